@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Why accesses miss.
+//!
+//! Every miss has one cause, found by running three IOTLBs side by side: the one
+//! asked about, a fully associative one of as many entries, and one without bound.
+//! Unmaps remove entries from all three.
+//!
+//! * *first touch*: the unbounded one misses as well. The page has not been
+//!   accessed since it was mapped; no larger IOTLB removes this miss.
+//! * *capacity*: else, the fully associative one misses as well.
+//! * *conflict*: the rest; more ways would have kept the entry.
+
+use crate::cache::{Geometry, Iotlb, Key, keys};
+use crate::event::Event;
+use crate::live::{Effect, LiveMappings};
+use crate::trace::Trace;
+use crate::units::EventTime;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Why an access missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MissCause {
+    /// First access since the page was mapped.
+    FirstTouch,
+    /// Too few entries.
+    Capacity,
+    /// Enough entries, too few ways.
+    Conflict,
+}
+
+/// How an access ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Found in the IOTLB.
+    Hit,
+    /// Walked the page table.
+    Miss(MissCause),
+    /// Outside every live mapping.
+    Fault,
+}
+
+/// Accesses by how they ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MissCounts {
+    /// All accesses.
+    pub accesses: u64,
+    /// Found in the IOTLB.
+    pub hits: u64,
+    /// Outside every live mapping.
+    pub faults: u64,
+    /// Misses by cause.
+    pub first_touch: u64,
+    /// Misses by cause.
+    pub capacity: u64,
+    /// Misses by cause.
+    pub conflict: u64,
+}
+
+impl MissCounts {
+    /// Misses of every cause.
+    #[must_use]
+    pub const fn misses(&self) -> u64 {
+        self.first_touch + self.capacity + self.conflict
+    }
+
+    fn count(&mut self, verdict: Verdict) {
+        self.accesses += 1;
+        *match verdict {
+            Verdict::Hit => &mut self.hits,
+            Verdict::Fault => &mut self.faults,
+            Verdict::Miss(MissCause::FirstTouch) => &mut self.first_touch,
+            Verdict::Miss(MissCause::Capacity) => &mut self.capacity,
+            Verdict::Miss(MissCause::Conflict) => &mut self.conflict,
+        } += 1;
+    }
+}
+
+/// Accesses of a trace by how they ended, with the baseline strategy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnosis {
+    /// Over all devices.
+    pub total: MissCounts,
+    /// By [`crate::DeviceId::index`]; the devices share the IOTLB.
+    pub per_device: Vec<MissCounts>,
+}
+
+/// Counts the accesses of `trace` by how they end in a baseline IOTLB.
+#[must_use]
+pub fn diagnose(trace: &Trace, geometry: Geometry) -> Diagnosis {
+    diagnose_with(trace, geometry, |_, _| {})
+}
+
+/// [`diagnose`], telling `each` the time and verdict of every access.
+pub fn diagnose_with(
+    trace: &Trace,
+    geometry: Geometry,
+    mut each: impl FnMut(EventTime, Verdict),
+) -> Diagnosis {
+    let mut caches = Caches {
+        asked: Iotlb::new(geometry),
+        fully_associative: Iotlb::new(geometry.fully_associative()),
+        unbounded: BTreeSet::new(),
+    };
+    let mut live = LiveMappings::new(trace);
+    let mut total = MissCounts::default();
+    let mut per_device = vec![MissCounts::default(); trace.devices().len()];
+    for (index, event) in trace.events().iter().enumerate() {
+        let time = EventTime(index);
+        match (live.apply(time, event), event) {
+            (_, &Event::Unmap { device, range }) => {
+                caches.asked.invalidate(device, range);
+                caches.fully_associative.invalidate(device, range);
+                while let Some(&key) = caches.unbounded.range(keys(device, range)).next() {
+                    caches.unbounded.remove(&key);
+                }
+            }
+            (Effect::Accessed(owner), &Event::Access { device, page, .. }) => {
+                let verdict = match owner {
+                    Some(_) => caches.access((device, page)),
+                    None => Verdict::Fault,
+                };
+                total.count(verdict);
+                per_device[device.index()].count(verdict);
+                each(time, verdict);
+            }
+            _ => {}
+        }
+    }
+    Diagnosis { total, per_device }
+}
+
+struct Caches {
+    asked: Iotlb,
+    fully_associative: Iotlb,
+    unbounded: BTreeSet<Key>,
+}
+
+impl Caches {
+    fn access(&mut self, key: Key) -> Verdict {
+        let first_touch = self.unbounded.insert(key);
+        let beyond_capacity = !hit_or_fill(&mut self.fully_associative, key);
+        if hit_or_fill(&mut self.asked, key) {
+            Verdict::Hit
+        } else if first_touch {
+            Verdict::Miss(MissCause::FirstTouch)
+        } else if beyond_capacity {
+            Verdict::Miss(MissCause::Capacity)
+        } else {
+            Verdict::Miss(MissCause::Conflict)
+        }
+    }
+}
+
+fn hit_or_fill(iotlb: &mut Iotlb, key: Key) -> bool {
+    let hit = iotlb.hit(key);
+    if !hit {
+        iotlb.fill(key);
+    }
+    hit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::read::Limits;
+
+    fn verdicts(lines: &str, geometry: Geometry) -> Vec<Verdict> {
+        let text = format!("# ioatlas-trace 1\n{lines}");
+        let trace = Trace::read("test", text.as_bytes(), Limits::default()).unwrap();
+        let mut verdicts = Vec::new();
+        diagnose_with(&trace, geometry, |_, verdict| verdicts.push(verdict));
+        verdicts
+    }
+
+    #[test]
+    fn each_cause_has_its_case() {
+        use MissCause::{Capacity, Conflict, FirstTouch};
+        let geometry = Geometry::new(2, 1).unwrap();
+        // Two sets of one entry: pages 0 and 2 share set 0.
+        let conflict = "M d 0 4 r\nA d 0 r\nA d 2 r\nA d 0 r\nA d 0 r\nA d 9 r\n";
+        let miss = Verdict::Miss;
+        let first = miss(FirstTouch);
+        let expected = [first, first, miss(Conflict), Verdict::Hit, Verdict::Fault];
+        assert_eq!(verdicts(conflict, geometry), expected);
+        let capacity = "M d 0 4 r\nA d 0 r\nA d 1 r\nA d 2 r\nA d 0 r\n";
+        assert_eq!(
+            verdicts(capacity, geometry),
+            [first, first, first, miss(Capacity)]
+        );
+        let remapped = "M d 0 1 r\nA d 0 r\nU d 0 1\nM d 0 1 r\nA d 0 r\n";
+        assert_eq!(verdicts(remapped, geometry), [first, first]);
+        // A map over a mapped page leaves the cached entry, so it still hits.
+        let over = "M d 0 1 r\nA d 0 r\nM d 0 1 w\nA d 0 w\n";
+        assert_eq!(verdicts(over, geometry), [first, Verdict::Hit]);
+    }
+}

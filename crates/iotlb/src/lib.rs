@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! DMA traces and a trace-driven IOTLB simulator.
+//!
+//! A *trace* is the sequence of map, unmap and access events that an IOMMU saw
+//! ([`Trace`]); an *IOTLB* is the IOMMU's cache of translations
+//! ([`Geometry`], [`simulate`]). The crate answers three questions about a
+//! trace: how often does it miss ([`Outcome`]), why ([`diagnose`]: first touch,
+//! capacity or conflict), and would a larger IOTLB help ([`sweep`]). The model is
+//! that of Amit, Ben-Yehuda and Yassour, "IOMMU: Strategies for Mitigating the
+//! IOTLB Bottleneck" (WIOSCA 2010), section 4; where the paper leaves room, the
+//! documentation of each type says what is chosen.
+//!
+//! # Vocabulary
+//!
+//! * *IOVA*: the address a device uses; *page*: 4 KiB of it ([`IovaPage`]).
+//! * *Device*: the source of accesses. Every device is its own domain, so the
+//!   same page number of two devices names two translations.
+//! * *Mapping*: what one `M` line created. A page belongs to at most one.
+//! * *Consistent* mapping: long-lived, such as a descriptor ring. *Streaming*
+//!   mapping: lives for one transfer. See [`Class`].
+//! * *Event time*: the index of an event, from 0; marks and comments have none.
+//!
+//! # Bad input
+//!
+//! Traces come from other machines, so the reader treats them as hostile: lines,
+//! device names, devices and events are bounded ([`Limits`]), a mapping of 2^51
+//! pages costs as much memory as one of one page, and every complaint is a
+//! [`TraceError`] that names file, line and column.
+#![forbid(unsafe_code)]
+
+mod cache;
+mod classify;
+mod compress;
+mod diagnose;
+mod error;
+mod event;
+pub mod fuzz;
+mod info;
+mod live;
+mod parse;
+mod read;
+mod simulate;
+mod sweep;
+mod trace;
+mod units;
+
+pub use cache::{Geometry, GeometryError};
+pub use classify::Class;
+pub use diagnose::{Diagnosis, MissCause, MissCounts, Verdict, diagnose, diagnose_with};
+pub use error::{Reason, TraceError};
+pub use event::{DeviceId, Direction, Event, Kind, Permission};
+pub use info::{Anomalies, DeviceInfo, KindCounts, TraceInfo};
+pub use live::{Effect, LiveMappings};
+pub use read::Limits;
+pub use simulate::{Outcome, Strategy, UnknownStrategy, simulate};
+pub use sweep::{SWEEP_ENTRIES, SweepPoint, sweep};
+pub use trace::{Mark, Trace};
+pub use units::{EventTime, IovaPage, PageCount, PageRange, PhysPage};

@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The grammar of one event line: pure functions from text to [`Line`].
+//!
+//! ```text
+//! M <device> <iova_page> <pages> <r|w|rw> [<phys_page> [<kind>]]
+//! U <device> <iova_page> <pages>
+//! A <device> <iova_page> <r|w|?>
+//! ```
+//!
+//! Fields are separated by exactly one space. Page numbers are hexadecimal
+//! digits, counts decimal digits, neither with sign or prefix. `-` stands for a
+//! physical page only where a kind follows it.
+
+use crate::error::Reason;
+use crate::event::{Direction, Kind, Permission};
+use crate::units::{IovaPage, PAGE_LIMIT, PageCount, PageRange, PhysPage};
+
+/// How much of an offending field an error message repeats, in characters.
+const QUOTED_CHARS: usize = 24;
+
+/// One line, its device not yet resolved to an index.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Line<'a> {
+    pub device: &'a str,
+    pub body: Body,
+}
+
+/// What the line says about its device.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Body {
+    Map {
+        range: PageRange,
+        permission: Permission,
+        phys: Option<PhysPage>,
+        kind: Option<Kind>,
+    },
+    Unmap {
+        range: PageRange,
+    },
+    Access {
+        page: IovaPage,
+        direction: Option<Direction>,
+    },
+}
+
+/// A complaint and the byte offset in the line that it is about.
+pub(crate) type Complaint = (usize, Reason);
+
+/// Parses an event line (no comment, no line end).
+pub(crate) fn line(text: &str) -> Result<Line<'_>, Complaint> {
+    if text.is_empty() {
+        return Err((0, Reason::EmptyLine));
+    }
+    let mut fields = Fields {
+        text,
+        next: Some(0),
+    };
+    let event = fields.required("event letter")?;
+    match event.text {
+        "M" | "U" | "A" => {}
+        other => return Err((event.at, Reason::UnknownEvent(quoted(other)))),
+    }
+    let device = fields.required("device")?.text;
+    let page_field = fields.required("IOVA page")?;
+    let page = iova_page(page_field)?;
+    let body = match event.text {
+        "M" => {
+            let range = range(page_field, page, fields.required("page count")?)?;
+            let permission = permission(fields.required("permission")?)?;
+            let (phys, kind) = phys_and_kind(&mut fields)?;
+            Body::Map {
+                range,
+                permission,
+                phys,
+                kind,
+            }
+        }
+        "U" => Body::Unmap {
+            range: range(page_field, page, fields.required("page count")?)?,
+        },
+        _ => Body::Access {
+            page,
+            direction: direction(fields.required("direction")?)?,
+        },
+    };
+    match fields.optional("nothing more")? {
+        None => Ok(Line { device, body }),
+        Some(extra) => Err((extra.at, Reason::ExtraField(quoted(extra.text)))),
+    }
+}
+
+/// A field and its byte offset in the line.
+#[derive(Clone, Copy)]
+struct Field<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+/// Splits a line at single spaces; `next` is the offset of the next field.
+struct Fields<'a> {
+    text: &'a str,
+    next: Option<usize>,
+}
+
+impl<'a> Fields<'a> {
+    fn optional(&mut self, what: &'static str) -> Result<Option<Field<'a>>, Complaint> {
+        let Some(at) = self.next else { return Ok(None) };
+        let rest = &self.text[at..];
+        let text = match rest.find(' ') {
+            Some(length) => {
+                self.next = Some(at + length + 1);
+                &rest[..length]
+            }
+            None => {
+                self.next = None;
+                rest
+            }
+        };
+        if text.is_empty() {
+            return Err((at, Reason::EmptyField(what)));
+        }
+        Ok(Some(Field { text, at }))
+    }
+
+    fn required(&mut self, what: &'static str) -> Result<Field<'a>, Complaint> {
+        let end = self.text.len();
+        self.optional(what)?
+            .ok_or((end, Reason::MissingField(what)))
+    }
+}
+
+fn iova_page(field: Field<'_>) -> Result<IovaPage, Complaint> {
+    let number = hexadecimal(field)?;
+    IovaPage::new(number).ok_or_else(|| (field.at, Reason::PageTooHigh(quoted(field.text))))
+}
+
+fn range(first: Field<'_>, page: IovaPage, count: Field<'_>) -> Result<PageRange, Complaint> {
+    if !count.text.bytes().all(|b| b.is_ascii_digit()) {
+        return Err((count.at, Reason::BadCount(quoted(count.text))));
+    }
+    // All digits: the only failure left is a count beyond 64 bits, too high as well.
+    let pages = count.text.parse().unwrap_or(u64::MAX);
+    if pages == 0 {
+        return Err((count.at, Reason::ZeroCount));
+    }
+    PageRange::new(page, PageCount(pages)).ok_or_else(|| {
+        let reason = Reason::RangeTooHigh {
+            first: quoted(first.text),
+            pages: quoted(count.text),
+        };
+        (count.at, reason)
+    })
+}
+
+fn permission(field: Field<'_>) -> Result<Permission, Complaint> {
+    match field.text {
+        "r" => Ok(Permission::Read),
+        "w" => Ok(Permission::Write),
+        "rw" => Ok(Permission::ReadWrite),
+        other => Err((field.at, Reason::BadPermission(quoted(other)))),
+    }
+}
+
+fn direction(field: Field<'_>) -> Result<Option<Direction>, Complaint> {
+    match field.text {
+        "r" => Ok(Some(Direction::Read)),
+        "w" => Ok(Some(Direction::Write)),
+        "?" => Ok(None),
+        other => Err((field.at, Reason::BadDirection(quoted(other)))),
+    }
+}
+
+fn phys_and_kind(fields: &mut Fields<'_>) -> Result<(Option<PhysPage>, Option<Kind>), Complaint> {
+    let Some(field) = fields.optional("physical page")? else {
+        return Ok((None, None));
+    };
+    if field.text == "-" {
+        let kind = kind(fields.required("kind")?)?;
+        return Ok((None, kind));
+    }
+    let number = hexadecimal(field)?;
+    let phys =
+        PhysPage::new(number).ok_or_else(|| (field.at, Reason::PageTooHigh(quoted(field.text))))?;
+    let kind = match fields.optional("kind")? {
+        Some(field) => kind(field)?,
+        None => None,
+    };
+    Ok((Some(phys), kind))
+}
+
+fn kind(field: Field<'_>) -> Result<Option<Kind>, Complaint> {
+    match field.text {
+        "alloc" => Ok(Some(Kind::Alloc)),
+        "page" => Ok(Some(Kind::Page)),
+        "sg" => Ok(Some(Kind::ScatterGather)),
+        "-" => Ok(None),
+        other => Err((field.at, Reason::BadKind(quoted(other)))),
+    }
+}
+
+/// The number, or `PAGE_LIMIT` for any that needs more than 64 bits.
+fn hexadecimal(field: Field<'_>) -> Result<u64, Complaint> {
+    // `from_str_radix` alone would accept a sign.
+    if !field.text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Err((field.at, Reason::BadPage(quoted(field.text))));
+    }
+    Ok(u64::from_str_radix(field.text, 16).unwrap_or(PAGE_LIMIT))
+}
+
+/// The field as an error message may show it: short, no control characters.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(QUOTED_CHARS)
+        .flat_map(char::escape_debug)
+        .collect();
+    if text.chars().nth(QUOTED_CHARS).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaint(text: &str) -> Complaint {
+        line(text).expect_err(text)
+    }
+
+    #[test]
+    fn map_line_with_all_fields() {
+        let parsed = line("M 00:04.0 fffff 2 rw 626f alloc").unwrap();
+        assert_eq!(parsed.device, "00:04.0");
+        let range = PageRange::new(IovaPage::new(0xfffff).unwrap(), PageCount(2)).unwrap();
+        let (permission, phys) = (Permission::ReadWrite, PhysPage::new(0x626f));
+        assert_eq!(
+            parsed.body,
+            Body::Map {
+                range,
+                permission,
+                phys,
+                kind: Some(Kind::Alloc)
+            }
+        );
+    }
+
+    #[test]
+    fn optional_fields_of_a_map_line() {
+        for (text, phys, kind) in [
+            ("M d 1 1 r", None, None),
+            ("M d 1 1 r 7", PhysPage::new(7), None),
+            ("M d 1 1 r 7 -", PhysPage::new(7), None),
+            ("M d 1 1 r - sg", None, Some(Kind::ScatterGather)),
+            ("M d 1 1 r - -", None, None),
+        ] {
+            match line(text).unwrap().body {
+                Body::Map {
+                    phys: p, kind: k, ..
+                } => assert_eq!((p, k), (phys, kind), "{text}"),
+                other => panic!("{text}: {other:?}"),
+            }
+        }
+        assert_eq!(complaint("M d 1 1 r -"), (11, Reason::MissingField("kind")));
+    }
+
+    #[test]
+    fn complaints_name_the_offset_of_the_field() {
+        assert_eq!(complaint(""), (0, Reason::EmptyLine));
+        assert_eq!(complaint("X d 1"), (0, Reason::UnknownEvent("X".into())));
+        assert_eq!(
+            complaint("m d 1 1 r"),
+            (0, Reason::UnknownEvent("m".into()))
+        );
+        assert_eq!(complaint("U d 1"), (5, Reason::MissingField("page count")));
+        assert_eq!(complaint("U  1 1"), (2, Reason::EmptyField("device")));
+        assert_eq!(
+            complaint("U d 1 1 "),
+            (8, Reason::EmptyField("nothing more"))
+        );
+        assert_eq!(complaint("U d 1 1 r"), (8, Reason::ExtraField("r".into())));
+        assert_eq!(complaint("U d 0x1 1"), (4, Reason::BadPage("0x1".into())));
+        assert_eq!(complaint("U d +1 1"), (4, Reason::BadPage("+1".into())));
+        assert_eq!(complaint("U d 1 -1"), (6, Reason::BadCount("-1".into())));
+        assert_eq!(complaint("U d 1 a"), (6, Reason::BadCount("a".into())));
+        assert_eq!(complaint("U d 1 0"), (6, Reason::ZeroCount));
+        assert_eq!(
+            complaint("M d 1 1 x"),
+            (8, Reason::BadPermission("x".into()))
+        );
+        assert_eq!(
+            complaint("M d 1 1 r 1 dma"),
+            (12, Reason::BadKind("dma".into()))
+        );
+        assert_eq!(
+            complaint("A d 1 rw"),
+            (6, Reason::BadDirection("rw".into()))
+        );
+        assert_eq!(complaint("A d 1\tr"), (4, Reason::BadPage("1\\tr".into())));
+    }
+
+    #[test]
+    fn pages_end_below_two_to_the_52() {
+        assert!(line("A d fffffffffffff r").is_ok());
+        assert_eq!(
+            complaint("A d 10000000000000 r"),
+            (4, Reason::PageTooHigh("10000000000000".into()))
+        );
+        assert!(line("U d fffffffffffff 1").is_ok());
+        assert!(line("U d 0 4503599627370496").is_ok());
+        for text in ["U d fffffffffffff 2", "U d 0 4503599627370497"] {
+            assert!(
+                matches!(complaint(text), (_, Reason::RangeTooHigh { .. })),
+                "{text}"
+            );
+        }
+        let beyond_64_bits = "U d 1 99999999999999999999999";
+        assert!(matches!(
+            complaint(beyond_64_bits),
+            (6, Reason::RangeTooHigh { .. })
+        ));
+        let beyond_64_bits = "A d 123456789012345678901 r";
+        assert!(matches!(
+            complaint(beyond_64_bits),
+            (4, Reason::PageTooHigh(_))
+        ));
+        assert!(matches!(
+            complaint("M d 1 1 r 10000000000000"),
+            (10, Reason::PageTooHigh(_))
+        ));
+    }
+
+    #[test]
+    fn quotes_are_short_and_printable() {
+        let long = "x".repeat(1000);
+        assert_eq!(quoted(&long).len(), QUOTED_CHARS + 3);
+        assert!(!quoted("\u{1b}[2J").contains('\u{1b}'));
+    }
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Page numbers, page counts and event times, each its own type.
+
+use serde::Serialize;
+use std::fmt;
+
+/// First page number that a trace may not name: addresses have at most 64 bits,
+/// pages 12 of them.
+pub(crate) const PAGE_LIMIT: u64 = 1 << 52;
+
+macro_rules! page_number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        pub struct $name(u64);
+
+        impl $name {
+            /// The page with this number, or `None` at or above 2^52.
+            #[must_use]
+            pub const fn new(number: u64) -> Option<Self> {
+                if number < PAGE_LIMIT { Some(Self(number)) } else { None }
+            }
+
+            /// The page number (address / 4096).
+            #[must_use]
+            pub const fn number(self) -> u64 {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:x}", self.0)
+            }
+        }
+    };
+}
+
+page_number! {
+    /// Number of a 4 KiB page in a device's address space, below 2^52.
+    IovaPage
+}
+page_number! {
+    /// Number of a 4 KiB page of physical memory, below 2^52.
+    PhysPage
+}
+
+/// A number of 4 KiB pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct PageCount(pub u64);
+
+impl PageCount {
+    /// Sum, held at the largest representable count (65,536 devices of 2^52
+    /// pages each would pass it).
+    #[must_use]
+    pub const fn plus(self, other: PageCount) -> PageCount {
+        PageCount(self.0.saturating_add(other.0))
+    }
+}
+
+/// A non-empty run of pages, both ends inclusive (an exclusive end of the last
+/// run would be no valid page).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageRange {
+    first: IovaPage,
+    last: IovaPage,
+}
+
+impl PageRange {
+    /// The `pages` pages from `first` on; `None` if there are none or the last
+    /// would be at or above 2^52.
+    #[must_use]
+    pub const fn new(first: IovaPage, pages: PageCount) -> Option<Self> {
+        if pages.0 == 0 || pages.0 > PAGE_LIMIT - first.0 {
+            return None;
+        }
+        let last = IovaPage(first.0 + pages.0 - 1);
+        Some(Self { first, last })
+    }
+
+    /// The run from `first` to `last`.
+    #[cfg(test)]
+    pub(crate) fn inclusive(first: u64, last: u64) -> Self {
+        debug_assert!(first <= last && last < PAGE_LIMIT);
+        Self {
+            first: IovaPage(first),
+            last: IovaPage(last),
+        }
+    }
+
+    /// First page.
+    #[must_use]
+    pub const fn first(self) -> IovaPage {
+        self.first
+    }
+
+    /// Last page, part of the run.
+    #[must_use]
+    pub const fn last(self) -> IovaPage {
+        self.last
+    }
+
+    /// Number of pages, at least 1.
+    #[must_use]
+    pub const fn pages(self) -> PageCount {
+        PageCount(self.last.0 - self.first.0 + 1)
+    }
+}
+
+/// Index of an event among the map, unmap and access events of a trace, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct EventTime(pub usize);

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Replays the corpus; with `IOATLAS_FUZZ_SECONDS=n` set, mutates it for n seconds
+//! (`IOATLAS_FUZZ_SEED` repeats a run).
+
+use ioatlas_iotlb::fuzz;
+use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Inputs of the corpus by name, sorted.
+fn corpus() -> Vec<(String, Vec<u8>)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/trace");
+    let mut inputs: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            (name, std::fs::read(path).unwrap())
+        })
+        .collect();
+    inputs.sort();
+    inputs
+}
+
+/// Runs one input and cross-checks what the parts of the crate say; true if valid.
+fn check(input: &[u8]) -> bool {
+    let Ok(findings) = fuzz::trace(input) else {
+        return false;
+    };
+    let (info, outcome, counts) = (&findings.info, &findings.outcome, &findings.counts);
+    assert_eq!(
+        outcome.accesses,
+        outcome.hits + outcome.misses + outcome.faults
+    );
+    assert_eq!(
+        (counts.accesses, counts.hits, counts.misses(), counts.faults),
+        (
+            outcome.accesses,
+            outcome.hits,
+            outcome.misses,
+            outcome.faults
+        )
+    );
+    assert_eq!(info.anomalies, outcome.anomalies);
+    let events: u64 = info
+        .devices
+        .iter()
+        .map(|d| d.maps + d.unmaps + d.accesses)
+        .sum();
+    assert_eq!(events, info.events as u64);
+    true
+}
+
+#[test]
+fn corpus_inputs_end_as_their_names_say() {
+    let (mut valid, mut bad) = (0, 0);
+    for (name, input) in corpus() {
+        let expected = name.starts_with("valid-");
+        assert!(expected || name.starts_with("bad-"), "{name} says neither");
+        assert_eq!(check(&input), expected, "{name}");
+        *(if expected { &mut valid } else { &mut bad }) += 1;
+    }
+    assert!(
+        valid >= 5 && bad >= 10,
+        "{valid} valid and {bad} bad inputs"
+    );
+}
+
+#[test]
+fn mutated_corpus() {
+    let seconds = std::env::var("IOATLAS_FUZZ_SECONDS").map(|s| s.parse().expect("seconds"));
+    let seed = std::env::var("IOATLAS_FUZZ_SEED").map(|s| s.parse().expect("seed"));
+    // Without a time to spend, a fixed small number of fixed mutations.
+    let (duration, minimum) = match seconds {
+        Ok(seconds) => (Duration::from_secs(seconds), 0),
+        Err(_) => (Duration::ZERO, 2000),
+    };
+    let seed = seed.unwrap_or(match seconds {
+        Ok(_) => SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64,
+        Err(_) => 1,
+    });
+    println!("IOATLAS_FUZZ_SEED={seed}");
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let corpus: Vec<Vec<u8>> = corpus().into_iter().map(|(_, input)| input).collect();
+    let start = Instant::now();
+    let (mut runs, mut valid) = (0u64, 0u64);
+    while runs < minimum || start.elapsed() < duration {
+        let input = mutate(&corpus, &mut rng);
+        valid += u64::from(check(&input));
+        runs += 1;
+    }
+    println!("{runs} inputs, {valid} of them valid");
+}
+
+/// One to four small changes to a random input.
+fn mutate(corpus: &[Vec<u8>], rng: &mut SmallRng) -> Vec<u8> {
+    const TOKENS: [&[u8]; 12] = [
+        b"\n",
+        b" ",
+        b"M ",
+        b"U ",
+        b"A ",
+        b" rw",
+        b" - sg",
+        b" fffffffffffff ",
+        b"0",
+        b"4503599627370496",
+        b"# mark 1\n",
+        b"\xff",
+    ];
+    let mut input = corpus.choose(rng).unwrap().clone();
+    for _ in 0..rng.random_range(1..5) {
+        let at = rng.random_range(0..=input.len());
+        match rng.random_range(0..6) {
+            0 => input.truncate(at),
+            1 if at < input.len() => input[at] ^= 1 << rng.random_range(0..8),
+            2 if at < input.len() => drop(input.remove(at)),
+            3 => drop(input.splice(at..at, TOKENS.choose(rng).unwrap().iter().copied())),
+            4 => {
+                // Copy a piece elsewhere: repeats whole lines now and then.
+                let end = rng.random_range(at..=input.len());
+                let piece = input[at..end].to_vec();
+                let to = rng.random_range(0..=input.len());
+                input.splice(to..to, piece);
+            }
+            _ => {
+                let other = corpus.choose(rng).unwrap();
+                let from = rng.random_range(0..=other.len());
+                input.truncate(at);
+                input.extend_from_slice(&other[from..]);
+            }
+        }
+    }
+    input.truncate(1 << 16);
+    input
+}
