@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Context tables: which device is attached to which domain (VT-d 4.1 §9.1, §9.3).
+//!
+//! The entries in memory are the only state: free, attached, or *detaching* (see [`crate::layout::context`]). Everything here
+//! runs under one lock of the unit, never waits and never allocates; a table that is missing is asked for.
+
+use crate::layout::{PER_FRAME, RootEntry, Slot, WORDS, Words};
+use alloc::boxed::Box;
+use ioatlas_dma::{
+    platform::{Atomic64, FreshFrame, Ordering, Platform, TableFrame},
+    units::{DomainId, SourceId},
+};
+
+/// The context tables of one unit, by bus.
+pub(super) struct Contexts {
+    tables: Box<[Option<TableFrame>]>,
+    /// Devices whose entry is not free.
+    devices: u32,
+}
+
+/// What came of filling an entry.
+pub(super) enum Fill {
+    /// It is present.
+    Done,
+    /// The bus has no context table, and none was given.
+    NeedsTable,
+    /// It belongs to that domain.
+    Taken(DomainId),
+}
+
+impl Contexts {
+    /// No table at all.
+    pub(super) fn new() -> Self {
+        Contexts {
+            tables: core::iter::repeat_with(|| None).take(PER_FRAME).collect(),
+            devices: 0,
+        }
+    }
+
+    /// Devices whose entry is not free.
+    pub(super) fn devices(&self) -> u32 {
+        self.devices
+    }
+
+    /// All tables, for the end.
+    pub(super) fn take_tables(&mut self) -> impl Iterator<Item = TableFrame> + use<> {
+        core::mem::take(&mut self.tables).into_iter().flatten()
+    }
+
+    /// Makes the entry of `device` present, by way of `spare` where its bus has no table.
+    pub(super) fn fill<P: Platform>(
+        &mut self,
+        p: &P,
+        root: &TableFrame,
+        device: SourceId,
+        entry: Words,
+        spare: &mut Option<FreshFrame>,
+    ) -> Fill {
+        let bus = usize::from(device.0 >> 8);
+        if self.tables[bus].is_none() {
+            let Some(fresh) = spare.take() else {
+                return Fill::NeedsTable;
+            };
+            self.tables[bus] = Some(install::<P>(p, root, bus, fresh));
+        }
+        let Some(slot) = self.slot(p, device) else {
+            return Fill::NeedsTable;
+        };
+        match Slot::decode(read::<P>(slot)) {
+            Slot::Free => {
+                // the unit may read it at any moment: what the present bit vouches for comes first
+                slot[1].store(entry.high, Ordering::Relaxed);
+                slot[0].store(entry.low, Ordering::Release);
+                p.publish(slot);
+                self.devices += 1;
+                Fill::Done
+            }
+            Slot::Attached(domain) | Slot::Detaching(domain) => Fill::Taken(domain),
+        }
+    }
+
+    /// Clears the present bit of `device`, if it is attached to `domain`, and marks the entry; returns whether it was.
+    pub(super) fn begin_detach<P: Platform>(
+        &mut self,
+        p: &P,
+        device: SourceId,
+        domain: DomainId,
+    ) -> bool {
+        let Some(slot) = self.slot(p, device) else {
+            return false;
+        };
+        let words = read::<P>(slot);
+        if Slot::decode(words) != Slot::Attached(domain) {
+            return false;
+        }
+        slot[0].store(0, Ordering::Relaxed);
+        slot[1].store(Slot::detaching(words.high), Ordering::Release);
+        p.publish(slot);
+        true
+    }
+
+    /// Frees the marked entry of `device`, which the unit no longer knows.
+    pub(super) fn end_detach<P: Platform>(&mut self, p: &P, device: SourceId) {
+        if let Some(slot) = self.slot(p, device) {
+            slot[1].store(0, Ordering::Relaxed);
+            p.publish(slot);
+            self.devices -= 1;
+        }
+    }
+
+    /// The two words of a device's entry, if its bus has a table.
+    fn slot<'p, P: Platform>(&self, p: &'p P, device: SourceId) -> Option<&'p [P::A64]> {
+        let table = self.tables[usize::from(device.0 >> 8)].as_ref()?;
+        let at = usize::from(device.0 & 0xff) * WORDS;
+        Some(&p.entries(table)[at..at + WORDS])
+    }
+}
+
+/// Hangs a zeroed table into the root table: the table whole, then its entry.
+fn install<P: Platform>(p: &P, root: &TableFrame, bus: usize, fresh: FreshFrame) -> TableFrame {
+    let table = fresh.publish();
+    p.publish(p.entries(&table));
+    let entry = RootEntry {
+        contexts: table.page(),
+    }
+    .encode();
+    let slot = &p.entries(root)[bus * WORDS..][..WORDS];
+    slot[1].store(entry.high, Ordering::Relaxed);
+    slot[0].store(entry.low, Ordering::Release);
+    p.publish(slot);
+    table
+}
+
+fn read<P: Platform>(slot: &[P::A64]) -> Words {
+    Words {
+        low: slot[0].load(Ordering::Relaxed),
+        high: slot[1].load(Ordering::Relaxed),
+    }
+}

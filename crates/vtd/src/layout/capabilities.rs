@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What a unit says it can do (VT-d 4.1 §11.4.2, CAP, and §11.4.3, ECAP). Read, never assumed.
+
+use super::{AddressMask, AddressWidth, Drain};
+use core::fmt;
+
+/// The two capability registers of a unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    cap: u64,
+    ecap: u64,
+}
+
+/// A single bit, for `Display`.
+struct Feature {
+    has: fn(&Capabilities) -> bool,
+    label: &'static str,
+    yes: &'static str,
+    no: &'static str,
+}
+
+/// Single bits: a method for each, and a row of [`FEATURES`] by which `Display` explains it.
+macro_rules! features {
+    ($($(#[$doc:meta])* $name:ident: $register:ident, $bit:literal, $label:literal, $yes:literal, $no:literal;)*) => {
+        impl Capabilities {
+            $($(#[$doc])* pub fn $name(&self) -> bool {
+                self.$register >> $bit & 1 != 0
+            })*
+        }
+        const FEATURES: &[Feature] = &[$(Feature {
+            has: Capabilities::$name,
+            label: $label,
+            yes: $yes,
+            no: $no,
+        },)*];
+    };
+}
+
+features! {
+    /// CAP.RWBF (bit 4): changes in memory must be pushed by a write-buffer flush before the unit sees them.
+    needs_write_buffer_flush: cap, 4, "RWBF", "write buffers must be flushed after changes", "no write-buffer flush needed";
+    /// CAP.PLMR (bit 5): the low protected memory region exists.
+    protected_low_memory: cap, 5, "PLMR", "low protected memory region", "no low protected memory region";
+    /// CAP.PHMR (bit 6): the high protected memory region exists.
+    protected_high_memory: cap, 6, "PHMR", "high protected memory region", "no high protected memory region";
+    /// CAP.CM (bit 7), caching mode: entries that are not present, or faulty, may be cached too.
+    caching_mode: cap, 7, "CM", "caches absent entries: mapping needs a flush", "absent entries are never cached";
+    /// CAP.ZLR (bit 22): zero-length reads of write-only pages succeed.
+    zero_length_reads: cap, 22, "ZLR", "zero-length reads of write-only pages succeed", "zero-length reads of write-only pages fault";
+    /// CAP.PSI (bit 39): invalidation of pages, not only of domains.
+    page_selective: cap, 39, "PSI", "pages can be invalidated", "only whole domains can be invalidated";
+    /// CAP.DWD (bit 54): an invalidation can drain writes.
+    drains_writes: cap, 54, "DWD", "writes in flight can be drained", "writes are not drained on request";
+    /// CAP.DRD (bit 55): an invalidation can drain reads.
+    drains_reads: cap, 55, "DRD", "reads in flight can be drained", "reads are not drained on request";
+    /// CAP.ESRTPS (bit 63): setting the root table pointer flushes all caches by itself.
+    root_pointer_flushes: cap, 63, "ESRTPS", "setting the root pointer flushes the caches", "setting the root pointer leaves the caches alone";
+    /// ECAP.C (bit 0): walks of root, context and second-stage tables snoop the processor's caches.
+    coherent_walks: ecap, 0, "C", "walks snoop processor caches", "changed entries must be written back to memory";
+    /// ECAP.QI (bit 1): the invalidation queue exists.
+    queued_invalidation: ecap, 1, "QI", "invalidation queue", "no invalidation queue";
+    /// ECAP.DT (bit 2): devices may keep translations of their own.
+    device_tlb: ecap, 2, "DT", "device TLBs", "no device TLBs";
+    /// ECAP.IR (bit 3): interrupts can be remapped.
+    interrupt_remapping: ecap, 3, "IR", "interrupt remapping", "no interrupt remapping";
+    /// ECAP.PT (bit 6): a context entry may let requests pass untranslated.
+    pass_through: ecap, 6, "PT", "pass-through", "no pass-through";
+    /// ECAP.SC (bit 7): a leaf may force snooping.
+    snoop_control: ecap, 7, "SC", "snoop control in leaves", "no snoop control";
+    /// ECAP.SMTS (bit 43): scalable mode.
+    scalable_mode: ecap, 43, "SMTS", "scalable mode (not used)", "legacy mode only";
+}
+
+impl Capabilities {
+    /// From the values of the two registers.
+    pub fn new(cap: u64, ecap: u64) -> Self {
+        Capabilities { cap, ecap }
+    }
+    /// The value of CAP (§11.4.2).
+    pub fn cap(&self) -> u64 {
+        self.cap
+    }
+    /// The value of ECAP (§11.4.3).
+    pub fn ecap(&self) -> u64 {
+        self.ecap
+    }
+
+    fn field(value: u64, low: u32, high: u32) -> u32 {
+        (value >> low & ((1 << (high - low + 1)) - 1)) as u32
+    }
+
+    /// CAP.ND (bits 2..0): how many domain ids there are, 16 to 65,536; `None` for the reserved code 7.
+    pub fn domain_ids(&self) -> Option<u32> {
+        let nd = Self::field(self.cap, 0, 2);
+        (nd < 7).then(|| 1 << (4 + 2 * nd))
+    }
+    /// CAP.SAGAW (bits 12..8): whether second-stage tables may be that wide.
+    pub fn supports_width(&self, width: AddressWidth) -> bool {
+        Self::field(self.cap, 8, 12) >> width.code() & 1 != 0
+    }
+    /// CAP.MGAW (bits 21..16): how many bits an IOVA may have. It may be less than a supported table width.
+    pub fn iova_bits(&self) -> u32 {
+        Self::field(self.cap, 16, 21) + 1
+    }
+    /// CAP.FRO (bits 33..24): byte offset of the fault records.
+    pub fn fault_offset(&self) -> u16 {
+        16 * Self::field(self.cap, 24, 33) as u16
+    }
+    /// CAP.SSLPS (bits 37..34): whether second-stage leaves of 2 MiB (bit 34) exist.
+    pub fn leaves_2m(&self) -> bool {
+        self.cap >> 34 & 1 != 0
+    }
+    /// CAP.SSLPS (bits 37..34): whether second-stage leaves of 1 GiB (bit 35) exist.
+    pub fn leaves_1g(&self) -> bool {
+        self.cap >> 35 & 1 != 0
+    }
+    /// CAP.NFR (bits 47..40): how many fault records there are, at least 1.
+    pub fn fault_records(&self) -> u32 {
+        Self::field(self.cap, 40, 47) + 1
+    }
+    /// CAP.MAMV (bits 53..48): the largest mask of a page-selective invalidation. Means nothing without PSI.
+    pub fn max_address_mask(&self) -> Option<AddressMask> {
+        self.page_selective()
+            .then(|| AddressMask::new(Self::field(self.cap, 48, 53)))
+            .flatten()
+    }
+    /// What an invalidation can be asked to drain (CAP.DRD, CAP.DWD).
+    pub fn drains(&self) -> Drain {
+        let mut drain = Drain::NONE;
+        if self.drains_reads() {
+            drain = drain.with(Drain::READS);
+        }
+        if self.drains_writes() {
+            drain = drain.with(Drain::WRITES);
+        }
+        drain
+    }
+    /// ECAP.IRO (bits 17..8): byte offset of the IOTLB registers.
+    pub fn iotlb_offset(&self) -> u16 {
+        16 * Self::field(self.ecap, 8, 17) as u16
+    }
+    /// Whether the registers read as an absent device's do: all zeros or all ones.
+    pub fn is_absent(&self) -> bool {
+        self.cap == u64::MAX || self.cap == 0
+    }
+}
+
+/// One line a fact, the field's name of the specification first.
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "CAP {:#018x}  ECAP {:#018x}", self.cap, self.ecap)?;
+        match self.domain_ids() {
+            Some(ids) => writeln!(f, "{:<8}{ids} domain ids", "ND")?,
+            None => writeln!(f, "{:<8}reserved code 7: unusable", "ND")?,
+        }
+        write!(f, "{:<8}second-stage tables of", "SAGAW")?;
+        let mut any = false;
+        for width in AddressWidth::ALL {
+            if self.supports_width(width) {
+                write!(f, "{} {width}", if any { "," } else { "" })?;
+                any = true;
+            }
+        }
+        writeln!(f, "{}", if any { "" } else { " no width that exists" })?;
+        writeln!(f, "{:<8}IOVAs of {} bits", "MGAW", self.iova_bits())?;
+        match self.max_address_mask() {
+            Some(mask) => {
+                let lg2 = mask.pages_lg2();
+                writeln!(f, "{:<8}at most 2^{lg2} pages an invalidation", "MAMV")?;
+            }
+            None => writeln!(f, "{:<8}means nothing without PSI", "MAMV")?,
+        }
+        let large = match (self.leaves_2m(), self.leaves_1g()) {
+            (false, false) => "4 KiB only",
+            (true, false) => "4 KiB, 2 MiB",
+            (false, true) => "4 KiB, 1 GiB",
+            (true, true) => "4 KiB, 2 MiB, 1 GiB",
+        };
+        writeln!(f, "{:<8}second-stage leaves: {large}", "SSLPS")?;
+        writeln!(f, "{:<8}{} fault records", "NFR", self.fault_records())?;
+        writeln!(f, "{:<8}fault records at {:#x}", "FRO", self.fault_offset())?;
+        writeln!(
+            f,
+            "{:<8}IOTLB registers at {:#x}",
+            "IRO",
+            self.iotlb_offset()
+        )?;
+        for feature in FEATURES {
+            let text = if (feature.has)(self) {
+                feature.yes
+            } else {
+                feature.no
+            };
+            writeln!(f, "{:<8}{text}", feature.label)?;
+        }
+        Ok(())
+    }
+}

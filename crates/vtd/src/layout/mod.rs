@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What lies in memory between driver and unit, and what the capability registers say.
+//!
+//! Everything that the unit reads is a pair of little-endian 64-bit words, [`Words`]. Types here only encode;
+//! the software unit decodes with its own code, so that one wrong bit is not wrong twice.
+
+mod capabilities;
+pub mod context;
+pub mod descriptor;
+pub mod root;
+mod width;
+
+pub use capabilities::Capabilities;
+pub use context::{ContextEntry, FaultRecording, Slot, TranslationType};
+pub use descriptor::{
+    AddressMask, ContextInvalidate, Drain, FunctionMask, IotlbInvalidate, IotlbTarget, LeafHint,
+    StatusWait, WaitOrder,
+};
+pub use root::RootEntry;
+pub use width::AddressWidth;
+
+/// A 128-bit structure: bits 63..0, then bits 127..64.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Words {
+    /// Bits 63..0.
+    pub low: u64,
+    /// Bits 127..64.
+    pub high: u64,
+}
+
+/// How many 64-bit words a 128-bit structure has.
+pub const WORDS: usize = 2;
+/// How many 128-bit structures a frame has: descriptors of a queue, entries of a root or context table.
+pub const PER_FRAME: usize = 256;

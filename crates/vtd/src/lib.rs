@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Intel VT-d: layouts, and a driver of one remapping unit.
+//!
+//! [`layout`] says what lies in memory and in the capability registers, [`plan`](mod@plan) which invalidation serves a scope,
+//! [`queue`] how it reaches the unit, [`driver`] how a unit is brought up, used and shut down. [`registers`]
+//! is the seam to the hardware.
+//!
+//! Clause numbers are those of the VT-d specification, revision 4.1.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod driver;
+pub mod layout;
+pub mod plan;
+pub mod queue;
+pub mod registers;

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The register block (VT-d 4.1 §11.4), as far as bringing up a unit needs it.
+//!
+//! [`Registers`] is the seam: memory-mapped hardware, QEMU by a test socket and the software unit all sit behind it.
+
+use alloc::sync::Arc;
+
+/// The byte offset of a 32-bit register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reg32(pub u16);
+
+/// The byte offset of a 64-bit register.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reg64(pub u16);
+
+/// Version (§11.4.1).
+pub const VER: Reg32 = Reg32(0x00);
+/// Capabilities (§11.4.2).
+pub const CAP: Reg64 = Reg64(0x08);
+/// Extended capabilities (§11.4.3).
+pub const ECAP: Reg64 = Reg64(0x10);
+/// Global command, write only (§11.4.4.1).
+pub const GCMD: Reg32 = Reg32(0x18);
+/// Global status, read only (§11.4.4.2).
+pub const GSTS: Reg32 = Reg32(0x1c);
+/// Root table address (§11.4.5).
+pub const RTADDR: Reg64 = Reg64(0x20);
+/// Fault status (§11.4.7.1).
+pub const FSTS: Reg32 = Reg32(0x34);
+/// Invalidation queue head (§11.4.9.1).
+pub const IQH: Reg64 = Reg64(0x80);
+/// Invalidation queue tail (§11.4.9.2).
+pub const IQT: Reg64 = Reg64(0x88);
+/// Invalidation queue address (§11.4.9.3).
+pub const IQA: Reg64 = Reg64(0x90);
+
+/// Translation enable: TE of [`GCMD`], TES of [`GSTS`].
+pub const GCMD_TE: u32 = 1 << 31;
+/// Set root table pointer: SRTP of [`GCMD`], RTPS of [`GSTS`]. One shot.
+pub const GCMD_SRTP: u32 = 1 << 30;
+/// Queued invalidation enable: QIE of [`GCMD`], QIES of [`GSTS`].
+pub const GCMD_QIE: u32 = 1 << 26;
+/// The bits of [`GSTS`] that a write to [`GCMD`] must repeat so as not to change them: all enables, none of the one-shot
+/// commands SRTP (30), SFL (29), WBF (27) and SIRTP (24) (§11.4.4.1).
+pub const GSTS_ENABLES: u32 = !(1 << 30 | 1 << 29 | 1 << 27 | 1 << 24);
+
+/// Invalidation queue error: IQE of [`FSTS`], cleared by writing 1 (§11.4.7.1).
+pub const FSTS_IQE: u32 = 1 << 4;
+/// Invalidation completion error: ICE of [`FSTS`], cleared by writing 1.
+pub const FSTS_ICE: u32 = 1 << 5;
+/// Invalidation time-out error: ITE of [`FSTS`], cleared by writing 1.
+pub const FSTS_ITE: u32 = 1 << 6;
+
+/// [`IQH`] and [`IQT`] hold the index of a 128-bit descriptor from this bit on (bits 18..4).
+pub const IQ_INDEX_SHIFT: u32 = 4;
+/// The index bits of [`IQH`] and [`IQT`], shifted down.
+pub const IQ_INDEX_MASK: u64 = (1 << 15) - 1;
+/// [`IQA`]: QS, the queue has 2^QS frames (bits 2..0). We use 0: one frame of 256 descriptors.
+pub const IQA_ONE_FRAME: u64 = 0;
+/// [`IQA`]: DW, 256-bit descriptors (bit 11). We use 128-bit ones, so it stays 0.
+pub const IQA_WIDE: u64 = 1 << 11;
+/// [`RTADDR`]: TTM, the table mode (bits 11..10). 0 is legacy mode.
+pub const RTADDR_MODE_MASK: u64 = 3 << 10;
+
+/// Access to a unit's registers. Reads and writes are ordered as uncached accesses of one CPU are: a write is after
+/// everything that the caller wrote to memory before it.
+pub trait Registers: Send + Sync {
+    /// Reads a 32-bit register.
+    fn read32(&self, register: Reg32) -> u32;
+    /// Reads a 64-bit register.
+    fn read64(&self, register: Reg64) -> u64;
+    /// Writes a 32-bit register.
+    fn write32(&self, register: Reg32, value: u32);
+    /// Writes a 64-bit register.
+    fn write64(&self, register: Reg64, value: u64);
+}
+
+/// Shared registers are registers: a software unit is used by its driver and by its devices at once.
+impl<R: Registers + ?Sized> Registers for Arc<R> {
+    #[inline]
+    fn read32(&self, register: Reg32) -> u32 {
+        (**self).read32(register)
+    }
+    #[inline]
+    fn read64(&self, register: Reg64) -> u64 {
+        (**self).read64(register)
+    }
+    #[inline]
+    fn write32(&self, register: Reg32, value: u32) {
+        (**self).write32(register, value)
+    }
+    #[inline]
+    fn write64(&self, register: Reg64, value: u64) {
+        (**self).write64(register, value)
+    }
+}
