@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Consistent memory: allocated, mapped both ways, shared with the device for long (rings, mailboxes).
+
+use super::*;
+
+/// Consistent memory and its mapping.
+#[must_use = "dropped consistent memory stays allocated and mapped"]
+#[derive(Debug)]
+pub struct Consistent {
+    mapping: Mapping,
+    frames: Vec<TableFrame>,
+}
+
+impl Consistent {
+    /// Where the device finds it.
+    pub fn iova(&self) -> Iova {
+        self.mapping.iova()
+    }
+    /// How much it is.
+    pub fn len(&self) -> ByteCount {
+        self.mapping.len()
+    }
+    /// Never: an empty allocation is refused.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+    /// The frames, in the order of their IOVAs; not contiguous in physical memory.
+    pub fn frames(&self) -> &[TableFrame] {
+        &self.frames
+    }
+}
+
+impl<P: Platform, T: Translator<P>> Domain<P, T> {
+    /// Allocates and maps `len` bytes of zeroed memory, a multiple of 4096. The CPU reaches it by [`Domain::words`].
+    ///
+    /// # Errors
+    /// [`MapError`]; nothing is allocated then.
+    pub fn alloc_consistent(&self, len: ByteCount) -> Result<Consistent, MapError> {
+        if len.0 == 0 {
+            return Err(BufferError::Empty { segment: 0 }.into());
+        }
+        if !len.0.is_multiple_of(GRANULE) {
+            return Err(BufferError::NotGranules { len }.into());
+        }
+        let p = &*self.platform;
+        let wanted = PageCount(len.0 / GRANULE);
+        let mut fresh = Vec::new();
+        for done in 0..wanted.0 {
+            match p.frame_alloc() {
+                Some(frame) => fresh.push(frame),
+                None => {
+                    fresh.into_iter().for_each(|frame| p.frame_free(frame));
+                    return Err(MapError::NoFrame {
+                        done: PageCount(done),
+                        wanted,
+                    });
+                }
+            }
+        }
+        let list: Vec<_> = fresh.iter().map(|f| PhysRange::page(f.page())).collect();
+        match self.map_list(&list, Direction::Bidirectional) {
+            Ok(mapping) => Ok(Consistent {
+                mapping,
+                frames: fresh.into_iter().map(FreshFrame::publish).collect(),
+            }),
+            Err(error @ MapError::Invalidate(_)) => {
+                // undo could not flush: a cache may hold these frames, so they are as good as quarantined
+                self.quarantine.lose_frames(fresh.len() as u64);
+                Err(error)
+            }
+            Err(error) => {
+                self.give_back(fresh);
+                Err(error)
+            }
+        }
+    }
+
+    /// Unmaps and frees consistent memory; the frames come home with the IOVAs, after the flush.
+    ///
+    /// # Errors
+    /// As [`Domain::unmap`].
+    pub fn free_consistent(&self, memory: Consistent) -> Result<(), UnmapError> {
+        if memory.mapping.key != self.key {
+            return Err(UnmapError::Foreign(memory.mapping));
+        }
+        let Consistent { mapping, frames } = memory;
+        self.end(mapping.lease, mapping.range, frames)
+    }
+
+    /// The 512 words of frame `index` of consistent memory.
+    ///
+    /// # Panics
+    /// If there is no such frame.
+    pub fn words<'d>(&'d self, memory: &Consistent, index: usize) -> &'d [P::A64] {
+        self.platform.entries(&memory.frames[index])
+    }
+
+    /// Frees frames of a map that was undone. Under a deferred policy the device may still reach the part that was
+    /// written, so they are retired like any other.
+    fn give_back(&self, fresh: Vec<FreshFrame>) {
+        let engine = self.engine();
+        let whole = self.translator.aperture();
+        let mut batch = self.policy.begin(whole);
+        for frame in fresh {
+            batch.add_frame(&engine, frame.publish());
+        }
+        batch.finish_frames(&engine);
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What can go wrong, with the numbers.
+
+use super::Mapping;
+use crate::{
+    grace::InvalidateError,
+    iova::{NoIova, NoReserve},
+    table::{InstallError, RawError},
+    translator::AttachError,
+    units::*,
+};
+
+/// A buffer or list that cannot be mapped as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BufferError {
+    /// No bytes.
+    #[error("segment {segment} has length 0")]
+    Empty {
+        /// Which one; 0 for a single buffer.
+        segment: usize,
+    },
+    /// A list without segments.
+    #[error("the list has no segments")]
+    NoSegments,
+    /// Address plus length is past the physical address width.
+    #[error("segment {segment}, {buffer}, ends past 2^52")]
+    Overflow {
+        /// Which one.
+        segment: usize,
+        /// The segment.
+        buffer: PhysRange,
+    },
+    /// A segment but the first begins, or but the last ends, inside a granule, so that the list cannot be contiguous.
+    #[error("segment {segment}, {buffer}, has an inner edge that is not 4 KiB aligned")]
+    InnerEdge {
+        /// Which one.
+        segment: usize,
+        /// The segment.
+        buffer: PhysRange,
+    },
+    /// The address asked for and the buffer lie differently in their granules.
+    #[error("IOVA {iova} and physical address {phys} differ in their low 12 bits")]
+    Misplaced {
+        /// The address asked for.
+        iova: Iova,
+        /// Where the buffer begins.
+        phys: PhysAddr,
+    },
+    /// A consistent allocation is whole granules.
+    #[error("{len} bytes are not a multiple of 4096")]
+    NotGranules {
+        /// The length asked for.
+        len: ByteCount,
+    },
+    /// Address plus length wraps, or is past what IOVAs can name.
+    #[error("{len} bytes at IOVA {iova} wrap")]
+    IovaOverflow {
+        /// The first byte.
+        iova: Iova,
+        /// The length.
+        len: ByteCount,
+    },
+}
+
+/// Why a map failed. Nothing is mapped then, and nothing is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// See [`BufferError`].
+    #[error(transparent)]
+    Buffer(#[from] BufferError),
+    /// No IOVA range, also after draining what was retired.
+    #[error(transparent)]
+    NoIova(#[from] NoIova),
+    /// The range asked for is in use, or outside.
+    #[error(transparent)]
+    NoReserve(#[from] NoReserve),
+    /// The translation could not be installed; it was undone.
+    #[error(transparent)]
+    Install(#[from] InstallError),
+    /// No frame for consistent memory.
+    #[error("no frame for consistent memory (after {done} of {wanted} frames)")]
+    NoFrame {
+        /// Frames allocated before.
+        done: PageCount,
+        /// Frames wanted.
+        wanted: PageCount,
+    },
+    /// An invalidation failed while undoing, or while draining for an IOVA; what it should have freed is quarantined.
+    #[error("{0}; what it should have freed is quarantined")]
+    Invalidate(InvalidateError),
+}
+
+/// Why an unmap failed.
+#[derive(PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnmapError {
+    /// The mapping is another domain's; here it is back.
+    #[error("the mapping at {} belongs to another domain", .0.iova())]
+    Foreign(Mapping),
+    /// The translations are gone, but an invalidation failed: the device may still use cached ones, and what should have been freed is quarantined.
+    #[error("IOVA pages {range}: {cause}; they are quarantined")]
+    Invalidate {
+        /// The pages.
+        range: IovaRange,
+        /// What failed.
+        cause: InvalidateError,
+    },
+    /// Not exactly one live mapping; nothing was changed.
+    #[error("{len} bytes at IOVA {iova} are not a mapping: {cause}")]
+    NotAMapping {
+        /// The first byte given.
+        iova: Iova,
+        /// The length given.
+        len: ByteCount,
+        /// Why.
+        cause: RawError,
+    },
+    /// See [`BufferError`]; nothing was changed.
+    #[error(transparent)]
+    Buffer(#[from] BufferError),
+    /// Some pages of the mapping had no translation: somebody else removed them, through the raw door.
+    #[error("IOVA pages {range}: only {found} pages had a translation")]
+    Holes {
+        /// The pages.
+        range: IovaRange,
+        /// How many had one.
+        found: PageCount,
+    },
+}
+
+/// Why a domain could not be ended cleanly. What may still be cached is leaked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CloseError {
+    /// A device could not be detached.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The last invalidation failed.
+    #[error(transparent)]
+    Invalidate(InvalidateError),
+}

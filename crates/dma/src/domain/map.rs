@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Mapping buffers and lists.
+
+use super::*;
+use crate::iova::Lease;
+use crate::units::pages_touched;
+
+impl<P: Platform, T: Translator<P>> Domain<P, T> {
+    /// Maps one buffer.
+    ///
+    /// # Errors
+    /// [`MapError`]; nothing is mapped then.
+    #[inline]
+    pub fn map(&self, buffer: PhysRange, direction: Direction) -> Result<Mapping, MapError> {
+        check(0, &buffer)?;
+        let lease = self.assign(buffer.pages())?;
+        self.install(lease, &[buffer], buffer.len, direction)
+    }
+
+    /// Maps a scatter-gather list into one contiguous range of IOVAs; see [`Mapping::segments`].
+    ///
+    /// Every segment but the first must begin, and every one but the last end, at a granule.
+    ///
+    /// # Errors
+    /// [`MapError`]; nothing is mapped then.
+    pub fn map_list(&self, list: &[PhysRange], direction: Direction) -> Result<Mapping, MapError> {
+        let first = list.first().ok_or(BufferError::NoSegments)?;
+        let mut len = 0u64;
+        for (segment, buffer) in list.iter().enumerate() {
+            let end = check(segment, buffer)?;
+            let begins_inside = segment > 0 && buffer.addr.offset() != 0;
+            let ends_inside = segment + 1 < list.len() && end.offset() != 0;
+            if begins_inside || ends_inside {
+                return Err(BufferError::InnerEdge {
+                    segment,
+                    buffer: *buffer,
+                }
+                .into());
+            }
+            // a list may name memory repeatedly, so the sum needs its own bound
+            len = len
+                .checked_add(buffer.len.0)
+                .filter(|sum| *sum <= 1 << PHYS_BITS)
+                .ok_or(BufferError::Overflow {
+                    segment,
+                    buffer: *buffer,
+                })?;
+        }
+        let len = ByteCount(len);
+        let lease = self.assign(pages_touched(first.addr.offset(), len))?;
+        self.install(lease, list, len, direction)
+    }
+
+    /// Maps one buffer at an address that the caller chose.
+    ///
+    /// # Errors
+    /// [`MapError`]; the address must lie in its granule as the buffer does, and its pages must be free.
+    pub fn map_at(
+        &self,
+        iova: Iova,
+        buffer: PhysRange,
+        direction: Direction,
+    ) -> Result<Mapping, MapError> {
+        check(0, &buffer)?;
+        if iova.offset() != buffer.addr.offset() {
+            return Err(BufferError::Misplaced {
+                iova,
+                phys: buffer.addr,
+            }
+            .into());
+        }
+        let range = IovaRange::new(iova.page(), buffer.pages());
+        let p = &*self.platform;
+        let lease = match self.assigner.reserve(p, range) {
+            Ok(lease) => lease,
+            Err(_) => {
+                // what is in the way may be retired only
+                self.drain_for_iova()?;
+                self.assigner.reserve(p, range)?
+            }
+        };
+        self.install(lease, &[buffer], buffer.len, direction)
+    }
+
+    #[inline]
+    fn assign(&self, pages: PageCount) -> Result<Lease, MapError> {
+        match self.assigner.assign(&self.platform, pages) {
+            Ok(lease) => Ok(lease),
+            Err(_) => {
+                self.drain_for_iova()?;
+                Ok(self.assigner.assign(&self.platform, pages)?)
+            }
+        }
+    }
+
+    /// The requester drains all, once.
+    #[cold]
+    fn drain_for_iova(&self) -> Result<(), MapError> {
+        let drained = self.policy.drain_all(&self.engine());
+        drained.map_err(|failed| MapError::Invalidate(failed.cause))
+    }
+
+    /// Installs `list` at the start of the lease, or undoes all.
+    #[inline]
+    pub(super) fn install(
+        &self,
+        lease: Lease,
+        list: &[PhysRange],
+        len: ByteCount,
+        direction: Direction,
+    ) -> Result<Mapping, MapError> {
+        let p = &*self.platform;
+        let offset = list[0].addr.offset();
+        let range = IovaRange::new(lease.range().first, pages_touched(offset, len));
+        let pages = list.iter().flat_map(|buffer| {
+            let first = buffer.addr.page().0;
+            (first..first + buffer.pages().0).map(PhysPage)
+        });
+        let perm = direction.perm();
+        match self.translator.install(p, range, pages, perm, lease.kind()) {
+            Ok(()) => {
+                self.counters.mapped(p, range, &lease);
+                Ok(Mapping {
+                    iova: Iova(range.first.addr().0 + offset),
+                    len,
+                    range,
+                    key: self.key,
+                    lease,
+                })
+            }
+            Err(error) => {
+                let written = IovaRange::new(range.first, error.done);
+                self.undo(lease, written)?;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Takes a half-made map back, by the road of every unmap.
+    #[cold]
+    fn undo(&self, lease: Lease, written: IovaRange) -> Result<(), MapError> {
+        #[cfg(ioatlas_mutants)]
+        if crate::mutant::active(crate::mutant::Mutant::UndoWithoutFlush) {
+            let p = &*self.platform;
+            self.translator.clear(p, written, |frame| drop(frame));
+            let home = p.pinned(|cpu| cpu.index());
+            self.assigner.release(p, home, Flushed::forged(lease));
+            return Ok(());
+        }
+        let (_, settled) = self.retire(lease, written, []);
+        settled.map_err(|failed| MapError::Invalidate(failed.cause))
+    }
+}
+
+/// Checks one segment, and returns where it ends.
+#[inline]
+fn check(segment: usize, buffer: &PhysRange) -> Result<PhysAddr, BufferError> {
+    if buffer.len.0 == 0 {
+        return Err(BufferError::Empty { segment });
+    }
+    buffer.end().ok_or(BufferError::Overflow {
+        segment,
+        buffer: *buffer,
+    })
+}

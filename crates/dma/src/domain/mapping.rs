@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What map returns.
+
+use crate::{grace::DomainKey, iova::Lease, units::*};
+
+/// One live mapping. Unmapping consumes it.
+///
+/// It may be sent to another thread and unmapped there. Dropping it leaks the mapping until the domain ends.
+#[must_use = "a dropped mapping stays mapped until its domain ends"]
+#[derive(PartialEq, Eq, Debug)]
+pub struct Mapping {
+    pub(super) lease: Lease,
+    pub(super) range: IovaRange,
+    pub(super) iova: Iova,
+    pub(super) len: ByteCount,
+    pub(super) key: DomainKey,
+}
+
+impl Mapping {
+    /// The address to give to the device: that of the buffer's first byte.
+    pub fn iova(&self) -> Iova {
+        self.iova
+    }
+    /// The buffer's length.
+    pub fn len(&self) -> ByteCount {
+        self.len
+    }
+    /// Never: an empty buffer is not mapped.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+    /// The pages that translate.
+    pub fn range(&self) -> IovaRange {
+        self.range
+    }
+    /// For a mapped list: the address of each segment, in order. `list` is the one that was mapped.
+    pub fn segments<'l>(&self, list: &'l [PhysRange]) -> impl Iterator<Item = Iova> + 'l {
+        let mut at = self.iova.0;
+        list.iter().map(move |segment| {
+            let here = Iova(at);
+            at = at.saturating_add(segment.len.0);
+            here
+        })
+    }
+    /// Gives the token up: the mapping can be unmapped through the raw door only.
+    pub fn into_raw(self) -> (Iova, ByteCount) {
+        (self.iova, self.len)
+    }
+}

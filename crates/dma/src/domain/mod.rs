@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! One I/O address space: a translator, an assigner and an invalidation policy.
+//!
+//! # Theory
+//!
+//! ```text
+//! map(buffer, direction)                       unmap(mapping)
+//!   assign IOVA -> install -> Mapping            clear leaves -> Retired -> [policy] -> Flushed
+//!                                                  -> IOVA to the assigner, frames to the platform
+//! ```
+//!
+//! **One road back.** Undoing a half-made map is an unmap of what was written; it retires and settles as any other.
+//!
+//! **Two doors of unmap.** [`Domain::unmap`] consumes the [`Mapping`] that map returned; it cannot be called twice, or for a
+//! part. [`Domain::unmap_raw`] takes an address and a length, as kernel interfaces do, and checks them by marks in the leaves.
+//!
+//! **Buffers are bytes, translations are granules.** A buffer is rounded out to granules and the address returned keeps its
+//! offset; so a device can reach what else lies in the first and last granule. That is a stated weakness of direct mapping.
+//!
+//! Ordering: when map returns, the unit sees the translation (P14). When a strict unmap returns, no access that
+//! the unmap revoked succeeds any more (P1). Concurrent map and unmap of different mappings need no synchronisation;
+//! that one mapping is unmapped once is what `Mapping` is for.
+//!
+//! Locking: no lock is held while waiting, and none across install or clear, so unmap may run in an interrupt that hit a map.
+
+mod consistent;
+mod error;
+mod map;
+mod mapping;
+mod stats;
+mod unmap;
+
+pub use consistent::Consistent;
+pub use error::{BufferError, CloseError, MapError, UnmapError};
+pub use mapping::Mapping;
+pub use stats::{DomainAudit, DomainStats};
+
+pub use crate::iova::AssignerConfig;
+pub use crate::policy::{DeferredConfig, PolicyConfig, TickReport};
+
+use crate::{
+    grace::*,
+    iova::{Assign, Assigner},
+    platform::*,
+    policy::{Engine, Policy, Quarantine},
+    translator::{AttachError, Translator},
+    units::*,
+};
+use alloc::{sync::Arc, vec::Vec};
+use stats::Counters;
+
+/// Which designs a domain is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DomainConfig {
+    /// Who chooses IOVAs.
+    pub assigner: AssignerConfig,
+    /// When invalidations happen.
+    pub policy: PolicyConfig,
+    /// IOVA pages to use, or `None` for all that the translator has.
+    pub aperture: Option<IovaRange>,
+    /// How long to wait for an invalidation.
+    pub wait_limit: WaitLimit,
+}
+
+impl DomainConfig {
+    /// These designs, over the translator's whole aperture, with the default bound on waiting.
+    pub fn new(assigner: AssignerConfig, policy: PolicyConfig) -> Self {
+        DomainConfig {
+            assigner,
+            policy,
+            aperture: None,
+            wait_limit: WaitLimit::default(),
+        }
+    }
+}
+
+impl Default for DomainConfig {
+    /// Magazines and strict invalidation.
+    fn default() -> Self {
+        Self::new(
+            AssignerConfig::Magazine(Default::default()),
+            PolicyConfig::Strict,
+        )
+    }
+}
+
+/// One I/O address space. See the module's theory.
+pub struct Domain<P: Platform, T: Translator<P>> {
+    platform: Arc<P>,
+    translator: T,
+    assigner: Assigner<P>,
+    policy: Policy<P>,
+    grace: Grace<P>,
+    key: DomainKey,
+    quarantine: Quarantine<P>,
+    counters: Counters<P>,
+    devices: P::Lock<Vec<SourceId>>,
+    wait_limit: WaitLimit,
+    closed: Closed,
+}
+
+#[derive(PartialEq, Eq)]
+enum Closed {
+    No,
+    Yes,
+}
+
+impl<P: Platform, T: Translator<P>> Domain<P, T> {
+    /// A domain in which nothing is mapped and to which no device is attached.
+    pub fn new(platform: Arc<P>, translator: T, config: DomainConfig) -> Self {
+        let p = &*platform;
+        let aperture = config.aperture.unwrap_or_else(|| translator.aperture());
+        let grace = Grace::new(p);
+        Domain {
+            assigner: Assigner::new(p, config.assigner, aperture),
+            policy: Policy::new(p, config.policy),
+            key: grace.key(),
+            grace,
+            quarantine: Quarantine::new(),
+            counters: Counters::new(p),
+            devices: Lock::new(Vec::new()),
+            wait_limit: config.wait_limit,
+            closed: Closed::No,
+            translator,
+            platform,
+        }
+    }
+
+    /// The tag by which hardware knows this domain.
+    pub fn id(&self) -> DomainId {
+        self.translator.id()
+    }
+    /// The platform.
+    pub fn platform(&self) -> &Arc<P> {
+        &self.platform
+    }
+    /// The translator.
+    pub fn translator(&self) -> &T {
+        &self.translator
+    }
+
+    /// Lets `device` reach what is mapped here.
+    ///
+    /// # Errors
+    /// [`AttachError`]; the device is then as it was before.
+    pub fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.translator.attach(&self.platform, device)?;
+        self.devices.with(|devices| devices.push(device));
+        Ok(())
+    }
+
+    /// Ends that; when it returns, no access of `device` succeeds.
+    ///
+    /// # Errors
+    /// [`AttachError`]. After a failed invalidation the device counts as attached still.
+    pub fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        self.translator.detach(&self.platform, device)?;
+        self.devices
+            .with(|devices| devices.retain(|d| *d != device));
+        Ok(())
+    }
+
+    /// The host's timer calls this, every few milliseconds at best; it is what bounds the deferred policy's window
+    /// in time. It does bounded work. Under `strict` it does nothing.
+    ///
+    /// # Errors
+    /// An invalidation failed; what it should have freed is quarantined.
+    pub fn tick(&self, now: TimeNs) -> Result<TickReport, InvalidateError> {
+        match &self.policy {
+            Policy::Strict => Ok(TickReport::default()),
+            Policy::Deferred(queues) => queues
+                .tick(&self.engine(), now)
+                .map_err(|failed| failed.cause),
+        }
+    }
+
+    /// Flushes, and sends home everything that is retired.
+    ///
+    /// # Errors
+    /// The invalidation failed; what it should have freed is quarantined.
+    pub fn flush(&self) -> Result<(), InvalidateError> {
+        let drained = self.policy.drain_all(&self.engine());
+        drained.map_err(|failed| failed.cause)
+    }
+
+    /// Gives IOVA ranges that are kept for reuse back to the backing allocator; returns how much it was.
+    pub fn shrink(&self) -> PageCount {
+        self.assigner.drain(&self.platform)
+    }
+
+    /// Ends the domain: detaches every device, flushes, frees every table. Mappings that are still alive end with it.
+    ///
+    /// # Errors
+    /// [`CloseError`]; what may still be cached is never freed then.
+    pub fn close(mut self) -> Result<(), CloseError> {
+        self.shut()
+    }
+
+    #[inline]
+    fn engine(&self) -> Engine<'_, P, T::Unit> {
+        Engine {
+            p: &self.platform,
+            grace: &self.grace,
+            unit: self.translator.unit(),
+            id: self.translator.id(),
+            assigner: &self.assigner,
+            quarantine: &self.quarantine,
+            limit: self.wait_limit,
+        }
+    }
+
+    fn shut(&mut self) -> Result<(), CloseError> {
+        if self.closed == Closed::Yes {
+            return Ok(());
+        }
+        self.closed = Closed::Yes;
+        for device in self.devices.with(core::mem::take) {
+            self.translator.detach(&self.platform, device)?;
+        }
+        let lost = |failed: Failed| CloseError::Invalidate(failed.cause);
+        self.policy.drain_all(&self.engine()).map_err(lost)?;
+        let p = &*self.platform;
+        let mut frames = Vec::new();
+        self.translator.dismantle(p, |frame| {
+            frames.push(self.grace.retire(p, frame, Scope::DOMAIN));
+        });
+        let (id, limit) = (self.translator.id(), self.wait_limit);
+        let unit = self.translator.unit();
+        let flushed = self.grace.flush(p, unit, id, Scope::DOMAIN, limit);
+        let completion = flushed.map_err(lost)?;
+        for frame in frames {
+            // an unsettled frame is leaked: the domain-wide flush above covers all, so that would be a bug
+            match frame.settle(&completion) {
+                Ok(frame) => p.frame_free(frame.into_fresh()),
+                Err((_, why)) => debug_assert!(false, "{why}"),
+            }
+        }
+        self.translator.retire_id(p);
+        Ok(())
+    }
+}
+
+impl<P: Platform, T: Translator<P>> Drop for Domain<P, T> {
+    /// As [`Domain::close`]; what cannot be freed safely is leaked.
+    fn drop(&mut self) {
+        let _ = self.shut();
+    }
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Counters, and the check that nothing is lost.
+
+use super::*;
+use crate::{
+    iova::{Lease, Usage},
+    policy::Held,
+    translator::Census,
+};
+use alloc::{format, string::String};
+use core::fmt;
+
+/// Per CPU, so that counting writes no word that another CPU writes.
+pub(super) struct Counters<P: Platform>(PerCpu<Words<P>>);
+
+struct Words<P: Platform> {
+    maps: P::A64,
+    unmaps: P::A64,
+    pages_mapped: P::A64,
+    pages_unmapped: P::A64,
+    leased: P::A64,
+    unleased: P::A64,
+}
+
+/// What a domain has done, summed over CPUs; each number may be a little old.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DomainStats {
+    /// Maps that succeeded.
+    pub maps: u64,
+    /// Unmaps, through either door.
+    pub unmaps: u64,
+    /// Pages mapped now.
+    pub live: PageCount,
+    /// Pages whose leases are held by live mappings: `live`, each mapping rounded up to what was granted.
+    pub leased: PageCount,
+    /// Retired and not flushed yet.
+    pub retired: Held,
+    /// Lost to failed invalidations, for good.
+    pub quarantined: Held,
+    /// Invalidations started.
+    pub invalidations: u64,
+}
+
+/// A domain in which nobody is active: every page and frame is accounted for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DomainAudit {
+    /// What the tables hold.
+    pub census: Census,
+    /// Where the IOVA pages are.
+    pub usage: Usage,
+    /// The counters.
+    pub stats: DomainStats,
+}
+
+impl<P: Platform> Counters<P> {
+    pub fn new(p: &P) -> Self {
+        Counters(PerCpu::new(p, || Words {
+            maps: P::A64::new(0),
+            unmaps: P::A64::new(0),
+            pages_mapped: P::A64::new(0),
+            pages_unmapped: P::A64::new(0),
+            leased: P::A64::new(0),
+            unleased: P::A64::new(0),
+        }))
+    }
+    #[inline]
+    pub fn mapped(&self, p: &P, range: IovaRange, lease: &Lease) {
+        p.pinned(|cpu| {
+            let words = self.0.get(&cpu);
+            bump(&words.maps, 1);
+            bump(&words.pages_mapped, range.pages.0);
+            bump(&words.leased, lease.range().pages.0);
+        });
+    }
+    #[inline]
+    pub fn unmapped(&self, p: &P, range: IovaRange, lease: &Lease) {
+        p.pinned(|cpu| {
+            let words = self.0.get(&cpu);
+            bump(&words.unmaps, 1);
+            bump(&words.pages_unmapped, range.pages.0);
+            bump(&words.unleased, lease.range().pages.0);
+        });
+    }
+    fn sum(&self, pick: impl Fn(&Words<P>) -> &P::A64) -> u64 {
+        let words = self.0.iter().map(|(_, words)| words);
+        words.map(|w| pick(w).load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// A plain add: the word is this CPU's, and it is pinned.
+#[inline]
+fn bump(word: &impl Atomic64, by: u64) {
+    word.store(word.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+}
+
+impl<P: Platform, T: Translator<P>> Domain<P, T> {
+    /// What the domain has done.
+    pub fn stats(&self) -> DomainStats {
+        let sum = |pick: fn(&Words<P>) -> &P::A64| self.counters.sum(pick);
+        DomainStats {
+            maps: sum(|w| &w.maps),
+            unmaps: sum(|w| &w.unmaps),
+            live: PageCount(sum(|w| &w.pages_mapped).wrapping_sub(sum(|w| &w.pages_unmapped))),
+            leased: PageCount(sum(|w| &w.leased).wrapping_sub(sum(|w| &w.unleased))),
+            retired: self.policy.retired(),
+            quarantined: self.quarantine.held(),
+            invalidations: self.grace.started(),
+        }
+    }
+
+    /// Checks every invariant, nobody else being active: tables, assigner, and that allocated + cached + retired +
+    /// quarantined + free is the whole (P10).
+    ///
+    /// # Errors
+    /// A sentence that names the first thing that does not add up.
+    pub fn audit(&self) -> Result<DomainAudit, String> {
+        let p = &*self.platform;
+        self.assigner.audit(p)?;
+        let audit = DomainAudit {
+            census: self.translator.audit(p)?,
+            usage: self.assigner.usage(p),
+            stats: self.stats(),
+        };
+        let DomainAudit {
+            census,
+            usage,
+            stats,
+        } = &audit;
+        if census.pages != stats.live {
+            return Err(format!(
+                "{} pages have a translation, {} are mapped",
+                census.pages, stats.live
+            ));
+        }
+        let owned = stats.leased.0 + stats.retired.pages.0 + stats.quarantined.pages.0;
+        if usage.leased.0 != owned {
+            return Err(format!(
+                "{} IOVA pages are leased: {} mapped, {} retired, {} quarantined",
+                usage.leased, stats.leased, stats.retired.pages, stats.quarantined.pages
+            ));
+        }
+        if usage.free.0 + usage.cached.0 + usage.leased.0 != usage.aperture.0 {
+            return Err(format!("IOVA pages do not add up: {usage:?}"));
+        }
+        Ok(audit)
+    }
+}
+
+impl<P: Platform, T: Translator<P>> fmt::Display for Domain<P, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = self.stats();
+        writeln!(
+            f,
+            "domain {}: {} maps, {} unmaps, {} pages live, {} retired, {} quarantined, {} invalidations",
+            self.id(),
+            s.maps,
+            s.unmaps,
+            s.live,
+            s.retired.pages,
+            s.quarantined.pages,
+            s.invalidations
+        )?;
+        self.assigner.describe(&self.platform, f)
+    }
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Unmapping: one road, two doors.
+
+use super::*;
+use crate::iova::{Lease, LeaseKind, granted};
+use crate::units::pages_touched;
+
+impl<P: Platform, T: Translator<P>> Domain<P, T> {
+    /// Ends a mapping. Under `strict`, no access to it succeeds when this returns; under a deferred policy, within its window.
+    ///
+    /// May be called in an interrupt handler, on any CPU.
+    ///
+    /// # Errors
+    /// [`UnmapError`]. But for [`UnmapError::Foreign`], the translation is removed.
+    #[inline]
+    pub fn unmap(&self, mapping: Mapping) -> Result<(), UnmapError> {
+        if mapping.key != self.key {
+            return Err(UnmapError::Foreign(mapping));
+        }
+        self.end(mapping.lease, mapping.range, [])
+    }
+
+    /// Ends the mapping of `len` bytes at `iova`, as map returned them.
+    ///
+    /// Detected: what is not mapped (a second unmap), a part of a mapping, another size, several mappings at once. Not
+    /// detected: a second unmap after the same pages were mapped again as one mapping of the same size.
+    ///
+    /// # Errors
+    /// [`UnmapError`]; nothing has changed where the range is not a mapping.
+    pub fn unmap_raw(&self, iova: Iova, len: ByteCount) -> Result<(), UnmapError> {
+        if len.0 == 0 {
+            return Err(BufferError::Empty { segment: 0 }.into());
+        }
+        let aperture = self.translator.aperture();
+        let range = iova
+            .offset()
+            .checked_add(len.0)
+            .map(|_| IovaRange::new(iova.page(), pages_touched(iova.offset(), len)))
+            .filter(|range| aperture.contains(range))
+            .ok_or(BufferError::IovaOverflow { iova, len })?;
+        let claimed = self.translator.claim(&self.platform, range);
+        let kind = claimed.map_err(|cause| UnmapError::NotAMapping { iova, len, cause })?;
+        let leased = match kind {
+            LeaseKind::Assigned => IovaRange::new(range.first, granted(range.pages)),
+            LeaseKind::Fixed => range,
+        };
+        self.end(Lease::new(leased, kind), range, [])
+    }
+
+    /// Clears `range` and retires it, its lease, and `frames` that only it made reachable.
+    pub(super) fn end(
+        &self,
+        lease: Lease,
+        range: IovaRange,
+        frames: impl IntoIterator<Item = TableFrame>,
+    ) -> Result<(), UnmapError> {
+        self.counters.unmapped(&self.platform, range, &lease);
+        let (found, settled) = self.retire(lease, range, frames);
+        settled.map_err(|failed| UnmapError::Invalidate {
+            range,
+            cause: failed.cause,
+        })?;
+        if found != range.pages {
+            return Err(UnmapError::Holes { range, found });
+        }
+        Ok(())
+    }
+
+    /// The road: clear, retire, and let the policy decide when what comes home. Returns the pages found translated.
+    #[inline]
+    pub(super) fn retire(
+        &self,
+        lease: Lease,
+        range: IovaRange,
+        frames: impl IntoIterator<Item = TableFrame>,
+    ) -> (PageCount, Result<(), Failed>) {
+        let p = &*self.platform;
+        let engine = self.engine();
+        // a map that failed before its first page still retires its lease
+        let flushed = if range.pages.0 > 0 {
+            range
+        } else {
+            lease.range()
+        };
+        let mut batch = self.policy.begin(flushed);
+        let found = self.translator.clear(p, range, |frame| {
+            batch.add_frame(&engine, frame);
+        });
+        #[cfg(ioatlas_mutants)]
+        if crate::mutant::active(crate::mutant::Mutant::ReleaseAtRetire) {
+            let home = p.pinned(|cpu| cpu.index());
+            self.assigner.release(p, home, Flushed::forged(lease));
+            return (found, Ok(()));
+        }
+        for frame in frames {
+            batch.add_frame(&engine, frame);
+        }
+        (found, batch.finish(&engine, lease))
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What provides the proof: an invalidation queue, a device-TLB fence, an ioctl.
+
+use super::Scope;
+use crate::units::DomainId;
+use alloc::sync::Arc;
+
+/// Submits invalidations and polls them. It knows no sequence and makes no proof; [`super::Grace`] does.
+pub trait Invalidate: Send + Sync {
+    /// Names one submitted invalidation.
+    type Token: Copy;
+
+    /// Asks for an invalidation of at least `scope`, with what is in flight drained. May wait for room.
+    ///
+    /// Ordering: the caller has fenced; everything it wrote before must be visible to the unit when it acts.
+    ///
+    /// # Errors
+    /// The unit cannot take the request.
+    fn submit(&self, domain: DomainId, scope: Scope) -> Result<Self::Token, InvalidateError>;
+
+    /// Whether that invalidation is done. Once it said yes it always does.
+    ///
+    /// # Errors
+    /// The unit failed; the invalidation will never be done.
+    fn done(&self, token: Self::Token) -> Result<bool, InvalidateError>;
+}
+
+/// Why an invalidation did not happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidateError {
+    /// The unit stopped at a descriptor that it does not take (VT-d 4.1 §11.4.7.1, IQE).
+    #[error("the invalidation queue stopped with an error at descriptor {head}")]
+    QueueError {
+        /// Index of the descriptor.
+        head: u32,
+    },
+    /// It was not done after that many turns of waiting.
+    #[error("an invalidation was not done after {turns} turns of waiting")]
+    TimedOut {
+        /// How many turns.
+        turns: u64,
+    },
+    /// The unit failed earlier and is not used any more.
+    #[error("the unit is out of service after an earlier failure")]
+    OutOfService,
+}
+
+impl<I: Invalidate> Invalidate for Arc<I> {
+    type Token = I::Token;
+    fn submit(&self, domain: DomainId, scope: Scope) -> Result<Self::Token, InvalidateError> {
+        (**self).submit(domain, scope)
+    }
+    fn done(&self, token: Self::Token) -> Result<bool, InvalidateError> {
+        (**self).done(token)
+    }
+}
+
+/// Two in a row: `0`, then `1` (the IOTLB before the device TLB, VT-d 4.1 §6.5.2.5).
+pub struct Both<A, B>(pub A, pub B);
+
+impl<A: Invalidate, B: Invalidate> Invalidate for Both<A, B> {
+    type Token = (A::Token, B::Token);
+    fn submit(&self, domain: DomainId, scope: Scope) -> Result<Self::Token, InvalidateError> {
+        Ok((self.0.submit(domain, scope)?, self.1.submit(domain, scope)?))
+    }
+    fn done(&self, token: Self::Token) -> Result<bool, InvalidateError> {
+        Ok(self.0.done(token.0)? && self.1.done(token.1)?)
+    }
+}

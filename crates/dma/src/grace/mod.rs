@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Grace: proof that no translation cache holds what was unmapped.
+//!
+//! # Theory
+//!
+//! Each domain owns one sequence, `next`. Three events matter:
+//!
+//! * **retire**: the entries of a thing are cleared; then a full fence; then the thing is stamped with the
+//!   value of `next` (call it *s*), and becomes [`Retired`].
+//! * **start**: an invalidation takes *n* = `next`, adding one; then a full fence; then it is submitted.
+//! * **complete**: the hardware says that the invalidation is done; the proof is a [`Completion`] with *n*
+//!   and the scope that was submitted.
+//!
+//! A completion *n* settles a stamp *s* iff *n* >= *s* and its [`Scope`] covers what the thing needs. Why this
+//! is enough: retire and start are a store-buffering pair. If the stamp's load did not see the start's
+//! addition (that is, *s* <= *n*), then by the two fences the unit, which acts after the start's fence, sees the
+//! cleared entries; whatever it caches from then on is clean, and what it cached before, the
+//! invalidation removes. If the load did see it, *s* > *n*, and the older invalidation proves nothing.
+//! The two rules of ATC'15 §5 (no IOVA reuse, no table reclamation before the invalidation is done) then hold in every
+//! policy, since `Assigner::release` and the freeing of table frames take [`Flushed`] and nothing else.
+//!
+//! Memory ordering: both accesses to `next` are relaxed; the fences carry the order. (`tests/loom.rs` has a
+//! model of just this pair, with the unit's read in it; it fails without either fence.)
+//!
+//! # Use before flush does not compile
+//!
+//! An IOVA is released against a flush:
+//!
+//! ```
+//! # use ioatlas_dma::{grace::*, iova::*, platform::{host::*, *}, translator::Uncached, units::*};
+//! # let p = &Host::new(HostConfig { frames: 0, slots: 1 });
+//! # let (unit, limit) = (Uncached::<Host>::new(), WaitLimit::default());
+//! # let grace = Grace::new(p);
+//! # let aperture = IovaRange::new(IovaPage(0), PageCount(64));
+//! let assigner = Rbtree::new(aperture);
+//! let lease = assigner.assign(p, PageCount(1))?;
+//! let scope = Scope::leaves(lease.range());
+//! let retired = grace.retire(p, lease, scope);
+//! let completion = grace.flush(p, &unit, DomainId(1), scope, limit).unwrap();
+//! let flushed = retired.settle(&completion).unwrap();
+//! assigner.release(p, CpuIndex(0), flushed);
+//! # Ok::<(), NoIova>(())
+//! ```
+//!
+//! What is only retired is not taken:
+//!
+//! ```compile_fail,E0308
+//! # use ioatlas_dma::{grace::*, iova::*, platform::{host::*, *}, translator::Uncached, units::*};
+//! # let p = &Host::new(HostConfig { frames: 0, slots: 1 });
+//! # let (unit, limit) = (Uncached::<Host>::new(), WaitLimit::default());
+//! # let grace = Grace::new(p);
+//! # let aperture = IovaRange::new(IovaPage(0), PageCount(64));
+//! let assigner = Rbtree::new(aperture);
+//! let lease = assigner.assign(p, PageCount(1))?;
+//! let scope = Scope::leaves(lease.range());
+//! let retired = grace.retire(p, lease, scope);
+//! let completion = grace.flush(p, &unit, DomainId(1), scope, limit).unwrap();
+//! let flushed = retired;
+//! assigner.release(p, CpuIndex(0), flushed);
+//! # Ok::<(), NoIova>(())
+//! ```
+//!
+//! And what was settled is gone:
+//!
+//! ```compile_fail,E0382
+//! # use ioatlas_dma::{grace::*, iova::*, platform::{host::*, *}, translator::Uncached, units::*};
+//! # let p = &Host::new(HostConfig { frames: 0, slots: 1 });
+//! # let (unit, limit) = (Uncached::<Host>::new(), WaitLimit::default());
+//! # let grace = Grace::new(p);
+//! # let aperture = IovaRange::new(IovaPage(0), PageCount(64));
+//! let assigner = Rbtree::new(aperture);
+//! let lease = assigner.assign(p, PageCount(1))?;
+//! let scope = Scope::leaves(lease.range());
+//! let retired = grace.retire(p, lease, scope);
+//! let completion = grace.flush(p, &unit, DomainId(1), scope, limit).unwrap();
+//! let flushed = retired.settle(&completion).unwrap();
+//! assigner.release(p, CpuIndex(0), flushed);
+//! let again = retired.get();
+//! # Ok::<(), NoIova>(())
+//! ```
+//!
+//! Not handled: a unit that says "done" and is not. The software unit's oracle detects it (P13), nothing here can.
+
+mod invalidate;
+mod retired;
+mod scope;
+
+pub use invalidate::{Both, Invalidate, InvalidateError};
+pub use retired::{Completion, DomainKey, Flushed, Retired, Seq, Unsettled};
+pub use scope::{Caches, Scope};
+
+use crate::{
+    mutant::{self, Mutant},
+    platform::*,
+    units::*,
+};
+
+/// The sequence of one domain.
+pub struct Grace<P: Platform> {
+    next: P::A64,
+    key: DomainKey,
+}
+
+/// An invalidation under way.
+#[must_use = "an invalidation that is not waited for proves nothing"]
+#[derive(Debug)]
+pub struct Started<K> {
+    token: K,
+    seq: Seq,
+    scope: Scope,
+}
+
+/// An invalidation that failed. What it should have freed is to be quarantined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Failed {
+    /// Things stamped up to here were waiting for it.
+    pub seq: Seq,
+    /// Why.
+    pub cause: InvalidateError,
+}
+
+impl<P: Platform> Grace<P> {
+    /// A new sequence, with a key that no other ever had.
+    pub fn new(p: &P) -> Self {
+        Grace {
+            next: P::A64::new(0),
+            key: DomainKey::new(p.unique()),
+        }
+    }
+
+    /// Tells this sequence from every other.
+    pub fn key(&self) -> DomainKey {
+        self.key
+    }
+
+    /// How many invalidations have been started.
+    pub fn started(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Stamps `what`, whose entries the caller has just cleared. Contains the full fence.
+    pub fn retire<T>(&self, p: &P, what: T, need: Scope) -> Retired<T> {
+        if !mutant::active(Mutant::DropRetireFence) {
+            p.fence(Ordering::SeqCst);
+        }
+        let seq = Seq(self.next.load(Ordering::Relaxed));
+        Retired::new(what, self.key, seq, need)
+    }
+
+    /// Starts an invalidation of `scope`. It settles everything within the scope that was retired before.
+    ///
+    /// # Errors
+    /// What the unit says when it does not take the request.
+    pub fn start<I: Invalidate>(
+        &self,
+        p: &P,
+        unit: &I,
+        domain: DomainId,
+        scope: Scope,
+    ) -> Result<Started<I::Token>, Failed> {
+        let seq = Seq(self.next.fetch_add(1, Ordering::Relaxed));
+        p.fence(Ordering::SeqCst);
+        let token = unit
+            .submit(domain, scope)
+            .map_err(|cause| Failed { seq, cause })?;
+        Ok(Started { token, seq, scope })
+    }
+
+    /// Waits until `started` is done, for at most `limit` turns of [`Platform::relax`].
+    ///
+    /// # Errors
+    /// What the unit says, or [`InvalidateError::TimedOut`].
+    pub fn wait<I: Invalidate>(
+        &self,
+        p: &P,
+        unit: &I,
+        started: Started<I::Token>,
+        limit: WaitLimit,
+    ) -> Result<Completion, Failed> {
+        let failed = |cause| Failed {
+            seq: started.seq,
+            cause,
+        };
+        for _ in 0..limit.0 {
+            if unit.done(started.token).map_err(failed)? {
+                return Ok(Completion::new(self.key, started.seq, started.scope));
+            }
+            p.relax();
+        }
+        Err(failed(InvalidateError::TimedOut { turns: limit.0 }))
+    }
+
+    /// Starts and waits.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start) and [`wait`](Self::wait).
+    pub fn flush<I: Invalidate>(
+        &self,
+        p: &P,
+        unit: &I,
+        domain: DomainId,
+        scope: Scope,
+        limit: WaitLimit,
+    ) -> Result<Completion, Failed> {
+        if mutant::active(Mutant::SkipFlush) {
+            let seq = Seq(self.next.fetch_add(1, Ordering::Relaxed));
+            return Ok(Completion::new(self.key, seq, scope));
+        }
+        let started = self.start(p, unit, domain, scope)?;
+        self.wait(p, unit, started, limit)
+    }
+}
+
+/// How many turns of [`Platform::relax`] to wait for an invalidation before it counts as lost.
+///
+/// The core reads no clock, so the bound is in turns. The default, 2^26, is about two seconds of `pause`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WaitLimit(pub u64);
+
+impl Default for WaitLimit {
+    fn default() -> Self {
+        WaitLimit(1 << 26)
+    }
+}

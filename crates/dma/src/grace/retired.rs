@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! `Retired<T>` -> `settle(&Completion)` -> `Flushed<T>`: use before flush cannot be written down.
+
+use super::Scope;
+use crate::mutant::{self, Mutant};
+use core::fmt;
+
+/// Tells the sequences of domains apart, for good; unlike the hardware's domain id it is never reused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DomainKey(u64);
+
+impl DomainKey {
+    pub(super) fn new(unique: u64) -> Self {
+        DomainKey(unique)
+    }
+}
+
+/// A place in a domain's sequence.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Seq(pub(super) u64);
+
+/// Unmapped, but perhaps still in some translation cache.
+#[must_use = "a dropped `Retired` leaks its resource"]
+#[derive(Debug)]
+pub struct Retired<T> {
+    what: T,
+    key: DomainKey,
+    seq: Seq,
+    need: Scope,
+}
+
+/// In no translation cache any more.
+#[must_use = "a dropped `Flushed` leaks its resource"]
+#[derive(Debug)]
+pub struct Flushed<T>(T);
+
+/// Proof that an invalidation that began at sequence number `seq` is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion {
+    key: DomainKey,
+    seq: Seq,
+    scope: Scope,
+}
+
+/// Why a completion does not settle a retired thing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unsettled {
+    /// The completion is of another domain's sequence.
+    #[error("the completion belongs to another domain")]
+    ForeignDomain,
+    /// The invalidation began before the thing was retired.
+    #[error("the invalidation (number {began}) began before the unmap (stamp {stamp})")]
+    Older {
+        /// The invalidation's number.
+        began: Seq,
+        /// The thing's stamp.
+        stamp: Seq,
+    },
+    /// The invalidation was of other pages, or left the walk caches alone.
+    #[error("the invalidation covered {covered}, but {need} is needed")]
+    NotCovered {
+        /// What was invalidated.
+        covered: Scope,
+        /// What would have to be.
+        need: Scope,
+    },
+}
+
+impl fmt::Display for Seq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl Completion {
+    pub(super) fn new(key: DomainKey, seq: Seq, scope: Scope) -> Self {
+        Completion { key, seq, scope }
+    }
+    /// When the invalidation began.
+    pub fn seq(&self) -> Seq {
+        self.seq
+    }
+}
+
+impl<T> Retired<T> {
+    pub(super) fn new(what: T, key: DomainKey, seq: Seq, need: Scope) -> Self {
+        Retired {
+            what,
+            key,
+            seq,
+            need,
+        }
+    }
+
+    /// Turns into [`Flushed`] if `by` proves that no cache holds it.
+    ///
+    /// # Errors
+    /// Gives `self` back with the reason.
+    pub fn settle(self, by: &Completion) -> Result<Flushed<T>, (Self, Unsettled)> {
+        let why = if by.key != self.key {
+            Unsettled::ForeignDomain
+        } else if by.seq < self.seq && !mutant::active(Mutant::SettleOlder) {
+            Unsettled::Older {
+                began: by.seq,
+                stamp: self.seq,
+            }
+        } else if !by.scope.covers(&self.need) && !mutant::active(Mutant::SettleUncovered) {
+            Unsettled::NotCovered {
+                covered: by.scope,
+                need: self.need,
+            }
+        } else {
+            return Ok(Flushed(self.what));
+        };
+        Err((self, why))
+    }
+
+    /// When it was stamped: an invalidation with this number or a later one may settle it.
+    pub fn seq(&self) -> Seq {
+        self.seq
+    }
+    /// What must be invalidated before it is flushed.
+    pub fn need(&self) -> Scope {
+        self.need
+    }
+    /// Looks at it; it stays retired.
+    pub fn get(&self) -> &T {
+        &self.what
+    }
+    /// Gives up on it for good, because its invalidation failed. It is never used again.
+    pub(crate) fn quarantine(self) -> T {
+        self.what
+    }
+}
+
+impl<T> Flushed<T> {
+    /// Looks at it.
+    pub fn get(&self) -> &T {
+        &self.0
+    }
+    pub(crate) fn into_inner(self) -> T {
+        self.0
+    }
+    pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> Flushed<U> {
+        Flushed(f(self.0))
+    }
+    /// The planted bugs that free too early need a way round the type; nothing else has one.
+    #[cfg(ioatlas_mutants)]
+    pub(crate) fn forged(what: T) -> Self {
+        Flushed(what)
+    }
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Per-CPU magazines of IOVA ranges over the tree (ATC'15 §4.3).
+//!
+//! # Theory
+//!
+//! Each size class (1, 2, 4.. pages) has magazines of its own, which hold first pages; the class says how many follow. What is
+//! cached stays *in use* in the tree, so assigning from a magazine touches neither tree nor its lock. An assign looks
+//! at loaded, previous and depot, then refills from the tree; a release goes to the magazines of its home CPU.
+//!
+//! A refill takes a *run* of adjacent ranges, aligned as a whole, and keeps all but the one asked for. Eight entries of 8 bytes
+//! are a cache line of a page table: CPUs that got their pages in such runs do not write to each other's lines.
+//!
+//! Straight to the tree go ranges beyond the largest class, and fixed ones, which are of any size and place.
+//! When the tree is exhausted, or a fixed range is taken, all magazines are drained into it and it is asked once more; so what is
+//! cached by other CPUs never fails a request, unless it is on its way between the two at that moment.
+//!
+//! Invariants ([`Assign::audit`]): each cached range is in use in the tree under just this size, and cached once.
+//!
+//! Locking: that of [`crate::magazine`]; the tree is never entered with a lock held, nor pinned.
+//!
+//! Not handled: rotating out idle magazines, and keeping the tree's packing when magazines spread ranges over CPUs.
+
+use super::*;
+use crate::magazine::{self, MagazineSizes, Overflow};
+use alloc::{boxed::Box, format, string::String};
+
+/// Sizes of [`Magazines`]. Those beyond the limits named are brought to the nearest one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MagazineConfig {
+    /// Ranges in a full magazine; 1 to 4096.
+    pub magazine_len: usize,
+    /// Size classes: 1, 2, 4.. pages; 0 to 16.
+    pub classes: usize,
+    /// Ranges taken from the tree at a time; 1 to `magazine_len` + 1.
+    pub run: usize,
+    /// Full magazines that the depot of one class keeps; 0 to 4096.
+    pub depot_full_max: usize,
+}
+
+impl Default for MagazineConfig {
+    /// Magazines of 1 KiB, up to 32 pages, runs of a cache line of table entries.
+    fn default() -> Self {
+        MagazineConfig {
+            magazine_len: 128,
+            classes: 6,
+            run: 8,
+            depot_full_max: 32,
+        }
+    }
+}
+
+impl MagazineConfig {
+    fn limited(self) -> Self {
+        let magazine_len = self.magazine_len.clamp(1, 4096);
+        MagazineConfig {
+            magazine_len,
+            classes: self.classes.min(16),
+            run: self.run.clamp(1, magazine_len + 1),
+            depot_full_max: self.depot_full_max.min(4096),
+        }
+    }
+}
+
+/// Magazines over an [`Rbtree`].
+pub struct Magazines<P: Platform> {
+    tree: Rbtree<P>,
+    classes: Box<[Class<P>]>,
+    config: MagazineConfig,
+}
+
+/// The magazines of ranges of one size.
+struct Class<P: Platform> {
+    pages: PageCount,
+    kept: magazine::Magazines<P, IovaPage>,
+}
+
+impl<P: Platform> Class<P> {
+    fn range(&self, first: IovaPage) -> IovaRange {
+        IovaRange::new(first, self.pages)
+    }
+    fn lease(&self, first: IovaPage) -> Lease {
+        Lease::new(self.range(first), LeaseKind::Assigned)
+    }
+    fn kept_pages(&self) -> u64 {
+        self.kept.kept() as u64 * self.pages.0
+    }
+}
+
+impl<P: Platform> Magazines<P> {
+    /// Empty magazines over a tree of `aperture`. See [`Rbtree::new`].
+    pub fn new(p: &P, config: MagazineConfig, aperture: IovaRange) -> Self {
+        let config = config.limited();
+        let sizes = MagazineSizes {
+            magazine_len: config.magazine_len,
+            depot_full_max: config.depot_full_max,
+        };
+        let class = |lg2| Class {
+            pages: PageCount(1u64 << lg2),
+            kept: magazine::Magazines::new(p, sizes),
+        };
+        Magazines {
+            tree: Rbtree::new(aperture),
+            classes: (0..config.classes).map(class).collect(),
+            config,
+        }
+    }
+
+    /// The tree below.
+    pub fn tree(&self) -> &Rbtree<P> {
+        &self.tree
+    }
+
+    /// The sizes in use.
+    pub fn config(&self) -> MagazineConfig {
+        self.config
+    }
+
+    /// The class that serves `pages`, if they are not too many.
+    #[inline]
+    fn class(&self, pages: PageCount) -> Option<&Class<P>> {
+        let lg2 = pages.0.checked_next_power_of_two()?.trailing_zeros();
+        self.classes.get(lg2 as usize)
+    }
+
+    /// One range from a run of the tree; the others are kept for the CPU that this is.
+    fn refill(&self, p: &P, class: &Class<P>) -> Option<Lease> {
+        let count = self.config.run as u64;
+        let run = self.tree.assign_run(class.pages, count).ok()?;
+        // lowest first, so that they are handed out from the highest down, as the tree does
+        let firsts = (0..count).map(|nth| IovaPage(run.first.0 + nth * class.pages.0));
+        let mut lower = firsts.clone().take(self.config.run - 1);
+        p.pinned(|cpu| class.kept.fill(&cpu, &mut lower));
+        // no room: someone has filled this CPU's magazine since we found it empty
+        self.tree.release_all(lower.map(|first| class.range(first)));
+        firsts.last().map(|first| class.lease(first))
+    }
+
+    /// From the tree alone; everything cached goes into it if that is what it takes.
+    fn assign_single(&self, p: &P, pages: PageCount) -> Result<Lease, NoIova> {
+        self.tree.assign(p, pages).or_else(|_| {
+            self.drain(p);
+            let retried = self.tree.assign(p, pages);
+            retried.map_err(|error| NoIova {
+                cached: self.cached(),
+                ..error
+            })
+        })
+    }
+
+    fn spill(&self, class: &Class<P>, overflow: Overflow<IovaPage>) {
+        let things = overflow.things().iter();
+        self.tree
+            .release_all(things.map(|first| class.range(*first)));
+        class.kept.recycle(overflow);
+    }
+
+    fn cached(&self) -> PageCount {
+        PageCount(self.classes.iter().map(Class::kept_pages).sum())
+    }
+}
+
+impl<P: Platform> Assign<P> for Magazines<P> {
+    #[inline]
+    fn assign(&self, p: &P, pages: PageCount) -> Result<Lease, NoIova> {
+        let Some(class) = self.class(pages) else {
+            return self.assign_single(p, pages);
+        };
+        match p.pinned(|cpu| class.kept.take(&cpu)) {
+            Some(first) => Ok(class.lease(first)),
+            None => self
+                .refill(p, class)
+                .map_or_else(|| self.assign_single(p, pages), Ok),
+        }
+    }
+
+    fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve> {
+        self.tree.reserve(p, range).or_else(|error| match error {
+            NoReserve::Taken { .. } => {
+                self.drain(p);
+                self.tree.reserve(p, range)
+            }
+            NoReserve::Outside { .. } => Err(error),
+        })
+    }
+
+    #[inline]
+    fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
+        let class = match lease.get().kind() {
+            LeaseKind::Assigned => self.class(lease.get().range().pages),
+            LeaseKind::Fixed => None,
+        };
+        let Some(class) = class else {
+            return self.tree.release(p, home, lease);
+        };
+        let first = lease.into_inner().range().first;
+        if let Some(overflow) = class.kept.give(home, first) {
+            self.spill(class, overflow);
+        }
+    }
+
+    fn drain(&self, _p: &P) -> PageCount {
+        let mut drained = 0;
+        for class in &self.classes {
+            class.kept.drain(|firsts| {
+                let ranges = firsts.map(|first| class.range(first));
+                self.tree
+                    .release_all(ranges.inspect(|range| drained += range.pages.0));
+            });
+        }
+        PageCount(drained)
+    }
+
+    fn usage(&self, p: &P) -> Usage {
+        let tree = self.tree.usage(p);
+        let cached = self.cached();
+        Usage {
+            cached,
+            // cached ranges are in use as the tree sees it; others may have moved between the two looks
+            leased: PageCount(tree.leased.0.saturating_sub(cached.0)),
+            ..tree
+        }
+    }
+
+    fn audit(&self, p: &P) -> Result<(), String> {
+        self.tree.audit(p)?;
+        for class in &self.classes {
+            let named = |what: String| format!("magazines of {} pages: {what}", class.pages);
+            class.kept.audit().map_err(named)?;
+            let mut firsts = class.kept.snapshot();
+            firsts.sort_unstable();
+            if let Some(pair) = firsts.windows(2).find(|pair| pair[0] == pair[1]) {
+                return Err(named(format!("page {} is cached twice", pair[0])));
+            }
+            for range in firsts.into_iter().map(|first| class.range(first)) {
+                if range.first.0 % range.pages.0 != 0 || !self.tree.holds(range) {
+                    return Err(named(format!(
+                        "{range} is cached, but not in use in the tree"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn describe(&self, p: &P, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "magazines of {}, cached", self.config.magazine_len)?;
+        for class in self.classes.iter().filter(|class| class.kept.kept() > 0) {
+            write!(f, " {}x{}", class.kept.kept(), class.pages)?;
+        }
+        write!(f, " ({} pages), over ", self.cached())?;
+        self.tree.describe(p, f)
+    }
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Assigners: who chooses IOVAs.
+//!
+//! # Theory
+//!
+//! An assigner hands out disjoint ranges of an aperture. A [`Lease`] is the right to write the leaves of one
+//! range: holding it *is* the lock on those table entries. Every lease is a power of two of pages, naturally
+//! aligned, so that the size class of a range follows from its page count alone ([`granted`]); the
+//! exception is a range that the caller chose ([`Assign::reserve`]), which is exact and marked [`LeaseKind::Fixed`].
+//!
+//! A lease comes back as `Flushed<Lease>` and in no other way, so no IOVA is handed out again before no cache
+//! holds it (ATC'15 §5, requirement 1). It goes home to the CPU that unmapped it.
+//!
+//! Page counts always add up: aperture = free + leased + cached ([`Assign::usage`]), where *cached* is what the
+//! assigner keeps for fast reuse.
+//!
+//! Designs are variants of one enum ([`Assigner`]): a design is chosen at run time, and one predicted branch is cheap.
+
+pub mod magazine;
+pub mod rbtree;
+
+use crate::{grace::Flushed, platform::Platform, units::*};
+use core::fmt;
+
+pub use magazine::{MagazineConfig, Magazines};
+pub use rbtree::Rbtree;
+
+/// The right to write the leaves of one IOVA range. Not `Copy`: there is one for each range.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "a dropped lease leaks its IOVA range"]
+pub struct Lease {
+    range: IovaRange,
+    kind: LeaseKind,
+}
+
+/// How a range was chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LeaseKind {
+    /// By the assigner: a power of two of pages, naturally aligned.
+    Assigned,
+    /// By the caller: exactly the pages asked for.
+    Fixed,
+}
+
+impl Lease {
+    pub(crate) fn new(range: IovaRange, kind: LeaseKind) -> Self {
+        Lease { range, kind }
+    }
+    /// The pages.
+    pub fn range(&self) -> IovaRange {
+        self.range
+    }
+    /// How they were chosen.
+    pub fn kind(&self) -> LeaseKind {
+        self.kind
+    }
+}
+
+/// How many pages an assigner grants for `pages`: the next power of two.
+pub fn granted(pages: PageCount) -> PageCount {
+    PageCount(pages.0.next_power_of_two())
+}
+
+/// No free range is large enough.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no free run of {wanted} IOVA pages ({free} pages free, {cached} cached, of {aperture})")]
+pub struct NoIova {
+    /// Pages wanted, as granted.
+    pub wanted: PageCount,
+    /// Pages free at that moment, in pieces that do not serve.
+    pub free: PageCount,
+    /// Pages kept for reuse at that moment, in pieces that do not serve.
+    pub cached: PageCount,
+    /// Pages in all.
+    pub aperture: PageCount,
+}
+
+/// A chosen range cannot be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoReserve {
+    /// Some page of it is leased, or unmapped and not yet flushed.
+    #[error("IOVA pages {wanted} overlap {taken}, which is in use")]
+    Taken {
+        /// The range wanted.
+        wanted: IovaRange,
+        /// A range in the way.
+        taken: IovaRange,
+    },
+    /// It is outside the aperture.
+    #[error("IOVA pages {wanted} are outside the aperture {aperture}")]
+    Outside {
+        /// The range wanted.
+        wanted: IovaRange,
+        /// The aperture.
+        aperture: IovaRange,
+    },
+}
+
+/// Where the pages of an aperture are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Pages in all.
+    pub aperture: PageCount,
+    /// Free in the backing structure.
+    pub free: PageCount,
+    /// Kept for fast reuse.
+    pub cached: PageCount,
+    /// Leased: mapped, retired or quarantined.
+    pub leased: PageCount,
+}
+
+/// What every assigner does. One test suite runs over all implementations.
+pub trait Assign<P: Platform>: Send + Sync {
+    /// A range of [`granted`]`(pages)` pages, naturally aligned.
+    ///
+    /// # Errors
+    /// [`NoIova`]; retired ranges that are not flushed yet may still come back.
+    fn assign(&self, p: &P, pages: PageCount) -> Result<Lease, NoIova>;
+    /// Exactly `range`.
+    ///
+    /// # Errors
+    /// [`NoReserve`]; ranges kept for reuse do not count as in use.
+    fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve>;
+    /// Takes a range back, to the caches of CPU `home`.
+    fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>);
+    /// Gives everything that is kept for reuse back to the backing structure; returns how much it was.
+    fn drain(&self, p: &P) -> PageCount;
+    /// Where the pages are. Exact when nobody else is in the assigner.
+    fn usage(&self, p: &P) -> Usage;
+    /// Checks every internal invariant; exact when nobody else is in the assigner.
+    ///
+    /// # Errors
+    /// A sentence that names the first invariant that does not hold.
+    fn audit(&self, p: &P) -> Result<(), alloc::string::String>;
+    /// Prints the state compactly, for test failures.
+    fn describe(&self, p: &P, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+}
+
+/// Which assigner, and its sizes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AssignerConfig {
+    /// Linux 3.17's: one lock, top-down first fit (ATC'15 §3.1).
+    Rbtree,
+    /// Per-CPU magazines over it (ATC'15 §4.3).
+    Magazine(MagazineConfig),
+}
+
+impl AssignerConfig {
+    /// The name used on command lines and in tables.
+    pub fn name(&self) -> &'static str {
+        match self {
+            AssignerConfig::Rbtree => "rbtree",
+            AssignerConfig::Magazine(_) => "magazine",
+        }
+    }
+}
+
+/// An assigner, chosen at run time.
+pub enum Assigner<P: Platform> {
+    /// See [`Rbtree`].
+    Rbtree(Rbtree<P>),
+    /// See [`Magazines`].
+    Magazine(Magazines<P>),
+}
+
+impl<P: Platform> Assigner<P> {
+    /// An assigner over `aperture`.
+    pub fn new(p: &P, config: AssignerConfig, aperture: IovaRange) -> Self {
+        match config {
+            AssignerConfig::Rbtree => Assigner::Rbtree(Rbtree::new(aperture)),
+            AssignerConfig::Magazine(sizes) => {
+                Assigner::Magazine(Magazines::new(p, sizes, aperture))
+            }
+        }
+    }
+}
+
+/// One predicted branch, then the design's own code.
+macro_rules! dispatch {
+    ($self:ident, $a:ident => $e:expr) => {
+        match $self {
+            Assigner::Rbtree($a) => $e,
+            Assigner::Magazine($a) => $e,
+        }
+    };
+}
+
+impl<P: Platform> Assign<P> for Assigner<P> {
+    #[inline]
+    fn assign(&self, p: &P, pages: PageCount) -> Result<Lease, NoIova> {
+        dispatch!(self, a => a.assign(p, pages))
+    }
+    fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve> {
+        dispatch!(self, a => a.reserve(p, range))
+    }
+    #[inline]
+    fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
+        dispatch!(self, a => a.release(p, home, lease))
+    }
+    fn drain(&self, p: &P) -> PageCount {
+        dispatch!(self, a => a.drain(p))
+    }
+    fn usage(&self, p: &P) -> Usage {
+        dispatch!(self, a => a.usage(p))
+    }
+    fn audit(&self, p: &P) -> Result<(), alloc::string::String> {
+        dispatch!(self, a => a.audit(p))
+    }
+    fn describe(&self, p: &P, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        dispatch!(self, a => a.describe(p, f))
+    }
+}

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A red-black tree of disjoint page ranges, in a slab.
+//!
+//! Nodes are slots of one vector and link to each other by index, so the tree needs no unsafe code, and no allocation once
+//! the vector has grown to the largest number of ranges at a time: slots of removed nodes are chained into a free list
+//! through their left link. A node keeps its slot for as long as it is in the tree, so a [`Link`] to it stays good.
+//!
+//! Slot 0 is the sentinel that stands for every absent child and for the root's parent; it is black, always, and its
+//! parent link is scratch space of `remove` (the one moment at which an absent child needs a parent).
+//!
+//! Invariants ([`RangeTree::check`]): in-order, ranges ascend and are disjoint; a red node has black
+//! children; every way down from the root passes equally many black nodes. Hence the depth is at most 2 log2(n + 1).
+//! The algorithms are those of textbooks, with left and right exchanged by a [`Side`] instead of by a second copy.
+
+mod check;
+
+use crate::units::*;
+use alloc::{vec, vec::Vec};
+
+/// The slot of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Link(u32);
+
+/// The sentinel.
+const NIL: Link = Link(0);
+
+impl Link {
+    fn some(self) -> Option<Link> {
+        (self != NIL).then_some(self)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Left = 0,
+    Right = 1,
+}
+use Side::{Left, Right};
+
+impl Side {
+    fn other(self) -> Side {
+        match self {
+            Left => Right,
+            Right => Left,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Color {
+    Red,
+    Black,
+}
+use Color::{Black, Red};
+
+/// 32 bytes: two to a cache line.
+struct Node {
+    range: IovaRange,
+    parent: Link,
+    child: [Link; 2],
+    color: Color,
+}
+
+/// Disjoint ranges, in order.
+pub(super) struct RangeTree {
+    nodes: Vec<Node>,
+    root: Link,
+    free: Link,
+    len: usize,
+}
+
+impl RangeTree {
+    /// No ranges.
+    pub(super) fn new() -> Self {
+        let sentinel = Node {
+            range: IovaRange::new(IovaPage(0), PageCount(0)),
+            parent: NIL,
+            child: [NIL; 2],
+            color: Black,
+        };
+        RangeTree {
+            nodes: vec![sentinel],
+            root: NIL,
+            free: NIL,
+            len: 0,
+        }
+    }
+
+    /// How many ranges.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The pages of a node.
+    pub(super) fn range(&self, at: Link) -> IovaRange {
+        self.node(at).range
+    }
+
+    /// The highest range.
+    pub(super) fn last(&self) -> Option<Link> {
+        self.extreme(self.root, Right)
+    }
+
+    /// The lowest range.
+    pub(super) fn first(&self) -> Option<Link> {
+        self.extreme(self.root, Left)
+    }
+
+    /// The next range below.
+    pub(super) fn prev(&self, at: Link) -> Option<Link> {
+        self.neighbour(at, Left)
+    }
+
+    /// The next range above.
+    pub(super) fn next(&self, at: Link) -> Option<Link> {
+        self.neighbour(at, Right)
+    }
+
+    /// The range that begins at `first`.
+    pub(super) fn find(&self, first: IovaPage) -> Option<Link> {
+        let mut at = self.root;
+        while at != NIL {
+            let here = self.node(at).range.first;
+            if here == first {
+                return Some(at);
+            }
+            at = self.child(at, if first < here { Left } else { Right });
+        }
+        None
+    }
+
+    /// Some range that has a page in common with `range`, whose end must not wrap.
+    pub(super) fn overlapping(&self, range: IovaRange) -> Option<Link> {
+        let mut at = self.root;
+        while at != NIL {
+            let here = self.node(at).range;
+            at = if range.end() <= here.first {
+                self.child(at, Left)
+            } else if here.end() <= range.first {
+                self.child(at, Right)
+            } else {
+                return Some(at);
+            };
+        }
+        None
+    }
+
+    /// Adds `range`, which overlaps no other.
+    ///
+    /// # Panics
+    /// With 2^32 - 1 ranges in the tree, which are 128 GiB of nodes.
+    pub(super) fn insert(&mut self, range: IovaRange) -> Link {
+        let (mut parent, mut side) = (NIL, Left);
+        let mut below = self.root;
+        while below != NIL {
+            side = if range.first < self.node(below).range.first {
+                Left
+            } else {
+                Right
+            };
+            parent = below;
+            below = self.child(below, side);
+        }
+        let new = self.take_slot(Node {
+            range,
+            parent,
+            child: [NIL; 2],
+            color: Red,
+        });
+        if parent == NIL {
+            self.root = new;
+        } else {
+            self.node_mut(parent).child[side as usize] = new;
+        }
+        self.len += 1;
+        self.mend_red(new);
+        new
+    }
+
+    /// Removes the range at `gone`, which is in the tree.
+    pub(super) fn remove(&mut self, gone: Link) {
+        let [left, right] = self.node(gone).child;
+        // `hole`: what comes up where a node leaves; it is one black node short if that node was black
+        let (hole, lost) = if left == NIL || right == NIL {
+            let only = if left == NIL { right } else { left };
+            self.replace(gone, only);
+            (only, self.color(gone))
+        } else {
+            // the successor has no left child; it leaves its own place and takes over that of `gone`
+            let heir = self.extreme(right, Left).unwrap_or(right);
+            let (orphan, lost) = (self.child(heir, Right), self.color(heir));
+            if heir == right {
+                self.node_mut(orphan).parent = heir;
+            } else {
+                self.replace(heir, orphan);
+                self.node_mut(heir).child[Right as usize] = right;
+                self.node_mut(right).parent = heir;
+            }
+            self.replace(gone, heir);
+            self.node_mut(heir).child[Left as usize] = left;
+            self.node_mut(left).parent = heir;
+            self.paint(heir, self.color(gone));
+            (orphan, lost)
+        };
+        if lost == Black {
+            self.mend_black(hole);
+        }
+        self.node_mut(NIL).parent = NIL;
+        self.give_slot(gone);
+        self.len -= 1;
+    }
+
+    /// `at` is red, and so may be its parent: recolour upwards, or turn once or twice.
+    fn mend_red(&mut self, mut at: Link) {
+        while self.color(self.parent(at)) == Red {
+            let mut parent = self.parent(at);
+            let grand = self.parent(parent);
+            let side = self.side(parent);
+            let uncle = self.child(grand, side.other());
+            if self.color(uncle) == Red {
+                self.paint(parent, Black);
+                self.paint(uncle, Black);
+                self.paint(grand, Red);
+                at = grand;
+                continue;
+            }
+            if self.side(at) != side {
+                self.rotate(parent, side);
+                (at, parent) = (parent, at);
+            }
+            self.paint(parent, Black);
+            self.paint(grand, Red);
+            self.rotate(grand, side.other());
+        }
+        self.paint(self.root, Black);
+    }
+
+    /// All ways through `at` are one black node short: paint it black, or take one from its sibling's side.
+    fn mend_black(&mut self, mut at: Link) {
+        while at != self.root && self.color(at) == Black {
+            let parent = self.parent(at);
+            // at most one child of `parent` is absent: the sibling's side has a black node to spare
+            let side = self.side(at);
+            let far = side.other();
+            let mut sibling = self.child(parent, far);
+            if self.color(sibling) == Red {
+                self.paint(sibling, Black);
+                self.paint(parent, Red);
+                self.rotate(parent, side);
+                sibling = self.child(parent, far);
+            }
+            let (near_nephew, far_nephew) = (self.child(sibling, side), self.child(sibling, far));
+            if self.color(near_nephew) == Black && self.color(far_nephew) == Black {
+                self.paint(sibling, Red);
+                at = parent;
+                continue;
+            }
+            if self.color(far_nephew) == Black {
+                self.paint(near_nephew, Black);
+                self.paint(sibling, Red);
+                self.rotate(sibling, far);
+                sibling = self.child(parent, far);
+            }
+            self.paint(sibling, self.color(parent));
+            self.paint(parent, Black);
+            self.paint(self.child(sibling, far), Black);
+            self.rotate(parent, side);
+            at = self.root;
+        }
+        self.paint(at, Black);
+    }
+
+    /// Turns `down` and its child on the other side so that `down` sinks towards `side`.
+    fn rotate(&mut self, down: Link, side: Side) {
+        let up = self.child(down, side.other());
+        let between = self.child(up, side);
+        self.node_mut(down).child[side.other() as usize] = between;
+        if between != NIL {
+            self.node_mut(between).parent = down;
+        }
+        self.replace(down, up);
+        self.node_mut(up).child[side as usize] = down;
+        self.node_mut(down).parent = up;
+    }
+
+    /// Hangs `new` (which may be the sentinel) where `old` hangs.
+    fn replace(&mut self, old: Link, new: Link) {
+        let parent = self.parent(old);
+        if parent == NIL {
+            self.root = new;
+        } else {
+            let side = self.side(old);
+            self.node_mut(parent).child[side as usize] = new;
+        }
+        self.node_mut(new).parent = parent;
+    }
+
+    fn extreme(&self, mut at: Link, side: Side) -> Option<Link> {
+        while self.child(at, side) != NIL {
+            at = self.child(at, side);
+        }
+        at.some()
+    }
+
+    fn neighbour(&self, mut at: Link, side: Side) -> Option<Link> {
+        let below = self.child(at, side);
+        if below != NIL {
+            return self.extreme(below, side.other());
+        }
+        loop {
+            let parent = self.parent(at);
+            if parent == NIL || self.child(parent, side) != at {
+                return parent.some();
+            }
+            at = parent;
+        }
+    }
+
+    fn node(&self, at: Link) -> &Node {
+        &self.nodes[at.0 as usize]
+    }
+    fn node_mut(&mut self, at: Link) -> &mut Node {
+        &mut self.nodes[at.0 as usize]
+    }
+    fn parent(&self, at: Link) -> Link {
+        self.node(at).parent
+    }
+    fn child(&self, at: Link, side: Side) -> Link {
+        self.node(at).child[side as usize]
+    }
+    fn color(&self, at: Link) -> Color {
+        self.node(at).color
+    }
+    fn paint(&mut self, at: Link, color: Color) {
+        self.node_mut(at).color = color;
+    }
+    /// Which child of its parent `at` is.
+    fn side(&self, at: Link) -> Side {
+        if self.child(self.parent(at), Left) == at {
+            Left
+        } else {
+            Right
+        }
+    }
+
+    fn take_slot(&mut self, node: Node) -> Link {
+        if let Some(slot) = self.free.some() {
+            self.free = self.child(slot, Left);
+            *self.node_mut(slot) = node;
+            return slot;
+        }
+        let slot = u32::try_from(self.nodes.len()).expect("below 2^32 ranges");
+        self.nodes.push(node);
+        Link(slot)
+    }
+
+    fn give_slot(&mut self, slot: Link) {
+        self.node_mut(slot).child[Left as usize] = self.free;
+        self.free = slot;
+    }
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Planted bugs, to prove that the tests bite.
+//!
+//! Compiled in under `--cfg ioatlas_mutants` only; one build holds them all, and the environment variable
+//! `IOATLAS_MUTANT` chooses one at run time. Without the cfg, [`active`] is the constant `false`.
+
+/// A planted bug.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Mutant {
+    /// An invalidation is reported done and never submitted.
+    SkipFlush = 1,
+    /// A completion settles what was retired after it began.
+    SettleOlder,
+    /// A completion settles pages that it did not cover.
+    SettleUncovered,
+    /// Undoing a half-made map gives the IOVA back at once.
+    UndoWithoutFlush,
+    /// Unmap gives the IOVA back at once.
+    ReleaseAtRetire,
+    /// A detached table is freed at once.
+    FreeTableAtOnce,
+    /// Invalidations do not ask for what is in flight to be drained.
+    ForgetDrain,
+    /// Retire does not fence between clearing and stamping.
+    DropRetireFence,
+    /// A magazine hands out an IOVA and keeps it.
+    MagazineTwice,
+}
+
+impl Mutant {
+    /// Every planted bug.
+    pub const ALL: [Mutant; 9] = [
+        Mutant::SkipFlush,
+        Mutant::SettleOlder,
+        Mutant::SettleUncovered,
+        Mutant::UndoWithoutFlush,
+        Mutant::ReleaseAtRetire,
+        Mutant::FreeTableAtOnce,
+        Mutant::ForgetDrain,
+        Mutant::DropRetireFence,
+        Mutant::MagazineTwice,
+    ];
+
+    /// The name by which `IOATLAS_MUTANT` chooses it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mutant::SkipFlush => "skip-flush",
+            Mutant::SettleOlder => "settle-older",
+            Mutant::SettleUncovered => "settle-uncovered",
+            Mutant::UndoWithoutFlush => "undo-without-flush",
+            Mutant::ReleaseAtRetire => "release-at-retire",
+            Mutant::FreeTableAtOnce => "free-table-at-once",
+            Mutant::ForgetDrain => "forget-drain",
+            Mutant::DropRetireFence => "drop-retire-fence",
+            Mutant::MagazineTwice => "magazine-twice",
+        }
+    }
+}
+
+/// Whether `mutant` is the one chosen for this run.
+#[cfg(not(ioatlas_mutants))]
+#[inline(always)]
+pub const fn active(_mutant: Mutant) -> bool {
+    false
+}
+
+#[cfg(ioatlas_mutants)]
+pub use planted::active;
+
+#[cfg(ioatlas_mutants)]
+mod planted {
+    use super::Mutant;
+    use std::sync::OnceLock;
+
+    static CHOSEN: OnceLock<Option<Mutant>> = OnceLock::new();
+
+    /// Whether `mutant` is the one that `IOATLAS_MUTANT` names.
+    ///
+    /// # Panics
+    /// If the variable names none that exists: a typo must not pass for a survivor.
+    pub fn active(mutant: Mutant) -> bool {
+        *CHOSEN.get_or_init(|| {
+            let name = std::env::var("IOATLAS_MUTANT").ok()?;
+            let known = Mutant::ALL.into_iter().find(|m| m.name() == name);
+            Some(known.unwrap_or_else(|| panic!("IOATLAS_MUTANT={name}: no such mutant")))
+        }) == Some(mutant)
+    }
+}

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A process as the platform: CPUs are registered threads, physical memory is an arena.
+//!
+//! A thread that calls [`register`] owns a slot until it exits; slots are numbered once for the process and given
+//! back at thread exit. In a [`Host`] with `n` slots, registered threads use slots 1 to n-1; every other thread
+//! (not registered, or registered beyond the last slot) shares slot 0, under its lock. Being pinned is then
+//! owning the slot: no other thread enters it. Signal handlers must not enter the core.
+//!
+//! Frame `n` of the arena is physical page `n`, from 0; the words start zeroed and untouched, so a large
+//! arena costs address space only.
+#![allow(clippy::disallowed_types)] // this is a platform
+
+use super::*;
+use rustix::thread::{MembarrierCommand, membarrier};
+use std::boxed::Box;
+use std::cell::Cell;
+use std::sync::atomic::{self, AtomicU64};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+/// Words in a frame.
+pub const WORDS: usize = 512;
+
+impl Atomic64 for AtomicU64 {
+    #[inline]
+    fn new(value: u64) -> Self {
+        AtomicU64::new(value)
+    }
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+    #[inline]
+    fn store(&self, value: u64, order: Ordering) {
+        self.store(value, order)
+    }
+    #[inline]
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.swap(value, order)
+    }
+    #[inline]
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.fetch_add(value, order)
+    }
+    #[inline]
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        self.compare_exchange(current, new, success, failure)
+    }
+}
+
+impl<T: Send> Lock<T> for Mutex<T> {
+    fn new(value: T) -> Self {
+        Mutex::new(value)
+    }
+    #[inline]
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        f(&mut locked(self))
+    }
+}
+
+/// A panic elsewhere is reported there; data behind our locks stays usable for the report.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Which slots of the process are taken, lowest first.
+static SLOTS: Mutex<Vec<bool>> = Mutex::new(Vec::new());
+static UNIQUE: AtomicU64 = AtomicU64::new(1);
+
+/// The shared slot.
+const SHARED: usize = 0;
+
+std::thread_local! {
+    static SLOT: Cell<usize> = const { Cell::new(SHARED) };
+    static TURNS: Cell<u32> = const { Cell::new(0) };
+    static OWNED: Owned = const { Owned };
+}
+
+/// Its destructor gives the thread's slot back.
+struct Owned;
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let slot = SLOT.replace(SHARED);
+        if slot != SHARED {
+            locked(&SLOTS)[slot - 1] = false;
+        }
+    }
+}
+
+/// Gives the calling thread a slot of its own until it exits. Doing it again changes nothing.
+pub fn register() -> CpuIndex {
+    if SLOT.get() == SHARED {
+        OWNED.with(|_| ()); // so that its destructor runs
+        let mut slots = locked(&SLOTS);
+        let free = slots.iter().position(|taken| !taken).unwrap_or_else(|| {
+            slots.push(false);
+            slots.len() - 1
+        });
+        slots[free] = true;
+        SLOT.set(free + 1);
+    }
+    CpuIndex(SLOT.get())
+}
+
+/// How large a [`Host`] is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HostConfig {
+    /// Frames of 4 KiB.
+    pub frames: usize,
+    /// Slots, the shared one included. At least 1.
+    pub slots: usize,
+}
+
+impl Default for HostConfig {
+    /// 64 MiB, and slots for 15 registered threads.
+    fn default() -> Self {
+        HostConfig {
+            frames: 16 << 10,
+            slots: 16,
+        }
+    }
+}
+
+/// This process as a platform.
+pub struct Host {
+    words: Box<[AtomicU64]>,
+    free: Mutex<FreeFrames>,
+    slots: usize,
+    shared: Mutex<()>,
+    asymmetric: bool,
+}
+
+/// Frames never used come last, so that the arena is touched only as far as it is needed.
+struct FreeFrames {
+    used_before: Vec<u64>,
+    untouched: u64,
+}
+
+impl Host {
+    /// An arena of zeroed frames.
+    ///
+    /// # Panics
+    /// If `config.slots` is 0.
+    pub fn new(config: HostConfig) -> Self {
+        assert!(config.slots > 0, "a host needs at least the shared slot");
+        let zeroed: Box<[u64]> = std::vec![0u64; config.frames * WORDS].into();
+        // SAFETY: `AtomicU64` has the size and bit validity of `u64`, and its alignment on every target where the
+        // two agree, which the assertion below checks; the box is the only owner.
+        let words = unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [AtomicU64]) };
+        const { assert!(align_of::<AtomicU64>() == align_of::<u64>()) };
+        Host {
+            words,
+            free: Mutex::new(FreeFrames {
+                used_before: Vec::with_capacity(config.frames),
+                untouched: 0,
+            }),
+            slots: config.slots,
+            shared: Mutex::new(()),
+            asymmetric: membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok(),
+        }
+    }
+
+    /// Frames in all.
+    pub fn frames(&self) -> usize {
+        self.words.len() / WORDS
+    }
+
+    /// Frames allocated and not freed.
+    pub fn frames_in_use(&self) -> usize {
+        let free = locked(&self.free);
+        free.untouched as usize - free.used_before.len()
+    }
+
+    fn frame(&self, page: PhysPage) -> Option<&[AtomicU64]> {
+        let at = usize::try_from(page.0).ok()?.checked_mul(WORDS)?;
+        self.words.get(at..at.checked_add(WORDS)?)
+    }
+}
+
+impl Platform for Host {
+    type A64 = AtomicU64;
+    type Lock<T: Send> = Mutex<T>;
+
+    #[inline]
+    fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
+        let slot = SLOT.get();
+        if !self.asymmetric {
+            atomic::fence(Ordering::SeqCst); // no membarrier here: whoever enters fences itself
+        }
+        if slot != SHARED && slot < self.slots {
+            return f(Cpu::new(CpuIndex(slot)));
+        }
+        let _shared = locked(&self.shared);
+        f(Cpu::new(CpuIndex(SHARED)))
+    }
+    fn cpus(&self) -> usize {
+        self.slots
+    }
+    fn frame_alloc(&self) -> Option<FreshFrame> {
+        let reused = {
+            let mut free = locked(&self.free);
+            match free.used_before.pop() {
+                Some(page) => page,
+                None if (free.untouched as usize) < self.frames() => {
+                    free.untouched += 1;
+                    return Some(FreshFrame::new(PhysPage(free.untouched - 1)));
+                }
+                None => return None,
+            }
+        };
+        let words = self.frame(PhysPage(reused))?;
+        words.iter().for_each(|w| w.store(0, Ordering::Relaxed));
+        Some(FreshFrame::new(PhysPage(reused)))
+    }
+    fn frame_free(&self, frame: FreshFrame) {
+        locked(&self.free).used_before.push(frame.page().0);
+    }
+    #[inline]
+    fn entries(&self, frame: &TableFrame) -> &[AtomicU64] {
+        let at = frame.page().0 as usize * WORDS;
+        &self.words[at..at + WORDS]
+    }
+    #[inline]
+    fn fence(&self, order: Ordering) {
+        atomic::fence(order)
+    }
+    fn heavy_fence(&self) {
+        atomic::fence(Ordering::SeqCst);
+        if self.asymmetric {
+            // cannot fail: the process registered for it in `new`
+            let _ = membarrier(MembarrierCommand::PrivateExpedited);
+        }
+    }
+    fn relax(&self) {
+        // what we wait for may need this very core: the unit's thread, or a thread that holds a lock
+        let turns = TURNS.get().wrapping_add(1);
+        TURNS.set(turns);
+        if turns.is_multiple_of(64) {
+            std::thread::yield_now();
+        } else {
+            core::hint::spin_loop();
+        }
+    }
+    fn unique(&self) -> u64 {
+        UNIQUE.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl PhysMemory<Host> for Host {
+    fn word(&self, page: PhysPage, index: usize) -> Option<&AtomicU64> {
+        self.frame(page)?.get(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn frames_count_from_zero_come_zeroed_and_run_out() {
+        let host = Host::new(HostConfig {
+            frames: 3,
+            slots: 1,
+        });
+        let frames: Vec<_> = (0..3).map(|_| host.frame_alloc().unwrap()).collect();
+        assert_eq!(frames[0].page(), PhysPage(0));
+        assert!(host.frame_alloc().is_none());
+        assert_eq!(host.frames_in_use(), 3);
+        host.word(PhysPage(1), 7)
+            .unwrap()
+            .store(9, Ordering::Relaxed);
+        for frame in frames {
+            host.frame_free(frame);
+        }
+        assert_eq!(host.frames_in_use(), 0);
+        let again: Vec<_> = (0..3)
+            .map(|_| host.frame_alloc().unwrap().publish())
+            .collect();
+        for frame in &again {
+            assert!(
+                host.entries(frame)
+                    .iter()
+                    .all(|w| w.load(Ordering::Relaxed) == 0)
+            );
+        }
+    }
+
+    #[test]
+    fn memory_ends_where_the_arena_ends() {
+        let host = Host::new(HostConfig {
+            frames: 2,
+            slots: 1,
+        });
+        assert!(host.word(PhysPage(1), 511).is_some());
+        assert!(host.word(PhysPage(1), 512).is_none());
+        assert!(host.word(PhysPage(2), 0).is_none());
+        assert!(host.word(PhysPage(u64::MAX), 0).is_none());
+    }
+
+    #[test]
+    fn a_slot_comes_back_at_thread_exit_and_no_two_threads_share_one() {
+        let barrier = Arc::new(std::sync::Barrier::new(4));
+        let slots = |n: usize| -> Vec<usize> {
+            let threads: Vec<_> = (0..n)
+                .map(|_| {
+                    let barrier = barrier.clone();
+                    std::thread::spawn(move || {
+                        let slot = register().0;
+                        assert_eq!(register().0, slot, "registering twice changes nothing");
+                        barrier.wait();
+                        slot
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        };
+        let mut first = slots(4);
+        first.sort();
+        first.dedup();
+        assert_eq!(first.len(), 4, "four threads, four slots");
+        assert!(!first.contains(&SHARED));
+    }
+
+    #[test]
+    fn threads_beyond_the_last_slot_take_turns_in_the_shared_one() {
+        let host = Arc::new(Host::new(HostConfig {
+            frames: 0,
+            slots: 1,
+        }));
+        let inside = Arc::new(AtomicU64::new(0));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let (host, inside) = (host.clone(), inside.clone());
+                std::thread::spawn(move || {
+                    register();
+                    for _ in 0..200 {
+                        host.pinned(|cpu| {
+                            assert_eq!(cpu.index(), CpuIndex(SHARED));
+                            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                            std::thread::yield_now();
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                        });
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+    }
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What the core asks of its surroundings.
+//!
+//! One trait serves a kernel, a host process, loom and a simulated multiprocessor, so atomics and locks are
+//! its associated types and every shared word of the core goes through them: what loom or the simulator
+//! does not see does not exist. (A lint bans `core::sync::atomic` outside the platforms.)
+//!
+//! # Contract
+//!
+//! * **Locks** are interrupt-safe: while a closure given to [`Lock::with`] runs, no interrupt handler that may
+//!   enter the core runs on this CPU. Closures are short, never wait for hardware and never allocate once warm.
+//! * **[`Platform::pinned`]**: the closure runs on one CPU, and nothing else enters the core on that CPU
+//!   meanwhile, so plain loads and stores of that CPU's words suffice.
+//! * **Frames** are 4 KiB, identified by their physical page number; [`Platform::frame_alloc`] zeroes.
+//! * **Waiting** calls [`Platform::relax`] each turn; never inside `pinned`, never with a lock held.
+//!
+//! Lock order of the core: `CPU cache -> depot`, `queue` alone, `tree` alone, `timer` alone.
+
+mod frame;
+mod percpu;
+
+#[cfg(feature = "host")]
+#[allow(unsafe_code)]
+pub mod host;
+#[cfg(feature = "host")]
+#[allow(unsafe_code)]
+pub mod sim;
+
+pub use core::sync::atomic::Ordering;
+pub use frame::{FreshFrame, TableFrame};
+pub use percpu::{CachePadded, PerCpu};
+
+use crate::units::*;
+use core::marker::PhantomData;
+
+/// A 64-bit word that several CPUs, or the hardware, may touch at once.
+///
+/// Table entries and queue descriptors are such words too; they are read by hardware as little-endian
+/// naturally aligned words, so only little-endian machines are supported.
+pub trait Atomic64: Send + Sync {
+    /// A word that holds `value`.
+    fn new(value: u64) -> Self;
+    /// Reads.
+    fn load(&self, order: Ordering) -> u64;
+    /// Writes.
+    fn store(&self, value: u64, order: Ordering);
+    /// Writes, and returns what was there.
+    fn swap(&self, value: u64, order: Ordering) -> u64;
+    /// Adds with wrap-around, and returns what was there.
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64;
+    /// Writes `new` if the word holds `current`; returns what was there, `Err` if it differed.
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64>;
+}
+
+/// A lock that holds its data. Not re-entrant.
+pub trait Lock<T>: Send + Sync {
+    /// An unlocked lock around `value`.
+    fn new(value: T) -> Self;
+    /// Runs `f` with the data, interrupts masked on this CPU.
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R;
+}
+
+/// Proof of being pinned to a CPU; it can neither be sent nor leave the closure it was given to.
+pub struct Cpu<'pin> {
+    index: CpuIndex,
+    _pin: PhantomData<(*const (), &'pin mut ())>,
+}
+
+impl Cpu<'_> {
+    /// For platforms only: the caller has pinned CPU `index`.
+    pub fn new(index: CpuIndex) -> Self {
+        Cpu {
+            index,
+            _pin: PhantomData,
+        }
+    }
+    /// Which CPU this is.
+    pub fn index(&self) -> CpuIndex {
+        self.index
+    }
+}
+
+/// What the core asks of a kernel, a process, a model checker or a simulator. See the module's contract.
+pub trait Platform: Send + Sync + 'static {
+    /// Shared words, table entries among them.
+    type A64: Atomic64;
+    /// Locks.
+    type Lock<T: Send>: Lock<T>;
+
+    /// Runs `f` with no migration and no re-entry on this CPU. Must not be nested.
+    fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R;
+    /// How many CPUs (slots) there are; [`Cpu::index`] is below it.
+    fn cpus(&self) -> usize;
+
+    /// A zeroed frame, or `None` when there is none.
+    fn frame_alloc(&self) -> Option<FreshFrame>;
+    /// Takes back a frame. A published one gets here only by way of `Flushed`.
+    fn frame_free(&self, frame: FreshFrame);
+    /// The words of a frame, at least as many as the table format in use has entries.
+    fn entries(&self, frame: &TableFrame) -> &[Self::A64];
+    /// Writes changed entries back to memory, for units that do not snoop caches.
+    fn publish(&self, _entries: &[Self::A64]) {}
+
+    /// A memory fence.
+    fn fence(&self, order: Ordering);
+    /// A full fence on every CPU that runs the core (membarrier, an IPI, or nothing where readers fence themselves).
+    fn heavy_fence(&self);
+    /// One turn of a wait loop: a pause, a yield to the model, a step of virtual time.
+    fn relax(&self);
+    /// A number that this kernel or process has never given before; tells domains apart for good.
+    fn unique(&self) -> u64;
+}
+
+/// Memory as a remapping unit sees it: by physical page number. Kernels never implement it.
+pub trait PhysMemory<P: Platform>: Send + Sync + 'static {
+    /// Word `index` (0 to 511) of physical page `page`, or `None` where there is no memory.
+    fn word(&self, page: PhysPage, index: usize) -> Option<&P::A64>;
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A simulated multiprocessor: the real code on virtual CPUs, one schedule a seed.
+//!
+//! # Theory
+//!
+//! A [`World`] holds *virtual CPUs* and *agents* that are no CPU (a device, a remapping unit's own work), each
+//! a coroutine on the one host thread. A *point* ([`Point`]) is a place where another may go on instead: before each
+//! atomic operation and fence, before a lock is acquired and before it is released, at each turn of a wait, before
+//! pinning, and before a frame is allocated or freed. What lies between two points happens at once. A [`Schedule`]
+//! decides at each point, from its seed alone, so a failing seed replays.
+//!
+//! **Waiting.** Who relaxes, or finds a lock held, is not run again before a shared word changed, a lock was released,
+//! an agent ended, or everybody else waits as well: a spinning agent starves nobody, and spinning costs no steps. When
+//! all wait for locks there is a dead-lock; when nothing changes for many turns there is no progress; both are reported
+//! with seed and step ([`Failure`]), and every coroutine is unwound.
+//!
+//! **Interrupts** are masked inside `pinned`, inside `Lock::with` (waiting for the lock included) and inside a handler.
+//! One that comes in meanwhile is delivered on unmasking. The [`DeliveryPoint`] says where: which source line came next.
+//!
+//! **Contract checks.** Nested `pinned`, `pinned` outside a CPU, `relax` while pinned or with a lock held, and freeing a frame that
+//! is free are panics of the agent that does it.
+//!
+//! **Not handled.** Memory is sequentially consistent here: orderings are ignored, so a missing fence is invisible. That is
+//! what the loom models in `tests/loom.rs` are for. Time is counted in points; nothing costs anything.
+//!
+//! Outside [`World::run`] accesses are plain, for setting up and looking; so they are inside [`inspect`].
+
+#![allow(clippy::disallowed_types)] // a platform: here the atomics are made
+
+mod engine;
+mod failure;
+mod memory;
+mod schedule;
+mod shared;
+mod world;
+
+pub use engine::{DeliveryPoint, Point, inspect, steps};
+pub use failure::{Cause, Event, Failure};
+pub use memory::{Sim, SimConfig, WORDS};
+pub use schedule::Schedule;
+pub use shared::{SimLock, SimWord};
+pub use world::{Interrupt, Outcome, World};

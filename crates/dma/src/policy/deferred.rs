@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Deferred per CPU: "batching invalidation requests locally on each core instead of globally" (ATC'15 §5).
+//!
+//! Each CPU has a queue of retired things, oldest first. The `batch`-th thing since the last start makes its CPU
+//! start one domain-wide invalidation, wait for it, and drain its own queue as far as the completion settles it. Things
+//! leave from the front, so a queue drains in order and nothing is allocated: a queue has room for two batches,
+//! and a CPU that finds it full (unmaps nested in interrupts while it waits) flushes for itself.
+//!
+//! [`Deferred::tick`] flushes once for all queues when `window` has passed, then drains at most
+//! [`DeferredConfig::tick_budget`] things, and goes on in the next tick: a flush timer that freed every CPU's
+//! queue at one go has stalled machines. What it drains goes home to the CPU that unmapped it.
+//!
+//! Exposure: a thing is flushed by its own CPU's `batch`-th unmap after it at the latest, or by the first tick that is
+//! `window` after the last one that flushed; that is, `window` plus the host's tick interval plus one invalidation.
+
+use super::*;
+use alloc::collections::VecDeque;
+
+/// The bounds of the deferred policy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeferredConfig {
+    /// Things retired on one CPU that start an invalidation. At least 1.
+    pub batch: u32,
+    /// Time after which a tick starts one.
+    pub window: TimeNs,
+    /// Things drained by one tick, at most.
+    pub tick_budget: u32,
+}
+
+impl Default for DeferredConfig {
+    /// Linux's and ATC'15's: 250 requests or 10 ms.
+    fn default() -> Self {
+        DeferredConfig {
+            batch: 250,
+            window: TimeNs(10_000_000),
+            tick_budget: 256,
+        }
+    }
+}
+
+/// What one tick did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TickReport {
+    /// Invalidations started: 0 or 1.
+    pub invalidations: u32,
+    /// Things that went home.
+    pub drained: u32,
+}
+
+pub(crate) struct Deferred<P: Platform> {
+    queues: PerCpu<P::Lock<Queue>>,
+    timer: P::Lock<Timer>,
+    config: DeferredConfig,
+}
+
+struct Queue {
+    items: VecDeque<Retired<Resource>>,
+    since_start: u32,
+    room: usize,
+}
+
+/// Between ticks. `busy` keeps a second ticker out while the first waits without the lock.
+struct Timer {
+    due: TimeNs,
+    completion: Option<Completion>,
+    next_queue: usize,
+    busy: bool,
+}
+
+enum Pushed {
+    Queued,
+    BatchFull,
+    NoRoom(Retired<Resource>),
+}
+
+impl Queue {
+    fn push(&mut self, item: Retired<Resource>, batch: u32) -> Pushed {
+        if self.items.len() == self.room {
+            return Pushed::NoRoom(item);
+        }
+        self.items.push_back(item);
+        self.since_start += 1;
+        if self.since_start < batch {
+            return Pushed::Queued;
+        }
+        self.since_start = 0;
+        Pushed::BatchFull
+    }
+
+    /// Takes up to a handful of things from the front that were stamped no later than `seq`.
+    fn pop_through(&mut self, seq: Seq, most: usize) -> Handful {
+        let mut handful = [const { None }; HANDFUL];
+        for place in handful.iter_mut().take(most) {
+            if self.items.front().is_none_or(|item| item.seq() > seq) {
+                break;
+            }
+            *place = self.items.pop_front();
+        }
+        handful
+    }
+}
+
+/// Things taken out under the lock at a time, to be released without it.
+const HANDFUL: usize = 16;
+type Handful = [Option<Retired<Resource>>; HANDFUL];
+
+impl<P: Platform> Deferred<P> {
+    pub fn new(p: &P, config: DeferredConfig) -> Self {
+        let batch = config.batch.max(1);
+        let room = 2 * batch as usize;
+        Deferred {
+            queues: PerCpu::new(p, || {
+                Lock::new(Queue {
+                    items: VecDeque::with_capacity(room),
+                    since_start: 0,
+                    room,
+                })
+            }),
+            timer: Lock::new(Timer {
+                due: TimeNs(0),
+                completion: None,
+                next_queue: 0,
+                busy: false,
+            }),
+            config: DeferredConfig { batch, ..config },
+        }
+    }
+
+    #[inline]
+    pub fn push<I: Invalidate>(
+        &self,
+        engine: &Engine<'_, P, I>,
+        mut item: Retired<Resource>,
+    ) -> Result<(), Failed> {
+        let mut failed = None;
+        loop {
+            let (home, pushed) = engine.p.pinned(|cpu| {
+                let queue = self.queues.get(&cpu);
+                (cpu.index(), queue.with(|q| q.push(item, self.config.batch)))
+            });
+            match pushed {
+                Pushed::Queued => return failed.map_or(Ok(()), Err),
+                Pushed::BatchFull => {
+                    let last = self.flush_queue(engine, home);
+                    return failed.map_or(last, Err);
+                }
+                Pushed::NoRoom(back) => {
+                    // a failed flush empties the queue too, so this ends
+                    item = back;
+                    failed = failed.or(self.flush_queue(engine, home).err());
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn flush_queue<I: Invalidate>(
+        &self,
+        engine: &Engine<'_, P, I>,
+        home: CpuIndex,
+    ) -> Result<(), Failed> {
+        match engine.flush(Scope::DOMAIN) {
+            Ok(completion) => {
+                self.drain(engine, home, &completion, usize::MAX);
+                Ok(())
+            }
+            Err(failed) => {
+                self.quarantine(engine, home, failed.seq);
+                Err(failed)
+            }
+        }
+    }
+
+    /// Sends home what `completion` settles of one queue, at most `budget` things; returns how many.
+    fn drain<I: Invalidate>(
+        &self,
+        engine: &Engine<'_, P, I>,
+        home: CpuIndex,
+        completion: &Completion,
+        budget: usize,
+    ) -> usize {
+        let mut drained = 0;
+        while drained < budget {
+            let most = budget - drained;
+            let queue = self.queues.at(home);
+            let handful = queue.with(|q| q.pop_through(completion.seq(), most));
+            let before = drained;
+            for retired in handful.into_iter().flatten() {
+                engine.settle(home, retired, completion);
+                drained += 1;
+            }
+            if drained == before {
+                break;
+            }
+        }
+        drained
+    }
+
+    fn quarantine<I: Invalidate>(&self, engine: &Engine<'_, P, I>, home: CpuIndex, seq: Seq) {
+        loop {
+            let handful = self.queues.at(home).with(|q| q.pop_through(seq, HANDFUL));
+            let mut any = false;
+            for retired in handful.into_iter().flatten() {
+                engine.quarantine.put(retired);
+                any = true;
+            }
+            if !any {
+                return;
+            }
+        }
+    }
+
+    pub fn drain_all<I: Invalidate>(&self, engine: &Engine<'_, P, I>) -> Result<(), Failed> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let flushed = engine.flush(Scope::DOMAIN);
+        for (home, _) in self.queues.iter() {
+            match &flushed {
+                Ok(completion) => {
+                    self.drain(engine, home, completion, usize::MAX);
+                }
+                Err(failed) => self.quarantine(engine, home, failed.seq),
+            }
+        }
+        flushed.map(drop)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.queues
+            .iter()
+            .all(|(_, q)| q.with(|q| q.items.is_empty()))
+    }
+
+    /// Bounded work of the host's timer. `now` may come from any monotonic clock.
+    pub fn tick<I: Invalidate>(
+        &self,
+        engine: &Engine<'_, P, I>,
+        now: TimeNs,
+    ) -> Result<TickReport, Failed> {
+        let mut report = TickReport::default();
+        let begun = self.timer.with(|t| {
+            if t.busy {
+                return None;
+            }
+            t.busy = true;
+            Some((now >= t.due, t.completion.take(), t.next_queue))
+        });
+        let Some((due, mut completion, mut next_queue)) = begun else {
+            return Ok(report); // the other ticker does it
+        };
+        let mut failed = None;
+        if due && !self.is_empty() {
+            report.invalidations = 1;
+            match engine.flush(Scope::DOMAIN) {
+                Ok(fresh) => completion = Some(fresh),
+                Err(error) => {
+                    failed = Some(error);
+                    for (home, _) in self.queues.iter() {
+                        self.quarantine(engine, home, error.seq);
+                    }
+                }
+            }
+        }
+        let mut left = self.config.tick_budget as usize;
+        if let Some(proof) = completion {
+            for _ in 0..self.queues.cpus() {
+                let home = CpuIndex(next_queue % self.queues.cpus());
+                left -= self.drain(engine, home, &proof, left);
+                if left == 0 {
+                    break; // this queue first in the next tick
+                }
+                next_queue = home.0 + 1;
+            }
+            if left > 0 {
+                completion = None; // everything it settles is home
+            }
+        }
+        report.drained = self.config.tick_budget - left as u32;
+        self.timer.with(|t| {
+            if due {
+                t.due = TimeNs(now.0.saturating_add(self.config.window.0));
+            }
+            (t.completion, t.next_queue, t.busy) = (completion, next_queue, false);
+        });
+        failed.map_or(Ok(report), Err)
+    }
+
+    pub fn retired(&self) -> Held {
+        let mut held = Held::default();
+        for (_, queue) in self.queues.iter() {
+            queue.with(|q| q.items.iter().for_each(|item| held.add(item.get())));
+        }
+        held
+    }
+}

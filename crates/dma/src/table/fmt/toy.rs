@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A format of any small geometry, for exhaustive tests: 2 entries x 2 levels has 4 pages in all.
+//!
+//! Bits as in VT-d, except that the geometry is a parameter.
+
+use super::super::{Entry, Format, LeafMarks};
+use super::vtd::VtdSecond48;
+use crate::units::*;
+
+/// `LEVELS` levels of 2^`ENTRIES_LG2` entries.
+pub struct Toy<const ENTRIES_LG2: u32, const LEVELS: u32>;
+
+impl<const ENTRIES_LG2: u32, const LEVELS: u32> Format for Toy<ENTRIES_LG2, LEVELS> {
+    const LEVELS: u32 = LEVELS;
+    const ENTRIES_LG2: u32 = ENTRIES_LG2;
+    const NAME: &'static str = "toy";
+
+    fn leaf(to: PhysPage, perm: Perm, marks: LeafMarks) -> u64 {
+        VtdSecond48::leaf(to, perm, marks)
+    }
+    fn table(frame: PhysPage) -> u64 {
+        VtdSecond48::table(frame)
+    }
+    fn decode(entry: u64, level: u32) -> Entry {
+        VtdSecond48::decode(entry, level)
+    }
+}

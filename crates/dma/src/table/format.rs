@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What a format says: geometry and the encoding of entries. One small file each, in `fmt`.
+
+use crate::units::*;
+
+/// What an entry says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entry {
+    /// Nothing is mapped below.
+    Absent,
+    /// The next table, one level down.
+    Table(PhysPage),
+    /// A translation.
+    Leaf(PhysPage, Perm, LeafMarks),
+}
+
+/// Marks in bits of a leaf that hardware ignores.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LeafMarks(u8);
+
+impl LeafMarks {
+    /// Inside a mapping.
+    pub const NONE: LeafMarks = LeafMarks(0);
+    /// The first page of a mapping.
+    pub const FIRST: LeafMarks = LeafMarks(1);
+    /// The last page of a mapping.
+    pub const LAST: LeafMarks = LeafMarks(2);
+    /// On the first page: the caller chose the range.
+    pub const FIXED: LeafMarks = LeafMarks(4);
+    /// How many bits.
+    pub const BITS: u32 = 3;
+
+    /// From the bits of an entry; others are dropped.
+    pub fn from_bits(bits: u64) -> Self {
+        LeafMarks(bits as u8 & 7)
+    }
+    /// For the bits of an entry.
+    pub fn bits(self) -> u64 {
+        u64::from(self.0)
+    }
+    /// Both.
+    pub const fn with(self, other: LeafMarks) -> Self {
+        LeafMarks(self.0 | other.0)
+    }
+    /// Whether all of `other` is set.
+    pub fn has(self, other: LeafMarks) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// A table format. All algorithms are written once, over this.
+pub trait Format: Send + Sync + 'static {
+    /// How many levels a walk has; the root is at this level, leaves at level 1.
+    const LEVELS: u32;
+    /// Log2 of the entries a table has.
+    const ENTRIES_LG2: u32;
+    /// For messages.
+    const NAME: &'static str;
+
+    /// The entry of a leaf.
+    fn leaf(to: PhysPage, perm: Perm, marks: LeafMarks) -> u64;
+    /// The entry that points to a table.
+    fn table(frame: PhysPage) -> u64;
+    /// What `entry`, found at `level`, says. 0 is absent in every format.
+    fn decode(entry: u64, level: u32) -> Entry;
+
+    /// Log2 of the pages that one entry at `level` covers.
+    fn span_lg2(level: u32) -> u32 {
+        Self::ENTRIES_LG2 * (level - 1)
+    }
+    /// Which entry of a table at `level` covers `page`.
+    fn index(page: IovaPage, level: u32) -> usize {
+        (page.0 >> Self::span_lg2(level)) as usize & ((1 << Self::ENTRIES_LG2) - 1)
+    }
+    /// All pages that the format can translate.
+    fn aperture() -> IovaRange {
+        let pages = PageCount(1 << (Self::ENTRIES_LG2 * Self::LEVELS));
+        IovaRange::new(IovaPage(0), pages)
+    }
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Translators: where a device's accesses meet their translations.
+//!
+//! [`Paged`] is our own radix table under an invalidation engine. A kernel that keeps the tables (VFIO, iommufd)
+//! is another translator, with no format at all; [`crate::domain::Domain`] works unchanged above both.
+
+mod uncached;
+
+pub use uncached::Uncached;
+
+use crate::{
+    grace::{Invalidate, InvalidateError},
+    iova::LeaseKind,
+    platform::*,
+    table::{Format, InstallError, RawError, Table},
+    units::*,
+};
+
+/// Holds the translations of one domain.
+pub trait Translator<P: Platform>: Send + Sync + Sized {
+    /// What invalidates the caches in front of it.
+    type Unit: Invalidate;
+
+    /// The invalidation engine.
+    fn unit(&self) -> &Self::Unit;
+    /// The tag of this domain's cached translations.
+    fn id(&self) -> DomainId;
+    /// IOVA pages that can be translated. Page 0 may be among them.
+    fn aperture(&self) -> IovaRange;
+
+    /// Makes `range` translate to `pages`, in order. The caller holds the lease.
+    ///
+    /// Ordering: when it returns, the unit sees the entries.
+    ///
+    /// # Errors
+    /// With the number of pages installed before the failure; the caller clears them.
+    fn install(
+        &self,
+        p: &P,
+        range: IovaRange,
+        pages: impl Iterator<Item = PhysPage>,
+        perm: Perm,
+        kind: LeaseKind,
+    ) -> Result<(), InstallError>;
+
+    /// Removes the translations of `range`, and gives each table detached on the way to `detached`. The caller holds the lease.
+    ///
+    /// Returns how many pages had a translation.
+    fn clear(&self, p: &P, range: IovaRange, detached: impl FnMut(TableFrame)) -> PageCount;
+
+    /// The raw door: checks that `range` is exactly one live mapping and takes it, so that of two racing callers one wins.
+    ///
+    /// # Errors
+    /// Why it is not.
+    fn claim(&self, p: &P, range: IovaRange) -> Result<LeaseKind, RawError>;
+
+    /// Lets `device` use this domain.
+    ///
+    /// # Errors
+    /// The device cannot be attached.
+    fn attach(&self, p: &P, device: SourceId) -> Result<(), AttachError>;
+    /// Ends that; when it returns, no access of `device` succeeds.
+    ///
+    /// # Errors
+    /// The device was not attached, or the invalidation failed.
+    fn detach(&self, p: &P, device: SourceId) -> Result<(), AttachError>;
+
+    /// Every table, root included, for the end of the domain. No device is attached any more.
+    fn dismantle(&mut self, p: &P, detached: impl FnMut(TableFrame));
+    /// Gives back the domain id, after the last flush.
+    fn retire_id(&self, p: &P);
+
+    /// Checks every invariant of the translations, nobody else being active; returns their census.
+    ///
+    /// # Errors
+    /// A sentence that names the first invariant that does not hold.
+    fn audit(&self, p: &P) -> Result<Census, alloc::string::String>;
+}
+
+/// What a table holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Census {
+    /// Pages with a translation.
+    pub pages: PageCount,
+    /// Table frames, root included.
+    pub frames: u64,
+}
+
+/// Why a device cannot be attached or detached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// It is attached already, here or elsewhere.
+    #[error("device {device} is attached to domain {domain} already")]
+    Attached {
+        /// The device.
+        device: SourceId,
+        /// Where it is attached.
+        domain: DomainId,
+    },
+    /// It is not attached here.
+    #[error("device {device} is not attached to domain {domain}")]
+    NotAttached {
+        /// The device.
+        device: SourceId,
+        /// The domain asked.
+        domain: DomainId,
+    },
+    /// No frame for a context table.
+    #[error("no frame for the context table of bus {bus:#x}")]
+    NoFrame {
+        /// Which bus.
+        bus: u8,
+    },
+    /// The unit does not support the table's geometry (VT-d 4.1 §11.4.2, SAGAW).
+    #[error("the unit does not support {levels}-level tables")]
+    Levels {
+        /// Levels of the table.
+        levels: u32,
+    },
+    /// The device's old translations may still be cached.
+    #[error("device {device}: {cause}")]
+    Invalidate {
+        /// The device.
+        device: SourceId,
+        /// What failed.
+        cause: InvalidateError,
+    },
+}
+
+/// A remapping unit, as a domain with tables of its own needs it.
+pub trait RemappingUnit<P: Platform>: Invalidate {
+    /// Points `device` at the table with `root`, tagged `domain`, and makes sure that no older entry for it is cached.
+    ///
+    /// # Errors
+    /// See [`AttachError`].
+    fn attach(
+        &self,
+        p: &P,
+        device: SourceId,
+        domain: DomainId,
+        root: PhysPage,
+        levels: u32,
+    ) -> Result<(), AttachError>;
+    /// Blocks `device`, and flushes what was cached for it.
+    ///
+    /// # Errors
+    /// See [`AttachError`].
+    fn detach(&self, p: &P, device: SourceId, domain: DomainId) -> Result<(), AttachError>;
+    /// A domain id that no cache holds entries of, or `None` when all are taken.
+    fn domain_id(&self, p: &P) -> Option<DomainId>;
+    /// Gives it back. The caller has flushed the domain since its last translation was removed.
+    fn release_domain_id(&self, p: &P, id: DomainId);
+}
+
+impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for alloc::sync::Arc<U> {
+    fn attach(
+        &self,
+        p: &P,
+        device: SourceId,
+        domain: DomainId,
+        root: PhysPage,
+        levels: u32,
+    ) -> Result<(), AttachError> {
+        (**self).attach(p, device, domain, root, levels)
+    }
+    fn detach(&self, p: &P, device: SourceId, domain: DomainId) -> Result<(), AttachError> {
+        (**self).detach(p, device, domain)
+    }
+    fn domain_id(&self, p: &P) -> Option<DomainId> {
+        (**self).domain_id(p)
+    }
+    fn release_domain_id(&self, p: &P, id: DomainId) {
+        (**self).release_domain_id(p, id)
+    }
+}
+
+/// Our own radix table under a remapping unit.
+pub struct Paged<P: Platform, F: Format, U: RemappingUnit<P>> {
+    table: Table<P, F>,
+    unit: U,
+    id: DomainId,
+}
+
+/// Why a translator cannot be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NewError {
+    /// No frame for the root table.
+    #[error("no frame for the root table")]
+    NoFrame,
+    /// The unit has no domain id left.
+    #[error("the unit has no domain id left")]
+    NoDomainId,
+}
+
+impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
+    /// An empty table under `unit`.
+    ///
+    /// # Errors
+    /// [`NewError`].
+    pub fn new(p: &P, unit: U) -> Result<Self, NewError> {
+        let id = unit.domain_id(p).ok_or(NewError::NoDomainId)?;
+        match Table::new(p) {
+            Some(table) => Ok(Paged { table, unit, id }),
+            None => {
+                unit.release_domain_id(p, id);
+                Err(NewError::NoFrame)
+            }
+        }
+    }
+    /// The table.
+    pub fn table(&self) -> &Table<P, F> {
+        &self.table
+    }
+}
+
+impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged<P, F, U> {
+    type Unit = U;
+    fn unit(&self) -> &U {
+        &self.unit
+    }
+    fn id(&self) -> DomainId {
+        self.id
+    }
+    fn aperture(&self) -> IovaRange {
+        F::aperture()
+    }
+    #[inline]
+    fn install(
+        &self,
+        p: &P,
+        range: IovaRange,
+        pages: impl Iterator<Item = PhysPage>,
+        perm: Perm,
+        kind: LeaseKind,
+    ) -> Result<(), InstallError> {
+        self.table.install(p, range, pages, perm, kind)
+    }
+    #[inline]
+    fn clear(&self, p: &P, range: IovaRange, detached: impl FnMut(TableFrame)) -> PageCount {
+        self.table.clear(p, range, detached)
+    }
+    fn claim(&self, p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
+        self.table.claim(p, range)
+    }
+    fn attach(&self, p: &P, device: SourceId) -> Result<(), AttachError> {
+        self.unit
+            .attach(p, device, self.id, self.table.root(), F::LEVELS)
+    }
+    fn detach(&self, p: &P, device: SourceId) -> Result<(), AttachError> {
+        self.unit.detach(p, device, self.id)
+    }
+    fn dismantle(&mut self, p: &P, detached: impl FnMut(TableFrame)) {
+        self.table.dismantle(p, detached)
+    }
+    fn retire_id(&self, p: &P) {
+        self.unit.release_domain_id(p, self.id)
+    }
+    fn audit(&self, p: &P) -> Result<Census, alloc::string::String> {
+        self.table.audit(p)
+    }
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A unit that caches nothing: every access walks the tables, so an invalidation is done when it is asked for.
+//!
+//! It is what a software walker is, and what to measure the CPU's share of map and unmap with.
+
+use super::{AttachError, RemappingUnit};
+use crate::{
+    grace::{Invalidate, InvalidateError, Scope},
+    platform::*,
+    units::*,
+};
+use alloc::vec::Vec;
+
+/// No translation caches. Remembers which device uses which tables.
+pub struct Uncached<P: Platform> {
+    state: P::Lock<State>,
+}
+
+struct State {
+    attached: Vec<(SourceId, DomainId, PhysPage)>,
+    free_ids: Vec<DomainId>,
+    next_id: u16,
+}
+
+impl<P: Platform> Uncached<P> {
+    /// A unit to which nothing is attached.
+    pub fn new() -> Self {
+        Uncached {
+            state: Lock::new(State {
+                attached: Vec::new(),
+                free_ids: Vec::new(),
+                next_id: 1,
+            }),
+        }
+    }
+    /// The root table that `device` uses.
+    pub fn root_of(&self, device: SourceId) -> Option<PhysPage> {
+        self.state.with(|s| {
+            let entry = s.attached.iter().find(|(who, ..)| *who == device);
+            entry.map(|(_, _, root)| *root)
+        })
+    }
+}
+
+impl<P: Platform> Default for Uncached<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<P: Platform> Invalidate for Uncached<P> {
+    type Token = ();
+    #[inline]
+    fn submit(&self, _domain: DomainId, _scope: Scope) -> Result<(), InvalidateError> {
+        Ok(())
+    }
+    #[inline]
+    fn done(&self, _token: ()) -> Result<bool, InvalidateError> {
+        Ok(true)
+    }
+}
+
+impl<P: Platform> RemappingUnit<P> for Uncached<P> {
+    fn attach(
+        &self,
+        _p: &P,
+        device: SourceId,
+        domain: DomainId,
+        root: PhysPage,
+        _levels: u32,
+    ) -> Result<(), AttachError> {
+        self.state.with(|s| {
+            if let Some((_, at, _)) = s.attached.iter().find(|(who, ..)| *who == device) {
+                let domain = *at;
+                return Err(AttachError::Attached { device, domain });
+            }
+            s.attached.push((device, domain, root));
+            Ok(())
+        })
+    }
+    fn detach(&self, _p: &P, device: SourceId, domain: DomainId) -> Result<(), AttachError> {
+        self.state.with(|s| {
+            let at = s
+                .attached
+                .iter()
+                .position(|e| (e.0, e.1) == (device, domain));
+            let at = at.ok_or(AttachError::NotAttached { device, domain })?;
+            s.attached.swap_remove(at);
+            Ok(())
+        })
+    }
+    fn domain_id(&self, _p: &P) -> Option<DomainId> {
+        self.state.with(|s| {
+            s.free_ids.pop().or_else(|| {
+                let id = DomainId(s.next_id);
+                s.next_id = s.next_id.checked_add(1)?;
+                Some(id)
+            })
+        })
+    }
+    fn release_domain_id(&self, _p: &P, id: DomainId) {
+        self.state.with(|s| s.free_ids.push(id));
+    }
+}
