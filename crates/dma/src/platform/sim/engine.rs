@@ -330,9 +330,15 @@ impl Engine {
     fn pass(&self, point: Point, location: &'static Location<'static>) {
         self.0.borrow_mut().record(point, location);
         self.deliver(point, location);
-        let switch = self.0.borrow_mut().decide(point, location);
+        let mut state = self.0.borrow_mut();
+        let me = state.current;
+        let switch = state.decide(point, location);
+        let yielder = state.agents[me].yielder;
+        drop(state);
         if switch {
-            self.suspend();
+            // SAFETY: `begin` stored it from the reference that this agent's coroutine was given, which is good until
+            // the coroutine's body returns. `me` was the current agent, the one that runs, so we are inside that body.
+            unsafe { (*yielder).suspend(()) }
         }
     }
 
@@ -345,17 +351,6 @@ impl Engine {
             (armed.handler)();
             drop(mask);
         }
-    }
-
-    /// Hands over to the scheduler; comes back when this agent is chosen again.
-    fn suspend(&self) {
-        let yielder = {
-            let state = self.0.borrow();
-            state.agents[state.current].yielder
-        };
-        // SAFETY: `begin` stored it from the reference that the current agent's coroutine was given, which is good until
-        // the coroutine's body returns. The current agent is the one that runs, so we are inside that body.
-        unsafe { (*yielder).suspend(()) }
     }
 }
 
