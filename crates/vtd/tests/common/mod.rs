@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A register block that does what it is told, and no more: it takes commands and runs the queue, at once or step by
+//! step, and records both. It decodes with literals of its own. It caches nothing: that is the software unit's job.
+#![allow(dead_code)] // each test file uses a part
+
+use ioatlas_dma::platform::host::{Host, HostConfig};
+use ioatlas_dma::platform::{Ordering, PhysMemory};
+use ioatlas_dma::units::PhysPage;
+use ioatlas_vtd::registers::*;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// QEMU 7.2's unit with 48-bit IOVAs, as read over its test socket: PSI, MAMV 18, both drains, ND 6.
+pub const QEMU_CAP: u64 = 0x00d2_008c_222f_0606;
+pub const QEMU_ECAP: u64 = 0xf42;
+
+pub const TE: u32 = 0x8000_0000;
+pub const SRTP: u32 = 0x4000_0000;
+pub const QIE: u32 = 0x0400_0000;
+
+pub struct State {
+    pub cap: u64,
+    pub ecap: u64,
+    pub gsts: u32,
+    pub fsts: u32,
+    pub rtaddr: u64,
+    pub iqa: u64,
+    pub head: u64,
+    pub tail: u64,
+    /// Bits of GCMD that the unit never acts on.
+    pub deaf: u32,
+    /// How many descriptors the unit may still take.
+    pub credit: u64,
+    /// The unit refuses this one, counted from the first ever.
+    pub bad: Option<usize>,
+    /// What it refuses to write: wait descriptors run, their status does not arrive.
+    pub mute: bool,
+    /// Values written to GCMD.
+    pub commands: Vec<u32>,
+    /// How many descriptors were taken, ever.
+    pub ran: usize,
+    /// Descriptors taken, and not yet asked for.
+    pub taken: Vec<(u64, u64)>,
+    pub fault_status_reads: u64,
+}
+
+pub struct Fake {
+    host: Arc<Host>,
+    state: Mutex<State>,
+}
+
+pub fn host(frames: usize) -> Arc<Host> {
+    Arc::new(Host::new(HostConfig { frames, slots: 4 }))
+}
+
+impl Fake {
+    pub fn new(host: &Arc<Host>) -> Arc<Self> {
+        Arc::new(Fake {
+            host: host.clone(),
+            state: Mutex::new(State {
+                cap: QEMU_CAP,
+                ecap: QEMU_ECAP,
+                gsts: 0,
+                fsts: 0,
+                rtaddr: 0,
+                iqa: 0,
+                head: 0,
+                tail: 0,
+                deaf: 0,
+                credit: u64::MAX,
+                bad: None,
+                mute: false,
+                commands: Vec::new(),
+                ran: 0,
+                taken: Vec::new(),
+                fault_status_reads: 0,
+            }),
+        })
+    }
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+    /// Lets the unit take `n` more descriptors.
+    pub fn step(&self, n: u64) {
+        let mut state = self.state();
+        state.credit = state.credit.saturating_add(n);
+        self.run(&mut state);
+    }
+    /// What it took since the last call.
+    pub fn taken(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.state().taken)
+    }
+    /// A word of memory.
+    pub fn memory(&self, address: u64) -> u64 {
+        let index = (address >> 3 & 511) as usize;
+        let word = self.host.word(PhysPage(address >> 12), index).unwrap();
+        word.load(Ordering::SeqCst)
+    }
+    /// The two words of a device's context entry, or `None` without a context table.
+    pub fn context(&self, sid: u16) -> Option<(u64, u64)> {
+        let root = self.state().rtaddr;
+        let entry = self.memory(root + u64::from(sid >> 8) * 16);
+        assert_eq!(entry & 0xffe, 0, "reserved bits of the root entry");
+        let at = (entry & !0xfff) + u64::from(sid & 0xff) * 16;
+        (entry & 1 != 0).then(|| (self.memory(at), self.memory(at + 8)))
+    }
+
+    fn run(&self, state: &mut State) {
+        while state.gsts & QIE != 0
+            && state.fsts & 0x10 == 0
+            && state.head != state.tail
+            && state.credit > 0
+        {
+            let at = (state.iqa & !0xfff) + state.head * 16;
+            let (low, high) = (self.memory(at), self.memory(at + 8));
+            let known = matches!(low & 0xf, 1 | 2 | 5);
+            if !known || state.bad == Some(state.ran) {
+                state.fsts |= 0x10;
+                return;
+            }
+            state.ran += 1;
+            state.taken.push((low, high));
+            state.credit -= 1;
+            state.head = (state.head + 1) % 256;
+            if low & 0xf == 5 && low & 0x20 != 0 && !state.mute {
+                let index = (high >> 3 & 511) as usize;
+                assert_eq!(high & 7, 0, "the status word is the low half of a word");
+                let word = self.host.word(PhysPage(high >> 12), index).unwrap();
+                word.store(low >> 32, Ordering::Release);
+            }
+        }
+    }
+}
+
+impl Registers for Fake {
+    fn read32(&self, register: Reg32) -> u32 {
+        let mut state = self.state();
+        match register.0 {
+            0x1c => state.gsts,
+            0x34 => {
+                state.fault_status_reads += 1;
+                state.fsts
+            }
+            other => panic!("32-bit read of {other:#x}"),
+        }
+    }
+    fn read64(&self, register: Reg64) -> u64 {
+        let state = self.state();
+        match register.0 {
+            0x08 => state.cap,
+            0x10 => state.ecap,
+            0x80 => state.head << 4,
+            other => panic!("64-bit read of {other:#x}"),
+        }
+    }
+    fn write32(&self, register: Reg32, value: u32) {
+        let mut state = self.state();
+        match register.0 {
+            0x18 => {
+                state.commands.push(value);
+                let heard = value & !state.deaf;
+                if heard & SRTP != 0 {
+                    state.gsts |= SRTP;
+                }
+                if heard & QIE != 0 && state.gsts & QIE == 0 {
+                    state.head = 0;
+                }
+                // enables are levels: what the write does not repeat is off
+                let keep = state.gsts & (state.deaf | SRTP);
+                state.gsts = keep | heard & !SRTP;
+            }
+            0x34 => state.fsts &= !(value & 0x71),
+            other => panic!("32-bit write of {other:#x}"),
+        }
+    }
+    fn write64(&self, register: Reg64, value: u64) {
+        let mut state = self.state();
+        match register.0 {
+            0x20 => state.rtaddr = value,
+            0x88 => {
+                assert_eq!(value & !0xff0, 0, "tail outside the ring");
+                state.tail = value >> 4;
+                self.run(&mut state);
+            }
+            0x90 => {
+                assert_eq!(value & 0xfff, 0, "128-bit descriptors, one frame");
+                state.iqa = value;
+            }
+            other => panic!("64-bit write of {other:#x}"),
+        }
+    }
+}
