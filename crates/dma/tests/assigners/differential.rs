@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Lists of operations, run against the naive model.
+
+use crate::model::Model;
+use crate::rig::*;
+use ioatlas_dma::iova::*;
+use ioatlas_dma::units::*;
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Assign { pages: u64 },
+    Release { nth: usize },
+    Reserve { first: u64, pages: u64 },
+    Drain,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (1u64..10).prop_map(|pages| Op::Assign { pages }),
+        1 => (10u64..80).prop_map(|pages| Op::Assign { pages }),
+        6 => any::<usize>().prop_map(|nth| Op::Release { nth }),
+        2 => (0u64..160, 0u64..20).prop_map(|(first, pages)| Op::Reserve { first, pages }),
+        1 => Just(Op::Drain),
+    ]
+}
+
+pub fn agrees_with_a_naive_model(config: AssignerConfig) {
+    let steps = prop::collection::vec((op(), 0..CPUS, 0..CPUS), 1..200);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 150,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let run = runner.run(&(0u64..4, 1u64..150, steps), |(first, pages, steps)| {
+        let rig = Rig::board(config, first, pages);
+        differential(&rig, Model::new(first, pages), steps)
+            .map_err(|what| TestCaseError::fail(format!("{what}: {rig}")))
+    });
+    run.unwrap();
+}
+
+fn differential(
+    rig: &Rig<Board>,
+    mut model: Model,
+    steps: Vec<(Op, usize, usize)>,
+) -> Result<(), String> {
+    let mut held: Vec<Lease> = Vec::new();
+    for (op, cpu, home) in steps {
+        move_to(cpu);
+        match op {
+            Op::Assign { pages } => match rig.assign(pages) {
+                Ok(lease) => {
+                    model.add_assigned(&lease, pages)?;
+                    held.push(lease);
+                }
+                Err(error) if model.has_room(pages) => return Err(error.to_string()),
+                Err(_) => {}
+            },
+            Op::Release { nth } if !held.is_empty() => {
+                let lease = held.swap_remove(nth % held.len());
+                model.leased.remove(&lease.range().first.0);
+                rig.release(home, lease);
+            }
+            Op::Release { .. } => {}
+            Op::Reserve { first, pages } => {
+                let wanted = range(first, pages);
+                let inside = pages > 0 && model.aperture.contains(&wanted);
+                match (rig.reserve(first, pages), model.in_the_way(wanted)) {
+                    (Ok(lease), None) if inside && lease.range() == wanted => {
+                        model.add(&lease)?;
+                        held.push(lease);
+                    }
+                    (Err(NoReserve::Outside { .. }), _) if !inside => {}
+                    (Err(NoReserve::Taken { taken, .. }), Some(_))
+                        if inside
+                            && taken.overlaps(&wanted)
+                            && model.leased.get(&taken.first.0) == Some(&taken.pages.0) => {}
+                    (got, way) => {
+                        return Err(format!("{wanted}: {got:?}, in the way: {way:?}"));
+                    }
+                }
+            }
+            Op::Drain => {
+                let cached = rig.usage().cached.0;
+                let drained = rig.drain();
+                if drained != cached || rig.usage().cached.0 != 0 {
+                    return Err(format!("{drained} pages drained of {cached}"));
+                }
+            }
+        }
+        rig.try_check(model.pages())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! One suite over every assigner, a differential run against a naive model, and what is particular to one design.
+//!
+//! Most tests run on a host platform whose CPU the test chooses ([`rig::Board`]); after each step the rig audits the
+//! assigner and adds up its pages.
+
+mod differential;
+mod magazine_cache;
+mod model;
+mod rbtree_scan;
+mod rig;
+mod suite;
+mod threads;
+
+use ioatlas_dma::iova::{AssignerConfig, MagazineConfig};
+
+/// All that every assigner must pass.
+mod tests {
+    pub use crate::{differential::*, suite::*, threads::*};
+}
+
+/// Each assigner is a module with all tests of the suite.
+macro_rules! suite {
+    ($($name:ident: $config:expr;)*) => {
+        $(mod $name {
+            use super::*;
+            suite!(@tests $config;
+                ranges_are_disjoint_aligned_and_inside
+                exhaustion_is_exact_and_what_comes_back_serves_any_size
+                an_error_counts_what_does_not_serve
+                page_0_is_for_those_who_ask_for_it
+                a_reserved_range_is_exact_and_excludes_others
+                what_is_cached_can_be_reserved
+                ranges_outside_or_overflowing_are_refused
+                sizes_without_bound_are_refused
+                apertures_of_any_place_and_size_work
+                a_lease_may_come_home_to_another_cpu
+                drain_gives_everything_back
+                the_state_can_be_read
+                agrees_with_a_naive_model
+                threads_never_get_the_same_page
+            );
+        })*
+    };
+    (@tests $config:expr; $($test:ident)*) => {
+        $(#[test]
+        fn $test() {
+            tests::$test($config);
+        })*
+    };
+}
+
+const fn sizes(
+    magazine_len: usize,
+    classes: usize,
+    run: usize,
+    depot_full_max: usize,
+) -> AssignerConfig {
+    AssignerConfig::Magazine(MagazineConfig {
+        magazine_len,
+        classes,
+        run,
+        depot_full_max,
+    })
+}
+
+suite! {
+    rbtree: AssignerConfig::Rbtree;
+    magazine: AssignerConfig::Magazine(MagazineConfig::default());
+    // small ones meet their bounds early: exchanges, overflows, runs that do not fit
+    magazine_small: sizes(3, 3, 2, 1);
+    magazine_smallest: sizes(1, 2, 1, 0);
+    magazine_no_class: sizes(4, 0, 8, 2);
+    magazine_senseless: sizes(0, 64, 0, 5);
+}

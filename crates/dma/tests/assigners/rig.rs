@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! An assigner with what is needed to use it, on a host whose CPU the test chooses.
+
+use ioatlas_dma::grace::{Flushed, Grace, Invalidate, InvalidateError, Scope, WaitLimit};
+use ioatlas_dma::iova::*;
+use ioatlas_dma::platform::host::{Host, HostConfig};
+use ioatlas_dma::platform::*;
+use ioatlas_dma::units::*;
+use std::cell::Cell;
+use std::fmt;
+
+/// CPUs of the board.
+pub const CPUS: usize = 4;
+
+/// A host on which each thread says which CPU it is.
+pub struct Board(Host);
+
+thread_local! {
+    static CPU: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Runs what follows on CPU `index`.
+pub fn move_to(index: usize) {
+    CPU.set(index);
+}
+
+impl Platform for Board {
+    type A64 = <Host as Platform>::A64;
+    type Lock<T: Send> = <Host as Platform>::Lock<T>;
+    fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
+        f(Cpu::new(CpuIndex(CPU.get())))
+    }
+    fn cpus(&self) -> usize {
+        CPUS
+    }
+    fn frame_alloc(&self) -> Option<FreshFrame> {
+        self.0.frame_alloc()
+    }
+    fn frame_free(&self, frame: FreshFrame) {
+        self.0.frame_free(frame)
+    }
+    fn entries(&self, frame: &TableFrame) -> &[Self::A64] {
+        self.0.entries(frame)
+    }
+    fn fence(&self, order: Ordering) {
+        self.0.fence(order)
+    }
+    fn heavy_fence(&self) {
+        self.0.heavy_fence()
+    }
+    fn relax(&self) {
+        self.0.relax()
+    }
+    fn unique(&self) -> u64 {
+        self.0.unique()
+    }
+}
+
+/// A unit without caches: every invalidation is done at once.
+pub struct NoCache;
+
+impl Invalidate for NoCache {
+    type Token = ();
+    fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> {
+        Ok(())
+    }
+    fn done(&self, (): ()) -> Result<bool, InvalidateError> {
+        Ok(true)
+    }
+}
+
+/// An assigner with what is needed to use it.
+pub struct Rig<P: Platform> {
+    pub p: P,
+    pub assigner: Assigner<P>,
+    grace: Grace<P>,
+}
+
+impl<P: Platform> Rig<P> {
+    pub fn new(p: P, config: AssignerConfig, first: u64, pages: u64) -> Self {
+        Rig {
+            assigner: Assigner::new(&p, config, range(first, pages)),
+            grace: Grace::new(&p),
+            p,
+        }
+    }
+    pub fn assign(&self, pages: u64) -> Result<Lease, NoIova> {
+        self.assigner.assign(&self.p, PageCount(pages))
+    }
+    pub fn reserve(&self, first: u64, pages: u64) -> Result<Lease, NoReserve> {
+        self.assigner.reserve(&self.p, range(first, pages))
+    }
+    pub fn flushed(&self, lease: Lease) -> Flushed<Lease> {
+        let retired = self.grace.retire(&self.p, lease, Scope::DOMAIN);
+        let limit = WaitLimit::default();
+        let done = self
+            .grace
+            .flush(&self.p, &NoCache, DomainId(1), Scope::DOMAIN, limit);
+        retired
+            .settle(&done.unwrap())
+            .map_err(|(_, why)| why)
+            .unwrap()
+    }
+    pub fn release(&self, home: usize, lease: Lease) {
+        self.assigner
+            .release(&self.p, CpuIndex(home), self.flushed(lease));
+    }
+    pub fn drain(&self) -> u64 {
+        self.assigner.drain(&self.p).0
+    }
+    pub fn usage(&self) -> Usage {
+        self.assigner.usage(&self.p)
+    }
+    /// Audits, and checks that the pages add up with `leased` of them leased.
+    pub fn check(&self, leased: u64) {
+        self.try_check(leased)
+            .unwrap_or_else(|what| panic!("{what}: {self}"));
+    }
+    pub fn try_check(&self, leased: u64) -> Result<(), String> {
+        self.assigner.audit(&self.p)?;
+        let usage = self.usage();
+        if usage.leased.0 != leased {
+            return Err(format!("{leased} pages are leased, not as in {usage:?}"));
+        }
+        if usage.free.0 + usage.cached.0 + usage.leased.0 != usage.aperture.0 {
+            return Err(format!("{usage:?} does not add up"));
+        }
+        Ok(())
+    }
+}
+
+impl Rig<Board> {
+    pub fn board(config: AssignerConfig, first: u64, pages: u64) -> Self {
+        move_to(0);
+        let host = Host::new(HostConfig {
+            frames: 1,
+            slots: 1,
+        });
+        Rig::new(Board(host), config, first, pages)
+    }
+}
+
+impl<P: Platform> fmt::Display for Rig<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.assigner.describe(&self.p, f)
+    }
+}
+
+pub fn range(first: u64, pages: u64) -> IovaRange {
+    IovaRange::new(IovaPage(first), PageCount(pages))
+}
