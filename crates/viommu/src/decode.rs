@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What the words in memory mean, decoded here from the specification and shared with no driver: one wrong bit is then not wrong twice.
+//!
+//! Bit positions are those of VT-d 4.1 §9.1 (root entry), §9.3 (context entry) and §9.8 (second-stage entries).
+
+use crate::{
+    config::{Features, Geometry},
+    fault::FaultReason,
+};
+use ioatlas_dma::units::*;
+
+/// A set of rights, which narrows on the way down a walk.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Rights(u8);
+
+impl Rights {
+    pub(crate) const ALL: Rights = Rights(0b11);
+
+    pub(crate) fn and(self, other: Rights) -> Rights {
+        Rights(self.0 & other.0)
+    }
+    pub(crate) fn allow(self, kind: AccessKind) -> bool {
+        let bit = match kind {
+            AccessKind::Read => 0b01,
+            AccessKind::Write => 0b10,
+        };
+        self.0 & bit != 0
+    }
+    pub(crate) fn perm(self) -> Option<Perm> {
+        match self.0 {
+            0b01 => Some(Perm::Read),
+            0b10 => Some(Perm::Write),
+            0b11 => Some(Perm::ReadWrite),
+            _ => None,
+        }
+    }
+}
+
+/// What a device is attached to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Attachment {
+    /// Second-stage tables.
+    Tables(PhysPage),
+    /// Untranslated requests pass (TT = 10b).
+    PassThrough,
+}
+
+/// A context entry that is good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Context {
+    pub(crate) domain: DomainId,
+    pub(crate) attachment: Attachment,
+    /// Faults are not to be recorded (FPD).
+    pub(crate) silent: bool,
+}
+
+/// Why a context entry is not good; `silent` if the entry says that faults are not to be recorded (FPD).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BadContext {
+    pub(crate) reason: FaultReason,
+    pub(crate) silent: bool,
+}
+
+/// A second-stage entry that permits something: the next table, or the page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pointer {
+    pub(crate) to: PhysPage,
+    pub(crate) rights: Rights,
+}
+
+/// Bits `low..=high`.
+const fn bits(low: u32, high: u32) -> u64 {
+    (u64::MAX >> (63 - high)) & (u64::MAX << low)
+}
+
+/// Address bits that this unit's memory cannot have.
+fn beyond(features: &Features) -> u64 {
+    bits(12, 63) & !bits(12, features.phys_bits - 1)
+}
+
+fn frame(word: u64) -> PhysPage {
+    PhysPage((word & bits(12, 51)) >> 12)
+}
+
+/// The context table that a root entry names.
+pub(crate) fn root_entry(low: u64, high: u64, f: &Features) -> Result<PhysPage, FaultReason> {
+    if low & 1 == 0 {
+        return Err(FaultReason::RootNotPresent);
+    }
+    if low & (bits(1, 11) | beyond(f)) != 0 || high != 0 {
+        return Err(FaultReason::RootReserved);
+    }
+    Ok(frame(low))
+}
+
+/// What a context entry says.
+pub(crate) fn context_entry(
+    low: u64,
+    high: u64,
+    geometry: Geometry,
+    f: &Features,
+) -> Result<Context, BadContext> {
+    let silent = low & 2 != 0;
+    let bad = |reason| BadContext { reason, silent };
+    if low & 1 == 0 {
+        return Err(bad(FaultReason::ContextNotPresent));
+    }
+    // 66:64 AW, 70:67 free for software, 71 reserved, 87:72 DID, above reserved
+    if low & (bits(4, 11) | beyond(f)) != 0 || high & (bits(7, 7) | bits(24, 63)) != 0 {
+        return Err(bad(FaultReason::ContextReserved));
+    }
+    let domain = DomainId((high >> 8) as u16);
+    let width_fits = geometry.entries_lg2 != 9 || (high & 7) + 2 == u64::from(geometry.levels);
+    let domain_fits = u32::from(domain.0) < 1 << (4 + 2 * u32::from(f.nd));
+    let attachment = match low >> 2 & 3 {
+        0b00 => Attachment::Tables(frame(low)),
+        0b10 if f.pass_through => Attachment::PassThrough,
+        _ => return Err(bad(FaultReason::ContextInvalid)),
+    };
+    if !width_fits || !domain_fits {
+        return Err(bad(FaultReason::ContextInvalid));
+    }
+    Ok(Context {
+        domain,
+        attachment,
+        silent,
+    })
+}
+
+/// What a second-stage entry found at `level` says to an access of `kind`. Neither right: not present.
+pub(crate) fn second_stage(
+    word: u64,
+    level: u32,
+    kind: AccessKind,
+    f: &Features,
+) -> Result<Pointer, FaultReason> {
+    let rights = Rights(word as u8 & 0b11);
+    if rights.perm().is_none() {
+        return Err(FaultReason::NotPresent { kind, level });
+    }
+    // no large pages (SLLPS = 0), no snoop control (SC = 0), no device TLBs (DT = 0): bits 7, 11 and 62 are reserved
+    let large = if level > 1 { bits(7, 7) } else { 0 };
+    let reserved = large | bits(11, 11) | bits(62, 62) | (beyond(f) & bits(12, 51));
+    if word & reserved != 0 {
+        return Err(FaultReason::EntryReserved { level });
+    }
+    Ok(Pointer {
+        to: frame(word),
+        rights,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::UnitConfig;
+
+    fn features() -> Features {
+        Features {
+            phys_bits: 40,
+            ..UnitConfig::new(Geometry::VTD_48).features
+        }
+    }
+    fn context(low: u64, high: u64) -> Result<Context, FaultReason> {
+        context_entry(low, high, Geometry::VTD_48, &features()).map_err(|bad| bad.reason)
+    }
+
+    #[test]
+    fn bit_ranges_are_inclusive() {
+        assert_eq!(bits(0, 63), u64::MAX);
+        assert_eq!(bits(12, 12), 0x1000);
+        assert_eq!(bits(4, 11), 0xff0);
+    }
+
+    #[test]
+    fn every_reserved_bit_of_a_root_entry_faults() {
+        let f = features();
+        assert_eq!(root_entry(0x5001, 0, &f), Ok(PhysPage(5)));
+        assert_eq!(root_entry(0x5000, 0, &f), Err(FaultReason::RootNotPresent));
+        for bit in (1..12).chain(40..64) {
+            let low = 0x5001 | 1 << bit;
+            assert_eq!(
+                root_entry(low, 0, &f),
+                Err(FaultReason::RootReserved),
+                "{bit}"
+            );
+        }
+        for bit in 0..64 {
+            assert_eq!(
+                root_entry(0x5001, 1 << bit, &f),
+                Err(FaultReason::RootReserved)
+            );
+        }
+    }
+
+    #[test]
+    fn a_context_entry_by_hand() {
+        // domain 0x1234, 48-bit, tables at page 7
+        let good = Ok(Context {
+            domain: DomainId(0x1234),
+            attachment: Attachment::Tables(PhysPage(7)),
+            silent: false,
+        });
+        assert_eq!(context(0x7001, 0x12_3402), good);
+        assert_eq!(context(0x7001, 0x12_347a), good, "70:67 are software's");
+        assert_eq!(
+            context(0x7000, 0x12_3402),
+            Err(FaultReason::ContextNotPresent)
+        );
+        for aw in [0, 1, 3, 4, 5, 6, 7] {
+            assert_eq!(
+                context(0x7001, 0x12_3400 | aw),
+                Err(FaultReason::ContextInvalid)
+            );
+        }
+        for tt in [1, 2, 3] {
+            let low = 0x7001 | tt << 2;
+            assert_eq!(context(low, 0x12_3402), Err(FaultReason::ContextInvalid));
+        }
+        for bit in (4..12).chain(40..64) {
+            let low = 0x7001 | 1 << bit;
+            assert_eq!(context(low, 0x12_3402), Err(FaultReason::ContextReserved));
+        }
+        for bit in core::iter::once(7).chain(24..64) {
+            let high = 0x12_3402 | 1 << bit;
+            assert_eq!(context(0x7001, high), Err(FaultReason::ContextReserved));
+        }
+    }
+
+    #[test]
+    fn a_domain_id_beyond_nd_and_silence() {
+        let f = Features {
+            nd: 0,
+            ..features()
+        };
+        let got = context_entry(0x7003, 0x10 << 8 | 2, Geometry::VTD_48, &f).unwrap_err();
+        assert_eq!(
+            (got.reason, got.silent),
+            (FaultReason::ContextInvalid, true)
+        );
+        assert!(context_entry(0x7001, 0xf << 8 | 2, Geometry::VTD_48, &f).is_ok());
+    }
+
+    #[test]
+    fn second_stage_bits_are_taken_or_fault_or_are_ignored() {
+        let f = features();
+        let get = |word, level| second_stage(word, level, AccessKind::Read, &f);
+        for level in 1..=4 {
+            for bit in 0..64 {
+                let got = get(0x9003 ^ 1 << bit, level);
+                let reserved =
+                    bit == 11 || bit == 62 || (40..52).contains(&bit) || (bit == 7 && level > 1);
+                match bit {
+                    0 | 1 => assert_eq!(got.unwrap().rights.0, 0b11 ^ 1 << bit),
+                    12..40 => assert_eq!(got.unwrap().to.0, 9 ^ 1 << (bit - 12)),
+                    _ if reserved => assert_eq!(got, Err(FaultReason::EntryReserved { level })),
+                    _ => assert_eq!(got.unwrap().to, PhysPage(9), "bit {bit} is ignored"),
+                }
+            }
+            let absent = FaultReason::NotPresent {
+                kind: AccessKind::Read,
+                level,
+            };
+            assert_eq!(
+                get(0x9000 | 1 << 62, level),
+                Err(absent),
+                "reserved bits of an absent entry do not matter"
+            );
+        }
+    }
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What an observer is told, and what is counted.
+//!
+//! Events are delivered with the unit's lock held, so their order is the order in which the unit acted. An observer
+//! must not call the unit or anything that the platform may switch at; it takes note and returns.
+
+use crate::{fault::FaultReason, invalidation::Invalidation};
+use core::fmt;
+use ioatlas_dma::units::*;
+
+/// A point in the life of a unit: how many times it had acted before.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Moment(pub u64);
+
+/// Names an access; never given twice by one unit.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct AccessId(pub u64);
+
+/// Names an invalidation; never given twice by one unit.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct InvalidationId(pub u64);
+
+/// How an access ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It goes to `page`.
+    Translated {
+        /// The physical page.
+        page: PhysPage,
+        /// The domain by whose tables.
+        domain: DomainId,
+        /// What the translation permits.
+        perm: Perm,
+    },
+    /// Nothing translates it: the IOVA is the physical address, whatever the direction.
+    PassedThrough {
+        /// The physical page.
+        page: PhysPage,
+        /// Why.
+        why: PassThrough,
+    },
+    /// It is blocked.
+    Fault(FaultReason),
+}
+
+/// Why an access is not translated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PassThrough {
+    /// Translation is disabled (GSTS.TES = 0): every device reaches all memory.
+    TranslationDisabled,
+    /// The context entry says so (TT = 10b).
+    Context,
+}
+
+/// Where a translation came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum From {
+    /// No translation was needed, or none was reached.
+    Nowhere,
+    /// The IOTLB.
+    Iotlb,
+    /// A walk that began below the root: an entry of a table at this level (2 or higher) was cached.
+    WalkCache(u32),
+    /// A walk from the root.
+    Walk,
+}
+
+/// One access, done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// Its name.
+    pub id: AccessId,
+    /// Who.
+    pub source: SourceId,
+    /// Where to.
+    pub page: IovaPage,
+    /// What.
+    pub kind: AccessKind,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Where the translation came from.
+    pub from: From,
+    /// Entries read from memory for it, context and prefetches included.
+    pub reads: u32,
+    /// When it began.
+    pub began: Moment,
+    /// When it ended.
+    pub ended: Moment,
+}
+
+/// An entry that enters a cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Filled {
+    /// Into the context cache.
+    Context {
+        /// The device.
+        source: SourceId,
+        /// The domain it is attached to.
+        domain: DomainId,
+    },
+    /// Into a walk cache.
+    Walk {
+        /// Level of the table that holds the entry, 2 or higher.
+        level: u32,
+        /// The domain.
+        domain: DomainId,
+        /// A page below the entry.
+        page: IovaPage,
+        /// The table that it points to.
+        frame: PhysPage,
+    },
+    /// Into the IOTLB.
+    Iotlb {
+        /// The domain.
+        domain: DomainId,
+        /// The page.
+        page: IovaPage,
+        /// Its translation.
+        to: PhysPage,
+        /// What it permits.
+        perm: Perm,
+    },
+}
+
+/// What a unit does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// An access began.
+    AccessBegan {
+        /// Its name.
+        id: AccessId,
+        /// Who.
+        source: SourceId,
+        /// Where to.
+        page: IovaPage,
+        /// What.
+        kind: AccessKind,
+    },
+    /// A walk has a pointer to the table in `frame`, and will read it.
+    Pointed {
+        /// The access.
+        id: AccessId,
+        /// Level of the table, or `None` for a root or context table.
+        level: Option<u32>,
+        /// The table.
+        frame: PhysPage,
+    },
+    /// An entry was cached on behalf of an access.
+    Filled {
+        /// The access.
+        id: AccessId,
+        /// The entry.
+        entry: Filled,
+    },
+    /// An access ended.
+    AccessFinished(Access),
+    /// An access was given up before its end.
+    AccessAborted {
+        /// Its name.
+        id: AccessId,
+    },
+    /// Matching entries have just been removed.
+    InvalidationBegan {
+        /// Its name.
+        id: InvalidationId,
+        /// What it names.
+        what: Invalidation,
+        /// How many accesses it waits for.
+        draining: usize,
+    },
+    /// The queue goes past it: what had to be drained has ended.
+    InvalidationCompleted {
+        /// Its name.
+        id: InvalidationId,
+    },
+    /// A wait descriptor is about to write its status.
+    Signalling {
+        /// Where.
+        address: PhysAddr,
+        /// What.
+        data: u32,
+    },
+    /// The queue stopped with an error.
+    QueueError {
+        /// Index of the descriptor.
+        head: u32,
+    },
+}
+
+/// Is told what a unit does; see the module.
+pub trait Observer: Send + Sync {
+    /// `event` happens at `at`.
+    fn event(&self, at: Moment, event: &Event);
+}
+
+/// What a unit counted since it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Accesses begun.
+    pub accesses: u64,
+    /// Translated from the IOTLB.
+    pub iotlb_hits: u64,
+    /// Not in the IOTLB, though the device was attached and the page within the aperture.
+    pub iotlb_misses: u64,
+    /// Walks that began at a cached entry.
+    pub walk_cache_hits: u64,
+    /// Device found in the context cache.
+    pub context_hits: u64,
+    /// Context entries read.
+    pub context_misses: u64,
+    /// Entries of translation tables read by walks.
+    pub walk_reads: u64,
+    /// Entries read ahead.
+    pub prefetch_reads: u64,
+    /// Entries displaced by a fill.
+    pub displaced: u64,
+    /// Entries evicted at random.
+    pub evicted: u64,
+    /// Accesses neither translated nor blocked.
+    pub passed_through: u64,
+    /// Accesses blocked.
+    pub faults: u64,
+    /// Accesses given up.
+    pub aborted: u64,
+    /// Context-cache invalidations.
+    pub context_invalidations: u64,
+    /// IOTLB invalidations of everything.
+    pub global_invalidations: u64,
+    /// IOTLB invalidations of a domain.
+    pub domain_invalidations: u64,
+    /// IOTLB invalidations of pages.
+    pub page_invalidations: u64,
+    /// Of the latter, those that leave the walk caches alone.
+    pub leaf_invalidations: u64,
+    /// Entries removed by invalidations, of all caches.
+    pub invalidated: u64,
+    /// Accesses that an invalidation had to wait for.
+    pub drained: u64,
+    /// Fills dropped because an invalidation overtook the walk.
+    pub fills_dropped: u64,
+    /// Wait descriptors done.
+    pub waits: u64,
+    /// Times the queue stopped with an error.
+    pub queue_errors: u64,
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "@{}", self.0)
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Translated { page, domain, .. } => write!(f, "to {page} by domain {domain}"),
+            Outcome::PassedThrough { page, .. } => write!(f, "untranslated to {page}"),
+            Outcome::Fault(reason) => write!(f, "blocked: {reason}"),
+        }
+    }
+}

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The invalidation queue (VT-d 4.1 §6.5.2): a ring of 16-byte descriptors, processed strictly in order.
+//!
+//! A micro-step fetches one descriptor and acts on it, or writes one wait descriptor's status. At most one agent is inside
+//! a micro-step; another that comes meanwhile is told `Blocked`, and need not come again, because the first looks at the tail
+//! once more before it leaves. While an invalidation drains nobody is inside: the access that ends last completes it.
+//!
+//! Hardware may act on later descriptors before a drain is over, as long as the wait descriptor comes last; this unit
+//! does not, which no driver can rely on or tell.
+//!
+//! After an error (IQE) the head stays at the descriptor, and nothing is processed until IQE is cleared (§6.5.2.10).
+
+use crate::{
+    config::Processing,
+    descriptor::{Descriptor, decode},
+    invalidation::{Invalidation, Selection},
+    observe::{Event, InvalidationId},
+    unit::{SoftUnit, State},
+};
+use core::fmt;
+use ioatlas_dma::{
+    grace::Caches,
+    platform::{Atomic64, Lock, Ordering, PhysMemory, Platform},
+    units::*,
+};
+
+/// Descriptors in one page.
+const PER_PAGE: u32 = 256;
+
+/// What a micro-step of the queue came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// Nothing to do: the queue is empty, disabled, in error, or stuck.
+    Idle,
+    /// One micro-step was done.
+    Did,
+    /// An invalidation drains, or another agent is at it.
+    Blocked,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// The descriptor at the head is next.
+    Fetch,
+    /// It waits for so many accesses.
+    Draining { id: InvalidationId, pending: usize },
+    /// Its status is to be written.
+    Signal { address: PhysAddr, data: u32 },
+}
+
+pub(crate) struct Queue {
+    pub(crate) processing: Processing,
+    pub(crate) enabled: bool,
+    pub(crate) error: bool,
+    pub(crate) refuse_next: bool,
+    pub(crate) ignore_drains: u32,
+    /// As written to IQA: page, size in 2:0, descriptor width in 11.
+    pub(crate) address: u64,
+    pub(crate) head: u32,
+    pub(crate) tail: u32,
+    stage: Stage,
+    busy: bool,
+    /// Changes when the queue is switched off and on, so that an agent inside a micro-step notices.
+    generation: u64,
+}
+
+/// What to do without the lock.
+enum Work {
+    None(Progress),
+    Fetch {
+        page: PhysPage,
+        index: usize,
+        generation: u64,
+    },
+    Write {
+        address: PhysAddr,
+        data: u32,
+        generation: u64,
+    },
+}
+
+impl Queue {
+    pub(crate) fn new(processing: Processing) -> Self {
+        Queue {
+            processing,
+            enabled: false,
+            error: false,
+            refuse_next: false,
+            ignore_drains: 0,
+            address: 0,
+            head: 0,
+            tail: 0,
+            stage: Stage::Fetch,
+            busy: false,
+            generation: 0,
+        }
+    }
+    /// Descriptors in the ring: 2^size pages of them (§11.4.9.3).
+    pub(crate) fn len(&self) -> u32 {
+        PER_PAGE << (self.address & 7)
+    }
+    pub(crate) fn queued(&self) -> u32 {
+        (self.tail + self.len() - self.head) % self.len()
+    }
+    pub(crate) fn switch(&mut self, enabled: bool) {
+        if enabled != self.enabled {
+            (self.enabled, self.stage, self.busy) = (enabled, Stage::Fetch, false);
+            self.generation += 1;
+        }
+        if !enabled {
+            self.head = 0;
+        }
+    }
+    pub(crate) fn audit(&self, blocking: usize) -> Result<(), String> {
+        let pending = match self.stage {
+            Stage::Draining { pending, .. } => pending,
+            _ => 0,
+        };
+        if pending != blocking {
+            return Err(format!(
+                "the queue waits for {pending} accesses, {blocking} block it"
+            ));
+        }
+        let (head, tail, len) = (self.head, self.tail, self.len());
+        if self.enabled && !self.error && (head >= len || tail >= len) {
+            return Err(format!(
+                "head {head} or tail {tail} is beyond the queue of {len}"
+            ));
+        }
+        Ok(())
+    }
+    fn advance(&mut self) {
+        self.head = (self.head + 1) % self.len();
+        self.stage = Stage::Fetch;
+    }
+}
+
+impl fmt::Display for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "queue {}..{} of {}", self.head, self.tail, self.len())?;
+        match (self.enabled, self.error, self.stage) {
+            (false, ..) => write!(f, ", off"),
+            (_, true, _) => write!(f, ", in error"),
+            (.., Stage::Draining { pending, .. }) => write!(f, ", draining {pending}"),
+            (.., Stage::Signal { .. }) => write!(f, ", signalling"),
+            (.., Stage::Fetch) => Ok(()),
+        }
+    }
+}
+
+impl State {
+    fn queue_error(&mut self) {
+        self.queue.error = true;
+        self.queue.stage = Stage::Fetch;
+        self.stats.queue_errors += 1;
+        self.emit(Event::QueueError {
+            head: self.queue.head,
+        });
+    }
+
+    /// An access that blocked the queue has ended; returns whether the caller is to run the queue.
+    pub(crate) fn drained_one(&mut self) -> bool {
+        let Stage::Draining { id, pending } = self.queue.stage else {
+            return false;
+        };
+        if pending > 1 {
+            let pending = pending - 1;
+            self.queue.stage = Stage::Draining { id, pending };
+            return false;
+        }
+        self.emit(Event::InvalidationCompleted { id });
+        self.queue.advance();
+        self.queue.processing == Processing::Inline
+    }
+
+    fn take_work(&mut self) -> Work {
+        let q = &mut self.queue;
+        if !q.enabled || q.error || q.processing == Processing::Stuck {
+            return Work::None(Progress::Idle);
+        }
+        let generation = q.generation;
+        let work = match q.stage {
+            _ if q.busy => return Work::None(Progress::Blocked),
+            Stage::Draining { .. } => return Work::None(Progress::Blocked),
+            Stage::Fetch if q.head == q.tail => return Work::None(Progress::Idle),
+            Stage::Fetch if q.address >> 11 & 1 == 1 || q.tail >= q.len() => {
+                // 256-bit descriptors are not offered; a tail beyond the ring is none
+                self.queue_error();
+                return Work::None(Progress::Did);
+            }
+            Stage::Fetch => Work::Fetch {
+                page: PhysPage((q.address >> GRANULE_LG2) + u64::from(q.head / PER_PAGE)),
+                index: (q.head % PER_PAGE) as usize * 2,
+                generation,
+            },
+            Stage::Signal { address, data } => Work::Write {
+                address,
+                data,
+                generation,
+            },
+        };
+        q.busy = true;
+        if let Stage::Signal { address, data } = q.stage {
+            self.emit(Event::Signalling { address, data });
+        }
+        work
+    }
+
+    /// Back from a micro-step's memory access. `false`: the queue was switched off meanwhile, and it counts for nothing.
+    fn return_from(&mut self, generation: u64) -> bool {
+        let ours = self.queue.generation == generation;
+        if ours {
+            self.queue.busy = false;
+        }
+        ours
+    }
+
+    fn act(&mut self, words: Option<(u64, u64)>) {
+        let refuse = core::mem::take(&mut self.queue.refuse_next);
+        let words = words.filter(|_| !refuse);
+        let decoded = words.map(|(low, high)| decode(low, high, &self.features));
+        match decoded {
+            None | Some(Err(_)) => self.queue_error(),
+            Some(Ok(Descriptor::Invalidate(what))) => self.invalidate(what),
+            Some(Ok(Descriptor::Wait { status: None })) => {
+                self.stats.waits += 1;
+                self.queue.advance();
+            }
+            Some(Ok(Descriptor::Wait {
+                status: Some((address, data)),
+            })) => self.queue.stage = Stage::Signal { address, data },
+        }
+    }
+
+    /// Removal and marking are one section under the lock: no walk slips between them.
+    fn invalidate(&mut self, what: Invalidation) {
+        let id = InvalidationId(self.invalidations_named);
+        self.invalidations_named += 1;
+        let draining = match what {
+            Invalidation::Context { selection } => {
+                self.stats.context_invalidations += 1;
+                self.stats.invalidated += self.caches.invalidate_context(&selection);
+                self.active.overtake_contexts(&selection);
+                0
+            }
+            Invalidation::Iotlb {
+                selection,
+                caches,
+                mut drain,
+            } => {
+                let (stats, leaf) = (&mut self.stats, caches == Caches::Leaves);
+                match selection {
+                    Selection::Global => stats.global_invalidations += 1,
+                    Selection::Domain(_) => stats.domain_invalidations += 1,
+                    Selection::Pages(..) => stats.page_invalidations += 1,
+                }
+                stats.leaf_invalidations += u64::from(leaf);
+                let (leaves, walks) = self.caches.invalidate(&selection, caches, &mut self.left);
+                stats.invalidated += leaves + walks;
+                if (drain.reads || drain.writes) && self.queue.ignore_drains > 0 {
+                    self.queue.ignore_drains -= 1;
+                    drain = Default::default();
+                }
+                self.active.drain(&selection, caches, drain, self.geometry)
+            }
+        };
+        self.stats.drained += draining as u64;
+        self.emit(Event::InvalidationBegan { id, what, draining });
+        if draining > 0 {
+            let pending = draining;
+            self.queue.stage = Stage::Draining { id, pending };
+        } else {
+            self.emit(Event::InvalidationCompleted { id });
+            self.queue.advance();
+        }
+    }
+
+    fn signalled(&mut self, written: bool) {
+        if written {
+            self.stats.waits += 1;
+            self.queue.advance();
+        } else {
+            self.queue_error();
+        }
+    }
+}
+
+impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
+    /// One micro-step of the queue, for [`Processing::Asynchronous`] (harmless otherwise).
+    pub fn service(&self) -> Progress {
+        match self.state.with(State::take_work) {
+            Work::None(progress) => progress,
+            Work::Fetch {
+                page,
+                index,
+                generation,
+            } => {
+                let words = self.fetch(page, index);
+                self.state.with(|s| {
+                    if s.return_from(generation) {
+                        s.act(words)
+                    }
+                });
+                Progress::Did
+            }
+            Work::Write {
+                address,
+                data,
+                generation,
+            } => {
+                let written = self.write_status(address, data).is_some();
+                self.state.with(|s| {
+                    if s.return_from(generation) {
+                        s.signalled(written)
+                    }
+                });
+                Progress::Did
+            }
+        }
+    }
+
+    /// Changes who processes the queue. To `Inline`: what is queued is processed at once.
+    pub fn set_processing(&self, processing: Processing) {
+        self.state.with(|s| s.queue.processing = processing);
+        if processing == Processing::Inline {
+            self.run_queue();
+        }
+    }
+
+    /// Micro-steps until idle or blocked.
+    pub(crate) fn run_queue(&self) {
+        while self.service() == Progress::Did {}
+    }
+
+    fn fetch(&self, page: PhysPage, index: usize) -> Option<(u64, u64)> {
+        let low = self.memory.word(page, index)?.load(Ordering::Acquire);
+        let high = self.memory.word(page, index + 1)?.load(Ordering::Acquire);
+        Some((low, high))
+    }
+
+    /// Status data is 32 bits; the other half of the word is somebody else's.
+    fn write_status(&self, address: PhysAddr, data: u32) -> Option<()> {
+        let word = self
+            .memory
+            .word(address.page(), (address.offset() / 8) as usize)?;
+        let shift = (address.0 & 4) * 8;
+        let mut old = word.load(Ordering::Relaxed);
+        loop {
+            let new = old & !(0xffff_ffff << shift) | u64::from(data) << shift;
+            match word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Some(()),
+                Err(now) => old = now,
+            }
+        }
+    }
+}

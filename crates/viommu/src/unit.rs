@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A software VT-d unit: what the hardware between a device and memory does, step by step.
+//!
+//! # Theory
+//!
+//! The unit has one lock, over everything it holds: registers, caches, accesses in flight, the queue, fault records. It
+//! never touches memory with the lock held. Each step of a walk, and each step of the queue, is one read (or write) of
+//! memory and then one section under the lock; both are switch points of the platform, so a schedule can put anything
+//! between any two of them. What happens under the lock is atomic, and the order of those sections is *the* order of
+//! events: an [`Observer`] is told in it.
+//!
+//! Stale translations arise as in hardware. A walk reads an entry, is overtaken by unmap and invalidation, and
+//! fills the cache afterwards. What prevents that is the drain that the descriptor asks for: it marks the accesses in
+//! flight that the invalidation concerns, so that they fill nothing, and the queue goes no further until they have ended. An
+//! invalidation that asks for none removes entries and is done, and the walk it overlooked fills what it read. Context-cache
+//! invalidations have no drain bits: they keep walks in flight from caching what they read of a context entry, and wait for nobody; the IOTLB
+//! invalidation that must follow (VT-d 4.1 §6.5.3.1) does.
+//!
+//! Memory ordering: entries are read with acquire. A register write enters the lock, so what the CPU wrote before it
+//! happens before all that the unit does because of it; a wait descriptor's status is written with release.
+//!
+//! Not handled: caching mode, device TLBs, interrupt remapping, page requests, first-stage and scalable-mode tables, large pages,
+//! fault-event and completion interrupts, the fault recording registers (records are read with [`SoftUnit::take_faults`]).
+//! Clearing GSTS.TES and changing the root table drain nothing.
+
+use crate::{
+    active::{InFlightSet, Pointer},
+    caches::{Caches, LeftBehind},
+    config::*,
+    fault::{FaultRing, Faults},
+    observe::*,
+    queue::Queue,
+    registers::RegisterFile,
+    walk::InFlight,
+};
+use core::fmt;
+use ioatlas_dma::{
+    platform::{Lock, PhysMemory, Platform},
+    units::*,
+};
+use std::sync::Arc;
+
+/// A software VT-d unit in front of the memory `M`.
+pub struct SoftUnit<P: Platform, M: PhysMemory<P>> {
+    pub(crate) memory: Arc<M>,
+    pub(crate) geometry: Geometry,
+    pub(crate) features: Features,
+    pub(crate) state: P::Lock<State>,
+}
+
+/// Everything under the unit's lock.
+pub(crate) struct State {
+    pub(crate) geometry: Geometry,
+    pub(crate) features: Features,
+    pub(crate) prefetch: u32,
+    eviction: Option<Eviction>,
+    random: u64,
+    pub(crate) registers: RegisterFile,
+    pub(crate) queue: Queue,
+    pub(crate) caches: Caches,
+    pub(crate) left: LeftBehind,
+    pub(crate) active: InFlightSet,
+    pub(crate) faults: FaultRing,
+    pub(crate) stats: Stats,
+    pub(crate) accesses_named: u64,
+    pub(crate) invalidations_named: u64,
+    now: Moment,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+/// A defect to inject: what real units have been seen to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Injection {
+    /// The next so many IOTLB entries that an invalidation names survive it (P13).
+    LeaveTranslations(u32),
+    /// The same for walk-cache entries.
+    LeaveWalkEntries(u32),
+    /// The next so many invalidations that ask for a drain neither mark nor wait.
+    IgnoreDrain(u32),
+    /// The next descriptor is refused, whatever it is (IQE).
+    QueueError,
+}
+
+/// What a unit holds, all invariants checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct UnitCensus {
+    /// Context cache entries.
+    pub contexts: usize,
+    /// IOTLB entries.
+    pub translations: usize,
+    /// Walk-cache entries, all levels.
+    pub walk_entries: usize,
+    /// Accesses in flight.
+    pub in_flight: usize,
+    /// Descriptors between head and tail.
+    pub queued: u32,
+}
+
+impl State {
+    /// Tells the observer, if any. Each event is a moment of its own.
+    pub(crate) fn emit(&mut self, event: Event) -> Moment {
+        self.now.0 += 1;
+        if let Some(observer) = &self.observer {
+            observer.event(self.now, &event);
+        }
+        self.now
+    }
+    /// The moment that the next event will have.
+    pub(crate) fn next_moment(&self) -> Moment {
+        Moment(self.now.0 + 1)
+    }
+    /// Evicts an entry at random, if it is the turn for one.
+    pub(crate) fn maybe_evict(&mut self) {
+        let Some(eviction) = self.eviction else {
+            return;
+        };
+        if self.next_random() % u64::from(eviction.one_in.get()) == 0 {
+            let pick = self.next_random();
+            self.stats.evicted += self.caches.evict(pick);
+        }
+    }
+    /// SplitMix64 (Steele, Lea and Flood, OOPSLA'14): any seed will do, 0 too.
+    fn next_random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+}
+
+impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
+    /// A unit after reset: translation and queue disabled, caches empty.
+    ///
+    /// # Errors
+    /// A number in `config` does not fit.
+    pub fn new(memory: Arc<M>, config: &UnitConfig) -> Result<Self, ConfigError> {
+        Self::build(memory, config, None)
+    }
+    /// The same, watched by `observer`.
+    ///
+    /// # Errors
+    /// A number in `config` does not fit.
+    pub fn observed(
+        memory: Arc<M>,
+        config: &UnitConfig,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Self, ConfigError> {
+        Self::build(memory, config, Some(observer))
+    }
+
+    fn build(
+        memory: Arc<M>,
+        config: &UnitConfig,
+        observer: Option<Arc<dyn Observer>>,
+    ) -> Result<Self, ConfigError> {
+        config.check()?;
+        let (geometry, features) = (config.geometry, config.features);
+        let state = State {
+            geometry,
+            features,
+            prefetch: config.caches.prefetch,
+            eviction: config.caches.eviction,
+            random: config.caches.eviction.map_or(0, |e| e.seed),
+            registers: RegisterFile::default(),
+            queue: Queue::new(config.processing),
+            caches: Caches::new(geometry, &config.caches),
+            left: LeftBehind::default(),
+            active: InFlightSet::default(),
+            faults: FaultRing::new(config.fault_records),
+            stats: Stats::default(),
+            accesses_named: 0,
+            invalidations_named: 0,
+            now: Moment(0),
+            observer,
+        };
+        Ok(SoftUnit {
+            memory,
+            geometry,
+            features,
+            state: P::Lock::new(state),
+        })
+    }
+
+    /// Begins an access: looks into the caches. It is in flight, and drained, until finished or dropped.
+    pub fn begin(&self, source: SourceId, page: IovaPage, kind: AccessKind) -> InFlight<'_, P, M> {
+        InFlight::begin(self, source, page, kind)
+    }
+    /// One whole access.
+    pub fn access(&self, source: SourceId, page: IovaPage, kind: AccessKind) -> Access {
+        self.begin(source, page, kind).finish()
+    }
+
+    /// The shape of a walk.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+    /// The capabilities.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+    /// What was counted so far.
+    pub fn stats(&self) -> Stats {
+        self.state.with(|s| s.stats)
+    }
+    /// Reads and empties the fault records, and clears their overflow.
+    pub fn take_faults(&self) -> Faults {
+        self.state.with(|s| s.faults.take())
+    }
+    /// How many accesses are in flight.
+    pub fn in_flight(&self) -> usize {
+        self.state.with(|s| s.active.iter().count())
+    }
+    /// What the IOTLB holds for a page. Not a use.
+    pub fn iotlb_holds(&self, domain: DomainId, page: IovaPage) -> Option<(PhysPage, Perm)> {
+        self.state
+            .with(|s| s.caches.iotlb.peek(domain, page))
+            .map(|t| (t.to, t.perm))
+    }
+    /// Whether a walk-cache entry, a context-cache entry or a walk in flight points to the table in `frame` (P4).
+    ///
+    /// A walk counts from the moment at which [`Event::Pointed`] says so; what it has just read from memory and not yet taken in does not.
+    pub fn holds_pointer_to(&self, frame: PhysPage) -> bool {
+        self.state
+            .with(|s| s.caches.point_to(frame) || s.active.points_to(frame))
+    }
+    /// Injects a defect.
+    pub fn inject(&self, injection: Injection) {
+        self.state.with(|s| match injection {
+            Injection::LeaveTranslations(n) => s.left.translations = n,
+            Injection::LeaveWalkEntries(n) => s.left.walks = n,
+            Injection::IgnoreDrain(n) => s.queue.ignore_drains = n,
+            Injection::QueueError => s.queue.refuse_next = true,
+        })
+    }
+
+    /// Checks every invariant of caches, accesses in flight and queue.
+    ///
+    /// # Errors
+    /// A sentence that names the first that does not hold.
+    pub fn audit(&self) -> Result<UnitCensus, String> {
+        self.state.with(|s| {
+            s.caches.audit()?;
+            s.queue.audit(s.active.blocking())?;
+            for active in s.active.iter() {
+                let aperture = s.geometry.aperture_lg2();
+                if matches!(active.pointer, Pointer::Table(..)) && active.page.0 >> aperture != 0 {
+                    return Err(format!("access {} walks beyond the aperture", active.id.0));
+                }
+            }
+            Ok(UnitCensus {
+                contexts: s.caches.context.len(),
+                translations: s.caches.iotlb.iter().count(),
+                walk_entries: s.caches.walk_entries().count(),
+                in_flight: s.active.iter().count(),
+                queued: s.queue.queued(),
+            })
+        })
+    }
+}
+
+/// The caches' contents, one entry a line, in no particular order.
+impl<P: Platform, M: PhysMemory<P>> fmt::Display for SoftUnit<P, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Formatting may block on a pipe, so not under the lock.
+        let text = self.state.with(|s| {
+            use fmt::Write;
+            let mut text = String::new();
+            let held = s.caches.iotlb.iter().count();
+            let _ = write!(
+                text,
+                "{}; IOTLB {held}/{}",
+                s.queue,
+                s.caches.iotlb.capacity()
+            );
+            for (level, (held, room)) in (2..).zip(s.caches.walk_fill()) {
+                let _ = write!(text, ", L{level} {held}/{room}");
+            }
+            let contexts = &s.caches.context;
+            let _ = write!(
+                text,
+                ", contexts {}/{}",
+                contexts.len(),
+                contexts.capacity()
+            );
+            let _ = write!(text, ", {} in flight", s.active.iter().count());
+            for (source, context) in contexts.iter() {
+                let _ = write!(text, "\n  {source} -> domain {}", context.domain);
+            }
+            for t in s.caches.iotlb.iter() {
+                let _ = write!(
+                    text,
+                    "\n  domain {} page {} -> {} {:?}",
+                    t.domain, t.page, t.to, t.perm
+                );
+            }
+            for (level, (domain, prefix), entry) in s.caches.walk_entries() {
+                let page = IovaPage(prefix << s.geometry.table_span_lg2(level - 1));
+                let _ = write!(
+                    text,
+                    "\n  domain {domain} L{level} from page {page} -> table {}",
+                    entry.to
+                );
+            }
+            text
+        });
+        f.write_str(&text)
+    }
+}
