@@ -4,7 +4,6 @@
 use crate::model::Model;
 use crate::rig::*;
 use ioatlas_dma::iova::*;
-use ioatlas_dma::units::*;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]

@@ -4,7 +4,6 @@
 use crate::rig::*;
 use crate::sizes;
 use ioatlas_dma::iova::*;
-use ioatlas_dma::units::*;
 use std::collections::BTreeMap;
 
 fn tree(rig: &Rig<Board>) -> &Rbtree<Board> {

@@ -11,12 +11,13 @@ mod rbtree_scan;
 mod rig;
 mod suite;
 mod threads;
+mod warm;
 
 use ioatlas_dma::iova::{AssignerConfig, MagazineConfig};
 
 /// All that every assigner must pass.
 mod tests {
-    pub use crate::{differential::*, suite::*, threads::*};
+    pub use crate::{differential::*, suite::*, threads::*, warm::*};
 }
 
 /// Each assigner is a module with all tests of the suite.
@@ -39,6 +40,7 @@ macro_rules! suite {
                 the_state_can_be_read
                 agrees_with_a_naive_model
                 threads_never_get_the_same_page
+                nothing_is_allocated_once_warm
             );
         })*
     };

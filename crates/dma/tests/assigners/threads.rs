@@ -39,7 +39,7 @@ pub fn threads_never_get_the_same_page(config: AssignerConfig) {
                 1..4 => rig
                     .reserve(random >> 8 & (PAGES - 1), 1 + (random >> 32) % 6)
                     .ok(),
-                4..34 => rig.assign(1 << (random >> 8) % 7).ok(),
+                4..34 => rig.assign(1 << ((random >> 8) % 7)).ok(),
                 _ if held.is_empty() => None,
                 _ => {
                     let lease: Lease = held.swap_remove((random >> 8) as usize % held.len());
