@@ -79,10 +79,12 @@ impl State {
     fn capabilities(&self) -> u64 {
         let (f, g) = (&self.features, self.geometry);
         let widths = 1 << g.levels.saturating_sub(2);
+        // a toy geometry poses as the VT-d width with as many levels; addresses above its own fault
+        let mgaw = u64::from(GRANULE_LG2 + 9 * g.levels - 1);
         let psi = u64::from(f.page_selective.is_some());
         u64::from(f.nd)
             | widths << 8
-            | u64::from(g.address_bits() - 1) << 16
+            | mgaw << 16
             | psi << 39
             | (self.faults.capacity() as u64 - 1) << 40
             | u64::from(f.page_selective.unwrap_or(0)) << 48

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A machine without hardware: a platform, a software unit in front of its memory, and the driver that runs it.
+//!
+//! The in-process default where there is no IOMMU; and, watched, what tests and reports run on.
+
+use crate::{
+    config::{ConfigError, UnitConfig},
+    observe::Observer,
+    oracle::{Bounds, Oracle, Watched, WatchedPlatform},
+    unit::SoftUnit,
+};
+use ioatlas_dma::{
+    domain::{Domain, DomainConfig, PolicyConfig},
+    platform::{PhysMemory, Platform},
+    table::Format,
+    translator::{NewError, Paged},
+    units::{AccessKind, Iova, SourceId, TimeNs},
+};
+use ioatlas_vtd::driver;
+use std::sync::Arc;
+
+/// The driver of a software unit.
+pub type Driver<P> = driver::Unit<P, Arc<SoftUnit<P, P>>>;
+/// A domain with tables in format `F` under a software unit.
+pub type SoftDomain<P, F> = Domain<P, Paged<P, F, Arc<Driver<P>>>>;
+/// The same, watched by an oracle. `B` is the platform underneath.
+pub type WatchedDomain<B, F> =
+    Watched<WatchedPlatform<B>, Paged<WatchedPlatform<B>, F, Arc<Driver<WatchedPlatform<B>>>>>;
+
+/// A platform, its software unit, brought up, and the driver.
+pub struct Machine<P: Platform + PhysMemory<P>> {
+    platform: Arc<P>,
+    soft: Arc<SoftUnit<P, P>>,
+    driver: Arc<Driver<P>>,
+}
+
+/// Why there is no machine.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// A number of the configuration does not fit.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The unit was not brought up.
+    #[error(transparent)]
+    BringUp(#[from] driver::BringUpError),
+}
+
+impl<P: Platform + PhysMemory<P>> Machine<P> {
+    /// Makes a unit, brings it up; no device is attached, so all are blocked.
+    ///
+    /// # Errors
+    /// [`MachineError`].
+    pub fn new(platform: Arc<P>, config: &UnitConfig) -> Result<Self, MachineError> {
+        let soft = SoftUnit::new(platform.clone(), config)?;
+        Self::drive(platform, soft, driver::Config::default())
+    }
+
+    /// The same, with an observer of the unit, and with what the host decides about it.
+    ///
+    /// # Errors
+    /// [`MachineError`].
+    pub fn observed(
+        platform: Arc<P>,
+        config: &UnitConfig,
+        observer: Arc<dyn Observer>,
+        host: driver::Config,
+    ) -> Result<Self, MachineError> {
+        let soft = SoftUnit::observed(platform.clone(), config, observer)?;
+        Self::drive(platform, soft, host)
+    }
+
+    fn drive(
+        platform: Arc<P>,
+        soft: SoftUnit<P, P>,
+        host: driver::Config,
+    ) -> Result<Self, MachineError> {
+        let soft = Arc::new(soft);
+        let driver = driver::Unit::bring_up(platform.clone(), soft.clone(), host)?;
+        Ok(Machine {
+            platform,
+            soft,
+            driver: Arc::new(driver),
+        })
+    }
+
+    /// A domain with tables in format `F`, whose geometry must be the unit's.
+    ///
+    /// # Errors
+    /// [`NewError`].
+    pub fn domain<F: Format>(&self, config: DomainConfig) -> Result<SoftDomain<P, F>, NewError> {
+        let tables = Paged::new(&*self.platform, self.driver.clone())?;
+        Ok(Domain::new(self.platform.clone(), tables, config))
+    }
+
+    /// One access by `device`, through the unit.
+    pub fn access(&self, device: SourceId, at: Iova, kind: AccessKind) -> crate::observe::Access {
+        self.soft.access(device, at.page(), kind)
+    }
+    /// The platform.
+    pub fn platform(&self) -> &Arc<P> {
+        &self.platform
+    }
+    /// The unit, as devices meet it.
+    pub fn unit(&self) -> &Arc<SoftUnit<P, P>> {
+        &self.soft
+    }
+    /// The driver, as the CPU meets it.
+    pub fn driver(&self) -> &Arc<Driver<P>> {
+        &self.driver
+    }
+
+    /// Takes the unit out of use and gives its frames back. Every domain must have ended.
+    ///
+    /// # Errors
+    /// What the driver says, or the machine itself where a domain is still alive.
+    pub fn shut_down(self) -> Result<(), StillInUse<P>> {
+        let Machine {
+            platform,
+            soft,
+            driver,
+        } = self;
+        match Arc::try_unwrap(driver) {
+            Ok(driver) => driver.shut_down().map_err(|(e, _)| StillInUse::Driver(e)),
+            Err(driver) => Err(StillInUse::Domains(Box::new(Machine {
+                platform,
+                soft,
+                driver,
+            }))),
+        }
+    }
+}
+
+/// Why a machine was not shut down.
+pub enum StillInUse<P: Platform + PhysMemory<P>> {
+    /// Some domain is alive; here is the machine back.
+    Domains(Box<Machine<P>>),
+    /// The driver's reason.
+    Driver(driver::ShutDownError),
+}
+
+impl<P: Platform + PhysMemory<P>> std::fmt::Debug for StillInUse<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            StillInUse::Domains(_) => write!(f, "a domain is still alive"),
+            StillInUse::Driver(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+/// A machine with an oracle that watches platform, unit and domains.
+pub struct WatchedMachine<B: Platform + PhysMemory<B>> {
+    machine: Machine<WatchedPlatform<B>>,
+    oracle: Arc<Oracle>,
+}
+
+impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
+    /// A machine on `base`, watched by `oracle`.
+    ///
+    /// # Errors
+    /// [`MachineError`].
+    pub fn new(
+        base: B,
+        config: &UnitConfig,
+        oracle: Arc<Oracle>,
+        host: driver::Config,
+    ) -> Result<Self, MachineError> {
+        let platform = Arc::new(WatchedPlatform::new(base, oracle.clone()));
+        let machine = Machine::observed(platform, config, oracle.clone(), host)?;
+        let unit = Arc::downgrade(machine.unit()); // the unit holds the platform
+        machine.platform().ask(move |frame| {
+            unit.upgrade()
+                .is_some_and(|unit| unit.holds_pointer_to(frame))
+        });
+        Ok(WatchedMachine { machine, oracle })
+    }
+
+    /// A watched domain. What the oracle allows it follows from its policy: under a deferred one, each CPU may have
+    /// `batch` things unflushed, and as many again while it waits for a flush.
+    ///
+    /// # Errors
+    /// [`NewError`].
+    pub fn domain<F: Format>(&self, config: DomainConfig) -> Result<WatchedDomain<B, F>, NewError> {
+        let bounds = match config.policy {
+            PolicyConfig::Strict => Bounds::Strict,
+            PolicyConfig::DeferredPerCpu(deferred) => {
+                let cpus = self.machine.platform().cpus() as u64;
+                Bounds::Deferred {
+                    unmaps: 2 * u64::from(deferred.batch) * cpus,
+                    time: TimeNs(u64::MAX),
+                }
+            }
+        };
+        let domain = self.machine.domain::<F>(config)?;
+        Ok(Watched::new(domain, self.oracle.clone(), bounds))
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &Machine<WatchedPlatform<B>> {
+        &self.machine
+    }
+    /// The oracle.
+    pub fn oracle(&self) -> &Arc<Oracle> {
+        &self.oracle
+    }
+    /// The machine alone, to shut it down.
+    pub fn into_machine(self) -> Machine<WatchedPlatform<B>> {
+        self.machine
+    }
+}

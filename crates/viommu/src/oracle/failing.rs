@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A platform whose n-th frame allocation fails.
+
+use ioatlas_dma::{platform::*, units::*};
+use std::sync::Mutex;
+
+/// `P`, failing one frame allocation on demand.
+pub struct Failing<P> {
+    inner: P,
+    countdown: Mutex<Option<u64>>,
+}
+
+impl<P: Platform> Failing<P> {
+    /// Fails nothing yet.
+    pub fn new(inner: P) -> Self {
+        Failing {
+            inner,
+            countdown: Mutex::new(None),
+        }
+    }
+    /// The `n`-th allocation from now on (from 0) fails, and only that one.
+    pub fn fail_nth(&self, n: u64) {
+        *self.countdown() = Some(n);
+    }
+    /// Whether that allocation is still to come; it is forgotten then.
+    pub fn disarm(&self) -> bool {
+        self.countdown().take().is_some()
+    }
+    /// The platform underneath.
+    pub fn inner(&self) -> &P {
+        &self.inner
+    }
+    fn countdown(&self) -> std::sync::MutexGuard<'_, Option<u64>> {
+        self.countdown
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl<P: Platform> Platform for Failing<P> {
+    type A64 = P::A64;
+    type Lock<T: Send> = P::Lock<T>;
+    fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
+        self.inner.pinned(f)
+    }
+    fn cpus(&self) -> usize {
+        self.inner.cpus()
+    }
+    fn frame_alloc(&self) -> Option<FreshFrame> {
+        let mut countdown = self.countdown();
+        match *countdown {
+            Some(0) => {
+                *countdown = None;
+                return None;
+            }
+            Some(left) => *countdown = Some(left - 1),
+            None => {}
+        }
+        drop(countdown);
+        self.inner.frame_alloc()
+    }
+    fn frame_free(&self, frame: FreshFrame) {
+        self.inner.frame_free(frame);
+    }
+    fn entries(&self, frame: &TableFrame) -> &[P::A64] {
+        self.inner.entries(frame)
+    }
+    fn publish(&self, entries: &[P::A64]) {
+        self.inner.publish(entries);
+    }
+    fn fence(&self, order: Ordering) {
+        self.inner.fence(order);
+    }
+    fn heavy_fence(&self) {
+        self.inner.heavy_fence();
+    }
+    fn relax(&self) {
+        self.inner.relax();
+    }
+    fn unique(&self) -> u64 {
+        self.inner.unique()
+    }
+}
+
+impl<P: Platform + PhysMemory<P>> PhysMemory<Failing<P>> for Failing<P> {
+    fn word(&self, page: PhysPage, index: usize) -> Option<&P::A64> {
+        self.inner.word(page, index)
+    }
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The oracle: checks the safety properties against what domains, devices and the platform really did.
+//!
+//! # Theory
+//!
+//! Two wrappers and the unit report to one [`Oracle`], so that the shipped `Domain` has no hooks: [`Watched`] around a
+//! domain (before and after each call), [`WatchedPlatform`] around the platform (frames freed), and the software unit,
+//! whose [`Observer`] the oracle is (accesses and invalidations). Each report gets the next number of one event
+//! clock, under one lock. One oracle watches one unit and any number of its domains.
+//!
+//! Per domain and page the oracle keeps *records*: one for each mapping, with the numbers of four events
+//! (map called, map returned, unmap called, unmap returned). A page is *stale* from the return of its unmap until an
+//! invalidation that covers it and began after the call of unmap is complete; how long that lasted, in unmaps and
+//! in nanoseconds, is its *exposure*.
+//!
+//! What an access that succeeded, begun at `b` and moving its data now, must find:
+//!
+//! | record | verdict |
+//! |---|---|
+//! | same page, permitted, unmap not returned | fine |
+//! | same page, permitted, unmap returned, domain deferred, page not mapped anew before `b` | stale, fine within the window (P2) |
+//! | the same, strict, `b` before the return of unmap | P5: the walk should have been drained |
+//! | the same, strict, `b` after it | P1 |
+//! | mapped anew before `b` to another page | P9 |
+//! | same page, but this kind of access was not permitted | P6 |
+//! | none, or of another physical page | P9, or P8 where another domain maps it there |
+//!
+//! A map that is still in its call has no record, so a success that finds none is kept undecided until the
+//! maps then in progress have returned. An access that fails, although a record permitted it from before `b` until now, violates P14.
+//!
+//! Not checked here: P7 (bounce buffers), P11, P12; P10 is [`ioatlas_dma::domain::Domain::audit`].
+
+mod failing;
+mod ledger;
+mod platform;
+mod watched;
+
+pub use failing::Failing;
+pub use ledger::{Bounds, DomainSerial, Exposure, Property, Summary, Violation};
+pub use platform::WatchedPlatform;
+pub use watched::Watched;
+
+use crate::{
+    invalidation::{Invalidation, Selection},
+    observe::{Access, Event, Moment, Observer, Outcome},
+};
+use ioatlas_dma::units::*;
+use ledger::Ledger;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Collects reports and violations. Its lock is never held across an access to the platform.
+pub struct Oracle {
+    ledger: Mutex<Ledger>,
+}
+
+impl Oracle {
+    /// An oracle that measures exposure in unmaps only.
+    pub fn new() -> Arc<Self> {
+        Self::with_clock(|| TimeNs(0))
+    }
+
+    /// An oracle that measures exposure in nanoseconds of `clock` too.
+    pub fn with_clock(clock: impl Fn() -> TimeNs + Send + 'static) -> Arc<Self> {
+        Arc::new(Oracle {
+            ledger: Mutex::new(Ledger::new(Box::new(clock))),
+        })
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was seen so far. Call it when nobody is active: undecided accesses count as violations.
+    pub fn summary(&self) -> Summary {
+        self.ledger().summary()
+    }
+
+    /// Panics with every violation, if there is any.
+    ///
+    /// # Panics
+    /// See above.
+    pub fn assert_clean(&self) {
+        let summary = self.summary();
+        assert!(summary.violations.is_empty(), "{summary}");
+    }
+
+    /// A violation that somebody else found.
+    pub fn report(&self, property: Property, text: String) {
+        self.ledger().violation(property, text);
+    }
+}
+
+/// Called with the unit's lock held; takes note and returns.
+impl Observer for Oracle {
+    fn event(&self, _at: Moment, event: &Event) {
+        let mut ledger = self.ledger();
+        match event {
+            Event::AccessBegan { id, source, .. } => ledger.access_began(*id, *source),
+            Event::AccessAborted { id } => ledger.access_dropped(*id),
+            Event::AccessFinished(access) => finished(&mut ledger, access),
+            Event::InvalidationBegan { id, what, .. } => {
+                if let Invalidation::Iotlb { selection, .. } = what {
+                    ledger.invalidation_began(*id, *selection);
+                }
+            }
+            Event::InvalidationCompleted { id } => ledger.invalidation_completed(*id),
+            _ => {}
+        }
+    }
+}
+
+fn finished(ledger: &mut Ledger, access: &Access) {
+    match access.outcome {
+        Outcome::Translated { page, domain, .. } => {
+            ledger.access_succeeded(access, domain, page);
+        }
+        Outcome::Fault(reason) => ledger.access_faulted(access, reason),
+        // nothing protects anything yet, or on purpose: no property speaks of it
+        Outcome::PassedThrough { .. } => ledger.access_dropped(access.id),
+    }
+}
+
+/// What an IOTLB invalidation names, for the ledger: a domain (`None`: all) and pages (`None`: all).
+fn named(selection: Selection) -> (Option<DomainId>, Option<IovaRange>) {
+    match selection {
+        Selection::Global => (None, None),
+        Selection::Domain(id) => (Some(id), None),
+        Selection::Pages(id, range) => (Some(id), Some(range)),
+    }
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A domain whose calls are reported to the oracle, before and after.
+
+use super::{Bounds, DomainSerial, Oracle, ledger::Stage};
+use ioatlas_dma::{
+    domain::*, grace::InvalidateError, platform::Platform, translator::AttachError,
+    translator::Translator, units::*,
+};
+use std::sync::Arc;
+
+/// `Domain`, watched. The calls are those of the domain.
+pub struct Watched<P: Platform, T: Translator<P>> {
+    domain: Domain<P, T>,
+    oracle: Arc<Oracle>,
+    serial: DomainSerial,
+}
+
+impl<P: Platform, T: Translator<P>> Watched<P, T> {
+    /// Watches `domain`, in which nothing is mapped yet. `bounds` is what its policy promises.
+    pub fn new(domain: Domain<P, T>, oracle: Arc<Oracle>, bounds: Bounds) -> Self {
+        let serial = oracle.ledger().add_domain(domain.id(), bounds);
+        Watched {
+            domain,
+            oracle,
+            serial,
+        }
+    }
+
+    /// The domain itself, for calls that change no mapping.
+    pub fn domain(&self) -> &Domain<P, T> {
+        &self.domain
+    }
+
+    /// See [`Domain::map`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn map(&self, buffer: PhysRange, direction: Direction) -> Result<Mapping, MapError> {
+        self.mapping(&[buffer], direction, |d| d.map(buffer, direction))
+    }
+
+    /// See [`Domain::map_list`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn map_list(&self, list: &[PhysRange], direction: Direction) -> Result<Mapping, MapError> {
+        self.mapping(list, direction, |d| d.map_list(list, direction))
+    }
+
+    /// See [`Domain::map_at`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn map_at(
+        &self,
+        iova: Iova,
+        buffer: PhysRange,
+        direction: Direction,
+    ) -> Result<Mapping, MapError> {
+        self.mapping(&[buffer], direction, |d| d.map_at(iova, buffer, direction))
+    }
+
+    fn mapping(
+        &self,
+        list: &[PhysRange],
+        direction: Direction,
+        call: impl FnOnce(&Domain<P, T>) -> Result<Mapping, MapError>,
+    ) -> Result<Mapping, MapError> {
+        let called = self.oracle.ledger().map_called(self.serial);
+        let result = call(&self.domain);
+        let mut ledger = self.oracle.ledger();
+        match &result {
+            Ok(mapping) => {
+                let pages = list.iter().flat_map(|buffer| {
+                    let first = buffer.addr.page().0;
+                    (first..first + buffer.pages().0).map(PhysPage)
+                });
+                let (first, perm) = (mapping.range().first, direction.perm());
+                ledger.map_returned(self.serial, called, first, pages, perm);
+            }
+            Err(_) => ledger.map_failed(self.serial, called),
+        }
+        result
+    }
+
+    /// See [`Domain::alloc_consistent`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn alloc_consistent(&self, len: ByteCount) -> Result<Consistent, MapError> {
+        let called = self.oracle.ledger().map_called(self.serial);
+        let result = self.domain.alloc_consistent(len);
+        let mut ledger = self.oracle.ledger();
+        match &result {
+            Ok(memory) => {
+                let pages = memory.frames().iter().map(|frame| frame.page());
+                let first = memory.iova().page();
+                ledger.map_returned(self.serial, called, first, pages, Perm::ReadWrite);
+            }
+            Err(_) => ledger.map_failed(self.serial, called),
+        }
+        result
+    }
+
+    /// See [`Domain::free_consistent`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn free_consistent(&self, memory: Consistent) -> Result<(), UnmapError> {
+        let pages = PageCount(memory.frames().len() as u64);
+        let range = IovaRange::new(memory.iova().page(), pages);
+        self.unmapping(range, |d| d.free_consistent(memory))
+    }
+
+    /// See [`Domain::unmap`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn unmap(&self, mapping: Mapping) -> Result<(), UnmapError> {
+        let range = mapping.range();
+        self.unmapping(range, |d| d.unmap(mapping))
+    }
+
+    /// [`Domain::unmap_raw`] of a whole mapping.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn unmap_raw(&self, mapping: Mapping) -> Result<(), UnmapError> {
+        let range = mapping.range();
+        let (iova, len) = mapping.into_raw();
+        self.unmapping(range, |d| d.unmap_raw(iova, len))
+    }
+
+    fn unmapping(
+        &self,
+        range: IovaRange,
+        call: impl FnOnce(&Domain<P, T>) -> Result<(), UnmapError>,
+    ) -> Result<(), UnmapError> {
+        self.oracle.ledger().unmap_called(self.serial, range);
+        let result = call(&self.domain);
+        // after a failed invalidation nothing is promised: the pages are quarantined, and stay "in the call"
+        if result.is_ok() {
+            self.oracle.ledger().unmap_returned(self.serial, range);
+        }
+        result
+    }
+
+    /// See [`Domain::attach`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach(&self, device: SourceId) -> Result<(), AttachError> {
+        let stage = |stage| self.oracle.ledger().attaching(device, self.serial, stage);
+        stage(Stage::Changing);
+        match self.domain.attach(device) {
+            Ok(()) => {
+                stage(Stage::Attached);
+                Ok(())
+            }
+            Err(error) => {
+                self.oracle.ledger().detached(device);
+                Err(error)
+            }
+        }
+    }
+
+    /// See [`Domain::detach`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn detach(&self, device: SourceId) -> Result<(), AttachError> {
+        let mut ledger = self.oracle.ledger();
+        ledger.attaching(device, self.serial, Stage::Changing);
+        drop(ledger);
+        self.domain.detach(device)?;
+        self.oracle.ledger().detached(device);
+        Ok(())
+    }
+
+    /// See [`Domain::tick`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn tick(&self, now: TimeNs) -> Result<TickReport, InvalidateError> {
+        self.domain.tick(now)
+    }
+
+    /// Ends the domain; its devices are detached first, watched.
+    ///
+    /// # Errors
+    /// As [`Domain::close`].
+    pub fn close(self, devices: &[SourceId]) -> Result<(), CloseError> {
+        for device in devices {
+            self.detach(*device)?;
+        }
+        self.domain.close()
+    }
+}

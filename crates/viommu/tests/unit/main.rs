@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The software unit, by behaviour: what it translates and blocks, what it keeps and drops, whom it waits for.
+
+mod drains;
+mod events;
+mod faults;
+mod flushes;
+mod queue;
+mod rig;
+mod walks;

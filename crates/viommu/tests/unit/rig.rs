@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A unit, memory, and hands to write into it: every word here is put together from the specification, by neither the unit's
+//! code nor the driver's.
+
+use ioatlas_dma::{
+    platform::{
+        Ordering, PhysMemory, Platform,
+        host::{Host, HostConfig},
+    },
+    units::*,
+};
+use ioatlas_viommu::{
+    config::*,
+    fault::FaultReason,
+    observe::{Access, From, Observer, Outcome},
+    unit::SoftUnit,
+    walk::InFlight,
+};
+use ioatlas_vtd::registers::{self as offset, Registers};
+use std::{cell::Cell, sync::Arc};
+
+pub const READ: u64 = 1;
+pub const WRITE: u64 = 2;
+pub const RW: u64 = 3;
+
+pub const DEVICE: SourceId = SourceId(0x0310);
+pub const DOMAIN: u16 = 5;
+
+/// Three levels of four entries.
+pub const TOY: Geometry = Geometry {
+    levels: 3,
+    entries_lg2: 2,
+};
+
+/// Domain-selective, both drained.
+pub fn flush_domain(domain: u16) -> [u64; 2] {
+    [u64::from(domain) << 16 | 0xe2, 0]
+}
+/// 2^`mask` pages from `page`, both drained; `hint` 1 leaves walk caches alone.
+pub fn flush_pages(domain: u16, page: u64, mask: u64, hint: u64) -> [u64; 2] {
+    [
+        u64::from(domain) << 16 | 0xf2,
+        page << 12 | hint << 6 | mask,
+    ]
+}
+/// The same without a drain bit.
+pub fn undrained([low, high]: [u64; 2]) -> [u64; 2] {
+    [low & !0xc0, high]
+}
+pub fn flush_context(domain: u16, source: SourceId) -> [u64; 2] {
+    [
+        u64::from(source.0) << 32 | u64::from(domain) << 16 | 0x31,
+        0,
+    ]
+}
+pub fn wait(address: u64, status: u32) -> [u64; 2] {
+    [u64::from(status) << 32 | 0x25, address]
+}
+
+pub struct Rig {
+    pub host: Arc<Host>,
+    pub unit: Arc<SoftUnit<Host, Host>>,
+    pub root_table: u64,
+    pub context_table: u64,
+    pub ring: u64,
+    /// The page that wait descriptors write to.
+    pub status: u64,
+    /// The second-stage root of `DOMAIN`.
+    pub root: u64,
+    tail: Cell<u64>,
+    geometry: Geometry,
+}
+
+impl Rig {
+    /// Brought up, `DEVICE` attached to `DOMAIN`.
+    pub fn new(config: &UnitConfig) -> Rig {
+        Self::build(config, None)
+    }
+    pub fn toy() -> Rig {
+        Self::new(&UnitConfig::new(TOY))
+    }
+    pub fn build(config: &UnitConfig, observer: Option<Arc<dyn Observer>>) -> Rig {
+        let host = Arc::new(Host::new(HostConfig {
+            frames: 64,
+            slots: 4,
+        }));
+        let unit = match observer {
+            Some(o) => SoftUnit::observed(host.clone(), config, o),
+            None => SoftUnit::new(host.clone(), config),
+        };
+        let frame = || host.frame_alloc().unwrap().publish().page().0;
+        let _zero = frame(); // so that no table is at page 0
+        let rig = Rig {
+            unit: Arc::new(unit.unwrap()),
+            root_table: frame(),
+            context_table: frame(),
+            ring: frame(),
+            status: frame(),
+            root: frame(),
+            tail: Cell::new(0),
+            geometry: config.geometry,
+            host: host.clone(),
+        };
+        rig.poke(rig.root_table, 3 * 2, rig.context_table << 12 | 1);
+        rig.attach(DEVICE, DOMAIN, rig.root);
+        rig.unit.write64(offset::RTADDR, rig.root_table << 12);
+        rig.unit.write32(offset::GCMD, 1 << 30);
+        rig.unit.write64(offset::IQA, rig.ring << 12);
+        rig.unit.write32(offset::GCMD, 1 << 26);
+        rig.unit.write32(offset::GCMD, 1 << 31 | 1 << 26);
+        assert_eq!(rig.unit.read32(offset::GSTS), 0b1100_01 << 26);
+        rig
+    }
+
+    pub fn frame(&self) -> u64 {
+        self.host.frame_alloc().unwrap().publish().page().0
+    }
+    pub fn poke(&self, page: u64, index: usize, value: u64) {
+        let word = self.host.word(PhysPage(page), index).unwrap();
+        word.store(value, Ordering::Release);
+    }
+    pub fn peek(&self, page: u64, index: usize) -> u64 {
+        let word = self.host.word(PhysPage(page), index).unwrap();
+        word.load(Ordering::Acquire)
+    }
+    /// A device of bus 3.
+    pub fn attach(&self, source: SourceId, domain: u16, root: u64) {
+        assert_eq!(source.0 >> 8, 3);
+        let at = usize::from(source.0 & 0xff) * 2;
+        let width = u64::from(self.geometry.levels) - 2;
+        self.poke(self.context_table, at + 1, u64::from(domain) << 8 | width);
+        self.poke(self.context_table, at, root << 12 | 1);
+    }
+    /// Maps a page, making tables as needed; returns the leaf table and the index in it.
+    pub fn map(&self, root: u64, page: u64, to: u64, rights: u64) -> (u64, usize) {
+        let (bits, mut table) = (self.geometry.entries_lg2, root);
+        let index = |level: u32| (page >> (bits * (level - 1))) as usize % (1 << bits);
+        for level in (2..=self.geometry.levels).rev() {
+            if self.peek(table, index(level)) == 0 {
+                self.poke(table, index(level), self.frame() << 12 | RW);
+            }
+            table = self.peek(table, index(level)) >> 12;
+        }
+        self.poke(table, index(1), to << 12 | rights);
+        (table, index(1))
+    }
+    pub fn map_here(&self, page: u64, to: u64) -> (u64, usize) {
+        self.map(self.root, page, to, RW)
+    }
+    /// Queues descriptors and rings.
+    pub fn send(&self, descriptors: &[[u64; 2]]) {
+        for [low, high] in descriptors {
+            let at = self.tail.get();
+            self.poke(self.ring, at as usize * 2, *low);
+            self.poke(self.ring, at as usize * 2 + 1, *high);
+            self.tail.set((at + 1) % 256);
+        }
+        self.unit.write64(offset::IQT, self.tail.get() << 4);
+    }
+    pub fn head(&self) -> u64 {
+        self.unit.read64(offset::IQH) >> 4
+    }
+    pub fn queue_error(&self) -> bool {
+        self.unit.read32(offset::FSTS) & 1 << 4 != 0
+    }
+
+    pub fn begin(&self, page: u64) -> InFlight<'_, Host, Host> {
+        self.unit.begin(DEVICE, IovaPage(page), AccessKind::Read)
+    }
+    pub fn read(&self, page: u64) -> Access {
+        self.begin(page).finish()
+    }
+    pub fn write(&self, page: u64) -> Access {
+        self.unit.access(DEVICE, IovaPage(page), AccessKind::Write)
+    }
+    /// Reads, and says where to and whence.
+    pub fn get(&self, page: u64) -> (Option<u64>, From) {
+        let access = self.read(page);
+        (target(&access), access.from)
+    }
+    /// Every invariant of the unit.
+    pub fn check(&self) {
+        self.unit.audit().unwrap();
+    }
+}
+
+/// Where an access goes, if it does.
+pub fn target(access: &Access) -> Option<u64> {
+    match access.outcome {
+        Outcome::Translated { page, .. } => Some(page.0),
+        _ => None,
+    }
+}
+
+pub fn fault(access: &Access) -> FaultReason {
+    match access.outcome {
+        Outcome::Fault(reason) => reason,
+        other => panic!("no fault but {other}"),
+    }
+}
