@@ -2,14 +2,17 @@
 //! Walks that an invalidation overtakes, stepped by hand.
 
 use crate::rig::*;
-use ioatlas_dma::platform::host::Host;
-use ioatlas_dma::units::*;
+use ioatlas_dma::{
+    platform::{Ordering, Platform, host::Host},
+    units::*,
+};
 use ioatlas_viommu::{
     config::*,
     observe::From,
     unit::Injection,
     walk::{InFlight, Step},
 };
+use std::sync::OnceLock;
 
 const STATUS: u32 = 0xfeed;
 
@@ -229,24 +232,31 @@ fn a_unit_that_ignores_the_drain() {
     drop(walk);
 }
 
+/// Ends the device threads also where the test itself fails.
+struct Stop<'a>(&'a OnceLock<()>);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.set(());
+    }
+}
+
 #[test]
 fn threads_that_access_while_pages_come_and_go() {
-    use ioatlas_dma::platform::host::register;
-    use std::sync::atomic::{AtomicBool, Ordering::*};
     let rig = Rig::toy();
-    let (unit, stop) = (&rig.unit, &AtomicBool::new(false));
+    let (unit, stop) = (&rig.unit, &OnceLock::new());
     let leaves: Vec<_> = (0..4).map(|page| rig.map_here(page, 100 + page)).collect();
     std::thread::scope(|scope| {
+        let _stop = Stop(stop);
         for kind in [AccessKind::Read, AccessKind::Write] {
             scope.spawn(move || {
-                register();
                 for page in (0..4).map(IovaPage).cycle() {
                     let got = target(&unit.access(DEVICE, page, kind));
                     assert!(
                         got.is_none() || got == Some(100 + page.0),
                         "{got:?} for {page}"
                     );
-                    if stop.load(Relaxed) {
+                    if stop.get().is_some() {
                         break;
                     }
                 }
@@ -255,20 +265,22 @@ fn threads_that_access_while_pages_come_and_go() {
         for round in 0..500 {
             let (page, (table, index)) = (round % 4, leaves[round as usize % 4]);
             rig.poke(table, index, 0);
-            std::sync::atomic::fence(SeqCst);
+            rig.host.fence(Ordering::SeqCst);
             let status = round as u32 + 1;
             rig.send(&[
                 flush_pages(DOMAIN, page, 0, 1),
                 wait(rig.status << 12, status),
             ]);
+            let mut turns = 0;
             while rig.peek(rig.status, 0) as u32 != status {
                 std::thread::yield_now();
+                turns += 1;
+                assert!(turns < 1 << 26, "round {round} was never signalled");
             }
             assert_eq!(rig.get(page).0, None, "round {round}");
             rig.poke(table, index, (100 + page) << 12 | RW);
             assert_eq!(rig.get(page).0, Some(100 + page));
         }
-        stop.store(true, Relaxed);
     });
     rig.check();
     assert_eq!(rig.unit.stats().waits, 500);
