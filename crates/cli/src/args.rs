@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The grammar of the command line.
+
+use clap::{Args, Parser, Subcommand};
+use ioatlas_iotlb::{Geometry, GeometryError, Strategy};
+use std::path::PathBuf;
+
+/// An I/O atlas: what your IOMMU costs you, and what another design would cost.
+#[derive(Debug, Parser)]
+#[command(name = "ioatlas", version, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Iotlb(IotlbArguments),
+    #[command(subcommand)]
+    Trace(TraceCommand),
+    Report(ReportArguments),
+}
+
+/// Look at traces.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TraceCommand {
+    Info(InfoArguments),
+}
+
+/// Simulate IOTLBs on traces.
+///
+/// JSON: for one trace an array with one object a strategy, in the order asked; for
+/// several traces an object, file name -> such an array. Fields: strategy, accesses, hits,
+/// prefetch_hits, misses, faults, miss_rate (a fraction), prefetches, useful_prefetches,
+/// evictions, invalidations, anomalies.
+#[derive(Args, Debug)]
+pub(crate) struct IotlbArguments {
+    /// Trace files (text, .zst or .gz).
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// Strategies, separated by commas.
+    #[arg(
+        long,
+        value_name = "A,B",
+        value_delimiter = ',',
+        default_value = "baseline"
+    )]
+    pub strategy: Vec<Strategy>,
+    #[command(flatten)]
+    pub geometry: GeometryArguments,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GeometryArguments {
+    /// Entries of the IOTLB, a multiple of the ways.
+    #[arg(long, default_value_t = 32)]
+    pub entries: usize,
+    /// Ways of the IOTLB.
+    #[arg(long, default_value_t = 2)]
+    pub ways: usize,
+}
+
+impl GeometryArguments {
+    pub fn geometry(&self) -> Result<Geometry, GeometryError> {
+        Geometry::new(self.entries, self.ways)
+    }
+}
+
+/// Say what is in traces: devices, events, kinds, peaks, anomalies.
+///
+/// JSON: for one trace an object, for several an object, file name -> such an object.
+/// Fields: name, events, peak_live_pages, marks, anomalies, devices[] (device, maps, unmaps,
+/// accesses, kinds, consistent_maps, streaming_maps, peak_live_pages, anomalies).
+#[derive(Args, Debug)]
+pub(crate) struct InfoArguments {
+    /// Trace files (text, .zst or .gz).
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Diagnose traces: why each device misses, and what each system costs.
+///
+/// Prints a summary and writes one self-contained page that needs no network. Every number
+/// says where it comes from: counted in the trace or by a checker, measured on this machine,
+/// simulated, or assumed. JSON: the same model that page and summary are made from; every
+/// number is an object with value, unit, tag, and the text shown.
+#[derive(Args, Debug)]
+pub(crate) struct ReportArguments {
+    /// Trace files (text, .zst or .gz); the bundled sample traces if there is none.
+    #[arg(value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// Where to write the page.
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    pub output: PathBuf,
+    /// Print JSON instead of the summary.
+    #[arg(long)]
+    pub json: bool,
+    /// Nanoseconds that one invalidation makes the CPU wait under strict policies
+    /// [default: 2,127 cycles of this CPU, after the rIOMMU paper].
+    #[arg(long, value_name = "N", value_parser = nanoseconds)]
+    pub inv_ns: Option<f64>,
+}
+
+fn nanoseconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
+        _ => Err("expected a number of nanoseconds, 0 or more".into()),
+    }
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What can fail.
+
+use ioatlas_iotlb::{GeometryError, TraceError};
+use std::io;
+use std::path::PathBuf;
+
+/// A command could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A trace could not be read; the message names file, line and column.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// No IOTLB can have this shape.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The output file cannot be written. A file of that name is as it was before.
+    #[error("{}: cannot write: {source}", path.display())]
+    Output {
+        /// As given by the user.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// The output path names something that a rename would destroy.
+    #[error("{}: cannot write: not a regular file", path.display())]
+    NotAFile {
+        /// As given by the user.
+        path: PathBuf,
+    },
+    /// A system could not be run or measured.
+    #[error("system {system}: {detail}")]
+    System {
+        /// Name of the row.
+        system: String,
+        /// What went wrong, with its numbers.
+        detail: String,
+    },
+    /// A result could not be turned into JSON.
+    #[error("cannot format JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}

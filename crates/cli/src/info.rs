@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! `ioatlas trace info`: what is in traces; and what commands over several traces share.
+
+use crate::Answer;
+use crate::args::InfoArguments;
+use crate::error::Error;
+use crate::text::{Align, grouped, printable, table};
+use ioatlas_iotlb::{Trace, TraceInfo};
+use serde::{Serialize, Serializer};
+use std::path::PathBuf;
+
+/// Results by file name as the user gave it, in the order given, and the errors of
+/// the files that have none.
+pub(crate) fn per_trace<T>(
+    paths: &[PathBuf],
+    mut result: impl FnMut(&Trace) -> T,
+) -> (Vec<(String, T)>, Vec<Error>) {
+    let (mut results, mut errors) = (Vec::new(), Vec::new());
+    for path in paths {
+        match Trace::open(path) {
+            Ok(trace) => results.push((path.display().to_string(), result(&trace))),
+            Err(error) => errors.push(error.into()),
+        }
+    }
+    (results, errors)
+}
+
+/// Results as JSON: bare where one file was asked for, else by file name.
+pub(crate) struct ByName<'a, T> {
+    results: &'a [(String, T)],
+    asked: usize,
+}
+
+impl<'a, T: Serialize> ByName<'a, T> {
+    pub fn new(results: &'a [(String, T)], asked: usize) -> Self {
+        Self { results, asked }
+    }
+
+    pub fn json(&self) -> serde_json::Result<String> {
+        if self.asked == 1 && self.results.is_empty() {
+            return Ok(String::new());
+        }
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+}
+
+impl<T: Serialize> Serialize for ByName<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match (self.asked, self.results) {
+            (1, [(_, result)]) => result.serialize(serializer),
+            _ => serializer.collect_map(self.results.iter().map(|(name, result)| (name, result))),
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &InfoArguments) -> Answer {
+    let (results, mut errors) = per_trace(&arguments.traces, Trace::info);
+    let text = if arguments.json {
+        ByName::new(&results, arguments.traces.len())
+            .json()
+            .unwrap_or_else(|error| {
+                errors.push(Error::from(error));
+                String::new()
+            })
+    } else {
+        results
+            .iter()
+            .map(|(_, info)| plain(info))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    Answer { text, errors }
+}
+
+fn plain(info: &TraceInfo) -> String {
+    let mut text = format!(
+        "{}: {} events, {} devices, {} marks, {} pages live at peak\n",
+        printable(&info.name, 200),
+        grouped(info.events as u64),
+        info.devices.len(),
+        info.marks,
+        grouped(info.peak_live_pages.0)
+    );
+    let heading = [
+        "device",
+        "maps",
+        "unmaps",
+        "accesses",
+        "alloc",
+        "page",
+        "sg",
+        "no kind",
+        "consistent",
+        "streaming",
+        "peak pages",
+        "mapped over",
+        "unmapped twice",
+        "faults",
+    ];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    for device in &info.devices {
+        let mut row = vec![printable(&device.device, 40)];
+        row.extend(
+            [
+                device.maps,
+                device.unmaps,
+                device.accesses,
+                device.kinds.alloc,
+                device.kinds.page,
+                device.kinds.sg,
+                device.kinds.not_recorded,
+                device.consistent_maps,
+                device.streaming_maps,
+                device.peak_live_pages.0,
+                device.anomalies.map_over_mapped_pages.0,
+                device.anomalies.unmap_not_mapped_pages.0,
+                device.anomalies.faults,
+            ]
+            .map(grouped),
+        );
+        rows.push(row);
+    }
+    let mut align = [Align::Right; 14];
+    align[0] = Align::Left;
+    for line in table(&align, 2, &rows) {
+        text.push_str("  ");
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A trace with what a report says about its origin.
+
+use crate::error::Error;
+use ioatlas_iotlb::{Limits, Trace, TraceError};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+/// A trace, the digest of the file it came from, and what is known of it.
+#[derive(Debug)]
+pub struct LoadedTrace {
+    /// The trace.
+    pub trace: Trace,
+    /// Short name for people: the file name without its endings.
+    pub label: String,
+    /// What device and workload it shows, for bundled traces.
+    pub description: Option<&'static str>,
+    /// SHA-256 of the file as stored (compressed), hexadecimal.
+    pub sha256: String,
+    /// Size of the file as stored, in bytes.
+    pub file_bytes: u64,
+}
+
+impl LoadedTrace {
+    /// Reads and hashes a file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Trace`].
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(|source| TraceError::Open {
+            file: name.clone(),
+            source,
+        })?;
+        Self::read(&name, file, None)
+    }
+
+    /// Reads and hashes a stream; `name` appears in errors.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Trace`].
+    pub fn read(
+        name: &str,
+        source: impl Read,
+        description: Option<&'static str>,
+    ) -> Result<Self, Error> {
+        let mut source = BufReader::new(Hashing {
+            source,
+            digest: Sha256::new(),
+            bytes: 0,
+        });
+        let trace = Trace::read(name, &mut source, Limits::default())?;
+        // The reader has gone to the end of the file, so the digest is of all of it.
+        let hashing = source.into_inner();
+        let digest = hashing.digest.finalize();
+        Ok(Self {
+            label: label(name),
+            trace,
+            description,
+            sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            file_bytes: hashing.bytes,
+        })
+    }
+}
+
+/// `dir/a.trace.zst` is `a`.
+fn label(name: &str) -> String {
+    let file = name.rsplit('/').next().unwrap_or(name);
+    let mut label = file;
+    for ending in [".zst", ".gz", ".txt", ".trace"] {
+        label = label.strip_suffix(ending).unwrap_or(label);
+    }
+    if label.is_empty() {
+        file.into()
+    } else {
+        label.into()
+    }
+}
+
+/// Digests what is read through it.
+struct Hashing<R> {
+    source: R,
+    digest: Sha256,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Hashing<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let count = self.source.read(buf)?;
+        self.digest.update(&buf[..count]);
+        self.bytes += count as u64;
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_file_names_without_endings() {
+        assert_eq!(label("traces/e1000-stream.trace.zst"), "e1000-stream");
+        assert_eq!(label("a.trace"), "a");
+        assert_eq!(label(".gz"), ".gz");
+    }
+
+    #[test]
+    fn the_digest_is_of_the_whole_file() {
+        let text = "# ioatlas-trace 1\nA d 1 r\n";
+        let loaded = LoadedTrace::read("t", text.as_bytes(), None).unwrap();
+        let expected: String = Sha256::digest(text)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        assert_eq!(
+            (loaded.sha256, loaded.file_bytes),
+            (expected, text.len() as u64)
+        );
+    }
+}

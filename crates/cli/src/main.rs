@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The `ioatlas` command line. Everything is in the library, so that tests can call it.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ioatlas::run(
+        std::env::args_os(),
+        &mut io::stdout().lock(),
+        &mut io::stderr(),
+    )
+    .into()
+}

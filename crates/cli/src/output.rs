@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Files that appear whole or not at all.
+//!
+//! Text goes to a temporary file in the directory of the target, is forced to disk
+//! and renamed. Whatever fails or is killed before the rename, a file that was there
+//! stays as it was; only a kill within the write itself leaves the temporary file.
+
+use crate::error::Error;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// A place that was found writable.
+#[derive(Debug)]
+pub struct Target {
+    /// As given by the user, for messages.
+    shown: PathBuf,
+    /// With symbolic links resolved, so that the file they point to is replaced.
+    resolved: PathBuf,
+}
+
+impl Target {
+    /// Checks, before any long work, that `path` can be written.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Output`] or [`Error::NotAFile`].
+    pub fn prepare(path: &Path) -> Result<Self, Error> {
+        let resolved = match fs::metadata(path) {
+            Ok(metadata) if !metadata.is_file() => {
+                return Err(Error::NotAFile { path: path.into() });
+            }
+            Ok(_) => fs::canonicalize(path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.into()),
+            Err(error) => Err(error),
+        };
+        let target = resolved
+            .map(|resolved| Self {
+                shown: path.into(),
+                resolved,
+            })
+            .map_err(|source| Error::Output {
+                path: path.into(),
+                source,
+            })?;
+        if target.resolved.file_name().is_none() {
+            return Err(Error::NotAFile { path: path.into() });
+        }
+        // Dropped at once, which removes it.
+        target.temporary().map_err(|source| target.failed(source))?;
+        Ok(target)
+    }
+
+    /// Replaces the file by what `write` writes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Output`]; the target is as it was then.
+    pub fn replace(
+        &self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        let replace = || {
+            let mut file = self.temporary()?;
+            write(file.as_file_mut())?;
+            file.as_file().sync_all()?;
+            file.persist(&self.resolved).map_err(|error| error.error)?;
+            // Makes the rename last; a directory that cannot be opened is no reason
+            // to call a written file unwritten.
+            if let Ok(directory) = File::open(self.directory()) {
+                let _ = directory.sync_all();
+            }
+            Ok(())
+        };
+        replace().map_err(|source| self.failed(source))
+    }
+
+    /// The path as the user gave it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.shown
+    }
+
+    fn temporary(&self) -> io::Result<NamedTempFile> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".ioatlas-").suffix(".tmp");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            // As for any new file; the umask takes from it.
+            builder.permissions(fs::Permissions::from_mode(0o666));
+        }
+        builder.tempfile_in(self.directory())
+    }
+
+    fn directory(&self) -> &Path {
+        match self.resolved.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        }
+    }
+
+    fn failed(&self, source: io::Error) -> Error {
+        Error::Output {
+            path: self.shown.clone(),
+            source,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string();
+        fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| name(entry).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn the_target_is_untouched_until_the_rename() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("page.html");
+        fs::write(&path, "old").unwrap();
+        let target = Target::prepare(&path).unwrap();
+        assert_eq!(names(dir.path()), ["page.html"]);
+        target
+            .replace(|file| {
+                file.write_all(b"new")?;
+                // What a kill at this point would leave behind.
+                assert_eq!(fs::read(&path)?, b"old");
+                assert_eq!(names(dir.path()).len(), 2);
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(names(dir.path()), ["page.html"]);
+    }
+
+    #[test]
+    fn a_failing_write_leaves_the_old_file_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("page.html");
+        fs::write(&path, "old").unwrap();
+        let target = Target::prepare(&path).unwrap();
+        let error = target
+            .replace(|file| {
+                file.write_all(b"half")?;
+                Err(io::ErrorKind::StorageFull.into())
+            })
+            .expect_err("write fails");
+        assert!(
+            error.to_string().contains("page.html: cannot write"),
+            "{error}"
+        );
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(names(dir.path()), ["page.html"]);
+    }
+
+    #[test]
+    fn places_that_cannot_be_written_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("no/such/page.html");
+        let error = Target::prepare(&missing).expect_err("no directory");
+        assert!(
+            matches!(&error, Error::Output { path, .. } if *path == missing),
+            "{error}"
+        );
+        let error = Target::prepare(dir.path()).expect_err("a directory");
+        assert!(matches!(error, Error::NotAFile { .. }), "{error}");
+        assert!(Target::prepare(Path::new("")).is_err());
+        assert!(matches!(
+            Target::prepare(Path::new("/dev/null")),
+            Err(Error::NotAFile { .. })
+        ));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_symbolic_link_stays_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        Target::prepare(&link)
+            .unwrap()
+            .replace(|out| out.write_all(b"new"))
+            .unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+    }
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Drawings of the page that need no script: misses against IOTLB size, and cost
+//! against safety. Colours and fonts are the page's (`page.css`), so dark mode and
+//! printing work.
+
+use super::html::escaped;
+use super::systems::{Exposure, SystemRow};
+use super::verdict::DeviceVerdict;
+use std::fmt::Write;
+
+/// Size of a drawing in its own units; the page scales it to the width there is.
+const WIDTH: f64 = 520.0;
+const HEIGHT: f64 = 320.0;
+/// The plot within it.
+const LEFT: f64 = 52.0;
+const RIGHT: f64 = WIDTH - 16.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = HEIGHT - 46.0;
+
+/// Colours of series in `page.css`; the seventh device has the first's again.
+const SERIES: usize = 6;
+
+/// Class of the n-th series.
+pub(super) fn series(number: usize) -> String {
+    format!("s{}", number % SERIES)
+}
+
+/// An axis: numbers to places.
+struct Axis {
+    from: f64,
+    to: f64,
+    start: f64,
+    end: f64,
+}
+
+impl Axis {
+    fn at(&self, value: f64) -> f64 {
+        self.start + (value - self.from) / (self.to - self.from) * (self.end - self.start)
+    }
+}
+
+/// The next of 1, 2, 5, 10, 20, ... at or above `value`.
+fn round_up(value: f64) -> f64 {
+    let power = 10f64.powf(value.max(1e-9).log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .find(|step| step * power >= value * 0.999_999);
+    step.unwrap_or(10.0) * power
+}
+
+fn open(title: &str) -> String {
+    format!(
+        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
+        escaped(title)
+    )
+}
+
+fn text(svg: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
+    // Writing to a string cannot fail.
+    let _ = write!(
+        svg,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>",
+        escaped(words)
+    );
+}
+
+fn line(svg: &mut String, class: &str, x: (f64, f64), y: (f64, f64)) {
+    let _ = write!(
+        svg,
+        "<line class=\"{class}\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>",
+        x.0, x.1, y.0, y.1
+    );
+}
+
+/// Misses in 100 accesses against the entries of the IOTLB, a line a device.
+pub(super) fn size_curve(verdicts: &[DeviceVerdict]) -> String {
+    let points = || verdicts.iter().flat_map(|verdict| &verdict.sizes);
+    let largest = points()
+        .map(|point| point.misses_per_100_accesses.value)
+        .fold(1.0, f64::max);
+    let entries = || points().map(|point| (point.entries as f64).log2());
+    let (from, to) = (
+        entries().fold(f64::MAX, f64::min),
+        entries().fold(0.0, f64::max),
+    );
+    if from >= to {
+        return String::new();
+    }
+    let x = Axis {
+        from,
+        to,
+        start: LEFT + 8.0,
+        end: RIGHT - 8.0,
+    };
+    let y = Axis {
+        from: 0.0,
+        to: round_up(largest),
+        start: BOTTOM,
+        end: TOP,
+    };
+    let mut svg = open("Misses in 100 accesses against the number of IOTLB entries");
+    for step in 0..=5 {
+        let value = y.to * f64::from(step) / 5.0;
+        line(&mut svg, "grid", (LEFT, RIGHT), (y.at(value), y.at(value)));
+        text(
+            &mut svg,
+            LEFT - 6.0,
+            y.at(value) + 4.0,
+            "end",
+            &format!("{value}"),
+        );
+    }
+    if let Some(first) = verdicts.first() {
+        for point in &first.sizes {
+            let place = x.at((point.entries as f64).log2());
+            text(
+                &mut svg,
+                place,
+                BOTTOM + 18.0,
+                "middle",
+                &point.entries.to_string(),
+            );
+        }
+    }
+    text(
+        &mut svg,
+        (LEFT + RIGHT) / 2.0,
+        HEIGHT - 8.0,
+        "middle",
+        "IOTLB entries",
+    );
+    for (number, verdict) in verdicts.iter().enumerate() {
+        let class = series(number);
+        let place = |point: &super::verdict::SizePoint| {
+            (
+                x.at((point.entries as f64).log2()),
+                y.at(point.misses_per_100_accesses.value),
+            )
+        };
+        let path: Vec<String> = verdict
+            .sizes
+            .iter()
+            .map(|point| format!("{:.1},{:.1}", place(point).0, place(point).1))
+            .collect();
+        let _ = write!(
+            svg,
+            "<polyline class=\"{class}\" points=\"{}\"/>",
+            path.join(" ")
+        );
+        for point in &verdict.sizes {
+            let (cx, cy) = place(point);
+            let _ = write!(
+                svg,
+                "<circle class=\"{class}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"3.5\"><title>{} {}: \
+                 {} of 100 accesses miss with {} entries</title></circle>",
+                escaped(&verdict.trace),
+                escaped(&verdict.device),
+                point.misses_per_100_accesses.text(),
+                point.entries
+            );
+        }
+    }
+    svg + "</svg>"
+}
+
+/// Nanoseconds a pair against the exposure window in milliseconds, a point a system.
+pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
+    /// Height of the band at the bottom that stands for no window at all.
+    const BAND: f64 = 44.0;
+    let window = |row: &SystemRow| match row.exposure {
+        Exposure::None => None,
+        Exposure::Bounded { time_bound, .. } => Some(time_bound.value.max(1e-6)),
+    };
+    let dearest = systems
+        .iter()
+        .map(SystemRow::felt_ns_per_pair)
+        .fold(1.0, f64::max);
+    let x = Axis {
+        from: 0.0,
+        to: round_up(dearest * 1.05),
+        start: LEFT,
+        end: RIGHT,
+    };
+    let windows = || systems.iter().filter_map(window);
+    let (low, high) = (
+        windows().fold(1.0, f64::min),
+        windows().fold(10.0, f64::max),
+    );
+    let y = Axis {
+        from: low.log10().floor(),
+        to: (high * 1.5).log10().ceil(),
+        start: BOTTOM - BAND,
+        end: TOP,
+    };
+    let mut svg = open("Nanoseconds of a map and unmap against the exposure window");
+    let _ = write!(
+        svg,
+        "<rect class=\"band\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{BAND}\"/>",
+        BOTTOM - BAND,
+        RIGHT - LEFT
+    );
+    text(
+        &mut svg,
+        LEFT - 6.0,
+        BOTTOM - BAND / 2.0 + 4.0,
+        "end",
+        "none",
+    );
+    for exponent in y.from as i32..=y.to as i32 {
+        let place = y.at(f64::from(exponent));
+        line(&mut svg, "grid", (LEFT, RIGHT), (place, place));
+        let words = format!("{} ms", 10f64.powi(exponent));
+        text(&mut svg, LEFT - 6.0, place + 4.0, "end", &words);
+    }
+    for step in 0..=5 {
+        let value = x.to * f64::from(step) / 5.0;
+        text(
+            &mut svg,
+            x.at(value),
+            BOTTOM + 18.0,
+            "middle",
+            &format!("{value}"),
+        );
+    }
+    text(
+        &mut svg,
+        (LEFT + RIGHT) / 2.0,
+        HEIGHT - 8.0,
+        "middle",
+        "ns a map + unmap, wait included",
+    );
+    for (number, row) in systems.iter().enumerate() {
+        let cx = x.at(row.felt_ns_per_pair());
+        let cy = match window(row) {
+            // Two rows in the band and on a shared bound, so that names do not overlap.
+            None => BOTTOM - BAND * if number % 2 == 0 { 0.7 } else { 0.28 },
+            Some(milliseconds) => y.at(milliseconds.log10()),
+        };
+        let wait = match row.wait {
+            Some(wait) => format!(" + {} wait", wait.with_unit()),
+            None => String::new(),
+        };
+        let _ = write!(
+            svg,
+            "<circle class=\"{}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"6\"><title>{}: {}{}</title></circle>",
+            series(number),
+            escaped(&row.name),
+            row.ns_per_pair_1_thread.with_unit(),
+            escaped(&wait)
+        );
+        let (side, anchor) = if cx > (LEFT + RIGHT) / 2.0 {
+            (-10.0, "end")
+        } else {
+            (10.0, "start")
+        };
+        let lift = if window(row).is_some() && number % 2 == 1 {
+            -10.0
+        } else {
+            4.0
+        };
+        text(&mut svg, cx + side, cy + lift, anchor, &row.name);
+    }
+    svg + "</svg>"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_end_at_round_numbers() {
+        for (value, end) in [
+            (1.0, 1.0),
+            (1.1, 2.0),
+            (37.0, 50.0),
+            (50.0, 50.0),
+            (501.0, 1000.0),
+        ] {
+            assert_eq!(round_up(value), end);
+        }
+    }
+}

@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The report as one self-contained page: no network, one small script, which draws
+//! the atlas and sorts the table. Everything else works without it.
+
+use super::atlas::Atlas;
+use super::charts;
+use super::figure::{Figure, Part, Sentence, Tag};
+use super::model::Report;
+use super::systems::{Exposure, SystemRow};
+use super::verdict::DeviceVerdict;
+use std::fmt::Write;
+
+/// Cards on the page; the JSON has all.
+const MAX_CARDS: usize = 64;
+
+/// Renders the page.
+#[must_use]
+pub fn page(report: &Report) -> String {
+    let body = [
+        verdicts(report),
+        atlases(report),
+        causes(report),
+        cost(report),
+        systems(report),
+        provenance(report),
+    ]
+    .concat();
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\">\
+         <title>ioatlas report</title>\n<style>\n{}</style></head>\n<body>\n\
+         <header><h1>ioatlas report</h1>{}</header>\n<main>\n{body}</main>\n\
+         <script>\n{}</script>\n</body></html>\n",
+        include_str!("page.css"),
+        legend(),
+        include_str!("page.js"),
+    )
+}
+
+/// Text that stands for itself in HTML and in attribute values.
+pub(super) fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            c if c.is_control() => escaped.push('\u{fffd}'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+fn legend() -> String {
+    let item = |(tag, meaning): &(Tag, &str)| format!("<span>{} {meaning}</span>", chip(*tag));
+    let items: String = Tag::LEGEND.iter().map(item).collect();
+    format!("<p class=\"legend\">Every number says where it comes from: {items}</p>")
+}
+
+fn chip(tag: Tag) -> String {
+    format!("<small class=\"tag {0}\">{0}</small>", tag.name())
+}
+
+/// A number; the script sorts by `value`, and tests compare it with the model.
+fn number(figure: &Figure) -> String {
+    let tag = figure.tag.name();
+    let (value, text) = (figure.value, figure.text());
+    format!("<data class=\"{tag}\" value=\"{value}\" title=\"{tag}\">{text}</data>")
+}
+
+/// A number with its unit.
+fn quantity(figure: &Figure) -> String {
+    let unit = figure.with_unit();
+    let unit = unit.strip_prefix(&figure.text()).unwrap_or_default();
+    number(figure) + unit
+}
+
+fn sentence(sentence: &Sentence) -> String {
+    let part = |part: &Part| match part {
+        Part::Words(words) => escaped(words),
+        Part::Number(figure) => quantity(figure),
+    };
+    sentence.0.iter().map(part).collect()
+}
+
+/// A sentence, and the tag that all its numbers share.
+fn tagged(words: &Sentence) -> String {
+    let tag = words.0.iter().find_map(|part| match part {
+        Part::Number(figure) => Some(figure.tag),
+        Part::Words(_) => None,
+    });
+    format!(
+        "<p>{} {}</p>",
+        sentence(words),
+        tag.map(chip).unwrap_or_default()
+    )
+}
+
+fn verdicts(report: &Report) -> String {
+    let shown = &report.verdicts[..report.verdicts.len().min(MAX_CARDS)];
+    let cards: String = shown.iter().map(card).collect();
+    let more = match report.verdicts.len() - shown.len() {
+        0 => String::new(),
+        more => format!("<p>{more} more devices are in the JSON.</p>"),
+    };
+    let (entries, ways) = (report.iotlb_entries, report.iotlb_ways);
+    let mut html = format!(
+        "<section><h2>Verdict</h2><p class=\"note\">One card a device; IOTLB of {entries} entries, \
+         {ways}-way, shared by the devices of a trace.</p><div class=\"cards\">{cards}</div>{more}"
+    );
+    if !report.variants.is_empty() {
+        let rows: String = report.variants.iter().map(variant_row).collect();
+        let _ = write!(
+            html,
+            "<h3>Variants: the same workloads without the kernel's IOVA reuse cache</h3>\
+             <div class=\"scroll\"><table><thead><tr><th>trace</th><th>device</th>\
+             <th class=\"r\">misses of 100 accesses {0}</th><th class=\"r\">first touches {0}</th>\
+             <th class=\"r\">with 8x the entries {0}</th></tr></thead><tbody>{rows}</tbody></table></div>",
+            chip(Tag::Simulated)
+        );
+    }
+    html + "</section>\n"
+}
+
+fn card(verdict: &DeviceVerdict) -> String {
+    format!(
+        "<article class=\"card\"><h3>{} <code>{}</code></h3><p class=\"note\">{}</p>\
+         <p class=\"big\">{}</p>{}{}{}</article>",
+        escaped(&verdict.trace),
+        escaped(&verdict.device),
+        escaped(verdict.description.unwrap_or("recorded by you")),
+        sentence(&verdict.rate()),
+        tagged(&verdict.cause()),
+        tagged(&verdict.remedy()),
+        tagged(&verdict.workload()),
+    )
+}
+
+fn variant_row(verdict: &DeviceVerdict) -> String {
+    format!(
+        "<tr><td>{}</td><td>{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td></tr>",
+        escaped(&verdict.trace),
+        escaped(&verdict.device),
+        number(&verdict.misses_per_100_accesses),
+        number(&verdict.first_touch),
+        verdict
+            .larger_iotlb_change
+            .as_ref()
+            .map_or("-".into(), number),
+    )
+}
+
+fn atlases(report: &Report) -> String {
+    const LAYERS: [(&str, &str, u8, bool); 6] = [
+        ("consistent", "consistent accesses", 1, true),
+        ("streaming", "streaming accesses", 2, true),
+        ("miss", "misses: first touch", 4, true),
+        ("other", "misses: capacity, conflict", 8, true),
+        ("map", "maps", 16, false),
+        ("unmap", "unmaps", 32, false),
+    ];
+    let layer = |&(class, name, bit, on): &(&str, &str, u8, bool)| {
+        let checked = if on { " checked" } else { "" };
+        format!(
+            "<label><input type=\"checkbox\" data-bit=\"{bit}\"{checked}><i class=\"{class}\"></i>{name}</label>"
+        )
+    };
+    let layers: String = LAYERS.iter().map(layer).collect();
+    let drawings: String = report.atlases.iter().map(atlas).collect();
+    format!(
+        "<section><h2>Atlas</h2><p class=\"note\">IOVA page (upwards, gaps of never used pages closed) \
+         against virtual time (events, to the right). Accesses and misses are WIOSCA&#39;10&#39;s figures 4 \
+         and 6; maps and unmaps its figures 5 and 7.</p><fieldset class=\"layers\"><legend>Show</legend>\
+         {layers}</fieldset>{drawings}<noscript><p>The atlas needs JavaScript; all numbers are below and \
+         above.</p></noscript></section>\n"
+    )
+}
+
+fn atlas(atlas: &Atlas) -> String {
+    let pairs = |pairs: &[(usize, String)]| {
+        let pair = |(row, name): &(usize, String)| format!("{row} {}", escaped(name));
+        pairs.iter().map(pair).collect::<Vec<_>>().join("\n")
+    };
+    format!(
+        "<figure class=\"atlas\"><figcaption>{0}</figcaption><canvas role=\"img\" aria-label=\"{0}: pages \
+         accessed over {1} events, misses in red\" data-columns=\"{2}\" data-rows=\"{3}\" \
+         data-events=\"{1}\" data-devices=\"{4}\" data-ticks=\"{5}\" data-cells=\"{6}\"></canvas></figure>",
+        escaped(&atlas.label),
+        atlas.events,
+        atlas.columns,
+        atlas.rows,
+        pairs(&atlas.devices),
+        pairs(&atlas.ticks),
+        atlas.cells,
+    )
+}
+
+fn causes(report: &Report) -> String {
+    let shown = &report.verdicts[..report.verdicts.len().min(MAX_CARDS)];
+    let bar = |verdict: &DeviceVerdict| {
+        let piece = |class: &str, figure: &Figure| {
+            format!(
+                "<span class=\"{class}\" style=\"flex-grow:{:.3}\"></span>",
+                figure.value
+            )
+        };
+        format!(
+            "<div class=\"cause\"><div>{} <code>{}</code></div><div class=\"bar\" aria-hidden=\"true\">{}{}{}</div>\
+             <div>{} first touch, {} capacity, {} conflict, of {} misses</div></div>",
+            escaped(&verdict.trace),
+            escaped(&verdict.device),
+            piece("first", &verdict.first_touch),
+            piece("capacity", &verdict.capacity),
+            piece("conflict", &verdict.conflict),
+            number(&verdict.first_touch),
+            number(&verdict.capacity),
+            number(&verdict.conflict),
+            number(&verdict.misses),
+        )
+    };
+    let bars: String = shown.iter().map(bar).collect();
+    let key = |(number, verdict): (usize, &DeviceVerdict)| {
+        format!(
+            "<span><i class=\"{}\"></i>{} {}</span>",
+            charts::series(number),
+            escaped(&verdict.trace),
+            escaped(&verdict.device)
+        )
+    };
+    let keys: String = shown.iter().enumerate().map(key).collect();
+    format!(
+        "<section><h2>Why they miss {}</h2><p class=\"note\"><i class=\"first\"></i>first touch: the page was \
+         not accessed since it was mapped; no larger IOTLB helps. <i class=\"capacity\"></i>capacity: more \
+         entries help. <i class=\"conflict\"></i>conflict: more ways help.</p>{bars}\
+         <h3>Misses in 100 accesses against IOTLB size</h3><p class=\"keys\">{keys}</p>{}{}</section>\n",
+        chip(Tag::Simulated),
+        charts::size_curve(shown),
+        sizes(shown),
+    )
+}
+
+fn sizes(verdicts: &[DeviceVerdict]) -> String {
+    let Some(first) = verdicts.first() else {
+        return String::new();
+    };
+    let heading =
+        |point: &super::verdict::SizePoint| format!("<th class=\"r\">{}</th>", point.entries);
+    let headings: String = first.sizes.iter().map(heading).collect();
+    let row = |verdict: &DeviceVerdict| {
+        let cell = |point: &super::verdict::SizePoint| {
+            format!(
+                "<td class=\"r\">{} ({})</td>",
+                number(&point.misses_per_100_accesses),
+                number(&point.misses)
+            )
+        };
+        let cells: String = verdict.sizes.iter().map(cell).collect();
+        let (trace, device) = (escaped(&verdict.trace), escaped(&verdict.device));
+        format!("<tr><td>{trace}</td><td>{device}</td>{cells}</tr>")
+    };
+    let rows: String = verdicts.iter().map(row).collect();
+    format!(
+        "<details><summary>The numbers: misses in 100 accesses (misses)</summary><div class=\"scroll\"><table>\
+         <thead><tr><th>trace</th><th>device</th>{headings}</tr></thead><tbody>{rows}</tbody></table></div></details>"
+    )
+}
+
+fn cost(report: &Report) -> String {
+    if report.systems.is_empty() {
+        return String::new();
+    }
+    format!(
+        "<section><h2>Cost against safety</h2><p class=\"note\">Left is cheaper, lower is safer. Upwards: how \
+         long a device may reach a page after its unmap returned (configured bound {}). To the right: CPU time \
+         {} plus, for strict systems, the wait {}.</p>{}</section>\n",
+        chip(Tag::Assumed),
+        chip(Tag::Measured),
+        chip(Tag::Assumed),
+        charts::cost_against_safety(&report.systems),
+    )
+}
+
+fn systems(report: &Report) -> String {
+    if report.systems.is_empty() {
+        return "<section><h2>Systems</h2><p>None was run.</p></section>\n".into();
+    }
+    let heading = |name: &str, tag: Option<Tag>| {
+        let chip = tag.map(chip).unwrap_or_default();
+        format!("<th class=\"r\" aria-sort=\"none\"><button>{name}</button> {chip}</th>")
+    };
+    let headings = [
+        heading("ns a pair, 1 thread", Some(Tag::Measured)),
+        heading("2 threads", Some(Tag::Measured)),
+        heading("wait, ns", Some(Tag::Assumed)),
+        heading("invalidations per 1,000 maps", Some(Tag::Counted)),
+        heading("misses per 1,000 maps", Some(Tag::Simulated)),
+        heading("tables, KiB", Some(Tag::Counted)),
+        heading("window", None),
+        heading("oracle faults", Some(Tag::Counted)),
+        heading("checked", Some(Tag::Counted)),
+    ]
+    .concat();
+    let rows: String = report.systems.iter().map(system_row).collect();
+    let details: String = report.systems.iter().map(system_details).collect();
+    let closing: String = [Some(report.wait_sentence()), report.oracle_sentence()]
+        .iter()
+        .flatten()
+        .map(|words| format!("<p>{}</p>", sentence(words)))
+        .collect();
+    format!(
+        "<section><h2>Systems</h2><div class=\"scroll\"><table class=\"sortable\"><thead><tr>\
+         <th aria-sort=\"none\"><button>system</button></th><th>design</th>{headings}</tr></thead>\
+         <tbody>{rows}</tbody></table></div>{closing}\
+         <details><summary>Each trace</summary><div class=\"scroll\"><table><thead><tr><th>system</th>\
+         <th>trace</th><th class=\"r\">maps</th><th class=\"r\">invalidations</th><th class=\"r\">misses</th>\
+         <th class=\"r\">tables, KiB</th><th class=\"r\">skipped anomalies</th><th class=\"r\">oracle faults</th>\
+         <th class=\"r\">checked</th></tr></thead><tbody>{details}</tbody></table></div></details></section>\n"
+    )
+}
+
+fn system_row(row: &SystemRow) -> String {
+    let cell = |content: String| format!("<td class=\"r\">{content}</td>");
+    let cells = [
+        cell(number(&row.ns_per_pair_1_thread)),
+        cell(number(&row.ns_per_pair_2_threads)),
+        cell(row.wait.as_ref().map_or("-".into(), number)),
+        cell(number(&row.invalidations_per_1k_maps)),
+        cell(number(&row.misses_per_1k_maps)),
+        cell(number(&row.table_memory)),
+        cell(exposure(&row.exposure)),
+        cell(number(&row.oracle_faults)),
+        cell(number(&row.oracle_checked_accesses)),
+    ]
+    .concat();
+    format!(
+        "<tr><td>{}</td><td>{}<br><span class=\"note\">{}</span></td>{cells}</tr>",
+        escaped(&row.name),
+        escaped(&row.design),
+        escaped(&row.paper_ref)
+    )
+}
+
+fn exposure(exposure: &Exposure) -> String {
+    match exposure {
+        Exposure::None => "none".into(),
+        Exposure::Bounded {
+            operations_bound,
+            time_bound,
+            operations_observed,
+            time_observed,
+        } => {
+            let mut html = format!(
+                "{} or {} unmaps<br><span class=\"note\">seen: {} unmaps {}",
+                quantity(time_bound),
+                number(operations_bound),
+                number(operations_observed),
+                chip(operations_observed.tag),
+            );
+            if let Some(time) = time_observed {
+                let _ = write!(html, ", {} {}", quantity(time), chip(time.tag));
+            }
+            html + "</span>"
+        }
+    }
+}
+
+fn system_details(row: &SystemRow) -> String {
+    let line = |on: &super::systems::SystemOnTrace| {
+        let figures = [
+            on.maps,
+            on.invalidations,
+            on.misses,
+            on.table_memory,
+            on.skipped_anomalies,
+            on.oracle_faults,
+            on.oracle_checked_accesses,
+        ];
+        let cells: String = figures
+            .iter()
+            .map(|f| format!("<td class=\"r\">{}</td>", number(f)))
+            .collect();
+        format!(
+            "<tr><td>{}</td><td>{}</td>{cells}</tr>",
+            escaped(&row.name),
+            escaped(&on.trace)
+        )
+    };
+    row.per_trace.iter().map(line).collect()
+}
+
+fn provenance(report: &Report) -> String {
+    let origin = &report.provenance;
+    let trace = |trace: &super::model::TraceOrigin| {
+        format!(
+            "<tr><td>{}</td><td class=\"r\">{}</td><td><code class=\"hash\">{}</code></td></tr>",
+            escaped(&trace.name),
+            number(&trace.events),
+            escaped(&trace.sha256)
+        )
+    };
+    let traces: String = origin.traces.iter().map(trace).collect();
+    format!(
+        "<section><h2>Provenance</h2><dl><dt>command</dt><dd><code>{}</code></dd><dt>program</dt>\
+         <dd>ioatlas {}, commit <code>{}</code></dd><dt>machine</dt><dd>{}, {} CPUs</dd></dl>\
+         <div class=\"scroll\"><table><thead><tr><th>trace</th><th class=\"r\">events {}</th><th>SHA-256 of the \
+         file</th></tr></thead><tbody>{traces}</tbody></table></div></section>\n",
+        escaped(&origin.command),
+        origin.version,
+        escaped(origin.commit),
+        escaped(&origin.cpu),
+        origin.cpus,
+        chip(Tag::Counted),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_from_outside_are_text() {
+        assert_eq!(
+            escaped("<script>'\"&\u{1b}"),
+            "&lt;script&gt;&#39;&quot;&amp;\u{fffd}"
+        );
+    }
+}

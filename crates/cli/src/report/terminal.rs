@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The report on a terminal: at most 24 lines of 100 columns.
+
+use super::figure::Figure;
+use super::model::{Report, Source};
+use super::systems::{Exposure, SystemRow};
+use super::verdict::DeviceVerdict;
+use crate::text::{Align, printable, table};
+
+/// Lines of the smallest terminal that people still use.
+pub const MAX_LINES: usize = 24;
+/// Columns of a line.
+pub const MAX_COLUMNS: usize = 100;
+
+/// Least room for the name of a trace and device.
+const MIN_NAME_COLUMNS: usize = 12;
+
+/// Renders the report; `page_bytes` is the size of the page that was written.
+#[must_use]
+pub fn render(report: &Report, page_bytes: usize) -> String {
+    let mut tail = systems(report);
+    tail.extend(closing(report, page_bytes));
+    let mut lines = vec![heading(report)];
+    let room = MAX_LINES.saturating_sub(lines.len() + tail.len());
+    lines.extend(verdicts(&report.verdicts, room));
+    lines.extend(tail);
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(&printable(&line, MAX_COLUMNS));
+        text.push('\n');
+    }
+    text
+}
+
+fn heading(report: &Report) -> String {
+    let (entries, ways) = (report.iotlb_entries, report.iotlb_ways);
+    let traces = report.provenance.traces.len();
+    match report.source {
+        Source::Bundled => {
+            let variants = report
+                .provenance
+                .traces
+                .iter()
+                .filter(|t| t.is_variant)
+                .count();
+            format!(
+                "ioatlas report: {} bundled sample traces (+{variants} variants), IOTLB of {entries} \
+                 entries, {ways}-way",
+                traces - variants
+            )
+        }
+        Source::User => {
+            format!("ioatlas report: {traces} traces, IOTLB of {entries} entries, {ways}-way")
+        }
+    }
+}
+
+/// Three lines a device, as many devices as fit.
+fn verdicts(verdicts: &[DeviceVerdict], room: usize) -> Vec<String> {
+    const LINES: usize = 3;
+    let all_fit = verdicts.len() * LINES <= room;
+    let shown = if all_fit {
+        verdicts.len()
+    } else {
+        room.saturating_sub(1) / LINES
+    };
+    let mut lines: Vec<String> = verdicts[..shown].iter().flat_map(verdict).collect();
+    if !all_fit {
+        lines.push(format!(
+            "... {} more devices: see the page",
+            verdicts.len() - shown
+        ));
+    }
+    lines
+}
+
+fn verdict(verdict: &DeviceVerdict) -> [String; 3] {
+    // What is said of the device is whole; its name takes the room that is left.
+    let workload = format!(": {} [counted]", verdict.workload().plain());
+    let description = verdict
+        .description
+        .map(|d| format!(" {d}"))
+        .unwrap_or_default();
+    let name = format!("{} {}{description}", verdict.trace, verdict.device);
+    let room = MAX_COLUMNS
+        .saturating_sub(workload.chars().count())
+        .max(MIN_NAME_COLUMNS);
+    [
+        printable(&name, room) + &workload,
+        format!("  {}; {}", verdict.rate().plain(), verdict.cause().plain()),
+        format!("  {} [simulated]", verdict.remedy().plain()),
+    ]
+}
+
+fn systems(report: &Report) -> Vec<String> {
+    if report.systems.is_empty() {
+        return vec!["Systems: none was run.".into()];
+    }
+    let full = systems_table(&report.systems, Design::Shown);
+    let fits = full.iter().all(|line| line.chars().count() <= MAX_COLUMNS);
+    let mut lines = if fits {
+        full
+    } else {
+        systems_table(&report.systems, Design::Hidden)
+    };
+    if report.systems.iter().any(|row| row.wait.is_some()) {
+        lines.push(report.wait_sentence().plain());
+    }
+    lines
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Design {
+    Shown,
+    Hidden,
+}
+
+fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
+    use Align::{Left, Right};
+    // Three lines of heading: what, of what, and whence. One space between columns, as
+    // the four designs with four-digit numbers then just fit.
+    let mut rows = [
+        [
+            "", "", "ns/pair", "ns/pair", "inval", "miss", "tables", "window", "oracle",
+        ],
+        [
+            "system", "design", "1 cpu", "2 cpus", "per 1k", "per 1k", "KiB", "unmaps", "faults",
+        ],
+        [
+            "", "", "measured", "measured", "counted", "simul.", "counted", "", "counted",
+        ],
+    ]
+    .map(|row| row.map(String::from).to_vec())
+    .to_vec();
+    for row in systems {
+        rows.push(vec![
+            row.name.clone(),
+            row.design.clone(),
+            cost(row.ns_per_pair_1_thread, row),
+            cost(row.ns_per_pair_2_threads, row),
+            row.invalidations_per_1k_maps.text(),
+            row.misses_per_1k_maps.text(),
+            row.table_memory.text(),
+            exposure(&row.exposure),
+            row.oracle_faults.text(),
+        ]);
+    }
+    let mut align = vec![Left, Left, Right, Right, Right, Right, Right, Right, Right];
+    if design == Design::Hidden {
+        align.remove(1);
+        rows.iter_mut().for_each(|row| drop(row.remove(1)));
+    }
+    table(&align, 1, &rows)
+}
+
+fn cost(figure: Figure, row: &SystemRow) -> String {
+    match row.wait {
+        Some(_) => format!("{}+w", figure.text()),
+        None => figure.text(),
+    }
+}
+
+/// The bounds: they are what a user may rely on; what was seen is on the page.
+fn exposure(exposure: &Exposure) -> String {
+    match exposure {
+        Exposure::None => "none".into(),
+        Exposure::Bounded {
+            operations_bound,
+            time_bound,
+            ..
+        } => {
+            format!("{}/{}", operations_bound.text(), time_bound.with_unit())
+        }
+    }
+}
+
+fn closing(report: &Report, page_bytes: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(oracle) = report.oracle_sentence() {
+        lines.push(oracle.plain());
+    }
+    let page = report.provenance.page.display().to_string();
+    let kilobytes = page_bytes.div_ceil(1000);
+    lines.push(format!(
+        "{} written (offline, {kilobytes} KB). Details: --json, --help",
+        printable(&page, 50)
+    ));
+    lines
+}

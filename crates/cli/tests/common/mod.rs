@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Running the program in the test's process, and rows of systems made up for tests
+//! of the views.
+
+use ioatlas::report::systems::{Exposure, SystemOnTrace, SystemRow};
+use ioatlas::report::{Figure, Unit};
+use ioatlas::{Status, run};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+pub struct Ran {
+    pub status: Status,
+    pub out: String,
+    pub err: String,
+}
+
+/// Runs `ioatlas` with these arguments.
+pub fn ioatlas(arguments: &[&str]) -> Ran {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let all = ["ioatlas"].iter().chain(arguments).map(OsString::from);
+    let status = run(all, &mut out, &mut err);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran {
+        status,
+        out: text(out),
+        err: text(err),
+    }
+}
+
+pub fn bundled(name: &str) -> String {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../traces");
+    dir.join(format!("{name}.trace.zst"))
+        .to_str()
+        .unwrap()
+        .into()
+}
+
+/// Four rows whose numbers are all different; made up.
+#[allow(dead_code, reason = "not every test binary renders systems")]
+pub fn rows(wait: Figure) -> Vec<SystemRow> {
+    let designs = [
+        ("Linux today", "magazine, deferred-percpu", false),
+        ("Linux strict", "magazine, strict", true),
+        ("rbtree deferred", "rbtree, deferred-percpu", false),
+        ("rbtree strict", "rbtree, strict", true),
+    ];
+    designs
+        .into_iter()
+        .enumerate()
+        .map(|(index, (name, design, strict))| {
+            let n = index as f64;
+            let count = |value: f64| Figure::counted(value + n, Unit::Count);
+            let per_1k = |value: f64| Figure::counted((value + n) / 7.0, Unit::Per1000);
+            SystemRow {
+                name: name.into(),
+                design: design.into(),
+                paper_ref: "made up".into(),
+                ns_per_pair_1_thread: Figure::measured(151.3 + 90.0 * n, Unit::Nanoseconds),
+                ns_per_pair_2_threads: Figure::measured(212.7 + 411.0 * n, Unit::Nanoseconds),
+                wait: strict.then_some(wait),
+                invalidations_per_1k_maps: per_1k(if strict { 7000.0 } else { 30.0 }),
+                misses_per_1k_maps: Figure {
+                    tag: ioatlas::report::Tag::Simulated,
+                    ..per_1k(18_400.0)
+                },
+                table_memory: Figure::counted(1228.0 + n, Unit::Kibibytes),
+                exposure: if strict {
+                    Exposure::None
+                } else {
+                    Exposure::Bounded {
+                        operations_bound: Figure::assumed(250.0, Unit::Count),
+                        time_bound: Figure::assumed(10.0, Unit::Milliseconds),
+                        operations_observed: count(247.0),
+                        time_observed: Some(Figure::measured(3.3 + n, Unit::Milliseconds)),
+                    }
+                },
+                oracle_faults: Figure::count(0),
+                oracle_checked_accesses: count(115_096.0),
+                per_trace: vec![SystemOnTrace {
+                    trace: "e1000-stream".into(),
+                    maps: count(3438.0),
+                    skipped_anomalies: count(0.0),
+                    invalidations: count(17.0),
+                    misses: Figure::simulated(9500.0 + n, Unit::Count),
+                    table_memory: Figure::counted(12.0 + n, Unit::Kibibytes),
+                    oracle_faults: Figure::count(0),
+                    oracle_checked_accesses: count(35_959.0),
+                }],
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The report's three views: sizes, agreement on every number, offline.
+
+mod common;
+
+use common::{bundled, ioatlas, rows};
+use ioatlas::output::Target;
+use ioatlas::progress::Silent;
+use ioatlas::report::model::OracleTotals;
+use ioatlas::report::{Report, build, bundled_traces, page, terminal};
+use ioatlas::{LoadedTrace, Status};
+use serde_json::Value;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// Room for the page that the issue of the report sets: below 1 MB.
+const MAX_PAGE_BYTES: usize = 1_000_000;
+
+/// The bundled report with made-up systems; made once, since it takes seconds where
+/// the compiler does not optimise.
+fn full_report() -> Report {
+    static REPORT: OnceLock<Report> = OnceLock::new();
+    REPORT.get_or_init(make_full_report).clone()
+}
+
+fn make_full_report() -> Report {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
+    let command = [OsString::from("ioatlas"), OsString::from("report")];
+    let traces = bundled_traces().unwrap();
+    let mut report = build(&traces, None, &target, &command, &Silent).unwrap();
+    report.provenance.page = "report.html".into();
+    report.systems = rows(report.wait.time);
+    report.oracle = OracleTotals::of(&report.systems);
+    report
+}
+
+/// Every figure of the model as (value, text, tag).
+fn figures(value: &Value, found: &mut HashSet<(String, String, String)>) {
+    match value {
+        Value::Object(fields) => {
+            if let (Some(number), Some(text), Some(tag)) =
+                (fields.get("value"), fields.get("text"), fields.get("tag"))
+            {
+                let words = |v: &Value| v.as_str().unwrap().to_owned();
+                let number = number.as_f64().expect("finite");
+                found.insert((number.to_string(), words(text), words(tag)));
+                assert!(fields["unit"].is_string());
+                return;
+            }
+            fields.values().for_each(|field| figures(field, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| figures(item, found)),
+        _ => {}
+    }
+}
+
+fn model_figures(report: &Report) -> HashSet<(String, String, String)> {
+    let mut found = HashSet::new();
+    figures(&serde_json::to_value(report).unwrap(), &mut found);
+    found
+}
+
+/// Every number of the page as (value, text, tag).
+fn page_figures(html: &str) -> HashSet<(String, String, String)> {
+    let between = |text: &str, start: &str, end: &str| {
+        let from = text.find(start).unwrap() + start.len();
+        text[from..][..text[from..].find(end).unwrap()].to_owned()
+    };
+    html.split("<data ")
+        .skip(1)
+        .map(|piece| {
+            let value = between(piece, "value=\"", "\"");
+            (
+                value,
+                between(piece, ">", "</data>"),
+                between(piece, "class=\"", "\""),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn page_and_json_agree_on_every_number() {
+    let report = full_report();
+    let (model, page) = (model_figures(&report), page_figures(&page(&report)));
+    let only_page: Vec<_> = page.difference(&model).collect();
+    assert!(
+        only_page.is_empty(),
+        "on the page, not in the model: {only_page:?}"
+    );
+    // The page leaves out what the variants' table does not show.
+    let mut without_variants = report.clone();
+    without_variants.variants.clear();
+    let model = model_figures(&without_variants);
+    let only_model: Vec<_> = model.difference(&page).collect();
+    assert!(
+        only_model.is_empty(),
+        "in the model, not on the page: {only_model:?}"
+    );
+    assert!(page.len() > 100);
+}
+
+#[test]
+fn terminal_shows_only_numbers_of_the_model() {
+    let report = full_report();
+    let texts: HashSet<String> = model_figures(&report)
+        .into_iter()
+        .map(|(_, text, _)| text.trim_end_matches(" %").to_owned())
+        .collect();
+    let shown = terminal::render(&report, 400_000);
+    let lines: Vec<&str> = shown.lines().collect();
+    // Words of the text that hold digits and are no results.
+    let words = [
+        "100",
+        "8x",
+        "00:04.0",
+        "00:05.0",
+        "00:06.0",
+        "e1000-stream",
+        "2xe1000-stream",
+        "2",
+        "1",
+        "1k",
+    ];
+    let mut numbers = 0;
+    for line in &lines[1..lines.len() - 1] {
+        for token in line.split([' ', '+', '/', ';', '[', ']', '(', ')']) {
+            let token = token.trim_end_matches([',', '.', ':']);
+            if token.contains(|c: char| c.is_ascii_digit()) && !words.contains(&token) {
+                assert!(
+                    texts.contains(token),
+                    "`{token}` in `{line}` is not in the model"
+                );
+                numbers += 1;
+            }
+        }
+    }
+    assert!(numbers > 50, "{numbers}\n{shown}");
+    // And it shows each number of a verdict's sentences and of the table.
+    for row in &report.systems {
+        let line = lines
+            .iter()
+            .find(|line| line.starts_with(&row.name))
+            .unwrap();
+        for figure in [
+            row.ns_per_pair_1_thread,
+            row.ns_per_pair_2_threads,
+            row.misses_per_1k_maps,
+        ] {
+            assert!(line.contains(&figure.text()), "{line}");
+        }
+        assert_eq!(line.contains("+w "), row.wait.is_some(), "{line}");
+    }
+    assert!(shown.contains("26 of 100 accesses miss; 42 % of misses are first touches"));
+    assert!(shown.contains("0 forbidden accesses in 460,390 checked"));
+}
+
+#[test]
+fn terminal_is_at_most_24_lines_of_100_columns() {
+    let mut report = full_report();
+    let check = |report: &Report| {
+        let shown = terminal::render(report, 123_456);
+        assert!(shown.lines().count() <= 24, "{shown}");
+        for line in shown.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+        shown
+    };
+    let shown = check(&report);
+    assert!(!shown.contains(".."), "cut short:\n{shown}");
+    assert!(shown.contains("magazine, deferred-percpu"), "{shown}");
+    // Many devices, long names, wide numbers.
+    let one = report.verdicts[0].clone();
+    report.verdicts = vec![one; 50];
+    for verdict in &mut report.verdicts {
+        verdict.trace = "t".repeat(300);
+    }
+    for row in &mut report.systems {
+        row.ns_per_pair_1_thread.value *= 1e6;
+        row.table_memory.value *= 1e6;
+    }
+    assert!(check(&report).contains("more devices"));
+    report.systems.clear();
+    report.oracle = None;
+    assert!(check(&report).contains("Systems: none was run."));
+}
+
+#[test]
+fn page_is_small_offline_and_whole() {
+    let report = full_report();
+    let html = page(&report);
+    assert!(html.len() < MAX_PAGE_BYTES, "{} bytes", html.len());
+    for reference in [
+        "http:", "https:", "src=", "href=", "@import", "url(", "//fonts",
+    ] {
+        assert!(!html.contains(reference), "{reference}");
+    }
+    for needed in [
+        "prefers-color-scheme: dark",
+        "<h2>Verdict",
+        "<h2>Atlas",
+        "<h2>Why they miss",
+        "<h2>Cost against safety",
+        "<h2>Systems",
+        "<h2>Provenance",
+        "data-cells=",
+    ] {
+        assert!(html.contains(needed), "{needed}");
+    }
+    for origin in &report.provenance.traces {
+        assert_eq!(origin.sha256.len(), 64);
+        assert!(html.contains(&origin.sha256));
+    }
+    assert_eq!(report.provenance.traces.len(), 6);
+    // For people who work on the page: somewhere to look at it with systems in it.
+    std::fs::write(
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join("report.html"),
+        html,
+    )
+    .unwrap();
+}
+
+#[test]
+fn names_in_traces_cannot_inject_markup_or_control_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("x.trace");
+    let evil = "<script>alert(1)</script>\u{1b}[31m\"'";
+    let text = format!("# ioatlas-trace 1\nM {evil} 1 1 r\nA {evil} 1 r\n");
+    std::fs::write(&trace, text).unwrap();
+    let page = dir.path().join("p.html");
+    let ran = ioatlas(&[
+        "report",
+        trace.to_str().unwrap(),
+        "-o",
+        page.to_str().unwrap(),
+    ]);
+    assert_eq!(ran.status, Status::Success, "{}", ran.err);
+    assert!(!ran.out.contains('\u{1b}'));
+    let html = std::fs::read_to_string(page).unwrap();
+    assert!(!html.contains("<script>alert") && !html.contains('\u{1b}'));
+    assert!(html.contains("&lt;script&gt;alert(1)"));
+}
+
+#[test]
+fn pages_of_many_or_large_traces_stay_small() {
+    let mut lines = String::from("# ioatlas-trace 1\nM d 0 300000 rw\n");
+    for event in 0..100_000u64 {
+        lines += &format!("A d {:x} r\n", event * 104_729 % 300_000);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
+    let load = || LoadedTrace::read("large", lines.as_bytes(), None).unwrap();
+    let mut traces = bundled_traces().unwrap();
+    traces.traces = vec![load(), load()];
+    traces.variants.clear();
+    let report = build(&traces, None, &target, &[], &Silent).unwrap();
+    assert!(page(&report).len() < MAX_PAGE_BYTES);
+}
+
+#[test]
+fn report_command_writes_the_page_and_prints_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.html");
+    let ran = ioatlas(&[
+        "report",
+        "--json",
+        "--inv-ns",
+        "500",
+        "-o",
+        path.to_str().unwrap(),
+    ]);
+    assert_eq!((ran.status, ran.err.as_str()), (Status::Success, ""));
+    let model: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(model["verdicts"][0]["misses"]["value"], 9492.0);
+    assert_eq!(model["verdicts"][0]["misses"]["tag"], "simulated");
+    assert_eq!(model["verdicts"][0]["maps"]["tag"], "counted");
+    assert_eq!(model["wait"]["time"]["value"], 500.0);
+    assert_eq!(model["wait"]["time"]["tag"], "assumed");
+    let html = std::fs::read_to_string(&path).unwrap();
+    let mut model_set = HashSet::new();
+    figures(&model, &mut model_set);
+    assert!(page_figures(&html).is_subset(&model_set));
+    // One's own traces take the place of the bundled ones.
+    let own = ioatlas(&[
+        "report",
+        &bundled("lsi-bonnie"),
+        "-o",
+        path.to_str().unwrap(),
+    ]);
+    assert_eq!(own.status, Status::Success, "{}", own.err);
+    assert!(own.out.contains("lsi-bonnie") && !own.out.contains("e1000-stream"));
+    let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(names.len(), 1, "temporary files left");
+}
