@@ -5,7 +5,6 @@ mod common;
 
 use common::*;
 use ioatlas_dma::grace::{Invalidate, InvalidateError, Scope, WaitLimit};
-use ioatlas_dma::platform::host::Host;
 use ioatlas_dma::translator::{AttachError, RemappingUnit};
 use ioatlas_dma::units::*;
 use ioatlas_vtd::driver::*;
@@ -23,13 +22,13 @@ const FAR: SourceId = SourceId(0x0200);
 const ROOT: PhysPage = PhysPage(0x1234);
 const TIMED_OUT: InvalidateError = InvalidateError::TimedOut { turns: LIMIT.0 };
 
-type Driver = Unit<Host, Arc<Fake>>;
+type Driver = Unit<Memory, Arc<Fake>>;
 
-fn bring_up(host: &Arc<Host>, fake: &Arc<Fake>) -> Result<Driver, BringUpError> {
+fn bring_up(host: &Arc<Memory>, fake: &Arc<Fake>) -> Result<Driver, BringUpError> {
     Unit::bring_up(host.clone(), fake.clone(), CONFIG)
 }
 
-fn up() -> (Arc<Host>, Arc<Fake>, Driver) {
+fn up() -> (Arc<Memory>, Arc<Fake>, Driver) {
     let host = host(16);
     let fake = Fake::new(&host);
     let unit = bring_up(&host, &fake).unwrap();
@@ -296,6 +295,21 @@ fn of_many_cpus_that_attach_one_device_one_wins_and_no_table_leaks() {
         assert_eq!(host.frames_in_use(), 4, "three, and one context table");
         assert_eq!(fake.context(0x20).unwrap().0, 0x123_4001);
     }
+}
+
+#[test]
+fn whoever_allocates_a_context_table_in_vain_gives_it_back() {
+    let (host, fake, unit) = up();
+    let unit = Arc::new(unit);
+    let other = (host.clone(), unit.clone());
+    host.during_next_alloc(move || {
+        let (host, unit) = other;
+        unit.attach(&*host, DISK, DomainId(6), ROOT, 4).unwrap();
+    });
+    unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    assert_eq!(host.frames_in_use(), 4, "three, and one context table");
+    assert_eq!(fake.context(0x28), Some((0x123_4001, 0x602)));
+    assert_eq!(fake.context(0x20), Some((0x123_4001, 0x502)));
 }
 
 #[test]

@@ -6,7 +6,6 @@ mod common;
 use common::*;
 use ioatlas_dma::grace::{InvalidateError, WaitLimit};
 use ioatlas_dma::platform::Platform;
-use ioatlas_dma::platform::host::Host;
 use ioatlas_vtd::layout::Words;
 use ioatlas_vtd::queue::{Queue, Ticket};
 use std::sync::Arc;
@@ -21,9 +20,9 @@ fn invalidation(n: u64) -> Words {
 }
 
 struct Bench {
-    host: Arc<Host>,
+    host: Arc<Memory>,
     unit: Arc<Fake>,
-    queue: Queue<Host>,
+    queue: Queue<Memory>,
 }
 
 impl Bench {
@@ -44,6 +43,11 @@ impl Bench {
     }
     fn submit(&self, batch: &[Words]) -> Result<Ticket, InvalidateError> {
         self.queue.submit(&*self.host, &self.unit, batch, LIMIT)
+    }
+    /// Submits until there is no room; returns how often.
+    fn fill(&self) -> usize {
+        let fits = |_: &usize| self.submit(&[invalidation(0)]).is_ok();
+        (0..1000).take_while(fits).count()
     }
     fn done(&self, ticket: Ticket) -> Result<bool, InvalidateError> {
         self.queue.done(&*self.host, &self.unit, ticket)
@@ -115,19 +119,12 @@ fn ring_and_ticket_wrap_around_and_nothing_is_lost() {
 #[test]
 fn a_full_queue_is_an_error_after_the_bound_and_works_again_later() {
     let bench = Bench::held();
-    let mut count = 0;
-    let error = loop {
-        match bench.submit(&[invalidation(0)]) {
-            Ok(_) => count += 1,
-            Err(error) => break error,
-        }
-    };
-    assert_eq!(count, 127, "255 usable descriptors, two each");
-    assert_eq!(error, InvalidateError::TimedOut { turns: LIMIT.0 });
+    assert_eq!(bench.fill(), 127, "255 usable descriptors, two each");
+    let error = InvalidateError::TimedOut { turns: LIMIT.0 };
+    assert_eq!(bench.submit(&[invalidation(0)]), Err(error));
     // one descriptor stays free and one is given back: room for one of two, not of three
     bench.unit.step(1);
     let three = [invalidation(1), invalidation(1)];
-    let error = InvalidateError::TimedOut { turns: LIMIT.0 };
     assert_eq!(bench.submit(&three), Err(error));
     let ticket = bench.submit(&[invalidation(1)]).unwrap();
     bench.unit.step(1000);
@@ -137,7 +134,7 @@ fn a_full_queue_is_an_error_after_the_bound_and_works_again_later() {
 #[test]
 fn a_submission_waits_for_room_without_holding_the_lock() {
     let bench = Bench::held();
-    while bench.submit(&[invalidation(0)]).is_ok() {}
+    bench.fill();
     std::thread::scope(|scope| {
         let waiters: Vec<_> = (0..3)
             .map(|n| {
@@ -201,9 +198,20 @@ fn a_queue_error_names_its_descriptor_once_and_then_the_unit_is_out_of_service()
 }
 
 #[test]
+fn what_was_done_just_before_the_error_is_done() {
+    let bench = Bench::held();
+    let [first, second] = [0, 1].map(|n| bench.submit(&[invalidation(n)]).unwrap());
+    // the unit runs between our look at the status word and our look at the fault status
+    bench.unit.state().bad = Some(2);
+    bench.unit.state().late = 10;
+    assert_eq!(bench.done(first), Ok(true));
+    assert_eq!(bench.done(second), Err(InvalidateError::OutOfService));
+}
+
+#[test]
 fn whoever_waits_for_room_sees_the_queue_error() {
     let bench = Bench::held();
-    while bench.submit(&[invalidation(0)]).is_ok() {}
+    bench.fill();
     bench.unit.state().bad = Some(0);
     bench.unit.step(1);
     let error = InvalidateError::QueueError { head: 0 };
@@ -220,4 +228,17 @@ fn the_fault_status_is_not_read_while_all_goes_well() {
         assert_eq!(bench.done(ticket), Ok(true));
     }
     assert_eq!(bench.unit.state().fault_status_reads, 0);
+}
+
+/// A device that fell off its bus reads all ones.
+#[test]
+fn a_head_outside_the_ring_makes_no_room() {
+    let bench = Bench::held();
+    bench.fill();
+    let head = std::mem::replace(&mut bench.unit.state().head, 0x7fff);
+    let error = InvalidateError::TimedOut { turns: LIMIT.0 };
+    assert_eq!(bench.submit(&[invalidation(0)]), Err(error));
+    bench.unit.state().head = head;
+    bench.unit.step(4);
+    assert!(bench.submit(&[invalidation(0)]).is_ok());
 }

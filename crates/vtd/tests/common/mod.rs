@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A register block that does what it is told, and no more: it takes commands and runs the queue, at once or step by
-//! step, and records both. It decodes with literals of its own. It caches nothing: that is the software unit's job.
+//! step, and records both. It does not snoop: of our memory it sees what was published, and garbage elsewhere. It decodes with literals of its own. It caches nothing: that is the software unit's job.
 #![allow(dead_code)] // each test file uses a part
 
 use ioatlas_dma::platform::host::{Host, HostConfig};
-use ioatlas_dma::platform::{Ordering, PhysMemory};
+use ioatlas_dma::platform::{Cpu, FreshFrame, Ordering, PhysMemory, Platform, TableFrame};
 use ioatlas_dma::units::PhysPage;
 use ioatlas_vtd::registers::*;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// QEMU 7.2's unit with 48-bit IOVAs, as read over its test socket: PSI, MAMV 18, both drains, ND 6.
@@ -30,6 +31,8 @@ pub struct State {
     pub deaf: u32,
     /// How many descriptors the unit may still take.
     pub credit: u64,
+    /// How many descriptors it takes just before the fault status is read.
+    pub late: u64,
     /// The unit refuses this one, counted from the first ever.
     pub bad: Option<usize>,
     /// What it refuses to write: wait descriptors run, their status does not arrive.
@@ -43,17 +46,91 @@ pub struct State {
     pub fault_status_reads: u64,
 }
 
+type Word = <Host as Platform>::A64;
+
+/// The host platform, with what has been written back kept beside it, by the address of the word.
+pub struct Memory {
+    host: Host,
+    published: Mutex<HashMap<usize, u64>>,
+    during_alloc: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+fn place(word: &Word) -> usize {
+    std::ptr::from_ref(word).addr()
+}
+
+impl Memory {
+    pub fn frames_in_use(&self) -> usize {
+        self.host.frames_in_use()
+    }
+    /// What happens elsewhere while the next frame is allocated.
+    pub fn during_next_alloc(&self, what: impl FnOnce() + Send + 'static) {
+        *self.during_alloc.lock().unwrap() = Some(Box::new(what));
+    }
+    fn word(&self, address: u64) -> &Word {
+        let index = (address >> 3 & 511) as usize;
+        self.host.word(PhysPage(address >> 12), index).unwrap()
+    }
+}
+
+impl Platform for Memory {
+    type A64 = Word;
+    type Lock<T: Send> = <Host as Platform>::Lock<T>;
+
+    fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
+        self.host.pinned(f)
+    }
+    fn cpus(&self) -> usize {
+        self.host.cpus()
+    }
+    fn frame_alloc(&self) -> Option<FreshFrame> {
+        let elsewhere = self.during_alloc.lock().unwrap().take();
+        if let Some(what) = elsewhere {
+            what();
+        }
+        self.host.frame_alloc()
+    }
+    fn frame_free(&self, frame: FreshFrame) {
+        self.host.frame_free(frame)
+    }
+    fn entries(&self, frame: &TableFrame) -> &[Word] {
+        self.host.entries(frame)
+    }
+    fn publish(&self, entries: &[Word]) {
+        let mut published = self.published.lock().unwrap();
+        for word in entries {
+            published.insert(place(word), word.load(Ordering::SeqCst));
+        }
+    }
+    fn fence(&self, order: Ordering) {
+        self.host.fence(order)
+    }
+    fn heavy_fence(&self) {
+        self.host.heavy_fence()
+    }
+    fn relax(&self) {
+        self.host.relax()
+    }
+    fn unique(&self) -> u64 {
+        self.host.unique()
+    }
+}
+
 pub struct Fake {
-    host: Arc<Host>,
+    host: Arc<Memory>,
     state: Mutex<State>,
 }
 
-pub fn host(frames: usize) -> Arc<Host> {
-    Arc::new(Host::new(HostConfig { frames, slots: 4 }))
+pub fn host(frames: usize) -> Arc<Memory> {
+    Arc::new(Memory {
+        host: Host::new(HostConfig { frames, slots: 4 }),
+        published: Mutex::default(),
+        during_alloc: Mutex::default(),
+    })
 }
 
 impl Fake {
-    pub fn new(host: &Arc<Host>) -> Arc<Self> {
+    pub fn new(host: &Arc<Memory>) -> Arc<Self> {
         Arc::new(Fake {
             host: host.clone(),
             state: Mutex::new(State {
@@ -67,6 +144,7 @@ impl Fake {
                 tail: 0,
                 deaf: 0,
                 credit: u64::MAX,
+                late: 0,
                 bad: None,
                 mute: false,
                 commands: Vec::new(),
@@ -89,11 +167,11 @@ impl Fake {
     pub fn taken(&self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.state().taken)
     }
-    /// A word of memory.
+    /// A word of memory, as the unit sees it.
     pub fn memory(&self, address: u64) -> u64 {
-        let index = (address >> 3 & 511) as usize;
-        let word = self.host.word(PhysPage(address >> 12), index).unwrap();
-        word.load(Ordering::SeqCst)
+        let published = self.host.published.lock().unwrap();
+        let word = published.get(&place(self.host.word(address)));
+        word.copied().unwrap_or(u64::MAX)
     }
     /// The two words of a device's context entry, or `None` without a context table.
     pub fn context(&self, sid: u16) -> Option<(u64, u64)> {
@@ -122,10 +200,9 @@ impl Fake {
             state.credit -= 1;
             state.head = (state.head + 1) % 256;
             if low & 0xf == 5 && low & 0x20 != 0 && !state.mute {
-                let index = (high >> 3 & 511) as usize;
                 assert_eq!(high & 7, 0, "the status word is the low half of a word");
-                let word = self.host.word(PhysPage(high >> 12), index).unwrap();
-                word.store(low >> 32, Ordering::Release);
+                // status writes are coherent, whatever walks are (ECAP.C)
+                self.host.word(high).store(low >> 32, Ordering::Release);
             }
         }
     }
@@ -138,6 +215,8 @@ impl Registers for Fake {
             0x1c => state.gsts,
             0x34 => {
                 state.fault_status_reads += 1;
+                state.credit = state.credit.saturating_add(state.late);
+                self.run(&mut state);
                 state.fsts
             }
             other => panic!("32-bit read of {other:#x}"),
