@@ -114,7 +114,8 @@ impl State {
         let Some(eviction) = self.eviction else {
             return;
         };
-        if self.next_random() % u64::from(eviction.one_in.get()) == 0 {
+        let turn = u64::from(eviction.one_in.get());
+        if self.next_random().is_multiple_of(turn) {
             let pick = self.next_random();
             self.stats.evicted += self.caches.evict(pick);
         }

@@ -2,9 +2,11 @@
 //! The software unit, by behaviour: what it translates and blocks, what it keeps and drops, whom it waits for.
 
 mod drains;
+mod driven;
 mod events;
 mod faults;
 mod flushes;
 mod queue;
 mod rig;
+mod simulated;
 mod walks;

@@ -4,7 +4,7 @@
 
 use ioatlas_dma::{
     platform::{
-        Ordering, PhysMemory, Platform,
+        Atomic64, Ordering, PhysMemory, Platform,
         host::{Host, HostConfig},
     },
     units::*,
@@ -57,9 +57,9 @@ pub fn wait(address: u64, status: u32) -> [u64; 2] {
     [u64::from(status) << 32 | 0x25, address]
 }
 
-pub struct Rig {
-    pub host: Arc<Host>,
-    pub unit: Arc<SoftUnit<Host, Host>>,
+pub struct Rig<P: Platform + PhysMemory<P> = Host> {
+    pub host: Arc<P>,
+    pub unit: Arc<SoftUnit<P, P>>,
     pub root_table: u64,
     pub context_table: u64,
     pub ring: u64,
@@ -80,10 +80,16 @@ impl Rig {
         Self::new(&UnitConfig::new(TOY))
     }
     pub fn build(config: &UnitConfig, observer: Option<Arc<dyn Observer>>) -> Rig {
-        let host = Arc::new(Host::new(HostConfig {
+        let size = HostConfig {
             frames: 64,
             slots: 4,
-        }));
+        };
+        Self::over(Arc::new(Host::new(size)), config, observer)
+    }
+}
+
+impl<P: Platform + PhysMemory<P>> Rig<P> {
+    pub fn over(host: Arc<P>, config: &UnitConfig, observer: Option<Arc<dyn Observer>>) -> Self {
         let unit = match observer {
             Some(o) => SoftUnit::observed(host.clone(), config, o),
             None => SoftUnit::new(host.clone(), config),
@@ -164,7 +170,7 @@ impl Rig {
         self.unit.read32(offset::FSTS) & 1 << 4 != 0
     }
 
-    pub fn begin(&self, page: u64) -> InFlight<'_, Host, Host> {
+    pub fn begin(&self, page: u64) -> InFlight<'_, P, P> {
         self.unit.begin(DEVICE, IovaPage(page), AccessKind::Read)
     }
     pub fn read(&self, page: u64) -> Access {
