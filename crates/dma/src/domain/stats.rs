@@ -73,12 +73,12 @@ impl<P: Platform> Counters<P> {
         });
     }
     #[inline]
-    pub fn unmapped(&self, p: &P, range: IovaRange, lease: &Lease) {
+    pub fn unmapped(&self, p: &P, range: IovaRange, leased: IovaRange) {
         p.pinned(|cpu| {
             let words = self.0.get(&cpu);
             bump(&words.unmaps, 1);
             bump(&words.pages_unmapped, range.pages.0);
-            bump(&words.unleased, lease.range().pages.0);
+            bump(&words.unleased, leased.pages.0);
         });
     }
     fn sum(&self, pick: impl Fn(&Words<P>) -> &P::A64) -> u64 {

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::iova::{Lease, LeaseKind, granted};
-use crate::units::pages_touched;
+use crate::{table::RawError, units::pages_touched};
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Ends a mapping. Under `strict`, no access to it succeeds when this returns; under a deferred policy, within its window.
@@ -35,9 +35,13 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let range = iova
             .offset()
             .checked_add(len.0)
+            .and_then(|_| iova.0.checked_add(len.0))
             .map(|_| IovaRange::new(iova.page(), pages_touched(iova.offset(), len)))
-            .filter(|range| aperture.contains(range))
             .ok_or(BufferError::IovaOverflow { iova, len })?;
+        if !aperture.contains(&range) {
+            let cause = RawError::Outside(range, aperture);
+            return Err(UnmapError::NotAMapping { iova, len, cause });
+        }
         let claimed = self.translator.claim(&self.platform, range);
         let kind = claimed.map_err(|cause| UnmapError::NotAMapping { iova, len, cause })?;
         let leased = match kind {
@@ -54,8 +58,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         range: IovaRange,
         frames: impl IntoIterator<Item = TableFrame>,
     ) -> Result<(), UnmapError> {
-        self.counters.unmapped(&self.platform, range, &lease);
+        let leased = lease.range();
         let (found, settled) = self.retire(lease, range, frames);
+        if found == range.pages {
+            self.counters.unmapped(&self.platform, range, leased);
+        }
         settled.map_err(|failed| UnmapError::Invalidate {
             range,
             cause: failed.cause,
@@ -94,6 +101,12 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
         for frame in frames {
             batch.add_frame(&engine, frame);
+        }
+        if found != range.pages {
+            // Somebody unmapped it through the raw door, and the lease went home then: what it names may be another's now.
+            drop(lease);
+            batch.finish_frames(&engine);
+            return (found, engine.flush(Scope::tables(flushed)).map(drop));
         }
         (found, batch.finish(&engine, lease))
     }
