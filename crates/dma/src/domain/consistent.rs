@@ -5,7 +5,7 @@ use super::*;
 
 /// Consistent memory and its mapping.
 #[must_use = "dropped consistent memory stays allocated and mapped"]
-#[derive(Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub struct Consistent {
     mapping: Mapping,
     frames: Vec<TableFrame>,
@@ -81,7 +81,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// As [`Domain::unmap`].
     pub fn free_consistent(&self, memory: Consistent) -> Result<(), UnmapError> {
         if memory.mapping.key != self.key {
-            return Err(UnmapError::Foreign(memory.mapping));
+            return Err(UnmapError::ForeignMemory(memory));
         }
         let Consistent { mapping, frames } = memory;
         self.end(mapping.lease, mapping.range, frames)

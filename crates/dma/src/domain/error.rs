@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What can go wrong, with the numbers.
 
-use super::Mapping;
+use super::{Consistent, Mapping};
 use crate::{
     grace::InvalidateError,
     iova::{NoIova, NoReserve},
@@ -99,6 +99,9 @@ pub enum UnmapError {
     /// The mapping is another domain's; here it is back.
     #[error("the mapping at {} belongs to another domain", .0.iova())]
     Foreign(Mapping),
+    /// The consistent memory is another domain's; here it is back.
+    #[error("the consistent memory at {} belongs to another domain", .0.iova())]
+    ForeignMemory(Consistent),
     /// The translations are gone, but an invalidation failed: the device may still use cached ones, and what should have been freed is quarantined.
     #[error("IOVA pages {range}: {cause}; they are quarantined")]
     Invalidate {
