@@ -214,9 +214,12 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             return Ok(());
         }
         self.closed = Closed::Yes;
+        // all of them are blocked, whatever the first failure is
+        let mut detached = Ok(());
         for device in self.devices.with(core::mem::take) {
-            self.translator.detach(&self.platform, device)?;
+            detached = detached.and(self.translator.detach(&self.platform, device));
         }
+        detached?;
         let lost = |failed: Failed| CloseError::Invalidate(failed.cause);
         self.policy.drain_all(&self.engine()).map_err(lost)?;
         let p = &*self.platform;
