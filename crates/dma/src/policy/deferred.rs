@@ -23,7 +23,7 @@ pub struct DeferredConfig {
     pub batch: u32,
     /// Time after which a tick starts one.
     pub window: TimeNs,
-    /// Things drained by one tick, at most.
+    /// Things drained by one tick, at most. At least 1.
     pub tick_budget: u32,
 }
 
@@ -122,7 +122,11 @@ impl<P: Platform> Deferred<P> {
                 next_queue: 0,
                 busy: false,
             }),
-            config: DeferredConfig { batch, ..config },
+            config: DeferredConfig {
+                batch,
+                tick_budget: config.tick_budget.max(1),
+                ..config
+            },
         }
     }
 
