@@ -2,7 +2,7 @@
 //! Mapping buffers and lists.
 
 use super::*;
-use crate::iova::Lease;
+use crate::iova::{Lease, NoReserve};
 use crate::units::pages_touched;
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
@@ -73,11 +73,12 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let p = &*self.platform;
         let lease = match self.assigner.reserve(p, range) {
             Ok(lease) => lease,
-            Err(_) => {
+            Err(NoReserve::Taken { .. }) => {
                 // what is in the way may be retired only
                 self.drain_for_iova()?;
                 self.assigner.reserve(p, range)?
             }
+            Err(outside) => return Err(outside.into()),
         };
         self.install(lease, &[buffer], buffer.len, direction)
     }
