@@ -320,12 +320,23 @@ impl Ledger {
         }
     }
 
-    pub fn unmap_called(&mut self, domain: DomainSerial, range: IovaRange) {
+    pub fn unmap_called(&mut self, domain: DomainSerial, range: IovaRange) -> Event {
         let now = self.now();
         let space = &mut self.spaces[domain.0];
         for page in range.iter() {
             if let Some(last) = space.pages.get_mut(&page).and_then(|r| r.last_mut()) {
                 last.unmap_called.get_or_insert(now);
+            }
+        }
+        now
+    }
+
+    /// The call changed nothing.
+    pub fn unmap_refused(&mut self, domain: DomainSerial, range: IovaRange, called: Event) {
+        let space = &mut self.spaces[domain.0];
+        for page in range.iter() {
+            if let Some(last) = space.pages.get_mut(&page).and_then(|r| r.last_mut()) {
+                last.unmap_called = last.unmap_called.filter(|at| *at != called);
             }
         }
     }

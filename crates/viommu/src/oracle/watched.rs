@@ -136,12 +136,20 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         range: IovaRange,
         call: impl FnOnce(&Domain<P, T>) -> Result<(), UnmapError>,
     ) -> Result<(), UnmapError> {
-        self.oracle.ledger().unmap_called(self.serial, range);
+        let called = self.oracle.ledger().unmap_called(self.serial, range);
         let result = call(&self.domain);
-        // after a failed invalidation nothing is promised: the pages are quarantined, and stay "in the call"
-        if result.is_ok() {
-            self.oracle.ledger().unmap_returned(self.serial, range);
+        let mut ledger = self.oracle.ledger();
+        match &result {
+            Ok(()) => ledger.unmap_returned(self.serial, range),
+            Err(
+                UnmapError::Foreign(_)
+                | UnmapError::ForeignMemory(_)
+                | UnmapError::NotAMapping { .. },
+            ) => ledger.unmap_refused(self.serial, range, called),
+            // after a failed invalidation nothing is promised: the pages are quarantined, and stay "in the call"
+            Err(_) => {}
         }
+        drop(ledger);
         result
     }
 
