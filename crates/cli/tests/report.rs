@@ -247,7 +247,7 @@ fn names_in_traces_cannot_inject_markup_or_control_the_terminal() {
 #[test]
 fn pages_of_many_or_large_traces_stay_small() {
     let mut lines = String::from("# ioatlas-trace 1\nM d 0 300000 rw\n");
-    for event in 0..100_000u64 {
+    for event in 0..40_000u64 {
         lines += &format!("A d {:x} r\n", event * 104_729 % 300_000);
     }
     let dir = tempfile::tempdir().unwrap();

@@ -166,7 +166,7 @@ pub(super) fn size_curve(verdicts: &[DeviceVerdict]) -> String {
 /// Nanoseconds a pair against the exposure window in milliseconds, a point a system.
 pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
     /// Height of the band at the bottom that stands for no window at all.
-    const BAND: f64 = 44.0;
+    const BAND: f64 = 56.0;
     let window = |row: &SystemRow| match row.exposure {
         Exposure::None => None,
         Exposure::Bounded { time_bound, .. } => Some(time_bound.value.max(1e-6)),
@@ -229,13 +229,14 @@ pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
         "middle",
         "ns a map + unmap, wait included",
     );
-    for (number, row) in systems.iter().enumerate() {
-        let cx = x.at(row.felt_ns_per_pair());
-        let cy = match window(row) {
-            // Two rows in the band and on a shared bound, so that names do not overlap.
-            None => BOTTOM - BAND * if number % 2 == 0 { 0.7 } else { 0.28 },
-            Some(milliseconds) => y.at(milliseconds.log10()),
-        };
+    let places: Vec<(f64, f64)> = systems
+        .iter()
+        .map(|row| {
+            let cy = window(row).map_or(BOTTOM - BAND / 2.0, |window| y.at(window.log10()));
+            (x.at(row.felt_ns_per_pair()), cy)
+        })
+        .collect();
+    for ((number, row), (cx, cy)) in systems.iter().enumerate().zip(&places) {
         let wait = match row.wait {
             Some(wait) => format!(" + {} wait", wait.with_unit()),
             None => String::new(),
@@ -248,19 +249,67 @@ pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
             row.ns_per_pair_1_thread.with_unit(),
             escaped(&wait)
         );
-        let (side, anchor) = if cx > (LEFT + RIGHT) / 2.0 {
-            (-10.0, "end")
-        } else {
-            (10.0, "start")
-        };
-        let lift = if window(row).is_some() && number % 2 == 1 {
-            -10.0
-        } else {
-            4.0
-        };
-        text(&mut svg, cx + side, cy + lift, anchor, &row.name);
+    }
+    let names: Vec<&str> = systems.iter().map(|row| row.name.as_str()).collect();
+    for (name, label) in names.iter().zip(labels(&names, &places)) {
+        text(&mut svg, label.left, label.baseline, "start", name);
     }
     svg + "</svg>"
+}
+
+/// Where a name stands.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Label {
+    left: f64,
+    baseline: f64,
+    width: f64,
+}
+
+impl Label {
+    const HEIGHT: f64 = 14.0;
+
+    fn overlaps(&self, other: &Label) -> bool {
+        (self.left < other.left + other.width && other.left < self.left + self.width)
+            && (self.baseline - other.baseline).abs() < Self::HEIGHT
+    }
+
+    fn covers(&self, (x, y): (f64, f64)) -> bool {
+        const RADIUS: f64 = 7.0;
+        x + RADIUS > self.left
+            && x - RADIUS < self.left + self.width
+            && y + RADIUS > self.baseline - Self::HEIGHT + 3.0
+            && y - RADIUS < self.baseline + 3.0
+    }
+}
+
+/// A place for each point's name: beside it, else above or below it, the first that
+/// meets no earlier name and no point.
+fn labels(names: &[&str], points: &[(f64, f64)]) -> Vec<Label> {
+    // Of a 13 unit font; a little too wide does no harm.
+    const CHARACTER: f64 = 7.2;
+    let mut placed: Vec<Label> = Vec::new();
+    for (name, &(x, y)) in names.iter().zip(points) {
+        let width = name.chars().count() as f64 * CHARACTER;
+        let at = |left: f64, baseline: f64| Label {
+            left: left.clamp(LEFT, (RIGHT - width).max(LEFT)),
+            baseline,
+            width,
+        };
+        let mut candidates = vec![at(x + 10.0, y + 4.0), at(x - 10.0 - width, y + 4.0)];
+        for step in 0..6 {
+            let away = f64::from(step) * Label::HEIGHT;
+            candidates.push(at(x - width / 2.0, y - 11.0 - away));
+            candidates.push(at(x - width / 2.0, y + 20.0 + away));
+        }
+        let free = |label: &&Label| {
+            placed.iter().all(|other| !label.overlaps(other))
+                && points.iter().all(|&point| !label.covers(point))
+        };
+        // With no free place the names overlap, and the table still tells them apart.
+        let label = candidates.iter().find(free).unwrap_or(&candidates[0]);
+        placed.push(*label);
+    }
+    placed
 }
 
 #[cfg(test)]
@@ -277,6 +326,33 @@ mod tests {
             (501.0, 1000.0),
         ] {
             assert_eq!(round_up(value), end);
+        }
+    }
+
+    #[test]
+    fn names_of_close_points_do_not_overlap() {
+        let names = [
+            "Linux today",
+            "rbtree deferred",
+            "Linux strict",
+            "rbtree strict",
+        ];
+        for points in [
+            [
+                (90.0, 100.0),
+                (110.0, 100.0),
+                (112.0, 100.0),
+                (400.0, 100.0),
+            ],
+            [(500.0, 50.0); 4],
+        ] {
+            let labels = labels(&names, &points);
+            for (number, label) in labels.iter().enumerate() {
+                assert!(label.left >= LEFT && label.left + label.width <= RIGHT + 1.0);
+                for other in &labels[..number] {
+                    assert!(!label.overlaps(other), "{label:?} {other:?}");
+                }
+            }
         }
     }
 }

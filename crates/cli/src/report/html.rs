@@ -331,13 +331,13 @@ fn system_row(row: &SystemRow) -> String {
         cell(number(&row.invalidations_per_1k_maps)),
         cell(number(&row.misses_per_1k_maps)),
         cell(number(&row.table_memory)),
-        cell(exposure(&row.exposure)),
+        format!("<td class=\"r w\">{}</td>", exposure(&row.exposure)),
         cell(number(&row.oracle_faults)),
         cell(number(&row.oracle_checked_accesses)),
     ]
     .concat();
     format!(
-        "<tr><td>{}</td><td>{}<br><span class=\"note\">{}</span></td>{cells}</tr>",
+        "<tr><td class=\"w\">{}</td><td class=\"w\">{}<br><span class=\"note\">{}</span></td>{cells}</tr>",
         escaped(&row.name),
         escaped(&row.design),
         escaped(&row.paper_ref)
@@ -354,14 +354,14 @@ fn exposure(exposure: &Exposure) -> String {
             time_observed,
         } => {
             let mut html = format!(
-                "{} or {} unmaps<br><span class=\"note\">seen: {} unmaps {}",
+                "{} or {} unmaps<span class=\"note\"><br>seen {} unmaps {}",
                 quantity(time_bound),
                 number(operations_bound),
                 number(operations_observed),
                 chip(operations_observed.tag),
             );
             if let Some(time) = time_observed {
-                let _ = write!(html, ", {} {}", quantity(time), chip(time.tag));
+                let _ = write!(html, "<br>seen {} {}", quantity(time), chip(time.tag));
             }
             html + "</span>"
         }

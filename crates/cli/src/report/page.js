@@ -3,7 +3,7 @@
 
 // Bits of a cell and the colour variables that show them, later ones on top.
 const LAYERS = [[2, "--streaming"], [1, "--consistent"], [16, "--map"], [32, "--unmap"], [8, "--other"], [4, "--miss"]];
-const LEFT = 74, BOTTOM = 26, TOP = 6;
+const LEFT = 74, BOTTOM = 26, TOP = 12;
 
 // Pairs of a row number and a name, one a line.
 function pairs(text) {
