@@ -5,6 +5,7 @@ use crate::rig::*;
 use crate::sizes;
 use ioatlas_dma::iova::*;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 fn tree(rig: &Rig<Board>) -> &Rbtree<Board> {
     match &rig.assigner {
@@ -83,4 +84,24 @@ fn a_full_depot_gives_back_to_the_tree() {
     assert!(rig.usage().cached.0 <= 16, "{rig}");
     assert!(rig.usage().cached.0 > 8, "{rig}");
     rig.check(0);
+}
+
+#[test]
+fn a_refill_that_an_interrupt_has_overtaken_loses_nothing() {
+    let rig = Arc::new(Rig::board(sizes(4, 1, 4, 2), 1, 4096));
+    let held: Vec<_> = (0..4).map(|_| rig.assign(1).unwrap()).collect();
+    assert_eq!(rig.usage().cached.0, 0, "{rig}");
+    // between finding the magazine empty and refilling it, the CPU takes an interrupt that fills it
+    let handler = Arc::clone(&rig);
+    interrupt_before_pin(
+        1,
+        Box::new(move || held.into_iter().for_each(|lease| handler.release(0, lease))),
+    );
+    let lease = rig.assign(1).unwrap();
+    assert!(!is_armed(), "the interrupt came");
+    rig.check(1);
+    rig.release(0, lease);
+    rig.check(0);
+    rig.drain();
+    assert_eq!(rig.usage().free, rig.usage().aperture);
 }

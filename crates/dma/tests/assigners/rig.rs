@@ -6,7 +6,7 @@ use ioatlas_dma::iova::*;
 use ioatlas_dma::platform::host::{Host, HostConfig};
 use ioatlas_dma::platform::*;
 use ioatlas_dma::units::*;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 /// CPUs of the board.
@@ -19,6 +19,37 @@ thread_local! {
     static CPU: Cell<usize> = const { Cell::new(0) };
 }
 
+/// Something that happens later, on the same CPU.
+pub type Interrupt = Box<dyn FnOnce()>;
+
+thread_local! {
+    static ARMED: RefCell<Option<(usize, Interrupt)>> = const { RefCell::new(None) };
+}
+
+/// Runs `interrupt` on this CPU right before it is pinned for the `nth` time from now, counted from 0.
+pub fn interrupt_before_pin(nth: usize, interrupt: Interrupt) {
+    ARMED.replace(Some((nth, interrupt)));
+}
+
+/// Whether an interrupt is still to come.
+pub fn is_armed() -> bool {
+    ARMED.with_borrow(|armed| armed.is_some())
+}
+
+fn let_interrupts_in() {
+    let due = ARMED.with_borrow_mut(|armed| match armed {
+        Some((0, _)) => armed.take(),
+        Some((pins, _)) => {
+            *pins -= 1;
+            None
+        }
+        None => None,
+    });
+    if let Some((_, interrupt)) = due {
+        interrupt();
+    }
+}
+
 /// Runs what follows on CPU `index`.
 pub fn move_to(index: usize) {
     CPU.set(index);
@@ -28,6 +59,7 @@ impl Platform for Board {
     type A64 = <Host as Platform>::A64;
     type Lock<T: Send> = <Host as Platform>::Lock<T>;
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
+        let_interrupts_in();
         f(Cpu::new(CpuIndex(CPU.get())))
     }
     fn cpus(&self) -> usize {
