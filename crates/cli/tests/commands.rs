@@ -10,6 +10,8 @@ use serde_json::Value;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 fn json(arguments: &[&str]) -> Value {
     let ran = ioatlas(arguments);
@@ -253,4 +255,30 @@ fn a_closed_pipe_is_quiet_and_a_full_disk_is_not() {
             .unwrap()
             .starts_with("error: cannot write to standard output")
     );
+}
+
+/// Whenever the kill comes, the page is the old one or the whole new one.
+#[test]
+fn a_killed_report_leaves_the_old_page_or_a_whole_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("report.html");
+    for milliseconds in [0, 20, 60, 150, 400, 900] {
+        std::fs::write(&page, "old").unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_ioatlas"))
+            .args(["report", &bundled("lsi-bonnie"), "-o"])
+            .arg(&page)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        // Fails if the child has ended already, which is as good.
+        let _ = child.kill();
+        child.wait().unwrap();
+        let content = std::fs::read_to_string(&page).unwrap();
+        assert!(
+            content == "old" || content.ends_with("</html>\n"),
+            "after {milliseconds} ms"
+        );
+    }
 }

@@ -337,7 +337,7 @@ fn system_row(row: &SystemRow) -> String {
     ]
     .concat();
     format!(
-        "<tr><td class=\"w\">{}</td><td class=\"w\">{}<br><span class=\"note\">{}</span></td>{cells}</tr>",
+        "<tr><td class=\"w\">{}</td><td class=\"design\">{}<br><span class=\"note\">{}</span></td>{cells}</tr>",
         escaped(&row.name),
         escaped(&row.design),
         escaped(&row.paper_ref)

@@ -27,7 +27,7 @@ use crate::error::Error;
 use crate::loaded::LoadedTrace;
 use crate::output::Target;
 use crate::progress::{Bar, Progress};
-use ioatlas_iotlb::Geometry;
+use ioatlas_iotlb::{Geometry, SWEEP_ENTRIES};
 use model::{OracleTotals, Provenance, Source};
 use std::ffi::OsString;
 
@@ -145,14 +145,15 @@ pub fn build(
     progress: &dyn Progress,
 ) -> Result<Report, Error> {
     let geometry = Geometry::default();
-    let steps = traces.traces.len() + traces.variants.len();
-    let mut step = 0;
+    let steps = (traces.traces.len() + traces.variants.len()) * SWEEP_ENTRIES.len();
+    let mut done = 0;
     let mut diagnose = |of: &[LoadedTrace]| -> Result<Vec<_>, Error> {
         let mut verdicts = Vec::new();
         for loaded in of {
-            progress.at(&loaded.label, step, steps);
-            step += 1;
-            verdicts.extend(verdict::verdicts(loaded, geometry)?);
+            verdicts.extend(verdict::verdicts(loaded, geometry, || {
+                progress.at(&loaded.label, done, steps);
+                done += 1;
+            })?);
         }
         Ok(verdicts)
     };

@@ -50,7 +50,10 @@ fn heading(report: &Report) -> String {
             )
         }
         Source::User => {
-            format!("ioatlas report: {traces} traces, IOTLB of {entries} entries, {ways}-way")
+            let plural = if traces == 1 { "" } else { "s" };
+            format!(
+                "ioatlas report: {traces} trace{plural}, IOTLB of {entries} entries, {ways}-way"
+            )
         }
     }
 }

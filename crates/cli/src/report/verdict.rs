@@ -54,18 +54,26 @@ pub struct DeviceVerdict {
     pub sizes: Vec<SizePoint>,
 }
 
-/// Diagnoses each device of a trace.
+/// Diagnoses each device of a trace; `step` is called before each IOTLB size tried.
 ///
 /// # Errors
 ///
 /// [`Error::Geometry`], if no IOTLB of the sizes compared has that many ways.
-pub fn verdicts(loaded: &LoadedTrace, geometry: Geometry) -> Result<Vec<DeviceVerdict>, Error> {
+pub fn verdicts(
+    loaded: &LoadedTrace,
+    geometry: Geometry,
+    mut step: impl FnMut(),
+) -> Result<Vec<DeviceVerdict>, Error> {
     let larger = LARGER * geometry.entries();
     let mut entries = SWEEP_ENTRIES.to_vec();
     entries.extend([geometry.entries(), larger]);
     entries.sort_unstable();
     entries.dedup();
-    let points = sweep(&loaded.trace, &entries, geometry.ways())?;
+    let mut points = Vec::new();
+    for entries in entries {
+        step();
+        points.extend(sweep(&loaded.trace, &[entries], geometry.ways())?);
+    }
     let info = loaded.trace.info();
     let of = |(index, device): (usize, &DeviceInfo)| {
         let counts = |point: &SweepPoint| point.diagnosis.per_device[index];
@@ -186,7 +194,11 @@ impl DeviceVerdict {
     #[must_use]
     pub fn remedy(&self) -> Sentence {
         match self.larger_iotlb_change {
-            Some(change) => sentence![format!("{LARGER}x the IOTLB entries: "), change, " misses."],
+            Some(change) => sentence![
+                format!("{LARGER}x the IOTLB entries change misses by "),
+                change,
+                "."
+            ],
             None => sentence![format!("{LARGER}x the IOTLB entries: nothing to gain.")],
         }
     }
