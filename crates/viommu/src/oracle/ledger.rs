@@ -146,7 +146,17 @@ struct Space {
     flushed: Event,
     flushed_pages: BTreeMap<IovaPage, Event>,
     maps_in_progress: BTreeSet<Event>,
+    failed_maps: Vec<FailedMap>,
     unmaps: u64,
+}
+
+/// A map that failed. Nobody learnt its IOVA, but a device that guesses may have reached what was half made.
+struct FailedMap {
+    called: Event,
+    returned: Event,
+    /// What it would have mapped, where that is known.
+    pages: Option<Vec<PhysPage>>,
+    perm: Perm,
 }
 
 /// A success that no record explains yet.
@@ -157,6 +167,8 @@ struct Undecided {
     to: PhysPage,
     began: Event,
     ended: Event,
+    /// When it ended, the latest beginning of a complete invalidation of the whole domain.
+    flushed: Event,
 }
 
 /// Where a device is attached.
@@ -253,6 +265,7 @@ impl Ledger {
             flushed,
             flushed_pages: BTreeMap::new(),
             maps_in_progress: BTreeSet::new(),
+            failed_maps: Vec::new(),
             unmaps: 0,
         });
         DomainSerial(self.spaces.len() - 1)
@@ -264,8 +277,28 @@ impl Ledger {
         now
     }
 
-    pub fn map_failed(&mut self, domain: DomainSerial, called: Event) {
-        self.spaces[domain.0].maps_in_progress.remove(&called);
+    pub fn map_failed(
+        &mut self,
+        domain: DomainSerial,
+        called: Event,
+        pages: Option<Vec<PhysPage>>,
+        perm: Perm,
+    ) {
+        let returned = self.now();
+        let oldest = self.accesses.values().next().map_or(returned, |a| a.began);
+        let space = &mut self.spaces[domain.0];
+        space.maps_in_progress.remove(&called);
+        // what can explain no access any more is forgotten
+        let (flushed, bounds) = (space.flushed, space.bounds);
+        space.failed_maps.retain(|failed| {
+            failed.returned >= oldest || bounds != Bounds::Strict && failed.returned >= flushed
+        });
+        space.failed_maps.push(FailedMap {
+            called,
+            returned,
+            pages,
+            perm,
+        });
         self.decide();
     }
 
@@ -320,6 +353,7 @@ impl Ledger {
         }
     }
 
+    /// Names the call, for its return.
     pub fn unmap_called(&mut self, domain: DomainSerial, range: IovaRange) -> Event {
         let now = self.now();
         let space = &mut self.spaces[domain.0];
@@ -341,7 +375,8 @@ impl Ledger {
         }
     }
 
-    pub fn unmap_returned(&mut self, domain: DomainSerial, range: IovaRange) {
+    /// By now its pages may belong to others: only the records that were current at the call are ended.
+    pub fn unmap_returned(&mut self, domain: DomainSerial, range: IovaRange, called: Event) {
         let now = self.now();
         let at = (self.clock)();
         let space = &mut self.spaces[domain.0];
@@ -349,18 +384,19 @@ impl Ledger {
         let unmaps_before = space.unmaps;
         for page in range.iter() {
             let flushed = space.flushed_since(page);
-            let Some(last) = space.pages.get_mut(&page).and_then(|r| r.last_mut()) else {
+            let Some(records) = space.pages.get_mut(&page) else {
                 continue;
             };
-            let Some(unmap_called) = last.unmap_called else {
+            let ours = |record: &Record| record.unmap_called == Some(called);
+            let Some(record) = records.iter_mut().rfind(|record| ours(record)) else {
                 continue;
             };
-            last.unmap_returned = Some(now);
-            if flushed < unmap_called {
+            record.unmap_returned = Some(now);
+            if flushed < called && records.last().is_some_and(ours) {
                 space.stale.insert(
                     page,
                     Stale {
-                        unmap_called,
+                        unmap_called: called,
                         returned_at: at,
                         unmaps_before,
                     },
@@ -452,6 +488,7 @@ impl Ledger {
             let text = format!("a device of domain {id} was served at {page} by domain {tag}");
             return self.violation(Property::P8, text);
         }
+        let flushed = self.spaces[domain.0].flushed;
         self.undecided.push(Undecided {
             domain,
             page,
@@ -459,6 +496,7 @@ impl Ledger {
             to,
             began,
             ended,
+            flushed,
         });
         self.decide();
     }
@@ -542,23 +580,31 @@ impl Ledger {
                 ));
                 continue;
             }
-            return match space.bounds {
-                Bounds::Deferred { .. } => Judgement::Stale,
-                Bounds::Strict if open.began < returned => Judgement::Wrong(
-                    Property::P5,
-                    format!(
-                        "{:?} of {} moved data after unmap had returned",
-                        open.kind, open.page
-                    ),
-                ),
-                Bounds::Strict => Judgement::Wrong(
-                    Property::P1,
-                    format!(
-                        "{:?} of {} succeeded after unmap had returned",
-                        open.kind, open.page
-                    ),
-                ),
-            };
+            // a map now in its call may have given the same page again, so a verdict can wait
+            match space.late(open, returned, "unmap") {
+                Judgement::Wrong(property, text) => wrong = Some((property, text)),
+                fine => return fine,
+            }
+            break;
+        }
+        for failed in space.failed_maps.iter().rev() {
+            let names = |pages: &Vec<PhysPage>| pages.contains(&open.to);
+            let reached = failed.called < open.ended
+                && failed.perm.allows(open.kind)
+                && failed.pages.as_ref().is_none_or(names);
+            if !reached {
+                continue;
+            }
+            if open.ended < failed.returned {
+                return Judgement::Fine;
+            }
+            let anew = |r: &Record| r.map_called > failed.returned && r.map_returned < open.began;
+            if open.flushed < failed.returned && !records.iter().any(anew) {
+                match space.late(open, failed.returned, "a map that failed") {
+                    Judgement::Wrong(property, text) => wrong = wrong.or(Some((property, text))),
+                    fine => return fine,
+                }
+            }
         }
         let coming = space.maps_in_progress.first();
         if coming.is_some_and(|called| *called < open.ended) {
@@ -599,6 +645,22 @@ impl Space {
     fn flushed_since(&self, page: IovaPage) -> Event {
         let own = self.flushed_pages.get(&page).copied().unwrap_or(0);
         self.flushed.max(own)
+    }
+
+    /// The verdict on a success on what `call`, which returned at `returned`, had taken away.
+    fn late(&self, open: &Undecided, returned: Event, call: &str) -> Judgement {
+        let Undecided { kind, page, .. } = open;
+        match self.bounds {
+            Bounds::Deferred { .. } => Judgement::Stale,
+            Bounds::Strict if open.began < returned => Judgement::Wrong(
+                Property::P5,
+                format!("{kind:?} of {page} moved data after {call} had returned"),
+            ),
+            Bounds::Strict => Judgement::Wrong(
+                Property::P1,
+                format!("{kind:?} of {page} succeeded after {call} had returned"),
+            ),
+        }
     }
 
     fn flush_all(&mut self, began: Event) -> Vec<Stale> {

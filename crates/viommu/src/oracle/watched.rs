@@ -71,14 +71,13 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         let mut ledger = self.oracle.ledger();
         match &result {
             Ok(mapping) => {
-                let pages = list.iter().flat_map(|buffer| {
-                    let first = buffer.addr.page().0;
-                    (first..first + buffer.pages().0).map(PhysPage)
-                });
                 let (first, perm) = (mapping.range().first, direction.perm());
-                ledger.map_returned(self.serial, called, first, pages, perm);
+                ledger.map_returned(self.serial, called, first, pages_of(list), perm);
             }
-            Err(_) => ledger.map_failed(self.serial, called),
+            Err(_) => {
+                let pages = pages_of(list).collect();
+                ledger.map_failed(self.serial, called, Some(pages), direction.perm());
+            }
         }
         result
     }
@@ -97,7 +96,8 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
                 let first = memory.iova().page();
                 ledger.map_returned(self.serial, called, first, pages, Perm::ReadWrite);
             }
-            Err(_) => ledger.map_failed(self.serial, called),
+            // which frames it had, nobody knows
+            Err(_) => ledger.map_failed(self.serial, called, None, Perm::ReadWrite),
         }
         result
     }
@@ -140,7 +140,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         let result = call(&self.domain);
         let mut ledger = self.oracle.ledger();
         match &result {
-            Ok(()) => ledger.unmap_returned(self.serial, range),
+            Ok(()) => ledger.unmap_returned(self.serial, range, called),
             Err(
                 UnmapError::Foreign(_)
                 | UnmapError::ForeignMemory(_)
@@ -203,4 +203,13 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         }
         self.domain.close()
     }
+}
+
+/// The granules of a list, in order. A buffer that no map takes has none.
+fn pages_of(list: &[PhysRange]) -> impl Iterator<Item = PhysPage> {
+    list.iter().flat_map(|buffer| {
+        let first = buffer.addr.page().0;
+        let pages = buffer.end().map_or(0, |_| buffer.pages().0);
+        (first..first + pages).map(PhysPage)
+    })
 }
