@@ -90,7 +90,11 @@ fn verdict(verdict: &DeviceVerdict) -> [String; 3] {
         .max(MIN_NAME_COLUMNS);
     [
         printable(&name, room) + &workload,
-        format!("  {}; {}", verdict.rate().plain(), verdict.cause().plain()),
+        format!(
+            "  {}; {} [simulated]",
+            verdict.rate().plain(),
+            verdict.cause().plain()
+        ),
         format!("  {} [simulated]", verdict.remedy().plain()),
     ]
 }
@@ -130,7 +134,7 @@ fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
             "system", "design", "1 cpu", "2 cpus", "per 1k", "per 1k", "KiB", "unmaps", "faults",
         ],
         [
-            "", "", "measured", "measured", "counted", "simul.", "counted", "", "counted",
+            "", "", "measured", "measured", "counted", "simul.", "counted", "assumed", "counted",
         ],
     ]
     .map(|row| row.map(String::from).to_vec())
