@@ -13,8 +13,10 @@ mod error;
 mod info;
 mod iotlb;
 mod loaded;
+mod measure;
 pub mod output;
 pub mod progress;
+mod replay;
 pub mod report;
 pub mod text;
 

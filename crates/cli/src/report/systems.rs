@@ -7,11 +7,16 @@
 //! measured runs with the oracle's clock. Misses are those of the software unit's
 //! IOTLB. Costs of `strict` are CPU time; the wait for the invalidation is separate.
 
-use super::figure::Figure;
+use super::figure::{Figure, Unit};
 use crate::error::Error;
 use crate::loaded::LoadedTrace;
+use crate::measure;
 use crate::progress::Progress;
+use crate::replay::{Replayed, replay};
+use ioatlas_dma::domain::{AssignerConfig, DeferredConfig, DomainConfig, PolicyConfig};
+use ioatlas_dma::iova::MagazineConfig;
 use ioatlas_iotlb::Geometry;
+use ioatlas_viommu::config::SetGeometry;
 use serde::Serialize;
 
 /// What the rows are to be made with.
@@ -103,15 +108,135 @@ impl SystemRow {
     }
 }
 
+/// A system as people know it, and the design behind it.
+struct System {
+    name: &'static str,
+    assigner: AssignerConfig,
+    policy: PolicyConfig,
+    paper_ref: &'static str,
+}
+
+fn systems() -> [System; 4] {
+    let magazine = AssignerConfig::Magazine(MagazineConfig::default());
+    let deferred = PolicyConfig::DeferredPerCpu(DeferredConfig::default());
+    let system = |name, assigner, policy, paper_ref| System {
+        name,
+        assigner,
+        policy,
+        paper_ref,
+    };
+    let (rbtree, strict) = (AssignerConfig::Rbtree, PolicyConfig::Strict);
+    [
+        system("Linux today", magazine, deferred, "ATC'15 4.3, 5"),
+        system("Linux strict", magazine, strict, "ATC'15 4.3, 3.2"),
+        system("rbtree deferred", rbtree, deferred, "ATC'15 3.1, 5"),
+        system("rbtree strict", rbtree, strict, "ATC'15 3.1, 3.2"),
+    ]
+}
+
+impl System {
+    fn design(&self) -> DomainConfig {
+        DomainConfig::new(self.assigner, self.policy)
+    }
+    fn failed(&self, detail: String) -> Error {
+        Error::System {
+            system: self.name.into(),
+            detail,
+        }
+    }
+}
+
 /// Runs every system on the traces and measures it on this machine.
 ///
 /// # Errors
 ///
 /// [`Error::System`], if a system fails where it must not.
 pub fn rows(
-    _traces: &[LoadedTrace],
-    _options: &Options,
-    _progress: &dyn Progress,
+    traces: &[LoadedTrace],
+    options: &Options,
+    progress: &dyn Progress,
 ) -> Result<Vec<SystemRow>, Error> {
-    Ok(Vec::new())
+    let systems = systems();
+    let steps = systems.len() * (traces.len() + 1);
+    let mut rows = Vec::new();
+    for (at, system) in systems.iter().enumerate() {
+        let done = at * (traces.len() + 1);
+        let mut replays = Vec::new();
+        for (i, loaded) in traces.iter().enumerate() {
+            let what = format!("{} on {}", system.name, loaded.label);
+            progress.at(&what, done + i, steps);
+            let iotlb = SetGeometry {
+                entries: options.geometry.entries(),
+                ways: options.geometry.ways(),
+            };
+            let replayed = replay(&loaded.trace, system.design(), iotlb)
+                .map_err(|e| system.failed(format!("{}: {e}", loaded.trace.name())))?;
+            replays.push((loaded.label.clone(), replayed));
+        }
+        let what = format!("measuring {}", system.name);
+        progress.at(&what, done + traces.len(), steps);
+        rows.push(row(system, &replays, options)?);
+    }
+    Ok(rows)
+}
+
+fn row(
+    system: &System,
+    replays: &[(String, Replayed)],
+    options: &Options,
+) -> Result<SystemRow, Error> {
+    let design = system.design();
+    let measure = |threads| {
+        let ns = measure::ns_per_pair(design, threads).map_err(|e| system.failed(e))?;
+        Ok::<_, Error>(Figure::measured(ns, Unit::Nanoseconds))
+    };
+    let sum = |pick: fn(&Replayed) -> u64| replays.iter().map(|(_, r)| pick(r)).sum::<u64>();
+    let maps = sum(|r| r.maps);
+    let per_1k = |count: u64| {
+        if maps == 0 {
+            0.0
+        } else {
+            count as f64 * 1e3 / maps as f64
+        }
+    };
+    let most = |pick: fn(&Replayed) -> u64| replays.iter().map(|(_, r)| pick(r)).max();
+    let exposure = match system.policy {
+        PolicyConfig::Strict => Exposure::None,
+        PolicyConfig::DeferredPerCpu(bounds) => Exposure::Bounded {
+            operations_bound: Figure::assumed(f64::from(bounds.batch), Unit::Count),
+            time_bound: Figure::assumed(bounds.window.0 as f64 / 1e6, Unit::Milliseconds),
+            operations_observed: Figure::count(most(|r| r.oracle.exposure.unmaps).unwrap_or(0)),
+            time_observed: measure::exposure_ms(design)
+                .map_err(|e| system.failed(e))?
+                .map(|ms| Figure::measured(ms, Unit::Milliseconds)),
+        },
+    };
+    Ok(SystemRow {
+        name: system.name.into(),
+        design: format!("{}, {}", system.assigner.name(), system.policy.name()),
+        paper_ref: system.paper_ref.into(),
+        ns_per_pair_1_thread: measure(1)?,
+        ns_per_pair_2_threads: measure(2)?,
+        wait: matches!(system.policy, PolicyConfig::Strict).then_some(options.wait),
+        invalidations_per_1k_maps: Figure::counted(per_1k(sum(|r| r.invalidations)), Unit::Per1000),
+        misses_per_1k_maps: Figure::simulated(per_1k(sum(|r| r.misses)), Unit::Per1000),
+        table_memory: Figure::counted(most(|r| r.table_kib).unwrap_or(0) as f64, Unit::Kibibytes),
+        exposure,
+        oracle_faults: Figure::count(sum(|r| r.oracle.violation_count)),
+        oracle_checked_accesses: Figure::count(sum(|r| r.oracle.accesses)),
+        per_trace: replays.iter().map(on_trace).collect(),
+    })
+}
+
+fn on_trace((trace, replayed): &(String, Replayed)) -> SystemOnTrace {
+    SystemOnTrace {
+        trace: trace.clone(),
+        maps: Figure::count(replayed.maps),
+        skipped_anomalies: Figure::count(replayed.skipped),
+        invalidations: Figure::count(replayed.invalidations),
+        misses: Figure::simulated(replayed.misses as f64, Unit::Count),
+        table_memory: Figure::counted(replayed.table_kib as f64, Unit::Kibibytes),
+        oracle_faults: Figure::count(replayed.oracle.violation_count),
+        oracle_checked_accesses: Figure::count(replayed.oracle.accesses),
+    }
 }

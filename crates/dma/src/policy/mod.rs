@@ -120,6 +120,7 @@ impl Held {
 }
 
 /// What one unmap retires, until it is settled or queued.
+#[allow(clippy::large_enum_variant)] // it lives on the stack of one unmap, which must not allocate
 pub(crate) enum Batch<'a, P: Platform> {
     Strict(Strict),
     Deferred {
