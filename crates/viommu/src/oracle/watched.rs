@@ -74,9 +74,18 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
                 let (first, perm) = (mapping.range().first, direction.perm());
                 ledger.map_returned(self.serial, called, first, pages_of(list), perm);
             }
-            Err(_) => {
-                let pages = pages_of(list).collect();
-                ledger.map_failed(self.serial, called, Some(pages), direction.perm());
+            Err(error) => {
+                let pages = match error {
+                    MapError::Install(stopped) => {
+                        let written = stopped.done.0 as usize;
+                        Some(pages_of(list).take(written).collect())
+                    }
+                    // how much was written, nobody knows
+                    MapError::Invalidate(_) => None,
+                    // nothing was; and a list that was refused may be of any length
+                    _ => Some(Vec::new()),
+                };
+                ledger.map_failed(self.serial, called, pages, direction.perm());
             }
         }
         result
