@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The simulated multiprocessor: it finds races, replays them, masks interrupts, and reports when nothing moves.
+//! And the core on it.
+
+#[path = "sim/core.rs"]
+mod core;
 
 use ioatlas_dma::{
     platform::{

@@ -32,11 +32,13 @@ mod failure;
 mod memory;
 mod schedule;
 mod shared;
+mod state;
 mod world;
 
-pub use engine::{DeliveryPoint, Point, inspect, steps};
+pub use engine::{Point, inspect, steps};
 pub use failure::{Cause, Event, Failure};
 pub use memory::{Sim, SimConfig, WORDS};
 pub use schedule::Schedule;
 pub use shared::{SimLock, SimWord};
+pub use state::DeliveryPoint;
 pub use world::{Interrupt, Outcome, World};

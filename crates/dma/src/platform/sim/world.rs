@@ -3,8 +3,9 @@
 
 use super::{
     Cause, DeliveryPoint, Failure, Schedule,
-    engine::{self, Agent, Armed, Engine, Limits},
+    engine::{self, Engine},
     schedule::Chooser,
+    state::{Agent, Armed, Limits},
 };
 use crate::units::CpuIndex;
 use core::{any::Any, marker::PhantomData};
@@ -212,7 +213,7 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         loop {
-            let current = self.engine.0.borrow().current();
+            let current = self.engine.0.borrow().current;
             let Some(coroutine) = &mut self.coroutines[current] else {
                 unreachable!("an agent that has ended is never chosen")
             };
