@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The platform of a kernel that has one CPU, a few static frames and no interrupts.
+//!
+//! A real one masks interrupts in [`Spin::with`] and [`Platform::pinned`], and maps physical memory where
+//! [`Platform::entries`] finds it; the rest is as here.
+
+use core::{
+    cell::UnsafeCell,
+    sync::atomic::{self, AtomicBool, AtomicU64},
+};
+use ioatlas_dma::{
+    platform::{Atomic64, Cpu, FreshFrame, Lock, Ordering, Platform, TableFrame},
+    units::{CpuIndex, PhysPage},
+};
+
+/// Frames in all.
+const FRAMES: usize = 64;
+/// Words of 8 bytes in a frame of 4 KiB.
+const WORDS: usize = 512;
+
+static MEMORY: [Frame; FRAMES] =
+    [const { Frame([const { Word(AtomicU64::new(0)) }; WORDS]) }; FRAMES];
+static TAKEN: [AtomicBool; FRAMES] = [const { AtomicBool::new(false) }; FRAMES];
+static UNIQUE: AtomicU64 = AtomicU64::new(1);
+
+#[repr(C, align(4096))]
+struct Frame([Word; WORDS]);
+
+/// A shared word.
+#[repr(transparent)]
+pub struct Word(AtomicU64);
+
+impl Atomic64 for Word {
+    fn new(value: u64) -> Self {
+        Word(AtomicU64::new(value))
+    }
+    fn load(&self, order: Ordering) -> u64 {
+        self.0.load(order)
+    }
+    fn store(&self, value: u64, order: Ordering) {
+        self.0.store(value, order)
+    }
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.0.swap(value, order)
+    }
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_add(value, order)
+    }
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        self.0.compare_exchange(current, new, success, failure)
+    }
+}
+
+/// A spin lock.
+pub struct Spin<T> {
+    held: AtomicBool,
+    data: UnsafeCell<T>,
+}
+
+// SAFETY: `with` is the only way to the data, and one caller at a time is inside.
+unsafe impl<T: Send> Sync for Spin<T> {}
+
+impl<T: Send> Lock<T> for Spin<T> {
+    fn new(value: T) -> Self {
+        Spin {
+            held: AtomicBool::new(false),
+            data: UnsafeCell::new(value),
+        }
+    }
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        while self.held.swap(true, Ordering::Acquire) {
+            core::hint::spin_loop();
+        }
+        // SAFETY: `held` was clear and we set it, so nobody else has a reference until we clear it below.
+        let result = f(unsafe { &mut *self.data.get() });
+        self.held.store(false, Ordering::Release);
+        result
+    }
+}
+
+/// The kernel.
+pub struct Kernel;
+
+impl Platform for Kernel {
+    type A64 = Word;
+    type Lock<T: Send> = Spin<T>;
+
+    fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
+        f(Cpu::new(CpuIndex(0)))
+    }
+    fn cpus(&self) -> usize {
+        1
+    }
+    fn frame_alloc(&self) -> Option<FreshFrame> {
+        let free = TAKEN
+            .iter()
+            .position(|t| !t.swap(true, Ordering::Acquire))?;
+        for word in &MEMORY[free].0 {
+            word.store(0, Ordering::Relaxed);
+        }
+        Some(FreshFrame::new(PhysPage(free as u64)))
+    }
+    fn frame_free(&self, frame: FreshFrame) {
+        TAKEN[frame.page().0 as usize].store(false, Ordering::Release);
+    }
+    fn entries(&self, frame: &TableFrame) -> &[Word] {
+        &MEMORY[frame.page().0 as usize].0
+    }
+    fn fence(&self, order: Ordering) {
+        atomic::fence(order)
+    }
+    fn heavy_fence(&self) {
+        atomic::fence(Ordering::SeqCst)
+    }
+    fn relax(&self) {
+        core::hint::spin_loop()
+    }
+    fn unique(&self) -> u64 {
+        UNIQUE.fetch_add(1, Ordering::Relaxed)
+    }
+}
