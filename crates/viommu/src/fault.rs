@@ -130,7 +130,8 @@ pub struct Faults {
     pub overflowed: bool,
 }
 
-/// The fault recording registers. Once one fault found no room, none is recorded until the overflow is cleared (§7.3.1).
+/// The fault recording registers. They are read and emptied all at once, so there is no room after an overflow before it is
+/// cleared (§7.3.1 forbids recording until then).
 pub(crate) struct FaultRing {
     records: VecDeque<FaultRecord>,
     capacity: usize,
@@ -146,9 +147,10 @@ impl FaultRing {
         }
     }
     pub(crate) fn push(&mut self, record: FaultRecord) {
-        self.overflowed |= self.records.len() == self.capacity;
-        if !self.overflowed {
+        if self.records.len() < self.capacity {
             self.records.push_back(record);
+        } else {
+            self.overflowed = true;
         }
     }
     /// Empties the ring and clears the overflow.

@@ -20,7 +20,7 @@ fn asynchronous() -> Rig {
 fn statuses_land_in_their_half_of_the_word_and_in_order() {
     let rig = Rig::toy();
     rig.poke(rig.status, 3, u64::MAX);
-    let at = rig.status << 12 | 3 * 8;
+    let at = (rig.status << 12) + 3 * 8;
     rig.send(&[wait(at, 1), wait(at + 4, 2), wait(at, 3)]);
     assert_eq!(rig.peek(rig.status, 3), 2 << 32 | 3);
     assert_eq!((rig.head(), rig.unit.stats().waits), (3, 3));
@@ -179,8 +179,10 @@ fn a_stuck_unit_processes_nothing_until_it_is_no_more() {
 #[test]
 fn switching_the_queue_off_resets_it_even_while_it_drains() {
     let rig = Rig::toy();
+    rig.send(&[wait(rig.status << 12 | 8, 1)]);
     let walk = rig.begin(0);
     rig.send(&[flush_domain(DOMAIN), wait(rig.status << 12, 1)]);
+    assert_eq!(rig.head(), 1);
     rig.unit.write32(offset::GCMD, 1 << 31);
     assert_eq!(rig.head(), 0);
     rig.check();

@@ -114,7 +114,7 @@ impl<P: Platform + PhysMemory<P>> Rig<P> {
         rig.unit.write64(offset::IQA, rig.ring << 12);
         rig.unit.write32(offset::GCMD, 1 << 26);
         rig.unit.write32(offset::GCMD, 1 << 31 | 1 << 26);
-        assert_eq!(rig.unit.read32(offset::GSTS), 0b1100_01 << 26);
+        assert_eq!(rig.unit.read32(offset::GSTS), 1 << 31 | 1 << 30 | 1 << 26);
         rig
     }
 
