@@ -12,8 +12,8 @@ use std::fmt::Write;
 const WIDTH: f64 = 520.0;
 const HEIGHT: f64 = 320.0;
 /// The plot within it.
-const LEFT: f64 = 52.0;
-const RIGHT: f64 = WIDTH - 16.0;
+const LEFT: f64 = 60.0;
+const RIGHT: f64 = WIDTH - 24.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = HEIGHT - 46.0;
 

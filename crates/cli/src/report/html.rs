@@ -288,20 +288,20 @@ fn systems(report: &Report) -> String {
     if report.systems.is_empty() {
         return "<section><h2>Systems</h2><p>None was run.</p></section>\n".into();
     }
-    let heading = |name: &str, tag: Option<Tag>| {
-        let chip = tag.map(chip).unwrap_or_default();
+    let heading = |name: &str, tag: Tag| {
+        let chip = chip(tag);
         format!("<th class=\"r\" aria-sort=\"none\"><button>{name}</button> {chip}</th>")
     };
     let headings = [
-        heading("ns a pair, 1 thread", Some(Tag::Measured)),
-        heading("2 threads", Some(Tag::Measured)),
-        heading("wait, ns", Some(Tag::Assumed)),
-        heading("invalidations per 1,000 maps", Some(Tag::Counted)),
-        heading("misses per 1,000 maps", Some(Tag::Simulated)),
-        heading("tables, KiB", Some(Tag::Counted)),
-        heading("window", None),
-        heading("oracle faults", Some(Tag::Counted)),
-        heading("checked", Some(Tag::Counted)),
+        heading("ns a pair, 1 thread", Tag::Measured),
+        heading("2 threads", Tag::Measured),
+        heading("wait, ns", Tag::Assumed),
+        heading("invalidations per 1,000 maps", Tag::Counted),
+        heading("misses per 1,000 maps", Tag::Simulated),
+        heading("tables, KiB", Tag::Counted),
+        heading("window", Tag::Assumed),
+        heading("oracle faults", Tag::Counted),
+        heading("checked", Tag::Counted),
     ]
     .concat();
     let rows: String = report.systems.iter().map(system_row).collect();
