@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Threads of this host: two CPUs, a device, a timer, and in some variants the unit itself, all at once.
+//!
+//! Every design x variant of the unit. The host schedules, so a failure is not replayable; `schedules` is.
+
+use crate::{crowd::*, rig::*};
+use ioatlas_dma::{
+    grace::WaitLimit,
+    platform::host::{self, Host},
+    table::Format,
+};
+use ioatlas_viommu::config::*;
+use std::{
+    num::NonZeroU32,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+const OPS: u64 = 1_200;
+const ACCESSES: u64 = 12_000;
+const TICKS: u64 = 400;
+
+/// Hours of waiting: threads may be off their cores for long, and no test depends on speed.
+const PATIENT: WaitLimit = WaitLimit(1 << 40);
+
+type Adjust = fn(&mut UnitConfig);
+
+fn plain(_: &mut UnitConfig) {}
+
+fn evicting(unit: &mut UnitConfig) {
+    unit.caches.eviction = Some(Eviction {
+        seed: 7,
+        one_in: NonZeroU32::MIN.saturating_add(2),
+    });
+}
+
+fn prefetching(unit: &mut UnitConfig) {
+    unit.caches.prefetch = 3;
+    unit.processing = Processing::Asynchronous;
+}
+
+fn tiny(unit: &mut UnitConfig) {
+    unit.caches.context = 1;
+    unit.caches.iotlb = SetGeometry {
+        entries: 2,
+        ways: 1,
+    };
+    unit.caches.walk = vec![1; unit.geometry.levels as usize - 1];
+    unit.processing = Processing::Asynchronous;
+}
+
+/// No page-selective invalidation.
+fn coarse(unit: &mut UnitConfig) {
+    unit.features.page_selective = None;
+    evicting(unit);
+}
+
+fn everybody_at_once<F: Format>(adjust: Adjust) {
+    for design in designs() {
+        let crowd = Crowd::<Host, F>::new(96, design, PATIENT, adjust);
+        let (left, right) = exchange();
+        let over = AtomicBool::new(false);
+        let ends = thread::scope(|scope| {
+            let crowd = &crowd;
+            let cpu = |seed, end: End| {
+                scope.spawn(move || {
+                    host::register();
+                    crowd.cpu(seed, OPS, 5, &end);
+                    end
+                })
+            };
+            let cpus = [cpu(1, left), cpu(2, right)];
+            let device = scope.spawn(|| crowd.device(NIC, 3, ACCESSES));
+            let ticker = scope.spawn(|| crowd.ticker(TICKS));
+            let unit = scope.spawn(|| crowd.unit(|| over.load(Ordering::Acquire)));
+            let ends = cpus.map(|cpu| cpu.join());
+            let (device, ticker) = (device.join(), ticker.join());
+            over.store(true, Ordering::Release);
+            unit.join().expect("the unit");
+            device.expect("the device");
+            ticker.expect("the ticker");
+            ends.map(|end| end.expect("a CPU"))
+        });
+        let done = crowd.check(ends, &name(&design));
+        println!("{}: {done:?}", name(&design));
+        // how many succeed is the host's matter
+        assert!(done.maps > 0 && done.succeeded + done.blocked > ACCESSES / 2);
+    }
+}
+
+macro_rules! on_every_unit {
+    ($($variant:ident),*) => {
+        mod vtd { $( #[test] fn $variant() {
+            super::everybody_at_once::<crate::rig::Vtd>(super::$variant);
+        } )* }
+        mod toy { $( #[test] fn $variant() {
+            super::everybody_at_once::<crate::rig::Small>(super::$variant);
+        } )* }
+    };
+}
+
+on_every_unit!(plain, evicting, prefetching, tiny, coarse);

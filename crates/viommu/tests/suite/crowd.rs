@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What CPUs, devices, a timer and the unit do when they all act at once, for threads and for schedules alike.
+//!
+//! Everything is bounded by operations. The choices come from seeds; what is mapped where depends on the interleaving.
+
+use crate::rig::*;
+use ioatlas_dma::{domain::*, grace::WaitLimit, platform::Platform, table::*, units::*};
+use ioatlas_viommu::{
+    config::{Geometry, Processing, UnitConfig},
+    machine::WatchedMachine,
+    oracle::{Failing, Oracle},
+    queue::Progress,
+    walk::Step,
+};
+use ioatlas_vtd::driver;
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+};
+
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA'14).
+pub struct Random(pub u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// What a CPU holds and may hand to another.
+pub enum Live {
+    Mapped(Mapping),
+    Memory(Consistent),
+}
+
+impl Live {
+    fn range(&self) -> IovaRange {
+        match self {
+            Live::Mapped(mapping) => mapping.range(),
+            Live::Memory(memory) => {
+                let pages = PageCount(memory.len().0 / GRANULE);
+                IovaRange::new(memory.iova().page(), pages)
+            }
+        }
+    }
+}
+
+/// One domain with the NIC attached, and where devices had better look.
+pub struct Crowd<B: Base, F: Format> {
+    pub rig: Rig<B>,
+    pub domain: Dom<B, F>,
+    span: IovaRange,
+    hot: Mutex<Vec<IovaPage>>,
+}
+
+/// Pages that devices prefer: mapped or unmapped lately.
+const HOT: usize = 12;
+
+/// One end of the exchange between two CPUs.
+pub struct End(Sender<Live>, Receiver<Live>);
+
+/// Two CPUs hand things to each other.
+pub fn exchange() -> (End, End) {
+    let ((to_b, from_a), (to_a, from_b)) = (channel(), channel());
+    (End(to_b, from_b), End(to_a, from_a))
+}
+
+/// IOVA pages used under `F`: few, so that they come again soon, across an edge of leaf tables.
+pub fn span<F: Format>() -> IovaRange {
+    let whole = F::aperture();
+    let pages = whole.pages.0.min(64);
+    let table = 1 << F::ENTRIES_LG2;
+    let first = if whole.pages.0 > 64 { table - 32 } else { 0 };
+    IovaRange::new(IovaPage(first), PageCount(pages))
+}
+
+impl<B: Base, F: Format> Crowd<B, F> {
+    /// A machine of `frames` frames, whose unit `adjust` has changed. `limit` bounds every wait.
+    pub fn new(
+        frames: usize,
+        mut design: DomainConfig,
+        limit: WaitLimit,
+        adjust: impl FnOnce(&mut UnitConfig),
+    ) -> Self {
+        let mut config = UnitConfig::new(Geometry::of::<F>());
+        adjust(&mut config);
+        let processing = config.processing;
+        config.processing = Processing::Inline;
+        let host = driver::Config {
+            limit,
+            ..driver::Config::default()
+        };
+        let base = Failing::new(B::make(frames));
+        let machine = WatchedMachine::new(base, &config, Oracle::new(), host);
+        let rig = Rig {
+            machine: machine.expect("a machine"),
+        };
+        let span = design.aperture.unwrap_or(span::<F>());
+        design.aperture = Some(span);
+        design.wait_limit = limit;
+        let domain = rig.domain::<F>(design);
+        // once it is up
+        rig.machine.machine().unit().set_processing(processing);
+        let hot = Mutex::new(Vec::new());
+        Crowd {
+            rig,
+            domain,
+            span,
+            hot,
+        }
+    }
+
+    /// Devices look there from now on.
+    pub fn heat(&self, range: IovaRange) {
+        let mut hot = self.hot.lock().unwrap_or_else(PoisonError::into_inner);
+        for page in range.iter().take(HOT) {
+            if hot.len() == HOT {
+                hot.remove(0);
+            }
+            hot.push(page);
+        }
+    }
+
+    /// A page that a device might look at.
+    fn target(&self, random: &mut Random) -> IovaPage {
+        let hot = self.hot.lock().unwrap_or_else(PoisonError::into_inner);
+        if hot.is_empty() || random.below(8) == 0 {
+            return IovaPage(self.span.first.0 + random.below(self.span.pages.0));
+        }
+        hot[random.below(hot.len() as u64) as usize]
+    }
+
+    /// What a map returned: a mapping, or `None` where there was no room or no frame; all else is a bug.
+    pub fn taken<T>(&self, result: Result<T, MapError>) -> Option<T> {
+        match result {
+            Ok(taken) => Some(taken),
+            Err(MapError::NoIova(_) | MapError::NoReserve(_) | MapError::NoFrame { .. }) => None,
+            Err(MapError::Install(e)) if e.cause == InstallCause::NoFrame => None,
+            Err(MapError::Install(e)) => panic!("P3: two leases overlap: {e}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Ends what it is given, by the door of tokens or the raw one.
+    pub fn end(&self, live: Live, raw: u64) {
+        self.heat(live.range());
+        let ended = match live {
+            Live::Memory(memory) => self.domain.free_consistent(memory),
+            Live::Mapped(mapping) if raw == 0 => self.domain.unmap_raw(mapping),
+            Live::Mapped(mapping) => self.domain.unmap(mapping),
+        };
+        ended.unwrap_or_else(|error| panic!("P14: a live mapping was not whole: {error}"));
+    }
+
+    /// A CPU: maps, unmaps, hands over; what it still holds is ended at last.
+    pub fn cpu(&self, seed: u64, ops: u64, most: usize, end: &End) {
+        let mut random = Random(seed);
+        let mut held: Vec<Live> = Vec::new();
+        for op in 0..ops {
+            thread::yield_now(); // threads of a host take turns by the millisecond otherwise
+            if random.below(4) == 0
+                && let Ok(live) = end.1.try_recv()
+            {
+                self.end(live, random.below(4));
+            }
+            if held.len() >= most || !held.is_empty() && random.below(3) == 0 {
+                let live = held.swap_remove(random.below(held.len() as u64) as usize);
+                match random.below(3) {
+                    0 => end
+                        .0
+                        .send(live)
+                        .unwrap_or_else(|_| unreachable!("both ends live")),
+                    _ => self.end(live, random.below(4)),
+                }
+                continue;
+            }
+            if let Some(live) = self.begin(&mut random, seed << 32 | op << 4) {
+                self.heat(live.range());
+                held.push(live);
+            }
+        }
+        held.drain(..).for_each(|live| self.end(live, 1));
+    }
+
+    /// Maps something, of the physical pages from `fresh`.
+    fn begin(&self, random: &mut Random, fresh: u64) -> Option<Live> {
+        let fresh = fresh & 0xff_ffff_ffff;
+        let direction = [
+            Direction::ToDevice,
+            Direction::FromDevice,
+            Direction::Bidirectional,
+        ][random.below(3) as usize];
+        let d = &self.domain;
+        match random.below(8) {
+            0 => {
+                let len = ByteCount(GRANULE * (1 + random.below(2)));
+                self.taken(d.alloc_consistent(len)).map(Live::Memory)
+            }
+            1 => {
+                let at = IovaPage(self.span.first.0 + random.below(self.span.pages.0));
+                let pages = 1 + random.below(4);
+                let buffer = buffer(fresh, pages);
+                self.taken(d.map_at(at.addr(), buffer, direction))
+                    .map(Live::Mapped)
+            }
+            2 | 3 => {
+                let list = [buffer(fresh, 1), buffer(fresh + 4, 3), buffer(fresh + 2, 1)];
+                let segments = 2 + random.below(2) as usize;
+                self.taken(d.map_list(&list[..segments], direction))
+                    .map(Live::Mapped)
+            }
+            _ => {
+                let inside = PhysRange::new(
+                    PhysAddr(PhysPage(fresh).addr().0 + random.below(2) * 0x800),
+                    ByteCount(1 + random.below(2 * GRANULE)),
+                );
+                self.taken(d.map(inside, direction)).map(Live::Mapped)
+            }
+        }
+    }
+
+    /// A device: accesses of both kinds, some given up half way, some overlapping others.
+    pub fn device(&self, who: SourceId, seed: u64, ops: u64) {
+        let mut random = Random(seed);
+        let unit = self.rig.machine.machine().unit();
+        for op in 0..ops {
+            if op % 8 == 0 {
+                thread::yield_now();
+            }
+            let kind = [AccessKind::Read, AccessKind::Write][random.below(2) as usize];
+            let mut slow = unit.begin(who, self.target(&mut random), kind);
+            for _ in 0..random.below(4) {
+                if slow.step() == Step::Ready {
+                    break;
+                }
+            }
+            if random.below(3) == 0 {
+                let _ = self
+                    .rig
+                    .access_by(who, self.target(&mut random), AccessKind::Read);
+            }
+            match random.below(8) {
+                0 => drop(slow),
+                _ => drop(slow.finish()),
+            }
+        }
+    }
+
+    /// The host's timer, 3 ms apart.
+    pub fn ticker(&self, ticks: u64) {
+        for tick in 1..=ticks {
+            let report = self.domain.tick(TimeNs(3_000_000 * tick)).expect("a tick");
+            assert!(report.drained <= 4, "P11: {report:?}");
+            self.rig.machine.machine().platform().relax();
+        }
+    }
+
+    /// The unit's own work, until `over` says so and nothing is left.
+    pub fn unit(&self, over: impl Fn() -> bool) {
+        let machine = self.rig.machine.machine();
+        loop {
+            match machine.unit().service() {
+                Progress::Did => {}
+                _ if over() => return,
+                _ => machine.platform().relax(),
+            }
+        }
+    }
+
+    /// When all is over: what was handed over and not fetched is ended, then everything is checked.
+    pub fn check(self, ends: [End; 2], context: &str) -> Checked {
+        let unit = self.rig.machine.machine().unit();
+        unit.set_processing(Processing::Inline);
+        for end in &ends {
+            while let Ok(live) = end.1.try_recv() {
+                self.end(live, 1);
+            }
+        }
+        self.finish(context)
+    }
+
+    /// Checks the oracle (P1 to P6, P8, P9, P14) and the audits (P10), ends the domain and the machine: every frame is back.
+    pub fn finish(self, context: &str) -> Checked {
+        let machine = self.rig.machine.machine();
+        let platform: Arc<_> = machine.platform().clone();
+        machine.unit().set_processing(Processing::Inline);
+        let audit = self.domain.domain().audit();
+        let audit = audit.unwrap_or_else(|e| panic!("{context}: P10: {e}"));
+        assert_eq!(audit.stats.live, PageCount(0), "{context}: P10");
+        self.domain.domain().flush().expect("a flush");
+        let after = self.domain.domain().audit();
+        let after = after.unwrap_or_else(|e| panic!("{context}: P10: {e}"));
+        assert_eq!(after.usage.leased, PageCount(0), "{context}: P10");
+        self.domain.close(&[]).expect("closed");
+        machine
+            .unit()
+            .audit()
+            .unwrap_or_else(|e| panic!("{context}: the unit: {e}"));
+        let summary = self.rig.machine.oracle().summary();
+        assert!(summary.violations.is_empty(), "{context}: {summary}");
+        self.rig.machine.into_machine().shut_down().expect("off");
+        let left = platform.inner().inner().frames_in_use();
+        assert_eq!(left, 0, "{context}: P10: frames not given back");
+        Checked {
+            maps: audit.stats.maps,
+            succeeded: summary.succeeded,
+            blocked: summary.accesses - summary.succeeded,
+            stale: summary.stale,
+        }
+    }
+}
+
+/// How much a run did, to show that it did something.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Checked {
+    pub maps: u64,
+    pub succeeded: u64,
+    pub blocked: u64,
+    pub stale: u64,
+}
+
+impl Checked {
+    pub fn add(&mut self, other: Checked) {
+        self.maps += other.maps;
+        self.succeeded += other.succeeded;
+        self.blocked += other.blocked;
+        self.stale += other.stale;
+    }
+}
