@@ -96,6 +96,8 @@ impl Queue {
             }
             *place = self.items.pop_front();
         }
+        // what a tick or another CPU's flush took home needs no start any more
+        self.since_start = self.since_start.min(self.items.len() as u32);
         handful
     }
 }
