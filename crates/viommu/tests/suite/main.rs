@@ -1,27 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One suite over every assigner x policy x format x platform.
 
-mod rig;
-mod road;
-
 /// Each scenario becomes a test on every platform and format; inside, it runs over every design.
 macro_rules! on_every_machine {
     ($($module:ident :: $scenario:ident),* $(,)?) => {
-        mod host_vtd { $( #[test] fn $scenario() {
-            crate::$module::$scenario::<ioatlas_dma::platform::host::Host, crate::rig::Vtd>();
-        } )* }
-        mod host_toy { $( #[test] fn $scenario() {
-            crate::$module::$scenario::<ioatlas_dma::platform::host::Host, crate::rig::Small>();
-        } )* }
-        mod sim_vtd { $( #[test] fn $scenario() {
-            crate::$module::$scenario::<ioatlas_dma::platform::sim::Sim, crate::rig::Vtd>();
-        } )* }
-        mod sim_toy { $( #[test] fn $scenario() {
-            crate::$module::$scenario::<ioatlas_dma::platform::sim::Sim, crate::rig::Small>();
+        on_machines! { host_vtd, ioatlas_dma::platform::host::Host, crate::rig::Vtd, $($module::$scenario)* }
+        on_machines! { host_toy, ioatlas_dma::platform::host::Host, crate::rig::Small, $($module::$scenario)* }
+        on_machines! { sim_vtd, ioatlas_dma::platform::sim::Sim, crate::rig::Vtd, $($module::$scenario)* }
+        on_machines! { sim_toy, ioatlas_dma::platform::sim::Sim, crate::rig::Small, $($module::$scenario)* }
+    };
+}
+
+/// The same on the toy format alone, for what has to be exhaustive.
+macro_rules! on_toy_machines {
+    ($($module:ident :: $scenario:ident),* $(,)?) => {
+        mod small {
+            on_machines! { host_toy, ioatlas_dma::platform::host::Host, crate::rig::Small, $($module::$scenario)* }
+            on_machines! { sim_toy, ioatlas_dma::platform::sim::Sim, crate::rig::Small, $($module::$scenario)* }
+        }
+    };
+}
+
+macro_rules! on_machines {
+    ($name:ident, $base:ty, $format:ty, $($module:ident :: $scenario:ident)*) => {
+        mod $name { $( #[test] fn $scenario() {
+            crate::$module::$scenario::<$base, $format>();
         } )* }
     };
 }
 
-on_every_machine! {
-    road::map_reaches_the_buffer_and_unmap_ends_it,
-}
+mod attach;
+mod bad_input;
+mod concurrent;
+mod crowd;
+mod failure;
+mod raw_door;
+mod rig;
+mod road;
+mod schedules;
+mod tables;

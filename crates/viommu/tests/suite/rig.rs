@@ -7,8 +7,8 @@ use ioatlas_dma::{
     iova::MagazineConfig,
     platform::{
         PhysMemory, Platform,
-        host::{Host, HostConfig},
-        sim::{Sim, SimConfig},
+        host::{Host, HostConfig, register},
+        sim::{Schedule, Sim, SimConfig, World},
     },
     table::{
         Format,
@@ -18,24 +18,35 @@ use ioatlas_dma::{
 };
 use ioatlas_viommu::{
     config::{Geometry, UnitConfig},
-    machine::{WatchedDomain, WatchedMachine},
+    machine::{MachineError, WatchedDomain, WatchedMachine},
     observe::Outcome,
     oracle::{Failing, Oracle},
 };
 use ioatlas_vtd::driver;
+use std::sync::Arc;
 
 /// A platform that the suite runs on.
 pub trait Base: Platform + PhysMemory<Self> + Sized {
     fn make(frames: usize) -> Self;
     fn frames_in_use(&self) -> usize;
+    /// Runs `f` to its end as another CPU than the tests are.
+    fn on_another_cpu(&self, f: impl FnOnce() + Send);
 }
 
 impl Base for Host {
     fn make(frames: usize) -> Self {
-        Host::new(HostConfig { frames, slots: 4 })
+        // the slots are the process's: other tests take some meanwhile
+        Host::new(HostConfig { frames, slots: 32 })
     }
     fn frames_in_use(&self) -> usize {
         Host::frames_in_use(self)
+    }
+    fn on_another_cpu(&self, f: impl FnOnce() + Send) {
+        let other = || {
+            register();
+            f();
+        };
+        std::thread::scope(|scope| scope.spawn(other).join()).expect("the other thread");
     }
 }
 
@@ -49,6 +60,13 @@ impl Base for Sim {
     fn frames_in_use(&self) -> usize {
         Sim::frames_in_use(self)
     }
+    fn on_another_cpu(&self, f: impl FnOnce() + Send) {
+        let schedule = Schedule::Bounded {
+            seed: 1,
+            preemptions: 0,
+        };
+        World::new(schedule).cpu(|| ()).cpu(f).run();
+    }
 }
 
 /// Formats under test.
@@ -57,6 +75,9 @@ pub type Small = Toy<2, 3>;
 
 pub const NIC: SourceId = SourceId(0x0020);
 pub const DISK: SourceId = SourceId(0x0108);
+
+/// How long to wait for the unit. It acts within the register write, so a turn is too many already.
+pub const LIMIT: WaitLimit = WaitLimit(2_000);
 
 /// Every assigner x policy, with sizes small enough for tests to reach their edges.
 pub fn designs() -> Vec<DomainConfig> {
@@ -75,7 +96,7 @@ pub fn designs() -> Vec<DomainConfig> {
     for assigner in [AssignerConfig::Rbtree, AssignerConfig::Magazine(magazines)] {
         for policy in [PolicyConfig::Strict, PolicyConfig::DeferredPerCpu(deferred)] {
             all.push(DomainConfig {
-                wait_limit: WaitLimit(200_000),
+                wait_limit: LIMIT,
                 ..DomainConfig::new(assigner, policy)
             });
         }
@@ -100,14 +121,16 @@ impl<B: Base> Rig<B> {
     }
     /// With a unit that `adjust` has changed.
     pub fn with<F: Format>(frames: usize, adjust: impl FnOnce(&mut UnitConfig)) -> Self {
-        let mut config = UnitConfig::new(Geometry::of::<F>());
-        adjust(&mut config);
+        Self::watched_by::<F>(Oracle::new(), frames, adjust)
+    }
+    /// With a unit that `adjust` has changed, and an oracle with a clock.
+    pub fn watched_by<F: Format>(
+        oracle: Arc<Oracle>,
+        frames: usize,
+        adjust: impl FnOnce(&mut UnitConfig),
+    ) -> Self {
         let base = Failing::new(B::make(frames));
-        let host = driver::Config {
-            limit: WaitLimit(200_000),
-            ..driver::Config::default()
-        };
-        let machine = WatchedMachine::new(base, &config, Oracle::new(), host);
+        let machine = machine_on::<B, F>(base, oracle, adjust);
         Rig {
             machine: machine.expect("a machine"),
         }
@@ -135,10 +158,54 @@ impl<B: Base> Rig<B> {
     pub fn frames_in_use(&self) -> usize {
         self.failing().inner().frames_in_use()
     }
+    /// Checks that the domain adds up, ends it, and that nothing was violated.
+    pub fn close<F: Format>(&self, domain: Dom<B, F>, devices: &[SourceId]) {
+        let what = domain.domain().to_string();
+        domain
+            .domain()
+            .audit()
+            .unwrap_or_else(|e| panic!("{e}: {what}"));
+        domain
+            .close(devices)
+            .unwrap_or_else(|e| panic!("{e}: {what}"));
+        self.assert_clean();
+    }
+    /// Shuts the unit down, after which not one frame may be in use.
+    pub fn end(self) {
+        self.assert_clean();
+        let platform = self.machine.machine().platform().clone();
+        let ended = self.machine.into_machine().shut_down();
+        ended.expect("a unit that can be shut down");
+        assert_eq!(platform.inner().inner().frames_in_use(), 0, "frames left");
+    }
     pub fn assert_clean(&self) {
         self.machine.oracle().assert_clean();
         self.machine.machine().unit().audit().expect("the unit");
     }
+}
+
+/// Brings a unit up on `base`.
+pub fn machine_on<B: Base, F: Format>(
+    base: Failing<B>,
+    oracle: Arc<Oracle>,
+    adjust: impl FnOnce(&mut UnitConfig),
+) -> Result<WatchedMachine<Failing<B>>, MachineError> {
+    let mut config = UnitConfig::new(Geometry::of::<F>());
+    adjust(&mut config);
+    let host = driver::Config {
+        limit: LIMIT,
+        ..driver::Config::default()
+    };
+    WatchedMachine::new(base, &config, oracle, host)
+}
+
+pub fn is_deferred(design: &DomainConfig) -> bool {
+    matches!(design.policy, PolicyConfig::DeferredPerCpu(_))
+}
+
+/// How many pages one leaf table maps.
+pub fn span<F: Format>() -> u64 {
+    1 << F::ENTRIES_LG2
 }
 
 /// `pages` whole pages from physical page `first`.
