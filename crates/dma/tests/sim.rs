@@ -92,7 +92,6 @@ fn the_same_seed_gives_the_same_run() {
     assert!(of_sticky > 10 && of_bounded > 10);
 }
 
-/// Of two times six points there are 924 interleavings.
 #[test]
 fn an_expected_length_spreads_the_preemptions() {
     let distinct = |expect: Option<u64>| {
