@@ -108,6 +108,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
     }
 
+    /// Where the IOVA pages are. Exact when nobody else is active.
+    pub fn usage(&self) -> Usage {
+        self.assigner.usage(&self.platform)
+    }
+
     /// Checks every invariant, nobody else being active: tables, assigner, and that allocated + cached + retired +
     /// quarantined + free is the whole (P10).
     ///
