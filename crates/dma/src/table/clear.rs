@@ -22,8 +22,8 @@ pub enum RawError {
     /// Another mapping begins or ends inside the range.
     #[error("the mapping ends or another begins at IOVA page {0}, inside the range")]
     Several(IovaPage),
-    /// Outside what the table can translate.
-    #[error("IOVA pages {0} are outside the table's {1}")]
+    /// Empty, or outside what the table can translate.
+    #[error("IOVA pages {0} are empty or outside the table's {1}")]
     Outside(IovaRange, IovaRange),
 }
 
@@ -38,6 +38,10 @@ impl<P: Platform, F: Format> Table<P, F> {
         range: IovaRange,
         mut detached: impl FnMut(TableFrame),
     ) -> PageCount {
+        debug_assert!(
+            F::aperture().contains(&range),
+            "{range} is no lease of ours"
+        );
         let root = TableFrame::from_entry(self.root.page());
         PageCount(Self::clear_in(p, &root, F::LEVELS, range, &mut detached))
     }
@@ -112,6 +116,11 @@ impl<P: Platform, F: Format> Table<P, F> {
     /// # Errors
     /// [`RawError`]; nothing has changed then.
     pub fn claim(&self, p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
+        let aperture = F::aperture();
+        let ends = range.first.0.checked_add(range.pages.0);
+        if range.pages.0 == 0 || ends.is_none_or(|end| end > aperture.end().0) {
+            return Err(RawError::Outside(range, aperture));
+        }
         let last = IovaPage(range.end().0 - 1);
         for page in range.iter() {
             let (_, _, marks) = self.leaf(p, page).ok_or(RawError::NotMapped(page))?;

@@ -48,6 +48,10 @@ impl<P: Platform, F: Format> Table<P, F> {
         perm: Perm,
         kind: LeaseKind,
     ) -> Result<(), InstallError> {
+        debug_assert!(
+            F::aperture().contains(&range),
+            "{range} is no lease of ours"
+        );
         let mut at = range.first;
         let failed = |at: IovaPage, cause| InstallError {
             done: PageCount(at.0 - range.first.0),
