@@ -14,6 +14,7 @@ pub mod config;
 mod decode;
 mod descriptor;
 pub mod fault;
+pub mod fuzz;
 pub mod invalidation;
 pub mod machine;
 pub mod observe;

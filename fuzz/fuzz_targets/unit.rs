@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Arbitrary bytes as memory, register writes and accesses of a software unit, judged by a second walk.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    ioatlas_viommu::fuzz::unit(data);
+});
