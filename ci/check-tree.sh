@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+# Rules for the tracked files that no compiler checks. Prints what breaks them; long files are a warning only.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bad=0
+complain() {
+    echo "tree: $*" >&2
+    bad=1
+}
+
+# Licence: the first line of each source file, or the second after `#!`.
+while IFS= read -r file; do
+    first=$(head -n 2 "$file" | grep -v '^#!' | head -n 1 || true)
+    case $first in
+    *'SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause'*) ;;
+    *) complain "$file does not begin with the licence line" ;;
+    esac
+done < <(git ls-files '*.rs' '*.toml' '*.sh' '*.css' '*.js' .ci/run)
+
+# Nothing of the machine it was written on. (Brackets keep this file from finding itself.) Cargo.lock names the
+# default registry by its index, which is not a choice of ours.
+if git grep -nIE '(^|[^[:alnum:]_.])/([w]ork|[t]mp|[r]oot|[h]ome)/' -- . ':!Cargo.lock'; then
+    complain "machine paths, above"
+fi
+if git grep -nIE '([c]rates\.io|[p]ypi\.org|[n]pmjs|[a]rtifactory|[d]eb\.debian\.org|[p]roxy\.golang)' -- . ':!Cargo.lock'; then
+    complain "registry hosts, above"
+fi
+if grep -s '^source = ' Cargo.lock | grep -v '"registry+https://github.com/rust-lang/crates.io-index"'; then
+    complain "Cargo.lock names another registry, above"
+fi
+
+# Shared words go through the platform, or model checker and simulator do not see them. `Ordering` is re-exported.
+if git grep -nE '(core|std)::sync::atomic|sync::\{[^}]*atomic' -- 'crates/*/src/*.rs' ':!crates/dma/src/platform/host.rs' \
+    ':!crates/dma/src/platform/sim' | grep -vE ':[[:space:]]*//|pub use core::sync::atomic::Ordering;'; then
+    complain "atomics outside the platforms, above"
+fi
+# The lint that says the same is in force: it finds each type that clippy.toml names, in a file that uses them.
+probe=$(mktemp -d)
+trap 'rm -rf "$probe"' EXIT
+types=$(grep -oE 'core::sync::atomic::Atomic[A-Za-z0-9]+' clippy.toml | sort -u)
+mkdir "$probe/src"
+printf '[workspace]\n[package]\nname = "probe"\nedition = "2024"\n' >"$probe/Cargo.toml"
+: >"$probe/src/lib.rs"
+while IFS= read -r type; do
+    echo "pub fn $(basename "${type//:://}" | tr '[:upper:]' '[:lower:]')(_: &$type) {}"
+done <<<"$types" >"$probe/src/lib.rs"
+CLIPPY_CONF_DIR=$PWD CARGO_TARGET_DIR=$probe/target cargo clippy --offline --manifest-path "$probe/Cargo.toml" \
+    2>"$probe/said" || true
+wanted=$(wc -l <<<"$types")
+found=$(grep -c 'use of a disallowed type' "$probe/said" || true)
+if [ -z "$types" ] || [ "$found" -ne "$wanted" ]; then
+    complain "clippy.toml disallows $wanted atomic types, clippy finds $found"
+fi
+
+git ls-files '*.rs' '*.sh' '*.css' '*.js' .ci/run | while IFS= read -r file; do
+    lines=$(wc -l <"$file")
+    if [ "$lines" -gt 600 ]; then
+        echo "tree: warning: $file has $lines lines, over 600"
+    fi
+done
+exit $bad
