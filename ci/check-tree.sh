@@ -26,7 +26,7 @@ fi
 if git grep -nIE '([c]rates\.io|[p]ypi\.org|[n]pmjs|[a]rtifactory|[d]eb\.debian\.org|[p]roxy\.golang)' -- . ':!Cargo.lock'; then
     complain "registry hosts, above"
 fi
-if grep -s '^source = ' Cargo.lock | grep -v '"registry+https://github.com/rust-lang/crates.io-index"'; then
+if grep -s '^source = ' Cargo.lock | grep -v 'registry+https://github.com/rust-lang/[c]rates.io-index'; then
     complain "Cargo.lock names another registry, above"
 fi
 
