@@ -57,6 +57,8 @@ struct Queue {
     items: VecDeque<Retired<Resource>>,
     since_start: u32,
     room: usize,
+    /// Taken out, and not home yet.
+    in_transit: usize,
 }
 
 /// Between ticks. `busy` keeps a second ticker out while the first waits without the lock.
@@ -87,14 +89,16 @@ impl Queue {
         Pushed::BatchFull
     }
 
-    /// Takes up to a handful of things from the front that were stamped no later than `seq`.
-    fn pop_through(&mut self, seq: Seq, most: usize) -> Handful {
+    /// Takes up to a handful of things from the front that were stamped no later than `seq`. `home` of an earlier handful are home now.
+    fn pop_through(&mut self, seq: Seq, most: usize, home: usize) -> Handful {
+        self.in_transit -= home;
         let mut handful = [const { None }; HANDFUL];
         for place in handful.iter_mut().take(most) {
             if self.items.front().is_none_or(|item| item.seq() > seq) {
                 break;
             }
             *place = self.items.pop_front();
+            self.in_transit += 1;
         }
         // what a tick or another CPU's flush took home needs no start any more
         self.since_start = self.since_start.min(self.items.len() as u32);
@@ -106,6 +110,9 @@ impl Queue {
 const HANDFUL: usize = 16;
 type Handful = [Option<Retired<Resource>>; HANDFUL];
 
+/// Turns to wait for other CPUs' handfuls. One is home within microseconds.
+const TRANSIT_TURNS: u32 = 4096;
+
 impl<P: Platform> Deferred<P> {
     pub fn new(p: &P, config: DeferredConfig) -> Self {
         let batch = config.batch.max(1);
@@ -116,6 +123,7 @@ impl<P: Platform> Deferred<P> {
                     items: VecDeque::with_capacity(room),
                     since_start: 0,
                     room,
+                    in_transit: 0,
                 })
             }),
             timer: Lock::new(Timer {
@@ -185,39 +193,40 @@ impl<P: Platform> Deferred<P> {
         completion: &Completion,
         budget: usize,
     ) -> usize {
-        let mut drained = 0;
-        while drained < budget {
-            let most = budget - drained;
-            let queue = self.queues.at(home);
-            let handful = queue.with(|q| q.pop_through(completion.seq(), most));
-            let before = drained;
-            for retired in handful.into_iter().flatten() {
-                engine.settle(home, retired, completion);
-                drained += 1;
-            }
-            if drained == before {
-                break;
-            }
-        }
-        drained
+        self.take_out(home, completion.seq(), budget, |retired| {
+            engine.settle(home, retired, completion);
+        })
     }
 
     fn quarantine<I: Invalidate>(&self, engine: &Engine<'_, P, I>, home: CpuIndex, seq: Seq) {
+        self.take_out(home, seq, usize::MAX, |retired| {
+            engine.quarantine.put(retired);
+        });
+    }
+
+    /// Takes things stamped no later than `seq` out of a queue, a handful at a time, and gives them to `each` without the lock.
+    fn take_out(
+        &self,
+        home: CpuIndex,
+        seq: Seq,
+        budget: usize,
+        mut each: impl FnMut(Retired<Resource>),
+    ) -> usize {
+        let (mut taken, mut last) = (0, 0);
         loop {
-            let handful = self.queues.at(home).with(|q| q.pop_through(seq, HANDFUL));
-            let mut any = false;
-            for retired in handful.into_iter().flatten() {
-                engine.quarantine.put(retired);
-                any = true;
+            let queue = self.queues.at(home);
+            let handful = queue.with(|q| q.pop_through(seq, budget - taken, last));
+            last = handful.into_iter().flatten().map(&mut each).count();
+            if last == 0 {
+                return taken;
             }
-            if !any {
-                return;
-            }
+            taken += last;
         }
     }
 
     pub fn drain_all<I: Invalidate>(&self, engine: &Engine<'_, P, I>) -> Result<(), Failed> {
         if self.is_empty() {
+            self.await_transit(engine.p);
             return Ok(());
         }
         let flushed = engine.flush(Scope::DOMAIN);
@@ -229,7 +238,20 @@ impl<P: Platform> Deferred<P> {
                 Err(failed) => self.quarantine(engine, home, failed.seq),
             }
         }
+        self.await_transit(engine.p);
         flushed.map(drop)
+    }
+
+    /// Waits until what others have taken out of the queues is home, or the caller would find IOVAs missing that are
+    /// as good as free. The bound is for a caller in an interrupt that hit such a drain on its own CPU.
+    fn await_transit(&self, p: &P) {
+        for _ in 0..TRANSIT_TURNS {
+            let mut queues = self.queues.iter();
+            if queues.all(|(_, q)| q.with(|q| q.in_transit == 0)) {
+                return;
+            }
+            p.relax();
+        }
     }
 
     fn is_empty(&self) -> bool {
