@@ -651,6 +651,10 @@ impl Space {
     fn late(&self, open: &Undecided, returned: Event, call: &str) -> Judgement {
         let Undecided { kind, page, .. } = open;
         match self.bounds {
+            Bounds::Deferred { .. } if open.flushed > returned => Judgement::Wrong(
+                Property::P2,
+                format!("{kind:?} of {page} succeeded after the flush that followed {call}"),
+            ),
             Bounds::Deferred { .. } => Judgement::Stale,
             Bounds::Strict if open.began < returned => Judgement::Wrong(
                 Property::P5,
