@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Lists of operations against a naive model: a map of pages, and the leases in a list.
+//!
+//! Under strict every access does just what the model says. Under a deferred policy a page that is not mapped may still
+//! lead where it led, if it was unmapped since the last flush; what is mapped is exact there too.
+
+use crate::rig::*;
+use ioatlas_dma::{
+    domain::*,
+    platform::{host::Host, sim::Sim},
+    table::Format,
+    units::*,
+};
+use ioatlas_viommu::config::{Eviction, SetGeometry, UnitConfig};
+use proptest::prelude::*;
+use std::{collections::BTreeMap, num::NonZeroU32};
+
+#[derive(Clone, Debug)]
+enum Op {
+    Map {
+        pages: u64,
+        offset: u64,
+        direction: Direction,
+    },
+    List {
+        segments: Vec<u64>,
+        direction: Direction,
+    },
+    MapAt {
+        page: u64,
+        pages: u64,
+        direction: Direction,
+    },
+    Consistent {
+        pages: u64,
+    },
+    Unmap(usize),
+    Raw(usize),
+    /// Some page; the larger apertures are covered by what lies around the mappings.
+    Access(u64, AccessKind),
+    /// A page of a live mapping, or one beside it.
+    AccessMapped(usize, u64, AccessKind),
+    Flush,
+    Tick(u64),
+    Shrink,
+}
+
+fn direction() -> impl Strategy<Value = Direction> {
+    prop_oneof![
+        Just(Direction::ToDevice),
+        Just(Direction::FromDevice),
+        Just(Direction::Bidirectional),
+    ]
+}
+
+fn kind() -> impl Strategy<Value = AccessKind> {
+    prop_oneof![Just(AccessKind::Read), Just(AccessKind::Write)]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (1..=8u64, 0..GRANULE, direction())
+            .prop_map(|(pages, offset, direction)| Op::Map { pages, offset, direction }),
+        2 => (prop::collection::vec(1..=3u64, 1..4), direction())
+            .prop_map(|(segments, direction)| Op::List { segments, direction }),
+        2 => (0..66u64, 1..=6u64, direction())
+            .prop_map(|(page, pages, direction)| Op::MapAt { page, pages, direction }),
+        1 => (1..=3u64).prop_map(|pages| Op::Consistent { pages }),
+        4 => any::<usize>().prop_map(Op::Unmap),
+        2 => any::<usize>().prop_map(Op::Raw),
+        3 => (0..64u64, kind()).prop_map(|(page, kind)| Op::Access(page, kind)),
+        9 => (any::<usize>(), 0..10u64, kind())
+            .prop_map(|(which, page, kind)| Op::AccessMapped(which, page, kind)),
+        1 => Just(Op::Flush),
+        1 => (0..30u64).prop_map(Op::Tick),
+        1 => Just(Op::Shrink),
+    ]
+}
+
+/// What a unit may be like.
+#[derive(Clone, Debug)]
+struct Variant {
+    entries: usize,
+    ways: usize,
+    walk: usize,
+    prefetch: u32,
+    evict_one_in: u32,
+    page_selective: Option<u8>,
+}
+
+fn variant() -> impl Strategy<Value = Variant> {
+    (
+        prop_oneof![
+            Just((0, 0)),
+            Just((1, 1)),
+            Just((4, 1)),
+            Just((8, 8)),
+            Just((64, 4))
+        ],
+        prop_oneof![Just(0usize), Just(1), Just(8)],
+        prop_oneof![Just(0u32), Just(1), Just(5)],
+        prop_oneof![Just(0u32), Just(1), Just(4)],
+        prop_oneof![Just(None), Just(Some(0u8)), Just(Some(2)), Just(Some(6))],
+    )
+        .prop_map(
+            |((entries, ways), walk, prefetch, evict_one_in, page_selective)| Variant {
+                entries,
+                ways,
+                walk,
+                prefetch,
+                evict_one_in,
+                page_selective,
+            },
+        )
+}
+
+impl Variant {
+    fn apply(&self, config: &mut UnitConfig) {
+        let caches = &mut config.caches;
+        caches.iotlb = SetGeometry {
+            entries: self.entries,
+            ways: self.ways,
+        };
+        caches.walk.fill(self.walk);
+        caches.prefetch = self.prefetch;
+        let one_in = NonZeroU32::new(self.evict_one_in);
+        caches.eviction = one_in.map(|one_in| Eviction { seed: 3, one_in });
+        config.features.page_selective = self.page_selective;
+    }
+}
+
+/// What a device is to find.
+#[derive(Default)]
+struct Model {
+    pages: BTreeMap<u64, (PhysPage, Perm)>,
+    /// Unmapped since the last flush, and where it led.
+    stale: BTreeMap<u64, (PhysPage, Perm)>,
+}
+
+enum Held {
+    Mapping(Mapping),
+    Memory(Consistent),
+}
+
+/// A live mapping: the domain's token, its pages, and the pages leased for it.
+struct Live {
+    held: Held,
+    range: IovaRange,
+    lease: IovaRange,
+}
+
+struct Run<'r, B: Base, F: Format> {
+    rig: &'r Rig<B>,
+    domain: Dom<B, F>,
+    deferred: bool,
+    model: Model,
+    live: Vec<Live>,
+    next_page: u64,
+    now: u64,
+}
+
+impl<B: Base, F: Format> Run<'_, B, F> {
+    /// Physical pages that nobody has used, so that a wrong one is told from a right one.
+    fn fresh(&mut self, pages: u64) -> u64 {
+        let first = self.next_page;
+        self.next_page += pages + 1;
+        first
+    }
+
+    /// Retired things left, and invalidations so far.
+    fn flushes(&self) -> (bool, u64) {
+        let stats = self.domain.domain().stats();
+        (stats.retired == Default::default(), stats.invalidations)
+    }
+
+    fn leased(&self, range: IovaRange) -> bool {
+        self.live.iter().any(|live| live.lease.overlaps(&range))
+    }
+
+    /// Whether an aligned range of so many pages is free. Page 0 is given to those who ask for it only.
+    fn fits(&self, granted: u64) -> bool {
+        let end = F::aperture().end().0;
+        if end > 1 << 20 {
+            return true; // the larger format never fills up here
+        }
+        (0..end / granted)
+            .map(|n| IovaRange::new(IovaPage(n * granted), PageCount(granted)))
+            .any(|range| range.first.0 > 0 && !self.leased(range))
+    }
+
+    fn mapped(&mut self, held: Held, range: IovaRange, fixed: bool, to: Vec<PhysPage>, perm: Perm) {
+        let granted = range.pages.0.next_power_of_two();
+        let lease = if fixed {
+            range
+        } else {
+            assert_eq!(range.first.0 % granted, 0, "{range} is aligned");
+            IovaRange::new(range.first, PageCount(granted))
+        };
+        assert!(F::aperture().contains(&lease), "{lease}");
+        assert!(!self.leased(lease), "{lease} is somebody's");
+        assert_eq!(to.len() as u64, range.pages.0);
+        for (page, to) in range.iter().zip(to) {
+            self.model.pages.insert(page.0, (to, perm));
+        }
+        self.live.push(Live { held, range, lease });
+    }
+
+    /// A map that was tried: the mapping, or no room, if there is none indeed.
+    fn placed(&self, result: Result<Mapping, MapError>, pages: u64) -> Option<Mapping> {
+        let granted = pages.next_power_of_two();
+        match result {
+            Ok(mapping) => Some(mapping),
+            Err(MapError::NoIova(_)) if !self.fits(granted) => None,
+            Err(error) => panic!("{pages} pages: {error}"),
+        }
+    }
+
+    fn unmap(&mut self, live: Live, raw: bool) {
+        let retired = live.range.iter().map(|page| {
+            let was = self.model.pages.remove(&page.0).expect("it was mapped");
+            (page.0, was)
+        });
+        let retired: Vec<_> = retired.collect();
+        let (_, before) = self.flushes();
+        match live.held {
+            Held::Mapping(mapping) if raw => self.domain.unmap_raw(mapping).unwrap(),
+            Held::Mapping(mapping) => self.domain.unmap(mapping).unwrap(),
+            Held::Memory(memory) => self.domain.free_consistent(memory).unwrap(),
+        }
+        if self.flushes().1 != before {
+            self.model.stale.clear(); // what was there before this call is flushed
+        }
+        self.model.stale.extend(retired);
+    }
+
+    fn access(&self, page: u64, kind: AccessKind) {
+        let reached = self.rig.access(IovaPage(page), kind);
+        let expected = |pages: &BTreeMap<u64, (PhysPage, Perm)>| {
+            let entry = pages.get(&page).filter(|(_, perm)| perm.allows(kind));
+            entry.map(|(to, _)| *to)
+        };
+        let exact = expected(&self.model.pages);
+        let may = if self.model.pages.contains_key(&page) {
+            None
+        } else {
+            expected(&self.model.stale)
+        };
+        assert!(
+            reached == exact || reached == may,
+            "{kind:?} of {page:#x}: {reached:?}, not {exact:?} (stale: {may:?})"
+        );
+        // (None is among what a stale page may do; a mapped one has no choice)
+        if exact.is_some() || may.is_none() {
+            assert_eq!(reached, exact, "{kind:?} of {page:#x}");
+        }
+    }
+
+    fn apply(&mut self, op: Op) {
+        let before = self.flushes().1;
+        let mut retires = false;
+        match op {
+            Op::Map {
+                pages,
+                offset,
+                direction,
+            } => {
+                let first = self.fresh(pages + 1);
+                let addr = PhysAddr(PhysPage(first).addr().0 + offset);
+                let len = ByteCount(pages * GRANULE - GRANULE / 2);
+                let touched = (offset + len.0).div_ceil(GRANULE);
+                let result = self.domain.map(PhysRange::new(addr, len), direction);
+                if let Some(mapping) = self.placed(result, touched) {
+                    let range = mapping.range();
+                    let to = (first..first + touched).map(PhysPage).collect();
+                    self.mapped(Held::Mapping(mapping), range, false, to, direction.perm());
+                }
+            }
+            Op::List {
+                segments,
+                direction,
+            } => {
+                let list: Vec<_> = segments
+                    .iter()
+                    .map(|pages| buffer(self.fresh(*pages), *pages))
+                    .collect();
+                let to: Vec<_> = list
+                    .iter()
+                    .flat_map(|b| (b.addr.page().0..b.addr.page().0 + b.pages().0).map(PhysPage))
+                    .collect();
+                let result = self.domain.map_list(&list, direction);
+                if let Some(mapping) = self.placed(result, to.len() as u64) {
+                    let range = mapping.range();
+                    self.mapped(Held::Mapping(mapping), range, false, to, direction.perm());
+                }
+            }
+            Op::MapAt {
+                page,
+                pages,
+                direction,
+            } => {
+                let range = IovaRange::new(IovaPage(page), PageCount(pages));
+                let free = F::aperture().contains(&range) && !self.leased(range);
+                let first = self.fresh(pages);
+                let result =
+                    self.domain
+                        .map_at(range.first.addr(), buffer(first, pages), direction);
+                match result {
+                    Ok(mapping) => {
+                        assert!(free, "{range} was not free");
+                        let to = (first..first + pages).map(PhysPage).collect();
+                        self.mapped(Held::Mapping(mapping), range, true, to, direction.perm());
+                    }
+                    Err(error) => {
+                        assert!(matches!(error, MapError::NoReserve(_)), "{error}");
+                        assert!(!free, "{range} was free: {error}");
+                    }
+                }
+            }
+            Op::Consistent { pages } => {
+                match self.domain.alloc_consistent(ByteCount(pages * GRANULE)) {
+                    Ok(memory) => {
+                        let range = IovaRange::new(memory.iova().page(), PageCount(pages));
+                        let to = memory.frames().iter().map(|f| f.page()).collect();
+                        let held = Held::Memory(memory);
+                        self.mapped(held, range, false, to, Perm::ReadWrite);
+                    }
+                    Err(error) => {
+                        assert!(matches!(error, MapError::NoIova(_)), "{error}");
+                        assert!(!self.fits(pages.next_power_of_two()), "{error}");
+                    }
+                }
+            }
+            Op::Unmap(which) | Op::Raw(which) if !self.live.is_empty() => {
+                let live = self.live.swap_remove(which % self.live.len());
+                // there is no raw door for consistent memory's frames
+                let raw = matches!(op, Op::Raw(_));
+                self.unmap(live, raw);
+                retires = true;
+            }
+            Op::Unmap(_) | Op::Raw(_) => {}
+            Op::Access(page, kind) => self.access(page, kind),
+            Op::AccessMapped(which, page, kind) => {
+                if let Some(live) = self.live.get(which % self.live.len().max(1)) {
+                    self.access((live.range.first.0 + page).saturating_sub(1), kind);
+                }
+            }
+            Op::Flush => self.domain.domain().flush().unwrap(),
+            Op::Tick(ms) => {
+                self.now += ms * 1_000_000;
+                self.domain.tick(TimeNs(self.now)).unwrap();
+            }
+            Op::Shrink => {
+                self.domain.domain().shrink();
+            }
+        }
+        // A flush ends all that was stale before it. Unmap may flush in the middle, and knows what is its own.
+        let (nothing_retired, after) = self.flushes();
+        if nothing_retired || after != before && !retires {
+            self.model.stale.clear();
+        }
+        assert!(self.deferred || self.model.stale.is_empty(), "strict");
+        let audit = self.domain.domain().audit().unwrap();
+        assert_eq!(audit.census.pages.0, self.model.pages.len() as u64);
+    }
+}
+
+fn run<B: Base, F: Format>(ops: Vec<Op>, design: usize, variant: Variant) {
+    let design = designs()[design];
+    let rig = Rig::<B>::with::<F>(512, |config| variant.apply(config));
+    let mut run = Run {
+        domain: rig.domain::<F>(design),
+        rig: &rig,
+        deferred: is_deferred(&design),
+        model: Model::default(),
+        live: Vec::new(),
+        next_page: 0x10_000,
+        now: 0,
+    };
+    for op in ops {
+        run.apply(op);
+    }
+    let pages: Vec<u64> = run
+        .model
+        .pages
+        .keys()
+        .chain(run.model.stale.keys())
+        .copied()
+        .collect();
+    for page in &pages {
+        run.access(*page, AccessKind::Read);
+        run.access(*page, AccessKind::Write);
+    }
+    while let Some(live) = run.live.pop() {
+        run.unmap(live, false);
+    }
+    run.domain.domain().flush().unwrap();
+    run.model.stale.clear();
+    for page in pages.into_iter().chain(0..64) {
+        run.access(page, AccessKind::Read);
+    }
+    let domain = run.domain;
+    rig.close(domain, &[NIC]);
+    rig.end();
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    prop::collection::vec(op(), 1..80)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 96,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn host_toy(ops in ops(), design in 0..4usize, variant in variant()) {
+        run::<Host, Small>(ops, design, variant);
+    }
+    #[test]
+    fn host_vtd(ops in ops(), design in 0..4usize, variant in variant()) {
+        run::<Host, Vtd>(ops, design, variant);
+    }
+    #[test]
+    fn sim_toy(ops in ops(), design in 0..4usize, variant in variant()) {
+        run::<Sim, Small>(ops, design, variant);
+    }
+    #[test]
+    fn sim_vtd(ops in ops(), design in 0..4usize, variant in variant()) {
+        run::<Sim, Vtd>(ops, design, variant);
+    }
+}
