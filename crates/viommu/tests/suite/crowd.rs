@@ -75,7 +75,7 @@ pub fn exchange() -> (End, End) {
 }
 
 /// IOVA pages used under `F`: few, so that they come again soon, across an edge of leaf tables.
-pub fn span<F: Format>() -> IovaRange {
+pub fn playground<F: Format>() -> IovaRange {
     let whole = F::aperture();
     let pages = whole.pages.0.min(64);
     let table = 1 << F::ENTRIES_LG2;
@@ -104,7 +104,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
         let rig = Rig {
             machine: machine.expect("a machine"),
         };
-        let span = design.aperture.unwrap_or(span::<F>());
+        let span = design.aperture.unwrap_or(playground::<F>());
         design.aperture = Some(span);
         design.wait_limit = limit;
         let domain = rig.domain::<F>(design);
