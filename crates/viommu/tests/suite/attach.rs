@@ -2,7 +2,7 @@
 //! Devices and domains: who reaches what (P8).
 
 use crate::rig::*;
-use ioatlas_dma::{table::Format, units::*};
+use ioatlas_dma::{table::Format, translator::AttachError, units::*};
 use std::collections::BTreeMap;
 
 on_every_machine! {
@@ -11,6 +11,7 @@ on_every_machine! {
     attach::two_domains_never_serve_each_other,
     attach::a_device_moves_from_domain_to_domain,
     attach::a_domain_id_is_reused_without_its_past,
+    attach::closing_ends_live_mappings,
 }
 
 pub fn a_detached_device_is_blocked_at_once<B: Base, F: Format>() {
@@ -148,6 +149,36 @@ pub fn a_domain_id_is_reused_without_its_past<B: Base, F: Format>() {
             "no id came again: {:?}",
             uses
         );
+        rig.end();
+    }
+}
+
+pub fn closing_ends_live_mappings<B: Base, F: Format>() {
+    for design in designs() {
+        let rig = Rig::<B>::new::<F>(64);
+        let domain = rig.domain::<F>(design);
+        let mut kept = Vec::new();
+        for round in 0..4 {
+            let mapping = domain
+                .map(buffer(0x800 + round, 2), Direction::ToDevice)
+                .unwrap();
+            let to = rig.access(mapping.iova().page(), AccessKind::Read);
+            assert_eq!(to, Some(PhysPage(0x800 + round)));
+            kept.push(mapping);
+        }
+        rig.close(domain, &[NIC]);
+        for mapping in kept {
+            let at = mapping.iova().page();
+            assert_eq!(rig.access(at, AccessKind::Read), None, "{}", name(&design));
+        }
+        // the device is free for another domain
+        let other = rig.machine.domain::<F>(design).unwrap();
+        assert!(matches!(
+            other.detach(NIC),
+            Err(AttachError::NotAttached { device: NIC, .. })
+        ));
+        other.attach(NIC).unwrap();
+        rig.close(other, &[NIC]);
         rig.end();
     }
 }

@@ -29,11 +29,8 @@ const BATCH: u64 = 5;
 const WINDOW: u64 = 10 * MS;
 const BUDGET: u32 = 4;
 
-fn deferred(mut run: impl FnMut(DomainConfig)) {
-    designs()
-        .into_iter()
-        .filter(is_deferred)
-        .for_each(|design| run(design));
+fn deferred(run: impl FnMut(DomainConfig)) {
+    designs().into_iter().filter(is_deferred).for_each(run);
 }
 
 fn map_unmap<B: Base, F: Format>(domain: &Dom<B, F>, page: u64) {
