@@ -99,11 +99,11 @@ impl Observer for Oracle {
             Event::AccessBegan { id, source, .. } => ledger.access_began(*id, *source),
             Event::AccessAborted { id } => ledger.access_dropped(*id),
             Event::AccessFinished(access) => finished(&mut ledger, access),
-            Event::InvalidationBegan { id, what, .. } => {
-                if let Invalidation::Iotlb { selection, .. } = what {
-                    ledger.invalidation_began(*id, *selection);
-                }
-            }
+            Event::InvalidationBegan {
+                id,
+                what: Invalidation::Iotlb { selection, .. },
+                ..
+            } => ledger.invalidation_began(*id, *selection),
             Event::InvalidationCompleted { id } => ledger.invalidation_completed(*id),
             _ => {}
         }
