@@ -6,15 +6,14 @@
 use crate::{crowd::*, rig::*};
 use ioatlas_dma::{
     grace::WaitLimit,
-    platform::host::{self, Host},
+    platform::{
+        Atomic64, Ordering, Platform,
+        host::{self, Host},
+    },
     table::Format,
 };
 use ioatlas_viommu::config::*;
-use std::{
-    num::NonZeroU32,
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-};
+use std::{num::NonZeroU32, thread};
 
 const OPS: u64 = 1_200;
 const ACCESSES: u64 = 12_000;
@@ -59,7 +58,7 @@ fn everybody_at_once<F: Format>(adjust: Adjust) {
     for design in designs() {
         let crowd = Crowd::<Host, F>::new(96, design, PATIENT, adjust);
         let (left, right) = exchange();
-        let over = AtomicBool::new(false);
+        let over = <Host as Platform>::A64::new(0);
         let ends = thread::scope(|scope| {
             let crowd = &crowd;
             let cpu = |seed, end: End| {
@@ -72,10 +71,10 @@ fn everybody_at_once<F: Format>(adjust: Adjust) {
             let cpus = [cpu(1, left), cpu(2, right)];
             let device = scope.spawn(|| crowd.device(NIC, 3, ACCESSES));
             let ticker = scope.spawn(|| crowd.ticker(TICKS));
-            let unit = scope.spawn(|| crowd.unit(|| over.load(Ordering::Acquire)));
+            let unit = scope.spawn(|| crowd.unit(|| Atomic64::load(&over, Ordering::Acquire) == 1));
             let ends = cpus.map(|cpu| cpu.join());
             let (device, ticker) = (device.join(), ticker.join());
-            over.store(true, Ordering::Release);
+            Atomic64::store(&over, 1, Ordering::Release);
             unit.join().expect("the unit");
             device.expect("the device");
             ticker.expect("the ticker");
