@@ -54,7 +54,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Maps one buffer at an address that the caller chose.
     ///
     /// # Errors
-    /// [`MapError`]; the address must lie in its granule as the buffer does, and its pages must be free.
+    /// [`MapError`]; the address must lie in its granule as the buffer does, and its pages must be free. Pages that another
+    /// CPU is bringing home at this moment count as in use, though their unmap has returned; asking again later succeeds.
     pub fn map_at(
         &self,
         iova: Iova,
