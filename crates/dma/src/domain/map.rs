@@ -55,7 +55,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ///
     /// # Errors
     /// [`MapError`]; the address must lie in its granule as the buffer does, and its pages must be free. Pages that another
-    /// CPU is bringing home at this moment count as in use, though their unmap has returned; asking again later succeeds.
+    /// CPU is bringing home at this moment are waited for within a bound, beyond which they count as in use.
     pub fn map_at(
         &self,
         iova: Iova,
