@@ -23,3 +23,8 @@ pub mod queue;
 mod registers;
 pub mod unit;
 pub mod walk;
+
+/// The example in README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

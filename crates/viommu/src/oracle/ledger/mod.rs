@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What the oracle remembers, and its verdicts.
 
+mod judge;
+mod space;
+mod summary;
+
+pub use summary::{Bounds, Exposure, Property, Summary, Violation};
+
 use super::named;
 use crate::{
     fault::FaultReason,
@@ -8,168 +14,16 @@ use crate::{
     observe::{Access, AccessId, InvalidationId},
 };
 use ioatlas_dma::units::*;
+use judge::Undecided;
+use space::{FailedMap, Record, Space, Stale};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 /// Tells domains apart for good, whatever id the hardware knows them by.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct DomainSerial(pub(super) usize);
 
-/// The properties of the safety model, by name.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Property {
-    /// Strict: no access succeeds after unmap has returned.
-    P1,
-    /// Deferred: stale accesses succeed within a bounded window only.
-    P2,
-    /// No IOVA is reused before an invalidation that began after its unmap is complete.
-    P3,
-    /// No table frame is freed while a cache or a walk may hold a pointer to it.
-    P4,
-    /// An invalidation completes only after walks that began before it have drained.
-    P5,
-    /// Permissions.
-    P6,
-    /// Isolation of domains.
-    P8,
-    /// A successful access returns what a mapping named at some moment between its start and end.
-    P9,
-    /// From the return of map until the call of unmap, permitted accesses succeed.
-    P14,
-}
-
-impl fmt::Display for Property {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
-    }
-}
-
-/// One violation.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Violation {
-    /// Which property.
-    pub property: Property,
-    /// What happened.
-    pub text: String,
-}
-
-/// How much staleness a domain's policy allows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bounds {
-    /// None.
-    Strict,
-    /// At most so many further unmaps of the domain, and so long.
-    Deferred {
-        /// Unmaps of the domain after the page's own.
-        unmaps: u64,
-        /// Nanoseconds of the oracle's clock after the return of the page's unmap.
-        time: TimeNs,
-    },
-}
-
-/// The longest that any page was unmapped and not flushed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Exposure {
-    /// In further unmaps of the domain.
-    pub unmaps: u64,
-    /// In nanoseconds of the oracle's clock.
-    pub time: TimeNs,
-}
-
-/// What was seen.
-#[derive(Clone, Debug, Default)]
-pub struct Summary {
-    /// Accesses checked.
-    pub accesses: u64,
-    /// Those that succeeded.
-    pub succeeded: u64,
-    /// Those that succeeded on a page that was unmapped and not flushed, within the window.
-    pub stale: u64,
-    /// Frames whose freeing was checked.
-    pub frames_freed: u64,
-    /// Invalidations seen.
-    pub invalidations: u64,
-    /// The longest exposure of any page.
-    pub exposure: Exposure,
-    /// What must be empty.
-    pub violations: Vec<Violation>,
-    /// Violations in all; only the first hundred are kept.
-    pub violation_count: u64,
-}
-
-impl fmt::Display for Summary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{} violations in {} accesses ({} succeeded, {} stale), {} frames freed, {} invalidations",
-            self.violation_count,
-            self.accesses,
-            self.succeeded,
-            self.stale,
-            self.frames_freed,
-            self.invalidations
-        )?;
-        for violation in &self.violations {
-            writeln!(f, "  {}: {}", violation.property, violation.text)?;
-        }
-        Ok(())
-    }
-}
-
 /// A number of the event clock.
 type Event = u64;
-
-#[derive(Clone, Copy, Debug)]
-struct Record {
-    to: PhysPage,
-    perm: Perm,
-    map_called: Event,
-    map_returned: Event,
-    unmap_called: Option<Event>,
-    unmap_returned: Option<Event>,
-}
-
-/// A page that is unmapped and may be cached.
-#[derive(Clone, Copy, Debug)]
-struct Stale {
-    unmap_called: Event,
-    returned_at: TimeNs,
-    unmaps_before: u64,
-}
-
-struct Space {
-    id: DomainId,
-    bounds: Bounds,
-    pages: BTreeMap<IovaPage, Vec<Record>>,
-    stale: BTreeMap<IovaPage, Stale>,
-    /// The latest beginning of an invalidation that is complete: of the whole domain, and of single pages.
-    flushed: Event,
-    flushed_pages: BTreeMap<IovaPage, Event>,
-    maps_in_progress: BTreeSet<Event>,
-    failed_maps: Vec<FailedMap>,
-    unmaps: u64,
-}
-
-/// A map that failed. Nobody learnt its IOVA, but a device that guesses may have reached what was half made.
-struct FailedMap {
-    called: Event,
-    returned: Event,
-    /// What it would have mapped, where that is known.
-    pages: Option<Vec<PhysPage>>,
-    perm: Perm,
-}
-
-/// A success that no record explains yet.
-struct Undecided {
-    domain: DomainSerial,
-    page: IovaPage,
-    kind: AccessKind,
-    to: PhysPage,
-    began: Event,
-    ended: Event,
-    /// When it ended, the latest beginning of a complete invalidation of the whole domain.
-    flushed: Event,
-}
 
 /// Where a device is attached.
 #[derive(Clone, Copy)]
@@ -532,181 +386,6 @@ impl Ledger {
                 Property::P4,
                 format!("frame {frame} was freed while a walk cache or a walk points to it"),
             );
-        }
-    }
-
-    /// Judges every undecided success that the records explain, or that none will explain.
-    fn decide(&mut self) {
-        for open in std::mem::take(&mut self.undecided) {
-            match self.judge(&open) {
-                Judgement::Fine => {}
-                Judgement::Stale => self.seen.stale += 1,
-                Judgement::Wrong(property, text) => self.violation(property, text),
-                Judgement::Wait => self.undecided.push(open),
-            }
-        }
-    }
-
-    fn judge(&self, open: &Undecided) -> Judgement {
-        let space = &self.spaces[open.domain.0];
-        let none = Vec::new();
-        let records = space.pages.get(&open.page).unwrap_or(&none);
-        let mut wrong = None;
-        for (i, record) in records.iter().enumerate().rev() {
-            if record.to != open.to || record.map_called > open.ended {
-                continue;
-            }
-            if !record.perm.allows(open.kind) {
-                wrong = Some((
-                    Property::P6,
-                    format!(
-                        "{:?} of {} succeeded, mapped for {:?}",
-                        open.kind, open.page, record.perm
-                    ),
-                ));
-                continue;
-            }
-            let Some(returned) = record.unmap_returned.filter(|at| *at < open.ended) else {
-                return Judgement::Fine;
-            };
-            let anew = records[i + 1..].iter().any(|r| r.map_returned < open.began);
-            if anew {
-                wrong = Some((
-                    Property::P9,
-                    format!(
-                        "{} reached {}, the page of an older mapping",
-                        open.page, open.to
-                    ),
-                ));
-                continue;
-            }
-            // a map now in its call may have given the same page again, so a verdict can wait
-            match space.late(open, returned, "unmap") {
-                Judgement::Wrong(property, text) => wrong = Some((property, text)),
-                fine => return fine,
-            }
-            break;
-        }
-        for failed in space.failed_maps.iter().rev() {
-            let names = |pages: &Vec<PhysPage>| pages.contains(&open.to);
-            let reached = failed.called < open.ended
-                && failed.perm.allows(open.kind)
-                && failed.pages.as_ref().is_none_or(names);
-            if !reached {
-                continue;
-            }
-            if open.ended < failed.returned {
-                return Judgement::Fine;
-            }
-            let anew = |r: &Record| r.map_called > failed.returned && r.map_returned < open.began;
-            if open.flushed < failed.returned && !records.iter().any(anew) {
-                match space.late(open, failed.returned, "a map that failed") {
-                    Judgement::Wrong(property, text) => wrong = wrong.or(Some((property, text))),
-                    fine => return fine,
-                }
-            }
-        }
-        let coming = space.maps_in_progress.first();
-        if coming.is_some_and(|called| *called < open.ended) {
-            return Judgement::Wait;
-        }
-        let (property, text) = wrong.unwrap_or_else(|| {
-            let elsewhere = self.spaces.iter().enumerate().any(|(i, other)| {
-                i != open.domain.0
-                    && other
-                        .pages
-                        .get(&open.page)
-                        .is_some_and(|records| records.iter().any(|record| record.to == open.to))
-            });
-            let property = if elsewhere {
-                Property::P8
-            } else {
-                Property::P9
-            };
-            let text = format!(
-                "{} reached {}, which no mapping of its domain names",
-                open.page, open.to
-            );
-            (property, text)
-        });
-        Judgement::Wrong(property, text)
-    }
-}
-
-enum Judgement {
-    Fine,
-    Stale,
-    Wrong(Property, String),
-    Wait,
-}
-
-impl Space {
-    /// When the latest complete invalidation of `page` began.
-    fn flushed_since(&self, page: IovaPage) -> Event {
-        let own = self.flushed_pages.get(&page).copied().unwrap_or(0);
-        self.flushed.max(own)
-    }
-
-    /// The verdict on a success on what `call`, which returned at `returned`, had taken away.
-    fn late(&self, open: &Undecided, returned: Event, call: &str) -> Judgement {
-        let Undecided { kind, page, .. } = open;
-        match self.bounds {
-            Bounds::Deferred { .. } if open.flushed > returned => Judgement::Wrong(
-                Property::P2,
-                format!("{kind:?} of {page} succeeded after the flush that followed {call}"),
-            ),
-            Bounds::Deferred { .. } => Judgement::Stale,
-            Bounds::Strict if open.began < returned => Judgement::Wrong(
-                Property::P5,
-                format!("{kind:?} of {page} moved data after {call} had returned"),
-            ),
-            Bounds::Strict => Judgement::Wrong(
-                Property::P1,
-                format!("{kind:?} of {page} succeeded after {call} had returned"),
-            ),
-        }
-    }
-
-    fn flush_all(&mut self, began: Event) -> Vec<Stale> {
-        self.flushed = self.flushed.max(began);
-        self.flushed_pages.retain(|_, at| *at > began);
-        let mut gone = Vec::new();
-        self.stale.retain(|_, stale| {
-            let flushed = stale.unmap_called < began;
-            if flushed {
-                gone.push(*stale);
-            }
-            !flushed
-        });
-        gone
-    }
-
-    fn flush_pages(&mut self, range: IovaRange, began: Event) -> Vec<Stale> {
-        // a range may be far larger than what was ever mapped: go by the pages known
-        let known: Vec<IovaPage> = self
-            .pages
-            .range(range.first..range.end())
-            .map(|(page, _)| *page)
-            .collect();
-        let mut gone = Vec::new();
-        for page in known {
-            let at = self.flushed_pages.entry(page).or_insert(began);
-            *at = (*at).max(began);
-            if self
-                .stale
-                .get(&page)
-                .is_some_and(|s| s.unmap_called < began)
-            {
-                gone.extend(self.stale.remove(&page));
-            }
-        }
-        gone
-    }
-
-    fn exposure(&self, stale: &Stale, now: TimeNs) -> Exposure {
-        Exposure {
-            unmaps: self.unmaps - stale.unmaps_before,
-            time: TimeNs(now.0.saturating_sub(stale.returned_at.0)),
         }
     }
 }

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The verdict on an access that succeeded, by the table in the oracle's theory.
+
+use super::{DomainSerial, Event, Ledger, space::Record, summary::Property};
+use ioatlas_dma::units::*;
+
+/// A success that no record explains yet.
+pub(super) struct Undecided {
+    pub domain: DomainSerial,
+    pub page: IovaPage,
+    pub kind: AccessKind,
+    pub to: PhysPage,
+    pub began: Event,
+    pub ended: Event,
+    /// When it ended, the latest beginning of a complete invalidation of the whole domain.
+    pub flushed: Event,
+}
+
+pub(super) enum Judgement {
+    Fine,
+    Stale,
+    Wrong(Property, String),
+    Wait,
+}
+
+impl Ledger {
+    pub(super) fn decide(&mut self) {
+        for open in std::mem::take(&mut self.undecided) {
+            match self.judge(&open) {
+                Judgement::Fine => {}
+                Judgement::Stale => self.seen.stale += 1,
+                Judgement::Wrong(property, text) => self.violation(property, text),
+                Judgement::Wait => self.undecided.push(open),
+            }
+        }
+    }
+
+    fn judge(&self, open: &Undecided) -> Judgement {
+        let space = &self.spaces[open.domain.0];
+        let none = Vec::new();
+        let records = space.pages.get(&open.page).unwrap_or(&none);
+        let mut wrong = None;
+        for (i, record) in records.iter().enumerate().rev() {
+            if record.to != open.to || record.map_called > open.ended {
+                continue;
+            }
+            if !record.perm.allows(open.kind) {
+                wrong = Some((
+                    Property::P6,
+                    format!(
+                        "{:?} of {} succeeded, mapped for {:?}",
+                        open.kind, open.page, record.perm
+                    ),
+                ));
+                continue;
+            }
+            let Some(returned) = record.unmap_returned.filter(|at| *at < open.ended) else {
+                return Judgement::Fine;
+            };
+            let anew = records[i + 1..].iter().any(|r| r.map_returned < open.began);
+            if anew {
+                wrong = Some((
+                    Property::P9,
+                    format!(
+                        "{} reached {}, the page of an older mapping",
+                        open.page, open.to
+                    ),
+                ));
+                continue;
+            }
+            // a map now in its call may have given the same page again, so a verdict can wait
+            match space.late(open, returned, "unmap") {
+                Judgement::Wrong(property, text) => wrong = Some((property, text)),
+                fine => return fine,
+            }
+            break;
+        }
+        for failed in space.failed_maps.iter().rev() {
+            let names = |pages: &Vec<PhysPage>| pages.contains(&open.to);
+            let reached = failed.called < open.ended
+                && failed.perm.allows(open.kind)
+                && failed.pages.as_ref().is_none_or(names);
+            if !reached {
+                continue;
+            }
+            if open.ended < failed.returned {
+                return Judgement::Fine;
+            }
+            let anew = |r: &Record| r.map_called > failed.returned && r.map_returned < open.began;
+            if open.flushed < failed.returned && !records.iter().any(anew) {
+                match space.late(open, failed.returned, "a map that failed") {
+                    Judgement::Wrong(property, text) => wrong = wrong.or(Some((property, text))),
+                    fine => return fine,
+                }
+            }
+        }
+        let coming = space.maps_in_progress.first();
+        if coming.is_some_and(|called| *called < open.ended) {
+            return Judgement::Wait;
+        }
+        let (property, text) = wrong.unwrap_or_else(|| {
+            let elsewhere = self.spaces.iter().enumerate().any(|(i, other)| {
+                i != open.domain.0
+                    && other
+                        .pages
+                        .get(&open.page)
+                        .is_some_and(|records| records.iter().any(|record| record.to == open.to))
+            });
+            let property = if elsewhere {
+                Property::P8
+            } else {
+                Property::P9
+            };
+            let text = format!(
+                "{} reached {}, which no mapping of its domain names",
+                open.page, open.to
+            );
+            (property, text)
+        });
+        Judgement::Wrong(property, text)
+    }
+}

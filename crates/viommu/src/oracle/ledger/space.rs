@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! One domain as the ledger knows it: records of its mappings, and which pages are stale.
+
+use super::{
+    Event,
+    judge::{Judgement, Undecided},
+    summary::{Bounds, Exposure, Property},
+};
+use ioatlas_dma::units::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    pub to: PhysPage,
+    pub perm: Perm,
+    pub map_called: Event,
+    pub map_returned: Event,
+    pub unmap_called: Option<Event>,
+    pub unmap_returned: Option<Event>,
+}
+
+/// A page that is unmapped and may be cached.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stale {
+    pub unmap_called: Event,
+    pub returned_at: TimeNs,
+    pub unmaps_before: u64,
+}
+
+pub(super) struct Space {
+    pub id: DomainId,
+    pub bounds: Bounds,
+    pub pages: BTreeMap<IovaPage, Vec<Record>>,
+    pub stale: BTreeMap<IovaPage, Stale>,
+    /// The latest beginning of an invalidation that is complete: of the whole domain, and of single pages.
+    pub flushed: Event,
+    pub flushed_pages: BTreeMap<IovaPage, Event>,
+    pub maps_in_progress: BTreeSet<Event>,
+    pub failed_maps: Vec<FailedMap>,
+    pub unmaps: u64,
+}
+
+/// A map that failed. Nobody learnt its IOVA, but a device that guesses may have reached what was half made.
+pub(super) struct FailedMap {
+    pub called: Event,
+    pub returned: Event,
+    /// What it would have mapped, where that is known.
+    pub pages: Option<Vec<PhysPage>>,
+    pub perm: Perm,
+}
+
+impl Space {
+    /// When the latest complete invalidation of `page` began.
+    pub fn flushed_since(&self, page: IovaPage) -> Event {
+        let own = self.flushed_pages.get(&page).copied().unwrap_or(0);
+        self.flushed.max(own)
+    }
+
+    /// The verdict on a success on what `call`, which returned at `returned`, had taken away.
+    pub fn late(&self, open: &Undecided, returned: Event, call: &str) -> Judgement {
+        let Undecided { kind, page, .. } = open;
+        match self.bounds {
+            Bounds::Deferred { .. } if open.flushed > returned => Judgement::Wrong(
+                Property::P2,
+                format!("{kind:?} of {page} succeeded after the flush that followed {call}"),
+            ),
+            Bounds::Deferred { .. } => Judgement::Stale,
+            Bounds::Strict if open.began < returned => Judgement::Wrong(
+                Property::P5,
+                format!("{kind:?} of {page} moved data after {call} had returned"),
+            ),
+            Bounds::Strict => Judgement::Wrong(
+                Property::P1,
+                format!("{kind:?} of {page} succeeded after {call} had returned"),
+            ),
+        }
+    }
+
+    pub fn flush_all(&mut self, began: Event) -> Vec<Stale> {
+        self.flushed = self.flushed.max(began);
+        self.flushed_pages.retain(|_, at| *at > began);
+        let mut gone = Vec::new();
+        self.stale.retain(|_, stale| {
+            let flushed = stale.unmap_called < began;
+            if flushed {
+                gone.push(*stale);
+            }
+            !flushed
+        });
+        gone
+    }
+
+    pub fn flush_pages(&mut self, range: IovaRange, began: Event) -> Vec<Stale> {
+        // a range may be far larger than what was ever mapped: go by the pages known
+        let known: Vec<IovaPage> = self
+            .pages
+            .range(range.first..range.end())
+            .map(|(page, _)| *page)
+            .collect();
+        let mut gone = Vec::new();
+        for page in known {
+            let at = self.flushed_pages.entry(page).or_insert(began);
+            *at = (*at).max(began);
+            if self
+                .stale
+                .get(&page)
+                .is_some_and(|s| s.unmap_called < began)
+            {
+                gone.extend(self.stale.remove(&page));
+            }
+        }
+        gone
+    }
+
+    pub fn exposure(&self, stale: &Stale, now: TimeNs) -> Exposure {
+        Exposure {
+            unmaps: self.unmaps - stale.unmaps_before,
+            time: TimeNs(now.0.saturating_sub(stale.returned_at.0)),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What the oracle reports: properties, violations, exposure.
+
+use ioatlas_dma::units::TimeNs;
+use std::fmt;
+
+/// The properties of the safety model, by name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Property {
+    /// Strict: no access succeeds after unmap has returned.
+    P1,
+    /// Deferred: stale accesses succeed within a bounded window only.
+    P2,
+    /// No IOVA is reused before an invalidation that began after its unmap is complete.
+    P3,
+    /// No table frame is freed while a cache or a walk may hold a pointer to it.
+    P4,
+    /// An invalidation completes only after walks that began before it have drained.
+    P5,
+    /// Permissions.
+    P6,
+    /// Isolation of domains.
+    P8,
+    /// A successful access returns what a mapping named at some moment between its start and end.
+    P9,
+    /// From the return of map until the call of unmap, permitted accesses succeed.
+    P14,
+}
+
+impl fmt::Display for Property {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// One violation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// Which property.
+    pub property: Property,
+    /// What happened.
+    pub text: String,
+}
+
+/// How much staleness a domain's policy allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bounds {
+    /// None.
+    Strict,
+    /// At most so many further unmaps of the domain, and so long.
+    Deferred {
+        /// Unmaps of the domain after the page's own.
+        unmaps: u64,
+        /// Nanoseconds of the oracle's clock after the return of the page's unmap.
+        time: TimeNs,
+    },
+}
+
+/// The longest that any page was unmapped and not flushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Exposure {
+    /// In further unmaps of the domain.
+    pub unmaps: u64,
+    /// In nanoseconds of the oracle's clock.
+    pub time: TimeNs,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Accesses checked.
+    pub accesses: u64,
+    /// Those that succeeded.
+    pub succeeded: u64,
+    /// Those that succeeded on a page that was unmapped and not flushed, within the window.
+    pub stale: u64,
+    /// Frames whose freeing was checked.
+    pub frames_freed: u64,
+    /// Invalidations seen.
+    pub invalidations: u64,
+    /// The longest exposure of any page.
+    pub exposure: Exposure,
+    /// What must be empty.
+    pub violations: Vec<Violation>,
+    /// Violations in all; only the first hundred are kept.
+    pub violation_count: u64,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} violations in {} accesses ({} succeeded, {} stale), {} frames freed, {} invalidations",
+            self.violation_count,
+            self.accesses,
+            self.succeeded,
+            self.stale,
+            self.frames_freed,
+            self.invalidations
+        )?;
+        for violation in &self.violations {
+            writeln!(f, "  {}: {}", violation.property, violation.text)?;
+        }
+        Ok(())
+    }
+}
