@@ -234,7 +234,7 @@ fn causes(report: &Report) -> String {
     let keys: String = shown.iter().enumerate().map(key).collect();
     format!(
         "<section><h2>Why they miss {}</h2><p class=\"note\"><i class=\"first\"></i>first touch: the page was \
-         not accessed since it was mapped; no larger IOTLB helps. <i class=\"capacity\"></i>capacity: more \
+         not accessed since it was mapped; no larger IOTLB removes it. <i class=\"capacity\"></i>capacity: more \
          entries help. <i class=\"conflict\"></i>conflict: more ways help.</p>{bars}\
          <h3>Misses in 100 accesses against IOTLB size</h3><p class=\"keys\">{keys}</p>{}{}</section>\n",
         chip(Tag::Simulated),

@@ -186,7 +186,7 @@ impl DeviceVerdict {
         }
         sentence![
             self.first_touch,
-            " of misses are first touches: no larger IOTLB helps."
+            " of misses are first touches no larger IOTLB removes."
         ]
     }
 
