@@ -10,6 +10,8 @@ cd "$(dirname "$0")/.." || exit 2
 CARGO_TARGET_DIR=${IOATLAS_MUTANTS_TARGET:-${CARGO_TARGET_DIR:-target}/mutants}
 RUSTFLAGS="${RUSTFLAGS:-} --cfg ioatlas_mutants"
 RUST_BACKTRACE=0
+PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 # write nothing into the tree
+export PROPTEST_DISABLE_FAILURE_PERSISTENCE
 export CARGO_TARGET_DIR RUSTFLAGS RUST_BACKTRACE
 unset IOATLAS_MUTANT
 packages="-p ioatlas-dma -p ioatlas-vtd -p ioatlas-viommu"
@@ -53,7 +55,7 @@ for mutant in $(sed -n 's/^ *Mutant::[A-Za-z]* => "\(.*\)",$/\1/p' crates/dma/sr
     said='NOT KILLED: no test is listed'
     killer="$3 $4"
     if [ "$3" != - ]; then
-        if IOATLAS_MUTANT=$mutant cargo test --quiet -p "$2" --test "$3" -- "$4" >"$log" 2>&1; then
+        if IOATLAS_MUTANT=$mutant timeout 600 cargo test --quiet -p "$2" --test "$3" -- "$4" >"$log" 2>&1; then
             said='NOT KILLED'
         else
             # the first line of a failure that names a property

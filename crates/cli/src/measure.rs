@@ -23,7 +23,7 @@ use ioatlas_viommu::{
 use ioatlas_vtd::driver;
 use std::{
     collections::VecDeque,
-    sync::{Arc, Barrier},
+    sync::{Arc, Barrier, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -33,6 +33,10 @@ const RING: usize = 256;
 const PAIRS: u32 = 4096;
 /// Slices that count.
 const SLICES: usize = 21;
+/// Slices that count at the least.
+const LEAST: usize = 5;
+/// Time after which no further slice begins.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Slices before them.
 const WARM_UP: usize = 4;
 
@@ -51,12 +55,15 @@ pub fn ns_per_pair(design: DomainConfig, threads: usize) -> Result<f64, String> 
     let unit = Arc::new(Uncached::new());
     let tables = Paged::new(&*platform, unit).map_err(|e| e.to_string())?;
     let domain: Bare = Domain::new(platform, tables, design);
-    let barrier = Barrier::new(threads);
+    let pace = Pace {
+        barrier: Barrier::new(threads),
+        enough: Mutex::new(false),
+    };
     let slices: Result<Vec<Vec<f64>>, String> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|thread| {
-                let (domain, barrier) = (&domain, &barrier);
-                scope.spawn(move || ring(domain, barrier, thread))
+                let (domain, pace) = (&domain, &pace);
+                scope.spawn(move || ring(domain, pace, thread))
             })
             .collect();
         let joined = workers.into_iter().map(|worker| {
@@ -71,8 +78,28 @@ pub fn ns_per_pair(design: DomainConfig, threads: usize) -> Result<f64, String> 
     Ok(all[all.len() / 2])
 }
 
+/// Keeps the threads in step.
+struct Pace {
+    barrier: Barrier,
+    enough: Mutex<bool>,
+}
+
+impl Pace {
+    /// Waits for the others; false if no further slice is to begin. Thread 0 decides, before it comes to the barrier.
+    fn go_on(&self, thread: usize, decide: impl FnOnce() -> bool) -> bool {
+        let enough = || self.enough.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread == 0 {
+            *enough() = decide();
+        }
+        self.barrier.wait();
+        let go_on = !*enough();
+        self.barrier.wait(); // nobody decides again before all have read
+        go_on
+    }
+}
+
 /// One thread's slices. After an error it still meets the others at the barrier, so that they end.
-fn ring(domain: &Bare, barrier: &Barrier, thread: usize) -> Result<Vec<f64>, String> {
+fn ring(domain: &Bare, pace: &Pace, thread: usize) -> Result<Vec<f64>, String> {
     host::register();
     let mut outstanding: VecDeque<Mapping> = VecDeque::with_capacity(RING);
     let mut next = (thread as u64 + 1) << 20;
@@ -90,8 +117,12 @@ fn ring(domain: &Bare, barrier: &Barrier, thread: usize) -> Result<Vec<f64>, Str
     };
     let mut failed = (0..RING).try_for_each(|_| pair(&mut outstanding));
     let mut slices = Vec::with_capacity(SLICES);
+    let begun = Instant::now();
     for slice in 0..WARM_UP + SLICES {
-        barrier.wait();
+        let enough = || slice >= WARM_UP + LEAST && begun.elapsed() > PATIENCE;
+        if !pace.go_on(thread, enough) {
+            break;
+        }
         let start = Instant::now();
         failed = failed.and_then(|()| (0..PAIRS).try_for_each(|_| pair(&mut outstanding)));
         let spent = start.elapsed();
