@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A platform whose n-th frame allocation fails.
 
+use super::forward::forward_to_inner;
 use ioatlas_dma::{platform::*, units::*};
 use std::sync::Mutex;
 
@@ -38,14 +39,7 @@ impl<P: Platform> Failing<P> {
 }
 
 impl<P: Platform> Platform for Failing<P> {
-    type A64 = P::A64;
-    type Lock<T: Send> = P::Lock<T>;
-    fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
-        self.inner.pinned(f)
-    }
-    fn cpus(&self) -> usize {
-        self.inner.cpus()
-    }
+    forward_to_inner!();
     fn frame_alloc(&self) -> Option<FreshFrame> {
         let mut countdown = self.countdown();
         match *countdown {
@@ -61,24 +55,6 @@ impl<P: Platform> Platform for Failing<P> {
     }
     fn frame_free(&self, frame: FreshFrame) {
         self.inner.frame_free(frame);
-    }
-    fn entries(&self, frame: &TableFrame) -> &[P::A64] {
-        self.inner.entries(frame)
-    }
-    fn publish(&self, entries: &[P::A64]) {
-        self.inner.publish(entries);
-    }
-    fn fence(&self, order: Ordering) {
-        self.inner.fence(order);
-    }
-    fn heavy_fence(&self) {
-        self.inner.heavy_fence();
-    }
-    fn relax(&self) {
-        self.inner.relax();
-    }
-    fn unique(&self) -> u64 {
-        self.inner.unique()
     }
 }
 

@@ -32,6 +32,7 @@
 //! Not checked here: P7 (bounce buffers), P11, P12; P10 is [`ioatlas_dma::domain::Domain::audit`].
 
 mod failing;
+mod forward;
 mod ledger;
 mod platform;
 mod watched;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A platform that tells the oracle which frames are freed.
 
-use super::Oracle;
+use super::{Oracle, forward::forward_to_inner};
 use ioatlas_dma::{platform::*, units::*};
 use std::sync::{Arc, OnceLock};
 
@@ -35,14 +35,7 @@ impl<P: Platform> WatchedPlatform<P> {
 }
 
 impl<P: Platform> Platform for WatchedPlatform<P> {
-    type A64 = P::A64;
-    type Lock<T: Send> = P::Lock<T>;
-    fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
-        self.inner.pinned(f)
-    }
-    fn cpus(&self) -> usize {
-        self.inner.cpus()
-    }
+    forward_to_inner!();
     fn frame_alloc(&self) -> Option<FreshFrame> {
         self.inner.frame_alloc()
     }
@@ -52,24 +45,6 @@ impl<P: Platform> Platform for WatchedPlatform<P> {
             self.oracle.ledger().frame_freed(frame.page(), held);
         }
         self.inner.frame_free(frame);
-    }
-    fn entries(&self, frame: &TableFrame) -> &[P::A64] {
-        self.inner.entries(frame)
-    }
-    fn publish(&self, entries: &[P::A64]) {
-        self.inner.publish(entries);
-    }
-    fn fence(&self, order: Ordering) {
-        self.inner.fence(order);
-    }
-    fn heavy_fence(&self) {
-        self.inner.heavy_fence();
-    }
-    fn relax(&self) {
-        self.inner.relax();
-    }
-    fn unique(&self) -> u64 {
-        self.inner.unique()
     }
 }
 

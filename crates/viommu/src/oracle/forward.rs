@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What wrappers around a platform leave to it.
+
+/// Everything of `Platform` but the frame allocator, by the field `inner` of type `P`.
+macro_rules! forward_to_inner {
+    () => {
+        type A64 = P::A64;
+        type Lock<T: Send> = P::Lock<T>;
+        fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
+            self.inner.pinned(f)
+        }
+        fn cpus(&self) -> usize {
+            self.inner.cpus()
+        }
+        fn entries(&self, frame: &TableFrame) -> &[P::A64] {
+            self.inner.entries(frame)
+        }
+        fn publish(&self, entries: &[P::A64]) {
+            self.inner.publish(entries);
+        }
+        fn fence(&self, order: Ordering) {
+            self.inner.fence(order);
+        }
+        fn heavy_fence(&self) {
+            self.inner.heavy_fence();
+        }
+        fn relax(&self) {
+            self.inner.relax();
+        }
+        fn unique(&self) -> u64 {
+            self.inner.unique()
+        }
+    };
+}
+pub(super) use forward_to_inner;
