@@ -4,6 +4,7 @@
 //! Most tests run on a host platform whose CPU the test chooses ([`rig::Board`]); after each step the rig audits the
 //! assigner and adds up its pages.
 
+mod counting;
 mod differential;
 mod magazine_cache;
 mod model;
