@@ -107,7 +107,7 @@ fn policies<U: RemappingUnit<Kernel>>(
             ..Default::default()
         };
         whole_life(
-            Domain::new(platform.clone(), tables, config),
+            Domain::new(platform.clone(), tables, config).ok()?,
             device,
             buffer,
             now,
@@ -134,7 +134,7 @@ fn whole_life<U: RemappingUnit<Kernel>>(
         .ok()?;
     let ring = domain.alloc_consistent(ByteCount(2 * GRANULE)).ok()?;
     domain.unmap(one).ok()?;
-    let (iova, len) = list.into_raw();
+    let (iova, len) = domain.into_raw(list).ok()?;
     domain.unmap_raw(iova, len).ok()?;
     domain.unmap(at).ok()?;
     domain.free_consistent(ring).ok()?;

@@ -187,15 +187,12 @@ pub struct IovaRange {
 
 impl IovaRange {
     /// `pages` granules from `first`.
-    ///
-    /// # Panics
-    /// Never; a range that would wrap is caught where it enters the core.
     pub fn new(first: IovaPage, pages: PageCount) -> Self {
         IovaRange { first, pages }
     }
-    /// The granule just past the last.
+    /// The granule just past the last; held at the largest number where it would wrap, so such a range fits nowhere.
     pub fn end(&self) -> IovaPage {
-        IovaPage(self.first.0 + self.pages.0)
+        IovaPage(self.first.0.saturating_add(self.pages.0))
     }
     /// Whether all of `other` lies inside.
     pub fn contains(&self, other: &IovaRange) -> bool {

@@ -22,7 +22,7 @@ fn domain(assigner: AssignerConfig, policy: PolicyConfig) -> Dom {
         slots: 2,
     }));
     let tables = Paged::new(&*host, Uncached::new()).expect("a root");
-    Domain::new(host, tables, DomainConfig::new(assigner, policy))
+    Domain::new(host, tables, DomainConfig::new(assigner, policy)).expect("within the aperture")
 }
 
 /// Maps and unmaps `pairs` times with a ring outstanding: single pages and lists of three, through both doors.
@@ -33,7 +33,7 @@ fn traffic(domain: &Dom, ring: &mut VecDeque<Mapping>, pairs: u64) {
             if i % 2 == 0 {
                 domain.unmap(oldest).expect("a live mapping");
             } else {
-                let (iova, len) = oldest.into_raw();
+                let (iova, len) = domain.into_raw(oldest).expect("ours");
                 domain.unmap_raw(iova, len).expect("a live mapping");
             }
         }

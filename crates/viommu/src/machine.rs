@@ -89,7 +89,7 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
     /// [`NewError`].
     pub fn domain<F: Format>(&self, config: DomainConfig) -> Result<SoftDomain<P, F>, NewError> {
         let tables = Paged::new(&*self.platform, self.driver.clone())?;
-        Ok(Domain::new(self.platform.clone(), tables, config))
+        Ok(Domain::new(self.platform.clone(), tables, config)?)
     }
 
     /// One access by `device`, through the unit.

@@ -261,7 +261,7 @@ fn under_caching_mode_attaching_flushes_the_absent_entry() {
 }
 
 #[test]
-fn a_device_whose_flush_failed_is_blocked_and_not_attached_again() {
+fn a_device_whose_flush_failed_is_blocked_until_a_detach_succeeds() {
     let (host, fake, unit) = up();
     unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
     fake.state().mute = true;
@@ -273,8 +273,10 @@ fn a_device_whose_flush_failed_is_blocked_and_not_attached_again() {
     fake.state().mute = false;
     let taken = AttachError::Attached { device, domain };
     assert_eq!(unit.attach(&*host, NIC, DomainId(6), ROOT, 4), Err(taken));
+    assert_eq!(unit.detach(&*host, NIC, domain), Ok(()));
     let gone = AttachError::NotAttached { device, domain };
     assert_eq!(unit.detach(&*host, NIC, domain), Err(gone));
+    unit.attach(&*host, NIC, DomainId(6), ROOT, 4).unwrap();
 }
 
 #[test]

@@ -44,12 +44,16 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
         let p = &*self.platform;
         let wanted = PageCount(len.0 / GRANULE);
+        // IOVAs first: a length that no aperture has must not take every frame before it is refused
+        let lease = self.assign(wanted)?;
         let mut fresh = Vec::new();
         for done in 0..wanted.0 {
             match p.frame_alloc() {
                 Some(frame) => fresh.push(frame),
                 None => {
                     fresh.into_iter().for_each(|frame| p.frame_free(frame));
+                    let none = IovaRange::new(lease.range().first, PageCount(0));
+                    self.undo(lease, none)?;
                     return Err(MapError::NoFrame {
                         done: PageCount(done),
                         wanted,
@@ -58,7 +62,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             }
         }
         let list: Vec<_> = fresh.iter().map(|f| PhysRange::page(f.page())).collect();
-        match self.map_list(&list, Direction::Bidirectional) {
+        match self.install(lease, &list, len, Direction::Bidirectional) {
             Ok(mapping) => Ok(Consistent {
                 mapping,
                 frames: fresh.into_iter().map(FreshFrame::publish).collect(),
@@ -90,8 +94,9 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// The 512 words of frame `index` of consistent memory.
     ///
     /// # Panics
-    /// If there is no such frame.
+    /// If there is no such frame, or the memory is another domain's.
     pub fn words<'d>(&'d self, memory: &Consistent, index: usize) -> &'d [P::A64] {
+        assert!(memory.mapping.key == self.key, "another domain's memory");
         self.platform.entries(&memory.frames[index])
     }
 

@@ -63,6 +63,16 @@ pub enum BufferError {
     },
 }
 
+/// The IOVA pages that a domain was to use are not all among those that its translator has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("IOVA pages {wanted} are not within the translator's {whole}")]
+pub struct OutsideAperture {
+    /// The pages wanted.
+    pub wanted: IovaRange,
+    /// The translator's.
+    pub whole: IovaRange,
+}
+
 /// Why a map failed. Nothing is mapped then, and nothing is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]

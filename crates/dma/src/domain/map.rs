@@ -85,7 +85,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     }
 
     #[inline]
-    fn assign(&self, pages: PageCount) -> Result<Lease, MapError> {
+    pub(super) fn assign(&self, pages: PageCount) -> Result<Lease, MapError> {
         match self.assigner.assign(&self.platform, pages) {
             Ok(lease) => Ok(lease),
             Err(_) => {
@@ -140,7 +140,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
     /// Takes a half-made map back, by the road of every unmap.
     #[cold]
-    fn undo(&self, lease: Lease, written: IovaRange) -> Result<(), MapError> {
+    pub(super) fn undo(&self, lease: Lease, written: IovaRange) -> Result<(), MapError> {
         #[cfg(ioatlas_mutants)]
         if crate::mutant::active(crate::mutant::Mutant::UndoWithoutFlush) {
             let p = &*self.platform;

@@ -42,8 +42,4 @@ impl Mapping {
             here
         })
     }
-    /// Gives the token up: the mapping can be unmapped through the raw door only.
-    pub fn into_raw(self) -> (Iova, ByteCount) {
-        (self.iova, self.len)
-    }
 }

@@ -12,7 +12,8 @@
 //! **One road back.** Undoing a half-made map is an unmap of what was written; it retires and settles as any other.
 //!
 //! **Two doors of unmap.** [`Domain::unmap`] consumes the [`Mapping`] that map returned; it cannot be called twice, or for a
-//! part. [`Domain::unmap_raw`] takes an address and a length, as kernel interfaces do, and checks them by marks in the leaves.
+//! part. For interfaces that pass addresses, [`Domain::into_raw`] gives the token up, and [`Domain::unmap_raw`] takes an address
+//! and a length and checks them by marks in the leaves. A mapping has one of the two at a time, so the doors cannot be mixed.
 //!
 //! **Buffers are bytes, translations are granules.** A buffer is rounded out to granules and the address returned keeps its
 //! offset; so a device can reach what else lies in the first and last granule. That is a stated weakness of direct mapping.
@@ -24,6 +25,7 @@
 //! Locking: no lock is held while waiting, and none across install or clear, so unmap may run in an interrupt that hit a map.
 
 mod consistent;
+mod devices;
 mod error;
 mod map;
 mod mapping;
@@ -31,7 +33,7 @@ mod stats;
 mod unmap;
 
 pub use consistent::Consistent;
-pub use error::{BufferError, CloseError, MapError, UnmapError};
+pub use error::{BufferError, CloseError, MapError, OutsideAperture, UnmapError};
 pub use mapping::Mapping;
 pub use stats::{DomainAudit, DomainStats};
 
@@ -47,6 +49,7 @@ use crate::{
     units::*,
 };
 use alloc::{sync::Arc, vec::Vec};
+use devices::Devices;
 use stats::Counters;
 
 /// Which designs a domain is made of.
@@ -94,7 +97,7 @@ pub struct Domain<P: Platform, T: Translator<P>> {
     key: DomainKey,
     quarantine: Quarantine<P>,
     counters: Counters<P>,
-    devices: P::Lock<Vec<SourceId>>,
+    devices: Devices<P>,
     wait_limit: WaitLimit,
     closed: Closed,
 }
@@ -107,23 +110,38 @@ enum Closed {
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// A domain in which nothing is mapped and to which no device is attached.
-    pub fn new(platform: Arc<P>, translator: T, config: DomainConfig) -> Self {
+    ///
+    /// # Errors
+    /// [`OutsideAperture`]; the translator's frames and id are given back.
+    pub fn new(
+        platform: Arc<P>,
+        translator: T,
+        config: DomainConfig,
+    ) -> Result<Self, OutsideAperture> {
         let p = &*platform;
-        let aperture = config.aperture.unwrap_or_else(|| translator.aperture());
+        let whole = translator.aperture();
+        let wanted = config.aperture.unwrap_or(whole);
+        let fits = whole.contains(&wanted);
+        let aperture = if fits { wanted } else { whole };
         let grace = Grace::new(p);
-        Domain {
+        let domain = Domain {
             assigner: Assigner::new(p, config.assigner, aperture),
             policy: Policy::new(p, config.policy),
             key: grace.key(),
             grace,
             quarantine: Quarantine::new(),
             counters: Counters::new(p),
-            devices: Lock::new(Vec::new()),
+            devices: Devices::new(),
             wait_limit: config.wait_limit,
             closed: Closed::No,
             translator,
             platform,
+        };
+        if fits {
+            return Ok(domain);
         }
+        drop(domain); // by the road of every domain: its root and its id come home after a flush
+        Err(OutsideAperture { wanted, whole })
     }
 
     /// The tag by which hardware knows this domain.
@@ -142,26 +160,26 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Lets `device` reach what is mapped here.
     ///
     /// # Errors
-    /// [`AttachError`]; the device is then as it was before.
+    /// [`AttachError`]; the device is then as it was before, or blocked where an invalidation failed.
     pub fn attach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.translator.attach(&self.platform, device)?;
-        self.devices.with(|devices| devices.push(device));
-        Ok(())
+        self.devices.attach(device, self.id(), || {
+            self.translator.attach(&self.platform, device)
+        })
     }
 
     /// Ends that; when it returns, no access of `device` succeeds.
     ///
     /// # Errors
-    /// [`AttachError`]. After a failed invalidation the device counts as attached still.
+    /// [`AttachError`]. After a failed invalidation the device is blocked and counts as attached still: detach it again.
     pub fn detach(&self, device: SourceId) -> Result<(), AttachError> {
-        self.translator.detach(&self.platform, device)?;
-        self.devices
-            .with(|devices| devices.retain(|d| *d != device));
-        Ok(())
+        self.devices.detach(device, self.id(), || {
+            self.translator.detach(&self.platform, device)
+        })
     }
 
     /// The host's timer calls this, every few milliseconds at best; it is what bounds the deferred policy's window
-    /// in time. It does bounded work. Under `strict` it does nothing.
+    /// in time. It waits for one invalidation at most and then sends home a bounded number of things, the rest in later
+    /// ticks; after a failed invalidation it quarantines everything at once. Under `strict` it does nothing.
     ///
     /// # Errors
     /// An invalidation failed; what it should have freed is quarantined.
@@ -216,7 +234,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.closed = Closed::Yes;
         // all of them are blocked, whatever the first failure is
         let mut detached = Ok(());
-        for device in self.devices.with(core::mem::take) {
+        for device in self.devices.take() {
             detached = detached.and(self.translator.detach(&self.platform, device));
         }
         detached?;

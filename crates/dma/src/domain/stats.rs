@@ -41,7 +41,8 @@ pub struct DomainStats {
     pub invalidations: u64,
 }
 
-/// A domain in which nobody is active: every page and frame is accounted for.
+/// A domain in which nobody is active: every IOVA page is accounted for, and every translation. (Frames are the platform's to count:
+/// those of `census`, those retired and quarantined, and those of consistent memory are all that the domain holds.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DomainAudit {
     /// What the tables hold.
@@ -97,11 +98,16 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// What the domain has done.
     pub fn stats(&self) -> DomainStats {
         let sum = |pick: fn(&Words<P>) -> &P::A64| self.counters.sum(pick);
+        // what left is read first, so what comes and goes meanwhile makes the difference larger, not negative
+        let difference = |came: fn(&Words<P>) -> &P::A64, left: fn(&Words<P>) -> &P::A64| {
+            let left = sum(left);
+            PageCount(sum(came).saturating_sub(left))
+        };
         DomainStats {
             maps: sum(|w| &w.maps),
             unmaps: sum(|w| &w.unmaps),
-            live: PageCount(sum(|w| &w.pages_mapped).wrapping_sub(sum(|w| &w.pages_unmapped))),
-            leased: PageCount(sum(|w| &w.leased).wrapping_sub(sum(|w| &w.unleased))),
+            live: difference(|w| &w.pages_mapped, |w| &w.pages_unmapped),
+            leased: difference(|w| &w.leased, |w| &w.unleased),
             retired: self.policy.retired(),
             quarantined: self.quarantine.held(),
             invalidations: self.grace.started(),
@@ -113,8 +119,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.assigner.usage(&self.platform)
     }
 
-    /// Checks every invariant, nobody else being active: tables, assigner, and that allocated + cached + retired +
-    /// quarantined + free is the whole (P10).
+    /// Checks every invariant, nobody else being active: tables, assigner, and that the IOVA pages mapped + retired +
+    /// quarantined + cached + free are the whole (P10).
     ///
     /// # Errors
     /// A sentence that names the first thing that does not add up.

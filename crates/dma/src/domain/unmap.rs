@@ -20,10 +20,23 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.end(mapping.lease, mapping.range, [])
     }
 
-    /// Ends the mapping of `len` bytes at `iova`, as map returned them.
+    /// Gives a mapping's token up, for interfaces that pass addresses: from now on only [`unmap_raw`](Self::unmap_raw) ends it.
     ///
-    /// Detected: what is not mapped (a second unmap), a part of a mapping, another size, several mappings at once. Not
-    /// detected: a second unmap after the same pages were mapped again as one mapping of the same size.
+    /// # Errors
+    /// Another domain's mapping comes back.
+    pub fn into_raw(&self, mapping: Mapping) -> Result<(Iova, ByteCount), UnmapError> {
+        if mapping.key != self.key {
+            return Err(UnmapError::Foreign(mapping));
+        }
+        self.translator.give_up(&self.platform, mapping.range.first);
+        Ok((mapping.iova, mapping.len))
+    }
+
+    /// Ends the mapping of `len` bytes at `iova`, as [`into_raw`](Self::into_raw) returned them.
+    ///
+    /// Detected: what is not mapped (a second unmap), a part of a mapping, another size, several mappings at once, a
+    /// mapping whose token is still held. Not detected: a second unmap after the same pages were mapped again as one mapping of the same
+    /// number of pages and given up; and, within the first and the last page, other bytes than those mapped.
     ///
     /// # Errors
     /// [`UnmapError`]; nothing has changed where the range is not a mapping.

@@ -213,7 +213,8 @@ impl<P: Platform> Grace<P> {
 
 /// How many turns of [`Platform::relax`] to wait for an invalidation before it counts as lost.
 ///
-/// The core reads no clock, so the bound is in turns. The default, 2^26, is about two seconds of `pause`.
+/// The core reads no clock, so the bound is in turns. The default, 2^26, is about two seconds of `pause`,
+/// and longer where a turn asks the hardware too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaitLimit(pub u64);
 

@@ -56,9 +56,9 @@ impl Lease {
     }
 }
 
-/// How many pages an assigner grants for `pages`: the next power of two.
+/// How many pages an assigner grants for `pages`: the next power of two, held at 2^63, which no aperture has.
 pub fn granted(pages: PageCount) -> PageCount {
-    PageCount(pages.0.next_power_of_two())
+    PageCount(pages.0.checked_next_power_of_two().unwrap_or(1 << 63))
 }
 
 /// No free range is large enough.

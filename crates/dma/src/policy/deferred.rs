@@ -19,7 +19,7 @@ use alloc::collections::VecDeque;
 /// The bounds of the deferred policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeferredConfig {
-    /// Things retired on one CPU that start an invalidation. At least 1.
+    /// Things retired on one CPU that start an invalidation. 1 to [`MAX_BATCH`]; other numbers are brought to the nearer end.
     pub batch: u32,
     /// Time after which a tick starts one.
     pub window: TimeNs,
@@ -37,6 +37,9 @@ impl Default for DeferredConfig {
         }
     }
 }
+
+/// The largest batch: queues are allocated whole, for two batches a CPU.
+pub const MAX_BATCH: u32 = 1 << 16;
 
 /// What one tick did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -115,7 +118,7 @@ const TRANSIT_TURNS: u32 = 4096;
 
 impl<P: Platform> Deferred<P> {
     pub fn new(p: &P, config: DeferredConfig) -> Self {
-        let batch = config.batch.max(1);
+        let batch = config.batch.clamp(1, MAX_BATCH);
         let room = 2 * batch as usize;
         Deferred {
             queues: PerCpu::new(p, || {
@@ -146,22 +149,20 @@ impl<P: Platform> Deferred<P> {
         engine: &Engine<'_, P, I>,
         mut item: Retired<Resource>,
     ) -> Result<(), Failed> {
-        let mut failed = None;
         loop {
             let (home, pushed) = engine.p.pinned(|cpu| {
                 let queue = self.queues.get(&cpu);
                 (cpu.index(), queue.with(|q| q.push(item, self.config.batch)))
             });
             match pushed {
-                Pushed::Queued => return failed.map_or(Ok(()), Err),
-                Pushed::BatchFull => {
-                    let last = self.flush_queue(engine, home);
-                    return failed.map_or(last, Err);
-                }
+                Pushed::Queued => return Ok(()),
+                Pushed::BatchFull => return self.flush_queue(engine, home),
                 Pushed::NoRoom(back) => {
-                    // a failed flush empties the queue too, so this ends
+                    if let Err(failed) = self.flush_queue(engine, home) {
+                        engine.quarantine.put(back);
+                        return Err(failed);
+                    }
                     item = back;
-                    failed = failed.or(self.flush_queue(engine, home).err());
                 }
             }
         }

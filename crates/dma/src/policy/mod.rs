@@ -20,7 +20,7 @@ mod deferred;
 mod strict;
 
 pub(crate) use deferred::Deferred;
-pub use deferred::{DeferredConfig, TickReport};
+pub use deferred::{DeferredConfig, MAX_BATCH, TickReport};
 pub(crate) use strict::Strict;
 
 use crate::{

@@ -6,7 +6,7 @@ use crate::iova::LeaseKind;
 
 /// Why a range given to the raw door is not exactly one live mapping.
 ///
-/// Not detected: a range that was unmapped and, before this call, mapped again with the same first and last page.
+/// Not detected: a range that was unmapped and, before this call, mapped again with the same first and last page, and given up again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RawError {
@@ -19,6 +19,9 @@ pub enum RawError {
     /// The mapping goes on.
     #[error("IOVA page {0} is not the last page of its mapping")]
     NotLast(IovaPage),
+    /// The mapping's token is still held, or somebody else is just unmapping it.
+    #[error("the mapping at IOVA page {0} was not given up, or is being unmapped")]
+    NotGivenUp(IovaPage),
     /// Another mapping begins or ends inside the range.
     #[error("the mapping ends or another begins at IOVA page {0}, inside the range")]
     Several(IovaPage),
@@ -31,6 +34,9 @@ impl<P: Platform, F: Format> Table<P, F> {
     /// Removes the translations of `range`, which the caller owns; tables that the range covers whole come out by `detached`.
     ///
     /// A detached table still holds its entries: a walk in flight may be reading it. Returns how many pages had a translation.
+    ///
+    /// # Panics
+    /// If `range` is not within the format's aperture.
     #[inline]
     pub fn clear(
         &self,
@@ -38,15 +44,16 @@ impl<P: Platform, F: Format> Table<P, F> {
         range: IovaRange,
         mut detached: impl FnMut(TableFrame),
     ) -> PageCount {
-        debug_assert!(
+        assert!(
             F::aperture().contains(&range),
             "{range} is no lease of ours"
         );
         let root = TableFrame::from_entry(self.root.page());
-        PageCount(Self::clear_in(p, &root, F::LEVELS, range, &mut detached))
+        PageCount(self.clear_in(p, &root, F::LEVELS, range, &mut detached))
     }
 
     fn clear_in(
+        &self,
         p: &P,
         frame: &TableFrame,
         level: u32,
@@ -75,9 +82,10 @@ impl<P: Platform, F: Format> Table<P, F> {
             if below.pages.0 == 1 << F::span_lg2(level) {
                 entry.store(0, Ordering::Relaxed);
                 p.publish(core::slice::from_ref(entry));
+                self.wait_for_visitors();
                 cleared += Self::take_apart(p, next, level - 1, detached);
             } else {
-                cleared += Self::clear_in(p, &next, level - 1, below, detached);
+                cleared += self.clear_in(p, &next, level - 1, below, detached);
             }
         }
         cleared
@@ -111,47 +119,40 @@ impl<P: Platform, F: Format> Table<P, F> {
         Self::take_apart(p, root, F::LEVELS, &mut detached);
     }
 
-    /// Checks that `range` is exactly one live mapping, and takes it: of two racing callers one wins.
+    /// Lets the raw door end the mapping that begins at `page`. The caller owns it.
+    pub fn give_up(&self, p: &P, page: IovaPage) {
+        self.visit_leaves(p, IovaRange::new(page, PageCount(1)), |leaf, _| {
+            let entry = leaf.load(Ordering::Relaxed);
+            if let Entry::Leaf(to, perm, marks) = F::decode(entry, 1) {
+                let given_up = F::leaf(to, perm, marks.with(LeafMarks::RAW));
+                leaf.store(given_up, Ordering::Release);
+                p.publish(core::slice::from_ref(leaf));
+            }
+            Ok(())
+        })
+        .unwrap_or_else(|error| debug_assert!(false, "{error}"));
+    }
+
+    /// Checks that `range` is exactly one live mapping that was given up, and takes it: of two racing callers one wins.
     ///
     /// # Errors
     /// [`RawError`]; nothing has changed then.
     pub fn claim(&self, p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
         let aperture = F::aperture();
-        let ends = range.first.0.checked_add(range.pages.0);
-        if range.pages.0 == 0 || ends.is_none_or(|end| end > aperture.end().0) {
+        if range.pages.0 == 0 || !aperture.contains(&range) {
             return Err(RawError::Outside(range, aperture));
         }
-        let last = IovaPage(range.end().0 - 1);
-        for page in range.iter() {
-            let (_, _, marks) = self.leaf(p, page).ok_or(RawError::NotMapped(page))?;
-            let first = marks.has(LeafMarks::FIRST);
-            let ends = marks.has(LeafMarks::LAST);
-            match (page == range.first, page == last) {
-                (true, _) if !first => return Err(RawError::NotFirst(page)),
-                (_, true) if !ends => return Err(RawError::NotLast(page)),
-                (false, _) if first => return Err(RawError::Several(page)),
-                (_, false) if ends => return Err(RawError::Several(page)),
-                _ => {}
-            }
+        let first = range.first;
+        let (entry, marks) = self.check(p, range)?;
+        if !marks.has(LeafMarks::RAW) {
+            return Err(RawError::NotGivenUp(first));
         }
-        // The winner takes the mark of the first page away. Its entry stays until `clear`.
-        let (slot, entry, marks) = self
-            .leaf(p, range.first)
-            .ok_or(RawError::NotMapped(range.first))?;
-        let Entry::Leaf(to, perm, _) = F::decode(entry, 1) else {
-            return Err(RawError::NotMapped(range.first));
-        };
-        if !marks.has(LeafMarks::FIRST) {
-            return Err(RawError::NotFirst(range.first));
+        let claimed = self.remark(p, first, entry, marks.without(LeafMarks::RAW))?;
+        // Between check and claim the mapping may have ended and another begun whose first entry is the same word.
+        if let Err(error) = self.check(p, range) {
+            self.remark(p, first, claimed, marks)?;
+            return Err(error);
         }
-        let rest = if marks.has(LeafMarks::LAST) {
-            LeafMarks::LAST
-        } else {
-            LeafMarks::NONE
-        };
-        let claimed = F::leaf(to, perm, rest);
-        slot.compare_exchange(entry, claimed, Ordering::AcqRel, Ordering::Relaxed)
-            .map_err(|_| RawError::NotMapped(range.first))?;
         Ok(if marks.has(LeafMarks::FIXED) {
             LeaseKind::Fixed
         } else {
@@ -159,19 +160,88 @@ impl<P: Platform, F: Format> Table<P, F> {
         })
     }
 
-    /// The word, content and marks of a present leaf.
-    fn leaf<'p>(&self, p: &'p P, page: IovaPage) -> Option<(&'p P::A64, u64, LeafMarks)> {
-        let mut frame = TableFrame::from_entry(self.root.page());
-        for level in (1..=F::LEVELS).rev() {
-            let word = &Self::words(p, &frame)[F::index(page, level)];
-            let entry = word.load(Ordering::Acquire);
-            match F::decode(entry, level) {
-                Entry::Absent => return None,
-                Entry::Table(next) => frame = TableFrame::from_entry(next),
-                Entry::Leaf(_, _, marks) => return Some((word, entry, marks)),
+    /// Whether the marks of `range` are those of exactly one mapping; returns its first leaf.
+    fn check(&self, p: &P, range: IovaRange) -> Result<(u64, LeafMarks), RawError> {
+        let last = IovaPage(range.end().0 - 1);
+        let mut found = (0, LeafMarks::NONE);
+        self.visit_leaves(p, range, |leaf, page| {
+            let entry = leaf.load(Ordering::Acquire);
+            let Entry::Leaf(_, _, marks) = F::decode(entry, 1) else {
+                return Err(RawError::NotMapped(page));
+            };
+            let begins = marks.has(LeafMarks::FIRST);
+            let ends = marks.has(LeafMarks::LAST);
+            if page == range.first {
+                found = (entry, marks);
             }
+            match (page == range.first, page == last) {
+                (true, _) if !begins => Err(RawError::NotFirst(page)),
+                (_, true) if !ends => Err(RawError::NotLast(page)),
+                (false, _) if begins => Err(RawError::Several(page)),
+                (_, false) if ends => Err(RawError::Several(page)),
+                _ => Ok(()),
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// Changes the marks of a leaf that still is `entry`; returns the new one.
+    fn remark(&self, p: &P, page: IovaPage, entry: u64, marks: LeafMarks) -> Result<u64, RawError> {
+        let Entry::Leaf(to, perm, _) = F::decode(entry, 1) else {
+            return Err(RawError::NotMapped(page));
+        };
+        let new = F::leaf(to, perm, marks);
+        self.visit_leaves(p, IovaRange::new(page, PageCount(1)), |leaf, page| {
+            leaf.compare_exchange(entry, new, Ordering::AcqRel, Ordering::Relaxed)
+                .map(drop)
+                .map_err(|_| RawError::NotGivenUp(page))
+        })?;
+        Ok(new)
+    }
+
+    /// Shows `each` every leaf of a range that the caller need not own, until it fails.
+    fn visit_leaves(
+        &self,
+        p: &P,
+        range: IovaRange,
+        mut each: impl FnMut(&P::A64, IovaPage) -> Result<(), RawError>,
+    ) -> Result<(), RawError> {
+        for (_, piece) in pieces::<F>(range, 2) {
+            p.pinned(|cpu| {
+                self.visitors.get(&cpu).with(|()| {
+                    let leaves = self
+                        .find_leaves(p, piece.first)
+                        .ok_or(RawError::NotMapped(piece.first))?;
+                    let first = F::index(piece.first, 1);
+                    let leaves = &leaves[first..first + piece.pages.0 as usize];
+                    piece
+                        .iter()
+                        .zip(leaves)
+                        .try_for_each(|(page, leaf)| each(leaf, page))
+                })
+            })?;
         }
-        None
+        Ok(())
+    }
+
+    /// The leaf table that covers `page`, if there is one.
+    fn find_leaves<'p>(&self, p: &'p P, page: IovaPage) -> Option<&'p [P::A64]> {
+        let mut frame = TableFrame::from_entry(self.root.page());
+        for level in (2..=F::LEVELS).rev() {
+            let word = &Self::words(p, &frame)[F::index(page, level)];
+            let Entry::Table(next) = F::decode(word.load(Ordering::Acquire), level) else {
+                return None;
+            };
+            frame = TableFrame::from_entry(next);
+        }
+        Some(Self::words(p, &frame))
+    }
+
+    /// Returns when every visitor that could have seen an entry that is cleared now has gone.
+    fn wait_for_visitors(&self) {
+        for (_, visitor) in self.visitors.iter() {
+            visitor.with(|()| ());
+        }
     }
 }
 

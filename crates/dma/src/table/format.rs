@@ -27,12 +27,14 @@ impl LeafMarks {
     pub const LAST: LeafMarks = LeafMarks(2);
     /// On the first page: the caller chose the range.
     pub const FIXED: LeafMarks = LeafMarks(4);
+    /// On the first page: the mapping's token was given up, so the raw door may end it.
+    pub const RAW: LeafMarks = LeafMarks(8);
     /// How many bits.
-    pub const BITS: u32 = 3;
+    pub const BITS: u32 = 4;
 
     /// From the bits of an entry; others are dropped.
     pub fn from_bits(bits: u64) -> Self {
-        LeafMarks(bits as u8 & 7)
+        LeafMarks(bits as u8 & 15)
     }
     /// For the bits of an entry.
     pub fn bits(self) -> u64 {
@@ -41,6 +43,10 @@ impl LeafMarks {
     /// Both.
     pub const fn with(self, other: LeafMarks) -> Self {
         LeafMarks(self.0 | other.0)
+    }
+    /// Neither.
+    pub const fn without(self, other: LeafMarks) -> Self {
+        LeafMarks(self.0 & !other.0)
     }
     /// Whether all of `other` is set.
     pub fn has(self, other: LeafMarks) -> bool {
@@ -56,6 +62,8 @@ pub trait Format: Send + Sync + 'static {
     const ENTRIES_LG2: u32;
     /// For messages.
     const NAME: &'static str;
+    /// A bit of a table's entry that hardware ignores: set once the entry has been written back to memory.
+    const WRITTEN_BACK: u64;
 
     /// The entry of a leaf.
     fn leaf(to: PhysPage, perm: Perm, marks: LeafMarks) -> u64;

@@ -38,7 +38,7 @@ impl<P: Platform, F: Format> Table<P, F> {
     /// With the number of pages written, which stay written.
     ///
     /// # Panics
-    /// If `pages` ends before `range` does.
+    /// If `pages` ends before `range` does, or `range` is not within the format's aperture.
     #[inline]
     pub fn install(
         &self,
@@ -48,7 +48,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         perm: Perm,
         kind: LeaseKind,
     ) -> Result<(), InstallError> {
-        debug_assert!(
+        assert!(
             F::aperture().contains(&range),
             "{range} is no lease of ours"
         );
@@ -85,8 +85,14 @@ impl<P: Platform, F: Format> Table<P, F> {
         let mut frame = TableFrame::from_entry(self.root.page());
         for level in (2..=F::LEVELS).rev() {
             let entry = &Self::words(p, &frame)[F::index(at, level)];
-            let next = match F::decode(entry.load(Ordering::Acquire), level) {
-                Entry::Table(next) => next,
+            let word = entry.load(Ordering::Acquire);
+            let next = match F::decode(word, level) {
+                Entry::Table(next) => {
+                    if word & F::WRITTEN_BACK == 0 {
+                        p.publish(core::slice::from_ref(entry));
+                    }
+                    next
+                }
                 Entry::Leaf(..) => return Err(InstallCause::AlreadyMapped(at)),
                 Entry::Absent => Self::add_table(p, entry, level, at)?,
             };
@@ -110,9 +116,12 @@ impl<P: Platform, F: Format> Table<P, F> {
         match entry.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 p.publish(core::slice::from_ref(entry));
+                // nobody changes it meanwhile: part of what it covers is ours
+                entry.store(new | F::WRITTEN_BACK, Ordering::Release);
                 Ok(fresh.publish().page()) // owned by the tree from here on
             }
             Err(theirs) => {
+                p.publish(core::slice::from_ref(entry));
                 p.frame_free(fresh);
                 match F::decode(theirs, level) {
                     Entry::Table(next) => Ok(next),

@@ -14,12 +14,15 @@
 //! reading it, and comes out as a `TableFrame`, to be retired. The lease is retired with it, needing the same flush, so
 //! no new table takes its place before the walk caches have been flushed (P14).
 //!
-//! Each leaf carries marks in bits that hardware ignores: the first and the last page of a mapping, and
-//! whether its range was chosen by the caller. By them the raw door of unmap checks what it is given.
+//! Each leaf carries marks in bits that hardware ignores: the first and the last page of a mapping,
+//! whether its range was chosen by the caller, and whether its token was given up. By them the raw door of unmap checks what it is given.
+//! That check reads tables of ranges that the caller may not own, so it holds its CPU's *visitor* lock, a table at a
+//! time; whoever detaches a table then takes every CPU's visitor lock once, after which nobody reads it any more.
 //!
 //! Ordering: a leaf is stored with release, after its page's owner filled it in; a table entry is installed with acquire
 //! and release. Clearing is relaxed: the fence of `Grace::retire` follows. Units that do not snoop get each changed
-//! entry by [`Platform::publish`], a new table whole before its entry.
+//! entry by [`Platform::publish`], a new table whole before its entry. A neighbour that finds an entry whose *written back*
+//! bit is not set yet writes it back too, or its own map could return before the entry is in memory.
 //!
 //! Not handled here: leaves above level 1, reclaiming tables of ranges that are unmapped in pieces.
 
@@ -39,6 +42,8 @@ use core::marker::PhantomData;
 /// One radix table.
 pub struct Table<P: Platform, F: Format> {
     root: TableFrame,
+    /// Held by whoever reads tables of ranges that it does not own: the raw door's check.
+    visitors: PerCpu<P::Lock<()>>,
     _types: PhantomData<fn() -> (P, F)>,
 }
 
@@ -50,6 +55,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         p.publish(Self::words(p, &root));
         Some(Table {
             root,
+            visitors: PerCpu::new(p, || Lock::new(())),
             _types: PhantomData,
         })
     }
@@ -57,7 +63,7 @@ impl<P: Platform, F: Format> Table<P, F> {
     pub fn root(&self) -> PhysPage {
         self.root.page()
     }
-    /// Looks `page` up as hardware would, without any cache.
+    /// Looks `page` up as hardware would, without any cache. Nobody may be detaching tables meanwhile.
     pub fn walk(&self, p: &P, page: IovaPage) -> Option<(PhysPage, Perm)> {
         let mut frame = TableFrame::from_entry(self.root.page());
         for level in (1..=F::LEVELS).rev() {

@@ -30,7 +30,8 @@ pub trait Translator<P: Platform>: Send + Sync + Sized {
 
     /// Makes `range` translate to `pages`, in order. The caller holds the lease.
     ///
-    /// Ordering: when it returns, the unit sees the entries.
+    /// Ordering: the entries are stored with release and written back; a unit sees them once it sees what the caller
+    /// does next in order (a doorbell write with the bus's usual barrier).
     ///
     /// # Errors
     /// With the number of pages installed before the failure; the caller clears them.
@@ -48,6 +49,8 @@ pub trait Translator<P: Platform>: Send + Sync + Sized {
     /// Returns how many pages had a translation.
     fn clear(&self, p: &P, range: IovaRange, detached: impl FnMut(TableFrame)) -> PageCount;
 
+    /// Lets the raw door end the mapping that begins at `page`, whose lease the caller holds.
+    fn give_up(&self, p: &P, page: IovaPage);
     /// The raw door: checks that `range` is exactly one live mapping and takes it, so that of two racing callers one wins.
     ///
     /// # Errors
@@ -98,6 +101,12 @@ pub enum AttachError {
         /// Where it is attached.
         domain: DomainId,
     },
+    /// Another attach or detach of it is under way here.
+    #[error("device {device} is being attached or detached")]
+    Busy {
+        /// The device.
+        device: SourceId,
+    },
     /// It is not attached here.
     #[error("device {device} is not attached to domain {domain}")]
     NotAttached {
@@ -133,7 +142,7 @@ pub trait RemappingUnit<P: Platform>: Invalidate {
     /// Points `device` at the table with `root`, tagged `domain`, and makes sure that no older entry for it is cached.
     ///
     /// # Errors
-    /// See [`AttachError`].
+    /// See [`AttachError`]; after a failed invalidation the device is blocked.
     fn attach(
         &self,
         p: &P,
@@ -182,7 +191,7 @@ pub struct Paged<P: Platform, F: Format, U: RemappingUnit<P>> {
     id: DomainId,
 }
 
-/// Why a translator cannot be made.
+/// Why a translator, or a domain over it, cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NewError {
     /// No frame for the root table.
@@ -191,6 +200,9 @@ pub enum NewError {
     /// The unit has no domain id left.
     #[error("the unit has no domain id left")]
     NoDomainId,
+    /// The translator cannot translate the pages wanted.
+    #[error(transparent)]
+    Outside(#[from] crate::domain::OutsideAperture),
 }
 
 impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
@@ -239,6 +251,9 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged<P, F, 
     #[inline]
     fn clear(&self, p: &P, range: IovaRange, detached: impl FnMut(TableFrame)) -> PageCount {
         self.table.clear(p, range, detached)
+    }
+    fn give_up(&self, p: &P, page: IovaPage) {
+        self.table.give_up(p, page)
     }
     fn claim(&self, p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
         self.table.claim(p, range)

@@ -28,7 +28,8 @@ fn domain(
     let p = Arc::new(Loom::new(FRAMES));
     let unit = Arc::new(Unit::new(p.clone(), after));
     let paged = Paged::new(&*p, unit.clone()).expect("a frame for the root");
-    let domain = Domain::new(p, paged, DomainConfig::new(assigner, policy));
+    let domain =
+        Domain::new(p, paged, DomainConfig::new(assigner, policy)).expect("within the aperture");
     domain.attach(DEVICE).expect("this unit takes any device");
     (Arc::new(domain), unit)
 }

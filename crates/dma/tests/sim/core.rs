@@ -24,7 +24,7 @@ type Small = Domain<Sim, Paged<Sim, Toy<2, 3>, Uncached<Sim>>>;
 fn domain(assigner: AssignerConfig, policy: PolicyConfig) -> Small {
     let p = Arc::new(Sim::new(SimConfig::default()));
     let translator = Paged::new(&*p, Uncached::new()).expect("a frame for the root");
-    Domain::new(p, translator, DomainConfig::new(assigner, policy))
+    Domain::new(p, translator, DomainConfig::new(assigner, policy)).expect("within the aperture")
 }
 
 fn designs() -> impl Iterator<Item = (AssignerConfig, PolicyConfig)> {

@@ -99,6 +99,7 @@ impl Observer for Oracle {
         match event {
             Event::AccessBegan { id, source, .. } => ledger.access_began(*id, *source),
             Event::AccessAborted { id } => ledger.access_dropped(*id),
+            Event::Pointed { frame, .. } => ledger.pointed(*frame),
             Event::AccessFinished(access) => finished(&mut ledger, access),
             Event::InvalidationBegan {
                 id,

@@ -37,7 +37,9 @@ impl<P: Platform> WatchedPlatform<P> {
 impl<P: Platform> Platform for WatchedPlatform<P> {
     forward_to_inner!();
     fn frame_alloc(&self) -> Option<FreshFrame> {
-        self.inner.frame_alloc()
+        let frame = self.inner.frame_alloc()?;
+        self.oracle.ledger().frame_allocated(frame.page());
+        Some(frame)
     }
     fn frame_free(&self, frame: FreshFrame) {
         if let Some(holds) = self.holds.get() {

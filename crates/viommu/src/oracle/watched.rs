@@ -136,8 +136,10 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
     /// As there.
     pub fn unmap_raw(&self, mapping: Mapping) -> Result<(), UnmapError> {
         let range = mapping.range();
-        let (iova, len) = mapping.into_raw();
-        self.unmapping(range, |d| d.unmap_raw(iova, len))
+        self.unmapping(range, |d| {
+            let (iova, len) = d.into_raw(mapping)?;
+            d.unmap_raw(iova, len)
+        })
     }
 
     fn unmapping(

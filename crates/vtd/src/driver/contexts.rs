@@ -90,7 +90,8 @@ impl Contexts {
             return false;
         };
         let words = read::<P>(slot);
-        if Slot::decode(words) != Slot::Attached(domain) {
+        // a detach whose flush failed may be tried again
+        if ![Slot::Attached(domain), Slot::Detaching(domain)].contains(&Slot::decode(words)) {
             return false;
         }
         slot[0].store(0, Ordering::Relaxed);
@@ -99,9 +100,10 @@ impl Contexts {
         true
     }
 
-    /// Frees the marked entry of `device`, which the unit no longer knows.
-    pub(super) fn end_detach<P: Platform>(&mut self, p: &P, device: SourceId) {
-        if let Some(slot) = self.slot(p, device) {
+    /// Frees the marked entry of `device`, which the unit no longer knows; once, if two CPUs come to this end.
+    pub(super) fn end_detach<P: Platform>(&mut self, p: &P, device: SourceId, domain: DomainId) {
+        let marked = |slot: &&[P::A64]| Slot::decode(read::<P>(slot)) == Slot::Detaching(domain);
+        if let Some(slot) = self.slot(p, device).filter(marked) {
             slot[1].store(0, Ordering::Relaxed);
             p.publish(slot);
             self.devices -= 1;

@@ -14,7 +14,7 @@
 //!   cached with domain id 0.
 //! * **Detach** clears the present bit and marks the entry *detaching*; then, with no lock held, context-cache invalidation
 //!   of the device and IOTLB invalidation of the domain, in this order in one submission (§6.5.2.11); then the entry is free.
-//!   Where the flush fails the mark stays: the device is blocked, and nobody attaches it again.
+//!   Where the flush fails the mark stays: the device is blocked, and nobody attaches it before a detach succeeds.
 //! * **Invalidation** is [`plan`](crate::plan::plan) and [`Queue`].
 //!
 //! Locks: `contexts`, `ids` and the queue's, each alone; never is one taken inside another, nor held while waiting. All
@@ -311,7 +311,7 @@ impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
             .flush_context(context, domain)
             .map_err(|cause| AttachError::Invalidate { device, cause })?;
         self.contexts
-            .with(|contexts| contexts.end_detach(p, device));
+            .with(|contexts| contexts.end_detach(p, device, domain));
         Ok(())
     }
 

@@ -14,6 +14,7 @@ impl<const ENTRIES_LG2: u32, const LEVELS: u32> Format for Toy<ENTRIES_LG2, LEVE
     const LEVELS: u32 = LEVELS;
     const ENTRIES_LG2: u32 = ENTRIES_LG2;
     const NAME: &'static str = "toy";
+    const WRITTEN_BACK: u64 = VtdSecond48::WRITTEN_BACK;
 
     fn leaf(to: PhysPage, perm: Perm, marks: LeafMarks) -> u64 {
         VtdSecond48::leaf(to, perm, marks)

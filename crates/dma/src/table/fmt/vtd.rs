@@ -7,7 +7,7 @@
 //! | 1 | write |
 //! | 7 | page size, above level 1 (0 here: leaves are at level 1 only) |
 //! | 12..51 | physical page |
-//! | 52..61 | ignored by hardware: our [`LeafMarks`] in 52..54 |
+//! | 52..61 | ignored by hardware: our [`LeafMarks`] in 52..55 of a leaf, *written back* in 56 of a table's entry |
 //! | 62 | 0 |
 
 use super::super::{Entry, Format, LeafMarks};
@@ -25,6 +25,7 @@ impl Format for VtdSecond48 {
     const LEVELS: u32 = 4;
     const ENTRIES_LG2: u32 = 9;
     const NAME: &'static str = "vtd-48";
+    const WRITTEN_BACK: u64 = 1 << 56;
 
     #[inline]
     fn leaf(to: PhysPage, perm: Perm, marks: LeafMarks) -> u64 {

@@ -28,7 +28,10 @@ impl Ledger {
         for open in std::mem::take(&mut self.undecided) {
             match self.judge(&open) {
                 Judgement::Fine => {}
-                Judgement::Stale => self.seen.stale += 1,
+                Judgement::Stale => {
+                    self.seen.stale += 1;
+                    self.check_reached(open.domain.0, open.page);
+                }
                 Judgement::Wrong(property, text) => self.violation(property, text),
                 Judgement::Wait => self.undecided.push(open),
             }

@@ -51,6 +51,8 @@ pub(super) struct Ledger {
     events: Event,
     spaces: Vec<Space>,
     devices: BTreeMap<SourceId, Attachment>,
+    /// Freed and not allocated again.
+    free_frames: BTreeSet<PhysPage>,
     /// By name, hence by age.
     accesses: BTreeMap<AccessId, InFlight>,
     invalidations: BTreeMap<InvalidationId, (Event, Selection)>,
@@ -68,6 +70,7 @@ impl Ledger {
             events: 0,
             spaces: Vec::new(),
             devices: BTreeMap::new(),
+            free_frames: BTreeSet::new(),
             accesses: BTreeMap::new(),
             invalidations: BTreeMap::new(),
             undecided: Vec::new(),
@@ -104,6 +107,11 @@ impl Ledger {
                 let exposure = space.exposure(stale, now);
                 seen.exposure.unmaps = seen.exposure.unmaps.max(exposure.unmaps);
                 seen.exposure.time = seen.exposure.time.max(exposure.time);
+                if let Some(text) = space.outside_window(exposure) {
+                    let property = Property::P2;
+                    seen.violation_count += 1;
+                    seen.violations.push(Violation { property, text });
+                }
             }
         }
         seen
@@ -280,28 +288,28 @@ impl Ledger {
                 None => space.flush_all(began),
                 Some(range) => space.flush_pages(range, began),
             };
-            let bounds = space.bounds;
             let exposures: Vec<_> = flushed.iter().map(|s| space.exposure(s, now)).collect();
             for exposure in exposures {
                 self.seen.exposure.unmaps = self.seen.exposure.unmaps.max(exposure.unmaps);
                 self.seen.exposure.time = self.seen.exposure.time.max(exposure.time);
-                self.check_window(at, bounds, exposure);
+                self.check_window(at, exposure);
             }
         }
     }
 
-    fn check_window(&mut self, space: usize, bounds: Bounds, exposure: Exposure) {
-        let Bounds::Deferred { unmaps, time } = bounds else {
-            return; // strict is checked by accesses: P1
-        };
-        if exposure.unmaps > unmaps || exposure.time > time {
-            self.violation(
-                Property::P2,
-                format!(
-                    "domain {}: a page stayed unflushed for {} unmaps and {} ns (bounds {unmaps}, {} ns)",
-                    self.spaces[space].id, exposure.unmaps, exposure.time.0, time.0
-                ),
-            );
+    /// P2, of a page that was stale that long.
+    fn check_window(&mut self, space: usize, exposure: Exposure) {
+        if let Some(text) = self.spaces[space].outside_window(exposure) {
+            self.violation(Property::P2, text);
+        }
+    }
+
+    /// P2, of a stale page that has just been reached.
+    fn check_reached(&mut self, space: usize, page: IovaPage) {
+        let now = (self.clock)();
+        let at = &self.spaces[space];
+        if let Some(exposure) = at.stale.get(&page).map(|stale| at.exposure(stale, now)) {
+            self.check_window(space, exposure);
         }
     }
 
@@ -379,8 +387,21 @@ impl Ledger {
         }
     }
 
+    pub fn frame_allocated(&mut self, frame: PhysPage) {
+        self.free_frames.remove(&frame);
+    }
+
+    /// A walk will read the table in `frame`.
+    pub fn pointed(&mut self, frame: PhysPage) {
+        if self.free_frames.contains(&frame) {
+            let text = format!("a walk reads frame {frame}, which is free");
+            self.violation(Property::P4, text);
+        }
+    }
+
     pub fn frame_freed(&mut self, frame: PhysPage, held: bool) {
         self.seen.frames_freed += 1;
+        self.free_frames.insert(frame);
         if held {
             self.violation(
                 Property::P4,

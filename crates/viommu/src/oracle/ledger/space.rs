@@ -112,6 +112,20 @@ impl Space {
         gone
     }
 
+    /// What is wrong with a page that was stale that long. (Strict is checked by accesses: P1.)
+    pub fn outside_window(&self, exposure: Exposure) -> Option<String> {
+        let Bounds::Deferred { unmaps, time } = self.bounds else {
+            return None;
+        };
+        let within = exposure.unmaps <= unmaps && exposure.time <= time;
+        (!within).then(|| {
+            format!(
+                "domain {}: a page stayed unflushed for {} unmaps and {} ns (bounds {unmaps}, {} ns)",
+                self.id, exposure.unmaps, exposure.time.0, time.0
+            )
+        })
+    }
+
     pub fn exposure(&self, stale: &Stale, now: TimeNs) -> Exposure {
         Exposure {
             unmaps: self.unmaps - stale.unmaps_before,

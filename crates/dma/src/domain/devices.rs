@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Which devices are attached, so that the end of the domain detaches every one.
+//!
+//! A device is entered before the translator attaches it and crossed out after the translator has detached it; in
+//! between it is *changing*, and nobody else may attach or detach it here.
+
+use crate::{platform::Lock, platform::Platform, translator::AttachError, units::*};
+use alloc::vec::Vec;
+
+pub(super) struct Devices<P: Platform>(P::Lock<Vec<(SourceId, Stage)>>);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Changing,
+    Attached,
+}
+
+enum Entered {
+    Yes,
+    Before(Stage),
+    NeedsRoom(usize),
+}
+
+impl<P: Platform> Devices<P> {
+    pub fn new() -> Self {
+        Devices(Lock::new(Vec::new()))
+    }
+
+    /// Attaches by `attach`, one change of a device at a time.
+    pub fn attach(
+        &self,
+        device: SourceId,
+        domain: DomainId,
+        attach: impl FnOnce() -> Result<(), AttachError>,
+    ) -> Result<(), AttachError> {
+        match self.enter(device) {
+            Some(Stage::Changing) => return Err(AttachError::Busy { device }),
+            Some(Stage::Attached) => return Err(AttachError::Attached { device, domain }),
+            None => {}
+        }
+        let result = attach();
+        match result {
+            Ok(()) => self.set(device, Stage::Attached),
+            Err(_) => self.cross_out(device),
+        }
+        result
+    }
+
+    /// Detaches by `detach`. After a failure the device counts as attached still.
+    pub fn detach(
+        &self,
+        device: SourceId,
+        domain: DomainId,
+        detach: impl FnOnce() -> Result<(), AttachError>,
+    ) -> Result<(), AttachError> {
+        self.0.with(|all| {
+            let entry = all.iter_mut().find(|(who, _)| *who == device);
+            let (_, stage) = entry.ok_or(AttachError::NotAttached { device, domain })?;
+            if *stage == Stage::Changing {
+                return Err(AttachError::Busy { device });
+            }
+            *stage = Stage::Changing;
+            Ok(())
+        })?;
+        let result = detach();
+        match result {
+            Ok(()) => self.cross_out(device),
+            Err(_) => self.set(device, Stage::Attached),
+        }
+        result
+    }
+
+    /// Everyone, for the end.
+    pub fn take(&self) -> Vec<SourceId> {
+        let all = self.0.with(core::mem::take);
+        all.into_iter().map(|(device, _)| device).collect()
+    }
+
+    /// Enters `device` as changing, unless it is there. Allocates outside the lock.
+    fn enter(&self, device: SourceId) -> Option<Stage> {
+        let mut room = Vec::new();
+        loop {
+            let entered = self.0.with(|all| {
+                if let Some((_, stage)) = all.iter().find(|(who, _)| *who == device) {
+                    return Entered::Before(*stage);
+                }
+                if all.len() == all.capacity() {
+                    if room.capacity() <= all.len() {
+                        return Entered::NeedsRoom(all.len());
+                    }
+                    room.append(all);
+                    core::mem::swap(all, &mut room);
+                }
+                all.push((device, Stage::Changing));
+                Entered::Yes
+            });
+            match entered {
+                Entered::Yes => return None,
+                Entered::Before(stage) => return Some(stage),
+                Entered::NeedsRoom(devices) => room = Vec::with_capacity(2 * devices + 4),
+            }
+        }
+    }
+
+    fn set(&self, device: SourceId, to: Stage) {
+        self.0.with(|all| {
+            let entry = all.iter_mut().find(|(who, _)| *who == device);
+            if let Some((_, stage)) = entry {
+                *stage = to;
+            }
+        });
+    }
+
+    fn cross_out(&self, device: SourceId) {
+        self.0.with(|all| all.retain(|(who, _)| *who != device));
+    }
+}
