@@ -54,7 +54,7 @@ pub fn ns_per_pair(design: DomainConfig, threads: usize) -> Result<f64, String> 
     }));
     let unit = Arc::new(Uncached::new());
     let tables = Paged::new(&*platform, unit).map_err(|e| e.to_string())?;
-    let domain: Bare = Domain::new(platform, tables, design);
+    let domain: Bare = Domain::new(platform, tables, design).map_err(|e| e.to_string())?;
     let pace = Pace {
         barrier: Barrier::new(threads),
         enough: Mutex::new(false),
