@@ -27,6 +27,7 @@ pub mod domain;
 pub mod grace;
 pub mod iova;
 pub mod magazine;
+#[doc(hidden)]
 pub mod mutant;
 pub mod platform;
 pub mod policy;

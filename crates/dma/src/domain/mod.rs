@@ -59,7 +59,7 @@ pub struct DomainConfig {
     pub assigner: AssignerConfig,
     /// When invalidations happen.
     pub policy: PolicyConfig,
-    /// IOVA pages to use, or `None` for all that the translator has.
+    /// IOVA pages to use, or `None` for all that the translator has. A device with an address mask gets a domain whose aperture lies below it.
     pub aperture: Option<IovaRange>,
     /// How long to wait for an invalidation.
     pub wait_limit: WaitLimit,

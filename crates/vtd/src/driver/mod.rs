@@ -78,7 +78,7 @@ pub struct Unit<P: Platform, R> {
 impl<P: Platform, R: Registers> Unit<P, R> {
     /// Takes a unit into use: root table, queue, empty caches, translation on. No device is attached, so all are blocked.
     ///
-    /// Frames that the unit has been told of are lost where a later step fails: nothing proves that it let go of them.
+    /// All three frames are lost where a step after the first register write fails: nothing proves that the unit let go of them.
     ///
     /// # Errors
     /// What the unit cannot do or did not do.
