@@ -28,6 +28,20 @@ pub enum Error {
         /// As given by the user.
         path: PathBuf,
     },
+    /// The output path names a trace that is to be read.
+    #[error("{}: cannot write: it is one of the traces", path.display())]
+    IsInput {
+        /// As given by the user.
+        path: PathBuf,
+    },
+    /// The oracle found that a design let a device do what it must not. The report is written all the same.
+    #[error("violation: {first} (one of {count})")]
+    Violation {
+        /// The first in words.
+        first: String,
+        /// How many there are.
+        count: u64,
+    },
     /// A system could not be run or measured.
     #[error("system {system}: {detail}")]
     System {

@@ -52,6 +52,27 @@ impl Target {
         Ok(target)
     }
 
+    /// Checks that the target is none of the files that are to be read, under whatever name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::IsInput`].
+    pub fn is_none_of(&self, inputs: &[PathBuf]) -> Result<(), Error> {
+        let Ok(target) = fs::metadata(&self.resolved) else {
+            return Ok(()); // new, so nobody can read it
+        };
+        let same = |input: &PathBuf| {
+            fs::metadata(input).is_ok_and(|input| same_file(&target, &input))
+                || fs::canonicalize(input).is_ok_and(|input| input == self.resolved)
+        };
+        if inputs.iter().any(same) {
+            return Err(Error::IsInput {
+                path: self.shown.clone(),
+            });
+        }
+        Ok(())
+    }
+
     /// Replaces the file by what `write` writes.
     ///
     /// # Errors
@@ -107,6 +128,18 @@ impl Target {
             source,
         }
     }
+}
+
+/// Whether both are one file, hard links included.
+#[cfg(unix)]
+fn same_file(a: &fs::Metadata, b: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
+}
+
+#[cfg(not(unix))]
+fn same_file(_: &fs::Metadata, _: &fs::Metadata) -> bool {
+    false
 }
 
 #[cfg(test)]

@@ -282,3 +282,26 @@ fn a_killed_report_leaves_the_old_page_or_a_whole_new_one() {
         );
     }
 }
+
+#[test]
+fn a_page_never_replaces_one_of_the_traces() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("t.trace");
+    let text = "# ioatlas-trace 1\nM d 1 1 r\nA d 1 r\n";
+    std::fs::write(&trace, text).unwrap();
+    let link = dir.path().join("link");
+    std::fs::hard_link(&trace, &link).unwrap();
+    let around = dir.path().join(".").join("t.trace");
+    for output in [&trace, &link, &around] {
+        let ran = ioatlas(&[
+            "report",
+            trace.to_str().unwrap(),
+            "-o",
+            output.to_str().unwrap(),
+        ]);
+        assert_eq!(ran.out, "");
+        assert_ne!(ran.status, Status::Success);
+        assert!(ran.err.contains("it is one of the traces"), "{}", ran.err);
+        assert_eq!(std::fs::read_to_string(&trace).unwrap(), text);
+    }
+}

@@ -169,7 +169,11 @@ pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
     const BAND: f64 = 56.0;
     let window = |row: &SystemRow| match row.exposure {
         Exposure::None => None,
-        Exposure::Bounded { time_bound, .. } => Some(time_bound.value.max(1e-6)),
+        Exposure::Bounded {
+            time_bound,
+            time_observed,
+            ..
+        } => Some(time_observed.unwrap_or(time_bound).value.max(1e-6)),
     };
     let dearest = systems
         .iter()

@@ -63,6 +63,9 @@ pub enum Unit {
     /// 1,024 bytes.
     #[serde(rename = "KiB")]
     Kibibytes,
+    /// 10^9 cycles in a second.
+    #[serde(rename = "GHz")]
+    Gigahertz,
     /// Cycles of a CPU.
     #[serde(rename = "cycles")]
     Cycles,
@@ -133,8 +136,8 @@ impl Figure {
     }
 
     /// The number as shown, without its unit but for a percent sign: from 10 on (and
-    /// for counts and shares) rounded to an integer, below to one decimal. A share
-    /// below 1 % has one too, so that it does not look like none.
+    /// for counts and shares) rounded to an integer, below to one decimal. A share or
+    /// change below 1 %, or a share above 99 %, has one too, so that it does not look like none or all.
     #[must_use]
     pub fn text(&self) -> String {
         let shown = self.value.abs();
@@ -142,9 +145,12 @@ impl Figure {
             self.unit,
             Unit::Percent | Unit::PercentChange | Unit::Per100
         );
-        let small_share = self.unit == Unit::Percent && shown > 0.05 && shown < 0.95;
-        let digits = if small_share {
+        let is_change = self.unit == Unit::PercentChange;
+        let digits = if whole && shown > 0.0 && shown < 0.95 {
             format!("{shown:.1}")
+        } else if whole && !is_change && shown > 99.0 && shown < 100.0 {
+            // towards zero: what is not all must not look like all
+            format!("{:.1}", (shown * 10.0).floor() / 10.0)
         } else if shown.fract() == 0.0 || shown >= 9.95 || whole {
             // `as` holds values beyond 64 bits at the largest.
             grouped(shown.round() as u64)
@@ -154,7 +160,7 @@ impl Figure {
             format!("{shown:.1}")
         };
         let sign = match self.value.total_cmp(&0.0) {
-            _ if digits == "0" => "",
+            _ if digits == "0" || digits == "0.0" => "",
             std::cmp::Ordering::Less => "-",
             _ if self.unit == Unit::PercentChange => "+",
             _ => "",
@@ -173,6 +179,7 @@ impl Figure {
             Unit::Nanoseconds => text + " ns",
             Unit::Milliseconds => text + " ms",
             Unit::Kibibytes => text + " KiB",
+            Unit::Gigahertz => text + " GHz",
             Unit::Cycles => text + " cycles",
             _ => text,
         }
@@ -259,7 +266,12 @@ mod tests {
             (1.74, Unit::Percent, "2 %"),
             (0.0, Unit::Percent, "0 %"),
             (-11.2, Unit::PercentChange, "-11 %"),
-            (-0.2, Unit::PercentChange, "0 %"),
+            (-0.2, Unit::PercentChange, "-0.2 %"),
+            (-0.02, Unit::PercentChange, "0.0 %"),
+            (0.31, Unit::Per100, "0.3"),
+            (99.97, Unit::Per100, "99.9"),
+            (100.0, Unit::Per100, "100"),
+            (2.6, Unit::Gigahertz, "2.6"),
             (3.0, Unit::PercentChange, "+3 %"),
             (0.0, Unit::Count, "0"),
         ] {

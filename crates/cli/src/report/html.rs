@@ -275,8 +275,9 @@ fn cost(report: &Report) -> String {
     }
     format!(
         "<section><h2>Cost against safety</h2><p class=\"note\">Left is cheaper, lower is safer. Upwards: how \
-         long a device may reach a page after its unmap returned (configured bound {}). To the right: CPU time \
-         {} plus, for strict systems, the wait {}.</p>{}</section>\n",
+         long a device may reach a page after its unmap returned (the longest seen {}, else the configured bound {}). \
+         To the right: measured time {} plus, for strict systems, the wait {}.</p>{}</section>\n",
+        chip(Tag::Measured),
         chip(Tag::Assumed),
         chip(Tag::Measured),
         chip(Tag::Assumed),
@@ -293,47 +294,71 @@ fn systems(report: &Report) -> String {
         format!("<th class=\"r\" aria-sort=\"none\"><button>{name}</button> {chip}</th>")
     };
     let headings = [
-        heading("ns a pair, 1 thread", Tag::Measured),
-        heading("2 threads", Tag::Measured),
+        heading("time a pair, ns, 1 thread", Tag::Measured),
+        heading("2 threads, each", Tag::Measured),
         heading("wait, ns", Tag::Assumed),
         heading("invalidations per 1,000 maps", Tag::Counted),
         heading("misses per 1,000 maps", Tag::Simulated),
         heading("tables, KiB", Tag::Counted),
-        heading("window", Tag::Assumed),
-        heading("oracle faults", Tag::Counted),
-        heading("checked", Tag::Counted),
+        heading("window: unmaps or time", Tag::Assumed),
+        heading("unmapped pages tried: blocked, stale", Tag::Counted),
+        heading("violations", Tag::Counted),
+        heading("accesses checked", Tag::Counted),
+        heading("lines skipped: anomalies, limits", Tag::Counted),
     ]
     .concat();
     let rows: String = report.systems.iter().map(system_row).collect();
     let details: String = report.systems.iter().map(system_details).collect();
-    let closing: String = [Some(report.wait_sentence()), report.oracle_sentence()]
+    let sentences = [
+        Some(report.wait_sentence()),
+        report.oracle_sentence(),
+        report.attempts_sentence(),
+    ];
+    let closing: String = sentences
         .iter()
         .flatten()
         .map(|words| format!("<p>{}</p>", sentence(words)))
         .collect();
     format!(
-        "<section><h2>Systems</h2><div class=\"scroll\"><table class=\"sortable\"><thead><tr>\
+        "<section><h2>Systems</h2><p class=\"note\">The designs as implemented here, not the kernels&#39; code. \
+         Time a pair: wall time of a map and its unmap on this machine, without the invalidation (in brackets: 10th to \
+         90th percentile); what a strict system waits for one is assumed, and beside it. Tables: page-table memory at \
+         its peak; a deferred design has more IOVAs retired at any time, hence more tables: compare at equal traffic \
+         only.</p><div class=\"scroll\"><table class=\"sortable\"><thead><tr>\
          <th aria-sort=\"none\"><button>system</button></th><th>design</th>{headings}</tr></thead>\
          <tbody>{rows}</tbody></table></div>{closing}\
          <details><summary>Each trace</summary><div class=\"scroll\"><table><thead><tr><th>system</th>\
-         <th>trace</th><th class=\"r\">maps</th><th class=\"r\">invalidations</th><th class=\"r\">misses</th>\
-         <th class=\"r\">tables, KiB</th><th class=\"r\">skipped anomalies</th><th class=\"r\">oracle faults</th>\
-         <th class=\"r\">checked</th></tr></thead><tbody>{details}</tbody></table></div></details></section>\n"
+         <th>trace</th><th class=\"r\">maps</th><th class=\"r\">unmaps</th><th class=\"r\">invalidations</th><th class=\"r\">misses</th>\
+         <th class=\"r\">tables, KiB</th><th class=\"r\">anomalies skipped</th><th class=\"r\">limits</th>\
+         <th class=\"r\">tries on unmapped pages blocked</th><th class=\"r\">stale</th>\
+         <th class=\"r\">violations</th><th class=\"r\">accesses checked</th></tr></thead><tbody>{details}</tbody></table></div></details></section>\n"
     )
 }
 
 fn system_row(row: &SystemRow) -> String {
     let cell = |content: String| format!("<td class=\"r\">{content}</td>");
     let cells = [
-        cell(number(&row.ns_per_pair_1_thread)),
-        cell(number(&row.ns_per_pair_2_threads)),
+        cell(timed(
+            Some(row.ns_per_pair_1_thread),
+            Some(row.ns_per_pair_1_thread_range),
+        )),
+        cell(timed(
+            row.ns_per_pair_2_threads,
+            row.ns_per_pair_2_threads_range,
+        )),
         cell(row.wait.as_ref().map_or("-".into(), number)),
         cell(number(&row.invalidations_per_1k_maps)),
         cell(number(&row.misses_per_1k_maps)),
         cell(number(&row.table_memory)),
         format!("<td class=\"r w\">{}</td>", exposure(&row.exposure)),
-        cell(number(&row.oracle_faults)),
+        cell(format!(
+            "{}, {}",
+            number(&row.attempts_blocked),
+            number(&row.attempts_stale)
+        )),
+        cell(number(&row.violations)),
         cell(number(&row.oracle_checked_accesses)),
+        cell(skipped(row)),
     ]
     .concat();
     format!(
@@ -342,6 +367,27 @@ fn system_row(row: &SystemRow) -> String {
         escaped(&row.design),
         escaped(&row.paper_ref)
     )
+}
+
+/// A median and its range; `-` if there is none.
+fn timed(median: Option<Figure>, range: Option<[Figure; 2]>) -> String {
+    let (Some(median), Some([low, high])) = (median, range) else {
+        return "-".into();
+    };
+    format!(
+        "{}<br><span class=\"note w\">({} to {})</span>",
+        number(&median),
+        number(&low),
+        number(&high)
+    )
+}
+
+fn skipped(row: &SystemRow) -> String {
+    let (anomalies, limits) = (&row.skipped_anomalies, &row.skipped_limits);
+    if anomalies.value + limits.value == 0.0 {
+        return "-".into();
+    }
+    format!("{}, {}", number(anomalies), number(limits))
 }
 
 fn exposure(exposure: &Exposure) -> String {
@@ -354,7 +400,7 @@ fn exposure(exposure: &Exposure) -> String {
             time_observed,
         } => {
             let mut html = format!(
-                "{} or {} unmaps<span class=\"note\"><br>seen {} unmaps {}",
+                "{} + 1 tick, or {} unmaps<span class=\"note\"><br>seen {} unmaps {}",
                 quantity(time_bound),
                 number(operations_bound),
                 number(operations_observed),
@@ -372,11 +418,15 @@ fn system_details(row: &SystemRow) -> String {
     let line = |on: &super::systems::SystemOnTrace| {
         let figures = [
             on.maps,
+            on.unmaps,
             on.invalidations,
             on.misses,
             on.table_memory,
             on.skipped_anomalies,
-            on.oracle_faults,
+            on.skipped_limits,
+            on.attempts_blocked,
+            on.attempts_stale,
+            on.violations,
             on.oracle_checked_accesses,
         ];
         let cells: String = figures

@@ -50,7 +50,9 @@ pub struct Traces {
 
 pub(crate) fn run(arguments: &ReportArguments, command: &[OsString]) -> Answer {
     // Before the long work: what can be known to fail early.
-    let target = match Target::prepare(&arguments.output) {
+    let target = match Target::prepare(&arguments.output)
+        .and_then(|target| target.is_none_of(&arguments.traces).map(|()| target))
+    {
         Ok(target) => target,
         Err(error) => {
             return Answer {
@@ -69,12 +71,9 @@ pub(crate) fn run(arguments: &ReportArguments, command: &[OsString]) -> Answer {
         }
     };
     let result = build(&traces, arguments.inv_ns, &target, command, &Bar::default())
-        .and_then(|report| write(&report, &target, arguments.json));
+        .and_then(|report| conclude(&report, &target, arguments.json));
     match result {
-        Ok(text) => Answer {
-            text,
-            errors: Vec::new(),
-        },
+        Ok(answer) => answer,
         Err(error) => Answer {
             errors: vec![error],
             ..Answer::default()
@@ -82,13 +81,26 @@ pub(crate) fn run(arguments: &ReportArguments, command: &[OsString]) -> Answer {
     }
 }
 
-fn write(report: &Report, target: &Target, json: bool) -> Result<String, Error> {
+/// Writes the page and says the rest; a violation is a failure, but one worth a page.
+fn conclude(report: &Report, target: &Target, json: bool) -> Result<Answer, Error> {
     let page = page(report);
     target.replace(|file| file.write_all(page.as_bytes()))?;
-    if json {
-        return Ok(serde_json::to_string_pretty(report)? + "\n");
-    }
-    Ok(terminal::render(report, page.len()))
+    let text = if json {
+        serde_json::to_string_pretty(report)? + "\n"
+    } else {
+        terminal::render(report, page.len())
+    };
+    let count = report
+        .oracle
+        .map_or(0, |totals| totals.violations.value as u64);
+    let violation = (count > 0).then(|| Error::Violation {
+        first: report.first_violation().unwrap_or_default(),
+        count,
+    });
+    Ok(Answer {
+        text,
+        errors: violation.into_iter().collect(),
+    })
 }
 
 fn load(arguments: &ReportArguments) -> Result<Traces, Vec<Error>> {
@@ -193,4 +205,47 @@ pub fn build(
         },
         atlases: drawn.iter().map(draw).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Silent;
+
+    #[test]
+    fn a_violation_fails_after_the_page_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("report.html");
+        let target = Target::prepare(&path).unwrap();
+        let text = "# ioatlas-trace 1\nM d 1 1 r\nA d 1 r\nU d 1 1\n";
+        let traces = Traces {
+            source: Source::User,
+            traces: vec![LoadedTrace::read("t", text.as_bytes(), None).unwrap()],
+            variants: Vec::new(),
+        };
+        let mut report = build(&traces, None, &target, &[], &Silent).unwrap();
+        assert_eq!(conclude(&report, &target, false).unwrap().errors.len(), 0);
+        report.systems[2].violations.value = 3.0;
+        report.systems[2].first_violation = Some("t: P1: page 7".into());
+        report.oracle = OracleTotals::of(&report.systems);
+        std::fs::remove_file(&path).unwrap();
+        let answer = conclude(&report, &target, false).unwrap();
+        assert!(
+            answer.text.contains("3 violations in 8 accesses"),
+            "{}",
+            answer.text
+        );
+        let [error] = answer.errors.as_slice() else {
+            panic!("{:?}", answer.errors);
+        };
+        assert_eq!(
+            error.to_string(),
+            "violation: rbtree deferred: t: P1: page 7 (one of 3)"
+        );
+        assert!(
+            std::fs::read_to_string(&path)
+                .unwrap()
+                .ends_with("</html>\n")
+        );
+    }
 }

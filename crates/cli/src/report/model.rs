@@ -2,8 +2,8 @@
 //! The report as data. Terminal, page and JSON are made from it and from nothing else.
 
 use super::atlas::Atlas;
-use super::figure::{Figure, Sentence, sentence};
-use super::systems::SystemRow;
+use super::figure::{Figure, Sentence, Unit, sentence};
+use super::systems::{Exposure, SystemRow};
 use super::verdict::DeviceVerdict;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -49,8 +49,17 @@ pub enum Source {
 pub struct Wait {
     /// In nanoseconds.
     pub time: Figure,
-    /// Where the time was derived from cycles: how many.
-    pub cycles: Option<Figure>,
+    /// Where the time was derived from cycles: how many, at what clock.
+    pub cycles: Option<(Figure, Clock)>,
+}
+
+/// The clock of a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Clock {
+    /// In GHz.
+    pub figure: Figure,
+    /// Empty if this machine tells its clock, else that it does not.
+    pub note: &'static str,
 }
 
 /// Where the numbers come from.
@@ -92,12 +101,15 @@ impl Report {
     #[must_use]
     pub fn wait_sentence(&self) -> Sentence {
         match self.wait.cycles {
-            Some(cycles) => sentence![
+            Some((cycles, clock)) => sentence![
                 "+w: wait for one invalidation, ",
                 cycles,
-                " [rIOMMU] = ",
+                " [rIOMMU] at ",
+                clock.figure,
+                clock.note,
+                " = ",
                 self.wait.time,
-                " here (assumed; yours: --inv-ns)",
+                " (assumed; yours: --inv-ns)",
             ],
             None => sentence![
                 "+w: wait for one invalidation, ",
@@ -107,43 +119,110 @@ impl Report {
         }
     }
 
-    /// What the oracle found, if it ran.
+    /// What the oracle found, if it ran, and what was skipped.
     #[must_use]
     pub fn oracle_sentence(&self) -> Option<Sentence> {
-        let OracleTotals {
-            faults,
-            checked_accesses,
-        } = self.oracle?;
-        Some(sentence![
-            faults,
-            " forbidden accesses in ",
-            checked_accesses,
-            " checked (counted)."
-        ])
+        let totals = self.oracle?;
+        let plural = if totals.violations.value == 1.0 {
+            ""
+        } else {
+            "s"
+        };
+        let mut words = sentence![
+            totals.violations,
+            format!(" violation{plural} in "),
+            totals.checked_accesses,
+            " accesses checked (counted)",
+        ];
+        if totals.skipped_anomalies.value + totals.skipped_limits.value > 0.0 {
+            words.0.extend(
+                sentence![
+                    "; lines skipped: ",
+                    totals.skipped_anomalies,
+                    " anomalies, ",
+                    totals.skipped_limits,
+                    " limits",
+                ]
+                .0,
+            );
+        }
+        words.0.push(".".into());
+        Some(words)
+    }
+
+    /// What became of a device's attempts on unmapped pages, if the oracle watched any.
+    #[must_use]
+    pub fn attempts_sentence(&self) -> Option<Sentence> {
+        let totals = self.oracle?;
+        let mut words = sentence![
+            totals.attempts,
+            " tries on unmapped pages: ",
+            totals.attempts_blocked,
+            " blocked, ",
+            totals.attempts_stale,
+            " stale within ",
+        ];
+        let window = self.systems.iter().find_map(|row| match row.exposure {
+            Exposure::None => None,
+            Exposure::Bounded {
+                operations_bound,
+                time_bound,
+                ..
+            } => Some((operations_bound, time_bound)),
+        });
+        words.0.extend(match window {
+            Some((operations, time)) => sentence![operations, " unmaps or ", time, " + 1 tick."].0,
+            None => sentence!["the window."].0,
+        });
+        Some(words)
+    }
+
+    /// The first violation in words, with the system's name.
+    #[must_use]
+    pub fn first_violation(&self) -> Option<String> {
+        let of = |row: &SystemRow| Some(format!("{}: {}", row.name, row.first_violation.as_ref()?));
+        self.systems.iter().find_map(of)
     }
 }
 
 /// What the oracle found over all systems.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct OracleTotals {
-    /// Forbidden accesses that succeeded; must be 0.
-    pub faults: Figure,
-    /// Accesses checked.
+    /// Violations of a safety property; must be 0.
+    pub violations: Figure,
+    /// Accesses checked, attempts among them.
     pub checked_accesses: Figure,
+    /// Attempts on pages that had just been unmapped.
+    pub attempts: Figure,
+    /// Those that were blocked.
+    pub attempts_blocked: Figure,
+    /// Those that succeeded within the window of a deferred policy.
+    pub attempts_stale: Figure,
+    /// Lines of traces skipped because they do not fit.
+    pub skipped_anomalies: Figure,
+    /// Lines of traces skipped because the replay would be too large.
+    pub skipped_limits: Figure,
 }
 
 impl OracleTotals {
-    /// Sums over `systems`; `None` if there are none.
+    /// Sums over `systems` (what was skipped is the same for each, up to what their designs can hold: the most);
+    /// `None` if there are none.
     #[must_use]
     pub fn of(systems: &[SystemRow]) -> Option<Self> {
-        let first = systems.first()?;
-        let sum = |of: fn(&SystemRow) -> Figure| Figure {
-            value: systems.iter().map(|row| of(row).value).sum(),
-            ..of(first)
+        systems.first()?;
+        let sum =
+            |of: fn(&SystemRow) -> f64| Figure::counted(systems.iter().map(of).sum(), Unit::Count);
+        let most = |of: fn(&SystemRow) -> f64| {
+            Figure::counted(systems.iter().map(of).fold(0.0, f64::max), Unit::Count)
         };
         Some(Self {
-            faults: sum(|row| row.oracle_faults),
-            checked_accesses: sum(|row| row.oracle_checked_accesses),
+            violations: sum(|row| row.violations.value),
+            checked_accesses: sum(|row| row.oracle_checked_accesses.value),
+            attempts: sum(|row| row.attempts_blocked.value + row.attempts_stale.value),
+            attempts_blocked: sum(|row| row.attempts_blocked.value),
+            attempts_stale: sum(|row| row.attempts_stale.value),
+            skipped_anomalies: most(|row| row.skipped_anomalies.value),
+            skipped_limits: most(|row| row.skipped_limits.value),
         })
     }
 }

@@ -2,7 +2,7 @@
 //! What this machine is and what it was asked.
 
 use super::figure::{Figure, Unit};
-use super::model::{TraceOrigin, Wait};
+use super::model::{Clock, TraceOrigin, Wait};
 use crate::loaded::LoadedTrace;
 use std::ffi::OsString;
 
@@ -42,14 +42,25 @@ pub(super) fn wait(inv_ns: Option<f64>) -> Wait {
         };
     }
     let megahertz = cpuinfo("cpu MHz").and_then(|text| text.parse::<f64>().ok());
-    let gigahertz = megahertz
+    let known = megahertz
         .map(|megahertz| megahertz / 1000.0)
-        .filter(|clock| clock.is_finite() && *clock > 0.1)
-        .unwrap_or(UNKNOWN_CLOCK_GHZ);
+        .filter(|clock| clock.is_finite() && *clock > 0.1);
+    let gigahertz = known.unwrap_or(UNKNOWN_CLOCK_GHZ);
+    let clock = Clock {
+        figure: Figure::assumed(gigahertz, Unit::Gigahertz),
+        note: if known.is_some() {
+            ""
+        } else {
+            " (unknown here)"
+        },
+    };
     let time = RIOMMU_INVALIDATION_CYCLES / gigahertz;
     Wait {
         time: Figure::assumed(time, Unit::Nanoseconds),
-        cycles: Some(Figure::assumed(RIOMMU_INVALIDATION_CYCLES, Unit::Cycles)),
+        cycles: Some((
+            Figure::assumed(RIOMMU_INVALIDATION_CYCLES, Unit::Cycles),
+            clock,
+        )),
     }
 }
 
@@ -101,7 +112,7 @@ mod tests {
             wait(Some(12.0)).time,
             Figure::assumed(12.0, Unit::Nanoseconds)
         );
-        assert_eq!(wait(None).cycles.unwrap().text(), "2,127");
+        assert_eq!(wait(None).cycles.unwrap().0.text(), "2,127");
         assert!(wait(None).time.value > 0.0);
     }
 }

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What each system costs and how safe it is: one row a system.
 //!
-//! Rules of replay: an access moves to the new IOVA plus its offset in the mapping;
-//! anomalies are skipped and counted; one CPU; virtual time is the event index and no
-//! timer ticks, so only the bound in operations acts. Windows in time come from
-//! measured runs with the oracle's clock. Misses are those of the software unit's
-//! IOTLB. Costs of `strict` are CPU time; the wait for the invalidation is separate.
+//! The designs are those of the crate `ioatlas-dma`, not the kernels' code. `crate::replay` has the rules of replay.
+//! Every trace is replayed twice: once as recorded, for the counts; once with a device that also tries each unmapped page
+//! again, so that "no violation" is said of accesses that a fault of the design would let through. Windows in time come
+//! from measured runs with the oracle's clock. Misses are those of the software unit's IOTLB. The time a pair is without
+//! any invalidation; the wait of `strict` for one is assumed, and separate.
 
 use super::figure::{Figure, Unit};
 use crate::error::Error;
 use crate::loaded::LoadedTrace;
 use crate::measure;
+use crate::measure::Spread;
 use crate::progress::Progress;
-use crate::replay::{Replayed, replay};
+use crate::replay::{Probe, Replayed, replay};
 use ioatlas_dma::domain::{AssignerConfig, DeferredConfig, DomainConfig, PolicyConfig};
 use ioatlas_dma::iova::MagazineConfig;
 use ioatlas_iotlb::Geometry;
@@ -39,7 +40,7 @@ pub enum Exposure {
     Bounded {
         /// Configured: unmaps until a flush must start. Tagged assumed.
         operations_bound: Figure,
-        /// Configured: milliseconds until a flush must start. Tagged assumed.
+        /// Configured: milliseconds after which the next tick of the caller's timer flushes. Tagged assumed.
         time_bound: Figure,
         /// Largest number of unmaps seen between an unmap and its flush, in the replay.
         operations_observed: Figure,
@@ -53,55 +54,78 @@ pub enum Exposure {
 pub struct SystemOnTrace {
     /// [`LoadedTrace::label`].
     pub trace: String,
-    /// Maps replayed.
+    /// Map lines replayed.
     pub maps: Figure,
-    /// Events of the trace that did not fit and were skipped.
+    /// Unmap lines replayed.
+    pub unmaps: Figure,
+    /// Lines of the trace that did not fit and were skipped.
     pub skipped_anomalies: Figure,
+    /// Lines of the trace that were skipped because the replay would be too large.
+    pub skipped_limits: Figure,
     /// Invalidations submitted.
     pub invalidations: Figure,
     /// IOTLB misses of the software unit.
     pub misses: Figure,
     /// Peak of page-table memory, in KiB.
     pub table_memory: Figure,
-    /// Accesses that the oracle found forbidden; must be 0.
-    pub oracle_faults: Figure,
-    /// Accesses that the oracle checked.
+    /// Attempts on unmapped pages that were blocked.
+    pub attempts_blocked: Figure,
+    /// Attempts on unmapped pages that succeeded within the window.
+    pub attempts_stale: Figure,
+    /// Violations that the oracle found; must be 0.
+    pub violations: Figure,
+    /// Accesses that the oracle checked, attempts among them.
     pub oracle_checked_accesses: Figure,
 }
 
 /// One system, over all traces.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SystemRow {
-    /// What people call it: `Linux today`.
+    /// What people call it: `as Linux today`.
     pub name: String,
     /// Assigner and policy: `magazine, deferred-percpu`.
     pub design: String,
     /// Where the design is described: `ATC'15 4.3, 5`.
     pub paper_ref: String,
-    /// CPU time of a map and its unmap on one thread, in ns; measured.
+    /// Wall time of a map and its unmap on one thread, without an invalidation, in ns; measured, median.
     pub ns_per_pair_1_thread: Figure,
-    /// The same with two threads at once, in ns of each thread's time; measured.
-    pub ns_per_pair_2_threads: Figure,
-    /// Wait for invalidations a pair, in ns, on top of the CPU time; assumed; strict only.
+    /// Its 10th and 90th percentile.
+    pub ns_per_pair_1_thread_range: [Figure; 2],
+    /// The same with two threads at once, in ns of each thread's time. `None` with fewer CPUs than two, or where
+    /// two threads never ran at the same time for long enough.
+    pub ns_per_pair_2_threads: Option<Figure>,
+    /// Its 10th and 90th percentile.
+    pub ns_per_pair_2_threads_range: Option<[Figure; 2]>,
+    /// Wait for invalidations a pair, in ns, on top of the measured time; assumed; strict only.
     pub wait: Option<Figure>,
-    /// Invalidations per 1,000 maps; counted.
+    /// Invalidations per 1,000 map lines; counted.
     pub invalidations_per_1k_maps: Figure,
-    /// IOTLB misses per 1,000 maps; simulated.
+    /// IOTLB misses per 1,000 map lines; simulated.
     pub misses_per_1k_maps: Figure,
     /// Largest page-table memory over the traces, in KiB; counted.
     pub table_memory: Figure,
     /// How long an unmapped page stays reachable.
     pub exposure: Exposure,
-    /// Forbidden accesses that succeeded; counted; must be 0.
-    pub oracle_faults: Figure,
-    /// Accesses that the oracle checked; counted.
+    /// Lines of the traces that did not fit and were skipped; counted.
+    pub skipped_anomalies: Figure,
+    /// Lines skipped because the replay would be too large; counted.
+    pub skipped_limits: Figure,
+    /// Attempts on unmapped pages that were blocked; counted.
+    pub attempts_blocked: Figure,
+    /// Attempts on unmapped pages that succeeded within the window; counted.
+    pub attempts_stale: Figure,
+    /// Violations of a safety property; counted; must be 0.
+    pub violations: Figure,
+    /// The first of them in words.
+    pub first_violation: Option<String>,
+    /// Accesses that the oracle checked, attempts among them; counted.
     pub oracle_checked_accesses: Figure,
     /// The counts behind the rates.
     pub per_trace: Vec<SystemOnTrace>,
 }
 
 impl SystemRow {
-    /// Time of a pair on one thread as a user feels it, in ns: CPU time plus wait.
+    /// Time of a pair on one thread as a user feels it, in ns: measured time plus wait.
     #[must_use]
     pub fn felt_ns_per_pair(&self) -> f64 {
         self.ns_per_pair_1_thread.value + self.wait.map_or(0.0, |wait| wait.value)
@@ -127,8 +151,8 @@ fn systems() -> [System; 4] {
     };
     let (rbtree, strict) = (AssignerConfig::Rbtree, PolicyConfig::Strict);
     [
-        system("Linux today", magazine, deferred, "ATC'15 4.3, 5"),
-        system("Linux strict", magazine, strict, "ATC'15 4.3, 3.2"),
+        system("as Linux today", magazine, deferred, "ATC'15 4.3, 5"),
+        system("as Linux strict", magazine, strict, "ATC'15 4.3, 3.2"),
         system("rbtree deferred", rbtree, deferred, "ATC'15 3.1, 5"),
         system("rbtree strict", rbtree, strict, "ATC'15 3.1, 3.2"),
     ]
@@ -169,9 +193,15 @@ pub fn rows(
                 entries: options.geometry.entries(),
                 ways: options.geometry.ways(),
             };
-            let replayed = replay(&loaded.trace, system.design(), iotlb)
-                .map_err(|e| system.failed(format!("{}: {e}", loaded.trace.name())))?;
-            replays.push((loaded.label.clone(), replayed));
+            let run = |probe| {
+                replay(&loaded.trace, system.design(), iotlb, probe)
+                    .map_err(|e| system.failed(format!("{}: {e}", loaded.trace.name())))
+            };
+            replays.push(OnTrace {
+                label: loaded.label.clone(),
+                plain: run(Probe::Off)?,
+                probed: run(Probe::UnmappedPages)?,
+            });
         }
         let what = format!("measuring {}", system.name);
         progress.at(&what, done + traces.len(), steps);
@@ -180,18 +210,40 @@ pub fn rows(
     Ok(rows)
 }
 
-fn row(
-    system: &System,
-    replays: &[(String, Replayed)],
-    options: &Options,
-) -> Result<SystemRow, Error> {
+/// A trace's two replays.
+struct OnTrace {
+    label: String,
+    /// For the counts of traffic.
+    plain: Replayed,
+    /// With attempts on unmapped pages, for safety.
+    probed: Replayed,
+}
+
+impl OnTrace {
+    fn violations(&self) -> u64 {
+        self.plain.oracle.violation_count + self.probed.oracle.violation_count
+    }
+
+    fn first_violation(&self) -> Option<String> {
+        let of = |replayed: &Replayed| replayed.oracle.violations.first().cloned();
+        let first = of(&self.plain).or_else(|| of(&self.probed))?;
+        Some(format!(
+            "{}: {:?}: {}",
+            self.label, first.property, first.text
+        ))
+    }
+}
+
+fn row(system: &System, replays: &[OnTrace], options: &Options) -> Result<SystemRow, Error> {
     let design = system.design();
-    let measure = |threads| {
-        let ns = measure::ns_per_pair(design, threads).map_err(|e| system.failed(e))?;
-        Ok::<_, Error>(Figure::measured(ns, Unit::Nanoseconds))
-    };
-    let sum = |pick: fn(&Replayed) -> u64| replays.iter().map(|(_, r)| pick(r)).sum::<u64>();
-    let maps = sum(|r| r.maps);
+    let measure = |threads| measure::pair_time(design, threads).map_err(|e| system.failed(e));
+    let ns = |value| Figure::measured(value, Unit::Nanoseconds);
+    let range = |spread: Spread| [ns(spread.low), ns(spread.high)];
+    let alone = measure(1)?.ok_or_else(|| system.failed("no slice was measured".into()))?;
+    let two = measure(2)?;
+    let sum = |pick: fn(&OnTrace) -> u64| replays.iter().map(pick).sum::<u64>();
+    let count = |pick: fn(&OnTrace) -> u64| Figure::count(sum(pick));
+    let maps = sum(|on| on.plain.maps);
     let per_1k = |count: u64| {
         if maps == 0 {
             0.0
@@ -199,13 +251,13 @@ fn row(
             count as f64 * 1e3 / maps as f64
         }
     };
-    let most = |pick: fn(&Replayed) -> u64| replays.iter().map(|(_, r)| pick(r)).max();
+    let most = |pick: fn(&OnTrace) -> u64| replays.iter().map(pick).max().unwrap_or(0);
     let exposure = match system.policy {
         PolicyConfig::Strict => Exposure::None,
         PolicyConfig::DeferredPerCpu(bounds) => Exposure::Bounded {
             operations_bound: Figure::assumed(f64::from(bounds.batch), Unit::Count),
             time_bound: Figure::assumed(bounds.window.0 as f64 / 1e6, Unit::Milliseconds),
-            operations_observed: Figure::count(most(|r| r.oracle.exposure.unmaps).unwrap_or(0)),
+            operations_observed: Figure::count(most(|on| on.plain.oracle.exposure.unmaps)),
             time_observed: measure::exposure_ms(design)
                 .map_err(|e| system.failed(e))?
                 .map(|ms| Figure::measured(ms, Unit::Milliseconds)),
@@ -215,28 +267,43 @@ fn row(
         name: system.name.into(),
         design: format!("{}, {}", system.assigner.name(), system.policy.name()),
         paper_ref: system.paper_ref.into(),
-        ns_per_pair_1_thread: measure(1)?,
-        ns_per_pair_2_threads: measure(2)?,
+        ns_per_pair_1_thread: ns(alone.median),
+        ns_per_pair_1_thread_range: range(alone),
+        ns_per_pair_2_threads: two.map(|spread| ns(spread.median)),
+        ns_per_pair_2_threads_range: two.map(range),
         wait: matches!(system.policy, PolicyConfig::Strict).then_some(options.wait),
-        invalidations_per_1k_maps: Figure::counted(per_1k(sum(|r| r.invalidations)), Unit::Per1000),
-        misses_per_1k_maps: Figure::simulated(per_1k(sum(|r| r.misses)), Unit::Per1000),
-        table_memory: Figure::counted(most(|r| r.table_kib).unwrap_or(0) as f64, Unit::Kibibytes),
+        invalidations_per_1k_maps: Figure::counted(
+            per_1k(sum(|on| on.plain.invalidations)),
+            Unit::Per1000,
+        ),
+        misses_per_1k_maps: Figure::simulated(per_1k(sum(|on| on.plain.misses)), Unit::Per1000),
+        table_memory: Figure::counted(most(|on| on.plain.table_kib) as f64, Unit::Kibibytes),
         exposure,
-        oracle_faults: Figure::count(sum(|r| r.oracle.violation_count)),
-        oracle_checked_accesses: Figure::count(sum(|r| r.oracle.accesses)),
+        skipped_anomalies: count(|on| on.plain.anomalies),
+        skipped_limits: count(|on| on.plain.limited),
+        attempts_blocked: count(|on| on.probed.attempts.blocked),
+        attempts_stale: count(|on| on.probed.attempts.stale),
+        violations: count(OnTrace::violations),
+        first_violation: replays.iter().find_map(OnTrace::first_violation),
+        oracle_checked_accesses: count(|on| on.probed.oracle.accesses),
         per_trace: replays.iter().map(on_trace).collect(),
     })
 }
 
-fn on_trace((trace, replayed): &(String, Replayed)) -> SystemOnTrace {
+fn on_trace(on: &OnTrace) -> SystemOnTrace {
+    let OnTrace { plain, probed, .. } = on;
     SystemOnTrace {
-        trace: trace.clone(),
-        maps: Figure::count(replayed.maps),
-        skipped_anomalies: Figure::count(replayed.skipped),
-        invalidations: Figure::count(replayed.invalidations),
-        misses: Figure::simulated(replayed.misses as f64, Unit::Count),
-        table_memory: Figure::counted(replayed.table_kib as f64, Unit::Kibibytes),
-        oracle_faults: Figure::count(replayed.oracle.violation_count),
-        oracle_checked_accesses: Figure::count(replayed.oracle.accesses),
+        trace: on.label.clone(),
+        maps: Figure::count(plain.maps),
+        unmaps: Figure::count(plain.unmaps),
+        skipped_anomalies: Figure::count(plain.anomalies),
+        skipped_limits: Figure::count(plain.limited),
+        invalidations: Figure::count(plain.invalidations),
+        misses: Figure::simulated(plain.misses as f64, Unit::Count),
+        table_memory: Figure::counted(plain.table_kib as f64, Unit::Kibibytes),
+        attempts_blocked: Figure::count(probed.attempts.blocked),
+        attempts_stale: Figure::count(probed.attempts.stale),
+        violations: Figure::count(on.violations()),
+        oracle_checked_accesses: Figure::count(probed.oracle.accesses),
     }
 }

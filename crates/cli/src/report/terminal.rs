@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The report on a terminal: at most 24 lines of 100 columns.
 
-use super::figure::Figure;
+use super::figure::{Figure, Sentence};
 use super::model::{Report, Source};
 use super::systems::{Exposure, SystemRow};
 use super::verdict::DeviceVerdict;
@@ -128,13 +128,29 @@ fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
     // the four designs with four-digit numbers then just fit.
     let mut rows = [
         [
-            "", "", "ns/pair", "ns/pair", "inval", "miss", "tables", "window", "oracle",
+            "", "design", "ns/pair", "ns/pair", "inval", "miss", "tables", "window:", "violat-",
         ],
         [
-            "system", "design", "1 cpu", "2 cpus", "per 1k", "per 1k", "KiB", "unmaps", "faults",
+            "system",
+            "as built here,",
+            "1 thread",
+            "2 thr.",
+            "per 1k",
+            "per 1k",
+            "KiB",
+            "unmaps or",
+            "ions",
         ],
         [
-            "", "", "measured", "measured", "counted", "simul.", "counted", "assumed", "counted",
+            "",
+            "not kernel code",
+            "measured",
+            "measured",
+            "counted",
+            "simul.",
+            "counted",
+            "time",
+            "counted",
         ],
     ]
     .map(|row| row.map(String::from).to_vec())
@@ -144,12 +160,13 @@ fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
             row.name.clone(),
             row.design.clone(),
             cost(row.ns_per_pair_1_thread, row),
-            cost(row.ns_per_pair_2_threads, row),
+            row.ns_per_pair_2_threads
+                .map_or("-".into(), |figure| cost(figure, row)),
             row.invalidations_per_1k_maps.text(),
             row.misses_per_1k_maps.text(),
             row.table_memory.text(),
             exposure(&row.exposure),
-            row.oracle_faults.text(),
+            row.violations.text(),
         ]);
     }
     let mut align = vec![Left, Left, Right, Right, Right, Right, Right, Right, Right];
@@ -183,9 +200,8 @@ fn exposure(exposure: &Exposure) -> String {
 
 fn closing(report: &Report, page_bytes: usize) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(oracle) = report.oracle_sentence() {
-        lines.push(oracle.plain());
-    }
+    let sentences = [report.oracle_sentence(), report.attempts_sentence()];
+    lines.extend(sentences.iter().flatten().map(Sentence::plain));
     let page = report.provenance.page.display().to_string();
     let kilobytes = page_bytes.div_ceil(1000);
     lines.push(format!(

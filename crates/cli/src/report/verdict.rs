@@ -175,12 +175,18 @@ impl DeviceVerdict {
     /// How often it misses. All its numbers are simulated.
     #[must_use]
     pub fn rate(&self) -> Sentence {
+        if self.accesses.value == 0.0 {
+            return sentence!["no accesses"];
+        }
         sentence![self.misses_per_100_accesses, " of 100 accesses miss"]
     }
 
     /// Why it misses. All its numbers are simulated.
     #[must_use]
     pub fn cause(&self) -> Sentence {
+        if self.accesses.value == 0.0 {
+            return sentence!["nothing to miss."];
+        }
         if self.misses.value == 0.0 {
             return sentence!["no access misses."];
         }

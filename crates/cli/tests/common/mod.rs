@@ -39,8 +39,8 @@ pub fn bundled(name: &str) -> String {
 #[allow(dead_code, reason = "not every test binary renders systems")]
 pub fn rows(wait: Figure) -> Vec<SystemRow> {
     let designs = [
-        ("Linux today", "magazine, deferred-percpu", false),
-        ("Linux strict", "magazine, strict", true),
+        ("as Linux today", "magazine, deferred-percpu", false),
+        ("as Linux strict", "magazine, strict", true),
         ("rbtree deferred", "rbtree, deferred-percpu", false),
         ("rbtree strict", "rbtree, strict", true),
     ];
@@ -56,7 +56,12 @@ pub fn rows(wait: Figure) -> Vec<SystemRow> {
                 design: design.into(),
                 paper_ref: "made up".into(),
                 ns_per_pair_1_thread: Figure::measured(151.3 + 90.0 * n, Unit::Nanoseconds),
-                ns_per_pair_2_threads: Figure::measured(212.7 + 411.0 * n, Unit::Nanoseconds),
+                ns_per_pair_1_thread_range: [141.3, 163.9]
+                    .map(|ns| Figure::measured(ns + 90.0 * n, Unit::Nanoseconds)),
+                ns_per_pair_2_threads: Some(Figure::measured(212.7 + 611.0 * n, Unit::Nanoseconds)),
+                ns_per_pair_2_threads_range: Some(
+                    [205.1, 260.2].map(|ns| Figure::measured(ns + 611.0 * n, Unit::Nanoseconds)),
+                ),
                 wait: strict.then_some(wait),
                 invalidations_per_1k_maps: per_1k(if strict { 7000.0 } else { 30.0 }),
                 misses_per_1k_maps: Figure {
@@ -74,16 +79,25 @@ pub fn rows(wait: Figure) -> Vec<SystemRow> {
                         time_observed: Some(Figure::measured(3.3 + n, Unit::Milliseconds)),
                     }
                 },
-                oracle_faults: Figure::count(0),
+                skipped_anomalies: count(5.0),
+                skipped_limits: count(1.0),
+                attempts_blocked: count(10_407.0),
+                attempts_stale: count(if strict { 0.0 } else { 531.0 }),
+                violations: Figure::count(0),
+                first_violation: None,
                 oracle_checked_accesses: count(115_096.0),
                 per_trace: vec![SystemOnTrace {
                     trace: "e1000-stream".into(),
                     maps: count(3438.0),
+                    unmaps: count(3002.0),
                     skipped_anomalies: count(0.0),
                     invalidations: count(17.0),
                     misses: Figure::simulated(9500.0 + n, Unit::Count),
                     table_memory: Figure::counted(12.0 + n, Unit::Kibibytes),
-                    oracle_faults: Figure::count(0),
+                    skipped_limits: count(2.0),
+                    attempts_blocked: count(9_407.0),
+                    attempts_stale: count(431.0),
+                    violations: Figure::count(0),
                     oracle_checked_accesses: count(35_959.0),
                 }],
             }

@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Re-running a trace's maps, unmaps and accesses under a design of the core, on the software unit, watched by the oracle.
+//!
+//! # Rules
+//!
+//! * Each device of the trace is a domain with one device; one CPU does everything, in the order of the trace.
+//! * A map is mapped anew: the same pages, physical page and permission where recorded, at an IOVA that the design chooses.
+//! * Maps that were one scatter-gather list ([`lists`] says how that shows) are one list, mapped where its first line
+//!   stands, and their unmap is one unmap.
+//! * An access moves along: to the new IOVA plus its offset in the mapping. One whose recorded direction the mapping does not
+//!   permit (permissions do not affect hits in the model), or has none, goes in a direction that it permits.
+//! * Virtual time is the event index and no timer ticks, so deferred policies flush by their bound in operations alone.
+//! * Events that do not fit are skipped and counted as *anomalies*: a map over a mapped page, an unmap of anything but whole
+//!   mappings, an access outside every mapping.
+//! * What would make the replay itself too large ([`MAX_PAGES`], [`MAX_DEVICES`]) is skipped and
+//!   counted as *limited*, and so is what needs a map that was.
+//! * With [`Probe::UnmappedPages`] the device tries the pages of each mapping once more when its unmap has returned. That
+//!   disturbs the caches, so it is a run of its own, and what is counted of the traffic comes from a run without.
+
+mod lists;
+#[cfg(test)]
+mod tests;
+
+use ioatlas_dma::{
+    domain::{DomainConfig, Mapping},
+    platform::host::{Host, HostConfig},
+    table::fmt::VtdSecond48,
+    units::{AccessKind, ByteCount, Direction, GRANULE, IovaPage, PhysPage, PhysRange, SourceId},
+};
+use ioatlas_iotlb::{Event, Permission, Trace};
+use ioatlas_viommu::{
+    config::{Geometry, SetGeometry, UnitConfig},
+    machine::{WatchedDomain, WatchedMachine},
+    observe::Outcome,
+    oracle::{Oracle, Summary},
+};
+use ioatlas_vtd::driver;
+use std::collections::BTreeMap;
+
+/// Pages mapped in all, at most, each as often as it is: 4 GiB. A short line can map and unmap millions, and the oracle
+/// remembers each that is mapped.
+pub const MAX_PAGES: u64 = 1 << 20;
+/// Devices that get a domain, at most.
+pub const MAX_DEVICES: usize = 4096;
+/// Pages of an ended mapping that the device tries again, at most.
+pub const PROBED_PAGES: u64 = 8;
+/// Frames of the arena that tables are made of: enough for the pages above, however scattered the design lays them.
+const FRAMES: usize = 1 << 16;
+
+/// The only size of page tables here, in KiB.
+const FRAME_KIB: u64 = GRANULE / 1024;
+
+/// What the device does besides the trace's accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// Nothing.
+    Off,
+    /// It tries the first [`PROBED_PAGES`] pages of every mapping that has just been unmapped.
+    UnmappedPages,
+}
+
+/// Accesses to unmapped pages, tried by [`Probe::UnmappedPages`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempts {
+    /// Those that the unit refused.
+    pub blocked: u64,
+    /// Those that succeeded. The oracle judges whether they may.
+    pub stale: u64,
+}
+
+/// What a replay counted.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// Map lines done; the lines of a list each count.
+    pub maps: u64,
+    /// Unmap lines done.
+    pub unmaps: u64,
+    /// Lines skipped because they do not fit.
+    pub anomalies: u64,
+    /// Lines skipped because the replay would be too large.
+    pub limited: u64,
+    /// Invalidations that the domains started.
+    pub invalidations: u64,
+    /// Accesses that found no entry in the unit's IOTLB.
+    pub misses: u64,
+    /// The most page-table memory at any time, in KiB.
+    pub table_kib: u64,
+    /// What became of accesses to unmapped pages.
+    pub attempts: Attempts,
+    /// What the oracle saw.
+    pub oracle: Summary,
+}
+
+type Tables = WatchedDomain<Host, VtdSecond48>;
+
+/// One device of the trace, with what it has mapped.
+struct Device {
+    domain: Tables,
+    source: SourceId,
+    /// By the first page in the trace.
+    live: BTreeMap<u64, Live>,
+}
+
+struct Live {
+    pages: u64,
+    permission: Permission,
+    mapping: Mapping,
+}
+
+/// What became of a line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Done {
+    Whole,
+    Anomaly,
+    Limited,
+}
+
+/// Re-runs `trace` under `design`, with an IOTLB of `iotlb`.
+///
+/// # Errors
+/// A sentence: the machine could not be made, or the design failed where it must not.
+pub fn replay(
+    trace: &Trace,
+    design: DomainConfig,
+    iotlb: SetGeometry,
+    probe: Probe,
+) -> Result<Replayed, String> {
+    let mut config = UnitConfig::new(Geometry::of::<VtdSecond48>());
+    config.caches.iotlb = iotlb;
+    let base = Host::new(HostConfig {
+        frames: FRAMES,
+        slots: 1,
+    });
+    let machine = WatchedMachine::new(base, &config, Oracle::new(), driver::Config::default());
+    let machine = machine.map_err(|error| error.to_string())?;
+    let lists = lists::lists(trace);
+    let mut run = Run {
+        machine: &machine,
+        design,
+        probe,
+        devices: BTreeMap::new(),
+        refused: BTreeMap::new(),
+        pages: 0,
+        maps: 0,
+        unmaps: 0,
+        anomalies: 0,
+        limited: 0,
+        peak_frames: 0,
+        not_tables: in_use(&machine),
+        attempts: Attempts::default(),
+    };
+    for (time, event) in trace.events().iter().enumerate() {
+        let alone = [time];
+        let lines = match lists.heads.get(&time) {
+            Some(list) => list.as_slice(),
+            None if lists.members.contains(&time) => continue, // done with the first
+            None => &alone,
+        };
+        let count = lines.len() as u64;
+        match run
+            .event(event, lines, trace)
+            .map_err(|error| format!("event {time}: {error}"))?
+        {
+            Done::Whole => {}
+            Done::Anomaly => run.anomalies += count,
+            Done::Limited => run.limited += count,
+        }
+    }
+    run.finish()
+}
+
+struct Run<'m> {
+    machine: &'m WatchedMachine<Host>,
+    design: DomainConfig,
+    probe: Probe,
+    devices: BTreeMap<u32, Device>,
+    /// Disjoint ranges of pages whose map was limited, by device and first page.
+    refused: BTreeMap<(u32, u64), u64>,
+    pages: u64,
+    maps: u64,
+    unmaps: u64,
+    anomalies: u64,
+    limited: u64,
+    peak_frames: u64,
+    /// Frames in use that are no page tables: the unit's root, context tables and queue.
+    not_tables: u64,
+    attempts: Attempts,
+}
+
+/// A mapping to be made: pages of the trace, and memory.
+struct Request {
+    device: u32,
+    first: u64,
+    pages: u64,
+    permission: Permission,
+    buffers: Vec<PhysRange>,
+}
+
+fn in_use(machine: &WatchedMachine<Host>) -> u64 {
+    machine.machine().platform().inner().frames_in_use() as u64
+}
+
+/// What the map lines of `lines` (one, or those of a list) ask for; `None` for other lines.
+fn request(lines: &[usize], trace: &Trace) -> Option<Request> {
+    let mut whole: Option<Request> = None;
+    for &line in lines {
+        let Event::Map {
+            device,
+            range,
+            permission,
+            phys,
+            ..
+        } = trace.events()[line]
+        else {
+            return None;
+        };
+        let (first, pages) = (range.first().number(), range.pages().0);
+        // without a record, any memory will do; the low half of what a page number can be is out of its way
+        let to = phys.map_or(first & ((1 << 39) - 1), |page| page.number());
+        let buffer = PhysRange::new(PhysPage(to).addr(), ByteCount(pages * GRANULE));
+        let request = whole.get_or_insert(Request {
+            device: device.0,
+            first,
+            pages: 0,
+            permission,
+            buffers: Vec::new(),
+        });
+        request.pages += pages;
+        request.buffers.push(buffer);
+    }
+    whole
+}
+
+impl Run<'_> {
+    fn event(&mut self, event: &Event, lines: &[usize], trace: &Trace) -> Result<Done, String> {
+        match *event {
+            Event::Map { .. } => match request(lines, trace) {
+                Some(request) => self.map(&request),
+                None => Ok(Done::Anomaly),
+            },
+            Event::Unmap { device, range } => {
+                self.unmap(device.0, range.first().number(), range.pages().0)
+            }
+            Event::Access {
+                device,
+                page,
+                direction,
+            } => Ok(self.access(device.0, page.number(), direction)),
+        }
+    }
+
+    fn map(&mut self, request: &Request) -> Result<Done, String> {
+        let &Request {
+            device,
+            first,
+            pages,
+            permission,
+            ref buffers,
+        } = request;
+        let taken = self
+            .devices
+            .get(&device)
+            .is_some_and(|at| at.overlap(first, pages));
+        if taken || self.refused_overlap(device, first, pages) {
+            return Ok(Done::Anomaly);
+        }
+        if buffers.iter().any(|buffer| buffer.end().is_none()) {
+            return Ok(Done::Anomaly); // recorded beyond any physical memory
+        }
+        let too_large = self.pages.saturating_add(pages) > MAX_PAGES;
+        if too_large || !self.devices.contains_key(&device) && !self.add_device(device)? {
+            self.refused.insert((device, first), pages);
+            return Ok(Done::Limited);
+        }
+        let Some(at) = self.devices.get_mut(&device) else {
+            return Ok(Done::Limited);
+        };
+        let direction = match permission {
+            Permission::Read => Direction::ToDevice,
+            Permission::Write => Direction::FromDevice,
+            Permission::ReadWrite => Direction::Bidirectional,
+        };
+        let mapping = match buffers.as_slice() {
+            [buffer] => at.domain.map(*buffer, direction),
+            list => at.domain.map_list(list, direction),
+        };
+        at.live.insert(
+            first,
+            Live {
+                pages,
+                permission,
+                mapping: mapping.map_err(|e| e.to_string())?,
+            },
+        );
+        self.maps += buffers.len() as u64;
+        self.pages += pages;
+        let tables = in_use(self.machine) - self.not_tables;
+        self.peak_frames = self.peak_frames.max(tables);
+        Ok(Done::Whole)
+    }
+
+    /// Whether any page of the range belongs to a map that was limited.
+    fn refused_overlap(&self, device: u32, first: u64, pages: u64) -> bool {
+        let mut before = self.refused.range(..(device, first + pages));
+        before
+            .next_back()
+            .is_some_and(|(&(of, at), pages)| of == device && at + pages > first)
+    }
+
+    /// Why a line finds no mapping: it does not fit, or its map was limited.
+    fn unmatched(&self, device: u32, first: u64, pages: u64) -> Done {
+        if self.refused_overlap(device, first, pages) {
+            Done::Limited
+        } else {
+            Done::Anomaly
+        }
+    }
+
+    fn add_device(&mut self, device: u32) -> Result<bool, String> {
+        if self.devices.len() == MAX_DEVICES {
+            return Ok(false);
+        }
+        let domain = self
+            .machine
+            .domain::<VtdSecond48>(self.design)
+            .map_err(|e| e.to_string())?;
+        let source = SourceId(self.devices.len() as u16); // below MAX_DEVICES
+        let before = in_use(self.machine);
+        domain.attach(source).map_err(|e| e.to_string())?;
+        self.not_tables += in_use(self.machine) - before;
+        self.devices.insert(
+            device,
+            Device {
+                domain,
+                source,
+                live: BTreeMap::new(),
+            },
+        );
+        Ok(true)
+    }
+
+    fn unmap(&mut self, device: u32, first: u64, pages: u64) -> Result<Done, String> {
+        let unmatched = self.unmatched(device, first, pages);
+        if unmatched == Done::Limited {
+            // gone from the trace now, whatever else the line ends
+            let end = (device, first.saturating_add(pages));
+            let gone: Vec<_> = self
+                .refused
+                .range((device, first)..end)
+                .map(|(at, _)| *at)
+                .collect();
+            for at in gone {
+                self.refused.remove(&at);
+            }
+        }
+        let Some(at) = self.devices.get_mut(&device) else {
+            return Ok(unmatched);
+        };
+        let whole: Vec<u64> = at.within(first, pages).collect();
+        let covered: u64 = whole.iter().map(|first| at.live[first].pages).sum();
+        if covered != pages {
+            return Ok(unmatched);
+        }
+        for first in whole {
+            let Some(Live {
+                pages,
+                permission,
+                mapping,
+            }) = at.live.remove(&first)
+            else {
+                continue;
+            };
+            let was = mapping.range().first.0;
+            at.domain.unmap(mapping).map_err(|e| e.to_string())?;
+            if self.probe == Probe::Off {
+                continue;
+            }
+            for page in (was..was + pages).take(PROBED_PAGES as usize) {
+                let kind = permitted(permission, None);
+                let unit = self.machine.machine().unit();
+                match unit.access(at.source, IovaPage(page), kind).outcome {
+                    Outcome::Fault(_) => self.attempts.blocked += 1,
+                    _ => self.attempts.stale += 1,
+                }
+            }
+        }
+        self.unmaps += 1;
+        Ok(Done::Whole)
+    }
+
+    fn access(
+        &mut self,
+        device: u32,
+        page: u64,
+        direction: Option<ioatlas_iotlb::Direction>,
+    ) -> Done {
+        let at = self.devices.get(&device);
+        let owner = at.and_then(|at| Some((at, at.live.range(..=page).next_back()?)));
+        match owner {
+            Some((at, (first, live))) if page - first < live.pages => {
+                let kind = permitted(live.permission, direction);
+                let page = IovaPage(live.mapping.range().first.0 + (page - first));
+                self.machine.machine().unit().access(at.source, page, kind);
+                Done::Whole
+            }
+            _ => self.unmatched(device, page, 1),
+        }
+    }
+
+    fn finish(self) -> Result<Replayed, String> {
+        let mut invalidations = 0;
+        for device in self.devices.into_values() {
+            invalidations += device.domain.domain().stats().invalidations;
+            device.domain.domain().audit()?;
+            let source = device.source;
+            device
+                .domain
+                .close(&[source])
+                .map_err(|error| error.to_string())?;
+        }
+        let unit = self.machine.machine().unit().stats();
+        Ok(Replayed {
+            maps: self.maps,
+            unmaps: self.unmaps,
+            anomalies: self.anomalies,
+            limited: self.limited,
+            invalidations,
+            misses: unit.iotlb_misses,
+            table_kib: self.peak_frames * FRAME_KIB,
+            attempts: self.attempts,
+            oracle: self.machine.oracle().summary(),
+        })
+    }
+}
+
+impl Device {
+    /// Whether any page of the range is mapped.
+    fn overlap(&self, first: u64, pages: u64) -> bool {
+        let before = self.live.range(..first).next_back();
+        before.is_some_and(|(at, live)| at + live.pages > first)
+            || self.within_start(first, pages).next().is_some()
+    }
+
+    /// The mappings that begin in the range.
+    fn within_start(&self, first: u64, pages: u64) -> impl Iterator<Item = (u64, u64)> {
+        let mappings = self.live.range(first..first.saturating_add(pages));
+        mappings.map(|(at, live)| (*at, live.pages))
+    }
+
+    /// The mappings that lie whole in the range.
+    fn within(&self, first: u64, pages: u64) -> impl Iterator<Item = u64> {
+        let end = first.saturating_add(pages);
+        self.within_start(first, pages)
+            .filter(move |(at, pages)| at + pages <= end)
+            .map(|(at, _)| at)
+    }
+}
+
+/// The recorded direction if the mapping permits it, else one that it permits.
+fn permitted(permission: Permission, recorded: Option<ioatlas_iotlb::Direction>) -> AccessKind {
+    match (permission, recorded) {
+        (Permission::Write, _) => AccessKind::Write,
+        (Permission::ReadWrite, Some(ioatlas_iotlb::Direction::Write)) => AccessKind::Write,
+        _ => AccessKind::Read,
+    }
+}
