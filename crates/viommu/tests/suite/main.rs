@@ -41,6 +41,7 @@ mod interrupt;
 mod operations;
 mod oracle_bites;
 mod quarantine;
+mod races;
 mod raw_door;
 mod rig;
 mod road;

@@ -15,12 +15,12 @@ use ioatlas_dma::{
     units::*,
 };
 use ioatlas_viommu::config::*;
-use std::{cell::Cell, env, num::NonZeroU32};
+use std::{cell::Cell, env, num::NonZeroU32, ops::Range};
 
 /// Seeds of each scenario where nobody says otherwise.
 const SEEDS: u64 = 128;
 /// No wait is this long: a unit that is asked answers within some thousand turns of everybody.
-const LIMIT: WaitLimit = WaitLimit(100_000);
+pub const LIMIT: WaitLimit = WaitLimit(100_000);
 
 fn from_env(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
@@ -28,8 +28,16 @@ fn from_env(name: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|_| panic!("{name}={text}: not a number")))
 }
 
+/// Those to run.
+pub fn seeds() -> Range<u64> {
+    match from_env("IOATLAS_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..from_env("IOATLAS_SEEDS").unwrap_or(SEEDS),
+    }
+}
+
 /// Eight kinds of schedule in turn, so that a seed names one.
-fn schedule(seed: u64) -> Schedule {
+pub fn schedule(seed: u64) -> Schedule {
     match seed % 8 {
         n @ 0..=4 => Schedule::Sticky {
             seed,
@@ -43,7 +51,7 @@ fn schedule(seed: u64) -> Schedule {
 }
 
 /// Every design, on every other seed under another unit.
-fn unit(seed: u64, unit: &mut UnitConfig) {
+pub fn unit(seed: u64, unit: &mut UnitConfig) {
     unit.processing = Processing::Asynchronous;
     match seed / 8 % 4 {
         1 => {
@@ -58,13 +66,13 @@ fn unit(seed: u64, unit: &mut UnitConfig) {
     }
 }
 
-type Body<'a> = Box<dyn FnOnce() + 'a>;
+pub type Body<'a> = Box<dyn FnOnce() + 'a>;
 type OnSim<F> = Crowd<Sim, F>;
 
 /// Who acts besides the unit. Agents may not be pinned, so all that maps or unmaps is a CPU.
-struct Cast<'a> {
-    cpus: [Body<'a>; 2],
-    agents: Vec<(&'static str, Body<'a>)>,
+pub struct Cast<'a> {
+    pub cpus: [Body<'a>; 2],
+    pub agents: Vec<(&'static str, Body<'a>)>,
 }
 
 /// Runs `cast` over all seeds and designs that `fits`.
@@ -74,10 +82,7 @@ fn over_seeds<F: Format>(
     aperture: Option<IovaRange>,
     cast: impl for<'a> Fn(&'a OnSim<F>, &'a [End; 2], u64) -> Cast<'a>,
 ) -> Checked {
-    let seeds = match from_env("IOATLAS_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..from_env("IOATLAS_SEEDS").unwrap_or(SEEDS),
-    };
+    let seeds = seeds();
     let mut sum = Checked::default();
     for seed in seeds.clone() {
         for mut design in designs().into_iter().filter(&fits) {
@@ -95,7 +100,13 @@ fn over_seeds<F: Format>(
     sum
 }
 
-fn run<F: Format>(schedule: Schedule, crowd: &OnSim<F>, cast: Cast<'_>, context: &str) {
+/// Runs `cast` and the unit to their ends.
+pub fn run<B: Base, F: Format>(
+    schedule: Schedule,
+    crowd: &Crowd<B, F>,
+    cast: Cast<'_>,
+    context: &str,
+) {
     let acting = Cell::new(cast.cpus.len() + cast.agents.len());
     let acting = &acting;
     let mut world = World::new(schedule);
