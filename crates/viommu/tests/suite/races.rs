@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Races that a caller may lose: for one mapping through the raw door, for one device, for the last domain id.
 //!
-//! Schedules and seeds are those of [`crate::schedules`]. Freed frames hold bait: what a reader of a freed leaf table
-//! sees is a mapping that was given up, so whoever still reads there wins what it should have lost.
+//! Schedules and seeds are those of [`crate::schedules`]; whoever touches a frame after it was freed fails there.
 
 use crate::{
     crowd::*,
@@ -12,89 +11,151 @@ use crate::{
 use ioatlas_dma::{
     domain::*,
     platform::{
-        sim::{Schedule, Sim, inspect},
+        sim::{Schedule, Sim, SimWord, inspect},
         *,
     },
-    table::{Format, LeafMarks},
     translator::{AttachError, NewError},
     units::*,
 };
 use ioatlas_viommu::config::Processing;
-use std::{cell::Cell, marker::PhantomData};
+use std::{cell::Cell, sync::Arc};
 
-/// A simulated machine that baits freed frames with entries of format `F`.
-pub struct Baited<F>(Sim, PhantomData<fn() -> F>);
+/// A word of memory, and whether its frame is allocated.
+pub struct Word {
+    word: SimWord,
+    /// 0 while the frame is free; `None` for a word that is in no frame.
+    used: Option<Arc<SimWord>>,
+}
 
-impl<F: Format> Baited<F> {
-    /// Each leaf table is one mapping of all its pages if `page` is its first one.
-    fn bait(&self, frame: PhysPage) {
-        let last = (1 << F::ENTRIES_LG2) - 1;
-        for index in 0..=last {
-            let marks = match index {
-                0 => LeafMarks::FIRST.with(LeafMarks::RAW),
-                _ if index == last => LeafMarks::LAST,
-                _ => LeafMarks::NONE,
-            };
-            let entry = F::leaf(PhysPage(0xbad), Perm::ReadWrite, marks);
-            if let Some(word) = self.0.word(frame, index) {
-                inspect(|| word.store(entry, Ordering::Relaxed));
-            }
+impl Word {
+    fn of_frame(used: &Arc<SimWord>) -> Self {
+        let (word, used) = (SimWord::new(0), Some(used.clone()));
+        Word { word, used }
+    }
+    fn live(&self) -> &SimWord {
+        let free = self.used.as_ref().is_some_and(|used| used.peek() == 0);
+        assert!(!free, "P4: a frame is accessed after it was freed");
+        &self.word
+    }
+}
+
+impl Atomic64 for Word {
+    fn new(value: u64) -> Self {
+        let (word, used) = (SimWord::new(value), None);
+        Word { word, used }
+    }
+    #[track_caller]
+    fn load(&self, order: Ordering) -> u64 {
+        self.word.load(order); // others may act here
+        inspect(|| self.live().load(order))
+    }
+    #[track_caller]
+    fn store(&self, value: u64, order: Ordering) {
+        self.live().store(value, order);
+    }
+    #[track_caller]
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.live().swap(value, order)
+    }
+    #[track_caller]
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.live().fetch_add(value, order)
+    }
+    #[track_caller]
+    fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        self.live().compare_exchange(current, new, success, failure)
+    }
+}
+
+/// A simulated machine in which nobody, CPU or unit, may touch a free frame.
+pub struct Guarded {
+    sim: Sim,
+    frames: Vec<(Arc<SimWord>, Vec<Word>)>,
+}
+
+impl Guarded {
+    fn frame(&self, page: PhysPage) -> Option<&(Arc<SimWord>, Vec<Word>)> {
+        self.frames.get(usize::try_from(page.0).ok()?)
+    }
+    fn mark(&self, page: PhysPage, used: u64) {
+        if let Some((flag, _)) = self.frame(page) {
+            inspect(|| flag.store(used, Ordering::Relaxed));
         }
     }
 }
 
-impl<F: Format> Platform for Baited<F> {
-    type A64 = <Sim as Platform>::A64;
+impl Platform for Guarded {
+    type A64 = Word;
     type Lock<T: Send> = <Sim as Platform>::Lock<T>;
+    #[track_caller]
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
-        self.0.pinned(f)
+        self.sim.pinned(f)
     }
     fn cpus(&self) -> usize {
-        self.0.cpus()
+        self.sim.cpus()
     }
     fn frame_alloc(&self) -> Option<FreshFrame> {
-        self.0.frame_alloc()
+        let fresh = self.sim.frame_alloc()?;
+        let (_, words) = self.frame(fresh.page())?;
+        self.mark(fresh.page(), 1);
+        inspect(|| words.iter().for_each(|w| w.store(0, Ordering::Relaxed)));
+        Some(fresh)
     }
     fn frame_free(&self, frame: FreshFrame) {
-        self.bait(frame.page());
-        self.0.frame_free(frame);
+        self.mark(frame.page(), 0);
+        self.sim.frame_free(frame);
     }
-    fn entries(&self, frame: &TableFrame) -> &[Self::A64] {
-        self.0.entries(frame)
+    fn entries(&self, frame: &TableFrame) -> &[Word] {
+        let frame = self.frame(frame.page());
+        &frame.expect("a frame of this machine").1
     }
     fn fence(&self, order: Ordering) {
-        self.0.fence(order);
+        self.sim.fence(order);
     }
     fn heavy_fence(&self) {
-        self.0.heavy_fence();
+        self.sim.heavy_fence();
     }
     fn relax(&self) {
-        self.0.relax();
+        self.sim.relax();
     }
     fn unique(&self) -> u64 {
-        self.0.unique()
+        self.sim.unique()
     }
 }
 
-impl<F: Format> PhysMemory<Self> for Baited<F> {
-    fn word(&self, page: PhysPage, index: usize) -> Option<&<Self as Platform>::A64> {
-        self.0.word(page, index)
+impl PhysMemory<Self> for Guarded {
+    fn word(&self, page: PhysPage, index: usize) -> Option<&Word> {
+        self.frame(page)?.1.get(index)
     }
 }
 
-impl<F: Format> Base for Baited<F> {
+impl Base for Guarded {
     fn make(frames: usize) -> Self {
-        Baited(Sim::make(frames), PhantomData)
+        let frame = |_| {
+            let used = Arc::new(SimWord::new(0));
+            let words = (0..512).map(|_| Word::of_frame(&used)).collect();
+            (used, words)
+        };
+        Guarded {
+            sim: Sim::make(frames),
+            frames: (0..=frames).map(frame).collect(), // numbered from 1
+        }
     }
     fn frames_in_use(&self) -> usize {
-        self.0.frames_in_use()
+        self.sim.frames_in_use()
     }
     fn on_another_cpu(&self, f: impl FnOnce() + Send) {
-        self.0.on_another_cpu(f);
+        self.sim.on_another_cpu(f);
     }
 }
 
-type Racing = Crowd<Baited<Small>, Small>;
+type Racing = Crowd<Guarded, Small>;
 
 /// One race of one seed under one design.
 struct Race<'a> {
