@@ -42,6 +42,23 @@ pub enum Error {
         /// How many there are.
         count: u64,
     },
+    /// A trace was given twice, so results could not be told apart.
+    #[error("{}: given twice", path.display())]
+    Twice {
+        /// As given by the user.
+        path: PathBuf,
+    },
+    /// `-` is no place for a page.
+    #[error("-: cannot write: the page goes to a file, not to standard output")]
+    StandardOutput,
+    /// The page became larger than it may; nothing is written.
+    #[error("page of {bytes} bytes, more than {most}")]
+    PageTooLarge {
+        /// Its size.
+        bytes: usize,
+        /// What it may have.
+        most: usize,
+    },
     /// A system could not be run or measured.
     #[error("system {system}: {detail}")]
     System {
@@ -53,4 +70,27 @@ pub enum Error {
     /// A result could not be turned into JSON.
     #[error("cannot format JSON: {0}")]
     Json(#[from] serde_json::Error),
+}
+
+impl Error {
+    /// Whether the arguments make no sense, whatever the files hold.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Error::Geometry(_)
+                | Error::Twice { .. }
+                | Error::IsInput { .. }
+                | Error::StandardOutput
+        )
+    }
+
+    /// Refuses paths of which two are the same.
+    pub(crate) fn if_twice(paths: &[PathBuf]) -> Result<(), Error> {
+        let mut seen = std::collections::HashSet::new();
+        match paths.iter().find(|path| !seen.insert(*path)) {
+            Some(path) => Err(Error::Twice { path: path.clone() }),
+            None => Ok(()),
+        }
+    }
 }

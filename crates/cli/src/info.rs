@@ -16,6 +16,9 @@ pub(crate) fn per_trace<T>(
     mut result: impl FnMut(&Trace) -> T,
 ) -> (Vec<(String, T)>, Vec<Error>) {
     let (mut results, mut errors) = (Vec::new(), Vec::new());
+    if let Err(error) = Error::if_twice(paths) {
+        return (results, vec![error]);
+    }
     for path in paths {
         match Trace::open(path) {
             Ok(trace) => results.push((path.display().to_string(), result(&trace))),
@@ -37,7 +40,7 @@ impl<'a, T: Serialize> ByName<'a, T> {
     }
 
     pub fn json(&self) -> serde_json::Result<String> {
-        if self.asked == 1 && self.results.is_empty() {
+        if self.results.is_empty() {
             return Ok(String::new());
         }
         Ok(serde_json::to_string_pretty(self)? + "\n")

@@ -90,6 +90,7 @@ pub fn run(
     }
     match (finish(written, stderr), answer.errors.is_empty()) {
         (Status::Success, true) => Status::Success,
+        _ if answer.errors.iter().any(Error::is_usage) => Status::Usage,
         _ => Status::Failure,
     }
 }

@@ -2,11 +2,15 @@
 //! A trace with what a report says about its origin.
 
 use crate::error::Error;
+use crate::text::short;
 use ioatlas_iotlb::{Limits, Trace, TraceError};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
+
+/// Characters of a name that reports show.
+pub(crate) const NAME: usize = 48;
 
 /// A trace, the digest of the file it came from, and what is known of it.
 #[derive(Debug)]
@@ -58,12 +62,29 @@ impl LoadedTrace {
         let hashing = source.into_inner();
         let digest = hashing.digest.finalize();
         Ok(Self {
-            label: label(name),
+            label: short(&label(name), NAME),
             trace,
             description,
             sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
             file_bytes: hashing.bytes,
         })
+    }
+}
+
+/// Where traces have the same label, puts as many directories before it as tell them apart.
+pub(crate) fn tell_apart(traces: &mut [LoadedTrace]) {
+    for directories in 1..8 {
+        let mut counts = std::collections::HashMap::new();
+        for trace in traces.iter() {
+            *counts.entry(trace.label.clone()).or_insert(0) += 1;
+        }
+        for trace in traces.iter_mut().filter(|trace| counts[&trace.label] > 1) {
+            let name = trace.trace.name();
+            let parts: Vec<&str> = name.split('/').collect();
+            let from = parts.len().saturating_sub(directories + 1);
+            let parents = &parts[from..parts.len() - 1];
+            trace.label = short(&[parents, &[&label(name)]].concat().join("/"), NAME);
+        }
     }
 }
 
@@ -106,6 +127,16 @@ mod tests {
         assert_eq!(label("traces/e1000-stream.trace.zst"), "e1000-stream");
         assert_eq!(label("a.trace"), "a");
         assert_eq!(label(".gz"), ".gz");
+    }
+
+    #[test]
+    fn equal_labels_are_told_apart() {
+        let read = |name| LoadedTrace::read(name, "# ioatlas-trace 1\n".as_bytes(), None).unwrap();
+        let names = ["x/a/t.trace", "x/b/t.trace", "y/b/t.trace", "u.trace"];
+        let mut traces = names.map(read);
+        tell_apart(&mut traces);
+        let labels = traces.map(|trace| trace.label);
+        assert_eq!(labels, ["a/t", "x/b/t", "y/b/t", "u"]);
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub struct Target {
     shown: PathBuf,
     /// With symbolic links resolved, so that the file they point to is replaced.
     resolved: PathBuf,
+    /// Permissions of the file that is there.
+    old: Option<fs::Permissions>,
 }
 
 impl Target {
@@ -27,11 +29,22 @@ impl Target {
     ///
     /// [`Error::Output`] or [`Error::NotAFile`].
     pub fn prepare(path: &Path) -> Result<Self, Error> {
+        if path == Path::new("-") {
+            return Err(Error::StandardOutput);
+        }
+        let mut old = None;
         let resolved = match fs::metadata(path) {
             Ok(metadata) if !metadata.is_file() => {
                 return Err(Error::NotAFile { path: path.into() });
             }
-            Ok(_) => fs::canonicalize(path),
+            Ok(metadata) if metadata.permissions().readonly() => Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "it is read-only",
+            )),
+            Ok(metadata) => {
+                old = Some(metadata.permissions());
+                fs::canonicalize(path)
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.into()),
             Err(error) => Err(error),
         };
@@ -39,6 +52,7 @@ impl Target {
             .map(|resolved| Self {
                 shown: path.into(),
                 resolved,
+                old,
             })
             .map_err(|source| Error::Output {
                 path: path.into(),
@@ -85,6 +99,9 @@ impl Target {
         let replace = || {
             let mut file = self.temporary()?;
             write(file.as_file_mut())?;
+            if let Some(old) = &self.old {
+                file.as_file().set_permissions(old.clone())?;
+            }
             file.as_file().sync_all()?;
             file.persist(&self.resolved).map_err(|error| error.error)?;
             // Makes the rename last; a directory that cannot be opened is no reason
@@ -209,6 +226,28 @@ mod tests {
         assert!(matches!(
             Target::prepare(Path::new("/dev/null")),
             Err(Error::NotAFile { .. })
+        ));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_mode_is_kept_and_read_only_files_are_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("page.html");
+        fs::write(&path, "old").unwrap();
+        let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o640);
+        let target = Target::prepare(&path).unwrap();
+        target.replace(|out| out.write_all(b"new")).unwrap();
+        let now = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(now & 0o7777, 0o640);
+        mode(0o444);
+        let error = Target::prepare(&path).expect_err("read-only");
+        assert!(error.to_string().ends_with("read-only"), "{error}");
+        assert!(matches!(
+            Target::prepare(Path::new("-")),
+            Err(Error::StandardOutput)
         ));
     }
 

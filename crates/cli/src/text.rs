@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Numbers and tables as text.
 
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
 /// An integer with separators: `35,959`.
 #[must_use]
 pub fn grouped(number: u64) -> String {
@@ -15,19 +17,47 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// A name from outside, safe on a terminal and at most `width` characters.
+/// Whether a character steers a terminal or the order of text instead of showing: controls, and Unicode's format
+/// characters (category Cf) and separators of lines.
+#[must_use]
+pub fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{180e}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}' | '\u{e0001}' | '\u{e0020}'..='\u{e007f}')
+}
+
+/// A name from outside, safe on a terminal and at most `width` columns.
 #[must_use]
 pub fn printable(name: &str, width: usize) -> String {
-    let clean: Vec<char> = name
+    let clean: String = name
         .chars()
-        .map(|c| if c.is_control() { '?' } else { c })
+        .map(|c| if steers(c) { '?' } else { c })
         .collect();
-    if clean.len() <= width {
-        return clean.into_iter().collect();
+    if clean.width() <= width {
+        return clean;
     }
-    let mut text: String = clean.iter().take(width.saturating_sub(2)).collect();
+    let mut text = String::new();
+    for c in clean.chars() {
+        if text.width() + c.width().unwrap_or(0) + 2 > width {
+            break;
+        }
+        text.push(c);
+    }
     text.push_str("..");
     text
+}
+
+/// A name of at most `most` characters.
+#[must_use]
+pub fn short(name: &str, most: usize) -> String {
+    if name.chars().count() <= most {
+        return name.into();
+    }
+    let kept: String = name.chars().take(most.saturating_sub(1)).collect();
+    kept + "…"
 }
 
 /// Which side of a column its cells stand at.
@@ -45,7 +75,7 @@ pub fn table(align: &[Align], gap: usize, rows: &[Vec<String>]) -> Vec<String> {
     let width = |column: usize| {
         rows.iter()
             .filter_map(|row| row.get(column))
-            .map(|c| c.chars().count())
+            .map(|c| c.width())
             .max()
     };
     let widths: Vec<usize> = (0..align.len())
@@ -58,9 +88,10 @@ pub fn table(align: &[Align], gap: usize, rows: &[Vec<String>]) -> Vec<String> {
                 line.push_str(&" ".repeat(gap));
             }
             let width = widths[column];
+            let pad = " ".repeat(width.saturating_sub(cell.width()));
             line.push_str(&match align[column] {
-                Align::Left => format!("{cell:<width$}"),
-                Align::Right => format!("{cell:>width$}"),
+                Align::Left => format!("{cell}{pad}"),
+                Align::Right => format!("{pad}{cell}"),
             });
         }
         line.truncate(line.trim_end().len());
@@ -88,7 +119,12 @@ mod tests {
     #[test]
     fn names_cannot_steer_the_terminal() {
         assert_eq!(printable("a\u{1b}[2J", 9), "a?[2J");
+        assert_eq!(printable("a\u{202e}b\u{200d}", 9), "a?b?");
         assert_eq!(printable("abcdef", 4), "ab..");
+        // two columns each
+        assert_eq!(printable("日本語", 6), "日本語");
+        assert_eq!(printable("日本語", 5), "日..");
+        assert_eq!(short("abcdef", 4), "abc…");
     }
 
     #[test]

@@ -6,17 +6,15 @@ mod common;
 use common::{bundled, ioatlas, rows};
 use ioatlas::output::Target;
 use ioatlas::progress::Silent;
-use ioatlas::report::model::OracleTotals;
-use ioatlas::report::{Report, build, bundled_traces, page, terminal};
+use ioatlas::report::model::{OracleTotals, Source};
+use ioatlas::report::systems::{Exposure, SystemRow};
+use ioatlas::report::{MAX_PAGE_BYTES, Report, Traces, build, bundled_traces, page, terminal};
 use ioatlas::{LoadedTrace, Status};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::OnceLock;
-
-/// Room for the page that the issue of the report sets: below 1 MB.
-const MAX_PAGE_BYTES: usize = 1_000_000;
 
 /// The bundled report with made-up systems; made once, since it takes seconds where
 /// the compiler does not optimise.
@@ -294,4 +292,96 @@ fn report_command_writes_the_page_and_prints_json() {
     assert!(own.out.contains("lsi-bonnie") && !own.out.contains("e1000-stream"));
     let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(names.len(), 1, "temporary files left");
+}
+
+/// The cells of the line or row of a system, in the order of the columns from time to window.
+fn terminal_cells<'t>(shown: &'t str, row: &SystemRow) -> Vec<&'t str> {
+    let line = shown
+        .lines()
+        .find_map(|line| line.strip_prefix(row.name.as_str()))
+        .unwrap();
+    let cells = line.trim_start().strip_prefix(row.design.as_str()).unwrap();
+    cells.split_whitespace().collect()
+}
+
+/// The first number of each cell in the page's row of a system.
+fn page_cells(html: &str, row: &SystemRow) -> Vec<Option<String>> {
+    let start = format!("<tr><td class=\"w\">{}</td>", row.name);
+    let from = html.find(&start).unwrap();
+    let row = &html[from..][..html[from..].find("</tr>").unwrap()];
+    let first = |cell: &str| {
+        let number = &cell[cell.find("<data ")?..];
+        let number = &number[number.find('>')? + 1..];
+        Some(number[..number.find('<')?].to_owned())
+    };
+    row.split("<td class=\"r").skip(1).map(first).collect()
+}
+
+/// With numbers of real runs, so that none stands in another's column by accident.
+#[test]
+fn terminal_and_page_have_each_number_in_its_column() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
+    let mut traces = bundled_traces().unwrap();
+    traces.variants.clear();
+    let report = build(&traces, None, &target, &[], &Silent).unwrap();
+    let (shown, html) = (terminal::render(&report, 1000), page(&report));
+    assert_eq!(report.systems.len(), 4);
+    for row in &report.systems {
+        let w = if row.wait.is_some() { "+w" } else { "" };
+        let one = row.ns_per_pair_1_thread.text();
+        let two = row.ns_per_pair_2_threads.map(|figure| figure.text());
+        let rates = [
+            row.invalidations_per_1k_maps.text(),
+            row.misses_per_1k_maps.text(),
+            row.table_memory.text(),
+        ];
+        let cells = terminal_cells(&shown, row);
+        assert_eq!(cells[0], format!("{one}{w}"));
+        let expected = two.clone().map_or("-".into(), |two| format!("{two}{w}"));
+        assert_eq!(cells[1], expected);
+        assert_eq!(cells[2..5], rates);
+        assert_eq!(cells[5] == "none", row.exposure == Exposure::None);
+        assert_eq!(*cells.last().unwrap(), "0");
+        let cells = page_cells(&html, row);
+        assert_eq!((&cells[0], &cells[1]), (&Some(one), &two));
+        assert_eq!(cells[2], row.wait.map(|wait| wait.text()));
+        let shown: Vec<&String> = cells[3..6].iter().flatten().collect();
+        assert_eq!(shown, rates.iter().collect::<Vec<_>>());
+        assert_eq!(cells[7], Some(row.attempts_blocked.text()));
+        assert_eq!(cells[8], Some("0".into()));
+        assert_eq!(cells[9], Some(row.oracle_checked_accesses.text()));
+    }
+}
+
+#[test]
+fn readme_shows_the_example_that_is_compiled() {
+    let readme = include_str!("../../../README.md");
+    let example = include_str!("../../viommu/examples/quickstart.rs");
+    let code = &example[example.find("use ").unwrap()..];
+    assert!(readme.contains(&format!("```rust\n{code}```\n")));
+}
+
+#[test]
+fn names_of_any_length_leave_the_page_small() {
+    let device = "&".repeat(3000);
+    let lines: String = (0..200)
+        .map(|n| format!("M {device}{n} 1 1 r\nA {device}{n} 1 r\n"))
+        .collect();
+    let text = format!("# ioatlas-trace 1\n{lines}");
+    let name = |n: usize| format!("{}{n}", "'".repeat(4000));
+    let load = |n| LoadedTrace::read(&name(n), text.as_bytes(), None).unwrap();
+    let traces = Traces {
+        source: Source::User,
+        traces: (0..60).map(load).collect(),
+        variants: Vec::new(),
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
+    let command: Vec<OsString> = (0..60).map(|n| name(n).into()).collect();
+    let report = build(&traces, None, &target, &command, &Silent).unwrap();
+    let html = page(&report);
+    assert!(html.len() < MAX_PAGE_BYTES, "{}", html.len());
+    assert!(html.contains("36 more traces are not drawn"));
+    assert!(html.contains("28 more traces are in the JSON"));
 }

@@ -40,33 +40,74 @@ impl Compression {
     pub fn reader<'a, R: BufRead + 'a>(self, source: R) -> Box<dyn Read + 'a> {
         match self {
             Self::None => Box::new(source),
-            Self::Zstd => Box::new(ZstdFrames::new(source)),
-            Self::Gzip => Box::new(Gzip(MultiGzDecoder::new(source))),
+            Self::Zstd => Box::new(ZstdFrames::new(Counted { source, bytes: 0 })),
+            Self::Gzip => Box::new(Gzip(MultiGzDecoder::new(Counted { source, bytes: 0 }))),
         }
     }
 }
 
 /// Gives the decoder's complaints the two kinds that [`Compression::reader`] promises.
-struct Gzip<R>(MultiGzDecoder<R>);
+struct Gzip<R>(MultiGzDecoder<Counted<R>>);
 
 impl<R: BufRead> Read for Gzip<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buf).map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidInput => io::Error::new(io::ErrorKind::InvalidData, error),
-            _ => error,
+        self.0.read(buf).map_err(|error| {
+            let at = self.0.get_ref().bytes;
+            match error.kind() {
+                io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+                    complaint(io::ErrorKind::InvalidData, at)
+                }
+                io::ErrorKind::UnexpectedEof => complaint(error.kind(), at),
+                _ => error,
+            }
         })
     }
 }
 
+/// Counts the bytes of the file that a decoder has taken.
+struct Counted<R> {
+    source: R,
+    bytes: u64,
+}
+
+impl<R: BufRead> Read for Counted<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let count = self.source.read(buf)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+}
+
+impl<R: BufRead> BufRead for Counted<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.source.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.bytes += amount as u64;
+        self.source.consume(amount);
+    }
+}
+
+/// What people are told of a file that a decoder refused after `bytes` of it.
+fn complaint(kind: io::ErrorKind, bytes: u64) -> io::Error {
+    let doubt = match kind {
+        // a wrong length looks like an early end
+        io::ErrorKind::UnexpectedEof => " (or the file is damaged)",
+        _ => "",
+    };
+    io::Error::new(kind, format!("at byte {bytes} of the file{doubt}"))
+}
+
 /// Reads all frames of a Zstandard file, skippable ones skipped.
 struct ZstdFrames<R> {
-    source: R,
+    source: Counted<R>,
     decoder: FrameDecoder,
     in_frame: bool,
 }
 
 impl<R: BufRead> ZstdFrames<R> {
-    fn new(source: R) -> Self {
+    fn new(source: Counted<R>) -> Self {
         Self {
             source,
             decoder: FrameDecoder::new(),
@@ -86,10 +127,10 @@ impl<R: BufRead> ZstdFrames<R> {
                     let length = u64::from(length);
                     let skipped = io::copy(&mut (&mut self.source).take(length), &mut io::sink())?;
                     if skipped < length {
-                        return Err(io::ErrorKind::UnexpectedEof.into());
+                        return Err(complaint(io::ErrorKind::UnexpectedEof, self.source.bytes));
                     }
                 }
-                Err(error) => return Err(as_io(error)),
+                Err(error) => return Err(as_io(&error, self.source.bytes)),
             }
         }
         Ok(false)
@@ -127,7 +168,7 @@ impl<R: BufRead> Read for ZstdFrames<R> {
                 let strategy = BlockDecodingStrategy::UptoBytes(buf.len());
                 self.decoder
                     .decode_blocks(&mut self.source, strategy)
-                    .map_err(as_io)?;
+                    .map_err(|error| as_io(&error, self.source.bytes))?;
             }
             let count = self.decoder.read(buf)?;
             if count > 0 {
@@ -139,16 +180,21 @@ impl<R: BufRead> Read for ZstdFrames<R> {
     }
 }
 
-/// The `io::Error` at the root of a decoder error, else `InvalidData`.
-fn as_io(error: FrameDecoderError) -> io::Error {
+/// The `io::Error` at the root of a decoder error, else `InvalidData`. The decoder's own words are for its authors.
+fn as_io(error: &FrameDecoderError, bytes: u64) -> io::Error {
     let mut cause = error.source();
     while let Some(inner) = cause {
         if let Some(io) = inner.downcast_ref::<io::Error>() {
-            return io::Error::new(io.kind(), error.to_string());
+            return match io.kind() {
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => {
+                    complaint(io.kind(), bytes)
+                }
+                kind => io::Error::new(kind, io.to_string()),
+            };
         }
         cause = inner.source();
     }
-    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+    complaint(io::ErrorKind::InvalidData, bytes)
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ impl Default for Limits {
             events: 1 << 26,
             devices: 1 << 16,
             marks: 1 << 16,
-            text_bytes: 1 << 36,
+            text_bytes: 1 << 32,
         }
     }
 }

@@ -70,6 +70,8 @@ fn every_truncation_of_a_compressed_file_is_noticed() {
     let whole = bundled_zstd();
     for length in (1..whole.len()).step_by(997) {
         let error = read("lsi.zst", &whole[..length]).expect_err("truncated");
+        let ending = " of the file (or the file is damaged)";
+        assert!(error.to_string().ends_with(ending), "{error}");
         assert!(
             matches!(error, TraceError::Truncated { .. }),
             "{length}: {error}"
@@ -87,6 +89,7 @@ fn damage_is_noticed() {
     let last = zst.len() - 1;
     zst[last] ^= 1; // part of the frame's checksum
     let error = read("lsi.zst", &zst).expect_err("damaged");
+    assert!(!error.to_string().contains(['{', '(']), "{error}");
     assert!(matches!(error, TraceError::Damaged { .. }), "{error}");
     assert!(matches!(
         read("t.zst", b"no zstd at all"),

@@ -8,6 +8,8 @@
 //! (little-endian base 128) and a byte of flags; where that takes too much room the grid is
 //! made coarser.
 
+use crate::loaded::NAME;
+use crate::text::short;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use ioatlas_iotlb::{Class, DeviceId, Event, Geometry, IovaPage, MissCause, PageRange};
 use ioatlas_iotlb::{Trace, Verdict, diagnose_with};
@@ -27,6 +29,9 @@ const MAX_COLUMNS: usize = 1600;
 const MAX_ROWS: usize = 512;
 /// Below this the picture says nothing, however little room there is.
 const MIN_COLUMNS: usize = 50;
+
+/// Devices with a name in the picture.
+const MAX_DEVICES: usize = 16;
 
 /// The picture of one trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,10 +171,10 @@ impl<'a> Grid<'a> {
     fn atlas(&self, trace: &Trace, label: &str, cells: String) -> Atlas {
         const TICKS: usize = 8;
         let mut devices = Vec::new();
-        for device in trace.devices() {
+        for device in trace.devices().take(MAX_DEVICES) {
             let rank = self.pages.partition_point(|&(other, _)| other < device);
             let row = rank * self.rows / self.pages.len().max(1);
-            devices.push((row, trace.device_name(device).to_owned()));
+            devices.push((row, short(trace.device_name(device), NAME)));
         }
         let tick = |number: usize| {
             let rank = number * self.pages.len().saturating_sub(1) / (TICKS - 1);

@@ -8,10 +8,18 @@ use super::figure::{Figure, Part, Sentence, Tag};
 use super::model::Report;
 use super::systems::{Exposure, SystemRow};
 use super::verdict::DeviceVerdict;
+use crate::loaded::NAME;
+use crate::text::{short, steers};
 use std::fmt::Write;
 
 /// Cards on the page; the JSON has all.
-const MAX_CARDS: usize = 64;
+const MAX_CARDS: usize = 32;
+
+/// Traces in a table; the JSON has all.
+const MAX_TRACES: usize = 32;
+
+/// Characters of the command line.
+const MAX_COMMAND: usize = 1000;
 
 /// Renders the page.
 #[must_use]
@@ -48,7 +56,7 @@ pub(super) fn escaped(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            c if c.is_control() => escaped.push('\u{fffd}'),
+            c if steers(c) => escaped.push('\u{fffd}'),
             c => escaped.push(c),
         }
     }
@@ -58,7 +66,16 @@ pub(super) fn escaped(text: &str) -> String {
 fn legend() -> String {
     let item = |(tag, meaning): &(Tag, &str)| format!("<span>{} {meaning}</span>", chip(*tag));
     let items: String = Tag::LEGEND.iter().map(item).collect();
-    format!("<p class=\"legend\">Every number says where it comes from: {items}</p>")
+    format!(
+        "<p class=\"legend\">Every number says where it comes from: {items}</p>\
+         <details><summary>Words</summary><dl><dt>pair</dt><dd>one map and its unmap</dd><dt>per 1,000 maps</dt>\
+         <dd>per 1,000 map lines of the trace</dd><dt>tables</dt><dd>page-table memory at its peak</dd>\
+         <dt>wait, +w</dt><dd>how long a strict design waits for one invalidation</dd><dt>window</dt><dd>how long a \
+         device may reach a page after its unmap returned</dd><dt>oracle</dt><dd>a checker that watches every map, \
+         unmap, invalidation and access</dd><dt>ATC&#39;15</dt><dd>Peleg et al., Utilizing the IOMMU Scalably</dd>\
+         <dt>WIOSCA&#39;10</dt><dd>Amit et al., IOMMU: Strategies for Mitigating the IOTLB Bottleneck</dd>\
+         <dt>rIOMMU</dt><dd>Malka et al., rIOMMU, ASPLOS 2015</dd></dl></details>"
+    )
 }
 
 fn chip(tag: Tag) -> String {
@@ -129,11 +146,12 @@ fn verdicts(report: &Report) -> String {
 fn card(verdict: &DeviceVerdict) -> String {
     format!(
         "<article class=\"card\"><h3>{} <code>{}</code></h3><p class=\"note\">{}</p>\
-         <p class=\"big\">{}</p>{}{}{}</article>",
+         <p class=\"big\">{} {}</p>{}{}{}</article>",
         escaped(&verdict.trace),
         escaped(&verdict.device),
-        escaped(verdict.description.unwrap_or("recorded by you")),
+        escaped(verdict.description.unwrap_or("given on the command line")),
         sentence(&verdict.rate()),
+        chip(Tag::Simulated),
         tagged(&verdict.cause()),
         tagged(&verdict.remedy()),
         tagged(&verdict.workload()),
@@ -170,7 +188,12 @@ fn atlases(report: &Report) -> String {
         )
     };
     let layers: String = LAYERS.iter().map(layer).collect();
-    let drawings: String = report.atlases.iter().map(atlas).collect();
+    let mut drawings: String = report.atlases.iter().map(atlas).collect();
+    let traces = report.provenance.traces.iter().filter(|t| !t.is_variant);
+    let more = traces.count().saturating_sub(report.atlases.len());
+    if more > 0 {
+        let _ = write!(drawings, "<p>{more} more traces are not drawn.</p>");
+    }
     format!(
         "<section><h2>Atlas</h2><p class=\"note\">IOVA page (upwards, gaps of never used pages closed) \
          against virtual time (events, to the right). Accesses and misses are WIOSCA&#39;10&#39;s figures 4 \
@@ -309,6 +332,8 @@ fn systems(report: &Report) -> String {
     .concat();
     let rows: String = report.systems.iter().map(system_row).collect();
     let details: String = report.systems.iter().map(system_details).collect();
+    let traces = report.systems.iter().map(|row| row.per_trace.len()).max();
+    let details = details + &more_traces(traces.unwrap_or(0));
     let sentences = [
         Some(report.wait_sentence()),
         report.oracle_sentence(),
@@ -327,11 +352,13 @@ fn systems(report: &Report) -> String {
          only.</p><div class=\"scroll\"><table class=\"sortable\"><thead><tr>\
          <th aria-sort=\"none\"><button>system</button></th><th>design</th>{headings}</tr></thead>\
          <tbody>{rows}</tbody></table></div>{closing}\
-         <details><summary>Each trace</summary><div class=\"scroll\"><table><thead><tr><th>system</th>\
+         <details><summary>Each trace</summary><p class=\"note\">Misses {0}, all else {1}.</p><div class=\"scroll\"><table><thead><tr><th>system</th>\
          <th>trace</th><th class=\"r\">maps</th><th class=\"r\">unmaps</th><th class=\"r\">invalidations</th><th class=\"r\">misses</th>\
          <th class=\"r\">tables, KiB</th><th class=\"r\">anomalies skipped</th><th class=\"r\">limits</th>\
          <th class=\"r\">tries on unmapped pages blocked</th><th class=\"r\">stale</th>\
-         <th class=\"r\">violations</th><th class=\"r\">accesses checked</th></tr></thead><tbody>{details}</tbody></table></div></details></section>\n"
+         <th class=\"r\">violations</th><th class=\"r\">accesses checked</th></tr></thead><tbody>{details}</tbody></table></div></details></section>\n",
+        chip(Tag::Simulated),
+        chip(Tag::Counted),
     )
 }
 
@@ -414,6 +441,14 @@ fn exposure(exposure: &Exposure) -> String {
     }
 }
 
+/// A row that says how many traces a table leaves out, if it does.
+fn more_traces(traces: usize) -> String {
+    match traces.saturating_sub(MAX_TRACES) {
+        0 => String::new(),
+        more => format!("<tr><td colspan=\"3\">{more} more traces are in the JSON.</td></tr>"),
+    }
+}
+
 fn system_details(row: &SystemRow) -> String {
     let line = |on: &super::systems::SystemOnTrace| {
         let figures = [
@@ -439,7 +474,7 @@ fn system_details(row: &SystemRow) -> String {
             escaped(&on.trace)
         )
     };
-    row.per_trace.iter().map(line).collect()
+    row.per_trace.iter().take(MAX_TRACES).map(line).collect()
 }
 
 fn provenance(report: &Report) -> String {
@@ -447,18 +482,20 @@ fn provenance(report: &Report) -> String {
     let trace = |trace: &super::model::TraceOrigin| {
         format!(
             "<tr><td>{}</td><td class=\"r\">{}</td><td><code class=\"hash\">{}</code></td></tr>",
-            escaped(&trace.name),
+            escaped(&short(&trace.name, NAME)),
             number(&trace.events),
             escaped(&trace.sha256)
         )
     };
-    let traces: String = origin.traces.iter().map(trace).collect();
+    let shown = origin.traces.iter().take(MAX_TRACES);
+    let traces: String = shown.map(trace).collect();
+    let traces = traces + &more_traces(origin.traces.len());
     format!(
         "<section><h2>Provenance</h2><dl><dt>command</dt><dd><code>{}</code></dd><dt>program</dt>\
          <dd>ioatlas {}, commit <code>{}</code></dd><dt>machine</dt><dd>{}, {} CPUs</dd></dl>\
          <div class=\"scroll\"><table><thead><tr><th>trace</th><th class=\"r\">events {}</th><th>SHA-256 of the \
          file</th></tr></thead><tbody>{traces}</tbody></table></div></section>\n",
-        escaped(&origin.command),
+        escaped(&short(&origin.command, MAX_COMMAND)),
         origin.version,
         escaped(origin.commit),
         escaped(&origin.cpu),

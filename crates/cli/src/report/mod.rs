@@ -24,7 +24,7 @@ use crate::Answer;
 use crate::args::ReportArguments;
 use crate::bundled;
 use crate::error::Error;
-use crate::loaded::LoadedTrace;
+use crate::loaded::{self, LoadedTrace};
 use crate::output::Target;
 use crate::progress::{Bar, Progress};
 use ioatlas_iotlb::{Geometry, SWEEP_ENTRIES};
@@ -32,7 +32,10 @@ use model::{OracleTotals, Provenance, Source};
 use std::ffi::OsString;
 
 /// Room on the page for all pictures of traces, in bytes; the rest is small.
-const ATLAS_ROOM: usize = 600_000;
+const ATLAS_ROOM: usize = 400_000;
+
+/// Bytes of a page, at most.
+pub const MAX_PAGE_BYTES: usize = 1_000_000;
 
 /// Pictures on the page; more would each be too coarse to say anything.
 const MAX_ATLASES: usize = 24;
@@ -52,6 +55,7 @@ pub(crate) fn run(arguments: &ReportArguments, command: &[OsString]) -> Answer {
     // Before the long work: what can be known to fail early.
     let target = match Target::prepare(&arguments.output)
         .and_then(|target| target.is_none_of(&arguments.traces).map(|()| target))
+        .and_then(|target| Error::if_twice(&arguments.traces).map(|()| target))
     {
         Ok(target) => target,
         Err(error) => {
@@ -84,6 +88,12 @@ pub(crate) fn run(arguments: &ReportArguments, command: &[OsString]) -> Answer {
 /// Writes the page and says the rest; a violation is a failure, but one worth a page.
 fn conclude(report: &Report, target: &Target, json: bool) -> Result<Answer, Error> {
     let page = page(report);
+    if page.len() >= MAX_PAGE_BYTES {
+        return Err(Error::PageTooLarge {
+            bytes: page.len(),
+            most: MAX_PAGE_BYTES,
+        });
+    }
     target.replace(|file| file.write_all(page.as_bytes()))?;
     let text = if json {
         serde_json::to_string_pretty(report)? + "\n"
@@ -114,6 +124,7 @@ fn load(arguments: &ReportArguments) -> Result<Traces, Vec<Error>> {
             Err(error) => errors.push(error),
         }
     }
+    loaded::tell_apart(&mut traces);
     if errors.is_empty() {
         Ok(Traces {
             source: Source::User,
@@ -201,7 +212,7 @@ pub fn build(
             cpu: provenance::cpu_model(),
             cpus: provenance::cpus(),
             traces: origins.collect(),
-            page: target.path().to_owned(),
+            page: target.path().to_string_lossy().into_owned(),
         },
         atlases: drawn.iter().map(draw).collect(),
     })

@@ -6,7 +6,6 @@ use super::figure::{Figure, Sentence, Unit, sentence};
 use super::systems::{Exposure, SystemRow};
 use super::verdict::DeviceVerdict;
 use serde::Serialize;
-use std::path::PathBuf;
 
 /// Everything a report says.
 #[derive(Clone, Debug, Serialize)]
@@ -78,7 +77,7 @@ pub struct Provenance {
     /// The traces, variants among them.
     pub traces: Vec<TraceOrigin>,
     /// The page's path as given.
-    pub page: PathBuf,
+    pub page: String,
 }
 
 /// A trace file.

@@ -202,11 +202,11 @@ fn closing(report: &Report, page_bytes: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let sentences = [report.oracle_sentence(), report.attempts_sentence()];
     lines.extend(sentences.iter().flatten().map(Sentence::plain));
-    let page = report.provenance.page.display().to_string();
+    let page = &report.provenance.page;
     let kilobytes = page_bytes.div_ceil(1000);
     lines.push(format!(
         "{} written (offline, {kilobytes} KB). Details: --json, --help",
-        printable(&page, 50)
+        printable(page, 50)
     ));
     lines
 }

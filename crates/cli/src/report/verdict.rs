@@ -3,7 +3,8 @@
 
 use super::figure::{Figure, Sentence, Unit, sentence};
 use crate::error::Error;
-use crate::loaded::LoadedTrace;
+use crate::loaded::{LoadedTrace, NAME};
+use crate::text::short;
 use ioatlas_iotlb::{DeviceInfo, Geometry, MissCounts, SWEEP_ENTRIES, SweepPoint, sweep};
 use serde::Serialize;
 
@@ -118,7 +119,7 @@ fn verdict(
         .saturating_add(device.anomalies.faults);
     DeviceVerdict {
         trace: loaded.label.clone(),
-        device: device.device.clone(),
+        device: short(&device.device, NAME),
         description: loaded.description,
         maps: Figure::count(device.maps),
         accesses: Figure::count(device.accesses),
