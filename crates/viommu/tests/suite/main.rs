@@ -49,3 +49,4 @@ mod schedules;
 mod tables;
 mod ticks;
 mod unit_variants;
+mod writeback;
