@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The whole of map, unmap and flush on a domain of four pages. At most two preemptions.
+//! The whole of map, unmap and flush on a domain of four pages. Map and unmap with at most three preemptions, the rest unbounded.
 
 use crate::{
     Tally, explore,

@@ -3,9 +3,14 @@
 
 use crate::{
     Tally, explore,
-    platform::{Loom, Tiny, on_cpu_1},
+    platform::{Loom, Tiny, Word, on_cpu_1},
 };
-use ioatlas_dma::{iova::LeaseKind, table::Table, units::*};
+use ioatlas_dma::{
+    iova::LeaseKind,
+    platform::{Atomic64, Ordering},
+    table::Table,
+    units::*,
+};
 use std::sync::Arc;
 
 type Tables = Table<Loom, Tiny>;
@@ -92,4 +97,36 @@ fn a_walk_sees_each_entry_whole_while_neighbours_change() {
     let seen = seen.map(|tally| tally.get());
     println!("walks saw neither, the second, the first, both: {seen:?}");
     assert!(seen.iter().all(|n| *n > 0));
+}
+
+/// A CPU fills a buffer and maps it; a device whose walk finds the mapping reads what was filled in.
+#[test]
+fn who_sees_a_mapping_sees_what_was_written_before_it() {
+    let seen: [Tally; 2] = Default::default();
+    let tallies = seen.clone();
+    explore("fill, map and walk", None, move || {
+        let p = Arc::new(Loom::new(2));
+        let table = Arc::new(Tables::new(&*p).expect("a frame for the root"));
+        // the table is there already: nothing but the leaf orders the two
+        install(&p, &table, 1, 101);
+        let buffer = Arc::new(Word::new(0));
+        let device = {
+            let (p, table, buffer) = (p.clone(), table.clone(), buffer.clone());
+            loom::thread::spawn(move || {
+                walk(&p, &table, 0).map(|to| (to, buffer.load(Ordering::Relaxed)))
+            })
+        };
+        buffer.store(7, Ordering::Relaxed);
+        install(&p, &table, 0, 100);
+        match device.join().unwrap() {
+            None => tallies[0].add(),
+            found => {
+                assert_eq!(found, Some((100, 7)), "the mapping came before the data");
+                tallies[1].add();
+            }
+        }
+    });
+    let seen = seen.map(|tally| tally.get());
+    println!("the device found nothing, the data: {seen:?}");
+    assert!(seen.iter().all(|n| *n > 0), "both must be seen");
 }
