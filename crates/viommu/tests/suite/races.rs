@@ -20,20 +20,43 @@ use ioatlas_dma::{
 use ioatlas_viommu::config::Processing;
 use std::{cell::Cell, sync::Arc};
 
+/// What the words of a frame share.
+struct Frame {
+    /// 0 while the frame is free.
+    used: SimWord,
+    /// Of the whole machine: counts loads down, and the last one is slow.
+    until_slow: Arc<SimWord>,
+}
+
+/// Points that a slow load passes: others have the time to end what they do.
+const SLOW: usize = 400;
+
 /// A word of memory, and whether its frame is allocated.
 pub struct Word {
     word: SimWord,
-    /// 0 while the frame is free; `None` for a word that is in no frame.
-    used: Option<Arc<SimWord>>,
+    /// `None` for a word that is in no frame.
+    frame: Option<Arc<Frame>>,
 }
 
 impl Word {
-    fn of_frame(used: &Arc<SimWord>) -> Self {
-        let (word, used) = (SimWord::new(0), Some(used.clone()));
-        Word { word, used }
+    fn of_frame(frame: &Arc<Frame>) -> Self {
+        let (word, frame) = (SimWord::new(0), Some(frame.clone()));
+        Word { word, frame }
+    }
+    fn is_slow(&self) -> bool {
+        let Some(frame) = &self.frame else {
+            return false;
+        };
+        let left = frame.until_slow.peek();
+        let next = left.saturating_sub(1);
+        inspect(|| frame.until_slow.store(next, Ordering::Relaxed));
+        left == 1
     }
     fn live(&self) -> &SimWord {
-        let free = self.used.as_ref().is_some_and(|used| used.peek() == 0);
+        let free = self
+            .frame
+            .as_ref()
+            .is_some_and(|frame| frame.used.peek() == 0);
         assert!(!free, "P4: a frame is accessed after it was freed");
         &self.word
     }
@@ -41,12 +64,14 @@ impl Word {
 
 impl Atomic64 for Word {
     fn new(value: u64) -> Self {
-        let (word, used) = (SimWord::new(value), None);
-        Word { word, used }
+        let (word, frame) = (SimWord::new(value), None);
+        Word { word, frame }
     }
     #[track_caller]
     fn load(&self, order: Ordering) -> u64 {
-        self.word.load(order); // others may act here
+        for _ in 0..if self.is_slow() { SLOW } else { 1 } {
+            self.word.load(order); // others may act here
+        }
         inspect(|| self.live().load(order))
     }
     #[track_caller]
@@ -76,16 +101,17 @@ impl Atomic64 for Word {
 /// A simulated machine in which nobody, CPU or unit, may touch a free frame.
 pub struct Guarded {
     sim: Sim,
-    frames: Vec<(Arc<SimWord>, Vec<Word>)>,
+    until_slow: Arc<SimWord>,
+    frames: Vec<(Arc<Frame>, Vec<Word>)>,
 }
 
 impl Guarded {
-    fn frame(&self, page: PhysPage) -> Option<&(Arc<SimWord>, Vec<Word>)> {
+    fn frame(&self, page: PhysPage) -> Option<&(Arc<Frame>, Vec<Word>)> {
         self.frames.get(usize::try_from(page.0).ok()?)
     }
     fn mark(&self, page: PhysPage, used: u64) {
-        if let Some((flag, _)) = self.frame(page) {
-            inspect(|| flag.store(used, Ordering::Relaxed));
+        if let Some((frame, _)) = self.frame(page) {
+            inspect(|| frame.used.store(used, Ordering::Relaxed));
         }
     }
 }
@@ -137,14 +163,18 @@ impl PhysMemory<Self> for Guarded {
 
 impl Base for Guarded {
     fn make(frames: usize) -> Self {
+        let until_slow = Arc::new(SimWord::new(0));
         let frame = |_| {
-            let used = Arc::new(SimWord::new(0));
-            let words = (0..512).map(|_| Word::of_frame(&used)).collect();
-            (used, words)
+            let used = SimWord::new(0);
+            let until_slow = until_slow.clone();
+            let frame = Arc::new(Frame { used, until_slow });
+            let words = (0..512).map(|_| Word::of_frame(&frame)).collect();
+            (frame, words)
         };
         Guarded {
             sim: Sim::make(frames),
             frames: (0..=frames).map(frame).collect(), // numbered from 1
+            until_slow,
         }
     }
     fn frames_in_use(&self) -> usize {
@@ -170,6 +200,9 @@ impl Race<'_> {
     fn run<'a>(&self, crowd: &'a Racing, cpus: [Body<'a>; 2]) {
         let unit = crowd.rig.machine.machine().unit();
         unit.set_processing(Processing::Asynchronous);
+        // one of the first loads of whoever acts, so that others overtake it there
+        let until_slow = &crowd.rig.failing().inner().until_slow;
+        inspect(|| until_slow.store(1 + self.seed / 8 % 24, Ordering::Relaxed));
         let agents = Vec::new();
         run(self.schedule, crowd, Cast { cpus, agents }, self.context);
         unit.set_processing(Processing::Inline);
