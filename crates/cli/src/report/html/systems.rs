@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The page's table of systems: what each costs and how safe it is.
+
+use super::{MAX_TRACES, chip, escaped, more_traces, number, quantity, sentence};
+use crate::report::{
+    figure::{Figure, Tag},
+    model::Report,
+    systems::{Exposure, SystemOnTrace, SystemRow},
+};
+use std::fmt::Write;
+
+pub(super) fn systems(report: &Report) -> String {
+    if report.systems.is_empty() {
+        return "<section><h2>Systems</h2><p>None was run.</p></section>\n".into();
+    }
+    let heading = |name: &str, tag: Tag| {
+        let chip = chip(tag);
+        format!("<th class=\"r\" aria-sort=\"none\"><button>{name}</button> {chip}</th>")
+    };
+    let headings = [
+        heading("time a pair, ns, 1 thread", Tag::Measured),
+        heading("2 threads, each", Tag::Measured),
+        heading("wait, ns", Tag::Assumed),
+        heading("invalidations per 1,000 maps", Tag::Counted),
+        heading("misses per 1,000 maps", Tag::Simulated),
+        heading("tables, KiB", Tag::Counted),
+        heading("window: unmaps or time", Tag::Assumed),
+        heading("unmapped pages tried: blocked, stale", Tag::Counted),
+        heading("violations", Tag::Counted),
+        heading("accesses checked", Tag::Counted),
+        heading("lines skipped: anomalies, limits", Tag::Counted),
+    ]
+    .concat();
+    let rows: String = report.systems.iter().map(system_row).collect();
+    let details: String = report.systems.iter().map(system_details).collect();
+    let traces = report.systems.iter().map(|row| row.per_trace.len()).max();
+    let details = details + &more_traces(traces.unwrap_or(0));
+    let sentences = [
+        Some(report.wait_sentence()),
+        report.oracle_sentence(),
+        report.attempts_sentence(),
+    ];
+    let closing: String = sentences
+        .iter()
+        .flatten()
+        .map(|words| format!("<p>{}</p>", sentence(words)))
+        .collect();
+    format!(
+        "<section><h2>Systems</h2><p class=\"note\">The designs as implemented here, not the kernels&#39; code. \
+         Time a pair: wall time of a map and its unmap on this machine, without the invalidation (in brackets: 10th to \
+         90th percentile); what a strict system waits for one is assumed, and beside it; - where it was not measured: fewer than two \
+         CPUs, or a machine too busy to run both threads at once. Tables: page-table memory at \
+         its peak; a deferred design has more IOVAs retired at any time, hence more tables: compare at equal traffic \
+         only.</p><div class=\"scroll\"><table class=\"sortable\"><thead><tr>\
+         <th aria-sort=\"none\"><button>system</button></th><th>design</th>{headings}</tr></thead>\
+         <tbody>{rows}</tbody></table></div>{closing}\
+         <details><summary>Each trace</summary><p class=\"note\">Misses {0}, all else {1}.</p><div class=\"scroll\"><table><thead><tr><th>system</th>\
+         <th>trace</th><th class=\"r\">maps</th><th class=\"r\">unmaps</th><th class=\"r\">invalidations</th><th class=\"r\">misses</th>\
+         <th class=\"r\">tables, KiB</th><th class=\"r\">anomalies skipped</th><th class=\"r\">limits</th>\
+         <th class=\"r\">tries on unmapped pages blocked</th><th class=\"r\">stale</th>\
+         <th class=\"r\">violations</th><th class=\"r\">accesses checked</th></tr></thead><tbody>{details}</tbody></table></div></details></section>\n",
+        chip(Tag::Simulated),
+        chip(Tag::Counted),
+    )
+}
+
+fn system_row(row: &SystemRow) -> String {
+    let cell = |content: String| format!("<td class=\"r\">{content}</td>");
+    let cells = [
+        cell(timed(
+            Some(row.ns_per_pair_1_thread),
+            Some(row.ns_per_pair_1_thread_range),
+        )),
+        cell(timed(
+            row.ns_per_pair_2_threads,
+            row.ns_per_pair_2_threads_range,
+        )),
+        cell(row.wait.as_ref().map_or("-".into(), number)),
+        cell(number(&row.invalidations_per_1k_maps)),
+        cell(number(&row.misses_per_1k_maps)),
+        cell(number(&row.table_memory)),
+        format!("<td class=\"r w\">{}</td>", exposure(&row.exposure)),
+        cell(format!(
+            "{}, {}",
+            number(&row.attempts_blocked),
+            number(&row.attempts_stale)
+        )),
+        cell(number(&row.violations)),
+        cell(number(&row.oracle_checked_accesses)),
+        cell(skipped(row)),
+    ]
+    .concat();
+    format!(
+        "<tr><td class=\"w\">{}</td><td class=\"design\">{}<br><span class=\"note\">{}</span></td>{cells}</tr>",
+        escaped(&row.name),
+        escaped(&row.design),
+        escaped(&row.paper_ref)
+    )
+}
+
+/// A median and its range; `-` if there is none.
+fn timed(median: Option<Figure>, range: Option<[Figure; 2]>) -> String {
+    let (Some(median), Some([low, high])) = (median, range) else {
+        return "-".into();
+    };
+    format!(
+        "{}<br><span class=\"note w\">({} to {})</span>",
+        number(&median),
+        number(&low),
+        number(&high)
+    )
+}
+
+fn skipped(row: &SystemRow) -> String {
+    let (anomalies, limits) = (&row.skipped_anomalies, &row.skipped_limits);
+    if anomalies.value + limits.value == 0.0 {
+        return "-".into();
+    }
+    format!("{}, {}", number(anomalies), number(limits))
+}
+
+fn exposure(exposure: &Exposure) -> String {
+    match exposure {
+        Exposure::None => "none".into(),
+        Exposure::Bounded {
+            operations_bound,
+            time_bound,
+            operations_observed,
+            time_observed,
+        } => {
+            let mut html = format!(
+                "{} + 1 tick, or {} unmaps<span class=\"note\"><br>seen {} unmaps {}",
+                quantity(time_bound),
+                number(operations_bound),
+                number(operations_observed),
+                chip(operations_observed.tag),
+            );
+            if let Some(time) = time_observed {
+                let _ = write!(html, "<br>seen {} {}", quantity(time), chip(time.tag));
+            }
+            html + "</span>"
+        }
+    }
+}
+
+fn system_details(row: &SystemRow) -> String {
+    let line = |on: &SystemOnTrace| {
+        let figures = [
+            on.maps,
+            on.unmaps,
+            on.invalidations,
+            on.misses,
+            on.table_memory,
+            on.skipped_anomalies,
+            on.skipped_limits,
+            on.attempts_blocked,
+            on.attempts_stale,
+            on.violations,
+            on.oracle_checked_accesses,
+        ];
+        let cells: String = figures
+            .iter()
+            .map(|f| format!("<td class=\"r\">{}</td>", number(f)))
+            .collect();
+        format!(
+            "<tr><td>{}</td><td>{}</td>{cells}</tr>",
+            escaped(&row.name),
+            escaped(&on.trace)
+        )
+    };
+    row.per_trace.iter().take(MAX_TRACES).map(line).collect()
+}
