@@ -37,6 +37,7 @@ mod differential;
 mod exhaustion;
 mod failure;
 mod grace;
+mod guarded;
 mod interrupt;
 mod operations;
 mod oracle_bites;
