@@ -39,11 +39,18 @@ impl<'a, T: Serialize> ByName<'a, T> {
         Self { results, asked }
     }
 
-    pub fn json(&self) -> serde_json::Result<String> {
+    /// The text to print; what cannot be written as JSON joins `errors`.
+    pub fn json(&self, errors: &mut Vec<Error>) -> String {
         if self.results.is_empty() {
-            return Ok(String::new());
+            return String::new();
         }
-        Ok(serde_json::to_string_pretty(self)? + "\n")
+        match serde_json::to_string_pretty(self) {
+            Ok(text) => text + "\n",
+            Err(error) => {
+                errors.push(Error::from(error));
+                String::new()
+            }
+        }
     }
 }
 
@@ -59,12 +66,7 @@ impl<T: Serialize> Serialize for ByName<'_, T> {
 pub(crate) fn run(arguments: &InfoArguments) -> Answer {
     let (results, mut errors) = per_trace(&arguments.traces, Trace::info);
     let text = if arguments.json {
-        ByName::new(&results, arguments.traces.len())
-            .json()
-            .unwrap_or_else(|error| {
-                errors.push(Error::from(error));
-                String::new()
-            })
+        ByName::new(&results, arguments.traces.len()).json(&mut errors)
     } else {
         results
             .iter()

@@ -3,7 +3,6 @@
 
 use crate::Answer;
 use crate::args::IotlbArguments;
-use crate::error::Error;
 use crate::info::{ByName, per_trace};
 use crate::text::{Align, grouped, printable, table};
 use ioatlas_iotlb::{Outcome, simulate};
@@ -26,12 +25,7 @@ pub(crate) fn run(arguments: &IotlbArguments) -> Answer {
             .collect::<Vec<Outcome>>()
     });
     let text = if arguments.json {
-        ByName::new(&results, arguments.traces.len())
-            .json()
-            .unwrap_or_else(|error| {
-                errors.push(Error::from(error));
-                String::new()
-            })
+        ByName::new(&results, arguments.traces.len()).json(&mut errors)
     } else {
         plain(&results)
     };

@@ -133,7 +133,7 @@ pub enum UnmapError {
     /// See [`BufferError`]; nothing was changed.
     #[error(transparent)]
     Buffer(#[from] BufferError),
-    /// Some pages of the mapping had no translation: somebody else removed them, through the raw door.
+    /// Some pages of the mapping had no translation, which only a translator's bug explains. What is left of it is flushed, and its IOVAs are lost.
     #[error("IOVA pages {range}: only {found} pages had a translation")]
     Holes {
         /// The pages.

@@ -116,7 +116,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             batch.add_frame(&engine, frame);
         }
         if found != range.pages {
-            // Somebody unmapped it through the raw door, and the lease went home then: what it names may be another's now.
+            // The translator lost what only the holder of the lease may remove: who has those pages now is unknown, so the lease never goes home.
             drop(lease);
             batch.finish_frames(&engine);
             return (found, engine.flush(Scope::tables(flushed)).map(drop));

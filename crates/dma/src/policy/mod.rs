@@ -180,9 +180,7 @@ impl<P: Platform> Batch<'_, P> {
             }
         }
     }
-}
 
-impl<P: Platform> Batch<'_, P> {
     /// Ends a batch of frames alone. Those of a failed flush are quarantined.
     pub fn finish_frames<I: Invalidate>(self, engine: &Engine<'_, P, I>) {
         if let Batch::Strict(batch) = self {

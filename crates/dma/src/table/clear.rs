@@ -224,19 +224,6 @@ impl<P: Platform, F: Format> Table<P, F> {
         Ok(())
     }
 
-    /// The leaf table that covers `page`, if there is one.
-    fn find_leaves<'p>(&self, p: &'p P, page: IovaPage) -> Option<&'p [P::A64]> {
-        let mut frame = TableFrame::from_entry(self.root.page());
-        for level in (2..=F::LEVELS).rev() {
-            let word = &Self::words(p, &frame)[F::index(page, level)];
-            let Entry::Table(next) = F::decode(word.load(Ordering::Acquire), level) else {
-                return None;
-            };
-            frame = TableFrame::from_entry(next);
-        }
-        Some(Self::words(p, &frame))
-    }
-
     /// Returns when every visitor that could have seen an entry that is cleared now has gone.
     fn wait_for_visitors(&self) {
         for (_, visitor) in self.visitors.iter() {

@@ -65,16 +65,23 @@ impl<P: Platform, F: Format> Table<P, F> {
     }
     /// Looks `page` up as hardware would, without any cache. Nobody may be detaching tables meanwhile.
     pub fn walk(&self, p: &P, page: IovaPage) -> Option<(PhysPage, Perm)> {
-        let mut frame = TableFrame::from_entry(self.root.page());
-        for level in (1..=F::LEVELS).rev() {
-            let entry = Self::words(p, &frame)[F::index(page, level)].load(Ordering::Acquire);
-            match F::decode(entry, level) {
-                Entry::Absent => return None,
-                Entry::Table(next) => frame = TableFrame::from_entry(next),
-                Entry::Leaf(to, perm, _) => return Some((to, perm)),
-            }
+        let leaf = &self.find_leaves(p, page)?[F::index(page, 1)];
+        match F::decode(leaf.load(Ordering::Acquire), 1) {
+            Entry::Leaf(to, perm, _) => Some((to, perm)),
+            _ => None,
         }
-        None
+    }
+    /// The leaf table that covers `page`, if there is one.
+    fn find_leaves<'p>(&self, p: &'p P, page: IovaPage) -> Option<&'p [P::A64]> {
+        let mut frame = TableFrame::from_entry(self.root.page());
+        for level in (2..=F::LEVELS).rev() {
+            let word = &Self::words(p, &frame)[F::index(page, level)];
+            let Entry::Table(next) = F::decode(word.load(Ordering::Acquire), level) else {
+                return None;
+            };
+            frame = TableFrame::from_entry(next);
+        }
+        Some(Self::words(p, &frame))
     }
     /// The entries of one table.
     fn words<'p>(p: &'p P, frame: &TableFrame) -> &'p [P::A64] {
