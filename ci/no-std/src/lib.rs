@@ -13,7 +13,7 @@ mod runtime;
 use alloc::sync::Arc;
 use ioatlas_dma::{
     domain::{Domain, DomainConfig, PolicyConfig},
-    table::fmt::VtdSecond48,
+    table::{TableConfig, fmt::VtdSecond48},
     translator::{Paged, RemappingUnit, Uncached},
     units::*,
 };
@@ -101,7 +101,9 @@ fn policies<U: RemappingUnit<Kernel>>(
 ) -> Option<()> {
     let deferred = PolicyConfig::DeferredPerCpu(Default::default());
     for policy in [PolicyConfig::Strict, deferred] {
-        let tables = Paged::<_, VtdSecond48, _>::new(&**platform, unit.clone()).ok()?;
+        let tables =
+            Paged::<_, VtdSecond48, _>::new(&**platform, unit.clone(), TableConfig::default())
+                .ok()?;
         let config = DomainConfig {
             policy,
             ..Default::default()

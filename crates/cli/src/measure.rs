@@ -18,7 +18,7 @@
 use ioatlas_dma::{
     domain::{DeferredConfig, Domain, DomainConfig, Mapping, PolicyConfig},
     platform::host::{self, Host, HostConfig},
-    table::fmt::VtdSecond48,
+    table::{TableConfig, fmt::VtdSecond48},
     translator::{Paged, Uncached},
     units::{ByteCount, Direction, GRANULE, PhysPage, PhysRange, SourceId, TimeNs},
 };
@@ -95,7 +95,7 @@ pub fn pair_time(design: DomainConfig, threads: usize) -> Result<Option<Spread>,
         slots: threads + 16,
     }));
     let unit = Arc::new(Uncached::new());
-    let tables = Paged::new(&*platform, unit).map_err(|e| e.to_string())?;
+    let tables = Paged::new(&*platform, unit, TableConfig::default()).map_err(|e| e.to_string())?;
     let domain: Bare = Domain::new(platform, tables, design).map_err(|e| e.to_string())?;
     let pace = Pace {
         barrier: Barrier::new(threads),

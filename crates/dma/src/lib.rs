@@ -23,6 +23,7 @@
 
 extern crate alloc;
 
+pub mod design;
 pub mod domain;
 pub mod grace;
 pub mod iova;

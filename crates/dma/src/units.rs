@@ -171,6 +171,29 @@ impl PhysRange {
     }
 }
 
+/// `pages` physically contiguous granules from `first`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PhysRun {
+    /// The first granule.
+    pub first: PhysPage,
+    /// How many granules.
+    pub pages: PageCount,
+}
+
+impl PhysRun {
+    /// `pages` granules from `first`.
+    pub fn new(first: PhysPage, pages: PageCount) -> Self {
+        PhysRun { first, pages }
+    }
+}
+
+impl PhysRange {
+    /// The granules that the buffer touches.
+    pub fn run(&self) -> PhysRun {
+        PhysRun::new(self.addr.page(), self.pages())
+    }
+}
+
 /// Granules touched by `len` bytes that begin `offset` bytes into a granule; `len` must not overflow with it.
 pub(crate) fn pages_touched(offset: u64, len: ByteCount) -> PageCount {
     PageCount((offset + len.0).div_ceil(GRANULE))

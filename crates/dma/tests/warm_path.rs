@@ -8,7 +8,7 @@ use counting::calls;
 use ioatlas_dma::{
     domain::*,
     platform::host::{Host, HostConfig},
-    table::fmt::VtdSecond48,
+    table::{TableConfig, fmt::VtdSecond48},
     translator::{Paged, Uncached},
     units::*,
 };
@@ -21,7 +21,7 @@ fn domain(assigner: AssignerConfig, policy: PolicyConfig) -> Dom {
         frames: 4096,
         slots: 2,
     }));
-    let tables = Paged::new(&*host, Uncached::new()).expect("a root");
+    let tables = Paged::new(&*host, Uncached::new(), TableConfig::default()).expect("a root");
     Domain::new(host, tables, DomainConfig::new(assigner, policy)).expect("within the aperture")
 }
 
@@ -50,7 +50,7 @@ fn traffic(domain: &Dom, ring: &mut VecDeque<Mapping>, pairs: u64) {
 #[test]
 fn warm_traffic_does_not_allocate() {
     for assigner in [
-        AssignerConfig::Rbtree,
+        AssignerConfig::RBTREE,
         AssignerConfig::Magazine(Default::default()),
     ] {
         for policy in [

@@ -10,7 +10,8 @@ use crate::{
     unit::SoftUnit,
 };
 use ioatlas_dma::{
-    domain::{Domain, DomainConfig, PolicyConfig},
+    design::Design,
+    domain::{Domain, PolicyConfig},
     platform::{PhysMemory, Platform},
     table::Format,
     translator::{NewError, Paged},
@@ -87,9 +88,13 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
     ///
     /// # Errors
     /// [`NewError`].
-    pub fn domain<F: Format>(&self, config: DomainConfig) -> Result<SoftDomain<P, F>, NewError> {
-        let tables = Paged::new(&*self.platform, self.driver.clone())?;
-        Ok(Domain::new(self.platform.clone(), tables, config)?)
+    pub fn domain<F: Format>(
+        &self,
+        design: impl Into<Design>,
+    ) -> Result<SoftDomain<P, F>, NewError> {
+        let Design { domain, tables } = design.into();
+        let tables = Paged::new(&*self.platform, self.driver.clone(), tables)?;
+        Ok(Domain::new(self.platform.clone(), tables, domain)?)
     }
 
     /// One access by `device`, through the unit.
@@ -179,8 +184,12 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
     ///
     /// # Errors
     /// [`NewError`].
-    pub fn domain<F: Format>(&self, config: DomainConfig) -> Result<WatchedDomain<B, F>, NewError> {
-        let bounds = match config.policy {
+    pub fn domain<F: Format>(
+        &self,
+        design: impl Into<Design>,
+    ) -> Result<WatchedDomain<B, F>, NewError> {
+        let design = design.into();
+        let bounds = match design.domain.policy {
             PolicyConfig::Strict => Bounds::Strict,
             PolicyConfig::DeferredPerCpu(deferred) => {
                 let cpus = self.machine.platform().cpus() as u64;
@@ -190,7 +199,7 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
                 }
             }
         };
-        let domain = self.machine.domain::<F>(config)?;
+        let domain = self.machine.domain::<F>(design)?;
         Ok(Watched::new(domain, self.oracle.clone(), bounds))
     }
 

@@ -7,9 +7,9 @@
 
 use ioatlas_dma::{
     grace::*,
-    iova::{Assign, Lease, Rbtree},
+    iova::{Assign, Lease, LeaseKind, Rbtree, Request},
     platform::{Platform, TableFrame, host::*},
-    table::{Format, Table, fmt::Toy},
+    table::{Format, LeafAttrs, Table, TableConfig, fmt::Toy},
     translator::RemappingUnit,
     units::*,
 };
@@ -47,7 +47,7 @@ impl Bench {
         let config = UnitConfig::new(Geometry::of::<Small>());
         let machine = Machine::new(platform.clone(), &config).expect("a machine");
         let p = &*platform;
-        let table = Table::new(p).expect("a root table");
+        let table = Table::new(p, TableConfig::default()).expect("a root table");
         let driver = machine.driver();
         let id = driver.domain_id(p).expect("an id");
         let attached = driver.attach(p, NIC, id, table.root(), Small::LEVELS);
@@ -68,12 +68,13 @@ impl Bench {
     }
     /// Maps `pages` from `to` on; what is free comes highest first, so what was just released comes again.
     fn map(&self, pages: PageCount, to: PhysPage) -> Lease {
-        let lease = self.assigner.assign(self.p(), pages).expect("free pages");
-        let to = (to.0..to.0 + pages.0).map(PhysPage);
-        let perm = Perm::ReadWrite;
-        let done = self
-            .table
-            .install(self.p(), lease.range(), to, perm, lease.kind());
+        let lease = self
+            .assigner
+            .assign(self.p(), &Request::pages(pages))
+            .expect("free pages");
+        let run = core::iter::once(PhysRun::new(to, pages));
+        let leaf = LeafAttrs::new(Perm::ReadWrite, lease.kind());
+        let done = self.table.install(self.p(), lease.range(), run, leaf);
         done.expect("installed");
         lease
     }
@@ -90,7 +91,9 @@ impl Bench {
     fn clear(&self, range: IovaRange) -> Vec<TableFrame> {
         let mut detached = Vec::new();
         self.table
-            .clear(self.p(), range, |frame| detached.push(frame));
+            .clear(self.p(), range, LeaseKind::Assigned, |frame| {
+                detached.push(frame);
+            });
         detached
     }
     fn flush(&self, scope: Scope) -> Completion {

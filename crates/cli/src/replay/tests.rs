@@ -18,7 +18,7 @@ fn trace(lines: &str) -> Trace {
 fn designs() -> Vec<DomainConfig> {
     let mut all = Vec::new();
     for assigner in [
-        AssignerConfig::Rbtree,
+        AssignerConfig::RBTREE,
         AssignerConfig::Magazine(Default::default()),
     ] {
         for policy in [

@@ -149,7 +149,7 @@ fn systems() -> [System; 4] {
         policy,
         paper_ref,
     };
-    let (rbtree, strict) = (AssignerConfig::Rbtree, PolicyConfig::Strict);
+    let (rbtree, strict) = (AssignerConfig::RBTREE, PolicyConfig::Strict);
     [
         system("as Linux today", magazine, deferred, "ATC'15 4.3, 5"),
         system("as Linux strict", magazine, strict, "ATC'15 4.3, 3.2"),

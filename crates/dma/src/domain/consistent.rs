@@ -2,6 +2,7 @@
 //! Consistent memory: allocated, mapped both ways, shared with the device for long (rings, mailboxes).
 
 use super::*;
+use crate::iova::Request;
 
 /// Consistent memory and its mapping.
 #[must_use = "dropped consistent memory stays allocated and mapped"]
@@ -45,7 +46,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let p = &*self.platform;
         let wanted = PageCount(len.0 / GRANULE);
         // IOVAs first: a length that no aperture has must not take every frame before it is refused
-        let lease = self.assign(wanted)?;
+        let lease = self.assign(&Request::pages(wanted))?;
         let mut fresh = Vec::new();
         for done in 0..wanted.0 {
             match p.frame_alloc() {
@@ -62,7 +63,13 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             }
         }
         let list: Vec<_> = fresh.iter().map(|f| PhysRange::page(f.page())).collect();
-        match self.install(lease, &list, len, Direction::Bidirectional) {
+        match self.install(
+            lease,
+            &list,
+            len,
+            Direction::Bidirectional,
+            Lifetime::default(),
+        ) {
             Ok(mapping) => Ok(Consistent {
                 mapping,
                 frames: fresh.into_iter().map(FreshFrame::publish).collect(),

@@ -4,7 +4,7 @@
 use super::{Consistent, Mapping};
 use crate::{
     grace::InvalidateError,
-    iova::{NoIova, NoReserve},
+    iova::{NoAssigner, NoIova, NoReserve},
     table::{InstallError, RawError},
     translator::AttachError,
     units::*,
@@ -71,6 +71,18 @@ pub struct OutsideAperture {
     pub wanted: IovaRange,
     /// The translator's.
     pub whole: IovaRange,
+}
+
+/// Why a domain cannot be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoDomain {
+    /// See [`OutsideAperture`].
+    #[error(transparent)]
+    Outside(#[from] OutsideAperture),
+    /// The assigner cannot work there.
+    #[error(transparent)]
+    Assigner(#[from] NoAssigner),
 }
 
 /// Why a map failed. Nothing is mapped then, and nothing is lost.

@@ -2,7 +2,8 @@
 //! Mapping buffers and lists.
 
 use super::*;
-use crate::iova::{Lease, NoReserve};
+use crate::iova::{Lease, NoReserve, Request};
+use crate::table::LeafAttrs;
 use crate::units::pages_touched;
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
@@ -12,9 +13,28 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// [`MapError`]; nothing is mapped then.
     #[inline]
     pub fn map(&self, buffer: PhysRange, direction: Direction) -> Result<Mapping, MapError> {
+        self.map_with(buffer, direction, MapAttrs::default())
+    }
+
+    /// The same, with limits on the address or a hint.
+    ///
+    /// # Errors
+    /// [`MapError`]; nothing is mapped then.
+    #[inline]
+    pub fn map_with(
+        &self,
+        buffer: PhysRange,
+        direction: Direction,
+        attrs: MapAttrs,
+    ) -> Result<Mapping, MapError> {
         check(0, &buffer)?;
-        let lease = self.assign(buffer.pages())?;
-        self.install(lease, &[buffer], buffer.len, direction)
+        let request = Request {
+            pages: buffer.pages(),
+            limits: attrs.limits,
+            contiguous: Some((buffer.addr.page(), direction.perm())),
+        };
+        let lease = self.assign(&request)?;
+        self.install(lease, &[buffer], buffer.len, direction, attrs.lifetime)
     }
 
     /// Maps a scatter-gather list into one contiguous range of IOVAs; see [`Mapping::segments`].
@@ -24,6 +44,19 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// # Errors
     /// [`MapError`]; nothing is mapped then.
     pub fn map_list(&self, list: &[PhysRange], direction: Direction) -> Result<Mapping, MapError> {
+        self.map_list_with(list, direction, MapAttrs::default())
+    }
+
+    /// The same, with limits on the addresses or a hint.
+    ///
+    /// # Errors
+    /// [`MapError`]; nothing is mapped then.
+    pub fn map_list_with(
+        &self,
+        list: &[PhysRange],
+        direction: Direction,
+        attrs: MapAttrs,
+    ) -> Result<Mapping, MapError> {
         let first = list.first().ok_or(BufferError::NoSegments)?;
         let mut len = 0u64;
         for (segment, buffer) in list.iter().enumerate() {
@@ -47,8 +80,12 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
                 })?;
         }
         let len = ByteCount(len);
-        let lease = self.assign(pages_touched(first.addr.offset(), len))?;
-        self.install(lease, list, len, direction)
+        let request = Request {
+            limits: attrs.limits,
+            ..Request::pages(pages_touched(first.addr.offset(), len))
+        };
+        let lease = self.assign(&request)?;
+        self.install(lease, list, len, direction, attrs.lifetime)
     }
 
     /// Maps one buffer at an address that the caller chose.
@@ -81,16 +118,16 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             }
             Err(outside) => return Err(outside.into()),
         };
-        self.install(lease, &[buffer], buffer.len, direction)
+        self.install(lease, &[buffer], buffer.len, direction, Lifetime::default())
     }
 
     #[inline]
-    pub(super) fn assign(&self, pages: PageCount) -> Result<Lease, MapError> {
-        match self.assigner.assign(&self.platform, pages) {
+    pub(super) fn assign(&self, request: &Request) -> Result<Lease, MapError> {
+        match self.assigner.assign(&self.platform, request) {
             Ok(lease) => Ok(lease),
             Err(_) => {
                 self.drain_for_iova()?;
-                Ok(self.assigner.assign(&self.platform, pages)?)
+                Ok(self.assigner.assign(&self.platform, request)?)
             }
         }
     }
@@ -110,16 +147,18 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         list: &[PhysRange],
         len: ByteCount,
         direction: Direction,
+        lifetime: Lifetime,
     ) -> Result<Mapping, MapError> {
         let p = &*self.platform;
         let offset = list[0].addr.offset();
         let range = IovaRange::new(lease.range().first, pages_touched(offset, len));
-        let pages = list.iter().flat_map(|buffer| {
-            let first = buffer.addr.page().0;
-            (first..first + buffer.pages().0).map(PhysPage)
-        });
-        let perm = direction.perm();
-        match self.translator.install(p, range, pages, perm, lease.kind()) {
+        let leaves = LeafAttrs {
+            perm: direction.perm(),
+            kind: lease.kind(),
+            lifetime,
+        };
+        let runs = list.iter().map(PhysRange::run);
+        match self.translator.install(p, range, runs, leaves) {
             Ok(()) => {
                 self.counters.mapped(p, range, &lease);
                 Ok(Mapping {
@@ -144,7 +183,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         #[cfg(ioatlas_mutants)]
         if crate::mutant::active(crate::mutant::Mutant::UndoWithoutFlush) {
             let p = &*self.platform;
-            self.translator.clear(p, written, |frame| drop(frame));
+            self.translator
+                .clear(p, written, lease.kind(), |frame| drop(frame));
             let home = p.pinned(|cpu| cpu.index());
             self.assigner.release(p, home, Flushed::forged(lease));
             return Ok(());

@@ -24,6 +24,7 @@
 //!
 //! Locking: no lock is held while waiting, and none across install or clear, so unmap may run in an interrupt that hit a map.
 
+mod attrs;
 mod consistent;
 mod devices;
 mod error;
@@ -32,8 +33,9 @@ mod mapping;
 mod stats;
 mod unmap;
 
+pub use attrs::{Lifetime, ListOrder, MapAttrs};
 pub use consistent::Consistent;
-pub use error::{BufferError, CloseError, MapError, OutsideAperture, UnmapError};
+pub use error::{BufferError, CloseError, MapError, NoDomain, OutsideAperture, UnmapError};
 pub use mapping::Mapping;
 pub use stats::{DomainAudit, DomainStats};
 
@@ -42,7 +44,7 @@ pub use crate::policy::{DeferredConfig, PolicyConfig, TickReport};
 
 use crate::{
     grace::*,
-    iova::{Assign, Assigner},
+    iova::{Assign, Assigner, Backing, BackingConfig},
     platform::*,
     policy::{Engine, Policy, Quarantine},
     translator::{AttachError, Translator},
@@ -61,6 +63,10 @@ pub struct DomainConfig {
     pub policy: PolicyConfig,
     /// IOVA pages to use, or `None` for all that the translator has. A device with an address mask gets a domain whose aperture lies below it.
     pub aperture: Option<IovaRange>,
+    /// IOVA pages at the end where assigning begins that stay unused: page colouring between domains (WIOSCA'10 §4.2).
+    pub offset: PageCount,
+    /// In which order the segments of a list get their IOVAs.
+    pub order: ListOrder,
     /// How long to wait for an invalidation.
     pub wait_limit: WaitLimit,
 }
@@ -72,6 +78,8 @@ impl DomainConfig {
             assigner,
             policy,
             aperture: None,
+            offset: PageCount(0),
+            order: ListOrder::default(),
             wait_limit: WaitLimit::default(),
         }
     }
@@ -112,20 +120,24 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// A domain in which nothing is mapped and to which no device is attached.
     ///
     /// # Errors
-    /// [`OutsideAperture`]; the translator's frames and id are given back.
-    pub fn new(
-        platform: Arc<P>,
-        translator: T,
-        config: DomainConfig,
-    ) -> Result<Self, OutsideAperture> {
+    /// [`NoDomain`]; the translator's frames and id are given back.
+    pub fn new(platform: Arc<P>, translator: T, config: DomainConfig) -> Result<Self, NoDomain> {
         let p = &*platform;
         let whole = translator.aperture();
         let wanted = config.aperture.unwrap_or(whole);
         let fits = whole.contains(&wanted);
         let aperture = if fits { wanted } else { whole };
+        let (assigner, refused) = match Assigner::new(p, config.assigner, aperture) {
+            Ok(assigner) => (assigner, None),
+            // any will do to end the domain by
+            Err(why) => {
+                let any = Backing::new(p, BackingConfig::Rbtree, aperture);
+                (Assigner::Plain(any), Some(why))
+            }
+        };
         let grace = Grace::new(p);
         let domain = Domain {
-            assigner: Assigner::new(p, config.assigner, aperture),
+            assigner,
             policy: Policy::new(p, config.policy),
             key: grace.key(),
             grace,
@@ -137,11 +149,13 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             translator,
             platform,
         };
-        if fits {
-            return Ok(domain);
-        }
+        let why = match refused {
+            None if fits => return Ok(domain),
+            None => OutsideAperture { wanted, whole }.into(),
+            Some(why) => why.into(),
+        };
         drop(domain); // by the road of every domain: its root and its id come home after a flush
-        Err(OutsideAperture { wanted, whole })
+        Err(why)
     }
 
     /// The tag by which hardware knows this domain.

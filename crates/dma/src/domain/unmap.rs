@@ -2,7 +2,7 @@
 //! Unmapping: one road, two doors.
 
 use super::*;
-use crate::iova::{Lease, LeaseKind, granted};
+use crate::iova::{Lease, LeaseKind};
 use crate::{table::RawError, units::pages_touched};
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
@@ -58,8 +58,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let claimed = self.translator.claim(&self.platform, range);
         let kind = claimed.map_err(|cause| UnmapError::NotAMapping { iova, len, cause })?;
         let leased = match kind {
-            LeaseKind::Assigned => IovaRange::new(range.first, granted(range.pages)),
-            LeaseKind::Fixed => range,
+            LeaseKind::Assigned => {
+                let pages = self.assigner.granted(range.pages);
+                IovaRange::new(range.first, pages)
+            }
+            LeaseKind::Fixed | LeaseKind::Shared => range,
         };
         self.end(Lease::new(leased, kind), range, [])
     }
@@ -103,9 +106,10 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             lease.range()
         };
         let mut batch = self.policy.begin(flushed);
-        let found = self.translator.clear(p, range, |frame| {
+        let cleared = self.translator.clear(p, range, lease.kind(), |frame| {
             batch.add_frame(&engine, frame);
         });
+        let found = cleared.found;
         #[cfg(ioatlas_mutants)]
         if crate::mutant::active(crate::mutant::Mutant::ReleaseAtRetire) {
             let home = p.pinned(|cpu| cpu.index());

@@ -33,7 +33,7 @@
 //! # let grace = Grace::new(p);
 //! # let aperture = IovaRange::new(IovaPage(0), PageCount(64));
 //! let assigner = Rbtree::new(aperture);
-//! let lease = assigner.assign(p, PageCount(1))?;
+//! let lease = assigner.assign(p, &Request::pages(PageCount(1)))?;
 //! let scope = Scope::leaves(lease.range());
 //! let retired = grace.retire(p, lease, scope);
 //! let completion = grace.flush(p, &unit, DomainId(1), scope, limit).unwrap();
@@ -51,7 +51,7 @@
 //! # let grace = Grace::new(p);
 //! # let aperture = IovaRange::new(IovaPage(0), PageCount(64));
 //! let assigner = Rbtree::new(aperture);
-//! let lease = assigner.assign(p, PageCount(1))?;
+//! let lease = assigner.assign(p, &Request::pages(PageCount(1)))?;
 //! let scope = Scope::leaves(lease.range());
 //! let retired = grace.retire(p, lease, scope);
 //! let completion = grace.flush(p, &unit, DomainId(1), scope, limit).unwrap();
@@ -69,7 +69,7 @@
 //! # let grace = Grace::new(p);
 //! # let aperture = IovaRange::new(IovaPage(0), PageCount(64));
 //! let assigner = Rbtree::new(aperture);
-//! let lease = assigner.assign(p, PageCount(1))?;
+//! let lease = assigner.assign(p, &Request::pages(PageCount(1)))?;
 //! let scope = Scope::leaves(lease.range());
 //! let retired = grace.retire(p, lease, scope);
 //! let completion = grace.flush(p, &unit, DomainId(1), scope, limit).unwrap();

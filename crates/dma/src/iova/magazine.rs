@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Per-CPU magazines of IOVA ranges over the tree (ATC'15 §4.3).
+//! Per-CPU magazines of IOVA ranges over any [`Backing`] (ATC'15 §4.3).
 //!
 //! # Theory
 //!
@@ -20,7 +20,7 @@
 //!
 //! Not handled: rotating out idle magazines, and keeping the tree's packing when magazines spread ranges over CPUs.
 
-use super::*;
+use super::{backing::Refill, *};
 use crate::magazine::{self, MagazineSizes, Overflow};
 use alloc::{boxed::Box, format, string::String};
 
@@ -35,6 +35,8 @@ pub struct MagazineConfig {
     pub run: usize,
     /// Full magazines that the depot of one class keeps; 0 to 4096.
     pub depot_full_max: usize,
+    /// What they are refilled from.
+    pub backing: BackingConfig,
 }
 
 impl Default for MagazineConfig {
@@ -45,6 +47,7 @@ impl Default for MagazineConfig {
             classes: 6,
             run: 8,
             depot_full_max: 32,
+            backing: BackingConfig::Rbtree,
         }
     }
 }
@@ -57,13 +60,14 @@ impl MagazineConfig {
             classes: self.classes.min(16),
             run: self.run.clamp(1, magazine_len + 1),
             depot_full_max: self.depot_full_max.min(4096),
+            backing: self.backing,
         }
     }
 }
 
-/// Magazines over an [`Rbtree`].
+/// Magazines over a [`Backing`].
 pub struct Magazines<P: Platform> {
-    tree: Rbtree<P>,
+    tree: Backing<P>,
     classes: Box<[Class<P>]>,
     config: MagazineConfig,
 }
@@ -99,14 +103,14 @@ impl<P: Platform> Magazines<P> {
             kept: magazine::Magazines::new(p, sizes),
         };
         Magazines {
-            tree: Rbtree::new(aperture),
+            tree: Backing::new(p, config.backing, aperture),
             classes: (0..config.classes).map(class).collect(),
             config,
         }
     }
 
-    /// The tree below.
-    pub fn tree(&self) -> &Rbtree<P> {
+    /// What is below.
+    pub fn backing(&self) -> &Backing<P> {
         &self.tree
     }
 
@@ -136,10 +140,10 @@ impl<P: Platform> Magazines<P> {
     }
 
     /// From the tree alone; everything cached goes into it if that is what it takes.
-    fn assign_single(&self, p: &P, pages: PageCount) -> Result<Lease, NoIova> {
-        self.tree.assign(p, pages).or_else(|_| {
+    fn assign_single(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
+        self.tree.assign(p, request).or_else(|_| {
             self.drain(p);
-            let retried = self.tree.assign(p, pages);
+            let retried = self.tree.assign(p, request);
             retried.map_err(|error| NoIova {
                 cached: self.cached(),
                 ..error
@@ -161,15 +165,15 @@ impl<P: Platform> Magazines<P> {
 
 impl<P: Platform> Assign<P> for Magazines<P> {
     #[inline]
-    fn assign(&self, p: &P, pages: PageCount) -> Result<Lease, NoIova> {
-        let Some(class) = self.class(pages) else {
-            return self.assign_single(p, pages);
+    fn assign(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
+        let Some(class) = self.class(request.pages) else {
+            return self.assign_single(p, request);
         };
         match p.pinned(|cpu| class.kept.take(&cpu)) {
             Some(first) => Ok(class.lease(first)),
             None => self
                 .refill(p, class)
-                .map_or_else(|| self.assign_single(p, pages), Ok),
+                .map_or_else(|| self.assign_single(p, request), Ok),
         }
     }
 
@@ -187,7 +191,7 @@ impl<P: Platform> Assign<P> for Magazines<P> {
     fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
         let class = match lease.get().kind() {
             LeaseKind::Assigned => self.class(lease.get().range().pages),
-            LeaseKind::Fixed => None,
+            LeaseKind::Fixed | LeaseKind::Shared => None,
         };
         let Some(class) = class else {
             return self.tree.release(p, home, lease);

@@ -8,6 +8,8 @@
 //! aligned, so that the size class of a range follows from its page count alone ([`granted`]); the
 //! exception is a range that the caller chose ([`Assign::reserve`]), which is exact and marked [`LeaseKind::Fixed`].
 //!
+//! `identity` shares pages between mappings: its leases are [`LeaseKind::Shared`], and the table counts who holds a leaf.
+//!
 //! A lease comes back as `Flushed<Lease>` and in no other way, so no IOVA is handed out again before no cache
 //! holds it (ATC'15 §5, requirement 1). It goes home to the CPU that unmapped it.
 //!
@@ -16,14 +18,18 @@
 //!
 //! Designs are variants of one enum ([`Assigner`]): a design is chosen at run time, and one predicted branch is cheap.
 
+pub mod backing;
 pub mod magazine;
 pub mod rbtree;
+mod request;
 
 use crate::{grace::Flushed, platform::Platform, units::*};
 use core::fmt;
 
+pub use backing::{Backing, BackingConfig};
 pub use magazine::{MagazineConfig, Magazines};
 pub use rbtree::Rbtree;
+pub use request::{Limits, Request};
 
 /// The right to write the leaves of one IOVA range. Not `Copy`: there is one for each range.
 #[derive(PartialEq, Eq, Debug)]
@@ -40,6 +46,8 @@ pub enum LeaseKind {
     Assigned,
     /// By the caller: exactly the pages asked for.
     Fixed,
+    /// By the buffer's own address (ATC'15 §4.1): others may hold leases of the same pages, so leaves are counted.
+    Shared,
 }
 
 impl Lease {
@@ -105,17 +113,27 @@ pub struct Usage {
     pub free: PageCount,
     /// Kept for fast reuse.
     pub cached: PageCount,
-    /// Leased: mapped, retired or quarantined.
+    /// Leased: mapped, retired or quarantined. Shared leases are not counted.
     pub leased: PageCount,
+    /// Requests that the design could not serve itself and sent to its fallback, ever.
+    pub diverted: u64,
 }
 
 /// What every assigner does. One test suite runs over all implementations.
 pub trait Assign<P: Platform>: Send + Sync {
-    /// A range of [`granted`]`(pages)` pages, naturally aligned.
+    /// A range of [`granted`](Self::granted)`(pages)` pages, within the request's limits.
     ///
     /// # Errors
     /// [`NoIova`]; retired ranges that are not flushed yet may still come back.
-    fn assign(&self, p: &P, pages: PageCount) -> Result<Lease, NoIova>;
+    fn assign(&self, p: &P, request: &Request) -> Result<Lease, NoIova>;
+    /// How many pages a lease for `pages` has, where the assigner chooses. A lease follows from its mapping by this.
+    fn granted(&self, pages: PageCount) -> PageCount {
+        granted(pages)
+    }
+    /// The pages among which leases are shared, if the design shares any.
+    fn shared(&self) -> Option<IovaRange> {
+        None
+    }
     /// Exactly `range`.
     ///
     /// # Errors
@@ -139,17 +157,20 @@ pub trait Assign<P: Platform>: Send + Sync {
 /// Which assigner, and its sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AssignerConfig {
-    /// Linux 3.17's: one lock, top-down first fit (ATC'15 §3.1).
-    Rbtree,
-    /// Per-CPU magazines over it (ATC'15 §4.3).
+    /// One of those that own an aperture, behind its lock.
+    Plain(BackingConfig),
+    /// Per-CPU magazines over one of them (ATC'15 §4.3).
     Magazine(MagazineConfig),
 }
 
 impl AssignerConfig {
+    /// Linux 3.17's: one lock, top-down first fit (ATC'15 §3.1).
+    pub const RBTREE: Self = AssignerConfig::Plain(BackingConfig::Rbtree);
+
     /// The name used on command lines and in tables.
     pub fn name(&self) -> &'static str {
         match self {
-            AssignerConfig::Rbtree => "rbtree",
+            AssignerConfig::Plain(backing) => backing.name(),
             AssignerConfig::Magazine(_) => "magazine",
         }
     }
@@ -157,21 +178,38 @@ impl AssignerConfig {
 
 /// An assigner, chosen at run time.
 pub enum Assigner<P: Platform> {
-    /// See [`Rbtree`].
-    Rbtree(Rbtree<P>),
+    /// See [`Backing`].
+    Plain(Backing<P>),
     /// See [`Magazines`].
     Magazine(Magazines<P>),
 }
 
+/// Why an assigner cannot be made over an aperture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoAssigner {
+    /// Identity mapping needs two spare bits (ATC'15 §4.1).
+    #[error("identity needs IOVAs of {phys_bits} + 2 bits, and there are {iova_bits}")]
+    IdentityWidth {
+        /// Bits of an IOVA.
+        iova_bits: u32,
+        /// Bits of a physical address.
+        phys_bits: u32,
+    },
+}
+
 impl<P: Platform> Assigner<P> {
     /// An assigner over `aperture`.
-    pub fn new(p: &P, config: AssignerConfig, aperture: IovaRange) -> Self {
-        match config {
-            AssignerConfig::Rbtree => Assigner::Rbtree(Rbtree::new(aperture)),
+    ///
+    /// # Errors
+    /// [`NoAssigner`], where the design cannot work there.
+    pub fn new(p: &P, config: AssignerConfig, aperture: IovaRange) -> Result<Self, NoAssigner> {
+        Ok(match config {
+            AssignerConfig::Plain(backing) => Assigner::Plain(Backing::new(p, backing, aperture)),
             AssignerConfig::Magazine(sizes) => {
                 Assigner::Magazine(Magazines::new(p, sizes, aperture))
             }
-        }
+        })
     }
 }
 
@@ -179,7 +217,7 @@ impl<P: Platform> Assigner<P> {
 macro_rules! dispatch {
     ($self:ident, $a:ident => $e:expr) => {
         match $self {
-            Assigner::Rbtree($a) => $e,
+            Assigner::Plain($a) => $e,
             Assigner::Magazine($a) => $e,
         }
     };
@@ -187,8 +225,14 @@ macro_rules! dispatch {
 
 impl<P: Platform> Assign<P> for Assigner<P> {
     #[inline]
-    fn assign(&self, p: &P, pages: PageCount) -> Result<Lease, NoIova> {
-        dispatch!(self, a => a.assign(p, pages))
+    fn assign(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
+        dispatch!(self, a => a.assign(p, request))
+    }
+    fn granted(&self, pages: PageCount) -> PageCount {
+        dispatch!(self, a => Assign::<P>::granted(a, pages))
+    }
+    fn shared(&self) -> Option<IovaRange> {
+        dispatch!(self, a => Assign::<P>::shared(a))
     }
     fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve> {
         dispatch!(self, a => a.reserve(p, range))

@@ -33,7 +33,7 @@ pub enum RawError {
 impl<P: Platform, F: Format> Table<P, F> {
     /// Removes the translations of `range`, which the caller owns; tables that the range covers whole come out by `detached`.
     ///
-    /// A detached table still holds its entries: a walk in flight may be reading it. Returns how many pages had a translation.
+    /// A detached table still holds its entries: a walk in flight may be reading it.
     ///
     /// # Panics
     /// If `range` is not within the format's aperture.
@@ -42,14 +42,16 @@ impl<P: Platform, F: Format> Table<P, F> {
         &self,
         p: &P,
         range: IovaRange,
+        _kind: LeaseKind,
         mut detached: impl FnMut(TableFrame),
-    ) -> PageCount {
+    ) -> Cleared {
         assert!(
             F::aperture().contains(&range),
             "{range} is no lease of ours"
         );
         let root = TableFrame::from_entry(self.root.page());
-        PageCount(self.clear_in(p, &root, F::LEVELS, range, &mut detached))
+        let found = PageCount(self.clear_in(p, &root, F::LEVELS, range, &mut detached));
+        Cleared { found, gone: found }
     }
 
     fn clear_in(

@@ -32,26 +32,27 @@ pub enum InstallCause {
 }
 
 impl<P: Platform, F: Format> Table<P, F> {
-    /// Makes `range` translate to `pages`, in order. The caller owns the range.
+    /// Makes `range` translate to `runs`, in order. The caller owns the range.
     ///
     /// # Errors
     /// With the number of pages written, which stay written.
     ///
     /// # Panics
-    /// If `pages` ends before `range` does, or `range` is not within the format's aperture.
+    /// If `runs` end before `range` does, or `range` is not within the format's aperture.
     #[inline]
     pub fn install(
         &self,
         p: &P,
         range: IovaRange,
-        mut pages: impl Iterator<Item = PhysPage>,
-        perm: Perm,
-        kind: LeaseKind,
+        runs: impl Iterator<Item = PhysRun>,
+        leaf: LeafAttrs,
     ) -> Result<(), InstallError> {
         assert!(
             F::aperture().contains(&range),
             "{range} is no lease of ours"
         );
+        let LeafAttrs { perm, kind, .. } = leaf;
+        let mut pages = runs.flat_map(|run| (run.first.0..run.first.0 + run.pages.0).map(PhysPage));
         let mut at = range.first;
         let failed = |at: IovaPage, cause| InstallError {
             done: PageCount(at.0 - range.first.0),

@@ -26,12 +26,14 @@
 //!
 //! Not handled here: leaves above level 1, reclaiming tables of ranges that are unmapped in pieces.
 
+mod attrs;
 mod audit;
 mod clear;
 pub mod fmt;
 mod format;
 mod install;
 
+pub use attrs::{Cleared, LeafAttrs, Reclaim, TableConfig};
 pub use clear::RawError;
 pub use format::{Entry, Format, LeafMarks};
 pub use install::{InstallCause, InstallError};
@@ -44,20 +46,26 @@ pub struct Table<P: Platform, F: Format> {
     root: TableFrame,
     /// Held by whoever reads tables of ranges that it does not own: the raw door's check.
     visitors: PerCpu<P::Lock<()>>,
+    config: TableConfig,
     _types: PhantomData<fn() -> (P, F)>,
 }
 
 impl<P: Platform, F: Format> Table<P, F> {
     /// An empty table, or `None` where there is no frame for its root.
-    pub fn new(p: &P) -> Option<Self> {
+    pub fn new(p: &P, config: TableConfig) -> Option<Self> {
         let fresh = p.frame_alloc()?;
         let root = fresh.publish();
         p.publish(Self::words(p, &root));
         Some(Table {
             root,
             visitors: PerCpu::new(p, || Lock::new(())),
+            config,
             _types: PhantomData,
         })
+    }
+    /// What was decided for it.
+    pub fn config(&self) -> TableConfig {
+        self.config
     }
     /// The root's physical page, as the hardware is told.
     pub fn root(&self) -> PhysPage {

@@ -12,7 +12,7 @@ use crate::{
     grace::{Invalidate, InvalidateError},
     iova::LeaseKind,
     platform::*,
-    table::{Format, InstallError, RawError, Table},
+    table::{Cleared, Format, InstallError, LeafAttrs, RawError, Table, TableConfig},
     units::*,
 };
 
@@ -28,7 +28,7 @@ pub trait Translator<P: Platform>: Send + Sync + Sized {
     /// IOVA pages that can be translated. Page 0 may be among them.
     fn aperture(&self) -> IovaRange;
 
-    /// Makes `range` translate to `pages`, in order. The caller holds the lease.
+    /// Makes `range` translate to `runs`, in order. The caller holds the lease.
     ///
     /// Ordering: the entries are stored with release and written back; a unit sees them once it sees what the caller
     /// does next in order (a doorbell write with the bus's usual barrier).
@@ -39,15 +39,30 @@ pub trait Translator<P: Platform>: Send + Sync + Sized {
         &self,
         p: &P,
         range: IovaRange,
-        pages: impl Iterator<Item = PhysPage>,
-        perm: Perm,
-        kind: LeaseKind,
+        runs: impl Iterator<Item = PhysRun>,
+        leaf: LeafAttrs,
     ) -> Result<(), InstallError>;
 
     /// Removes the translations of `range`, and gives each table detached on the way to `detached`. The caller holds the lease.
+    fn clear(
+        &self,
+        p: &P,
+        range: IovaRange,
+        kind: LeaseKind,
+        detached: impl FnMut(TableFrame),
+    ) -> Cleared;
+
+    /// What must follow [`install`](Self::install) before the device may be told of the address.
+    fn on_map(&self) -> OnMap {
+        OnMap::Nothing
+    }
+    /// Makes what was written visible to a unit that says [`OnMap::FlushWriteBuffers`].
     ///
-    /// Returns how many pages had a translation.
-    fn clear(&self, p: &P, range: IovaRange, detached: impl FnMut(TableFrame)) -> PageCount;
+    /// # Errors
+    /// The unit did not do it.
+    fn flush_write_buffers(&self, _p: &P) -> Result<(), InvalidateError> {
+        Ok(())
+    }
 
     /// Lets the raw door end the mapping that begins at `page`, whose lease the caller holds.
     fn give_up(&self, p: &P, page: IovaPage);
@@ -78,6 +93,18 @@ pub trait Translator<P: Platform>: Send + Sync + Sized {
     /// # Errors
     /// A sentence that names the first invariant that does not hold.
     fn audit(&self, p: &P) -> Result<Census, alloc::string::String>;
+}
+
+/// What must happen between the stores of a map and its return: one row each of the invalidation rules.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnMap {
+    /// The unit sees memory, and caches no absent entry.
+    #[default]
+    Nothing,
+    /// It has write buffers of its own (VT-d 4.1 §6.8, RWBF).
+    FlushWriteBuffers,
+    /// It caches absent entries (VT-d 4.1 §6.1, caching mode).
+    Invalidate,
 }
 
 /// What a table holds.
@@ -156,6 +183,21 @@ pub trait RemappingUnit<P: Platform>: Invalidate {
     /// # Errors
     /// See [`AttachError`].
     fn detach(&self, p: &P, device: SourceId, domain: DomainId) -> Result<(), AttachError>;
+    /// What must follow the installation of translations.
+    fn on_map(&self) -> OnMap {
+        OnMap::Nothing
+    }
+    /// Makes what was written to tables visible to a unit with write buffers.
+    ///
+    /// # Errors
+    /// The unit did not do it.
+    fn flush_write_buffers(&self, _p: &P) -> Result<(), InvalidateError> {
+        Ok(())
+    }
+    /// The largest leaf that the unit walks, as a level: 1 is 4 KiB.
+    fn largest_leaf(&self) -> u32 {
+        1
+    }
     /// A domain id that no cache holds entries of, or `None` when all are taken.
     fn domain_id(&self, p: &P) -> Option<DomainId>;
     /// Gives it back. The caller has flushed the domain since its last translation was removed.
@@ -175,6 +217,15 @@ impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for alloc::sync::Arc<U> 
     }
     fn detach(&self, p: &P, device: SourceId, domain: DomainId) -> Result<(), AttachError> {
         (**self).detach(p, device, domain)
+    }
+    fn on_map(&self) -> OnMap {
+        (**self).on_map()
+    }
+    fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
+        (**self).flush_write_buffers(p)
+    }
+    fn largest_leaf(&self) -> u32 {
+        (**self).largest_leaf()
     }
     fn domain_id(&self, p: &P) -> Option<DomainId> {
         (**self).domain_id(p)
@@ -200,9 +251,9 @@ pub enum NewError {
     /// The unit has no domain id left.
     #[error("the unit has no domain id left")]
     NoDomainId,
-    /// The translator cannot translate the pages wanted.
+    /// The domain cannot be made over the translator.
     #[error(transparent)]
-    Outside(#[from] crate::domain::OutsideAperture),
+    Domain(#[from] crate::domain::NoDomain),
 }
 
 impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
@@ -210,9 +261,13 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
     ///
     /// # Errors
     /// [`NewError`].
-    pub fn new(p: &P, unit: U) -> Result<Self, NewError> {
+    pub fn new(p: &P, unit: U, config: TableConfig) -> Result<Self, NewError> {
+        let config = TableConfig {
+            largest_leaf: config.largest_leaf.clamp(1, unit.largest_leaf()),
+            ..config
+        };
         let id = unit.domain_id(p).ok_or(NewError::NoDomainId)?;
-        match Table::new(p) {
+        match Table::new(p, config) {
             Some(table) => Ok(Paged { table, unit, id }),
             None => {
                 unit.release_domain_id(p, id);
@@ -242,15 +297,27 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged<P, F, 
         &self,
         p: &P,
         range: IovaRange,
-        pages: impl Iterator<Item = PhysPage>,
-        perm: Perm,
-        kind: LeaseKind,
+        runs: impl Iterator<Item = PhysRun>,
+        leaf: LeafAttrs,
     ) -> Result<(), InstallError> {
-        self.table.install(p, range, pages, perm, kind)
+        self.table.install(p, range, runs, leaf)
     }
     #[inline]
-    fn clear(&self, p: &P, range: IovaRange, detached: impl FnMut(TableFrame)) -> PageCount {
-        self.table.clear(p, range, detached)
+    fn clear(
+        &self,
+        p: &P,
+        range: IovaRange,
+        kind: LeaseKind,
+        detached: impl FnMut(TableFrame),
+    ) -> Cleared {
+        self.table.clear(p, range, kind, detached)
+    }
+    #[inline]
+    fn on_map(&self) -> OnMap {
+        self.unit.on_map()
+    }
+    fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
+        self.unit.flush_write_buffers(p)
     }
     fn give_up(&self, p: &P, page: IovaPage) {
         self.table.give_up(p, page)

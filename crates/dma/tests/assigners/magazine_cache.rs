@@ -7,10 +7,10 @@ use ioatlas_dma::iova::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-fn tree(rig: &Rig<Board>) -> &Rbtree<Board> {
+fn tree(rig: &Rig<Board>) -> &Backing<Board> {
     match &rig.assigner {
-        Assigner::Magazine(magazines) => magazines.tree(),
-        Assigner::Rbtree(_) => unreachable!("as configured"),
+        Assigner::Magazine(magazines) => magazines.backing(),
+        _ => unreachable!("as configured"),
     }
 }
 

@@ -14,7 +14,7 @@ mod suite;
 mod threads;
 mod warm;
 
-use ioatlas_dma::iova::{AssignerConfig, MagazineConfig};
+use ioatlas_dma::iova::{AssignerConfig, BackingConfig, MagazineConfig};
 
 /// All that every assigner must pass.
 mod tests {
@@ -64,11 +64,12 @@ const fn sizes(
         classes,
         run,
         depot_full_max,
+        backing: BackingConfig::Rbtree,
     })
 }
 
 suite! {
-    rbtree: AssignerConfig::Rbtree;
+    rbtree: AssignerConfig::RBTREE;
     magazine: AssignerConfig::Magazine(MagazineConfig::default());
     // small ones meet their bounds early: exchanges, overflows, runs that do not fit
     magazine_small: sizes(3, 3, 2, 1);

@@ -6,8 +6,8 @@ use ioatlas_dma::iova::*;
 
 /// Nodes visited by one assign of 2 pages when all of `ranges` single pages are in use but one at the top.
 fn visited_after_release_at_the_top(ranges: u64) -> u64 {
-    let rig = Rig::board(AssignerConfig::Rbtree, 1, 1 << 20);
-    let Assigner::Rbtree(tree) = &rig.assigner else {
+    let rig = Rig::board(AssignerConfig::RBTREE, 1, 1 << 20);
+    let Assigner::Plain(Backing::Rbtree(tree)) = &rig.assigner else {
         unreachable!("as configured");
     };
     let mut held: Vec<_> = (0..ranges).map(|_| rig.assign(1).unwrap()).collect();
@@ -31,8 +31,8 @@ fn a_release_at_the_top_makes_the_next_larger_assign_linear() {
 
 #[test]
 fn the_cached_node_makes_a_ring_of_one_size_cheap() {
-    let rig = Rig::board(AssignerConfig::Rbtree, 1, 1 << 20);
-    let Assigner::Rbtree(tree) = &rig.assigner else {
+    let rig = Rig::board(AssignerConfig::RBTREE, 1, 1 << 20);
+    let Assigner::Plain(Backing::Rbtree(tree)) = &rig.assigner else {
         unreachable!("as configured");
     };
     let _pinned: Vec<_> = (0..1000).map(|_| rig.assign(1).unwrap()).collect();

@@ -111,13 +111,14 @@ pub struct Rig<P: Platform> {
 impl<P: Platform> Rig<P> {
     pub fn new(p: P, config: AssignerConfig, first: u64, pages: u64) -> Self {
         Rig {
-            assigner: Assigner::new(&p, config, range(first, pages)),
+            assigner: Assigner::new(&p, config, range(first, pages)).expect("it fits"),
             grace: Grace::new(&p),
             p,
         }
     }
     pub fn assign(&self, pages: u64) -> Result<Lease, NoIova> {
-        self.assigner.assign(&self.p, PageCount(pages))
+        self.assigner
+            .assign(&self.p, &Request::pages(PageCount(pages)))
     }
     pub fn reserve(&self, first: u64, pages: u64) -> Result<Lease, NoReserve> {
         self.assigner.reserve(&self.p, range(first, pages))

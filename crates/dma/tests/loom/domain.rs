@@ -8,7 +8,8 @@ use crate::{
 };
 use ioatlas_dma::{
     domain::{AssignerConfig, DeferredConfig, Domain, DomainConfig, Mapping, PolicyConfig},
-    iova::MagazineConfig,
+    iova::{BackingConfig, MagazineConfig},
+    table::TableConfig,
     translator::Paged,
     units::*,
 };
@@ -27,7 +28,8 @@ fn domain(
 ) -> (Arc<Tiniest>, Arc<Unit>) {
     let p = Arc::new(Loom::new(FRAMES));
     let unit = Arc::new(Unit::new(p.clone(), after));
-    let paged = Paged::new(&*p, unit.clone()).expect("a frame for the root");
+    let paged =
+        Paged::new(&*p, unit.clone(), TableConfig::default()).expect("a frame for the root");
     let domain =
         Domain::new(p, paged, DomainConfig::new(assigner, policy)).expect("within the aperture");
     domain.attach(DEVICE).expect("this unit takes any device");
@@ -40,6 +42,7 @@ fn small_magazines() -> AssignerConfig {
         classes: 1,
         run: 1,
         depot_full_max: 1,
+        backing: BackingConfig::Rbtree,
     })
 }
 
@@ -96,7 +99,7 @@ fn map_and_unmap(name: &str, assigner: AssignerConfig) {
 
 #[test]
 fn map_and_unmap_over_the_tree() {
-    map_and_unmap("map, unmap (rbtree)", AssignerConfig::Rbtree);
+    map_and_unmap("map, unmap (rbtree)", AssignerConfig::RBTREE);
 }
 
 #[test]
@@ -115,7 +118,7 @@ fn unmap_against_a_flush_of_another_cpu() {
             batch: 4,
             ..DeferredConfig::default()
         });
-        let (domain, unit) = domain(AssignerConfig::Rbtree, policy, After::Prefetch);
+        let (domain, unit) = domain(AssignerConfig::RBTREE, policy, After::Prefetch);
         let (earlier, mapping) = (map(&domain, 101), map(&domain, 100));
         let at = mapping.iova().page();
         assert_eq!(unit.access(at), Some(PhysPage(100)));
@@ -147,7 +150,7 @@ fn unmap_against_a_flush_of_another_cpu() {
 fn unmap_against_unmap() {
     explore("unmap, unmap (strict)", None, || {
         let (domain, unit) = domain(
-            AssignerConfig::Rbtree,
+            AssignerConfig::RBTREE,
             PolicyConfig::Strict,
             After::Prefetch,
         );

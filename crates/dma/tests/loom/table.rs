@@ -8,7 +8,7 @@ use crate::{
 use ioatlas_dma::{
     iova::LeaseKind,
     platform::{Atomic64, Ordering},
-    table::Table,
+    table::{LeafAttrs, Table, TableConfig},
     units::*,
 };
 use std::sync::Arc;
@@ -17,16 +17,19 @@ type Tables = Table<Loom, Tiny>;
 
 fn install(p: &Loom, table: &Tables, at: u64, to: u64) {
     let range = IovaRange::new(IovaPage(at), PageCount(1));
-    let pages = core::iter::once(PhysPage(to));
+    let run = core::iter::once(PhysRun::new(PhysPage(to), PageCount(1)));
+    let leaf = LeafAttrs::new(Perm::Read, LeaseKind::Assigned);
     table
-        .install(p, range, pages, Perm::Read, LeaseKind::Assigned)
+        .install(p, range, run, leaf)
         .expect("there are frames, and nothing is mapped");
 }
 
 fn clear(p: &Loom, table: &Tables, at: u64) {
     let range = IovaRange::new(IovaPage(at), PageCount(1));
-    let cleared = table.clear(p, range, |_| panic!("half of a table is not all of it"));
-    assert_eq!(cleared, PageCount(1));
+    let cleared = table.clear(p, range, LeaseKind::Assigned, |_| {
+        panic!("half of a table is not all of it")
+    });
+    assert_eq!(cleared.gone, PageCount(1));
 }
 
 fn walk(p: &Loom, table: &Tables, at: u64) -> Option<u64> {
@@ -41,7 +44,8 @@ fn neighbours_that_map_at_once_share_one_table() {
     let tally = raced.clone();
     explore("map and map", None, move || {
         let p = Arc::new(Loom::new(3));
-        let table = Arc::new(Tables::new(&*p).expect("a frame for the root"));
+        let table =
+            Arc::new(Tables::new(&*p, TableConfig::default()).expect("a frame for the root"));
         let other = {
             let (p, table) = (p.clone(), table.clone());
             on_cpu_1(move || {
@@ -72,7 +76,8 @@ fn a_walk_sees_each_entry_whole_while_neighbours_change() {
     let tallies = seen.clone();
     explore("map, unmap and walk", None, move || {
         let p = Arc::new(Loom::new(3));
-        let table = Arc::new(Tables::new(&*p).expect("a frame for the root"));
+        let table =
+            Arc::new(Tables::new(&*p, TableConfig::default()).expect("a frame for the root"));
         install(&p, &table, 0, 100);
         let other = {
             let (p, table) = (p.clone(), table.clone());
@@ -106,7 +111,8 @@ fn who_sees_a_mapping_sees_what_was_written_before_it() {
     let tallies = seen.clone();
     explore("fill, map and walk", None, move || {
         let p = Arc::new(Loom::new(2));
-        let table = Arc::new(Tables::new(&*p).expect("a frame for the root"));
+        let table =
+            Arc::new(Tables::new(&*p, TableConfig::default()).expect("a frame for the root"));
         // the table is there already: nothing but the leaf orders the two
         install(&p, &table, 1, 101);
         let buffer = Arc::new(Word::new(0));

@@ -6,9 +6,9 @@ use ioatlas_dma::{
     domain::{
         AssignerConfig, DeferredConfig, Domain, DomainConfig, MapError, Mapping, PolicyConfig,
     },
-    iova::MagazineConfig,
+    iova::{BackingConfig, MagazineConfig},
     platform::sim::{DeliveryPoint, Interrupt, Point, Sim, SimConfig, World, inspect},
-    table::fmt::Toy,
+    table::{TableConfig, fmt::Toy},
     translator::{Paged, Translator, Uncached},
     units::*,
 };
@@ -23,7 +23,8 @@ type Small = Domain<Sim, Paged<Sim, Toy<2, 3>, Uncached<Sim>>>;
 
 fn domain(assigner: AssignerConfig, policy: PolicyConfig) -> Small {
     let p = Arc::new(Sim::new(SimConfig::default()));
-    let translator = Paged::new(&*p, Uncached::new()).expect("a frame for the root");
+    let translator =
+        Paged::new(&*p, Uncached::new(), TableConfig::default()).expect("a frame for the root");
     Domain::new(p, translator, DomainConfig::new(assigner, policy)).expect("within the aperture")
 }
 
@@ -33,12 +34,13 @@ fn designs() -> impl Iterator<Item = (AssignerConfig, PolicyConfig)> {
         classes: 4,
         run: 2,
         depot_full_max: 2,
+        backing: BackingConfig::Rbtree,
     });
     let deferred = PolicyConfig::DeferredPerCpu(DeferredConfig {
         batch: 3,
         ..DeferredConfig::default()
     });
-    [AssignerConfig::Rbtree, magazine]
+    [AssignerConfig::RBTREE, magazine]
         .into_iter()
         .flat_map(move |a| [(a, PolicyConfig::Strict), (a, deferred)])
 }

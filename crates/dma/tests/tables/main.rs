@@ -9,7 +9,7 @@ use ioatlas_dma::{
         host::{Host, HostConfig},
     },
     table::{
-        Format, InstallCause, RawError, Table,
+        Format, InstallCause, LeafAttrs, RawError, Table, TableConfig,
         fmt::{Toy, VtdSecond48},
     },
     translator::Census,
@@ -31,7 +31,7 @@ struct Rig<F: Format> {
 impl<F: Format> Rig<F> {
     fn new(frames: usize) -> Self {
         let host = Host::new(HostConfig { frames, slots: 1 });
-        let table = Table::new(&host).expect("a root");
+        let table = Table::new(&host, TableConfig::default()).expect("a root");
         Rig {
             host,
             table,
@@ -47,8 +47,9 @@ impl<F: Format> Rig<F> {
 
     fn install(&mut self, first: u64, pages: u64, to: u64, perm: Perm, kind: LeaseKind) {
         let range = IovaRange::new(IovaPage(first), PageCount(pages));
-        let physical = (to..to + pages).map(PhysPage);
-        let installed = self.table.install(&self.host, range, physical, perm, kind);
+        let run = core::iter::once(PhysRun::new(PhysPage(to), PageCount(pages)));
+        let leaf = LeafAttrs::new(perm, kind);
+        let installed = self.table.install(&self.host, range, run, leaf);
         installed.expect("frames suffice");
         for i in 0..pages {
             self.model.insert(first + i, (to + i, perm));
@@ -59,7 +60,11 @@ impl<F: Format> Rig<F> {
     fn clear(&mut self, first: u64, pages: u64) -> u64 {
         let range = IovaRange::new(IovaPage(first), PageCount(pages));
         let detached = &mut self.detached;
-        let found = self.table.clear(&self.host, range, |f| detached.push(f));
+        let kind = LeaseKind::Assigned;
+        let found = self
+            .table
+            .clear(&self.host, range, kind, |f| detached.push(f))
+            .found;
         for page in first..first + pages {
             self.model.remove(&page);
         }
@@ -239,11 +244,9 @@ fn a_clear_of_all_but_one_page_keeps_the_tables() {
 fn running_out_of_frames_says_how_far_it_came() {
     let mut rig = Rig::<Toy<2, 3>>::new(4); // root, one level-2 table, two leaf tables
     let range = IovaRange::new(IovaPage(0), PageCount(12));
-    let pages = (0..12).map(PhysPage);
-    let error = rig
-        .table
-        .install(&rig.host, range, pages, Perm::Read, LeaseKind::Assigned)
-        .unwrap_err();
+    let run = core::iter::once(PhysRun::new(PhysPage(0), PageCount(12)));
+    let leaf = LeafAttrs::new(Perm::Read, LeaseKind::Assigned);
+    let error = rig.table.install(&rig.host, range, run, leaf).unwrap_err();
     assert_eq!((error.done, error.wanted), (PageCount(8), PageCount(12)));
     assert_eq!(error.cause, InstallCause::NoFrame);
     assert_eq!(
@@ -259,11 +262,9 @@ fn installing_over_a_translation_is_refused_and_changes_nothing() {
     let mut rig = Rig::<VtdSecond48>::new(8);
     rig.install(0x1000, 1, 5, Perm::Read, LeaseKind::Fixed);
     let range = IovaRange::new(IovaPage(0xfff), PageCount(2));
-    let pages = (7..9).map(PhysPage);
-    let error = rig
-        .table
-        .install(&rig.host, range, pages, Perm::Write, LeaseKind::Assigned)
-        .unwrap_err();
+    let run = core::iter::once(PhysRun::new(PhysPage(7), PageCount(2)));
+    let leaf = LeafAttrs::new(Perm::Write, LeaseKind::Assigned);
+    let error = rig.table.install(&rig.host, range, run, leaf).unwrap_err();
     assert_eq!(error.cause, InstallCause::AlreadyMapped(IovaPage(0x1000)));
     assert_eq!(error.done, PageCount(1));
     rig.agrees_at(0x1000);
@@ -366,7 +367,7 @@ fn a_census_of_nothing_is_the_root() {
         }
     );
     assert!(
-        Table::<Host, VtdSecond48>::new(&rig.host).is_none(),
+        Table::<Host, VtdSecond48>::new(&rig.host, TableConfig::default()).is_none(),
         "no frame for another root"
     );
     let _: Option<FreshFrame> = rig.host.frame_alloc();

@@ -5,7 +5,7 @@ use crate::rig::*;
 use ioatlas_dma::{
     domain::*,
     platform::{FreshFrame, Platform, host::Host, sim::Sim},
-    table::Format,
+    table::{Format, TableConfig},
     translator::{Paged, Uncached},
     units::*,
 };
@@ -166,7 +166,7 @@ pub fn p3_a_page_mapped_again_without_a_flush<B: Base, F: Format>() {
         // a domain whose invalidations go to another unit than the one the oracle watches
         let platform = rig.machine.machine().platform().clone();
         let unit = Arc::new(Uncached::<WatchedPlatform<Failing<B>>>::new());
-        let tables = Paged::<_, F, _>::new(&*platform, unit).unwrap();
+        let tables = Paged::<_, F, _>::new(&*platform, unit, TableConfig::default()).unwrap();
         let domain = Domain::new(platform, tables, design).expect("within the aperture");
         let bounds = Bounds::Deferred {
             unmaps: 100,

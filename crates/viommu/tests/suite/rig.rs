@@ -93,7 +93,7 @@ pub fn designs() -> Vec<DomainConfig> {
         tick_budget: 4,
     };
     let mut all = Vec::new();
-    for assigner in [AssignerConfig::Rbtree, AssignerConfig::Magazine(magazines)] {
+    for assigner in [AssignerConfig::RBTREE, AssignerConfig::Magazine(magazines)] {
         for policy in [PolicyConfig::Strict, PolicyConfig::DeferredPerCpu(deferred)] {
             all.push(DomainConfig {
                 wait_limit: LIMIT,

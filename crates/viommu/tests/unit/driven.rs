@@ -10,7 +10,7 @@ use ioatlas_dma::{
         host::{Host, HostConfig},
     },
     table::{
-        Format,
+        Format, LeafAttrs, TableConfig,
         fmt::{Toy, VtdSecond48},
     },
     translator::{Paged, Translator},
@@ -35,23 +35,24 @@ fn whole_life<F: Format>(change: impl FnOnce(&mut Features)) {
     let unit = driver::Unit::bring_up(host.clone(), soft.clone(), driver::Config::default());
     let unit = Arc::new(unit.unwrap());
     let grace = Grace::new(p);
-    let mut paged = Paged::<Host, F, _>::new(p, unit.clone()).unwrap();
+    let mut paged = Paged::<Host, F, _>::new(p, unit.clone(), TableConfig::default()).unwrap();
     let get = |page, kind| target(&soft.access(DEVICE, page, kind));
     let first = F::aperture().first;
     let range = IovaRange::new(IovaPage(first.0 + 1), PageCount(2));
 
     assert_eq!(get(range.first, AccessKind::Read), None, "not attached");
     paged.attach(p, DEVICE).unwrap();
-    let pages = [PhysPage(70), PhysPage(80)].into_iter();
+    let runs = [70, 80].map(|at| PhysRun::new(PhysPage(at), PageCount(1)));
     let kind = LeaseKind::Assigned;
-    paged.install(p, range, pages, Perm::Write, kind).unwrap();
+    let leaf = LeafAttrs::new(Perm::Write, kind);
+    paged.install(p, range, runs.into_iter(), leaf).unwrap();
     let second = IovaPage(range.first.0 + 1);
     assert_eq!(get(range.first, AccessKind::Write), Some(70));
     assert_eq!(get(second, AccessKind::Write), Some(80));
     assert_eq!(get(second, AccessKind::Read), None);
 
-    let cleared = paged.clear(p, range, |_| panic!("other pages share the table"));
-    assert_eq!(cleared, PageCount(2));
+    let cleared = paged.clear(p, range, kind, |_| panic!("other pages share the table"));
+    assert_eq!(cleared.gone, PageCount(2));
     let stale = get(range.first, AccessKind::Write);
     assert_eq!(stale, Some(70), "until the flush");
     let retired = grace.retire(p, range, Scope::leaves(range));

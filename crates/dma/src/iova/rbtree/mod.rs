@@ -25,7 +25,7 @@
 mod space;
 mod tree;
 
-use super::*;
+use super::{backing::Refill, *};
 use crate::platform::Lock;
 use alloc::{format, string::String};
 use space::{Run, Space};
@@ -61,38 +61,6 @@ impl<P: Platform> Rbtree<P> {
         self.space.with(|space| space.visited())
     }
 
-    /// `count` adjacent ranges of [`granted`]`(each)` pages under one acquisition of the lock; returns all of their pages.
-    ///
-    /// Each is naturally aligned and is given back on its own; the whole is aligned to its size, rounded up to
-    /// a power of two. A `count` of 0 is taken for 1.
-    ///
-    /// # Errors
-    /// [`NoIova`], with the run as what was wanted; single ranges may be left.
-    pub(crate) fn assign_run(&self, each: PageCount, count: u64) -> Result<IovaRange, NoIova> {
-        let run = Run::new(each, count);
-        let found = self.space.with(|space| {
-            let place = run.and_then(|run| space.take(run));
-            place.ok_or_else(|| space.free())
-        });
-        found.map_err(|free| NoIova {
-            wanted: PageCount(each.0.saturating_mul(count)),
-            free,
-            cached: PageCount(0),
-            aperture: self.aperture.pages,
-        })
-    }
-
-    /// Takes ranges back under one acquisition of the lock.
-    pub(crate) fn release_all(&self, ranges: impl Iterator<Item = IovaRange>) {
-        self.space
-            .with(|space| ranges.for_each(|range| space.give(range)));
-    }
-
-    /// Whether exactly this range is in use. For audits.
-    pub(crate) fn holds(&self, range: IovaRange) -> bool {
-        self.space.with(|space| space.holds(range))
-    }
-
     /// The range as it is, or why it cannot be one of this aperture. An empty one is nowhere.
     fn inside(&self, wanted: IovaRange) -> Result<IovaRange, NoReserve> {
         let end = wanted.first.0.checked_add(wanted.pages.0);
@@ -107,7 +75,8 @@ impl<P: Platform> Rbtree<P> {
 }
 
 impl<P: Platform> Assign<P> for Rbtree<P> {
-    fn assign(&self, _p: &P, pages: PageCount) -> Result<Lease, NoIova> {
+    fn assign(&self, _p: &P, request: &Request) -> Result<Lease, NoIova> {
+        let pages = request.pages;
         let range = self.assign_run(pages, 1).map_err(|error| NoIova {
             wanted: granted_or_all(pages),
             ..error
@@ -140,6 +109,7 @@ impl<P: Platform> Assign<P> for Rbtree<P> {
             free,
             cached: PageCount(0),
             leased,
+            diverted: 0,
         }
     }
 
@@ -178,6 +148,31 @@ impl<P: Platform> Assign<P> for Rbtree<P> {
             write!(f, " ..")?;
         }
         Ok(())
+    }
+}
+
+impl<P: Platform> Refill<P> for Rbtree<P> {
+    fn assign_run(&self, each: PageCount, count: u64) -> Result<IovaRange, NoIova> {
+        let run = Run::new(each, count);
+        let found = self.space.with(|space| {
+            let place = run.and_then(|run| space.take(run));
+            place.ok_or_else(|| space.free())
+        });
+        found.map_err(|free| NoIova {
+            wanted: PageCount(each.0.saturating_mul(count)),
+            free,
+            cached: PageCount(0),
+            aperture: self.aperture.pages,
+        })
+    }
+
+    fn release_all(&self, ranges: impl Iterator<Item = IovaRange>) {
+        self.space
+            .with(|space| ranges.for_each(|range| space.give(range)));
+    }
+
+    fn holds(&self, range: IovaRange) -> bool {
+        self.space.with(|space| space.holds(range))
     }
 }
 

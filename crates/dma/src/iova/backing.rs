@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Assigners that own an aperture, each behind a lock of its own; magazines can be put over any of them.
+
+use super::*;
+
+/// What magazines need of the assigner below, besides [`Assign`].
+pub trait Refill<P: Platform>: Assign<P> {
+    /// `count` adjacent ranges of [`granted`]`(each)` pages at once; returns all of their pages.
+    ///
+    /// Each is naturally aligned and is given back on its own; the whole is aligned to its size, rounded up to
+    /// a power of two. A `count` of 0 is taken for 1.
+    ///
+    /// # Errors
+    /// [`NoIova`], with the run as what was wanted; single ranges may be left.
+    fn assign_run(&self, each: PageCount, count: u64) -> Result<IovaRange, NoIova>;
+    /// Takes flushed ranges back, each as it was assigned.
+    fn release_all(&self, ranges: impl Iterator<Item = IovaRange>);
+    /// Whether exactly this range is leased. For audits.
+    fn holds(&self, range: IovaRange) -> bool;
+}
+
+/// Which one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum BackingConfig {
+    /// Linux 3.17's: top-down first fit from a cached node (ATC'15 §3.1).
+    #[default]
+    Rbtree,
+}
+
+impl BackingConfig {
+    /// The name used on command lines and in tables.
+    pub fn name(&self) -> &'static str {
+        match self {
+            BackingConfig::Rbtree => "rbtree",
+        }
+    }
+}
+
+/// One of them, chosen at run time.
+pub enum Backing<P: Platform> {
+    /// See [`Rbtree`].
+    Rbtree(Rbtree<P>),
+}
+
+impl<P: Platform> Backing<P> {
+    /// An assigner over `aperture`, all of it free.
+    pub fn new(_p: &P, config: BackingConfig, aperture: IovaRange) -> Self {
+        match config {
+            BackingConfig::Rbtree => Backing::Rbtree(Rbtree::new(aperture)),
+        }
+    }
+
+    /// Nodes that searches have looked at: what an assign costs, without a clock. 0 where nothing is searched.
+    pub fn nodes_visited(&self) -> u64 {
+        match self {
+            Backing::Rbtree(tree) => tree.nodes_visited(),
+        }
+    }
+}
+
+macro_rules! dispatch {
+    ($self:ident, $a:ident => $e:expr) => {
+        match $self {
+            Backing::Rbtree($a) => $e,
+        }
+    };
+}
+
+impl<P: Platform> Assign<P> for Backing<P> {
+    #[inline]
+    fn assign(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
+        dispatch!(self, a => a.assign(p, request))
+    }
+    fn granted(&self, pages: PageCount) -> PageCount {
+        dispatch!(self, a => Assign::<P>::granted(a, pages))
+    }
+    fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve> {
+        dispatch!(self, a => a.reserve(p, range))
+    }
+    #[inline]
+    fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
+        dispatch!(self, a => a.release(p, home, lease))
+    }
+    fn drain(&self, p: &P) -> PageCount {
+        dispatch!(self, a => a.drain(p))
+    }
+    fn usage(&self, p: &P) -> Usage {
+        dispatch!(self, a => a.usage(p))
+    }
+    fn audit(&self, p: &P) -> Result<(), alloc::string::String> {
+        dispatch!(self, a => a.audit(p))
+    }
+    fn describe(&self, p: &P, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        dispatch!(self, a => a.describe(p, f))
+    }
+}
+
+impl<P: Platform> Refill<P> for Backing<P> {
+    fn assign_run(&self, each: PageCount, count: u64) -> Result<IovaRange, NoIova> {
+        dispatch!(self, a => Refill::<P>::assign_run(a, each, count))
+    }
+    fn release_all(&self, ranges: impl Iterator<Item = IovaRange>) {
+        dispatch!(self, a => Refill::<P>::release_all(a, ranges))
+    }
+    fn holds(&self, range: IovaRange) -> bool {
+        dispatch!(self, a => Refill::<P>::holds(a, range))
+    }
+}

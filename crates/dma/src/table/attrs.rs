@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What callers decide about a table and its leaves, and what clearing found.
+
+use crate::{domain::Lifetime, iova::LeaseKind, units::*};
+
+/// What is decided once for a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableConfig {
+    /// When tables are given back.
+    pub reclaim: Reclaim,
+    /// Leaves up to this level: 1 is 4 KiB; in VT-d 2 is 2 MiB and 3 is 1 GiB. Held at what unit and format have.
+    pub largest_leaf: u32,
+}
+
+/// When a table that maps nothing any more is given back, before its domain ends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Reclaim {
+    /// If one unmap covers all that it maps: Linux's rule (ATC'15 §3.3).
+    #[default]
+    Covered,
+    /// Never.
+    Never,
+}
+
+impl Default for TableConfig {
+    /// Linux's rule, and leaves of 4 KiB.
+    fn default() -> Self {
+        TableConfig {
+            reclaim: Reclaim::Covered,
+            largest_leaf: 1,
+        }
+    }
+}
+
+/// What the leaves of one mapping have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeafAttrs {
+    /// What the device may do.
+    pub perm: Perm,
+    /// How the range was chosen. Leaves of [`LeaseKind::Shared`] are counted.
+    pub kind: LeaseKind,
+    /// A hint for the unit.
+    pub lifetime: Lifetime,
+}
+
+impl LeafAttrs {
+    /// Of a mapping about whose lifetime nothing is known.
+    pub fn new(perm: Perm, kind: LeaseKind) -> Self {
+        LeafAttrs {
+            perm,
+            kind,
+            lifetime: Lifetime::Normal,
+        }
+    }
+}
+
+/// What clearing a range found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cleared {
+    /// Pages that had a translation.
+    pub found: PageCount,
+    /// Those that have none any more. Fewer than `found` only where leaves are shared.
+    pub gone: PageCount,
+}
