@@ -26,11 +26,25 @@ pub enum Mutant {
     DropRetireFence,
     /// A magazine hands out an IOVA and keeps it.
     MagazineTwice,
+    /// A changed context entry is not flushed from the context cache.
+    SkipContextFlush,
+    /// The driver leaves the IOTLB alone.
+    SkipIotlbFlush,
+    /// An invalidation that was submitted counts as done.
+    SkipWait,
+    /// Write buffers of the unit are not flushed.
+    SkipWriteBufferFlush,
+    /// Devices keep what is in their own TLBs.
+    SkipDeviceTlbFlush,
+    /// Device TLBs are flushed before the IOTLB.
+    DeviceTlbFirst,
+    /// Context entries are not written back for a unit that does not snoop.
+    SkipWriteBack,
 }
 
 impl Mutant {
     /// Every planted bug.
-    pub const ALL: [Mutant; 9] = [
+    pub const ALL: [Mutant; 16] = [
         Mutant::SkipFlush,
         Mutant::SettleOlder,
         Mutant::SettleUncovered,
@@ -40,6 +54,13 @@ impl Mutant {
         Mutant::ForgetDrain,
         Mutant::DropRetireFence,
         Mutant::MagazineTwice,
+        Mutant::SkipContextFlush,
+        Mutant::SkipIotlbFlush,
+        Mutant::SkipWait,
+        Mutant::SkipWriteBufferFlush,
+        Mutant::SkipDeviceTlbFlush,
+        Mutant::DeviceTlbFirst,
+        Mutant::SkipWriteBack,
     ];
 
     /// The name by which `IOATLAS_MUTANT` chooses it.
@@ -54,6 +75,13 @@ impl Mutant {
             Mutant::ForgetDrain => "forget-drain",
             Mutant::DropRetireFence => "drop-retire-fence",
             Mutant::MagazineTwice => "magazine-twice",
+            Mutant::SkipContextFlush => "skip-context-flush",
+            Mutant::SkipIotlbFlush => "skip-iotlb-flush",
+            Mutant::SkipWait => "skip-wait",
+            Mutant::SkipWriteBufferFlush => "skip-write-buffer-flush",
+            Mutant::SkipDeviceTlbFlush => "skip-device-tlb-flush",
+            Mutant::DeviceTlbFirst => "device-tlb-first",
+            Mutant::SkipWriteBack => "skip-write-back",
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The register block (VT-d 4.1 §11.4), as far as bringing up a unit needs it.
+//! The register block (VT-d 4.1 §11.4), as far as DMA remapping in legacy mode needs it.
 //!
 //! [`Registers`] is the seam: memory-mapped hardware, QEMU by a test socket and the software unit all sit behind it.
 
@@ -25,6 +25,8 @@ pub const GCMD: Reg32 = Reg32(0x18);
 pub const GSTS: Reg32 = Reg32(0x1c);
 /// Root table address (§11.4.5).
 pub const RTADDR: Reg64 = Reg64(0x20);
+/// Context command: invalidation of the context cache where there is no queue (§11.4.6.1).
+pub const CCMD: Reg64 = Reg64(0x28);
 /// Fault status (§11.4.7.1).
 pub const FSTS: Reg32 = Reg32(0x34);
 /// Invalidation queue head (§11.4.9.1).
@@ -33,23 +35,74 @@ pub const IQH: Reg64 = Reg64(0x80);
 pub const IQT: Reg64 = Reg64(0x88);
 /// Invalidation queue address (§11.4.9.3).
 pub const IQA: Reg64 = Reg64(0x90);
+/// Invalidation queue error record, read only (§11.4.9.9).
+pub const IQERCD: Reg64 = Reg64(0xb0);
+/// Interrupt remapping table address (§11.4.8.1). Never written by this driver.
+pub const IRTA: Reg64 = Reg64(0xb8);
+
+/// From the IOTLB registers' offset (ECAP.IRO): the invalidate address (§11.4.6.3, IVA).
+pub const IVA_AT: u16 = 0;
+/// From the IOTLB registers' offset (ECAP.IRO): the invalidate command (§11.4.6.2, IOTLB).
+pub const IOTLB_AT: u16 = 8;
+/// Bytes of one fault record (§11.4.7.5, FRCD); the first is at CAP.FRO.
+pub const FAULT_RECORD_BYTES: u16 = 16;
 
 /// Translation enable: TE of [`GCMD`], TES of [`GSTS`].
 pub const GCMD_TE: u32 = 1 << 31;
 /// Set root table pointer: SRTP of [`GCMD`], RTPS of [`GSTS`]. One shot.
 pub const GCMD_SRTP: u32 = 1 << 30;
+/// Write-buffer flush: WBF of [`GCMD`], WBFS of [`GSTS`]. One shot; it is done when WBFS reads 0.
+pub const GCMD_WBF: u32 = 1 << 27;
 /// Queued invalidation enable: QIE of [`GCMD`], QIES of [`GSTS`].
 pub const GCMD_QIE: u32 = 1 << 26;
 /// The bits of [`GSTS`] that a write to [`GCMD`] must repeat so as not to change them: all enables, none of the one-shot
 /// commands SRTP (30), SFL (29), WBF (27) and SIRTP (24) (§11.4.4.1).
 pub const GSTS_ENABLES: u32 = !(1 << 30 | 1 << 29 | 1 << 27 | 1 << 24);
 
+/// Fault overflow: PFO of [`FSTS`], a fault found no free record. Cleared by writing 1 (§11.4.7.1).
+pub const FSTS_PFO: u32 = 1 << 0;
+/// Fault pending: PPF of [`FSTS`], some record is occupied. Read only: it falls when the last record is cleared.
+pub const FSTS_PPF: u32 = 1 << 1;
+/// FRI of [`FSTS`] begins here: which record was the first to be filled (bits 15..8).
+pub const FSTS_FRI_SHIFT: u32 = 8;
 /// Invalidation queue error: IQE of [`FSTS`], cleared by writing 1 (§11.4.7.1).
 pub const FSTS_IQE: u32 = 1 << 4;
 /// Invalidation completion error: ICE of [`FSTS`], cleared by writing 1.
 pub const FSTS_ICE: u32 = 1 << 5;
 /// Invalidation time-out error: ITE of [`FSTS`], cleared by writing 1.
 pub const FSTS_ITE: u32 = 1 << 6;
+
+/// [`IQERCD`]: IQEI, what was wrong with the descriptor (bits 3..0). Valid while IQE is set.
+pub const IQERCD_INFO: u64 = 0xf;
+/// [`IQERCD`]: ITESID begins here, the device that did not answer (bits 47..32). Valid while ITE is set; 0 where unknown.
+pub const IQERCD_TIMED_OUT_SHIFT: u32 = 32;
+/// [`IQERCD`]: ICESID begins here, the device that answered wrongly (bits 63..48). Valid while ICE is set; 0 where unknown.
+pub const IQERCD_COMPLETION_SHIFT: u32 = 48;
+
+/// [`CCMD`]: ICC, begin; 0 again when done (bit 63).
+pub const CCMD_ICC: u64 = 1 << 63;
+/// [`CCMD`]: CIRG begins here, what to invalidate (bits 62..61).
+pub const CCMD_REQUEST_SHIFT: u32 = 61;
+/// [`CCMD`]: CAIG begins here, what was invalidated (bits 60..59); 0 is a request that was not carried out.
+pub const CCMD_ACTUAL_SHIFT: u32 = 59;
+/// [`CCMD`]: FM begins here, the function mask (bits 33..32).
+pub const CCMD_FUNCTION_MASK_SHIFT: u32 = 32;
+/// [`CCMD`]: SID begins here (bits 31..16). DID is in bits 15..0.
+pub const CCMD_SOURCE_SHIFT: u32 = 16;
+/// IOTLB command: IVT, begin; 0 again when done (§11.4.6.2, bit 63).
+pub const IOTLB_IVT: u64 = 1 << 63;
+/// IOTLB command: IIRG begins here, what to invalidate (bits 61..60).
+pub const IOTLB_REQUEST_SHIFT: u32 = 60;
+/// IOTLB command: IAIG begins here, what was invalidated (bits 58..57); 0 is a request that was not carried out.
+pub const IOTLB_ACTUAL_SHIFT: u32 = 57;
+/// IOTLB command: DR, drain reads (bit 49).
+pub const IOTLB_DRAIN_READS: u64 = 1 << 49;
+/// IOTLB command: DW, drain writes (bit 48).
+pub const IOTLB_DRAIN_WRITES: u64 = 1 << 48;
+/// IOTLB command: DID begins here (bits 47..32).
+pub const IOTLB_DOMAIN_SHIFT: u32 = 32;
+/// Both actual granularities are two bits, with the codes of the requests: 1 global, 2 domain, 3 device or pages.
+pub const ACTUAL_MASK: u64 = 0b11;
 
 /// [`IQH`] and [`IQT`] hold the index of a 128-bit descriptor from this bit on (bits 18..4).
 pub const IQ_INDEX_SHIFT: u32 = 4;

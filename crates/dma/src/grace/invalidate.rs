@@ -41,6 +41,15 @@ pub enum InvalidateError {
         /// How many turns.
         turns: u64,
     },
+    /// A device did not remove translations from its own TLB (VT-d 4.1 §11.4.7.1, ITE). The unit goes on without it.
+    #[error("device {device} did not answer an invalidation of its own TLB")]
+    DeviceTimedOut {
+        /// The device.
+        device: crate::units::SourceId,
+    },
+    /// The unit took a command and reports that it did nothing (VT-d 4.1 §11.4.6, CAIG or IAIG = 0).
+    #[error("the unit reports that it did not carry out an invalidation")]
+    Refused,
     /// The unit failed earlier and is not used any more.
     #[error("the unit is out of service after an earlier failure")]
     OutOfService,

@@ -154,6 +154,12 @@ pub enum AttachError {
         /// Levels of the table.
         levels: u32,
     },
+    /// It did not answer an invalidation once, and nobody said since that it may come back.
+    #[error("device {device} is fenced since it did not answer an invalidation")]
+    Fenced {
+        /// The device.
+        device: SourceId,
+    },
     /// The device's old translations may still be cached.
     #[error("device {device}: {cause}")]
     Invalidate {

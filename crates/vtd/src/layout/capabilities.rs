@@ -135,6 +135,19 @@ impl Capabilities {
         }
         drain
     }
+    /// ECAP.MHMV (bits 23..20): the largest mask of an interrupt-entry invalidation.
+    pub fn max_interrupt_mask(&self) -> u32 {
+        Self::field(self.ecap, 20, 23)
+    }
+    /// The level of the largest second-stage leaf that the unit walks: 1 is 4 KiB, 2 is 2 MiB, 3 is 1 GiB. A unit that
+    /// claims 1 GiB without 2 MiB contradicts itself, and gets 4 KiB.
+    pub fn largest_leaf(&self) -> u32 {
+        match (self.leaves_2m(), self.leaves_1g()) {
+            (false, _) => 1,
+            (true, false) => 2,
+            (true, true) => 3,
+        }
+    }
     /// ECAP.IRO (bits 17..8): byte offset of the IOTLB registers.
     pub fn iotlb_offset(&self) -> u16 {
         16 * Self::field(self.ecap, 8, 17) as u16

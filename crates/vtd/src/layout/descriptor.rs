@@ -15,7 +15,8 @@
 //! | 70 | 0 | IH | status address (127..66) |
 //! | 127..76 | 0 | page address | |
 //!
-//! Not here: device-TLB, PASID and interrupt-entry descriptors, and completion by interrupt.
+//! Device-TLB and interrupt-entry descriptors are in [`super::device_tlb`] and [`super::interrupt`]. Not here: PASID descriptors, and
+//! completion by interrupt.
 
 use super::Words;
 use ioatlas_dma::units::{DomainId, IovaPage, PhysAddr, SourceId};

@@ -7,6 +7,8 @@
 mod capabilities;
 pub mod context;
 pub mod descriptor;
+pub mod device_tlb;
+pub mod interrupt;
 pub mod root;
 mod width;
 
@@ -16,6 +18,8 @@ pub use descriptor::{
     AddressMask, ContextInvalidate, Drain, FunctionMask, IotlbInvalidate, IotlbTarget, LeafHint,
     StatusWait, WaitOrder,
 };
+pub use device_tlb::{DevicePages, DeviceTlbInvalidate, QueueDepth};
+pub use interrupt::{InterruptIndex, InterruptInvalidate};
 pub use root::RootEntry;
 pub use width::AddressWidth;
 
