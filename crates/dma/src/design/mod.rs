@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A design: everything that is chosen for one domain with tables of its own; and the registry of all that can be chosen.
+//!
+//! # Theory
+//!
+//! A design is an assigner, a policy, and options of both and of the tables. [`assigners`] and [`policies`] list what there is, each once;
+//! their product is every design ([`all`]). [`presets`] are designs with a name: those of systems that people run, as
+//! ATC'15 §3 and its table 1 describe them, and those that nobody ships. Whatever lists, measures or attacks designs asks here, so
+//! a new one appears everywhere.
+//!
+//! In words ([`Design::parse`], and `Display` back): a preset, or an assigner and a policy, then options, separated by commas:
+//! `linux-3.17`, `magazine,strict`, `eiovar,deferred-global,order=descending,leaf=2m`.
+
+mod parse;
+mod registry;
+
+pub use parse::NotADesign;
+pub use registry::{Entry, Preset, Shipped, all, assigners, policies, presets};
+
+use crate::{domain::DomainConfig, table::TableConfig};
+
+/// Assigner, policy and tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Design {
+    /// Of the domain.
+    pub domain: DomainConfig,
+    /// Of its tables.
+    pub tables: TableConfig,
+}
+
+impl From<DomainConfig> for Design {
+    fn from(domain: DomainConfig) -> Self {
+        Design {
+            domain,
+            tables: TableConfig::default(),
+        }
+    }
+}

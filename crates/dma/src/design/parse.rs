@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Designs in words, for command lines and tables.
+
+use super::{Design, assigners, policies, presets};
+use crate::{
+    domain::{DomainConfig, ListOrder},
+    table::Reclaim,
+    units::PageCount,
+};
+use alloc::{
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::fmt;
+
+/// Words that name no design.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotADesign {
+    /// The first word is neither a preset nor an assigner.
+    #[error("`{word}` is neither a system ({presets}) nor an assigner ({assigners})")]
+    Unknown {
+        /// The word.
+        word: String,
+        /// What systems there are.
+        presets: String,
+        /// What assigners there are.
+        assigners: String,
+    },
+    /// An assigner without a policy, or a second word that is none.
+    #[error("`{word}` is no policy ({policies})")]
+    Policy {
+        /// The word.
+        word: String,
+        /// What there is.
+        policies: String,
+    },
+    /// An option that does not exist, or a value that it does not have.
+    #[error(
+        "`{word}` is no option (order=ascending|descending, offset=N pages, leaf=4k|2m|1g, reclaim=covered|never)"
+    )]
+    Option {
+        /// The word.
+        word: String,
+    },
+}
+
+fn list(names: impl Iterator<Item = &'static str>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}
+
+const LEAVES: [(&str, u32); 3] = [("4k", 1), ("2m", 2), ("1g", 3)];
+
+impl Design {
+    /// What `words` name.
+    ///
+    /// # Errors
+    /// [`NotADesign`], with the word that names nothing.
+    pub fn parse(words: &str) -> Result<Self, NotADesign> {
+        let mut words = words.split(',').map(str::trim);
+        let first = words.next().unwrap_or_default();
+        let mut design = match presets().find(|p| p.name == first) {
+            // `freebsd` alone is the system, before a policy the assigner
+            Some(preset) if !assigners().any(|a| a.name == first) => preset.design,
+            preset => {
+                let assigner = assigners().find(|a| a.name == first);
+                let mut rest = words.clone();
+                let policy = rest
+                    .next()
+                    .and_then(|word| policies().find(|p| p.name == word));
+                match (assigner, policy, preset) {
+                    (Some(assigner), Some(policy), _) => {
+                        words = rest;
+                        DomainConfig::new(assigner.config, policy.config).into()
+                    }
+                    (_, None, Some(preset)) => preset.design,
+                    (Some(_), None, None) => {
+                        return Err(NotADesign::Policy {
+                            word: words.next().unwrap_or_default().to_string(),
+                            policies: list(policies().map(|p| p.name)),
+                        });
+                    }
+                    (None, ..) => {
+                        return Err(NotADesign::Unknown {
+                            word: first.to_string(),
+                            presets: list(presets().map(|p| p.name)),
+                            assigners: list(assigners().map(|a| a.name)),
+                        });
+                    }
+                }
+            }
+        };
+        for word in words {
+            design.set(word).ok_or_else(|| NotADesign::Option {
+                word: word.to_string(),
+            })?;
+        }
+        Ok(design)
+    }
+
+    fn set(&mut self, word: &str) -> Option<()> {
+        let (option, value) = word.split_once('=')?;
+        match option {
+            "order" => {
+                self.domain.order = match value {
+                    "ascending" => ListOrder::Ascending,
+                    "descending" => ListOrder::Descending,
+                    _ => return None,
+                }
+            }
+            "offset" => self.domain.offset = PageCount(value.parse().ok()?),
+            "leaf" => {
+                let leaf = LEAVES.iter().find(|(name, _)| *name == value)?;
+                self.tables.largest_leaf = leaf.1;
+            }
+            "reclaim" => {
+                self.tables.reclaim = match value {
+                    "covered" => Reclaim::Covered,
+                    "never" => Reclaim::Never,
+                    _ => return None,
+                }
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// In words that [`Design::parse`] takes; sizes of assigner and policy apart.
+impl fmt::Display for Design {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Design { domain, tables } = self;
+        write!(f, "{},{}", domain.assigner.name(), domain.policy.name())?;
+        if domain.order == ListOrder::Descending {
+            write!(f, ",order=descending")?;
+        }
+        if domain.offset.0 > 0 {
+            write!(f, ",offset={}", domain.offset)?;
+        }
+        for (name, level) in &LEAVES[1..] {
+            if *level == tables.largest_leaf {
+                write!(f, ",leaf={name}")?;
+            }
+        }
+        if tables.reclaim == Reclaim::Never {
+            write!(f, ",reclaim=never")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_taken_and_printed() {
+        let words = "magazine,strict,order=descending,offset=64,leaf=2m,reclaim=never";
+        let design = Design::parse(words).unwrap();
+        assert_eq!(design.domain.order, ListOrder::Descending);
+        assert_eq!(design.domain.offset, PageCount(64));
+        assert_eq!(design.tables.largest_leaf, 2);
+        assert_eq!(design.tables.reclaim, Reclaim::Never);
+        assert_eq!(design.to_string(), words);
+    }
+
+    #[test]
+    fn what_names_nothing_is_named() {
+        let error = |words| Design::parse(words).unwrap_err().to_string();
+        assert!(error("").starts_with("`` is neither a system (linux"));
+        assert!(error("best").contains("`best` is neither"));
+        assert!(error("rbtree").starts_with("`` is no policy (strict"));
+        assert!(error("rbtree,lax").starts_with("`lax` is no policy"));
+        assert!(error("linux,leaf=3m").starts_with("`leaf=3m` is no option"));
+        assert!(error("linux,offset=-1").starts_with("`offset=-1` is no option"));
+    }
+}

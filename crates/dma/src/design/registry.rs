@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! All assigners, all policies, and the designs with a name.
+
+use super::Design;
+use crate::domain::{AssignerConfig, DomainConfig, PolicyConfig};
+
+/// One thing that can be chosen, with its default sizes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry<C> {
+    /// The name used on command lines and in tables.
+    pub name: &'static str,
+    /// What is chosen.
+    pub config: C,
+    /// What it is, in a line.
+    pub doc: &'static str,
+    /// Where it is described.
+    pub paper: &'static str,
+}
+
+/// A design with a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Preset {
+    /// The name used on command lines.
+    pub name: &'static str,
+    /// What it is.
+    pub design: Design,
+    /// What it is, in a line.
+    pub doc: &'static str,
+    /// Where it is described.
+    pub paper: &'static str,
+    /// Who runs it.
+    pub shipped: Shipped,
+}
+
+/// Who runs a design.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shipped {
+    /// This system does, or did.
+    By(&'static str),
+    /// Nobody, as far as we know.
+    ByNobody,
+}
+
+/// Every assigner.
+pub fn assigners() -> impl ExactSizeIterator<Item = Entry<AssignerConfig>> {
+    let entry = |config: AssignerConfig, paper, doc| Entry {
+        name: config.name(),
+        config,
+        doc,
+        paper,
+    };
+    [
+        entry(
+            AssignerConfig::RBTREE,
+            "ATC'15 3.1",
+            "one lock, top-down first fit from a cached node: Linux until 4.8",
+        ),
+        entry(
+            AssignerConfig::Magazine(Default::default()),
+            "ATC'15 4.3",
+            "per-CPU magazines and a depot over a tree: Linux since 4.9",
+        ),
+    ]
+    .into_iter()
+}
+
+/// Every invalidation policy.
+pub fn policies() -> impl ExactSizeIterator<Item = Entry<PolicyConfig>> {
+    let entry = |config: PolicyConfig, paper, doc| Entry {
+        name: config.name(),
+        config,
+        doc,
+        paper,
+    };
+    [
+        entry(
+            PolicyConfig::Strict,
+            "ATC'15 3.2",
+            "one invalidation of the range in every unmap, waited for",
+        ),
+        entry(
+            PolicyConfig::DeferredPerCpu(Default::default()),
+            "ATC'15 5",
+            "a queue a CPU, one invalidation of the domain every 250 unmaps or 10 ms",
+        ),
+    ]
+    .into_iter()
+}
+
+/// The designs with a name.
+pub fn presets() -> impl ExactSizeIterator<Item = Preset> {
+    use Shipped::*;
+    let magazine = AssignerConfig::Magazine(Default::default());
+    let deferred = PolicyConfig::DeferredPerCpu(Default::default());
+    let preset = |name, assigner, policy, shipped, paper, doc| Preset {
+        name,
+        design: DomainConfig::new(assigner, policy).into(),
+        doc,
+        paper,
+        shipped,
+    };
+    [
+        preset(
+            "linux",
+            magazine,
+            deferred,
+            By("Linux since 4.9"),
+            "ATC'15 4.3, 5",
+            "what most machines run today",
+        ),
+        preset(
+            "linux-strict",
+            magazine,
+            PolicyConfig::Strict,
+            By("Linux since 4.9, iommu.strict=1"),
+            "ATC'15 4.3, 3.2",
+            "the same without a window",
+        ),
+    ]
+    .into_iter()
+}
+
+/// Every assigner with every policy, each with its preset's name if it has one.
+pub fn all() -> impl Iterator<Item = Design> {
+    assigners().flat_map(|assigner| {
+        policies().map(move |policy| DomainConfig::new(assigner.config, policy.config).into())
+    })
+}
+
+impl Design {
+    /// The preset that this is, sizes apart.
+    pub fn preset(&self) -> Option<Preset> {
+        presets().find(|preset| {
+            let ours = (self.domain.assigner.name(), self.domain.policy.name());
+            let theirs = preset.design.domain;
+            ours == (theirs.assigner.name(), theirs.policy.name())
+        })
+    }
+    /// Who runs it.
+    pub fn shipped(&self) -> Shipped {
+        self.preset().map_or(Shipped::ByNobody, |p| p.shipped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::{collections::BTreeSet, string::ToString};
+
+    /// `freebsd` and the like name an assigner, a policy and a system, but one of each.
+    fn assert_unique(names: impl Iterator<Item = &'static str>) {
+        let mut seen = BTreeSet::new();
+        names.for_each(|name| assert!(seen.insert(name), "{name} twice"));
+    }
+
+    #[test]
+    fn names_are_unique_and_lead_back() {
+        assert_unique(assigners().map(|a| a.name));
+        assert_unique(policies().map(|p| p.name));
+        assert_unique(presets().map(|p| p.name));
+        for preset in presets() {
+            assert_eq!(Design::parse(preset.name), Ok(preset.design));
+        }
+        for design in all() {
+            assert_eq!(Design::parse(&design.to_string()), Ok(design));
+        }
+    }
+
+    #[test]
+    fn what_nobody_ships_says_so() {
+        let shipped = |name: &str| Design::parse(name).unwrap().shipped();
+        assert_eq!(shipped("linux"), Shipped::By("Linux since 4.9"));
+        assert_eq!(shipped("rbtree,strict"), Shipped::ByNobody);
+    }
+}
