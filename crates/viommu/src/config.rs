@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a unit is made of: walk geometry, caches, capabilities. Every size is checked before anything is allocated.
 
+pub use crate::registers::config::*;
 use core::num::NonZeroU32;
 use ioatlas_dma::{
     table::Format,
@@ -132,6 +133,8 @@ pub struct UnitConfig {
     pub processing: Processing,
     /// How many fault records are kept until somebody reads them. 1 to 256.
     pub fault_records: usize,
+    /// The register block.
+    pub registers: RegisterConfig,
 }
 
 impl UnitConfig {
@@ -160,6 +163,7 @@ impl UnitConfig {
             },
             processing: Processing::Inline,
             fault_records: 16,
+            registers: RegisterConfig::default(),
         }
     }
 
@@ -220,7 +224,8 @@ impl UnitConfig {
             self.fault_records as u64,
             1,
             MAX_FAULT_RECORDS as u64,
-        )
+        )?;
+        Ok(self.registers.check(self.fault_records)?)
     }
 }
 
@@ -247,6 +252,9 @@ pub enum ConfigError {
         /// Entries of a set.
         ways: usize,
     },
+    /// The registers do not fit.
+    #[error(transparent)]
+    Registers(#[from] PlaceError),
 }
 
 #[cfg(test)]

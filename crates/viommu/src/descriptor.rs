@@ -5,10 +5,11 @@
 //! |---|---|---|
 //! | 1 | context cache | 5:4 granularity, 31:16 domain, 47:32 source, 49:48 function mask |
 //! | 2 | IOTLB | 5:4 granularity, 6 drain writes, 7 drain reads, 31:16 domain; 69:64 address mask, 70 hint, 127:76 page |
+//! | 4 | interrupt entries | 4 granularity, 31:27 index mask, 47:32 index |
 //! | 5 | wait | 4 interrupt, 5 write status, 6 fence, 63:32 status; 127:66 address |
 //!
-//! All other bits are reserved, and all other types are not offered by this unit (no device TLBs, no interrupt remapping,
-//! no page requests).
+//! All other bits are reserved, and all other types are not offered by this unit (no device TLBs, no
+//! page requests). Whether type 4 is depends on the registers, so the queue decides.
 
 use crate::{
     config::Features,
@@ -20,12 +21,29 @@ use ioatlas_dma::{grace::Caches, units::*};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Descriptor {
     Invalidate(Invalidation),
-    Wait { status: Option<(PhysAddr, u32)> },
+    /// Of cached interrupt-remapping entries: there are none here, so which does not matter.
+    InterruptEntries,
+    Wait {
+        status: Option<(PhysAddr, u32)>,
+        interrupt: WaitInterrupt,
+    },
+}
+
+/// IF of a wait descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WaitInterrupt {
+    Asked,
+    NotAsked,
 }
 
 /// Not a descriptor that this unit takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Refused;
+pub(crate) enum Refused {
+    /// No such type.
+    Type,
+    /// A reserved bit or value.
+    Reserved,
+}
 
 fn field(word: u64, low: u32, width: u32) -> u64 {
     word >> low & ((1 << width) - 1)
@@ -36,14 +54,15 @@ pub(crate) fn decode(low: u64, high: u64, f: &Features) -> Result<Descriptor, Re
     match field(low, 9, 3) << 4 | field(low, 0, 4) {
         1 => context(low, high),
         2 => iotlb(low, high, f),
+        4 => interrupt_entries(low, high),
         5 => wait(low, high),
-        _ => Err(Refused),
+        _ => Err(Refused::Type),
     }
 }
 
 fn context(low: u64, high: u64) -> Result<Descriptor, Refused> {
     if field(low, 6, 3) | field(low, 12, 4) | field(low, 50, 14) | high != 0 {
-        return Err(Refused);
+        return Err(Refused::Reserved);
     }
     let domain = DomainId(field(low, 16, 16) as u16);
     let selection = match field(low, 4, 2) {
@@ -54,14 +73,14 @@ fn context(low: u64, high: u64) -> Result<Descriptor, Refused> {
             source: SourceId(field(low, 32, 16) as u16),
             mask: [0, 0b100, 0b110, 0b111][field(low, 48, 2) as usize],
         },
-        _ => return Err(Refused),
+        _ => return Err(Refused::Reserved),
     };
     Ok(Descriptor::Invalidate(Invalidation::Context { selection }))
 }
 
 fn iotlb(low: u64, high: u64, f: &Features) -> Result<Descriptor, Refused> {
     if field(low, 8, 1) | field(low, 12, 4) | field(low, 32, 32) | field(high, 7, 5) != 0 {
-        return Err(Refused);
+        return Err(Refused::Reserved);
     }
     let domain = DomainId(field(low, 16, 16) as u16);
     let drain = Drain {
@@ -75,7 +94,7 @@ fn iotlb(low: u64, high: u64, f: &Features) -> Result<Descriptor, Refused> {
         3 => {
             let mask_lg2 = field(high, 0, 6);
             if f.page_selective.is_none_or(|most| mask_lg2 > most.into()) {
-                return Err(Refused);
+                return Err(Refused::Reserved);
             }
             let caches = match field(high, 6, 1) {
                 0 => Caches::LeavesAndWalks,
@@ -86,7 +105,7 @@ fn iotlb(low: u64, high: u64, f: &Features) -> Result<Descriptor, Refused> {
             let range = IovaRange::new(first, PageCount(pages));
             (Selection::Pages(domain, range), caches)
         }
-        _ => return Err(Refused),
+        _ => return Err(Refused::Reserved),
     };
     Ok(Descriptor::Invalidate(Invalidation::Iotlb {
         selection,
@@ -95,13 +114,24 @@ fn iotlb(low: u64, high: u64, f: &Features) -> Result<Descriptor, Refused> {
     }))
 }
 
+fn interrupt_entries(low: u64, high: u64) -> Result<Descriptor, Refused> {
+    if field(low, 5, 4) | field(low, 12, 15) | field(low, 48, 16) | high != 0 {
+        return Err(Refused::Reserved);
+    }
+    Ok(Descriptor::InterruptEntries)
+}
+
 fn wait(low: u64, high: u64) -> Result<Descriptor, Refused> {
     // bit 7 would drain page requests
     if field(low, 7, 2) | field(low, 12, 20) | field(high, 0, 2) != 0 {
-        return Err(Refused);
+        return Err(Refused::Reserved);
     }
     let status = (field(low, 5, 1) == 1).then_some((PhysAddr(high), (low >> 32) as u32));
-    Ok(Descriptor::Wait { status })
+    let interrupt = match field(low, 4, 1) {
+        0 => WaitInterrupt::NotAsked,
+        _ => WaitInterrupt::Asked,
+    };
+    Ok(Descriptor::Wait { status, interrupt })
 }
 
 #[cfg(test)]
@@ -164,44 +194,43 @@ mod tests {
     #[test]
     fn wait_descriptors_by_hand() {
         let status = Some((PhysAddr(0x9_0004), 7));
-        assert_eq!(
-            get(0x7_0000_0025, 0x9_0004),
-            Ok(Descriptor::Wait { status })
-        );
-        assert_eq!(
-            get(0x7_0000_0065, 0x9_0004),
-            Ok(Descriptor::Wait { status }),
-            "a fence"
-        );
-        assert_eq!(
-            get(0x15, 0),
-            Ok(Descriptor::Wait { status: None }),
-            "an interrupt only"
-        );
+        let wait = |status, interrupt| Ok(Descriptor::Wait { status, interrupt });
+        let not_asked = wait(status, WaitInterrupt::NotAsked);
+        assert_eq!(get(0x7_0000_0025, 0x9_0004), not_asked);
+        assert_eq!(get(0x7_0000_0065, 0x9_0004), not_asked, "a fence");
+        let asked = wait(None, WaitInterrupt::Asked);
+        assert_eq!(get(0x15, 0), asked, "an interrupt only");
+        let both = wait(status, WaitInterrupt::Asked);
+        assert_eq!(get(0x7_0000_0035, 0x9_0004), both);
     }
 
     #[test]
     fn reserved_bits_types_and_granularities_are_refused() {
         for kind in 0..128 {
-            let low = (kind & 15) | (kind >> 4) << 9 | 2 << 4;
+            // a granularity, or a status to be written
+            let low = (kind & 15) | (kind >> 4) << 9 | if kind == 4 { 1 } else { 2 } << 4;
             assert_eq!(
                 get(low, 0).is_ok(),
-                [1, 2, 5].contains(&kind),
+                [1, 2, 4, 5].contains(&kind),
                 "type {kind}"
             );
         }
-        assert_eq!(get(0x01, 0), Err(Refused));
-        assert_eq!(get(0x02, 0), Err(Refused));
+        assert_eq!(get(0x01, 0), Err(Refused::Reserved));
+        assert_eq!(get(0x02, 0), Err(Refused::Reserved));
         let check = |low, high, reserved_low: &[u32], reserved_high: &[u32]| {
             assert!(get(low, high).is_ok());
             for bit in 0..64 {
                 if reserved_low.contains(&bit) {
-                    assert_eq!(get(low | 1 << bit, high), Err(Refused), "{low:x} bit {bit}");
+                    let refused = match bit {
+                        9..12 => Refused::Type, // belongs to it
+                        _ => Refused::Reserved,
+                    };
+                    assert_eq!(get(low | 1 << bit, high), Err(refused), "{low:x} bit {bit}");
                 }
                 if reserved_high.contains(&bit) {
                     assert_eq!(
                         get(low, high | 1 << bit),
-                        Err(Refused),
+                        Err(Refused::Reserved),
                         "{low:x} bit {}",
                         bit + 64
                     );
@@ -212,6 +241,8 @@ mod tests {
             |a: core::ops::Range<u32>, b: core::ops::Range<u32>| a.chain(b).collect::<Vec<_>>();
         check(0x11, 0, &range(6..16, 50..64), &range(0..64, 0..0));
         check(0x32, 0, &range(8..16, 32..64), &range(7..12, 0..0));
+        check(0x14, 0, &range(5..9, 12..27), &range(0..64, 0..0));
+        check(0x14, 0, &range(48..64, 0..0), &[]);
         check(0x25, 0, &range(7..32, 0..0), &range(0..2, 0..0));
     }
 
@@ -220,9 +251,9 @@ mod tests {
         let mut f = UnitConfig::new(Geometry::VTD_48).features;
         f.page_selective = Some(4);
         assert!(decode(0x32, 4, &f).is_ok());
-        assert_eq!(decode(0x32, 5, &f), Err(Refused));
+        assert_eq!(decode(0x32, 5, &f), Err(Refused::Reserved));
         f.page_selective = None;
-        assert_eq!(decode(0x32, 0, &f), Err(Refused));
+        assert_eq!(decode(0x32, 0, &f), Err(Refused::Reserved));
         assert!(decode(0x22, 0, &f).is_ok());
     }
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Faults, and the bounded ring that records them (VT-d 4.1 §7.1.3 and §7.3.1).
+//! Faults: why an access is blocked, and what is recorded of it (VT-d 4.1 §7.1.3).
+
+mod recorder;
+
+pub(crate) use recorder::FaultRecorder;
 
 use core::fmt;
 use ioatlas_dma::units::*;
-use std::collections::VecDeque;
 
 /// Why an access does not get through; the numbers are those of VT-d 4.1 §7.1.3, legacy mode.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -121,55 +124,11 @@ impl fmt::Display for FaultRecord {
     }
 }
 
-/// What was recorded since the ring was last emptied.
+/// What was recorded since the records were last cleared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Faults {
     /// The records, oldest first.
     pub records: Vec<FaultRecord>,
     /// Whether at least one more fault found no room (FSTS.PFO).
     pub overflowed: bool,
-}
-
-/// The fault recording registers. They are read and emptied all at once, so there is no room after an overflow before it is
-/// cleared (§7.3.1 forbids recording until then).
-pub(crate) struct FaultRing {
-    records: VecDeque<FaultRecord>,
-    capacity: usize,
-    overflowed: bool,
-}
-
-impl FaultRing {
-    pub(crate) fn new(capacity: usize) -> Self {
-        FaultRing {
-            records: VecDeque::with_capacity(capacity),
-            capacity,
-            overflowed: false,
-        }
-    }
-    pub(crate) fn push(&mut self, record: FaultRecord) {
-        if self.records.len() < self.capacity {
-            self.records.push_back(record);
-        } else {
-            self.overflowed = true;
-        }
-    }
-    /// Empties the ring and clears the overflow.
-    pub(crate) fn take(&mut self) -> Faults {
-        Faults {
-            records: self.records.drain(..).collect(),
-            overflowed: core::mem::take(&mut self.overflowed),
-        }
-    }
-    pub(crate) fn clear_overflow(&mut self) {
-        self.overflowed = false;
-    }
-    pub(crate) fn overflowed(&self) -> bool {
-        self.overflowed
-    }
-    pub(crate) fn capacity(&self) -> usize {
-        self.capacity
-    }
-    pub(crate) fn pending(&self) -> usize {
-        self.records.len()
-    }
 }

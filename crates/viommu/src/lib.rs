@@ -17,10 +17,12 @@ pub mod fault;
 pub mod fuzz;
 pub mod invalidation;
 pub mod machine;
+pub mod message;
+pub mod mmio;
 pub mod observe;
 pub mod oracle;
 pub mod queue;
-mod registers;
+pub mod registers;
 pub mod unit;
 pub mod walk;
 

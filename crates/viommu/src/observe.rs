@@ -4,7 +4,7 @@
 //! Events are delivered with the unit's lock held, so their order is the order in which the unit acted. An observer
 //! must not call the unit or anything that the platform may switch at; it takes note and returns.
 
-use crate::{fault::FaultReason, invalidation::Invalidation};
+use crate::{fault::FaultReason, invalidation::Invalidation, message::Message};
 use core::fmt;
 use ioatlas_dma::units::*;
 
@@ -180,6 +180,8 @@ pub enum Event {
         /// What.
         data: u32,
     },
+    /// The unit sends an interrupt.
+    Message(Message),
     /// The queue stopped with an error.
     QueueError {
         /// Index of the descriptor.
@@ -242,6 +244,10 @@ pub struct Stats {
     pub waits: u64,
     /// Times the queue stopped with an error.
     pub queue_errors: u64,
+    /// Invalidations of interrupt-remapping entries.
+    pub interrupt_invalidations: u64,
+    /// Interrupts sent.
+    pub messages: u64,
 }
 
 impl fmt::Display for Moment {

@@ -8,11 +8,16 @@
 //! Hardware may act on later descriptors before a drain is over, as long as the wait descriptor comes last; this unit
 //! does not, which no driver can rely on or tell.
 //!
-//! After an error (IQE) the head stays at the descriptor, and nothing is processed until IQE is cleared (§6.5.2.10).
+//! After an error (IQE) the head stays at the descriptor, and nothing is processed until IQE is cleared (§6.5.2.10), and where so
+//! configured ([`Restart`]) not before the tail is written once more.
+//!
+//! **Device TLBs that do not answer**: the invalidation is over for the queue, but not for those who wait for it. The next wait
+//! descriptor is consumed without its status being written, and then ITE is set and nothing more is fetched until software clears it
+//! (§6.5.2.10: hardware aborts the wait descriptors that it has fetched). Where no descriptor follows, ITE is set at once.
 
 use crate::{
-    config::Processing,
-    descriptor::{Descriptor, decode},
+    config::{InterruptRemapping, Processing, Restart},
+    descriptor::{Descriptor, Refused, WaitInterrupt, decode},
     invalidation::{Invalidation, Selection},
     observe::{Event, InvalidationId},
     unit::{SoftUnit, State},
@@ -45,13 +50,49 @@ enum Stage {
     /// It waits for so many accesses.
     Draining { id: InvalidationId, pending: usize },
     /// Its status is to be written.
-    Signal { address: PhysAddr, data: u32 },
+    Signal {
+        address: PhysAddr,
+        data: u32,
+        interrupt: WaitInterrupt,
+    },
+}
+
+/// Why the queue stopped (IQERCD.IQEI).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum QueueFault {
+    /// The registers have no number for it.
+    Other = 0,
+    Tail = 1,
+    Fetch = 2,
+    Type = 3,
+    Reserved = 4,
+    Width = 5,
+}
+
+/// What a device did with an invalidation of its TLB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceTlbError {
+    /// It did not answer in time (ITE).
+    TimedOut(SourceId),
+    /// It answered what was not asked (ICE).
+    BadCompletion(SourceId),
 }
 
 pub(crate) struct Queue {
     pub(crate) processing: Processing,
     pub(crate) enabled: bool,
+    /// IQE.
     pub(crate) error: bool,
+    fault: Option<QueueFault>,
+    /// ITE, and of which device.
+    pub(crate) time_out: Option<SourceId>,
+    /// ICE, and of which device.
+    pub(crate) bad_completion: Option<SourceId>,
+    /// A time-out that the next wait descriptor will find.
+    unanswered: Option<SourceId>,
+    /// The error is cleared, but the queue does not go on before the tail is written.
+    halted: bool,
+    restart: Restart,
     pub(crate) refuse_next: bool,
     pub(crate) ignore_drains: u32,
     /// As written to IQA: page, size in 2:0, descriptor width in 11.
@@ -80,11 +121,17 @@ enum Work {
 }
 
 impl Queue {
-    pub(crate) fn new(processing: Processing) -> Self {
+    pub(crate) fn new(processing: Processing, restart: Restart) -> Self {
         Queue {
             processing,
             enabled: false,
             error: false,
+            fault: None,
+            time_out: None,
+            bad_completion: None,
+            unanswered: None,
+            halted: false,
+            restart,
             refuse_next: false,
             ignore_drains: 0,
             address: 0,
@@ -105,6 +152,7 @@ impl Queue {
     pub(crate) fn switch(&mut self, enabled: bool) {
         if enabled != self.enabled {
             (self.enabled, self.stage, self.busy) = (enabled, Stage::Fetch, false);
+            (self.unanswered, self.halted) = (None, false);
             self.generation += 1;
         }
         if !enabled {
@@ -128,6 +176,24 @@ impl Queue {
         }
         Ok(())
     }
+    /// Whether an invalidation waits for accesses.
+    pub(crate) fn draining(&self) -> bool {
+        matches!(self.stage, Stage::Draining { .. })
+    }
+    /// Software did what may end a stop.
+    pub(crate) fn go_on(&mut self, after: Restart) {
+        if !self.error && self.time_out.is_none() && after == self.restart {
+            self.halted = false;
+        }
+    }
+    /// IQERCD (§11.4.9.8): what stopped the queue 3:0, who timed out 47:32, who completed what was not asked 63:48.
+    pub(crate) fn error_record(&self) -> u64 {
+        let device = |who: Option<SourceId>| who.map_or(0, |s| u64::from(s.0));
+        let fault = self.fault.filter(|_| self.error);
+        fault.map_or(0, |f| f as u64)
+            | device(self.time_out) << 32
+            | device(self.bad_completion) << 48
+    }
     fn advance(&mut self) {
         self.head = (self.head + 1) % self.len();
         self.stage = Stage::Fetch;
@@ -137,9 +203,9 @@ impl Queue {
 impl fmt::Display for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "queue {}..{} of {}", self.head, self.tail, self.len())?;
-        match (self.enabled, self.error, self.stage) {
+        match (self.enabled, self.halted, self.stage) {
             (false, ..) => write!(f, ", off"),
-            (_, true, _) => write!(f, ", in error"),
+            (_, true, _) => write!(f, ", stopped"),
             (.., Stage::Draining { pending, .. }) => write!(f, ", draining {pending}"),
             (.., Stage::Signal { .. }) => write!(f, ", signalling"),
             (.., Stage::Fetch) => Ok(()),
@@ -148,8 +214,10 @@ impl fmt::Display for Queue {
 }
 
 impl State {
-    fn queue_error(&mut self) {
-        self.queue.error = true;
+    fn queue_error(&mut self, fault: QueueFault) {
+        self.report_fault(|s| {
+            (s.queue.error, s.queue.fault, s.queue.halted) = (true, Some(fault), true);
+        });
         self.queue.stage = Stage::Fetch;
         self.stats.queue_errors += 1;
         self.emit(Event::QueueError {
@@ -157,8 +225,28 @@ impl State {
         });
     }
 
-    /// An access that blocked the queue has ended; returns whether the caller is to run the queue.
+    /// What a device did wrong with the invalidation that is now over.
+    pub(crate) fn device_tlb_error(&mut self, error: DeviceTlbError) {
+        match error {
+            DeviceTlbError::TimedOut(source) => self.queue.unanswered = Some(source),
+            // only the first is named until software has cleared it (§11.4.9.8)
+            DeviceTlbError::BadCompletion(source) => self.report_fault(|s| {
+                s.queue.bad_completion.get_or_insert(source);
+            }),
+        }
+    }
+    /// The queue stops, ITE is set.
+    fn time_out(&mut self, source: SourceId) {
+        self.report_fault(|s| {
+            (s.queue.time_out, s.queue.halted) = (Some(source), true);
+        });
+    }
+
+    /// An access that blocked the queue, or a request by register, has ended; returns whether the caller is to run the queue.
     pub(crate) fn drained_one(&mut self) -> bool {
+        if self.request_drained_one() {
+            return self.queue.processing == Processing::Inline;
+        }
         let Stage::Draining { id, pending } = self.queue.stage else {
             return false;
         };
@@ -169,40 +257,50 @@ impl State {
         }
         self.emit(Event::InvalidationCompleted { id });
         self.queue.advance();
+        self.begin_waiting_request();
         self.queue.processing == Processing::Inline
     }
 
     fn take_work(&mut self) -> Work {
+        let requested = self.registers.requests.draining();
         let q = &mut self.queue;
-        if !q.enabled || q.error || q.processing == Processing::Stuck {
+        if !q.enabled || q.halted || q.processing == Processing::Stuck {
             return Work::None(Progress::Idle);
         }
         let generation = q.generation;
         let work = match q.stage {
-            _ if q.busy => return Work::None(Progress::Blocked),
+            _ if q.busy || requested => return Work::None(Progress::Blocked),
             Stage::Draining { .. } => return Work::None(Progress::Blocked),
-            Stage::Fetch if q.head == q.tail => return Work::None(Progress::Idle),
-            Stage::Fetch if q.address >> 11 & 1 == 1 || q.tail >= q.len() => {
-                // 256-bit descriptors are not offered; a tail beyond the ring is none
-                self.queue_error();
-                return Work::None(Progress::Did);
+            Stage::Fetch if q.head == q.tail => {
+                if let Some(source) = q.unanswered.take() {
+                    self.time_out(source);
+                }
+                return Work::None(Progress::Idle);
             }
+            // 256-bit descriptors are not offered; a tail beyond the ring is none
+            Stage::Fetch if q.address >> 11 & 1 == 1 => return self.refuse(QueueFault::Width),
+            Stage::Fetch if q.tail >= q.len() => return self.refuse(QueueFault::Tail),
             Stage::Fetch => Work::Fetch {
                 page: PhysPage((q.address >> GRANULE_LG2) + u64::from(q.head / PER_PAGE)),
                 index: (q.head % PER_PAGE) as usize * 2,
                 generation,
             },
-            Stage::Signal { address, data } => Work::Write {
+            Stage::Signal { address, data, .. } => Work::Write {
                 address,
                 data,
                 generation,
             },
         };
         q.busy = true;
-        if let Stage::Signal { address, data } = q.stage {
+        if let Stage::Signal { address, data, .. } = q.stage {
             self.emit(Event::Signalling { address, data });
         }
         work
+    }
+
+    fn refuse(&mut self, fault: QueueFault) -> Work {
+        self.queue_error(fault);
+        Work::None(Progress::Did)
     }
 
     /// Back from a micro-step's memory access. `false`: the queue was switched off meanwhile, and it counts for nothing.
@@ -215,24 +313,61 @@ impl State {
     }
 
     fn act(&mut self, words: Option<(u64, u64)>) {
-        let refuse = core::mem::take(&mut self.queue.refuse_next);
-        let words = words.filter(|_| !refuse);
-        let decoded = words.map(|(low, high)| decode(low, high, &self.features));
-        match decoded {
-            None | Some(Err(_)) => self.queue_error(),
-            Some(Ok(Descriptor::Invalidate(what))) => self.invalidate(what),
-            Some(Ok(Descriptor::Wait { status: None })) => {
-                self.stats.waits += 1;
+        if core::mem::take(&mut self.queue.refuse_next) {
+            return self.queue_error(QueueFault::Type);
+        }
+        let Some((low, high)) = words else {
+            return self.queue_error(QueueFault::Fetch);
+        };
+        match decode(low, high, &self.features) {
+            Err(Refused::Type) => self.queue_error(QueueFault::Type),
+            Err(Refused::Reserved) => self.queue_error(QueueFault::Reserved),
+            Ok(Descriptor::Invalidate(what)) => self.invalidate(what),
+            Ok(Descriptor::InterruptEntries) => {
+                if self.registers.config.interrupts == InterruptRemapping::Absent {
+                    return self.queue_error(QueueFault::Type);
+                }
+                // nothing of the table is cached here
+                self.stats.interrupt_invalidations += 1;
                 self.queue.advance();
             }
-            Some(Ok(Descriptor::Wait {
+            Ok(Descriptor::Wait { .. }) if self.queue.unanswered.is_some() => {
+                self.queue.advance();
+                if let Some(source) = self.queue.unanswered.take() {
+                    self.time_out(source);
+                }
+            }
+            Ok(Descriptor::Wait {
+                status: None,
+                interrupt,
+            }) => self.wait_is_done(interrupt),
+            Ok(Descriptor::Wait {
                 status: Some((address, data)),
-            })) => self.queue.stage = Stage::Signal { address, data },
+                interrupt,
+            }) => {
+                self.queue.stage = Stage::Signal {
+                    address,
+                    data,
+                    interrupt,
+                }
+            }
         }
     }
 
-    /// Removal and marking are one section under the lock: no walk slips between them.
+    /// The invalidation at the head of the queue.
     fn invalidate(&mut self, what: Invalidation) {
+        let (id, pending) = self.begin_invalidation(what);
+        if pending > 0 {
+            self.queue.stage = Stage::Draining { id, pending };
+        } else {
+            self.emit(Event::InvalidationCompleted { id });
+            self.queue.advance();
+        }
+    }
+
+    /// Removes entries and marks accesses; returns how many of them the invalidation waits for. Both are one section under the
+    /// lock: no walk slips between them.
+    pub(crate) fn begin_invalidation(&mut self, what: Invalidation) -> (InvalidationId, usize) {
         let id = InvalidationId(self.invalidations_named);
         self.invalidations_named += 1;
         let draining = match what {
@@ -265,21 +400,21 @@ impl State {
         };
         self.stats.drained += draining as u64;
         self.emit(Event::InvalidationBegan { id, what, draining });
-        if draining > 0 {
-            let pending = draining;
-            self.queue.stage = Stage::Draining { id, pending };
-        } else {
-            self.emit(Event::InvalidationCompleted { id });
-            self.queue.advance();
-        }
+        (id, draining)
     }
 
     fn signalled(&mut self, written: bool) {
-        if written {
-            self.stats.waits += 1;
-            self.queue.advance();
-        } else {
-            self.queue_error();
+        match self.queue.stage {
+            Stage::Signal { interrupt, .. } if written => self.wait_is_done(interrupt),
+            // the status is not in memory
+            _ => self.queue_error(QueueFault::Other),
+        }
+    }
+    fn wait_is_done(&mut self, interrupt: WaitInterrupt) {
+        self.stats.waits += 1;
+        self.queue.advance();
+        if interrupt == WaitInterrupt::Asked {
+            self.wait_completed();
         }
     }
 }
@@ -316,6 +451,11 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
                 Progress::Did
             }
         }
+    }
+
+    /// A device answers wrongly, or not at all, to the next or last invalidation of its TLB. This unit sends none by itself.
+    pub fn inject_device_tlb_error(&self, error: DeviceTlbError) {
+        self.state.with(|s| s.device_tlb_error(error));
     }
 
     /// Changes who processes the queue. To `Inline`: what is queued is processed at once.

@@ -19,15 +19,14 @@
 //! Memory ordering: entries are read with acquire. A register write enters the lock, so what the CPU wrote before it
 //! happens before all that the unit does because of it; a wait descriptor's status is written with release.
 //!
-//! Not handled: caching mode, device TLBs, interrupt remapping, page requests, first-stage and scalable-mode tables, large pages,
-//! fault-event and completion interrupts, the fault recording registers (records are read with [`SoftUnit::take_faults`]).
-//! Clearing GSTS.TES and changing the root table drain nothing.
+//! Not handled: caching mode, device TLBs, interrupt remapping, page requests, first-stage and scalable-mode tables, large pages.
+//! Clearing GSTS.TES drains nothing, nor does changing the root table unless the unit offers to (ESRTPS).
 
 use crate::{
     active::{InFlightSet, Pointer},
     caches::{Caches, LeftBehind},
     config::*,
-    fault::{FaultRing, Faults},
+    fault::{FaultRecorder, Faults},
     observe::*,
     queue::Queue,
     registers::RegisterFile,
@@ -60,7 +59,7 @@ pub(crate) struct State {
     pub(crate) caches: Caches,
     pub(crate) left: LeftBehind,
     pub(crate) active: InFlightSet,
-    pub(crate) faults: FaultRing,
+    pub(crate) faults: FaultRecorder,
     pub(crate) stats: Stats,
     pub(crate) accesses_named: u64,
     pub(crate) invalidations_named: u64,
@@ -162,12 +161,12 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
             prefetch: config.caches.prefetch,
             eviction: config.caches.eviction,
             random: config.caches.eviction.map_or(0, |e| e.seed),
-            registers: RegisterFile::default(),
-            queue: Queue::new(config.processing),
+            registers: RegisterFile::new(config.registers),
+            queue: Queue::new(config.processing, config.registers.restart),
             caches: Caches::new(geometry, &config.caches),
             left: LeftBehind::default(),
             active: InFlightSet::default(),
-            faults: FaultRing::new(config.fault_records),
+            faults: FaultRecorder::new(config.fault_records, config.registers.collapse),
             stats: Stats::default(),
             accesses_named: 0,
             invalidations_named: 0,
@@ -203,9 +202,9 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
     pub fn stats(&self) -> Stats {
         self.state.with(|s| s.stats)
     }
-    /// Reads and empties the fault records, and clears their overflow.
+    /// Reads and clears the fault records and their overflow, as software would by the registers.
     pub fn take_faults(&self) -> Faults {
-        self.state.with(|s| s.faults.take())
+        self.state.with(|s| s.take_faults())
     }
     /// How many accesses are in flight.
     pub fn in_flight(&self) -> usize {
@@ -241,7 +240,8 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
     pub fn audit(&self) -> Result<UnitCensus, String> {
         self.state.with(|s| {
             s.caches.audit()?;
-            s.queue.audit(s.active.blocking())?;
+            s.queue
+                .audit(s.active.blocking() - s.registers.requests.pending())?;
             for active in s.active.iter() {
                 let aperture = s.geometry.aperture_lg2();
                 if matches!(active.pointer, Pointer::Table(..)) && active.page.0 >> aperture != 0 {

@@ -347,7 +347,7 @@ impl State {
     }
     fn fault(&mut self, request: Request, reason: FaultReason, silent: bool) -> Stage {
         if !silent {
-            self.faults.push(FaultRecord {
+            self.record_fault(FaultRecord {
                 source: request.source,
                 page: request.page,
                 kind: request.kind,

@@ -209,7 +209,7 @@ fn capabilities_follow_the_configuration() {
         (0, 0),
         "no write buffer, no caching mode"
     );
-    assert_eq!(rig.unit.read64(offset::ECAP), 0b11);
+    assert_eq!(rig.unit.read64(offset::ECAP), 0xf << 8 | 0b11);
     assert_eq!(rig.unit.read32(offset::VER), 0x10);
 }
 
