@@ -19,6 +19,27 @@ pub trait Refill<P: Platform>: Assign<P> {
     fn holds(&self, range: IovaRange) -> bool;
 }
 
+/// `aperture`, without what of it lies beyond page number 2^64 - 1.
+pub(super) fn clipped(aperture: IovaRange) -> IovaRange {
+    let first = aperture.first;
+    let pages = PageCount(aperture.pages.0.min(u64::MAX - first.0));
+    IovaRange::new(first, pages)
+}
+
+/// The range as it is, or why it cannot be one of this aperture. An empty one is nowhere.
+pub(super) fn inside(aperture: IovaRange, wanted: IovaRange) -> Result<IovaRange, NoReserve> {
+    let end = wanted.first.0.checked_add(wanted.pages.0);
+    if wanted.pages.0 > 0 && end.is_some() && aperture.contains(&wanted) {
+        return Ok(wanted);
+    }
+    Err(NoReserve::Outside { wanted, aperture })
+}
+
+/// What [`granted`] says, or `pages` themselves where no power of two is as large.
+pub(super) fn granted_or_all(pages: PageCount) -> PageCount {
+    pages.0.checked_next_power_of_two().map_or(pages, PageCount)
+}
+
 /// Which one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum BackingConfig {

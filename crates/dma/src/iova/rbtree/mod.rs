@@ -23,9 +23,12 @@
 //! Not handled: an aperture whose end is not a `u64` (it is cut off), and different limits a device.
 
 mod space;
-mod tree;
+pub(super) mod tree;
 
-use super::{backing::Refill, *};
+use super::{
+    backing::{Refill, clipped, granted_or_all, inside},
+    *,
+};
 use crate::platform::Lock;
 use alloc::{format, string::String};
 use space::{Run, Space};
@@ -42,9 +45,7 @@ const DESCRIBED: usize = 8;
 impl<P: Platform> Rbtree<P> {
     /// All of `aperture` is free. What of it lies beyond page number 2^64 - 1 is cut off.
     pub fn new(aperture: IovaRange) -> Self {
-        let first = aperture.first;
-        let pages = PageCount(aperture.pages.0.min(u64::MAX - first.0));
-        let aperture = IovaRange::new(first, pages);
+        let aperture = clipped(aperture);
         Rbtree {
             aperture,
             space: P::Lock::new(Space::new(aperture)),
@@ -60,18 +61,6 @@ impl<P: Platform> Rbtree<P> {
     pub fn nodes_visited(&self) -> u64 {
         self.space.with(|space| space.visited())
     }
-
-    /// The range as it is, or why it cannot be one of this aperture. An empty one is nowhere.
-    fn inside(&self, wanted: IovaRange) -> Result<IovaRange, NoReserve> {
-        let end = wanted.first.0.checked_add(wanted.pages.0);
-        if wanted.pages.0 > 0 && end.is_some() && self.aperture.contains(&wanted) {
-            return Ok(wanted);
-        }
-        Err(NoReserve::Outside {
-            wanted,
-            aperture: self.aperture,
-        })
-    }
 }
 
 impl<P: Platform> Assign<P> for Rbtree<P> {
@@ -85,7 +74,7 @@ impl<P: Platform> Assign<P> for Rbtree<P> {
     }
 
     fn reserve(&self, _p: &P, wanted: IovaRange) -> Result<Lease, NoReserve> {
-        let wanted = self.inside(wanted)?;
+        let wanted = inside(self.aperture, wanted)?;
         match self.space.with(|space| space.take_exactly(wanted)) {
             Ok(()) => Ok(Lease::new(wanted, LeaseKind::Fixed)),
             Err(taken) => Err(NoReserve::Taken { wanted, taken }),
@@ -174,11 +163,6 @@ impl<P: Platform> Refill<P> for Rbtree<P> {
     fn holds(&self, range: IovaRange) -> bool {
         self.space.with(|space| space.holds(range))
     }
-}
-
-/// What [`granted`] says, or `pages` themselves where no power of two is as large.
-fn granted_or_all(pages: PageCount) -> PageCount {
-    pages.0.checked_next_power_of_two().map_or(pages, PageCount)
 }
 
 #[cfg(all(test, feature = "host"))]
