@@ -3,8 +3,8 @@
 //!
 //! An access is in flight from its begin to its finish, because data still moves after the translation is done. An
 //! invalidation concerns it if it may still fill, or still use, an entry that the invalidation names:
-//! a page within its reach (its own and those it reads ahead), or, where walk caches are meant too, any page below the table
-//! that it is about to read. While its domain is not known yet, every domain may be its own.
+//! a page within its reach (its own, those it reads ahead, those of the large leaf that it uses or may be about to read), or, where
+//! walk caches are meant too, any page below the table that it is about to read. While its domain is not known yet, every domain may be its own.
 
 use crate::{
     config::Geometry,
@@ -29,7 +29,8 @@ pub(crate) struct Active {
     pub(crate) source: SourceId,
     pub(crate) kind: AccessKind,
     pub(crate) page: IovaPage,
-    /// The last page that it may fill.
+    /// The first and the last page that it may fill, once it is known which leaf it uses; before that, of pages.
+    pub(crate) first: IovaPage,
     pub(crate) last: IovaPage,
     pub(crate) domain: Option<DomainId>,
     pub(crate) pointer: Pointer,
@@ -42,22 +43,36 @@ pub(crate) struct Active {
 }
 
 impl Active {
-    fn concerned(&self, selection: &Selection, caches: Caches, geometry: Geometry) -> bool {
+    fn concerned(&self, selection: &Selection, caches: Caches, shape: Shape) -> bool {
         let domain = match (self.domain, selection) {
             (Some(domain), _) => domain,
             (None, Selection::Global) => return true,
             (None, Selection::Domain(d) | Selection::Pages(d, _)) => *d,
         };
-        let below = match self.pointer {
-            Pointer::Table(_, level) if caches == Caches::LeavesAndWalks => {
-                let span = geometry.table_span_lg2(level);
-                selection.meets_span(domain, self.page.0 >> span, span)
-            }
-            Pointer::Context(_) => caches == Caches::LeavesAndWalks,
-            _ => false,
+        let below = |span: u32| selection.meets_span(domain, self.page.0 >> span, span);
+        // what it reads next may be a leaf as large as they come
+        let leaf = |level: u32| {
+            let level = level.min(shape.largest_leaf);
+            below(shape.geometry.leaf_span_lg2(level))
         };
-        below || selection.meets(domain, self.page, self.last)
+        let ahead = match (self.pointer, caches) {
+            (Pointer::Context(_), Caches::LeavesAndWalks) => true,
+            (Pointer::Context(_), Caches::Leaves) => leaf(shape.largest_leaf),
+            (Pointer::Table(_, level), Caches::LeavesAndWalks) => {
+                below(shape.geometry.table_span_lg2(level))
+            }
+            (Pointer::Table(_, level), Caches::Leaves) => leaf(level),
+            (Pointer::None, _) => false,
+        };
+        ahead || selection.meets(domain, self.first, self.last)
     }
+}
+
+/// What bounds the pages that a walk may fill.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) geometry: Geometry,
+    pub(crate) largest_leaf: u32,
 }
 
 /// Names an access while it is in flight.
@@ -103,11 +118,11 @@ impl InFlightSet {
         selection: &Selection,
         caches: Caches,
         drain: Drain,
-        geometry: Geometry,
+        shape: Shape,
     ) -> usize {
         let mut marked = 0;
         for active in self.slots.iter_mut().flatten() {
-            if drain.covers(active.kind) && active.concerned(selection, caches, geometry) {
+            if drain.covers(active.kind) && active.concerned(selection, caches, shape) {
                 (active.overtaken, active.blocks) = (true, true);
                 marked += 1;
             }

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a unit is made of: walk geometry, caches, capabilities. Every size is checked before anything is allocated.
 
+mod features;
+
 pub use crate::registers::config::*;
+pub use features::{Features, LARGEST_LEAF_LEVEL, WriteBuffers};
+
 use core::num::NonZeroU32;
 use ioatlas_dma::{
     table::Format,
@@ -25,9 +29,19 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// VT-d second stage, 48-bit: 4 levels of 512 entries (VT-d 4.1 §3.7).
+    /// VT-d second stage, 39-bit: 3 levels of 512 entries (VT-d 4.1 §3.7).
+    pub const VTD_39: Geometry = Geometry {
+        levels: 3,
+        entries_lg2: 9,
+    };
+    /// The same, 48-bit: 4 levels.
     pub const VTD_48: Geometry = Geometry {
         levels: 4,
+        entries_lg2: 9,
+    };
+    /// The same, 57-bit: 5 levels.
+    pub const VTD_57: Geometry = Geometry {
+        levels: 5,
         entries_lg2: 9,
     };
 
@@ -37,6 +51,10 @@ impl Geometry {
             levels: F::LEVELS,
             entries_lg2: F::ENTRIES_LG2,
         }
+    }
+    /// Log2 of the pages that a leaf found at `level` maps.
+    pub fn leaf_span_lg2(self, level: u32) -> u32 {
+        self.entries_lg2 * (level - 1)
     }
     /// Log2 of the pages that a whole table at `level` maps.
     pub fn table_span_lg2(self, level: u32) -> u32 {
@@ -84,29 +102,15 @@ pub struct CacheConfig {
     /// Walk caches, fully associative: element i caches entries of tables at level i + 2 (their pointers to tables one level
     /// down). Missing elements are 0, 0 disables.
     pub walk: Vec<usize>,
+    /// IOTLB entries for large leaves, fully associative and beside [`iotlb`](Self::iotlb), which holds pages only: element i caches leaves
+    /// of tables at level i + 2. Missing elements are 0, 0 disables. Levels that have no leaves hold nothing.
+    pub large: Vec<usize>,
+    /// Entries that are absent or faulty, of all levels together, fully associative; 0 disables. Nothing without caching mode.
+    pub absent: usize,
     /// How many following pages (of the same table) a walk reads ahead into the IOTLB.
     pub prefetch: u32,
     /// Eviction at random, since hardware may evict whenever it likes (P13).
     pub eviction: Option<Eviction>,
-}
-
-/// What the capability registers say.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Features {
-    /// Page-selective invalidation of up to 2^n pages at once (PSI, MAMV), or none.
-    pub page_selective: Option<u8>,
-    /// Domain ids have 4 + 2n bits (ND). At most 6.
-    pub nd: u8,
-    /// Draining of reads (DRD). Without it the DR bit of a descriptor is ignored.
-    pub drain_reads: bool,
-    /// Draining of writes (DWD). Without it the DW bit is ignored.
-    pub drain_writes: bool,
-    /// The page-walk snoops CPU caches (ECAP.C).
-    pub coherent: bool,
-    /// Pass-through context entries are allowed (ECAP.PT).
-    pub pass_through: bool,
-    /// Bits of a physical address (HAW); higher ones are reserved in every entry. 13 to 52.
-    pub phys_bits: u32,
 }
 
 /// Who processes the invalidation queue.
@@ -149,6 +153,8 @@ impl UnitConfig {
                     ways: 2,
                 },
                 walk: vec![8; geometry.levels.saturating_sub(1) as usize],
+                large: vec![8; geometry.levels.clamp(1, LARGEST_LEAF_LEVEL) as usize - 1],
+                absent: 16,
                 prefetch: 0,
                 eviction: None,
             },
@@ -160,6 +166,9 @@ impl UnitConfig {
                 coherent: true,
                 pass_through: false,
                 phys_bits: PHYS_BITS,
+                largest_leaf: 1,
+                caching_mode: false,
+                write_buffers: WriteBuffers::None,
             },
             processing: Processing::Inline,
             fault_records: 16,
@@ -205,6 +214,23 @@ impl UnitConfig {
         for &entries in &c.walk {
             within("walk cache entries", entries as u64, 0, most)?;
         }
+        let leaf_levels = Features::leaf_levels(g);
+        within(
+            "caches of large leaves",
+            c.large.len() as u64,
+            0,
+            leaf_levels - 1,
+        )?;
+        for &entries in &c.large {
+            within("entries for large leaves", entries as u64, 0, most)?;
+        }
+        within("cached absent entries", c.absent as u64, 0, most)?;
+        within(
+            "level of the largest leaf",
+            f.largest_leaf.into(),
+            1,
+            leaf_levels,
+        )?;
         within(
             "prefetched pages",
             c.prefetch.into(),
@@ -295,6 +321,11 @@ mod tests {
             bad.check().unwrap_err().to_string(),
             "walk caches: 4 is not within 0 to 3"
         );
+        for (level, good) in [(0, false), (1, true), (3, true), (4, false)] {
+            let mut leaves = ok.clone();
+            leaves.features.largest_leaf = level;
+            assert_eq!(leaves.check().is_ok(), good, "leaves up to level {level}");
+        }
         let mut bad = ok;
         bad.caches.context = usize::MAX;
         assert!(matches!(bad.check(), Err(ConfigError::OutOfRange { .. })));

@@ -61,11 +61,20 @@ pub(crate) struct BadContext {
     pub(crate) silent: bool,
 }
 
-/// A second-stage entry that permits something: the next table, or the page.
+/// Where a second-stage entry leads, and with which rights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pointer {
     pub(crate) to: PhysPage,
     pub(crate) rights: Rights,
+}
+
+/// A second-stage entry that permits something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Entry {
+    /// To the next table.
+    Table(Pointer),
+    /// To the page, or to the first page of a large leaf.
+    Leaf(Pointer),
 }
 
 /// Bits `low..=high`.
@@ -132,21 +141,31 @@ pub(crate) fn second_stage(
     word: u64,
     level: u32,
     kind: AccessKind,
+    geometry: Geometry,
     f: &Features,
-) -> Result<Pointer, FaultReason> {
+) -> Result<Entry, FaultReason> {
     let rights = Rights(word as u8 & 0b11);
     if rights.perm().is_none() {
         return Err(FaultReason::NotPresent { kind, level });
     }
-    // no large pages (SLLPS = 0), no snoop control (SC = 0), no device TLBs (DT = 0): bits 7, 11 and 62 are reserved
-    let large = if level > 1 { bits(7, 7) } else { 0 };
-    let reserved = large | bits(11, 11) | bits(62, 62) | (beyond(f) & bits(12, 51));
+    let size = if level > 1 { bits(7, 7) } else { 0 };
+    let large = level <= f.largest_leaf && word & size != 0;
+    // a large leaf is aligned to its size; a page has no bits below its address
+    let offset = match geometry.leaf_span_lg2(level) {
+        span if large && span > 0 => bits(GRANULE_LG2, GRANULE_LG2 + span - 1),
+        _ => 0,
+    };
+    let size = if large { 0 } else { size };
+    // no snoop control (SC = 0), no transient mappings: bits 11 and 62 are reserved
+    let reserved = size | offset | bits(11, 11) | bits(62, 62) | (beyond(f) & bits(12, 51));
     if word & reserved != 0 {
         return Err(FaultReason::EntryReserved { level });
     }
-    Ok(Pointer {
-        to: frame(word),
-        rights,
+    let to = frame(word);
+    let pointer = Pointer { to, rights };
+    Ok(match level == 1 || large {
+        true => Entry::Leaf(pointer),
+        false => Entry::Table(pointer),
     })
 }
 
@@ -244,7 +263,13 @@ mod tests {
     #[test]
     fn second_stage_bits_are_taken_or_fault_or_are_ignored() {
         let f = features();
-        let get = |word, level| second_stage(word, level, AccessKind::Read, &f);
+        let get = |word, level| {
+            let entry = second_stage(word, level, AccessKind::Read, Geometry::VTD_48, &f);
+            entry.map(|entry| match (entry, level) {
+                (Entry::Leaf(pointer), 1) | (Entry::Table(pointer), 2..) => pointer,
+                other => panic!("{other:?}"),
+            })
+        };
         for level in 1..=4 {
             for bit in 0..64 {
                 let got = get(0x9003 ^ 1 << bit, level);
@@ -266,6 +291,38 @@ mod tests {
                 Err(absent),
                 "reserved bits of an absent entry do not matter"
             );
+        }
+    }
+
+    #[test]
+    fn large_leaves_where_they_are_offered_and_aligned() {
+        for largest_leaf in 1..=3 {
+            let f = Features {
+                largest_leaf,
+                ..features()
+            };
+            for (geometry, level) in [(Geometry::VTD_48, 2), (Geometry::VTD_48, 3)]
+                .into_iter()
+                .chain([(Geometry::VTD_57, 4), (Geometry::VTD_57, 5)])
+            {
+                let get = |word| second_stage(word, level, AccessKind::Read, geometry, &f);
+                let reserved = Err(FaultReason::EntryReserved { level });
+                let first = 1 << (9 * (level - 1));
+                let word = first << 12 | 0x83;
+                if level > largest_leaf {
+                    assert_eq!(get(word), reserved, "level {level} of {largest_leaf}");
+                    continue;
+                }
+                let (to, rights) = (PhysPage(first), Rights::ALL);
+                assert_eq!(get(word), Ok(Entry::Leaf(Pointer { to, rights })));
+                for bit in 12..12 + 9 * (level - 1) {
+                    assert_eq!(get(word | 1 << bit), reserved, "level {level} bit {bit}");
+                }
+                let Ok(Entry::Table(table)) = get(word & !0x80 | 1 << 12) else {
+                    panic!("a table at level {level}");
+                };
+                assert_eq!(table.to, PhysPage(first + 1));
+            }
         }
     }
 }

@@ -2,8 +2,9 @@
 //! Entry point for fuzzers: arbitrary bytes become memory, register writes and device accesses.
 //!
 //! The first byte chooses the unit, bit by bit: caches with eviction and prefetch (0), pass-through (1), three levels of
-//! four entries (2), no page-selective invalidation (3), no drains (4). Then come records of 12 bytes; what is
-//! left over, or comes after [`MAX_RECORDS`], is ignored. Numbers are big-endian, so that a seed can be read as hex:
+//! four entries (2), no page-selective invalidation (3), no drains (4), large leaves (5), caching mode (6). Then come records
+//! of 12 bytes; what is left over, or comes after [`MAX_RECORDS`], is ignored. Numbers are big-endian, so that a seed can be
+//! read as hex:
 //!
 //! | byte 0: what | byte 1 | bytes 2, 3 | bytes 4 to 11 |
 //! |---|---|---|---|
@@ -110,13 +111,18 @@ impl Machine {
                 ways: 2,
             },
             walk: vec![entries(2); 2],
+            large: vec![entries(2); 2],
+            absent: entries(2),
             prefetch: if on(0) { 2 } else { 0 },
             eviction: on(0).then_some(Eviction {
                 seed: 0,
                 one_in: NonZeroU32::MIN.saturating_add(2),
             }),
         };
-        let walker = Walker::new(FRAMES, geometry, on(1));
+        config.features.largest_leaf = if on(5) { 3 } else { 1 };
+        config.features.caching_mode = on(6);
+        let largest_leaf = config.features.largest_leaf;
+        let walker = Walker::new(FRAMES, geometry, on(1), largest_leaf);
         let unit = SoftUnit::new(walker.memory.clone(), &config);
         Machine {
             unit: unit.expect("every choice is within bounds"),

@@ -31,6 +31,8 @@ pub enum Outcome {
         domain: DomainId,
         /// What the translation permits.
         perm: Perm,
+        /// How many pages the leaf covers, naturally aligned around the access's: 1, or those of a large leaf.
+        leaf: PageCount,
     },
     /// Nothing translates it: the IOVA is the physical address, whatever the direction.
     PassedThrough {
@@ -59,6 +61,8 @@ pub enum From {
     Nowhere,
     /// The IOTLB.
     Iotlb,
+    /// An entry remembered as absent or faulty stopped it (caching mode).
+    AbsentEntry,
     /// A walk that began below the root: an entry of a table at this level (2 or higher) was cached.
     WalkCache(u32),
     /// A walk from the root.
@@ -98,6 +102,20 @@ pub enum Filled {
         /// The domain it is attached to.
         domain: DomainId,
     },
+    /// Into the context cache: the device is attached nowhere, or its entry is faulty (caching mode).
+    AbsentContext {
+        /// The device.
+        source: SourceId,
+    },
+    /// An absent or faulty entry (caching mode).
+    Absent {
+        /// Level of the table that holds the entry.
+        level: u32,
+        /// The domain.
+        domain: DomainId,
+        /// A page below the entry.
+        page: IovaPage,
+    },
     /// Into a walk cache.
     Walk {
         /// Level of the table that holds the entry, 2 or higher.
@@ -113,12 +131,14 @@ pub enum Filled {
     Iotlb {
         /// The domain.
         domain: DomainId,
-        /// The page.
+        /// The page, or the first page of a large leaf.
         page: IovaPage,
         /// Its translation.
         to: PhysPage,
         /// What it permits.
         perm: Perm,
+        /// How many pages the leaf covers.
+        leaf: PageCount,
     },
 }
 
@@ -202,6 +222,10 @@ pub struct Stats {
     pub accesses: u64,
     /// Translated from the IOTLB.
     pub iotlb_hits: u64,
+    /// Of those, by large leaves.
+    pub large_hits: u64,
+    /// Stopped by entries remembered as absent or faulty; each is an IOTLB miss too, unless of the context cache.
+    pub absent_hits: u64,
     /// Not in the IOTLB, though the device was attached and the page within the aperture.
     pub iotlb_misses: u64,
     /// Walks that began at a cached entry.

@@ -395,7 +395,8 @@ impl State {
                     self.queue.ignore_drains -= 1;
                     drain = Default::default();
                 }
-                self.active.drain(&selection, caches, drain, self.geometry)
+                let shape = self.shape();
+                self.active.drain(&selection, caches, drain, shape)
             }
         };
         self.stats.drained += draining as u64;

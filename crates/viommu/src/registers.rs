@@ -107,6 +107,7 @@ impl State {
             | u64::from(f.drain_writes) << 54
             | u64::from(f.drain_reads) << 55
             | flushes << 63
+            | f.capability_bits()
     }
     /// §11.4.3: C 0, QI 1, IR 3, EIM 4, PT 6, IRO 17:8, MHMV 23:20.
     fn extended_capabilities(&self) -> u64 {

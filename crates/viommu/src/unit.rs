@@ -19,11 +19,11 @@
 //! Memory ordering: entries are read with acquire. A register write enters the lock, so what the CPU wrote before it
 //! happens before all that the unit does because of it; a wait descriptor's status is written with release.
 //!
-//! Not handled: caching mode, device TLBs, interrupt remapping, page requests, first-stage and scalable-mode tables, large pages.
+//! Not handled: device TLBs, interrupt remapping, page requests, first-stage and scalable-mode tables.
 //! Clearing GSTS.TES drains nothing, nor does changing the root table unless the unit offers to (ESRTPS).
 
 use crate::{
-    active::{InFlightSet, Pointer},
+    active::{InFlightSet, Pointer, Shape},
     caches::{Caches, LeftBehind},
     config::*,
     fault::{FaultRecorder, Faults},
@@ -85,8 +85,12 @@ pub enum Injection {
 pub struct UnitCensus {
     /// Context cache entries.
     pub contexts: usize,
-    /// IOTLB entries.
+    /// IOTLB entries, large leaves included.
     pub translations: usize,
+    /// Of those, large leaves.
+    pub large_leaves: usize,
+    /// Entries remembered as absent or faulty, those of the context cache not included.
+    pub absent: usize,
     /// Walk-cache entries, all levels.
     pub walk_entries: usize,
     /// Accesses in flight.
@@ -103,6 +107,12 @@ impl State {
             observer.event(self.now, &event);
         }
         self.now
+    }
+    pub(crate) fn shape(&self) -> Shape {
+        Shape {
+            geometry: self.geometry,
+            largest_leaf: self.features.largest_leaf,
+        }
     }
     /// The moment that the next event will have.
     pub(crate) fn next_moment(&self) -> Moment {
@@ -163,7 +173,7 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
             random: config.caches.eviction.map_or(0, |e| e.seed),
             registers: RegisterFile::new(config.registers),
             queue: Queue::new(config.processing, config.registers.restart),
-            caches: Caches::new(geometry, &config.caches),
+            caches: Caches::new(geometry, &features, &config.caches),
             left: LeftBehind::default(),
             active: InFlightSet::default(),
             faults: FaultRecorder::new(config.fault_records, config.registers.collapse),
@@ -210,10 +220,10 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
     pub fn in_flight(&self) -> usize {
         self.state.with(|s| s.active.iter().count())
     }
-    /// What the IOTLB holds for a page. Not a use.
+    /// What the IOTLB holds for a page, by a large leaf too. Not a use.
     pub fn iotlb_holds(&self, domain: DomainId, page: IovaPage) -> Option<(PhysPage, Perm)> {
         self.state
-            .with(|s| s.caches.iotlb.peek(domain, page))
+            .with(|s| s.caches.peek(domain, page))
             .map(|t| (t.to, t.perm))
     }
     /// Whether a walk-cache entry, a context-cache entry or a walk in flight points to the table in `frame` (P4).
@@ -250,7 +260,9 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
             }
             Ok(UnitCensus {
                 contexts: s.caches.context.len(),
-                translations: s.caches.iotlb.iter().count(),
+                translations: s.caches.iotlb.iter().count() + s.caches.large.iter().count(),
+                large_leaves: s.caches.large.iter().count(),
+                absent: s.caches.absent.len(),
                 walk_entries: s.caches.walk_entries().count(),
                 in_flight: s.active.iter().count(),
                 queued: s.queue.queued(),
@@ -285,13 +297,24 @@ impl<P: Platform, M: PhysMemory<P>> fmt::Display for SoftUnit<P, M> {
             );
             let _ = write!(text, ", {} in flight", s.active.iter().count());
             for (source, context) in contexts.iter() {
-                let _ = write!(text, "\n  {source} -> domain {}", context.domain);
+                let _ = match context {
+                    Ok(context) => write!(text, "\n  {source} -> domain {}", context.domain),
+                    Err(bad) => write!(text, "\n  {source}: {}", bad.reason),
+                };
             }
             for t in s.caches.iotlb.iter() {
                 let _ = write!(
                     text,
                     "\n  domain {} page {} -> {} {:?}",
                     t.domain, t.page, t.to, t.perm
+                );
+            }
+            for (level, (domain, prefix), leaf) in s.caches.large.iter() {
+                let page = IovaPage(prefix << s.geometry.leaf_span_lg2(level));
+                let _ = write!(
+                    text,
+                    "\n  domain {domain} L{level} leaf from page {page} -> {}",
+                    leaf.to
                 );
             }
             for (level, (domain, prefix), entry) in s.caches.walk_entries() {

@@ -5,6 +5,7 @@
 //! lock, then takes it in under the lock: there the caches are filled at once, unless an invalidation has overtaken the walk.
 //! Rights narrow on the way down (VT-d 4.1 §3.7.1); a faulting walk caches nothing of the entry that stopped it.
 
+mod fill;
 mod take_in;
 
 use crate::{
@@ -95,6 +96,7 @@ impl<'u, P: Platform, M: PhysMemory<P>> InFlight<'u, P, M> {
                 source,
                 kind,
                 page,
+                first: page,
                 last: s.reach(page),
                 domain: None,
                 pointer: Reading::None,

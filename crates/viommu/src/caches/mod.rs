@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The translation caches of a unit, as one thing: lookups, fills, invalidation.
 //!
-//! Not handled: caching of entries that are not present (caching mode is 0), device TLBs.
+//! The IOTLB is the array for pages and the arrays for large leaves together. Entries that are absent are remembered in caching mode only.
 
+mod absent;
 mod iotlb;
+mod large;
 mod lru;
 
+pub(crate) use absent::AbsentEntries;
+
 pub(crate) use iotlb::{Iotlb, Translation};
+pub(crate) use large::LargeLeaves;
 pub(crate) use lru::Lru;
 
 use crate::{
-    config::{CacheConfig, Geometry},
-    decode::{Context, Pointer},
+    config::{CacheConfig, Features, Geometry},
+    decode::{Attachment, BadContext, Context, Pointer},
     invalidation::{ContextSelection, Selection},
 };
 use ioatlas_dma::{grace::Caches as Reach, units::*};
@@ -26,21 +31,38 @@ pub(crate) struct LeftBehind {
     pub(crate) walks: u32,
 }
 
+/// What the context cache knows of a device: where it is attached, or, in caching mode, why it is not.
+pub(crate) type KnownContext = Result<Context, BadContext>;
+
+/// The domain by which a cached context entry is invalidated: id 0 where the entry is absent or faulty (VT-d 4.1 §6.2.2.1).
+fn tag_of(known: &KnownContext) -> DomainId {
+    known.map_or(DomainId(0), |context| context.domain)
+}
+
 pub(crate) struct Caches {
     geometry: Geometry,
     /// By requester.
-    pub(crate) context: Lru<SourceId, Context>,
+    pub(crate) context: Lru<SourceId, KnownContext>,
     pub(crate) iotlb: Iotlb,
+    pub(crate) large: LargeLeaves,
+    pub(crate) absent: AbsentEntries,
     /// Element i caches entries of tables at level i + 2.
     walk: Vec<Lru<WalkTag, Pointer>>,
 }
 
 impl Caches {
-    pub(crate) fn new(geometry: Geometry, config: &CacheConfig) -> Self {
+    pub(crate) fn new(geometry: Geometry, features: &Features, config: &CacheConfig) -> Self {
+        let absent = if features.caching_mode {
+            config.absent
+        } else {
+            0
+        };
         Caches {
             geometry,
             context: Lru::new(config.context),
             iotlb: Iotlb::new(config.iotlb),
+            large: LargeLeaves::new(geometry, features.largest_leaf, &config.large),
+            absent: AbsentEntries::new(geometry, features.largest_leaf, absent),
             walk: config
                 .walk
                 .iter()
@@ -49,6 +71,21 @@ impl Caches {
         }
     }
 
+    /// The translation of a page in the IOTLB, and the level of its leaf. A use.
+    pub(crate) fn translation(
+        &mut self,
+        domain: DomainId,
+        page: IovaPage,
+    ) -> Option<(u32, Translation)> {
+        let page_leaf = self.iotlb.get(domain, page).map(|hit| (1, hit));
+        page_leaf.or_else(|| self.large.get(domain, page))
+    }
+    /// The same, not a use.
+    pub(crate) fn peek(&self, domain: DomainId, page: IovaPage) -> Option<Translation> {
+        self.iotlb
+            .peek(domain, page)
+            .or_else(|| self.large.peek(domain, page))
+    }
     /// The cached entry nearest the leaf: the level it was read at, and what it says.
     pub(crate) fn nearest(&mut self, domain: DomainId, page: IovaPage) -> Option<(u32, Pointer)> {
         let geometry = self.geometry;
@@ -79,16 +116,17 @@ impl Caches {
     ) -> (u64, u64) {
         let condemned =
             |t: &Translation| selection.names(t.domain, t.page) && !spend(&mut left.translations);
-        let translations = match selection {
+        let mut translations = match selection {
             Selection::Pages(_, range) => self.iotlb.sweep_range(*range, condemned),
             _ => self.iotlb.sweep(condemned),
         };
+        translations += self.large.sweep(selection, left) + self.absent.sweep(selection, reach);
         let mut walks = 0;
         if reach == Reach::LeavesAndWalks {
             let geometry = self.geometry;
             for (level, cache) in (2..).zip(&mut self.walk) {
                 let span = geometry.table_span_lg2(level - 1);
-                walks += sweep_walks(cache, selection, span, &mut left.walks);
+                walks += sweep_spans(cache, selection, span, &mut left.walks);
             }
         }
         (translations, walks)
@@ -96,7 +134,7 @@ impl Caches {
     /// Removes what is named; returns how many context entries that were.
     pub(crate) fn invalidate_context(&mut self, selection: &ContextSelection) -> u64 {
         self.context
-            .sweep(|source, entry| selection.names(*source, Some(entry.domain)))
+            .sweep(|source, known| selection.names(*source, Some(tag_of(known))))
     }
 
     /// Evicts at random: `random` picks the cache and the entry; returns how many entries went.
@@ -104,6 +142,8 @@ impl Caches {
         let (which, entry) = (random & 3, random >> 2);
         match which {
             0 => self.context.evict(entry),
+            1 if self.large.present() => self.large.evict(entry),
+            2 if self.absent.len() > 0 => self.absent.evict(entry),
             1 | 2 => self.iotlb.evict(entry),
             _ => match self.walk.len() as u64 {
                 0 => 0,
@@ -114,9 +154,8 @@ impl Caches {
 
     /// Whether any cached entry points to the table in `frame`.
     pub(crate) fn point_to(&self, frame: PhysPage) -> bool {
-        use crate::decode::Attachment;
-        let roots = self.context.iter().map(|(_, c)| c.attachment);
-        roots.into_iter().any(|a| a == Attachment::Tables(frame))
+        let mut known = self.context.iter().filter_map(|(_, known)| known.ok());
+        known.any(|context| context.attachment == Attachment::Tables(frame))
             || self.walk_entries().any(|(_, _, entry)| entry.to == frame)
     }
     /// Every walk-cache entry, with the level it was read at.
@@ -133,6 +172,10 @@ impl Caches {
     }
     pub(crate) fn audit(&self) -> Result<(), String> {
         self.iotlb.audit().map_err(|e| format!("IOTLB: {e}"))?;
+        self.large.audit().map_err(|e| format!("IOTLB: {e}"))?;
+        self.absent
+            .audit()
+            .map_err(|e| format!("absent entries: {e}"))?;
         self.context
             .audit()
             .map_err(|e| format!("context cache: {e}"))?;
@@ -153,8 +196,9 @@ impl Caches {
     }
 }
 
-/// Removes the named entries of one walk cache, by tag where the range has fewer spans than the cache has entries.
-fn sweep_walks(
+/// Removes the named entries of one cache whose entries cover 2^`span` pages each, by tag where the range has fewer spans than the cache
+/// has entries.
+fn sweep_spans(
     cache: &mut Lru<WalkTag, Pointer>,
     selection: &Selection,
     span: u32,

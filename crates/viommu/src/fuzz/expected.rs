@@ -39,15 +39,23 @@ pub(super) struct Walker {
     pub(super) memory: std::sync::Arc<Host>,
     pub(super) geometry: Geometry,
     pub(super) pass_through: bool,
+    /// Entries of tables up to this level may be leaves.
+    pub(super) largest_leaf: u32,
 }
 
 impl Walker {
-    pub(super) fn new(frames: usize, geometry: Geometry, pass_through: bool) -> Self {
+    pub(super) fn new(
+        frames: usize,
+        geometry: Geometry,
+        pass_through: bool,
+        largest_leaf: u32,
+    ) -> Self {
         let memory = Host::new(HostConfig { frames, slots: 1 });
         Walker {
             memory: memory.into(),
             geometry,
             pass_through,
+            largest_leaf,
         }
     }
 
@@ -105,11 +113,17 @@ impl Walker {
             let index = page >> (bits * (level - 1)) & ((1 << bits) - 1);
             let entry = self.word(at, index as usize)?;
             // bits 11 and 62 are reserved, and the large-page bit where a table is pointed to (§9.8)
-            let reserved = 1 << 62 | 1 << 11 | if level > 1 { 1 << 7 } else { 0 };
-            if entry & need == 0 || entry & reserved != 0 {
+            let may_end = (2..=self.largest_leaf).contains(&level);
+            let size = if level > 1 && !may_end { 1 << 7 } else { 0 };
+            if entry & need == 0 || entry & (1 << 62 | 1 << 11 | size) != 0 {
                 return None;
             }
             at = (entry & 0x000f_ffff_ffff_f000) >> 12;
+            if may_end && entry & 1 << 7 != 0 {
+                // the address of a large leaf is a multiple of its size
+                let size = 1 << (bits * (level - 1));
+                return (at % size == 0).then_some(End::Translated(at + page % size));
+            }
         }
         Some(End::Translated(at))
     }

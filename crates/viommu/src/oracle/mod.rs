@@ -29,6 +29,8 @@
 //! A map that is still in its call has no record, so a success that finds none is kept undecided until the
 //! maps then in progress have returned. An access that fails, although a record permitted it from before `b` until now, violates P14.
 //!
+//! A large leaf lets its device reach every page that it covers, so its first and its last page are judged as if they had been reached too.
+//!
 //! Not checked here: P7 (bounce buffers), P11, P12; P10 is [`ioatlas_dma::domain::Domain::audit`].
 
 mod failing;
@@ -114,9 +116,9 @@ impl Observer for Oracle {
 
 fn finished(ledger: &mut Ledger, access: &Access) {
     match access.outcome {
-        Outcome::Translated { page, domain, .. } => {
-            ledger.access_succeeded(access, domain, page);
-        }
+        Outcome::Translated {
+            page, domain, leaf, ..
+        } => ledger.access_succeeded(access, domain, page, leaf),
         Outcome::Fault(reason) => ledger.access_faulted(access, reason),
         // nothing protects anything yet, or on purpose: no property speaks of it
         Outcome::PassedThrough { .. } => ledger.access_dropped(access.id),

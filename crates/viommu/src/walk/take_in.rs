@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a walk does under the unit's lock: look into the caches, take in the entry just read, fill, go on or end.
+//! What a walk does under the unit's lock: look into the caches, take in the entry just read, go on or end.
 
 use super::{Request, Stage};
 use crate::{
     active::{Pointer as Reading, Ticket},
-    caches::Translation,
     decode::*,
-    fault::{FaultReason, FaultRecord},
+    fault::FaultReason,
     observe::*,
     unit::State,
 };
@@ -27,9 +26,16 @@ impl State {
             };
             return (Stage::Ready(outcome), From::Nowhere);
         }
-        if let Some(context) = self.caches.context.get(&request.source) {
+        if let Some(known) = self.caches.context.get(&request.source) {
             self.stats.context_hits += 1;
-            return self.attached(ticket, request, context);
+            return match known {
+                Ok(context) => self.attached(ticket, request, context),
+                Err(bad) => {
+                    self.stats.absent_hits += 1;
+                    let stage = self.fault(request, bad.reason, bad.silent);
+                    (stage, From::AbsentEntry)
+                }
+            };
         }
         self.stats.context_misses += 1;
         let stage = match self.registers.root {
@@ -61,13 +67,16 @@ impl State {
             let stage = self.fault(request, FaultReason::BeyondAperture, context.silent);
             return (stage, From::Nowhere);
         }
-        if let Some(hit) = self.caches.iotlb.get(domain, page) {
+        if let Some((level, hit)) = self.caches.translation(domain, page) {
             self.stats.iotlb_hits += 1;
+            self.stats.large_hits += u64::from(level > 1);
+            let leaf = self.uses_leaf(ticket, page, level);
             let stage = if hit.perm.allows(kind) {
                 Stage::Ready(Outcome::Translated {
                     page: hit.to,
                     domain,
                     perm: hit.perm,
+                    leaf,
                 })
             } else {
                 self.fault(request, FaultReason::NotPermitted { kind }, context.silent)
@@ -75,6 +84,11 @@ impl State {
             return (stage, From::Iotlb);
         }
         self.stats.iotlb_misses += 1;
+        if let Some(reason) = self.caches.absent.get(domain, page, kind) {
+            self.stats.absent_hits += 1;
+            let stage = self.fault(request, reason, context.silent);
+            return (stage, From::AbsentEntry);
+        }
         let (from, level, table, rights) = match self.caches.nearest(domain, page) {
             Some((level, entry)) => {
                 self.stats.walk_cache_hits += 1;
@@ -110,7 +124,11 @@ impl State {
                 self.point(ticket, Reading::Context(table));
                 Stage::Context { table }
             }
-            Err(reason) => self.stop(ticket, request, reason, false),
+            Err(reason) => {
+                let silent = false;
+                self.fill_absent_context(ticket, request, BadContext { reason, silent });
+                self.stop(ticket, request, reason, silent)
+            }
         }
     }
 
@@ -130,25 +148,14 @@ impl State {
         let context = match decoded {
             Ok(context) => context,
             Err(bad) => {
+                self.fill_absent_context(ticket, request, bad);
                 let stage = self.stop(ticket, request, bad.reason, bad.silent);
                 return (stage, From::Nowhere);
             }
         };
-        if self.active.get(ticket).is_some_and(|a| a.context_overtaken) {
-            self.stats.fills_dropped += 1;
-        } else {
-            self.stats.displaced += self.caches.context.insert(request.source, context);
-            if self.caches.context.capacity() > 0 {
-                let entry = Filled::Context {
-                    source: request.source,
-                    domain: context.domain,
-                };
-                self.emit(Event::Filled {
-                    id: request.id,
-                    entry,
-                });
-            }
-        }
+        let (source, domain) = (request.source, context.domain);
+        let entry = Filled::Context { source, domain };
+        self.fill_context(ticket, request, Ok(context), entry);
         self.attached(ticket, request, context)
     }
 
@@ -170,42 +177,52 @@ impl State {
         };
         self.stats.walk_reads += 1;
         let Request { page, kind, .. } = request;
+        let denied = FaultReason::NotPermitted { kind };
+        let (geometry, domain) = (self.geometry, context.domain);
         let decoded = entry
             .ok_or(FaultReason::TableUnreachable { level })
-            .and_then(|word| second_stage(word, level, kind, &self.features))
-            .and_then(|found| {
-                let rights = rights.and(found.rights);
-                let denied = FaultReason::NotPermitted { kind };
-                rights
-                    .allow(kind)
-                    .then_some(Pointer { rights, ..found })
-                    .ok_or(denied)
-            });
-        let found = match decoded {
-            Ok(found) => found,
-            Err(reason) => return self.stop(ticket, request, reason, context.silent),
+            .and_then(|word| second_stage(word, level, kind, geometry, &self.features));
+        let narrowed = |found: Pointer| Pointer {
+            rights: rights.and(found.rights),
+            ..found
         };
-        if level > 1 {
-            self.fill_walk(ticket, request, context.domain, level, found);
-            self.point(ticket, Reading::Table(found.to, level - 1));
-            return Stage::Table {
-                context,
-                level: level - 1,
-                table: found.to,
-                rights: found.rights,
-            };
-        }
-        let Some(perm) = found.rights.perm() else {
-            let denied = FaultReason::NotPermitted { kind };
+        let leaf = match decoded {
+            Err(reason) => {
+                self.fill_absent(ticket, request.id, domain, page, reason);
+                return self.stop(ticket, request, reason, context.silent);
+            }
+            Ok(Entry::Table(found)) => {
+                let found = narrowed(found);
+                if !found.rights.allow(kind) {
+                    return self.stop(ticket, request, denied, context.silent);
+                }
+                self.fill_walk(ticket, request, domain, level, found);
+                self.point(ticket, Reading::Table(found.to, level - 1));
+                return Stage::Table {
+                    context,
+                    level: level - 1,
+                    table: found.to,
+                    rights: found.rights,
+                };
+            }
+            Ok(Entry::Leaf(found)) => narrowed(found),
+        };
+        let covers = self.uses_leaf(ticket, page, level);
+        let perm = leaf.rights.perm().filter(|perm| perm.allows(kind));
+        let Some(perm) = perm else {
             return self.stop(ticket, request, denied, context.silent);
         };
-        let domain = context.domain;
-        self.fill_iotlb(ticket, request.id, domain, page, found.to, perm);
+        self.fill_leaf(ticket, request.id, domain, page, (level, leaf));
         let outcome = Outcome::Translated {
-            page: found.to,
+            page: PhysPage(leaf.to.0 + (page.0 & (covers.0 - 1))),
             domain,
             perm,
+            leaf: covers,
         };
+        if level > 1 {
+            self.point(ticket, Reading::None);
+            return Stage::Ready(outcome); // nothing of the kind is beside it in its table
+        }
         self.ahead(ticket, page, context, table, rights, outcome)
     }
 
@@ -228,10 +245,16 @@ impl State {
         };
         self.stats.prefetch_reads += 1;
         // what is wrong with a neighbour is no fault of this access
-        let found = entry.and_then(|w| second_stage(w, 1, request.kind, &self.features).ok());
-        let perm = found.and_then(|f| rights.and(f.rights).perm());
-        if let (Some(found), Some(perm)) = (found, perm) {
-            self.fill_iotlb(ticket, request.id, context.domain, next, found.to, perm);
+        let (geometry, domain) = (self.geometry, context.domain);
+        let found = entry.map(|w| second_stage(w, 1, request.kind, geometry, &self.features));
+        match found {
+            Some(Ok(Entry::Leaf(found))) => {
+                let rights = rights.and(found.rights);
+                let leaf = Pointer { rights, ..found };
+                self.fill_leaf(ticket, request.id, domain, next, (1, leaf));
+            }
+            Some(Err(reason)) => self.fill_absent(ticket, request.id, domain, next, reason),
+            Some(Ok(Entry::Table(_))) | None => {}
         }
         self.ahead(ticket, next, context, table, rights, outcome)
     }
@@ -258,115 +281,5 @@ impl State {
             next: IovaPage(done.0 + 1),
             outcome,
         }
-    }
-
-    fn fill_walk(
-        &mut self,
-        ticket: Ticket,
-        request: Request,
-        domain: DomainId,
-        level: u32,
-        entry: Pointer,
-    ) {
-        if self.overtaken(ticket) {
-            return;
-        }
-        let page = request.page;
-        if let Some(displaced) = self.caches.fill_walk(level, domain, page, entry) {
-            self.stats.displaced += displaced;
-            let frame = entry.to;
-            self.emit(Event::Filled {
-                id: request.id,
-                entry: Filled::Walk {
-                    level,
-                    domain,
-                    page,
-                    frame,
-                },
-            });
-        }
-    }
-
-    fn fill_iotlb(
-        &mut self,
-        ticket: Ticket,
-        id: AccessId,
-        domain: DomainId,
-        page: IovaPage,
-        to: PhysPage,
-        perm: Perm,
-    ) {
-        if self.overtaken(ticket) || self.caches.iotlb.capacity() == 0 {
-            return;
-        }
-        self.stats.displaced += self.caches.iotlb.fill(Translation {
-            domain,
-            page,
-            to,
-            perm,
-        });
-        let entry = Filled::Iotlb {
-            domain,
-            page,
-            to,
-            perm,
-        };
-        self.emit(Event::Filled { id, entry });
-    }
-
-    fn overtaken(&mut self, ticket: Ticket) -> bool {
-        let overtaken = self.active.get(ticket).is_some_and(|a| a.overtaken);
-        self.stats.fills_dropped += u64::from(overtaken);
-        overtaken
-    }
-
-    fn point(&mut self, ticket: Ticket, to: Reading) {
-        let Some(active) = self.active.get(ticket) else {
-            return;
-        };
-        active.pointer = to;
-        let id = active.id;
-        let (frame, level) = match to {
-            Reading::Context(frame) => (frame, None),
-            Reading::Table(frame, level) => (frame, Some(level)),
-            Reading::None => return,
-        };
-        self.emit(Event::Pointed { id, level, frame });
-    }
-
-    /// A walk ends in a fault.
-    fn stop(
-        &mut self,
-        ticket: Ticket,
-        request: Request,
-        reason: FaultReason,
-        silent: bool,
-    ) -> Stage {
-        self.point(ticket, Reading::None);
-        self.fault(request, reason, silent)
-    }
-    fn fault(&mut self, request: Request, reason: FaultReason, silent: bool) -> Stage {
-        if !silent {
-            self.record_fault(FaultRecord {
-                source: request.source,
-                page: request.page,
-                kind: request.kind,
-                reason,
-            });
-        }
-        Stage::Ready(Outcome::Fault(reason))
-    }
-
-    pub(super) fn count(&mut self, outcome: &Outcome) {
-        match outcome {
-            Outcome::Translated { .. } => {}
-            Outcome::PassedThrough { .. } => self.stats.passed_through += 1,
-            Outcome::Fault(_) => self.stats.faults += 1,
-        }
-    }
-    /// The access is in flight no more; returns whether the caller is to run the queue.
-    pub(super) fn leave(&mut self, ticket: Ticket) -> bool {
-        let blocked = self.active.leave(ticket).is_some_and(|a| a.blocks);
-        blocked && self.drained_one()
     }
 }

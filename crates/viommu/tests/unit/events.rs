@@ -74,6 +74,7 @@ fn an_access_from_begin_to_finish() {
             page,
             to: PhysPage(100),
             perm: Perm::ReadWrite,
+            leaf: PageCount(1),
         }),
         Event::AccessFinished(access),
     ];

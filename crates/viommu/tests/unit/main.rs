@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The software unit, by behaviour: what it translates and blocks, what it keeps and drops, whom it waits for.
 
+mod caching_mode;
 mod drains;
 mod driven;
 mod events;
 mod faults;
 mod flushes;
+mod geometries;
+mod large_leaves;
 mod queue;
 mod rig;
 mod simulated;

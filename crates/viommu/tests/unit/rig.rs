@@ -22,6 +22,8 @@ use std::{cell::Cell, sync::Arc};
 pub const READ: u64 = 1;
 pub const WRITE: u64 = 2;
 pub const RW: u64 = 3;
+/// PS: the entry is a large leaf.
+pub const SIZE: u64 = 1 << 7;
 
 pub const DEVICE: SourceId = SourceId(0x0310);
 pub const DOMAIN: u16 = 5;
@@ -139,16 +141,27 @@ impl<P: Platform + PhysMemory<P>> Rig<P> {
     }
     /// Maps a page, making tables as needed; returns the leaf table and the index in it.
     pub fn map(&self, root: u64, page: u64, to: u64, rights: u64) -> (u64, usize) {
+        let (table, index) = self.entry(root, page, 1);
+        self.poke(table, index, to << 12 | rights);
+        (table, index)
+    }
+    /// Maps the large leaf of `level` around `page`, by a size bit.
+    pub fn map_large(&self, page: u64, level: u32, to: u64, rights: u64) -> (u64, usize) {
+        let (table, index) = self.entry(self.root, page, level);
+        self.poke(table, index, to << 12 | SIZE | rights);
+        (table, index)
+    }
+    /// Where the entry for `page` at `level` is, making the tables above it as needed.
+    pub fn entry(&self, root: u64, page: u64, level: u32) -> (u64, usize) {
         let (bits, mut table) = (self.geometry.entries_lg2, root);
         let index = |level: u32| (page >> (bits * (level - 1))) as usize % (1 << bits);
-        for level in (2..=self.geometry.levels).rev() {
-            if self.peek(table, index(level)) == 0 {
-                self.poke(table, index(level), self.frame() << 12 | RW);
+        for above in (level + 1..=self.geometry.levels).rev() {
+            if self.peek(table, index(above)) == 0 {
+                self.poke(table, index(above), self.frame() << 12 | RW);
             }
-            table = self.peek(table, index(level)) >> 12;
+            table = self.peek(table, index(above)) >> 12;
         }
-        self.poke(table, index(1), to << 12 | rights);
-        (table, index(1))
+        (table, index(level))
     }
     pub fn map_here(&self, page: u64, to: u64) -> (u64, usize) {
         self.map(self.root, page, to, RW)

@@ -332,7 +332,14 @@ impl Ledger {
         self.accesses.remove(&id);
     }
 
-    pub fn access_succeeded(&mut self, access: &Access, tag: DomainId, to: PhysPage) {
+    /// `leaf`: how many pages the leaf covers that led `to` there.
+    pub fn access_succeeded(
+        &mut self,
+        access: &Access,
+        tag: DomainId,
+        to: PhysPage,
+        leaf: PageCount,
+    ) {
         let ended = self.now();
         let Some(InFlight { began, .. }) = self.accesses.remove(&access.id) else {
             return; // begun before the oracle watched
@@ -351,15 +358,19 @@ impl Ledger {
             return self.violation(Property::P8, text);
         }
         let flushed = self.spaces[domain.0].flushed;
-        self.undecided.push(Undecided {
-            domain,
-            page,
-            kind: access.kind,
-            to,
-            began,
-            ended,
-            flushed,
-        });
+        let within = leaf.0.saturating_sub(1);
+        let offset = page.0 & within;
+        for at in BTreeSet::from([0, offset, within]) {
+            self.undecided.push(Undecided {
+                domain,
+                page: IovaPage(page.0 - offset + at),
+                kind: access.kind,
+                to: PhysPage((to.0 + at).saturating_sub(offset)),
+                began,
+                ended,
+                flushed,
+            });
+        }
         self.decide();
     }
 
