@@ -17,13 +17,21 @@ use ioatlas_dma::{
     units::*,
 };
 use ioatlas_viommu::{config::*, unit::SoftUnit};
-use ioatlas_vtd::driver;
+use ioatlas_vtd::{driver, registers::Registers};
 use std::sync::Arc;
 
 const LIMIT: WaitLimit = WaitLimit(1 << 20);
 
 /// From bringing up to shutting down; nothing may be left.
 fn whole_life<F: Format>(change: impl FnOnce(&mut Features)) {
+    whole_life_by::<F, _>(change, |soft| soft);
+}
+
+/// The same, with the driver's registers as `by` makes them of the unit.
+pub fn whole_life_by<F: Format, R: Registers + 'static>(
+    change: impl FnOnce(&mut Features),
+    by: impl FnOnce(Arc<SoftUnit<Host, Host>>) -> R,
+) {
     let host = Arc::new(Host::new(HostConfig {
         frames: 64,
         slots: 2,
@@ -32,7 +40,8 @@ fn whole_life<F: Format>(change: impl FnOnce(&mut Features)) {
     let mut config = UnitConfig::new(Geometry::of::<F>());
     change(&mut config.features);
     let soft = Arc::new(SoftUnit::new(host.clone(), &config).unwrap());
-    let unit = driver::Unit::bring_up(host.clone(), soft.clone(), driver::Config::default());
+    let registers = by(soft.clone());
+    let unit = driver::Unit::bring_up(host.clone(), registers, driver::Config::default());
     let unit = Arc::new(unit.unwrap());
     let grace = Grace::new(p);
     let mut paged = Paged::<Host, F, _>::new(p, unit.clone(), TableConfig::default()).unwrap();

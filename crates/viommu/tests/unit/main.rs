@@ -2,6 +2,7 @@
 //! The software unit, by behaviour: what it translates and blocks, what it keeps and drops, whom it waits for.
 
 mod caching_mode;
+mod commands;
 mod drains;
 mod driven;
 mod events;
@@ -9,7 +10,12 @@ mod faults;
 mod flushes;
 mod geometries;
 mod large_leaves;
+mod messages;
+mod mmio;
 mod queue;
+mod recording;
+mod registers;
+mod requests;
 mod rig;
 mod simulated;
 mod walks;

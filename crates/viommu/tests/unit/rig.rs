@@ -16,7 +16,7 @@ use ioatlas_viommu::{
     unit::SoftUnit,
     walk::InFlight,
 };
-use ioatlas_vtd::registers::{self as offset, Registers};
+use ioatlas_vtd::registers::{self as offset, Reg32, Reg64, Registers};
 use std::{cell::Cell, sync::Arc};
 
 pub const READ: u64 = 1;
@@ -33,6 +33,35 @@ pub const TOY: Geometry = Geometry {
     levels: 3,
     entries_lg2: 2,
 };
+
+/// Registers by their offsets (VT-d 4.1 §11.4), not by anybody's constants; FRO and IRO as configured by default.
+pub mod reg {
+    pub const VER: u16 = 0x00;
+    pub const CAP: u16 = 0x08;
+    pub const ECAP: u16 = 0x10;
+    pub const GCMD: u16 = 0x18;
+    pub const GSTS: u16 = 0x1c;
+    pub const RTADDR: u16 = 0x20;
+    pub const CCMD: u16 = 0x28;
+    pub const FSTS: u16 = 0x34;
+    pub const FECTL: u16 = 0x38;
+    pub const FEDATA: u16 = 0x3c;
+    pub const FEADDR: u16 = 0x40;
+    pub const FEUADDR: u16 = 0x44;
+    pub const IQH: u16 = 0x80;
+    pub const IQT: u16 = 0x88;
+    pub const IQA: u16 = 0x90;
+    pub const ICS: u16 = 0x9c;
+    pub const IECTL: u16 = 0xa0;
+    pub const IEDATA: u16 = 0xa4;
+    pub const IEADDR: u16 = 0xa8;
+    pub const IEUADDR: u16 = 0xac;
+    pub const IQERCD: u16 = 0xb0;
+    pub const IRTA: u16 = 0xb8;
+    pub const IVA: u16 = 0xf0;
+    pub const IOTLB: u16 = 0xf8;
+    pub const FRCD: u16 = 0x220;
+}
 
 /// Domain-selective, both drained.
 pub fn flush_domain(domain: u16) -> [u64; 2] {
@@ -81,17 +110,42 @@ impl Rig {
     pub fn toy() -> Rig {
         Self::new(&UnitConfig::new(TOY))
     }
-    pub fn build(config: &UnitConfig, observer: Option<Arc<dyn Observer>>) -> Rig {
-        let size = HostConfig {
+    /// With translation on, by registers only.
+    pub fn without_queue(change: impl FnOnce(&mut UnitConfig)) -> Rig {
+        let mut config = UnitConfig::new(TOY);
+        config.registers.interface = InvalidationInterface::Registers;
+        change(&mut config);
+        let rig = Self::reset(Self::memory(), &config, None);
+        rig.set64(reg::RTADDR, rig.root_table << 12);
+        rig.set32(reg::GCMD, 1 << 30);
+        rig.set32(reg::GCMD, 1 << 31);
+        rig
+    }
+    pub fn memory() -> Arc<Host> {
+        Arc::new(Host::new(HostConfig {
             frames: 64,
             slots: 4,
-        };
-        Self::over(Arc::new(Host::new(size)), config, observer)
+        }))
+    }
+    pub fn build(config: &UnitConfig, observer: Option<Arc<dyn Observer>>) -> Rig {
+        Self::over(Self::memory(), config, observer)
     }
 }
 
 impl<P: Platform + PhysMemory<P>> Rig<P> {
     pub fn over(host: Arc<P>, config: &UnitConfig, observer: Option<Arc<dyn Observer>>) -> Self {
+        let rig = Self::reset(host, config, observer);
+        rig.set64(reg::RTADDR, rig.root_table << 12);
+        rig.set32(reg::GCMD, 1 << 30);
+        rig.set64(reg::IQA, rig.ring << 12);
+        rig.set32(reg::GCMD, 1 << 26);
+        rig.set32(reg::GCMD, 1 << 31 | 1 << 26);
+        assert_eq!(rig.get32(reg::GSTS), 1 << 31 | 1 << 30 | 1 << 26);
+        rig
+    }
+
+    /// Tables in memory, and a unit that was told nothing.
+    pub fn reset(host: Arc<P>, config: &UnitConfig, observer: Option<Arc<dyn Observer>>) -> Self {
         let unit = match observer {
             Some(o) => SoftUnit::observed(host.clone(), config, o),
             None => SoftUnit::new(host.clone(), config),
@@ -111,13 +165,20 @@ impl<P: Platform + PhysMemory<P>> Rig<P> {
         };
         rig.poke(rig.root_table, 3 * 2, rig.context_table << 12 | 1);
         rig.attach(DEVICE, DOMAIN, rig.root);
-        rig.unit.write64(offset::RTADDR, rig.root_table << 12);
-        rig.unit.write32(offset::GCMD, 1 << 30);
-        rig.unit.write64(offset::IQA, rig.ring << 12);
-        rig.unit.write32(offset::GCMD, 1 << 26);
-        rig.unit.write32(offset::GCMD, 1 << 31 | 1 << 26);
-        assert_eq!(rig.unit.read32(offset::GSTS), 1 << 31 | 1 << 30 | 1 << 26);
         rig
+    }
+
+    pub fn get32(&self, at: u16) -> u32 {
+        self.unit.read32(Reg32(at))
+    }
+    pub fn get64(&self, at: u16) -> u64 {
+        self.unit.read64(Reg64(at))
+    }
+    pub fn set32(&self, at: u16, value: u32) {
+        self.unit.write32(Reg32(at), value);
+    }
+    pub fn set64(&self, at: u16, value: u64) {
+        self.unit.write64(Reg64(at), value);
     }
 
     pub fn frame(&self) -> u64 {
