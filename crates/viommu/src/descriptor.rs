@@ -60,6 +60,11 @@ pub(crate) fn decode(low: u64, high: u64, f: &Features) -> Result<Descriptor, Re
     }
 }
 
+/// Whether a descriptor with this low word is an invalidation of the context cache or the IOTLB.
+pub(crate) fn invalidates_tables(low: u64) -> bool {
+    field(low, 9, 3) == 0 && matches!(field(low, 0, 4), 1 | 2)
+}
+
 fn context(low: u64, high: u64) -> Result<Descriptor, Refused> {
     if field(low, 6, 3) | field(low, 12, 4) | field(low, 50, 14) | high != 0 {
         return Err(Refused::Reserved);

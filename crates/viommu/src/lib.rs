@@ -25,6 +25,7 @@ pub mod queue;
 pub mod registers;
 pub mod unit;
 pub mod walk;
+mod write_buffer;
 
 /// The example in README compiles and runs.
 #[cfg(doctest)]

@@ -202,6 +202,8 @@ pub enum Event {
     },
     /// The unit sends an interrupt.
     Message(Message),
+    /// Walks see now what was written to tables before this flush was asked for.
+    WriteBuffersFlushed,
     /// The queue stopped with an error.
     QueueError {
         /// Index of the descriptor.
@@ -264,6 +266,8 @@ pub struct Stats {
     pub drained: u64,
     /// Fills dropped because an invalidation overtook the walk.
     pub fills_dropped: u64,
+    /// Write-buffer flushes done.
+    pub write_buffer_flushes: u64,
     /// Wait descriptors done.
     pub waits: u64,
     /// Times the queue stopped with an error.

@@ -17,7 +17,7 @@
 
 use crate::{
     config::{InterruptRemapping, Processing, Restart},
-    descriptor::{Descriptor, Refused, WaitInterrupt, decode},
+    descriptor::{Descriptor, Refused, WaitInterrupt, decode, invalidates_tables},
     invalidation::{Invalidation, Selection},
     observe::{Event, InvalidationId},
     unit::{SoftUnit, State},
@@ -423,6 +423,9 @@ impl State {
 impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
     /// One micro-step of the queue, for [`Processing::Asynchronous`] (harmless otherwise).
     pub fn service(&self) -> Progress {
+        if self.flush_if_asked() {
+            return Progress::Did;
+        }
         match self.state.with(State::take_work) {
             Work::None(progress) => progress,
             Work::Fetch {
@@ -431,6 +434,9 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
                 generation,
             } => {
                 let words = self.fetch(page, index);
+                if words.is_some_and(|(low, _)| invalidates_tables(low)) {
+                    self.flush_before_invalidation();
+                }
                 self.state.with(|s| {
                     if s.return_from(generation) {
                         s.act(words)

@@ -224,7 +224,16 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
         self.state
             .with(|s| s.registers.config.end(s.faults.capacity()))
     }
+    /// Whether a write of the word at `at` may be a request to invalidate.
+    fn requests_by(&self, at: u32) -> bool {
+        let iotlb = |s: &mut State| u32::from(s.registers.config.iotlb_offset) + 8;
+        at & !7 == quad::CCMD || at & !7 == self.state.with(iotlb)
+    }
     fn write_words<const N: usize>(&self, words: [(u32, u32); N]) {
+        let buffered = self.seen.is_some();
+        if buffered && words.iter().any(|(at, _)| self.requests_by(*at)) {
+            self.flush_before_invalidation();
+        }
         let run = self.state.with(|s| {
             words
                 .map(|(at, value)| s.write_word(at, value))

@@ -31,6 +31,7 @@ use crate::{
     queue::Queue,
     registers::RegisterFile,
     walk::InFlight,
+    write_buffer::{Seen, WriteBufferState},
 };
 use core::fmt;
 use ioatlas_dma::{
@@ -45,6 +46,8 @@ pub struct SoftUnit<P: Platform, M: PhysMemory<P>> {
     pub(crate) geometry: Geometry,
     pub(crate) features: Features,
     pub(crate) state: P::Lock<State>,
+    /// Where writes are buffered: what walks see. Never locked together with `state`.
+    pub(crate) seen: Option<P::Lock<Seen>>,
 }
 
 /// Everything under the unit's lock.
@@ -55,6 +58,7 @@ pub(crate) struct State {
     eviction: Option<Eviction>,
     random: u64,
     pub(crate) registers: RegisterFile,
+    pub(crate) write_buffer: WriteBufferState,
     pub(crate) queue: Queue,
     pub(crate) caches: Caches,
     pub(crate) left: LeftBehind,
@@ -172,6 +176,7 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
             eviction: config.caches.eviction,
             random: config.caches.eviction.map_or(0, |e| e.seed),
             registers: RegisterFile::new(config.registers),
+            write_buffer: WriteBufferState::default(),
             queue: Queue::new(config.processing, config.registers.restart),
             caches: Caches::new(geometry, &features, &config.caches),
             left: LeftBehind::default(),
@@ -188,6 +193,7 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
             geometry,
             features,
             state: P::Lock::new(state),
+            seen: Seen::new::<P>(features.write_buffers),
         })
     }
 

@@ -15,7 +15,7 @@ use crate::{
     unit::SoftUnit,
 };
 use ioatlas_dma::{
-    platform::{Atomic64, Lock, Ordering, PhysMemory, Platform},
+    platform::{Lock, PhysMemory, Platform},
     units::*,
 };
 
@@ -209,25 +209,23 @@ impl<'u, P: Platform, M: PhysMemory<P>> InFlight<'u, P, M> {
 
     fn read(&mut self, table: PhysPage, index: usize) -> Option<u64> {
         self.reads += 1;
-        let word = self.unit.memory.word(table, index)?;
-        Some(word.load(Ordering::Acquire))
+        self.unit.seen_word(table, index)
     }
     /// Hardware fetches the 16 bytes of a root or context entry at once. Two loads cannot, so they are repeated while
     /// the low word changes meanwhile; a writer who never stops is not waited for.
     fn read_pair(&mut self, table: PhysPage, index: u64) -> Option<(u64, u64)> {
         self.reads += 1;
-        let low = self.unit.memory.word(table, index as usize * 2)?;
-        let high = self.unit.memory.word(table, index as usize * 2 + 1)?;
-        let mut first = low.load(Ordering::Acquire);
+        let at = index as usize * 2;
+        let mut first = self.unit.seen_word(table, at)?;
         for _ in 0..8 {
-            let second = high.load(Ordering::Acquire);
-            let again = low.load(Ordering::Acquire);
+            let second = self.unit.seen_word(table, at + 1)?;
+            let again = self.unit.seen_word(table, at)?;
             if again == first {
                 return Some((first, second));
             }
             first = again;
         }
-        Some((first, high.load(Ordering::Acquire)))
+        Some((first, self.unit.seen_word(table, at + 1)?))
     }
 }
 

@@ -8,7 +8,7 @@
 
 use super::{Then, layout::*};
 use crate::{
-    config::{InterruptRemapping, RootPointer},
+    config::{InterruptRemapping, RootPointer, WriteBuffers},
     unit::{SoftUnit, State},
 };
 use ioatlas_dma::{
@@ -71,6 +71,7 @@ impl State {
         let r = &self.registers;
         let bit = |on: bool, bit: u32| if on { bit } else { 0 };
         bit(r.translating, TRANSLATION)
+            | bit(self.write_buffer.asked, WRITE_BUFFER)
             | bit(r.root_set, ROOT_TABLE)
             | bit(self.queue.enabled, QUEUE)
             | bit(r.interrupts.enabled, INTERRUPTS)
@@ -82,6 +83,7 @@ impl State {
     fn set_root(&mut self) {
         let address = self.registers.root_address;
         self.registers.root = (address & TABLE_MODE == 0).then_some(PhysAddr(address).page());
+        self.write_buffer.root_changed = true;
         match self.registers.config.root_pointer {
             RootPointer::Latches => self.root_is_set(),
             RootPointer::LatchesAndFlushes => {
@@ -94,8 +96,11 @@ impl State {
         self.registers.root_set = true;
     }
 
-    /// WBF (§6.8). There is no write buffer (CAP.RWBF = 0), so it has nothing to do, and WBFS is never seen.
-    fn flush_write_buffer(&mut self) {}
+    /// WBF (§6.8). Without a write buffer (CAP.RWBF = 0) it has nothing to do, and WBFS is never seen; with one, whoever processes the
+    /// queue does it.
+    fn flush_write_buffer(&mut self) {
+        self.write_buffer.asked = self.features.write_buffers != WriteBuffers::None;
+    }
 
     pub(super) fn switch_queue(&mut self, enable: bool) {
         if !enable && self.queue.draining() {

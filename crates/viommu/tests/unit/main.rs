@@ -19,3 +19,4 @@ mod requests;
 mod rig;
 mod simulated;
 mod walks;
+mod write_buffers;
