@@ -21,6 +21,9 @@
 //! pass; without caches, a whole access must end where a walk by other code ends.
 
 mod expected;
+mod mmio;
+
+pub use mmio::{WindowFindings, mmio};
 
 use crate::{config::*, observe::*, queue::Progress, unit::SoftUnit, walk::InFlight};
 use core::num::NonZeroU32;

@@ -4,15 +4,17 @@
 //!
 //! A seed is hex with comments; any other file of the corpus (what a fuzzer found) is taken as it is.
 
-use ioatlas_viommu::fuzz::{self, Findings};
+use ioatlas_viommu::fuzz::{self, Findings, WindowFindings};
 use std::{
     path::Path,
     time::{Duration, Instant, SystemTime},
 };
 
 /// Inputs of the corpus by name, sorted.
-fn corpus() -> Vec<(String, Vec<u8>)> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/unit");
+fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("corpus")
+        .join(target);
     let entries = std::fs::read_dir(dir).unwrap();
     let mut inputs: Vec<_> = entries
         .map(|entry| {
@@ -54,7 +56,7 @@ fn as_promised(name: &str, f: &Findings) -> bool {
 
 #[test]
 fn corpus_inputs_end_as_their_names_say() {
-    let corpus = corpus();
+    let corpus = corpus("unit");
     let (mut compared, mut drained) = (0, 0);
     for (name, input) in &corpus {
         let findings = fuzz::unit(input);
@@ -66,8 +68,45 @@ fn corpus_inputs_end_as_their_names_say() {
     assert!(compared >= 50 && drained >= 4, "{compared}, {drained}");
 }
 
+/// The same of the register block.
+fn window_as_promised(name: &str, f: &WindowFindings) -> bool {
+    match name.split('-').next().unwrap() {
+        "requests" => f.stats.global_invalidations > 0 && f.status >> 26 & 1 == 0,
+        "messages" => f.stats.messages > 0,
+        "faults" => f.fault_status != 0,
+        "refused" => f.refused > 0 && f.taken == 0,
+        "root" => f.status >> 30 & 1 == 1,
+        _ => !name.ends_with(".hex"),
+    }
+}
+
+#[test]
+fn register_inputs_end_as_their_names_say() {
+    for (name, input) in &corpus("mmio") {
+        let findings = fuzz::mmio(input);
+        assert!(window_as_promised(name, &findings), "{name}: {findings:?}");
+    }
+}
+
+#[test]
+fn mutated_register_inputs() {
+    let mut taken = 0;
+    mutated("mmio", |input| taken += fuzz::mmio(input).taken);
+    assert!(taken > 0);
+}
+
 #[test]
 fn mutated_corpus() {
+    let (mut compared, mut translated) = (0, 0);
+    mutated("unit", |input| {
+        let findings = fuzz::unit(input);
+        compared += findings.compared;
+        translated += findings.translated;
+    });
+    println!("{translated} accesses translated, {compared} compared");
+}
+
+fn mutated(target: &str, mut run: impl FnMut(&[u8])) {
     let number = |name| std::env::var(name).map(|v: String| v.parse::<u64>().expect(name));
     // Without a time to spend, a fixed small number of fixed mutations.
     let (duration, minimum, default_seed) = match number("IOATLAS_FUZZ_SECONDS") {
@@ -80,15 +119,13 @@ fn mutated_corpus() {
     let seed = number("IOATLAS_FUZZ_SEED").unwrap_or(default_seed);
     println!("IOATLAS_FUZZ_SEED={seed}");
     let mut random = Random(seed);
-    let corpus: Vec<Vec<u8>> = corpus().into_iter().map(|(_, input)| input).collect();
-    let (start, mut runs, mut compared, mut translated) = (Instant::now(), 0, 0, 0);
+    let corpus: Vec<Vec<u8>> = corpus(target).into_iter().map(|(_, input)| input).collect();
+    let (start, mut runs) = (Instant::now(), 0);
     while runs < minimum || start.elapsed() < duration {
-        let findings = fuzz::unit(&mutate(&corpus, &mut random));
-        compared += findings.compared;
-        translated += findings.translated;
+        run(&mutate(&corpus, &mut random));
         runs += 1;
     }
-    println!("{runs} inputs, {translated} accesses translated, {compared} compared");
+    println!("{runs} inputs");
 }
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA'14).
