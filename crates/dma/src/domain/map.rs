@@ -125,6 +125,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     pub(super) fn assign(&self, request: &Request) -> Result<Lease, MapError> {
         match self.assigner.assign(&self.platform, request) {
             Ok(lease) => Ok(lease),
+            Err(never) if never.cause.is_final() => Err(never.into()),
             Err(_) => {
                 self.drain_for_iova()?;
                 Ok(self.assigner.assign(&self.platform, request)?)

@@ -11,6 +11,8 @@
 //! are a cache line of a page table: CPUs that got their pages in such runs do not write to each other's lines.
 //!
 //! Straight to the tree go ranges beyond the largest class, and fixed ones, which are of any size and place.
+//! A request with limits is served from a magazine if what that offers is allowed and lies where it is preferred; else the offer is put
+//! back, the tree is asked with the limits, and the request counts as diverted ([`Usage::diverted`]).
 //! When the tree is exhausted, or a fixed range is taken, all magazines are drained into it and it is asked once more; so what is
 //! cached by other CPUs never fails a request, unless it is on its way between the two at that moment.
 //!
@@ -22,6 +24,7 @@
 
 use super::{backing::Refill, *};
 use crate::magazine::{self, MagazineSizes, Overflow};
+use crate::platform::{Atomic64, Ordering};
 use alloc::{boxed::Box, format, string::String};
 
 /// Sizes of [`Magazines`]. Those beyond the limits named are brought to the nearest one.
@@ -70,6 +73,8 @@ pub struct Magazines<P: Platform> {
     tree: Backing<P>,
     classes: Box<[Class<P>]>,
     config: MagazineConfig,
+    /// Requests whose limits no magazine could keep.
+    diverted: P::A64,
 }
 
 /// The magazines of ranges of one size.
@@ -91,7 +96,7 @@ impl<P: Platform> Class<P> {
 }
 
 impl<P: Platform> Magazines<P> {
-    /// Empty magazines over a tree of `aperture`. See [`Rbtree::new`].
+    /// Empty magazines over a tree of `aperture`. See [`Backing::new`].
     pub fn new(p: &P, config: MagazineConfig, aperture: IovaRange) -> Self {
         let config = config.limited();
         let sizes = MagazineSizes {
@@ -106,6 +111,7 @@ impl<P: Platform> Magazines<P> {
             tree: Backing::new(p, config.backing, aperture),
             classes: (0..config.classes).map(class).collect(),
             config,
+            diverted: P::A64::new(0),
         }
     }
 
@@ -141,14 +147,43 @@ impl<P: Platform> Magazines<P> {
 
     /// From the tree alone; everything cached goes into it if that is what it takes.
     fn assign_single(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
-        self.tree.assign(p, request).or_else(|_| {
+        self.tree.assign(p, request).or_else(|error| {
+            if error.cause.is_final() {
+                return Err(NoIova {
+                    cached: PageCount(error.cached.0 + self.cached().0),
+                    ..error
+                });
+            }
             self.drain(p);
             let retried = self.tree.assign(p, request);
             retried.map_err(|error| NoIova {
-                cached: self.cached(),
+                cached: PageCount(error.cached.0 + self.cached().0),
                 ..error
             })
         })
+    }
+
+    /// From the magazines if what they offer keeps the limits, else from the tree.
+    #[cold]
+    fn assign_within(&self, p: &P, class: &Class<P>, request: &Request) -> Result<Lease, NoIova> {
+        let offered = p.pinned(|cpu| {
+            let first = class.kept.take(&cpu)?;
+            Some((first, cpu.index()))
+        });
+        if let Some((first, cpu)) = offered {
+            if request.limits.prefer(class.range(first)) {
+                return Ok(class.lease(first));
+            }
+            self.keep(class, cpu, first);
+        }
+        self.diverted.fetch_add(1, Ordering::Relaxed);
+        self.assign_single(p, request)
+    }
+
+    fn keep(&self, class: &Class<P>, home: CpuIndex, first: IovaPage) {
+        if let Some(overflow) = class.kept.give(home, first) {
+            self.spill(class, overflow);
+        }
     }
 
     fn spill(&self, class: &Class<P>, overflow: Overflow<IovaPage>) {
@@ -169,6 +204,9 @@ impl<P: Platform> Assign<P> for Magazines<P> {
         let Some(class) = self.class(request.pages) else {
             return self.assign_single(p, request);
         };
+        if !request.limits.is_none() {
+            return self.assign_within(p, class, request);
+        }
         match p.pinned(|cpu| class.kept.take(&cpu)) {
             Some(first) => Ok(class.lease(first)),
             None => self
@@ -197,13 +235,12 @@ impl<P: Platform> Assign<P> for Magazines<P> {
             return self.tree.release(p, home, lease);
         };
         let first = lease.into_inner().range().first;
-        if let Some(overflow) = class.kept.give(home, first) {
-            self.spill(class, overflow);
-        }
+        self.keep(class, home, first);
     }
 
-    fn drain(&self, _p: &P) -> PageCount {
-        let mut drained = 0;
+    fn drain(&self, p: &P) -> PageCount {
+        // what the tree keeps itself is counted before what it gets from here
+        let mut drained = self.tree.drain(p).0;
         for class in &self.classes {
             class.kept.drain(|firsts| {
                 let ranges = firsts.map(|first| class.range(first));
@@ -211,6 +248,7 @@ impl<P: Platform> Assign<P> for Magazines<P> {
                     .release_all(ranges.inspect(|range| drained += range.pages.0));
             });
         }
+        self.tree.drain(p);
         PageCount(drained)
     }
 
@@ -218,7 +256,8 @@ impl<P: Platform> Assign<P> for Magazines<P> {
         let tree = self.tree.usage(p);
         let cached = self.cached();
         Usage {
-            cached,
+            cached: PageCount(cached.0 + tree.cached.0),
+            diverted: tree.diverted + self.diverted.load(Ordering::Relaxed),
             // cached ranges are in use as the tree sees it; others may have moved between the two looks
             leased: PageCount(tree.leased.0.saturating_sub(cached.0)),
             ..tree

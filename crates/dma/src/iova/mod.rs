@@ -19,14 +19,21 @@
 //! Designs are variants of one enum ([`Assigner`]): a design is chosen at run time, and one predicted branch is cheap.
 
 pub mod backing;
+mod error;
+mod in_use;
+mod locked;
 pub mod magazine;
 pub mod rbtree;
 mod request;
+mod search;
+mod tree;
 
 use crate::{grace::Flushed, platform::Platform, units::*};
 use core::fmt;
 
 pub use backing::{Backing, BackingConfig};
+pub use error::{NoIova, NoIovaCause};
+pub use locked::Locked;
 pub use magazine::{MagazineConfig, Magazines};
 pub use rbtree::Rbtree;
 pub use request::{Limits, Request};
@@ -67,20 +74,6 @@ impl Lease {
 /// How many pages an assigner grants for `pages`: the next power of two, held at 2^63, which no aperture has.
 pub fn granted(pages: PageCount) -> PageCount {
     PageCount(pages.0.checked_next_power_of_two().unwrap_or(1 << 63))
-}
-
-/// No free range is large enough.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no free run of {wanted} IOVA pages ({free} pages free, {cached} cached, of {aperture})")]
-pub struct NoIova {
-    /// Pages wanted, as granted.
-    pub wanted: PageCount,
-    /// Pages free at that moment, in pieces that do not serve.
-    pub free: PageCount,
-    /// Pages kept for reuse at that moment, in pieces that do not serve.
-    pub cached: PageCount,
-    /// Pages in all.
-    pub aperture: PageCount,
 }
 
 /// A chosen range cannot be had.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What is asked of an assigner: how many pages, and where they may lie.
 
+use super::NoIovaCause;
 use crate::units::*;
+use core::fmt;
 
 /// What a device, or a bus, can take. [`Limits::NONE`] is what most can.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -25,10 +27,34 @@ impl Limits {
         boundary_lg2: None,
     };
 
+    /// Whether there are none.
+    #[inline]
+    pub fn is_none(&self) -> bool {
+        *self == Self::NONE
+    }
+
+    /// Why nothing was found within them, though some place of the aperture would do.
+    pub(super) fn full(&self) -> NoIovaCause {
+        match self {
+            Limits {
+                end: None,
+                align_lg2: 0,
+                ..
+            } => NoIovaCause::Full,
+            limits => NoIovaCause::FullWithin(*limits),
+        }
+    }
+
+    /// Whether a lease of `range` keeps them and lies where it is preferred.
+    #[inline]
+    pub fn prefer(&self, range: IovaRange) -> bool {
+        self.allow(range) && self.prefer_end.is_none_or(|end| range.end() <= end)
+    }
+
     /// Whether a lease of `range` keeps them. A preference is none that must be kept.
     #[inline]
     pub fn allow(&self, range: IovaRange) -> bool {
-        if *self == Self::NONE {
+        if self.is_none() {
             return true;
         }
         let last = range.end().0.saturating_sub(1);
@@ -37,6 +63,20 @@ impl Limits {
         self.end.is_none_or(|end| range.end() <= end)
             && (self.align_lg2 == 0 || multiple(self.align_lg2))
             && !self.boundary_lg2.is_some_and(crosses)
+    }
+}
+
+/// As they follow "no free run".
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(end) = self.end {
+            write!(f, "below page {end}")?;
+        }
+        if self.align_lg2 > 0 {
+            let comma = if self.end.is_some() { ", " } else { "" };
+            write!(f, "{comma}at a multiple of 2^{} pages", self.align_lg2)?;
+        }
+        Ok(())
     }
 }
 

@@ -4,11 +4,13 @@
 use crate::model::Model;
 use crate::rig::*;
 use ioatlas_dma::iova::*;
+use ioatlas_dma::units::*;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
     Assign { pages: u64 },
+    AssignWithin { pages: u64, limits: Limits },
     Release { nth: usize },
     Reserve { first: u64, pages: u64 },
     Drain,
@@ -18,10 +20,23 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (1u64..10).prop_map(|pages| Op::Assign { pages }),
         1 => (10u64..80).prop_map(|pages| Op::Assign { pages }),
+        3 => (1u64..10, limits()).prop_map(|(pages, limits)| Op::AssignWithin { pages, limits }),
         6 => any::<usize>().prop_map(|nth| Op::Release { nth }),
         2 => (0u64..160, 0u64..20).prop_map(|(first, pages)| Op::Reserve { first, pages }),
         1 => Just(Op::Drain),
     ]
+}
+
+fn limits() -> impl Strategy<Value = Limits> {
+    let end = || prop::option::of((0u64..160).prop_map(IovaPage));
+    (end(), end(), 0u32..6, prop::option::of(0u32..6)).prop_map(
+        |(end, prefer_end, align_lg2, boundary_lg2)| Limits {
+            end,
+            prefer_end,
+            align_lg2,
+            boundary_lg2,
+        },
+    )
 }
 
 pub fn agrees_with_a_naive_model(config: AssignerConfig) {
@@ -37,6 +52,41 @@ pub fn agrees_with_a_naive_model(config: AssignerConfig) {
             .map_err(|what| TestCaseError::fail(format!("{what}: {rig}")))
     });
     run.unwrap();
+}
+
+/// Whether `got` is right, before it is entered. What is kept for reuse does not count as free to a preference.
+fn judge_within(
+    model: &Model,
+    pages: u64,
+    limits: Limits,
+    got: &Result<Lease, NoIova>,
+    nothing_kept: bool,
+) -> Result<(), String> {
+    let allowed = |place| limits.allow(place);
+    let wrong = |what: &str| {
+        Err(format!(
+            "{what}: {got:?} for {pages} pages within {limits:?}"
+        ))
+    };
+    match got {
+        Ok(lease) if !limits.allow(lease.range()) => wrong("not allowed"),
+        Ok(lease) if nothing_kept && !limits.prefer(lease.range()) => {
+            match model.has_room_where(pages, |place| limits.prefer(place)) {
+                true => wrong("a preferred place is free"),
+                false => Ok(()),
+            }
+        }
+        Ok(_) => Ok(()),
+        Err(_) if model.has_room_where(pages, allowed) => wrong("there is room"),
+        Err(error) => {
+            let ever = model.places(pages, allowed).next().is_some();
+            let unlimited = model.places(pages, |_| true).next().is_some();
+            match error.cause.is_final() == (unlimited && !ever) {
+                true => Ok(()),
+                false => wrong("another cause"),
+            }
+        }
+    }
 }
 
 fn differential(
@@ -56,6 +106,15 @@ fn differential(
                 Err(error) if model.has_room(pages) => return Err(error.to_string()),
                 Err(_) => {}
             },
+            Op::AssignWithin { pages, limits } => {
+                let nothing_kept = rig.usage().cached.0 == 0;
+                let got = rig.assign_within(pages, limits);
+                judge_within(&model, pages, limits, &got, nothing_kept)?;
+                if let Ok(lease) = got {
+                    model.add_assigned(&lease, pages)?;
+                    held.push(lease);
+                }
+            }
             Op::Release { nth } if !held.is_empty() => {
                 let lease = held.swap_remove(nth % held.len());
                 model.leased.remove(&lease.range().first.0);

@@ -4,6 +4,7 @@
 use crate::rig::*;
 use crate::sizes;
 use ioatlas_dma::iova::*;
+use ioatlas_dma::units::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -104,4 +105,37 @@ fn a_refill_that_an_interrupt_has_overtaken_loses_nothing() {
     rig.check(0);
     rig.drain();
     assert_eq!(rig.usage().free, rig.usage().aperture);
+}
+
+#[test]
+fn limits_are_kept_by_the_tree_where_the_magazine_cannot() {
+    let rig = Rig::board(AssignerConfig::Magazine(MagazineConfig::default()), 1, 4096);
+    rig.release(0, rig.assign(1).unwrap()); // leaves a run from the top in the magazine
+    let cached = rig.usage().cached;
+    let limits = Limits {
+        end: Some(IovaPage(0x100)),
+        ..Limits::NONE
+    };
+    let low = rig.assign_within(1, limits).unwrap();
+    assert!(limits.allow(low.range()));
+    assert_eq!((rig.usage().cached, rig.usage().diverted), (cached, 1));
+    // having come home, it is what the magazine offers
+    let at = low.range();
+    rig.release(0, low);
+    let again = rig.assign_within(1, limits).unwrap();
+    assert_eq!((again.range(), rig.usage().diverted), (at, 1));
+    // a preference sends away as well, and so does an empty magazine
+    let preferred = Limits {
+        prefer_end: limits.end,
+        ..Limits::NONE
+    };
+    let other = rig.assign_within(1, preferred).unwrap();
+    assert!(preferred.prefer(other.range()));
+    let pair = rig.assign_within(2, limits).unwrap();
+    assert_eq!(rig.usage().diverted, 3);
+    rig.check(4);
+    for lease in [again, other, pair] {
+        rig.release(0, lease);
+    }
+    rig.check(0);
 }

@@ -39,6 +39,8 @@ macro_rules! suite {
                 a_lease_may_come_home_to_another_cpu
                 drain_gives_everything_back
                 the_state_can_be_read
+                limits_that_nothing_meets_are_named
+                a_preference_is_kept_while_it_can_be
                 agrees_with_a_naive_model
                 threads_never_get_the_same_page
                 nothing_is_allocated_once_warm

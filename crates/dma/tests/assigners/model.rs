@@ -31,14 +31,24 @@ impl Model {
     }
     /// Whether some aligned place for `pages` is free, page 0 not counted.
     pub fn has_room(&self, pages: u64) -> bool {
+        self.has_room_where(pages, |_| true)
+    }
+    /// The same of the places that `fits` takes.
+    pub fn has_room_where(&self, pages: u64, fits: impl Fn(IovaRange) -> bool) -> bool {
+        self.places(pages, fits)
+            .any(|place| self.in_the_way(place).is_none())
+    }
+    /// All aligned places for `pages` that `fits` takes, were everything free.
+    pub fn places(
+        &self,
+        pages: u64,
+        fits: impl Fn(IovaRange) -> bool,
+    ) -> impl Iterator<Item = IovaRange> {
         let pages = pages.next_power_of_two();
-        let places = self
-            .aperture
-            .iter()
-            .filter(|page| page.0.is_multiple_of(pages) && page.0 > 0);
-        places
-            .map(|page| range(page.0, pages))
-            .any(|place| self.aperture.contains(&place) && self.in_the_way(place).is_none())
+        let firsts = self.aperture.iter();
+        let firsts = firsts.filter(move |page| page.0.is_multiple_of(pages) && page.0 > 0);
+        let places = firsts.map(move |page| range(page.0, pages));
+        places.filter(move |place| self.aperture.contains(place) && fits(*place))
     }
     pub fn add(&mut self, lease: &Lease) -> Result<(), String> {
         let new = lease.range();

@@ -120,6 +120,13 @@ impl<P: Platform> Rig<P> {
         self.assigner
             .assign(&self.p, &Request::pages(PageCount(pages)))
     }
+    pub fn assign_within(&self, pages: u64, limits: Limits) -> Result<Lease, NoIova> {
+        let request = Request {
+            limits,
+            ..Request::pages(PageCount(pages))
+        };
+        self.assigner.assign(&self.p, &request)
+    }
     pub fn reserve(&self, first: u64, pages: u64) -> Result<Lease, NoReserve> {
         self.assigner.reserve(&self.p, range(first, pages))
     }

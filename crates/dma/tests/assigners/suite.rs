@@ -37,6 +37,7 @@ pub fn exhaustion_is_exact_and_what_comes_back_serves_any_size(config: AssignerC
         free: PageCount(0),
         cached: PageCount(0),
         aperture: PageCount(64),
+        cause: NoIovaCause::Full,
     };
     assert_eq!(rig.assign(1), Err(full));
     rig.check(64);
@@ -232,4 +233,88 @@ pub fn the_state_can_be_read(config: AssignerConfig) {
     assert!(!fresh.is_empty() && !fresh.contains("0x7b+9"), "{fresh}");
     assert!(used.contains("0x7b+9"), "{used}");
     rig.release(0, lease);
+}
+
+pub fn limits_that_nothing_meets_are_named(config: AssignerConfig) {
+    let rig = Rig::board(config, 0x40, 0x40);
+    let held = rig.assign(1).unwrap(); // magazines have something to offer
+    let error = |pages, limits| {
+        let error = rig.assign_within(pages, limits).unwrap_err();
+        rig.check(1);
+        assert!(error.cause.is_final(), "{error}");
+        assert_eq!(error.aperture, PageCount(0x40));
+        error.to_string()
+    };
+    let says = |what: String, words: &str| assert!(what.contains(words), "{what}");
+    let end = |page| Limits {
+        end: Some(IovaPage(page)),
+        ..Limits::NONE
+    };
+    for page in [0, 1, 0x40, 0x41] {
+        let words = format!("2 IOVA pages: the device reaches pages below {page:#x} only");
+        says(error(2, end(page)), &words);
+    }
+    says(error(1, end(0x40)), "the aperture is 0x40+64");
+    let align = |align_lg2| Limits {
+        align_lg2,
+        ..Limits::NONE
+    };
+    for lg2 in [7, 12, 63, 64, u32::MAX] {
+        let words = format!("in 0x40+64 at any multiple of 2^{lg2} pages");
+        says(error(1, align(lg2)), &words);
+    }
+    let boundary = |lg2| Limits {
+        boundary_lg2: Some(lg2),
+        ..Limits::NONE
+    };
+    for (pages, lg2) in [(2, 0), (8, 2), (5, 2)] {
+        let words = format!("each crosses the device's boundary of 2^{lg2} pages");
+        says(error(pages, boundary(lg2)), &words);
+    }
+    // the narrowest that still can be met
+    let both = Limits {
+        align_lg2: 6,
+        boundary_lg2: Some(0),
+        ..end(0x41)
+    };
+    let only = rig.assign_within(1, both).unwrap();
+    assert_eq!(only.range(), range(0x40, 1));
+    let error = rig.assign_within(1, both).unwrap_err();
+    assert_eq!(error.cause, NoIovaCause::FullWithin(both));
+    says(error.to_string(), "below page 0x41, at a multiple of 2^6");
+    for lg2 in [1, 63, 64, u32::MAX] {
+        let pair = rig.assign_within(2, boundary(lg2)).unwrap();
+        rig.release(0, pair);
+    }
+    rig.release(0, only);
+    rig.release(0, held);
+    rig.check(0);
+}
+
+pub fn a_preference_is_kept_while_it_can_be(config: AssignerConfig) {
+    let rig = Rig::board(config, 0x10, 0x30);
+    let limits = Limits {
+        prefer_end: Some(IovaPage(0x20)),
+        ..Limits::NONE
+    };
+    let below = |lease: &Lease| lease.range().end() <= IovaPage(0x20);
+    let mut held: Vec<_> = (0..4)
+        .map(|_| rig.assign_within(4, limits).unwrap())
+        .collect();
+    assert!(held.iter().all(below), "{rig}");
+    let other = rig.assign_within(4, limits).unwrap();
+    assert!(!below(&other), "nothing is left below");
+    let low = held.swap_remove(1);
+    let at = low.range();
+    rig.release(0, low);
+    rig.drain();
+    assert_eq!(rig.assign_within(4, limits).unwrap().range(), at);
+    rig.check(20);
+    // an end below the preference is what counts
+    let both = Limits {
+        end: Some(IovaPage(0x18)),
+        ..limits
+    };
+    let error = rig.assign_within(4, both).unwrap_err();
+    assert_eq!(error.cause, NoIovaCause::FullWithin(both));
 }

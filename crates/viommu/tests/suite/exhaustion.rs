@@ -2,7 +2,12 @@
 //! No IOVA is left: said with the numbers, after draining what was retired, and over as soon as one comes back.
 
 use crate::{bad_input::*, rig::*};
-use ioatlas_dma::{domain::*, iova::NoIova, table::Format, units::*};
+use ioatlas_dma::{
+    domain::*,
+    iova::{NoIova, NoIovaCause},
+    table::Format,
+    units::*,
+};
 
 on_every_machine! {
     exhaustion::an_exhausted_aperture_recovers,
@@ -36,6 +41,7 @@ pub fn an_exhausted_aperture_recovers<B: Base, F: Format>() {
                 free: PageCount(0),
                 cached: PageCount(0),
                 aperture: PageCount(8),
+                cause: NoIovaCause::Full,
             };
             assert_eq!(error, MapError::NoIova(expected));
             // one goes, and its page is had again at once, under a deferred policy by flushing

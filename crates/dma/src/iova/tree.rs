@@ -8,8 +8,12 @@
 //! Slot 0 is the sentinel that stands for every absent child and for the root's parent; it is black, always, and its
 //! parent link is scratch space of `remove` (the one moment at which an absent child needs a parent).
 //!
+//! A tree can be *augmented*: each node then carries a summary of the ranges at and below it ([`Augment`]), which insert, remove
+//! and rotations keep up to date, and by which a search can leave whole subtrees out. Without one (`()`) nothing is carried or kept.
+//!
 //! Invariants ([`RangeTree::check`]): in-order, ranges ascend and are disjoint; a red node has black
-//! children; every way down from the root passes equally many black nodes. Hence the depth is at most 2 log2(n + 1).
+//! children; every way down from the root passes equally many black nodes; each summary is that of its
+//! range and its children. Hence the depth is at most 2 log2(n + 1).
 //! The algorithms are those of textbooks, with left and right exchanged by a [`Side`] instead of by a second copy.
 
 mod check;
@@ -19,7 +23,7 @@ use alloc::{vec, vec::Vec};
 
 /// The slot of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Link(u32);
+pub struct Link(u32);
 
 /// The sentinel.
 const NIL: Link = Link(0);
@@ -53,27 +57,43 @@ enum Color {
 }
 use Color::{Black, Red};
 
-/// 32 bytes: two to a cache line.
-struct Node {
+/// What a node knows of the ranges at and below it.
+pub trait Augment: Copy + PartialEq + Send {
+    /// Whether there is anything to know.
+    const KEPT: bool = true;
+    /// That of a node, from its range and from what its children know.
+    fn of(range: IovaRange, left: Option<Self>, right: Option<Self>) -> Self;
+}
+
+impl Augment for () {
+    const KEPT: bool = false;
+    fn of(_: IovaRange, _: Option<()>, _: Option<()>) {}
+}
+
+/// 32 bytes without a summary: two to a cache line.
+struct Node<A> {
     range: IovaRange,
+    sum: A,
     parent: Link,
     child: [Link; 2],
     color: Color,
 }
 
 /// Disjoint ranges, in order.
-pub(super) struct RangeTree {
-    nodes: Vec<Node>,
+pub struct RangeTree<A: Augment = ()> {
+    nodes: Vec<Node<A>>,
     root: Link,
     free: Link,
     len: usize,
 }
 
-impl RangeTree {
+impl<A: Augment> RangeTree<A> {
     /// No ranges.
     pub(super) fn new() -> Self {
+        let nothing = IovaRange::new(IovaPage(0), PageCount(0));
         let sentinel = Node {
-            range: IovaRange::new(IovaPage(0), PageCount(0)),
+            range: nothing,
+            sum: A::of(nothing, None, None),
             parent: NIL,
             child: [NIL; 2],
             color: Black,
@@ -94,6 +114,11 @@ impl RangeTree {
     /// The pages of a node.
     pub(super) fn range(&self, at: Link) -> IovaRange {
         self.node(at).range
+    }
+
+    /// What a node knows of the ranges at and below it.
+    pub(super) fn sum(&self, at: Link) -> A {
+        self.node(at).sum
     }
 
     /// The highest range.
@@ -127,6 +152,17 @@ impl RangeTree {
             at = self.child(at, if first < here { Left } else { Right });
         }
         None
+    }
+
+    /// The highest range that begins below `end`.
+    pub(super) fn last_below(&self, end: IovaPage) -> Option<Link> {
+        let (mut at, mut best) = (self.root, None);
+        while at != NIL {
+            let below = self.node(at).range.first < end;
+            best = if below { Some(at) } else { best };
+            at = self.child(at, if below { Right } else { Left });
+        }
+        best
     }
 
     /// Some range that has a page in common with `range`, whose end must not wrap.
@@ -163,6 +199,7 @@ impl RangeTree {
         }
         let new = self.take_slot(Node {
             range,
+            sum: A::of(range, None, None),
             parent,
             child: [NIL; 2],
             color: Red,
@@ -173,6 +210,7 @@ impl RangeTree {
             self.node_mut(parent).child[side as usize] = new;
         }
         self.len += 1;
+        self.sum_up_from(parent);
         self.mend_red(new);
         new
     }
@@ -202,6 +240,7 @@ impl RangeTree {
             self.paint(heir, self.color(gone));
             (orphan, lost)
         };
+        self.sum_up_from(self.parent(hole));
         if lost == Black {
             self.mend_black(hole);
         }
@@ -281,6 +320,24 @@ impl RangeTree {
         self.replace(down, up);
         self.node_mut(up).child[side as usize] = down;
         self.node_mut(down).parent = up;
+        if A::KEPT {
+            self.node_mut(down).sum = self.summed(down);
+            self.node_mut(up).sum = self.summed(up);
+        }
+    }
+
+    /// What the node at `at` should know.
+    fn summed(&self, at: Link) -> A {
+        let below = |side| self.child(at, side).some().map(|at| self.sum(at));
+        A::of(self.range(at), below(Left), below(Right))
+    }
+
+    /// Brings the summaries of `at` and of all above it up to date.
+    fn sum_up_from(&mut self, mut at: Link) {
+        while A::KEPT && at != NIL {
+            self.node_mut(at).sum = self.summed(at);
+            at = self.parent(at);
+        }
     }
 
     /// Hangs `new` (which may be the sentinel) where `old` hangs.
@@ -316,10 +373,10 @@ impl RangeTree {
         }
     }
 
-    fn node(&self, at: Link) -> &Node {
+    fn node(&self, at: Link) -> &Node<A> {
         &self.nodes[at.0 as usize]
     }
-    fn node_mut(&mut self, at: Link) -> &mut Node {
+    fn node_mut(&mut self, at: Link) -> &mut Node<A> {
         &mut self.nodes[at.0 as usize]
     }
     fn parent(&self, at: Link) -> Link {
@@ -343,7 +400,7 @@ impl RangeTree {
         }
     }
 
-    fn take_slot(&mut self, node: Node) -> Link {
+    fn take_slot(&mut self, node: Node<A>) -> Link {
         if let Some(slot) = self.free.some() {
             self.free = self.child(slot, Left);
             *self.node_mut(slot) = node;

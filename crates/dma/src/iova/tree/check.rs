@@ -4,9 +4,9 @@
 use super::*;
 use alloc::{format, string::String};
 
-impl RangeTree {
+impl<A: Augment> RangeTree<A> {
     /// Checks every invariant; linear in the slab.
-    pub(in super::super) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         if self.color(NIL) != Black || self.node(NIL).child != [NIL; 2] || self.parent(NIL) != NIL {
             return Err("the sentinel was written to".into());
         }
@@ -52,6 +52,12 @@ impl RangeTree {
         if node.color == Red && (at == self.root || self.color(parent) == Red) {
             return Err(format!("{} is red below red, or at the root", node.range));
         }
+        if node.sum != self.summed(at) {
+            return Err(format!(
+                "{} knows something else than what is below",
+                node.range
+            ));
+        }
         let left = self.check_below(node.child[0], at, seen)?;
         let right = self.check_below(node.child[1], at, seen)?;
         if left != right {
@@ -74,6 +80,18 @@ mod tests {
         IovaRange::new(IovaPage(first), PageCount(1))
     }
 
+    /// Pages at and below, and where the lowest begins.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    struct Pages(u64, u64);
+
+    impl Augment for Pages {
+        fn of(range: IovaRange, left: Option<Self>, right: Option<Self>) -> Self {
+            let of = |side: Option<Self>| side.map_or(0, |pages| pages.0);
+            let first = left.map_or(range.first.0, |left| left.1);
+            Pages(range.pages.0 + of(left) + of(right), first)
+        }
+    }
+
     fn depth(tree: &RangeTree, at: Link) -> u32 {
         match at.some() {
             None => 0,
@@ -85,7 +103,7 @@ mod tests {
 
     #[test]
     fn ascending_inserts_stay_shallow_and_slots_are_reused() {
-        let mut tree = RangeTree::new();
+        let mut tree = RangeTree::<()>::new();
         for first in 0..1000 {
             tree.insert(page(first));
             tree.check().unwrap();
@@ -106,26 +124,29 @@ mod tests {
 
     #[test]
     fn check_names_what_is_broken() {
-        let build = || {
+        fn build<A: Augment>() -> RangeTree<A> {
             let mut tree = RangeTree::new();
             for first in 0..7 {
                 tree.insert(page(2 * first));
             }
             tree
-        };
-        let mut red = build();
+        }
+        let mut red = build::<()>();
         red.paint(red.root, Red);
         assert!(red.check().unwrap_err().contains("red"));
-        let mut order = build();
+        let mut order = build::<()>();
         let first = order.first().unwrap();
         order.node_mut(first).range = page(3);
         assert!(order.check().unwrap_err().contains("before"));
-        let mut black = build();
+        let mut black = build::<()>();
         let last = black.last().unwrap();
         let flipped = if black.color(last) == Red { Black } else { Red };
         black.paint(last, flipped);
         assert!(black.check().is_err());
-        let mut lost = build();
+        let mut stale = build::<Pages>();
+        stale.node_mut(stale.root).sum.0 += 1;
+        assert!(stale.check().unwrap_err().contains("knows"));
+        let mut lost = build::<()>();
         lost.len -= 1;
         assert!(lost.check().is_err());
     }
@@ -133,7 +154,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_btreemap(ops in prop::collection::vec((0u64..64, 1u64..5, any::<bool>()), 1..400)) {
-            let mut tree = RangeTree::new();
+            let mut tree = RangeTree::<Pages>::new();
             let mut model: BTreeMap<u64, u64> = BTreeMap::new();
             for (first, pages, add) in ops {
                 let range = IovaRange::new(IovaPage(first), PageCount(pages));
@@ -161,6 +182,11 @@ mod tests {
                 prop_assert_eq!(ascending, model.iter().map(|(f, n)| (*f, *n)).collect::<Vec<_>>());
                 prop_assert_eq!(tree.last().map(|at| tree.range(at).first.0), model.keys().last().copied());
                 prop_assert_eq!(tree.len(), model.len());
+                let below = tree.last_below(IovaPage(first)).map(|at| tree.range(at).first.0);
+                prop_assert_eq!(below, model.range(..first).next_back().map(|(f, _)| *f));
+                let sum = tree.root.some().map(|at| tree.sum(at));
+                let lowest = model.keys().next().copied();
+                prop_assert_eq!(sum, lowest.map(|first| Pages(model.values().sum(), first)));
             }
         }
     }

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Linux 3.17's IOVA allocator: one lock, a tree of ranges in use, top-down first fit (ATC'15 §3.1).
+//!
+//! # Theory
+//!
+//! A red-black tree holds the ranges in use, disjoint. To assign, walk its nodes downwards and take the first gap that
+//! holds the wanted range, naturally aligned, as high in the gap as it goes. The walk does not begin at the top
+//! but at the *cached node*, the range given out last: as long as ranges are given out only, the gap is right below it,
+//! and the scan looks at one node. Giving back a range at or above the cached node moves the cache to the next
+//! range above, so that the new gap is found.
+//!
+//! That is where it becomes linear: with n ranges in use, one of them the topmost and small, `release` of that one
+//! followed by `assign` of a larger size walks past all n. Rings whose buffers differ in size do this all the time.
+//! It is kept, being the baseline to compare with; [`nodes_visited`](super::Locked::nodes_visited) counts it. One thing is added: a
+//! scan that finds nothing below the cached node looks above it, once, so that [`NoIova`](super::NoIova) is never wrong.
+//!
+//! A request with limits is scanned for from the top of its window, which the tree finds, and leaves the cached node alone: so
+//! those of a device with a narrow mask are linear in what is in use below it.
+//!
+//! Locking: one lock around everything ([`super::Locked`]). It is held for a walk, linear as said, and the first time there
+//! are more ranges than ever before, for the growth of the slab.
+
+use super::{
+    in_use::InUse,
+    locked::{Ranges, Sketch},
+    search::{Run, Window},
+    tree::Link,
+    *,
+};
+use alloc::{format, string::String};
+
+/// Linux 3.17's assigner.
+pub type Rbtree<P> = Locked<P, Scan>;
+
+/// The tree, the cached node, and first fit.
+pub struct Scan {
+    used: InUse,
+    /// The range given out last, or the next above it that is still in use; `None` for the top of the aperture.
+    cached: Option<Link>,
+    /// Nodes that scans have looked at, ever.
+    visited: u64,
+}
+
+impl<P: Platform> Rbtree<P> {
+    /// All of `aperture` is free. What of it lies beyond page number 2^64 - 1 is cut off.
+    pub fn new(aperture: IovaRange) -> Self {
+        Locked::over(aperture, Scan::new)
+    }
+}
+
+impl Scan {
+    fn new(aperture: IovaRange) -> Self {
+        Scan {
+            used: InUse::new(aperture),
+            cached: None,
+            visited: 0,
+        }
+    }
+
+    /// Below the cached node, then above it.
+    fn first_fit(&mut self, run: Run) -> Option<u64> {
+        let Window { floor, end } = Window::of(self.used.aperture());
+        let last = self.used.tree().last();
+        let Some(cached) = self.cached else {
+            return self.scan(run, last, end, floor);
+        };
+        let here = self.used.tree().range(cached);
+        let below = self.used.tree().prev(cached);
+        self.scan(run, below, here.first.0, floor)
+            // nothing below the cached node; what is above it has not been looked at yet
+            .or_else(|| self.scan(run, last, end, here.end().0.max(floor)))
+    }
+
+    /// Looks at each gap between `top` and `floor`, downwards; `below` is the next node that begins under `top`.
+    fn scan(&mut self, run: Run, mut below: Option<Link>, mut top: u64, floor: u64) -> Option<u64> {
+        while top > floor {
+            let node = below.map(|at| self.used.tree().range(at));
+            let bottom = node.map_or(floor, |range| range.end().0.max(floor));
+            if let Some(first) = run.highest(bottom, top) {
+                return Some(first);
+            }
+            let range = node?;
+            self.visited += 1;
+            top = range.first.0;
+            below = below.and_then(|at| self.used.tree().prev(at));
+        }
+        None
+    }
+}
+
+impl Ranges for Scan {
+    const NAME: &'static str = "rbtree";
+
+    fn take(&mut self, run: Run) -> Option<IovaRange> {
+        let first = self.first_fit(run)?;
+        self.cached = self.used.take(run, first);
+        Some(run.range(first))
+    }
+
+    fn take_within(&mut self, run: Run, window: Window) -> Option<IovaRange> {
+        let top = self.used.tree().last_below(IovaPage(window.end));
+        let first = self.scan(run, top, window.end, window.floor)?;
+        self.used.take(run, first);
+        Some(run.range(first))
+    }
+
+    /// The cached node stays where it is: a scan steps over the new range like over any other.
+    fn take_exactly(&mut self, range: IovaRange) -> Result<(), IovaRange> {
+        self.used.take_exactly(range)
+    }
+
+    /// Giving back at or above the cached node moves the cache up, past the range.
+    fn give(&mut self, range: IovaRange, _kind: LeaseKind) {
+        let Some(node) = self.used.leaving(range) else {
+            return;
+        };
+        if let Some(cached) = self.cached
+            && range.first >= self.used.tree().range(cached).first
+        {
+            self.cached = self.used.tree().next(node);
+        }
+        self.used.give(node);
+    }
+
+    fn holds(&self, range: IovaRange) -> bool {
+        self.used.holds(range)
+    }
+
+    fn usage(&self) -> Usage {
+        Usage {
+            aperture: self.used.aperture().pages,
+            free: self.used.free(),
+            leased: self.used.pages(),
+            ..Usage::default()
+        }
+    }
+
+    fn visited(&self) -> u64 {
+        self.visited
+    }
+
+    fn audit(&self) -> Result<(), String> {
+        self.used.audit()?;
+        let Some(cached) = self.cached else {
+            return Ok(());
+        };
+        let range = self.used.tree().range(cached);
+        if self.used.tree().find(range.first) != Some(cached) {
+            return Err(format!("the cached node {range} is not in the tree"));
+        }
+        Ok(())
+    }
+
+    fn sketch(&self) -> Sketch {
+        let tree = self.used.tree();
+        let down = core::iter::successors(tree.last(), |at| tree.prev(*at));
+        let shown = down.map(|at| tree.range(at));
+        let cached = self.cached.map(|at| tree.range(at));
+        Sketch::of(tree.len(), "from the top", shown).with_cached_node(cached)
+    }
+}
