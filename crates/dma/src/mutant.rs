@@ -40,11 +40,17 @@ pub enum Mutant {
     DeviceTlbFirst,
     /// Context entries are not written back for a unit that does not snoop.
     SkipWriteBack,
+    /// The count of a shared leaf wraps where it is full.
+    WrapCount,
+    /// The last but one unmap of a shared leaf clears it.
+    ReleaseSharedEarly,
+    /// A large leaf takes the place of a table that walk caches may still point to.
+    StaleWalkPromotion,
 }
 
 impl Mutant {
     /// Every planted bug.
-    pub const ALL: [Mutant; 16] = [
+    pub const ALL: [Mutant; 19] = [
         Mutant::SkipFlush,
         Mutant::SettleOlder,
         Mutant::SettleUncovered,
@@ -61,6 +67,9 @@ impl Mutant {
         Mutant::SkipDeviceTlbFlush,
         Mutant::DeviceTlbFirst,
         Mutant::SkipWriteBack,
+        Mutant::WrapCount,
+        Mutant::ReleaseSharedEarly,
+        Mutant::StaleWalkPromotion,
     ];
 
     /// The name by which `IOATLAS_MUTANT` chooses it.
@@ -82,6 +91,9 @@ impl Mutant {
             Mutant::SkipDeviceTlbFlush => "skip-device-tlb-flush",
             Mutant::DeviceTlbFirst => "device-tlb-first",
             Mutant::SkipWriteBack => "skip-write-back",
+            Mutant::WrapCount => "wrap-count",
+            Mutant::ReleaseSharedEarly => "release-shared-early",
+            Mutant::StaleWalkPromotion => "stale-walk-promotion",
         }
     }
 }

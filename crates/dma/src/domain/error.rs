@@ -109,7 +109,7 @@ pub enum MapError {
         /// Frames wanted.
         wanted: PageCount,
     },
-    /// An invalidation failed while undoing, or while draining for an IOVA; what it should have freed is quarantined.
+    /// An invalidation failed while undoing, draining for an IOVA, or making room for a large leaf; what it should have freed is quarantined.
     #[error("{0}; what it should have freed is quarantined")]
     Invalidate(InvalidateError),
 }
@@ -121,6 +121,9 @@ pub enum UnmapError {
     /// The mapping is another domain's; here it is back.
     #[error("the mapping at {} belongs to another domain", .0.iova())]
     Foreign(Mapping),
+    /// The mapping shares its leaves with others (`identity`), so only its token can end it; here it is back.
+    #[error("the mapping at {} shares its leaves: its address alone cannot end it", .0.iova())]
+    SharedLeaves(Mapping),
     /// The consistent memory is another domain's; here it is back.
     #[error("the consistent memory at {} belongs to another domain", .0.iova())]
     ForeignMemory(Consistent),

@@ -159,6 +159,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             lifetime,
         };
         let runs = list.iter().map(PhysRange::run);
+        let lease = self.make_room(lease, range, runs.clone())?;
         match self.translator.install(p, range, runs, leaves) {
             Ok(()) => {
                 self.counters.mapped(p, range, &lease);

@@ -30,6 +30,7 @@ mod devices;
 mod error;
 mod map;
 mod mapping;
+mod room;
 mod stats;
 mod unmap;
 

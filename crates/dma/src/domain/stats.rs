@@ -31,7 +31,7 @@ pub struct DomainStats {
     pub unmaps: u64,
     /// Pages mapped now.
     pub live: PageCount,
-    /// Pages whose leases are held by live mappings: `live`, each mapping rounded up to what was granted.
+    /// Pages whose leases are held by live mappings: `live`, each mapping rounded up to what was granted. Shared leases do not count.
     pub leased: PageCount,
     /// Retired and not flushed yet.
     pub retired: Held,
@@ -70,16 +70,16 @@ impl<P: Platform> Counters<P> {
             let words = self.0.get(&cpu);
             bump(&words.maps, 1);
             bump(&words.pages_mapped, range.pages.0);
-            bump(&words.leased, lease.range().pages.0);
+            bump(&words.leased, lease.owned().0);
         });
     }
     #[inline]
-    pub fn unmapped(&self, p: &P, range: IovaRange, leased: IovaRange) {
+    pub fn unmapped(&self, p: &P, range: IovaRange, owned: PageCount) {
         p.pinned(|cpu| {
             let words = self.0.get(&cpu);
             bump(&words.unmaps, 1);
             bump(&words.pages_unmapped, range.pages.0);
-            bump(&words.unleased, leased.pages.0);
+            bump(&words.unleased, owned.0);
         });
     }
     fn sum(&self, pick: impl Fn(&Words<P>) -> &P::A64) -> u64 {
@@ -128,7 +128,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let p = &*self.platform;
         self.assigner.audit(p)?;
         let audit = DomainAudit {
-            census: self.translator.audit(p)?,
+            census: self.translator.audit(p, self.assigner.shared())?,
             usage: self.assigner.usage(p),
             stats: self.stats(),
         };
@@ -137,10 +137,10 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             usage,
             stats,
         } = &audit;
-        if census.pages != stats.live {
+        if census.references != stats.live {
             return Err(format!(
                 "{} pages have a translation, {} are mapped",
-                census.pages, stats.live
+                census.references, stats.live
             ));
         }
         let owned = stats.leased.0 + stats.retired.pages.0 + stats.quarantined.pages.0;

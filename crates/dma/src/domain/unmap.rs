@@ -23,10 +23,13 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Gives a mapping's token up, for interfaces that pass addresses: from now on only [`unmap_raw`](Self::unmap_raw) ends it.
     ///
     /// # Errors
-    /// Another domain's mapping comes back.
+    /// Another domain's mapping comes back, and so does one whose leaves are shared: no address tells it from the others there.
     pub fn into_raw(&self, mapping: Mapping) -> Result<(Iova, ByteCount), UnmapError> {
         if mapping.key != self.key {
             return Err(UnmapError::Foreign(mapping));
+        }
+        if mapping.lease.kind() == LeaseKind::Shared {
+            return Err(UnmapError::SharedLeaves(mapping));
         }
         self.translator.give_up(&self.platform, mapping.range.first);
         Ok((mapping.iova, mapping.len))
@@ -55,6 +58,10 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             let cause = RawError::Outside(range, aperture);
             return Err(UnmapError::NotAMapping { iova, len, cause });
         }
+        if self.assigner.shared().is_some_and(|s| s.overlaps(&range)) {
+            let cause = RawError::Shared(range);
+            return Err(UnmapError::NotAMapping { iova, len, cause });
+        }
         let claimed = self.translator.claim(&self.platform, range);
         let kind = claimed.map_err(|cause| UnmapError::NotAMapping { iova, len, cause })?;
         let leased = match kind {
@@ -74,10 +81,10 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         range: IovaRange,
         frames: impl IntoIterator<Item = TableFrame>,
     ) -> Result<(), UnmapError> {
-        let leased = lease.range();
+        let owned = lease.owned();
         let (found, settled) = self.retire(lease, range, frames);
         if found == range.pages {
-            self.counters.unmapped(&self.platform, range, leased);
+            self.counters.unmapped(&self.platform, range, owned);
         }
         settled.map_err(|failed| UnmapError::Invalidate {
             range,
@@ -116,7 +123,9 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             self.assigner.release(p, home, Flushed::forged(lease));
             return (found, Ok(()));
         }
+        let mut frames_retired = false;
         for frame in frames {
+            frames_retired = true;
             batch.add_frame(&engine, frame);
         }
         if found != range.pages {
@@ -124,6 +133,13 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             drop(lease);
             batch.finish_frames(&engine);
             return (found, engine.flush(Scope::tables(flushed)).map(drop));
+        }
+        if lease.kind() == LeaseKind::Shared && cleared.gone.0 == 0 && !frames_retired {
+            // Every page is mapped still, by others, to the same place for the same kind of access: caches hold nothing that they may
+            // not hold, and nothing has become free. Whoever takes the last of a page away flushes it, so P1 holds after that unmap.
+            // The address is not reused but for that very page, so nobody waits for this lease.
+            drop(lease);
+            return (found, Ok(()));
         }
         (found, batch.finish(&engine, lease))
     }

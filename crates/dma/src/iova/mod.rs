@@ -65,6 +65,13 @@ impl Lease {
     pub fn range(&self) -> IovaRange {
         self.range
     }
+    /// How many pages are nobody else's while this lease lives: all, or none where it is shared.
+    pub fn owned(&self) -> PageCount {
+        match self.kind {
+            LeaseKind::Assigned | LeaseKind::Fixed => self.range.pages,
+            LeaseKind::Shared => PageCount(0),
+        }
+    }
     /// How they were chosen.
     pub fn kind(&self) -> LeaseKind {
         self.kind

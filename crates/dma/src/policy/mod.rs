@@ -113,7 +113,7 @@ pub struct Held {
 impl Held {
     pub(crate) fn add(&mut self, what: &Resource) {
         match what {
-            Resource::Iova(lease) => self.pages.0 += lease.range().pages.0,
+            Resource::Iova(lease) => self.pages.0 += lease.owned().0,
             Resource::Frame(_) => self.frames += 1,
         }
     }
@@ -184,7 +184,7 @@ impl<P: Platform> Batch<'_, P> {
     /// Ends a batch of frames alone. Those of a failed flush are quarantined.
     pub fn finish_frames<I: Invalidate>(self, engine: &Engine<'_, P, I>) {
         if let Batch::Strict(batch) = self {
-            batch.settle_all(engine);
+            batch.settle_all(engine).ok(); // quarantined
         }
     }
 }

@@ -52,10 +52,14 @@ impl Strict {
         self.failed.map_or(Ok(()), Err)
     }
 
-    pub fn settle_all<P: Platform, I: Invalidate>(mut self, engine: &Engine<'_, P, I>) {
+    pub fn settle_all<P: Platform, I: Invalidate>(
+        mut self,
+        engine: &Engine<'_, P, I>,
+    ) -> Result<(), Failed> {
         if self.held > 0 {
             self.settle(engine);
         }
+        self.failed.map_or(Ok(()), Err)
     }
 
     fn scope(&self) -> Scope {

@@ -56,7 +56,7 @@ impl LeafMarks {
 
 /// A table format. All algorithms are written once, over this.
 pub trait Format: Send + Sync + 'static {
-    /// How many levels a walk has; the root is at this level, leaves at level 1.
+    /// How many levels a walk has; the root is at this level, leaves of one page at level 1.
     const LEVELS: u32;
     /// Log2 of the entries a table has.
     const ENTRIES_LG2: u32;
@@ -64,9 +64,17 @@ pub trait Format: Send + Sync + 'static {
     const NAME: &'static str;
     /// A bit of a table's entry that hardware ignores: set once the entry has been written back to memory.
     const WRITTEN_BACK: u64;
+    /// The highest level at which an entry may be a leaf.
+    const LARGEST_LEAF: u32;
+    /// The bit of a leaf that says that it will not be used for long; 0 in a format without one.
+    const TRANSIENT: u64;
+    /// Where the ten ignored bits begin in which a shared leaf is counted. They hold the marks of other leaves.
+    const COUNT_SHIFT: u32;
 
-    /// The entry of a leaf.
-    fn leaf(to: PhysPage, perm: Perm, marks: LeafMarks) -> u64;
+    /// The entry of a leaf at `level`. Above level 1, `to` is a multiple of what an entry there covers.
+    fn leaf(to: PhysPage, perm: Perm, marks: LeafMarks, level: u32) -> u64;
+    /// The leaf `entry` with other marks.
+    fn marked(entry: u64, marks: LeafMarks) -> u64;
     /// The entry that points to a table.
     fn table(frame: PhysPage) -> u64;
     /// What `entry`, found at `level`, says. 0 is absent in every format.
@@ -75,6 +83,10 @@ pub trait Format: Send + Sync + 'static {
     /// Log2 of the pages that one entry at `level` covers.
     fn span_lg2(level: u32) -> u32 {
         Self::ENTRIES_LG2 * (level - 1)
+    }
+    /// The pages that one entry at `level` covers.
+    fn span(level: u32) -> u64 {
+        1 << Self::span_lg2(level)
     }
     /// Which entry of a table at `level` covers `page`.
     fn index(page: IovaPage, level: u32) -> usize {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Installing translations: descend once a leaf table, then write its entries in a row.
+//! Installing translations: descend once a leaf table, then write its entries in a row; or write one large leaf.
 
 use super::*;
-use crate::iova::LeaseKind;
+use crate::{domain::Lifetime, iova::LeaseKind};
 
 /// An install that stopped on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -26,19 +26,27 @@ pub enum InstallCause {
     /// A translation exists already: two leases overlap, which is a bug.
     #[error("IOVA page {0} is mapped already")]
     AlreadyMapped(IovaPage),
+    /// The physical pages end before the range does.
+    #[error("there is no physical page for IOVA page {0}")]
+    TooFewPages(IovaPage),
+    /// As many mappings share the page as can be counted (ATC'15 §4.1).
+    #[error("IOVA page {0} is mapped {max} times already", max = super::shared::COUNT_MAX)]
+    Saturated(IovaPage),
     /// The kernel that holds the tables refused.
     #[error("the host refused the mapping (error number {0})")]
     Host(i32),
 }
 
 impl<P: Platform, F: Format> Table<P, F> {
-    /// Makes `range` translate to `runs`, in order. The caller owns the range.
+    /// Makes `range` translate to `runs`, in order. The caller owns the range, or one lease of it where leaves are shared.
+    ///
+    /// A run gets large leaves where it can, but never in place of a table: [`Table::make_room`] comes before.
     ///
     /// # Errors
     /// With the number of pages written, which stay written.
     ///
     /// # Panics
-    /// If `runs` end before `range` does, or `range` is not within the format's aperture.
+    /// If `range` is not within the format's aperture.
     #[inline]
     pub fn install(
         &self,
@@ -51,29 +59,67 @@ impl<P: Platform, F: Format> Table<P, F> {
             F::aperture().contains(&range),
             "{range} is no lease of ours"
         );
-        let LeafAttrs { perm, kind, .. } = leaf;
-        let mut pages = runs.flat_map(|run| (run.first.0..run.first.0 + run.pages.0).map(PhysPage));
         let mut at = range.first;
-        let failed = |at: IovaPage, cause| InstallError {
+        let mut rest = Rest::new(runs);
+        let installed = match leaf.kind {
+            LeaseKind::Shared => self.share(p, &mut at, range, &mut rest, leaf.perm),
+            LeaseKind::Assigned | LeaseKind::Fixed => self.own(p, &mut at, range, &mut rest, leaf),
+        };
+        installed.map_err(|cause| InstallError {
             done: PageCount(at.0 - range.first.0),
             wanted: range.pages,
             cause,
+        })
+    }
+
+    /// Writes the leaves of a range that is the caller's alone, from `at` on.
+    #[inline]
+    fn own(
+        &self,
+        p: &P,
+        at: &mut IovaPage,
+        range: IovaRange,
+        rest: &mut Rest<impl Iterator<Item = PhysRun>>,
+        leaf: LeafAttrs,
+    ) -> Result<(), InstallCause> {
+        let hint = match leaf.lifetime {
+            Lifetime::Normal => 0,
+            Lifetime::Transient => F::TRANSIENT,
         };
-        while at < range.end() {
-            let leaves = match self.leaf_table(p, at) {
-                Ok(leaves) => leaves,
-                Err(cause) => return Err(failed(at, cause)),
-            };
-            let first = F::index(at, 1);
+        while *at < range.end() {
+            let run = rest.run(*at)?;
+            let level = self.leaf_level(*at, range.end(), run);
+            if level > 1 {
+                let encode = |level| {
+                    let marks = marks(range, *at, F::span(level), leaf.kind);
+                    F::leaf(run.first, leaf.perm, marks, level) | hint
+                };
+                let level = self.install_large(p, *at, level, encode)?;
+                if level > 1 {
+                    rest.take(F::span(level));
+                    at.0 += F::span(level);
+                    continue;
+                }
+            }
+            let leaves = self.leaf_table(p, *at)?;
+            let first = F::index(*at, 1);
             let here = (leaves.len() - first).min((range.end().0 - at.0) as usize);
             let leaves = &leaves[first..first + here];
-            for leaf in leaves {
-                if leaf.load(Ordering::Relaxed) != 0 {
-                    return Err(failed(at, InstallCause::AlreadyMapped(at)));
+            let mut todo = leaves;
+            while !todo.is_empty() {
+                let run = rest.run(*at)?;
+                let (now, later) = todo.split_at(todo.len().min(run.pages.0 as usize));
+                for (leaf_entry, to) in now.iter().zip(run.first.0..) {
+                    if leaf_entry.load(Ordering::Relaxed) != 0 {
+                        return Err(InstallCause::AlreadyMapped(*at));
+                    }
+                    let marks = marks(range, *at, 1, leaf.kind);
+                    let entry = F::leaf(PhysPage(to), leaf.perm, marks, 1) | hint;
+                    leaf_entry.store(entry, Ordering::Release);
+                    at.0 += 1;
                 }
-                let to = pages.next().expect("a page for every granule of the range");
-                leaf.store(F::leaf(to, perm, marks(range, at, kind)), Ordering::Release);
-                at = IovaPage(at.0 + 1);
+                rest.take(now.len() as u64);
+                todo = later;
             }
             p.publish(leaves);
         }
@@ -82,24 +128,39 @@ impl<P: Platform, F: Format> Table<P, F> {
 
     /// The leaf table that covers `at`, made if need be.
     #[inline]
-    fn leaf_table<'p>(&self, p: &'p P, at: IovaPage) -> Result<&'p [P::A64], InstallCause> {
+    pub(super) fn leaf_table<'p>(
+        &self,
+        p: &'p P,
+        at: IovaPage,
+    ) -> Result<&'p [P::A64], InstallCause> {
         let mut frame = TableFrame::from_entry(self.root.page());
         for level in (2..=F::LEVELS).rev() {
-            let entry = &Self::words(p, &frame)[F::index(at, level)];
-            let word = entry.load(Ordering::Acquire);
-            let next = match F::decode(word, level) {
-                Entry::Table(next) => {
-                    if word & F::WRITTEN_BACK == 0 {
-                        p.publish(core::slice::from_ref(entry));
-                    }
-                    next
-                }
-                Entry::Leaf(..) => return Err(InstallCause::AlreadyMapped(at)),
-                Entry::Absent => Self::add_table(p, entry, level, at)?,
-            };
-            frame = TableFrame::from_entry(next);
+            frame = Self::table_below(p, &frame, level, at)?;
         }
         Ok(Self::words(p, &frame))
+    }
+
+    /// The table that the entry for `at` in `frame`, at `level`, points to; made if need be.
+    #[inline]
+    pub(super) fn table_below(
+        p: &P,
+        frame: &TableFrame,
+        level: u32,
+        at: IovaPage,
+    ) -> Result<TableFrame, InstallCause> {
+        let entry = &Self::words(p, frame)[F::index(at, level)];
+        let word = entry.load(Ordering::Acquire);
+        let next = match F::decode(word, level) {
+            Entry::Table(next) => {
+                if word & F::WRITTEN_BACK == 0 {
+                    p.publish(core::slice::from_ref(entry));
+                }
+                next
+            }
+            Entry::Leaf(..) => return Err(InstallCause::AlreadyMapped(at)),
+            Entry::Absent => Self::add_table(p, entry, level, at)?,
+        };
+        Ok(TableFrame::from_entry(next))
     }
 
     /// Fills an absent entry with a new table, unless a neighbour is faster.
@@ -133,8 +194,37 @@ impl<P: Platform, F: Format> Table<P, F> {
     }
 }
 
+/// The physical pages that are not installed yet.
+pub(super) struct Rest<I> {
+    run: PhysRun,
+    runs: I,
+}
+
+impl<I: Iterator<Item = PhysRun>> Rest<I> {
+    #[inline]
+    fn new(runs: I) -> Self {
+        let run = PhysRun::new(PhysPage(0), PageCount(0));
+        Rest { run, runs }
+    }
+    /// What is left of the run at hand, or the next one if that is nothing; it is for IOVAs from `at` on.
+    #[inline]
+    pub(super) fn run(&mut self, at: IovaPage) -> Result<PhysRun, InstallCause> {
+        while self.run.pages.0 == 0 {
+            self.run = self.runs.next().ok_or(InstallCause::TooFewPages(at))?;
+        }
+        Ok(self.run)
+    }
+    /// Takes `pages` from the run at hand, which has as many.
+    #[inline]
+    pub(super) fn take(&mut self, pages: u64) {
+        self.run.first.0 += pages;
+        self.run.pages.0 -= pages;
+    }
+}
+
+/// The marks of the leaf that covers `pages` pages from `at`.
 #[inline]
-fn marks(range: IovaRange, at: IovaPage, kind: LeaseKind) -> LeafMarks {
+fn marks(range: IovaRange, at: IovaPage, pages: u64, kind: LeaseKind) -> LeafMarks {
     let mut marks = LeafMarks::NONE;
     if at == range.first {
         marks = marks.with(LeafMarks::FIRST);
@@ -142,7 +232,7 @@ fn marks(range: IovaRange, at: IovaPage, kind: LeaseKind) -> LeafMarks {
             marks = marks.with(LeafMarks::FIXED);
         }
     }
-    if at.0 + 1 == range.end().0 {
+    if at.0 + pages == range.end().0 {
         marks = marks.with(LeafMarks::LAST);
     }
     marks

@@ -3,15 +3,22 @@
 //!
 //! # Theory
 //!
-//! A table is a tree of frames; level `LEVELS` is the root, level 1 holds leaves. **Owning the IOVA range is the
-//! lock**: only the holder of a lease writes the leaves of its range, so leaves need no compare-and-swap. Tables
-//! above are shared by neighbours: an absent entry is filled by compare-and-swap with a zeroed frame, and the
-//! loser frees its own, which nobody has seen.
+//! A table is a tree of frames; level `LEVELS` is the root, level 1 holds leaves of one page, and leaves of a whole
+//! span may stand above. **Owning the IOVA range is the lock**: only the holder of a lease writes the leaves of its
+//! range, so leaves need no compare-and-swap. Tables above are shared by neighbours: an absent entry is filled by
+//! compare-and-swap with a zeroed frame, and the loser frees its own, which nobody has seen.
 //!
-//! Tables go away in two ways only: at the end of the domain, and where one `clear` covers all that a table
-//! maps (Linux's rule, ATC'15 §3.3). The second is safe because whoever clears the whole span holds leases on all of
-//! it, so nobody else can be installing below. A detached table is left as it is, since a walk in flight may still be
-//! reading it, and comes out as a `TableFrame`, to be retired. The lease is retired with it, needing the same flush, so
+//! **Large leaves** are written where IOVA, physical page, what is left of a run and [`TableConfig`] allow, and where
+//! the entry is absent. Where it holds a table, small leaves serve as well; to get the large one, the table, which is empty, must
+//! go first, and its frame be flushed from the walk caches *before* the leaf is written: a unit that still
+//! holds the pointer to the table would walk to it and find nothing there, while the mapping is live (P14). So
+//! [`Table::make_room`] detaches such tables, and the domain flushes them before it installs. It needs all of the span, as the
+//! range does that is mapped there.
+//!
+//! **Tables go away** in three ways only: at the end of the domain; to make room; and, under [`Reclaim::Covered`], where one `clear`
+//! covers all that a table maps (Linux's rule, ATC'15 §3.3). The last two are safe because whoever has the whole span holds
+//! leases on all of it, so nobody else can be installing below. A detached table is left as it is, since a walk in flight may
+//! still be reading it, and comes out as a `TableFrame`, to be retired. The lease is retired with it, needing the same flush, so
 //! no new table takes its place before the walk caches have been flushed (P14).
 //!
 //! Each leaf carries marks in bits that hardware ignores: the first and the last page of a mapping,
@@ -19,12 +26,14 @@
 //! That check reads tables of ranges that the caller may not own, so it holds its CPU's *visitor* lock, a table at a
 //! time; whoever detaches a table then takes every CPU's visitor lock once, after which nobody reads it any more.
 //!
+//! **Shared leaves** (`identity`, ATC'15 §4.1) have no owner, so they are counted, in all ten ignored bits, by compare-and-swap: see `shared.rs`.
+//!
 //! Ordering: a leaf is stored with release, after its page's owner filled it in; a table entry is installed with acquire
 //! and release. Clearing is relaxed: the fence of `Grace::retire` follows. Units that do not snoop get each changed
 //! entry by [`Platform::publish`], a new table whole before its entry. A neighbour that finds an entry whose *written back*
 //! bit is not set yet writes it back too, or its own map could return before the entry is in memory.
 //!
-//! Not handled here: leaves above level 1, reclaiming tables of ranges that are unmapped in pieces.
+//! Not handled here: reclaiming tables of ranges that are unmapped in pieces, splitting a large leaf, merging small ones.
 
 mod attrs;
 mod audit;
@@ -32,14 +41,20 @@ mod clear;
 pub mod fmt;
 mod format;
 mod install;
+mod large;
+mod raw;
+mod shared;
 
 pub use attrs::{Cleared, LeafAttrs, Reclaim, TableConfig};
-pub use clear::RawError;
 pub use format::{Entry, Format, LeafMarks};
 pub use install::{InstallCause, InstallError};
+pub use raw::RawError;
+pub use shared::COUNT_MAX;
 
 use crate::{platform::*, units::*};
+use clear::pieces;
 use core::marker::PhantomData;
+use install::Rest;
 
 /// One radix table.
 pub struct Table<P: Platform, F: Format> {
@@ -56,6 +71,10 @@ impl<P: Platform, F: Format> Table<P, F> {
         let fresh = p.frame_alloc()?;
         let root = fresh.publish();
         p.publish(Self::words(p, &root));
+        let config = TableConfig {
+            largest_leaf: config.largest_leaf.clamp(1, F::LARGEST_LEAF),
+            ..config
+        };
         Some(Table {
             root,
             visitors: PerCpu::new(p, || Lock::new(())),
@@ -63,7 +82,7 @@ impl<P: Platform, F: Format> Table<P, F> {
             _types: PhantomData,
         })
     }
-    /// What was decided for it.
+    /// What was decided for it, as far as the format can.
     pub fn config(&self) -> TableConfig {
         self.config
     }
@@ -73,23 +92,34 @@ impl<P: Platform, F: Format> Table<P, F> {
     }
     /// Looks `page` up as hardware would, without any cache. Nobody may be detaching tables meanwhile.
     pub fn walk(&self, p: &P, page: IovaPage) -> Option<(PhysPage, Perm)> {
-        let leaf = &self.find_leaves(p, page)?[F::index(page, 1)];
-        match F::decode(leaf.load(Ordering::Acquire), 1) {
-            Entry::Leaf(to, perm, _) => Some((to, perm)),
+        let (entry, level) = self.find(p, page)?;
+        match F::decode(entry.load(Ordering::Acquire), level) {
+            Entry::Leaf(to, perm, _) => {
+                let inside = page.0 & (F::span(level) - 1);
+                Some((PhysPage(to.0 + inside), perm))
+            }
             _ => None,
         }
     }
-    /// The leaf table that covers `page`, if there is one.
-    fn find_leaves<'p>(&self, p: &'p P, page: IovaPage) -> Option<&'p [P::A64]> {
+    /// The entry where a walk to `page` ends, with its level: that of a large leaf, or one of a leaf table.
+    #[inline]
+    fn find<'p>(&self, p: &'p P, page: IovaPage) -> Option<(&'p P::A64, u32)> {
+        let (table, level) = self.find_table(p, page)?;
+        Some((&table[F::index(page, level)], level))
+    }
+    /// The table in which a walk to `page` ends, with its level.
+    fn find_table<'p>(&self, p: &'p P, page: IovaPage) -> Option<(&'p [P::A64], u32)> {
         let mut frame = TableFrame::from_entry(self.root.page());
         for level in (2..=F::LEVELS).rev() {
-            let word = &Self::words(p, &frame)[F::index(page, level)];
-            let Entry::Table(next) = F::decode(word.load(Ordering::Acquire), level) else {
-                return None;
-            };
-            frame = TableFrame::from_entry(next);
+            let table = Self::words(p, &frame);
+            let entry = &table[F::index(page, level)];
+            match F::decode(entry.load(Ordering::Acquire), level) {
+                Entry::Table(next) => frame = TableFrame::from_entry(next),
+                Entry::Leaf(..) => return Some((table, level)),
+                Entry::Absent => return None,
+            }
         }
-        Some(Self::words(p, &frame))
+        Some((Self::words(p, &frame), 1))
     }
     /// The entries of one table.
     fn words<'p>(p: &'p P, frame: &TableFrame) -> &'p [P::A64] {

@@ -9,6 +9,7 @@ mod uncached;
 pub use uncached::Uncached;
 
 use crate::{
+    domain::Lifetime,
     grace::{Invalidate, InvalidateError},
     iova::LeaseKind,
     platform::*,
@@ -42,6 +43,22 @@ pub trait Translator<P: Platform>: Send + Sync + Sized {
         runs: impl Iterator<Item = PhysRun>,
         leaf: LeafAttrs,
     ) -> Result<(), InstallError>;
+
+    /// Whether [`make_room`](Self::make_room) may find something to do for a mapping of `range`.
+    #[inline]
+    fn may_promote(&self, _range: IovaRange) -> bool {
+        false
+    }
+    /// Detaches the empty tables in the way of the large leaves that [`install`](Self::install) would like to write. The caller holds
+    /// the lease, and flushes what comes out from leaf and walk caches before it installs (P14).
+    fn make_room(
+        &self,
+        _p: &P,
+        _range: IovaRange,
+        _runs: impl Iterator<Item = PhysRun>,
+        _detached: impl FnMut(TableFrame),
+    ) {
+    }
 
     /// Removes the translations of `range`, and gives each table detached on the way to `detached`. The caller holds the lease.
     fn clear(
@@ -88,11 +105,11 @@ pub trait Translator<P: Platform>: Send + Sync + Sized {
     /// Gives back the domain id, after the last flush.
     fn retire_id(&self, p: &P);
 
-    /// Checks every invariant of the translations, nobody else being active; returns their census.
+    /// Checks every invariant of the translations, nobody else being active; returns their census. Leaves in `shared` are counted.
     ///
     /// # Errors
     /// A sentence that names the first invariant that does not hold.
-    fn audit(&self, p: &P) -> Result<Census, alloc::string::String>;
+    fn audit(&self, p: &P, shared: Option<IovaRange>) -> Result<Census, alloc::string::String>;
 }
 
 /// What must happen between the stores of a map and its return: one row each of the invalidation rules.
@@ -107,11 +124,23 @@ pub enum OnMap {
     Invalidate,
 }
 
+/// What a unit makes of the bit by which a leaf says that it will not be used for long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TransientHint {
+    /// It is reserved: a leaf with it faults.
+    #[default]
+    Reserved,
+    /// It evicts such translations early.
+    Honoured,
+}
+
 /// What a table holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Census {
     /// Pages with a translation.
     pub pages: PageCount,
+    /// Pages mapped: a page whose leaf is shared is here as often as it is mapped.
+    pub references: PageCount,
     /// Table frames, root included.
     pub frames: u64,
 }
@@ -204,6 +233,10 @@ pub trait RemappingUnit<P: Platform>: Invalidate {
     fn largest_leaf(&self) -> u32 {
         1
     }
+    /// What the unit makes of a leaf that is marked as transient (VT-d 4.1 §9.8, TM).
+    fn transient_hint(&self) -> TransientHint {
+        TransientHint::Reserved
+    }
     /// A domain id that no cache holds entries of, or `None` when all are taken.
     fn domain_id(&self, p: &P) -> Option<DomainId>;
     /// Gives it back. The caller has flushed the domain since its last translation was removed.
@@ -232,6 +265,9 @@ impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for alloc::sync::Arc<U> 
     }
     fn largest_leaf(&self) -> u32 {
         (**self).largest_leaf()
+    }
+    fn transient_hint(&self) -> TransientHint {
+        (**self).transient_hint()
     }
     fn domain_id(&self, p: &P) -> Option<DomainId> {
         (**self).domain_id(p)
@@ -306,7 +342,26 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged<P, F, 
         runs: impl Iterator<Item = PhysRun>,
         leaf: LeafAttrs,
     ) -> Result<(), InstallError> {
+        let mut leaf = leaf;
+        if leaf.lifetime == Lifetime::Transient
+            && self.unit.transient_hint() == TransientHint::Reserved
+        {
+            leaf.lifetime = Lifetime::Normal;
+        }
         self.table.install(p, range, runs, leaf)
+    }
+    #[inline]
+    fn may_promote(&self, range: IovaRange) -> bool {
+        self.table.may_promote(range)
+    }
+    fn make_room(
+        &self,
+        p: &P,
+        range: IovaRange,
+        runs: impl Iterator<Item = PhysRun>,
+        detached: impl FnMut(TableFrame),
+    ) {
+        self.table.make_room(p, range, runs, detached)
     }
     #[inline]
     fn clear(
@@ -344,7 +399,7 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged<P, F, 
     fn retire_id(&self, p: &P) {
         self.unit.release_domain_id(p, self.id)
     }
-    fn audit(&self, p: &P) -> Result<Census, alloc::string::String> {
-        self.table.audit(p)
+    fn audit(&self, p: &P, shared: Option<IovaRange>) -> Result<Census, alloc::string::String> {
+        self.table.audit(p, shared)
     }
 }

@@ -89,6 +89,10 @@ impl<P: Platform> RemappingUnit<P> for Uncached<P> {
             Ok(())
         })
     }
+    /// Any: who reads the tables by software decodes all that there is.
+    fn largest_leaf(&self) -> u32 {
+        u32::MAX
+    }
     fn domain_id(&self, _p: &P) -> Option<DomainId> {
         self.state.with(|s| {
             s.free_ids.pop().or_else(|| {

@@ -73,7 +73,7 @@ impl<F: Format> Rig<F> {
     }
 
     fn check(&self) {
-        let census = self.table.audit(&self.host).expect("a sound table");
+        let census = self.table.audit(&self.host, None).expect("a sound table");
         assert_eq!(census.pages.0, self.model.len() as u64);
         let frames = census.frames + self.detached.len() as u64;
         assert_eq!(frames, self.host.frames_in_use() as u64, "no frame is lost");
@@ -276,7 +276,7 @@ fn dismantling_hands_out_every_frame_once_the_root_last() {
     for first in [1, 1 << 9, 1 << 18, (1 << 36) - 1] {
         rig.install(first, 1, first, Perm::Read, LeaseKind::Assigned);
     }
-    let census = rig.table.audit(&rig.host).unwrap();
+    let census = rig.table.audit(&rig.host, None).unwrap();
     let root = rig.table.root();
     let mut frames: Vec<PhysPage> = Vec::new();
     rig.table
@@ -303,7 +303,7 @@ fn the_audit_names_what_is_broken() {
         let words = PhysWords(&rig.host, frame);
         let index = Toy::<2, 3>::index(IovaPage(page), 1);
         words.store(index, change(words.load(index)));
-        rig.table.audit(&rig.host).unwrap_err()
+        rig.table.audit(&rig.host, None).unwrap_err()
     };
     assert!(broken(5, |_| 0).contains("hole"), "a page lost inside");
     assert!(broken(6, |_| 0).contains("last page") || broken(6, |_| 0).contains("first page"));
@@ -358,11 +358,12 @@ fn a_claim_of_nothing_or_of_what_is_outside_is_refused() {
 #[test]
 fn a_census_of_nothing_is_the_root() {
     let rig = Rig::<VtdSecond48>::new(1);
-    let census = rig.table.audit(&rig.host).unwrap();
+    let census = rig.table.audit(&rig.host, None).unwrap();
     assert_eq!(
         census,
         Census {
             pages: PageCount(0),
+            references: PageCount(0),
             frames: 1
         }
     );

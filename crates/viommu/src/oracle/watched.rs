@@ -154,6 +154,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
             Ok(()) => ledger.unmap_returned(self.serial, range, called),
             Err(
                 UnmapError::Foreign(_)
+                | UnmapError::SharedLeaves(_)
                 | UnmapError::ForeignMemory(_)
                 | UnmapError::NotAMapping { .. },
             ) => ledger.unmap_refused(self.serial, range, called),

@@ -5,4 +5,4 @@ mod toy;
 mod vtd;
 
 pub use toy::Toy;
-pub use vtd::VtdSecond48;
+pub use vtd::{VtdSecond, VtdSecond39, VtdSecond48, VtdSecond57};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A format of any small geometry, for exhaustive tests: 2 entries x 2 levels has 4 pages in all.
 //!
-//! Bits as in VT-d, except that the geometry is a parameter.
+//! Bits as in VT-d, except that the geometry is a parameter, and that leaves may be at any level.
 
 use super::super::{Entry, Format, LeafMarks};
 use super::vtd::VtdSecond48;
@@ -15,9 +15,15 @@ impl<const ENTRIES_LG2: u32, const LEVELS: u32> Format for Toy<ENTRIES_LG2, LEVE
     const ENTRIES_LG2: u32 = ENTRIES_LG2;
     const NAME: &'static str = "toy";
     const WRITTEN_BACK: u64 = VtdSecond48::WRITTEN_BACK;
+    const LARGEST_LEAF: u32 = LEVELS;
+    const TRANSIENT: u64 = VtdSecond48::TRANSIENT;
+    const COUNT_SHIFT: u32 = VtdSecond48::COUNT_SHIFT;
 
-    fn leaf(to: PhysPage, perm: Perm, marks: LeafMarks) -> u64 {
-        VtdSecond48::leaf(to, perm, marks)
+    fn leaf(to: PhysPage, perm: Perm, marks: LeafMarks, level: u32) -> u64 {
+        VtdSecond48::leaf(to, perm, marks, level)
+    }
+    fn marked(entry: u64, marks: LeafMarks) -> u64 {
+        VtdSecond48::marked(entry, marks)
     }
     fn table(frame: PhysPage) -> u64 {
         VtdSecond48::table(frame)
