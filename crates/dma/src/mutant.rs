@@ -46,11 +46,15 @@ pub enum Mutant {
     ReleaseSharedEarly,
     /// A large leaf takes the place of a table that walk caches may still point to.
     StaleWalkPromotion,
+    /// Identity maps every page in the region of buffers to read.
+    ForgetPermissionRegion,
+    /// A map that met a full count keeps the pages that it had counted.
+    LoseFallbackUndo,
 }
 
 impl Mutant {
     /// Every planted bug.
-    pub const ALL: [Mutant; 19] = [
+    pub const ALL: [Mutant; 21] = [
         Mutant::SkipFlush,
         Mutant::SettleOlder,
         Mutant::SettleUncovered,
@@ -70,6 +74,8 @@ impl Mutant {
         Mutant::WrapCount,
         Mutant::ReleaseSharedEarly,
         Mutant::StaleWalkPromotion,
+        Mutant::ForgetPermissionRegion,
+        Mutant::LoseFallbackUndo,
     ];
 
     /// The name by which `IOATLAS_MUTANT` chooses it.
@@ -94,6 +100,8 @@ impl Mutant {
             Mutant::WrapCount => "wrap-count",
             Mutant::ReleaseSharedEarly => "release-shared-early",
             Mutant::StaleWalkPromotion => "stale-walk-promotion",
+            Mutant::ForgetPermissionRegion => "forget-permission-region",
+            Mutant::LoseFallbackUndo => "lose-fallback-undo",
         }
     }
 }

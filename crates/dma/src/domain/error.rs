@@ -98,6 +98,14 @@ pub enum MapError {
     /// The range asked for is in use, or outside.
     #[error(transparent)]
     NoReserve(#[from] NoReserve),
+    /// The range asked for is among those that follow from a buffer's own address.
+    #[error("IOVA pages {range} are among {shared}, which buffers share by their own addresses")]
+    SharedRegion {
+        /// The pages asked for.
+        range: IovaRange,
+        /// The pages that are shared.
+        shared: IovaRange,
+    },
     /// The translation could not be installed; it was undone.
     #[error(transparent)]
     Install(#[from] InstallError),

@@ -2,8 +2,8 @@
 //! Mapping buffers and lists.
 
 use super::*;
-use crate::iova::{Lease, NoReserve, Request};
-use crate::table::LeafAttrs;
+use crate::iova::{Lease, LeaseKind, NoReserve, Request};
+use crate::table::{InstallCause, InstallError, LeafAttrs};
 use crate::units::pages_touched;
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
@@ -33,8 +33,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             limits: attrs.limits,
             contiguous: Some((buffer.addr.page(), direction.perm())),
         };
-        let lease = self.assign(&request)?;
-        self.install(lease, &[buffer], buffer.len, direction, attrs.lifetime)
+        self.place(&request, &[buffer], buffer.len, direction, attrs.lifetime)
     }
 
     /// Maps a scatter-gather list into one contiguous range of IOVAs; see [`Mapping::segments`].
@@ -59,8 +58,12 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ) -> Result<Mapping, MapError> {
         let first = list.first().ok_or(BufferError::NoSegments)?;
         let mut len = 0u64;
+        let mut next = first.addr; // as long as the list is contiguous
+        let mut contiguous = true;
         for (segment, buffer) in list.iter().enumerate() {
             let end = check(segment, buffer)?;
+            contiguous &= buffer.addr == next;
+            next = end;
             let begins_inside = segment > 0 && buffer.addr.offset() != 0;
             let ends_inside = segment + 1 < list.len() && end.offset() != 0;
             if begins_inside || ends_inside {
@@ -81,11 +84,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
         let len = ByteCount(len);
         let request = Request {
+            pages: pages_touched(first.addr.offset(), len),
             limits: attrs.limits,
-            ..Request::pages(pages_touched(first.addr.offset(), len))
+            contiguous: contiguous.then_some((first.addr.page(), direction.perm())),
         };
-        let lease = self.assign(&request)?;
-        self.install(lease, list, len, direction, attrs.lifetime)
+        self.place(&request, list, len, direction, attrs.lifetime)
     }
 
     /// Maps one buffer at an address that the caller chose.
@@ -108,6 +111,9 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             .into());
         }
         let range = IovaRange::new(iova.page(), buffer.pages());
+        if let Some(shared) = self.assigner.shared().filter(|s| s.overlaps(&range)) {
+            return Err(MapError::SharedRegion { range, shared });
+        }
         let p = &*self.platform;
         let lease = match self.assigner.reserve(p, range) {
             Ok(lease) => lease,
@@ -119,6 +125,33 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             Err(outside) => return Err(outside.into()),
         };
         self.install(lease, &[buffer], buffer.len, direction, Lifetime::default())
+    }
+
+    /// Assigns and installs.
+    #[inline]
+    fn place(
+        &self,
+        request: &Request,
+        list: &[PhysRange],
+        len: ByteCount,
+        direction: Direction,
+        lifetime: Lifetime,
+    ) -> Result<Mapping, MapError> {
+        let lease = self.assign(request)?;
+        let kind = lease.kind();
+        let installed = self.install(lease, list, len, direction, lifetime);
+        match installed {
+            Err(MapError::Install(error)) if kind == LeaseKind::Shared && is_full(&error) => {
+                // ATC'15 §4.1: what was counted is taken back by now; the fallback serves
+                let elsewhere = Request {
+                    contiguous: None,
+                    ..*request
+                };
+                let lease = self.assign(&elsewhere)?;
+                self.install(lease, list, len, direction, lifetime)
+            }
+            installed => installed,
+        }
     }
 
     #[inline]
@@ -173,6 +206,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             }
             Err(error) => {
                 let written = IovaRange::new(range.first, error.done);
+                #[cfg(ioatlas_mutants)]
+                if is_full(&error) && crate::mutant::active(crate::mutant::Mutant::LoseFallbackUndo)
+                {
+                    return Err(error.into());
+                }
                 self.undo(lease, written)?;
                 Err(error.into())
             }
@@ -194,6 +232,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let (_, settled) = self.retire(lease, written, []);
         settled.map_err(|failed| MapError::Invalidate(failed.cause))
     }
+}
+
+/// Whether the page's leaf is counted to the brim, so that this mapping needs another.
+fn is_full(error: &InstallError) -> bool {
+    matches!(error.cause, InstallCause::Saturated(_))
 }
 
 /// Checks one segment, and returns where it ends.

@@ -150,7 +150,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
                 usage.leased, stats.leased, stats.retired.pages, stats.quarantined.pages
             ));
         }
-        if usage.free.0 + usage.cached.0 + usage.leased.0 != usage.aperture.0 {
+        if usage.free.0 + usage.cached.0 + usage.leased.0 + usage.others.0 != usage.aperture.0 {
             return Err(format!("IOVA pages do not add up: {usage:?}"));
         }
         Ok(audit)

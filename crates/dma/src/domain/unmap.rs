@@ -138,7 +138,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             // Every page is mapped still, by others, to the same place for the same kind of access: caches hold nothing that they may
             // not hold, and nothing has become free. Whoever takes the last of a page away flushes it, so P1 holds after that unmap.
             // The address is not reused but for that very page, so nobody waits for this lease.
-            drop(lease);
+            self.assigner.release_shared(p, lease);
             return (found, Ok(()));
         }
         (found, batch.finish(&engine, lease))

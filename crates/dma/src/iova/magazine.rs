@@ -221,7 +221,7 @@ impl<P: Platform> Assign<P> for Magazines<P> {
                 self.drain(p);
                 self.tree.reserve(p, range)
             }
-            NoReserve::Outside { .. } => Err(error),
+            _ => Err(error),
         })
     }
 

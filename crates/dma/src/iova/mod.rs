@@ -13,14 +13,17 @@
 //! A lease comes back as `Flushed<Lease>` and in no other way, so no IOVA is handed out again before no cache
 //! holds it (ATC'15 §5, requirement 1). It goes home to the CPU that unmapped it.
 //!
-//! Page counts always add up: aperture = free + leased + cached ([`Assign::usage`]), where *cached* is what the
-//! assigner keeps for fast reuse.
+//! Page counts always add up: aperture = free + leased + cached + others ([`Assign::usage`]), where *cached* is what the
+//! assigner keeps for fast reuse, and *others* are those of a heap that it shares.
 //!
 //! Designs are variants of one enum ([`Assigner`]): a design is chosen at run time, and one predicted branch is cheap.
 
 pub mod backing;
 mod error;
+pub mod identity;
 mod in_use;
+mod kept_off;
+pub mod kmalloc;
 mod locked;
 pub mod magazine;
 pub mod rbtree;
@@ -33,6 +36,8 @@ use core::fmt;
 
 pub use backing::{Backing, BackingConfig};
 pub use error::{NoIova, NoIovaCause};
+pub use identity::{Identity, IdentityConfig};
+pub use kmalloc::{Kmalloc, KmallocConfig};
 pub use locked::Locked;
 pub use magazine::{MagazineConfig, Magazines};
 pub use rbtree::Rbtree;
@@ -102,6 +107,26 @@ pub enum NoReserve {
         /// The aperture.
         aperture: IovaRange,
     },
+    /// It lies where the design keeps no record of which ranges are leased, and some are: it can be had only while none is.
+    #[error("IOVA pages {wanted}: {leased} pages of {region} are leased, and nothing says which")]
+    NoRecord {
+        /// The range wanted.
+        wanted: IovaRange,
+        /// Where it lies.
+        region: IovaRange,
+        /// Pages leased there.
+        leased: PageCount,
+    },
+    /// It lies where the design keeps a few such ranges only.
+    #[error("IOVA pages {wanted}: {max} ranges of {region} are kept already")]
+    TooMany {
+        /// The range wanted.
+        wanted: IovaRange,
+        /// Where it lies.
+        region: IovaRange,
+        /// How many it keeps.
+        max: usize,
+    },
 }
 
 /// Where the pages of an aperture are.
@@ -115,6 +140,10 @@ pub struct Usage {
     pub cached: PageCount,
     /// Leased: mapped, retired or quarantined. Shared leases are not counted.
     pub leased: PageCount,
+    /// Not to be had, since the design chooses by a heap whose other users hold them, or by which they were parked.
+    pub others: PageCount,
+    /// Pages of shared leases, each as often as it is leased. They are no part of the sum.
+    pub shared: PageCount,
     /// Requests that the design could not serve itself and sent to its fallback, ever.
     pub diverted: u64,
 }
@@ -141,6 +170,10 @@ pub trait Assign<P: Platform>: Send + Sync {
     fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve>;
     /// Takes a range back, to the caches of CPU `home`.
     fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>);
+    /// Takes back a shared lease whose pages are all mapped still, by others: nothing has become free, so there is nothing to flush.
+    fn release_shared(&self, _p: &P, lease: Lease) {
+        debug_assert!(false, "{lease:?} is not shared here");
+    }
     /// Gives everything that is kept for reuse back to the backing structure; returns how much it was.
     fn drain(&self, p: &P) -> PageCount;
     /// Where the pages are. Exact when nobody else is in the assigner.
@@ -161,6 +194,10 @@ pub enum AssignerConfig {
     Plain(BackingConfig),
     /// Per-CPU magazines over one of them (ATC'15 §4.3).
     Magazine(MagazineConfig),
+    /// The buffer's own address and permission (ATC'15 §4.1).
+    Identity(IdentityConfig),
+    /// Addresses that the platform's heap returns (ATC'15 §4.2).
+    Kmalloc(KmallocConfig),
 }
 
 impl AssignerConfig {
@@ -172,6 +209,8 @@ impl AssignerConfig {
         match self {
             AssignerConfig::Plain(backing) => backing.name(),
             AssignerConfig::Magazine(_) => "magazine",
+            AssignerConfig::Identity(_) => "identity",
+            AssignerConfig::Kmalloc(_) => "kmalloc",
         }
     }
 }
@@ -182,6 +221,10 @@ pub enum Assigner<P: Platform> {
     Plain(Backing<P>),
     /// See [`Magazines`].
     Magazine(Magazines<P>),
+    /// See [`Identity`].
+    Identity(Identity<P>),
+    /// See [`Kmalloc`].
+    Kmalloc(Kmalloc<P>),
 }
 
 /// Why an assigner cannot be made over an aperture.
@@ -196,6 +239,29 @@ pub enum NoAssigner {
         /// Bits of a physical address.
         phys_bits: u32,
     },
+    /// Identity mapping divides the whole space of a table by its two top bits.
+    #[error("identity needs all IOVA pages of some width, and has {aperture}")]
+    IdentityAperture {
+        /// The pages given.
+        aperture: IovaRange,
+    },
+    /// The platform has no heap to ask for page numbers (ATC'15 §4.2).
+    #[error("kmalloc needs a heap, and the platform has none")]
+    NoHeap,
+    /// Two addresses of the heap's arena could be one page number (ATC'15 §4.2, IOVA collisions).
+    #[error("kmalloc needs a heap of at most {limit} bytes here, and its arena has {arena}")]
+    KmallocArena {
+        /// Bytes of the arena.
+        arena: ByteCount,
+        /// Bytes that pages are left for.
+        limit: ByteCount,
+    },
+    /// Page numbers are addresses from 0, so the aperture must begin there.
+    #[error("kmalloc needs IOVA pages from 0, and has {aperture}")]
+    KmallocAperture {
+        /// The pages given.
+        aperture: IovaRange,
+    },
 }
 
 impl<P: Platform> Assigner<P> {
@@ -209,6 +275,12 @@ impl<P: Platform> Assigner<P> {
             AssignerConfig::Magazine(sizes) => {
                 Assigner::Magazine(Magazines::new(p, sizes, aperture))
             }
+            AssignerConfig::Identity(widths) => {
+                Assigner::Identity(Identity::new(p, widths, aperture)?)
+            }
+            AssignerConfig::Kmalloc(config) => {
+                Assigner::Kmalloc(Kmalloc::new(p, config, aperture)?)
+            }
         })
     }
 }
@@ -219,6 +291,8 @@ macro_rules! dispatch {
         match $self {
             Assigner::Plain($a) => $e,
             Assigner::Magazine($a) => $e,
+            Assigner::Identity($a) => $e,
+            Assigner::Kmalloc($a) => $e,
         }
     };
 }
@@ -240,6 +314,9 @@ impl<P: Platform> Assign<P> for Assigner<P> {
     #[inline]
     fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
         dispatch!(self, a => a.release(p, home, lease))
+    }
+    fn release_shared(&self, p: &P, lease: Lease) {
+        dispatch!(self, a => a.release_shared(p, lease))
     }
     fn drain(&self, p: &P) -> PageCount {
         dispatch!(self, a => a.drain(p))

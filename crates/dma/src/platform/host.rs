@@ -10,7 +10,12 @@
 //! arena costs address space only.
 #![allow(clippy::disallowed_types)] // this is a platform
 
-use super::*;
+mod heap;
+
+use super::{
+    arena::{Arena, NoArena},
+    *,
+};
 use rustix::thread::{MembarrierCommand, membarrier};
 use std::boxed::Box;
 use std::cell::Cell;
@@ -135,6 +140,7 @@ pub struct Host {
     slots: usize,
     shared: Mutex<()>,
     asymmetric: bool,
+    heap: Option<heap::Caches>,
 }
 
 /// Frames never used come last, so that the arena is touched only as far as it is needed.
@@ -164,7 +170,18 @@ impl Host {
             slots: config.slots,
             shared: Mutex::new(()),
             asymmetric: membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok(),
+            heap: None,
         }
+    }
+
+    /// The same with a heap of `arena` bytes, which cost address space until they are used; by default there is none.
+    ///
+    /// # Errors
+    /// [`NoArena`].
+    pub fn with_heap(mut self, arena: ByteCount) -> Result<Self, NoArena> {
+        let arena = Arena::new(arena)?;
+        self.heap = Some(heap::Caches::new(&self, arena));
+        Ok(self)
     }
 
     /// Frames in all.
@@ -247,6 +264,9 @@ impl Platform for Host {
         } else {
             core::hint::spin_loop();
         }
+    }
+    fn heap(&self) -> Option<&dyn Heap> {
+        self.heap.as_ref().map(|_| self as &dyn Heap)
     }
     fn unique(&self) -> u64 {
         UNIQUE.fetch_add(1, Ordering::Relaxed)

@@ -17,8 +17,12 @@
 //! Lock order of the core: `CPU cache -> depot`, `queue` alone, `tree` alone, `timer` alone.
 
 mod frame;
+mod heap;
 mod percpu;
 
+#[cfg(feature = "host")]
+#[allow(unsafe_code)]
+pub mod arena;
 #[cfg(feature = "host")]
 #[allow(unsafe_code)]
 pub mod host;
@@ -28,6 +32,7 @@ pub mod sim;
 
 pub use core::sync::atomic::Ordering;
 pub use frame::{FreshFrame, TableFrame};
+pub use heap::{Heap, HeapBlock, NotABlock};
 pub use percpu::{CachePadded, PerCpu};
 
 use crate::units::*;
@@ -113,6 +118,10 @@ pub trait Platform: Send + Sync + 'static {
     fn heavy_fence(&self);
     /// One turn of a wait loop: a pause, a yield to the model, a step of virtual time.
     fn relax(&self);
+    /// The general-purpose allocator that the core shares with everybody else, if there is one: what `kmalloc` is to Linux.
+    fn heap(&self) -> Option<&dyn Heap> {
+        None
+    }
     /// A number that this kernel or process has never given before; tells domains apart for good.
     fn unique(&self) -> u64;
 }

@@ -162,7 +162,7 @@ impl<P: Platform> Rig<P> {
         if usage.leased.0 != leased {
             return Err(format!("{leased} pages are leased, not as in {usage:?}"));
         }
-        if usage.free.0 + usage.cached.0 + usage.leased.0 != usage.aperture.0 {
+        if usage.free.0 + usage.cached.0 + usage.leased.0 + usage.others.0 != usage.aperture.0 {
             return Err(format!("{usage:?} does not add up"));
         }
         Ok(())

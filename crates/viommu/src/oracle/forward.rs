@@ -27,6 +27,9 @@ macro_rules! forward_to_inner {
         fn relax(&self) {
             self.inner.relax();
         }
+        fn heap(&self) -> Option<&dyn Heap> {
+            self.inner.heap()
+        }
         fn unique(&self) -> u64 {
             self.inner.unique()
         }

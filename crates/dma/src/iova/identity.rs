@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Dynamic identity mapping: a buffer's own address is its IOVA (ATC'15 §4.1).
+//!
+//! # Theory
+//!
+//! Nothing is searched and nothing is locked. The IOVA space is divided by its two top bits, which a physical address does not need:
+//!
+//! | top bits | region | leases |
+//! |---|---|---|
+//! | 00 | fallback | of magazines over a tree, as in any other design |
+//! | 01 | buffers that the device reads | [`LeaseKind::Shared`] |
+//! | 10 | buffers that the device writes | shared |
+//! | 11 | buffers for both | shared |
+//!
+//! So the permission is part of the address: a page that is mapped for reading and for writing has two translations, each revoked
+//! with the last mapping of its kind. The bits are those of a VT-d entry. The fallback is the lowest region, so
+//! that the interrupt window, and addresses that somebody reserves or that fit a narrow device, are ordinary there.
+//!
+//! Two mappings of one page for one use have the same leaf. The table counts them ([`crate::table`]); here a shared lease
+//! is counted as so many pages, and a shared lease that comes home changes nothing else.
+//!
+//! To the fallback go, counted in [`Usage::diverted`]: what is not physically contiguous, consistent memory among it; buffers
+//! beyond the configured physical width; requests whose limits or preference the buffer's own address breaks; buffers that
+//! overlap a range reserved in their region; and, by the domain, mappings whose leaf is counted to the brim.
+//!
+//! Two spare bits there must be: a 39-bit table serves 37 bits of physical addresses, a 48-bit table 46.
+//!
+//! Locking: that of the fallback alone. Not handled: page tables are as sparse as buffers are in memory, and are not reclaimed before the
+//! domain ends, since nobody owns a span of a shared region.
+
+use super::{kept_off::KeptOff, *};
+use crate::{
+    mutant::{self, Mutant},
+    platform::{Atomic64, Ordering, PerCpu},
+};
+use alloc::string::String;
+
+/// The widths that identity mapping goes by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IdentityConfig {
+    /// Bits of a physical address; buffers beyond go to the fallback.
+    pub phys_bits: u32,
+    /// The fallback's sizes.
+    pub fallback: MagazineConfig,
+}
+
+impl Default for IdentityConfig {
+    /// 46 bits, as x86 had them for ATC'15, so that 48-bit IOVAs serve.
+    fn default() -> Self {
+        IdentityConfig {
+            phys_bits: 46,
+            fallback: MagazineConfig::default(),
+        }
+    }
+}
+
+/// See the module's theory.
+pub struct Identity<P: Platform> {
+    /// Log2 of the pages of a region.
+    region_lg2: u32,
+    /// Physical pages below this one have an IOVA of their own.
+    phys_end: PhysPage,
+    fallback: Magazines<P>,
+    regions: KeptOff<P>,
+    diverted: PerCpu<P::A64>,
+}
+
+impl<P: Platform> Identity<P> {
+    /// All of `aperture` is free, which must be a whole space: from page 0, and a power of two of pages.
+    ///
+    /// # Errors
+    /// [`NoAssigner::IdentityAperture`] where it is not; [`NoAssigner::IdentityWidth`] where two bits are not left.
+    pub fn new(p: &P, config: IdentityConfig, aperture: IovaRange) -> Result<Self, NoAssigner> {
+        if aperture.first.0 != 0 || !aperture.pages.0.is_power_of_two() {
+            return Err(NoAssigner::IdentityAperture { aperture });
+        }
+        let (phys_bits, pages_lg2) = (config.phys_bits, aperture.pages.0.trailing_zeros());
+        let iova_bits = pages_lg2 + GRANULE_LG2;
+        // a page at least, or the regions would be of less
+        let needed = phys_bits.max(GRANULE_LG2).checked_add(2);
+        if needed.is_none_or(|needed| iova_bits < needed) {
+            return Err(NoAssigner::IdentityWidth {
+                iova_bits,
+                phys_bits,
+            });
+        }
+        let region_lg2 = pages_lg2 - 2;
+        let fallback = IovaRange::new(IovaPage(0), PageCount(1 << region_lg2));
+        Ok(Identity {
+            region_lg2,
+            phys_end: PhysPage(phys_bits.checked_sub(GRANULE_LG2).map_or(0, |lg2| 1 << lg2)),
+            fallback: Magazines::new(p, config.fallback, fallback),
+            regions: KeptOff::new(p, shared(region_lg2)),
+            diverted: PerCpu::new(p, || P::A64::new(0)),
+        })
+    }
+
+    /// What serves where identity does not.
+    pub fn fallback(&self) -> &Magazines<P> {
+        &self.fallback
+    }
+
+    /// Where `pages` pages from `first` are, by their own address and `perm`.
+    #[inline]
+    fn own_range(&self, first: PhysPage, pages: PageCount, perm: Perm) -> Option<IovaRange> {
+        let end = first.0.checked_add(pages.0)?;
+        let region = match perm {
+            _ if mutant::active(Mutant::ForgetPermissionRegion) => 1,
+            Perm::Read => 1,
+            Perm::Write => 2,
+            Perm::ReadWrite => 3,
+        };
+        let at = IovaPage(region << self.region_lg2 | first.0);
+        (end <= self.phys_end.0).then_some(IovaRange::new(at, pages))
+    }
+
+    /// All regions.
+    fn whole(&self) -> IovaRange {
+        IovaRange::new(IovaPage(0), PageCount(4 << self.region_lg2))
+    }
+}
+
+/// The three regions of identity.
+fn shared(region_lg2: u32) -> IovaRange {
+    IovaRange::new(IovaPage(1 << region_lg2), PageCount(3 << region_lg2))
+}
+
+impl<P: Platform> Assign<P> for Identity<P> {
+    #[inline]
+    fn assign(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
+        let pages = PageCount(request.pages.0.max(1));
+        let own = request
+            .contiguous
+            .and_then(|(first, perm)| self.own_range(first, pages, perm))
+            .filter(|range| request.limits.prefer(*range));
+        if let Some(range) = own
+            && self.regions.lend(p, range).is_some()
+        {
+            return Ok(Lease::new(range, LeaseKind::Shared));
+        }
+        let diverted = self.fallback.assign(
+            p,
+            &Request {
+                contiguous: None,
+                ..*request
+            },
+        )?;
+        p.pinned(|cpu| self.diverted.get(&cpu).fetch_add(1, Ordering::Relaxed));
+        Ok(diverted)
+    }
+
+    fn shared(&self) -> Option<IovaRange> {
+        Some(shared(self.region_lg2))
+    }
+
+    fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve> {
+        let whole = self.whole();
+        let range = backing::inside(whole, range)?;
+        let shared = shared(self.region_lg2);
+        if shared.contains(&range) {
+            return self.regions.reserve(range);
+        }
+        self.fallback.reserve(p, range)
+    }
+
+    #[inline]
+    fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
+        let (range, kind) = (lease.get().range(), lease.get().kind());
+        match kind {
+            LeaseKind::Shared => self.regions.take_back(p, range.pages),
+            LeaseKind::Fixed if range.first.0 >> self.region_lg2 > 0 => {
+                self.regions.release(lease.into_inner().range())
+            }
+            LeaseKind::Fixed | LeaseKind::Assigned => self.fallback.release(p, home, lease),
+        }
+    }
+
+    fn release_shared(&self, p: &P, lease: Lease) {
+        debug_assert!(lease.kind() == LeaseKind::Shared, "{lease:?} is owned");
+        self.regions.take_back(p, lease.range().pages);
+    }
+
+    fn drain(&self, p: &P) -> PageCount {
+        self.fallback.drain(p)
+    }
+
+    /// Of the fallback, and of what is kept off elsewhere: the other regions have no pages of their own.
+    fn usage(&self, p: &P) -> Usage {
+        let fallback = self.fallback.usage(p);
+        let kept = self.regions.kept().0;
+        let diverted = self.diverted.iter();
+        Usage {
+            aperture: PageCount(fallback.aperture.0 + kept),
+            leased: PageCount(fallback.leased.0 + kept),
+            shared: self.regions.leased(),
+            diverted: diverted
+                .map(|(_, count)| count.load(Ordering::Relaxed))
+                .sum(),
+            ..fallback
+        }
+    }
+
+    fn audit(&self, p: &P) -> Result<(), String> {
+        self.regions.audit()?;
+        self.fallback.audit(p)
+    }
+
+    fn describe(&self, p: &P, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (leased, end) = (self.regions.leased(), self.phys_end);
+        write!(
+            f,
+            "identity below physical page {end}: {leased} shared pages"
+        )?;
+        for range in self.regions.ranges() {
+            write!(f, ", {range} kept off")?;
+        }
+        write!(f, "; else ")?;
+        self.fallback.describe(p, f)
+    }
+}
