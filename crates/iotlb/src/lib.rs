@@ -39,10 +39,13 @@ mod info;
 mod live;
 mod parse;
 mod read;
+#[cfg(feature = "viommu")]
+pub mod record;
 mod simulate;
 mod sweep;
 mod trace;
 mod units;
+mod write;
 
 pub use cache::{Geometry, GeometryError};
 pub use classify::Class;
@@ -56,3 +59,4 @@ pub use simulate::{Outcome, Strategy, UnknownStrategy, simulate};
 pub use sweep::{SWEEP_ENTRIES, SweepPoint, sweep};
 pub use trace::{Mark, Trace};
 pub use units::{EventTime, IovaPage, PageCount, PageRange, PhysPage};
+pub use write::{HEADER, Line};

@@ -7,12 +7,12 @@ use crate::event::{DeviceId, Event};
 use crate::parse::{self, Body};
 use crate::trace::{Mark, Trace};
 use crate::units::EventTime;
+use crate::write::HEADER;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-const HEADER: &str = "# ioatlas-trace 1";
 const HEADER_WITHOUT_VERSION: &str = "# ioatlas-trace ";
 
 /// What a trace may at most ask for. The defaults admit any honest trace that

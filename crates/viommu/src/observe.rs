@@ -217,6 +217,15 @@ pub trait Observer: Send + Sync {
     fn event(&self, at: Moment, event: &Event);
 }
 
+/// Several are told one after the other.
+impl Observer for Vec<std::sync::Arc<dyn Observer>> {
+    fn event(&self, at: Moment, event: &Event) {
+        for observer in self {
+            observer.event(at, event);
+        }
+    }
+}
+
 /// What a unit counted since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {

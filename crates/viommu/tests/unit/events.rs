@@ -120,6 +120,17 @@ fn a_queue_error_names_its_descriptor() {
 }
 
 #[test]
+fn several_observers_are_told_the_same() {
+    let logs = [Arc::new(Log::default()), Arc::new(Log::default())];
+    let all: Vec<Arc<dyn Observer>> = vec![logs[0].clone(), logs[1].clone()];
+    let rig = Rig::build(&UnitConfig::new(TOY), Some(Arc::new(all)));
+    rig.read(0);
+    let [first, second] = logs.map(|log| take(&log));
+    assert!(!first.is_empty());
+    assert_eq!(first, second);
+}
+
+#[test]
 fn display_shows_queue_and_caches() {
     let rig = Rig::toy();
     rig.map_here(0, 100);
