@@ -11,14 +11,17 @@
 #![allow(clippy::disallowed_types)] // this is a platform
 
 mod heap;
+mod memory;
 
 use super::{
     arena::{Arena, NoArena},
     *,
 };
+use memory::Memory;
 use rustix::thread::{MembarrierCommand, membarrier};
-use std::boxed::Box;
 use std::cell::Cell;
+use std::fs::File;
+use std::io;
 use std::sync::atomic::{self, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
@@ -135,7 +138,7 @@ impl Default for HostConfig {
 
 /// This process as a platform.
 pub struct Host {
-    words: Box<[AtomicU64]>,
+    words: Memory,
     free: Mutex<FreeFrames>,
     slots: usize,
     shared: Mutex<()>,
@@ -147,6 +150,7 @@ pub struct Host {
 struct FreeFrames {
     used_before: Vec<u64>,
     untouched: u64,
+    first: u64,
 }
 
 impl Host {
@@ -155,19 +159,33 @@ impl Host {
     /// # Panics
     /// If `config.slots` is 0.
     pub fn new(config: HostConfig) -> Self {
-        assert!(config.slots > 0, "a host needs at least the shared slot");
-        let zeroed: Box<[u64]> = std::vec![0u64; config.frames * WORDS].into();
-        // SAFETY: `AtomicU64` has the size and bit validity of `u64`, and its alignment on every target where the
-        // two agree, which the assertion below checks; the box is the only owner.
-        let words = unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [AtomicU64]) };
-        const { assert!(align_of::<AtomicU64>() == align_of::<u64>()) };
+        Self::on(Memory::zeroed(config.frames * WORDS), 0, config.slots)
+    }
+
+    /// The first `config.frames` frames of `memory`, mapped shared, are the arena: what a VMM gives a guest as its
+    /// memory. Frames below `first` are never handed out; a PC has none from 640 KiB to 1 MiB.
+    ///
+    /// # Errors
+    /// What the kernel says of the mapping; a file that is too short is refused.
+    ///
+    /// # Panics
+    /// If `config.slots` is 0.
+    pub fn on_file(memory: &File, first: PhysPage, config: HostConfig) -> io::Result<Self> {
+        let words = Memory::map(memory, config.frames * WORDS)?;
+        Ok(Self::on(words, first.0, config.slots))
+    }
+
+    fn on(words: Memory, first: u64, slots: usize) -> Self {
+        assert!(slots > 0, "a host needs at least the shared slot");
+        let frames = words.len() / WORDS;
         Host {
-            words,
             free: Mutex::new(FreeFrames {
-                used_before: Vec::with_capacity(config.frames),
-                untouched: 0,
+                used_before: Vec::with_capacity(frames),
+                untouched: first,
+                first,
             }),
-            slots: config.slots,
+            words,
+            slots,
             shared: Mutex::new(()),
             asymmetric: membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok(),
             heap: None,
@@ -192,7 +210,7 @@ impl Host {
     /// Frames allocated and not freed.
     pub fn frames_in_use(&self) -> usize {
         let free = locked(&self.free);
-        free.untouched as usize - free.used_before.len()
+        (free.untouched - free.first) as usize - free.used_before.len()
     }
 
     fn frame(&self, page: PhysPage) -> Option<&[AtomicU64]> {
@@ -282,6 +300,7 @@ impl PhysMemory<Host> for Host {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{MemfdFlags, memfd_create};
     use std::sync::Arc;
 
     #[test]
@@ -311,6 +330,28 @@ mod tests {
                     .all(|w| w.load(Ordering::Relaxed) == 0)
             );
         }
+    }
+
+    #[test]
+    fn a_file_is_shared_and_its_first_frames_are_kept() {
+        let file = memfd_create("arena", MemfdFlags::CLOEXEC).unwrap();
+        let file = File::from(file);
+        let config = HostConfig {
+            frames: 4,
+            slots: 1,
+        };
+        let on = |first| Host::on_file(&file, PhysPage(first), config);
+        assert_eq!(on(2).err().unwrap().kind(), io::ErrorKind::InvalidInput);
+        file.set_len(4 << GRANULE_LG2).unwrap();
+        let host = on(2).unwrap();
+        let frame = host.frame_alloc().unwrap();
+        assert_eq!((frame.page(), host.frames_in_use()), (PhysPage(2), 1));
+        host.entries(&frame.publish())[1].store(0x1234, Ordering::Relaxed);
+        let mut word = [0; 8];
+        let at = (2 << GRANULE_LG2) + 8;
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut word, at).unwrap();
+        assert_eq!(u64::from_ne_bytes(word), 0x1234);
+        assert!(host.frame_alloc().is_some() && host.frame_alloc().is_none());
     }
 
     #[test]
