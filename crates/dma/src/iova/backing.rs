@@ -46,6 +46,10 @@ pub enum BackingConfig {
     /// Linux 3.17's: top-down first fit from a cached node (ATC'15 §3.1).
     #[default]
     Rbtree,
+    /// Solaris': boundary tags and instant fit, constant time (ATC'15 §3.4).
+    Vmem,
+    /// Mac OS X's: a buddy allocator up to 512 MiB, a tree above (ATC'15 §3.4).
+    MacOs,
 }
 
 impl BackingConfig {
@@ -53,6 +57,8 @@ impl BackingConfig {
     pub fn name(&self) -> &'static str {
         match self {
             BackingConfig::Rbtree => "rbtree",
+            BackingConfig::Vmem => "vmem",
+            BackingConfig::MacOs => "macos",
         }
     }
 }
@@ -61,6 +67,10 @@ impl BackingConfig {
 pub enum Backing<P: Platform> {
     /// See [`Rbtree`].
     Rbtree(Rbtree<P>),
+    /// See [`Vmem`].
+    Vmem(Vmem<P>),
+    /// See [`MacOs`].
+    MacOs(MacOs<P>),
 }
 
 impl<P: Platform> Backing<P> {
@@ -68,6 +78,8 @@ impl<P: Platform> Backing<P> {
     pub fn new(_p: &P, config: BackingConfig, aperture: IovaRange) -> Self {
         match config {
             BackingConfig::Rbtree => Backing::Rbtree(Rbtree::new(aperture)),
+            BackingConfig::Vmem => Backing::Vmem(Vmem::new(aperture)),
+            BackingConfig::MacOs => Backing::MacOs(MacOs::new(aperture)),
         }
     }
 
@@ -75,6 +87,8 @@ impl<P: Platform> Backing<P> {
     pub fn nodes_visited(&self) -> u64 {
         match self {
             Backing::Rbtree(tree) => tree.nodes_visited(),
+            Backing::Vmem(arena) => arena.nodes_visited(),
+            Backing::MacOs(both) => both.nodes_visited(),
         }
     }
 }
@@ -83,6 +97,8 @@ macro_rules! dispatch {
     ($self:ident, $a:ident => $e:expr) => {
         match $self {
             Backing::Rbtree($a) => $e,
+            Backing::Vmem($a) => $e,
+            Backing::MacOs($a) => $e,
         }
     };
 }

@@ -76,6 +76,11 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
         self.ranges.with(|ranges| ranges.visited())
     }
 
+    /// What `look` sees of the ranges.
+    pub(super) fn look<T>(&self, look: impl FnOnce(&R) -> T) -> T {
+        self.ranges.with(|ranges| look(ranges))
+    }
+
     /// By `take`, if need be again after everything kept for reuse was given up.
     #[inline]
     fn find(

@@ -24,12 +24,16 @@ pub mod identity;
 mod in_use;
 mod kept_off;
 pub mod kmalloc;
+mod lists;
 mod locked;
+pub mod macos;
 pub mod magazine;
 pub mod rbtree;
 mod request;
 mod search;
+mod slots;
 mod tree;
+pub mod vmem;
 
 use crate::{grace::Flushed, platform::Platform, units::*};
 use core::fmt;
@@ -39,9 +43,11 @@ pub use error::{NoIova, NoIovaCause};
 pub use identity::{Identity, IdentityConfig};
 pub use kmalloc::{Kmalloc, KmallocConfig};
 pub use locked::Locked;
+pub use macos::MacOs;
 pub use magazine::{MagazineConfig, Magazines};
 pub use rbtree::Rbtree;
 pub use request::{Limits, Request};
+pub use vmem::Vmem;
 
 /// The right to write the leaves of one IOVA range. Not `Copy`: there is one for each range.
 #[derive(PartialEq, Eq, Debug)]

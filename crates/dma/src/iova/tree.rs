@@ -29,6 +29,10 @@ pub struct Link(u32);
 const NIL: Link = Link(0);
 
 impl Link {
+    /// The number of the slot, for what others keep beside each node.
+    pub(super) fn slot(self) -> usize {
+        self.0 as usize
+    }
     fn some(self) -> Option<Link> {
         (self != NIL).then_some(self)
     }
@@ -163,6 +167,14 @@ impl<A: Augment> RangeTree<A> {
             at = self.child(at, if below { Right } else { Left });
         }
         best
+    }
+
+    /// The lowest range that begins at `first` or above.
+    pub(super) fn first_from(&self, first: IovaPage) -> Option<Link> {
+        match self.last_below(first) {
+            Some(below) => self.next(below),
+            None => self.first(),
+        }
     }
 
     /// Some range that has a page in common with `range`, whose end must not wrap.

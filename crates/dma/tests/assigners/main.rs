@@ -70,6 +70,16 @@ const fn sizes(
     })
 }
 
+const fn over(backing: BackingConfig) -> AssignerConfig {
+    AssignerConfig::Magazine(MagazineConfig {
+        magazine_len: 3,
+        classes: 3,
+        run: 3,
+        depot_full_max: 1,
+        backing,
+    })
+}
+
 suite! {
     rbtree: AssignerConfig::RBTREE;
     magazine: AssignerConfig::Magazine(MagazineConfig::default());
@@ -78,4 +88,8 @@ suite! {
     magazine_smallest: sizes(1, 2, 1, 0);
     magazine_no_class: sizes(4, 0, 8, 2);
     magazine_senseless: sizes(0, 64, 0, 5);
+    vmem: AssignerConfig::Plain(BackingConfig::Vmem);
+    vmem_magazine: over(BackingConfig::Vmem);
+    macos: AssignerConfig::Plain(BackingConfig::MacOs);
+    macos_magazine: over(BackingConfig::MacOs);
 }

@@ -184,6 +184,8 @@ mod tests {
                 prop_assert_eq!(tree.len(), model.len());
                 let below = tree.last_below(IovaPage(first)).map(|at| tree.range(at).first.0);
                 prop_assert_eq!(below, model.range(..first).next_back().map(|(f, _)| *f));
+                let from = tree.first_from(IovaPage(first)).map(|at| tree.range(at).first.0);
+                prop_assert_eq!(from, model.range(first..).next().map(|(f, _)| *f));
                 let sum = tree.root.some().map(|at| tree.sum(at));
                 let lowest = model.keys().next().copied();
                 prop_assert_eq!(sum, lowest.map(|first| Pages(model.values().sum(), first)));

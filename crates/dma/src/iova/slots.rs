@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Things in the slots of one vector, each with two links for the one list that it is in.
+//!
+//! Links are indices, so lists need no unsafe code. Slots are never given back but chained as spare, so that nothing is
+//! allocated once there have been as many things as ever will be.
+
+use alloc::vec::Vec;
+
+/// The number of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Link(u32);
+
+/// No slot.
+pub(super) const NIL: Link = Link(u32::MAX);
+
+impl Link {
+    pub(super) fn some(self) -> Option<Link> {
+        (self != NIL).then_some(self)
+    }
+}
+
+struct Slot<T> {
+    thing: T,
+    next: Link,
+    prev: Link,
+}
+
+pub(super) struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    spare: Link,
+    len: usize,
+}
+
+impl<T> Slots<T> {
+    pub(super) fn new() -> Self {
+        Slots {
+            slots: Vec::new(),
+            spare: NIL,
+            len: 0,
+        }
+    }
+
+    /// How many things.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+    pub(super) fn at(&self, at: Link) -> &T {
+        &self.slots[at.0 as usize].thing
+    }
+    pub(super) fn at_mut(&mut self, at: Link) -> &mut T {
+        &mut self.slots[at.0 as usize].thing
+    }
+    /// The next in its list.
+    pub(super) fn next(&self, at: Link) -> Link {
+        self.slots[at.0 as usize].next
+    }
+    /// The one before in its list, where lists go both ways.
+    pub(super) fn prev(&self, at: Link) -> Link {
+        self.slots[at.0 as usize].prev
+    }
+    pub(super) fn set_next(&mut self, at: Link, next: Link) {
+        self.slots[at.0 as usize].next = next;
+    }
+    pub(super) fn set_prev(&mut self, at: Link, prev: Link) {
+        self.slots[at.0 as usize].prev = prev;
+    }
+
+    /// Adds a thing that is in no list.
+    ///
+    /// # Panics
+    /// With 2^32 - 1 things, which are more than 64 GiB of them.
+    pub(super) fn add(&mut self, thing: T) -> Link {
+        self.len += 1;
+        let slot = Slot {
+            thing,
+            next: NIL,
+            prev: NIL,
+        };
+        if let Some(at) = self.spare.some() {
+            self.spare = self.next(at);
+            self.slots[at.0 as usize] = slot;
+            return at;
+        }
+        let index = u32::try_from(self.slots.len()).ok();
+        let at = index.map(Link).and_then(Link::some);
+        self.slots.push(slot);
+        at.expect("below 2^32 - 1 things")
+    }
+
+    /// Makes the slot spare; the thing in it must be in no list.
+    pub(super) fn remove(&mut self, at: Link) {
+        self.set_next(at, self.spare);
+        self.spare = at;
+        self.len -= 1;
+    }
+
+    /// Whether each slot is in use or spare.
+    pub(super) fn adds_up(&self) -> bool {
+        let spare = core::iter::successors(self.spare.some(), |at| self.next(*at).some());
+        self.len + spare.take(self.slots.len() + 1).count() == self.slots.len()
+    }
+}
