@@ -93,7 +93,7 @@ pub(crate) struct Queue {
     /// The error is cleared, but the queue does not go on before the tail is written.
     halted: bool,
     restart: Restart,
-    pub(crate) refuse_next: bool,
+    pub(crate) refuse_next: u32,
     pub(crate) ignore_drains: u32,
     /// As written to IQA: page, size in 2:0, descriptor width in 11.
     pub(crate) address: u64,
@@ -132,7 +132,7 @@ impl Queue {
             unanswered: None,
             halted: false,
             restart,
-            refuse_next: false,
+            refuse_next: 0,
             ignore_drains: 0,
             address: 0,
             head: 0,
@@ -313,7 +313,8 @@ impl State {
     }
 
     fn act(&mut self, words: Option<(u64, u64)>) {
-        if core::mem::take(&mut self.queue.refuse_next) {
+        if self.queue.refuse_next > 0 {
+            self.queue.refuse_next -= 1;
             return self.queue_error(QueueFault::Type);
         }
         let Some((low, high)) = words else {

@@ -80,8 +80,8 @@ pub enum Injection {
     LeaveWalkEntries(u32),
     /// The next so many invalidations that ask for a drain neither mark nor wait.
     IgnoreDrain(u32),
-    /// The next descriptor is refused, whatever it is (IQE).
-    QueueError,
+    /// The next so many descriptors are refused, whatever they are (IQE).
+    QueueErrors(u32),
 }
 
 /// What a unit holds, all invariants checked.
@@ -245,7 +245,7 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
             Injection::LeaveTranslations(n) => s.left.translations = n,
             Injection::LeaveWalkEntries(n) => s.left.walks = n,
             Injection::IgnoreDrain(n) => s.queue.ignore_drains = n,
-            Injection::QueueError => s.queue.refuse_next = true,
+            Injection::QueueErrors(n) => s.queue.refuse_next = n,
         })
     }
 

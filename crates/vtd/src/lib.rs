@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Intel VT-d: layouts, and a driver of one remapping unit.
 //!
-//! [`layout`] says what lies in memory and in the capability registers, [`plan`](mod@plan) which invalidation serves a scope,
-//! [`queue`] how it reaches the unit, [`driver`] how a unit is brought up, used and shut down. [`registers`]
+//! [`layout`] says what lies in memory and in the capability registers, [`plan`](mod@plan) which invalidations a change calls for,
+//! [`queue`] and [`direct`] how it reaches the unit, [`fault`] what the unit blocked and why, [`driver`] how a unit is brought up, used and shut down. [`registers`]
 //! is the seam to the hardware.
 //!
 //! Clause numbers are those of the VT-d specification, revision 4.1.
@@ -11,7 +11,9 @@
 
 extern crate alloc;
 
+pub mod direct;
 pub mod driver;
+pub mod fault;
 pub mod layout;
 pub mod plan;
 pub mod queue;

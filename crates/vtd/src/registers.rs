@@ -71,6 +71,8 @@ pub const FSTS_IQE: u32 = 1 << 4;
 pub const FSTS_ICE: u32 = 1 << 5;
 /// Invalidation time-out error: ITE of [`FSTS`], cleared by writing 1.
 pub const FSTS_ITE: u32 = 1 << 6;
+/// What [`FSTS`] says about the queue.
+pub const FSTS_QUEUE: u32 = FSTS_IQE | FSTS_ICE | FSTS_ITE;
 
 /// [`IQERCD`]: IQEI, what was wrong with the descriptor (bits 3..0). Valid while IQE is set.
 pub const IQERCD_INFO: u64 = 0xf;

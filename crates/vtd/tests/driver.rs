@@ -13,7 +13,7 @@ use std::sync::Arc;
 const LIMIT: WaitLimit = WaitLimit(50);
 const CONFIG: Config = Config {
     limit: LIMIT,
-    caching_mode: CachingMode::Refuse,
+    live: Live::Refuse,
 };
 /// 00:04.0 and 00:05.0 share a bus with nobody on 02:00.0.
 const NIC: SourceId = SourceId(0x0020);
@@ -53,8 +53,8 @@ fn bring_up_goes_one_step_at_a_time_and_empties_the_caches_first() {
     let unit = bring_up(&host, &fake).unwrap();
     let state = fake.state();
     let commands = [
-        SRTP | 0x0280_0000,
         QIE | 0x0280_0000,
+        SRTP | QIE | 0x0280_0000,
         TE | QIE | 0x0280_0000,
     ];
     assert_eq!(state.commands, commands);
@@ -71,25 +71,19 @@ fn bring_up_goes_one_step_at_a_time_and_empties_the_caches_first() {
 #[test]
 fn a_unit_that_cannot_be_served_is_refused_before_anything_is_taken() {
     type Case = (u64, u64, u32, fn(u64, u64, u32) -> BringUpError);
-    let cases: [Case; 9] = [
+    let cases: [Case; 7] = [
         (u64::MAX, u64::MAX, 0, |cap, _, _| BringUpError::Absent {
             cap,
         }),
         (0, 0, 0, |cap, _, _| BringUpError::Absent { cap }),
-        (QEMU_CAP, 0xf40, 0, |_, ecap, _| BringUpError::NoQueue {
-            ecap,
+        (QEMU_CAP, 0x40, 0, |_, ecap, _| {
+            BringUpError::NoInvalidation { ecap }
         }),
         (QEMU_CAP & !0x1f00, QEMU_ECAP, 0, |cap, _, _| {
             BringUpError::NoWidth { cap }
         }),
         (QEMU_CAP | 7, QEMU_ECAP, 0, |cap, _, _| {
             BringUpError::DomainIds { cap }
-        }),
-        (QEMU_CAP | 0x10, QEMU_ECAP, 0, |cap, _, _| {
-            BringUpError::WriteBufferFlush { cap }
-        }),
-        (QEMU_CAP | 0x80, QEMU_ECAP, 0, |cap, _, _| {
-            BringUpError::CachingMode { cap }
         }),
         (QEMU_CAP, QEMU_ECAP, TE, |_, _, status| BringUpError::Live {
             status,
@@ -242,11 +236,7 @@ fn under_caching_mode_attaching_flushes_the_absent_entry() {
     let host = host(16);
     let fake = Fake::new(&host);
     fake.state().cap |= 0x80;
-    let config = Config {
-        caching_mode: CachingMode::FlushedOnMap,
-        ..CONFIG
-    };
-    let unit = Unit::bring_up(host.clone(), fake.clone(), config).unwrap();
+    let unit = bring_up(&host, &fake).unwrap();
     fake.taken();
     unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
     // absent entries are cached with domain id 0

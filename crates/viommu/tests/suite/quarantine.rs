@@ -29,7 +29,10 @@ on_every_machine! {
 
 /// The unit refuses the next descriptor; nothing works any more after that.
 fn break_queue<B: Base>(rig: &Rig<B>) {
-    rig.machine.machine().unit().inject(Injection::QueueError);
+    rig.machine
+        .machine()
+        .unit()
+        .inject(Injection::QueueErrors(u32::MAX));
 }
 
 /// Unmaps, and flushes under a deferred policy; what failed.

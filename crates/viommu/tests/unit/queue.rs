@@ -157,7 +157,7 @@ fn queues_and_statuses_outside_memory_are_errors() {
 #[test]
 fn an_injected_error_hits_the_next_descriptor() {
     let rig = Rig::toy();
-    rig.unit.inject(Injection::QueueError);
+    rig.unit.inject(Injection::QueueErrors(1));
     rig.send(&[wait(rig.status << 12, 1)]);
     assert!(rig.queue_error());
     rig.unit.write32(offset::FSTS, 1 << 4);

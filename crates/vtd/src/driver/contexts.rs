@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Context tables: which device is attached to which domain (VT-d 4.1 §9.1, §9.3).
 //!
-//! The entries in memory are the only state: free, attached, or *detaching* (see [`crate::layout::context`]). Everything here
+//! The entries in memory are the only state: free, attached, *detaching* or *fenced* (see [`crate::layout::context`]). Everything here
 //! runs under one lock of the unit, never waits and never allocates; a table that is missing is asked for.
 
-use crate::layout::{PER_FRAME, RootEntry, Slot, WORDS, Words};
+use crate::layout::{PER_FRAME, RootEntry, Slot, WORDS, Words, context::FENCED};
 use alloc::boxed::Box;
 use ioatlas_dma::{
+    mutant::{self, Mutant},
     platform::{Atomic64, FreshFrame, Ordering, Platform, TableFrame},
     units::{DomainId, SourceId},
 };
@@ -26,6 +27,8 @@ pub(super) enum Fill {
     NeedsTable,
     /// It belongs to that domain.
     Taken(DomainId),
+    /// The device may not be attached.
+    Fenced,
 }
 
 impl Contexts {
@@ -71,10 +74,11 @@ impl Contexts {
                 // the unit may read it at any moment: what the present bit vouches for comes first
                 slot[1].store(entry.high, Ordering::Relaxed);
                 slot[0].store(entry.low, Ordering::Release);
-                p.publish(slot);
+                write_back(p, slot);
                 self.devices += 1;
                 Fill::Done
             }
+            Slot::Fenced => Fill::Fenced,
             Slot::Attached(domain) | Slot::Detaching(domain) => Fill::Taken(domain),
         }
     }
@@ -96,16 +100,59 @@ impl Contexts {
         }
         slot[0].store(0, Ordering::Relaxed);
         slot[1].store(Slot::detaching(words.high), Ordering::Release);
-        p.publish(slot);
+        write_back(p, slot);
         true
     }
 
-    /// Frees the marked entry of `device`, which the unit no longer knows; once, if two CPUs come to this end.
+    /// Blocks `device` for good, as far as the entry goes; the domain that it had.
+    pub(super) fn fence<P: Platform>(&mut self, p: &P, device: SourceId) -> Option<DomainId> {
+        let slot = self.slot(p, device)?;
+        let words = read::<P>(slot);
+        let (domain, high) = match Slot::decode(words) {
+            Slot::Attached(domain) | Slot::Detaching(domain) => {
+                (Some(domain), Slot::detaching(words.high))
+            }
+            Slot::Free | Slot::Fenced => (None, words.high),
+        };
+        slot[0].store(0, Ordering::Relaxed);
+        slot[1].store(high | FENCED, Ordering::Release);
+        write_back(p, slot);
+        domain
+    }
+
+    /// Takes the fence away from a device that is detached; whether there was one. The domain it has, if it has one.
+    pub(super) fn unfence<P: Platform>(
+        &mut self,
+        p: &P,
+        device: SourceId,
+    ) -> Result<bool, DomainId> {
+        let Some(slot) = self.slot(p, device) else {
+            return Ok(false);
+        };
+        match Slot::decode(read::<P>(slot)) {
+            Slot::Attached(domain) | Slot::Detaching(domain) => Err(domain),
+            Slot::Free => Ok(false),
+            Slot::Fenced => {
+                slot[1].store(0, Ordering::Relaxed);
+                write_back(p, slot);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Whether `device` is fenced, attached still or not.
+    pub(super) fn is_fenced<P: Platform>(&self, p: &P, device: SourceId) -> bool {
+        let slot = self.slot(p, device);
+        slot.is_some_and(|slot| slot[1].load(Ordering::Relaxed) & FENCED != 0)
+    }
+
+    /// Frees the marked entry of `device`, which the unit no longer knows; once, if two CPUs come to this end. A fence stays.
     pub(super) fn end_detach<P: Platform>(&mut self, p: &P, device: SourceId, domain: DomainId) {
         let marked = |slot: &&[P::A64]| Slot::decode(read::<P>(slot)) == Slot::Detaching(domain);
         if let Some(slot) = self.slot(p, device).filter(marked) {
-            slot[1].store(0, Ordering::Relaxed);
-            p.publish(slot);
+            let fence = slot[1].load(Ordering::Relaxed) & FENCED;
+            slot[1].store(fence, Ordering::Relaxed);
+            write_back(p, slot);
             self.devices -= 1;
         }
     }
@@ -131,6 +178,13 @@ fn install<P: Platform>(p: &P, root: &TableFrame, bus: usize, fresh: FreshFrame)
     slot[0].store(entry.low, Ordering::Release);
     p.publish(slot);
     table
+}
+
+/// For a unit whose walks do not snoop.
+fn write_back<P: Platform>(p: &P, slot: &[P::A64]) {
+    if !mutant::active(Mutant::SkipWriteBack) {
+        p.publish(slot);
+    }
 }
 
 fn read<P: Platform>(slot: &[P::A64]) -> Words {

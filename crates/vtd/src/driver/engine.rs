@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Commands and invalidations of one unit, and waiting for them.
+//! Invalidations of one unit, by its queue or by its registers, and waiting for them.
 
-use super::{Command, Stuck};
+use super::{Command, Stuck, commands::Commands};
 use crate::{
-    layout::{Capabilities, ContextInvalidate, Words},
-    plan::{everything, plan},
+    direct::Direct,
+    layout::Capabilities,
+    plan::{Change, Invalidation, Plan, WriteBuffers, plan},
     queue::{Queue, Ticket},
     registers::*,
 };
 use alloc::sync::Arc;
 use ioatlas_dma::{
     grace::{Invalidate, InvalidateError, Scope, WaitLimit},
+    mutant::{self, Mutant},
     platform::Platform,
     units::DomainId,
 };
@@ -20,66 +22,84 @@ pub(super) struct Engine<P: Platform, R> {
     pub(super) platform: Arc<P>,
     pub(super) registers: R,
     pub(super) capabilities: Capabilities,
-    pub(super) queue: Queue<P>,
+    pub(super) path: Path<P>,
+    pub(super) commands: Commands<P>,
     pub(super) limit: WaitLimit,
 }
 
-/// Changes one bit of the global command, all others staying as they are, and waits for the unit to say so
-/// (VT-d 4.1 §11.4.4.1: one bit at a time, the next only after its status).
-pub(super) fn command<P: Platform, R: Registers>(
-    p: &P,
-    registers: &R,
-    command: Command,
-    limit: WaitLimit,
-) -> Result<(), Stuck> {
-    let (bit, want) = match command {
-        Command::SetRootTable => (GCMD_SRTP, GCMD_SRTP),
-        Command::EnableQueue => (GCMD_QIE, GCMD_QIE),
-        Command::EnableTranslation => (GCMD_TE, GCMD_TE),
-        Command::DisableTranslation => (GCMD_TE, 0),
-    };
-    // interrupt remapping and whatever else is enabled survives
-    let enabled = registers.read32(GSTS) & GSTS_ENABLES;
-    registers.write32(GCMD, enabled & !bit | want);
-    let mut status = 0;
-    for _ in 0..limit.0 {
-        status = registers.read32(GSTS);
-        if status & bit == want {
-            return Ok(());
-        }
-        p.relax();
-    }
-    Err(Stuck {
-        command,
-        status,
-        limit,
-    })
+/// How invalidations reach the unit.
+pub(super) enum Path<P: Platform> {
+    /// By its queue (ECAP.QI = 1).
+    Queue(Queue<P>),
+    /// By its registers.
+    Direct(Direct<P>),
 }
 
 impl<P: Platform, R: Registers> Engine<P, R> {
-    /// Queues `batch`.
-    pub(super) fn queue(&self, batch: &[Words]) -> Result<Ticket, InvalidateError> {
-        self.queue
-            .submit(&*self.platform, &self.registers, batch, self.limit)
+    /// Gives one global command and waits for it.
+    pub(super) fn command(&self, command: Command) -> Result<(), Stuck> {
+        self.commands
+            .give(&*self.platform, &self.registers, command, self.limit)
     }
 
-    /// Queues the removal of everything that the unit has cached.
-    pub(super) fn queue_everything(&self) -> Result<Ticket, InvalidateError> {
-        self.queue(&[
-            ContextInvalidate::Global.encode(),
-            everything(&self.capabilities).encode(),
-        ])
+    /// Pushes what was written to memory out of the unit's write buffers, if it has any.
+    pub(super) fn flush_write_buffers(&self) -> Result<(), InvalidateError> {
+        if !self.capabilities.needs_write_buffer_flush()
+            || mutant::active(Mutant::SkipWriteBufferFlush)
+        {
+            return Ok(());
+        }
+        self.commands
+            .flush_write_buffers(&*self.platform, &self.registers, self.limit)
     }
 
-    /// Removes one device's cached context entry, then what was translated by it, and waits.
-    pub(super) fn flush_context(
+    /// Begins what `plan` says, up to and without waiting.
+    pub(super) fn begin(&self, plan: Plan<'_>) -> Result<Ticket, InvalidateError> {
+        if plan.write_buffers == WriteBuffers::Flush {
+            self.flush_write_buffers()?;
+        }
+        self.submit_all(plan.invalidations())
+    }
+
+    /// Hands over invalidations, at most [`BATCH`](crate::queue::BATCH) of them.
+    pub(super) fn submit_all(
         &self,
-        context: ContextInvalidate,
-        domain: DomainId,
-    ) -> Result<(), InvalidateError> {
-        let iotlb = plan(&self.capabilities, domain, Scope::DOMAIN);
-        let ticket = self.queue(&[context.encode(), iotlb.encode()])?;
-        self.wait(ticket)
+        all: impl Iterator<Item = Invalidation> + Clone,
+    ) -> Result<Ticket, InvalidateError> {
+        let (p, registers) = (&*self.platform, &self.registers);
+        match &self.path {
+            Path::Queue(queue) => {
+                queue.submit(p, registers, all.map(Invalidation::encode), self.limit)
+            }
+            Path::Direct(direct) => direct.submit(p, registers, all, self.limit),
+        }
+    }
+
+    /// Does what must follow `change`, and waits. No device TLBs.
+    pub(super) fn follow(&self, change: Change) -> Result<(), InvalidateError> {
+        self.finish(plan(&self.capabilities, change, &[]))
+    }
+
+    /// Begins what `plan` says and waits. Where there is nothing to invalidate there is nothing to wait for.
+    pub(super) fn finish(&self, plan: Plan<'_>) -> Result<(), InvalidateError> {
+        if plan.invalidations().next().is_none() {
+            return match plan.write_buffers {
+                WriteBuffers::Flush => self.flush_write_buffers(),
+                WriteBuffers::Leave => Ok(()),
+            };
+        }
+        self.wait(self.begin(plan)?)
+    }
+
+    /// Whether everything up to `ticket` is done.
+    pub(super) fn done(&self, ticket: Ticket) -> Result<bool, InvalidateError> {
+        if mutant::active(Mutant::SkipWait) {
+            return Ok(true);
+        }
+        match &self.path {
+            Path::Queue(queue) => queue.done(&*self.platform, &self.registers, ticket),
+            Path::Direct(direct) => direct.done(&self.registers, ticket),
+        }
     }
 
     /// Waits until `ticket` is done, with no lock held.
@@ -96,25 +116,14 @@ impl<P: Platform, R: Registers> Engine<P, R> {
     }
 }
 
-impl<P: Platform, R: Registers> Invalidate for Engine<P, R> {
-    type Token = Ticket;
-    #[inline]
-    fn submit(&self, domain: DomainId, scope: Scope) -> Result<Ticket, InvalidateError> {
-        self.queue(&[plan(&self.capabilities, domain, scope).encode()])
-    }
-    #[inline]
-    fn done(&self, ticket: Ticket) -> Result<bool, InvalidateError> {
-        self.queue.done(&*self.platform, &self.registers, ticket)
-    }
-}
-
 /// Proves that no cache of the unit holds a pointer to its root and context tables: all is removed, whatever is asked.
 pub(super) struct Everything<'u, P: Platform, R>(pub(super) &'u Engine<P, R>);
 
 impl<P: Platform, R: Registers> Invalidate for Everything<'_, P, R> {
     type Token = Ticket;
     fn submit(&self, _: DomainId, _: Scope) -> Result<Ticket, InvalidateError> {
-        self.0.queue_everything()
+        let everything = plan(&self.0.capabilities, Change::Everything, &[]);
+        self.0.begin(everything)
     }
     fn done(&self, ticket: Ticket) -> Result<bool, InvalidateError> {
         self.0.done(ticket)
@@ -122,16 +131,27 @@ impl<P: Platform, R: Registers> Invalidate for Everything<'_, P, R> {
 }
 
 /// Proves that the unit no longer reads the queue: it has been disabled (VT-d 4.1 §11.4.4.2, QIES = 0). The queue is empty.
-pub(super) struct QueueOff<R>(pub(super) R);
+pub(super) struct QueueOff<'u, P: Platform, R> {
+    pub(super) platform: &'u P,
+    pub(super) registers: &'u R,
+    pub(super) commands: &'u Commands<P>,
+    pub(super) limit: WaitLimit,
+}
 
-impl<R: Registers> Invalidate for QueueOff<R> {
+impl<P: Platform, R: Registers> Invalidate for QueueOff<'_, P, R> {
     type Token = ();
     fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> {
-        let enabled = self.0.read32(GSTS) & GSTS_ENABLES;
-        self.0.write32(GCMD, enabled & !GCMD_QIE);
-        Ok(())
+        let turns = self.limit.0;
+        self.commands
+            .give(
+                self.platform,
+                self.registers,
+                Command::DisableQueue,
+                self.limit,
+            )
+            .map_err(|_| InvalidateError::TimedOut { turns })
     }
     fn done(&self, (): ()) -> Result<bool, InvalidateError> {
-        Ok(self.0.read32(GSTS) & GCMD_QIE == 0)
+        Ok(self.registers.read32(GSTS) & GCMD_QIE == 0)
     }
 }

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Why a unit cannot be brought up or shut down.
 
+use crate::registers::*;
 use core::fmt;
-use ioatlas_dma::grace::{InvalidateError, WaitLimit};
+use ioatlas_dma::{
+    grace::{InvalidateError, WaitLimit},
+    units::{DomainId, SourceId},
+};
 
 /// A global command and what it waits for (VT-d 4.1 §11.4.4.1, §11.4.4.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,10 +15,39 @@ pub enum Command {
     SetRootTable,
     /// QIE = 1, until QIES is 1.
     EnableQueue,
+    /// QIE = 0, until QIES is 0.
+    DisableQueue,
     /// TE = 1, until TES is 1.
     EnableTranslation,
     /// TE = 0, until TES is 0.
     DisableTranslation,
+    /// WBF, until WBFS is 0.
+    FlushWriteBuffers,
+}
+
+impl Command {
+    /// Its bit of GCMD and GSTS, and whether the command sets it.
+    pub(super) fn bit(self) -> (u32, bool) {
+        match self {
+            Command::SetRootTable => (GCMD_SRTP, true),
+            Command::EnableQueue => (GCMD_QIE, true),
+            Command::DisableQueue => (GCMD_QIE, false),
+            Command::EnableTranslation => (GCMD_TE, true),
+            Command::DisableTranslation => (GCMD_TE, false),
+            Command::FlushWriteBuffers => (GCMD_WBF, true),
+        }
+    }
+    /// Whether `status`, read after the command was given, says that it is carried out.
+    pub(super) fn is_done(self, status: u32) -> bool {
+        match self {
+            // the only one whose bit falls again
+            Command::FlushWriteBuffers => status & GCMD_WBF == 0,
+            _ => {
+                let (bit, set) = self.bit();
+                (status & bit != 0) == set
+            }
+        }
+    }
 }
 
 impl fmt::Display for Command {
@@ -24,6 +57,8 @@ impl fmt::Display for Command {
             Command::EnableQueue => "enable the invalidation queue",
             Command::EnableTranslation => "enable translation",
             Command::DisableTranslation => "disable translation",
+            Command::DisableQueue => "disable the invalidation queue",
+            Command::FlushWriteBuffers => "flush its write buffers",
         })
     }
 }
@@ -50,9 +85,9 @@ pub enum BringUpError {
         /// The value of CAP.
         cap: u64,
     },
-    /// No invalidation queue (ECAP.QI); the older way by registers is not used.
-    #[error("the unit has no invalidation queue (ECAP {ecap:#x})")]
-    NoQueue {
+    /// Neither a queue (ECAP.QI) nor a place for the IOTLB registers (ECAP.IRO).
+    #[error("the unit has no invalidation queue, and no registers instead (ECAP {ecap:#x})")]
+    NoInvalidation {
         /// The value of ECAP.
         ecap: u64,
     },
@@ -68,26 +103,14 @@ pub enum BringUpError {
         /// The value of CAP.
         cap: u64,
     },
-    /// Changes must be followed by a write-buffer flush (CAP.RWBF), which nobody does yet.
-    #[error("the unit needs write-buffer flushes, which are not supported (CAP {cap:#x})")]
-    WriteBufferFlush {
-        /// The value of CAP.
-        cap: u64,
-    },
-    /// The unit caches absent entries (CAP.CM), and the host did not say that it flushes when it maps.
-    #[error("the unit is in caching mode, and mapping does not flush (CAP {cap:#x})")]
-    CachingMode {
-        /// The value of CAP.
-        cap: u64,
-    },
-    /// Somebody else is using the unit: translation or the queue is enabled.
+    /// Firmware left translation or the queue enabled, and the host did not say to take the unit over.
     #[error("the unit is in use already (global status {status:#010x})")]
     Live {
         /// The value of GSTS (VT-d 4.1 §11.4.4.2).
         status: u32,
     },
     /// No frame for the root table, the queue or the status word.
-    #[error("no frame for the unit's root table, queue and status word (3 are needed)")]
+    #[error("no frame for the unit's root table, queue or status word (at most 3 are needed)")]
     NoFrame,
     /// A command was not carried out.
     #[error(transparent)]
@@ -124,5 +147,45 @@ pub enum ShutDownError {
         cause: InvalidateError,
         /// Frames.
         lost: usize,
+    },
+}
+
+/// Why a device's own TLB cannot be declared or withdrawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceTlbError {
+    /// The unit does not serve them (ECAP.DT, and ECAP.QI to invalidate them by).
+    #[error("the unit serves no device TLBs (ECAP {ecap:#x})")]
+    Unsupported {
+        /// The value of ECAP.
+        ecap: u64,
+    },
+    /// It is attached; its context entry says what it said when it was made.
+    #[error("device {device} is attached to domain {domain}")]
+    Attached {
+        /// The device.
+        device: SourceId,
+        /// Where.
+        domain: DomainId,
+    },
+}
+
+/// Why a device cannot have its fence taken away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnfenceError {
+    /// It is not detached yet.
+    #[error("device {device} still belongs to domain {domain}")]
+    Attached {
+        /// The device.
+        device: SourceId,
+        /// Which.
+        domain: DomainId,
+    },
+    /// It has none.
+    #[error("device {device} is not fenced")]
+    NotFenced {
+        /// The device.
+        device: SourceId,
     },
 }

@@ -13,37 +13,48 @@
 //!   are never cached, so nothing need be flushed, except in caching mode (VT-d 4.1 §6.1), where an absent one is
 //!   cached with domain id 0.
 //! * **Detach** clears the present bit and marks the entry *detaching*; then, with no lock held, context-cache invalidation
-//!   of the device and IOTLB invalidation of the domain, in this order in one submission (§6.5.2.11); then the entry is free.
+//!   of the device, IOTLB invalidation of the domain and, where the device has one, invalidation of its TLB, in this order in one
+//!   submission (§6.5.2.11); then the entry is free.
 //!   Where the flush fails the mark stays: the device is blocked, and nobody attaches it before a detach succeeds.
-//! * **Invalidation** is [`plan`](crate::plan::plan) and [`Queue`].
+//! * **Invalidation** is [`plan`](mod@crate::plan), by [`Queue`] or, where the unit has none, by [`Direct`].
+//! * **A device that does not answer** an invalidation of its own TLB is *fenced*: its entry is cleared and marked, context cache and IOTLB are
+//!   flushed, and it is attached again only after [`Unit::unfence`]. Who waited for it gets an error; everybody else's invalidation is done.
 //!
-//! Locks: `contexts`, `ids` and the queue's, each alone; never is one taken inside another, nor held while waiting. All
+//! Locks: `contexts`, `ids`, `tlbs`, the commands' and the queue's, each alone; never is one taken inside another, nor held while waiting. All
 //! waiting is bounded by [`Config::limit`]. Every method may be called from any CPU, with interrupts on or off.
 //!
-//! Not handled: units that are live already, or without a queue, write-buffer flushes, fault records, device TLBs, queue errors
-//! other than by giving up.
+//! Not handled: scalable mode, page requests, protected memory regions (they stay as firmware left them), completion by interrupt.
 
+mod bring_up;
+mod commands;
 mod contexts;
+mod device_tlbs;
 mod engine;
 mod error;
+mod explain;
 mod ids;
+mod shut_down;
 
-pub use error::{BringUpError, Command, ShutDownError, Stuck};
+pub use error::{BringUpError, Command, DeviceTlbError, ShutDownError, Stuck, UnfenceError};
+pub use explain::Explanation;
 
 use crate::{
+    fault::{FaultRecord, Overflow, drain_faults},
     layout::*,
-    queue::{Queue, Ticket},
+    plan::{AtsDevice, Change, Invalidation, plan},
+    queue::{Incidents, Ticket},
     registers::*,
 };
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use alloc::vec::Vec;
 use contexts::{Contexts, Fill};
 use core::fmt;
-use engine::{Engine, Everything, QueueOff, command};
+use device_tlbs::{Activation, DeviceTlbs};
+use engine::{Engine, Path};
 use ids::Ids;
 use ioatlas_dma::{
     grace::{Grace, Invalidate, InvalidateError, Scope, WaitLimit},
-    platform::{FreshFrame, Lock, Platform, TableFrame},
-    translator::{AttachError, RemappingUnit},
+    platform::{Lock, Platform, TableFrame},
+    translator::{AttachError, OnMap, RemappingUnit},
     units::{DomainId, PhysPage, SourceId},
 };
 
@@ -52,83 +63,37 @@ use ioatlas_dma::{
 pub struct Config {
     /// How long to wait for the unit, each time.
     pub limit: WaitLimit,
-    /// What to do with a unit that caches absent entries.
-    pub caching_mode: CachingMode,
+    /// What to do with a unit that firmware left in use.
+    pub live: Live,
 }
 
-/// A unit in caching mode (VT-d 4.1 §6.1) does not see a new mapping before an invalidation of its pages.
+/// A unit whose translation or queue is enabled before we come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum CachingMode {
+pub enum Live {
     /// Such a unit is refused.
     #[default]
     Refuse,
-    /// The host flushes whatever it maps.
-    FlushedOnMap,
+    /// It is taken over: see [`Unit::prepare`].
+    TakeOver,
 }
 
-/// A remapping unit that is translating. Dropped without [`shut_down`](Self::shut_down) it goes on, and its frames are lost.
+/// A remapping unit. Dropped without [`shut_down`](Self::shut_down) it goes on, and its frames are lost.
 pub struct Unit<P: Platform, R> {
     engine: Engine<P, R>,
     root: TableFrame,
     contexts: P::Lock<Contexts>,
     ids: P::Lock<Ids>,
+    tlbs: DeviceTlbs<P>,
     grace: Grace<P>,
+    /// Whoever reads fault records, one record at a time.
+    faults: P::Lock<()>,
+    stage: P::A64,
 }
 
+/// How many devices with TLBs go into one submission: with the two other invalidations they fit into a batch.
+const DEVICES: usize = 16;
+
 impl<P: Platform, R: Registers> Unit<P, R> {
-    /// Takes a unit into use: root table, queue, empty caches, translation on. No device is attached, so all are blocked.
-    ///
-    /// All three frames are lost where a step after the first register write fails: nothing proves that the unit let go of them.
-    ///
-    /// # Errors
-    /// What the unit cannot do or did not do.
-    pub fn bring_up(platform: Arc<P>, registers: R, config: Config) -> Result<Self, BringUpError> {
-        let capabilities = Capabilities::new(registers.read64(CAP), registers.read64(ECAP));
-        let domain_ids = check(&capabilities, config)?;
-        let status = registers.read32(GSTS);
-        if status & (GCMD_TE | GCMD_QIE) != 0 {
-            return Err(BringUpError::Live { status });
-        }
-        let p = &*platform;
-        let [root, ring, status] = frames(p).ok_or(BringUpError::NoFrame)?;
-        let (root, limit) = (root.publish(), config.limit);
-        p.publish(p.entries(&root));
-        let queue = Queue::new(p, ring.publish(), status.publish());
-
-        // legacy mode: the mode bits of the address stay 0 (§11.4.5)
-        registers.write64(RTADDR, root.page().addr().0);
-        command(p, &registers, Command::SetRootTable, limit)?;
-        // an error that somebody else left behind would look like ours
-        registers.write32(FSTS, FSTS_IQE | FSTS_ICE | FSTS_ITE);
-        registers.write64(IQT, 0);
-        registers.write64(IQA, queue.ring().0 | IQA_ONE_FRAME);
-        command(p, &registers, Command::EnableQueue, limit)?;
-
-        let grace = Grace::new(p);
-        let engine = Engine {
-            platform,
-            registers,
-            capabilities,
-            queue,
-            limit,
-        };
-        // setting the root table leaves the caches as they are, unless ESRTPS says so (§11.4.2); it never hurts
-        engine.wait(engine.queue_everything()?)?;
-        command(
-            &*engine.platform,
-            &engine.registers,
-            Command::EnableTranslation,
-            limit,
-        )?;
-        Ok(Unit {
-            engine,
-            root,
-            contexts: P::Lock::new(Contexts::new()),
-            ids: P::Lock::new(Ids::new(domain_ids)),
-            grace,
-        })
-    }
-
     /// What the unit says it can do.
     pub fn capabilities(&self) -> &Capabilities {
         &self.engine.capabilities
@@ -137,110 +102,127 @@ impl<P: Platform, R: Registers> Unit<P, R> {
     pub fn registers(&self) -> &R {
         &self.engine.registers
     }
+    /// What the unit can do and what this driver does because of it, as text.
+    pub fn explain(&self) -> Explanation<'_> {
+        Explanation(&self.engine.capabilities)
+    }
+    /// What has gone wrong with the invalidation queue so far; nothing ever, where there is none.
+    pub fn incidents(&self) -> Incidents {
+        match &self.engine.path {
+            Path::Queue(queue) => queue.incidents(),
+            Path::Direct(_) => Incidents::default(),
+        }
+    }
 
-    /// Ends translation, flushes everything, disables the queue and gives all frames back.
-    ///
-    /// Without translation the unit lets every device reach all of memory, so none may be attached.
+    /// Reads and clears the fault records, in the order in which they were filled (VT-d 4.1 §7.2.1).
+    pub fn faults(&self) -> (Vec<FaultRecord>, Overflow) {
+        let mut all = Vec::new();
+        let overflow = self.drain_faults(|record| all.push(record));
+        (all, overflow)
+    }
+    /// As [`faults`](Self::faults), allocating nothing, for an interrupt handler. `each` is called with no lock held.
+    pub fn drain_faults(&self, each: impl FnMut(FaultRecord)) -> Overflow {
+        drain_faults::<P, R>(
+            &self.faults,
+            &self.engine.registers,
+            &self.engine.capabilities,
+            each,
+        )
+    }
+
+    /// Declares that `device` keeps translations of its own, as its ATS capability says: attached from now on, it may, and is
+    /// invalidated with its domain. ATS is enabled in the device after it was attached, and disabled before it is detached; not here.
     ///
     /// # Errors
-    /// The first step that failed; the unit itself comes back where nothing was done yet.
-    #[allow(clippy::type_complexity)]
-    pub fn shut_down(self) -> Result<(), (ShutDownError, Option<Box<Self>>)> {
-        let devices = self.contexts.with(|contexts| contexts.devices());
-        if devices != 0 {
-            let error = ShutDownError::Attached { devices };
-            return Err((error, Some(Box::new(self))));
+    /// [`DeviceTlbError`].
+    pub fn declare_device_tlb(
+        &self,
+        device: SourceId,
+        depth: QueueDepth,
+    ) -> Result<(), DeviceTlbError> {
+        let unit = &self.engine.capabilities;
+        if !unit.device_tlb() || !unit.queued_invalidation() {
+            let ecap = unit.ecap();
+            return Err(DeviceTlbError::Unsupported { ecap });
         }
-        self.dismantle().map_err(|error| (error, None))
+        self.tlbs
+            .declare(AtsDevice { device, depth })
+            .map_err(|domain| DeviceTlbError::Attached { device, domain })
+    }
+    /// Takes that back.
+    ///
+    /// # Errors
+    /// [`DeviceTlbError::Attached`].
+    pub fn withdraw_device_tlb(&self, device: SourceId) -> Result<(), DeviceTlbError> {
+        self.tlbs
+            .withdraw(device)
+            .map_err(|domain| DeviceTlbError::Attached { device, domain })
     }
 
-    fn dismantle(self) -> Result<(), ShutDownError> {
-        let Unit {
-            engine,
-            root,
-            contexts,
-            grace,
-            ..
-        } = self;
-        let platform = engine.platform.clone();
-        let p = &*platform;
-        let mut tables: Vec<TableFrame> = contexts.with(|all| all.take_tables().collect());
-        tables.push(root);
-        let lost = tables.len() + 2;
-        command(
-            p,
-            &engine.registers,
-            Command::DisableTranslation,
-            engine.limit,
-        )
-        .map_err(|cause| ShutDownError::Stuck { cause, lost })?;
-        let failed = |cause| ShutDownError::Invalidate { cause, lost };
-        release(p, &grace, &Everything(&engine), engine.limit, tables).map_err(failed)?;
-        let Engine {
-            registers,
-            queue,
-            limit,
-            ..
-        } = engine;
-        let frames = queue.into_frames();
-        let failed = |cause| ShutDownError::Invalidate { cause, lost: 2 };
-        release(p, &grace, &QueueOff(registers), limit, frames).map_err(failed)
+    /// Removes cached interrupt-remapping entries, `entries` from `first`, for a host that remaps interrupts, and waits. At least
+    /// these are removed.
+    ///
+    /// # Errors
+    /// The unit has no queue, and so no such cache, or failed.
+    pub fn invalidate_interrupt_entries(
+        &self,
+        first: InterruptIndex,
+        entries: u32,
+    ) -> Result<(), InvalidateError> {
+        let largest = self.engine.capabilities.max_interrupt_mask();
+        self.invalidate_interrupts(InterruptInvalidate::covering(first, entries, largest))
     }
-}
+    /// Removes all cached interrupt-remapping entries.
+    ///
+    /// # Errors
+    /// As [`invalidate_interrupt_entries`](Self::invalidate_interrupt_entries).
+    pub fn invalidate_all_interrupt_entries(&self) -> Result<(), InvalidateError> {
+        self.invalidate_interrupts(InterruptInvalidate::Global)
+    }
+    fn invalidate_interrupts(&self, which: InterruptInvalidate) -> Result<(), InvalidateError> {
+        // the table is memory, too
+        self.engine.flush_write_buffers()?;
+        let all = [Invalidation::Interrupts(which)];
+        let ticket = self.engine.submit_all(all.into_iter())?;
+        let result = self.engine.wait(ticket);
+        self.fence_silent();
+        result
+    }
 
-/// Gives `frames` back to the platform, against proof by `unit` that it holds no pointer to them. Where there is no
-/// proof they are lost.
-fn release<P: Platform>(
-    p: &P,
-    grace: &Grace<P>,
-    unit: &impl Invalidate,
-    limit: WaitLimit,
-    frames: impl IntoIterator<Item = TableFrame>,
-) -> Result<(), InvalidateError> {
-    let retired: Vec<_> = frames
-        .into_iter()
-        .map(|frame| grace.retire(p, frame, Scope::DOMAIN))
-        .collect();
-    let done = grace
-        .flush(p, unit, DomainId(0), Scope::DOMAIN, limit)
-        .map_err(|failed| failed.cause)?;
-    for frame in retired {
-        // retired just before the flush began, which was of everything: it always settles
-        if let Ok(flushed) = frame.settle(&done) {
-            p.frame_free(flushed.into_fresh());
+    /// Whether `device` is fenced, since it did not answer an invalidation of its own TLB.
+    pub fn is_fenced(&self, device: SourceId) -> bool {
+        let p = &*self.engine.platform;
+        self.contexts.with(|contexts| contexts.is_fenced(p, device))
+    }
+    /// Lets a fenced device be attached again, after it was reset. It must have been detached.
+    ///
+    /// # Errors
+    /// [`UnfenceError`].
+    pub fn unfence(&self, device: SourceId) -> Result<(), UnfenceError> {
+        let p = &*self.engine.platform;
+        match self.contexts.with(|contexts| contexts.unfence(p, device)) {
+            Ok(true) => self.engine.flush_write_buffers().or(Ok(())), // the entry was absent and is: nothing that the unit must see
+            Ok(false) => Err(UnfenceError::NotFenced { device }),
+            Err(domain) => Err(UnfenceError::Attached { device, domain }),
         }
     }
-    Ok(())
-}
 
-/// Whether this driver can serve the unit; how many domain ids it has.
-fn check(unit: &Capabilities, config: Config) -> Result<u32, BringUpError> {
-    let (cap, ecap) = (unit.cap(), unit.ecap());
-    if unit.is_absent() {
-        return Err(BringUpError::Absent { cap });
-    }
-    if !unit.queued_invalidation() {
-        return Err(BringUpError::NoQueue { ecap });
-    }
-    if !AddressWidth::ALL.iter().any(|w| unit.supports_width(*w)) {
-        return Err(BringUpError::NoWidth { cap });
-    }
-    if unit.needs_write_buffer_flush() {
-        return Err(BringUpError::WriteBufferFlush { cap });
-    }
-    if unit.caching_mode() && config.caching_mode == CachingMode::Refuse {
-        return Err(BringUpError::CachingMode { cap });
-    }
-    unit.domain_ids().ok_or(BringUpError::DomainIds { cap })
-}
-
-/// Three frames, or none.
-fn frames<P: Platform>(p: &P) -> Option<[FreshFrame; 3]> {
-    match [p.frame_alloc(), p.frame_alloc(), p.frame_alloc()] {
-        [Some(a), Some(b), Some(c)] => Some([a, b, c]),
-        some => {
-            some.into_iter().flatten().for_each(|f| p.frame_free(f));
-            None
+    /// Fences whoever did not answer. The flush is queued and not waited for: who detaches the device waits for one of its own.
+    fn fence_silent(&self) {
+        let Path::Queue(queue) = &self.engine.path else {
+            return;
+        };
+        while let Some(device) = queue.take_silent() {
+            let p = &*self.engine.platform;
+            let had = self.contexts.with(|contexts| contexts.fence(p, device));
+            self.tlbs.deactivate(device);
+            if let Some(domain) = had {
+                let change = Change::ContextRemoved { device, domain };
+                // an error shows where it matters, at the detach
+                let _ = self
+                    .engine
+                    .begin(plan(&self.engine.capabilities, change, &[]));
+            }
         }
     }
 }
@@ -249,11 +231,29 @@ impl<P: Platform, R: Registers> Invalidate for Unit<P, R> {
     type Token = Ticket;
     #[inline]
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<Ticket, InvalidateError> {
-        self.engine.submit(domain, scope)
+        let mut room = [AtsDevice::NONE; DEVICES];
+        let devices = self.tlbs.of_domain(domain, None, &mut room);
+        let change = Change::Translations { domain, scope };
+        let plan = plan(&self.engine.capabilities, change, devices);
+        let mut ticket = self.engine.begin(plan)?;
+        let mut last = devices.get(DEVICES - 1).map(|full| full.device);
+        while last.is_some() {
+            let mut room = [AtsDevice::NONE; DEVICES];
+            let more = self.tlbs.of_domain(domain, last, &mut room);
+            if !more.is_empty() {
+                ticket = ticket.to(self.engine.begin(plan.devices_only(more))?);
+            }
+            last = more.get(DEVICES - 1).map(|full| full.device);
+        }
+        Ok(ticket)
     }
     #[inline]
     fn done(&self, ticket: Ticket) -> Result<bool, InvalidateError> {
-        self.engine.done(ticket)
+        let result = self.engine.done(ticket);
+        if result != Ok(true) {
+            self.fence_silent();
+        }
+        result
     }
 }
 
@@ -271,23 +271,27 @@ impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
             // addresses above MGAW fault whatever the table says (§11.4.2)
             .filter(|w| unit.supports_width(*w) && unit.iova_bits() >= w.bits())
             .ok_or(AttachError::Levels { levels })?;
+        let translation = match self.tlbs.activate(p, device, domain) {
+            Activation::Undeclared => TranslationType::Untranslated,
+            Activation::Active => TranslationType::DeviceTlb,
+            Activation::Before(domain) => return Err(AttachError::Attached { device, domain }),
+        };
         let entry = ContextEntry {
             table: root,
             width,
             domain,
-            translation: TranslationType::Untranslated,
+            translation,
             faults: FaultRecording::On,
         };
-        self.fill(p, device, entry.encode())?;
-        if !unit.caching_mode() {
-            return Ok(());
+        if let Err(error) = self.fill(p, device, entry.encode()) {
+            if translation == TranslationType::DeviceTlb {
+                self.tlbs.deactivate(device);
+            }
+            return Err(error);
         }
-        let absent = ContextInvalidate::Device {
-            domain: DomainId(0),
-            device,
-            functions: FunctionMask::Exact,
-        };
-        self.engine.flush_context(absent, domain).map_err(|cause| {
+        let made = Change::ContextMade { device, domain };
+        self.engine.follow(made).map_err(|cause| {
+            self.fence_silent();
             // the unit failed: block the device for good
             self.contexts
                 .with(|contexts| contexts.begin_detach(p, device, domain));
@@ -302,17 +306,35 @@ impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
         if !attached {
             return Err(AttachError::NotAttached { device, domain });
         }
-        let context = ContextInvalidate::Device {
-            domain,
-            device,
-            functions: FunctionMask::Exact,
-        };
-        self.engine
-            .flush_context(context, domain)
-            .map_err(|cause| AttachError::Invalidate { device, cause })?;
+        let own = self.tlbs.of_device(device, domain);
+        let change = Change::ContextRemoved { device, domain };
+        let plan = plan(&self.engine.capabilities, change, own.as_slice());
+        self.engine.finish(plan).map_err(|cause| {
+            self.fence_silent();
+            AttachError::Invalidate { device, cause }
+        })?;
+        self.tlbs.deactivate(device);
         self.contexts
             .with(|contexts| contexts.end_detach(p, device, domain));
         Ok(())
+    }
+
+    fn on_map(&self) -> OnMap {
+        let unit = &self.engine.capabilities;
+        match (unit.caching_mode(), unit.needs_write_buffer_flush()) {
+            // an invalidation flushes write buffers first
+            (true, _) => OnMap::Invalidate,
+            (false, true) => OnMap::FlushWriteBuffers,
+            (false, false) => OnMap::Nothing,
+        }
+    }
+
+    fn flush_write_buffers(&self, _: &P) -> Result<(), InvalidateError> {
+        self.engine.flush_write_buffers()
+    }
+
+    fn largest_leaf(&self) -> u32 {
+        self.engine.capabilities.largest_leaf()
     }
 
     fn domain_id(&self, _: &P) -> Option<DomainId> {
@@ -345,6 +367,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         match outcome {
             Fill::Done => Ok(()),
             Fill::Taken(domain) => Err(AttachError::Attached { device, domain }),
+            Fill::Fenced => Err(AttachError::Fenced { device }),
             // it was given a table; an error all the same rather than a panic
             Fill::NeedsTable => Err(AttachError::NoFrame { bus }),
         }
@@ -356,7 +379,6 @@ impl<P: Platform, R> fmt::Debug for Unit<P, R> {
         let devices = self.contexts.with(|contexts| contexts.devices());
         f.debug_struct("Unit")
             .field("root", &self.root.page())
-            .field("queue", &self.engine.queue.ring())
             .field("devices", &devices)
             .finish_non_exhaustive()
     }

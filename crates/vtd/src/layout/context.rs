@@ -8,12 +8,13 @@
 //! | 3..2 | TT, translation type |
 //! | 63..12 | SSPTPTR (formerly SLPTPTR), the root of the second-stage table |
 //! | 66..64 | AW, address width |
-//! | 70..67 | ignored by hardware: bit 67 is our mark "detaching" |
+//! | 70..67 | ignored by hardware: bit 67 is our mark "detaching", bit 68 is "fenced" |
 //! | 87..72 | DID, domain id |
 //! | others | 0 |
 //!
 //! An entry that is not present still says who owns it: between the moment its present bit is cleared and the end of the
-//! invalidation that follows, it is marked *detaching*, and nobody may fill it.
+//! invalidation that follows, it is marked *detaching*, and nobody may fill it. One marked *fenced* may not be filled before the host
+//! says so.
 
 use super::{AddressWidth, Words};
 use ioatlas_dma::units::{DomainId, GRANULE, PHYS_BITS, PhysPage};
@@ -30,6 +31,8 @@ pub const TABLE: u64 = ((1 << PHYS_BITS) - 1) & !(GRANULE - 1);
 pub const WIDTH: u64 = 0b111;
 /// Our mark in the high word, in a bit that hardware ignores (§9.3, bit 67).
 pub const DETACHING: u64 = 1 << 3;
+/// Our mark in the high word of a device that may not be attached, in a bit that hardware ignores (§9.3, bit 68).
+pub const FENCED: u64 = 1 << 4;
 /// DID begins here in the high word (§9.3, bits 87..72).
 pub const DOMAIN_SHIFT: u32 = 8;
 
@@ -78,6 +81,8 @@ pub enum Slot {
     Attached(DomainId),
     /// This domain had it; the unit may still know it.
     Detaching(DomainId),
+    /// Nobody, and nobody may have it.
+    Fenced,
 }
 
 impl ContextEntry {
@@ -105,6 +110,8 @@ impl Slot {
             Slot::Attached(domain)
         } else if words.high & DETACHING != 0 {
             Slot::Detaching(domain)
+        } else if words.high & FENCED != 0 {
+            Slot::Fenced
         } else {
             Slot::Free
         }
@@ -184,6 +191,8 @@ mod tests {
             assert_eq!(Slot::decode(leaving), Slot::Detaching(domain));
         }
         assert_eq!(Slot::decode(Words { low: 0, high: 0 }), Slot::Free);
+        let fenced = Words { low: 0, high: 0x10 };
+        assert_eq!(Slot::decode(fenced), Slot::Fenced, "bit 68 of the entry");
         assert_eq!(Slot::detaching(0), 0x8, "bit 67 of the entry");
     }
 }

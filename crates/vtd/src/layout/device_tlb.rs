@@ -34,6 +34,8 @@ const EVERYTHING: u64 = (u64::MAX >> 1 >> GRANULE_LG2) << GRANULE_LG2;
 pub struct QueueDepth(u8);
 
 impl QueueDepth {
+    /// One at a time.
+    pub const ONE: QueueDepth = QueueDepth(1);
     /// From the five bits of the ATS capability, where 0 is 32.
     pub fn from_capability(field: u16) -> Self {
         match field & 0x1f {

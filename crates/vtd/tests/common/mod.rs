@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A register block that does what it is told, and no more: it takes commands and runs the queue, at once or step by
-//! step, and records both. It does not snoop: of our memory it sees what was published, and garbage elsewhere. It decodes with literals of its own. It caches nothing: that is the software unit's job.
+//! step, or invalidations by registers, and records them. It does not snoop: of our memory it sees what was published, and garbage elsewhere. It decodes with literals of its own. It caches nothing: that is the software unit's job.
 #![allow(dead_code)] // each test file uses a part
+
+pub mod bench;
 
 use ioatlas_dma::platform::host::{Host, HostConfig};
 use ioatlas_dma::platform::{Cpu, FreshFrame, Ordering, PhysMemory, Platform, TableFrame};
@@ -17,6 +19,7 @@ pub const QEMU_ECAP: u64 = 0xf42;
 pub const TE: u32 = 0x8000_0000;
 pub const SRTP: u32 = 0x4000_0000;
 pub const QIE: u32 = 0x0400_0000;
+pub const WBF: u32 = 0x0800_0000;
 
 pub struct State {
     pub cap: u64,
@@ -33,8 +36,10 @@ pub struct State {
     pub credit: u64,
     /// How many descriptors it takes just before the fault status is read.
     pub late: u64,
-    /// The unit refuses this one, counted from the first ever.
+    /// The unit refuses this one, counted from the first ever, or the first invalidation behind it.
     pub bad: Option<usize>,
+    /// The unit refuses everything.
+    pub broken: bool,
     /// What it refuses to write: wait descriptors run, their status does not arrive.
     pub mute: bool,
     /// Values written to GCMD.
@@ -44,6 +49,37 @@ pub struct State {
     /// Descriptors taken, and not yet asked for.
     pub taken: Vec<(u64, u64)>,
     pub fault_status_reads: u64,
+    /// What happened, of all kinds, in order.
+    pub log: Vec<Happened>,
+    /// How many reads of the status register a write-buffer flush takes.
+    pub slow_buffers: u32,
+    /// How many are left.
+    pub flushing: u32,
+    /// Devices that do not answer invalidations of their TLBs.
+    pub silent: Vec<u16>,
+    /// One of them was asked: the next wait is dropped.
+    pub unanswered: u16,
+    /// A completion that fits no question.
+    pub iqercd: u64,
+    /// Invalidation by registers: the values, how many reads they take, and whether they are refused.
+    pub ccmd: u64,
+    pub iva: u64,
+    pub iotlb: u64,
+    pub slow_registers: u32,
+    pub busy: u32,
+    pub refuses: bool,
+    /// Fault records, low and high.
+    pub faults: Vec<(u64, u64)>,
+}
+
+/// What the unit was told, by its own literals.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Happened {
+    Flush,
+    Command(u32),
+    Descriptor(u64, u64),
+    Ccmd(u64),
+    Iotlb(u64, u64),
 }
 
 type Word = <Host as Platform>::A64;
@@ -146,11 +182,25 @@ impl Fake {
                 credit: u64::MAX,
                 late: 0,
                 bad: None,
+                broken: false,
                 mute: false,
                 commands: Vec::new(),
                 ran: 0,
                 taken: Vec::new(),
                 fault_status_reads: 0,
+                log: Vec::new(),
+                slow_buffers: 0,
+                flushing: 0,
+                silent: Vec::new(),
+                unanswered: 0,
+                iqercd: 0,
+                ccmd: 0,
+                iva: 0,
+                iotlb: 0,
+                slow_registers: 0,
+                busy: 0,
+                refuses: false,
+                faults: Vec::new(),
             }),
         })
     }
@@ -184,21 +234,35 @@ impl Fake {
 
     fn run(&self, state: &mut State) {
         while state.gsts & QIE != 0
-            && state.fsts & 0x10 == 0
+            && state.fsts & 0x50 == 0
             && state.head != state.tail
             && state.credit > 0
         {
             let at = (state.iqa & !0xfff) + state.head * 16;
             let (low, high) = (self.memory(at), self.memory(at + 8));
-            let known = matches!(low & 0xf, 1 | 2 | 5);
-            if !known || state.bad == Some(state.ran) {
+            let known = matches!(low & 0xf, 1..=5);
+            let bad = low & 0xf != 5 && state.bad.is_some_and(|bad| bad <= state.ran);
+            if !known || state.broken || bad {
+                // taken once it is something else
+                state.bad = None;
                 state.fsts |= 0x10;
+                state.iqercd = 3;
                 return;
             }
             state.ran += 1;
             state.taken.push((low, high));
+            state.log.push(Happened::Descriptor(low, high));
             state.credit -= 1;
             state.head = (state.head + 1) % 256;
+            let device = (low >> 32) as u16;
+            if low & 0xf == 3 && state.silent.contains(&device) {
+                state.unanswered = device;
+            }
+            if low & 0xf == 5 && state.unanswered != 0 {
+                state.iqercd = u64::from(std::mem::take(&mut state.unanswered)) << 32;
+                state.fsts |= 0x40;
+                return;
+            }
             if low & 0xf == 5 && low & 0x20 != 0 && !state.mute {
                 assert_eq!(high & 7, 0, "the status word is the low half of a word");
                 // status writes are coherent, whatever walks are (ECAP.C)
@@ -212,22 +276,51 @@ impl Registers for Fake {
     fn read32(&self, register: Reg32) -> u32 {
         let mut state = self.state();
         match register.0 {
-            0x1c => state.gsts,
+            0x1c => {
+                let flushing = state.flushing > 0;
+                state.flushing = state.flushing.saturating_sub(1);
+                state.gsts | if flushing { WBF } else { 0 }
+            }
             0x34 => {
                 state.fault_status_reads += 1;
                 state.credit = state.credit.saturating_add(state.late);
                 self.run(&mut state);
-                state.fsts
+                let pending = state.faults.iter().any(|f| f.1 >> 63 != 0);
+                state.fsts | u32::from(pending) << 1
             }
             other => panic!("32-bit read of {other:#x}"),
         }
     }
     fn read64(&self, register: Reg64) -> u64 {
-        let state = self.state();
+        let mut state = self.state();
         match register.0 {
             0x08 => state.cap,
             0x10 => state.ecap,
             0x80 => state.head << 4,
+            0x88 => {
+                self.run(&mut state);
+                state.tail << 4
+            }
+            0xb0 => state.iqercd,
+            0x28 | 0xf8 => {
+                let busy = state.busy > 0;
+                state.busy = state.busy.saturating_sub(1);
+                let value = if register.0 == 0x28 {
+                    state.ccmd
+                } else {
+                    state.iotlb
+                };
+                let shift = if register.0 == 0x28 { 59 } else { 57 };
+                match (busy, state.refuses) {
+                    (true, _) => value,
+                    (false, true) => value & !(1 << 63),
+                    (false, false) => value & !(1 << 63) | 1 << shift,
+                }
+            }
+            at @ 0x220.. => {
+                let record = state.faults[usize::from(at - 0x220) / 16];
+                if at % 16 == 0 { record.0 } else { record.1 }
+            }
             other => panic!("64-bit read of {other:#x}"),
         }
     }
@@ -235,7 +328,15 @@ impl Registers for Fake {
         let mut state = self.state();
         match register.0 {
             0x18 => {
-                state.commands.push(value);
+                assert_eq!(state.flushing, 0, "a command while another is under way");
+                if value & WBF != 0 {
+                    state.log.push(Happened::Flush);
+                    state.flushing = state.slow_buffers;
+                } else {
+                    state.commands.push(value);
+                    state.log.push(Happened::Command(value));
+                }
+                let value = value & !WBF;
                 let heard = value & !state.deaf;
                 if heard & SRTP != 0 {
                     state.gsts |= SRTP;
@@ -247,7 +348,10 @@ impl Registers for Fake {
                 let keep = state.gsts & (state.deaf | SRTP);
                 state.gsts = keep | heard & !SRTP;
             }
-            0x34 => state.fsts &= !(value & 0x71),
+            0x34 => {
+                state.fsts &= !(value & 0x71);
+                self.run(&mut state);
+            }
             other => panic!("32-bit write of {other:#x}"),
         }
     }
@@ -260,7 +364,26 @@ impl Registers for Fake {
                 state.tail = value >> 4;
                 self.run(&mut state);
             }
+            0x28 => {
+                assert_eq!(state.busy, 0, "one at a time");
+                state.busy = state.slow_registers;
+                state.ccmd = value;
+                state.log.push(Happened::Ccmd(value));
+            }
+            0xf0 => state.iva = value,
+            0xf8 => {
+                assert_eq!(state.busy, 0, "one at a time");
+                state.busy = state.slow_registers;
+                state.iotlb = value;
+                let iva = state.iva;
+                state.log.push(Happened::Iotlb(value, iva));
+            }
+            at @ 0x220.. => {
+                assert_eq!((at % 16, value), (8, 1 << 63), "F alone is cleared");
+                state.faults[usize::from(at - 0x220) / 16].1 &= !(1 << 63);
+            }
             0x90 => {
+                assert_eq!(state.gsts & QIE, 0, "the queue is on");
                 assert_eq!(value & 0xfff, 0, "128-bit descriptors, one frame");
                 state.iqa = value;
             }

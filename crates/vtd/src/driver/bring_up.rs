@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Taking a unit into use, fresh or as firmware left it.
+//!
+//! # Order
+//!
+//! *Prepare*: check what the unit can do; if its queue is enabled, let it run empty and disable it (VT-d 4.1 §6.5.2, IQA is written only while
+//! the queue is off); our queue, enabled. Nothing has changed for any device yet: what firmware translates is still translated by firmware's tables.
+//! The caller may attach devices now, into our tables.
+//!
+//! *Activate*: our root table by SRTP, translation staying as it is; then, unless the unit does so itself (ESRTPS), global
+//! context-cache and IOTLB invalidation (§11.4.5); then translation on, if it was off. So a unit that translates is never without
+//! translation: a device that was attached in between (firmware's RMRR devices) goes from the old table to the new one, any other is blocked.
+
+use super::{device_tlbs::DeviceTlbs, engine::Engine, *};
+use crate::{direct::Direct, queue::Queue};
+use alloc::sync::Arc;
+use commands::Commands;
+use ioatlas_dma::platform::{Atomic64, FreshFrame, Ordering};
+
+/// [`Unit::stage`]: nothing points to our root table.
+pub(super) const PREPARED: u64 = 0;
+/// [`Unit::stage`]: the unit may use our root table.
+pub(super) const ACTIVE: u64 = 1;
+
+impl<P: Platform, R: Registers> Unit<P, R> {
+    /// Takes a unit into use: [`prepare`](Self::prepare) and [`activate`](Self::activate) in one. No device is attached, so all are blocked.
+    ///
+    /// # Errors
+    /// What the unit cannot do or did not do.
+    pub fn bring_up(platform: Arc<P>, registers: R, config: Config) -> Result<Self, BringUpError> {
+        let unit = Self::prepare(platform, registers, config)?;
+        unit.activate()?;
+        Ok(unit)
+    }
+
+    /// Makes a unit ready: tables and queue. Whatever it translates, it goes on translating as before until
+    /// [`activate`](Self::activate); devices that must not be interrupted are attached before that.
+    ///
+    /// The frames are lost where a step after the first register write fails: nothing proves that the unit let go of them.
+    ///
+    /// # Errors
+    /// What the unit cannot do or did not do.
+    pub fn prepare(platform: Arc<P>, registers: R, config: Config) -> Result<Self, BringUpError> {
+        let capabilities = Capabilities::new(registers.read64(CAP), registers.read64(ECAP));
+        let domain_ids = check(&capabilities)?;
+        let status = registers.read32(GSTS);
+        if status & (GCMD_TE | GCMD_QIE) != 0 && config.live == Live::Refuse {
+            return Err(BringUpError::Live { status });
+        }
+        let (p, limit) = (&*platform, config.limit);
+        let commands = Commands::new();
+        let (root, path) = match capabilities.queued_invalidation() {
+            true => {
+                let [root, ring, words] = frames(p).ok_or(BringUpError::NoFrame)?;
+                let queue = Queue::new(p, ring.publish(), words.publish());
+                (root, Path::Queue(queue))
+            }
+            false => {
+                let [root] = frames(p).ok_or(BringUpError::NoFrame)?;
+                (root, Path::Direct(Direct::new(&capabilities)))
+            }
+        };
+        let root = root.publish();
+        p.publish(p.entries(&root));
+        let engine = Engine {
+            registers,
+            capabilities,
+            path,
+            commands,
+            limit,
+            platform: platform.clone(),
+        };
+        // the ring is zeroed, and the unit must see that
+        engine.flush_write_buffers()?;
+        if let Path::Queue(queue) = &engine.path {
+            if status & GCMD_QIE != 0 {
+                quiesce(p, &engine.registers, limit);
+                engine.command(Command::DisableQueue)?;
+            }
+            // an error that somebody else left behind would look like ours
+            engine.registers.write32(FSTS, FSTS_QUEUE);
+            engine.registers.write64(IQT, 0);
+            engine
+                .registers
+                .write64(IQA, queue.ring().0 | IQA_ONE_FRAME);
+            engine.command(Command::EnableQueue)?;
+        }
+        Ok(Unit {
+            engine,
+            root,
+            contexts: P::Lock::new(Contexts::new()),
+            ids: P::Lock::new(Ids::new(domain_ids)),
+            tlbs: DeviceTlbs::new(),
+            grace: Grace::new(p),
+            faults: P::Lock::new(()),
+            stage: P::A64::new(PREPARED),
+        })
+    }
+
+    /// Lets the unit translate by our tables, and only by them. Once is enough; again does no harm.
+    ///
+    /// # Errors
+    /// What the unit did not do. It may or may not use our tables then, and its frames stay lost.
+    pub fn activate(&self) -> Result<(), BringUpError> {
+        let engine = &self.engine;
+        self.stage.store(ACTIVE, Ordering::Relaxed);
+        engine.flush_write_buffers()?;
+        // legacy mode: the mode bits of the address stay 0 (§11.4.5)
+        engine.registers.write64(RTADDR, self.root.page().addr().0);
+        engine.command(Command::SetRootTable)?;
+        engine.follow(Change::RootTable)?;
+        if engine.registers.read32(GSTS) & GCMD_TE == 0 {
+            engine.command(Command::EnableTranslation)?;
+        }
+        Ok(())
+    }
+}
+
+/// Lets a queue of somebody else's run empty, as far as it will: one that stopped with an error never does, and is disabled as it is.
+fn quiesce<P: Platform, R: Registers>(p: &P, registers: &R, limit: WaitLimit) {
+    for _ in 0..limit.0 {
+        let index = |register| registers.read64(register) >> IQ_INDEX_SHIFT & IQ_INDEX_MASK;
+        let stopped = registers.read32(FSTS) & (FSTS_IQE | FSTS_ITE) != 0;
+        if stopped || index(IQH) == index(IQT) {
+            return;
+        }
+        p.relax();
+    }
+}
+
+/// Whether this driver can serve the unit; how many domain ids it has.
+fn check(unit: &Capabilities) -> Result<u32, BringUpError> {
+    let (cap, ecap) = (unit.cap(), unit.ecap());
+    if unit.is_absent() {
+        return Err(BringUpError::Absent { cap });
+    }
+    // at offset 0 there are other registers
+    if !unit.queued_invalidation() && unit.iotlb_offset() == 0 {
+        return Err(BringUpError::NoInvalidation { ecap });
+    }
+    if !AddressWidth::ALL.iter().any(|w| unit.supports_width(*w)) {
+        return Err(BringUpError::NoWidth { cap });
+    }
+    unit.domain_ids().ok_or(BringUpError::DomainIds { cap })
+}
+
+/// So many frames, or none.
+fn frames<P: Platform, const N: usize>(p: &P) -> Option<[FreshFrame; N]> {
+    let all: Vec<FreshFrame> = (0..N).map_while(|_| p.frame_alloc()).collect();
+    <[FreshFrame; N]>::try_from(all)
+        .map_err(|too_few| too_few.into_iter().for_each(|f| p.frame_free(f)))
+        .ok()
+}
