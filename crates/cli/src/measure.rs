@@ -16,7 +16,7 @@
 //! percentile, after warm-up; compare rows of one run.
 
 use ioatlas_dma::{
-    domain::{DeferredConfig, Domain, DomainConfig, Mapping, PolicyConfig},
+    domain::{Domain, DomainConfig, Exposure, Mapping},
     platform::host::{self, Host, HostConfig},
     table::{TableConfig, fmt::VtdSecond48},
     translator::{Paged, Uncached},
@@ -245,15 +245,19 @@ const BURST: usize = 100;
 /// The timer's interval.
 const TICK: Duration = Duration::from_millis(1);
 
+/// Silence after a burst where a policy names no window.
+const UNTIMED: TimeNs = TimeNs(10_000_000);
+
 /// The longest that an unmapped page stayed unflushed, in ms, by the oracle's clock: bursts that do not fill a batch, a timer
 /// that ticks every millisecond. `None` under policies without a window.
 ///
 /// # Errors
 /// A sentence: the design failed where it must not.
 pub fn exposure_ms(design: DomainConfig) -> Result<Option<f64>, String> {
-    let PolicyConfig::DeferredPerCpu(DeferredConfig { window, .. }) = design.policy else {
+    let Exposure::Bounded { time, .. } = design.policy.exposure(1) else {
         return Ok(None);
     };
+    let window = time.unwrap_or(UNTIMED);
     let start = Instant::now();
     let now = move || TimeNs(start.elapsed().as_nanos() as u64);
     let machine = WatchedMachine::new(

@@ -11,7 +11,7 @@ use crate::{
 };
 use ioatlas_dma::{
     design::Design,
-    domain::{Domain, PolicyConfig},
+    domain::{Domain, Exposure},
     platform::{PhysMemory, Platform},
     table::Format,
     translator::{NewError, Paged},
@@ -179,8 +179,8 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
         Ok(WatchedMachine { machine, oracle })
     }
 
-    /// A watched domain. What the oracle allows it follows from its policy: under a deferred one, each CPU may have
-    /// `batch` things unflushed, and as many again while it waits for a flush.
+    /// A watched domain. What the oracle allows it follows from what its policy promises ([`Exposure`]): where an invalidation starts after so many
+    /// unmaps, as many again may return while it is waited for, and one on each CPU that was about to.
     ///
     /// # Errors
     /// [`NewError`].
@@ -189,15 +189,14 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
         design: impl Into<Design>,
     ) -> Result<WatchedDomain<B, F>, NewError> {
         let design = design.into();
-        let bounds = match design.domain.policy {
-            PolicyConfig::Strict => Bounds::Strict,
-            PolicyConfig::DeferredPerCpu(deferred) => {
-                let cpus = self.machine.platform().cpus() as u64;
-                Bounds::Deferred {
-                    unmaps: 2 * u64::from(deferred.batch) * cpus,
-                    time: TimeNs(u64::MAX),
-                }
-            }
+        let cpus = self.machine.platform().cpus();
+        let bounds = match design.domain.policy.exposure(cpus) {
+            Exposure::None => Bounds::Strict,
+            Exposure::Bounded { operations, .. } => Bounds::Deferred {
+                unmaps: 2 * operations + cpus as u64,
+                time: TimeNs(u64::MAX),
+            },
+            Exposure::Unbounded => Bounds::Unbounded,
         };
         let domain = self.machine.domain::<F>(design)?;
         Ok(Watched::new(domain, self.oracle.clone(), bounds))

@@ -173,7 +173,11 @@ pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
             time_bound,
             time_observed,
             ..
-        } => Some(time_observed.unwrap_or(time_bound).value.max(1e-6)),
+        } => time_observed
+            .or(time_bound)
+            .map_or(Some(f64::INFINITY), |time| Some(time.value.max(1e-6))),
+        // no number: drawn at the upper edge
+        Exposure::Unbounded { .. } => Some(f64::INFINITY),
     };
     let dearest = systems
         .iter()
@@ -185,7 +189,12 @@ pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
         start: LEFT,
         end: RIGHT,
     };
-    let windows = || systems.iter().filter_map(window);
+    let windows = || {
+        systems
+            .iter()
+            .filter_map(window)
+            .filter(|ms| ms.is_finite())
+    };
     let (low, high) = (
         windows().fold(1.0, f64::min),
         windows().fold(10.0, f64::max),
@@ -236,7 +245,11 @@ pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
     let places: Vec<(f64, f64)> = systems
         .iter()
         .map(|row| {
-            let cy = window(row).map_or(BOTTOM - BAND / 2.0, |window| y.at(window.log10()));
+            let cy = match window(row) {
+                None => BOTTOM - BAND / 2.0,
+                Some(ms) if ms.is_finite() => y.at(ms.log10()),
+                Some(_) => TOP,
+            };
             (x.at(row.felt_ns_per_pair()), cy)
         })
         .collect();

@@ -162,12 +162,12 @@ impl Report {
             " stale within ",
         ];
         let window = self.systems.iter().find_map(|row| match row.exposure {
-            Exposure::None => None,
+            Exposure::None | Exposure::Unbounded { .. } => None,
             Exposure::Bounded {
                 operations_bound,
                 time_bound,
                 ..
-            } => Some((operations_bound, time_bound)),
+            } => Some((operations_bound, time_bound?)),
         });
         words.0.extend(match window {
             Some((operations, time)) => sentence![operations, " unmaps or ", time, " + 1 tick."].0,

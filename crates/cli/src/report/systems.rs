@@ -14,7 +14,7 @@ use crate::measure;
 use crate::measure::Spread;
 use crate::progress::Progress;
 use crate::replay::{Probe, Replayed, replay};
-use ioatlas_dma::domain::{AssignerConfig, DeferredConfig, DomainConfig, PolicyConfig};
+use ioatlas_dma::domain::{self, AssignerConfig, DeferredConfig, DomainConfig, PolicyConfig};
 use ioatlas_dma::iova::MagazineConfig;
 use ioatlas_iotlb::Geometry;
 use ioatlas_viommu::config::SetGeometry;
@@ -40,12 +40,18 @@ pub enum Exposure {
     Bounded {
         /// Configured: unmaps until a flush must start. Tagged assumed.
         operations_bound: Figure,
-        /// Configured: milliseconds after which the next tick of the caller's timer flushes. Tagged assumed.
-        time_bound: Figure,
+        /// Configured: milliseconds after which the next tick of the caller's timer flushes. Tagged assumed. None where a flush was started
+        /// already and lasts as long as the unit takes.
+        time_bound: Option<Figure>,
         /// Largest number of unmaps seen between an unmap and its flush, in the replay.
         operations_observed: Figure,
         /// Longest time seen, in milliseconds, in measured runs.
         time_observed: Option<Figure>,
+    },
+    /// Until the range happens to be mapped again.
+    Unbounded {
+        /// Largest number of unmaps seen between an unmap and its flush, or the end, in the replay.
+        operations_observed: Figure,
     },
 }
 
@@ -252,15 +258,20 @@ fn row(system: &System, replays: &[OnTrace], options: &Options) -> Result<System
         }
     };
     let most = |pick: fn(&OnTrace) -> u64| replays.iter().map(pick).max().unwrap_or(0);
-    let exposure = match system.policy {
-        PolicyConfig::Strict => Exposure::None,
-        PolicyConfig::DeferredPerCpu(bounds) => Exposure::Bounded {
-            operations_bound: Figure::assumed(f64::from(bounds.batch), Unit::Count),
-            time_bound: Figure::assumed(bounds.window.0 as f64 / 1e6, Unit::Milliseconds),
-            operations_observed: Figure::count(most(|on| on.plain.oracle.exposure.unmaps)),
+    let operations_observed = Figure::count(most(|on| on.plain.oracle.exposure.unmaps));
+    // the replay and the measured run are of one CPU
+    let exposure = match system.policy.exposure(1) {
+        domain::Exposure::None => Exposure::None,
+        domain::Exposure::Bounded { operations, time } => Exposure::Bounded {
+            operations_bound: Figure::assumed(operations as f64, Unit::Count),
+            time_bound: time.map(|ns| Figure::assumed(ns.0 as f64 / 1e6, Unit::Milliseconds)),
+            operations_observed,
             time_observed: measure::exposure_ms(design)
                 .map_err(|e| system.failed(e))?
                 .map(|ms| Figure::measured(ms, Unit::Milliseconds)),
+        },
+        domain::Exposure::Unbounded => Exposure::Unbounded {
+            operations_observed,
         },
     };
     Ok(SystemRow {
@@ -271,7 +282,7 @@ fn row(system: &System, replays: &[OnTrace], options: &Options) -> Result<System
         ns_per_pair_1_thread_range: range(alone),
         ns_per_pair_2_threads: two.map(|spread| ns(spread.median)),
         ns_per_pair_2_threads_range: two.map(range),
-        wait: matches!(system.policy, PolicyConfig::Strict).then_some(options.wait),
+        wait: waits(&system.policy).then_some(options.wait),
         invalidations_per_1k_maps: Figure::counted(
             per_1k(sum(|on| on.plain.invalidations)),
             Unit::Per1000,
@@ -288,6 +299,14 @@ fn row(system: &System, replays: &[OnTrace], options: &Options) -> Result<System
         oracle_checked_accesses: count(|on| on.probed.oracle.accesses),
         per_trace: replays.iter().map(on_trace).collect(),
     })
+}
+
+/// Whether each pair (of one page, as measured) waits for an invalidation of its own.
+fn waits(policy: &PolicyConfig) -> bool {
+    matches!(
+        policy,
+        PolicyConfig::Strict | PolicyConfig::FreeBsd | PolicyConfig::Solaris
+    )
 }
 
 fn on_trace(on: &OnTrace) -> SystemOnTrace {

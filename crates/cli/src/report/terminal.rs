@@ -193,8 +193,10 @@ fn exposure(exposure: &Exposure) -> String {
             time_bound,
             ..
         } => {
-            format!("{}/{}", operations_bound.text(), time_bound.with_unit())
+            let time = time_bound.map_or("unit".into(), |time| time.with_unit());
+            format!("{}/{time}", operations_bound.text())
         }
+        Exposure::Unbounded { .. } => "unbounded".into(),
     }
 }
 

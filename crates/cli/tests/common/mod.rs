@@ -74,7 +74,7 @@ pub fn rows(wait: Figure) -> Vec<SystemRow> {
                 } else {
                     Exposure::Bounded {
                         operations_bound: Figure::assumed(250.0, Unit::Count),
-                        time_bound: Figure::assumed(10.0, Unit::Milliseconds),
+                        time_bound: Some(Figure::assumed(10.0, Unit::Milliseconds)),
                         operations_observed: count(247.0),
                         time_observed: Some(Figure::measured(3.3 + n, Unit::Milliseconds)),
                     }

@@ -79,9 +79,29 @@ pub fn policies() -> impl ExactSizeIterator<Item = Entry<PolicyConfig>> {
             "one invalidation of the range in every unmap, waited for",
         ),
         entry(
+            PolicyConfig::FreeBsd,
+            "ATC'15 3.4",
+            "one invalidation of each page in every unmap, waited for",
+        ),
+        entry(
+            PolicyConfig::DeferredGlobal(Default::default()),
+            "ATC'15 3.2",
+            "one queue under one lock, one invalidation of the domain every 250 unmaps or 10 ms",
+        ),
+        entry(
             PolicyConfig::DeferredPerCpu(Default::default()),
             "ATC'15 5",
             "a queue a CPU, one invalidation of the domain every 250 unmaps or 10 ms",
+        ),
+        entry(
+            PolicyConfig::MacOs(Default::default()),
+            "ATC'15 3.4",
+            "an invalidation started in every unmap, its completion collected later",
+        ),
+        entry(
+            PolicyConfig::Solaris,
+            "ATC'15 3.4",
+            "none in unmap, one of the range in every map",
         ),
     ]
     .into_iter()

@@ -111,8 +111,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// written, so they are retired like any other.
     fn give_back(&self, fresh: Vec<FreshFrame>) {
         let engine = self.engine();
-        let whole = self.translator.aperture();
-        let mut batch = self.policy.begin(whole);
+        let mut batch = self.policy.begin(None);
         for frame in fresh {
             batch.add_frame(&engine, frame.publish());
         }

@@ -117,7 +117,8 @@ pub enum MapError {
         /// Frames wanted.
         wanted: PageCount,
     },
-    /// An invalidation failed while undoing, draining for an IOVA, or making room for a large leaf; what it should have freed is quarantined.
+    /// An invalidation failed: while draining for an IOVA, undoing, making room for a large leaf, or one that the policy or the unit needs
+    /// at a map. What it should have freed is quarantined.
     #[error("{0}; what it should have freed is quarantined")]
     Invalidate(InvalidateError),
 }

@@ -124,6 +124,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             }
             Err(outside) => return Err(outside.into()),
         };
+        let lease = self.assigned(lease)?;
         self.install(lease, &[buffer], buffer.len, direction, Lifetime::default())
     }
 
@@ -156,6 +157,30 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
     #[inline]
     pub(super) fn assign(&self, request: &Request) -> Result<Lease, MapError> {
+        if self.policy.minds_maps() {
+            return self.assign_by_policy(request);
+        }
+        self.assign_fresh(request)
+    }
+
+    /// Under a policy that has something to do in every map.
+    #[inline(never)]
+    fn assign_by_policy(&self, request: &Request) -> Result<Lease, MapError> {
+        let kept = self.policy.assign(&self.engine(), request);
+        match kept.map_err(|failed| MapError::Invalidate(failed.cause))? {
+            Some(lease) => Ok(lease),
+            None => self.assigned(self.assign_fresh(request)?),
+        }
+    }
+
+    /// Lets the policy see a lease that comes from the assigner.
+    fn assigned(&self, lease: Lease) -> Result<Lease, MapError> {
+        let lease = self.policy.assigned(&self.engine(), lease);
+        lease.map_err(|failed| MapError::Invalidate(failed.cause))
+    }
+
+    #[inline]
+    fn assign_fresh(&self, request: &Request) -> Result<Lease, MapError> {
         match self.assigner.assign(&self.platform, request) {
             Ok(lease) => Ok(lease),
             Err(never) if never.cause.is_final() => Err(never.into()),
@@ -195,6 +220,13 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let lease = self.make_room(lease, range, runs.clone())?;
         match self.translator.install(p, range, runs, leaves) {
             Ok(()) => {
+                let on_map = self.translator.on_map();
+                if on_map != OnMap::Nothing
+                    && let Err(cause) = self.follow_map(on_map, range)
+                {
+                    self.undo(lease, range)?;
+                    return Err(MapError::Invalidate(cause));
+                }
                 self.counters.mapped(p, range, &lease);
                 Ok(Mapping {
                     iova: Iova(range.first.addr().0 + offset),
@@ -213,6 +245,20 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
                 }
                 self.undo(lease, written)?;
                 Err(error.into())
+            }
+        }
+    }
+
+    /// What the unit needs to see a translation that was absent.
+    #[cold]
+    fn follow_map(&self, on_map: OnMap, range: IovaRange) -> Result<(), InvalidateError> {
+        match on_map {
+            OnMap::Nothing => Ok(()),
+            OnMap::FlushWriteBuffers => self.translator.flush_write_buffers(&self.platform),
+            // absent tables may be cached as well as absent leaves
+            OnMap::Invalidate => {
+                let flushed = self.engine().flush(Scope::tables(range));
+                flushed.map(drop).map_err(|failed| failed.cause)
             }
         }
     }

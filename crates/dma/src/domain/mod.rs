@@ -18,6 +18,10 @@
 //! **Buffers are bytes, translations are granules.** A buffer is rounded out to granules and the address returned keeps its
 //! offset; so a device can reach what else lies in the first and last granule. That is a stated weakness of direct mapping.
 //!
+//! **Maps may invalidate.** Where the unit caches absent entries, or has write buffers of its own, what must follow the installation follows
+//! before map returns ([`OnMap`]); a map whose invalidation fails is undone. The policy `solaris` invalidates *before* the installation: it must prove its lease clean
+//! to have one to install with, while a unit that caches absent entries must forget them after. So one place serves each, and both call one flush.
+//!
 //! Ordering: when map returns, the unit sees the translation (P14). When a strict unmap returns, no access that
 //! the unmap revoked succeeds any more (P1). Concurrent map and unmap of different mappings need no synchronisation;
 //! that one mapping is unmapped once is what `Mapping` is for.
@@ -41,14 +45,14 @@ pub use mapping::Mapping;
 pub use stats::{DomainAudit, DomainStats};
 
 pub use crate::iova::AssignerConfig;
-pub use crate::policy::{DeferredConfig, PolicyConfig, TickReport};
+pub use crate::policy::{DeferredConfig, Exposure, MacOsConfig, PolicyConfig, TickReport};
 
 use crate::{
     grace::*,
     iova::{Assign, Assigner, Backing, BackingConfig},
     platform::*,
     policy::{Engine, Policy, Quarantine},
-    translator::{AttachError, Translator},
+    translator::{AttachError, OnMap, Translator},
     units::*,
 };
 use alloc::{sync::Arc, vec::Vec};
@@ -101,7 +105,7 @@ pub struct Domain<P: Platform, T: Translator<P>> {
     platform: Arc<P>,
     translator: T,
     assigner: Assigner<P>,
-    policy: Policy<P>,
+    policy: Policy<P, <T::Unit as Invalidate>::Token>,
     grace: Grace<P>,
     key: DomainKey,
     quarantine: Quarantine<P>,
@@ -194,17 +198,14 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
     /// The host's timer calls this, every few milliseconds at best; it is what bounds the deferred policy's window
     /// in time. It waits for one invalidation at most and then sends home a bounded number of things, the rest in later
-    /// ticks; after a failed invalidation it quarantines everything at once. Under `strict` it does nothing.
+    /// ticks; after a failed invalidation it quarantines everything at once. Under `macos` it sends home what the unit has done meanwhile, and
+    /// waits for nothing. Where nothing is retired for long, or all of it until the next map (`strict`, `freebsd`, `solaris`), it does nothing.
     ///
     /// # Errors
     /// An invalidation failed; what it should have freed is quarantined.
     pub fn tick(&self, now: TimeNs) -> Result<TickReport, InvalidateError> {
-        match &self.policy {
-            Policy::Strict => Ok(TickReport::default()),
-            Policy::Deferred(queues) => queues
-                .tick(&self.engine(), now)
-                .map_err(|failed| failed.cause),
-        }
+        let ticked = self.policy.tick(&self.engine(), now);
+        ticked.map_err(|failed| failed.cause)
     }
 
     /// Flushes, and sends home everything that is retired.

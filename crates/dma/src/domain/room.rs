@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     iova::{Lease, LeaseKind},
     mutant::{self, Mutant},
-    policy::{Resource, Strict},
+    policy::{Lot, Resource, Way},
 };
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
@@ -46,10 +46,10 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let engine = self.engine();
         let mut tables = None;
         self.translator.make_room(p, range, runs, |frame| {
-            let tables = tables.get_or_insert_with(|| Strict::new(range));
+            let tables = tables.get_or_insert_with(|| Lot::new(Way::Whole, Some(range)));
             tables.add_frame(&engine, frame);
         });
-        match tables.map_or(Ok(()), |tables| tables.settle_all(&engine)) {
+        match tables.map_or(Ok(()), |tables| tables.finish_frames(&engine)) {
             Ok(()) => Ok(lease),
             Err(failed) => {
                 // A walk cache may point to a table that is no more: nothing mapped there would be sure to be reached.

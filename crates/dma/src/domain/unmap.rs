@@ -6,7 +6,8 @@ use crate::iova::{Lease, LeaseKind};
 use crate::{table::RawError, units::pages_touched};
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
-    /// Ends a mapping. Under `strict`, no access to it succeeds when this returns; under a deferred policy, within its window.
+    /// Ends a mapping. Under `strict` and `freebsd`, no access to it succeeds when this returns; under other policies, within their
+    /// [exposure](crate::policy::PolicyConfig::exposure).
     ///
     /// May be called in an interrupt handler, on any CPU.
     ///
@@ -106,13 +107,12 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ) -> (PageCount, Result<(), Failed>) {
         let p = &*self.platform;
         let engine = self.engine();
-        // a map that failed before its first page still retires its lease
-        let flushed = if range.pages.0 > 0 {
-            range
-        } else {
-            lease.range()
+        // a map that failed before its first page still retires its lease: nothing was ever there, so the least that can be asked for is enough
+        let flushed = match range.pages {
+            PageCount(0) => IovaRange::new(lease.range().first, PageCount(1)),
+            _ => range,
         };
-        let mut batch = self.policy.begin(flushed);
+        let mut batch = self.policy.begin(Some(flushed));
         let cleared = self.translator.clear(p, range, lease.kind(), |frame| {
             batch.add_frame(&engine, frame);
         });

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 /// Submits invalidations and polls them. It knows no sequence and makes no proof; [`super::Grace`] does.
 pub trait Invalidate: Send + Sync {
     /// Names one submitted invalidation.
-    type Token: Copy;
+    type Token: Copy + Send;
 
     /// Asks for an invalidation of at least `scope`, with what is in flight drained. May wait for room.
     ///

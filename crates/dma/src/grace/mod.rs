@@ -22,6 +22,16 @@
 //! Memory ordering: both accesses to `next` are relaxed; the fences carry the order. (`tests/loom.rs` has a
 //! model of just this pair, with the unit's read in it; it fails without either fence.)
 //!
+//! # Two proofs make one
+//!
+//! An invalidation may be made in pieces, a page at a time. [`Completion::join`] takes two, *n1* of pages *A* and *n2* of the
+//! pages *B* just after, for one of *A* and *B* with the lesser of *n1* and *n2*, that reached what both reached. It is no stronger than the two:
+//! let a thing stamped *s* <= min(*n1*, *n2*) need pages of both. Each page of it lies in *A* or in *B*, and the invalidation of
+//! that piece began after the stamp, so from its completion on no cache holds that page's leaf nor, if it reached walk caches, an entry
+//! on the way to it; and as the entries in memory are cleared nothing comes back, whatever order the pieces are in and whatever lies
+//! between them. All its pages clean is what an invalidation of the whole would have proved. A stamp taken between the two is later than the
+//! lesser number, and is settled by neither. Ranges with a gap do not join, since a scope is one range; nor does the scope of a whole domain, which needs no help.
+//!
 //! # Use before flush does not compile
 //!
 //! An IOVA is released against a flush:
@@ -103,11 +113,18 @@ pub struct Grace<P: Platform> {
 
 /// An invalidation under way.
 #[must_use = "an invalidation that is not waited for proves nothing"]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Started<K> {
     token: K,
     seq: Seq,
     scope: Scope,
+}
+
+impl<K> Started<K> {
+    /// Its number.
+    pub fn seq(&self) -> Seq {
+        self.seq
+    }
 }
 
 /// An invalidation that failed. What it should have freed is to be quarantined.
@@ -177,17 +194,33 @@ impl<P: Platform> Grace<P> {
         started: Started<I::Token>,
         limit: WaitLimit,
     ) -> Result<Completion, Failed> {
-        let failed = |cause| Failed {
-            seq: started.seq,
-            cause,
-        };
         for _ in 0..limit.0 {
-            if unit.done(started.token).map_err(failed)? {
-                return Ok(Completion::new(self.key, started.seq, started.scope));
+            if let Some(completion) = self.poll(unit, &started)? {
+                return Ok(completion);
             }
             p.relax();
         }
-        Err(failed(InvalidateError::TimedOut { turns: limit.0 }))
+        Err(Failed {
+            seq: started.seq,
+            cause: InvalidateError::TimedOut { turns: limit.0 },
+        })
+    }
+
+    /// The proof, if `started` is done.
+    ///
+    /// # Errors
+    /// What the unit says.
+    #[inline]
+    pub fn poll<I: Invalidate>(
+        &self,
+        unit: &I,
+        started: &Started<I::Token>,
+    ) -> Result<Option<Completion>, Failed> {
+        let done = unit.done(started.token).map_err(|cause| Failed {
+            seq: started.seq,
+            cause,
+        })?;
+        Ok(done.then(|| Completion::new(self.key, started.seq, started.scope)))
     }
 
     /// Starts and waits.

@@ -2,7 +2,10 @@
 //! `Retired<T>` -> `settle(&Completion)` -> `Flushed<T>`: use before flush cannot be written down.
 
 use super::Scope;
-use crate::mutant::{self, Mutant};
+use crate::{
+    mutant::{self, Mutant},
+    units::{IovaRange, PageCount},
+};
 use core::fmt;
 
 /// Tells the sequences of domains apart, for good; unlike the hardware's domain id it is never reused.
@@ -79,6 +82,28 @@ impl Completion {
     /// When the invalidation began.
     pub fn seq(&self) -> Seq {
         self.seq
+    }
+    /// What was invalidated.
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// One proof of two, where `next` is of the pages just after those of `self`: of both ranges, of what both reached, as of the
+    /// earlier beginning. `None` where they are of different domains, do not adjoin, or one is of a whole domain.
+    ///
+    /// Why it proves no more than the two did: see the theory of [`crate::grace`].
+    pub fn join(self, next: Completion) -> Option<Completion> {
+        let (ours, theirs) = (self.scope.pages?, next.scope.pages?);
+        let pages = PageCount(ours.pages.0.checked_add(theirs.pages.0)?);
+        let adjoin = ours.end() == theirs.first && self.key == next.key;
+        adjoin.then(|| Completion {
+            key: self.key,
+            seq: self.seq.min(next.seq),
+            scope: Scope {
+                pages: Some(IovaRange::new(ours.first, pages)),
+                caches: self.scope.caches.min(next.scope.caches),
+            },
+        })
     }
 }
 

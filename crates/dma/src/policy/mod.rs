@@ -6,150 +6,205 @@
 //! Whatever the policy, unmap clears entries, retires what it cleared ([`Grace::retire`]), and things come home only
 //! against a completion; the policies differ in nothing else.
 //!
-//! * **strict** starts an invalidation of just the pages and waits for it: when unmap returns, no access succeeds (P1).
-//! * **deferred-percpu** (ATC'15 §5) queues the retired things on this CPU and starts one domain-wide invalidation
-//!   every `batch` of them, or when [`crate::domain::Domain::tick`] finds that `window` has passed. Until then a
-//!   stale access can succeed (P2). Each queue has its own lock, almost always its own CPU's.
+//! | policy | an invalidation starts | and is waited for | exposure |
+//! |---|---|---|---|
+//! | **strict** | in each unmap, of its pages | there | none (P1) |
+//! | **freebsd** | in each unmap, of each of its pages | there, one after the other | none (P1) |
+//! | **deferred-percpu** (ATC'15 §5) | every `batch` things of this CPU, or by a tick after `window`, of the domain | there | bounded (P2) |
+//! | **deferred-global** | the same, in one queue of all CPUs | there | bounded (P2) |
+//! | **macos** | in each unmap, of its pages | later, by whoever comes by | what the unit takes; `depth` unmaps (P2) |
+//! | **solaris** | in each map, of its pages | there | unbounded |
+//!
+//! All but `deferred-percpu` and `strict` are those of the systems in ATC'15 §3.4 and its table 1. What must be invalidated, whatever the
+//! policy, is in [`rules`].
 //!
 //! An invalidation that fails quarantines what it should have freed, for good.
 //!
 //! Waiting happens with no lock held and not pinned; so an unmap in an interrupt handler may flush while the
 //! interrupted CPU is anywhere in map or unmap. Lock order: `queue` alone, `timer` alone.
 
+mod config;
 mod deferred;
-mod strict;
+mod engine;
+mod lot;
+mod outstanding;
+mod queue;
+pub mod rules;
+mod stock;
 
+pub use config::{DeferredConfig, Exposure, MacOsConfig, PolicyConfig};
 pub(crate) use deferred::Deferred;
-pub use deferred::{DeferredConfig, MAX_BATCH, TickReport};
-pub(crate) use strict::Strict;
+pub use deferred::{MAX_BATCH, TickReport};
+pub use engine::Held;
+pub(crate) use engine::{Engine, Quarantine, Resource};
+pub(crate) use lot::{Lot, Way};
 
 use crate::{
     grace::*,
-    iova::{Assign, Assigner, Lease},
+    iova::{Assign, Assigner, Lease, Request},
     platform::*,
     units::*,
 };
+use alloc::boxed::Box;
+use deferred::Sharing;
+use outstanding::Outstanding;
+use stock::Stock;
 
-/// Which policy, and its bounds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PolicyConfig {
-    /// Invalidate and wait in every unmap (ATC'15 §3.2, "strict").
+/// A policy, chosen at run time. `K` names an invalidation of the unit's.
+pub(crate) enum Policy<P: Platform, K: Copy + Send> {
     Strict,
-    /// Batch on each CPU (ATC'15 §5).
-    DeferredPerCpu(DeferredConfig),
-}
-
-impl PolicyConfig {
-    /// The name used on command lines and in tables.
-    pub fn name(&self) -> &'static str {
-        match self {
-            PolicyConfig::Strict => "strict",
-            PolicyConfig::DeferredPerCpu(_) => "deferred-percpu",
-        }
-    }
-}
-
-/// A policy, chosen at run time.
-pub(crate) enum Policy<P: Platform> {
-    Strict,
+    FreeBsd,
     Deferred(Deferred<P>),
+    MacOs(Outstanding<P, K>),
+    Solaris(Stock<P>),
 }
 
-impl<P: Platform> Policy<P> {
+impl<P: Platform, K: Copy + Send> Policy<P, K> {
     pub fn new(p: &P, config: PolicyConfig) -> Self {
         match config {
             PolicyConfig::Strict => Policy::Strict,
-            PolicyConfig::DeferredPerCpu(bounds) => Policy::Deferred(Deferred::new(p, bounds)),
+            PolicyConfig::FreeBsd => Policy::FreeBsd,
+            PolicyConfig::DeferredPerCpu(bounds) => {
+                Policy::Deferred(Deferred::new(p, bounds, Sharing::PerCpu))
+            }
+            PolicyConfig::DeferredGlobal(bounds) => {
+                Policy::Deferred(Deferred::new(p, bounds, Sharing::Global))
+            }
+            PolicyConfig::MacOs(bounds) => Policy::MacOs(Outstanding::new(bounds)),
+            PolicyConfig::Solaris => Policy::Solaris(Stock::new()),
         }
     }
 
-    /// Begins to retire what one call unmaps: some of `range`.
+    /// Begins to retire what one call unmaps: some of `pages`, or `None` for who knows which.
     #[inline]
-    pub fn begin(&self, range: IovaRange) -> Batch<'_, P> {
+    pub fn begin(&self, pages: Option<IovaRange>) -> Batch<'_, P, K> {
+        let way = match self {
+            Policy::Strict => Way::Whole,
+            Policy::FreeBsd => Way::PageByPage,
+            Policy::MacOs(outstanding) => Way::Queued(outstanding),
+            Policy::Solaris(stock) => Way::AtMap(stock),
+            Policy::Deferred(queues) => {
+                return Batch::Deferred {
+                    queues,
+                    pages,
+                    caches: Caches::Leaves,
+                    failed: None,
+                };
+            }
+        };
+        Batch::Lot(Lot::new(way, pages))
+    }
+
+    /// Whether maps go by way of [`Policy::assign`] and [`Policy::assigned`].
+    #[inline]
+    pub fn minds_maps(&self) -> bool {
+        matches!(self, Policy::MacOs(_) | Policy::Solaris(_))
+    }
+
+    /// What a map does first: a lease from the policy's own stock, if it has one that serves.
+    pub fn assign<I: Invalidate<Token = K>>(
+        &self,
+        engine: &Engine<'_, P, I>,
+        request: &Request,
+    ) -> Result<Option<Lease>, Failed> {
         match self {
-            Policy::Strict => Batch::Strict(Strict::new(range)),
-            Policy::Deferred(queues) => Batch::Deferred {
-                queues,
-                range,
-                caches: Caches::Leaves,
-                failed: None,
-            },
+            Policy::Solaris(stock) => stock.assign(engine, request),
+            Policy::MacOs(outstanding) => {
+                // a failure is for the next unmap, tick or flush to report
+                let _ = outstanding.collect(engine);
+                Ok(None)
+            }
+            Policy::Strict | Policy::FreeBsd | Policy::Deferred(_) => Ok(None),
+        }
+    }
+
+    /// What a map does with a lease that comes from the assigner.
+    pub fn assigned<I: Invalidate<Token = K>>(
+        &self,
+        engine: &Engine<'_, P, I>,
+        lease: Lease,
+    ) -> Result<Lease, Failed> {
+        match self {
+            Policy::Solaris(stock) => stock.flush_fresh(engine, lease),
+            _ => Ok(lease),
+        }
+    }
+
+    /// Bounded work of the host's timer.
+    pub fn tick<I: Invalidate<Token = K>>(
+        &self,
+        engine: &Engine<'_, P, I>,
+        now: TimeNs,
+    ) -> Result<TickReport, Failed> {
+        match self {
+            Policy::Strict | Policy::FreeBsd | Policy::Solaris(_) => Ok(TickReport::default()),
+            Policy::Deferred(queues) => queues.tick(engine, now),
+            Policy::MacOs(outstanding) => outstanding.tick(engine),
         }
     }
 
     /// Flushes, and drains everything that is retired. The last resort of an exhausted assigner.
-    pub fn drain_all<I: Invalidate>(&self, engine: &Engine<'_, P, I>) -> Result<(), Failed> {
+    pub fn drain_all<I: Invalidate<Token = K>>(
+        &self,
+        engine: &Engine<'_, P, I>,
+    ) -> Result<(), Failed> {
         match self {
-            Policy::Strict => Ok(()),
+            Policy::Strict | Policy::FreeBsd => Ok(()),
             Policy::Deferred(queues) => queues.drain_all(engine),
+            Policy::MacOs(outstanding) => outstanding.drain_all(engine),
+            Policy::Solaris(stock) => stock.drain_all(engine),
         }
     }
 
     /// Pages and frames that are retired and not flushed yet; exact when nobody else is active.
     pub fn retired(&self) -> Held {
         match self {
-            Policy::Strict => Held::default(),
+            Policy::Strict | Policy::FreeBsd => Held::default(),
             Policy::Deferred(queues) => queues.retired(),
-        }
-    }
-}
-
-/// What can be retired. One list serves them all.
-#[derive(Debug)]
-pub(crate) enum Resource {
-    Iova(Lease),
-    Frame(TableFrame),
-}
-
-/// How much of each resource.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Held {
-    /// IOVA pages.
-    pub pages: PageCount,
-    /// Frames.
-    pub frames: u64,
-}
-
-impl Held {
-    pub(crate) fn add(&mut self, what: &Resource) {
-        match what {
-            Resource::Iova(lease) => self.pages.0 += lease.owned().0,
-            Resource::Frame(_) => self.frames += 1,
+            Policy::MacOs(outstanding) => outstanding.retired(),
+            Policy::Solaris(stock) => stock.retired(),
         }
     }
 }
 
 /// What one unmap retires, until it is settled or queued.
 #[allow(clippy::large_enum_variant)] // it lives on the stack of one unmap, which must not allocate
-pub(crate) enum Batch<'a, P: Platform> {
-    Strict(Strict),
+pub(crate) enum Batch<'a, P: Platform, K: Copy + Send> {
+    Lot(Lot<'a, P, K>),
     Deferred {
         queues: &'a Deferred<P>,
-        range: IovaRange,
+        pages: Option<IovaRange>,
         caches: Caches,
         failed: Option<Failed>,
     },
 }
 
-impl<P: Platform> Batch<'_, P> {
+impl<P: Platform, K: Copy + Send> Batch<'_, P, K> {
     /// A frame that nothing points to any more: the entry that did is cleared and published.
-    pub fn add_frame<I: Invalidate>(&mut self, engine: &Engine<'_, P, I>, frame: TableFrame) {
+    pub fn add_frame<I: Invalidate<Token = K>>(
+        &mut self,
+        engine: &Engine<'_, P, I>,
+        frame: TableFrame,
+    ) {
         #[cfg(ioatlas_mutants)]
         if crate::mutant::active(crate::mutant::Mutant::FreeTableAtOnce) {
             let home = engine.p.pinned(|cpu| cpu.index());
             return engine.free(home, Flushed::forged(Resource::Frame(frame)));
         }
         match self {
-            Batch::Strict(batch) => batch.add_frame(engine, frame),
+            Batch::Lot(lot) => lot.add_frame(engine, frame),
             Batch::Deferred {
                 queues,
-                range,
+                pages,
                 caches,
                 failed,
             } => {
                 *caches = Caches::LeavesAndWalks;
-                let what = Resource::Frame(frame);
-                let retired = engine.grace.retire(engine.p, what, Scope::tables(*range));
+                let need = Scope {
+                    pages: *pages,
+                    caches: *caches,
+                };
+                let retired = engine.grace.retire(engine.p, Resource::Frame(frame), need);
                 *failed = failed.or(queues.push(engine, retired).err());
             }
         }
@@ -157,23 +212,20 @@ impl<P: Platform> Batch<'_, P> {
 
     /// The lease comes last: all entries of its range are cleared and published.
     #[inline]
-    pub fn finish<I: Invalidate>(
+    pub fn finish<I: Invalidate<Token = K>>(
         self,
         engine: &Engine<'_, P, I>,
         lease: Lease,
     ) -> Result<(), Failed> {
         match self {
-            Batch::Strict(batch) => batch.finish(engine, lease),
+            Batch::Lot(lot) => lot.finish(engine, lease),
             Batch::Deferred {
                 queues,
-                range,
+                pages,
                 caches,
                 failed,
             } => {
-                let need = Scope {
-                    pages: Some(range),
-                    caches,
-                };
+                let need = Scope { pages, caches };
                 let retired = engine.grace.retire(engine.p, Resource::Iova(lease), need);
                 let last = queues.push(engine, retired);
                 failed.map_or(last, Err)
@@ -182,99 +234,9 @@ impl<P: Platform> Batch<'_, P> {
     }
 
     /// Ends a batch of frames alone. Those of a failed flush are quarantined.
-    pub fn finish_frames<I: Invalidate>(self, engine: &Engine<'_, P, I>) {
-        if let Batch::Strict(batch) = self {
-            batch.settle_all(engine).ok(); // quarantined
-        }
-    }
-}
-
-/// What policies need of a domain: how to flush, and where things go.
-pub(crate) struct Engine<'d, P: Platform, I> {
-    pub p: &'d P,
-    pub grace: &'d Grace<P>,
-    pub unit: &'d I,
-    pub id: DomainId,
-    pub assigner: &'d Assigner<P>,
-    pub quarantine: &'d Quarantine<P>,
-    pub limit: WaitLimit,
-}
-
-impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
-    /// Invalidates and waits.
-    pub fn flush(&self, scope: Scope) -> Result<Completion, Failed> {
-        self.grace
-            .flush(self.p, self.unit, self.id, scope, self.limit)
-    }
-
-    /// Settles `retired` by `completion` and sends it home.
-    pub fn settle(&self, home: CpuIndex, retired: Retired<Resource>, completion: &Completion) {
-        match retired.settle(completion) {
-            Ok(flushed) => self.free(home, flushed),
-            // Callers pair things with completions that cover them, so this is a bug; losing the resource is safe.
-            Err((retired, why)) => {
-                debug_assert!(false, "{why}");
-                self.quarantine.put(retired);
-            }
-        }
-    }
-
-    pub fn free(&self, home: CpuIndex, flushed: Flushed<Resource>) {
-        match flushed.split() {
-            Split::Iova(lease) => self.assigner.release(self.p, home, lease),
-            Split::Frame(frame) => self.p.frame_free(frame.into_fresh()),
-        }
-    }
-}
-
-enum Split {
-    Iova(Flushed<Lease>),
-    Frame(Flushed<TableFrame>),
-}
-
-impl Flushed<Resource> {
-    /// Keeps the proof while taking the variant apart.
-    fn split(self) -> Split {
-        match self.get() {
-            Resource::Iova(_) => Split::Iova(self.map(|what| match what {
-                Resource::Iova(lease) => lease,
-                Resource::Frame(_) => unreachable!("just looked"),
-            })),
-            Resource::Frame(_) => Split::Frame(self.map(|what| match what {
-                Resource::Frame(frame) => frame,
-                Resource::Iova(_) => unreachable!("just looked"),
-            })),
-        }
-    }
-}
-
-/// What failed invalidations should have freed. It is counted and never used again.
-pub(crate) struct Quarantine<P: Platform> {
-    pages: P::A64,
-    frames: P::A64,
-}
-
-impl<P: Platform> Quarantine<P> {
-    pub fn new() -> Self {
-        Quarantine {
-            pages: P::A64::new(0),
-            frames: P::A64::new(0),
-        }
-    }
-    pub fn put(&self, retired: Retired<Resource>) {
-        let mut held = Held::default();
-        held.add(&retired.quarantine());
-        self.pages.fetch_add(held.pages.0, Ordering::Relaxed);
-        self.frames.fetch_add(held.frames, Ordering::Relaxed);
-    }
-    /// Frames that no `Retired` stands for.
-    pub fn lose_frames(&self, frames: u64) {
-        self.frames.fetch_add(frames, Ordering::Relaxed);
-    }
-    pub fn held(&self) -> Held {
-        Held {
-            pages: PageCount(self.pages.load(Ordering::Relaxed)),
-            frames: self.frames.load(Ordering::Relaxed),
+    pub fn finish_frames<I: Invalidate<Token = K>>(self, engine: &Engine<'_, P, I>) {
+        if let Batch::Lot(lot) = self {
+            lot.finish_frames(engine).ok(); // quarantined
         }
     }
 }

@@ -18,7 +18,7 @@
 //! | record | verdict |
 //! |---|---|
 //! | same page, permitted, unmap not returned | fine |
-//! | same page, permitted, unmap returned, domain deferred, page not mapped anew before `b` | stale, fine within the window (P2) |
+//! | same page, permitted, unmap returned, domain deferred or unbounded, page not mapped anew before `b` | stale, fine within the window if there is one (P2) |
 //! | the same, and an invalidation of the domain that began after the return of unmap was complete | P2 |
 //! | the same, strict, `b` before the return of unmap | P5: the walk should have been drained |
 //! | the same, strict, `b` after it | P1 |

@@ -128,9 +128,12 @@ fn exposure(exposure: &Exposure) -> String {
             operations_observed,
             time_observed,
         } => {
+            let time = match time_bound {
+                Some(time) => format!("{} + 1 tick", quantity(time)),
+                None => "what the unit takes".into(),
+            };
             let mut html = format!(
-                "{} + 1 tick, or {} unmaps<span class=\"note\"><br>seen {} unmaps {}",
-                quantity(time_bound),
+                "{time}, or {} unmaps<span class=\"note\"><br>seen {} unmaps {}",
                 number(operations_bound),
                 number(operations_observed),
                 chip(operations_observed.tag),
@@ -140,6 +143,13 @@ fn exposure(exposure: &Exposure) -> String {
             }
             html + "</span>"
         }
+        Exposure::Unbounded {
+            operations_observed,
+        } => format!(
+            "unbounded<span class=\"note\"><br>seen {} unmaps {}</span>",
+            number(operations_observed),
+            chip(operations_observed.tag),
+        ),
     }
 }
 

@@ -60,11 +60,13 @@ impl Space {
     pub fn late(&self, open: &Undecided, returned: Event, call: &str) -> Judgement {
         let Undecided { kind, page, .. } = open;
         match self.bounds {
-            Bounds::Deferred { .. } if open.flushed > returned => Judgement::Wrong(
-                Property::P2,
-                format!("{kind:?} of {page} succeeded after the flush that followed {call}"),
-            ),
-            Bounds::Deferred { .. } => Judgement::Stale,
+            Bounds::Deferred { .. } | Bounds::Unbounded if open.flushed > returned => {
+                Judgement::Wrong(
+                    Property::P2,
+                    format!("{kind:?} of {page} succeeded after the flush that followed {call}"),
+                )
+            }
+            Bounds::Deferred { .. } | Bounds::Unbounded => Judgement::Stale,
             Bounds::Strict if open.began < returned => Judgement::Wrong(
                 Property::P5,
                 format!("{kind:?} of {page} moved data after {call} had returned"),
@@ -112,7 +114,7 @@ impl Space {
         gone
     }
 
-    /// What is wrong with a page that was stale that long. (Strict is checked by accesses: P1.)
+    /// What is wrong with a page that was stale that long. (Strict is checked by accesses: P1. Unbounded is never too long.)
     pub fn outside_window(&self, exposure: Exposure) -> Option<String> {
         let Bounds::Deferred { unmaps, time } = self.bounds else {
             return None;

@@ -54,6 +54,8 @@ pub enum Bounds {
         /// Nanoseconds of the oracle's clock after the return of the page's unmap.
         time: TimeNs,
     },
+    /// Any, until the page is mapped again; the longest is recorded.
+    Unbounded,
 }
 
 /// The longest that any page was unmapped and not flushed.

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What every policy works with: things that can be retired, how to flush them, where they go.
+
+use super::*;
+
+/// What can be retired. One list serves them all.
+#[derive(Debug)]
+pub(crate) enum Resource {
+    Iova(Lease),
+    Frame(TableFrame),
+}
+
+/// How much of each resource.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Held {
+    /// IOVA pages.
+    pub pages: PageCount,
+    /// Frames.
+    pub frames: u64,
+}
+
+impl Held {
+    pub(crate) fn add(&mut self, what: &Resource) {
+        match what {
+            Resource::Iova(lease) => self.pages.0 += lease.owned().0,
+            Resource::Frame(_) => self.frames += 1,
+        }
+    }
+}
+
+/// What policies need of a domain: how to flush, and where things go.
+pub(crate) struct Engine<'d, P: Platform, I> {
+    pub p: &'d P,
+    pub grace: &'d Grace<P>,
+    pub unit: &'d I,
+    pub id: DomainId,
+    pub assigner: &'d Assigner<P>,
+    pub quarantine: &'d Quarantine<P>,
+    pub limit: WaitLimit,
+}
+
+impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
+    /// Invalidates and waits.
+    pub fn flush(&self, scope: Scope) -> Result<Completion, Failed> {
+        self.grace
+            .flush(self.p, self.unit, self.id, scope, self.limit)
+    }
+
+    /// One invalidation for each page, each waited for. The proof is of all pages ([`Completion::join`]).
+    pub fn flush_page_by_page(&self, scope: Scope) -> Result<Completion, Failed> {
+        let mut pages = scope.pages.into_iter().flat_map(IovaRange::iter);
+        let flush = |page| {
+            let pages = Some(IovaRange::new(page, PageCount(1)));
+            self.flush(Scope { pages, ..scope })
+        };
+        let Some(first) = pages.next() else {
+            return self.flush(scope); // no pages are named: the domain
+        };
+        let mut whole = flush(first)?;
+        for page in pages {
+            whole = match whole.join(flush(page)?) {
+                Some(joined) => joined,
+                // never: they adjoin, and are this domain's
+                None => return self.flush(scope),
+            };
+        }
+        Ok(whole)
+    }
+
+    /// Starts an invalidation that somebody waits for later.
+    pub fn start(&self, scope: Scope) -> Result<Started<I::Token>, Failed> {
+        self.grace.start(self.p, self.unit, self.id, scope)
+    }
+
+    /// Settles a lease by `completion`, for its next holder.
+    pub fn settle_lease(&self, retired: Retired<Resource>, by: &Completion) -> Option<Lease> {
+        match retired.settle(by).map(Flushed::split) {
+            Ok(Split::Iova(lease)) => Some(lease.into_inner()),
+            Ok(Split::Frame(frame)) => {
+                debug_assert!(false, "a frame is no lease");
+                self.p.frame_free(frame.into_fresh());
+                None
+            }
+            Err((retired, why)) => {
+                debug_assert!(false, "{why}");
+                self.quarantine.put(retired);
+                None
+            }
+        }
+    }
+
+    /// Settles `retired` by `completion` and sends it home.
+    pub fn settle(&self, home: CpuIndex, retired: Retired<Resource>, completion: &Completion) {
+        match retired.settle(completion) {
+            Ok(flushed) => self.free(home, flushed),
+            // Callers pair things with completions that cover them, so this is a bug; losing the resource is safe.
+            Err((retired, why)) => {
+                debug_assert!(false, "{why}");
+                self.quarantine.put(retired);
+            }
+        }
+    }
+
+    pub fn free(&self, home: CpuIndex, flushed: Flushed<Resource>) {
+        match flushed.split() {
+            Split::Iova(lease) => self.assigner.release(self.p, home, lease),
+            Split::Frame(frame) => self.p.frame_free(frame.into_fresh()),
+        }
+    }
+}
+
+enum Split {
+    Iova(Flushed<Lease>),
+    Frame(Flushed<TableFrame>),
+}
+
+impl Flushed<Resource> {
+    /// Keeps the proof while taking the variant apart.
+    fn split(self) -> Split {
+        match self.get() {
+            Resource::Iova(_) => Split::Iova(self.map(|what| match what {
+                Resource::Iova(lease) => lease,
+                Resource::Frame(_) => unreachable!("just looked"),
+            })),
+            Resource::Frame(_) => Split::Frame(self.map(|what| match what {
+                Resource::Frame(frame) => frame,
+                Resource::Iova(_) => unreachable!("just looked"),
+            })),
+        }
+    }
+}
+
+/// What failed invalidations should have freed. It is counted and never used again.
+pub(crate) struct Quarantine<P: Platform> {
+    pages: P::A64,
+    frames: P::A64,
+}
+
+impl<P: Platform> Quarantine<P> {
+    pub fn new() -> Self {
+        Quarantine {
+            pages: P::A64::new(0),
+            frames: P::A64::new(0),
+        }
+    }
+    pub fn put(&self, retired: Retired<Resource>) {
+        let mut held = Held::default();
+        held.add(&retired.quarantine());
+        self.pages.fetch_add(held.pages.0, Ordering::Relaxed);
+        self.frames.fetch_add(held.frames, Ordering::Relaxed);
+    }
+    /// Frames that no `Retired` stands for.
+    pub fn lose_frames(&self, frames: u64) {
+        self.frames.fetch_add(frames, Ordering::Relaxed);
+    }
+    pub fn held(&self) -> Held {
+        Held {
+            pages: PageCount(self.pages.load(Ordering::Relaxed)),
+            frames: self.frames.load(Ordering::Relaxed),
+        }
+    }
+}

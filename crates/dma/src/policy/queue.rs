@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Queues of retired things: what every policy that does not wait keeps them in.
+//!
+//! A thing is in exactly one queue, or *in transit*: taken out under the lock and not yet home. Things are taken out a handful at a time
+//! and settled without the lock. They leave in the order in which they came, but for those that [`RetiredQueue::take_newest`] picks. That is nearly the order of
+//! their stamps (a CPU may be overtaken between stamp and push): what stands behind a younger one leaves with it, later than it could.
+//!
+//! Each thing remembers the CPU that unmapped it, its *home*, so whoever drains sends it there.
+//!
+//! Locking: one lock a queue, taken alone, never held while waiting, settling or allocating.
+
+use super::*;
+use alloc::collections::VecDeque;
+
+/// Queues, each on cache lines of its own.
+pub(super) type Queues<P, K> = Box<[CachePadded<RetiredQueue<P, K>>]>;
+
+/// One queue of things, each with a `K` beside it.
+pub(super) struct RetiredQueue<P: Platform, K: Send>(P::Lock<Inner<K>>);
+
+/// A retired thing in a queue.
+pub(super) struct Item<K> {
+    pub home: CpuIndex,
+    pub retired: Retired<Resource>,
+    pub beside: K,
+}
+
+struct Inner<K> {
+    items: VecDeque<Item<K>>,
+    since_start: u32,
+    room: usize,
+    /// Taken out, and not home yet.
+    in_transit: usize,
+}
+
+pub(super) enum Pushed<K> {
+    Queued,
+    BatchFull,
+    NoRoom(Item<K>),
+}
+
+/// Things taken out under the lock at a time, to be released without it.
+const HANDFUL: usize = 16;
+type Handful<K> = [Option<Item<K>>; HANDFUL];
+
+/// Turns to wait for other CPUs' handfuls. One is home within microseconds.
+const TRANSIT_TURNS: u32 = 4096;
+
+impl<K> Inner<K> {
+    /// Takes up to a handful of things that `which` names from the front. `home` of an earlier handful are home now.
+    fn pop_while(
+        &mut self,
+        which: impl Fn(&Item<K>) -> bool,
+        most: usize,
+        home: usize,
+    ) -> Handful<K> {
+        self.in_transit -= home;
+        let mut handful = [const { None }; HANDFUL];
+        for place in handful.iter_mut().take(most) {
+            if !self.items.front().is_some_and(&which) {
+                break;
+            }
+            *place = self.items.pop_front();
+            self.in_transit += 1;
+        }
+        // what a tick or another CPU's flush took home needs no start any more
+        self.since_start = self.since_start.min(self.items.len() as u32);
+        handful
+    }
+}
+
+impl<P: Platform, K: Send> RetiredQueue<P, K> {
+    /// An empty one, with room for so many.
+    pub fn new(room: usize) -> Self {
+        RetiredQueue(Lock::new(Inner {
+            items: VecDeque::with_capacity(room),
+            since_start: 0,
+            room,
+            in_transit: 0,
+        }))
+    }
+
+    /// Puts `item` at the end, and counts to `batch`. Nothing is allocated.
+    #[inline]
+    pub fn push(&self, item: Item<K>, batch: u32) -> Pushed<K> {
+        self.0.with(|q| {
+            if q.items.len() == q.room {
+                return Pushed::NoRoom(item);
+            }
+            q.items.push_back(item);
+            q.since_start += 1;
+            if q.since_start < batch {
+                return Pushed::Queued;
+            }
+            q.since_start = 0;
+            Pushed::BatchFull
+        })
+    }
+
+    /// Puts `item` at the end, with more room if that is what it takes: room for twice as many, allocated without the lock.
+    pub fn push_growing(&self, mut item: Item<K>) {
+        let mut larger = VecDeque::new();
+        loop {
+            let pushed = self.0.with(|q| {
+                if q.items.len() == q.room {
+                    if larger.capacity() <= q.room {
+                        return Err((item, q.room));
+                    }
+                    larger.append(&mut q.items);
+                    core::mem::swap(&mut larger, &mut q.items);
+                    q.room = q.items.capacity();
+                }
+                q.items.push_back(item);
+                Ok(())
+            });
+            let Err((back, full)) = pushed else { return };
+            item = back;
+            larger = VecDeque::with_capacity(2 * full + HANDFUL);
+        }
+    }
+
+    /// Takes the newest thing that `which` names out of the last `look`. It is not in transit: it is not on its way home.
+    pub fn take_newest(&self, look: usize, which: impl Fn(&Resource) -> bool) -> Option<Item<K>> {
+        self.0.with(|q| {
+            let last = q.items.iter().rev().take(look);
+            let back = last
+                .map(|item| which(item.retired.get()))
+                .position(|it| it)?;
+            q.items.remove(q.items.len() - 1 - back)
+        })
+    }
+
+    /// Takes things that `which` names out of the front, a handful at a time and at most `budget`, and gives them to `each` without
+    /// the lock; returns how many.
+    pub fn take_out(
+        &self,
+        budget: usize,
+        which: impl Fn(&Item<K>) -> bool,
+        mut each: impl FnMut(Item<K>),
+    ) -> usize {
+        let (mut taken, mut last) = (0, 0);
+        loop {
+            let handful = self.0.with(|q| q.pop_while(&which, budget - taken, last));
+            last = handful.into_iter().flatten().map(&mut each).count();
+            if last == 0 {
+                return taken;
+            }
+            taken += last;
+        }
+    }
+
+    /// Sends home what `completion` settles, at most `budget` things; returns how many.
+    pub fn settle<I: Invalidate>(
+        &self,
+        engine: &Engine<'_, P, I>,
+        completion: &Completion,
+        budget: usize,
+    ) -> usize {
+        let stamped_by = |item: &Item<K>| item.retired.seq() <= completion.seq();
+        self.take_out(budget, stamped_by, |item| {
+            engine.settle(item.home, item.retired, completion);
+        })
+    }
+
+    /// Gives up on what a failed invalidation should have settled.
+    pub fn quarantine<I: Invalidate>(&self, engine: &Engine<'_, P, I>, failed: Failed) {
+        let stamped_by = |item: &Item<K>| item.retired.seq() <= failed.seq;
+        self.take_out(usize::MAX, stamped_by, |item| {
+            engine.quarantine.put(item.retired);
+        });
+    }
+
+    /// What is beside the first thing.
+    pub fn first(&self) -> Option<K>
+    where
+        K: Copy,
+    {
+        self.0.with(|q| q.items.front().map(|item| item.beside))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.with(|q| q.items.is_empty())
+    }
+
+    fn in_transit(&self) -> usize {
+        self.0.with(|q| q.in_transit)
+    }
+}
+
+/// Flushes the domain, and sends home everything that is in the queues.
+pub(super) fn drain_all<P: Platform, K: Send, I: Invalidate>(
+    queues: &[CachePadded<RetiredQueue<P, K>>],
+    engine: &Engine<'_, P, I>,
+) -> Result<(), Failed> {
+    let mut flushed = Ok(());
+    if !all_empty(queues) {
+        let completion = engine.flush(Scope::DOMAIN);
+        for CachePadded(queue) in queues {
+            match &completion {
+                Ok(completion) => {
+                    queue.settle(engine, completion, usize::MAX);
+                }
+                Err(failed) => queue.quarantine(engine, *failed),
+            }
+        }
+        flushed = completion.map(drop);
+    }
+    await_transit(queues, engine.p);
+    flushed
+}
+
+/// Waits until what others have taken out of the queues is home, or the caller would find IOVAs missing that are
+/// as good as free. The bound is for a caller in an interrupt that hit such a drain on its own CPU.
+fn await_transit<P: Platform, K: Send>(queues: &[CachePadded<RetiredQueue<P, K>>], p: &P) {
+    for _ in 0..TRANSIT_TURNS {
+        if queues.iter().all(|q| q.0.in_transit() == 0) {
+            return;
+        }
+        p.relax();
+    }
+}
+
+pub(super) fn all_empty<P: Platform, K: Send>(queues: &[CachePadded<RetiredQueue<P, K>>]) -> bool {
+    queues.iter().all(|q| q.0.is_empty())
+}
+
+pub(super) fn held<P: Platform, K: Send>(queues: &[CachePadded<RetiredQueue<P, K>>]) -> Held {
+    let mut held = Held::default();
+    for CachePadded(queue) in queues {
+        queue.0.with(|q| {
+            let things = q.items.iter().map(|item| item.retired.get());
+            things.for_each(|thing| held.add(thing));
+        });
+    }
+    held
+}
