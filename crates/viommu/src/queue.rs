@@ -10,10 +10,10 @@
 //!
 //! After an error (IQE) the head stays at the descriptor, and nothing is processed until IQE is cleared (§6.5.2.10), and where so
 //! configured ([`Restart`]) not before the tail is written once more.
-//!
-//! **Device TLBs that do not answer**: the invalidation is over for the queue, but not for those who wait for it. The next wait
-//! descriptor is consumed without its status being written, and then ITE is set and nothing more is fetched until software clears it
-//! (§6.5.2.10: hardware aborts the wait descriptors that it has fetched). Where no descriptor follows, ITE is set at once.
+
+mod errors;
+
+pub use errors::DeviceTlbError;
 
 use crate::{
     config::{InterruptRemapping, Processing, Restart},
@@ -23,6 +23,7 @@ use crate::{
     unit::{SoftUnit, State},
 };
 use core::fmt;
+use errors::QueueFault;
 use ioatlas_dma::{
     grace::Caches,
     platform::{Atomic64, Lock, Ordering, PhysMemory, Platform},
@@ -55,27 +56,6 @@ enum Stage {
         data: u32,
         interrupt: WaitInterrupt,
     },
-}
-
-/// Why the queue stopped (IQERCD.IQEI).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum QueueFault {
-    /// The registers have no number for it.
-    Other = 0,
-    Tail = 1,
-    Fetch = 2,
-    Type = 3,
-    Reserved = 4,
-    Width = 5,
-}
-
-/// What a device did with an invalidation of its TLB.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DeviceTlbError {
-    /// It did not answer in time (ITE).
-    TimedOut(SourceId),
-    /// It answered what was not asked (ICE).
-    BadCompletion(SourceId),
 }
 
 pub(crate) struct Queue {
@@ -186,14 +166,6 @@ impl Queue {
             self.halted = false;
         }
     }
-    /// IQERCD (§11.4.9.8): what stopped the queue 3:0, who timed out 47:32, who completed what was not asked 63:48.
-    pub(crate) fn error_record(&self) -> u64 {
-        let device = |who: Option<SourceId>| who.map_or(0, |s| u64::from(s.0));
-        let fault = self.fault.filter(|_| self.error);
-        fault.map_or(0, |f| f as u64)
-            | device(self.time_out) << 32
-            | device(self.bad_completion) << 48
-    }
     fn advance(&mut self) {
         self.head = (self.head + 1) % self.len();
         self.stage = Stage::Fetch;
@@ -214,34 +186,6 @@ impl fmt::Display for Queue {
 }
 
 impl State {
-    fn queue_error(&mut self, fault: QueueFault) {
-        self.report_fault(|s| {
-            (s.queue.error, s.queue.fault, s.queue.halted) = (true, Some(fault), true);
-        });
-        self.queue.stage = Stage::Fetch;
-        self.stats.queue_errors += 1;
-        self.emit(Event::QueueError {
-            head: self.queue.head,
-        });
-    }
-
-    /// What a device did wrong with the invalidation that is now over.
-    pub(crate) fn device_tlb_error(&mut self, error: DeviceTlbError) {
-        match error {
-            DeviceTlbError::TimedOut(source) => self.queue.unanswered = Some(source),
-            // only the first is named until software has cleared it (§11.4.9.8)
-            DeviceTlbError::BadCompletion(source) => self.report_fault(|s| {
-                s.queue.bad_completion.get_or_insert(source);
-            }),
-        }
-    }
-    /// The queue stops, ITE is set.
-    fn time_out(&mut self, source: SourceId) {
-        self.report_fault(|s| {
-            (s.queue.time_out, s.queue.halted) = (Some(source), true);
-        });
-    }
-
     /// An access that blocked the queue, or a request by register, has ended; returns whether the caller is to run the queue.
     pub(crate) fn drained_one(&mut self) -> bool {
         if self.request_drained_one() {
@@ -278,8 +222,8 @@ impl State {
                 return Work::None(Progress::Idle);
             }
             // 256-bit descriptors are not offered; a tail beyond the ring is none
-            Stage::Fetch if q.address >> 11 & 1 == 1 => return self.refuse(QueueFault::Width),
-            Stage::Fetch if q.tail >= q.len() => return self.refuse(QueueFault::Tail),
+            Stage::Fetch if q.address >> 11 & 1 == 1 => return self.stopped(QueueFault::Width),
+            Stage::Fetch if q.tail >= q.len() => return self.stopped(QueueFault::Tail),
             Stage::Fetch => Work::Fetch {
                 page: PhysPage((q.address >> GRANULE_LG2) + u64::from(q.head / PER_PAGE)),
                 index: (q.head % PER_PAGE) as usize * 2,
@@ -298,7 +242,7 @@ impl State {
         work
     }
 
-    fn refuse(&mut self, fault: QueueFault) -> Work {
+    fn stopped(&mut self, fault: QueueFault) -> Work {
         self.queue_error(fault);
         Work::None(Progress::Did)
     }
@@ -459,11 +403,6 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
                 Progress::Did
             }
         }
-    }
-
-    /// A device answers wrongly, or not at all, to the next or last invalidation of its TLB. This unit sends none by itself.
-    pub fn inject_device_tlb_error(&self, error: DeviceTlbError) {
-        self.state.with(|s| s.device_tlb_error(error));
     }
 
     /// Changes who processes the queue. To `Inline`: what is queued is processed at once.

@@ -7,7 +7,7 @@
 //! under the unit's lock. So the halves of a 64-bit register can be written one at a time, and what a register triggers is
 //! triggered by the word that holds the bit: CCMD and IOTLB by their high word, the tail by its low one.
 //!
-//! Commands take effect at once, save those that drain: [`requests`] are done (IVT, RTPS) when what was in flight has ended. A
+//! Commands take effect at once, save those that drain: requests (module `requests`) are done (IVT, RTPS) when what was in flight has ended. A
 //! write that concerns the queue processes it where [`Processing`] says so, after the lock is released.
 //!
 //! Reserved bits are ignored and read as 0. Offsets without a register, and those of registers that this unit does not have
