@@ -2,7 +2,10 @@
 //! All assigners, all policies, and the designs with a name.
 
 use super::Design;
-use crate::domain::{AssignerConfig, DomainConfig, PolicyConfig};
+use crate::{
+    domain::{AssignerConfig, DomainConfig, PolicyConfig},
+    iova::BackingConfig,
+};
 
 /// One thing that can be chosen, with its default sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +57,16 @@ pub fn assigners() -> impl ExactSizeIterator<Item = Entry<AssignerConfig>> {
             AssignerConfig::RBTREE,
             "ATC'15 3.1",
             "one lock, top-down first fit from a cached node: Linux until 4.8",
+        ),
+        entry(
+            AssignerConfig::Plain(BackingConfig::Eiovar(Default::default())),
+            "ATC'15 3.1",
+            "one lock, a cache of freed ranges by size over that tree: EiovaR",
+        ),
+        entry(
+            AssignerConfig::Plain(BackingConfig::Freebsd),
+            "ATC'15 3.4",
+            "one lock, bottom-up first fit in a tree that knows its gaps",
         ),
         entry(
             AssignerConfig::Magazine(Default::default()),

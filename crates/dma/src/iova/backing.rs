@@ -46,6 +46,10 @@ pub enum BackingConfig {
     /// Linux 3.17's: top-down first fit from a cached node (ATC'15 §3.1).
     #[default]
     Rbtree,
+    /// EiovaR: a cache of freed ranges over that (ATC'15 §3.1).
+    Eiovar(EiovarConfig),
+    /// FreeBSD's: first fit in a tree that knows its gaps (ATC'15 §3.4).
+    Freebsd,
     /// Solaris': boundary tags and instant fit, constant time (ATC'15 §3.4).
     Vmem,
     /// Mac OS X's: a buddy allocator up to 512 MiB, a tree above (ATC'15 §3.4).
@@ -57,6 +61,8 @@ impl BackingConfig {
     pub fn name(&self) -> &'static str {
         match self {
             BackingConfig::Rbtree => "rbtree",
+            BackingConfig::Eiovar(_) => "eiovar",
+            BackingConfig::Freebsd => "freebsd",
             BackingConfig::Vmem => "vmem",
             BackingConfig::MacOs => "macos",
         }
@@ -67,6 +73,10 @@ impl BackingConfig {
 pub enum Backing<P: Platform> {
     /// See [`Rbtree`].
     Rbtree(Rbtree<P>),
+    /// See [`Eiovar`].
+    Eiovar(Eiovar<P>),
+    /// See [`Freebsd`].
+    Freebsd(Freebsd<P>),
     /// See [`Vmem`].
     Vmem(Vmem<P>),
     /// See [`MacOs`].
@@ -78,6 +88,8 @@ impl<P: Platform> Backing<P> {
     pub fn new(_p: &P, config: BackingConfig, aperture: IovaRange) -> Self {
         match config {
             BackingConfig::Rbtree => Backing::Rbtree(Rbtree::new(aperture)),
+            BackingConfig::Eiovar(sizes) => Backing::Eiovar(Eiovar::new(sizes, aperture)),
+            BackingConfig::Freebsd => Backing::Freebsd(Freebsd::new(aperture)),
             BackingConfig::Vmem => Backing::Vmem(Vmem::new(aperture)),
             BackingConfig::MacOs => Backing::MacOs(MacOs::new(aperture)),
         }
@@ -87,6 +99,8 @@ impl<P: Platform> Backing<P> {
     pub fn nodes_visited(&self) -> u64 {
         match self {
             Backing::Rbtree(tree) => tree.nodes_visited(),
+            Backing::Eiovar(tree) => tree.nodes_visited(),
+            Backing::Freebsd(tree) => tree.nodes_visited(),
             Backing::Vmem(arena) => arena.nodes_visited(),
             Backing::MacOs(both) => both.nodes_visited(),
         }
@@ -97,6 +111,8 @@ macro_rules! dispatch {
     ($self:ident, $a:ident => $e:expr) => {
         match $self {
             Backing::Rbtree($a) => $e,
+            Backing::Eiovar($a) => $e,
+            Backing::Freebsd($a) => $e,
             Backing::Vmem($a) => $e,
             Backing::MacOs($a) => $e,
         }

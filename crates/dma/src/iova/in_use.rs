@@ -2,6 +2,7 @@
 //! The ranges of an aperture that are in use, in a tree, with the books of them; what is free follows.
 
 use super::{
+    Usage,
     search::Run,
     tree::{Augment, Link, RangeTree},
 };
@@ -34,11 +35,14 @@ impl<A: Augment> InUse<A> {
     pub fn tree(&self) -> &RangeTree<A> {
         &self.tree
     }
-    pub fn pages(&self) -> PageCount {
-        PageCount(self.pages)
-    }
-    pub fn free(&self) -> PageCount {
-        PageCount(self.aperture.pages.0 - self.pages)
+    /// Where the pages are, all ranges being leased.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            aperture: self.aperture.pages,
+            free: PageCount(self.aperture.pages.0 - self.pages),
+            leased: PageCount(self.pages),
+            ..Usage::default()
+        }
     }
 
     /// Takes `run` at `first`, which is free, each range as a node of its own; returns the lowest.

@@ -19,7 +19,9 @@
 //! Designs are variants of one enum ([`Assigner`]): a design is chosen at run time, and one predicted branch is cheap.
 
 pub mod backing;
+pub mod eiovar;
 mod error;
+pub mod freebsd;
 pub mod identity;
 mod in_use;
 mod kept_off;
@@ -39,7 +41,9 @@ use crate::{grace::Flushed, platform::Platform, units::*};
 use core::fmt;
 
 pub use backing::{Backing, BackingConfig};
+pub use eiovar::{Eiovar, EiovarConfig};
 pub use error::{NoIova, NoIovaCause};
+pub use freebsd::Freebsd;
 pub use identity::{Identity, IdentityConfig};
 pub use kmalloc::{Kmalloc, KmallocConfig};
 pub use locked::Locked;

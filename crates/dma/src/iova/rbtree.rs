@@ -49,7 +49,7 @@ impl<P: Platform> Rbtree<P> {
 }
 
 impl Scan {
-    fn new(aperture: IovaRange) -> Self {
+    pub(super) fn new(aperture: IovaRange) -> Self {
         Scan {
             used: InUse::new(aperture),
             cached: None,
@@ -127,12 +127,7 @@ impl Ranges for Scan {
     }
 
     fn usage(&self) -> Usage {
-        Usage {
-            aperture: self.used.aperture().pages,
-            free: self.used.free(),
-            leased: self.used.pages(),
-            ..Usage::default()
-        }
+        self.used.usage()
     }
 
     fn visited(&self) -> u64 {

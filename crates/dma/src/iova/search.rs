@@ -94,6 +94,12 @@ impl Run {
         let first = bottom.checked_next_multiple_of(self.align)?;
         (first.checked_add(self.pages())? <= top).then_some(first)
     }
+    /// Whether `range`, which has the size of this run, is a place for it in `window`.
+    pub fn may_be(&self, range: IovaRange, window: Window) -> bool {
+        range.first.0.is_multiple_of(self.align)
+            && range.first.0 >= window.floor
+            && range.end().0 <= window.end
+    }
     fn fits(&self, window: Window) -> bool {
         self.highest(window.floor, window.end).is_some()
     }

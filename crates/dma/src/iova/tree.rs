@@ -125,6 +125,21 @@ impl<A: Augment> RangeTree<A> {
         self.node(at).sum
     }
 
+    /// Where a search goes down from.
+    pub(super) fn root(&self) -> Option<Link> {
+        self.root.some()
+    }
+
+    /// The root of the lower ranges of this subtree.
+    pub(super) fn left(&self, at: Link) -> Option<Link> {
+        self.child(at, Left).some()
+    }
+
+    /// The root of the higher ranges of this subtree.
+    pub(super) fn right(&self, at: Link) -> Option<Link> {
+        self.child(at, Right).some()
+    }
+
     /// The highest range.
     pub(super) fn last(&self) -> Option<Link> {
         self.extreme(self.root, Right)

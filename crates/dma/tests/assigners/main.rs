@@ -6,6 +6,8 @@
 
 mod counting;
 mod differential;
+mod eiovar_cache;
+mod freebsd_search;
 mod magazine_cache;
 mod model;
 mod rbtree_scan;
@@ -14,7 +16,7 @@ mod suite;
 mod threads;
 mod warm;
 
-use ioatlas_dma::iova::{AssignerConfig, BackingConfig, MagazineConfig};
+use ioatlas_dma::iova::{AssignerConfig, BackingConfig, EiovarConfig, MagazineConfig};
 
 /// All that every assigner must pass.
 mod tests {
@@ -70,6 +72,11 @@ const fn sizes(
     })
 }
 
+const fn eiovar(list_len: usize, classes: usize) -> BackingConfig {
+    BackingConfig::Eiovar(EiovarConfig { list_len, classes })
+}
+
+/// Small magazines, so that what is below is met often.
 const fn over(backing: BackingConfig) -> AssignerConfig {
     AssignerConfig::Magazine(MagazineConfig {
         magazine_len: 3,
@@ -82,6 +89,13 @@ const fn over(backing: BackingConfig) -> AssignerConfig {
 
 suite! {
     rbtree: AssignerConfig::RBTREE;
+    eiovar: AssignerConfig::Plain(BackingConfig::Eiovar(EiovarConfig::default()));
+    eiovar_small: AssignerConfig::Plain(eiovar(2, 3));
+    eiovar_without_room: AssignerConfig::Plain(eiovar(0, 4));
+    eiovar_senseless: AssignerConfig::Plain(eiovar(usize::MAX, usize::MAX));
+    freebsd: AssignerConfig::Plain(BackingConfig::Freebsd);
+    magazine_over_eiovar: over(eiovar(4, 2));
+    magazine_over_freebsd: over(BackingConfig::Freebsd);
     magazine: AssignerConfig::Magazine(MagazineConfig::default());
     // small ones meet their bounds early: exchanges, overflows, runs that do not fit
     magazine_small: sizes(3, 3, 2, 1);

@@ -127,6 +127,15 @@ impl<P: Platform> Rig<P> {
         };
         self.assigner.assign(&self.p, &request)
     }
+    /// See [`Backing::nodes_visited`].
+    pub fn nodes_visited(&self) -> u64 {
+        match &self.assigner {
+            Assigner::Plain(backing) => backing.nodes_visited(),
+            Assigner::Magazine(magazines) => magazines.backing().nodes_visited(),
+            #[allow(unreachable_patterns)] // others own no tree
+            _ => 0,
+        }
+    }
     pub fn reserve(&self, first: u64, pages: u64) -> Result<Lease, NoReserve> {
         self.assigner.reserve(&self.p, range(first, pages))
     }

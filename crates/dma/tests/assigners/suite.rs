@@ -237,7 +237,8 @@ pub fn the_state_can_be_read(config: AssignerConfig) {
 
 pub fn limits_that_nothing_meets_are_named(config: AssignerConfig) {
     let rig = Rig::board(config, 0x40, 0x40);
-    let held = rig.assign(1).unwrap(); // magazines have something to offer
+    rig.release(0, rig.assign(1).unwrap()); // caches have something to offer
+    let held = rig.reserve(0x7f, 1).unwrap();
     let error = |pages, limits| {
         let error = rig.assign_within(pages, limits).unwrap_err();
         rig.check(1);

@@ -293,7 +293,7 @@ impl Ranges for TwoSizes {
     }
 
     fn usage(&self) -> Usage {
-        let leased = self.held.pages().0 + self.buddy.leased().pages;
+        let leased = self.held.usage().leased.0 + self.buddy.leased().pages;
         Usage {
             aperture: self.aperture.pages,
             free: PageCount(self.aperture.pages.0 - leased),
