@@ -29,6 +29,9 @@ free-table-at-once    ioatlas-viommu  suite     schedules::whole_tables
 forget-drain          ioatlas-viommu  suite     schedules::everything_at_once
 drop-retire-fence     ioatlas-dma     loom      domain::unmap_against_a_flush
 magazine-twice        ioatlas-viommu  suite     schedules::everything_at_once
+wrap-count            ioatlas-dma     tables    shared::a_full_count
+release-shared-early  ioatlas-dma     tables    shared::a_page_stays
+stale-walk-promotion  ioatlas-dma     tables    promotion::a_large_leaf_is_reached
 '
 
 # shellcheck disable=SC2086 # the packages are words

@@ -17,6 +17,8 @@ mod domain;
 mod grace;
 #[path = "loom/magazine.rs"]
 mod magazine;
+#[path = "loom/shared.rs"]
+mod shared;
 #[path = "loom/table.rs"]
 mod table;
 

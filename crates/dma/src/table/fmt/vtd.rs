@@ -51,6 +51,7 @@ impl<const LEVELS: u32> Format for VtdSecond<LEVELS> {
             Perm::Write => WRITE,
             Perm::ReadWrite => READ | WRITE,
         };
+        debug_assert!(to.addr().page() == to && to.addr().0 & !ADDRESS == 0);
         let size = if level > 1 { PAGE_SIZE } else { 0 };
         to.addr().0 | rights | size | marks.bits() << IGNORED_SHIFT
     }
