@@ -3,7 +3,7 @@
 
 use ioatlas_dma::{
     grace::{Caches, Invalidate, InvalidateError, Scope},
-    platform::{Atomic64, Ordering, PhysMemory, host::Host},
+    platform::{Ordering, PhysMemory, host::Host},
     table::{Entry, Format},
     translator::{AttachError, RemappingUnit},
     units::*,
