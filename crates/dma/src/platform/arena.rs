@@ -13,10 +13,7 @@ use super::*;
 use buddy_system_allocator::Heap as Buddies;
 use core::{alloc::Layout, ptr::NonNull};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-use std::{
-    boxed::Box,
-    sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicU8},
-};
+use std::sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicU8};
 
 /// Blocks of up to 2^36 bytes: 64 GiB.
 const ORDERS: usize = 37;
@@ -25,16 +22,15 @@ pub const ARENA_MAX: ByteCount = ByteCount(1 << (ORDERS - 1));
 
 /// An arena and its allocator.
 pub struct Arena {
-    /// What was mapped, `mapped` bytes of it; the arena is somewhere inside.
+    /// What was mapped, `mapped` bytes of it: the tags, and somewhere behind them the arena.
     mapping: NonNull<core::ffi::c_void>,
     mapped: usize,
     base: usize,
     len: ByteCount,
     free: Mutex<Buddies<ORDERS>>,
-    tags: Box<[AtomicU8]>,
 }
 
-// SAFETY: the mapping is reached through `free` alone, under its lock; everything else is a number, or atomic.
+// SAFETY: the arena is reached through `free` alone, under its lock; the tags are atomic, and everything else is a number.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -71,7 +67,7 @@ impl Arena {
         }
         let align = len.0.next_power_of_two();
         let no_room = |errno| NoArena::NoRoom { len, errno };
-        let mapped = usize::try_from(len.0 + align).map_err(|_| no_room(0))?;
+        let mapped = usize::try_from(len.0 / min + len.0 + align).map_err(|_| no_room(0))?;
         // SAFETY: a new anonymous mapping, at an address of the system's choice, touches no memory that exists.
         let mapping = unsafe {
             mmap_anonymous(
@@ -85,21 +81,17 @@ impl Arena {
         let Some(mapping) = NonNull::new(mapping) else {
             return Err(no_room(0));
         };
-        let base = mapping.as_ptr().expose_provenance();
-        let base = base.next_multiple_of(align as usize);
+        let tags_end = mapping.as_ptr().expose_provenance() + (len.0 / min) as usize;
+        let base = tags_end.next_multiple_of(align as usize);
         let mut free = Buddies::empty();
         // SAFETY: the range lies in the mapping, which nobody else uses and which outlives `free`.
         unsafe { free.add_to_heap(base + min as usize, base + len.0 as usize) };
-        let tags: Box<[u8]> = std::vec![0u8; (len.0 / min) as usize].into();
-        // SAFETY: `AtomicU8` has the size, alignment and bit validity of `u8`; the box is the only owner.
-        let tags = unsafe { Box::from_raw(Box::into_raw(tags) as *mut [AtomicU8]) };
         Ok(Arena {
             mapping,
             mapped,
             base,
             len,
             free: Mutex::new(free),
-            tags,
         })
     }
 
@@ -137,7 +129,7 @@ impl Arena {
     /// Somebody holds the block from now on.
     pub(super) fn tag(&self, offset: u64, len: ByteCount) -> HeapBlock {
         let tag = 1 + len.0.trailing_zeros() as u8;
-        self.tags[self.tag_of(offset)].store(tag, Ordering::Relaxed);
+        self.tags()[tag_of(offset)].store(tag, Ordering::Relaxed);
         HeapBlock {
             offset: ByteCount(offset),
             len,
@@ -151,7 +143,7 @@ impl Arena {
         let fits = len.0.is_power_of_two()
             && offset.0.is_multiple_of(HeapBlock::MIN.0)
             && offset < self.len
-            && self.tags[self.tag_of(offset.0)]
+            && self.tags()[tag_of(offset.0)]
                 .compare_exchange(tag, 0, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
         if !fits {
@@ -160,9 +152,15 @@ impl Arena {
         Ok(())
     }
 
-    fn tag_of(&self, offset: u64) -> usize {
-        (offset / HeapBlock::MIN.0) as usize
+    fn tags(&self) -> &[AtomicU8] {
+        let tags = self.mapping.as_ptr().cast::<AtomicU8>();
+        // SAFETY: the mapping begins with that many bytes, zero at first and atomic ever since; it lives as long as `self`.
+        unsafe { core::slice::from_raw_parts(tags, tag_of(self.len.0)) }
     }
+}
+
+fn tag_of(offset: u64) -> usize {
+    (offset / HeapBlock::MIN.0) as usize
 }
 
 /// The allocator rounds by itself, so `len` is a block's.

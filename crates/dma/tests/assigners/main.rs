@@ -8,6 +8,8 @@ mod counting;
 mod differential;
 mod eiovar_cache;
 mod freebsd_search;
+mod identity;
+mod kmalloc;
 mod magazine_cache;
 mod model;
 mod rbtree_scan;
@@ -16,7 +18,9 @@ mod suite;
 mod threads;
 mod warm;
 
-use ioatlas_dma::iova::{AssignerConfig, BackingConfig, EiovarConfig, MagazineConfig};
+use ioatlas_dma::iova::{
+    AssignerConfig, BackingConfig, EiovarConfig, KmallocConfig, MagazineConfig,
+};
 
 /// All that every assigner must pass.
 mod tests {
@@ -106,4 +110,14 @@ suite! {
     vmem_magazine: over(BackingConfig::Vmem);
     macos: AssignerConfig::Plain(BackingConfig::MacOs);
     macos_magazine: over(BackingConfig::MacOs);
+}
+
+/// What of the suite does not depend on who chooses the place; `kmalloc.rs` has the rest.
+mod kmalloc_suite {
+    use super::*;
+    suite!(@tests AssignerConfig::Kmalloc(KmallocConfig::default());
+        a_lease_may_come_home_to_another_cpu
+        threads_never_get_the_same_page
+        nothing_is_allocated_once_warm
+    );
 }

@@ -83,6 +83,9 @@ impl Platform for Board {
     fn relax(&self) {
         self.0.relax()
     }
+    fn heap(&self) -> Option<&dyn Heap> {
+        self.0.heap()
+    }
     fn unique(&self) -> u64 {
         self.0.unique()
     }
@@ -119,6 +122,13 @@ impl<P: Platform> Rig<P> {
     pub fn assign(&self, pages: u64) -> Result<Lease, NoIova> {
         self.assigner
             .assign(&self.p, &Request::pages(PageCount(pages)))
+    }
+    pub fn assign_for(&self, buffer: u64, pages: u64, perm: Perm) -> Result<Lease, NoIova> {
+        let request = Request {
+            contiguous: Some((PhysPage(buffer), perm)),
+            ..Request::pages(PageCount(pages))
+        };
+        self.assigner.assign(&self.p, &request)
     }
     pub fn assign_within(&self, pages: u64, limits: Limits) -> Result<Lease, NoIova> {
         let request = Request {
@@ -181,12 +191,43 @@ impl<P: Platform> Rig<P> {
 impl Rig<Board> {
     pub fn board(config: AssignerConfig, first: u64, pages: u64) -> Self {
         move_to(0);
-        let host = Host::new(HostConfig {
-            frames: 1,
-            slots: 1,
-        });
-        Rig::new(Board(host), config, first, pages)
+        let (first, pages) = match config {
+            AssignerConfig::Kmalloc(_) => (0, first + pages), // a heap has no say in where it begins
+            _ => (first, pages),
+        };
+        Rig::new(Board(host(config, pages, 1)), config, first, pages)
     }
+    pub fn heap(&self) -> &dyn Heap {
+        self.p.heap().expect("kmalloc has one")
+    }
+}
+
+/// A host for an assigner of that many pages: of so many bytes is the heap of one that needs a heap.
+pub fn host(config: AssignerConfig, pages: u64, slots: usize) -> Host {
+    let host = Host::new(HostConfig { frames: 1, slots });
+    match config {
+        AssignerConfig::Kmalloc(_) => host.with_heap(ByteCount(pages)).expect("room"),
+        _ => host,
+    }
+}
+
+/// A rig whose heap does not follow from its aperture.
+pub fn board_with_heap(
+    config: AssignerConfig,
+    aperture: IovaRange,
+    heap: u64,
+) -> Result<Rig<Board>, NoAssigner> {
+    move_to(0);
+    let host = Host::new(HostConfig {
+        frames: 1,
+        slots: 1,
+    });
+    let board = Board(host.with_heap(ByteCount(heap)).expect("room"));
+    Ok(Rig {
+        assigner: Assigner::new(&board, config, aperture)?,
+        grace: Grace::new(&board),
+        p: board,
+    })
 }
 
 impl<P: Platform> fmt::Display for Rig<P> {

@@ -3,16 +3,14 @@
 
 use crate::rig::*;
 use ioatlas_dma::iova::*;
-use ioatlas_dma::platform::host::{self, Host, HostConfig};
+use ioatlas_dma::platform::host::register;
 use ioatlas_dma::units::*;
 use std::sync::Mutex;
 
 pub fn threads_never_get_the_same_page(config: AssignerConfig) {
     const PAGES: u64 = 1024;
-    let host = Host::new(HostConfig {
-        frames: 1,
-        slots: 16, // for the two registered threads of each test that runs at the same time, and more
-    });
+    // slots for the two registered threads of each test that runs at the same time, and more
+    let host = host(config, PAGES, 16);
     let rig = Rig::new(host, config, 0, PAGES);
     let owned: Vec<_> = (0..PAGES).map(|_| Mutex::new(false)).collect();
     let mark = |range: IovaRange, now: bool| {
@@ -23,7 +21,7 @@ pub fn threads_never_get_the_same_page(config: AssignerConfig) {
     };
     let work = |thread: u64| {
         if thread > 0 {
-            host::register(); // thread 0 uses the shared slot
+            register(); // thread 0 uses the shared slot
         }
         let mut held = Vec::new();
         let mut random = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(thread + 1);
