@@ -3,37 +3,17 @@
 
 mod common;
 
-use common::*;
-use ioatlas_dma::grace::{Invalidate, InvalidateError, Scope, WaitLimit};
+use common::{rig::*, *};
+use ioatlas_dma::grace::{Invalidate, InvalidateError, Scope};
 use ioatlas_dma::translator::{AttachError, RemappingUnit};
 use ioatlas_dma::units::*;
 use ioatlas_vtd::driver::*;
 use std::sync::Arc;
 
-const LIMIT: WaitLimit = WaitLimit(50);
-const CONFIG: Config = Config {
-    limit: LIMIT,
-    live: Live::Refuse,
-};
-/// 00:04.0 and 00:05.0 share a bus with nobody on 02:00.0.
-const NIC: SourceId = SourceId(0x0020);
-const DISK: SourceId = SourceId(0x0028);
-const FAR: SourceId = SourceId(0x0200);
-const ROOT: PhysPage = PhysPage(0x1234);
 const TIMED_OUT: InvalidateError = InvalidateError::TimedOut { turns: LIMIT.0 };
 
-type Driver = Unit<Memory, Arc<Fake>>;
-
-fn bring_up(host: &Arc<Memory>, fake: &Arc<Fake>) -> Result<Driver, BringUpError> {
-    Unit::bring_up(host.clone(), fake.clone(), CONFIG)
-}
-
 fn up() -> (Arc<Memory>, Arc<Fake>, Driver) {
-    let host = host(16);
-    let fake = Fake::new(&host);
-    let unit = bring_up(&host, &fake).unwrap();
-    fake.taken();
-    (host, fake, unit)
+    up_with(|_| {})
 }
 
 /// Without the wait descriptors.

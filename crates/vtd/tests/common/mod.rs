@@ -4,6 +4,7 @@
 #![allow(dead_code)] // each test file uses a part
 
 pub mod bench;
+pub mod rig;
 
 use ioatlas_dma::platform::host::{Host, HostConfig};
 use ioatlas_dma::platform::{Cpu, FreshFrame, Ordering, PhysMemory, Platform, TableFrame};
@@ -217,6 +218,12 @@ impl Fake {
     pub fn taken(&self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.state().taken)
     }
+    /// What happened since the last call, without wait descriptors.
+    pub fn log(&self) -> Vec<Happened> {
+        let mut log = std::mem::take(&mut self.state().log);
+        log.retain(|h| !matches!(h, Happened::Descriptor(low, _) if low & 0xf == 5));
+        log
+    }
     /// A word of memory, as the unit sees it.
     pub fn memory(&self, address: u64) -> u64 {
         let published = self.host.published.lock().unwrap();
@@ -345,8 +352,10 @@ impl Registers for Fake {
                     state.head = 0;
                 }
                 // enables are levels: what the write does not repeat is off
-                let keep = state.gsts & (state.deaf | SRTP);
-                state.gsts = keep | heard & !SRTP;
+                // SRTP and SIRTP are told by what they did
+                let told = SRTP | 0x0100_0000;
+                let keep = state.gsts & (state.deaf | told);
+                state.gsts = keep | heard & !told;
             }
             0x34 => {
                 state.fsts &= !(value & 0x71);
