@@ -32,6 +32,8 @@ magazine-twice        ioatlas-viommu  suite     schedules::everything_at_once
 wrap-count            ioatlas-dma     tables    shared::a_full_count
 release-shared-early  ioatlas-dma     tables    shared::a_page_stays
 stale-walk-promotion  ioatlas-dma     tables    promotion::a_large_leaf_is_reached
+forget-permission-region  ioatlas-dma  identity  a_page_for_reading
+lose-fallback-undo    ioatlas-dma     identity  a_page_that_is_full
 '
 
 # shellcheck disable=SC2086 # the packages are words
