@@ -80,7 +80,7 @@ fn a_page_for_reading_and_for_writing_has_two_addresses() {
         let write = map(Direction::FromDevice);
         let both = map(Direction::Bidirectional);
         let at = [&read, &write, &both].map(|mapping| mapping.range().first);
-        let own = [REGION | 0x77, REGION << 1 | 0x77, 3 * REGION | 0x77].map(IovaPage);
+        let own = [1, 2, 3].map(|region| IovaPage(region * REGION + 0x77));
         let to = PhysPage(0x77);
         let perms = [Perm::Read, Perm::Write, Perm::ReadWrite];
         for (at, perm) in at.into_iter().zip(perms) {
