@@ -33,6 +33,8 @@ pub(crate) struct Active {
     pub(crate) first: IovaPage,
     pub(crate) last: IovaPage,
     pub(crate) domain: Option<DomainId>,
+    /// The device has the translation. Unless it still reads ahead, only an invalidation of the device's TLB waits for it.
+    pub(crate) own: bool,
     pub(crate) pointer: Pointer,
     /// An invalidation overtook it: it must not fill IOTLB or walk caches.
     pub(crate) overtaken: bool,
@@ -122,8 +124,21 @@ impl InFlightSet {
     ) -> usize {
         let mut marked = 0;
         for active in self.slots.iter_mut().flatten() {
-            if drain.covers(active.kind) && active.concerned(selection, caches, shape) {
+            let beyond = active.own && active.pointer == Pointer::None;
+            if !beyond && drain.covers(active.kind) && active.concerned(selection, caches, shape) {
                 (active.overtaken, active.blocks) = (true, true);
+                marked += 1;
+            }
+        }
+        marked
+    }
+    /// Marks the accesses of a device by translations of its own; returns how many that were.
+    pub(crate) fn drain_device(&mut self, source: SourceId, pages: IovaRange) -> usize {
+        let mut marked = 0;
+        for active in self.slots.iter_mut().flatten() {
+            let named = pages.first <= active.page && active.page < pages.end();
+            if active.own && active.source == source && named {
+                active.blocks = true;
                 marked += 1;
             }
         }

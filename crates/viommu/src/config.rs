@@ -6,6 +6,7 @@ mod features;
 pub use crate::registers::config::*;
 pub use features::{Features, LARGEST_LEAF_LEVEL, WriteBuffers};
 
+use crate::device::{AtsDevice, DeviceError};
 use core::num::NonZeroU32;
 use ioatlas_dma::{
     table::Format,
@@ -139,6 +140,8 @@ pub struct UnitConfig {
     pub fault_records: usize,
     /// The register block.
     pub registers: RegisterConfig,
+    /// Devices with ATS.
+    pub devices: Vec<AtsDevice>,
 }
 
 impl UnitConfig {
@@ -169,10 +172,12 @@ impl UnitConfig {
                 largest_leaf: 1,
                 caching_mode: false,
                 write_buffers: WriteBuffers::None,
+                device_tlbs: false,
             },
             processing: Processing::Inline,
             fault_records: 16,
             registers: RegisterConfig::default(),
+            devices: Vec::new(),
         }
     }
 
@@ -214,6 +219,7 @@ impl UnitConfig {
         for &entries in &c.walk {
             within("walk cache entries", entries as u64, 0, most)?;
         }
+        crate::device::check(&self.devices)?;
         let leaf_levels = Features::leaf_levels(g);
         within(
             "caches of large leaves",
@@ -281,6 +287,9 @@ pub enum ConfigError {
     /// The registers do not fit.
     #[error(transparent)]
     Registers(#[from] PlaceError),
+    /// The devices.
+    #[error(transparent)]
+    Devices(#[from] DeviceError),
 }
 
 #[cfg(test)]

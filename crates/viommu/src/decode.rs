@@ -41,8 +41,20 @@ impl Rights {
 pub(crate) enum Attachment {
     /// Second-stage tables.
     Tables(PhysPage),
+    /// The same, and the device may ask for translations and use them (TT = 01b).
+    TablesAndDeviceTlb(PhysPage),
     /// Untranslated requests pass (TT = 10b).
     PassThrough,
+}
+
+impl Attachment {
+    /// The root of the second-stage tables.
+    pub(crate) fn tables(self) -> Option<PhysPage> {
+        match self {
+            Attachment::Tables(root) | Attachment::TablesAndDeviceTlb(root) => Some(root),
+            Attachment::PassThrough => None,
+        }
+    }
 }
 
 /// A context entry that is good.
@@ -123,6 +135,7 @@ pub(crate) fn context_entry(
     let domain_fits = u32::from(domain.0) < 1 << (4 + 2 * u32::from(f.nd));
     let attachment = match low >> 2 & 3 {
         0b00 => Attachment::Tables(frame(low)),
+        0b01 if f.device_tlbs => Attachment::TablesAndDeviceTlb(frame(low)),
         0b10 if f.pass_through => Attachment::PassThrough,
         _ => return Err(bad(FaultReason::ContextInvalid)),
     };
@@ -156,8 +169,13 @@ pub(crate) fn second_stage(
         _ => 0,
     };
     let size = if large { 0 } else { size };
-    // no snoop control (SC = 0), no transient mappings: bits 11 and 62 are reserved
-    let reserved = size | offset | bits(11, 11) | bits(62, 62) | (beyond(f) & bits(12, 51));
+    // no snoop control (SC = 0); transient mappings (TM, 62) mean nothing here, but come with device TLBs, in leaves
+    let transient = if f.device_tlbs && (level == 1 || large) {
+        0
+    } else {
+        bits(62, 62)
+    };
+    let reserved = size | offset | bits(11, 11) | transient | (beyond(f) & bits(12, 51));
     if word & reserved != 0 {
         return Err(FaultReason::EntryReserved { level });
     }
@@ -243,6 +261,22 @@ mod tests {
         for bit in core::iter::once(7).chain(24..64) {
             let high = 0x12_3402 | 1 << bit;
             assert_eq!(context(0x7001, high), Err(FaultReason::ContextReserved));
+        }
+    }
+
+    #[test]
+    fn device_tlbs_where_offered() {
+        let f = Features {
+            device_tlbs: true,
+            ..features()
+        };
+        let context = context_entry(0x7005, 0x12_3402, Geometry::VTD_48, &f);
+        let attachment = context.map(|context| context.attachment);
+        assert_eq!(attachment, Ok(Attachment::TablesAndDeviceTlb(PhysPage(7))));
+        for (level, word, good) in [(1, 0x9003, true), (2, 0x9003, false)] {
+            let word = word | 1 << 62;
+            let entry = second_stage(word, level, AccessKind::Read, Geometry::VTD_48, &f);
+            assert_eq!(entry.is_ok(), good, "transient at level {level}");
         }
     }
 

@@ -5,11 +5,12 @@
 //! |---|---|---|
 //! | 1 | context cache | 5:4 granularity, 31:16 domain, 47:32 source, 49:48 function mask |
 //! | 2 | IOTLB | 5:4 granularity, 6 drain writes, 7 drain reads, 31:16 domain; 69:64 address mask, 70 hint, 127:76 page |
+//! | 3 | device TLB | 20:16 depth of the device's queue, 47:32 source; 64 size, 127:76 page |
 //! | 4 | interrupt entries | 4 granularity, 31:27 index mask, 47:32 index |
 //! | 5 | wait | 4 interrupt, 5 write status, 6 fence, 63:32 status; 127:66 address |
 //!
-//! All other bits are reserved, and all other types are not offered by this unit (no device TLBs, no
-//! page requests). Whether type 4 is depends on the registers, so the queue decides.
+//! All other bits are reserved, and all other types are not offered by this unit (no page requests). Of type 3 the PFSID is reserved too
+//! (no throttling, ECAP.DIT = 0); the depth does not matter. Whether type 4 is offered depends on the registers, so the queue decides.
 
 use crate::{
     config::Features,
@@ -54,10 +55,33 @@ pub(crate) fn decode(low: u64, high: u64, f: &Features) -> Result<Descriptor, Re
     match field(low, 9, 3) << 4 | field(low, 0, 4) {
         1 => context(low, high),
         2 => iotlb(low, high, f),
+        3 if f.device_tlbs => device_tlb(low, high),
         4 => interrupt_entries(low, high),
         5 => wait(low, high),
         _ => Err(Refused::Type),
     }
+}
+
+/// Page numbers of the address field have so many bits.
+const PAGE_BITS: u32 = 52;
+
+/// With S set, the lowest 0 of the address ends the size: 2^(n+1) pages above n ones (PCI Express, ATS).
+fn device_tlb(low: u64, high: u64) -> Result<Descriptor, Refused> {
+    if field(low, 4, 5) | field(low, 12, 4) | field(low, 21, 11) | field(low, 48, 16) != 0
+        || field(high, 1, 11) != 0
+    {
+        return Err(Refused::Reserved);
+    }
+    let address = field(high, 12, PAGE_BITS);
+    let pages_lg2 = match field(high, 0, 1) {
+        0 => 0,
+        _ => (address.trailing_ones() + 1).min(PAGE_BITS),
+    };
+    let pages = 1 << pages_lg2;
+    Ok(Descriptor::Invalidate(Invalidation::DeviceTlb {
+        source: SourceId(field(low, 32, 16) as u16),
+        pages: IovaRange::new(IovaPage(address & !(pages - 1)), PageCount(pages)),
+    }))
 }
 
 /// Whether a descriptor with this low word is an invalidation of the context cache or the IOTLB.
@@ -193,6 +217,39 @@ mod tests {
                 mask,
             };
             assert_eq!(get(0x0310_0005_0031 | fm << 48, 0), context(device));
+        }
+    }
+
+    #[test]
+    fn device_tlb_descriptors_by_hand() {
+        let f = Features {
+            device_tlbs: true,
+            ..UnitConfig::new(Geometry::VTD_48).features
+        };
+        let get = |low, high| match decode(low, high, &f) {
+            Ok(Descriptor::Invalidate(Invalidation::DeviceTlb { source, pages })) => {
+                Ok((source.0, pages.first.0, pages.pages.0))
+            }
+            Err(refused) => Err(refused),
+            other => panic!("{other:?}"),
+        };
+        let low = 0x0310_0000_0003 | 0x1f << 16;
+        for (high, expected) in [
+            (0x1234_5000, (0x12345, 1)),
+            (0x1234_4001, (0x12344, 2)),
+            (0x1234_5001, (0x12344, 4)),
+            (0x1234_3001, (0x12340, 8)),
+            (0x0fff_f001, (0, 0x20000)),
+            (0x7fff_ffff_ffff_f001, (0, 1 << 52)),
+            (0xffff_ffff_ffff_f001, (0, 1 << 52)),
+        ] {
+            assert_eq!(get(low, high), Ok((0x310, expected.0, expected.1)));
+        }
+        for bit in (4..9).chain(12..16).chain(21..32).chain(48..64) {
+            assert_eq!(get(low | 1 << bit, 0), Err(Refused::Reserved), "bit {bit}");
+        }
+        for bit in 1..12 {
+            assert_eq!(get(low, 1 << bit), Err(Refused::Reserved));
         }
     }
 

@@ -44,6 +44,8 @@ pub enum FaultReason {
     RootReserved,
     /// Bh: a reserved bit of the context entry is set.
     ContextReserved,
+    /// Dh: the device is not allowed to ask for translations, or to use them (TT is not 01b).
+    TranslationBlocked,
     /// Ch: a reserved bit of the entry at `level` is set.
     EntryReserved {
         /// Level of the entry.
@@ -70,6 +72,7 @@ impl FaultReason {
             RootReserved => 0xa,
             ContextReserved => 0xb,
             EntryReserved { .. } => 0xc,
+            TranslationBlocked => 0xd,
         }
     }
 }
@@ -94,6 +97,7 @@ impl fmt::Display for FaultReason {
             ContextUnreachable => write!(f, "no memory at the context table"),
             RootReserved => write!(f, "reserved bit in the root entry"),
             ContextReserved => write!(f, "reserved bit in the context entry"),
+            TranslationBlocked => write!(f, "the device may not ask for translations"),
             EntryReserved { level } => write!(f, "reserved bit in the entry of level {level}"),
         }?;
         write!(f, " (fault reason {:x}h)", self.code())

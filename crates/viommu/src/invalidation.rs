@@ -59,6 +59,13 @@ pub enum Invalidation {
         /// Which entries.
         selection: ContextSelection,
     },
+    /// Of the TLB of a device.
+    DeviceTlb {
+        /// Whose.
+        source: SourceId,
+        /// Which pages.
+        pages: IovaRange,
+    },
 }
 
 impl Selection {
@@ -135,6 +142,9 @@ impl fmt::Display for Invalidation {
                     (false, true) => write!(f, ", writes drained"),
                     (false, false) => write!(f, ", not drained"),
                 }
+            }
+            Invalidation::DeviceTlb { source, pages } => {
+                write!(f, "pages {pages} of the TLB of {source}")
             }
             Invalidation::Context { selection } => match selection {
                 ContextSelection::Global => write!(f, "all context entries"),

@@ -13,6 +13,7 @@ mod caches;
 pub mod config;
 mod decode;
 mod descriptor;
+pub mod device;
 pub mod fault;
 pub mod fuzz;
 pub mod invalidation;

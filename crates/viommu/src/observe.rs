@@ -4,7 +4,7 @@
 //! Events are delivered with the unit's lock held, so their order is the order in which the unit acted. An observer
 //! must not call the unit or anything that the platform may switch at; it takes note and returns.
 
-use crate::{fault::FaultReason, invalidation::Invalidation, message::Message};
+use crate::{device::Ats, fault::FaultReason, invalidation::Invalidation, message::Message};
 use core::fmt;
 use ioatlas_dma::units::*;
 
@@ -61,6 +61,8 @@ pub enum From {
     Nowhere,
     /// The IOTLB.
     Iotlb,
+    /// The device's own TLB.
+    DeviceTlb,
     /// An entry remembered as absent or faulty stopped it (caching mode).
     AbsentEntry,
     /// A walk that began below the root: an entry of a table at this level (2 or higher) was cached.
@@ -115,6 +117,17 @@ pub enum Filled {
         domain: DomainId,
         /// A page below the entry.
         page: IovaPage,
+    },
+    /// Into the TLB of a device.
+    DeviceTlb {
+        /// The device.
+        source: SourceId,
+        /// The page.
+        page: IovaPage,
+        /// Its translation.
+        to: PhysPage,
+        /// What it permits.
+        perm: Perm,
     },
     /// Into a walk cache.
     Walk {
@@ -202,6 +215,20 @@ pub enum Event {
     },
     /// The unit sends an interrupt.
     Message(Message),
+    /// ATS of a device was switched.
+    AtsSwitched {
+        /// The device.
+        source: SourceId,
+        /// To what.
+        ats: Ats,
+    },
+    /// A device does not answer an invalidation of its TLB that began: there will be no completion.
+    DeviceUnanswered {
+        /// The device.
+        source: SourceId,
+        /// The invalidation.
+        id: InvalidationId,
+    },
     /// Walks see now what was written to tables before this flush was asked for.
     WriteBuffersFlushed,
     /// The queue stopped with an error.
@@ -235,6 +262,12 @@ pub struct Stats {
     pub iotlb_hits: u64,
     /// Of those, by large leaves.
     pub large_hits: u64,
+    /// Translated by the device's own TLB.
+    pub device_tlb_hits: u64,
+    /// Asked for by a device with ATS.
+    pub translation_requests: u64,
+    /// Invalidations of device TLBs.
+    pub device_tlb_invalidations: u64,
     /// Stopped by entries remembered as absent or faulty; each is an IOTLB miss too, unless of the context cache.
     pub absent_hits: u64,
     /// Not in the IOTLB, though the device was attached and the page within the aperture.

@@ -302,6 +302,13 @@ impl State {
     /// The invalidation at the head of the queue.
     fn invalidate(&mut self, what: Invalidation) {
         let (id, pending) = self.begin_invalidation(what);
+        if let Invalidation::DeviceTlb { source, .. } = what
+            && !self.devices.answers(source)
+        {
+            self.emit(Event::DeviceUnanswered { source, id });
+            self.device_tlb_error(DeviceTlbError::TimedOut(source));
+            return self.queue.advance();
+        }
         if pending > 0 {
             self.queue.stage = Stage::Draining { id, pending };
         } else {
@@ -343,6 +350,15 @@ impl State {
                 let shape = self.shape();
                 self.active.drain(&selection, caches, drain, shape)
             }
+            Invalidation::DeviceTlb { source, pages } => {
+                self.stats.device_tlb_invalidations += 1;
+                if self.devices.answers(source) {
+                    self.stats.invalidated += self.devices.invalidate(source, pages);
+                    self.active.drain_device(source, pages)
+                } else {
+                    0
+                }
+            }
         };
         self.stats.drained += draining as u64;
         self.emit(Event::InvalidationBegan { id, what, draining });
@@ -382,11 +398,13 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
                 if words.is_some_and(|(low, _)| invalidates_tables(low)) {
                     self.flush_before_invalidation();
                 }
-                self.state.with(|s| {
+                let wanted = self.state.with(|s| {
                     if s.return_from(generation) {
-                        s.act(words)
+                        s.act(words);
                     }
+                    s.devices.take_wanted()
                 });
+                self.refetch(wanted);
                 Progress::Did
             }
             Work::Write {

@@ -117,6 +117,7 @@ impl State {
             | self.interrupt_capabilities()
             | u64::from(self.features.pass_through) << 6
             | u64::from(registers.config.iotlb_offset / 16) << 8
+            | self.features.extended_capability_bits()
     }
     /// The caller is the one who processes the queue.
     fn inline(&self) -> bool {

@@ -19,13 +19,14 @@
 //! Memory ordering: entries are read with acquire. A register write enters the lock, so what the CPU wrote before it
 //! happens before all that the unit does because of it; a wait descriptor's status is written with release.
 //!
-//! Not handled: device TLBs, interrupt remapping, page requests, first-stage and scalable-mode tables.
+//! Not handled: interrupt remapping, page requests, first-stage and scalable-mode tables.
 //! Clearing GSTS.TES drains nothing, nor does changing the root table unless the unit offers to (ESRTPS).
 
 use crate::{
     active::{InFlightSet, Pointer, Shape},
     caches::{Caches, LeftBehind},
     config::*,
+    device::Devices,
     fault::{FaultRecorder, Faults},
     observe::*,
     queue::Queue,
@@ -62,6 +63,7 @@ pub(crate) struct State {
     pub(crate) queue: Queue,
     pub(crate) caches: Caches,
     pub(crate) left: LeftBehind,
+    pub(crate) devices: Devices,
     pub(crate) active: InFlightSet,
     pub(crate) faults: FaultRecorder,
     pub(crate) stats: Stats,
@@ -95,6 +97,8 @@ pub struct UnitCensus {
     pub large_leaves: usize,
     /// Entries remembered as absent or faulty, those of the context cache not included.
     pub absent: usize,
+    /// Entries of device TLBs.
+    pub device_translations: usize,
     /// Walk-cache entries, all levels.
     pub walk_entries: usize,
     /// Accesses in flight.
@@ -180,6 +184,7 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
             queue: Queue::new(config.processing, config.registers.restart),
             caches: Caches::new(geometry, &features, &config.caches),
             left: LeftBehind::default(),
+            devices: Devices::new(&config.devices),
             active: InFlightSet::default(),
             faults: FaultRecorder::new(config.fault_records, config.registers.collapse),
             stats: Stats::default(),
@@ -256,6 +261,7 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
     pub fn audit(&self) -> Result<UnitCensus, String> {
         self.state.with(|s| {
             s.caches.audit()?;
+            s.devices.audit()?;
             s.queue
                 .audit(s.active.blocking() - s.registers.requests.pending())?;
             for active in s.active.iter() {
@@ -269,6 +275,7 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
                 translations: s.caches.iotlb.iter().count() + s.caches.large.iter().count(),
                 large_leaves: s.caches.large.iter().count(),
                 absent: s.caches.absent.len(),
+                device_translations: s.devices.iter().count(),
                 walk_entries: s.caches.walk_entries().count(),
                 in_flight: s.active.iter().count(),
                 queued: s.queue.queued(),
@@ -322,6 +329,10 @@ impl<P: Platform, M: PhysMemory<P>> fmt::Display for SoftUnit<P, M> {
                     "\n  domain {domain} L{level} leaf from page {page} -> {}",
                     leaf.to
                 );
+            }
+            for (source, page, held) in s.devices.iter() {
+                let (to, perm) = (held.to, held.perm);
+                let _ = write!(text, "\n  {source} keeps page {page} -> {to} {perm:?}");
             }
             for (level, (domain, prefix), entry) in s.caches.walk_entries() {
                 let page = IovaPage(prefix << s.geometry.table_span_lg2(level - 1));

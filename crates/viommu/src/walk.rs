@@ -11,6 +11,7 @@ mod take_in;
 use crate::{
     active::{Active, Pointer as Reading, Ticket},
     decode::{Context, Rights},
+    device::Door,
     observe::*,
     unit::SoftUnit,
 };
@@ -46,6 +47,7 @@ struct Request {
     source: SourceId,
     page: IovaPage,
     kind: AccessKind,
+    door: Door,
 }
 
 #[derive(Clone, Copy)]
@@ -99,6 +101,7 @@ impl<'u, P: Platform, M: PhysMemory<P>> InFlight<'u, P, M> {
                 first: page,
                 last: s.reach(page),
                 domain: None,
+                own: false,
                 pointer: Reading::None,
                 overtaken: false,
                 context_overtaken: false,
@@ -109,6 +112,7 @@ impl<'u, P: Platform, M: PhysMemory<P>> InFlight<'u, P, M> {
                 source,
                 page,
                 kind,
+                door: s.devices.door(source, page, kind),
             };
             let (stage, from) = s.start(ticket, request);
             InFlight {

@@ -16,7 +16,7 @@ pub(crate) use lru::Lru;
 
 use crate::{
     config::{CacheConfig, Features, Geometry},
-    decode::{Attachment, BadContext, Context, Pointer},
+    decode::{BadContext, Context, Pointer},
     invalidation::{ContextSelection, Selection},
 };
 use ioatlas_dma::{grace::Caches as Reach, units::*};
@@ -155,7 +155,7 @@ impl Caches {
     /// Whether any cached entry points to the table in `frame`.
     pub(crate) fn point_to(&self, frame: PhysPage) -> bool {
         let mut known = self.context.iter().filter_map(|(_, known)| known.ok());
-        known.any(|context| context.attachment == Attachment::Tables(frame))
+        known.any(|context| context.attachment.tables() == Some(frame))
             || self.walk_entries().any(|(_, _, entry)| entry.to == frame)
     }
     /// Every walk-cache entry, with the level it was read at.

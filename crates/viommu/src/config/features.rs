@@ -44,6 +44,8 @@ pub struct Features {
     pub caching_mode: bool,
     /// Whether writes to tables must be pushed (RWBF).
     pub write_buffers: WriteBuffers,
+    /// Devices may keep translations (ECAP.DT): context entries may allow it, and the queue takes invalidations of device TLBs.
+    pub device_tlbs: bool,
 }
 
 impl Features {
@@ -53,6 +55,10 @@ impl Features {
         u64::from(self.write_buffers != WriteBuffers::None) << 4
             | u64::from(self.caching_mode) << 7
             | large_leaves << 34
+    }
+    /// The same of ECAP: DT 2 (VT-d 4.1 §11.4.3).
+    pub(crate) fn extended_capability_bits(&self) -> u64 {
+        u64::from(self.device_tlbs) << 2
     }
     /// The highest leaf that a walk of this shape can meet.
     pub(super) fn leaf_levels(geometry: Geometry) -> u64 {

@@ -29,6 +29,8 @@
 //! A map that is still in its call has no record, so a success that finds none is kept undecided until the
 //! maps then in progress have returned. An access that fails, although a record permitted it from before `b` until now, violates P14.
 //!
+//! Where devices keep translations (ATS), an invalidation is complete for the oracle when their TLBs have been invalidated after the IOTLB.
+//!
 //! A large leaf lets its device reach every page that it covers, so its first and its last page are judged as if they had been reached too.
 //!
 //! Not checked here: P7 (bounce buffers), P11, P12; P10 is [`ioatlas_dma::domain::Domain::audit`].
@@ -45,6 +47,7 @@ pub use platform::WatchedPlatform;
 pub use watched::Watched;
 
 use crate::{
+    device::Ats,
     invalidation::{Invalidation, Selection},
     observe::{Access, Event, Moment, Observer, Outcome},
 };
@@ -108,6 +111,12 @@ impl Observer for Oracle {
                 what: Invalidation::Iotlb { selection, .. },
                 ..
             } => ledger.invalidation_began(*id, *selection),
+            Event::InvalidationBegan {
+                id,
+                what: Invalidation::DeviceTlb { source, pages },
+                ..
+            } => ledger.device_invalidation_began(*id, (*source, *pages)),
+            Event::AtsSwitched { source, ats } => ledger.ats_switched(*source, *ats == Ats::On),
             Event::InvalidationCompleted { id } => ledger.invalidation_completed(*id),
             _ => {}
         }

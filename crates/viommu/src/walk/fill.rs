@@ -6,6 +6,7 @@ use crate::{
     active::{Pointer as Reading, Ticket},
     caches::{KnownContext, Translation},
     decode::{BadContext, Pointer},
+    device::{Door, Held},
     fault::{FaultReason, FaultRecord},
     observe::*,
     unit::State,
@@ -135,6 +136,50 @@ impl State {
         }
     }
 
+    /// Counts how an access comes; by a translation of its own it needs none of the unit's.
+    pub(super) fn enter_by(&mut self, ticket: Ticket, door: Door) {
+        match door {
+            Door::Untranslated => {}
+            Door::TranslationRequest => self.stats.translation_requests += 1,
+            Door::Translated(_) => {
+                self.stats.device_tlb_hits += 1;
+                if let Some(active) = self.active.get(ticket) {
+                    active.own = true;
+                }
+            }
+        }
+    }
+    /// A translation request is answered: from now on it is the device's.
+    pub(super) fn answer_device(
+        &mut self,
+        ticket: Ticket,
+        request: Request,
+        domain: DomainId,
+        to: PhysPage,
+        perm: Perm,
+    ) {
+        let Request {
+            id, source, page, ..
+        } = request;
+        if request.door != Door::TranslationRequest {
+            return;
+        }
+        if let Some(active) = self.active.get(ticket) {
+            active.own = true;
+        }
+        let held = Held { to, perm, domain };
+        if let Some(displaced) = self.devices.keep(source, page, held) {
+            self.stats.displaced += displaced;
+            let entry = Filled::DeviceTlb {
+                source,
+                page,
+                to,
+                perm,
+            };
+            self.emit(Event::Filled { id, entry });
+        }
+    }
+
     /// The access uses a leaf of `level`, whose pages it may fill and its data move in; returns how many these are.
     pub(super) fn uses_leaf(&mut self, ticket: Ticket, page: IovaPage, level: u32) -> PageCount {
         let pages = 1 << self.geometry.leaf_span_lg2(level);
@@ -177,7 +222,12 @@ impl State {
         self.fault(request, reason, silent)
     }
     pub(super) fn fault(&mut self, request: Request, reason: FaultReason, silent: bool) -> Stage {
-        if !silent {
+        // a translation request that finds nothing is answered so
+        let nothing = matches!(
+            reason,
+            FaultReason::NotPresent { .. } | FaultReason::NotPermitted { .. }
+        );
+        if !silent && !(nothing && request.door == Door::TranslationRequest) {
             self.record_fault(FaultRecord {
                 source: request.source,
                 page: request.page,

@@ -5,6 +5,7 @@ use super::{Request, Stage};
 use crate::{
     active::{Pointer as Reading, Ticket},
     decode::*,
+    device::Door,
     fault::FaultReason,
     observe::*,
     unit::State,
@@ -26,6 +27,7 @@ impl State {
             };
             return (Stage::Ready(outcome), From::Nowhere);
         }
+        self.enter_by(ticket, request.door);
         if let Some(known) = self.caches.context.get(&request.source) {
             self.stats.context_hits += 1;
             return match known {
@@ -56,7 +58,23 @@ impl State {
             active.domain = Some(domain);
         }
         self.point(ticket, Reading::None);
-        let Attachment::Tables(root) = context.attachment else {
+        if request.door != Door::Untranslated {
+            let allowed = matches!(context.attachment, Attachment::TablesAndDeviceTlb(_));
+            if !allowed {
+                let stage = self.fault(request, FaultReason::TranslationBlocked, context.silent);
+                return (stage, From::Nowhere);
+            }
+        }
+        if let Door::Translated(held) = request.door {
+            let outcome = Outcome::Translated {
+                page: held.to,
+                domain: held.domain,
+                perm: held.perm,
+                leaf: PageCount(1),
+            };
+            return (Stage::Ready(outcome), From::DeviceTlb);
+        }
+        let Some(root) = context.attachment.tables() else {
             let outcome = Outcome::PassedThrough {
                 page: PhysPage(page.0),
                 why: PassThrough::Context,
@@ -72,6 +90,7 @@ impl State {
             self.stats.large_hits += u64::from(level > 1);
             let leaf = self.uses_leaf(ticket, page, level);
             let stage = if hit.perm.allows(kind) {
+                self.answer_device(ticket, request, domain, hit.to, hit.perm);
                 Stage::Ready(Outcome::Translated {
                     page: hit.to,
                     domain,
@@ -213,8 +232,10 @@ impl State {
             return self.stop(ticket, request, denied, context.silent);
         };
         self.fill_leaf(ticket, request.id, domain, page, (level, leaf));
+        let to = PhysPage(leaf.to.0 + (page.0 & (covers.0 - 1)));
+        self.answer_device(ticket, request, domain, to, perm);
         let outcome = Outcome::Translated {
-            page: PhysPage(leaf.to.0 + (page.0 & (covers.0 - 1))),
+            page: to,
             domain,
             perm,
             leaf: covers,

@@ -29,6 +29,7 @@ macro_rules! on_machines {
     };
 }
 
+mod ats;
 mod attach;
 mod bad_input;
 mod concurrent;

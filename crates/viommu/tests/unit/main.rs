@@ -3,6 +3,7 @@
 
 mod caching_mode;
 mod commands;
+mod device_tlbs;
 mod drains;
 mod driven;
 mod events;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What the oracle remembers, and its verdicts.
 
+mod ats;
 mod judge;
 mod space;
 mod summary;
@@ -13,6 +14,7 @@ use crate::{
     invalidation::Selection,
     observe::{Access, AccessId, InvalidationId},
 };
+use ats::HalfFlushed;
 use ioatlas_dma::units::*;
 use judge::Undecided;
 use space::{FailedMap, Record, Space, Stale};
@@ -57,6 +59,10 @@ pub(super) struct Ledger {
     accesses: BTreeMap<AccessId, InFlight>,
     invalidations: BTreeMap<InvalidationId, (Event, Selection)>,
     undecided: Vec<Undecided>,
+    /// Devices whose ATS is on.
+    ats: BTreeSet<SourceId>,
+    half_flushed: Vec<HalfFlushed>,
+    device_invalidations: BTreeMap<InvalidationId, (Event, (SourceId, IovaRange))>,
     seen: Summary,
 }
 
@@ -74,6 +80,9 @@ impl Ledger {
             accesses: BTreeMap::new(),
             invalidations: BTreeMap::new(),
             undecided: Vec::new(),
+            ats: BTreeSet::new(),
+            half_flushed: Vec::new(),
+            device_invalidations: BTreeMap::new(),
             seen: Summary::default(),
         }
     }
@@ -273,27 +282,34 @@ impl Ledger {
     }
 
     pub fn invalidation_completed(&mut self, id: InvalidationId) {
+        if let Some((began, (source, pages))) = self.device_invalidations.remove(&id) {
+            return self.device_flushed(source, pages, began);
+        }
         let Some((began, selection)) = self.invalidations.remove(&id) else {
             return; // of the context cache
         };
         self.seen.invalidations += 1;
         let (id, pages) = named(selection);
-        let now = (self.clock)();
         for at in 0..self.spaces.len() {
-            let space = &mut self.spaces[at];
-            if id.is_some_and(|id| id != space.id) {
-                continue;
+            if id.is_none_or(|id| id == self.spaces[at].id) {
+                self.iotlb_flushed(at, pages, began);
             }
-            let flushed = match pages {
-                None => space.flush_all(began),
-                Some(range) => space.flush_pages(range, began),
-            };
-            let exposures: Vec<_> = flushed.iter().map(|s| space.exposure(s, now)).collect();
-            for exposure in exposures {
-                self.seen.exposure.unmaps = self.seen.exposure.unmaps.max(exposure.unmaps);
-                self.seen.exposure.time = self.seen.exposure.time.max(exposure.time);
-                self.check_window(at, exposure);
-            }
+        }
+    }
+
+    /// No cache holds `pages` of the domain that were unmapped before `began` (`None`: all pages).
+    fn flushed(&mut self, at: usize, pages: Option<IovaRange>, began: Event) {
+        let now = (self.clock)();
+        let space = &mut self.spaces[at];
+        let flushed = match pages {
+            None => space.flush_all(began),
+            Some(range) => space.flush_pages(range, began),
+        };
+        let exposures: Vec<_> = flushed.iter().map(|s| space.exposure(s, now)).collect();
+        for exposure in exposures {
+            self.seen.exposure.unmaps = self.seen.exposure.unmaps.max(exposure.unmaps);
+            self.seen.exposure.time = self.seen.exposure.time.max(exposure.time);
+            self.check_window(at, exposure);
         }
     }
 
@@ -319,6 +335,7 @@ impl Ledger {
 
     pub fn detached(&mut self, device: SourceId) {
         self.devices.remove(&device);
+        self.waits_no_longer(device);
     }
 
     pub fn access_began(&mut self, id: AccessId, device: SourceId) {
