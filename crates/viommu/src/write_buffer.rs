@@ -28,7 +28,7 @@ use ioatlas_dma::{
     units::*,
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     sync::Arc,
 };
 
@@ -111,11 +111,10 @@ impl Tables {
         table: PhysPage,
     ) -> Option<&Vec<u64>> {
         let load = |index| Some(memory.word(table, index)?.load(Ordering::Acquire));
-        if !self.0.contains_key(&table) {
-            let words = (0..WORDS).map(load).collect::<Option<Vec<u64>>>()?;
-            self.0.insert(table, words);
-        }
-        self.0.get(&table)
+        Some(match self.0.entry(table) {
+            Entry::Occupied(copied) => copied.into_mut(),
+            Entry::Vacant(room) => room.insert((0..WORDS).map(load).collect::<Option<_>>()?),
+        })
     }
 }
 

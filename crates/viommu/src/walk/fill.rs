@@ -227,7 +227,8 @@ impl State {
             reason,
             FaultReason::NotPresent { .. } | FaultReason::NotPermitted { .. }
         );
-        if !silent && !(nothing && request.door == Door::TranslationRequest) {
+        let answered = nothing && request.door == Door::TranslationRequest;
+        if !silent && !answered {
             self.record_fault(FaultRecord {
                 source: request.source,
                 page: request.page,
