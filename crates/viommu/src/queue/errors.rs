@@ -78,7 +78,7 @@ impl State {
 }
 
 impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
-    /// A device answers wrongly, or not at all, to the next or last invalidation of its TLB. This unit sends none by itself.
+    /// A device answers wrongly, or not at all, to the next or last invalidation of its TLB.
     pub fn inject_device_tlb_error(&self, error: DeviceTlbError) {
         self.state.with(|s| s.device_tlb_error(error));
     }
