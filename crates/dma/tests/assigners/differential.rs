@@ -54,6 +54,44 @@ pub fn agrees_with_a_naive_model(config: AssignerConfig) {
     run.unwrap();
 }
 
+/// The same with ranges around 512 MiB, in apertures of a few GiB that begin and end anywhere.
+pub fn agrees_where_ranges_are_as_large_as_blocks(config: AssignerConfig) {
+    const BLOCK: u64 = 1 << 17;
+    let near = |blocks: u64| {
+        let near =
+            (0..blocks, 0u64..4).prop_map(|(nth, off)| (nth * BLOCK + off).saturating_sub(2));
+        prop_oneof![3 => near, 1 => 0..blocks * BLOCK]
+    };
+    let end = move || prop::option::of(near(10).prop_map(IovaPage));
+    let limits = (end(), end(), 0u32..20, prop::option::of(0u32..20)).prop_map(
+        |(end, prefer_end, align_lg2, boundary_lg2)| Limits {
+            end,
+            prefer_end,
+            align_lg2,
+            boundary_lg2,
+        },
+    );
+    let size = || prop_oneof![2 => 1u64..10, 6 => (12u32..20).prop_map(|lg2| 1 << lg2)];
+    let op = prop_oneof![
+        6 => size().prop_map(|pages| Op::Assign { pages }),
+        3 => (size(), limits).prop_map(|(pages, limits)| Op::AssignWithin { pages, limits }),
+        6 => any::<usize>().prop_map(|nth| Op::Release { nth }),
+        3 => (near(10), near(4)).prop_map(|(first, pages)| Op::Reserve { first, pages }),
+    ];
+    let steps = prop::collection::vec((op, 0..CPUS, 0..CPUS), 1..60);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 150,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let run = runner.run(&(near(3), near(9), steps), |(first, pages, steps)| {
+        let rig = Rig::board(config, first, pages);
+        differential(&rig, Model::new(first, pages), steps)
+            .map_err(|what| TestCaseError::fail(format!("{what}: {rig}")))
+    });
+    run.unwrap();
+}
+
 /// Whether `got` is right, before it is entered. What is kept for reuse does not count as free to a preference.
 fn judge_within(
     model: &Model,

@@ -10,12 +10,14 @@ mod eiovar_cache;
 mod freebsd_search;
 mod identity;
 mod kmalloc;
+mod macos_blocks;
 mod magazine_cache;
 mod model;
 mod rbtree_scan;
 mod rig;
 mod suite;
 mod threads;
+mod vmem_fit;
 mod warm;
 
 use ioatlas_dma::iova::{

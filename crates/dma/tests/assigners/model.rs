@@ -45,9 +45,10 @@ impl Model {
         fits: impl Fn(IovaRange) -> bool,
     ) -> impl Iterator<Item = IovaRange> {
         let pages = pages.next_power_of_two();
-        let firsts = self.aperture.iter();
-        let firsts = firsts.filter(move |page| page.0.is_multiple_of(pages) && page.0 > 0);
-        let places = firsts.map(move |page| range(page.0, pages));
+        let IovaRange { first, .. } = self.aperture;
+        let lowest = first.0.max(1).next_multiple_of(pages);
+        let firsts = (lowest..self.aperture.end().0).step_by(pages as usize);
+        let places = firsts.map(move |first| range(first, pages));
         places.filter(move |place| self.aperture.contains(place) && fits(*place))
     }
     pub fn add(&mut self, lease: &Lease) -> Result<(), String> {

@@ -127,3 +127,54 @@ impl Buddy {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iova::{LeaseKind, locked::Ranges, search::Run};
+
+    fn range(first: u64, pages: u64) -> IovaRange {
+        IovaRange::new(IovaPage(first), PageCount(pages))
+    }
+
+    /// Two blocks, of which one page is leased.
+    fn build() -> (TwoSizes, IovaRange) {
+        let mut both = TwoSizes::new(range(BLOCK, 2 * BLOCK));
+        let page = both.take(Run::new(PageCount(1), 1).unwrap()).unwrap();
+        both.check().unwrap();
+        (both, page)
+    }
+
+    #[track_caller]
+    fn assert_names(both: &TwoSizes, what: &str) {
+        let found = both.check().unwrap_err();
+        assert!(found.contains(what), "{found}");
+    }
+
+    #[test]
+    fn the_audit_names_what_is_broken() {
+        let (mut both, page) = build();
+        both.give(range(page.first.0 - 1, 1), LeaseKind::Assigned);
+        assert_names(&both, "given back that were not leased");
+        let (mut both, page) = build();
+        both.give(page, LeaseKind::Fixed);
+        assert_names(&both, "ranges were given back that were not in use");
+        let (mut both, page) = build();
+        both.claim((page.first.0, 0), State::Leased);
+        assert_names(&both, "taken that were not free");
+        let (mut both, _) = build();
+        both.take_blocks(range(BLOCK, BLOCK));
+        assert_names(&both, "pages of blocks are free or the buddy's");
+        let (mut both, page) = build();
+        // as if a block were not given back
+        both.buddy.give((page.first.0, 0), State::Leased);
+        assert_names(&both, "pages of blocks are free or the buddy's");
+        let (mut both, _) = build();
+        both.buddy.leased.pages += 1;
+        assert_names(&both, "not (");
+        let (mut both, page) = build();
+        let leased = both.buddy.node(page.first.0, 0).unwrap();
+        both.buddy.nodes.at_mut(leased).state = State::Free;
+        assert_names(&both, "both halves of");
+    }
+}

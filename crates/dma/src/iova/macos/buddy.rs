@@ -280,7 +280,7 @@ impl Buddy {
     }
 
     /// The node of just these pages.
-    fn node(&self, first: u64, lg2: u32) -> Option<Link> {
+    pub(super) fn node(&self, first: u64, lg2: u32) -> Option<Link> {
         let mut at = self.root(first)?;
         while self.nodes.at(at).lg2 > lg2 {
             let State::Split(halves) = self.nodes.at(at).state else {

@@ -62,3 +62,57 @@ impl Arena {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        iova::{LeaseKind, locked::Ranges, slots::Link},
+        units::*,
+    };
+
+    fn range(first: u64, pages: u64) -> IovaRange {
+        IovaRange::new(IovaPage(first), PageCount(pages))
+    }
+
+    /// Pages 1 to 4, 5 to 8 leased, 9 to 16 free.
+    fn build() -> (Arena, [Link; 3]) {
+        let mut arena = Arena::new(range(1, 16));
+        arena.take_exactly(range(5, 4)).unwrap();
+        arena.check().unwrap();
+        let all: alloc::vec::Vec<_> = arena.segments.iter().collect();
+        (arena, all.try_into().unwrap())
+    }
+
+    #[track_caller]
+    fn assert_names(arena: &Arena, what: &str) {
+        let found = arena.check().unwrap_err();
+        assert!(found.contains(what), "{found}");
+    }
+
+    #[test]
+    fn the_audit_names_what_is_broken() {
+        let (mut arena, _) = build();
+        arena.give(range(5, 3), LeaseKind::Fixed);
+        arena.give(range(1, 4), LeaseKind::Assigned);
+        assert_names(&arena, "2 ranges were given back");
+        let (mut arena, [_, leased, _]) = build();
+        arena.segments.set(leased, State::Free);
+        assert_names(&arena, "0x5+4 is free, and so is its neighbour");
+        let (mut arena, [low, _, _]) = build();
+        arena.segments.set(low, State::Leased);
+        assert_names(&arena, "0x1+4 is not in the hash table");
+        let (mut arena, [low, ..]) = build();
+        arena.unlist(low);
+        assert_names(&arena, "1 of 2 free segments are listed");
+        let (mut arena, [.., high]) = build();
+        arena.segments.slots.at_mut(high).range = range(9, 7);
+        assert_names(&arena, "end at 0x10");
+        let (mut arena, [low, ..]) = build();
+        arena.segments.slots.at_mut(low).range = range(1, 3);
+        assert_names(&arena, "0x5+4 follows what ends at 0x4");
+        let (mut arena, _) = build();
+        arena.used += 1;
+        assert_names(&arena, "5 in 1 are counted");
+    }
+}
