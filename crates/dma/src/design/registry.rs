@@ -69,6 +69,16 @@ pub fn assigners() -> impl ExactSizeIterator<Item = Entry<AssignerConfig>> {
             "one lock, bottom-up first fit in a tree that knows its gaps",
         ),
         entry(
+            AssignerConfig::Plain(BackingConfig::Vmem),
+            "ATC'15 3.4",
+            "one lock, boundary tags and instant fit: constant time",
+        ),
+        entry(
+            AssignerConfig::Plain(BackingConfig::MacOs),
+            "ATC'15 3.4",
+            "one lock, a buddy allocator up to 512 MiB, a tree above",
+        ),
+        entry(
             AssignerConfig::Magazine(Default::default()),
             "ATC'15 4.3",
             "per-CPU magazines and a depot over a tree: Linux since 4.9",
