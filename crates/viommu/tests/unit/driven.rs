@@ -24,12 +24,12 @@ const LIMIT: WaitLimit = WaitLimit(1 << 20);
 
 /// From bringing up to shutting down; nothing may be left.
 fn whole_life<F: Format>(change: impl FnOnce(&mut Features)) {
-    whole_life_by::<F, _>(change, |soft| soft);
+    whole_life_by::<F, _>(|config| change(&mut config.features), |soft| soft);
 }
 
 /// The same, with the driver's registers as `by` makes them of the unit.
 pub fn whole_life_by<F: Format, R: Registers + 'static>(
-    change: impl FnOnce(&mut Features),
+    change: impl FnOnce(&mut UnitConfig),
     by: impl FnOnce(Arc<SoftUnit<Host, Host>>) -> R,
 ) {
     let host = Arc::new(Host::new(HostConfig {
@@ -38,7 +38,7 @@ pub fn whole_life_by<F: Format, R: Registers + 'static>(
     }));
     let p = &*host;
     let mut config = UnitConfig::new(Geometry::of::<F>());
-    change(&mut config.features);
+    change(&mut config);
     let soft = Arc::new(SoftUnit::new(host.clone(), &config).unwrap());
     let registers = by(soft.clone());
     let unit = driver::Unit::bring_up(host.clone(), registers, driver::Config::default());

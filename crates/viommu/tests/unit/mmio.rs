@@ -3,7 +3,7 @@
 
 use crate::{driven::whole_life_by, rig::*};
 use ioatlas_dma::{platform::host::Host, table::fmt::VtdSecond48};
-use ioatlas_viommu::mmio::MmioWindow;
+use ioatlas_viommu::{config::*, mmio::MmioWindow};
 
 fn window() -> (Rig, MmioWindow<Host, Host>) {
     let rig = Rig::toy();
@@ -63,7 +63,7 @@ fn other_accesses_do_nothing_and_read_as_all_ones() {
 #[test]
 fn the_window_is_whole_pages_around_all_records() {
     assert_eq!(window().1.len(), 0x1000);
-    let mut config = ioatlas_viommu::config::UnitConfig::new(TOY);
+    let mut config = UnitConfig::new(TOY);
     config.fault_records = 256;
     let rig = Rig::new(&config);
     for page in 0..256 {
@@ -78,6 +78,28 @@ fn the_window_is_whole_pages_around_all_records() {
 
 #[test]
 fn the_driver_runs_on_it_unchanged() {
-    whole_life_by::<VtdSecond48, _>(|_| {}, MmioWindow::new);
-    whole_life_by::<VtdSecond48, _>(|f| f.page_selective = None, MmioWindow::new);
+    let run = |change: fn(&mut UnitConfig)| {
+        whole_life_by::<VtdSecond48, _>(change, MmioWindow::new);
+    };
+    run(|_| {});
+    run(|c| c.features.page_selective = None);
+    run(|c| c.registers.root_pointer = RootPointer::LatchesAndFlushes);
+    run(|c| c.registers.interrupts = InterruptRemapping::Extended);
+    run(|c| c.registers.restart = Restart::TailWritten);
+}
+
+#[test]
+fn the_driver_runs_by_registers_where_there_is_no_queue() {
+    let run = |change: fn(&mut UnitConfig)| {
+        let registers = |c: &mut UnitConfig| {
+            c.registers.interface = InvalidationInterface::Registers;
+            c.registers.iotlb_offset = 0x110;
+            change(c);
+        };
+        whole_life_by::<VtdSecond48, _>(registers, MmioWindow::new);
+    };
+    run(|_| {});
+    run(|c| c.features.page_selective = None);
+    run(|c| (c.features.drain_reads, c.features.drain_writes) = (false, false));
+    run(|c| c.registers.root_pointer = RootPointer::LatchesAndFlushes);
 }
