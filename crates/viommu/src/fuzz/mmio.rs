@@ -2,7 +2,7 @@
 //! Arbitrary bytes as bus accesses to the register block: whatever a guest does, nothing panics and the registers stay consistent.
 //!
 //! The first byte chooses the unit, bit by bit: no queue (0), SRTP flushes (1), interrupt remapping (2), faults collapse (3), the queue
-//! restarts at a tail write (4), an asynchronous queue (5). Records are those of the [parent](super), save these:
+//! restarts at a tail write (4), an asynchronous queue (5), write buffers (6). Records are those of the [parent](super), save these:
 //!
 //! | byte 0: what | byte 1 | bytes 2, 3 | bytes 4 to 11 |
 //! |---|---|---|---|
@@ -108,6 +108,10 @@ impl Bus {
         }
         if on(5) {
             config.processing = Processing::Asynchronous;
+        }
+        if on(6) {
+            config.features.write_buffers = WriteBuffers::FlushedByInvalidations;
+            possible |= 1 << 27;
         }
         let memory = Arc::new(Host::new(HostConfig {
             frames: FRAMES,

@@ -198,6 +198,10 @@ fn while_the_queue_is_on_requests_are_never_done() {
     assert_eq!(rig.get(0).1, From::Iotlb);
 
     rig.set32(reg::GCMD, 1 << 31); // off
+    rig.set32(reg::CCMD, 0); // the command bits are 1 still, but not written
+    rig.set32(reg::IOTLB, 0);
+    assert_eq!(rig.unit.stats().context_invalidations, 0);
+    assert_eq!(rig.get(0).1, From::Iotlb);
     assert_eq!(contexts(&rig, GLOBAL, 0, SourceId(0), 0), GLOBAL);
     assert_eq!(translations(&rig, GLOBAL, 0, 0), GLOBAL);
     assert_eq!(rig.get(0).1, From::Walk);
