@@ -123,6 +123,27 @@ pub enum MapError {
     Invalidate(InvalidateError),
 }
 
+/// Why a range cannot be reserved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReserveError {
+    /// It is in use, or outside.
+    #[error(transparent)]
+    NoReserve(#[from] NoReserve),
+    /// An invalidation failed while draining what was in the way; what it should have freed is quarantined.
+    #[error("{0}; what it should have freed is quarantined")]
+    Invalidate(InvalidateError),
+}
+
+impl From<ReserveError> for MapError {
+    fn from(error: ReserveError) -> Self {
+        match error {
+            ReserveError::NoReserve(why) => MapError::NoReserve(why),
+            ReserveError::Invalidate(why) => MapError::Invalidate(why),
+        }
+    }
+}
+
 /// Why an unmap failed.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]

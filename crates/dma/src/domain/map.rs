@@ -2,7 +2,7 @@
 //! Mapping buffers and lists.
 
 use super::*;
-use crate::iova::{Lease, LeaseKind, NoReserve, Request};
+use crate::iova::{Lease, LeaseKind, Request};
 use crate::table::{InstallCause, InstallError, LeafAttrs};
 use crate::units::pages_touched;
 
@@ -114,16 +114,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         if let Some(shared) = self.assigner.shared().filter(|s| s.overlaps(&range)) {
             return Err(MapError::SharedRegion { range, shared });
         }
-        let p = &*self.platform;
-        let lease = match self.assigner.reserve(p, range) {
-            Ok(lease) => lease,
-            Err(NoReserve::Taken { .. }) => {
-                // what is in the way may be retired only
-                self.drain_for_iova()?;
-                self.assigner.reserve(p, range)?
-            }
-            Err(outside) => return Err(outside.into()),
-        };
+        let lease = self.claim(range)?;
         let lease = self.assigned(lease)?;
         self.install(lease, &[buffer], buffer.len, direction, Lifetime::default())
     }

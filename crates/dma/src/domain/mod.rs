@@ -34,13 +34,16 @@ mod devices;
 mod error;
 mod map;
 mod mapping;
+mod reserved;
 mod room;
 mod stats;
 mod unmap;
 
 pub use attrs::{Lifetime, ListOrder, MapAttrs};
 pub use consistent::Consistent;
-pub use error::{BufferError, CloseError, MapError, NoDomain, OutsideAperture, UnmapError};
+pub use error::{
+    BufferError, CloseError, MapError, NoDomain, OutsideAperture, ReserveError, UnmapError,
+};
 pub use mapping::Mapping;
 pub use stats::{DomainAudit, DomainStats};
 
@@ -57,6 +60,7 @@ use crate::{
 };
 use alloc::{sync::Arc, vec::Vec};
 use devices::Devices;
+use reserved::Reserved;
 use stats::Counters;
 
 /// Which designs a domain is made of.
@@ -111,6 +115,7 @@ pub struct Domain<P: Platform, T: Translator<P>> {
     quarantine: Quarantine<P>,
     counters: Counters<P>,
     devices: Devices<P>,
+    reserved: Reserved<P>,
     wait_limit: WaitLimit,
     closed: Closed,
 }
@@ -149,6 +154,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             quarantine: Quarantine::new(),
             counters: Counters::new(p),
             devices: Devices::new(),
+            reserved: Reserved::new(),
             wait_limit: config.wait_limit,
             closed: Closed::No,
             translator,

@@ -33,6 +33,8 @@ pub struct DomainStats {
     pub live: PageCount,
     /// Pages whose leases are held by live mappings: `live`, each mapping rounded up to what was granted. Shared leases do not count.
     pub leased: PageCount,
+    /// Pages kept off by [`Domain::reserve`].
+    pub reserved: PageCount,
     /// Retired and not flushed yet.
     pub retired: Held,
     /// Lost to failed invalidations, for good.
@@ -108,6 +110,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             unmaps: sum(|w| &w.unmaps),
             live: difference(|w| &w.pages_mapped, |w| &w.pages_unmapped),
             leased: difference(|w| &w.leased, |w| &w.unleased),
+            reserved: self.reserved.pages(),
             retired: self.policy.retired(),
             quarantined: self.quarantine.held(),
             invalidations: self.grace.started(),
@@ -119,7 +122,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.assigner.usage(&self.platform)
     }
 
-    /// Checks every invariant, nobody else being active: tables, assigner, and that the IOVA pages mapped + retired +
+    /// Checks every invariant, nobody else being active: tables, assigner, and that the IOVA pages mapped + reserved + retired +
     /// quarantined + cached + free are the whole (P10).
     ///
     /// # Errors
@@ -143,11 +146,16 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
                 census.references, stats.live
             ));
         }
-        let owned = stats.leased.0 + stats.retired.pages.0 + stats.quarantined.pages.0;
+        let gone = stats.retired.pages.0 + stats.quarantined.pages.0;
+        let owned = stats.leased.0 + stats.reserved.0 + gone;
         if usage.leased.0 != owned {
             return Err(format!(
-                "{} IOVA pages are leased: {} mapped, {} retired, {} quarantined",
-                usage.leased, stats.leased, stats.retired.pages, stats.quarantined.pages
+                "{} IOVA pages are leased: {} mapped, {} reserved, {} retired, {} quarantined",
+                usage.leased,
+                stats.leased,
+                stats.reserved,
+                stats.retired.pages,
+                stats.quarantined.pages
             ));
         }
         if usage.free.0 + usage.cached.0 + usage.leased.0 + usage.others.0 != usage.aperture.0 {

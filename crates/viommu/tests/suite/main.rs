@@ -45,6 +45,7 @@ mod oracle_bites;
 mod quarantine;
 mod races;
 mod raw_door;
+mod reserved;
 mod rig;
 mod road;
 mod schedules;

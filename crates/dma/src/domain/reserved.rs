@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Ranges that no map gets: windows that devices reach without translation.
+//!
+//! A write to the interrupt window (on x86 0xfee0_0000 to 0xfeef_ffff) is an interrupt and never translated, so an IOVA there would not reach its
+//! buffer; other buses have windows of their own. The host, which knows them, reserves them right after the domain is made. Memory that
+//! firmware lets a device use (RMRR, VT-d 4.1 §8.4) is the opposite, it must be reached: [`Domain::map_at`] maps it where it
+//! is, and holds its IOVAs all the same.
+//!
+//! A reserved range is a lease that is never mapped, kept until the domain ends. It may lie anywhere, also where it splits the aperture.
+
+use super::*;
+use crate::iova::{Lease, NoReserve};
+
+/// The leases.
+pub(super) struct Reserved<P: Platform>(P::Lock<Vec<Lease>>);
+
+impl<P: Platform> Reserved<P> {
+    pub fn new() -> Self {
+        Reserved(Lock::new(Vec::new()))
+    }
+
+    /// Pages reserved.
+    pub fn pages(&self) -> PageCount {
+        let pages = |all: &mut Vec<Lease>| all.iter().map(|lease| lease.owned().0).sum();
+        PageCount(self.0.with(pages))
+    }
+
+    /// Allocates outside the lock.
+    fn keep(&self, lease: Lease) {
+        let mut lease = Some(lease);
+        let mut room = Vec::new();
+        while lease.is_some() {
+            let len = self.0.with(|all| {
+                if all.len() == all.capacity() && room.capacity() > all.len() {
+                    room.append(all);
+                    core::mem::swap(all, &mut room);
+                }
+                if all.len() < all.capacity() {
+                    all.extend(lease.take());
+                }
+                all.len()
+            });
+            if lease.is_some() {
+                room = Vec::with_capacity(2 * len + 4);
+            }
+        }
+    }
+}
+
+impl<P: Platform, T: Translator<P>> Domain<P, T> {
+    /// Keeps `range` off for as long as the domain lives: no map gets a page of it, and [`Domain::map_at`] into it is refused.
+    /// [`DomainStats::reserved`] counts it.
+    ///
+    /// # Errors
+    /// [`ReserveError`]: a page of it is mapped or reserved already, or it is outside the aperture. Nothing is reserved then.
+    pub fn reserve(&self, range: IovaRange) -> Result<(), ReserveError> {
+        let lease = self.claim(range)?;
+        self.reserved.keep(lease);
+        Ok(())
+    }
+
+    /// The lease of exactly `range`; what is in the way may be retired only, so that is drained.
+    pub(super) fn claim(&self, range: IovaRange) -> Result<Lease, ReserveError> {
+        let p = &*self.platform;
+        match self.assigner.reserve(p, range) {
+            Ok(lease) => Ok(lease),
+            Err(NoReserve::Taken { .. } | NoReserve::NoRecord { .. }) => {
+                let drained = self.policy.drain_all(&self.engine());
+                drained.map_err(|failed| ReserveError::Invalidate(failed.cause))?;
+                Ok(self.assigner.reserve(p, range)?)
+            }
+            Err(never) => Err(never.into()),
+        }
+    }
+}
