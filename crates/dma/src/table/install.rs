@@ -59,63 +59,55 @@ impl<P: Platform, F: Format> Table<P, F> {
             F::aperture().contains(&range),
             "{range} is no lease of ours"
         );
-        let mut at = range.first;
-        let mut rest = Rest::new(runs);
+        let rest = Rest::new(runs);
         let installed = match leaf.kind {
-            LeaseKind::Shared => self.share(p, &mut at, range, &mut rest, leaf.perm),
-            LeaseKind::Assigned | LeaseKind::Fixed => self.own(p, &mut at, range, &mut rest, leaf),
+            LeaseKind::Shared => self.share(p, range, rest, leaf.perm),
+            LeaseKind::Assigned | LeaseKind::Fixed => self.own(p, range, rest, leaf),
         };
-        installed.map_err(|cause| InstallError {
+        installed.map_err(|(at, cause)| InstallError {
             done: PageCount(at.0 - range.first.0),
             wanted: range.pages,
             cause,
         })
     }
 
-    /// Writes the leaves of a range that is the caller's alone, from `at` on.
+    /// Writes the leaves of a range that is the caller's alone.
     #[inline]
     fn own(
         &self,
         p: &P,
-        at: &mut IovaPage,
         range: IovaRange,
-        rest: &mut Rest<impl Iterator<Item = PhysRun>>,
+        mut rest: Rest<impl Iterator<Item = PhysRun>>,
         leaf: LeafAttrs,
-    ) -> Result<(), InstallCause> {
-        let hint = match leaf.lifetime {
-            Lifetime::Normal => 0,
-            Lifetime::Transient => F::TRANSIENT,
-        };
-        while *at < range.end() {
-            let run = rest.run(*at)?;
-            let level = self.leaf_level(*at, range.end(), run);
+    ) -> Result<(), At<InstallCause>> {
+        let hint = hint::<F>(leaf.lifetime);
+        let mut at = range.first;
+        while at < range.end() {
+            let run = rest.run(at)?;
+            let level = self.leaf_level(at, range.end(), run);
             if level > 1 {
-                let encode = |level| {
-                    let marks = marks(range, *at, F::span(level), leaf.kind);
-                    F::leaf(run.first, leaf.perm, marks, level) | hint
-                };
-                let level = self.install_large(p, *at, level, encode)?;
+                let level = self.install_large(p, range, at, level, run.first, leaf)?;
                 if level > 1 {
                     rest.take(F::span(level));
                     at.0 += F::span(level);
                     continue;
                 }
             }
-            let leaves = self.leaf_table(p, *at)?;
-            let first = F::index(*at, 1);
+            let leaves = self.leaf_table(p, at)?;
+            let first = F::index(at, 1);
             let here = (leaves.len() - first).min((range.end().0 - at.0) as usize);
             let leaves = &leaves[first..first + here];
             let mut todo = leaves;
             while !todo.is_empty() {
-                let run = rest.run(*at)?;
+                let run = rest.run(at)?;
                 let (now, later) = todo.split_at(todo.len().min(run.pages.0 as usize));
-                for (leaf_entry, to) in now.iter().zip(run.first.0..) {
-                    if leaf_entry.load(Ordering::Relaxed) != 0 {
-                        return Err(InstallCause::AlreadyMapped(*at));
+                for (entry, to) in now.iter().zip(run.first.0..) {
+                    if entry.load(Ordering::Relaxed) != 0 {
+                        return Err((at, InstallCause::AlreadyMapped(at)));
                     }
-                    let marks = marks(range, *at, 1, leaf.kind);
-                    let entry = F::leaf(PhysPage(to), leaf.perm, marks, 1) | hint;
-                    leaf_entry.store(entry, Ordering::Release);
+                    let marks = marks(range, at, 1, leaf.kind);
+                    let new = F::leaf(PhysPage(to), leaf.perm, marks, 1) | hint;
+                    entry.store(new, Ordering::Release);
                     at.0 += 1;
                 }
                 rest.take(now.len() as u64);
@@ -132,7 +124,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         &self,
         p: &'p P,
         at: IovaPage,
-    ) -> Result<&'p [P::A64], InstallCause> {
+    ) -> Result<&'p [P::A64], At<InstallCause>> {
         let mut frame = TableFrame::from_entry(self.root.page());
         for level in (2..=F::LEVELS).rev() {
             frame = Self::table_below(p, &frame, level, at)?;
@@ -147,7 +139,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         frame: &TableFrame,
         level: u32,
         at: IovaPage,
-    ) -> Result<TableFrame, InstallCause> {
+    ) -> Result<TableFrame, At<InstallCause>> {
         let entry = &Self::words(p, frame)[F::index(at, level)];
         let word = entry.load(Ordering::Acquire);
         let next = match F::decode(word, level) {
@@ -157,7 +149,7 @@ impl<P: Platform, F: Format> Table<P, F> {
                 }
                 next
             }
-            Entry::Leaf(..) => return Err(InstallCause::AlreadyMapped(at)),
+            Entry::Leaf(..) => return Err((at, InstallCause::AlreadyMapped(at))),
             Entry::Absent => Self::add_table(p, entry, level, at)?,
         };
         Ok(TableFrame::from_entry(next))
@@ -170,8 +162,8 @@ impl<P: Platform, F: Format> Table<P, F> {
         entry: &P::A64,
         level: u32,
         at: IovaPage,
-    ) -> Result<PhysPage, InstallCause> {
-        let fresh = p.frame_alloc().ok_or(InstallCause::NoFrame)?;
+    ) -> Result<PhysPage, At<InstallCause>> {
+        let fresh = p.frame_alloc().ok_or((at, InstallCause::NoFrame))?;
         let page = fresh.page();
         p.publish(Self::words(p, &TableFrame::from_entry(page)));
         let new = F::table(page);
@@ -187,12 +179,15 @@ impl<P: Platform, F: Format> Table<P, F> {
                 p.frame_free(fresh);
                 match F::decode(theirs, level) {
                     Entry::Table(next) => Ok(next),
-                    _ => Err(InstallCause::AlreadyMapped(at)),
+                    _ => Err((at, InstallCause::AlreadyMapped(at))),
                 }
             }
         }
     }
 }
+
+/// With the page that it is about.
+pub(super) type At<E> = (IovaPage, E);
 
 /// The physical pages that are not installed yet.
 pub(super) struct Rest<I> {
@@ -208,9 +203,12 @@ impl<I: Iterator<Item = PhysRun>> Rest<I> {
     }
     /// What is left of the run at hand, or the next one if that is nothing; it is for IOVAs from `at` on.
     #[inline]
-    pub(super) fn run(&mut self, at: IovaPage) -> Result<PhysRun, InstallCause> {
+    pub(super) fn run(&mut self, at: IovaPage) -> Result<PhysRun, At<InstallCause>> {
         while self.run.pages.0 == 0 {
-            self.run = self.runs.next().ok_or(InstallCause::TooFewPages(at))?;
+            self.run = self
+                .runs
+                .next()
+                .ok_or((at, InstallCause::TooFewPages(at)))?;
         }
         Ok(self.run)
     }
@@ -222,9 +220,18 @@ impl<I: Iterator<Item = PhysRun>> Rest<I> {
     }
 }
 
+/// The bit that a leaf has for its lifetime.
+#[inline]
+pub(super) fn hint<F: Format>(lifetime: Lifetime) -> u64 {
+    match lifetime {
+        Lifetime::Normal => 0,
+        Lifetime::Transient => F::TRANSIENT,
+    }
+}
+
 /// The marks of the leaf that covers `pages` pages from `at`.
 #[inline]
-fn marks(range: IovaRange, at: IovaPage, pages: u64, kind: LeaseKind) -> LeafMarks {
+pub(super) fn marks(range: IovaRange, at: IovaPage, pages: u64, kind: LeaseKind) -> LeafMarks {
     let mut marks = LeafMarks::NONE;
     if at == range.first {
         marks = marks.with(LeafMarks::FIRST);

@@ -43,21 +43,26 @@ impl<P: Platform, F: Format> Table<P, F> {
     #[inline]
     pub(super) fn leaf_level(&self, at: IovaPage, end: IovaPage, run: PhysRun) -> u32 {
         let left = run.pages.0.min(end.0 - at.0);
+        if left < F::span(2) {
+            return 1; // most mappings
+        }
         let edges = at.0 | run.first.0;
         let fits = |level: &u32| left >= F::span(*level) && edges.is_multiple_of(F::span(*level));
         (2..=self.config.largest_leaf).rev().find(fits).unwrap_or(1)
     }
 
-    /// Writes the leaf that `encode` makes at `level`, or, where a table stands in the way, at the next level that has room.
+    /// Writes the leaf of `range` at `at`, to `to`, at `level`, or, where a table stands in the way, at the next level that has room.
     /// Returns the level; 1 if nothing was written, and leaves of one page are to be.
     #[cold]
     pub(super) fn install_large(
         &self,
         p: &P,
+        range: IovaRange,
         at: IovaPage,
         level: u32,
-        encode: impl Fn(u32) -> u64,
-    ) -> Result<u32, InstallCause> {
+        to: PhysPage,
+        leaf: LeafAttrs,
+    ) -> Result<u32, At<InstallCause>> {
         let mut frame = TableFrame::from_entry(self.root.page());
         for above in (level + 1..=F::LEVELS).rev() {
             frame = Self::table_below(p, &frame, above, at)?;
@@ -65,8 +70,10 @@ impl<P: Platform, F: Format> Table<P, F> {
         for level in (2..=level).rev() {
             let entry = &Self::words(p, &frame)[F::index(at, level)];
             if entry.load(Ordering::Acquire) == 0 {
+                let marks = marks(range, at, F::span(level), leaf.kind);
+                let new = F::leaf(to, leaf.perm, marks, level) | hint::<F>(leaf.lifetime);
                 // nobody fills it meanwhile: all that it covers is ours
-                entry.store(encode(level), Ordering::Release);
+                entry.store(new, Ordering::Release);
                 p.publish(core::slice::from_ref(entry));
                 return Ok(level);
             }

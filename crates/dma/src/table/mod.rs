@@ -54,7 +54,7 @@ pub use shared::COUNT_MAX;
 use crate::{platform::*, units::*};
 use clear::pieces;
 use core::marker::PhantomData;
-use install::Rest;
+use install::{At, Rest, hint, marks};
 
 /// One radix table.
 pub struct Table<P: Platform, F: Format> {

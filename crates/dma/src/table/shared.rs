@@ -27,25 +27,23 @@ use crate::mutant::{self, Mutant};
 pub const COUNT_MAX: u64 = (1 << 10) - 1;
 
 impl<P: Platform, F: Format> Table<P, F> {
-    /// Takes one more of every leaf from `at` on.
+    /// Takes one more of every leaf of `range`.
     pub(super) fn share(
         &self,
         p: &P,
-        at: &mut IovaPage,
         range: IovaRange,
-        rest: &mut Rest<impl Iterator<Item = PhysRun>>,
+        mut rest: Rest<impl Iterator<Item = PhysRun>>,
         perm: Perm,
-    ) -> Result<(), InstallCause> {
-        while *at < range.end() {
-            let leaves = self.leaf_table(p, *at)?;
-            let first = F::index(*at, 1);
-            let here = (leaves.len() - first).min((range.end().0 - at.0) as usize);
-            let leaves = &leaves[first..first + here];
-            let taken = leaves.iter().try_for_each(|leaf| {
-                let to = rest.run(*at)?.first;
-                Self::take_one(leaf, F::leaf(to, perm, LeafMarks::NONE, 1), *at)?;
+    ) -> Result<(), At<InstallCause>> {
+        for (_, piece) in pieces::<F>(range, 2) {
+            let leaves = self.leaf_table(p, piece.first)?;
+            let first = F::index(piece.first, 1);
+            let leaves = &leaves[first..first + piece.pages.0 as usize];
+            let taken = piece.iter().zip(leaves).try_for_each(|(at, leaf)| {
+                let to = rest.run(at)?.first;
+                let bare = F::leaf(to, perm, LeafMarks::NONE, 1);
+                Self::take_one(leaf, bare, at).map_err(|cause| (at, cause))?;
                 rest.take(1);
-                at.0 += 1;
                 Ok(())
             });
             p.publish(leaves);
