@@ -168,6 +168,20 @@ fn a_time_out_that_names_nobody_fails_who_asked_any_device() {
     assert_eq!(outcome(&bench, asked), failed);
 }
 
+/// Of several invalidations sent to a device that is gone, each times out by itself.
+#[test]
+fn a_time_out_of_what_was_left_out_before_fails_nobody() {
+    let bench = Bench::held();
+    let asked = bench.submit(&[invalidation(1), of_device(0x28)]).unwrap();
+    let plain = bench.submit(&[invalidation(2)]).unwrap();
+    bench.unit.state().unanswered = 0x30;
+    bench.unit.state().unanswered_later = 2;
+    bench.unit.step(1000);
+    assert_eq!(outcome(&bench, plain), Ok(true));
+    assert_eq!(outcome(&bench, asked), Ok(true));
+    assert_eq!(bench.queue.incidents().time_outs, 3);
+}
+
 #[test]
 fn an_answer_to_no_question_is_counted_and_stops_nothing() {
     let bench = Bench::held();

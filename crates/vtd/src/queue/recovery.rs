@@ -15,10 +15,13 @@
 //!
 //! * Under IQE the offender is the descriptor at head. Its submission fails with [`InvalidateError::QueueError`].
 //! * Under ITE the offenders are the device-TLB descriptors of the device that IQERCD names; of every device, of those fetched, where it names
-//!   none that we asked. Their submissions fail with [`InvalidateError::DeviceTimedOut`], and the devices are handed to the driver to be fenced.
+//!   none. Their submissions fail with [`InvalidateError::DeviceTimedOut`], and the devices are handed to the driver to be fenced. There may be
+//!   no offender: of several invalidations that a device was sent, each may time out by itself, after the others were left out. Then
+//!   everything just runs again.
 //!
-//! **It ends**: each recovery leaves at least one invalidation out. Where there is none to leave out (head outside, or at one of our wait
-//! descriptors) the queue is stopped for good: everybody gets [`InvalidateError::OutOfService`].
+//! **It ends**: a recovery from IQE leaves one invalidation out. Where there is none to leave out (head outside, or at one of our wait
+//! descriptors) the queue is stopped for good: everybody gets [`InvalidateError::OutOfService`]. Recoveries from ITE are as many as
+//! the unit has time-outs to report, and each wait has its bound.
 
 use super::{Place, Queue};
 use crate::{
@@ -205,7 +208,8 @@ impl<P: Platform> Queue<P> {
             head,
         };
         let kept = self.put_aside(p, place, &halt);
-        let Some(kept) = kept.filter(|kept| *kept < place.used()) else {
+        let helps = |kept: &usize| status & FSTS_IQE == 0 || *kept < place.used();
+        let Some(kept) = kept.filter(helps) else {
             return self.stop(head);
         };
         self.write_again(p, place, head, kept);
@@ -218,7 +222,7 @@ impl<P: Platform> Queue<P> {
 
     /// Copies what is to run again, and records who failed; how many descriptors, or `None` where that cannot be recorded.
     fn put_aside(&self, p: &P, place: &mut Place, halt: &Halt) -> Option<usize> {
-        let offender = self.offender(p, place, halt);
+        let offender = Self::offender(halt);
         let aside = &p.entries(&self.status)[WORDS..];
         let mut kept = 0;
         let mut ticket = place.done + 1;
@@ -237,14 +241,11 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Which descriptors to leave out. (Where both errors are set, IQE first; the other one shows again.)
-    fn offender(&self, p: &P, place: &Place, halt: &Halt) -> Offender {
+    fn offender(halt: &Halt) -> Offender {
         if halt.status & FSTS_IQE != 0 {
             return Offender::At(halt.offset);
         }
-        let device = |offset| DeviceTlbInvalidate::device_of(self.pending(p, place, offset));
-        let asked = |who: &SourceId| (0..place.used()).any(|offset| device(offset) == Some(*who));
         source(halt.record >> IQERCD_TIMED_OUT_SHIFT)
-            .filter(asked)
             .map_or(Offender::AnyDevice(halt.offset), Offender::Device)
     }
 

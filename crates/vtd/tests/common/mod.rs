@@ -60,6 +60,8 @@ pub struct State {
     pub silent: Vec<u16>,
     /// One of them was asked: the next wait is dropped.
     pub unanswered: u16,
+    /// How many more invalidations of it time out, each after the error of the one before was cleared.
+    pub unanswered_later: u32,
     /// A completion that fits no question.
     pub iqercd: u64,
     /// Invalidation by registers: the values, how many reads they take, and whether they are refused.
@@ -194,6 +196,7 @@ impl Fake {
                 flushing: 0,
                 silent: Vec::new(),
                 unanswered: 0,
+                unanswered_later: 0,
                 iqercd: 0,
                 ccmd: 0,
                 iva: 0,
@@ -359,6 +362,10 @@ impl Registers for Fake {
             }
             0x34 => {
                 state.fsts &= !(value & 0x71);
+                if value & 0x40 != 0 && state.unanswered_later > 0 {
+                    state.unanswered_later -= 1;
+                    state.unanswered = (state.iqercd >> 32) as u16;
+                }
                 self.run(&mut state);
             }
             other => panic!("32-bit write of {other:#x}"),

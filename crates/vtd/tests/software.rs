@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The driver and the core's domain on the software unit, whatever it is made of. The unit has its own reading of the specification, so
+//! what agrees here was understood twice.
+
+use ioatlas_dma::{
+    domain::{Domain, DomainConfig, PolicyConfig},
+    grace::{InvalidateError, WaitLimit},
+    iova::AssignerConfig,
+    platform::host::{Host, HostConfig},
+    table::{TableConfig, fmt::VtdSecond48},
+    translator::{Paged, RemappingUnit},
+    units::*,
+};
+use ioatlas_viommu::{config::*, observe::Outcome, queue::DeviceTlbError, unit::*};
+use ioatlas_vtd::{
+    driver::{Config, Live, Unit},
+    fault::*,
+    layout::InterruptIndex,
+    registers::*,
+};
+use std::sync::Arc;
+
+const NIC: SourceId = SourceId(0x0020);
+const DISK: SourceId = SourceId(0x0028);
+const LIMIT: WaitLimit = WaitLimit(10_000);
+const OLD: PhysPage = PhysPage(0x100);
+const OTHER: PhysPage = PhysPage(0x200);
+const TE: u32 = 1 << 31;
+const QIE: u32 = 1 << 26;
+const INTERRUPTS: u32 = 0x0380_0000;
+
+type Soft = SoftUnit<Host, Host>;
+type Driver = Arc<Unit<Host, Stepping>>;
+type Tables = Paged<Host, VtdSecond48, Driver>;
+
+/// The unit's registers. Where nobody else does, it takes a step of its queue whenever somebody who waits looks at a status.
+struct Stepping(Arc<Soft>);
+
+impl Registers for Stepping {
+    fn read32(&self, register: Reg32) -> u32 {
+        self.0.service();
+        self.0.read32(register)
+    }
+    fn read64(&self, register: Reg64) -> u64 {
+        self.0.read64(register)
+    }
+    fn write32(&self, register: Reg32, value: u32) {
+        self.0.write32(register, value);
+    }
+    fn write64(&self, register: Reg64, value: u64) {
+        self.0.write64(register, value);
+    }
+}
+
+struct Rig {
+    host: Arc<Host>,
+    soft: Arc<Soft>,
+    driver: Driver,
+}
+
+fn config(change: impl FnOnce(&mut UnitConfig)) -> UnitConfig {
+    let mut config = UnitConfig::new(Geometry::VTD_48);
+    change(&mut config);
+    config
+}
+
+fn memory() -> Arc<Host> {
+    Arc::new(Host::new(HostConfig {
+        frames: 64,
+        slots: 2,
+    }))
+}
+
+const HOST: Config = Config {
+    limit: LIMIT,
+    live: Live::Refuse,
+};
+
+impl Rig {
+    fn new(change: impl FnOnce(&mut UnitConfig)) -> Self {
+        let host = memory();
+        let soft = Arc::new(Soft::new(host.clone(), &config(change)).unwrap());
+        let driver = Unit::bring_up(host.clone(), Stepping(soft.clone()), HOST).unwrap();
+        let driver = Arc::new(driver);
+        Rig { host, soft, driver }
+    }
+    fn domain(&self) -> Domain<Host, Tables> {
+        let design = DomainConfig {
+            wait_limit: LIMIT,
+            ..DomainConfig::new(AssignerConfig::RBTREE, PolicyConfig::Strict)
+        };
+        let tables = Tables::new(&self.host, self.driver.clone(), TableConfig::default());
+        Domain::new(self.host.clone(), tables.unwrap(), design).unwrap()
+    }
+    fn reach(&self, who: SourceId, at: Iova) -> Option<PhysPage> {
+        match self.soft.access(who, at.page(), AccessKind::Read).outcome {
+            Outcome::Translated { page, .. } => Some(page),
+            _ => None,
+        }
+    }
+    fn end(self) {
+        let driver = Arc::into_inner(self.driver).expect("no domain is left");
+        driver.shut_down().map_err(|(e, _)| e).unwrap();
+        assert_eq!(self.host.frames_in_use(), 0);
+        self.soft.audit().unwrap();
+    }
+}
+
+/// Everything that a driver of a device does, on one kind of unit.
+fn whole_life(name: &str, change: impl FnOnce(&mut UnitConfig)) {
+    let rig = Rig::new(change);
+    let (mine, theirs) = (rig.domain(), rig.domain());
+    let buffer = |page| PhysRange::page(page);
+    let elsewhere = theirs.map(buffer(OTHER), Direction::ToDevice).unwrap();
+    for round in 0..3 {
+        let at = elsewhere.iova();
+        assert_eq!(
+            rig.reach(NIC, at),
+            None,
+            "P8: {name}, not attached, {round}"
+        );
+        mine.attach(NIC).unwrap();
+        assert_eq!(
+            rig.reach(NIC, at),
+            None,
+            "P14: {name}, nothing is mapped yet"
+        );
+        let mapping = mine.map(buffer(OLD), Direction::ToDevice).unwrap();
+        let at = mapping.iova();
+        let reached = rig.reach(NIC, at);
+        assert_eq!(reached, Some(OLD), "P14: {name}, mapped, {round}");
+        mine.unmap(mapping).unwrap();
+        assert_eq!(rig.reach(NIC, at), None, "P1: {name}, unmapped, {round}");
+        let again = mine.map(buffer(OLD), Direction::ToDevice).unwrap();
+        let reached = rig.reach(NIC, again.iova());
+        assert_eq!(reached, Some(OLD), "P14: {name}, mapped again, {round}");
+        mine.detach(NIC).unwrap();
+        let at = again.iova();
+        assert_eq!(rig.reach(NIC, at), None, "P1: {name}, detached, {round}");
+        theirs.attach(NIC).unwrap();
+        let reached = rig.reach(NIC, elsewhere.iova());
+        assert_eq!(reached, Some(OTHER), "P8: {name}, another domain, {round}");
+        theirs.detach(NIC).unwrap();
+        mine.unmap(again).unwrap();
+    }
+    theirs.unmap(elsewhere).unwrap();
+    mine.close().map_err(|e| e.to_string()).unwrap();
+    theirs.close().map_err(|e| e.to_string()).unwrap();
+    assert_eq!(rig.soft.stats().queue_errors, 0, "{name}");
+    rig.end();
+}
+
+#[test]
+fn a_whole_life_on_a_plain_unit() {
+    whole_life("plain", |_| {});
+}
+
+#[test]
+fn a_whole_life_without_a_queue() {
+    whole_life("registers", |c| {
+        c.registers.interface = InvalidationInterface::Registers;
+    });
+    whole_life("registers elsewhere", |c| {
+        c.registers.interface = InvalidationInterface::Registers;
+        c.registers.iotlb_offset = 0x3000;
+        c.features.page_selective = None;
+    });
+}
+
+#[test]
+fn a_whole_life_on_a_unit_that_does_its_work_later() {
+    whole_life("asynchronous", |c| c.processing = Processing::Asynchronous);
+}
+
+#[test]
+fn a_whole_life_in_caching_mode() {
+    whole_life("caching mode", |c| c.features.caching_mode = true);
+    whole_life("caching mode without a queue", |c| {
+        c.features.caching_mode = true;
+        c.registers.interface = InvalidationInterface::Registers;
+    });
+}
+
+#[test]
+fn a_whole_life_with_write_buffers() {
+    for buffers in [
+        WriteBuffers::FlushedByCommand,
+        WriteBuffers::FlushedByInvalidations,
+    ] {
+        whole_life("write buffers", |c| c.features.write_buffers = buffers);
+        whole_life("write buffers, asynchronous", |c| {
+            c.features.write_buffers = buffers;
+            c.processing = Processing::Asynchronous;
+        });
+        whole_life("write buffers and caching mode, by registers", |c| {
+            c.features.write_buffers = buffers;
+            c.features.caching_mode = true;
+            c.registers.interface = InvalidationInterface::Registers;
+        });
+    }
+}
+
+#[test]
+fn a_whole_life_on_a_unit_whose_root_pointer_flushes() {
+    whole_life("ESRTPS", |c| {
+        c.registers.root_pointer = RootPointer::LatchesAndFlushes;
+    });
+    whole_life("ESRTPS, asynchronous", |c| {
+        c.registers.root_pointer = RootPointer::LatchesAndFlushes;
+        c.processing = Processing::Asynchronous;
+    });
+}
+
+#[test]
+fn a_whole_life_on_a_unit_with_few_capabilities() {
+    whole_life("few", |c| {
+        c.features.page_selective = None;
+        c.features.nd = 0;
+        (c.features.drain_reads, c.features.drain_writes) = (false, false);
+        c.features.coherent = false;
+    });
+}
+
+/// Firmware has translation and interrupt remapping on, and a queue that it used.
+#[test]
+fn a_unit_that_firmware_left_in_use_is_taken_over_without_a_window() {
+    let host = memory();
+    let soft = Soft::new(
+        host.clone(),
+        &config(|c| c.registers.interrupts = InterruptRemapping::Extended),
+    );
+    let soft = Arc::new(soft.unwrap());
+    let live = Live::TakeOver;
+    // what another driver would leave: its own tables and queue, with DISK mapped, and never shut down
+    let firmware = {
+        let driver = Unit::bring_up(host.clone(), Stepping(soft.clone()), HOST).unwrap();
+        Rig {
+            host: host.clone(),
+            soft: soft.clone(),
+            driver: Arc::new(driver),
+        }
+    };
+    let table = 0x5_0000 | 7 | 1 << 11;
+    soft.write64(IRTA, table);
+    let enabled = soft.read32(GSTS) & GSTS_ENABLES;
+    soft.write32(GCMD, enabled | 1 << 24);
+    soft.write32(GCMD, enabled | 1 << 25);
+    soft.write32(GCMD, enabled | 1 << 25 | 1 << 23);
+    let its = firmware.domain();
+    its.attach(DISK).unwrap();
+    let screen = its.map(PhysRange::page(OLD), Direction::ToDevice).unwrap();
+    let at = screen.iova();
+    assert_eq!(firmware.reach(DISK, at), Some(OLD));
+
+    let unit = Unit::prepare(
+        host.clone(),
+        Stepping(soft.clone()),
+        Config { live, ..HOST },
+    );
+    let driver = Arc::new(unit.unwrap());
+    let rig = Rig {
+        host: host.clone(),
+        soft: soft.clone(),
+        driver,
+    };
+    assert_eq!(
+        rig.reach(DISK, at),
+        Some(OLD),
+        "P14: firmware's tables serve"
+    );
+    let ours = rig.domain();
+    ours.attach(DISK).unwrap();
+    let kept = ours
+        .map_at(at, PhysRange::page(OLD), Direction::ToDevice)
+        .or_else(|_| ours.map(PhysRange::page(OLD), Direction::ToDevice))
+        .unwrap();
+    assert_eq!(kept.iova(), at, "the same page");
+    assert_eq!(rig.reach(DISK, at), Some(OLD));
+    rig.driver.activate().unwrap();
+    assert_eq!(rig.reach(DISK, at), Some(OLD), "P14: ours do");
+    assert_eq!(
+        rig.reach(NIC, at),
+        None,
+        "P8: who is not attached is blocked"
+    );
+    let status = soft.read32(GSTS);
+    assert_eq!(status & (TE | QIE | INTERRUPTS), TE | QIE | INTERRUPTS);
+    let of = soft.interrupt_table().expect("the table is set");
+    assert_eq!((of.table, of.entries_lg2), (PhysPage(0x50), 8));
+    rig.driver
+        .invalidate_interrupt_entries(InterruptIndex(3), 2)
+        .unwrap();
+    rig.driver.invalidate_all_interrupt_entries().unwrap();
+    assert_eq!(soft.stats().interrupt_invalidations, 2);
+    ours.unmap(kept).unwrap();
+    assert_eq!(rig.reach(DISK, at), None, "P1: through our queue");
+    ours.close().map_err(|e| e.to_string()).unwrap();
+    let driver = Arc::into_inner(rig.driver).unwrap();
+    driver.shut_down().map_err(|(e, _)| e).unwrap();
+    let status = soft.read32(GSTS);
+    assert_eq!(status & INTERRUPTS, INTERRUPTS, "interrupts go on");
+    std::mem::forget((its, screen, firmware));
+}
+
+#[test]
+fn a_refused_descriptor_costs_its_submission_alone_however_the_unit_goes_on() {
+    for restart in [Restart::ErrorCleared, Restart::TailWritten] {
+        for processing in [Processing::Inline, Processing::Asynchronous] {
+            let rig = Rig::new(|c| (c.registers.restart, c.processing) = (restart, processing));
+            let domain = rig.domain();
+            domain.attach(NIC).unwrap();
+            let map = |page| {
+                domain
+                    .map(PhysRange::page(page), Direction::ToDevice)
+                    .unwrap()
+            };
+            let (first, second) = (map(OLD), map(OTHER));
+            rig.soft.inject(Injection::QueueErrors(1));
+            let error = domain.unmap(first).unwrap_err().to_string();
+            assert!(error.contains("stopped with an error"), "{error}");
+            let at = second.iova();
+            assert_eq!(rig.reach(NIC, at), Some(OTHER));
+            domain.unmap(second).unwrap();
+            assert_eq!(rig.reach(NIC, at), None, "P1: after recovery");
+            assert_eq!(rig.driver.incidents().queue_errors, 1);
+            domain.close().map_err(|e| e.to_string()).unwrap();
+            rig.end();
+        }
+    }
+}
+
+/// The unit drops a wait descriptor and stops; the driver that waits for it gets an answer all the same.
+#[test]
+fn a_dropped_wait_descriptor_hangs_nobody() {
+    for restart in [Restart::ErrorCleared, Restart::TailWritten] {
+        let rig = Rig::new(|c| c.registers.restart = restart);
+        let domain = rig.domain();
+        let mapping = domain
+            .map(PhysRange::page(OLD), Direction::ToDevice)
+            .unwrap();
+        rig.soft
+            .inject_device_tlb_error(DeviceTlbError::TimedOut(NIC));
+        // nobody asked any device, so no submission is to blame
+        domain.unmap(mapping).unwrap();
+        assert_eq!(rig.driver.incidents().time_outs, 1);
+    }
+}
+
+#[test]
+fn an_answer_to_no_question_is_counted() {
+    let rig = Rig::new(|c| c.processing = Processing::Asynchronous);
+    let domain = rig.domain();
+    let mapping = domain
+        .map(PhysRange::page(OLD), Direction::ToDevice)
+        .unwrap();
+    rig.soft
+        .inject_device_tlb_error(DeviceTlbError::BadCompletion(NIC));
+    domain.unmap(mapping).unwrap();
+    let incidents = rig.driver.incidents();
+    assert_eq!(incidents.completion_errors, 1);
+    assert_eq!(incidents.last_completion_error, Some(NIC));
+}
+
+#[test]
+fn a_stray_access_becomes_a_sentence_with_the_history_of_its_page() {
+    let rig = Rig::new(|_| {});
+    let domain = rig.domain();
+    domain.attach(NIC).unwrap();
+    let history = History::<Host>::new(64, 4);
+    let id = DomainId(1);
+    history.attached(NIC, id);
+    let mapping = domain
+        .map(PhysRange::page(OLD), Direction::ToDevice)
+        .unwrap();
+    let range = mapping.range();
+    history.mapped(id, range, Perm::Read, TimeNs(1_000_000));
+    domain.unmap(mapping).unwrap();
+    history.unmapped(id, range, TimeNs(2_000_000));
+    assert_eq!(rig.reach(NIC, range.first.addr()), None);
+    let written = rig.soft.access(DISK, IovaPage(0x77), AccessKind::Write);
+    assert!(matches!(written.outcome, Outcome::Fault(_)));
+    let (faults, overflow) = rig.driver.faults();
+    assert_eq!(overflow, Overflow::None);
+    let told: Vec<String> = faults
+        .iter()
+        .map(|f| f.explain(&history).to_string())
+        .collect();
+    let first = range.first.addr();
+    assert_eq!(
+        told,
+        [
+            format!(
+                "device 00:04.0 tried to read page {first}, and was blocked: nothing is mapped there for reading (reason 0x6); \
+                 the page was unmapped by the last unmap, at 0.002000 s; it was in a mapping of 4 KiB for reading"
+            ),
+            "device 00:05.0 tried to write page 0x77000, and was blocked: it is attached to no domain (reason 0x2); \
+             the device is not known to be in any domain"
+                .to_string(),
+        ]
+    );
+    assert_eq!(rig.driver.faults().0, [], "read once");
+}
+
+#[test]
+fn more_faults_than_records_are_told_as_an_overflow() {
+    let rig = Rig::new(|_| {});
+    for page in 0..300 {
+        rig.soft.access(NIC, IovaPage(page), AccessKind::Write);
+    }
+    let (faults, overflow) = rig.driver.faults();
+    let records = rig.driver.capabilities().fault_records() as usize;
+    assert_eq!((faults.len(), overflow), (records, Overflow::Lost));
+    let pages: Vec<u64> = faults.iter().map(|f| f.page.page().0).collect();
+    assert!(pages.is_sorted(), "in order: {pages:?}");
+    rig.soft.access(DISK, IovaPage(1), AccessKind::Read);
+    let (again, overflow) = rig.driver.faults();
+    assert_eq!((again.len(), overflow), (1, Overflow::None));
+    assert_eq!(again[0].device, DISK);
+}
+
+#[test]
+fn a_unit_that_never_completes_is_an_error() {
+    let rig = Rig::new(|_| {});
+    let domain = rig.domain();
+    let mapping = domain
+        .map(PhysRange::page(OLD), Direction::ToDevice)
+        .unwrap();
+    rig.soft.set_processing(Processing::Stuck);
+    let turns = LIMIT.0;
+    let cause = InvalidateError::TimedOut { turns };
+    let error = domain.unmap(mapping).unwrap_err();
+    assert!(error.to_string().contains(&cause.to_string()), "{error}");
+}
+
+#[test]
+fn the_largest_leaf_and_what_follows_a_map_are_the_unit_s() {
+    let rig = Rig::new(|c| c.features.largest_leaf = 3);
+    assert_eq!(rig.driver.largest_leaf(), 3);
+    let rig = Rig::new(|c| c.features.largest_leaf = 2);
+    assert_eq!(rig.driver.largest_leaf(), 2);
+}
