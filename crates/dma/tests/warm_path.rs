@@ -6,6 +6,7 @@ mod counting;
 
 use counting::calls;
 use ioatlas_dma::{
+    design::policies,
     domain::*,
     platform::host::{Host, HostConfig},
     table::{TableConfig, fmt::VtdSecond48},
@@ -53,10 +54,7 @@ fn warm_traffic_does_not_allocate() {
         AssignerConfig::RBTREE,
         AssignerConfig::Magazine(Default::default()),
     ] {
-        for policy in [
-            PolicyConfig::Strict,
-            PolicyConfig::DeferredPerCpu(Default::default()),
-        ] {
+        for policy in policies().map(|policy| policy.config) {
             let domain = domain(assigner, policy);
             let mut ring = VecDeque::with_capacity(200);
             traffic(&domain, &mut ring, 20_000);

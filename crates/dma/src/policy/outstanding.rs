@@ -70,7 +70,7 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         result
     }
 
-    /// Sends home what is done, from the first on; returns how many things.
+    /// Sends home what is done, from the first on, at most `depth` things, as other CPUs may add what is done at once; returns how many.
     ///
     /// # Errors
     /// The unit says that the first will never be done; it stays where it is.
@@ -78,16 +78,18 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         &self,
         engine: &Engine<'_, P, I>,
     ) -> Result<usize, Failed> {
-        let mut home = 0;
-        // bounded, as other CPUs may add what is done at once
-        for _ in 0..self.depth {
+        let (mut home, most) = (0, self.depth as usize);
+        while home < most {
             let Some(first) = self.queue().first() else {
                 break;
             };
             let Some(completion) = engine.grace.poll(engine.unit, &first)? else {
                 break;
             };
-            home += self.send_home(engine, &completion);
+            home += match self.send_home(engine, &completion, most - home) {
+                0 => break, // another CPU does it
+                some => some,
+            };
         }
         Ok(home)
     }
@@ -132,7 +134,7 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
             .wait(engine.p, engine.unit, first, engine.limit)
         {
             Ok(completion) => {
-                self.send_home(engine, &completion);
+                self.send_home(engine, &completion, usize::MAX);
                 Ok(())
             }
             Err(failed) => {
@@ -147,9 +149,10 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         &self,
         engine: &Engine<'_, P, I>,
         completion: &Completion,
+        budget: usize,
     ) -> usize {
         let its = |item: &Item<Started<K>>| item.beside.seq() == completion.seq();
-        self.queue().take_out(usize::MAX, its, |item| {
+        self.queue().take_out(budget, its, |item| {
             engine.settle(item.home, item.retired, completion);
         })
     }

@@ -4,7 +4,8 @@
 use super::{bounded, sticky};
 use ioatlas_dma::{
     domain::{
-        AssignerConfig, DeferredConfig, Domain, DomainConfig, MapError, Mapping, PolicyConfig,
+        AssignerConfig, DeferredConfig, Domain, DomainConfig, MacOsConfig, MapError, Mapping,
+        PolicyConfig,
     },
     iova::{BackingConfig, MagazineConfig},
     platform::sim::{DeliveryPoint, Interrupt, Point, Sim, SimConfig, World, inspect},
@@ -36,13 +37,21 @@ fn designs() -> impl Iterator<Item = (AssignerConfig, PolicyConfig)> {
         depot_full_max: 2,
         backing: BackingConfig::Rbtree,
     });
-    let deferred = PolicyConfig::DeferredPerCpu(DeferredConfig {
+    let deferred = DeferredConfig {
         batch: 3,
         ..DeferredConfig::default()
-    });
+    };
+    let policies = [
+        PolicyConfig::Strict,
+        PolicyConfig::FreeBsd,
+        PolicyConfig::DeferredPerCpu(deferred),
+        PolicyConfig::DeferredGlobal(deferred),
+        PolicyConfig::MacOs(MacOsConfig { depth: 2 }),
+        PolicyConfig::Solaris,
+    ];
     [AssignerConfig::RBTREE, magazine]
         .into_iter()
-        .flat_map(move |a| [(a, PolicyConfig::Strict), (a, deferred)])
+        .flat_map(move |a| policies.map(|policy| (a, policy)))
 }
 
 fn map(domain: &Small, first: u64, pages: u64) -> Result<Mapping, MapError> {

@@ -218,8 +218,13 @@ fn state<F: Format>(crowd: &Crowd<Sim, F>) -> (u64, u64) {
 fn at_every_access<F: Format>(what: &str, at: Option<IovaPage>, undone: &[u64]) {
     for mut design in designs() {
         design.aperture = Some(near::<F>());
-        if let PolicyConfig::DeferredPerCpu(deferred) = &mut design.policy {
-            deferred.batch = 2; // what was unmapped before is one: the handler's unmap flushes
+        // what was unmapped before is one thing: the handler's unmap flushes, or waits
+        match &mut design.policy {
+            PolicyConfig::DeferredPerCpu(bounds) | PolicyConfig::DeferredGlobal(bounds) => {
+                bounds.batch = 2;
+            }
+            PolicyConfig::MacOs(bounds) => bounds.depth = 1,
+            PolicyConfig::Strict | PolicyConfig::FreeBsd | PolicyConfig::Solaris => {}
         }
         let (mut places, mut code) = (BTreeMap::new(), BTreeSet::new());
         let mut delivered = 0;

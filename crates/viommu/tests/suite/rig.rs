@@ -94,7 +94,14 @@ pub fn designs() -> Vec<DomainConfig> {
     };
     let mut all = Vec::new();
     for assigner in [AssignerConfig::RBTREE, AssignerConfig::Magazine(magazines)] {
-        for policy in [PolicyConfig::Strict, PolicyConfig::DeferredPerCpu(deferred)] {
+        for policy in [
+            PolicyConfig::Strict,
+            PolicyConfig::FreeBsd,
+            PolicyConfig::DeferredPerCpu(deferred),
+            PolicyConfig::DeferredGlobal(deferred),
+            PolicyConfig::MacOs(MacOsConfig { depth: 4 }),
+            PolicyConfig::Solaris,
+        ] {
             all.push(DomainConfig {
                 wait_limit: LIMIT,
                 ..DomainConfig::new(assigner, policy)
@@ -199,8 +206,48 @@ pub fn machine_on<B: Base, F: Format>(
     WatchedMachine::new(base, &config, oracle, host)
 }
 
-pub fn is_deferred(design: &DomainConfig) -> bool {
-    matches!(design.policy, PolicyConfig::DeferredPerCpu(_))
+/// What becomes of what unmap retires, by what its policy promises.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Afterwards {
+    /// It is home when unmap returns.
+    Never,
+    /// A batch, a tick or a flush invalidates.
+    Batched,
+    /// Unmap has started an invalidation; this unit is done with it at once, but things go home later.
+    Started,
+    /// The next map of the range invalidates. What holds frames, or was chosen by the caller, is home when unmap returns.
+    Kept,
+}
+
+pub fn afterwards(design: &DomainConfig) -> Afterwards {
+    match design.policy.exposure(1) {
+        Exposure::None => Afterwards::Never,
+        Exposure::Bounded { time: Some(_), .. } => Afterwards::Batched,
+        Exposure::Bounded { time: None, .. } => Afterwards::Started,
+        Exposure::Unbounded => Afterwards::Kept,
+    }
+}
+pub fn is_strict(design: &DomainConfig) -> bool {
+    afterwards(design) == Afterwards::Never
+}
+pub fn is_batched(design: &DomainConfig) -> bool {
+    afterwards(design) == Afterwards::Batched
+}
+/// Whether tables and consistent memory wait for the next call at least.
+pub fn holds_frames(design: &DomainConfig) -> bool {
+    matches!(
+        afterwards(design),
+        Afterwards::Batched | Afterwards::Started
+    )
+}
+/// The design with these bounds, where it batches.
+pub fn with_bounds(mut design: DomainConfig, bounds: DeferredConfig) -> DomainConfig {
+    if let PolicyConfig::DeferredPerCpu(old) | PolicyConfig::DeferredGlobal(old) =
+        &mut design.policy
+    {
+        *old = bounds;
+    }
+    design
 }
 
 /// How many pages one leaf table maps.

@@ -135,9 +135,6 @@ pub fn run<B: Base, F: Format>(
 fn every_design(_: &DomainConfig) -> bool {
     true
 }
-fn deferred(design: &DomainConfig) -> bool {
-    design.policy != PolicyConfig::Strict
-}
 
 /// A device over pages that nobody has told it of.
 fn sweeper<F: Format>(crowd: &OnSim<F>, pages: IovaRange, rounds: u64) {
@@ -245,7 +242,7 @@ fn whole_tables_are_unmapped_while_a_device_walks_them() {
 /// CPU 0's unmaps fill batch after batch, CPU 1 pushes meanwhile, and the timer flushes and drains both queues.
 #[test]
 fn a_batch_is_flushed_while_another_cpu_pushes_and_the_timer_ticks() {
-    let sum = over_seeds::<Small>("batches", deferred, None, |c, _, _| {
+    let sum = over_seeds::<Small>("batches", is_batched, None, |c, _, _| {
         let cpu = |pages: u64| -> Body<'_> {
             Box::new(move || {
                 for n in 0..14 {

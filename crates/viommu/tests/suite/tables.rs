@@ -41,7 +41,7 @@ pub fn a_leaf_table_goes_after_the_flush_and_the_span_is_good_again<B: Base, F: 
             reach_all(&rig, range, first);
             domain.unmap(whole).unwrap();
             let retired = domain.domain().stats().retired.frames;
-            assert_eq!(retired, u64::from(is_deferred(&design)));
+            assert_eq!(retired, u64::from(holds_frames(&design)));
             assert_eq!(
                 rig.frames_in_use(),
                 empty + retired as usize,

@@ -30,7 +30,7 @@ const WINDOW: u64 = 10 * MS;
 const BUDGET: u32 = 4;
 
 fn deferred(run: impl FnMut(DomainConfig)) {
-    designs().into_iter().filter(is_deferred).for_each(run);
+    designs().into_iter().filter(is_batched).for_each(run);
 }
 
 fn map_unmap<B: Base, F: Format>(domain: &Dom<B, F>, page: u64) {
@@ -51,7 +51,7 @@ fn report(invalidations: u32, drained: u32) -> TickReport {
 }
 
 pub fn strict_has_nothing_to_do<B: Base, F: Format>() {
-    for design in designs().into_iter().filter(|d| !is_deferred(d)) {
+    for design in designs().into_iter().filter(is_strict) {
         let rig = Rig::<B>::new::<F>(64);
         let domain = rig.domain::<F>(design);
         map_unmap(&domain, 0x10);
@@ -114,8 +114,13 @@ pub fn the_window_is_kept_to_the_nanosecond<B: Base, F: Format>() {
 pub fn a_tick_does_bounded_work<B: Base, F: Format>() {
     deferred(|design| {
         let rig = Rig::<B>::new::<F>(64);
-        let domain = rig.domain::<F>(design);
-        // a whole batch but one on each of two CPUs
+        let bounds = DeferredConfig {
+            batch: 2 * BATCH as u32,
+            window: TimeNs(WINDOW),
+            tick_budget: BUDGET,
+        };
+        let domain = rig.domain::<F>(with_bounds(design, bounds));
+        // a whole batch but one on each of two CPUs, which may share a queue
         (0..BATCH - 1).for_each(|i| map_unmap(&domain, 0x10 + i));
         rig.failing().inner().on_another_cpu(|| {
             (0..BATCH - 1).for_each(|i| map_unmap(&domain, 0x20 + i));
@@ -136,19 +141,19 @@ pub fn a_tick_does_bounded_work<B: Base, F: Format>() {
 pub fn a_budget_of_nothing_still_gets_on<B: Base, F: Format>() {
     deferred(|design| {
         let rig = Rig::<B>::new::<F>(64);
-        let policy = PolicyConfig::DeferredPerCpu(DeferredConfig {
+        let bounds = DeferredConfig {
             batch: 0,
             tick_budget: 0,
             ..DeferredConfig::default()
-        });
-        let domain = rig.domain::<F>(DomainConfig { policy, ..design });
+        };
+        let domain = rig.domain::<F>(with_bounds(design, bounds));
         map_unmap(&domain, 0x10);
         assert_eq!(counts(&domain), (1, 0), "a batch of 0 is one of 1");
-        let policy = PolicyConfig::DeferredPerCpu(DeferredConfig {
+        let bounds = DeferredConfig {
             tick_budget: 0,
             ..DeferredConfig::default()
-        });
-        let other = rig.machine.domain::<F>(DomainConfig { policy, ..design });
+        };
+        let other = rig.machine.domain::<F>(with_bounds(design, bounds));
         let other = other.unwrap();
         (0..3).for_each(|i| map_unmap(&other, 0x20 + i));
         for (now, starts) in [(0, 1), (1, 0), (2, 0)] {
@@ -165,12 +170,12 @@ pub fn a_completion_settles_nothing_that_came_later<B: Base, F: Format>() {
     deferred(|design| {
         let rig = Rig::<B>::new::<F>(64);
         // room for all of it in one queue
-        let policy = PolicyConfig::DeferredPerCpu(DeferredConfig {
+        let bounds = DeferredConfig {
             batch: 100,
             window: TimeNs(WINDOW),
             tick_budget: BUDGET,
-        });
-        let domain = rig.domain::<F>(DomainConfig { policy, ..design });
+        };
+        let domain = rig.domain::<F>(with_bounds(design, bounds));
         (0..6).for_each(|i| map_unmap(&domain, 0x10 + i));
         assert_eq!(domain.tick(TimeNs(0)), Ok(report(1, 4)));
         // two are settled and still queued; one more comes after the start
