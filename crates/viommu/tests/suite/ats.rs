@@ -65,7 +65,7 @@ fn hear_flush<B: Base>(rig: &Rig<B>, number: u64, pages: IovaRange) {
 }
 
 fn strict() -> DomainConfig {
-    let design = designs().into_iter().find(|d| !is_deferred(d));
+    let design = designs().into_iter().find(is_strict);
     design.expect("a strict design")
 }
 
@@ -132,7 +132,7 @@ pub fn a_flush_of_the_device_tlb_after_the_iotlbs_is_complete<B: Base, F: Format
 }
 
 pub fn exposure_lasts_until_the_device_tlb_is_flushed<B: Base, F: Format>() {
-    let design = designs().into_iter().find(is_deferred);
+    let design = designs().into_iter().find(is_batched);
     let rig = rig::<B, F>();
     let domain = allowed::<B, F>(&rig, design.expect("a deferred design"));
     let mapping = map_at(&domain, 9, 0x10);
