@@ -142,7 +142,10 @@ fn a_chosen_range_takes_whole_blocks_and_parts() {
 #[test]
 fn a_lease_in_the_middle_of_what_is_chosen_is_named() {
     let rig = Rig::board(MACOS, 0, 16 * BLOCK);
-    let small = rig.assign(4).unwrap();
+    let low = rig.assign(BLOCK / 2).unwrap();
+    let small = rig.assign(BLOCK).unwrap();
+    assert!(low.range().end().0 <= BLOCK && small.range().first.0 >= BLOCK);
+    rig.release(0, low);
     let (wanted, taken) = (range(0, 16 * BLOCK), small.range());
     assert_eq!(
         rig.reserve(0, 16 * BLOCK),

@@ -6,7 +6,7 @@
 //! they are joined, at once. A block that is all free is no longer ours.
 //!
 //! There are nodes only where something is split, so memory follows what is leased, not the aperture: at most 17 splits, hence 34
-//! nodes, for each leased range and as many for each end of a carved one.
+//! nodes, for each leased range and for each end of a carved one, and a root for each block.
 
 use super::super::{
     lists::{FreeLists, Lists},
@@ -23,6 +23,11 @@ pub(super) const BLOCK_LG2: u32 = 17;
 /// The number of a block: page number / 2^17.
 pub(super) fn block_of(first: IovaPage) -> u64 {
     first.0 >> BLOCK_LG2
+}
+
+/// The pages of a block.
+pub(super) fn block_range(block: u64) -> IovaRange {
+    IovaRange::new(IovaPage(block << BLOCK_LG2), PageCount(1 << BLOCK_LG2))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

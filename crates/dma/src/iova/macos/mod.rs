@@ -3,9 +3,9 @@
 //!
 //! # Theory
 //!
-//! The aperture is cut into *blocks* of 512 MiB, 2^17 pages, aligned. The tree ([`Blocks`]) owns them. A range of more than a block
+//! The aperture is cut into *blocks* of 512 MiB, 2^17 pages, aligned. The tree (`Blocks`) owns them. A range of more than a block
 //! is a whole number of blocks, since leases are powers of two, aligned: the tree serves it. Any other lies in one
-//! block: the buddy allocator ([`Buddy`]) serves it from a block that it has, or takes one more from the tree. When all
+//! block: the buddy allocator (`Buddy`) serves it from a block that it has, or takes one more from the tree. When all
 //! of a block is free again, it goes back, at once, and joins its neighbours: so whatever is free serves any size,
 //! and a request fails exactly if there is no place for it. The paper says no more than table 1 does; how the
 //! two share the aperture is our choice.
@@ -21,7 +21,7 @@
 //! their size may have to look through the free nodes and free ranges of the tree; these are counted ([`Effort::scans`]).
 //!
 //! The range is cut from the top of what serves, and whole blocks from the top of theirs, so that low addresses are left to devices that
-//! reach no others.
+//! reach no others; but for the ends of the aperture, which the buddy has from the beginning and uses first: as a rule its lowest 512 MiB.
 //!
 //! A run of several ranges ([`super::backing::Refill::assign_run`]) has the place of one range of the next power of two; what it does
 //! not need of that stays free. Where there is no such place, single ranges may be left.
@@ -47,7 +47,7 @@ use super::{
 };
 use alloc::string::String;
 use blocks::Blocks;
-use buddy::{BLOCK_LG2, Buddy, Given, State, block_of, pieces};
+use buddy::{BLOCK_LG2, Buddy, Given, State, block_of, block_range, pieces};
 
 pub use buddy::{Effort, Sizes};
 
@@ -186,8 +186,7 @@ impl TwoSizes {
     /// Sees to it that the buddy has that block.
     fn fetch(&mut self, block: u64) {
         if !self.buddy.has(block) {
-            let first = IovaPage(block << BLOCK_LG2);
-            self.take_blocks(IovaRange::new(first, PageCount(BLOCK)));
+            self.take_blocks(block_range(block));
             self.buddy.add(block);
         }
     }
@@ -205,10 +204,7 @@ impl TwoSizes {
     fn give_back(&mut self, piece: (u64, u32), state: State) {
         match self.buddy.give(piece, state) {
             Some(Given::Kept) => {}
-            Some(Given::Emptied(block)) => {
-                let first = IovaPage(block << BLOCK_LG2);
-                self.blocks.give(IovaRange::new(first, PageCount(BLOCK)));
-            }
+            Some(Given::Emptied(block)) => self.blocks.give(block_range(block)),
             None => self.strays += 1,
         }
     }
@@ -225,9 +221,7 @@ impl TwoSizes {
                 let block = self
                     .buddy
                     .any_of(block_of(blocks.first), block_of(blocks.end()))?;
-                let first = IovaPage(block << BLOCK_LG2);
-                self.buddy
-                    .in_the_way(IovaRange::new(first, PageCount(BLOCK)))
+                self.buddy.in_the_way(block_range(block))
             }
             Part::Within(_, range) => self.buddy.in_the_way(range),
         })
