@@ -16,6 +16,9 @@
 //! invalidations have no drain bits: they keep walks in flight from caching what they read of a context entry, and wait for nobody; the IOTLB
 //! invalidation that must follow (VT-d 4.1 §6.5.3.1) does.
 //!
+//! What else a unit can be is described where it is modelled: large leaves and absent entries (caching mode) in `caches`, write buffers in
+//! `write_buffer`, devices that keep translations in [`device`](crate::device).
+//!
 //! Memory ordering: entries are read with acquire. A register write enters the lock, so what the CPU wrote before it
 //! happens before all that the unit does because of it; a wait descriptor's status is written with release.
 //!

@@ -179,7 +179,7 @@ fn a_freed_table_is_walked_until_the_flush() {
 }
 
 #[test]
-fn large_leaves_lead_to_no_table() {
+fn large_leaves_and_tables_that_are_no_memory_are_flushed_like_others() {
     let mut config = config(WriteBuffers::FlushedByCommand);
     config.features.largest_leaf = 2;
     let rig = Rig::new(&config);
