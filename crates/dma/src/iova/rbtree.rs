@@ -11,13 +11,13 @@
 //!
 //! That is where it becomes linear: with n ranges in use, one of them the topmost and small, `release` of that one
 //! followed by `assign` of a larger size walks past all n. Rings whose buffers differ in size do this all the time.
-//! It is kept, being the baseline to compare with; [`nodes_visited`](super::Locked::nodes_visited) counts it. One thing is added: a
-//! scan that finds nothing below the cached node looks above it, once, so that [`NoIova`](super::NoIova) is never wrong.
+//! It is kept, being the baseline to compare with; [`Locked::nodes_visited`] counts it. One thing is added: a
+//! scan that finds nothing below the cached node looks above it, once, so that [`NoIova`] is never wrong.
 //!
 //! A request with limits is scanned for from the top of its window, which the tree finds, and leaves the cached node alone: so
 //! those of a device with a narrow mask are linear in what is in use below it.
 //!
-//! Locking: one lock around everything ([`super::Locked`]). It is held for a walk, linear as said, and the first time there
+//! Locking: one lock around everything ([`Locked`]). It is held for a walk, linear as said, and the first time there
 //! are more ranges than ever before, for the growth of the slab.
 
 use super::{
