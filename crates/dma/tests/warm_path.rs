@@ -18,10 +18,11 @@ use std::{collections::VecDeque, sync::Arc};
 type Dom = Domain<Host, Paged<Host, VtdSecond48, Uncached<Host>>>;
 
 fn domain(assigner: AssignerConfig, policy: PolicyConfig) -> Dom {
-    let host = Arc::new(Host::new(HostConfig {
+    let host = Host::new(HostConfig {
         frames: 4096,
         slots: 2,
-    }));
+    });
+    let host = Arc::new(host.with_heap(ByteCount(1 << 20)).expect("room"));
     let tables = Paged::new(&*host, Uncached::new(), TableConfig::default()).expect("a root");
     Domain::new(host, tables, DomainConfig::new(assigner, policy)).expect("within the aperture")
 }
@@ -34,8 +35,12 @@ fn traffic(domain: &Dom, ring: &mut VecDeque<Mapping>, pairs: u64) {
             if i % 2 == 0 {
                 domain.unmap(oldest).expect("a live mapping");
             } else {
-                let (iova, len) = domain.into_raw(oldest).expect("ours");
-                domain.unmap_raw(iova, len).expect("a live mapping");
+                let ended = match domain.into_raw(oldest) {
+                    Ok((iova, len)) => domain.unmap_raw(iova, len),
+                    Err(UnmapError::SharedLeaves(token)) => domain.unmap(token),
+                    Err(error) => panic!("{error}"),
+                };
+                ended.expect("a live mapping");
             }
         }
         let page = |n: u64| PhysRange::page(PhysPage(0x1000 + n));
@@ -53,6 +58,8 @@ fn warm_traffic_does_not_allocate() {
     for assigner in [
         AssignerConfig::RBTREE,
         AssignerConfig::Magazine(Default::default()),
+        AssignerConfig::Identity(Default::default()),
+        AssignerConfig::Kmalloc(Default::default()),
     ] {
         for policy in policies().map(|policy| policy.config) {
             let domain = domain(assigner, policy);

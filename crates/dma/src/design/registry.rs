@@ -83,6 +83,16 @@ pub fn assigners() -> impl ExactSizeIterator<Item = Entry<AssignerConfig>> {
             "ATC'15 4.3",
             "per-CPU magazines and a depot over a tree: Linux since 4.9",
         ),
+        entry(
+            AssignerConfig::Identity(Default::default()),
+            "ATC'15 4.1",
+            "the buffer's own address, in a region for each permission; leaves are counted",
+        ),
+        entry(
+            AssignerConfig::Kmalloc(Default::default()),
+            "ATC'15 4.2",
+            "addresses that a general-purpose allocator returns; needs a platform with a heap",
+        ),
     ]
     .into_iter()
 }

@@ -22,9 +22,6 @@ mod percpu;
 
 #[cfg(feature = "host")]
 #[allow(unsafe_code)]
-pub mod arena;
-#[cfg(feature = "host")]
-#[allow(unsafe_code)]
 pub mod host;
 #[cfg(feature = "host")]
 #[allow(unsafe_code)]

@@ -141,6 +141,9 @@ impl Platform for Guarded {
     fn relax(&self) {
         self.sim.relax();
     }
+    fn heap(&self) -> Option<&dyn Heap> {
+        self.sim.heap()
+    }
     fn unique(&self) -> u64 {
         self.sim.unique()
     }

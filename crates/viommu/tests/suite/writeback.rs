@@ -125,6 +125,9 @@ impl Platform for Incoherent {
     fn relax(&self) {
         self.host.relax();
     }
+    fn heap(&self) -> Option<&dyn Heap> {
+        self.host.heap()
+    }
     fn unique(&self) -> u64 {
         self.host.unique()
     }

@@ -150,6 +150,9 @@ impl Platform for Memory {
     fn relax(&self) {
         self.host.relax()
     }
+    fn heap(&self) -> Option<&dyn ioatlas_dma::platform::Heap> {
+        self.host.heap()
+    }
     fn unique(&self) -> u64 {
         self.host.unique()
     }

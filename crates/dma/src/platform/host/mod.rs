@@ -10,13 +10,12 @@
 //! arena costs address space only.
 #![allow(clippy::disallowed_types)] // this is a platform
 
+pub mod arena;
 mod heap;
 mod memory;
 
-use super::{
-    arena::{Arena, NoArena},
-    *,
-};
+use super::*;
+use arena::{Arena, NoArena};
 use memory::Memory;
 use rustix::thread::{MembarrierCommand, membarrier};
 use std::cell::Cell;

@@ -6,8 +6,11 @@ use super::{
     engine::{self, Mask, Point},
 };
 use crate::{
-    platform::{Atomic64, Cpu, FreshFrame, Ordering, PhysMemory, Platform, TableFrame},
-    units::PhysPage,
+    platform::{
+        Atomic64, Cpu, FreshFrame, Heap, Ordering, PhysMemory, Platform, TableFrame,
+        host::arena::{Arena, NoArena},
+    },
+    units::{ByteCount, PhysPage},
 };
 use core::{panic::Location, sync::atomic::AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -39,6 +42,7 @@ pub struct Sim {
     memory: Box<[SimWord]>,
     frames: Mutex<Frames>,
     cpus: usize,
+    heap: Option<Arena>,
 }
 
 struct Frames {
@@ -62,7 +66,16 @@ impl Sim {
                 fail_at: None,
             }),
             cpus: config.cpus,
+            heap: None,
         }
+    }
+    /// The same with a heap of `arena` bytes. What goes on in it is no point: it is somebody else's code.
+    ///
+    /// # Errors
+    /// [`NoArena`].
+    pub fn with_heap(mut self, arena: ByteCount) -> Result<Self, NoArena> {
+        self.heap = Some(Arena::new(arena)?);
+        Ok(self)
     }
     /// Frames that are allocated.
     pub fn frames_in_use(&self) -> usize {
@@ -156,6 +169,9 @@ impl Platform for Sim {
     #[track_caller]
     fn relax(&self) {
         engine::relax(Location::caller());
+    }
+    fn heap(&self) -> Option<&dyn Heap> {
+        self.heap.as_ref().map(|arena| arena as &dyn Heap)
     }
     fn unique(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -7,8 +7,6 @@
 //! one is allocated, as a slab allocator keeps it with the page. By it a free is checked.
 //!
 //! Nobody is given a pointer into the arena, only offsets.
-#![allow(clippy::disallowed_types)] // this is a platform
-
 use super::*;
 use buddy_system_allocator::Heap as Buddies;
 use core::{alloc::Layout, ptr::NonNull};
