@@ -29,6 +29,15 @@ free-table-at-once    ioatlas-viommu  suite     schedules::whole_tables
 forget-drain          ioatlas-viommu  suite     schedules::everything_at_once
 drop-retire-fence     ioatlas-dma     loom      domain::unmap_against_a_flush
 magazine-twice        ioatlas-viommu  suite     schedules::everything_at_once
+skip-context-flush    ioatlas-vtd     software  a_whole_life_on_a_plain_unit
+skip-iotlb-flush      ioatlas-vtd     software  a_whole_life_on_a_plain_unit
+skip-wait             ioatlas-vtd     software  that_does_its_work_later
+skip-write-buffer-flush ioatlas-vtd   software  with_write_buffers
+skip-device-tlb-flush ioatlas-vtd     device_tlbs a_domain_is_flushed
+device-tlb-first      ioatlas-vtd     device_tlbs a_domain_is_flushed
+skip-write-back       ioatlas-vtd     driver    detaching_clears_the_entry
+keep-walk-caches      ioatlas-vtd     software  in_caching_mode
+skip-flush-on-map     ioatlas-vtd     software  in_caching_mode
 wrap-count            ioatlas-dma     tables    shared::a_full_count
 release-shared-early  ioatlas-dma     tables    shared::a_page_stays
 stale-walk-promotion  ioatlas-dma     tables    promotion::a_large_leaf_is_reached

@@ -40,6 +40,10 @@ pub enum Mutant {
     DeviceTlbFirst,
     /// Context entries are not written back for a unit that does not snoop.
     SkipWriteBack,
+    /// Walk caches keep pointers to tables that were detached.
+    KeepWalkCaches,
+    /// A map is not flushed on a unit that caches absent entries.
+    SkipFlushOnMap,
     /// The count of a shared leaf wraps where it is full.
     WrapCount,
     /// The last but one unmap of a shared leaf clears it.
@@ -54,7 +58,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every planted bug.
-    pub const ALL: [Mutant; 21] = [
+    pub const ALL: [Mutant; 23] = [
         Mutant::SkipFlush,
         Mutant::SettleOlder,
         Mutant::SettleUncovered,
@@ -71,6 +75,8 @@ impl Mutant {
         Mutant::SkipDeviceTlbFlush,
         Mutant::DeviceTlbFirst,
         Mutant::SkipWriteBack,
+        Mutant::KeepWalkCaches,
+        Mutant::SkipFlushOnMap,
         Mutant::WrapCount,
         Mutant::ReleaseSharedEarly,
         Mutant::StaleWalkPromotion,
@@ -97,6 +103,8 @@ impl Mutant {
             Mutant::SkipDeviceTlbFlush => "skip-device-tlb-flush",
             Mutant::DeviceTlbFirst => "device-tlb-first",
             Mutant::SkipWriteBack => "skip-write-back",
+            Mutant::KeepWalkCaches => "keep-walk-caches",
+            Mutant::SkipFlushOnMap => "skip-flush-on-map",
             Mutant::WrapCount => "wrap-count",
             Mutant::ReleaseSharedEarly => "release-shared-early",
             Mutant::StaleWalkPromotion => "stale-walk-promotion",

@@ -224,6 +224,7 @@ fn of_device(device: SourceId, domain: DomainId) -> ContextInvalidate {
 pub fn iotlb(unit: &Capabilities, domain: DomainId, scope: Scope) -> IotlbInvalidate {
     let hint = match scope.caches {
         Caches::Leaves => LeafHint::LeavesOnly,
+        Caches::LeavesAndWalks if mutant::active(Mutant::KeepWalkCaches) => LeafHint::LeavesOnly,
         Caches::LeavesAndWalks => LeafHint::Anything,
     };
     let max = unit.max_address_mask();

@@ -60,7 +60,8 @@ fn a_domain_is_flushed_from_the_iotlb_and_then_from_its_devices_in_one_submissio
     let two = Scope::leaves(IovaRange::new(IovaPage(0x10), PageCount(2)));
     assert_eq!(flush(&unit, ID, two), Ok(true));
     let log = [Descriptor(0x5_00f2, 0x1_0041), of_nic(0x1_0001)];
-    assert_eq!(fake.log(), log);
+    let told = "P1: the device fetches again what the IOTLB still holds";
+    assert_eq!(fake.log(), log, "{told}");
     let waits = fake.taken().iter().filter(|d| d.0 & 0xf == 5).count();
     assert_eq!(waits, 1);
     assert_eq!(flush(&unit, DomainId(6), Scope::DOMAIN), Ok(true));

@@ -146,8 +146,16 @@ fn attaching_writes_the_context_entry_and_flushes_nothing() {
 fn detaching_clears_the_entry_and_flushes_context_before_iotlb() {
     let (host, fake, unit) = up();
     unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    let seen = fake.context(0x20);
+    let told = "P14: memory says so, not only a CPU's cache";
+    assert_eq!(seen, Some((0x123_4001, 0x502)), "{told}");
     unit.detach(&*host, NIC, DomainId(5)).unwrap();
-    assert_eq!(fake.context(0x20), Some((0, 0)));
+    let seen = fake.context(0x20);
+    assert_eq!(
+        seen,
+        Some((0, 0)),
+        "P8: memory says so, not only a CPU's cache"
+    );
     // device-selective, source id 0x20, domain 5; then domain-selective with both drains
     assert_eq!(invalidations(&fake), [(0x20_0005_0031, 0), (0x5_00e2, 0)]);
     unit.attach(&*host, NIC, DomainId(6), ROOT, 4).unwrap();
