@@ -40,6 +40,7 @@ mod failure;
 mod grace;
 mod guarded;
 mod interrupt;
+mod large;
 mod operations;
 mod oracle_bites;
 mod quarantine;
