@@ -86,6 +86,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let request = Request {
             pages: pages_touched(first.addr.offset(), len),
             limits: attrs.limits,
+            // in the order in which it is installed: a list that is installed otherwise is not contiguous
             contiguous: contiguous.then_some((first.addr.page(), direction.perm())),
         };
         self.place(&request, list, len, direction, attrs.lifetime)
