@@ -47,6 +47,17 @@ fn translation_that_is_on_stays_on_through_the_whole_take_over() {
 }
 
 #[test]
+fn scalable_mode_cannot_be_taken_over_and_nothing_is_touched() {
+    let host = host(16);
+    let fake = Fake::new(&host);
+    fake.state().gsts = TE | SRTP;
+    fake.state().rtaddr = 0x7400;
+    let refused = Unit::prepare(host.clone(), fake.clone(), TAKE_OVER).err();
+    assert_eq!(refused, Some(BringUpError::TableMode { root: 0x7400 }));
+    assert_eq!((fake.log(), host.frames_in_use()), (vec![], 0));
+}
+
+#[test]
 fn a_queue_that_is_on_runs_empty_and_is_disabled_before_ours_is_set() {
     let host = host(16);
     let fake = Fake::new(&host);

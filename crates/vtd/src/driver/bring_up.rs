@@ -47,6 +47,12 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         if status & (GCMD_TE | GCMD_QIE) != 0 && config.live == Live::Refuse {
             return Err(BringUpError::Live { status });
         }
+        if status & GCMD_TE != 0 {
+            let root = registers.read64(RTADDR);
+            if root & RTADDR_MODE_MASK != 0 {
+                return Err(BringUpError::TableMode { root });
+            }
+        }
         let (p, limit) = (&*platform, config.limit);
         let commands = Commands::new();
         let (root, path) = match capabilities.queued_invalidation() {

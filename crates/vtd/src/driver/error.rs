@@ -109,6 +109,14 @@ pub enum BringUpError {
         /// The value of GSTS (VT-d 4.1 §11.4.4.2).
         status: u32,
     },
+    /// Firmware left translation enabled in scalable mode, and the table mode cannot change while it is.
+    #[error(
+        "the unit translates in scalable mode (root table {root:#x}): it cannot be taken over without a window"
+    )]
+    TableMode {
+        /// The value of RTADDR (VT-d 4.1 §11.4.5).
+        root: u64,
+    },
     /// No frame for the root table, the queue or the status word.
     #[error("no frame for the unit's root table, queue or status word (at most 3 are needed)")]
     NoFrame,

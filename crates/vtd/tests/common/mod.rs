@@ -309,6 +309,7 @@ impl Registers for Fake {
         match register.0 {
             0x08 => state.cap,
             0x10 => state.ecap,
+            0x20 => state.rtaddr,
             0x80 => state.head << 4,
             0x88 => {
                 self.run(&mut state);
