@@ -175,3 +175,61 @@ impl<T> Flushed<T> {
         Flushed(what)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{grace::Caches, units::IovaPage};
+
+    fn scope(first: u64, pages: u64, caches: Caches) -> Scope {
+        Scope {
+            pages: Some(IovaRange::new(IovaPage(first), PageCount(pages))),
+            caches,
+        }
+    }
+    fn done(seq: u64, scope: Scope) -> Completion {
+        Completion::new(DomainKey(1), Seq(seq), scope)
+    }
+    fn leaves(first: u64, pages: u64) -> Scope {
+        scope(first, pages, Caches::Leaves)
+    }
+
+    #[test]
+    fn a_joined_proof_settles_what_its_parts_settle_together() {
+        let joined = done(4, leaves(8, 1)).join(done(5, leaves(9, 2))).unwrap();
+        assert_eq!((joined.seq(), joined.scope()), (Seq(4), leaves(8, 3)));
+        let retired = |seq, need| Retired::new((), DomainKey(1), Seq(seq), need);
+        assert!(retired(4, leaves(8, 3)).settle(&joined).is_ok());
+        assert!(retired(4, leaves(8, 4)).settle(&joined).is_err());
+        // retired between the two: the first had begun
+        let (_, why) = retired(5, leaves(8, 3)).settle(&joined).unwrap_err();
+        assert!(matches!(why, Unsettled::Older { .. }), "{why}");
+        // whichever began first
+        let joined = done(5, leaves(8, 1)).join(done(4, leaves(9, 1))).unwrap();
+        assert_eq!(joined.seq(), Seq(4));
+    }
+
+    #[test]
+    fn one_part_that_left_walk_caches_alone_leaves_them_unproved() {
+        let walks = scope(9, 1, Caches::LeavesAndWalks);
+        for (one, two) in [
+            (leaves(8, 1), walks),
+            (scope(8, 1, walks.caches), leaves(9, 1)),
+        ] {
+            let joined = done(4, one).join(done(4, two)).unwrap();
+            assert_eq!(joined.scope(), leaves(8, 2));
+        }
+    }
+
+    #[test]
+    fn what_does_not_adjoin_does_not_join() {
+        let one = done(4, leaves(8, 2));
+        for other in [leaves(11, 1), leaves(9, 1), leaves(7, 1), Scope::DOMAIN] {
+            assert!(one.join(done(4, other)).is_none(), "{other}");
+        }
+        assert!(done(4, Scope::DOMAIN).join(one).is_none());
+        let foreign = Completion::new(DomainKey(2), Seq(4), leaves(10, 1));
+        assert!(one.join(foreign).is_none());
+        assert!(one.join(done(4, leaves(10, u64::MAX))).is_none(), "wraps");
+    }
+}

@@ -7,7 +7,9 @@ use crate::{
     unit::{After, PAGES, Unit},
 };
 use ioatlas_dma::{
-    domain::{AssignerConfig, DeferredConfig, Domain, DomainConfig, Mapping, PolicyConfig},
+    domain::{
+        AssignerConfig, DeferredConfig, Domain, DomainConfig, MacOsConfig, Mapping, PolicyConfig,
+    },
     iova::{BackingConfig, MagazineConfig},
     table::TableConfig,
     translator::Paged,
@@ -169,5 +171,62 @@ fn unmap_against_unmap() {
         other.join().unwrap();
         let audit = domain.audit().unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(audit.census.pages, PageCount(0));
+    });
+}
+
+/// A map that another CPU's unmap races with under the policy that flushes at map: what was kept is flushed before it is used again, by whoever takes it.
+#[test]
+fn maps_take_what_unmaps_keep() {
+    let (reused, fresh) = (Tally::default(), Tally::default());
+    let tallies = (reused.clone(), fresh.clone());
+    explore("map, unmap (solaris)", None, move || {
+        let (domain, unit) = domain(
+            AssignerConfig::RBTREE,
+            PolicyConfig::Solaris,
+            After::Prefetch,
+        );
+        let mapping = map(&domain, 100);
+        let at = mapping.iova().page();
+        assert_eq!(unit.access(at), Some(PhysPage(100)));
+        let other = {
+            let (domain, unit) = (domain.clone(), unit.clone());
+            on_cpu_1(move || {
+                let next = map(&domain, 101);
+                let here = next.iova().page();
+                assert_eq!(unit.access(here), Some(PhysPage(101)), "mapped (P9, P14)");
+                here
+            })
+        };
+        domain.unmap(mapping).expect("this unit does not fail");
+        match other.join().unwrap() == at {
+            true => tallies.0.add(),
+            false => tallies.1.add(),
+        }
+        domain.audit().unwrap_or_else(|why| panic!("{why}"));
+    });
+    println!("reused in {}, fresh in {}", reused.get(), fresh.get());
+    assert!(reused.get() > 0 && fresh.get() > 0, "both must be seen");
+}
+
+/// Two CPUs start invalidations of their own and collect each other's, in a queue of one.
+#[test]
+fn unmaps_collect_each_others_completions() {
+    explore("unmap, unmap (macos)", None, || {
+        let policy = PolicyConfig::MacOs(MacOsConfig { depth: 1 });
+        let (domain, unit) = domain(AssignerConfig::RBTREE, policy, After::Prefetch);
+        let [one, two] = [100, 101].map(|page| map(&domain, page));
+        let pages = [&one, &two].map(|mapping| mapping.iova().page());
+        let _ = pages.map(|at| unit.access(at)); // both are cached now
+        let other = {
+            let domain = domain.clone();
+            on_cpu_1(move || domain.unmap(two).expect("this unit does not fail"))
+        };
+        domain.unmap(one).expect("this unit does not fail");
+        other.join().unwrap();
+        // this unit is done at once
+        assert_eq!(pages.map(|at| unit.cached(at)), [None, None]);
+        let held = domain.stats().retired.pages;
+        assert_eq!(held, PageCount(1), "the later sent the earlier home");
+        domain.audit().unwrap_or_else(|why| panic!("{why}"));
     });
 }
