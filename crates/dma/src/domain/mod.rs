@@ -205,11 +205,13 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// The host's timer calls this, every few milliseconds at best; it is what bounds the deferred policy's window
     /// in time. It waits for one invalidation at most and then sends home a bounded number of things, the rest in later
     /// ticks; after a failed invalidation it quarantines everything at once. Under `macos` it sends home what the unit has done meanwhile, and
-    /// waits for nothing. Where nothing is retired for long, or all of it until the next map (`strict`, `freebsd`, `solaris`), it does nothing.
+    /// waits for nothing. Where nothing is retired for long, or all of it until the next map (`strict`, `freebsd`, `solaris`), that is nothing.
+    /// It also gives a bounded part of the IOVA ranges that nobody has asked for in a while back to the backing allocator, and frees what they were kept in.
     ///
     /// # Errors
     /// An invalidation failed; what it should have freed is quarantined.
     pub fn tick(&self, now: TimeNs) -> Result<TickReport, InvalidateError> {
+        self.assigner.tick(&self.platform, now);
         let ticked = self.policy.tick(&self.engine(), now);
         ticked.map_err(|failed| failed.cause)
     }

@@ -180,6 +180,10 @@ impl<P: Platform> Assign<P> for Identity<P> {
         self.regions.take_back(p, lease.range().pages);
     }
 
+    fn tick(&self, p: &P, now: TimeNs) {
+        self.fallback.tick(p, now)
+    }
+
     fn drain(&self, p: &P) -> PageCount {
         self.fallback.drain(p)
     }

@@ -215,6 +215,10 @@ impl<P: Platform> Assign<P> for Kmalloc<P> {
         self.leases.take_back(p, range.pages);
     }
 
+    fn tick(&self, p: &P, now: TimeNs) {
+        self.fallback.tick(p, now)
+    }
+
     fn drain(&self, p: &P) -> PageCount {
         self.fallback.drain(p)
     }

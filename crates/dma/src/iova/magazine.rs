@@ -8,7 +8,10 @@
 //! at loaded, previous and depot, then refills from the tree; a release goes to the magazines of its home CPU.
 //!
 //! A refill takes a *run* of adjacent ranges, aligned as a whole, and keeps all but the one asked for. Eight entries of 8 bytes
-//! are a cache line of a page table: CPUs that got their pages in such runs do not write to each other's lines.
+//! are a cache line of a page table: CPUs that got their pages in such runs do not write to each other's lines. A CPU that finds nothing again takes
+//! twice as many the next time (8, 16, 32..), up to a full magazine. So a domain that maps little takes little, and one that maps
+//! much visits the tree once in M assigns, as it does once in M releases when the depot is full. Where no place for such a run is left it asks for the
+//! shortest one, and then for single ranges.
 //!
 //! Straight to the tree go ranges beyond the largest class, and fixed ones, which are of any size and place.
 //! A request with limits is served from a magazine if what that offers is allowed and lies where it is preferred; else the offer is put
@@ -20,53 +23,15 @@
 //!
 //! Locking: that of [`crate::magazine`]; the tree is never entered with a lock held, nor pinned.
 //!
-//! Not handled: rotating out idle magazines, and keeping the tree's packing when magazines spread ranges over CPUs.
+//! Memory: capped for each CPU, in bytes and in pages; see [`MagazineConfig`]. What lies idle in the depots goes back to the tree by and by
+//! ([`Assign::tick`]).
+//!
+//! Not handled: keeping the tree's packing when magazines spread ranges over CPUs.
 
 use super::{backing::Refill, *};
-use crate::magazine::{self, MagazineSizes, Overflow};
+use crate::magazine::{self, Overflow, Visits};
 use crate::platform::{Atomic64, Ordering};
 use alloc::{boxed::Box, format, string::String};
-
-/// Sizes of [`Magazines`]. Those beyond the limits named are brought to the nearest one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MagazineConfig {
-    /// Ranges in a full magazine; 1 to 4096.
-    pub magazine_len: usize,
-    /// Size classes: 1, 2, 4.. pages; 0 to 16.
-    pub classes: usize,
-    /// Ranges taken from the tree at a time; 1 to `magazine_len` + 1.
-    pub run: usize,
-    /// Full magazines that the depot of one class keeps; 0 to 4096.
-    pub depot_full_max: usize,
-    /// What they are refilled from.
-    pub backing: BackingConfig,
-}
-
-impl Default for MagazineConfig {
-    /// Magazines of 1 KiB, up to 32 pages, runs of a cache line of table entries.
-    fn default() -> Self {
-        MagazineConfig {
-            magazine_len: 128,
-            classes: 6,
-            run: 8,
-            depot_full_max: 32,
-            backing: BackingConfig::Rbtree,
-        }
-    }
-}
-
-impl MagazineConfig {
-    fn limited(self) -> Self {
-        let magazine_len = self.magazine_len.clamp(1, 4096);
-        MagazineConfig {
-            magazine_len,
-            classes: self.classes.min(16),
-            run: self.run.clamp(1, magazine_len + 1),
-            depot_full_max: self.depot_full_max.min(4096),
-            backing: self.backing,
-        }
-    }
-}
 
 /// Magazines over a [`Backing`].
 pub struct Magazines<P: Platform> {
@@ -75,7 +40,12 @@ pub struct Magazines<P: Platform> {
     config: MagazineConfig,
     /// Requests whose limits no magazine could keep.
     diverted: P::A64,
+    /// When idle magazines were last looked for, in ns.
+    looked: P::A64,
 }
+
+/// Idle magazines of a class that one tick sends home, so that a tick is short.
+const IDLE_AT_ONCE: usize = 4;
 
 /// The magazines of ranges of one size.
 struct Class<P: Platform> {
@@ -99,19 +69,17 @@ impl<P: Platform> Magazines<P> {
     /// Empty magazines over a tree of `aperture`. See [`Backing::new`].
     pub fn new(p: &P, config: MagazineConfig, aperture: IovaRange) -> Self {
         let config = config.limited();
-        let sizes = MagazineSizes {
-            magazine_len: config.magazine_len,
-            depot_full_max: config.depot_full_max,
-        };
-        let class = |lg2| Class {
+        let class = |(lg2, sizes)| Class {
             pages: PageCount(1u64 << lg2),
             kept: magazine::Magazines::new(p, sizes),
         };
+        let sizes = config.class_sizes(p.cpus()).into_iter().enumerate();
         Magazines {
             tree: Backing::new(p, config.backing, aperture),
-            classes: (0..config.classes).map(class).collect(),
+            classes: sizes.map(class).collect(),
             config,
             diverted: P::A64::new(0),
+            looked: P::A64::new(0),
         }
     }
 
@@ -125,6 +93,17 @@ impl<P: Platform> Magazines<P> {
         self.config
     }
 
+    /// How often CPUs had to go beyond their magazines, for each size class. A miss is one refill, of a run where there is place for one.
+    pub fn visits(&self) -> impl Iterator<Item = (PageCount, Visits)> {
+        let classes = self.classes.iter();
+        classes.map(|class| (class.pages, class.kept.visits()))
+    }
+
+    /// Bytes of all magazines that there are, whatever is in them.
+    pub fn bytes(&self) -> ByteCount {
+        ByteCount(self.classes.iter().map(|class| class.kept.bytes().0).sum())
+    }
+
     /// The class that serves `pages`, if they are not too many.
     #[inline]
     fn class(&self, pages: PageCount) -> Option<&Class<P>> {
@@ -133,16 +112,28 @@ impl<P: Platform> Magazines<P> {
     }
 
     /// One range from a run of the tree; the others are kept for the CPU that this is.
+    #[cold]
     fn refill(&self, p: &P, class: &Class<P>) -> Option<Lease> {
-        let count = self.config.run as u64;
-        let run = self.tree.assign_run(class.pages, count).ok()?;
+        let home = p.pinned(|cpu| cpu.index());
+        let most = class.kept.sizes().magazine_len + 1;
+        let shortest = self.config.run.min(most);
+        let again = class.kept.misses(home).saturating_sub(1).min(12); // 2^12 is beyond any magazine
+        let longest = (shortest << again).min(most - 1).max(shortest);
+        let run = |count: usize| {
+            let run = self.tree.assign_run(class.pages, count as u64).ok()?;
+            Some((run.first, count))
+        };
+        let shorter = || run(shortest).filter(|_| longest > shortest);
+        let (first, count) = run(longest).or_else(shorter)?;
         // lowest first, so that they are handed out from the highest down, as the tree does
-        let firsts = (0..count).map(|nth| IovaPage(run.first.0 + nth * class.pages.0));
-        let mut lower = firsts.clone().take(self.config.run - 1);
-        p.pinned(|cpu| class.kept.fill(&cpu, &mut lower));
-        // no room: someone has filled this CPU's magazine since we found it empty
-        self.tree.release_all(lower.map(|first| class.range(first)));
-        firsts.last().map(|first| class.lease(first))
+        let nth = |nth: usize| IovaPage(first.0 + nth as u64 * class.pages.0);
+        let mut lower = (0..count - 1).map(nth);
+        class.kept.fill(home, &mut lower);
+        if lower.len() > 0 {
+            // no room: someone has filled this CPU's magazine since we found it empty
+            self.tree.release_all(lower.map(|first| class.range(first)));
+        }
+        Some(class.lease(nth(count - 1)))
     }
 
     /// From the tree alone; everything cached goes into it if that is what it takes.
@@ -187,9 +178,9 @@ impl<P: Platform> Magazines<P> {
     }
 
     fn spill(&self, class: &Class<P>, overflow: Overflow<IovaPage>) {
-        let things = overflow.things().iter();
+        let things = overflow.things();
         self.tree
-            .release_all(things.map(|first| class.range(*first)));
+            .release_all(things.map(|first| class.range(first)));
         class.kept.recycle(overflow);
     }
 
@@ -250,6 +241,21 @@ impl<P: Platform> Assign<P> for Magazines<P> {
         }
         self.tree.drain(p);
         PageCount(drained)
+    }
+
+    fn tick(&self, _p: &P, now: TimeNs) {
+        // a relaxed load and store: of two ticks at once both may look, and the second then finds little
+        let due = self.looked.load(Ordering::Relaxed);
+        if now.0 < due.saturating_add(self.config.idle.0) {
+            return;
+        }
+        self.looked.store(now.0, Ordering::Relaxed);
+        for class in &self.classes {
+            class.kept.shrink_idle(IDLE_AT_ONCE, |firsts| {
+                self.tree
+                    .release_all(firsts.map(|first| class.range(first)));
+            });
+        }
     }
 
     fn usage(&self, p: &P) -> Usage {

@@ -30,6 +30,7 @@ mod lists;
 mod locked;
 pub mod macos;
 pub mod magazine;
+mod magazine_config;
 pub mod rbtree;
 mod request;
 mod search;
@@ -48,7 +49,8 @@ pub use identity::{Identity, IdentityConfig};
 pub use kmalloc::{Kmalloc, KmallocConfig};
 pub use locked::Locked;
 pub use macos::MacOs;
-pub use magazine::{MagazineConfig, Magazines};
+pub use magazine::Magazines;
+pub use magazine_config::MagazineConfig;
 pub use rbtree::Rbtree;
 pub use request::{Limits, Request};
 pub use vmem::Vmem;
@@ -186,6 +188,8 @@ pub trait Assign<P: Platform>: Send + Sync {
     }
     /// Gives everything that is kept for reuse back to the backing structure; returns how much it was.
     fn drain(&self, p: &P) -> PageCount;
+    /// Gives back what has lain idle for long: a bounded part of it, the rest in later ticks. May free memory. `now` never goes back.
+    fn tick(&self, _p: &P, _now: TimeNs) {}
     /// Where the pages are. Exact when nobody else is in the assigner.
     fn usage(&self, p: &P) -> Usage;
     /// Checks every internal invariant; exact when nobody else is in the assigner.
@@ -330,6 +334,9 @@ impl<P: Platform> Assign<P> for Assigner<P> {
     }
     fn drain(&self, p: &P) -> PageCount {
         dispatch!(self, a => a.drain(p))
+    }
+    fn tick(&self, p: &P, now: TimeNs) {
+        dispatch!(self, a => a.tick(p, now))
     }
     fn usage(&self, p: &P) -> Usage {
         dispatch!(self, a => a.usage(p))

@@ -229,7 +229,9 @@ fn agrees_with_a_naive_model_below_magazines_of_large_ranges() {
         classes: 16,
         run: 9,
         depot_full_max: 1,
+        cpu_pages_max: PageCount(u64::MAX),
         backing: BackingConfig::MacOs,
+        ..MagazineConfig::DEFAULT
     };
     agrees_where_ranges_are_as_large_as_blocks(AssignerConfig::Magazine(config));
 }

@@ -12,6 +12,8 @@ mod identity;
 mod kmalloc;
 mod macos_blocks;
 mod magazine_cache;
+mod magazine_visits;
+mod magazine_working_set;
 mod model;
 mod rbtree_scan;
 mod rig;
@@ -23,6 +25,7 @@ mod warm;
 use ioatlas_dma::iova::{
     AssignerConfig, BackingConfig, EiovarConfig, KmallocConfig, MagazineConfig,
 };
+use ioatlas_dma::units::{ByteCount, PageCount};
 
 /// All that every assigner must pass.
 mod tests {
@@ -75,6 +78,7 @@ const fn sizes(
         run,
         depot_full_max,
         backing: BackingConfig::Rbtree,
+        ..MagazineConfig::DEFAULT
     })
 }
 
@@ -90,6 +94,16 @@ const fn over(backing: BackingConfig) -> AssignerConfig {
         run: 3,
         depot_full_max: 1,
         backing,
+        ..MagazineConfig::DEFAULT
+    })
+}
+
+const fn capped(classes: usize, bytes: u64, pages: u64) -> AssignerConfig {
+    AssignerConfig::Magazine(MagazineConfig {
+        classes,
+        cpu_bytes_max: ByteCount(bytes),
+        cpu_pages_max: PageCount(pages),
+        ..MagazineConfig::DEFAULT
     })
 }
 
@@ -100,6 +114,9 @@ suite! {
     eiovar_without_room: AssignerConfig::Plain(eiovar(0, 4));
     eiovar_senseless: AssignerConfig::Plain(eiovar(usize::MAX, usize::MAX));
     freebsd: AssignerConfig::Plain(BackingConfig::Freebsd);
+    // every class there is, and caps that are met
+    magazine_wide: capped(16, 16 << 10, 1 << 14);
+    magazine_of_few_bytes: capped(6, 1 << 10, 100);
     magazine_over_eiovar: over(eiovar(4, 2));
     magazine_over_freebsd: over(BackingConfig::Freebsd);
     magazine: AssignerConfig::Magazine(MagazineConfig::default());

@@ -45,6 +45,7 @@ fn small_magazines() -> AssignerConfig {
         run: 1,
         depot_full_max: 1,
         backing: BackingConfig::Rbtree,
+        ..MagazineConfig::DEFAULT
     })
 }
 

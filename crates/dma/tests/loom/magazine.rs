@@ -27,7 +27,7 @@ fn give(kept: &Kept, home: usize, things: impl IntoIterator<Item = u32>) -> Vec<
     let mut out = Vec::new();
     for thing in things {
         if let Some(overflow) = kept.give(CpuIndex(home), thing) {
-            out.extend_from_slice(Overflow::things(&overflow));
+            out.extend(Overflow::things(&overflow));
             kept.recycle(overflow);
         }
     }

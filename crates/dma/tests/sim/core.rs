@@ -36,6 +36,7 @@ fn designs() -> impl Iterator<Item = (AssignerConfig, PolicyConfig)> {
         run: 2,
         depot_full_max: 2,
         backing: BackingConfig::Rbtree,
+        ..MagazineConfig::DEFAULT
     });
     let deferred = DeferredConfig {
         batch: 3,

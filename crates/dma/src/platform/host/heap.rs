@@ -83,7 +83,8 @@ impl Caches {
         });
         let (first, others) = batch[..taken].split_first()?;
         let mut others = others.iter().copied();
-        host.pinned(|cpu| class.kept.fill(&cpu, &mut others));
+        let home = host.pinned(|cpu| cpu.index());
+        class.kept.fill(home, &mut others);
         // no room: somebody has filled this CPU's magazine meanwhile
         class.spill(&self.arena, others);
         Some(*first)
@@ -106,7 +107,7 @@ impl Caches {
     }
 
     fn overflow(&self, class: &Class, overflow: Overflow<u64>) {
-        class.spill(&self.arena, overflow.things().iter().copied());
+        class.spill(&self.arena, overflow.things());
         class.kept.recycle(overflow);
     }
 
