@@ -123,8 +123,11 @@ impl<P: Platform> Magazines<P> {
             let run = self.tree.assign_run(class.pages, count as u64).ok()?;
             Some((run.first, count))
         };
-        let shorter = || run(shortest).filter(|_| longest > shortest);
-        let (first, count) = run(longest).or_else(shorter)?;
+        let found = match run(longest) {
+            None if longest > shortest => run(shortest),
+            found => found,
+        };
+        let (first, count) = found?;
         // lowest first, so that they are handed out from the highest down, as the tree does
         let nth = |nth: usize| IovaPage(first.0 + nth as u64 * class.pages.0);
         let mut lower = (0..count - 1).map(nth);
