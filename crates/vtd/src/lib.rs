@@ -3,7 +3,7 @@
 //!
 //! [`layout`] says what lies in memory and in the capability registers, [`plan`](mod@plan) which invalidations a change calls for,
 //! [`queue`] and [`direct`] how it reaches the unit, [`fault`] what the unit blocked and why, [`driver`] how a unit is brought up, used and shut down. [`registers`]
-//! is the seam to the hardware.
+//! is the seam to the hardware. [`acpi`] says which units a machine has.
 //!
 //! Clause numbers are those of the VT-d specification, revision 4.1.
 #![cfg_attr(not(test), no_std)]
@@ -11,6 +11,7 @@
 
 extern crate alloc;
 
+pub mod acpi;
 pub mod direct;
 pub mod driver;
 pub mod fault;
