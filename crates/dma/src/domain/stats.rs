@@ -117,6 +117,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
     }
 
+    /// The pages among which mappings of one buffer share leaves, if the assigner shares any.
+    pub fn shared(&self) -> Option<IovaRange> {
+        self.assigner.shared()
+    }
+
     /// Where the IOVA pages are. Exact when nobody else is active.
     pub fn usage(&self) -> Usage {
         self.assigner.usage(&self.platform)

@@ -26,6 +26,12 @@
 //! | same page, but this kind of access was not permitted | P6 |
 //! | none, or of another physical page | P9, or P8 where another domain maps it there |
 //!
+//! Mappings may *share* a page ([`ioatlas_dma::domain::Domain::shared`]): each has a record of the same translation. An access is fine while one
+//! of them is live, and late by the table from the return of the last unmap on; it must succeed while one is live all along (P14). An
+//! unmap ends the newest record, for as long as two live they are the same. A shared page may be mapped to where it led, for the same
+//! use, before it is flushed, and to nothing else (P3). Only an unmap that leaves no mapping of some page counts for P2. A map
+//! that gave up its shared page may have been reached there until it returned: it counts as a map that failed, too.
+//!
 //! A map that is still in its call has no record, so a success that finds none is kept undecided until the
 //! maps then in progress have returned. An access that fails, although a record permitted it from before `b` until now, violates P14.
 //!

@@ -18,7 +18,8 @@ pub struct Watched<P: Platform, T: Translator<P>> {
 impl<P: Platform, T: Translator<P>> Watched<P, T> {
     /// Watches `domain`, in which nothing is mapped yet. `bounds` is what its policy promises.
     pub fn new(domain: Domain<P, T>, oracle: Arc<Oracle>, bounds: Bounds) -> Self {
-        let serial = oracle.ledger().add_domain(domain.id(), bounds);
+        let shared = domain.shared();
+        let serial = oracle.ledger().add_domain(domain.id(), bounds, shared);
         Watched {
             domain,
             oracle,
@@ -73,6 +74,10 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
             Ok(mapping) => {
                 let (first, perm) = (mapping.range().first, direction.perm());
                 ledger.map_returned(self.serial, called, first, pages_of(list), perm);
+                if self.was_diverted(mapping, list) {
+                    let pages = pages_of(list).collect();
+                    ledger.map_failed(self.serial, called, Some(pages), perm);
+                }
             }
             Err(error) => {
                 let pages = match error {
@@ -89,6 +94,14 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
             }
         }
         result
+    }
+
+    /// Whether the buffer was perhaps mapped at its own address at first, and that was undone.
+    fn was_diverted(&self, mapping: &Mapping, list: &[PhysRange]) -> bool {
+        let shared = self.domain.shared();
+        let elsewhere = shared.is_some_and(|shared| !shared.overlaps(&mapping.range()));
+        let follows = |pair: &[PhysRange]| pair[0].end() == Some(pair[1].addr);
+        elsewhere && list.windows(2).all(follows)
     }
 
     /// See [`Domain::alloc_consistent`].

@@ -59,6 +59,8 @@ pub struct Crowd<B: Base, F: Format> {
     pub rig: Rig<B>,
     pub domain: Dom<B, F>,
     span: IovaRange,
+    /// Whether its IOVAs follow from addresses.
+    pub by_address: bool,
     hot: Mutex<Vec<IovaPage>>,
 }
 
@@ -78,8 +80,12 @@ pub fn exchange() -> (End, End) {
 pub fn playground<F: Format>() -> IovaRange {
     let whole = F::aperture();
     let pages = whole.pages.0.min(64);
-    let table = 1 << F::ENTRIES_LG2;
-    let first = if whole.pages.0 > 64 { table - 32 } else { 0 };
+    let table: u64 = 1 << F::ENTRIES_LG2;
+    let first = if whole.pages.0 > 64 {
+        table.max(64) - 32
+    } else {
+        0
+    };
     IovaRange::new(IovaPage(first), PageCount(pages))
 }
 
@@ -105,7 +111,10 @@ impl<B: Base, F: Format> Crowd<B, F> {
             machine: machine.expect("a machine"),
         };
         let span = design.aperture.unwrap_or(playground::<F>());
-        design.aperture = Some(span);
+        let by_address = !chooses_freely(&design);
+        if !by_address {
+            design.aperture = Some(span);
+        }
         design.wait_limit = limit;
         let domain = rig.domain::<F>(design);
         // once it is up
@@ -115,6 +124,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
             rig,
             domain,
             span,
+            by_address,
             hot,
         }
     }
@@ -155,10 +165,18 @@ impl<B: Base, F: Format> Crowd<B, F> {
         self.heat(live.range());
         let ended = match live {
             Live::Memory(memory) => self.domain.free_consistent(memory),
-            Live::Mapped(mapping) if raw == 0 => self.domain.unmap_raw(mapping),
+            Live::Mapped(mapping) if raw == 0 && !self.is_shared(&mapping) => {
+                self.domain.unmap_raw(mapping)
+            }
             Live::Mapped(mapping) => self.domain.unmap(mapping),
         };
         ended.unwrap_or_else(|error| panic!("P14: a live mapping was not whole: {error}"));
+    }
+
+    /// Whether others may share its pages, so that no address tells it from theirs.
+    fn is_shared(&self, mapping: &Mapping) -> bool {
+        let shared = self.domain.domain().shared();
+        shared.is_some_and(|shared| shared.overlaps(&mapping.range()))
     }
 
     /// A CPU: maps, unmaps, hands over; what it still holds is ended at last.
@@ -193,7 +211,11 @@ impl<B: Base, F: Format> Crowd<B, F> {
 
     /// Maps something, of the physical pages from `fresh`.
     fn begin(&self, random: &mut Random, fresh: u64) -> Option<Live> {
-        let fresh = fresh & 0xff_ffff_ffff;
+        // where buffers may share pages, they do
+        let fresh = match self.domain.domain().shared() {
+            Some(_) => 0x20 + random.below(4),
+            None => fresh & 0xff_ffff_ffff,
+        };
         let direction = [
             Direction::ToDevice,
             Direction::FromDevice,

@@ -5,8 +5,8 @@
 //! its flush, and not handed out before it (P3).
 
 use crate::rig::*;
-use ioatlas_dma::{domain::*, table::*, translator::*, units::*};
-use ioatlas_viommu::{machine::MachineError, oracle::Failing, oracle::Oracle};
+use ioatlas_dma::{design::Design, domain::*, table::*, translator::*, units::*};
+use ioatlas_viommu::{config::UnitConfig, machine::MachineError, oracle::Failing, oracle::Oracle};
 use ioatlas_vtd::driver::BringUpError;
 
 on_every_machine! {
@@ -18,6 +18,13 @@ on_every_machine! {
     failure::attaching_the_first_device_of_a_bus,
     failure::bringing_the_unit_up,
     failure::what_is_undone_is_not_handed_out_before_the_flush,
+}
+
+on_every_width! {
+    failure::a_single_map,
+    failure::a_map_at_a_chosen_address,
+    failure::a_long_list_across_tables,
+    failure::consistent_memory,
 }
 
 /// Runs `attempt` with its n-th allocation failing, n from 0, until none of its allocations is the one. Returns how many failed.
@@ -36,10 +43,12 @@ fn fail_each<B: Base>(failing: &Failing<B>, mut attempt: impl FnMut(u64) -> bool
     panic!("it never passed");
 }
 
-/// Accesses by the device to all of the toy aperture, or to as much around the chosen address.
+/// Accesses by the device to all of the toy aperture, or to the lowest pages of each quarter and the highest.
 fn hammer<B: Base, F: Format>(rig: &Rig<B>) {
     let end = F::aperture().end().0;
-    for page in (0..64).chain(end - 64..end) {
+    let quarter = end / 4;
+    let low = |n: u64| n * quarter..n * quarter + quarter.min(64);
+    for page in (0..4).flat_map(low).chain(end - quarter.min(64)..end) {
         rig.access(IovaPage(page), AccessKind::Read);
         rig.access(IovaPage(page), AccessKind::Write);
     }
@@ -51,8 +60,12 @@ fn maps<B: Base, F: Format>(
     map: impl Fn(&Dom<B, F>) -> Result<Mapping, MapError>,
     wanted: u64,
 ) {
-    for design in designs() {
-        let rig = Rig::<B>::new::<F>(64);
+    // every kind of tables in turn
+    let tables = all_tables().into_iter().cycle();
+    for (domain, tables) in core_designs::<F>().into_iter().zip(tables) {
+        let design = Design { domain, tables };
+        let largest = |config: &mut UnitConfig| config.features.largest_leaf = 3;
+        let rig = Rig::<B>::with::<F>(1024, largest);
         // the context table exists before, so that only the map allocates
         rig.close(rig.domain::<F>(design), &[NIC]);
         let failed = fail_each(rig.failing(), |n| {
@@ -124,7 +137,7 @@ pub fn a_single_map<B: Base, F: Format>() {
 pub fn a_map_at_a_chosen_address<B: Base, F: Format>() {
     let pages = span::<F>() + 2;
     // its last page is the first of a third table
-    let at = IovaPage(2 * span::<F>() - 1).addr();
+    let at = IovaPage(4 * span::<F>() - 1).addr();
     maps::<B, F>(
         u64::from(F::LEVELS) + 1,
         |domain| domain.map_at(at, buffer(0x10, pages), Direction::Bidirectional),
@@ -145,7 +158,7 @@ pub fn a_long_list_across_tables<B: Base, F: Format>() {
 }
 
 pub fn consistent_memory<B: Base, F: Format>() {
-    for design in designs() {
+    for design in core_designs::<F>() {
         let rig = Rig::<B>::new::<F>(64);
         let mut installs_failed = 0;
         let failed = fail_each(rig.failing(), |n| {
@@ -189,7 +202,7 @@ pub fn consistent_memory<B: Base, F: Format>() {
 }
 
 pub fn a_new_domain<B: Base, F: Format>() {
-    for design in designs() {
+    for design in core_designs::<F>() {
         let rig = Rig::<B>::with::<F>(64, |config| config.features.nd = 0);
         let before = rig.frames_in_use();
         // more often than there are ids: a failed one is given back
@@ -212,7 +225,7 @@ pub fn a_new_domain<B: Base, F: Format>() {
 }
 
 pub fn attaching_the_first_device_of_a_bus<B: Base, F: Format>() {
-    for design in designs() {
+    for design in core_designs::<F>() {
         let rig = Rig::<B>::new::<F>(64);
         let domain = rig.machine.domain::<F>(design).unwrap();
         let mapping = domain.map(buffer(0x10, 1), Direction::ToDevice).unwrap();

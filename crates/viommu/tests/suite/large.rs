@@ -6,7 +6,7 @@ use ioatlas_dma::{
     design::Design,
     domain::Domain,
     platform::Platform,
-    table::{Format, Reclaim, TableConfig},
+    table::{Format, TableConfig},
     translator::{Paged, RemappingUnit},
     units::*,
 };
@@ -16,15 +16,8 @@ on_every_machine! {
     large::a_unit_without_large_leaves_gets_none,
 }
 
-/// The tables under test: each rule of reclaim, with leaves of every size.
-fn all_tables() -> impl Iterator<Item = TableConfig> {
-    let reclaim = [Reclaim::Covered, Reclaim::Never];
-    let table = |(reclaim, largest_leaf)| TableConfig {
-        reclaim,
-        largest_leaf,
-    };
-    let both = reclaim.map(|r| (1..=3).map(move |largest| (r, largest)));
-    both.into_iter().flatten().map(table)
+on_every_width! {
+    large::a_large_leaf_and_a_table_take_turns_in_one_place,
 }
 
 /// How many leaves above level 1 there are.

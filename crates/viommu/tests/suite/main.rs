@@ -21,6 +21,27 @@ macro_rules! on_toy_machines {
     };
 }
 
+/// The same where designs that go by addresses have room.
+macro_rules! on_wide_machines {
+    ($($module:ident :: $scenario:ident),* $(,)?) => {
+        on_machines! { host_vtd, ioatlas_dma::platform::host::Host, crate::rig::Vtd, $($module::$scenario)* }
+        on_machines! { host_wide, ioatlas_dma::platform::host::Host, crate::rig::Wide, $($module::$scenario)* }
+        on_machines! { sim_vtd, ioatlas_dma::platform::sim::Sim, crate::rig::Vtd, $($module::$scenario)* }
+        on_machines! { sim_wide, ioatlas_dma::platform::sim::Sim, crate::rig::Wide, $($module::$scenario)* }
+    };
+}
+
+/// The same in tables of other widths, and in one that is small and wide.
+macro_rules! on_every_width {
+    ($($module:ident :: $scenario:ident),* $(,)?) => {
+        mod widths {
+            on_machines! { vtd39, ioatlas_dma::platform::sim::Sim, ioatlas_dma::table::fmt::VtdSecond39, $($module::$scenario)* }
+            on_machines! { vtd57, ioatlas_dma::platform::host::Host, ioatlas_dma::table::fmt::VtdSecond57, $($module::$scenario)* }
+            on_machines! { wide, ioatlas_dma::platform::sim::Sim, crate::rig::Wide, $($module::$scenario)* }
+        }
+    };
+}
+
 macro_rules! on_machines {
     ($name:ident, $base:ty, $format:ty, $($module:ident :: $scenario:ident)*) => {
         mod $name { $( #[test] fn $scenario() {
@@ -39,6 +60,8 @@ mod exhaustion;
 mod failure;
 mod grace;
 mod guarded;
+mod heap;
+mod identity;
 mod interrupt;
 mod large;
 mod operations;

@@ -2,16 +2,17 @@
 //! The machine that every test runs on: a host or simulated platform, a software unit, its driver, and the oracle.
 
 use ioatlas_dma::{
+    design::{self, Design},
     domain::*,
     grace::WaitLimit,
-    iova::MagazineConfig,
+    iova::*,
     platform::{
         PhysMemory, Platform,
         host::{Host, HostConfig, register},
         sim::{Schedule, Sim, SimConfig, World},
     },
     table::{
-        Format,
+        Format, Reclaim, TableConfig,
         fmt::{Toy, VtdSecond48},
     },
     units::*,
@@ -36,7 +37,8 @@ pub trait Base: Platform + PhysMemory<Self> + Sized {
 impl Base for Host {
     fn make(frames: usize) -> Self {
         // the slots are the process's: other tests take some meanwhile
-        Host::new(HostConfig { frames, slots: 32 })
+        let host = Host::new(HostConfig { frames, slots: 32 });
+        host.with_heap(ARENA).expect("room for an arena")
     }
     fn frames_in_use(&self) -> usize {
         Host::frames_in_use(self)
@@ -52,10 +54,11 @@ impl Base for Host {
 
 impl Base for Sim {
     fn make(frames: usize) -> Self {
-        Sim::new(SimConfig {
+        let sim = Sim::new(SimConfig {
             frames: frames as u64,
             ..SimConfig::default()
-        })
+        });
+        sim.with_heap(ARENA).expect("room for an arena")
     }
     fn frames_in_use(&self) -> usize {
         Sim::frames_in_use(self)
@@ -72,6 +75,11 @@ impl Base for Sim {
 /// Formats under test.
 pub type Vtd = VtdSecond48;
 pub type Small = Toy<2, 3>;
+/// Small too, with room for the regions of `identity` and the arena of `kmalloc`.
+pub type Wide = Toy<3, 5>;
+
+/// The heap of every platform. Blocks have 8 bytes at least.
+pub const ARENA: ByteCount = ByteCount(1 << 12);
 
 pub const NIC: SourceId = SourceId(0x0020);
 pub const DISK: SourceId = SourceId(0x0108);
@@ -79,36 +87,98 @@ pub const DISK: SourceId = SourceId(0x0108);
 /// How long to wait for the unit. It acts within the register write, so a turn is too many already.
 pub const LIMIT: WaitLimit = WaitLimit(2_000);
 
-/// Every assigner x policy, with sizes small enough for tests to reach their edges.
+/// Every assigner that chooses from an aperture of its own, with every policy.
 pub fn designs() -> Vec<DomainConfig> {
-    let magazines = MagazineConfig {
+    let registered = design::all().map(|design| small(design.domain));
+    registered.filter(chooses_freely).collect()
+}
+
+/// The other designs, whose IOVAs follow from an address, of a buffer or of a block of the heap. None where `F` is too small for them:
+/// they need a space of this many pages.
+pub fn by_address<F: Format>() -> Vec<DomainConfig> {
+    let pages = F::aperture().pages.0;
+    if pages < 4 * ARENA.0 {
+        return Vec::new();
+    }
+    let registered = design::all().map(|design| small(design.domain));
+    let mut all: Vec<_> = registered.filter(|d| !chooses_freely(d)).collect();
+    for design in &mut all {
+        if let AssignerConfig::Identity(widths) = &mut design.assigner {
+            let spare = pages.ilog2() + GRANULE_LG2 - 2;
+            widths.phys_bits = widths.phys_bits.min(spare);
+        }
+    }
+    all
+}
+
+/// All of them: for what tests no expectation of one design, but that nothing unsafe is ever seen.
+pub fn core_designs<F: Format>() -> Vec<DomainConfig> {
+    let mut all = designs();
+    all.extend(by_address::<F>());
+    all
+}
+
+/// Whether the assigner may give any free page of its aperture to any request.
+pub fn chooses_freely(design: &DomainConfig) -> bool {
+    match design.assigner {
+        AssignerConfig::Plain(_) | AssignerConfig::Magazine(_) => true,
+        AssignerConfig::Identity(_) | AssignerConfig::Kmalloc(_) => false,
+    }
+}
+
+/// The design with sizes small enough for tests to reach their edges.
+fn small(design: DomainConfig) -> DomainConfig {
+    let magazines = |sizes: MagazineConfig| MagazineConfig {
         magazine_len: 4,
         depot_full_max: 2,
         run: 2,
-        ..MagazineConfig::default()
+        ..sizes
+    };
+    let assigner = match design.assigner {
+        AssignerConfig::Plain(BackingConfig::Eiovar(_)) => {
+            AssignerConfig::Plain(BackingConfig::Eiovar(EiovarConfig {
+                list_len: 4,
+                classes: 3,
+            }))
+        }
+        AssignerConfig::Plain(backing) => AssignerConfig::Plain(backing),
+        AssignerConfig::Magazine(sizes) => AssignerConfig::Magazine(magazines(sizes)),
+        AssignerConfig::Identity(widths) => AssignerConfig::Identity(IdentityConfig {
+            fallback: magazines(widths.fallback),
+            ..widths
+        }),
+        AssignerConfig::Kmalloc(sizes) => AssignerConfig::Kmalloc(KmallocConfig {
+            fallback: magazines(sizes.fallback),
+        }),
     };
     let deferred = DeferredConfig {
         batch: 5,
         window: TimeNs(10_000_000),
         tick_budget: 4,
     };
-    let mut all = Vec::new();
-    for assigner in [AssignerConfig::RBTREE, AssignerConfig::Magazine(magazines)] {
-        for policy in [
-            PolicyConfig::Strict,
-            PolicyConfig::FreeBsd,
-            PolicyConfig::DeferredPerCpu(deferred),
-            PolicyConfig::DeferredGlobal(deferred),
-            PolicyConfig::MacOs(MacOsConfig { depth: 4 }),
-            PolicyConfig::Solaris,
-        ] {
-            all.push(DomainConfig {
-                wait_limit: LIMIT,
-                ..DomainConfig::new(assigner, policy)
-            });
-        }
+    let policy = match design.policy {
+        PolicyConfig::DeferredPerCpu(_) => PolicyConfig::DeferredPerCpu(deferred),
+        PolicyConfig::DeferredGlobal(_) => PolicyConfig::DeferredGlobal(deferred),
+        PolicyConfig::MacOs(_) => PolicyConfig::MacOs(MacOsConfig { depth: 4 }),
+        policy @ (PolicyConfig::Strict | PolicyConfig::FreeBsd | PolicyConfig::Solaris) => policy,
+    };
+    DomainConfig {
+        assigner,
+        policy,
+        wait_limit: LIMIT,
+        ..design
     }
-    all
+}
+
+/// Every kind of tables: each rule of reclaim, with leaves of every size.
+pub fn all_tables() -> Vec<TableConfig> {
+    let reclaim = [Reclaim::Covered, Reclaim::Never];
+    let table = |(reclaim, largest_leaf)| TableConfig {
+        reclaim,
+        largest_leaf,
+    };
+    let both = reclaim.map(|r| (1..=3).map(move |largest| (r, largest)));
+    both.into_iter().flatten().map(table).collect()
 }
 
 pub fn name(design: &DomainConfig) -> String {
@@ -143,7 +213,7 @@ impl<B: Base> Rig<B> {
         }
     }
     /// A domain with the NIC attached.
-    pub fn domain<F: Format>(&self, design: DomainConfig) -> Dom<B, F> {
+    pub fn domain<F: Format>(&self, design: impl Into<Design>) -> Dom<B, F> {
         let domain = self.machine.domain::<F>(design).expect("a domain");
         domain.attach(NIC).expect("attached");
         domain

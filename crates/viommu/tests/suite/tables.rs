@@ -10,6 +10,10 @@ on_every_machine! {
     tables::a_part_of_a_table_leaves_it,
     tables::neighbours_of_a_detached_table_stay_reachable,
 }
+on_every_width! {
+    tables::a_leaf_table_goes_after_the_flush_and_the_span_is_good_again,
+    tables::neighbours_of_a_detached_table_stay_reachable,
+}
 // in the larger format a tree of three levels maps 2^18 pages
 on_toy_machines! {
     tables::a_tree_of_tables_goes_whole,

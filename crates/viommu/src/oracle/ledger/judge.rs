@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The verdict on an access that succeeded, by the table in the oracle's theory.
 
-use super::{DomainSerial, Event, Ledger, space::Record, summary::Property};
+use super::{
+    DomainSerial, Event, Ledger,
+    space::{Record, Space},
+    summary::Property,
+};
 use ioatlas_dma::units::*;
 
 /// A success that no record explains yet.
@@ -42,42 +46,14 @@ impl Ledger {
         let space = &self.spaces[open.domain.0];
         let none = Vec::new();
         let records = space.pages.get(&open.page).unwrap_or(&none);
-        let mut wrong = None;
-        for (i, record) in records.iter().enumerate().rev() {
-            if record.to != open.to || record.map_called > open.ended {
-                continue;
-            }
-            if !record.perm.allows(open.kind) {
-                wrong = Some((
-                    Property::P6,
-                    format!(
-                        "{:?} of {} succeeded, mapped for {:?}",
-                        open.kind, open.page, record.perm
-                    ),
-                ));
-                continue;
-            }
-            let Some(returned) = record.unmap_returned.filter(|at| *at < open.ended) else {
-                return Judgement::Fine;
-            };
-            let anew = records[i + 1..].iter().any(|r| r.map_returned < open.began);
-            if anew {
-                wrong = Some((
-                    Property::P9,
-                    format!(
-                        "{} reached {}, the page of an older mapping",
-                        open.page, open.to
-                    ),
-                ));
-                continue;
-            }
-            // a map now in its call may have given the same page again, so a verdict can wait
-            match space.late(open, returned, "unmap") {
-                Judgement::Wrong(property, text) => wrong = Some((property, text)),
-                fine => return fine,
-            }
-            break;
-        }
+        let shared = space.shares(open.page);
+        let shared = shared.then(|| judge_shared(space, records, open)).flatten();
+        // a map now in its call may have given the same page again, so a verdict can wait
+        let mut wrong = match shared.or_else(|| judge_owned(space, records, open)) {
+            Some(Judgement::Wrong(property, text)) => Some((property, text)),
+            Some(fine) => return fine,
+            None => None,
+        };
         for failed in space.failed_maps.iter().rev() {
             let names = |pages: &Vec<PhysPage>| pages.contains(&open.to);
             let reached = failed.called < open.ended
@@ -122,4 +98,57 @@ impl Ledger {
         });
         Judgement::Wrong(property, text)
     }
+}
+
+/// The verdict by the mappings of a page that has one at a time, if any leads `open` where it went.
+fn judge_owned(space: &Space, records: &[Record], open: &Undecided) -> Option<Judgement> {
+    let mut wrong = None;
+    for (i, record) in records.iter().enumerate().rev() {
+        if record.to != open.to || record.map_called > open.ended {
+            continue;
+        }
+        if !record.perm.allows(open.kind) {
+            wrong = Some(Judgement::Wrong(
+                Property::P6,
+                format!(
+                    "{:?} of {} succeeded, mapped for {:?}",
+                    open.kind, open.page, record.perm
+                ),
+            ));
+            continue;
+        }
+        let Some(returned) = record.unmap_returned.filter(|at| *at < open.ended) else {
+            return Some(Judgement::Fine);
+        };
+        let anew = records[i + 1..].iter().any(|r| r.map_returned < open.began);
+        if anew {
+            wrong = Some(Judgement::Wrong(
+                Property::P9,
+                format!(
+                    "{} reached {}, the page of an older mapping",
+                    open.page, open.to
+                ),
+            ));
+            continue;
+        }
+        return Some(space.late(open, returned, "unmap"));
+    }
+    wrong
+}
+
+/// The verdict by the mappings that share the page, if any leads `open` where it went: live as long as one of them is, and ended with the
+/// unmap that returned last.
+fn judge_shared(space: &Space, records: &[Record], open: &Undecided) -> Option<Judgement> {
+    let same = |record: &&Record| {
+        record.to == open.to && record.map_called < open.ended && record.perm.allows(open.kind)
+    };
+    let mut ended = Vec::new();
+    for record in records.iter().filter(same) {
+        match record.unmap_returned.filter(|at| *at < open.ended) {
+            None => return Some(Judgement::Fine),
+            Some(returned) => ended.push(returned),
+        }
+    }
+    let returned = ended.into_iter().max()?;
+    Some(space.late(open, returned, "the last unmap"))
 }

@@ -126,11 +126,17 @@ impl Ledger {
         seen
     }
 
-    pub fn add_domain(&mut self, id: DomainId, bounds: Bounds) -> DomainSerial {
+    pub fn add_domain(
+        &mut self,
+        id: DomainId,
+        bounds: Bounds,
+        shared: Option<IovaRange>,
+    ) -> DomainSerial {
         let flushed = self.now();
         self.spaces.push(Space {
             id,
             bounds,
+            shared,
             pages: BTreeMap::new(),
             stale: BTreeMap::new(),
             flushed,
@@ -185,7 +191,7 @@ impl Ledger {
         self.spaces[domain.0].maps_in_progress.remove(&called);
         for (i, to) in pages.enumerate() {
             let page = IovaPage(first.0 + i as u64);
-            self.check_reuse(domain, page);
+            self.check_reuse(domain, page, to, perm);
             let oldest = self.accesses.values().next().map_or(now, |a| a.began);
             let space = &mut self.spaces[domain.0];
             let records = space.pages.entry(page).or_default();
@@ -204,10 +210,13 @@ impl Ledger {
         self.decide();
     }
 
-    /// P3: an invalidation that began after the page's last unmap is complete.
-    fn check_reuse(&mut self, domain: DomainSerial, page: IovaPage) {
+    /// P3: an invalidation that began after the page's last unmap is complete, or the page may be shared and leads where it led.
+    fn check_reuse(&mut self, domain: DomainSerial, page: IovaPage, to: PhysPage, perm: Perm) {
         let space = &self.spaces[domain.0];
-        let Some(last) = space.pages.get(&page).and_then(|records| records.last()) else {
+        let (shares, flushed) = (space.shares(page), space.flushed_since(page));
+        let records = space.pages.get(&page).into_iter().flatten();
+        let others = records.filter(|record| !(shares && record.same(to, perm)));
+        let Some(last) = others.last() else {
             return;
         };
         let (to, unmapped) = (last.to, last.unmap_called);
@@ -216,7 +225,7 @@ impl Ledger {
                 Property::P3,
                 format!("{page} was handed out while it is mapped to {to}"),
             ),
-            Some(called) if space.flushed_since(page) < called => self.violation(
+            Some(called) if flushed < called => self.violation(
                 Property::P3,
                 format!("{page} was handed out again before it was flushed"),
             ),
@@ -224,13 +233,14 @@ impl Ledger {
         }
     }
 
-    /// Names the call, for its return.
+    /// Names the call, for its return. Of mappings that share a page the newest is ended: while they all live, they are the same.
     pub fn unmap_called(&mut self, domain: DomainSerial, range: IovaRange) -> Event {
         let now = self.now();
         let space = &mut self.spaces[domain.0];
         for page in range.iter() {
-            if let Some(last) = space.pages.get_mut(&page).and_then(|r| r.last_mut()) {
-                last.unmap_called.get_or_insert(now);
+            let records = space.pages.get_mut(&page).into_iter().flatten();
+            if let Some(newest) = records.rev().find(|record| record.live()) {
+                newest.unmap_called = Some(now);
             }
         }
         now
@@ -240,8 +250,8 @@ impl Ledger {
     pub fn unmap_refused(&mut self, domain: DomainSerial, range: IovaRange, called: Event) {
         let space = &mut self.spaces[domain.0];
         for page in range.iter() {
-            if let Some(last) = space.pages.get_mut(&page).and_then(|r| r.last_mut()) {
-                last.unmap_called = last.unmap_called.filter(|at| *at != called);
+            for record in space.pages.get_mut(&page).into_iter().flatten() {
+                record.unmap_called = record.unmap_called.filter(|at| *at != called);
             }
         }
     }
@@ -251,10 +261,12 @@ impl Ledger {
         let now = self.now();
         let at = (self.clock)();
         let space = &mut self.spaces[domain.0];
-        space.unmaps += 1;
+        if space.retires(range, called) {
+            space.unmaps += 1;
+        }
         let unmaps_before = space.unmaps;
         for page in range.iter() {
-            let flushed = space.flushed_since(page);
+            let (flushed, shares) = (space.flushed_since(page), space.shares(page));
             let Some(records) = space.pages.get_mut(&page) else {
                 continue;
             };
@@ -263,11 +275,17 @@ impl Ledger {
                 continue;
             };
             record.unmap_returned = Some(now);
-            if flushed < called && records.last().is_some_and(ours) {
+            let last = match shares {
+                true => records.iter().all(|record| record.unmap_returned.is_some()),
+                false => records.last().is_some_and(ours),
+            };
+            let unmap_called = records.iter().filter_map(|record| record.unmap_called);
+            let unmap_called = unmap_called.max().unwrap_or(called);
+            if last && flushed < unmap_called {
                 space.stale.insert(
                     page,
                     Stale {
-                        unmap_called: called,
+                        unmap_called,
                         returned_at: at,
                         unmaps_before,
                     },
@@ -403,9 +421,10 @@ impl Ledger {
             return;
         };
         let records = self.spaces[at.domain.0].pages.get(&access.page);
-        let live = records.and_then(|records| records.last()).filter(|r| {
-            r.map_returned < began && r.unmap_called.is_none() && r.perm.allows(access.kind)
-        });
+        let live = records
+            .into_iter()
+            .flatten()
+            .find(|r| r.map_returned < began && r.live() && r.perm.allows(access.kind));
         if let Some(record) = live {
             let text = format!(
                 "{:?} of {} failed ({reason}), although it is mapped to {} for {:?}",

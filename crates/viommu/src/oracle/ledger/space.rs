@@ -30,6 +30,8 @@ pub(super) struct Stale {
 pub(super) struct Space {
     pub id: DomainId,
     pub bounds: Bounds,
+    /// The pages that mappings may share.
+    pub shared: Option<IovaRange>,
     pub pages: BTreeMap<IovaPage, Vec<Record>>,
     pub stale: BTreeMap<IovaPage, Stale>,
     /// The latest beginning of an invalidation that is complete: of the whole domain, and of single pages.
@@ -49,11 +51,38 @@ pub(super) struct FailedMap {
     pub perm: Perm,
 }
 
+impl Record {
+    pub fn live(&self) -> bool {
+        self.unmap_called.is_none()
+    }
+    /// Whether a mapping to `to` for `perm` is the same translation.
+    pub fn same(&self, to: PhysPage, perm: Perm) -> bool {
+        self.to == to && self.perm == perm
+    }
+}
+
 impl Space {
+    pub fn shares(&self, page: IovaPage) -> bool {
+        self.shared
+            .is_some_and(|shared| (shared.first..shared.end()).contains(&page))
+    }
+
     /// When the latest complete invalidation of `page` began.
     pub fn flushed_since(&self, page: IovaPage) -> Event {
         let own = self.flushed_pages.get(&page).copied().unwrap_or(0);
         self.flushed.max(own)
+    }
+
+    /// Whether the unmap that was `called` retires something: not where each of its pages is shared with a mapping that goes on, or may.
+    pub fn retires(&self, range: IovaRange, called: Event) -> bool {
+        let alone = |page: IovaPage| {
+            let records = self.pages.get(&page).into_iter().flatten();
+            let others = records.filter(|record| record.unmap_called != Some(called));
+            others
+                .into_iter()
+                .all(|other| other.unmap_returned.is_some())
+        };
+        !self.shares(range.first) || self.maps_in_progress.is_empty() && range.iter().any(alone)
     }
 
     /// The verdict on a success on what `call`, which returned at `returned`, had taken away.
