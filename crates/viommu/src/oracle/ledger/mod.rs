@@ -215,8 +215,8 @@ impl Ledger {
         let space = &self.spaces[domain.0];
         let (shares, flushed) = (space.shares(page), space.flushed_since(page));
         let records = space.pages.get(&page).into_iter().flatten();
-        let others = records.filter(|record| !(shares && record.same(to, perm)));
-        let Some(last) = others.last() else {
+        let mut others = records.filter(|record| !(shares && record.same(to, perm)));
+        let Some(last) = others.next_back() else {
             return;
         };
         let (to, unmapped) = (last.to, last.unmap_called);
