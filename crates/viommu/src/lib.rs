@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod active;
+pub mod announce;
 mod caches;
 pub mod config;
 mod decode;

@@ -29,7 +29,8 @@ fn what_has_no_encoding_is_not_built() {
     };
     assert_eq!(build(|_| {}), Ok(()));
     let registers = PhysAddr(0x1000);
-    let cases: [(fn(&mut Dmar), BuildError); 11] = [
+    type Case = (fn(&mut Dmar), BuildError);
+    let cases: [Case; 11] = [
         (
             |d| d.host_address_bits = 0,
             BuildError::AddressBits { bits: 0 },

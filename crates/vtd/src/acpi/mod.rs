@@ -9,7 +9,7 @@
 //! bus number registers, which firmware or the kernel wrote: [`PciConfig`] reads them.
 //!
 //! [`find`] goes from the root pointer to the table's bytes, [`Dmar::parse`] from bytes to values, [`Dmar::build`] back; [`Dmar::unit_for`],
-//! [`Dmar::reserved_for`] and [`Dmar::may_use_ats`] answer whom it concerns.
+//! [`Dmar::reserved_for`] and [`Dmar::may_use_ats`] answer whom it concerns. [`units`](crate::units) brings the units up.
 //!
 //! Everything read is checked: a length that leads out of its container, a path that no PCI function has, reserved memory that is no range of
 //! pages, two units in one place, two units for what is left of one segment are errors that name the byte offset and the numbers. What is

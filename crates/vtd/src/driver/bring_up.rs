@@ -14,6 +14,7 @@
 use super::{device_tlbs::DeviceTlbs, engine::Engine, *};
 use crate::{direct::Direct, queue::Queue};
 use alloc::sync::Arc;
+use check::check;
 use commands::Commands;
 use ioatlas_dma::platform::{Atomic64, FreshFrame, Ordering};
 
@@ -132,22 +133,6 @@ fn quiesce<P: Platform, R: Registers>(p: &P, registers: &R, limit: WaitLimit) {
         }
         p.relax();
     }
-}
-
-/// Whether this driver can serve the unit; how many domain ids it has.
-fn check(unit: &Capabilities) -> Result<u32, BringUpError> {
-    let (cap, ecap) = (unit.cap(), unit.ecap());
-    if unit.is_absent() {
-        return Err(BringUpError::Absent { cap });
-    }
-    // at offset 0 there are other registers
-    if !unit.queued_invalidation() && unit.iotlb_offset() == 0 {
-        return Err(BringUpError::NoInvalidation { ecap });
-    }
-    if !AddressWidth::ALL.iter().any(|w| unit.supports_width(*w)) {
-        return Err(BringUpError::NoWidth { cap });
-    }
-    unit.domain_ids().ok_or(BringUpError::DomainIds { cap })
 }
 
 /// So many frames, or none.

@@ -75,6 +75,24 @@ pub struct Stuck {
     pub limit: WaitLimit,
 }
 
+/// Registers that lie where a capability says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RegisterGroup {
+    /// The fault records, by CAP.FRO.
+    FaultRecords,
+    /// The invalidate address and the IOTLB register, by ECAP.IRO.
+    Iotlb,
+}
+
+impl fmt::Display for RegisterGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RegisterGroup::FaultRecords => "fault records (FRO)",
+            RegisterGroup::Iotlb => "IOTLB registers (IRO)",
+        })
+    }
+}
+
 /// Why a unit cannot be brought up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -96,6 +114,50 @@ pub enum BringUpError {
     NoWidth {
         /// The value of CAP.
         cap: u64,
+    },
+    /// Every table width that it walks (CAP.SAGAW) translates more than it lets through (CAP.MGAW).
+    #[error(
+        "the unit takes addresses of {bits} bits, fewer than any table that it walks has (MGAW, SAGAW of CAP {cap:#x})"
+    )]
+    NarrowAddresses {
+        /// What MGAW says.
+        bits: u32,
+        /// The value of CAP.
+        cap: u64,
+    },
+    /// It offers what only a queue can invalidate, and has none (ECAP.QI).
+    #[error("the unit offers {field} and no invalidation queue (QI of ECAP {ecap:#x})")]
+    NeedsQueue {
+        /// DT or IR.
+        field: &'static str,
+        /// The value of ECAP.
+        ecap: u64,
+    },
+    /// Registers that a capability places (CAP.FRO, ECAP.IRO) would lie on fixed ones, which end at 0xc0.
+    #[error(
+        "the unit places its {group} at {offset:#x}, among other registers (CAP {cap:#x}, ECAP {ecap:#x})"
+    )]
+    RegisterPlace {
+        /// Which.
+        group: RegisterGroup,
+        /// Where, in bytes from the start of the block.
+        offset: u32,
+        /// The value of CAP.
+        cap: u64,
+        /// The value of ECAP.
+        ecap: u64,
+    },
+    /// Fault records (CAP.FRO, CAP.NFR) and IOTLB registers (ECAP.IRO) lie on each other.
+    #[error(
+        "the unit's {records} fault records at {faults:#x} (FRO) overlap its IOTLB registers at {iotlb:#x} (IRO)"
+    )]
+    RegistersOverlap {
+        /// Where the records begin, in bytes.
+        faults: u32,
+        /// How many there are, of 16 bytes each.
+        records: u32,
+        /// Where the IOTLB registers begin, in bytes; they have 16.
+        iotlb: u32,
     },
     /// A reserved number of domain ids (CAP.ND).
     #[error("the unit's number of domain ids has the reserved code 7 (CAP {cap:#x})")]

@@ -26,6 +26,7 @@
 //! Not handled: scalable mode, page requests, protected memory regions (they stay as firmware left them), completion by interrupt.
 
 mod bring_up;
+mod check;
 mod commands;
 mod contexts;
 mod device_tlbs;
@@ -35,7 +36,9 @@ mod explain;
 mod ids;
 mod shut_down;
 
-pub use error::{BringUpError, Command, DeviceTlbError, ShutDownError, Stuck, UnfenceError};
+pub use error::{
+    BringUpError, Command, DeviceTlbError, RegisterGroup, ShutDownError, Stuck, UnfenceError,
+};
 pub use explain::Explanation;
 
 use crate::{

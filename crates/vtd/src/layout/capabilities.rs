@@ -2,7 +2,14 @@
 //! What a unit says it can do (VT-d 4.1 §11.4.2, CAP, and §11.4.3, ECAP). Read, never assumed.
 
 use super::{AddressMask, AddressWidth, Drain};
-use core::fmt;
+use crate::registers::FAULT_RECORD_BYTES;
+use core::{fmt, ops::Range};
+use ioatlas_dma::units::ByteCount;
+
+/// The registers that every unit has, or leaves room for, end here, with the interrupt remapping table address (§11.4.8.1).
+pub(crate) const FIXED_END: u32 = 0xc0;
+/// The invalidate address and the IOTLB register, beside each other.
+const IOTLB_BYTES: u32 = 16;
 
 /// The two capability registers of a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,6 +158,21 @@ impl Capabilities {
     /// ECAP.IRO (bits 17..8): byte offset of the IOTLB registers.
     pub fn iotlb_offset(&self) -> u16 {
         16 * Self::field(self.ecap, 8, 17) as u16
+    }
+    /// Where the register block ends: after the fixed registers, the fault records and the IOTLB registers.
+    pub fn register_bytes(&self) -> ByteCount {
+        let [faults, iotlb] = [self.fault_registers(), self.iotlb_registers()];
+        ByteCount(u64::from(faults.end.max(iotlb.end).max(FIXED_END)))
+    }
+    /// Byte offsets of the fault records.
+    pub(crate) fn fault_registers(&self) -> Range<u32> {
+        let first = u32::from(self.fault_offset());
+        first..first + u32::from(FAULT_RECORD_BYTES) * self.fault_records()
+    }
+    /// Byte offsets of the invalidate address and the IOTLB register.
+    pub(crate) fn iotlb_registers(&self) -> Range<u32> {
+        let first = u32::from(self.iotlb_offset());
+        first..first + IOTLB_BYTES
     }
     /// Whether the registers read as an absent device's do: all zeros or all ones.
     pub fn is_absent(&self) -> bool {

@@ -4,7 +4,7 @@
 //! Everything that the unit reads is a pair of little-endian 64-bit words, [`Words`]. Types here only encode;
 //! the software unit decodes with its own code, so that one wrong bit is not wrong twice.
 
-mod capabilities;
+pub(crate) mod capabilities;
 pub mod context;
 pub mod descriptor;
 pub mod device_tlb;
