@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The grammar of the command line.
 
+use crate::report::systems::Rows;
 use clap::{Args, Parser, Subcommand};
+use ioatlas_dma::design::Design;
 use ioatlas_iotlb::{Geometry, GeometryError, Strategy};
 use std::path::PathBuf;
 
@@ -19,6 +21,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Trace(TraceCommand),
     Report(ReportArguments),
+    Replay(ReplayArguments),
 }
 
 /// Look at traces.
@@ -93,8 +96,8 @@ pub(crate) struct InfoArguments {
 ///
 /// Words. ns/pair: measured time of one map and its unmap, without the invalidation. +w: the wait of a strict design for
 /// one invalidation, assumed. per 1k: per 1,000 map lines of the trace. tables: page-table memory at its peak; a deferred
-/// design has more. window: how long a device may reach a page after its unmap returned. violations: what the oracle, a
-/// checker that watches every access, found forbidden. Papers: ATC'15 is Peleg et al., Utilizing the IOMMU Scalably;
+/// design has more. window: how long a device may reach a page after its unmap returned; unbounded: until its range is mapped again. violations: what the oracle, a
+/// checker that watches every access, found forbidden. (nobody): a design that nobody ships. Papers: ATC'15 is Peleg et al., Utilizing the IOMMU Scalably;
 /// WIOSCA'10 is Amit et al., Strategies for Mitigating the IOTLB Bottleneck; rIOMMU is Malka et al., ASPLOS 2015.
 ///
 /// Fails, once the page is written, if the oracle found a violation.
@@ -113,6 +116,54 @@ pub(crate) struct ReportArguments {
     /// [default: 2,127 cycles of this CPU, after the rIOMMU paper].
     #[arg(long, value_name = "N", value_parser = nanoseconds)]
     pub inv_ns: Option<f64>,
+    #[command(flatten)]
+    pub designs: DesignArguments,
+}
+
+/// Re-run the maps and unmaps of traces under designs, then the IOTLB on the result.
+///
+/// Every mapping goes where the design's IOVA allocator puts it; the accesses move along, through a software unit with an IOTLB of
+/// the given shape, watched by the oracle. Each device of a trace is a domain; virtual time is the event, and no timer ticks.
+///
+/// JSON: for one trace an array with one object a design, in the order asked; for several an object, file name -> such an
+/// array. Fields: system (what people call it, or null), design, shipped_by (or null), maps, unmaps, invalidations, accesses, misses,
+/// miss_rate (a fraction), table_kib (page tables at their peak), exposure_unmaps (the most unmaps between an unmap and its
+/// flush), violations, anomalies and limited (lines skipped: they do not fit; the replay would be too large).
+///
+/// Fails, with the results printed, if the oracle found a violation.
+#[derive(Args, Debug)]
+pub(crate) struct ReplayArguments {
+    /// Trace files (text, .zst or .gz).
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    #[command(flatten)]
+    pub designs: DesignArguments,
+    #[command(flatten)]
+    pub geometry: GeometryArguments,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DesignArguments {
+    /// Only this design; may be given several times. A system (linux-3.17, linux, linux-strict, freebsd, solaris, macos), or an
+    /// IOVA allocator and a policy (eiovar,strict); then options: order=descending, offset=PAGES, leaf=2m, reclaim=never
+    #[arg(long = "as", value_name = "DESIGN", value_parser = Design::parse)]
+    pub named: Vec<Design>,
+    /// Every IOVA allocator with every policy, instead of the systems that people run. Each is measured for a shorter time.
+    #[arg(long, conflicts_with = "named")]
+    pub all: bool,
+}
+
+impl DesignArguments {
+    pub fn rows(&self) -> Rows {
+        match self {
+            Self { all: true, .. } => Rows::All,
+            Self { named, .. } if named.is_empty() => Rows::Systems,
+            Self { named, .. } => Rows::Named(named.clone()),
+        }
+    }
 }
 
 fn nanoseconds(text: &str) -> Result<f64, String> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The `ioatlas` command line: `iotlb`, `trace info` and `report`.
+//! The `ioatlas` command line: `report`, `replay`, `papers`, `iotlb` and `trace info`.
 //!
 //! [`run`] is the whole program: arguments in, an exit status and text out. Results
 //! go to standard output, errors and progress to standard error. The exit status is
@@ -10,6 +10,7 @@
 mod args;
 pub mod bundled;
 mod error;
+mod host;
 mod info;
 mod iotlb;
 mod loaded;
@@ -79,6 +80,7 @@ pub fn run(
     let answer = match parsed.command {
         Command::Iotlb(command) => iotlb::run(&command),
         Command::Trace(TraceCommand::Info(command)) => info::run(&command),
+        Command::Replay(command) => replay::command::run(&command),
         Command::Report(command) => report::run(&command, &arguments),
     };
     let written = stdout

@@ -15,10 +15,12 @@
 //! A figure is the median over the slices that count of the mean time a pair of all threads, with the 10th and 90th
 //! percentile, after warm-up; compare rows of one run.
 
+use crate::host::host;
 use ioatlas_dma::{
-    domain::{Domain, DomainConfig, Exposure, Mapping},
-    platform::host::{self, Host, HostConfig},
-    table::{TableConfig, fmt::VtdSecond48},
+    design::Design,
+    domain::{Domain, Exposure, Mapping},
+    platform::host::{Host, register},
+    table::fmt::VtdSecond48,
     translator::{Paged, Uncached},
     units::{ByteCount, Direction, GRANULE, PhysPage, PhysRange, SourceId, TimeNs},
 };
@@ -40,20 +42,41 @@ const RING: usize = 256;
 const SLICE: Duration = Duration::from_millis(3);
 /// Pairs between two looks at the clock.
 const PAIRS: u32 = 64;
-/// Slices that count.
-const SLICES: usize = 21;
 /// Slices that count at the least; with fewer there is no figure.
 const LEAST: usize = 5;
 /// Slices before them.
 const WARM_UP: usize = 4;
-/// Slices tried, at most.
-const ATTEMPTS: usize = WARM_UP + 8 * SLICES;
-/// Time after which no further slice begins.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Slices tried for each that is to count, at most.
+const ATTEMPTS: usize = 8;
+/// Pages of memory that a thread's buffers go round: drivers use theirs again, and page tables that follow them
+/// (`identity`) are finite.
+const BUFFERS: u64 = 1 << 16;
 /// Share of the time from the first start to the last end in which all threads of a slice are under way.
 const OVERLAP: f64 = 0.9;
 /// Share of a slice that a thread may spend ready to run, but without a CPU.
 const QUEUED: f64 = 0.05;
+
+/// How much time a figure may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Slices that count.
+    pub slices: usize,
+    /// Time after which no further slice begins.
+    pub patience: Duration,
+}
+
+impl Effort {
+    /// For a few designs.
+    pub const FULL: Self = Self {
+        slices: 21,
+        patience: Duration::from_secs(2),
+    };
+    /// For many.
+    pub const QUICK: Self = Self {
+        slices: 9,
+        patience: Duration::from_millis(300),
+    };
+}
 
 type Bare = Domain<Host, Paged<Host, VtdSecond48, Arc<Uncached<Host>>>>;
 
@@ -85,18 +108,15 @@ impl Spread {
 ///
 /// # Errors
 /// A sentence: the design failed where it must not.
-pub fn pair_time(design: DomainConfig, threads: usize) -> Result<Option<Spread>, String> {
+pub fn pair_time(design: Design, threads: usize, effort: Effort) -> Result<Option<Spread>, String> {
     if threads > std::thread::available_parallelism().map_or(1, usize::from) {
         return Ok(None);
     }
-    let platform = Arc::new(Host::new(HostConfig {
-        frames: 4096,
-        // other threads of this process may hold slots of their own
-        slots: threads + 16,
-    }));
+    // other threads of this process may hold slots of their own
+    let platform = Arc::new(host(4096, threads + 16)?);
     let unit = Arc::new(Uncached::new());
-    let tables = Paged::new(&*platform, unit, TableConfig::default()).map_err(|e| e.to_string())?;
-    let domain: Bare = Domain::new(platform, tables, design).map_err(|e| e.to_string())?;
+    let tables = Paged::new(&*platform, unit, design.tables).map_err(|e| e.to_string())?;
+    let domain: Bare = Domain::new(platform, tables, design.domain).map_err(|e| e.to_string())?;
     let pace = Pace {
         barrier: Barrier::new(threads),
         slice: Mutex::new((Vec::new(), true)),
@@ -105,7 +125,7 @@ pub fn pair_time(design: DomainConfig, threads: usize) -> Result<Option<Spread>,
         let workers: Vec<_> = (0..threads)
             .map(|thread| {
                 let (domain, pace) = (&domain, &pace);
-                scope.spawn(move || ring(domain, pace, thread))
+                scope.spawn(move || ring(domain, pace, thread, effort))
             })
             .collect();
         let joined = workers.into_iter().map(|worker| {
@@ -187,26 +207,26 @@ impl Pace {
 
 /// One thread's slices; thread 0 returns the figures of those that count. After an error a thread still meets the others,
 /// so that they end.
-fn ring(domain: &Bare, pace: &Pace, thread: usize) -> Result<Vec<f64>, String> {
-    host::register();
+fn ring(domain: &Bare, pace: &Pace, thread: usize, effort: Effort) -> Result<Vec<f64>, String> {
+    register();
     let mut outstanding: VecDeque<Mapping> = VecDeque::with_capacity(RING);
-    let mut next = (thread as u64 + 1) << 20;
+    let (buffers, mut next) = ((thread as u64 + 1) << 20, 0);
     let mut pair = |outstanding: &mut VecDeque<Mapping>| -> Result<(), String> {
         if outstanding.len() == RING
             && let Some(oldest) = outstanding.pop_front()
         {
             domain.unmap(oldest).map_err(|e| e.to_string())?;
         }
-        next += 1;
-        let buffer = PhysRange::new(PhysPage(next).addr(), ByteCount(GRANULE));
+        next = (next + 1) % BUFFERS;
+        let buffer = PhysRange::new(PhysPage(buffers + next).addr(), ByteCount(GRANULE));
         let mapping = domain.map(buffer, Direction::FromDevice);
         outstanding.push_back(mapping.map_err(|e| e.to_string())?);
         Ok(())
     };
     let mut failed = (0..RING).try_for_each(|_| pair(&mut outstanding));
-    let mut clean = Vec::with_capacity(SLICES);
+    let mut clean = Vec::with_capacity(effort.slices);
     let begun = Instant::now();
-    for attempt in 1..=ATTEMPTS {
+    for attempt in 1..=WARM_UP + ATTEMPTS * effort.slices {
         pace.start();
         let queued_before = queued();
         let start = Instant::now();
@@ -226,7 +246,7 @@ fn ring(domain: &Bare, pace: &Pace, thread: usize) -> Result<Vec<f64>, String> {
             if attempt > WARM_UP {
                 clean.extend(judged(slice));
             }
-            clean.len() < SLICES && begun.elapsed() < PATIENCE
+            clean.len() < effort.slices && begun.elapsed() < effort.patience
         };
         if !pace.end(thread, ran, judge) {
             break;
@@ -253,18 +273,15 @@ const UNTIMED: TimeNs = TimeNs(10_000_000);
 ///
 /// # Errors
 /// A sentence: the design failed where it must not.
-pub fn exposure_ms(design: DomainConfig) -> Result<Option<f64>, String> {
-    let Exposure::Bounded { time, .. } = design.policy.exposure(1) else {
+pub fn exposure_ms(design: Design) -> Result<Option<f64>, String> {
+    let Exposure::Bounded { time, .. } = design.domain.policy.exposure(1) else {
         return Ok(None);
     };
     let window = time.unwrap_or(UNTIMED);
     let start = Instant::now();
     let now = move || TimeNs(start.elapsed().as_nanos() as u64);
     let machine = WatchedMachine::new(
-        Host::new(HostConfig {
-            frames: 4096,
-            slots: 1,
-        }),
+        host(4096, 1)?,
         &UnitConfig::new(Geometry::of::<VtdSecond48>()),
         Oracle::with_clock(now),
         driver::Config::default(),
@@ -289,8 +306,12 @@ pub fn exposure_ms(design: DomainConfig) -> Result<Option<f64>, String> {
         }
     }
     let summary = machine.oracle().summary();
-    if summary.violation_count > 0 {
-        return Err(summary.to_string());
+    if let Some(first) = summary.violations.first() {
+        let count = summary.violation_count;
+        return Err(format!(
+            "{:?}: {} (one of {count})",
+            first.property, first.text
+        ));
     }
     Ok(Some(summary.exposure.time.0 as f64 / 1e6))
 }

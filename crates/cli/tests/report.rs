@@ -7,7 +7,7 @@ use common::{bundled, ioatlas, rows};
 use ioatlas::output::Target;
 use ioatlas::progress::Silent;
 use ioatlas::report::model::{OracleTotals, Source};
-use ioatlas::report::systems::{Exposure, SystemRow};
+use ioatlas::report::systems::{Exposure, Rows, SystemRow};
 use ioatlas::report::{MAX_PAGE_BYTES, Report, Traces, build, bundled_traces, page, terminal};
 use ioatlas::{LoadedTrace, Status};
 use serde_json::Value;
@@ -28,7 +28,7 @@ fn make_full_report() -> Report {
     let target = Target::prepare(&dir.path().join("report.html")).unwrap();
     let command = [OsString::from("ioatlas"), OsString::from("report")];
     let traces = bundled_traces().unwrap();
-    let mut report = build(&traces, None, &target, &command, &Silent).unwrap();
+    let mut report = build(&traces, &Rows::Systems, None, &target, &command, &Silent).unwrap();
     report.provenance.page = "report.html".into();
     report.systems = rows(report.wait.time);
     report.oracle = OracleTotals::of(&report.systems);
@@ -254,7 +254,7 @@ fn pages_of_many_or_large_traces_stay_small() {
     let mut traces = bundled_traces().unwrap();
     traces.traces = vec![load(), load()];
     traces.variants.clear();
-    let report = build(&traces, None, &target, &[], &Silent).unwrap();
+    let report = build(&traces, &Rows::Systems, None, &target, &[], &Silent).unwrap();
     assert!(page(&report).len() < MAX_PAGE_BYTES);
 }
 
@@ -306,7 +306,7 @@ fn terminal_cells<'t>(shown: &'t str, row: &SystemRow) -> Vec<&'t str> {
 
 /// The first number of each cell in the page's row of a system.
 fn page_cells(html: &str, row: &SystemRow) -> Vec<Option<String>> {
-    let start = format!("<tr><td class=\"w\">{}</td>", row.name);
+    let start = format!(">{}</td><td class=\"design\">", row.name);
     let from = html.find(&start).unwrap();
     let row = &html[from..][..html[from..].find("</tr>").unwrap()];
     let first = |cell: &str| {
@@ -324,9 +324,9 @@ fn terminal_and_page_have_each_number_in_its_column() {
     let target = Target::prepare(&dir.path().join("report.html")).unwrap();
     let mut traces = bundled_traces().unwrap();
     traces.variants.clear();
-    let report = build(&traces, None, &target, &[], &Silent).unwrap();
+    let report = build(&traces, &Rows::Systems, None, &target, &[], &Silent).unwrap();
     let (shown, html) = (terminal::render(&report, 1000), page(&report));
-    assert_eq!(report.systems.len(), 4);
+    assert_eq!(report.systems.len(), 6);
     for row in &report.systems {
         let w = if row.wait.is_some() { "+w" } else { "" };
         let one = row.ns_per_pair_1_thread.text();
@@ -379,7 +379,7 @@ fn names_of_any_length_leave_the_page_small() {
     let dir = tempfile::tempdir().unwrap();
     let target = Target::prepare(&dir.path().join("report.html")).unwrap();
     let command: Vec<OsString> = (0..60).map(|n| name(n).into()).collect();
-    let report = build(&traces, None, &target, &command, &Silent).unwrap();
+    let report = build(&traces, &Rows::Systems, None, &target, &command, &Silent).unwrap();
     let html = page(&report);
     assert!(html.len() < MAX_PAGE_BYTES, "{}", html.len());
     assert!(html.contains("36 more traces are not drawn"));

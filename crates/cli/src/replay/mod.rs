@@ -12,19 +12,23 @@
 //! * Virtual time is the event index and no timer ticks, so deferred policies flush by their bound in operations alone.
 //! * Events that do not fit are skipped and counted as *anomalies*: a map over a mapped page, an unmap of anything but whole
 //!   mappings, an access outside every mapping.
-//! * What would make the replay itself too large ([`MAX_PAGES`], [`MAX_DEVICES`]) is skipped and
+//! * What would make the replay itself too large ([`MAX_PAGES`], [`MAX_DEVICES`], page tables beyond [`FRAMES`]) is skipped and
 //!   counted as *limited*, and so is what needs a map that was.
 //! * With [`Probe::UnmappedPages`] the device tries the pages of each mapping once more when its unmap has returned. That
-//!   disturbs the caches, so it is a run of its own, and what is counted of the traffic comes from a run without.
+//!   disturbs the caches, so it is a run of its own, and what is counted of the traffic comes from a run without. A page that another
+//!   mapping shares (`identity`) is still mapped, and left alone.
 
+pub(crate) mod command;
 mod lists;
 #[cfg(test)]
 mod tests;
 
+use crate::host::host;
 use ioatlas_dma::{
-    domain::{DomainConfig, Mapping},
-    platform::host::{Host, HostConfig},
-    table::fmt::VtdSecond48,
+    design::Design,
+    domain::{MapError, Mapping},
+    platform::host::Host,
+    table::{InstallCause, fmt::VtdSecond48},
     units::{AccessKind, ByteCount, Direction, GRANULE, IovaPage, PhysPage, PhysRange, SourceId},
 };
 use ioatlas_iotlb::{Event, Permission, Trace};
@@ -35,7 +39,7 @@ use ioatlas_viommu::{
     oracle::{Oracle, Summary},
 };
 use ioatlas_vtd::driver;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Pages mapped in all, at most, each as often as it is: 4 GiB. A short line can map and unmap millions, and the oracle
 /// remembers each that is mapped.
@@ -44,7 +48,7 @@ pub const MAX_PAGES: u64 = 1 << 20;
 pub const MAX_DEVICES: usize = 4096;
 /// Pages of an ended mapping that the device tries again, at most.
 pub const PROBED_PAGES: u64 = 8;
-/// Frames of the arena that tables are made of: enough for the pages above, however scattered the design lays them.
+/// Frames of the arena that tables are made of: enough for the pages above, unless the design lays them where scattered memory is.
 const FRAMES: usize = 1 << 16;
 
 /// The only size of page tables here, in KiB.
@@ -99,6 +103,8 @@ struct Device {
     source: SourceId,
     /// By the first page in the trace.
     live: BTreeMap<u64, Live>,
+    /// How many mappings have each IOVA page.
+    mapped: HashMap<u64, u32>,
 }
 
 struct Live {
@@ -121,16 +127,13 @@ enum Done {
 /// A sentence: the machine could not be made, or the design failed where it must not.
 pub fn replay(
     trace: &Trace,
-    design: DomainConfig,
+    design: Design,
     iotlb: SetGeometry,
     probe: Probe,
 ) -> Result<Replayed, String> {
     let mut config = UnitConfig::new(Geometry::of::<VtdSecond48>());
     config.caches.iotlb = iotlb;
-    let base = Host::new(HostConfig {
-        frames: FRAMES,
-        slots: 1,
-    });
+    let base = host(FRAMES, 1)?;
     let machine = WatchedMachine::new(base, &config, Oracle::new(), driver::Config::default());
     let machine = machine.map_err(|error| error.to_string())?;
     let lists = lists::lists(trace);
@@ -171,7 +174,7 @@ pub fn replay(
 
 struct Run<'m> {
     machine: &'m WatchedMachine<Host>,
-    design: DomainConfig,
+    design: Design,
     probe: Probe,
     devices: BTreeMap<u32, Device>,
     /// Disjoint ranges of pages whose map was limited, by device and first page.
@@ -284,12 +287,25 @@ impl Run<'_> {
             [buffer] => at.domain.map(*buffer, direction),
             list => at.domain.map_list(list, direction),
         };
+        let mapping = match mapping {
+            Ok(mapping) => mapping,
+            Err(MapError::Install(error)) if error.cause == InstallCause::NoFrame => {
+                self.refused.insert((device, first), pages);
+                return Ok(Done::Limited);
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        if self.probe != Probe::Off {
+            for page in mapped_pages(&mapping, pages) {
+                *at.mapped.entry(page).or_default() += 1;
+            }
+        }
         at.live.insert(
             first,
             Live {
                 pages,
                 permission,
-                mapping: mapping.map_err(|e| e.to_string())?,
+                mapping,
             },
         );
         self.maps += buffers.len() as u64;
@@ -334,6 +350,7 @@ impl Run<'_> {
                 domain,
                 source,
                 live: BTreeMap::new(),
+                mapped: HashMap::new(),
             },
         );
         Ok(true)
@@ -370,12 +387,13 @@ impl Run<'_> {
             else {
                 continue;
             };
-            let was = mapping.range().first.0;
+            let was = mapped_pages(&mapping, pages);
             at.domain.unmap(mapping).map_err(|e| e.to_string())?;
             if self.probe == Probe::Off {
                 continue;
             }
-            for page in (was..was + pages).take(PROBED_PAGES as usize) {
+            let gone = at.gone(was);
+            for page in gone.into_iter().take(PROBED_PAGES as usize) {
                 let kind = permitted(permission, None);
                 let unit = self.machine.machine().unit();
                 match unit.access(at.source, IovaPage(page), kind).outcome {
@@ -433,7 +451,27 @@ impl Run<'_> {
     }
 }
 
+/// The IOVA pages of a mapping of so many pages.
+fn mapped_pages(mapping: &Mapping, pages: u64) -> std::ops::Range<u64> {
+    let first = mapping.range().first.0;
+    first..first + pages
+}
+
 impl Device {
+    /// Counts a mapping of these IOVA pages out; returns those that no other mapping has.
+    fn gone(&mut self, pages: std::ops::Range<u64>) -> Vec<u64> {
+        let mut gone = Vec::new();
+        for page in pages {
+            let left = self.mapped.entry(page).or_default();
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.mapped.remove(&page);
+                gone.push(page);
+            }
+        }
+        gone
+    }
+
     /// Whether any page of the range is mapped.
     fn overlap(&self, first: u64, pages: u64) -> bool {
         let before = self.live.range(..first).next_back();

@@ -3,8 +3,8 @@
 
 use super::*;
 use ioatlas_dma::{
-    design::policies,
-    domain::{AssignerConfig, PolicyConfig},
+    design::{self, assigners, policies},
+    domain::{DomainConfig, PolicyConfig},
 };
 use ioatlas_iotlb::Limits;
 
@@ -18,15 +18,19 @@ fn trace(lines: &str) -> Trace {
     Trace::read("t", text.as_bytes(), Limits::default()).unwrap()
 }
 
-fn designs() -> Vec<DomainConfig> {
-    let mut all = Vec::new();
-    for assigner in [
-        AssignerConfig::RBTREE,
-        AssignerConfig::Magazine(Default::default()),
-    ] {
-        all.extend(policies().map(|policy| DomainConfig::new(assigner, policy.config)));
-    }
-    all
+/// Every design.
+fn designs() -> Vec<Design> {
+    design::all().collect()
+}
+
+/// Every assigner with a strict policy and with a deferred one, and every policy, for long traces.
+fn some() -> Vec<Design> {
+    let first = assigners().next().unwrap().config;
+    let with = |policy| assigners().map(move |a| DomainConfig::new(a.config, policy));
+    let mut some: Vec<_> = with(PolicyConfig::Strict).collect();
+    some.extend(with(PolicyConfig::DeferredPerCpu(Default::default())));
+    some.extend(policies().map(|p| DomainConfig::new(first, p.config)));
+    some.into_iter().map(Design::from).collect()
 }
 
 #[test]
@@ -79,7 +83,7 @@ fn each_policy_invalidates_as_often_as_it_says() {
     let pairs: String = (0..1000).map(|_| "M a 100 1 r\nU a 100 1\n").collect();
     for design in designs() {
         let replayed = replay(&trace(&pairs), design, IOTLB, Probe::Off).unwrap();
-        let (expected, exposed) = match design.policy {
+        let (expected, exposed) = match design.domain.policy {
             PolicyConfig::Strict | PolicyConfig::FreeBsd => (1000, 0),
             // the unit is done with what unmap starts before unmap returns
             PolicyConfig::MacOs(_) => (1000, 0),
@@ -104,7 +108,7 @@ fn table_memory_counts_tables_alone() {
 fn bundled_traces_are_replayed_whole_and_clean() {
     for sample in &crate::bundled::BASE {
         let loaded = sample.load().unwrap();
-        for design in designs() {
+        for design in some() {
             let replayed = replay(&loaded.trace, design, IOTLB, Probe::Off).unwrap();
             let events = loaded.trace.events().len() as u64;
             assert!(
@@ -131,8 +135,8 @@ fn short_traces_of_huge_mappings_are_limited() {
 fn the_unmap_of_a_list_is_one_invalidation() {
     let sample = &crate::bundled::BASE[1];
     let loaded = sample.load().unwrap();
-    for design in designs() {
-        if design.policy != PolicyConfig::Strict {
+    for design in some() {
+        if design.domain.policy != PolicyConfig::Strict {
             continue;
         }
         let replayed = replay(&loaded.trace, design, IOTLB, Probe::Off).unwrap();
@@ -163,7 +167,7 @@ fn accesses_to_a_list_reach_each_segment() {
 #[test]
 fn unmapped_pages_are_blocked_by_strict_and_stale_for_a_while_under_deferred() {
     let loaded = crate::bundled::BASE[0].load().unwrap();
-    for design in designs() {
+    for design in some() {
         let plain = replay(&loaded.trace, design, IOTLB, Probe::Off).unwrap();
         assert_eq!(plain.attempts, Attempts::default());
         let tried = replay(&loaded.trace, design, IOTLB, Probe::UnmappedPages).unwrap();
@@ -174,7 +178,7 @@ fn unmapped_pages_are_blocked_by_strict_and_stale_for_a_while_under_deferred() {
             plain.oracle.accesses + blocked + stale
         );
         assert_eq!(tried.oracle.violation_count, 0, "{}", tried.oracle);
-        match design.policy {
+        match design.domain.policy {
             PolicyConfig::Strict | PolicyConfig::FreeBsd => assert_eq!(stale, 0),
             // what unmap starts is done at once
             PolicyConfig::MacOs(_) => assert_eq!(stale, 0),

@@ -267,7 +267,17 @@ pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
             escaped(&wait)
         );
     }
-    let names: Vec<&str> = systems.iter().map(|row| row.name.as_str()).collect();
+    // of many, those that somebody knows by name
+    const NAMED: usize = 8;
+    let name = |row: &SystemRow| {
+        if systems.len() <= NAMED || row.shipped_by.is_some() {
+            row.name.clone()
+        } else {
+            String::new()
+        }
+    };
+    let names: Vec<String> = systems.iter().map(name).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     for (name, label) in names.iter().zip(labels(&names, &places)) {
         text(&mut svg, label.left, label.baseline, "start", name);
     }

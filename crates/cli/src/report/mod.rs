@@ -30,6 +30,7 @@ use crate::progress::{Bar, Progress};
 use ioatlas_iotlb::{Geometry, SWEEP_ENTRIES};
 use model::{OracleTotals, Provenance, Source};
 use std::ffi::OsString;
+use systems::Rows;
 
 /// Room on the page for all pictures of traces, in bytes; the rest is small.
 const ATLAS_ROOM: usize = 400_000;
@@ -74,8 +75,15 @@ pub(crate) fn run(arguments: &ReportArguments, command: &[OsString]) -> Answer {
             };
         }
     };
-    let result = build(&traces, arguments.inv_ns, &target, command, &Bar::default())
-        .and_then(|report| conclude(&report, &target, arguments.json));
+    let result = build(
+        &traces,
+        &arguments.designs.rows(),
+        arguments.inv_ns,
+        &target,
+        command,
+        &Bar::default(),
+    )
+    .and_then(|report| conclude(&report, &target, arguments.json));
     match result {
         Ok(answer) => answer,
         Err(error) => Answer {
@@ -162,6 +170,7 @@ pub fn bundled_traces() -> Result<Traces, Error> {
 /// [`Error::System`] or [`Error::Geometry`].
 pub fn build(
     traces: &Traces,
+    rows: &Rows,
     inv_ns: Option<f64>,
     target: &Target,
     command: &[OsString],
@@ -184,6 +193,7 @@ pub fn build(
     let variants = diagnose(&traces.variants)?;
     let wait = provenance::wait(inv_ns);
     let options = systems::Options {
+        rows: rows.clone(),
         wait: wait.time,
         geometry,
     };
@@ -234,7 +244,7 @@ mod tests {
             traces: vec![LoadedTrace::read("t", text.as_bytes(), None).unwrap()],
             variants: Vec::new(),
         };
-        let mut report = build(&traces, None, &target, &[], &Silent).unwrap();
+        let mut report = build(&traces, &Rows::Systems, None, &target, &[], &Silent).unwrap();
         assert_eq!(conclude(&report, &target, false).unwrap().errors.len(), 0);
         report.systems[2].violations.value = 3.0;
         report.systems[2].first_violation = Some("t: P1: page 7".into());
@@ -242,7 +252,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let answer = conclude(&report, &target, false).unwrap();
         assert!(
-            answer.text.contains("3 violations in 8 accesses"),
+            answer.text.contains("3 violations in 12 accesses"),
             "{}",
             answer.text
         );
@@ -251,7 +261,7 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "violation: rbtree deferred: t: P1: page 7 (one of 3)"
+            "violation: as Linux strict: t: P1: page 7 (one of 3)"
         );
         assert!(
             std::fs::read_to_string(&path)

@@ -3,7 +3,7 @@
 
 use super::atlas::Atlas;
 use super::figure::{Figure, Sentence, Unit, sentence};
-use super::systems::{Exposure, SystemRow};
+use super::systems::SystemRow;
 use super::verdict::DeviceVerdict;
 use serde::Serialize;
 
@@ -153,26 +153,14 @@ impl Report {
     #[must_use]
     pub fn attempts_sentence(&self) -> Option<Sentence> {
         let totals = self.oracle?;
-        let mut words = sentence![
+        let words = sentence![
             totals.attempts,
             " tries on unmapped pages: ",
             totals.attempts_blocked,
             " blocked, ",
             totals.attempts_stale,
-            " stale within ",
+            " stale, within the windows above.",
         ];
-        let window = self.systems.iter().find_map(|row| match row.exposure {
-            Exposure::None | Exposure::Unbounded { .. } => None,
-            Exposure::Bounded {
-                operations_bound,
-                time_bound,
-                ..
-            } => Some((operations_bound, time_bound?)),
-        });
-        words.0.extend(match window {
-            Some((operations, time)) => sentence![operations, " unmaps or ", time, " + 1 tick."].0,
-            None => sentence!["the window."].0,
-        });
         Some(words)
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What each system costs and how safe it is: one row a system.
+//! What each system costs and how safe it is: one row a system, or design that nobody ships. All come from the registry of the core.
 //!
 //! The designs are those of the crate `ioatlas-dma`, not the kernels' code. `crate::replay` has the rules of replay.
 //! Every trace is replayed twice: once as recorded, for the counts; once with a device that also tries each unmapped page
@@ -10,19 +10,20 @@
 use super::figure::{Figure, Unit};
 use crate::error::Error;
 use crate::loaded::LoadedTrace;
-use crate::measure;
-use crate::measure::Spread;
+use crate::measure::{self, Effort, Spread};
 use crate::progress::Progress;
 use crate::replay::{Probe, Replayed, replay};
-use ioatlas_dma::domain::{self, AssignerConfig, DeferredConfig, DomainConfig, PolicyConfig};
-use ioatlas_dma::iova::MagazineConfig;
+use ioatlas_dma::design::{self, Design, Shipped};
+use ioatlas_dma::domain::{self, PolicyConfig};
 use ioatlas_iotlb::Geometry;
 use ioatlas_viommu::config::SetGeometry;
 use serde::Serialize;
 
 /// What the rows are to be made with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
+    /// Which rows.
+    pub rows: Rows,
     /// Nanoseconds that one invalidation makes the CPU wait; assumed. Goes into
     /// [`SystemRow::wait`] of strict systems.
     pub wait: Figure,
@@ -87,9 +88,11 @@ pub struct SystemOnTrace {
 /// One system, over all traces.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SystemRow {
-    /// What people call it: `as Linux today`.
+    /// What people call it: `as Linux today`; or, where nobody ships it, the design in the words of `--as`.
     pub name: String,
-    /// Assigner and policy: `magazine, deferred-percpu`.
+    /// Who ships it: `Linux since 4.9`; null for nobody.
+    pub shipped_by: Option<&'static str>,
+    /// Assigner, policy and options: `magazine, deferred-percpu`.
     pub design: String,
     /// Where the design is described: `ATC'15 4.3, 5`.
     pub paper_ref: String,
@@ -131,6 +134,15 @@ pub struct SystemRow {
 }
 
 impl SystemRow {
+    /// The name beside the design: what people call it, or that nobody ships it.
+    #[must_use]
+    pub fn system(&self) -> &str {
+        match self.shipped_by {
+            Some(_) => &self.name,
+            None => "(nobody)",
+        }
+    }
+
     /// Time of a pair on one thread as a user feels it, in ns: measured time plus wait.
     #[must_use]
     pub fn felt_ns_per_pair(&self) -> f64 {
@@ -138,39 +150,100 @@ impl SystemRow {
     }
 }
 
-/// A system as people know it, and the design behind it.
-struct System {
-    name: &'static str,
-    assigner: AssignerConfig,
-    policy: PolicyConfig,
-    paper_ref: &'static str,
+/// Which designs get a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Rows {
+    /// Those that a system ships.
+    #[default]
+    Systems,
+    /// Every assigner with every policy.
+    All,
+    /// These, in this order.
+    Named(Vec<Design>),
 }
 
-fn systems() -> [System; 4] {
-    let magazine = AssignerConfig::Magazine(MagazineConfig::default());
-    let deferred = PolicyConfig::DeferredPerCpu(DeferredConfig::default());
-    let system = |name, assigner, policy, paper_ref| System {
-        name,
-        assigner,
-        policy,
-        paper_ref,
-    };
-    let (rbtree, strict) = (AssignerConfig::RBTREE, PolicyConfig::Strict);
-    [
-        system("as Linux today", magazine, deferred, "ATC'15 4.3, 5"),
-        system("as Linux strict", magazine, strict, "ATC'15 4.3, 3.2"),
-        system("rbtree deferred", rbtree, deferred, "ATC'15 3.1, 5"),
-        system("rbtree strict", rbtree, strict, "ATC'15 3.1, 3.2"),
-    ]
+impl Rows {
+    /// More rows are measured for a shorter time each.
+    const MANY: usize = 8;
+
+    /// The designs, none twice.
+    #[must_use]
+    pub fn designs(&self) -> Vec<Design> {
+        let mut designs: Vec<Design> = match self {
+            Rows::Systems => design::presets().map(|preset| preset.design).collect(),
+            // in the order of the default rows, then the others
+            Rows::All => Rows::Systems
+                .designs()
+                .into_iter()
+                .chain(design::all())
+                .collect(),
+            Rows::Named(named) => named.clone(),
+        };
+        let mut seen = Vec::new();
+        designs.retain(|design| {
+            let new = !seen.contains(design);
+            seen.push(*design);
+            new
+        });
+        designs
+    }
+
+    /// How long to measure each of so many.
+    fn effort(rows: usize) -> Effort {
+        if rows > Self::MANY {
+            Effort::QUICK
+        } else {
+            Effort::FULL
+        }
+    }
+}
+
+/// A design as people know it.
+pub(crate) struct System {
+    pub name: String,
+    pub design: Design,
+    pub paper_ref: String,
+    pub shipped_by: Option<&'static str>,
 }
 
 impl System {
-    fn design(&self) -> DomainConfig {
-        DomainConfig::new(self.assigner, self.policy)
+    pub fn of(design: Design) -> Self {
+        let Design { domain, .. } = design;
+        let of_parts = || {
+            let assigner = design::assigners().find(|a| a.name == domain.assigner.name());
+            let policy = design::policies().find(|p| p.name == domain.policy.name());
+            let papers: Vec<&str> = assigner
+                .map(|a| a.paper)
+                .into_iter()
+                .chain(policy.map(|p| p.paper))
+                .collect();
+            papers.join(", ")
+        };
+        match design.preset() {
+            Some(preset) => System {
+                name: match preset.shipped {
+                    Shipped::By(_) => format!("as {}", preset.title),
+                    Shipped::ByNobody => preset.title.into(),
+                },
+                design,
+                paper_ref: preset.paper.into(),
+                shipped_by: match preset.shipped {
+                    Shipped::By(whom) => Some(whom),
+                    Shipped::ByNobody => None,
+                },
+            },
+            None => System {
+                name: design.to_string(),
+                design,
+                paper_ref: of_parts(),
+                shipped_by: None,
+            },
+        }
     }
-    fn failed(&self, detail: String) -> Error {
+
+    pub fn failed(&self, detail: String) -> Error {
         Error::System {
-            system: self.name.into(),
+            system: self.name.clone(),
             detail,
         }
     }
@@ -186,7 +259,8 @@ pub fn rows(
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Vec<SystemRow>, Error> {
-    let systems = systems();
+    let systems: Vec<System> = options.rows.designs().into_iter().map(System::of).collect();
+    let effort = Rows::effort(systems.len());
     let steps = systems.len() * (traces.len() + 1);
     let mut rows = Vec::new();
     for (at, system) in systems.iter().enumerate() {
@@ -195,12 +269,8 @@ pub fn rows(
         for (i, loaded) in traces.iter().enumerate() {
             let what = format!("{} on {}", system.name, loaded.label);
             progress.at(&what, done + i, steps);
-            let iotlb = SetGeometry {
-                entries: options.geometry.entries(),
-                ways: options.geometry.ways(),
-            };
             let run = |probe| {
-                replay(&loaded.trace, system.design(), iotlb, probe)
+                replay(&loaded.trace, system.design, iotlb(options.geometry), probe)
                     .map_err(|e| system.failed(format!("{}: {e}", loaded.trace.name())))
             };
             replays.push(OnTrace {
@@ -211,9 +281,17 @@ pub fn rows(
         }
         let what = format!("measuring {}", system.name);
         progress.at(&what, done + traces.len(), steps);
-        rows.push(row(system, &replays, options)?);
+        rows.push(row(system, &replays, options, effort)?);
     }
     Ok(rows)
+}
+
+/// The software unit's IOTLB of this shape.
+pub(crate) fn iotlb(geometry: Geometry) -> SetGeometry {
+    SetGeometry {
+        entries: geometry.entries(),
+        ways: geometry.ways(),
+    }
 }
 
 /// A trace's two replays.
@@ -240,9 +318,15 @@ impl OnTrace {
     }
 }
 
-fn row(system: &System, replays: &[OnTrace], options: &Options) -> Result<SystemRow, Error> {
-    let design = system.design();
-    let measure = |threads| measure::pair_time(design, threads).map_err(|e| system.failed(e));
+fn row(
+    system: &System,
+    replays: &[OnTrace],
+    options: &Options,
+    effort: Effort,
+) -> Result<SystemRow, Error> {
+    let (design, policy) = (system.design, system.design.domain.policy);
+    let measure =
+        |threads| measure::pair_time(design, threads, effort).map_err(|e| system.failed(e));
     let ns = |value| Figure::measured(value, Unit::Nanoseconds);
     let range = |spread: Spread| [ns(spread.low), ns(spread.high)];
     let alone = measure(1)?.ok_or_else(|| system.failed("no slice was measured".into()))?;
@@ -260,7 +344,7 @@ fn row(system: &System, replays: &[OnTrace], options: &Options) -> Result<System
     let most = |pick: fn(&OnTrace) -> u64| replays.iter().map(pick).max().unwrap_or(0);
     let operations_observed = Figure::count(most(|on| on.plain.oracle.exposure.unmaps));
     // the replay and the measured run are of one CPU
-    let exposure = match system.policy.exposure(1) {
+    let exposure = match policy.exposure(1) {
         domain::Exposure::None => Exposure::None,
         domain::Exposure::Bounded { operations, time } => Exposure::Bounded {
             operations_bound: Figure::assumed(operations as f64, Unit::Count),
@@ -275,14 +359,15 @@ fn row(system: &System, replays: &[OnTrace], options: &Options) -> Result<System
         },
     };
     Ok(SystemRow {
-        name: system.name.into(),
-        design: format!("{}, {}", system.assigner.name(), system.policy.name()),
-        paper_ref: system.paper_ref.into(),
+        name: system.name.clone(),
+        shipped_by: system.shipped_by,
+        design: design.to_string().replace(',', ", "),
+        paper_ref: system.paper_ref.clone(),
         ns_per_pair_1_thread: ns(alone.median),
         ns_per_pair_1_thread_range: range(alone),
         ns_per_pair_2_threads: two.map(|spread| ns(spread.median)),
         ns_per_pair_2_threads_range: two.map(range),
-        wait: waits(&system.policy).then_some(options.wait),
+        wait: waits(&policy).then_some(options.wait),
         invalidations_per_1k_maps: Figure::counted(
             per_1k(sum(|on| on.plain.invalidations)),
             Unit::Per1000,
@@ -324,5 +409,53 @@ fn on_trace(on: &OnTrace) -> SystemOnTrace {
         attempts_stale: Figure::count(probed.attempts.stale),
         violations: Figure::count(on.violations()),
         oracle_checked_accesses: Figure::count(probed.oracle.accesses),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_from_the_registry_and_none_twice() {
+        let names = |rows: &Rows| -> Vec<String> {
+            let designs = rows.designs().into_iter();
+            designs.map(|design| System::of(design).name).collect()
+        };
+        let systems = names(&Rows::Systems);
+        let expected = [
+            "Linux 3.17",
+            "Linux today",
+            "Linux strict",
+            "FreeBSD",
+            "Solaris",
+            "Mac OS X",
+        ];
+        assert_eq!(systems, expected.map(|name| format!("as {name}")));
+        let all = names(&Rows::All);
+        assert_eq!(
+            all.len(),
+            design::assigners().len() * design::policies().len()
+        );
+        assert_eq!(all[..systems.len()], systems);
+        let mut unique = all.clone();
+        unique.sort();
+        unique.dedup();
+        assert_eq!(unique.len(), all.len());
+        let named = ["linux", "eiovar,strict", "magazine,deferred-percpu"];
+        let named = named.map(|words| Design::parse(words).unwrap());
+        assert_eq!(
+            names(&Rows::Named(named.into())),
+            ["as Linux today", "eiovar,strict"]
+        );
+    }
+
+    #[test]
+    fn what_nobody_ships_is_labelled_with_where_its_parts_are_written() {
+        let system = System::of(Design::parse("eiovar,macos").unwrap());
+        assert_eq!(system.shipped_by, None);
+        assert_eq!(system.paper_ref, "ATC'15 3.1, ATC'15 3.4");
+        let linux = System::of(Design::parse("linux").unwrap());
+        assert_eq!(linux.shipped_by, Some("Linux since 4.9"));
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The report on a terminal: at most 24 lines of 100 columns.
+//! The report on a terminal: at most 24 lines of 100 columns, more only where more rows were asked for than the default has.
 
 use super::figure::{Figure, Sentence};
 use super::model::{Report, Source};
@@ -11,6 +11,9 @@ use crate::text::{Align, printable, table};
 pub const MAX_LINES: usize = 24;
 /// Columns of a line.
 pub const MAX_COLUMNS: usize = 100;
+
+/// Lines for devices and what is said of all of them, where the rows of systems leave no room.
+const MIN_VERDICTS: usize = 10;
 
 /// Least room for the name of a trace and device.
 const MIN_NAME_COLUMNS: usize = 12;
@@ -58,14 +61,15 @@ fn heading(report: &Report) -> String {
     }
 }
 
-/// Three lines a device, as many devices as fit.
+/// Two lines a device, as many devices as fit, and a word on what they say.
 fn verdicts(verdicts: &[DeviceVerdict], room: usize) -> Vec<String> {
-    const LINES: usize = 3;
+    const LINES: usize = 2;
+    let room = room.max(MIN_VERDICTS) - 1; // the word
     let all_fit = verdicts.len() * LINES <= room;
     let shown = if all_fit {
         verdicts.len()
     } else {
-        room.saturating_sub(1) / LINES
+        (room - 1) / LINES
     };
     let mut lines: Vec<String> = verdicts[..shown].iter().flat_map(verdict).collect();
     if !all_fit {
@@ -74,10 +78,11 @@ fn verdicts(verdicts: &[DeviceVerdict], room: usize) -> Vec<String> {
             verdicts.len() - shown
         ));
     }
+    lines.push("First touches: no larger IOTLB removes these misses.".into());
     lines
 }
 
-fn verdict(verdict: &DeviceVerdict) -> [String; 3] {
+fn verdict(verdict: &DeviceVerdict) -> [String; 2] {
     // What is said of the device is whole; its name takes the room that is left.
     let workload = format!(": {} [counted]", verdict.workload().plain());
     let description = verdict
@@ -90,12 +95,7 @@ fn verdict(verdict: &DeviceVerdict) -> [String; 3] {
         .max(MIN_NAME_COLUMNS);
     [
         printable(&name, room) + &workload,
-        format!(
-            "  {}; {} [simulated]",
-            verdict.rate().plain(),
-            verdict.cause().plain()
-        ),
-        format!("  {} [simulated]", verdict.remedy().plain()),
+        format!("  {} [simulated]", verdict.brief().plain()),
     ]
 }
 
@@ -125,7 +125,7 @@ enum Design {
 fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
     use Align::{Left, Right};
     // Three lines of heading: what, of what, and whence. One space between columns, as
-    // the four designs with four-digit numbers then just fit.
+    // designs without options and with four-digit numbers then just fit.
     let mut rows = [
         [
             "", "design", "ns/pair", "ns/pair", "inval", "miss", "tables", "window:", "violat-",
@@ -157,7 +157,10 @@ fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
     .to_vec();
     for row in systems {
         rows.push(vec![
-            row.name.clone(),
+            match design {
+                Design::Shown => row.system().into(),
+                Design::Hidden => row.name.clone(),
+            },
             row.design.clone(),
             cost(row.ns_per_pair_1_thread, row),
             row.ns_per_pair_2_threads

@@ -197,6 +197,22 @@ impl DeviceVerdict {
         ]
     }
 
+    /// Rate, cause and remedy in a line of a terminal. All its numbers are simulated.
+    #[must_use]
+    pub fn brief(&self) -> Sentence {
+        let mut brief = self.rate();
+        if self.misses.value == 0.0 {
+            return brief;
+        }
+        let cause = sentence!["; ", self.first_touch, " of misses are first touches"];
+        brief.0.extend(cause.0);
+        if let Some(change) = self.larger_iotlb_change {
+            let remedy = sentence![format!("; {LARGER}x IOTLB: "), change, " misses"];
+            brief.0.extend(remedy.0);
+        }
+        brief
+    }
+
     /// What a larger IOTLB would change. All its numbers are simulated.
     #[must_use]
     pub fn remedy(&self) -> Sentence {

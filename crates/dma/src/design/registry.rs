@@ -6,6 +6,7 @@ use crate::{
     domain::{AssignerConfig, DomainConfig, PolicyConfig},
     iova::BackingConfig,
 };
+use alloc::string::ToString;
 
 /// One thing that can be chosen, with its default sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +26,8 @@ pub struct Entry<C> {
 pub struct Preset {
     /// The name used on command lines.
     pub name: &'static str,
+    /// What people call it: `Linux today`.
+    pub title: &'static str,
     /// What it is.
     pub design: Design,
     /// What it is, in a line.
@@ -144,9 +147,10 @@ pub fn policies() -> impl ExactSizeIterator<Item = Entry<PolicyConfig>> {
 pub fn presets() -> impl ExactSizeIterator<Item = Preset> {
     use Shipped::*;
     let magazine = AssignerConfig::Magazine(Default::default());
-    let deferred = PolicyConfig::DeferredPerCpu(Default::default());
-    let preset = |name, assigner, policy, shipped, paper, doc| Preset {
+    let plain = AssignerConfig::Plain;
+    let preset = |(name, title), (assigner, policy), shipped, paper, doc| Preset {
         name,
+        title,
         design: DomainConfig::new(assigner, policy).into(),
         doc,
         paper,
@@ -154,20 +158,52 @@ pub fn presets() -> impl ExactSizeIterator<Item = Preset> {
     };
     [
         preset(
-            "linux",
-            magazine,
-            deferred,
+            ("linux-3.17", "Linux 3.17"),
+            (
+                AssignerConfig::RBTREE,
+                PolicyConfig::DeferredGlobal(Default::default()),
+            ),
+            By("Linux 3.17"),
+            "ATC'15 3.1, 3.2",
+            "what ATC'15 found: a global lock for IOVAs, another for what awaits its flush",
+        ),
+        preset(
+            ("linux", "Linux today"),
+            (magazine, PolicyConfig::DeferredPerCpu(Default::default())),
             By("Linux since 4.9"),
             "ATC'15 4.3, 5",
             "what most machines run today",
         ),
         preset(
-            "linux-strict",
-            magazine,
-            PolicyConfig::Strict,
+            ("linux-strict", "Linux strict"),
+            (magazine, PolicyConfig::Strict),
             By("Linux since 4.9, iommu.strict=1"),
             "ATC'15 4.3, 3.2",
             "the same without a window",
+        ),
+        preset(
+            ("freebsd", "FreeBSD"),
+            (plain(BackingConfig::Freebsd), PolicyConfig::FreeBsd),
+            By("FreeBSD"),
+            "ATC'15 3.4",
+            "logarithmic search under a lock; every unmap waits for its invalidations",
+        ),
+        preset(
+            ("solaris", "Solaris"),
+            (plain(BackingConfig::Vmem), PolicyConfig::Solaris),
+            By("Solaris (as illumos has it)"),
+            "ATC'15 3.4",
+            "constant-time assignment under a lock; what is unmapped stays reachable until its range is mapped again",
+        ),
+        preset(
+            ("macos", "Mac OS X"),
+            (
+                plain(BackingConfig::MacOs),
+                PolicyConfig::MacOs(Default::default()),
+            ),
+            By("Mac OS X"),
+            "ATC'15 3.4",
+            "logarithmic assignment under a lock; invalidations are queued, and nobody waits",
         ),
     ]
     .into_iter()
@@ -181,13 +217,10 @@ pub fn all() -> impl Iterator<Item = Design> {
 }
 
 impl Design {
-    /// The preset that this is, sizes apart.
+    /// The preset that this is, sizes apart; with another option than the preset's it is none.
     pub fn preset(&self) -> Option<Preset> {
-        presets().find(|preset| {
-            let ours = (self.domain.assigner.name(), self.domain.policy.name());
-            let theirs = preset.design.domain;
-            ours == (theirs.assigner.name(), theirs.policy.name())
-        })
+        let words = self.to_string();
+        presets().find(|preset| preset.design.to_string() == words)
     }
     /// Who runs it.
     pub fn shipped(&self) -> Shipped {
@@ -206,23 +239,81 @@ mod tests {
         names.for_each(|name| assert!(seen.insert(name), "{name} twice"));
     }
 
+    /// Names variants by their patterns: one that is missing here does not compile, and one that is here and not in the registry
+    /// fails the test below.
+    macro_rules! variants {
+        ($config:ty, $entries:expr => $($pattern:pat),+ $(,)?) => {{
+            let name = |config: &$config| match config {
+                $($pattern => stringify!($pattern)),+
+            };
+            let listed: BTreeSet<_> = $entries.map(|entry| name(&entry.config)).collect();
+            assert_eq!(listed, BTreeSet::from([$(stringify!($pattern)),+]));
+            assert_eq!($entries.len(), listed.len(), "each once");
+        }};
+    }
+
+    #[test]
+    fn every_variant_is_listed_once() {
+        use AssignerConfig::*;
+        use BackingConfig::*;
+        variants!(AssignerConfig, assigners() =>
+            Plain(Rbtree), Plain(Eiovar(_)), Plain(Freebsd), Plain(Vmem), Plain(BackingConfig::MacOs),
+            Magazine(_), Identity(_), Kmalloc(_));
+        use PolicyConfig::*;
+        variants!(PolicyConfig, policies() =>
+            Strict, FreeBsd, DeferredPerCpu(_), DeferredGlobal(_), Solaris, PolicyConfig::MacOs(_));
+    }
+
+    #[test]
+    fn every_entry_says_what_it_is_and_where_that_is_written() {
+        let words = assigners().map(|a| (a.doc, a.paper));
+        let words = words.chain(policies().map(|p| (p.doc, p.paper)));
+        for (doc, paper) in words.chain(presets().map(|p| (p.doc, p.paper))) {
+            assert!(
+                !doc.is_empty() && paper.starts_with("ATC'15 "),
+                "{doc}: {paper}"
+            );
+        }
+    }
+
     #[test]
     fn names_are_unique_and_lead_back() {
         assert_unique(assigners().map(|a| a.name));
         assert_unique(policies().map(|p| p.name));
         assert_unique(presets().map(|p| p.name));
+        assert_unique(presets().map(|p| p.title));
         for preset in presets() {
             assert_eq!(Design::parse(preset.name), Ok(preset.design));
+            assert_eq!(preset.design.preset(), Some(preset));
         }
         for design in all() {
             assert_eq!(Design::parse(&design.to_string()), Ok(design));
         }
+        assert_eq!(all().count(), assigners().len() * policies().len());
     }
 
     #[test]
     fn what_nobody_ships_says_so() {
         let shipped = |name: &str| Design::parse(name).unwrap().shipped();
         assert_eq!(shipped("linux"), Shipped::By("Linux since 4.9"));
-        assert_eq!(shipped("rbtree,strict"), Shipped::ByNobody);
+        assert_eq!(shipped("macos,macos"), Shipped::By("Mac OS X"));
+        for name in ["rbtree,strict", "linux,leaf=2m", "freebsd,strict"] {
+            assert_eq!(shipped(name), Shipped::ByNobody, "{name}");
+        }
+    }
+
+    #[test]
+    fn systems_are_what_the_paper_says() {
+        let design = |name: &str| Design::parse(name).unwrap().to_string();
+        for (name, words) in [
+            ("linux-3.17", "rbtree,deferred-global"),
+            ("linux", "magazine,deferred-percpu"),
+            ("linux-strict", "magazine,strict"),
+            ("freebsd", "freebsd,freebsd"),
+            ("solaris", "vmem,solaris"),
+            ("macos", "macos,macos"),
+        ] {
+            assert_eq!(design(name), words);
+        }
     }
 }

@@ -310,8 +310,8 @@ fn cost(report: &Report) -> String {
 }
 
 /// A row that says how many traces a table leaves out, if it does.
-fn more_traces(traces: usize) -> String {
-    match traces.saturating_sub(MAX_TRACES) {
+fn more_traces(traces: usize, shown: usize) -> String {
+    match traces.saturating_sub(shown) {
         0 => String::new(),
         more => format!("<tr><td colspan=\"3\">{more} more traces are in the JSON.</td></tr>"),
     }
@@ -329,7 +329,7 @@ fn provenance(report: &Report) -> String {
     };
     let shown = origin.traces.iter().take(MAX_TRACES);
     let traces: String = shown.map(trace).collect();
-    let traces = traces + &more_traces(origin.traces.len());
+    let traces = traces + &more_traces(origin.traces.len(), MAX_TRACES);
     format!(
         "<section><h2>Provenance</h2><dl><dt>command</dt><dd><code>{}</code></dd><dt>program</dt>\
          <dd>ioatlas {}, commit <code>{}</code></dd><dt>machine</dt><dd>{}, {} CPUs</dd></dl>\

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The page's table of systems: what each costs and how safe it is.
 
-use super::{MAX_TRACES, chip, escaped, more_traces, number, quantity, sentence};
+use super::{chip, escaped, more_traces, number, quantity, sentence};
 use crate::report::{
     figure::{Figure, Tag},
     model::Report,
     systems::{Exposure, SystemOnTrace, SystemRow},
 };
 use std::fmt::Write;
+
+/// Rows of the table of traces.
+const MAX_DETAILS: usize = 192;
 
 pub(super) fn systems(report: &Report) -> String {
     if report.systems.is_empty() {
@@ -32,9 +35,14 @@ pub(super) fn systems(report: &Report) -> String {
     ]
     .concat();
     let rows: String = report.systems.iter().map(system_row).collect();
-    let details: String = report.systems.iter().map(system_details).collect();
+    let shown = (MAX_DETAILS / report.systems.len()).max(1);
+    let details: String = report
+        .systems
+        .iter()
+        .map(|row| system_details(row, shown))
+        .collect();
     let traces = report.systems.iter().map(|row| row.per_trace.len()).max();
-    let details = details + &more_traces(traces.unwrap_or(0));
+    let details = details + &more_traces(traces.unwrap_or(0), shown);
     let sentences = [
         Some(report.wait_sentence()),
         report.oracle_sentence(),
@@ -46,9 +54,9 @@ pub(super) fn systems(report: &Report) -> String {
         .map(|words| format!("<p>{}</p>", sentence(words)))
         .collect();
     format!(
-        "<section><h2>Systems</h2><p class=\"note\">The designs as implemented here, not the kernels&#39; code. \
+        "<section><h2>Systems</h2><p class=\"note\">The designs as implemented here, not the kernels&#39; code; (nobody): nobody ships it. \
          Time a pair: wall time of a map and its unmap on this machine, without the invalidation (in brackets: 10th to \
-         90th percentile); what a strict system waits for one is assumed, and beside it; - where it was not measured: fewer than two \
+         90th percentile); what a strict system waits for one is assumed, and beside it; of more than 8 designs each is measured for a shorter time; - where it was not measured: fewer than two \
          CPUs, or a machine too busy to run both threads at once. Tables: page-table memory at \
          its peak; a deferred design has more IOVAs retired at any time, hence more tables: compare at equal traffic \
          only.</p><div class=\"scroll\"><table class=\"sortable\"><thead><tr>\
@@ -91,8 +99,10 @@ fn system_row(row: &SystemRow) -> String {
     ]
     .concat();
     format!(
-        "<tr><td class=\"w\">{}</td><td class=\"design\">{}<br><span class=\"note\">{}</span></td>{cells}</tr>",
-        escaped(&row.name),
+        "<tr><td class=\"w\"{}>{}</td><td class=\"design\">{}<br><span class=\"note\">{}</span></td>{cells}</tr>",
+        row.shipped_by
+            .map_or(String::new(), |by| format!(" title=\"{}\"", escaped(by))),
+        escaped(row.system()),
         escaped(&row.design),
         escaped(&row.paper_ref)
     )
@@ -153,7 +163,7 @@ fn exposure(exposure: &Exposure) -> String {
     }
 }
 
-fn system_details(row: &SystemRow) -> String {
+fn system_details(row: &SystemRow, traces: usize) -> String {
     let line = |on: &SystemOnTrace| {
         let figures = [
             on.maps,
@@ -178,5 +188,5 @@ fn system_details(row: &SystemRow) -> String {
             escaped(&on.trace)
         )
     };
-    row.per_trace.iter().take(MAX_TRACES).map(line).collect()
+    row.per_trace.iter().take(traces).map(line).collect()
 }

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! `ioatlas replay`: what traces become under designs.
+
+use super::{Probe, Replayed, replay};
+use crate::Answer;
+use crate::args::ReplayArguments;
+use crate::error::Error;
+use crate::info::{ByName, per_trace};
+use crate::progress::{Bar, Progress};
+use crate::report::systems::{System, iotlb};
+use crate::text::{Align, grouped, printable, table};
+use ioatlas_iotlb::Trace;
+use ioatlas_viommu::config::SetGeometry;
+use serde::Serialize;
+
+/// A design on a trace. `ReplayArguments` documents the fields, by their names in JSON.
+#[derive(Debug, Serialize)]
+struct Row {
+    system: Option<String>,
+    design: String,
+    shipped_by: Option<&'static str>,
+    maps: u64,
+    unmaps: u64,
+    invalidations: u64,
+    accesses: u64,
+    misses: u64,
+    miss_rate: f64,
+    table_kib: u64,
+    exposure_unmaps: u64,
+    violations: u64,
+    #[serde(skip)]
+    first_violation: Option<String>,
+    anomalies: u64,
+    limited: u64,
+}
+
+impl Row {
+    fn of(system: &System, replayed: &Replayed) -> Self {
+        let accesses = replayed.oracle.accesses;
+        Row {
+            system: system.shipped_by.map(|_| system.name.clone()),
+            design: system.design.to_string(),
+            shipped_by: system.shipped_by,
+            maps: replayed.maps,
+            unmaps: replayed.unmaps,
+            invalidations: replayed.invalidations,
+            accesses,
+            misses: replayed.misses,
+            miss_rate: match accesses {
+                0 => 0.0,
+                accesses => replayed.misses as f64 / accesses as f64,
+            },
+            table_kib: replayed.table_kib,
+            exposure_unmaps: replayed.oracle.exposure.unmaps,
+            violations: replayed.oracle.violation_count,
+            first_violation: replayed.oracle.violations.first().map(|v| v.text.clone()),
+            anomalies: replayed.anomalies,
+            limited: replayed.limited,
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &ReplayArguments) -> Answer {
+    let geometry = match arguments.geometry.geometry() {
+        Ok(geometry) => iotlb(geometry),
+        Err(error) => {
+            return Answer {
+                errors: vec![error.into()],
+                ..Answer::default()
+            };
+        }
+    };
+    let designs = arguments.designs.rows().designs();
+    let systems: Vec<System> = designs.into_iter().map(System::of).collect();
+    let (bar, mut failed) = (Bar::default(), Vec::new());
+    let steps = arguments.traces.len() * systems.len();
+    let mut done = 0;
+    let (results, mut errors) = per_trace(&arguments.traces, |trace| {
+        let mut rows = Vec::new();
+        for system in &systems {
+            bar.at(&format!("{} on {}", system.name, trace.name()), done, steps);
+            done += 1;
+            match row(trace, system, geometry) {
+                Ok(row) => rows.push(row),
+                Err(error) => failed.push(error),
+            }
+        }
+        rows
+    });
+    drop(bar);
+    errors.append(&mut failed);
+    errors.extend(
+        results
+            .iter()
+            .flat_map(|(name, rows)| violations(name, rows)),
+    );
+    let text = if arguments.json {
+        ByName::new(&results, arguments.traces.len()).json(&mut errors)
+    } else {
+        results
+            .iter()
+            .map(|(name, rows)| plain(name, rows))
+            .collect()
+    };
+    Answer { text, errors }
+}
+
+fn row(trace: &Trace, system: &System, geometry: SetGeometry) -> Result<Row, Error> {
+    let replayed = replay(trace, system.design, geometry, Probe::Off);
+    let replayed = replayed.map_err(|e| system.failed(format!("{}: {e}", trace.name())))?;
+    Ok(Row::of(system, &replayed))
+}
+
+fn violations(trace: &str, rows: &[Row]) -> Vec<Error> {
+    let violated = rows.iter().filter(|row| row.violations > 0);
+    let error = |row: &Row| Error::Violation {
+        first: format!(
+            "{}: {trace}: {}",
+            row.design,
+            row.first_violation.as_deref().unwrap_or_default()
+        ),
+        count: row.violations,
+    };
+    violated.map(error).collect()
+}
+
+fn plain(name: &str, rows: &[Row]) -> String {
+    let heading = [
+        "system",
+        "design",
+        "maps",
+        "unmaps",
+        "inval.",
+        "accesses",
+        "misses",
+        "miss rate",
+        "tables KiB",
+        "exposed unmaps",
+        "violations",
+        "skipped",
+    ];
+    let mut lines = vec![heading.map(String::from).to_vec()];
+    for row in rows {
+        lines.push(vec![
+            row.system.clone().unwrap_or_else(|| "(nobody)".into()),
+            row.design.clone(),
+            grouped(row.maps),
+            grouped(row.unmaps),
+            grouped(row.invalidations),
+            grouped(row.accesses),
+            grouped(row.misses),
+            format!("{:.4}", row.miss_rate),
+            grouped(row.table_kib),
+            grouped(row.exposure_unmaps),
+            grouped(row.violations),
+            grouped(row.anomalies + row.limited),
+        ]);
+    }
+    let mut align = [Align::Right; 12];
+    align[..2].fill(Align::Left);
+    let mut text = printable(name, 200) + "\n";
+    for line in table(&align, 2, &lines) {
+        text.push_str("  ");
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
