@@ -22,6 +22,7 @@ pub(crate) enum Command {
     Trace(TraceCommand),
     Report(ReportArguments),
     Replay(ReplayArguments),
+    Papers(PapersArguments),
 }
 
 /// Look at traces.
@@ -141,6 +142,24 @@ pub(crate) struct ReplayArguments {
     #[command(flatten)]
     pub geometry: GeometryArguments,
     /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Make the figures and tables of the papers, ours beside theirs, each with a verdict and its reason.
+///
+/// Writes one CSV file an exhibit, its drawings as SVG, and index.html, one page that needs none of the others. Each file is replaced
+/// whole, the page last. Here so far: tables 1 and 2 and figure 6 of ATC'15 (Peleg et al., Utilizing the IOMMU Scalably).
+///
+/// A verdict (reproduced, weak, not) is computed from our data. One that is not "reproduced" is a result, not a failure.
+///
+/// JSON: exhibits[] (paper, exhibit, title, claim, verdict, reason, columns[], rows[][], notes[]), version, commit, files[].
+#[derive(Args, Debug)]
+pub(crate) struct PapersArguments {
+    /// Directory to write into; made if there is none.
+    #[arg(short, long, value_name = "DIR", default_value = "papers")]
+    pub output: PathBuf,
+    /// Print JSON instead of the verdicts.
     #[arg(long)]
     pub json: bool,
 }

@@ -67,6 +67,20 @@ pub enum Error {
         /// What went wrong, with its numbers.
         detail: String,
     },
+    /// A figure or table of a paper could not be made.
+    #[error("{exhibit}: {detail}")]
+    Exhibit {
+        /// Which.
+        exhibit: String,
+        /// What went wrong.
+        detail: String,
+    },
+    /// The output path of several files names something that is no directory.
+    #[error("{}: cannot write: not a directory", path.display())]
+    NotADirectory {
+        /// As given by the user.
+        path: PathBuf,
+    },
     /// A result could not be turned into JSON.
     #[error("cannot format JSON: {0}")]
     Json(#[from] serde_json::Error),

@@ -16,6 +16,7 @@ mod iotlb;
 mod loaded;
 mod measure;
 pub mod output;
+mod papers;
 pub mod progress;
 mod replay;
 pub mod report;
@@ -81,6 +82,7 @@ pub fn run(
         Command::Iotlb(command) => iotlb::run(&command),
         Command::Trace(TraceCommand::Info(command)) => info::run(&command),
         Command::Replay(command) => replay::command::run(&command),
+        Command::Papers(command) => papers::run(&command, &arguments),
         Command::Report(command) => report::run(&command, &arguments),
     };
     let written = stdout

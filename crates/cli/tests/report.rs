@@ -122,6 +122,7 @@ fn terminal_shows_only_numbers_of_the_model() {
         "2",
         "1",
         "1k",
+        "3.17",
     ];
     let mut numbers = 0;
     for line in &lines[1..lines.len() - 1] {

@@ -20,6 +20,7 @@
 
 pub(crate) mod command;
 mod lists;
+pub(crate) mod script;
 #[cfg(test)]
 mod tests;
 
@@ -29,7 +30,7 @@ use ioatlas_dma::{
     domain::{MapError, Mapping},
     platform::host::Host,
     table::{InstallCause, fmt::VtdSecond48},
-    units::{AccessKind, ByteCount, Direction, GRANULE, IovaPage, PhysPage, PhysRange, SourceId},
+    units::{AccessKind, ByteCount, GRANULE, IovaPage, PhysPage, PhysRange, SourceId},
 };
 use ioatlas_iotlb::{Event, Permission, Trace};
 use ioatlas_viommu::{
@@ -278,11 +279,7 @@ impl Run<'_> {
         let Some(at) = self.devices.get_mut(&device) else {
             return Ok(Done::Limited);
         };
-        let direction = match permission {
-            Permission::Read => Direction::ToDevice,
-            Permission::Write => Direction::FromDevice,
-            Permission::ReadWrite => Direction::Bidirectional,
-        };
+        let direction = script::direction(permission);
         let mapping = match buffers.as_slice() {
             [buffer] => at.domain.map(*buffer, direction),
             list => at.domain.map_list(list, direction),

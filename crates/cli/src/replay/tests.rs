@@ -4,7 +4,7 @@
 use super::*;
 use ioatlas_dma::{
     design::{self, assigners, policies},
-    domain::{DomainConfig, PolicyConfig},
+    domain::{AssignerConfig, DomainConfig, PolicyConfig},
 };
 use ioatlas_iotlb::Limits;
 
@@ -21,6 +21,11 @@ fn trace(lines: &str) -> Trace {
 /// Every design.
 fn designs() -> Vec<Design> {
     design::all().collect()
+}
+
+/// Whether mappings share pages.
+fn shares(design: &Design) -> bool {
+    matches!(design.domain.assigner, AssignerConfig::Identity(_))
 }
 
 /// Every assigner with a strict policy and with a deferred one, and every policy, for long traces.
@@ -81,7 +86,8 @@ fn one_unmap_may_end_several_whole_mappings() {
 #[test]
 fn each_policy_invalidates_as_often_as_it_says() {
     let pairs: String = (0..1000).map(|_| "M a 100 1 r\nU a 100 1\n").collect();
-    for design in designs() {
+    // under `identity` the next map has the very page that was unmapped, to the same memory: nothing is exposed
+    for design in designs().into_iter().filter(|design| !shares(design)) {
         let replayed = replay(&trace(&pairs), design, IOTLB, Probe::Off).unwrap();
         let (expected, exposed) = match design.domain.policy {
             PolicyConfig::Strict | PolicyConfig::FreeBsd => (1000, 0),
@@ -172,7 +178,8 @@ fn unmapped_pages_are_blocked_by_strict_and_stale_for_a_while_under_deferred() {
         assert_eq!(plain.attempts, Attempts::default());
         let tried = replay(&loaded.trace, design, IOTLB, Probe::UnmappedPages).unwrap();
         let Attempts { blocked, stale } = tried.attempts;
-        assert!(blocked + stale >= tried.unmaps);
+        // a page that another mapping shares is not tried
+        assert!(shares(&design) || blocked + stale >= tried.unmaps);
         assert_eq!(
             tried.oracle.accesses,
             plain.oracle.accesses + blocked + stale

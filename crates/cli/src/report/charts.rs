@@ -9,38 +9,38 @@ use super::verdict::DeviceVerdict;
 use std::fmt::Write;
 
 /// Size of a drawing in its own units; the page scales it to the width there is.
-const WIDTH: f64 = 520.0;
-const HEIGHT: f64 = 320.0;
+pub(crate) const WIDTH: f64 = 520.0;
+pub(crate) const HEIGHT: f64 = 320.0;
 /// The plot within it.
-const LEFT: f64 = 60.0;
-const RIGHT: f64 = WIDTH - 24.0;
-const TOP: f64 = 14.0;
-const BOTTOM: f64 = HEIGHT - 46.0;
+pub(crate) const LEFT: f64 = 60.0;
+pub(crate) const RIGHT: f64 = WIDTH - 24.0;
+pub(crate) const TOP: f64 = 14.0;
+pub(crate) const BOTTOM: f64 = HEIGHT - 46.0;
 
 /// Colours of series in `page.css`; the seventh device has the first's again.
 const SERIES: usize = 6;
 
 /// Class of the n-th series.
-pub(super) fn series(number: usize) -> String {
+pub(crate) fn series(number: usize) -> String {
     format!("s{}", number % SERIES)
 }
 
 /// An axis: numbers to places.
-struct Axis {
-    from: f64,
-    to: f64,
-    start: f64,
-    end: f64,
+pub(crate) struct Axis {
+    pub from: f64,
+    pub to: f64,
+    pub start: f64,
+    pub end: f64,
 }
 
 impl Axis {
-    fn at(&self, value: f64) -> f64 {
+    pub fn at(&self, value: f64) -> f64 {
         self.start + (value - self.from) / (self.to - self.from) * (self.end - self.start)
     }
 }
 
 /// The next of 1, 2, 5, 10, 20, ... at or above `value`.
-fn round_up(value: f64) -> f64 {
+pub(crate) fn round_up(value: f64) -> f64 {
     let power = 10f64.powf(value.max(1e-9).log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0]
         .into_iter()
@@ -48,14 +48,14 @@ fn round_up(value: f64) -> f64 {
     step.unwrap_or(10.0) * power
 }
 
-fn open(title: &str) -> String {
+pub(crate) fn open(title: &str) -> String {
     format!(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
         escaped(title)
     )
 }
 
-fn text(svg: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
+pub(crate) fn text(svg: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
     // Writing to a string cannot fail.
     let _ = write!(
         svg,
@@ -64,7 +64,7 @@ fn text(svg: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
     );
 }
 
-fn line(svg: &mut String, class: &str, x: (f64, f64), y: (f64, f64)) {
+pub(crate) fn line(svg: &mut String, class: &str, x: (f64, f64), y: (f64, f64)) {
     let _ = write!(
         svg,
         "<line class=\"{class}\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>",

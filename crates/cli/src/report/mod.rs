@@ -6,11 +6,11 @@
 //! decides how it is shown, so that the views agree.
 
 mod atlas;
-mod charts;
+pub(crate) mod charts;
 pub mod figure;
-mod html;
+pub(crate) mod html;
 pub mod model;
-mod provenance;
+pub(crate) mod provenance;
 pub mod systems;
 pub mod terminal;
 pub mod verdict;

@@ -65,7 +65,7 @@ pub(super) fn wait(inv_ns: Option<f64>) -> Wait {
 }
 
 /// The command line as one could type it again.
-pub(super) fn command_line(arguments: &[OsString]) -> String {
+pub(crate) fn command_line(arguments: &[OsString]) -> String {
     let shown = arguments.iter().enumerate().map(|(index, argument)| {
         let text = argument.to_string_lossy();
         if index == 0 {

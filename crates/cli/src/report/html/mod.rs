@@ -48,7 +48,7 @@ pub fn page(report: &Report) -> String {
 }
 
 /// Text that stands for itself in HTML and in attribute values.
-pub(super) fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The files of `ioatlas papers`: each appears whole or not at all, the page, which needs none of the others, last.
+
+use super::{About, Made, Papers, Shown, page};
+use crate::error::Error;
+use crate::output::Target;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The page's name.
+pub(super) const PAGE: &str = "index.html";
+
+/// A directory in which every file can be written.
+pub(super) struct Directory {
+    path: PathBuf,
+    page: Target,
+    /// Made here, so removed if nothing comes of it.
+    new: bool,
+}
+
+impl Directory {
+    /// Makes the directory if there is none, and checks that page and tables of `abouts` can be written.
+    ///
+    /// # Errors
+    /// [`Error::StandardOutput`], [`Error::NotADirectory`], [`Error::Output`], [`Error::NotAFile`].
+    pub fn prepare(path: &Path, abouts: &[About]) -> Result<Self, Error> {
+        if path == Path::new("-") {
+            return Err(Error::StandardOutput);
+        }
+        let new = match fs::metadata(path) {
+            Ok(found) if found.is_dir() => false,
+            Ok(_) => return Err(Error::NotADirectory { path: path.into() }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+            Err(source) => return Err(failed(path, source)),
+        };
+        if new {
+            fs::create_dir(path).map_err(|source| failed(path, source))?;
+        }
+        let all = abouts.iter().map(|about| about.stem() + ".csv");
+        let checked = all
+            .map(|name| Target::prepare(&path.join(name)))
+            .collect::<Result<Vec<_>, _>>()
+            .and_then(|_| Target::prepare(&path.join(PAGE)));
+        match checked {
+            Ok(page) => Ok(Self {
+                path: path.into(),
+                page,
+                new,
+            }),
+            Err(error) => {
+                if new {
+                    let _ = fs::remove_dir(path);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes everything; returns the names of the files.
+    ///
+    /// # Errors
+    /// [`Error::Output`], [`Error::NotAFile`]. Files written before are whole.
+    pub fn write(self, papers: &Papers, command: &[OsString]) -> Result<Vec<String>, Error> {
+        let mut names = Vec::new();
+        for Made { about, shown, .. } in &papers.exhibits {
+            let mut files = vec![(format!("{}.csv", about.stem()), csv(shown))];
+            for plot in &shown.plots {
+                files.push((format!("{}{}.svg", about.stem(), plot.suffix), plot.file()));
+            }
+            for (name, text) in files {
+                let target = Target::prepare(&self.path.join(&name))?;
+                target.replace(|file| file.write_all(text.as_bytes()))?;
+                names.push(name);
+            }
+        }
+        let page = page::page(papers, command);
+        self.page.replace(|file| file.write_all(page.as_bytes()))?;
+        names.push(PAGE.into());
+        Ok(names)
+    }
+}
+
+/// Where nothing was written, nothing is left.
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if self.new {
+            // refused, and rightly, where it holds anything
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+fn failed(path: &Path, source: io::Error) -> Error {
+    Error::Output {
+        path: path.into(),
+        source,
+    }
+}
+
+/// A table as RFC 4180 has it, lines ended by a line feed.
+fn csv(shown: &Shown) -> String {
+    let quoted = |cell: &str| {
+        if cell.contains([',', '"', '\n']) {
+            format!("\"{}\"", cell.replace('"', "\"\""))
+        } else {
+            cell.to_owned()
+        }
+    };
+    let heading: Vec<String> = shown.columns.iter().map(|name| quoted(name)).collect();
+    let mut lines = vec![heading.join(",")];
+    for row in &shown.rows {
+        let cells: Vec<String> = row.iter().map(|cell| quoted(&cell.text())).collect();
+        lines.push(cells.join(","));
+    }
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::papers::{Cell, exhibits};
+
+    fn abouts() -> Vec<About> {
+        exhibits().iter().map(|exhibit| exhibit.about()).collect()
+    }
+
+    #[test]
+    fn cells_with_commas_and_quotes_are_quoted() {
+        let shown = Shown {
+            columns: vec!["a,b".into(), "c".into()],
+            rows: vec![vec![Cell::from("say \"x\""), Cell::count(7)]],
+            ..Shown::default()
+        };
+        assert_eq!(csv(&shown), "\"a,b\",c\n\"say \"\"x\"\"\",7\n");
+    }
+
+    #[test]
+    fn a_new_directory_goes_again_if_nothing_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("papers");
+        let directory = Directory::prepare(&path, &abouts()).unwrap();
+        assert!(path.is_dir());
+        drop(directory);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_name_that_is_a_directory_is_found_before_the_work() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("atc15-table-2.csv")).unwrap();
+        let error = Directory::prepare(dir.path(), &abouts()).err().unwrap();
+        assert!(matches!(error, Error::NotAFile { .. }), "{error}");
+        assert!(dir.path().is_dir(), "it was there before");
+    }
+}
