@@ -154,7 +154,7 @@ fn terminal_shows_only_numbers_of_the_model() {
         assert_eq!(line.contains("+w "), row.wait.is_some(), "{line}");
     }
     assert!(shown.contains("26 of 100 accesses miss; 42 % of misses are first touches"));
-    assert!(shown.contains("0 violations in 460,390 accesses checked"));
+    assert!(shown.contains("0 violations in 690,591 accesses checked"));
 }
 
 #[test]
