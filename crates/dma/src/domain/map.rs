@@ -175,7 +175,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     fn assign_fresh(&self, request: &Request) -> Result<Lease, MapError> {
         match self.assigner.assign(&self.platform, request) {
             Ok(lease) => Ok(lease),
-            Err(never) if never.cause.is_final() => Err(never.into()),
+            Err(never) if never.is_final() => Err(never.into()),
             Err(_) => {
                 self.drain_for_iova()?;
                 Ok(self.assigner.assign(&self.platform, request)?)

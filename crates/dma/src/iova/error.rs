@@ -23,6 +23,13 @@ pub struct NoIova {
     pub cause: NoIovaCause,
 }
 
+impl NoIova {
+    /// Whether the same request fails for as long as the aperture is what it is, whatever is given back.
+    pub fn is_final(&self) -> bool {
+        self.cause.is_final() || self.wanted > self.aperture
+    }
+}
+
 /// What stood in the way of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -53,7 +60,7 @@ pub enum NoIovaCause {
 }
 
 impl NoIovaCause {
-    /// Whether the same request fails for as long as the aperture is what it is, whatever is given back.
+    /// Whether nothing that is given back helps against it. [`NoIova::is_final`] knows sizes too.
     pub fn is_final(&self) -> bool {
         match self {
             NoIovaCause::Full | NoIovaCause::FullWithin(_) => false,

@@ -81,7 +81,7 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
         self.ranges.with(|ranges| look(ranges))
     }
 
-    /// By `take`, if need be again after everything kept for reuse was given up.
+    /// By `take`, if need be again after everything kept for reuse was given up; not for what is larger than the aperture.
     #[inline]
     fn find(
         &self,
@@ -91,9 +91,9 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
     ) -> Result<IovaRange, NoIova> {
         let found = self.ranges.with(|ranges| {
             take(ranges)
-                .or_else(|| match ranges.drain() {
-                    PageCount(0) => None,
-                    _ => take(ranges),
+                .or_else(|| match wanted <= self.aperture.pages {
+                    true if ranges.drain().0 > 0 => take(ranges),
+                    _ => None,
                 })
                 .ok_or_else(|| ranges.usage())
         });

@@ -142,7 +142,7 @@ impl<P: Platform> Magazines<P> {
     /// From the tree alone; everything cached goes into it if that is what it takes.
     fn assign_single(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
         self.tree.assign(p, request).or_else(|error| {
-            if error.cause.is_final() {
+            if error.is_final() {
                 return Err(NoIova {
                     cached: PageCount(error.cached.0 + self.cached().0),
                     ..error

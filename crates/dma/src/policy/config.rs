@@ -11,7 +11,8 @@ use crate::units::TimeNs;
 pub enum PolicyConfig {
     /// Invalidate and wait in every unmap (ATC'15 §3.2, "strict"). Exposure: none.
     Strict,
-    /// The same a page at a time: one invalidation for each page of the range, each waited for (FreeBSD, ATC'15 §3.4). Exposure: none.
+    /// The same a page at a time: one invalidation for each page of the range, each waited for (FreeBSD, ATC'15 §3.4), and one for every
+    /// eight tables that it detaches. Exposure: none.
     FreeBsd,
     /// Batch on each CPU (ATC'15 §5). Exposure: a batch of this CPU, or the window.
     DeferredPerCpu(DeferredConfig),
@@ -86,7 +87,8 @@ pub enum Exposure {
     None,
     /// Until an invalidation that starts by then at the latest is complete.
     Bounded {
-        /// After so many further unmaps of the domain, each of them retiring one thing at least.
+        /// After so many further unmaps of the domain, each of them retiring one thing at least. A CPU that fills a batch and is held up
+        /// before it starts the invalidation lets the other CPUs, and threads, fill each queue once more before they must start one themselves.
         operations: u64,
         /// After so much time, if the host's timer ticks just then. `None`: the invalidation was started already, and takes what the unit takes.
         time: Option<TimeNs>,

@@ -16,6 +16,8 @@
 //!
 //! Exposure: a thing is flushed by its queue's `batch`-th thing after it at the latest, or by the first tick that is
 //! `window` after the last one that flushed; that is, `window` plus the host's tick interval plus one invalidation.
+//! The CPU of the `batch`-th thing may be held up before it starts; then others put a second batch behind the first, and no more, since
+//! who finds no room must flush before its unmap returns.
 
 use super::{
     queue::{self, Item, Pushed, Queues, RetiredQueue},

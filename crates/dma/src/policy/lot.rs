@@ -16,12 +16,21 @@ const LOT: usize = 8;
 pub(crate) enum Way<'a, P: Platform, K: Copy + Send> {
     /// By one invalidation, waited for.
     Whole,
-    /// By one for each page, each waited for.
+    /// By one for each page, each waited for; lots before the last, of tables only, as `Whole`.
     PageByPage,
     /// By one that is not waited for.
     Queued(&'a Outstanding<P, K>),
     /// At the next map of the range, if the stock keeps it; else as `Whole`.
     AtMap(&'a Stock<P>),
+}
+
+/// What of one unmap a lot brings to its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Settled {
+    /// The tables so far.
+    SoFar,
+    /// All that is left, and with it the unmap.
+    All,
 }
 
 pub(crate) struct Lot<'a, P: Platform, K: Copy + Send> {
@@ -55,7 +64,7 @@ impl<'a, P: Platform, K: Copy + Send> Lot<'a, P, K> {
         self.caches = Caches::LeavesAndWalks;
         self.add(engine, Resource::Frame(frame));
         if self.held == LOT {
-            self.settle(engine);
+            self.settle(engine, Settled::SoFar);
         }
     }
 
@@ -74,7 +83,7 @@ impl<'a, P: Platform, K: Copy + Send> Lot<'a, P, K> {
             return Ok(());
         }
         self.add(engine, Resource::Iova(lease));
-        self.settle(engine);
+        self.settle(engine, Settled::All);
         self.failed.map_or(Ok(()), Err)
     }
 
@@ -83,7 +92,7 @@ impl<'a, P: Platform, K: Copy + Send> Lot<'a, P, K> {
         engine: &Engine<'_, P, I>,
     ) -> Result<(), Failed> {
         if self.held > 0 {
-            self.settle(engine);
+            self.settle(engine, Settled::All);
         }
         self.failed.map_or(Ok(()), Err)
     }
@@ -102,7 +111,7 @@ impl<'a, P: Platform, K: Copy + Send> Lot<'a, P, K> {
         self.held += 1;
     }
 
-    fn settle<I: Invalidate<Token = K>>(&mut self, engine: &Engine<'_, P, I>) {
+    fn settle<I: Invalidate<Token = K>>(&mut self, engine: &Engine<'_, P, I>, settled: Settled) {
         let scope = self.scope();
         let lot = self.lot[..self.held].iter_mut().filter_map(Option::take);
         self.held = 0;
@@ -110,6 +119,8 @@ impl<'a, P: Platform, K: Copy + Send> Lot<'a, P, K> {
         let flushed = match (self.failed, &self.way) {
             (Some(failed), _) => Err(failed),
             (None, Way::Whole | Way::AtMap(_)) => engine.flush(scope),
+            // page by page once, or the work would grow with the square of what is unmapped
+            (None, Way::PageByPage) if settled == Settled::SoFar => engine.flush(scope),
             (None, Way::PageByPage) => engine.flush_page_by_page(scope),
             (None, Way::Queued(outstanding)) => {
                 self.failed = outstanding.start(engine, scope, lot).err();

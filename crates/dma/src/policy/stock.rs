@@ -12,7 +12,7 @@
 //! What is not kept is flushed at unmap, waited for, and goes home, as under `strict`: an unmap that detaches tables or frees consistent memory (frames
 //! must not wait for a map that may never come, and a table in a detached one's place needs the walk caches clean: P14); ranges that the caller chose;
 //! shared leases of `identity`, whose next map may be of another holder; ranges of no class. They are less exposed than Solaris's, none more.
-//! A request with limits takes what lies within them among the newest [`LOOK`] of its class, or a fresh lease.
+//! A request with limits takes what lies within them, and where it is preferred, among the newest [`LOOK`] of its class, or a fresh lease.
 //!
 //! Exposure: unbounded.
 
@@ -81,7 +81,7 @@ impl<P: Platform> Stock<P> {
         }
         let granted = engine.assigner.granted(request.pages);
         let within = |what: &Resource| match what {
-            Resource::Iova(lease) => request.limits.allow(lease.range()),
+            Resource::Iova(lease) => request.limits.prefer(lease.range()),
             Resource::Frame(_) => false,
         };
         let class = self.class(granted);
