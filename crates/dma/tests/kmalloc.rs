@@ -181,6 +181,32 @@ fn chosen_addresses_and_limits_lie_beyond_the_arena() {
     assert_empty(&domain, 0);
 }
 
+/// The heap is everybody's, so it outlives the domain.
+#[test]
+fn what_is_mapped_still_goes_back_to_the_heap_when_its_domain_ends() {
+    for policy in [PolicyConfig::Strict, PolicyConfig::Solaris, deferred()] {
+        let domain = domain(1 << 16, policy);
+        let host = domain.platform().clone();
+        let theirs = Heap::alloc(&*host, ByteCount(24)).unwrap();
+        for nth in 0..40 {
+            let len = ByteCount((1 + nth % 20) << 12);
+            let buffer = PhysRange::new(PhysAddr(nth << 12), len);
+            let mapping = domain.map(buffer, Direction::ToDevice).unwrap();
+            match nth % 4 {
+                0 => domain.unmap(mapping).unwrap(),
+                1 => drop(domain.into_raw(mapping).unwrap()),
+                _ => drop(mapping),
+            }
+        }
+        // beyond the arena: the domain's own
+        let fixed = domain.map_at(Iova(1 << 30), page(3), Direction::ToDevice);
+        drop(fixed.unwrap());
+        assert!(host.in_use() > theirs.len);
+        domain.close().unwrap();
+        assert_eq!(host.in_use(), theirs.len, "{policy:?}");
+    }
+}
+
 #[test]
 fn an_arena_is_at_most_a_byte_for_each_page() {
     let refused = |domain: Result<Dom<VtdSecond39>, NoDomain>| match domain {

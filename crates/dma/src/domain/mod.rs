@@ -265,6 +265,14 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let lost = |failed: Failed| CloseError::Invalidate(failed.cause);
         self.policy.drain_all(&self.engine()).map_err(lost)?;
         let p = &*self.platform;
+        let mut borrowed = Vec::new();
+        if let Some(within) = self.assigner.borrowed() {
+            self.translator.mappings(p, within, |range, kind| {
+                let lease = self.lease_of(range, kind);
+                // stamped before the tables go, but settled by the flush that follows that
+                borrowed.push(self.grace.retire(p, lease, Scope::DOMAIN));
+            });
+        }
         let mut frames = Vec::new();
         self.translator.dismantle(p, |frame| {
             frames.push(self.grace.retire(p, frame, Scope::DOMAIN));
@@ -277,6 +285,13 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             // an unsettled frame is leaked: the domain-wide flush above covers all, so that would be a bug
             match frame.settle(&completion) {
                 Ok(frame) => p.frame_free(frame.into_fresh()),
+                Err((_, why)) => debug_assert!(false, "{why}"),
+            }
+        }
+        let home = p.pinned(|cpu| cpu.index());
+        for lease in borrowed {
+            match lease.settle(&completion) {
+                Ok(lease) => self.assigner.release(p, home, lease),
                 Err((_, why)) => debug_assert!(false, "{why}"),
             }
         }

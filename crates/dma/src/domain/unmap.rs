@@ -65,14 +65,16 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
         let claimed = self.translator.claim(&self.platform, range);
         let kind = claimed.map_err(|cause| UnmapError::NotAMapping { iova, len, cause })?;
-        let leased = match kind {
-            LeaseKind::Assigned => {
-                let pages = self.assigner.granted(range.pages);
-                IovaRange::new(range.first, pages)
-            }
-            LeaseKind::Fixed | LeaseKind::Shared => range,
+        self.end(self.lease_of(range, kind), range, [])
+    }
+
+    /// The lease of a mapping, which follows from its pages.
+    pub(super) fn lease_of(&self, range: IovaRange, kind: LeaseKind) -> Lease {
+        let pages = match kind {
+            LeaseKind::Assigned => self.assigner.granted(range.pages),
+            LeaseKind::Fixed | LeaseKind::Shared => range.pages,
         };
-        self.end(Lease::new(leased, kind), range, [])
+        Lease::new(IovaRange::new(range.first, pages), kind)
     }
 
     /// Clears `range` and retires it, its lease, and `frames` that only it made reachable.

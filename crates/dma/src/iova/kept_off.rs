@@ -107,6 +107,15 @@ impl<P: Platform> KeptOff<P> {
                     max: MAX,
                 });
             };
+            let no_record = |leased| NoReserve::NoRecord {
+                wanted,
+                region,
+                leased,
+            };
+            let leased = self.leased();
+            if leased.0 > 0 {
+                return Err(no_record(leased)); // and nobody is turned away by a slot that goes again
+            }
             let slot = &self.slots[nth];
             slot.first.store(wanted.first.0, Ordering::SeqCst);
             slot.pages.store(wanted.pages.0, Ordering::SeqCst);
@@ -115,11 +124,7 @@ impl<P: Platform> KeptOff<P> {
             let leased = self.leased();
             if leased.0 > 0 {
                 slot.pages.store(0, Ordering::SeqCst);
-                return Err(NoReserve::NoRecord {
-                    wanted,
-                    region,
-                    leased,
-                });
+                return Err(no_record(leased));
             }
             Ok(Lease::new(wanted, LeaseKind::Fixed))
         })

@@ -21,7 +21,10 @@
 //! and the request served, as fixed ranges are, from the *fallback*: magazines over a tree of the pages beyond the arena. Where the arena
 //! has all pages, the fallback has none, and that is refused. A fixed range inside the arena is kept off, and can
 //! be had only while the arena has no lease. A block that overlaps such a range is *parked*, for good, and
-//! another asked for, [`PARKED_AT_ONCE`] times at most; one of more than [`PARKED_MAX`] bytes is given back, and the request goes to the fallback.
+//! another asked for, [`PARKED_AT_ONCE`] blocks in all at most; one of more than [`PARKED_MAX`] bytes is given back, and the request goes to the fallback.
+//!
+//! Blocks are borrowed: what is mapped still when the domain ends goes back to the heap then ([`Assign::borrowed`]). Parked ones stay
+//! where they are, in the way of no other domain that keeps the same range off.
 //!
 //! Not handled: whether the fallback honours limits is the fallback's matter.
 
@@ -116,7 +119,7 @@ impl<P: Platform> Kmalloc<P> {
     fn block(&self, p: &P, request: &Request) -> Result<IovaRange, Unfit> {
         let heap = p.heap().ok_or(Unfit::NoBlock)?;
         let len = ByteCount(request.pages.0);
-        for _ in 0..=PARKED_AT_ONCE {
+        for _ in 0..PARKED_AT_ONCE {
             let block = heap.alloc(len).ok_or(Unfit::NoBlock)?;
             let range = pages_of(block);
             if !request.limits.allow(range) {
@@ -182,6 +185,10 @@ impl<P: Platform> Assign<P> for Kmalloc<P> {
 
     fn granted(&self, pages: PageCount) -> PageCount {
         granted(PageCount(pages.0.max(HeapBlock::MIN.0)))
+    }
+
+    fn borrowed(&self) -> Option<IovaRange> {
+        Some(self.arena)
     }
 
     fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve> {

@@ -175,6 +175,10 @@ pub trait Assign<P: Platform>: Send + Sync {
     fn shared(&self) -> Option<IovaRange> {
         None
     }
+    /// The pages whose ranges somebody else owns, and gets back when they are released: also those that are mapped still when a domain ends.
+    fn borrowed(&self) -> Option<IovaRange> {
+        None
+    }
     /// Exactly `range`.
     ///
     /// # Errors
@@ -321,6 +325,9 @@ impl<P: Platform> Assign<P> for Assigner<P> {
     }
     fn shared(&self) -> Option<IovaRange> {
         dispatch!(self, a => Assign::<P>::shared(a))
+    }
+    fn borrowed(&self) -> Option<IovaRange> {
+        dispatch!(self, a => Assign::<P>::borrowed(a))
     }
     fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve> {
         dispatch!(self, a => a.reserve(p, range))

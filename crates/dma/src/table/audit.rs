@@ -2,7 +2,7 @@
 //! Checking and showing a table that nobody is changing.
 
 use super::*;
-use crate::translator::Census;
+use crate::{iova::LeaseKind, translator::Census};
 use alloc::{collections::BTreeSet, format, string::String};
 use core::fmt;
 
@@ -78,6 +78,25 @@ impl<P: Platform, F: Format> Table<P, F> {
                 IovaPage(next.0 - 1)
             )),
         }
+    }
+
+    /// Shows `each` every mapping that begins in `within`, whose leaves are not shared, with how its range was chosen.
+    pub fn mappings(&self, p: &P, within: IovaRange, mut each: impl FnMut(IovaRange, LeaseKind)) {
+        let mut open = None;
+        // it stops at an entry that the audit would name; what is behind it is not shown
+        let _ = self.visit_all(p, &mut |_| Ok(()), &mut |leaf| {
+            if leaf.marks.has(LeafMarks::FIRST) {
+                open = Some((leaf.covers.first, leaf.marks.kind()));
+            }
+            if leaf.marks.has(LeafMarks::LAST)
+                && let Some((first, kind)) = open.take()
+                && within.contains(&IovaRange::new(first, PageCount(1)))
+            {
+                let pages = PageCount(leaf.covers.end().0 - first.0);
+                each(IovaRange::new(first, pages), kind);
+            }
+            Ok(())
+        });
     }
 
     /// Prints the mappings, one leaf a line. Of a shared leaf the edges mean nothing.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a format says: geometry and the encoding of entries. One small file each, in `fmt`.
 
-use crate::units::*;
+use crate::{iova::LeaseKind, units::*};
 
 /// What an entry says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +39,13 @@ impl LeafMarks {
     /// For the bits of an entry.
     pub fn bits(self) -> u64 {
         u64::from(self.0)
+    }
+    /// How the range was chosen, by the marks of its first page.
+    pub fn kind(self) -> LeaseKind {
+        match self.has(LeafMarks::FIXED) {
+            true => LeaseKind::Fixed,
+            false => LeaseKind::Assigned,
+        }
     }
     /// Both.
     pub const fn with(self, other: LeafMarks) -> Self {

@@ -67,11 +67,7 @@ impl<P: Platform, F: Format> Table<P, F> {
             self.exchange(p, first, claimed, entry)?;
             return Err(error);
         }
-        Ok(if marks.has(LeafMarks::FIXED) {
-            LeaseKind::Fixed
-        } else {
-            LeaseKind::Assigned
-        })
+        Ok(marks.kind())
     }
 
     /// Whether the marks of `range` are those of exactly one mapping; returns its first leaf.

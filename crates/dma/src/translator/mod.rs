@@ -100,6 +100,9 @@ pub trait Translator<P: Platform>: Send + Sync + Sized {
     /// The device was not attached, or the invalidation failed.
     fn detach(&self, p: &P, device: SourceId) -> Result<(), AttachError>;
 
+    /// Shows `each` every mapping that begins in `within` and is not shared, with how its range was chosen. Nobody else is active.
+    /// A translator that cannot say shows none, and their ranges do not go back to whom they are borrowed from.
+    fn mappings(&self, _p: &P, _within: IovaRange, _each: impl FnMut(IovaRange, LeaseKind)) {}
     /// Every table, root included, for the end of the domain. No device is attached any more.
     fn dismantle(&mut self, p: &P, detached: impl FnMut(TableFrame));
     /// Gives back the domain id, after the last flush.
@@ -392,6 +395,9 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged<P, F, 
     }
     fn detach(&self, p: &P, device: SourceId) -> Result<(), AttachError> {
         self.unit.detach(p, device, self.id)
+    }
+    fn mappings(&self, p: &P, within: IovaRange, each: impl FnMut(IovaRange, LeaseKind)) {
+        self.table.mappings(p, within, each)
     }
     fn dismantle(&mut self, p: &P, detached: impl FnMut(TableFrame)) {
         self.table.dismantle(p, detached)

@@ -2,7 +2,7 @@
 //! IOVA-kmalloc: a heap that others use too, and what it cannot serve.
 
 use crate::rig::*;
-use ioatlas_dma::iova::*;
+use ioatlas_dma::iova::{kmalloc::PARKED_AT_ONCE, *};
 use ioatlas_dma::platform::host::{Host, HostConfig};
 use ioatlas_dma::platform::{HeapBlock, Platform};
 use ioatlas_dma::units::*;
@@ -183,7 +183,7 @@ fn without_pages_beyond_they_are_refused_and_nothing_is_lost() {
 #[test]
 fn blocks_that_overlap_a_reserved_range_are_parked() {
     let rig = rig(1024, 0);
-    let fixed = rig.reserve(100, 60).unwrap(); // nine blocks of 8 overlap it
+    let fixed = rig.reserve(100, 60).unwrap(); // eight blocks of 8 overlap it
     rig.check(60);
     let held: Vec<_> = std::iter::from_fn(|| rig.assign(1).ok()).collect();
     assert!(
@@ -208,12 +208,16 @@ fn one_request_parks_so_much_and_no_more() {
     let fixed = rig.reserve(8, (1 << 16) - 8).unwrap();
     let lease = rig.assign(1).unwrap();
     assert!(lease.range().first.0 >= 1 << 16, "{rig}");
-    assert_eq!(kmalloc(&rig).parked(), 17);
+    assert_eq!(kmalloc(&rig).parked(), PARKED_AT_ONCE as u64);
     let large = rig.assign(1 << 15).unwrap();
     assert!(large.range().first.0 >= 1 << 16);
-    assert_eq!(kmalloc(&rig).parked(), 17, "a large block is not parked");
+    assert_eq!(
+        kmalloc(&rig).parked(),
+        PARKED_AT_ONCE as u64,
+        "a large block is not parked"
+    );
     assert_eq!(rig.usage().diverted, 2);
-    assert_eq!(rig.heap().in_use(), ByteCount(17 * 8));
+    assert_eq!(rig.heap().in_use(), ByteCount(PARKED_AT_ONCE as u64 * 8));
     for lease in [fixed, lease, large] {
         rig.release(0, lease);
     }
