@@ -4,16 +4,17 @@
 //! [`Paged`] is our own radix table under an invalidation engine. A kernel that keeps the tables (VFIO, iommufd)
 //! is another translator, with no format at all; [`crate::domain::Domain`] works unchanged above both.
 
+mod paged;
 mod uncached;
 
+pub use paged::{NewError, Paged};
 pub use uncached::Uncached;
 
 use crate::{
-    domain::Lifetime,
     grace::{Invalidate, InvalidateError},
     iova::LeaseKind,
     platform::*,
-    table::{Cleared, Format, InstallError, LeafAttrs, RawError, Table, TableConfig},
+    table::{Cleared, InstallError, LeafAttrs, RawError},
     units::*,
 };
 
@@ -277,135 +278,5 @@ impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for alloc::sync::Arc<U> 
     }
     fn release_domain_id(&self, p: &P, id: DomainId) {
         (**self).release_domain_id(p, id)
-    }
-}
-
-/// Our own radix table under a remapping unit.
-pub struct Paged<P: Platform, F: Format, U: RemappingUnit<P>> {
-    table: Table<P, F>,
-    unit: U,
-    id: DomainId,
-}
-
-/// Why a translator, or a domain over it, cannot be made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum NewError {
-    /// No frame for the root table.
-    #[error("no frame for the root table")]
-    NoFrame,
-    /// The unit has no domain id left.
-    #[error("the unit has no domain id left")]
-    NoDomainId,
-    /// The domain cannot be made over the translator.
-    #[error(transparent)]
-    Domain(#[from] crate::domain::NoDomain),
-}
-
-impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
-    /// An empty table under `unit`.
-    ///
-    /// # Errors
-    /// [`NewError`].
-    pub fn new(p: &P, unit: U, config: TableConfig) -> Result<Self, NewError> {
-        let config = TableConfig {
-            largest_leaf: config.largest_leaf.clamp(1, unit.largest_leaf()),
-            ..config
-        };
-        let id = unit.domain_id(p).ok_or(NewError::NoDomainId)?;
-        match Table::new(p, config) {
-            Some(table) => Ok(Paged { table, unit, id }),
-            None => {
-                unit.release_domain_id(p, id);
-                Err(NewError::NoFrame)
-            }
-        }
-    }
-    /// The table.
-    pub fn table(&self) -> &Table<P, F> {
-        &self.table
-    }
-}
-
-impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged<P, F, U> {
-    type Unit = U;
-    fn unit(&self) -> &U {
-        &self.unit
-    }
-    fn id(&self) -> DomainId {
-        self.id
-    }
-    fn aperture(&self) -> IovaRange {
-        F::aperture()
-    }
-    #[inline]
-    fn install(
-        &self,
-        p: &P,
-        range: IovaRange,
-        runs: impl Iterator<Item = PhysRun>,
-        leaf: LeafAttrs,
-    ) -> Result<(), InstallError> {
-        let mut leaf = leaf;
-        if leaf.lifetime == Lifetime::Transient
-            && self.unit.transient_hint() == TransientHint::Reserved
-        {
-            leaf.lifetime = Lifetime::Normal;
-        }
-        self.table.install(p, range, runs, leaf)
-    }
-    #[inline]
-    fn may_promote(&self, range: IovaRange) -> bool {
-        self.table.may_promote(range)
-    }
-    fn make_room(
-        &self,
-        p: &P,
-        range: IovaRange,
-        runs: impl Iterator<Item = PhysRun>,
-        detached: impl FnMut(TableFrame),
-    ) {
-        self.table.make_room(p, range, runs, detached)
-    }
-    #[inline]
-    fn clear(
-        &self,
-        p: &P,
-        range: IovaRange,
-        kind: LeaseKind,
-        detached: impl FnMut(TableFrame),
-    ) -> Cleared {
-        self.table.clear(p, range, kind, detached)
-    }
-    #[inline]
-    fn on_map(&self) -> OnMap {
-        self.unit.on_map()
-    }
-    fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
-        self.unit.flush_write_buffers(p)
-    }
-    fn give_up(&self, p: &P, page: IovaPage) {
-        self.table.give_up(p, page)
-    }
-    fn claim(&self, p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
-        self.table.claim(p, range)
-    }
-    fn attach(&self, p: &P, device: SourceId) -> Result<(), AttachError> {
-        self.unit
-            .attach(p, device, self.id, self.table.root(), F::LEVELS)
-    }
-    fn detach(&self, p: &P, device: SourceId) -> Result<(), AttachError> {
-        self.unit.detach(p, device, self.id)
-    }
-    fn mappings(&self, p: &P, within: IovaRange, each: impl FnMut(IovaRange, LeaseKind)) {
-        self.table.mappings(p, within, each)
-    }
-    fn dismantle(&mut self, p: &P, detached: impl FnMut(TableFrame)) {
-        self.table.dismantle(p, detached)
-    }
-    fn retire_id(&self, p: &P) {
-        self.unit.release_domain_id(p, self.id)
-    }
-    fn audit(&self, p: &P, shared: Option<IovaRange>) -> Result<Census, alloc::string::String> {
-        self.table.audit(p, shared)
     }
 }
