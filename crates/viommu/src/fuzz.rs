@@ -20,9 +20,11 @@
 //! Every choice is taken modulo what there is, so each input means something. After each record the unit's audit must
 //! pass; without caches, a whole access must end where a walk by other code ends.
 
+mod dmar;
 mod expected;
 mod mmio;
 
+pub use dmar::{MAX_TABLE_BYTES, TableFindings, dmar};
 pub use mmio::{WindowFindings, mmio};
 
 use crate::{config::*, observe::*, queue::Progress, unit::SoftUnit, walk::InFlight};

@@ -4,7 +4,7 @@
 //!
 //! A seed is hex with comments; any other file of the corpus (what a fuzzer found) is taken as it is.
 
-use ioatlas_viommu::fuzz::{self, Findings, WindowFindings};
+use ioatlas_viommu::fuzz::{self, Findings, TableFindings, WindowFindings};
 use std::{
     path::Path,
     time::{Duration, Instant, SystemTime},
@@ -86,6 +86,37 @@ fn register_inputs_end_as_their_names_say() {
         let findings = fuzz::mmio(input);
         assert!(window_as_promised(name, &findings), "{name}: {findings:?}");
     }
+}
+
+/// The same of what firmware leaves in memory.
+fn table_as_promised(name: &str, f: &TableFindings) -> bool {
+    match name.split('-').next().unwrap() {
+        "table" => f.raw.is_ok() && f.structures > 0 && f.skipped == 0,
+        "skips" => f.sealed.is_ok() && f.skipped > 0,
+        "refused" => f.sealed.is_err(),
+        "found" => f.found == Ok(48),
+        _ => !name.ends_with(".hex"),
+    }
+}
+
+#[test]
+fn tables_of_firmware_end_as_their_names_say() {
+    for (name, input) in &corpus("dmar") {
+        let findings = fuzz::dmar(input);
+        assert!(table_as_promised(name, &findings), "{name}: {findings:?}");
+    }
+}
+
+#[test]
+fn mutated_tables_of_firmware() {
+    let (mut taken, mut routed) = (0, 0);
+    mutated("dmar", |input| {
+        let findings = fuzz::dmar(input);
+        taken += u64::from(findings.sealed.is_ok());
+        routed += u64::from(findings.routed);
+    });
+    println!("{taken} tables taken, {routed} devices routed");
+    assert!(taken > 0 && routed > 0);
 }
 
 #[test]
