@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A unit in words: what it can do, and what the driver does because of it.
 
+use super::check::check;
 use crate::layout::{AddressWidth, Capabilities};
 use core::fmt;
 
 /// Every capability that changes what the driver does, a line each: the field's name, what the unit says, what follows. Then the
-/// capabilities that are read and change nothing.
+/// capabilities that are read and change nothing, and whether the driver serves such a unit at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Explanation<'u>(pub(super) &'u Capabilities);
 
@@ -30,7 +31,7 @@ const CHOICES: &[Choice] = &[
         Capabilities::queued_invalidation,
         [
             "has an invalidation queue",
-            "invalidations are queued, and one status word tells what is done",
+            "invalidations are queued, and a status word tells what is done",
         ],
         [
             "has no invalidation queue",
@@ -50,8 +51,8 @@ const CHOICES: &[Choice] = &[
         "RWBF",
         Capabilities::needs_write_buffer_flush,
         [
-            "has write buffers between memory and itself",
-            "they are flushed after every change, and before every invalidation",
+            "buffers writes to memory",
+            "they are flushed after every change and before every invalidation",
         ],
         [
             "sees memory as soon as it is written",
@@ -62,8 +63,8 @@ const CHOICES: &[Choice] = &[
         "C",
         Capabilities::coherent_walks,
         [
-            "snoops processor caches when it walks",
-            "writing entries back is harmless, and the platform may leave it out",
+            "snoops processor caches",
+            "the platform need not write entries back",
         ],
         [
             "does not snoop processor caches",
@@ -88,7 +89,7 @@ const CHOICES: &[Choice] = &[
         ["drains reads on request", "every invalidation asks for it"],
         [
             "cannot be asked to drain reads",
-            "a read that was translated before may end after an unmap",
+            "one that was translated before may end after an unmap",
         ],
     ),
     (
@@ -97,7 +98,7 @@ const CHOICES: &[Choice] = &[
         ["drains writes on request", "every invalidation asks for it"],
         [
             "cannot be asked to drain writes",
-            "a write that was translated before may land after an unmap",
+            "one that was translated before may land after an unmap",
         ],
     ),
     (
@@ -105,7 +106,7 @@ const CHOICES: &[Choice] = &[
         Capabilities::device_tlb,
         [
             "lets devices keep translations",
-            "declared devices are invalidated after the IOTLB, and fenced if they do not answer",
+            "they are asked to forget, and fenced if they do not answer",
         ],
         [
             "serves no device TLBs",
@@ -128,12 +129,12 @@ const CHOICES: &[Choice] = &[
         "ZLR",
         Capabilities::zero_length_reads,
         [
-            "lets zero-length reads through to write-only pages",
+            "lets zero-length reads of write-only pages pass",
             "a device may flush its writes by them",
         ],
         [
             "blocks zero-length reads of write-only pages",
-            "a device that flushes its writes by them needs its pages readable, too",
+            "who flushes by them needs readable pages",
         ],
     ),
     (
@@ -141,7 +142,7 @@ const CHOICES: &[Choice] = &[
         Capabilities::interrupt_remapping,
         [
             "remaps interrupts",
-            "what is enabled stays so, and the host may flush entries through our queue",
+            "what is enabled stays so, and the queue serves the host too",
         ],
         ["does not remap interrupts", "there is nothing to preserve"],
     ),
@@ -248,13 +249,19 @@ impl fmt::Display for Explanation<'_> {
             format_args!("walks leaves of up to {largest}"),
             format_args!("larger ones are never made"),
         )?;
-        if let Some(mask) = unit.max_address_mask() {
-            line(
+        match unit.max_address_mask() {
+            Some(mask) => line(
                 f,
                 "MAMV",
                 format_args!("takes 2^{} pages at once", mask.pages_lg2()),
                 format_args!("what is more is invalidated as a whole domain"),
-            )?;
+            )?,
+            None => line(
+                f,
+                "MAMV",
+                format_args!("has no largest number of pages"),
+                format_args!("none is ever invalidated alone"),
+            )?,
         }
         line(
             f,
@@ -262,10 +269,29 @@ impl fmt::Display for Explanation<'_> {
             format_args!("has {} fault records", unit.fault_records()),
             format_args!("what is blocked while they are full is lost, and said to be"),
         )?;
+        line(
+            f,
+            "FRO",
+            format_args!("has them at {:#x}", unit.fault_offset()),
+            format_args!("they are read and cleared there"),
+        )?;
+        let follows = match unit.queued_invalidation() {
+            true => "they are not used, since there is a queue",
+            false => "invalidations are asked for there",
+        };
+        line(
+            f,
+            "IRO",
+            format_args!("has IOTLB registers at {:#x}", unit.iotlb_offset()),
+            format_args!("{follows}"),
+        )?;
         for (field, has, yes, no) in CHOICES {
             let [says, follows] = if has(unit) { yes } else { no };
             line(f, field, format_args!("{says}"), format_args!("{follows}"))?;
         }
-        Ok(())
+        match check(unit) {
+            Ok(_) => writeln!(f, "this driver serves it"),
+            Err(why) => writeln!(f, "this driver refuses it: {why}"),
+        }
     }
 }

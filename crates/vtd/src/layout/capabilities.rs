@@ -3,7 +3,7 @@
 
 use super::{AddressMask, AddressWidth, Drain};
 use crate::registers::FAULT_RECORD_BYTES;
-use core::{fmt, ops::Range};
+use core::ops::Range;
 use ioatlas_dma::units::ByteCount;
 
 /// The registers that every unit has, or leaves room for, end here, with the interrupt remapping table address (§11.4.8.1).
@@ -11,71 +11,57 @@ pub(crate) const FIXED_END: u32 = 0xc0;
 /// The invalidate address and the IOTLB register, beside each other.
 const IOTLB_BYTES: u32 = 16;
 
-/// The two capability registers of a unit.
+/// The two capability registers of a unit. [`Explanation`](crate::driver::Explanation) puts them into words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     cap: u64,
     ecap: u64,
 }
 
-/// A single bit, for `Display`.
-struct Feature {
-    has: fn(&Capabilities) -> bool,
-    label: &'static str,
-    yes: &'static str,
-    no: &'static str,
-}
-
-/// Single bits: a method for each, and a row of [`FEATURES`] by which `Display` explains it.
+/// Single bits: a method for each.
 macro_rules! features {
-    ($($(#[$doc:meta])* $name:ident: $register:ident, $bit:literal, $label:literal, $yes:literal, $no:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident: $register:ident, $bit:literal;)*) => {
         impl Capabilities {
             $($(#[$doc])* pub fn $name(&self) -> bool {
                 self.$register >> $bit & 1 != 0
             })*
         }
-        const FEATURES: &[Feature] = &[$(Feature {
-            has: Capabilities::$name,
-            label: $label,
-            yes: $yes,
-            no: $no,
-        },)*];
     };
 }
 
 features! {
     /// CAP.RWBF (bit 4): changes in memory must be pushed by a write-buffer flush before the unit sees them.
-    needs_write_buffer_flush: cap, 4, "RWBF", "write buffers must be flushed after changes", "no write-buffer flush needed";
+    needs_write_buffer_flush: cap, 4;
     /// CAP.PLMR (bit 5): the low protected memory region exists.
-    protected_low_memory: cap, 5, "PLMR", "low protected memory region", "no low protected memory region";
+    protected_low_memory: cap, 5;
     /// CAP.PHMR (bit 6): the high protected memory region exists.
-    protected_high_memory: cap, 6, "PHMR", "high protected memory region", "no high protected memory region";
+    protected_high_memory: cap, 6;
     /// CAP.CM (bit 7), caching mode: entries that are not present, or faulty, may be cached too.
-    caching_mode: cap, 7, "CM", "caches absent entries: mapping needs a flush", "absent entries are never cached";
+    caching_mode: cap, 7;
     /// CAP.ZLR (bit 22): zero-length reads of write-only pages succeed.
-    zero_length_reads: cap, 22, "ZLR", "zero-length reads of write-only pages succeed", "zero-length reads of write-only pages fault";
+    zero_length_reads: cap, 22;
     /// CAP.PSI (bit 39): invalidation of pages, not only of domains.
-    page_selective: cap, 39, "PSI", "pages can be invalidated", "only whole domains can be invalidated";
+    page_selective: cap, 39;
     /// CAP.DWD (bit 54): an invalidation can drain writes.
-    drains_writes: cap, 54, "DWD", "writes in flight can be drained", "writes are not drained on request";
+    drains_writes: cap, 54;
     /// CAP.DRD (bit 55): an invalidation can drain reads.
-    drains_reads: cap, 55, "DRD", "reads in flight can be drained", "reads are not drained on request";
+    drains_reads: cap, 55;
     /// CAP.ESRTPS (bit 63): setting the root table pointer flushes all caches by itself.
-    root_pointer_flushes: cap, 63, "ESRTPS", "setting the root pointer flushes the caches", "setting the root pointer leaves the caches alone";
+    root_pointer_flushes: cap, 63;
     /// ECAP.C (bit 0): walks of root, context and second-stage tables snoop the processor's caches.
-    coherent_walks: ecap, 0, "C", "walks snoop processor caches", "changed entries must be written back to memory";
+    coherent_walks: ecap, 0;
     /// ECAP.QI (bit 1): the invalidation queue exists.
-    queued_invalidation: ecap, 1, "QI", "invalidation queue", "no invalidation queue";
+    queued_invalidation: ecap, 1;
     /// ECAP.DT (bit 2): devices may keep translations of their own.
-    device_tlb: ecap, 2, "DT", "device TLBs", "no device TLBs";
+    device_tlb: ecap, 2;
     /// ECAP.IR (bit 3): interrupts can be remapped.
-    interrupt_remapping: ecap, 3, "IR", "interrupt remapping", "no interrupt remapping";
+    interrupt_remapping: ecap, 3;
     /// ECAP.PT (bit 6): a context entry may let requests pass untranslated.
-    pass_through: ecap, 6, "PT", "pass-through", "no pass-through";
+    pass_through: ecap, 6;
     /// ECAP.SC (bit 7): a leaf may force snooping.
-    snoop_control: ecap, 7, "SC", "snoop control in leaves", "no snoop control";
+    snoop_control: ecap, 7;
     /// ECAP.SMTS (bit 43): scalable mode.
-    scalable_mode: ecap, 43, "SMTS", "scalable mode (not used)", "legacy mode only";
+    scalable_mode: ecap, 43;
 }
 
 impl Capabilities {
@@ -177,57 +163,5 @@ impl Capabilities {
     /// Whether the registers read as an absent device's do: all zeros or all ones.
     pub fn is_absent(&self) -> bool {
         self.cap == u64::MAX || self.cap == 0
-    }
-}
-
-/// One line a fact, the field's name of the specification first.
-impl fmt::Display for Capabilities {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "CAP {:#018x}  ECAP {:#018x}", self.cap, self.ecap)?;
-        match self.domain_ids() {
-            Some(ids) => writeln!(f, "{:<8}{ids} domain ids", "ND")?,
-            None => writeln!(f, "{:<8}reserved code 7: unusable", "ND")?,
-        }
-        write!(f, "{:<8}second-stage tables of", "SAGAW")?;
-        let mut any = false;
-        for width in AddressWidth::ALL {
-            if self.supports_width(width) {
-                write!(f, "{} {width}", if any { "," } else { "" })?;
-                any = true;
-            }
-        }
-        writeln!(f, "{}", if any { "" } else { " no width that exists" })?;
-        writeln!(f, "{:<8}IOVAs of {} bits", "MGAW", self.iova_bits())?;
-        match self.max_address_mask() {
-            Some(mask) => {
-                let lg2 = mask.pages_lg2();
-                writeln!(f, "{:<8}at most 2^{lg2} pages an invalidation", "MAMV")?;
-            }
-            None => writeln!(f, "{:<8}means nothing without PSI", "MAMV")?,
-        }
-        let large = match (self.leaves_2m(), self.leaves_1g()) {
-            (false, false) => "4 KiB only",
-            (true, false) => "4 KiB, 2 MiB",
-            (false, true) => "4 KiB, 1 GiB",
-            (true, true) => "4 KiB, 2 MiB, 1 GiB",
-        };
-        writeln!(f, "{:<8}second-stage leaves: {large}", "SSLPS")?;
-        writeln!(f, "{:<8}{} fault records", "NFR", self.fault_records())?;
-        writeln!(f, "{:<8}fault records at {:#x}", "FRO", self.fault_offset())?;
-        writeln!(
-            f,
-            "{:<8}IOTLB registers at {:#x}",
-            "IRO",
-            self.iotlb_offset()
-        )?;
-        for feature in FEATURES {
-            let text = if (feature.has)(self) {
-                feature.yes
-            } else {
-                feature.no
-            };
-            writeln!(f, "{:<8}{text}", feature.label)?;
-        }
-        Ok(())
     }
 }
