@@ -193,6 +193,10 @@ const CHOICES: &[Choice] = &[
     ),
 ];
 
+fn plural(count: u32) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
 fn line(
     f: &mut fmt::Formatter<'_>,
     field: &str,
@@ -263,16 +267,17 @@ impl fmt::Display for Explanation<'_> {
                 format_args!("none is ever invalidated alone"),
             )?,
         }
+        let records = unit.fault_records();
         line(
             f,
             "NFR",
-            format_args!("has {} fault records", unit.fault_records()),
-            format_args!("what is blocked while they are full is lost, and said to be"),
+            format_args!("has {records} fault record{}", plural(records)),
+            format_args!("what is blocked when none is free is lost, and said to be"),
         )?;
         line(
             f,
             "FRO",
-            format_args!("has them at {:#x}", unit.fault_offset()),
+            format_args!("has fault records at {:#x}", unit.fault_offset()),
             format_args!("they are read and cleared there"),
         )?;
         let follows = match unit.queued_invalidation() {

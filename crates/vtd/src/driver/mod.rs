@@ -16,7 +16,7 @@
 //!   of the device, IOTLB invalidation of the domain and, where the device has one, invalidation of its TLB, in this order in one
 //!   submission (§6.5.2.11); then the entry is free.
 //!   Where the flush fails the mark stays: the device is blocked, and nobody attaches it before a detach succeeds.
-//! * **Invalidation** is [`plan`](mod@crate::plan), by [`Queue`] or, where the unit has none, by [`Direct`].
+//! * **Invalidation** is [`plan`](mod@crate::plan), by the [queue](crate::queue) or, where the unit has none, by [registers](crate::direct).
 //! * **A device that does not answer** an invalidation of its own TLB is *fenced*: its entry is cleared and marked, context cache and IOTLB are
 //!   flushed, and it is attached again only after [`Unit::unfence`]. Who waited for it gets an error; everybody else's invalidation is done.
 //!
