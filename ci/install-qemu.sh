@@ -1,0 +1,8 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+# Installs the QEMU whose VT-d unit the driver is tested against (Debian and its kin; needs root):
+#   cargo test -p ioatlas-vtd --test conformance
+# setpriv, by which no QEMU outlives its test, is of util-linux.
+set -eu
+apt-get update
+apt-get install -y --no-install-recommends qemu-system-x86 util-linux
