@@ -43,6 +43,7 @@ release-shared-early  ioatlas-dma     tables    shared::a_page_stays
 stale-walk-promotion  ioatlas-dma     tables    promotion::a_large_leaf_is_reached
 forget-permission-region  ioatlas-dma  identity  a_page_for_reading
 lose-fallback-undo    ioatlas-dma     identity  a_page_that_is_full
+colour-overlap        ioatlas-dma     options   domains_never_share
 '
 
 # shellcheck disable=SC2086 # the packages are words
@@ -73,7 +74,7 @@ for mutant in $(sed -n 's/^ *Mutant::[A-Za-z]* => "\(.*\)",$/\1/p' crates/dma/sr
             said='NOT KILLED'
         else
             # the first line of a failure that names a property
-            said=$(grep -E '(^|[ (])P([1-9]|1[0-4])[:)]' "$log" | head -n 1 | sed 's/^ *//' | cut -c 1-110)
+            said=$(grep -E "(^|[ (])(P([1-9]|1[0-4])|WIOSCA'10 4\.2)[:)]" "$log" | head -n 1 | sed 's/^ *//' | cut -c 1-110)
             [ -n "$said" ] || said='NOT KILLED: it fails, and names no safety property'
         fi
     fi

@@ -54,11 +54,13 @@ pub enum Mutant {
     ForgetPermissionRegion,
     /// A map that met a full count keeps the pages that it had counted.
     LoseFallbackUndo,
+    /// Every domain of a unit begins at the same page.
+    ColourOverlap,
 }
 
 impl Mutant {
     /// Every planted bug.
-    pub const ALL: [Mutant; 23] = [
+    pub const ALL: [Mutant; 24] = [
         Mutant::SkipFlush,
         Mutant::SettleOlder,
         Mutant::SettleUncovered,
@@ -82,6 +84,7 @@ impl Mutant {
         Mutant::StaleWalkPromotion,
         Mutant::ForgetPermissionRegion,
         Mutant::LoseFallbackUndo,
+        Mutant::ColourOverlap,
     ];
 
     /// The name by which `IOATLAS_MUTANT` chooses it.
@@ -110,6 +113,7 @@ impl Mutant {
             Mutant::StaleWalkPromotion => "stale-walk-promotion",
             Mutant::ForgetPermissionRegion => "forget-permission-region",
             Mutant::LoseFallbackUndo => "lose-fallback-undo",
+            Mutant::ColourOverlap => "colour-overlap",
         }
     }
 }

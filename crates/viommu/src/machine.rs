@@ -11,7 +11,7 @@ use crate::{
 };
 use ioatlas_dma::{
     design::Design,
-    domain::{Domain, Exposure},
+    domain::{Colours, Domain, Exposure},
     platform::{PhysMemory, Platform},
     table::Format,
     translator::{NewError, Paged},
@@ -33,6 +33,7 @@ pub struct Machine<P: Platform + PhysMemory<P>> {
     platform: Arc<P>,
     soft: Arc<SoftUnit<P, P>>,
     driver: Arc<Driver<P>>,
+    colours: Arc<Colours<P>>,
 }
 
 /// Why there is no machine.
@@ -81,6 +82,7 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
             platform,
             soft,
             driver: Arc::new(driver),
+            colours: Arc::default(),
         })
     }
 
@@ -94,7 +96,8 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
     ) -> Result<SoftDomain<P, F>, NewError> {
         let Design { domain, tables } = design.into();
         let tables = Paged::new(&*self.platform, self.driver.clone(), tables)?;
-        Ok(Domain::new(self.platform.clone(), tables, domain)?)
+        let (platform, colours) = (self.platform.clone(), self.colours.clone());
+        Ok(Domain::coloured(platform, tables, domain, colours)?)
     }
 
     /// One access by `device`, through the unit.
@@ -123,6 +126,7 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
             platform,
             soft,
             driver,
+            colours,
         } = self;
         match Arc::try_unwrap(driver) {
             Ok(driver) => driver.shut_down().map_err(|(e, _)| StillInUse::Driver(e)),
@@ -130,6 +134,7 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
                 platform,
                 soft,
                 driver,
+                colours,
             }))),
         }
     }

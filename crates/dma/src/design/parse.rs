@@ -3,7 +3,7 @@
 
 use super::{Design, assigners, policies, presets};
 use crate::{
-    domain::{DomainConfig, ListOrder},
+    domain::{DomainConfig, ListOrder, Offset},
     table::Reclaim,
     units::PageCount,
 };
@@ -37,7 +37,7 @@ pub enum NotADesign {
     },
     /// An option that does not exist, or a value that it does not have.
     #[error(
-        "`{word}` is no option (order=ascending|descending, offset=N pages, leaf=4k|2m|1g, reclaim=covered|never)"
+        "`{word}` is no option (order=ascending|descending, offset=coherent|fixed:PAGES, leaf=4k|2m|1g, reclaim=covered|never)"
     )]
     Option {
         /// The word.
@@ -47,6 +47,10 @@ pub enum NotADesign {
 
 fn list(names: impl Iterator<Item = &'static str>) -> String {
     names.collect::<Vec<_>>().join(", ")
+}
+
+fn positive(words: &str) -> Option<u64> {
+    words.parse().ok().filter(|number| *number > 0)
 }
 
 const LEAVES: [(&str, u32); 3] = [("4k", 1), ("2m", 2), ("1g", 3)];
@@ -108,7 +112,13 @@ impl Design {
                     _ => return None,
                 }
             }
-            "offset" => self.domain.offset = PageCount(value.parse().ok()?),
+            "offset" => {
+                self.domain.offset = match value.split_once(':') {
+                    None if value == "coherent" => Offset::Coherent,
+                    Some(("fixed", pages)) => Offset::Fixed(PageCount(positive(pages)?)),
+                    _ => return None,
+                }
+            }
             "leaf" => {
                 let leaf = LEAVES.iter().find(|(name, _)| *name == value)?;
                 self.tables.largest_leaf = leaf.1;
@@ -134,8 +144,10 @@ impl fmt::Display for Design {
         if domain.order == ListOrder::Descending {
             write!(f, ",order=descending")?;
         }
-        if domain.offset.0 > 0 {
-            write!(f, ",offset={}", domain.offset)?;
+        match domain.offset {
+            Offset::None => {}
+            Offset::Fixed(pages) => write!(f, ",offset=fixed:{pages}")?,
+            Offset::Coherent => write!(f, ",offset=coherent")?,
         }
         for (name, level) in &LEAVES[1..] {
             if *level == tables.largest_leaf {
@@ -152,15 +164,20 @@ impl fmt::Display for Design {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::format;
 
     #[test]
     fn options_are_taken_and_printed() {
-        let words = "magazine,strict,order=descending,offset=64,leaf=2m,reclaim=never";
+        let words = "magazine,strict,order=descending,offset=fixed:64,leaf=2m,reclaim=never";
         let design = Design::parse(words).unwrap();
         assert_eq!(design.domain.order, ListOrder::Descending);
-        assert_eq!(design.domain.offset, PageCount(64));
+        assert_eq!(design.domain.offset, Offset::Fixed(PageCount(64)));
         assert_eq!(design.tables.largest_leaf, 2);
         assert_eq!(design.tables.reclaim, Reclaim::Never);
+        assert_eq!(design.to_string(), words);
+        let words = "rbtree,solaris,offset=coherent";
+        let design = Design::parse(words).unwrap();
+        assert_eq!(design.domain.offset, Offset::Coherent);
         assert_eq!(design.to_string(), words);
     }
 
@@ -172,6 +189,22 @@ mod tests {
         assert!(error("rbtree").starts_with("`` is no policy (strict"));
         assert!(error("rbtree,lax").starts_with("`lax` is no policy"));
         assert!(error("linux,leaf=3m").starts_with("`leaf=3m` is no option"));
-        assert!(error("linux,offset=-1").starts_with("`offset=-1` is no option"));
+        for value in [
+            "-1",
+            "64",
+            "fixed",
+            "fixed:",
+            "fixed:0",
+            "fixed:-1",
+            "coherent:1",
+            "",
+        ] {
+            let (words, what) = (format!("linux,offset={value}"), format!("`offset={value}`"));
+            let error = Design::parse(&words).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("{what} is no option")),
+                "{error}"
+            );
+        }
     }
 }

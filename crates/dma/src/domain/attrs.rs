@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a map may ask for besides its buffer, and how lists are laid out.
 
-use crate::iova::Limits;
+use crate::{iova::Limits, units::PageCount};
 
 /// Limits and hints of one map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -30,4 +30,20 @@ pub enum ListOrder {
     Ascending,
     /// The first segment highest. Inside a segment addresses ascend all the same.
     Descending,
+}
+
+/// How far from the end of its aperture a domain begins to assign, so that the pages that each of several domains uses
+/// most do not fall into the same sets of an IOTLB: page colouring (WIOSCA'10 §4.2).
+///
+/// The pages left out stay unused: also a fixed range is refused there. Where the design chooses by addresses
+/// (`identity`, `kmalloc`), that is so for its fallback only. Without [`Colours`](super::Colours) shared with others, a domain is the first, and leaves out none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Offset {
+    /// Every domain begins at the same page.
+    #[default]
+    None,
+    /// The k-th of the domains begins this much times k further.
+    Fixed(PageCount),
+    /// As many pages as the other domains had allocated of consistent memory by the time that this one was made, with what alignment leaves out.
+    Coherent,
 }

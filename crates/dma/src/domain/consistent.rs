@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Consistent memory: allocated, mapped both ways, shared with the device for long (rings, mailboxes).
 
-use super::*;
+use super::{map::Place, *};
 use crate::iova::Request;
 
 /// Consistent memory and its mapping.
@@ -63,17 +63,20 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             }
         }
         let list: Vec<_> = fresh.iter().map(|f| PhysRange::page(f.page())).collect();
-        match self.install(
-            lease,
-            &list,
+        let place = Place {
+            order: ListOrder::Ascending,
             len,
-            Direction::Bidirectional,
-            Lifetime::default(),
-        ) {
-            Ok(mapping) => Ok(Consistent {
-                mapping,
-                frames: fresh.into_iter().map(FreshFrame::publish).collect(),
-            }),
+            direction: Direction::Bidirectional,
+            lifetime: Lifetime::default(),
+        };
+        match self.install(lease, &list, place) {
+            Ok(mapping) => {
+                self.colour.allocated(mapping.lease.range().pages);
+                Ok(Consistent {
+                    mapping,
+                    frames: fresh.into_iter().map(FreshFrame::publish).collect(),
+                })
+            }
             Err(error @ MapError::Invalidate(_)) => {
                 // undo could not flush: a cache may hold these frames, so they are as good as quarantined
                 self.quarantine.lose_frames(fresh.len() as u64);

@@ -6,6 +6,15 @@ use crate::iova::{Lease, LeaseKind, Request};
 use crate::table::{InstallCause, InstallError, LeafAttrs};
 use crate::units::pages_touched;
 
+/// How a list is installed.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub order: ListOrder,
+    pub len: ByteCount,
+    pub direction: Direction,
+    pub lifetime: Lifetime,
+}
+
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Maps one buffer.
     ///
@@ -33,12 +42,20 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             limits: attrs.limits,
             contiguous: Some((buffer.addr.page(), direction.perm())),
         };
-        self.place(&request, &[buffer], buffer.len, direction, attrs.lifetime)
+        let place = Place {
+            order: ListOrder::Ascending,
+            len: buffer.len,
+            direction,
+            lifetime: attrs.lifetime,
+        };
+        self.place(&request, &[buffer], place)
     }
 
     /// Maps a scatter-gather list into one contiguous range of IOVAs; see [`Mapping::segments`].
     ///
-    /// Every segment but the first must begin, and every one but the last end, at a granule.
+    /// Every segment but the first must begin, and every one but the last end, at a granule. Under [`ListOrder::Descending`] the first
+    /// segment has the highest addresses, and in each addresses ascend; what lies behind the last segment in its granule
+    /// is then inside the range, and the device can reach it as it can reach the rest of any granule.
     ///
     /// # Errors
     /// [`MapError`]; nothing is mapped then.
@@ -86,10 +103,15 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let request = Request {
             pages: pages_touched(first.addr.offset(), len),
             limits: attrs.limits,
-            // in the order in which it is installed: a list that is installed otherwise is not contiguous
             contiguous: contiguous.then_some((first.addr.page(), direction.perm())),
         };
-        self.place(&request, list, len, direction, attrs.lifetime)
+        let place = Place {
+            order: self.order_of(contiguous),
+            len,
+            direction,
+            lifetime: attrs.lifetime,
+        };
+        self.place(&request, list, place)
     }
 
     /// Maps one buffer at an address that the caller chose.
@@ -117,7 +139,39 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
         let lease = self.claim(range)?;
         let lease = self.assigned(lease)?;
-        self.install(lease, &[buffer], buffer.len, direction, Lifetime::default())
+        let place = Place {
+            order: ListOrder::Ascending,
+            len: buffer.len,
+            direction,
+            lifetime: Lifetime::default(),
+        };
+        self.install(lease, &[buffer], place)
+    }
+
+    /// The granules of `list` in the order of the IOVAs that [`map_list`](Self::map_list) gives them.
+    pub fn in_iova_order<'l>(
+        &self,
+        list: &'l [PhysRange],
+    ) -> impl Iterator<Item = PhysRun> + use<'l, P, T> {
+        let mut pairs = list.windows(2);
+        let contiguous = pairs.all(|pair| pair[0].end() == Some(pair[1].addr));
+        let order = self.order_of(contiguous);
+        let at = move |nth| match order {
+            ListOrder::Ascending => nth,
+            ListOrder::Descending => list.len() - 1 - nth,
+        };
+        (0..list.len()).map(move |nth| list[at(nth)].run())
+    }
+
+    /// Where a buffer's own address is its IOVA, a contiguous list is as one buffer, and ascends.
+    #[inline]
+    fn order_of(&self, contiguous: bool) -> ListOrder {
+        match self.order {
+            ListOrder::Descending if contiguous && self.assigner.shared().is_some() => {
+                ListOrder::Ascending
+            }
+            order => order,
+        }
     }
 
     /// Assigns and installs.
@@ -126,13 +180,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         &self,
         request: &Request,
         list: &[PhysRange],
-        len: ByteCount,
-        direction: Direction,
-        lifetime: Lifetime,
+        place: Place,
     ) -> Result<Mapping, MapError> {
         let lease = self.assign(request)?;
         let kind = lease.kind();
-        let installed = self.install(lease, list, len, direction, lifetime);
+        let installed = self.install(lease, list, place);
         match installed {
             Err(MapError::Install(error)) if kind == LeaseKind::Shared && is_full(&error) => {
                 // ATC'15 §4.1: what was counted is taken back by now; the fallback serves
@@ -141,7 +193,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
                     ..*request
                 };
                 let lease = self.assign(&elsewhere)?;
-                self.install(lease, list, len, direction, lifetime)
+                self.install(lease, list, place)
             }
             installed => installed,
         }
@@ -196,19 +248,51 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         &self,
         lease: Lease,
         list: &[PhysRange],
-        len: ByteCount,
-        direction: Direction,
-        lifetime: Lifetime,
+        place: Place,
+    ) -> Result<Mapping, MapError> {
+        match place.order {
+            ListOrder::Ascending => {
+                let runs = list.iter().map(PhysRange::run);
+                let begin = list[0].addr.offset();
+                self.install_runs(lease, begin, runs, place, begin)
+            }
+            ListOrder::Descending => self.install_descending(lease, list, place),
+        }
+    }
+
+    /// The first segment highest: WIOSCA'10 §5.2 would have lists map their pages as single buffers do, from the top down.
+    #[inline(never)]
+    fn install_descending(
+        &self,
+        lease: Lease,
+        list: &[PhysRange],
+        place: Place,
+    ) -> Result<Mapping, MapError> {
+        let offset = list[0].addr.offset();
+        // inner edges are whole granules, so all segments but the first fill those below it
+        let below = pages_touched(offset, place.len).0 - list[0].pages().0;
+        let runs = list.iter().rev().map(PhysRange::run);
+        self.install_runs(lease, offset, runs, place, below * GRANULE + offset)
+    }
+
+    /// Installs `runs` at the start of the lease. The buffer begins `offset` bytes into its granule; its first byte is `begin` bytes into the lease.
+    #[inline]
+    fn install_runs(
+        &self,
+        lease: Lease,
+        offset: u64,
+        runs: impl Iterator<Item = PhysRun> + Clone,
+        place: Place,
+        begin: u64,
     ) -> Result<Mapping, MapError> {
         let p = &*self.platform;
-        let offset = list[0].addr.offset();
+        let len = place.len;
         let range = IovaRange::new(lease.range().first, pages_touched(offset, len));
         let leaves = LeafAttrs {
-            perm: direction.perm(),
+            perm: place.direction.perm(),
             kind: lease.kind(),
-            lifetime,
+            lifetime: place.lifetime,
         };
-        let runs = list.iter().map(PhysRange::run);
         let lease = self.make_room(lease, range, runs.clone())?;
         match self.translator.install(p, range, runs, leaves) {
             Ok(()) => {
@@ -221,7 +305,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
                 }
                 self.counters.mapped(p, range, &lease);
                 Ok(Mapping {
-                    iova: Iova(range.first.addr().0 + offset),
+                    iova: Iova(range.first.addr().0 + begin),
                     len,
                     range,
                     key: self.key,

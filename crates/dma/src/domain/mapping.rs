@@ -35,11 +35,24 @@ impl Mapping {
     }
     /// For a mapped list: the address of each segment, in order. `list` is the one that was mapped.
     pub fn segments<'l>(&self, list: &'l [PhysRange]) -> impl Iterator<Item = Iova> + 'l {
+        let descends = self.descends();
         let mut at = self.iova.0;
-        list.iter().map(move |segment| {
+        list.iter().enumerate().map(move |(nth, segment)| {
+            if descends && nth > 0 {
+                at = at.saturating_sub(segment.pages().0 * GRANULE);
+            }
             let here = Iova(at);
-            at = at.saturating_add(segment.len.0);
+            at = match descends {
+                // segments below begin at granules
+                true => here.page().addr().0,
+                false => at.saturating_add(segment.len.0),
+            };
             here
         })
+    }
+
+    /// Whether it is a list whose first segment lies highest ([`ListOrder::Descending`](super::ListOrder::Descending)).
+    pub(super) fn descends(&self) -> bool {
+        self.iova.page() != self.range.first
     }
 }

@@ -29,6 +29,7 @@
 //! Locking: no lock is held while waiting, and none across install or clear, so unmap may run in an interrupt that hit a map.
 
 mod attrs;
+mod colours;
 mod consistent;
 mod devices;
 mod error;
@@ -39,7 +40,8 @@ mod room;
 mod stats;
 mod unmap;
 
-pub use attrs::{Lifetime, ListOrder, MapAttrs};
+pub use attrs::{Lifetime, ListOrder, MapAttrs, Offset};
+pub use colours::{COLOURS_MAX, Colours};
 pub use consistent::Consistent;
 pub use error::{
     BufferError, CloseError, MapError, NoDomain, OutsideAperture, ReserveError, UnmapError,
@@ -59,6 +61,7 @@ use crate::{
     units::*,
 };
 use alloc::{sync::Arc, vec::Vec};
+use colours::Colour;
 use devices::Devices;
 use reserved::Reserved;
 use stats::Counters;
@@ -72,8 +75,8 @@ pub struct DomainConfig {
     pub policy: PolicyConfig,
     /// IOVA pages to use, or `None` for all that the translator has. A device with an address mask gets a domain whose aperture lies below it.
     pub aperture: Option<IovaRange>,
-    /// IOVA pages at the end where assigning begins that stay unused: page colouring between domains (WIOSCA'10 §4.2).
-    pub offset: PageCount,
+    /// How far from the end of the aperture assigning begins.
+    pub offset: Offset,
     /// In which order the segments of a list get their IOVAs.
     pub order: ListOrder,
     /// How long to wait for an invalidation.
@@ -87,7 +90,7 @@ impl DomainConfig {
             assigner,
             policy,
             aperture: None,
-            offset: PageCount(0),
+            offset: Offset::None,
             order: ListOrder::default(),
             wait_limit: WaitLimit::default(),
         }
@@ -116,6 +119,8 @@ pub struct Domain<P: Platform, T: Translator<P>> {
     counters: Counters<P>,
     devices: Devices<P>,
     reserved: Reserved<P>,
+    colour: Colour<P>,
+    order: ListOrder,
     wait_limit: WaitLimit,
     closed: Closed,
 }
@@ -132,19 +137,43 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// # Errors
     /// [`NoDomain`]; the translator's frames and id are given back.
     pub fn new(platform: Arc<P>, translator: T, config: DomainConfig) -> Result<Self, NoDomain> {
+        Self::made(platform, translator, config, None)
+    }
+
+    /// The same, for one of several domains of a unit, whose offsets ([`DomainConfig::offset`]) follow from each other.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn coloured(
+        platform: Arc<P>,
+        translator: T,
+        config: DomainConfig,
+        colours: Arc<Colours<P>>,
+    ) -> Result<Self, NoDomain> {
+        Self::made(platform, translator, config, Some(colours))
+    }
+
+    fn made(
+        platform: Arc<P>,
+        translator: T,
+        config: DomainConfig,
+        colours: Option<Arc<Colours<P>>>,
+    ) -> Result<Self, NoDomain> {
         let p = &*platform;
+        let colour = Colour::new(colours, config.offset);
         let whole = translator.aperture();
         let wanted = config.aperture.unwrap_or(whole);
         let fits = whole.contains(&wanted);
         let aperture = if fits { wanted } else { whole };
-        let (assigner, refused) = match Assigner::new(p, config.assigner, aperture) {
-            Ok(assigner) => (assigner, None),
-            // any will do to end the domain by
-            Err(why) => {
-                let any = Backing::new(p, BackingConfig::Rbtree, aperture);
-                (Assigner::Plain(any), Some(why))
-            }
-        };
+        let (assigner, refused) =
+            match Assigner::beyond(p, config.assigner, aperture, colour.offset) {
+                Ok(assigner) => (assigner, None),
+                // any will do to end the domain by
+                Err(why) => {
+                    let any = Backing::new(p, BackingConfig::Rbtree, aperture);
+                    (Assigner::Plain(any), Some(why))
+                }
+            };
         let grace = Grace::new(p);
         let domain = Domain {
             assigner,
@@ -155,6 +184,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             counters: Counters::new(p),
             devices: Devices::new(),
             reserved: Reserved::new(),
+            colour,
+            order: config.order,
             wait_limit: config.wait_limit,
             closed: Closed::No,
             translator,

@@ -23,6 +23,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
     /// Gives a mapping's token up, for interfaces that pass addresses: from now on only [`unmap_raw`](Self::unmap_raw) ends it.
     ///
+    /// Returns the address and the length to end it by: those of its bytes; for a list whose first segment lies highest, those of its pages.
+    ///
     /// # Errors
     /// Another domain's mapping comes back, and so does one whose leaves are shared: no address tells it from the others there.
     pub fn into_raw(&self, mapping: Mapping) -> Result<(Iova, ByteCount), UnmapError> {
@@ -33,6 +35,10 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             return Err(UnmapError::SharedLeaves(mapping));
         }
         self.translator.give_up(&self.platform, mapping.range.first);
+        if mapping.descends() {
+            let IovaRange { first, pages } = mapping.range;
+            return Ok((first.addr(), ByteCount(pages.0 * GRANULE)));
+        }
         Ok((mapping.iova, mapping.len))
     }
 

@@ -57,6 +57,30 @@ pub enum BackingConfig {
 }
 
 impl BackingConfig {
+    /// `aperture` without `offset` pages at the end where assigning begins, if any page is left.
+    pub(super) fn beyond(&self, aperture: IovaRange, offset: PageCount) -> Option<IovaRange> {
+        if offset.0 == 0 {
+            return Some(aperture);
+        }
+        let first = match self {
+            BackingConfig::Rbtree | BackingConfig::Eiovar(_) | BackingConfig::Vmem => {
+                aperture.first.0
+            }
+            // counted from the first page that may be assigned
+            BackingConfig::Freebsd | BackingConfig::MacOs => {
+                aperture.first.0.max(1).checked_add(offset.0)?
+            }
+        };
+        let end = aperture.end().0;
+        let end = if first == aperture.first.0 {
+            end.checked_sub(offset.0)?
+        } else {
+            end
+        };
+        let pages = end.checked_sub(first.max(1))?;
+        (pages > 0).then(|| IovaRange::new(IovaPage(first), PageCount(end - first)))
+    }
+
     /// The name used on command lines and in tables.
     pub fn name(&self) -> &'static str {
         match self {

@@ -70,7 +70,12 @@ impl<P: Platform> Identity<P> {
     ///
     /// # Errors
     /// [`NoAssigner::IdentityAperture`] where it is not; [`NoAssigner::IdentityWidth`] where two bits are not left.
-    pub fn new(p: &P, config: IdentityConfig, aperture: IovaRange) -> Result<Self, NoAssigner> {
+    pub fn new(
+        p: &P,
+        config: IdentityConfig,
+        aperture: IovaRange,
+        offset: PageCount,
+    ) -> Result<Self, NoAssigner> {
         if aperture.first.0 != 0 || !aperture.pages.0.is_power_of_two() {
             return Err(NoAssigner::IdentityAperture { aperture });
         }
@@ -86,6 +91,11 @@ impl<P: Platform> Identity<P> {
         }
         let region_lg2 = pages_lg2 - 2;
         let fallback = IovaRange::new(IovaPage(0), PageCount(1 << region_lg2));
+        let left = config.fallback.backing.beyond(fallback, offset);
+        let fallback = left.ok_or(NoAssigner::Offset {
+            offset,
+            aperture: fallback,
+        })?;
         Ok(Identity {
             region_lg2,
             phys_end: PhysPage(phys_bits.checked_sub(GRANULE_LG2).map_or(0, |lg2| 1 << lg2)),

@@ -72,7 +72,12 @@ impl<P: Platform> Kmalloc<P> {
     ///
     /// # Errors
     /// [`NoAssigner::NoHeap`], [`NoAssigner::KmallocArena`], [`NoAssigner::KmallocAperture`].
-    pub fn new(p: &P, config: KmallocConfig, aperture: IovaRange) -> Result<Self, NoAssigner> {
+    pub fn new(
+        p: &P,
+        config: KmallocConfig,
+        aperture: IovaRange,
+        offset: PageCount,
+    ) -> Result<Self, NoAssigner> {
         let arena = p.heap().ok_or(NoAssigner::NoHeap)?.arena();
         if aperture.first.0 != 0 {
             return Err(NoAssigner::KmallocAperture { aperture });
@@ -83,6 +88,11 @@ impl<P: Platform> Kmalloc<P> {
         }
         let beyond = PageCount(aperture.pages.0 - arena.0);
         let beyond = IovaRange::new(IovaPage(arena.0), beyond);
+        let left = config.fallback.backing.beyond(beyond, offset);
+        let beyond = left.ok_or(NoAssigner::Offset {
+            offset,
+            aperture: beyond,
+        })?;
         let arena = IovaRange::new(IovaPage(0), PageCount(arena.0));
         Ok(Kmalloc {
             arena,

@@ -263,6 +263,14 @@ pub enum NoAssigner {
         /// The pages given.
         aperture: IovaRange,
     },
+    /// Page colouring leaves no page to assign.
+    #[error("an offset of {offset} pages leaves nothing of {aperture}")]
+    Offset {
+        /// The pages left out.
+        offset: PageCount,
+        /// The pages given.
+        aperture: IovaRange,
+    },
     /// The platform has no heap to ask for page numbers (ATC'15 §4.2).
     #[error("kmalloc needs a heap, and the platform has none")]
     NoHeap,
@@ -288,16 +296,35 @@ impl<P: Platform> Assigner<P> {
     /// # Errors
     /// [`NoAssigner`], where the design cannot work there.
     pub fn new(p: &P, config: AssignerConfig, aperture: IovaRange) -> Result<Self, NoAssigner> {
+        Self::beyond(p, config, aperture, PageCount(0))
+    }
+
+    /// The same, but `offset` pages at the end where assigning begins stay unused. Where the design has a fallback, only that heeds it.
+    ///
+    /// # Errors
+    /// [`NoAssigner`]; [`NoAssigner::Offset`] where no page is left.
+    pub fn beyond(
+        p: &P,
+        config: AssignerConfig,
+        aperture: IovaRange,
+        offset: PageCount,
+    ) -> Result<Self, NoAssigner> {
+        let left = |backing: BackingConfig| {
+            let left = backing.beyond(aperture, offset);
+            left.ok_or(NoAssigner::Offset { offset, aperture })
+        };
         Ok(match config {
-            AssignerConfig::Plain(backing) => Assigner::Plain(Backing::new(p, backing, aperture)),
+            AssignerConfig::Plain(backing) => {
+                Assigner::Plain(Backing::new(p, backing, left(backing)?))
+            }
             AssignerConfig::Magazine(sizes) => {
-                Assigner::Magazine(Magazines::new(p, sizes, aperture))
+                Assigner::Magazine(Magazines::new(p, sizes, left(sizes.backing)?))
             }
             AssignerConfig::Identity(widths) => {
-                Assigner::Identity(Identity::new(p, widths, aperture)?)
+                Assigner::Identity(Identity::new(p, widths, aperture, offset)?)
             }
             AssignerConfig::Kmalloc(config) => {
-                Assigner::Kmalloc(Kmalloc::new(p, config, aperture)?)
+                Assigner::Kmalloc(Kmalloc::new(p, config, aperture, offset)?)
             }
         })
     }

@@ -73,9 +73,10 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         match &result {
             Ok(mapping) => {
                 let (first, perm) = (mapping.range().first, direction.perm());
-                ledger.map_returned(self.serial, called, first, pages_of(list), perm);
+                let pages = self.pages_of(list);
+                ledger.map_returned(self.serial, called, first, pages, perm);
                 if self.was_diverted(mapping, list) {
-                    let pages = pages_of(list).collect();
+                    let pages = self.pages_of(list).collect();
                     ledger.map_failed(self.serial, called, Some(pages), perm);
                 }
             }
@@ -83,7 +84,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
                 let pages = match error {
                     MapError::Install(stopped) => {
                         let written = stopped.done.0 as usize;
-                        Some(pages_of(list).take(written).collect())
+                        Some(self.pages_of(list).take(written).collect())
                     }
                     // how much was written, nobody knows
                     MapError::Invalidate(_) => None,
@@ -228,13 +229,13 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         }
         self.domain.close()
     }
-}
 
-/// The granules of a list, in order. A buffer that no map takes has none.
-fn pages_of(list: &[PhysRange]) -> impl Iterator<Item = PhysPage> {
-    list.iter().flat_map(|buffer| {
-        let first = buffer.addr.page().0;
-        let pages = buffer.end().map_or(0, |_| buffer.pages().0);
-        (first..first + pages).map(PhysPage)
-    })
+    /// The granules of a list that was mapped, at least in part, from its lowest IOVA up.
+    fn pages_of<'l>(
+        &self,
+        list: &'l [PhysRange],
+    ) -> impl Iterator<Item = PhysPage> + use<'l, P, T> {
+        let runs = self.domain.in_iova_order(list);
+        runs.flat_map(|run| (run.first.0..run.first.0 + run.pages.0).map(PhysPage))
+    }
 }

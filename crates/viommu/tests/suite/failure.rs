@@ -60,9 +60,11 @@ fn maps<B: Base, F: Format>(
     map: impl Fn(&Dom<B, F>) -> Result<Mapping, MapError>,
     wanted: u64,
 ) {
-    // every kind of tables in turn
+    // every kind of tables in turn, and lists in either order
     let tables = all_tables().into_iter().cycle();
-    for (domain, tables) in core_designs::<F>().into_iter().zip(tables) {
+    for (nth, (domain, tables)) in core_designs::<F>().into_iter().zip(tables).enumerate() {
+        let order = [ListOrder::Ascending, ListOrder::Descending][nth % 2];
+        let domain = DomainConfig { order, ..domain };
         let design = Design { domain, tables };
         let largest = |config: &mut UnitConfig| config.features.largest_leaf = 3;
         let rig = Rig::<B>::with::<F>(1024, largest);

@@ -65,6 +65,7 @@ mod identity;
 mod interrupt;
 mod large;
 mod operations;
+mod options;
 mod oracle_bites;
 mod policies;
 mod quarantine;
