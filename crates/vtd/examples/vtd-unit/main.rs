@@ -89,13 +89,10 @@ fn announced(dmar: &Dmar) -> String {
     for unit in &dmar.units {
         let devices = match unit.devices {
             Covers::Rest => "every device of its segment".to_string(),
-            Covers::Listed => format!(
-                "{} devices, bridges and I/O APICs by name",
-                unit.scopes.len()
-            ),
+            Covers::Listed => format!("{} functions and I/O APICs", unit.scopes.len()),
         };
         let (bytes, at) = (unit.register_bytes(), unit.registers);
-        text += &format!("ACPI: a unit with {bytes} bytes of registers at {at}, for {devices}\n");
+        text += &format!("ACPI: a unit, {bytes} bytes of registers at {at}, for {devices}\n");
     }
     text
 }
