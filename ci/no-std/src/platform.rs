@@ -9,7 +9,7 @@ use core::{
     sync::atomic::{self, AtomicBool, AtomicU64},
 };
 use ioatlas_dma::{
-    platform::{Atomic64, Cpu, FreshFrame, Lock, Ordering, Platform, TableFrame},
+    platform::{Cpu, FreshFrame, Lock, Ordering, Platform, TableFrame},
     units::{CpuIndex, PhysPage},
 };
 
@@ -18,44 +18,12 @@ const FRAMES: usize = 64;
 /// Words of 8 bytes in a frame of 4 KiB.
 const WORDS: usize = 512;
 
-static MEMORY: [Frame; FRAMES] =
-    [const { Frame([const { Word(AtomicU64::new(0)) }; WORDS]) }; FRAMES];
+static MEMORY: [Frame; FRAMES] = [const { Frame([const { AtomicU64::new(0) }; WORDS]) }; FRAMES];
 static TAKEN: [AtomicBool; FRAMES] = [const { AtomicBool::new(false) }; FRAMES];
 static UNIQUE: AtomicU64 = AtomicU64::new(1);
 
 #[repr(C, align(4096))]
-struct Frame([Word; WORDS]);
-
-/// A shared word.
-#[repr(transparent)]
-pub struct Word(AtomicU64);
-
-impl Atomic64 for Word {
-    fn new(value: u64) -> Self {
-        Word(AtomicU64::new(value))
-    }
-    fn load(&self, order: Ordering) -> u64 {
-        self.0.load(order)
-    }
-    fn store(&self, value: u64, order: Ordering) {
-        self.0.store(value, order)
-    }
-    fn swap(&self, value: u64, order: Ordering) -> u64 {
-        self.0.swap(value, order)
-    }
-    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
-        self.0.fetch_add(value, order)
-    }
-    fn compare_exchange(
-        &self,
-        current: u64,
-        new: u64,
-        success: Ordering,
-        failure: Ordering,
-    ) -> Result<u64, u64> {
-        self.0.compare_exchange(current, new, success, failure)
-    }
-}
+struct Frame([AtomicU64; WORDS]);
 
 /// A spin lock.
 pub struct Spin<T> {
@@ -88,7 +56,7 @@ impl<T: Send> Lock<T> for Spin<T> {
 pub struct Kernel;
 
 impl Platform for Kernel {
-    type A64 = Word;
+    type A64 = AtomicU64;
     type Lock<T: Send> = Spin<T>;
 
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
@@ -109,7 +77,7 @@ impl Platform for Kernel {
     fn frame_free(&self, frame: FreshFrame) {
         TAKEN[frame.page().0 as usize].store(false, Ordering::Release);
     }
-    fn entries(&self, frame: &TableFrame) -> &[Word] {
+    fn entries(&self, frame: &TableFrame) -> &[AtomicU64] {
         &MEMORY[frame.page().0 as usize].0
     }
     fn fence(&self, order: Ordering) {

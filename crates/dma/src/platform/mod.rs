@@ -19,6 +19,7 @@
 mod frame;
 mod heap;
 mod percpu;
+mod word;
 
 #[cfg(feature = "host")]
 #[allow(unsafe_code)]
@@ -35,7 +36,7 @@ pub use percpu::{CachePadded, PerCpu};
 use crate::units::*;
 use core::marker::PhantomData;
 
-/// A 64-bit word that several CPUs, or the hardware, may touch at once.
+/// A 64-bit word that several CPUs, or the hardware, may touch at once. The machine's own, `AtomicU64`, is one.
 ///
 /// Table entries and queue descriptors are such words too; they are read by hardware as little-endian
 /// naturally aligned words, so only little-endian machines are supported.

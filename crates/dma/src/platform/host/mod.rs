@@ -28,39 +28,6 @@ use std::vec::Vec;
 /// Words in a frame.
 pub const WORDS: usize = 512;
 
-impl Atomic64 for AtomicU64 {
-    #[inline]
-    fn new(value: u64) -> Self {
-        AtomicU64::new(value)
-    }
-    #[inline]
-    fn load(&self, order: Ordering) -> u64 {
-        self.load(order)
-    }
-    #[inline]
-    fn store(&self, value: u64, order: Ordering) {
-        self.store(value, order)
-    }
-    #[inline]
-    fn swap(&self, value: u64, order: Ordering) -> u64 {
-        self.swap(value, order)
-    }
-    #[inline]
-    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
-        self.fetch_add(value, order)
-    }
-    #[inline]
-    fn compare_exchange(
-        &self,
-        current: u64,
-        new: u64,
-        success: Ordering,
-        failure: Ordering,
-    ) -> Result<u64, u64> {
-        self.compare_exchange(current, new, success, failure)
-    }
-}
-
 impl<T: Send> Lock<T> for Mutex<T> {
     fn new(value: T) -> Self {
         Mutex::new(value)
