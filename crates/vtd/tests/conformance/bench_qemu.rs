@@ -71,19 +71,20 @@ impl QemuBench {
     /// # Errors
     /// It did not start.
     pub fn start(width: AddressWidth) -> io::Result<Self> {
-        Self::start_with(width, &DEVICES)
+        Self::start_with(width, &DEVICES, &[])
     }
 
-    /// The same, with some of the devices only.
+    /// The same, with some of the devices only, and with others, in QEMU's words.
     ///
     /// # Errors
     /// It did not start.
-    pub fn start_with(width: AddressWidth, who: &[SourceId]) -> io::Result<Self> {
+    pub fn start_with(width: AddressWidth, who: &[SourceId], others: &[&str]) -> io::Result<Self> {
         let unit = format!("intel-iommu,intremap=off,aw-bits={}", width.bits());
         let devices: Vec<String> = who.iter().copied().map(Nvme::argument).collect();
         let arguments: Vec<&str> = [unit.as_str()]
             .into_iter()
             .chain(devices.iter().map(String::as_str))
+            .chain(others.iter().copied())
             .collect();
         let qemu = Arc::new(Qemu::start(MEMORY, &arguments)?);
         let config = HostConfig {
@@ -113,6 +114,10 @@ impl QemuBench {
             devices,
             width,
         })
+    }
+
+    pub fn qemu(&self) -> Arc<Qemu> {
+        self.qemu.clone()
     }
 
     fn transfer(&mut self, who: SourceId, at: Iova, kind: AccessKind) -> Result<Reach, Gone> {

@@ -8,7 +8,7 @@ use ioatlas_dma::{
     units::*,
 };
 use ioatlas_viommu::{config::*, observe::Outcome, unit::SoftUnit};
-use ioatlas_vtd::{layout::AddressWidth, registers::Registers};
+use ioatlas_vtd::{layout::AddressWidth, registers::*};
 use std::sync::Arc;
 
 pub type Soft = SoftUnit<Host, Host>;
@@ -82,6 +82,25 @@ impl SoftBench {
     }
 }
 
+/// Where the unit does its work later, it takes a step whenever somebody who waits looks at a status.
+struct Stepping(Arc<Soft>);
+
+impl Registers for Stepping {
+    fn read32(&self, register: Reg32) -> u32 {
+        self.0.service();
+        self.0.read32(register)
+    }
+    fn read64(&self, register: Reg64) -> u64 {
+        self.0.read64(register)
+    }
+    fn write32(&self, register: Reg32, value: u32) {
+        self.0.write32(register, value);
+    }
+    fn write64(&self, register: Reg64, value: u64) {
+        self.0.write64(register, value);
+    }
+}
+
 impl Bench for SoftBench {
     fn which(&self) -> Which {
         Which::Software
@@ -93,7 +112,7 @@ impl Bench for SoftBench {
         &self.host
     }
     fn registers(&self) -> Arc<dyn Registers> {
-        self.unit.clone()
+        Arc::new(Stepping(self.unit.clone()))
     }
     fn devices(&self) -> usize {
         DEVICES.len()

@@ -5,8 +5,6 @@
 //! its [`Qemu`], and with this process: it is started under `setpriv --pdeathsig`. Whatever goes wrong with the socket is an error with
 //! QEMU's last words.
 //!
-//! Avoided by name, because QEMU 7.2 aborts on it: a wait descriptor with both status write and interrupt flag; an `edu`
-//! transfer of its whole buffer.
 
 use ioatlas_dma::units::SourceId;
 use std::{
@@ -113,6 +111,14 @@ impl Drop for Scratch {
     }
 }
 
+/// Firmware that halts the CPU, for when the machine's clock runs.
+fn halt() -> Vec<u8> {
+    let mut image = vec![0xff; 64 << 10];
+    // cli; hlt; and back to hlt
+    image[0xfff0..0xfff4].copy_from_slice(&[0xfa, 0xf4, 0xeb, 0xfd]);
+    image
+}
+
 impl Qemu {
     /// Starts a machine with `bytes` of memory and `devices`, in the words of QEMU's `-device`.
     ///
@@ -131,7 +137,8 @@ impl Qemu {
             .create_new(true)
             .open(&ram)?;
         memory.set_len(bytes)?;
-        let child = Self::command(&socket, &ram, bytes, devices)
+        fs::write(scratch.file("bios"), halt())?;
+        let child = Self::command(&scratch, bytes, devices)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&words)?)
@@ -149,24 +156,25 @@ impl Qemu {
         };
         // it listens before it looks at its devices
         qemu.ask("inl 0xcf8").map_err(io::Error::other)?;
+        // both of us hold it: if we are killed, no 2 GiB are left
+        fs::remove_file(&ram)?;
         Ok(qemu)
     }
 
-    fn command(socket: &Path, ram: &Path, bytes: u64, devices: &[&str]) -> Command {
+    fn command(scratch: &Scratch, bytes: u64, devices: &[&str]) -> Command {
+        let place = |name| scratch.file(name).display().to_string();
+        let (ram, socket, monitor) = (place("ram"), place("socket"), place("monitor"));
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", PROGRAM]);
         command.args(["-machine", "q35,memory-backend=mem"]);
         command.args(["-accel", "tcg", "-S"]);
         command.args(["-m", &format!("{}M", bytes >> 20)]);
-        let ram = ram.display();
-        command.args([
-            "-object",
-            &format!("memory-backend-file,id=mem,size={bytes},share=on,mem-path={ram}"),
-        ]);
+        let memory = format!("memory-backend-file,id=mem,size={bytes},share=on,mem-path={ram}");
+        command.args(["-object", &memory, "-bios", &place("bios")]);
         command.args(["-display", "none", "-nodefaults", "-no-user-config"]);
         command.args(["-qtest-log", "none"]);
-        let socket = socket.display();
         command.args(["-qtest", &format!("unix:{socket},server=on,wait=off")]);
+        command.args(["-qmp", &format!("unix:{monitor},server=on,wait=off")]);
         for device in devices {
             command.args(["-device", device]);
         }
@@ -205,6 +213,31 @@ impl Qemu {
         let mut line = self.lock();
         self.say(&mut line, &format!("{command}\n"))?;
         self.hear(&mut line, command)
+    }
+
+    /// One command of the monitor without arguments: `cont` lets the machine's clock run, `stop` stops it.
+    ///
+    /// # Errors
+    /// QEMU refused it, or is gone.
+    pub fn monitor(&self, command: &str) -> Result<(), Gone> {
+        let gone = |error: io::Error| self.gone(command, error.to_string());
+        let mut to = UnixStream::connect(self.scratch.file("monitor")).map_err(gone)?;
+        to.set_read_timeout(Some(ANSWER_LIMIT)).map_err(gone)?;
+        let mut from = BufReader::new(to.try_clone().map_err(gone)?);
+        for command in ["qmp_capabilities", command] {
+            let said = writeln!(to, "{{\"execute\": \"{command}\"}}");
+            said.map_err(gone)?;
+            // a greeting and events come in between
+            let mut answer = String::new();
+            while !answer.contains("\"return\"") {
+                answer.clear();
+                let bytes = from.read_line(&mut answer).map_err(gone)?;
+                if bytes == 0 || answer.contains("\"error\"") {
+                    return Err(self.gone(command, answer.trim_end().into()));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Several commands, one after the other, in one go; their answers are dropped.

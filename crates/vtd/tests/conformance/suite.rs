@@ -136,7 +136,7 @@ fn report_bring_ups() {
 /// Bring-ups of a machine with one device.
 pub fn bring_ups() -> Result<(), Failed> {
     let case = cases::driver::alone();
-    let mut bench = QemuBench::start_with(case.width, &[NIC])?;
+    let mut bench = QemuBench::start_with(case.width, &[NIC], &[])?;
     let mut wrong = Vec::new();
     on(&case, &mut bench, &mut wrong);
     match wrong.is_empty() {

@@ -66,17 +66,23 @@ fn life<const L: u32>(run: &mut Run<'_>, design: Design, pages: u64, kind: Acces
         };
         let page = IovaPage(mapping.range().end().0 - 1);
         let label = |what| format!("round {round}: {what}");
-        run.reach(label("mapped"), NIC, page, kind, Reach::Page(first));
+        run.reach(label("P14: mapped"), NIC, page, kind, Reach::Page(first));
         let unmapped = domain.unmap(mapping).is_ok();
         run.see(label("unmapped"), unmapped, true);
         let want = match exposes(&design) {
             true => Reach::Page(first),
             false => Reach::Blocked,
         };
-        run.reach(label("after unmap"), NIC, page, kind, want);
+        run.reach(label("P1 or P2: after unmap"), NIC, page, kind, want);
         let flushed = domain.flush().is_ok();
         run.see(label("flushed"), flushed, true);
-        run.reach(label("after the flush"), NIC, page, kind, Reach::Blocked);
+        run.reach(
+            label("P1: after the flush"),
+            NIC,
+            page,
+            kind,
+            Reach::Blocked,
+        );
     }
     let closed = domain.close().map_err(|error| error.to_string());
     run.see("closed", format!("{closed:?}"), "Ok(())");

@@ -10,6 +10,7 @@ use ioatlas_dma::{
     table::{TableConfig, fmt::VtdSecond},
     translator::{Paged, RemappingUnit},
 };
+use ioatlas_viommu::{config::*, device::Ats};
 use ioatlas_vtd::driver::{Config, Live, Unit};
 use std::{sync::Arc, time::Instant};
 
@@ -27,6 +28,33 @@ const TAKE_OVER: Config = Config {
     live: Live::TakeOver,
 };
 
+type Make = (&'static str, fn(&mut UnitConfig), &'static str);
+/// Units that ask more of a driver than QEMU's.
+const MAKES: &[Make] = &[
+    (
+        "asynchronous",
+        |c| c.processing = Processing::Asynchronous,
+        "6.5.2.8",
+    ),
+    ("walk caches", |c| c.caches.walk = vec![8; 3], "6.2.4"),
+    ("caching mode", |c| c.features.caching_mode = true, "6.1"),
+    (
+        "write buffers",
+        |c| c.features.write_buffers = WriteBuffers::FlushedByCommand,
+        "6.8",
+    ),
+    (
+        "by registers",
+        |c| c.registers.interface = InvalidationInterface::Registers,
+        "6.5.1",
+    ),
+    (
+        "device TLBs",
+        super::other_units::with_answering_devices,
+        "6.5.2.5",
+    ),
+];
+
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     for width in WIDTHS {
@@ -37,6 +65,14 @@ pub fn cases() -> Vec<Case> {
         all.push(told().of_width(width));
     }
     all.push(too_wide());
+    let why = "QEMU's unit is of another make";
+    for (name, made, clause) in MAKES {
+        let case = Case::new(
+            format!("domains attached in turn: {name}"),
+            attach_in_turn::<4>,
+        );
+        all.push(case.made(*made, clause, why));
+    }
     all
 }
 
@@ -137,6 +173,12 @@ fn attach_in_turn<const L: u32>(run: &mut Run<'_>) {
     let Some(driver) = brought_up(run) else {
         return;
     };
+    for who in [NIC, DISK] {
+        // refused, as it should be, where the unit serves no device TLBs
+        let _ = driver.declare_device_tlb(who, QueueDepth::ONE);
+        // its ATS stays on: one whose ATS is off does not answer the invalidation of a detach
+        let _ = run.soft().map(|soft| soft.switch_ats(who, Ats::On));
+    }
     let (mine, theirs) = (plain::<L>(run, &driver), plain::<L>(run, &driver));
     let map = |domain: &TestDomain<L>, to| domain.map(PhysRange::page(to), Direction::ToDevice);
     let (Ok(ours), Ok(other)) = (map(&mine, A), map(&theirs, B)) else {
@@ -149,27 +191,44 @@ fn attach_in_turn<const L: u32>(run: &mut Run<'_>) {
         other.iova().page(),
     );
     for round in 0..3 {
-        run.blocked(format!("round {round}, attached to nothing"), at);
+        run.blocked(format!("P8: round {round}, attached to nothing"), at);
         for (domain, to) in [(&mine, A), (&theirs, B)] {
             let attached = domain.attach(NIC).is_ok();
             run.see("attached", attached, true);
-            run.reads("its own page", at, to);
-            run.reach("not writable", NIC, at, AccessKind::Write, Reach::Blocked);
+            run.reads("P14: its own page", at, to);
+            run.reach(
+                "P6: not writable",
+                NIC,
+                at,
+                AccessKind::Write,
+                Reach::Blocked,
+            );
             let detached = domain.detach(NIC).is_ok();
             run.see("detached", detached, true);
-            run.blocked("detached", at);
+            run.blocked("P1: detached", at);
         }
     }
     let both = (mine.attach(NIC).is_ok(), theirs.attach(DISK).is_ok());
     run.see("one each", format!("{both:?}"), "(true, true)");
+    run.reads("P14: mine", at, A);
     let unmapped = mine.unmap(ours).is_ok();
     run.see("unmapped", unmapped, true);
-    run.blocked("mine", at);
-    run.reach("theirs", DISK, at, AccessKind::Read, Reach::Page(B));
+    run.blocked("P1: mine", at);
+    // the last page of its table is gone, and the table with it
+    let again = mine.map(PhysRange::page(C), Direction::ToDevice);
+    let at = again.as_ref().map_or(at, |mapping| mapping.iova().page());
+    run.reads("P14: mapped again", at, C);
+    run.reach("P8: theirs", DISK, at, AccessKind::Read, Reach::Page(B));
     drop(other);
     let closed = mine.close().is_ok() && theirs.close().is_ok();
     run.see("closed", closed, true);
-    run.reach("theirs, closed", DISK, at, AccessKind::Read, Reach::Blocked);
+    run.reach(
+        "P1: theirs, closed",
+        DISK,
+        at,
+        AccessKind::Read,
+        Reach::Blocked,
+    );
     shut_down(run, driver, frames);
 }
 

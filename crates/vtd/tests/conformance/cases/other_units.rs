@@ -181,6 +181,14 @@ fn with_ats(config: &mut UnitConfig) {
         .into();
 }
 
+/// Both of them answer.
+pub fn with_answering_devices(config: &mut UnitConfig) {
+    with_ats(config);
+    for device in &mut config.devices {
+        device.answer = ats::Answer::WhenDrained;
+    }
+}
+
 fn begin_ats(run: &mut Run<'_>, who: SourceId) -> Tables {
     run.start();
     let tables = run.tables();
