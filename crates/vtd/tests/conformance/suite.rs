@@ -30,7 +30,7 @@ struct Sum {
 static SUMS: Mutex<Vec<Sum>> = Mutex::new(Vec::new());
 
 /// How many lines of what is wrong are printed.
-const LINES: usize = 40;
+const LINES: usize = 120;
 
 /// A bench of each width, made when it is first needed.
 struct Benches<B> {

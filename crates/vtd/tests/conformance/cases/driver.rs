@@ -37,7 +37,7 @@ const MAKES: &[Make] = &[
         "6.5.2.8",
     ),
     ("walk caches", |c| c.caches.walk = vec![8; 3], "6.2.4"),
-    ("caching mode", |c| c.features.caching_mode = true, "6.1"),
+    ("caching mode", caching_mode, "6.1"),
     (
         "write buffers",
         |c| c.features.write_buffers = WriteBuffers::FlushedByCommand,
@@ -50,10 +50,21 @@ const MAKES: &[Make] = &[
     ),
     (
         "device TLBs",
-        super::other_units::with_answering_devices,
+        other_units::with_answering_devices,
+        "6.5.2.5",
+    ),
+    (
+        "device TLBs that ask again",
+        other_units::with_asking_devices,
         "6.5.2.5",
     ),
 ];
+
+/// Absent entries are remembered, those of tables too.
+fn caching_mode(config: &mut UnitConfig) {
+    config.features.caching_mode = true;
+    config.caches.walk = vec![8; 3];
+}
 
 pub fn cases() -> Vec<Case> {
     let mut all = Vec::new();
@@ -219,6 +230,7 @@ fn attach_in_turn<const L: u32>(run: &mut Run<'_>) {
     let at = again.as_ref().map_or(at, |mapping| mapping.iova().page());
     run.reads("P14: mapped again", at, C);
     run.reach("P8: theirs", DISK, at, AccessKind::Read, Reach::Page(B));
+    let kept = whole_table(run, &mine);
     drop(other);
     let closed = mine.close().is_ok() && theirs.close().is_ok();
     run.see("closed", closed, true);
@@ -229,7 +241,27 @@ fn attach_in_turn<const L: u32>(run: &mut Run<'_>) {
         AccessKind::Read,
         Reach::Blocked,
     );
-    shut_down(run, driver, frames);
+    shut_down(run, driver, frames + kept);
+}
+
+/// A mapping that fills a table of its own: unmapped, the table goes, and the unit must not walk by it again.
+/// Returns how many frames it keeps.
+fn whole_table<const L: u32>(run: &mut Run<'_>, domain: &TestDomain<L>) -> usize {
+    for (first, inside) in [(A, A_INSIDE), (PhysPage(B.0 - 1), B)] {
+        let buffer = PhysRange::new(first.addr(), ByteCount(2 << 20));
+        let Ok(mapping) = domain.map(buffer, Direction::ToDevice) else {
+            run.see("2 MiB mapped", false, true);
+            return 0;
+        };
+        let page = IovaPage(mapping.iova().page().0 + (inside.0 - first.0));
+        run.reads("P14: inside", page, inside);
+        let unmapped = domain.unmap(mapping).is_ok();
+        run.see("2 MiB unmapped", unmapped, true);
+        run.blocked("P1: inside", page);
+        // or the same frame would be the next one's table
+        run.frame();
+    }
+    2
 }
 
 /// Firmware translates for NIC; NIC reaches its memory at any moment of the take-over, and nobody else anything.

@@ -189,6 +189,14 @@ pub fn with_answering_devices(config: &mut UnitConfig) {
     }
 }
 
+/// And ask for what they have lost at once.
+pub fn with_asking_devices(config: &mut UnitConfig) {
+    with_answering_devices(config);
+    for device in &mut config.devices {
+        device.refetch = ats::Refetch::AtOnce;
+    }
+}
+
 fn begin_ats(run: &mut Run<'_>, who: SourceId) -> Tables {
     run.start();
     let tables = run.tables();

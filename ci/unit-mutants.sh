@@ -1,0 +1,68 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+# Runs the driver's conformance cases against each bug planted in the driver (crates/dma/src/mutant.rs) and prints which unit sees it.
+#
+# A unit sees a bug where it breaks a property (P1 to P14). Exit status 1: a bug that a unit should see and does not, or a failure without any.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+
+CARGO_TARGET_DIR=${IOATLAS_MUTANTS_TARGET:-${CARGO_TARGET_DIR:-target}/mutants}
+RUSTFLAGS="${RUSTFLAGS:-} --cfg ioatlas_mutants"
+RUST_BACKTRACE=0
+export CARGO_TARGET_DIR RUSTFLAGS RUST_BACKTRACE
+unset IOATLAS_MUTANT
+log=$(mktemp) || exit 2
+trap 'rm -f "$log"' EXIT
+
+cases() {
+    timeout 600 cargo test --quiet -p ioatlas-vtd --test conformance -- --exact 'the driver' >"$log" 2>&1
+}
+
+# mutant, and which units must see it
+bugs='
+skip-context-flush      QEMU software
+skip-iotlb-flush        QEMU software
+skip-wait               software
+skip-write-buffer-flush software
+skip-device-tlb-flush   software
+device-tlb-first        software
+keep-walk-caches        software
+skip-flush-on-map       software
+'
+if ! { cases && grep -q '; 0 ignored;' "$log"; }; then
+    cat "$log"
+    echo "the cases fail, or are not run, without any planted bug"
+    exit 1
+fi
+passed=0
+failed=0
+printf '%-24s | %-18s | %s\n' mutant 'seen by' 'first in these words'
+echo "$bugs" | grep . >"$log.bugs"
+while read -r mutant wanted; do
+    IOATLAS_MUTANT=$mutant
+    export IOATLAS_MUTANT
+    cases
+    seen=
+    verdict=
+    for unit in QEMU software; do
+        if grep -qE " on $unit: P([1-9]|1[0-4]):" "$log"; then
+            seen="$seen $unit"
+        fi
+    done
+    for unit in $wanted; do
+        case "$seen " in
+        *" $unit "*) ;;
+        *) verdict="$verdict NOT SEEN by $unit;" ;;
+        esac
+    done
+    if [ -z "$verdict" ]; then
+        passed=$((passed + 1))
+        verdict=$(grep -oE '[^:]* on (QEMU|software): P[0-9]+: .*' "$log" | head -n 1 | cut -c 1-110)
+    else
+        failed=$((failed + 1))
+    fi
+    printf '%-24s |%-19s | %s\n' "$mutant" "$seen" "$verdict"
+done <"$log.bugs"
+rm -f "$log.bugs"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
