@@ -262,6 +262,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     }
 
     /// Ends the domain: detaches every device, flushes, frees every table. Mappings that are still alive end with it.
+    /// The frames of consistent memory that is still alive are lost: free it before.
     ///
     /// # Errors
     /// [`CloseError`]; what may still be cached is never freed then.

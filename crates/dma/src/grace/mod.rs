@@ -194,11 +194,13 @@ impl<P: Platform> Grace<P> {
         started: Started<I::Token>,
         limit: WaitLimit,
     ) -> Result<Completion, Failed> {
-        for _ in 0..limit.0 {
+        for turn in 0..=limit.0 {
             if let Some(completion) = self.poll(unit, &started)? {
                 return Ok(completion);
             }
-            p.relax();
+            if turn < limit.0 {
+                p.relax();
+            }
         }
         Err(Failed {
             seq: started.seq,

@@ -11,7 +11,8 @@
 //! Two words decide that between them. Lending *counts, then looks at the list*; keeping off *writes the list, then looks at the count*. All
 //! four are sequentially consistent, so that one of the two sees the other, and gives way. The count is of each
 //! CPU: lending writes no word that another CPU writes, but reads the list, which hardly ever changes.
-//! A lease that is taken back has been flushed, and its count is a release, so a reserved range is in no cache.
+//! A lease that is taken back has been flushed, and its count is a release, so a reserved range is in no cache. One that a failed invalidation
+//! quarantines is counted as lent for good, so nothing can be reserved in its region any more.
 
 use super::*;
 use crate::platform::{Atomic64, Lock, Ordering, PerCpu};

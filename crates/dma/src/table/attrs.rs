@@ -18,7 +18,7 @@ pub enum Reclaim {
     /// If one unmap covers all that it maps: Linux's rule (ATC'15 §3.3).
     #[default]
     Covered,
-    /// Never.
+    /// Never, unless a large leaf is to take its place.
     Never,
 }
 

@@ -16,6 +16,8 @@
 //! is counted in it, as each later compare-and-swap continues the release sequence of those before. Taking one away is
 //! relaxed for that very reason; where it was the last, the full fence of `Grace::retire` follows, as for any leaf. A map that comes
 //! right after the last unmap, and before its flush, makes the entry that was there before: what caches still hold is right.
+//! A map under way counts as one from its first page on: where it fails on a later page, a page that somebody else has unmapped meanwhile stays
+//! reachable until the undo has flushed it.
 //!
 //! Write-back: whoever changed an entry writes its line back before it returns, also if the change was one of count alone:
 //! the map that made the entry may not have written it back yet. Writing back late does no harm, as what it writes is what the entry holds by then.
