@@ -7,7 +7,7 @@ use crate::{
     crowd::*,
     guarded::Guarded,
     rig::*,
-    schedules::{self, Body, Cast, run, schedule, seeds, unit},
+    schedules::{self, Body, Cast, drawn, run, schedule, seeds, unit},
 };
 use ioatlas_dma::{
     domain::*,
@@ -45,10 +45,10 @@ impl Race<'_> {
     }
 }
 
-/// Races over all seeds and designs.
+/// Races over all seeds, and the designs of each.
 fn over_seeds(scenario: &str, race: impl Fn(Racing, &Race<'_>)) {
     for seed in seeds() {
-        for design in designs() {
+        for design in drawn(seed, designs()) {
             let schedule = schedule(seed);
             let context = &*format!("{scenario}, {}, {schedule}", name(&design));
             let crowd = Racing::new(64, design, schedules::LIMIT, |u| {
