@@ -38,11 +38,11 @@ device-tlb-first      ioatlas-vtd     device_tlbs a_domain_is_flushed
 skip-write-back       ioatlas-vtd     driver    detaching_clears_the_entry
 keep-walk-caches      ioatlas-vtd     software  in_caching_mode
 skip-flush-on-map     ioatlas-vtd     software  in_caching_mode
-wrap-count            ioatlas-dma     tables    shared::a_full_count
-release-shared-early  ioatlas-dma     tables    shared::a_page_stays
-stale-walk-promotion  ioatlas-dma     tables    promotion::a_large_leaf_is_reached
-forget-permission-region  ioatlas-dma  identity  a_page_for_reading
-lose-fallback-undo    ioatlas-dma     identity  a_page_that_is_full
+wrap-count            ioatlas-viommu  suite     identity::sim_wide::a_full_count
+release-shared-early  ioatlas-viommu  suite     identity::sim_wide::buffers_that_overlap
+stale-walk-promotion  ioatlas-viommu  suite     large::sim_toy
+forget-permission-region  ioatlas-viommu  suite  identity::sim_wide::each_use
+lose-fallback-undo    ioatlas-viommu  suite     identity::sim_wide::a_full_count
 colour-overlap        ioatlas-dma     options   domains_never_share
 '
 

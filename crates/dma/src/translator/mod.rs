@@ -187,6 +187,16 @@ pub enum AttachError {
         /// Levels of the table.
         levels: u32,
     },
+    /// The id is that of another domain's table: what one maps would be cached for both (VT-d 4.1 §9.3, DID).
+    #[error("device {device}: domain id {domain} belongs to another table than that at {root}")]
+    IdInUse {
+        /// The device.
+        device: SourceId,
+        /// The id that both have.
+        domain: DomainId,
+        /// The table that was to be attached.
+        root: PhysPage,
+    },
     /// It did not answer an invalidation once, and nobody said since that it may come back.
     #[error("device {device} is fenced since it did not answer an invalidation")]
     Fenced {

@@ -6,7 +6,7 @@ use ioatlas_dma::{
     domain::*,
     iova::{NoReserve, granted},
     table::Format,
-    translator::AttachError,
+    translator::{AttachError, RemappingUnit},
     units::*,
 };
 use std::fmt::Display;
@@ -24,6 +24,7 @@ on_every_machine! {
     bad_input::another_domains_mapping_comes_back,
     bad_input::devices_attached_twice_or_never,
     bad_input::more_domains_than_the_unit_has_ids,
+    bad_input::two_tables_under_one_domain_id,
 }
 
 /// Calls `f`, which must fail, and checks that nothing changed and that the message has `numbers`.
@@ -351,6 +352,10 @@ pub fn more_domains_than_the_unit_has_ids<B: Base, F: Format>() {
     let mut all: Vec<_> = (0..15)
         .map(|_| rig.machine.domain::<F>(design).expect("an id"))
         .collect();
+    let mut ids: Vec<_> = all.iter().map(|domain| domain.domain().id().0).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 15, "no two have one id: {ids:?}");
     let frames = rig.frames_in_use();
     let Err(error) = rig.machine.domain::<F>(design) else {
         panic!("a sixteenth id")
@@ -361,4 +366,51 @@ pub fn more_domains_than_the_unit_has_ids<B: Base, F: Format>() {
     all.push(rig.machine.domain::<F>(design).expect("the id came back"));
     all.into_iter().for_each(|domain| rig.close(domain, &[]));
     rig.end();
+}
+
+/// Domains get their ids from the unit. Who makes a table of its own and gives it the id of another is refused as long as that one has a device.
+pub fn two_tables_under_one_domain_id<B: Base, F: Format>() {
+    // on a bus that has its context table
+    const OTHER: SourceId = SourceId(NIC.0 + 8);
+    for design in designs() {
+        let rig = Rig::<B>::new::<F>(64);
+        let domain = rig.domain::<F>(design);
+        let other = rig.machine.domain::<F>(design).unwrap();
+        let (ours, theirs) = (domain.domain(), other.domain());
+        let mapping = domain.map(buffer(0x10, 1), Direction::ToDevice).unwrap();
+        let at = mapping.iova().page();
+        let (p, driver) = (ours.platform(), rig.machine.machine().driver());
+        let root = theirs.translator().table().root();
+        let numbers = [
+            &*OTHER.to_string(),
+            &ours.id().to_string(),
+            &root.to_string(),
+        ];
+        for _ in 0..2 {
+            let error = refused(&rig, &domain, &numbers, || {
+                driver.attach(p, OTHER, ours.id(), root, F::LEVELS)
+            });
+            let (device, domain) = (OTHER, ours.id());
+            let expected = AttachError::IdInUse {
+                device,
+                domain,
+                root,
+            };
+            assert_eq!(error, expected);
+            assert_eq!(rig.access_by(OTHER, at, AccessKind::Read), None, "P8");
+        }
+        let reached = rig.access(at, AccessKind::Read);
+        assert_eq!(reached, Some(PhysPage(0x10)), "as it was");
+        // under its own id it may be attached, and so may another device under the first
+        other.attach(OTHER).unwrap();
+        assert_eq!(rig.access_by(OTHER, at, AccessKind::Read), None, "P8");
+        other.detach(OTHER).unwrap();
+        domain.attach(OTHER).unwrap();
+        let reached = rig.access_by(OTHER, at, AccessKind::Read);
+        assert_eq!(reached, Some(PhysPage(0x10)), "P14");
+        domain.unmap(mapping).unwrap();
+        rig.close(other, &[]);
+        rig.close(domain, &[NIC, OTHER]);
+        rig.end();
+    }
 }

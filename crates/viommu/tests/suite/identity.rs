@@ -111,7 +111,8 @@ pub fn a_page_stays_until_its_last_unmap<B: Base, F: Format>() {
             while let Some(mapping) = live.pop() {
                 let reached = rig.access(at, WRITE);
                 assert_eq!(reached, Some(PhysPage(0x40)), "P14");
-                domain.unmap(mapping).unwrap();
+                let ended = domain.unmap(mapping);
+                ended.unwrap_or_else(|error| panic!("P14: it was not whole: {error}"));
                 // others flush what they like
                 let other = map(domain, 0x50, 1, Direction::FromDevice);
                 domain.unmap(other).unwrap();

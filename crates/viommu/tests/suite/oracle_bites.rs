@@ -161,17 +161,18 @@ pub fn p3_a_page_mapped_over_a_live_one<B: Base, F: Format>() {
 }
 
 pub fn p3_a_page_mapped_again_without_a_flush<B: Base, F: Format>() {
-    for design in designs() {
+    let deferred = Bounds::Deferred {
+        unmaps: 100,
+        time: TimeNs(u64::MAX),
+    };
+    let bounds = [deferred, Bounds::Unbounded].into_iter().cycle();
+    for (design, bounds) in designs().into_iter().zip(bounds) {
         let rig = Rig::<B>::new::<F>(64);
         // a domain whose invalidations go to another unit than the one the oracle watches
         let platform = rig.machine.machine().platform().clone();
         let unit = Arc::new(Uncached::<WatchedPlatform<Failing<B>>>::new());
         let tables = Paged::<_, F, _>::new(&*platform, unit, TableConfig::default()).unwrap();
         let domain = Domain::new(platform, tables, design).expect("within the aperture");
-        let bounds = Bounds::Deferred {
-            unmaps: 100,
-            time: TimeNs(u64::MAX),
-        };
         let domain = Watched::new(domain, rig.machine.oracle().clone(), bounds);
         let map = |page| domain.map_at(Iova(0x3000), buffer(page, 1), Direction::ToDevice);
         domain.unmap(map(0x10).unwrap()).unwrap();

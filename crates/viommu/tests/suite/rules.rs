@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The invalidation rules of `ioatlas_dma::policy::rules`, a test a row, as the unit sees them.
 //!
-//! Elsewhere: R7 (`grace`, `schedules`), R12 (`writeback`), R13 (`attach`), R14 (`ats`), R17 (`quarantine`).
+//! Elsewhere: R6 (`schedules`, where accesses are in flight), R7 (`grace`, `schedules`), R12 (`writeback`), R13 (`attach`), R14 (`ats`),
+//! R16 (`tables`, `large`), R17 (`quarantine`).
 
 use crate::rig::*;
 use ioatlas_dma::{domain::*, grace::InvalidateError, table::Format, units::*};
@@ -14,8 +15,10 @@ on_every_machine! {
     rules::r5_a_batch_is_one_invalidation_of_the_domain,
     rules::r8_a_map_reaches_what_was_cached_as_absent,
     rules::r8_a_map_that_cannot_invalidate_is_undone,
+    rules::r9_a_device_that_was_cached_as_absent_is_attached,
     rules::r10_and_r11_write_buffers_hold_nothing_back,
     rules::r15_a_domain_id_comes_back_clean,
+    rules::r18_what_is_mapped_anew_has_its_own_target_and_permission,
 }
 
 /// IOTLB invalidations that `call` makes.
@@ -175,6 +178,28 @@ pub fn r8_a_map_that_cannot_invalidate_is_undone<B: Base, F: Format>() {
     }
 }
 
+pub fn r9_a_device_that_was_cached_as_absent_is_attached<B: Base, F: Format>() {
+    for design in designs() {
+        let rig = Rig::<B>::with::<F>(64, |config| config.features.caching_mode = true);
+        let domain = rig.domain::<F>(design);
+        let mapping = domain.map(buffer(0x10, 1), Direction::ToDevice).unwrap();
+        let at = mapping.iova().page();
+        for _ in 0..3 {
+            for _ in 0..2 {
+                let reached = rig.access_by(DISK, at, AccessKind::Read);
+                assert_eq!(reached, None, "P8: not attached, then remembered as that");
+            }
+            domain.attach(DISK).unwrap();
+            let reached = rig.access_by(DISK, at, AccessKind::Read);
+            assert_eq!(reached, Some(PhysPage(0x10)), "P14");
+            domain.detach(DISK).unwrap();
+        }
+        domain.unmap(mapping).unwrap();
+        rig.close(domain, &[NIC]);
+        rig.end();
+    }
+}
+
 pub fn r10_and_r11_write_buffers_hold_nothing_back<B: Base, F: Format>() {
     for buffers in [
         WriteBuffers::FlushedByInvalidations,
@@ -226,6 +251,33 @@ pub fn r15_a_domain_id_comes_back_clean<B: Base, F: Format>() {
         ids.sort_by_key(|id| id.0);
         ids.dedup();
         assert!(ids.len() < 20, "some came back");
+        rig.end();
+    }
+}
+
+pub fn r18_what_is_mapped_anew_has_its_own_target_and_permission<B: Base, F: Format>() {
+    let steps = [
+        (0x10, Direction::Bidirectional, true, true),
+        (0x10, Direction::ToDevice, true, false), // narrower, the same page
+        (0x10, Direction::FromDevice, false, true),
+        (0x20, Direction::FromDevice, false, true), // another page
+        (0x20, Direction::Bidirectional, true, true),
+    ];
+    for design in designs() {
+        let rig = Rig::<B>::new::<F>(64);
+        let domain = rig.domain::<F>(design);
+        let at = IovaPage(5);
+        for (to, direction, reads, writes) in steps {
+            let mapping = domain.map_at(at.addr(), buffer(to, 1), direction).unwrap();
+            for _ in 0..2 {
+                let read = rig.access(at, AccessKind::Read);
+                assert_eq!(read, reads.then_some(PhysPage(to)), "P6, P9, P14");
+                let written = rig.access(at, AccessKind::Write);
+                assert_eq!(written, writes.then_some(PhysPage(to)), "P6, P9, P14");
+            }
+            domain.unmap(mapping).unwrap();
+        }
+        rig.close(domain, &[NIC]);
         rig.end();
     }
 }

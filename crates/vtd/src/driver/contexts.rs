@@ -4,7 +4,10 @@
 //! The entries in memory are the only state: free, attached, *detaching* or *fenced* (see [`crate::layout::context`]). Everything here
 //! runs under one lock of the unit, never waits and never allocates; a table that is missing is asked for.
 
-use crate::layout::{PER_FRAME, RootEntry, Slot, WORDS, Words, context::FENCED};
+use crate::layout::{
+    PER_FRAME, RootEntry, Slot, WORDS, Words,
+    context::{FENCED, TABLE},
+};
 use alloc::boxed::Box;
 use ioatlas_dma::{
     mutant::{self, Mutant},
@@ -29,6 +32,8 @@ pub(super) enum Fill {
     Taken(DomainId),
     /// The device may not be attached.
     Fenced,
+    /// Another table has the entry's domain id.
+    IdInUse,
 }
 
 impl Contexts {
@@ -70,6 +75,7 @@ impl Contexts {
             return Fill::NeedsTable;
         };
         match Slot::decode(read::<P>(slot)) {
+            Slot::Free if self.is_id_of_another_table(p, entry) => Fill::IdInUse,
             Slot::Free => {
                 // the unit may read it at any moment: what the present bit vouches for comes first
                 slot[1].store(entry.high, Ordering::Relaxed);
@@ -81,6 +87,17 @@ impl Contexts {
             Slot::Fenced => Fill::Fenced,
             Slot::Attached(domain) | Slot::Detaching(domain) => Fill::Taken(domain),
         }
+    }
+
+    /// Whether a device is attached by the domain id of `entry` to another table. Looks at all devices: attaching is rare.
+    fn is_id_of_another_table<P: Platform>(&self, p: &P, entry: Words) -> bool {
+        let tables = self.tables.iter().flatten();
+        let entries = tables.flat_map(|table| p.entries(table).chunks_exact(WORDS));
+        let mut same = entries.map(read::<P>).filter(|words| {
+            let (one, other) = (Slot::decode(*words), Slot::decode(entry));
+            matches!(one, Slot::Attached(_)) && one == other
+        });
+        same.any(|words| (words.low ^ entry.low) & TABLE != 0)
     }
 
     /// Clears the present bit of `device`, if it is attached to `domain`, and marks the entry; returns whether it was.

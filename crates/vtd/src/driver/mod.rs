@@ -287,7 +287,7 @@ impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
             translation,
             faults: FaultRecording::On,
         };
-        if let Err(error) = self.fill(p, device, entry.encode()) {
+        if let Err(error) = self.fill(p, device, entry) {
             if translation == TranslationType::DeviceTlb {
                 self.tlbs.deactivate(device);
             }
@@ -353,12 +353,13 @@ impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
 
 impl<P: Platform, R: Registers> Unit<P, R> {
     /// Makes the context entry of `device` present, with a table for its bus if there is none.
-    fn fill(&self, p: &P, device: SourceId, entry: Words) -> Result<(), AttachError> {
+    fn fill(&self, p: &P, device: SourceId, entry: ContextEntry) -> Result<(), AttachError> {
+        let words = entry.encode();
         let bus = (device.0 >> 8) as u8;
         let mut spare = None;
         let fill = |spare: &mut _| {
             self.contexts
-                .with(|contexts| contexts.fill(p, &self.root, device, entry, spare))
+                .with(|contexts| contexts.fill(p, &self.root, device, words, spare))
         };
         let mut outcome = fill(&mut spare);
         if let Fill::NeedsTable = outcome {
@@ -373,6 +374,11 @@ impl<P: Platform, R: Registers> Unit<P, R> {
             Fill::Done => Ok(()),
             Fill::Taken(domain) => Err(AttachError::Attached { device, domain }),
             Fill::Fenced => Err(AttachError::Fenced { device }),
+            Fill::IdInUse => Err(AttachError::IdInUse {
+                device,
+                domain: entry.domain,
+                root: entry.table,
+            }),
             // it was given a table; an error all the same rather than a panic
             Fill::NeedsTable => Err(AttachError::NoFrame { bus }),
         }
