@@ -32,8 +32,12 @@ const UNSEEN: &[(&str, &str)] = &[
         "both units take descriptors one after the other, fence or not (6.5.2.8)",
     ),
     (
-        "IQA DW set",
-        "128-bit descriptors: both units stop or ignore it as they please outside scalable mode (11.4.9.3)",
+        "interrupt invalidate G, IM, IIDX",
+        "neither unit caches interrupt-remapping entries (6.5.2.7)",
+    ),
+    (
+        "device TLB invalidate MIP",
+        "the software unit's devices take any number of invalidations at once (6.5.2.5)",
     ),
 ];
 
@@ -146,6 +150,14 @@ static ITEMS: &[Item] = &[
         Memory(InterruptInvalidate, 0xf, 0),
     ),
     dropped(
+        "interrupt invalidate G, IM, IIDX",
+        Memory(InterruptInvalidate, !0xf, 0),
+    ),
+    dropped(
+        "device TLB invalidate MIP",
+        Memory(DeviceTlbInvalidate, 0x1f << 16, 0),
+    ),
+    dropped(
         "device TLB invalidate type",
         Memory(DeviceTlbInvalidate, 0xf, 0),
     ),
@@ -238,8 +250,10 @@ pub fn every_item() -> Result<(), Failed> {
             tried: tried.len(),
         };
         let excused = UNSEEN.iter().any(|(name, _)| *name == item.name);
-        if row.software == 0 && row.qemu == 0 && !excused {
-            wrong.push(format!("no case fails without {}", item.name));
+        match (row.software + row.qemu > 0, excused) {
+            (false, false) => wrong.push(format!("no case fails without {}", item.name)),
+            (true, true) => wrong.push(format!("{} is seen, and excused", item.name)),
+            _ => {}
         }
         rows().push(row);
     }

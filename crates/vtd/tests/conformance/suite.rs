@@ -148,6 +148,9 @@ pub fn bring_ups() -> Result<(), Failed> {
 /// What was run, and where the units differ.
 pub fn report() {
     let sums = sums();
+    if sums.is_empty() {
+        return;
+    }
     for sum in sums.iter() {
         let (family, cases, seen, took) = (sum.family, sum.cases, sum.seen, sum.took.as_secs_f64());
         println!("{cases:5} cases, {seen:6} observations, {took:6.2} s  {family}");
