@@ -135,7 +135,8 @@ impl<P: Platform, R: Registers> Unit<P, R> {
     }
 
     /// Declares that `device` keeps translations of its own, as its ATS capability says: attached from now on, it may, and is
-    /// invalidated with its domain. ATS is enabled in the device after it was attached, and disabled before it is detached; not here.
+    /// invalidated with its domain. The host enables ATS in the device once it is attached, and
+    /// disables it once it is detached: until then the device must answer, as detaching still invalidates what it keeps.
     ///
     /// # Errors
     /// [`DeviceTlbError`].

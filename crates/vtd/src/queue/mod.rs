@@ -14,7 +14,7 @@
 //! given reads as not done, for as many again. Nobody does: waiting follows submitting.)
 //!
 //! **Room** is counted by the same word: the slots of a submission are free again when it is done, not when the unit has fetched them. So
-//! what is not done can always be read again from the ring, which [recovery](recovery) needs, and no register is
+//! what is not done can always be read again from the ring, which recovery needs, and no register is
 //! read to find room. Two slots stay free: one since head = tail is empty, one since the unit may report a wait before its head moves past it.
 //!
 //! **Order**: within a submission the unit runs IOTLB invalidations only after the context-cache ones ahead of them, and device-TLB ones after both
@@ -23,7 +23,7 @@
 //!
 //! **Waiting** for room is outside the lock and bounded. The lock is alone: nothing else is taken inside.
 //!
-//! **Errors**: whoever waits looks at the fault status register, and recovers the queue for all: see [`recovery`].
+//! **Errors**: whoever waits looks at the fault status register, and recovers the queue for all: see `recovery`.
 //! The register is read only when something is not done or does not fit, never on the warm path.
 //!
 //! Not handled: completion by interrupt.
