@@ -12,7 +12,7 @@ use std::fmt::Write;
 pub(crate) const WIDTH: f64 = 520.0;
 pub(crate) const HEIGHT: f64 = 320.0;
 /// The plot within it.
-pub(crate) const LEFT: f64 = 60.0;
+pub(crate) const LEFT: f64 = 80.0;
 pub(crate) const RIGHT: f64 = WIDTH - 24.0;
 pub(crate) const TOP: f64 = 14.0;
 pub(crate) const BOTTOM: f64 = HEIGHT - 46.0;
@@ -167,6 +167,8 @@ pub(super) fn size_curve(verdicts: &[DeviceVerdict]) -> String {
 pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
     /// Height of the band at the bottom that stands for no window at all.
     const BAND: f64 = 56.0;
+    /// Height of the band at the top that stands for windows without bound, where there are any.
+    const OPEN: f64 = 40.0;
     let window = |row: &SystemRow| match row.exposure {
         Exposure::None => None,
         Exposure::Bounded {
@@ -176,7 +178,7 @@ pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
         } => time_observed
             .or(time_bound)
             .map_or(Some(f64::INFINITY), |time| Some(time.value.max(1e-6))),
-        // no number: drawn at the upper edge
+        // no number: drawn in the band at the top
         Exposure::Unbounded { .. } => Some(f64::INFINITY),
     };
     let dearest = systems
@@ -199,11 +201,15 @@ pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
         windows().fold(1.0, f64::min),
         windows().fold(10.0, f64::max),
     );
+    let unbounded = systems
+        .iter()
+        .any(|row| window(row).is_some_and(f64::is_infinite));
+    let top = if unbounded { TOP + OPEN } else { TOP };
     let y = Axis {
         from: low.log10().floor(),
         to: (high * 1.5).log10().ceil(),
         start: BOTTOM - BAND,
-        end: TOP,
+        end: top,
     };
     let mut svg = open("Nanoseconds of a map and unmap against the exposure window");
     let _ = write!(
@@ -219,11 +225,25 @@ pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
         "end",
         "none",
     );
+    if unbounded {
+        let _ = write!(
+            svg,
+            "<rect class=\"band\" x=\"{LEFT}\" y=\"{TOP:.1}\" width=\"{:.1}\" height=\"{OPEN}\"/>",
+            RIGHT - LEFT
+        );
+        let middle = TOP + OPEN / 2.0 + 4.0;
+        text(&mut svg, LEFT - 6.0, middle, "end", "unbounded");
+    }
     for exponent in y.from as i32..=y.to as i32 {
         let place = y.at(f64::from(exponent));
         line(&mut svg, "grid", (LEFT, RIGHT), (place, place));
-        let words = format!("{} ms", 10f64.powi(exponent));
-        text(&mut svg, LEFT - 6.0, place + 4.0, "end", &words);
+        text(
+            &mut svg,
+            LEFT - 6.0,
+            place + 4.0,
+            "end",
+            &power_of_ms(exponent),
+        );
     }
     for step in 0..=5 {
         let value = x.to * f64::from(step) / 5.0;
@@ -248,7 +268,7 @@ pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
             let cy = match window(row) {
                 None => BOTTOM - BAND / 2.0,
                 Some(ms) if ms.is_finite() => y.at(ms.log10()),
-                Some(_) => TOP,
+                Some(_) => TOP + OPEN / 2.0,
             };
             (x.at(row.felt_ns_per_pair()), cy)
         })
@@ -282,6 +302,16 @@ pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
         text(&mut svg, label.left, label.baseline, "start", name);
     }
     svg + "</svg>"
+}
+
+/// 10^`exponent` milliseconds in the unit that needs no point.
+fn power_of_ms(exponent: i32) -> String {
+    let (unit, exponent) = match exponent {
+        0.. => ("ms", exponent),
+        -3..0 => ("\u{b5}s", exponent + 3),
+        _ => ("ns", exponent + 6),
+    };
+    format!("{} {unit}", 10f64.powi(exponent))
 }
 
 /// Where a name stands.
@@ -354,6 +384,20 @@ mod tests {
         ] {
             assert_eq!(round_up(value), end);
         }
+    }
+
+    #[test]
+    fn times_need_no_point() {
+        let words = [-6, -4, -3, -1, 0, 2].map(power_of_ms);
+        let expected = [
+            "1 ns",
+            "100 ns",
+            "1 \u{b5}s",
+            "100 \u{b5}s",
+            "1 ms",
+            "100 ms",
+        ];
+        assert_eq!(words, expected);
     }
 
     #[test]

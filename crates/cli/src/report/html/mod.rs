@@ -299,7 +299,7 @@ fn cost(report: &Report) -> String {
     }
     format!(
         "<section><h2>Cost against safety</h2><p class=\"note\">Left is cheaper, lower is safer. Upwards: how \
-         long a device may reach a page after its unmap returned (the longest seen {}, else the configured bound {}). \
+         long a device may reach a page after its unmap returned (the longest seen {}, else the configured bound {}; as Mac OS X does it, of the software unit, which is done at once). \
          To the right: measured time {} plus, for strict systems, the wait {}.</p>{}</section>\n",
         chip(Tag::Measured),
         chip(Tag::Assumed),

@@ -150,6 +150,9 @@ fn exposure(exposure: &Exposure) -> String {
             );
             if let Some(time) = time_observed {
                 let _ = write!(html, "<br>seen {} {}", quantity(time), chip(time.tag));
+                if time_bound.is_none() {
+                    html += "<br>(the software unit is done at once)";
+                }
             }
             html + "</span>"
         }
