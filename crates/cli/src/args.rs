@@ -3,7 +3,7 @@
 
 use crate::report::systems::Rows;
 use clap::{Args, Parser, Subcommand};
-use ioatlas_dma::design::Design;
+use ioatlas_dma::design::{self, Design, Shipped};
 use ioatlas_iotlb::{Geometry, GeometryError, Strategy};
 use std::path::PathBuf;
 
@@ -103,6 +103,7 @@ pub(crate) struct InfoArguments {
 ///
 /// Fails, once the page is written, if the oracle found a violation.
 #[derive(Args, Debug)]
+#[command(after_long_help = registry())]
 pub(crate) struct ReportArguments {
     /// Trace files (text, .zst or .gz); the bundled sample traces if there is none.
     #[arg(value_name = "TRACE")]
@@ -128,11 +129,12 @@ pub(crate) struct ReportArguments {
 ///
 /// JSON: for one trace an array with one object a design, in the order asked; for several an object, file name -> such an
 /// array. Fields: system (what people call it, or null), design, shipped_by (or null), maps, unmaps, invalidations, accesses, misses,
-/// miss_rate (a fraction), table_kib (page tables at their peak), exposure_unmaps (the most unmaps between an unmap and its
-/// flush), violations, anomalies and limited (lines skipped: they do not fit; the replay would be too large).
+/// miss_rate (a fraction), table_kib (page tables at their peak), exposure (none, bounded, unbounded: how long an unmapped page may be
+/// reached), exposure_unmaps (the most unmaps seen between an unmap and its flush), violations, anomalies and limited (lines skipped: they do not fit; the replay would be too large).
 ///
 /// Fails, with the results printed, if the oracle found a violation.
 #[derive(Args, Debug)]
+#[command(after_long_help = registry())]
 pub(crate) struct ReplayArguments {
     /// Trace files (text, .zst or .gz).
     #[arg(required = true, value_name = "TRACE")]
@@ -167,10 +169,11 @@ pub(crate) struct PapersArguments {
 #[derive(Args, Debug)]
 pub(crate) struct DesignArguments {
     /// Only this design; may be given several times. A system (linux-3.17, linux, linux-strict, freebsd, solaris, macos), or an
-    /// IOVA allocator and a policy (eiovar,strict); then options: order=descending, offset=PAGES, leaf=2m, reclaim=never
+    /// IOVA allocator and a policy (eiovar,strict); then options: order=descending, offset=fixed:PAGES,
+    /// offset=coherent, leaf=2m, leaf=1g, reclaim=never. The list is below
     #[arg(long = "as", value_name = "DESIGN", value_parser = Design::parse)]
     pub named: Vec<Design>,
-    /// Every IOVA allocator with every policy, instead of the systems that people run. Each is measured for a shorter time.
+    /// Every IOVA allocator with every policy, instead of the systems that people run. Where time is measured, each gets less of it.
     #[arg(long, conflicts_with = "named")]
     pub all: bool,
 }
@@ -183,6 +186,63 @@ impl DesignArguments {
             Self { named, .. } => Rows::Named(named.clone()),
         }
     }
+}
+
+/// What `--as` takes, from the registry of designs.
+fn registry() -> String {
+    let mut text = String::new();
+    let mut list = |title: &str, lines: Vec<[String; 3]>| {
+        text += &format!("{title}:\n");
+        for [name, doc, paper] in lines {
+            text += &format!("  {name:16} {doc} ({paper})\n");
+        }
+        text += "\n";
+    };
+    let preset = |preset: design::Preset| {
+        let whose = match preset.shipped {
+            Shipped::By(whom) => whom,
+            Shipped::ByNobody => "nobody ships it",
+        };
+        let doc = format!("{}: {}. {whose}", preset.design, preset.doc);
+        [preset.name.into(), doc, preset.paper.into()]
+    };
+    list("Systems", design::presets().map(preset).collect());
+    let part = |name: &str, doc: &str, paper: &str| [name, doc, paper].map(String::from);
+    let assigners = design::assigners().map(|a| part(a.name, a.doc, a.paper));
+    list("IOVA allocators", assigners.collect());
+    let policies = design::policies().map(|p| part(p.name, p.doc, p.paper));
+    list("Policies of invalidation", policies.collect());
+    let options = [
+        (
+            "order=descending",
+            "the first segment of a list gets the highest addresses",
+            "WIOSCA'10 5.2",
+        ),
+        (
+            "offset=fixed:N",
+            "the k-th domain begins k times N pages further: page colouring",
+            "WIOSCA'10 4.2",
+        ),
+        (
+            "offset=coherent",
+            "as far further as others have consistent memory; none in a replay, so no change",
+            "WIOSCA'10 4.2",
+        ),
+        (
+            "leaf=2m, leaf=1g",
+            "larger leaves, where address and length allow; never under identity",
+            "VT-d 9.8",
+        ),
+        (
+            "reclaim=never",
+            "emptied page tables stay; else one that a single unmap covers goes",
+            "ATC'15 3.3",
+        ),
+    ];
+    let options = options.map(|(name, doc, paper)| part(name, doc, paper));
+    list("Options", options.into());
+    text.truncate(text.trim_end().len());
+    text
 }
 
 fn nanoseconds(text: &str) -> Result<f64, String> {

@@ -70,6 +70,39 @@ fn replay_shows_systems_by_default_and_all_designs_on_demand() {
 }
 
 #[test]
+fn help_lists_the_registry() {
+    use ioatlas_dma::design::{assigners, policies, presets};
+    for command in ["report", "replay"] {
+        let help = ioatlas(&[command, "--help"]).out;
+        let parts = assigners()
+            .map(|a| (a.name, a.doc, a.paper))
+            .chain(policies().map(|p| (p.name, p.doc, p.paper)))
+            .chain(presets().map(|p| (p.name, p.doc, p.paper)));
+        for (name, doc, paper) in parts {
+            let line = help
+                .lines()
+                .find(|line| line.trim_start().starts_with(name) && line.contains(doc));
+            assert!(line.is_some_and(|l| l.contains(paper)), "{name}: {help}");
+        }
+    }
+}
+
+#[test]
+fn a_replay_says_which_windows_are_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = small(dir.path());
+    let designs = ["--as", "linux", "--as", "linux-strict", "--as", "solaris"];
+    let rows = json(&[&["replay", &trace, "--json"], &designs[..]].concat());
+    let kinds = ["bounded", "none", "unbounded"];
+    for (at, kind) in kinds.iter().enumerate() {
+        assert_eq!(rows[at]["exposure"], *kind);
+    }
+    let table = ioatlas(&[&["replay", &trace], &designs[..]].concat()).out;
+    let solaris = table.lines().find(|line| line.contains("vmem")).unwrap();
+    assert!(solaris.contains("unbounded: "), "{solaris}");
+}
+
+#[test]
 fn replay_of_designs_by_name_keeps_their_order_and_options() {
     let dir = tempfile::tempdir().unwrap();
     let trace = small(dir.path());

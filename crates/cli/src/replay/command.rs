@@ -9,6 +9,7 @@ use crate::info::{ByName, per_trace};
 use crate::progress::{Bar, Progress};
 use crate::report::systems::{System, iotlb};
 use crate::text::{Align, grouped, printable, table};
+use ioatlas_dma::domain::Exposure;
 use ioatlas_iotlb::Trace;
 use ioatlas_viommu::config::SetGeometry;
 use serde::Serialize;
@@ -26,6 +27,7 @@ struct Row {
     misses: u64,
     miss_rate: f64,
     table_kib: u64,
+    exposure: &'static str,
     exposure_unmaps: u64,
     violations: u64,
     #[serde(skip)]
@@ -51,6 +53,11 @@ impl Row {
                 accesses => replayed.misses as f64 / accesses as f64,
             },
             table_kib: replayed.table_kib,
+            exposure: match system.design.domain.policy.exposure(1) {
+                Exposure::None => "none",
+                Exposure::Bounded { .. } => "bounded",
+                Exposure::Unbounded => "unbounded",
+            },
             exposure_unmaps: replayed.oracle.exposure.unmaps,
             violations: replayed.oracle.violation_count,
             first_violation: replayed.oracle.violations.first().map(|v| v.text.clone()),
@@ -135,7 +142,7 @@ fn plain(name: &str, rows: &[Row]) -> String {
         "misses",
         "miss rate",
         "tables KiB",
-        "exposed unmaps",
+        "exposed: unmaps",
         "violations",
         "skipped",
     ];
@@ -151,7 +158,7 @@ fn plain(name: &str, rows: &[Row]) -> String {
             grouped(row.misses),
             format!("{:.4}", row.miss_rate),
             grouped(row.table_kib),
-            grouped(row.exposure_unmaps),
+            format!("{}: {}", row.exposure, grouped(row.exposure_unmaps)),
             grouped(row.violations),
             grouped(row.anomalies + row.limited),
         ]);

@@ -134,6 +134,8 @@ pub fn replay(
 ) -> Result<Replayed, String> {
     let mut config = UnitConfig::new(Geometry::of::<VtdSecond48>());
     config.caches.iotlb = iotlb;
+    // no more than the design uses, so that a design of pages alone runs on a unit of pages alone
+    config.features.largest_leaf = design.tables.largest_leaf;
     let base = host(FRAMES, 1)?;
     let machine = WatchedMachine::new(base, &config, Oracle::new(), driver::Config::default());
     let machine = machine.map_err(|error| error.to_string())?;

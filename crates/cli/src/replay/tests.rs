@@ -111,6 +111,24 @@ fn table_memory_counts_tables_alone() {
 }
 
 #[test]
+fn a_design_with_large_leaves_gets_them() {
+    // 2 MiB, aligned: one leaf instead of a table, and one walk instead of one a page
+    let trace =
+        trace("M a 200 512 rw 400\nA a 200 r\nA a 201 r\nA a 3ff w\nU a 200 512\nA a 200 r\n");
+    let of = |words: &str| {
+        let design = Design::parse(words).unwrap();
+        let replayed = replay(&trace, design, IOTLB, Probe::UnmappedPages).unwrap();
+        assert_eq!(replayed.oracle.violation_count, 0, "{words}");
+        assert_eq!((replayed.maps, replayed.anomalies), (1, 1), "{words}");
+        (replayed.table_kib, replayed.oracle.succeeded)
+    };
+    for design in ["magazine,strict", "rbtree,strict"] {
+        assert_eq!(of(design), (4 * 4, 3));
+        assert_eq!(of(&format!("{design},leaf=2m")), (3 * 4, 3));
+    }
+}
+
+#[test]
 fn bundled_traces_are_replayed_whole_and_clean() {
     for sample in &crate::bundled::BASE {
         let loaded = sample.load().unwrap();
