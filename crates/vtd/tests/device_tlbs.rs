@@ -8,7 +8,7 @@ use ioatlas_dma::grace::{Invalidate, InvalidateError, Scope};
 use ioatlas_dma::translator::{AttachError, RemappingUnit};
 use ioatlas_dma::units::*;
 use ioatlas_vtd::driver::*;
-use ioatlas_vtd::layout::QueueDepth;
+use ioatlas_vtd::{layout::QueueDepth, queue::Ticket};
 use std::sync::Arc;
 
 const ID: DomainId = DomainId(5);
@@ -28,7 +28,10 @@ fn of_nic(high: u64) -> Happened {
 
 /// Submits and asks until there is an answer.
 fn flush(unit: &Driver, domain: DomainId, scope: Scope) -> Result<bool, InvalidateError> {
-    let ticket = unit.submit(domain, scope)?;
+    answer(unit, unit.submit(domain, scope)?)
+}
+
+fn answer(unit: &Driver, ticket: Ticket) -> Result<bool, InvalidateError> {
     let mut answers = std::iter::repeat_with(|| unit.done(ticket)).take(50);
     let last = answers.find(|answer| *answer != Ok(false));
     last.unwrap_or(Ok(false))
@@ -200,4 +203,45 @@ fn an_attach_that_fails_leaves_nobody_to_be_asked() {
     assert_eq!(flush(&unit, ID, Scope::DOMAIN), Ok(true));
     assert_eq!(fake.log(), [Descriptor(0x5_00e2, 0)]);
     unit.withdraw_device_tlb(NIC).unwrap();
+}
+
+/// Otherwise somebody else's unmap could be done before the flush that takes the device's context entry away.
+#[test]
+fn a_fenced_device_is_asked_until_its_flush_is_under_way() {
+    let (host, fake, unit) = up_with(|s| (s.ecap, s.cap) = (s.ecap | 4, s.cap | 1 << 4));
+    unit.declare_device_tlb(NIC, QueueDepth::ONE).unwrap();
+    unit.attach(&*host, NIC, ID, ROOT, 4).unwrap();
+    fake.state().silent = vec![NIC.0];
+    let ticket = unit.submit(ID, Scope::DOMAIN).unwrap();
+    // before any invalidation
+    fake.state().slow_buffers = 10 * LIMIT.0 as u32;
+    fake.log();
+    let device = NIC;
+    let error = InvalidateError::DeviceTimedOut { device };
+    assert_eq!(answer(&unit, ticket), Err(error));
+    assert!(unit.is_fenced(NIC));
+    let iotlb = Descriptor(0x5_00e2, 0);
+    assert_eq!(fake.log(), [iotlb, Flush], "its context is not flushed");
+    let domain = ID;
+    let active = Err(DeviceTlbError::Attached { device, domain });
+    assert_eq!(unit.withdraw_device_tlb(NIC), active, "P1");
+}
+
+#[test]
+fn a_second_detach_does_not_end_the_next_attach() {
+    let (host, fake, unit) = up();
+    let unit = Arc::new(unit);
+    unit.attach(&*host, NIC, ID, ROOT, 4).unwrap();
+    fake.state().credit = 0;
+    let (there, memory, elsewhere) = (unit.clone(), host.clone(), fake.clone());
+    host.during_next_wait(move || {
+        elsewhere.step(1000);
+        there.detach(&*memory, NIC, ID).unwrap();
+        let attached = there.attach(&*memory, NIC, DomainId(6), ROOT, 4);
+        attached.unwrap();
+    });
+    unit.detach(&*host, NIC, ID).unwrap();
+    fake.log();
+    assert_eq!(flush(&unit, DomainId(6), Scope::DOMAIN), Ok(true));
+    assert!(fake.log().contains(&of_nic(ALL)), "P1: nobody asks it");
 }

@@ -163,15 +163,23 @@ impl Contexts {
         slot.is_some_and(|slot| slot[1].load(Ordering::Relaxed) & FENCED != 0)
     }
 
-    /// Frees the marked entry of `device`, which the unit no longer knows; once, if two CPUs come to this end. A fence stays.
-    pub(super) fn end_detach<P: Platform>(&mut self, p: &P, device: SourceId, domain: DomainId) {
+    /// Frees the marked entry of `device`, which the unit no longer knows; once, if two CPUs come to this end. A fence stays. Returns
+    /// whether it was marked.
+    pub(super) fn end_detach<P: Platform>(
+        &mut self,
+        p: &P,
+        device: SourceId,
+        domain: DomainId,
+    ) -> bool {
         let marked = |slot: &&[P::A64]| Slot::decode(read::<P>(slot)) == Slot::Detaching(domain);
-        if let Some(slot) = self.slot(p, device).filter(marked) {
-            let fence = slot[1].load(Ordering::Relaxed) & FENCED;
-            slot[1].store(fence, Ordering::Relaxed);
-            write_back(p, slot);
-            self.devices -= 1;
-        }
+        let Some(slot) = self.slot(p, device).filter(marked) else {
+            return false;
+        };
+        let fence = slot[1].load(Ordering::Relaxed) & FENCED;
+        slot[1].store(fence, Ordering::Relaxed);
+        write_back(p, slot);
+        self.devices -= 1;
+        true
     }
 
     /// The two words of a device's entry, if its bus has a table.

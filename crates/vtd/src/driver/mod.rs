@@ -220,13 +220,14 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         while let Some(device) = queue.take_silent() {
             let p = &*self.engine.platform;
             let had = self.contexts.with(|contexts| contexts.fence(p, device));
-            self.tlbs.deactivate(device);
-            if let Some(domain) = had {
+            let flush = had.map(|domain| {
                 let change = Change::ContextRemoved { device, domain };
-                // an error shows where it matters, at the detach
-                let _ = self
-                    .engine
-                    .begin(plan(&self.engine.capabilities, change, &[]));
+                let plan = plan(&self.engine.capabilities, change, &[]);
+                self.engine.begin(plan)
+            });
+            // who does not ask the device any more is behind this flush; without one it is asked, and fails who asks
+            if !matches!(flush, Some(Err(_))) {
+                self.tlbs.deactivate(device);
             }
         }
     }
@@ -255,9 +256,8 @@ impl<P: Platform, R: Registers> Invalidate for Unit<P, R> {
     #[inline]
     fn done(&self, ticket: Ticket) -> Result<bool, InvalidateError> {
         let result = self.engine.done(ticket);
-        if result != Ok(true) {
-            self.fence_silent();
-        }
+        // whoever it was that waited for the device may have given up
+        self.fence_silent();
         result
     }
 }
@@ -314,13 +314,16 @@ impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
         let own = self.tlbs.of_device(device, domain);
         let change = Change::ContextRemoved { device, domain };
         let plan = plan(&self.engine.capabilities, change, own.as_slice());
-        self.engine.finish(plan).map_err(|cause| {
-            self.fence_silent();
-            AttachError::Invalidate { device, cause }
-        })?;
-        self.tlbs.deactivate(device);
-        self.contexts
+        let finished = self.engine.finish(plan);
+        self.fence_silent();
+        finished.map_err(|cause| AttachError::Invalidate { device, cause })?;
+        let ended = self
+            .contexts
             .with(|contexts| contexts.end_detach(p, device, domain));
+        // not by a second detach of the same: the device may be attached anew since
+        if ended {
+            self.tlbs.deactivate(device);
+        }
         Ok(())
     }
 

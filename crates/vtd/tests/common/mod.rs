@@ -92,6 +92,7 @@ pub struct Memory {
     host: Host,
     published: Mutex<HashMap<usize, u64>>,
     during_alloc: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    during_relax: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 fn place(word: &Word) -> usize {
@@ -105,6 +106,10 @@ impl Memory {
     /// What happens elsewhere while the next frame is allocated.
     pub fn during_next_alloc(&self, what: impl FnOnce() + Send + 'static) {
         *self.during_alloc.lock().unwrap() = Some(Box::new(what));
+    }
+    /// What happens elsewhere while somebody next waits.
+    pub fn during_next_wait(&self, what: impl FnOnce() + Send + 'static) {
+        *self.during_relax.lock().unwrap() = Some(Box::new(what));
     }
     fn word(&self, address: u64) -> &Word {
         let index = (address >> 3 & 511) as usize;
@@ -148,6 +153,10 @@ impl Platform for Memory {
         self.host.heavy_fence()
     }
     fn relax(&self) {
+        let elsewhere = self.during_relax.lock().unwrap().take();
+        if let Some(what) = elsewhere {
+            what();
+        }
         self.host.relax()
     }
     fn heap(&self) -> Option<&dyn ioatlas_dma::platform::Heap> {
@@ -168,6 +177,7 @@ pub fn host(frames: usize) -> Arc<Memory> {
         host: Host::new(HostConfig { frames, slots: 4 }),
         published: Mutex::default(),
         during_alloc: Mutex::default(),
+        during_relax: Mutex::default(),
     })
 }
 
