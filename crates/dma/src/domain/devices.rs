@@ -26,7 +26,8 @@ impl<P: Platform> Devices<P> {
         Devices(Lock::new(Vec::new()))
     }
 
-    /// Attaches by `attach`, one change of a device at a time.
+    /// Attaches by `attach`, one change of a device at a time. After a failed invalidation the device is blocked and counts as attached, to
+    /// be detached.
     pub fn attach(
         &self,
         device: SourceId,
@@ -40,7 +41,7 @@ impl<P: Platform> Devices<P> {
         }
         let result = attach();
         match result {
-            Ok(()) => self.set(device, Stage::Attached),
+            Ok(()) | Err(AttachError::Invalidate { .. }) => self.set(device, Stage::Attached),
             Err(_) => self.cross_out(device),
         }
         result

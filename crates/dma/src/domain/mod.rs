@@ -216,7 +216,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Lets `device` reach what is mapped here.
     ///
     /// # Errors
-    /// [`AttachError`]; the device is then as it was before, or blocked where an invalidation failed.
+    /// [`AttachError`]; the device is then as it was before. After a failed invalidation it is blocked and counts as attached: detach it.
     pub fn attach(&self, device: SourceId) -> Result<(), AttachError> {
         self.devices.attach(device, self.id(), || {
             self.translator.attach(&self.platform, device)

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The driver in front of a software unit.
+
+use ioatlas_dma::{
+    domain::{Domain, DomainConfig, PolicyConfig},
+    grace::WaitLimit,
+    iova::AssignerConfig,
+    platform::host::{Host, HostConfig},
+    table::{TableConfig, fmt::VtdSecond48},
+    translator::Paged,
+    units::*,
+};
+use ioatlas_viommu::{config::*, device::Ats, observe::Outcome, unit::SoftUnit};
+use ioatlas_vtd::{
+    driver::{Config, Live, Unit},
+    registers::*,
+};
+use std::sync::Arc;
+
+pub const NIC: SourceId = SourceId(0x0020);
+pub const DISK: SourceId = SourceId(0x0028);
+pub const LIMIT: WaitLimit = WaitLimit(10_000);
+pub const OLD: PhysPage = PhysPage(0x100);
+pub const OTHER: PhysPage = PhysPage(0x200);
+
+pub type Soft = SoftUnit<Host, Host>;
+pub type Driver = Arc<Unit<Host, Stepping>>;
+pub type Tables = Paged<Host, VtdSecond48, Driver>;
+pub type TestDomain = Domain<Host, Tables>;
+
+/// The unit's registers. Where nobody else does, it takes a step of its queue whenever somebody who waits looks at a status.
+pub struct Stepping(pub Arc<Soft>);
+
+impl Registers for Stepping {
+    fn read32(&self, register: Reg32) -> u32 {
+        self.0.service();
+        self.0.read32(register)
+    }
+    fn read64(&self, register: Reg64) -> u64 {
+        self.0.read64(register)
+    }
+    fn write32(&self, register: Reg32, value: u32) {
+        self.0.write32(register, value);
+    }
+    fn write64(&self, register: Reg64, value: u64) {
+        self.0.write64(register, value);
+    }
+}
+
+pub struct Rig {
+    pub host: Arc<Host>,
+    pub soft: Arc<Soft>,
+    pub driver: Driver,
+}
+
+pub fn config(change: impl FnOnce(&mut UnitConfig)) -> UnitConfig {
+    let mut config = UnitConfig::new(Geometry::VTD_48);
+    change(&mut config);
+    config
+}
+
+pub fn memory() -> Arc<Host> {
+    Arc::new(Host::new(HostConfig {
+        frames: 64,
+        slots: 2,
+    }))
+}
+
+pub const HOST: Config = Config {
+    limit: LIMIT,
+    live: Live::Refuse,
+};
+
+impl Rig {
+    pub fn new(change: impl FnOnce(&mut UnitConfig)) -> Self {
+        let host = memory();
+        let soft = Arc::new(Soft::new(host.clone(), &config(change)).unwrap());
+        let driver = Unit::bring_up(host.clone(), Stepping(soft.clone()), HOST).unwrap();
+        let driver = Arc::new(driver);
+        Rig { host, soft, driver }
+    }
+    pub fn domain(&self) -> TestDomain {
+        let design = DomainConfig {
+            wait_limit: LIMIT,
+            ..DomainConfig::new(AssignerConfig::RBTREE, PolicyConfig::Strict)
+        };
+        let tables = Tables::new(&self.host, self.driver.clone(), TableConfig::default());
+        Domain::new(self.host.clone(), tables.unwrap(), design).unwrap()
+    }
+    /// Attaches `who`, and switches its ATS on where it has it.
+    pub fn attach(&self, domain: &TestDomain, who: SourceId) {
+        domain.attach(who).unwrap();
+        let _ = self.soft.switch_ats(who, Ats::On);
+    }
+    /// The opposite: its TLB is empty before its ATS is off.
+    pub fn detach(&self, domain: &TestDomain, who: SourceId) {
+        domain.detach(who).unwrap();
+        let _ = self.soft.switch_ats(who, Ats::Off);
+    }
+    pub fn reach(&self, who: SourceId, at: Iova) -> Option<PhysPage> {
+        match self.soft.access(who, at.page(), AccessKind::Read).outcome {
+            Outcome::Translated { page, .. } => Some(page),
+            _ => None,
+        }
+    }
+    pub fn end(self) {
+        let driver = Arc::into_inner(self.driver).expect("no domain is left");
+        driver.shut_down().map_err(|(e, _)| e).unwrap();
+        assert_eq!(self.host.frames_in_use(), 0);
+        self.soft.audit().unwrap();
+    }
+}
