@@ -33,10 +33,10 @@ skip-context-flush    ioatlas-vtd     software  a_whole_life_on_a_plain_unit
 skip-iotlb-flush      ioatlas-vtd     software  a_whole_life_on_a_plain_unit
 skip-wait             ioatlas-vtd     software  that_does_its_work_later
 skip-write-buffer-flush ioatlas-vtd   software  with_write_buffers
-skip-device-tlb-flush ioatlas-vtd     device_tlbs a_domain_is_flushed
-device-tlb-first      ioatlas-vtd     device_tlbs a_domain_is_flushed
-skip-write-back       ioatlas-vtd     driver    detaching_clears_the_entry
-keep-walk-caches      ioatlas-vtd     software  in_caching_mode
+skip-device-tlb-flush ioatlas-vtd     software  that_keeps_translations
+device-tlb-first      ioatlas-vtd     software  that_asks_again_at_once
+skip-write-back       ioatlas-viommu  suite     writeback::all_that_the_unit_needs
+keep-walk-caches      ioatlas-vtd     software  with_walk_caches
 skip-flush-on-map     ioatlas-vtd     software  in_caching_mode
 wrap-count            ioatlas-viommu  suite     identity::sim_wide::a_full_count
 release-shared-early  ioatlas-viommu  suite     identity::sim_wide::buffers_that_overlap

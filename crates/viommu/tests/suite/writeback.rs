@@ -169,7 +169,7 @@ fn rig<F: Format>() -> Rig<Incoherent> {
 fn reads(rig: &Rig<Incoherent>, range: IovaRange, to: &[u64], context: &str) {
     let read = |page| rig.access(page, AccessKind::Read);
     for (page, to) in range.iter().zip(to) {
-        assert_eq!(read(page), Some(PhysPage(*to)), "{context}: {page}");
+        assert_eq!(read(page), Some(PhysPage(*to)), "P14: {context}: {page}");
     }
     assert_eq!(read(range.end()), None, "{context}: after {range}");
     if range.first.0 > 0 {
@@ -213,9 +213,9 @@ fn road<F: Format>() {
                 reads(&rig, range, &pages, context);
                 domain.attach(DISK).expect("attached");
                 let by_disk = || rig.access_by(DISK, range.first, AccessKind::Read);
-                assert_eq!(by_disk(), Some(PhysPage(to)), "{context}");
+                assert_eq!(by_disk(), Some(PhysPage(to)), "P14: {context}");
                 domain.detach(DISK).expect("detached");
-                assert_eq!(by_disk(), None, "{context}: detached");
+                assert_eq!(by_disk(), None, "P1: {context}: detached");
                 match round {
                     0 => domain.unmap(mapping).expect("unmapped"),
                     _ => domain.unmap_raw(mapping).expect("unmapped"),
