@@ -90,6 +90,13 @@ impl Plot {
             let height = free(y.at(*last) - 5.0, &names);
             names.push(height);
             text(&mut svg, RIGHT - 10.0, height, "end", &line.name);
+            // which line that is, by its colour
+            let (from, to, middle) = (RIGHT - 5.0, RIGHT + 9.0, height - 4.0);
+            let _ = write!(
+                svg,
+                "<polyline class=\"{}\" points=\"{from},{middle:.1} {to},{middle:.1}\"/>",
+                series(number)
+            );
         }
         svg + "</svg>"
     }

@@ -163,8 +163,9 @@ pub(super) fn size_curve(verdicts: &[DeviceVerdict]) -> String {
     svg + "</svg>"
 }
 
-/// Nanoseconds a pair against the exposure window in milliseconds, a point a system.
-pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
+/// Nanoseconds a pair against the exposure window in milliseconds, a point a system. A window that lasts as long as the unit takes is drawn as
+/// long as one invalidation is assumed to take, `wait_ns`: the software unit is done at once.
+pub(super) fn cost_against_safety(systems: &[SystemRow], wait_ns: f64) -> String {
     /// Height of the band at the bottom that stands for no window at all.
     const BAND: f64 = 56.0;
     /// Height of the band at the top that stands for windows without bound, where there are any.
@@ -172,12 +173,13 @@ pub(super) fn cost_against_safety(systems: &[SystemRow]) -> String {
     let window = |row: &SystemRow| match row.exposure {
         Exposure::None => None,
         Exposure::Bounded {
-            time_bound,
+            time_bound: None, ..
+        } => Some((wait_ns / 1e6).max(1e-6)),
+        Exposure::Bounded {
+            time_bound: Some(bound),
             time_observed,
             ..
-        } => time_observed
-            .or(time_bound)
-            .map_or(Some(f64::INFINITY), |time| Some(time.value.max(1e-6))),
+        } => Some(time_observed.unwrap_or(bound).value.max(1e-6)),
         // no number: drawn in the band at the top
         Exposure::Unbounded { .. } => Some(f64::INFINITY),
     };

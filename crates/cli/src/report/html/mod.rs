@@ -299,13 +299,11 @@ fn cost(report: &Report) -> String {
     }
     format!(
         "<section><h2>Cost against safety</h2><p class=\"note\">Left is cheaper, lower is safer. Upwards: how \
-         long a device may reach a page after its unmap returned (the longest seen {}, else the configured bound {}; as Mac OS X does it, of the software unit, which is done at once). \
-         To the right: measured time {} plus, for strict systems, the wait {}.</p>{}</section>\n",
-        chip(Tag::Measured),
+         long a device may reach a page after its unmap returned (the longest seen {1}, else the configured bound {0}; where it is what the unit takes, the wait for one invalidation {0}). \
+         To the right: measured time {1} plus, for strict systems, the wait {0}.</p>{2}</section>\n",
         chip(Tag::Assumed),
         chip(Tag::Measured),
-        chip(Tag::Assumed),
-        charts::cost_against_safety(&report.systems),
+        charts::cost_against_safety(&report.systems, report.wait.time.value),
     )
 }
 
