@@ -3,7 +3,7 @@
 
 use super::{Design, assigners, policies, presets};
 use crate::{
-    domain::{DomainConfig, ListOrder, Offset},
+    domain::{COLOUR_SPAN, DomainConfig, ListOrder, Offset},
     table::Reclaim,
     units::PageCount,
 };
@@ -28,8 +28,10 @@ pub enum NotADesign {
         assigners: String,
     },
     /// An assigner without a policy, or a second word that is none.
-    #[error("`{word}` is no policy ({policies})")]
+    #[error("`{assigner}` needs a policy ({policies}), and `{word}` is none")]
     Policy {
+        /// The assigner.
+        assigner: &'static str,
         /// The word.
         word: String,
         /// What there is.
@@ -37,7 +39,7 @@ pub enum NotADesign {
     },
     /// An option that does not exist, or a value that it does not have.
     #[error(
-        "`{word}` is no option (order=ascending|descending, offset=coherent|fixed:PAGES, leaf=4k|2m|1g, reclaim=covered|never)"
+        "`{word}` is no option (order=ascending|descending, offset=coherent|fixed:PAGES of 1 to 65535, leaf=4k|2m|1g, reclaim=covered|never)"
     )]
     Option {
         /// The word.
@@ -49,8 +51,10 @@ fn list(names: impl Iterator<Item = &'static str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-fn positive(words: &str) -> Option<u64> {
-    words.parse().ok().filter(|number| *number > 0)
+/// An offset that leaves room for a second colour.
+fn offset(words: &str) -> Option<PageCount> {
+    let pages = words.parse().ok().map(PageCount)?;
+    (PageCount(0) < pages && pages < COLOUR_SPAN).then_some(pages)
 }
 
 const LEAVES: [(&str, u32); 3] = [("4k", 1), ("2m", 2), ("1g", 3)];
@@ -78,8 +82,9 @@ impl Design {
                         DomainConfig::new(assigner.config, policy.config).into()
                     }
                     (_, None, Some(preset)) => preset.design,
-                    (Some(_), None, None) => {
+                    (Some(assigner), None, None) => {
                         return Err(NotADesign::Policy {
+                            assigner: assigner.name,
                             word: words.next().unwrap_or_default().to_string(),
                             policies: list(policies().map(|p| p.name)),
                         });
@@ -115,7 +120,7 @@ impl Design {
             "offset" => {
                 self.domain.offset = match value.split_once(':') {
                     None if value == "coherent" => Offset::Coherent,
-                    Some(("fixed", pages)) => Offset::Fixed(PageCount(positive(pages)?)),
+                    Some(("fixed", pages)) => Offset::Fixed(offset(pages)?),
                     _ => return None,
                 }
             }
@@ -186,8 +191,8 @@ mod tests {
         let error = |words| Design::parse(words).unwrap_err().to_string();
         assert!(error("").starts_with("`` is neither a system (linux"));
         assert!(error("best").contains("`best` is neither"));
-        assert!(error("rbtree").starts_with("`` is no policy (strict"));
-        assert!(error("rbtree,lax").starts_with("`lax` is no policy"));
+        assert!(error("rbtree").starts_with("`rbtree` needs a policy (strict"));
+        assert!(error("rbtree,lax").ends_with("and `lax` is none"));
         assert!(error("linux,leaf=3m").starts_with("`leaf=3m` is no option"));
         for value in [
             "-1",
@@ -196,6 +201,7 @@ mod tests {
             "fixed:",
             "fixed:0",
             "fixed:-1",
+            "fixed:65536",
             "coherent:1",
             "",
         ] {

@@ -29,8 +29,8 @@ use alloc::sync::Arc;
 
 /// Colours of `fixed` are no more than these.
 pub const COLOURS_MAX: usize = 256;
-/// What offsets are taken modulo, in pages.
-const SPAN: u64 = 1 << 16;
+/// What offsets are taken modulo.
+pub const COLOUR_SPAN: PageCount = PageCount(1 << 16);
 
 /// What the domains of a unit know of each other to begin at different pages. See the module's theory.
 pub struct Colours<P: Platform>(P::Lock<State>);
@@ -38,7 +38,7 @@ pub struct Colours<P: Platform>(P::Lock<State>);
 struct State {
     /// How many living domains have each number.
     domains: [u32; COLOURS_MAX],
-    /// Pages of consistent memory ever allocated, gaps of alignment included, modulo [`SPAN`].
+    /// Pages of consistent memory ever allocated, gaps of alignment included, modulo [`COLOUR_SPAN`].
     consistent: u64,
 }
 
@@ -86,7 +86,7 @@ impl<P: Platform> Colour<P> {
             match offset {
                 Offset::None | Offset::Fixed(PageCount(0)) => {}
                 Offset::Fixed(each) => {
-                    let colours = (SPAN / each.0).clamp(1, COLOURS_MAX as u64);
+                    let colours = (COLOUR_SPAN.0 / each.0).clamp(1, COLOURS_MAX as u64);
                     let k = shared.number(colours as usize);
                     number = Some(k);
                     pages = k as u64 * each.0;
@@ -113,7 +113,7 @@ impl<P: Platform> Colour<P> {
         let pages = granted.0.saturating_mul(2) - 1;
         if let Some(shared) = &self.shared {
             shared.0.with(|state| {
-                state.consistent = state.consistent.wrapping_add(pages) % SPAN;
+                state.consistent = state.consistent.wrapping_add(pages) % COLOUR_SPAN.0;
             });
         }
     }

@@ -41,7 +41,7 @@ mod stats;
 mod unmap;
 
 pub use attrs::{Lifetime, ListOrder, MapAttrs, Offset};
-pub use colours::{COLOURS_MAX, Colours};
+pub use colours::{COLOUR_SPAN, COLOURS_MAX, Colours};
 pub use consistent::Consistent;
 pub use error::{
     BufferError, CloseError, MapError, NoDomain, OutsideAperture, ReserveError, UnmapError,
