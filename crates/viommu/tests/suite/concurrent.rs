@@ -5,7 +5,6 @@
 
 use crate::{crowd::*, rig::*};
 use ioatlas_dma::{
-    grace::WaitLimit,
     platform::{
         Atomic64, Ordering, Platform,
         host::{self, Host},
@@ -18,9 +17,6 @@ use std::{num::NonZeroU32, thread};
 const OPS: u64 = 1_200;
 const ACCESSES: u64 = 12_000;
 const TICKS: u64 = 400;
-
-/// Hours of waiting: threads may be off their cores for long, and no test depends on speed.
-const PATIENT: WaitLimit = WaitLimit(1 << 40);
 
 type Adjust = fn(&mut UnitConfig);
 

@@ -86,6 +86,8 @@ pub const DISK: SourceId = SourceId(0x0108);
 
 /// How long to wait for the unit. It acts within the register write, so a turn is too many already.
 pub const LIMIT: WaitLimit = WaitLimit(2_000);
+/// Hours of waiting, for threads: those with an access to be drained may be off their cores for long, and no test depends on speed.
+pub const PATIENT: WaitLimit = WaitLimit(1 << 40);
 
 /// Every assigner that chooses from an aperture of its own, with every policy.
 pub fn designs() -> Vec<DomainConfig> {
