@@ -257,8 +257,9 @@ fn papers_writes_whole_files_and_says_the_same_everywhere() {
             assert!(!exhibit[field].as_str().unwrap().is_empty(), "{field}");
         }
     }
+    // lines of data have a title; those beside the names are the key
     let svg = fs::read_to_string(path.join("atc15-figure-6.svg")).unwrap();
-    assert!(svg.starts_with("<svg xmlns=") && svg.matches("<polyline").count() == 4);
+    assert!(svg.starts_with("<svg xmlns=") && svg.matches("</title></polyline>").count() == 4);
 }
 
 /// What issue and paper say of figure 6, by the data.
