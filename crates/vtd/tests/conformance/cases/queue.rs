@@ -117,29 +117,18 @@ fn off_and_on() -> Case {
 fn status_data_bit(bit: u32) -> Case {
     Case::new(format!("status data, bit {bit}"), move |run| {
         begin(run);
-        let (address, data) = (run.status.addr(), 1 << bit);
-        let order = WaitOrder::Unfenced;
-        run.push(
-            StatusWait {
-                address,
-                data,
-                order,
-            }
-            .encode(),
-        );
+        let data = 1 << bit;
+        let wait = |address| StatusWait {
+            address,
+            data,
+            order: WaitOrder::Unfenced,
+        };
+        run.push(wait(run.status.addr()).encode());
         run.ring_tail();
         run.submit(&[]);
         // the second submission overwrites it: look at a word of its own
         let other = run.frame();
-        let address = other.addr();
-        run.push(
-            StatusWait {
-                address,
-                data,
-                order,
-            }
-            .encode(),
-        );
+        run.push(wait(other.addr()).encode());
         run.ring_tail();
         let _ = run.arrived();
         let got = run.load(other, 0);
