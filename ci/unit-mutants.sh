@@ -9,20 +9,14 @@
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
-CARGO_TARGET_DIR=${IOATLAS_MUTANTS_TARGET:-${CARGO_TARGET_DIR:-target}/mutants}
-RUSTFLAGS="${RUSTFLAGS:-} --cfg ioatlas_mutants"
-RUST_BACKTRACE=0
-export CARGO_TARGET_DIR RUSTFLAGS RUST_BACKTRACE
-unset IOATLAS_MUTANT
-log=$(mktemp) || exit 2
-trap 'rm -f "$log"' EXIT
+. ci/planted-bugs.sh
 
 cases() {
     timeout 600 cargo test --quiet -p ioatlas-vtd --test conformance -- --exact 'the driver' >"$log" 2>&1
 }
 
 # mutant, and which units must see it
-bugs='
+wanted='
 skip-context-flush      QEMU software
 skip-iotlb-flush        QEMU software
 skip-wait               software
@@ -33,39 +27,32 @@ keep-walk-caches        software
 skip-flush-on-map       software
 '
 if ! { cases && grep -q '; 0 ignored;' "$log"; }; then
-    cat "$log"
-    echo "the cases fail, or are not run, without any planted bug"
-    exit 1
+    broken "the cases fail, or are not run, without any planted bug"
 fi
-passed=0
-failed=0
 printf '%-24s | %-18s | %s\n' mutant 'seen by' 'first in these words'
-echo "$bugs" | grep . >"$log.bugs"
-while read -r mutant wanted; do
+echo "$wanted" | grep . >"$log.bugs"
+while read -r mutant units; do
     IOATLAS_MUTANT=$mutant
     export IOATLAS_MUTANT
     cases
     seen=
-    verdict=
+    words=
     for unit in QEMU software; do
         if grep -qE " on $unit: P([1-9]|1[0-4]):" "$log"; then
             seen="$seen $unit"
         fi
     done
-    for unit in $wanted; do
+    for unit in $units; do
         case "$seen " in
         *" $unit "*) ;;
-        *) verdict="$verdict NOT SEEN by $unit;" ;;
+        *) words="${words}NOT SEEN by $unit; " ;;
         esac
     done
-    if [ -z "$verdict" ]; then
-        passed=$((passed + 1))
-        verdict=$(grep -oE '[^:]* on (QEMU|software): P[0-9]+: .*' "$log" | head -n 1 | cut -c 1-110)
-    else
-        failed=$((failed + 1))
+    if [ -z "$words" ]; then
+        words=$(grep -oE '[^:]* on (QEMU|software): P[0-9]+: .*' "$log" | head -n 1 | cut -c 1-110)
     fi
-    printf '%-24s |%-19s | %s\n' "$mutant" "$seen" "$verdict"
+    count "$words"
+    printf '%-24s |%-19s | %s\n' "$mutant" "$seen" "$words"
 done <"$log.bugs"
 rm -f "$log.bugs"
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+closing

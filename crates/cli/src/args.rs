@@ -1,10 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The grammar of the command line.
 
+use crate::bench::arguments::BenchArguments;
+use crate::capture::CaptureArguments;
+use crate::convert::ConvertArguments;
+use crate::error::Error;
+use crate::record::RecordArguments;
 use crate::report::systems::Rows;
+use crate::scale::arguments::ScaleArguments;
+use crate::vhost_bench::arguments::VhostBenchArguments;
+use crate::vhost_compare::arguments::VhostCompareArguments;
+use crate::vhost_net::arguments::VhostNetArguments;
 use clap::{Args, Parser, Subcommand};
 use ioatlas_dma::design::{self, Design, Shipped};
-use ioatlas_iotlb::{Geometry, GeometryError, Strategy};
+use ioatlas_iotlb::{
+    BufferSize, Geometry, GeometryError, Grid, InvalidationHint, Named, Setup, SetupError, Toward,
+    Trigger, Walks,
+};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 /// An I/O atlas: what your IOMMU costs you, and what another design would cost.
@@ -23,38 +36,159 @@ pub(crate) enum Command {
     Report(ReportArguments),
     Replay(ReplayArguments),
     Papers(PapersArguments),
+    Bench(BenchArguments),
+    Scale(ScaleArguments),
+    VhostNet(Box<VhostNetArguments>),
+    VhostBench(Box<VhostBenchArguments>),
+    VhostCompare(VhostCompareArguments),
 }
 
-/// Look at traces.
+/// Look at traces, and record them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TraceCommand {
     Info(InfoArguments),
+    Convert(ConvertArguments),
+    Record(RecordArguments),
 }
 
 /// Simulate IOTLBs on traces.
 ///
+/// Strategies: baseline; opt-ev (optimal eviction: knows the future); eh (eviction hints: streaming entries go first); alh (prefetch
+/// the pages beside the one accessed); sd-alh (on one side); mpre (prefetch the first page of a group of mappings when it is
+/// mapped); of (each device's pages moved by the consistent pages of those before it); 8-prefetch (8 entries in the prefetch buffer);
+/// descending (groups of mappings in descending order); superpage (entries of 2 MiB). They combine with +, as in
+/// alh+mpre+8-prefetch; opt-ev with of and descending only.
+///
 /// JSON: for one trace an array with one object a strategy, in the order asked; for
 /// several traces an object, file name -> such an array. Fields: strategy, accesses, hits,
 /// prefetch_hits, misses, faults, miss_rate (a fraction), prefetches, useful_prefetches,
-/// evictions, invalidations, anomalies.
+/// evictions, invalidations, memory_reads, reads_per_access, prefetch_reads, anomalies.
 #[derive(Args, Debug)]
 pub(crate) struct IotlbArguments {
-    /// Trace files (text, .zst or .gz).
+    /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`.
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
+    #[command(flatten)]
+    pub capture: CaptureArguments,
     /// Strategies, separated by commas.
     #[arg(
         long,
-        value_name = "A,B",
+        value_name = "A,B+C",
         value_delimiter = ',',
         default_value = "baseline"
     )]
-    pub strategy: Vec<Strategy>,
+    pub strategy: Vec<Named>,
     #[command(flatten)]
     pub geometry: GeometryArguments,
+    /// Entries of the prefetch buffer; 0 is none.
+    #[arg(long, value_name = "B", default_value = "4", value_parser = buffer)]
+    pub prefetch_entries: BufferSize,
+    /// What makes alh and sd-alh prefetch: miss, or miss-or-prefetch-hit.
+    #[arg(long, value_name = "WHAT", default_value = "miss-or-prefetch-hit", value_parser = trigger)]
+    pub trigger: Trigger,
+    /// Where sd-alh prefetches: down (the page before) or up.
+    #[arg(long, value_name = "WHERE", default_value = "down", value_parser = toward)]
+    pub direction: Toward,
+    /// Walk caches: entries by level of the page table, as L2=16,L3=8,L4=4. A level that is absent, 0, or not on the way to the leaf
+    /// is not cached.
+    #[arg(long, value_name = "L2=N,..", default_value = "", hide_default_value = true, value_parser = walk_caches)]
+    pub walk_cache: Walks,
+    /// Levels of the page table, 2 to 6.
+    #[arg(long, default_value_t = 4)]
+    pub levels: usize,
+    /// Invalidation hint of unmaps: 1 leaves the walk caches alone, 0 clears those of the device.
+    #[arg(long, value_name = "0|1", default_value = "1", value_parser = hint)]
+    pub ih: InvalidationHint,
+    /// Sweep instead: DIMENSION=VALUES,.. over entries, ways, prefetch (entries of the buffer), strategy and page (4k, 2m). Values
+    /// are separated by |; 8..256 is 8, 16, 32 and so on, 8..64:8 goes in steps of 8. Quote it: entries=8..256,ways=1..16,'page=4k|2m'.
+    /// What is not swept over is as the other options say. Points that cannot be (ways > entries, not a multiple) are skipped and
+    /// counted. JSON: points[] (entries, ways, prefetch_entries, page and the fields above) and skipped.
+    #[arg(long, value_name = "DIM=VALUES,..")]
+    pub sweep: Option<Grid>,
+    /// Write all points of the sweep as CSV.
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    pub csv: Option<PathBuf>,
+    /// Draw the sweep as heat maps (SVG): miss rate by entries and ways.
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    pub plot: Option<PathBuf>,
+    /// Threads [default: as many as the machine runs at once].
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<NonZeroUsize>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+impl IotlbArguments {
+    /// Threads to simulate on.
+    pub fn jobs(&self) -> NonZeroUsize {
+        let here = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        self.jobs.unwrap_or_else(here)
+    }
+
+    /// The simulation that the options ask for, of each strategy.
+    pub fn setups(&self) -> Result<Vec<Setup>, Error> {
+        let geometry = self.geometry.geometry()?;
+        let mut walks = self.walk_cache.with_levels(self.levels)?;
+        walks.hint = self.ih;
+        let setup = |strategy: &Named| Setup {
+            strategy: strategy.clone(),
+            geometry,
+            buffer: self.prefetch_entries,
+            trigger: self.trigger,
+            toward: self.direction,
+            walks,
+        };
+        Ok(self.strategy.iter().map(setup).collect())
+    }
+}
+
+fn buffer(text: &str) -> Result<BufferSize, String> {
+    let entries = text.parse().map_err(|_| "expected a number of entries")?;
+    BufferSize::new(entries).map_err(|error| error.to_string())
+}
+
+fn trigger(text: &str) -> Result<Trigger, String> {
+    match text {
+        "miss" => Ok(Trigger::Miss),
+        "miss-or-prefetch-hit" => Ok(Trigger::MissOrPrefetchHit),
+        _ => Err("expected miss or miss-or-prefetch-hit".into()),
+    }
+}
+
+fn toward(text: &str) -> Result<Toward, String> {
+    match text {
+        "down" => Ok(Toward::Down),
+        "up" => Ok(Toward::Up),
+        _ => Err("expected down or up".into()),
+    }
+}
+
+fn hint(text: &str) -> Result<InvalidationHint, String> {
+    match text {
+        "0" => Ok(InvalidationHint::WalkCachesToo),
+        "1" => Ok(InvalidationHint::LeavesOnly),
+        _ => Err("expected 0 or 1".into()),
+    }
+}
+
+fn walk_caches(text: &str) -> Result<Walks, String> {
+    let mut walks = Walks::default();
+    let mut seen = Vec::new();
+    for part in text.split(',').filter(|_| !text.is_empty()) {
+        let (level, entries) = part
+            .strip_prefix('L')
+            .and_then(|part| part.split_once('='))
+            .and_then(|(level, entries)| Some((level.parse().ok()?, entries.parse().ok()?)))
+            .ok_or_else(|| format!("`{part}` is not of the form L2=16"))?;
+        if seen.contains(&level) {
+            return Err(format!("L{level} is given twice"));
+        }
+        seen.push(level);
+        let with = walks.with_cache(level, entries);
+        walks = with.map_err(|error: SetupError| error.to_string())?;
+    }
+    Ok(walks)
 }
 
 #[derive(Args, Debug)]
@@ -76,13 +210,20 @@ impl GeometryArguments {
 /// Say what is in traces: devices, events, kinds, peaks, anomalies.
 ///
 /// JSON: for one trace an object, for several an object, file name -> such an object.
-/// Fields: name, events, peak_live_pages, marks, anomalies, devices[] (device, maps, unmaps,
-/// accesses, kinds, consistent_maps, streaming_maps, peak_live_pages, anomalies).
+/// Fields: name, events, peak_live_pages, marks, anomalies, clock (null, or seconds, cpus, maps_per_second, unmaps_per_second), notes[]
+/// (what the trace says about its making), devices[] (device, maps, unmaps, accesses, kinds, consistent_maps, streaming_maps,
+/// peak_live_pages, anomalies). With --assumption-error: trace, strategy, saving, saving_at_unmap, saving_at_map (fractions).
 #[derive(Args, Debug)]
 pub(crate) struct InfoArguments {
-    /// Trace files (text, .zst or .gz).
-    #[arg(required = true, value_name = "TRACE")]
+    /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`.
+    #[arg(required_unless_present = "assumption_error", value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
+    #[command(flatten)]
+    pub capture: CaptureArguments,
+    /// Say how wrong results are where accesses are assumed: what strategies save of the misses, by the accesses of these traces (the
+    /// bundled ones if there are none), and with one to each streaming page at its unmap or at its map instead.
+    #[arg(long)]
+    pub assumption_error: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -105,9 +246,11 @@ pub(crate) struct InfoArguments {
 #[derive(Args, Debug)]
 #[command(after_long_help = registry())]
 pub(crate) struct ReportArguments {
-    /// Trace files (text, .zst or .gz); the bundled sample traces if there is none.
+    /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`; the bundled sample traces if there is none.
     #[arg(value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
+    #[command(flatten)]
+    pub capture: CaptureArguments,
     /// Where to write the page.
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     pub output: PathBuf,
@@ -124,21 +267,25 @@ pub(crate) struct ReportArguments {
 
 /// Re-run the maps and unmaps of traces under designs, then the IOTLB on the result.
 ///
+/// One CPU does everything, in the order of the trace, whatever CPUs the trace has.
 /// Every mapping goes where the design's IOVA allocator puts it; the accesses move along, through a software unit with an IOTLB of
 /// the given shape, watched by the oracle. Each device of a trace is a domain; virtual time is the event, and no timer ticks.
 ///
 /// JSON: for one trace an array with one object a design, in the order asked; for several an object, file name -> such an
 /// array. Fields: system (what people call it, or null), design, shipped_by (or null), maps, unmaps, invalidations, accesses, misses,
 /// miss_rate (a fraction), table_kib (page tables at their peak), exposure (none, bounded, unbounded: how long an unmapped page may be
-/// reached), exposure_unmaps (the most unmaps seen between an unmap and its flush), violations, anomalies and limited (lines skipped: they do not fit; the replay would be too large).
+/// reached), exposure_unmaps (the most unmaps seen between an unmap and its flush), exposure_us (how long so many unmaps take at most in
+/// the trace, or until the design's timer, in microseconds; null without times), notes[] (what the trace says about its making; absent if nothing), violations, anomalies and limited (lines skipped: they do not fit; the replay would be too large).
 ///
 /// Fails, with the results printed, if the oracle found a violation.
 #[derive(Args, Debug)]
 #[command(after_long_help = registry())]
 pub(crate) struct ReplayArguments {
-    /// Trace files (text, .zst or .gz).
+    /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`.
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
+    #[command(flatten)]
+    pub capture: CaptureArguments,
     #[command(flatten)]
     pub designs: DesignArguments,
     #[command(flatten)]
@@ -150,17 +297,22 @@ pub(crate) struct ReplayArguments {
 
 /// Make the figures and tables of the papers, ours beside theirs, each with a verdict and its reason.
 ///
-/// Writes one CSV file an exhibit, its drawings as SVG, and index.html, one page that needs none of the others. Each file is replaced
-/// whole, the page last. Here so far: tables 1 and 2 and figure 6 of ATC'15 (Peleg et al., Utilizing the IOMMU Scalably).
+/// Writes one CSV file an exhibit, its drawings as SVG and as CSV, and index.html, one page that needs none of the others. Each file is replaced
+/// whole, the page last. Here so far: tables 1 and 2 and figure 6 of ATC'15 (Peleg et al., Utilizing the IOMMU Scalably), the results of BOUNCE'21 (Stevens, Add dynamic iommu backed bounce buffers) with two plots that it lacks, measured here, and WIOSCA'10 (Amit et al.,
+/// Strategies for Mitigating the IOTLB Bottleneck), with what it states of results one by one, each judged on two kernels.
 ///
 /// A verdict (reproduced, weak, not) is computed from our data. One that is not "reproduced" is a result, not a failure.
 ///
-/// JSON: exhibits[] (paper, exhibit, title, claim, verdict, reason, columns[], rows[][], notes[]), version, commit, files[].
+/// JSON: exhibits[] (paper, exhibit, title, claim, verdict, reason, statements[] (says, theirs, rule, found[] (on, verdict, reason)), columns[],
+/// tags[] (of each column, where its numbers come from; null for words), rows[][], notes[]), version, commit, files[].
 #[derive(Args, Debug)]
 pub(crate) struct PapersArguments {
     /// Directory to write into; made if there is none.
     #[arg(short, long, value_name = "DIR", default_value = "papers")]
     pub output: PathBuf,
+    /// Only exhibits whose files' names begin so, as in atc15,bounce21-crossover: less of the time, and a page of these.
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = crate::papers::beginning)]
+    pub only: Vec<String>,
     /// Print JSON instead of the verdicts.
     #[arg(long)]
     pub json: bool,

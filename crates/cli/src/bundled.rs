@@ -36,6 +36,12 @@ pub const VARIANTS: [Sample; 3] = [
     sample!("2xe1000-stream-norcache", "2 NICs, TCP send, no IOVA reuse"),
 ];
 
+/// Devices that WIOSCA'10 did not have, recorded with the kernel as it is.
+pub const MORE: [Sample; 2] = [
+    sample!("virtio-net-4q-stream", "NIC of four queues, TCP send"),
+    sample!("nvme-fio", "NVMe, random reads and writes"),
+];
+
 impl Sample {
     /// Reads the trace.
     ///

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What can fail.
 
-use ioatlas_iotlb::{GeometryError, TraceError};
+use ioatlas_iotlb::import::ImportError;
+use ioatlas_iotlb::{GeometryError, GridError, SetupError, TraceError};
+use ioatlas_vhost_bench::BenchError;
 use std::io;
 use std::path::PathBuf;
 
@@ -11,9 +13,26 @@ pub enum Error {
     /// A trace could not be read; the message names file, line and column.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// A capture could not be imported; the message names file, line and column where there is one.
+    #[error(transparent)]
+    Import(ImportError),
+    /// The capture is to be read twice, but cannot be.
+    #[error("{}: cannot read it twice, as needed to {what}: not a regular file", path.display())]
+    Once {
+        /// As given by the user.
+        path: PathBuf,
+        /// What for.
+        what: &'static str,
+    },
     /// No IOTLB can have this shape.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
+    /// A sweep has too many points.
+    #[error(transparent)]
+    Grid(#[from] GridError),
+    /// An option of the simulation is out of its range.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
     /// The output file cannot be written. A file of that name is as it was before.
     #[error("{}: cannot write: {source}", path.display())]
     Output {
@@ -75,28 +94,74 @@ pub enum Error {
         /// What went wrong.
         detail: String,
     },
+    /// A simulated multiprocessor could not run something.
+    #[error("{point}: {detail}")]
+    Simulation {
+        /// What was to be simulated.
+        point: String,
+        /// What went wrong.
+        detail: String,
+    },
     /// The output path of several files names something that is no directory.
     #[error("{}: cannot write: not a directory", path.display())]
     NotADirectory {
         /// As given by the user.
         path: PathBuf,
     },
+    /// Filters that no row of a benchmark passes.
+    #[error(
+        "no row is left: producer-consumer takes 2 threads, replace beyond 1,000 outstanding 1, and --quick has rings of 256 pages and the aims only"
+    )]
+    NoRows,
+    /// The same of bounce buffers.
+    #[error(
+        "no row is left: --quick has 64 operations in flight, of 4, 16, 64 and 128 KiB on one thread but for the copy's overhead"
+    )]
+    NoCells,
+    /// A trace could not be recorded.
+    #[error(transparent)]
+    Record(#[from] crate::RecordError),
+    /// The back end could not begin, or go on.
+    #[error(transparent)]
+    VhostNet(#[from] crate::VhostNetError),
+    /// A back end that was to be driven did not play its part, or is not there.
+    #[error(transparent)]
+    VhostBench(#[from] BenchError),
+    /// Two back ends could not be compared, or one of ours failed.
+    #[error(transparent)]
+    VhostCompare(#[from] crate::VhostCompareError),
     /// A result could not be turned into JSON.
     #[error("cannot format JSON: {0}")]
     Json(#[from] serde_json::Error),
+}
+
+impl From<ImportError> for Error {
+    fn from(error: ImportError) -> Self {
+        match error {
+            ImportError::Trace(error) => Error::Trace(error),
+            error => Error::Import(error),
+        }
+    }
 }
 
 impl Error {
     /// Whether the arguments make no sense, whatever the files hold.
     #[must_use]
     pub fn is_usage(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Error::Geometry(_)
-                | Error::Twice { .. }
-                | Error::IsInput { .. }
-                | Error::StandardOutput
-        )
+            | Error::Setup(_)
+            | Error::Grid(_)
+            | Error::NoRows
+            | Error::NoCells
+            | Error::Twice { .. }
+            | Error::IsInput { .. }
+            | Error::StandardOutput => true,
+            Error::Record(error) => error.is_usage(),
+            Error::VhostNet(error) => error.is_usage(),
+            Error::VhostBench(BenchError::Config(_)) => true,
+            _ => false,
+        }
     }
 
     /// Refuses paths of which two are the same.

@@ -3,6 +3,7 @@
 
 use crate::Answer;
 use crate::args::InfoArguments;
+use crate::capture::{CaptureArguments, sentences};
 use crate::error::Error;
 use crate::text::{Align, grouped, printable, table};
 use ioatlas_iotlb::{Trace, TraceInfo};
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 /// the files that have none.
 pub(crate) fn per_trace<T>(
     paths: &[PathBuf],
+    capture: &CaptureArguments,
     mut result: impl FnMut(&Trace) -> T,
 ) -> (Vec<(String, T)>, Vec<Error>) {
     let (mut results, mut errors) = (Vec::new(), Vec::new());
@@ -20,9 +22,9 @@ pub(crate) fn per_trace<T>(
         return (results, vec![error]);
     }
     for path in paths {
-        match Trace::open(path) {
+        match capture.load(path) {
             Ok(trace) => results.push((path.display().to_string(), result(&trace))),
-            Err(error) => errors.push(error.into()),
+            Err(error) => errors.push(error),
         }
     }
     (results, errors)
@@ -64,7 +66,10 @@ impl<T: Serialize> Serialize for ByName<'_, T> {
 }
 
 pub(crate) fn run(arguments: &InfoArguments) -> Answer {
-    let (results, mut errors) = per_trace(&arguments.traces, Trace::info);
+    if arguments.assumption_error {
+        return crate::assumption::run(arguments);
+    }
+    let (results, mut errors) = per_trace(&arguments.traces, &arguments.capture, Trace::info);
     let text = if arguments.json {
         ByName::new(&results, arguments.traces.len()).json(&mut errors)
     } else {
@@ -132,5 +137,11 @@ fn plain(info: &TraceInfo) -> String {
         text.push_str(&line);
         text.push('\n');
     }
-    text
+    if let Some(clock) = &info.clock {
+        text += &format!(
+            "  {:.3} s, {} CPUs; {:.0} maps and {:.0} unmaps a second\n",
+            clock.seconds, clock.cpus, clock.maps_per_second, clock.unmaps_per_second
+        );
+    }
+    text + &sentences(&info.notes, "  ")
 }

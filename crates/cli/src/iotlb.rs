@@ -1,29 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `ioatlas iotlb`: strategies on traces.
 
+mod heat;
+mod sweep;
+
 use crate::Answer;
 use crate::args::IotlbArguments;
-use crate::info::{ByName, per_trace};
+use crate::capture::{CaptureArguments, Noted, noted};
+use crate::error::Error;
+use crate::info::ByName;
+use crate::progress::{Bar, Progress as _};
 use crate::text::{Align, grouped, printable, table};
-use ioatlas_iotlb::{Outcome, simulate};
+use ioatlas_iotlb::import::{Assume, Format};
+use ioatlas_iotlb::{Note, Outcome, Setup, TraceError, simulate_file, simulate_many};
+use std::num::NonZeroUsize;
+use std::path::Path;
 
 pub(crate) fn run(arguments: &IotlbArguments) -> Answer {
-    let geometry = match arguments.geometry.geometry() {
-        Ok(geometry) => geometry,
-        Err(error) => {
-            return Answer {
-                errors: vec![error.into()],
-                ..Answer::default()
-            };
-        }
+    if let Err(error) = Error::if_twice(&arguments.traces) {
+        return failed(error);
+    }
+    let setups = match arguments.setups() {
+        Ok(setups) => setups,
+        Err(error) => return failed(error),
     };
-    let (results, mut errors) = per_trace(&arguments.traces, |trace| {
-        arguments
-            .strategy
-            .iter()
-            .map(|&s| simulate(trace, s, geometry))
-            .collect::<Vec<Outcome>>()
-    });
+    if let Some(grid) = &arguments.sweep {
+        return sweep::run(arguments, grid, &setups);
+    }
+    let (mut results, mut errors) = (Vec::new(), Vec::new());
+    for path in &arguments.traces {
+        match simulate(path, &arguments.capture, &setups, arguments.jobs()) {
+            Ok(outcomes) => results.push((path.display().to_string(), outcomes)),
+            Err(error) => errors.push(error),
+        }
+    }
     let text = if arguments.json {
         ByName::new(&results, arguments.traces.len()).json(&mut errors)
     } else {
@@ -32,7 +42,50 @@ pub(crate) fn run(arguments: &IotlbArguments) -> Answer {
     Answer { text, errors }
 }
 
-fn plain(results: &[(String, Vec<Outcome>)]) -> String {
+fn failed(error: Error) -> Answer {
+    Answer {
+        errors: vec![error],
+        ..Answer::default()
+    }
+}
+
+/// Simulates with a bar. A trace need not fit in memory, unless accesses are to be put in; a capture must.
+fn simulate(
+    path: &Path,
+    capture: &CaptureArguments,
+    setups: &[Setup],
+    jobs: NonZeroUsize,
+) -> Result<Vec<Noted<Outcome>>, Error> {
+    let (bar, what) = (Bar::default(), printable(&path.display().to_string(), 40));
+    let steps = |events: u64| usize::try_from(events).unwrap_or(usize::MAX);
+    let mut progress = move |done, total| bar.at(&what, steps(done), steps(total));
+    let with = |notes: Vec<Note>, outcomes: Vec<Outcome>| {
+        let noted = |result| Noted {
+            result,
+            notes: notes.clone(),
+        };
+        outcomes.into_iter().map(noted).collect()
+    };
+    // What is no regular file can be read only once.
+    let again = path.metadata().is_ok_and(|metadata| metadata.is_file());
+    if again && matches!(capture.from, None | Some(Format::Trace)) {
+        match simulate_file(path, setups, jobs, &mut progress) {
+            Err(TraceError::MissingHeader { .. }) if capture.from.is_none() => {}
+            Err(error) => return Err(error.into()),
+            Ok((outcomes, notes)) => {
+                let has_accesses = outcomes.iter().any(|outcome| outcome.accesses > 0);
+                if has_accesses || capture.options().assume == Assume::None {
+                    return Ok(with(notes, outcomes));
+                }
+            }
+        }
+    }
+    let trace = capture.load(path)?;
+    let outcomes = simulate_many(&trace, setups, jobs, &mut progress);
+    Ok(with(trace.notes().to_vec(), outcomes))
+}
+
+fn plain(results: &[(String, Vec<Noted<Outcome>>)]) -> String {
     if results.is_empty() {
         return String::new();
     }
@@ -50,7 +103,10 @@ fn plain(results: &[(String, Vec<Outcome>)]) -> String {
     ];
     let mut rows = vec![heading.map(String::from).to_vec()];
     for (name, outcomes) in results {
-        for outcome in outcomes {
+        for Noted {
+            result: outcome, ..
+        } in outcomes
+        {
             rows.push(vec![
                 printable(name, 60),
                 outcome.strategy.clone(),
@@ -72,7 +128,7 @@ fn plain(results: &[(String, Vec<Outcome>)]) -> String {
     for (name, outcomes) in results {
         let anomalies = outcomes
             .first()
-            .map(|outcome| outcome.anomalies)
+            .map(|outcome| outcome.result.anomalies)
             .unwrap_or_default();
         if !anomalies.is_empty() {
             text.push_str(&format!(
@@ -83,6 +139,7 @@ fn plain(results: &[(String, Vec<Outcome>)]) -> String {
                 grouped(anomalies.faults)
             ));
         }
+        text += &noted(name, outcomes);
     }
     text
 }

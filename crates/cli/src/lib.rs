@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The `ioatlas` command line: `report`, `replay`, `papers`, `iotlb` and `trace info`.
+//! The `ioatlas` command line: `report`, `replay`, `papers`, `iotlb`, `trace info`, `trace record`, `vhost-net`, `vhost-bench` and `vhost-compare`.
 //!
 //! [`run`] is the whole program: arguments in, an exit status and text out. Results
 //! go to standard output, errors and progress to standard error. The exit status is
@@ -8,22 +8,33 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod assumption;
+mod bench;
 pub mod bundled;
+mod capture;
+mod convert;
 mod error;
-mod host;
+mod growth;
 mod info;
 mod iotlb;
 mod loaded;
-mod measure;
 pub mod output;
 mod papers;
 pub mod progress;
+mod record;
 mod replay;
 pub mod report;
+mod scale;
 pub mod text;
+mod vhost_bench;
+mod vhost_compare;
+mod vhost_net;
 
 pub use error::Error;
 pub use loaded::LoadedTrace;
+pub use record::RecordError;
+pub use vhost_compare::VhostCompareError;
+pub use vhost_net::VhostNetError;
 
 use args::{Arguments, Command, TraceCommand};
 use clap::Parser as _;
@@ -81,8 +92,15 @@ pub fn run(
     let answer = match parsed.command {
         Command::Iotlb(command) => iotlb::run(&command),
         Command::Trace(TraceCommand::Info(command)) => info::run(&command),
+        Command::Trace(TraceCommand::Convert(command)) => convert::run(&command),
+        Command::Trace(TraceCommand::Record(command)) => record::run(&command, &arguments),
         Command::Replay(command) => replay::command::run(&command),
         Command::Papers(command) => papers::run(&command, &arguments),
+        Command::Bench(command) => bench::run(&command),
+        Command::Scale(command) => scale::run(&command),
+        Command::VhostNet(command) => vhost_net::run(&command),
+        Command::VhostBench(command) => vhost_bench::run(&command),
+        Command::VhostCompare(command) => vhost_compare::run(&command),
         Command::Report(command) => report::run(&command, &arguments),
     };
     let written = stdout

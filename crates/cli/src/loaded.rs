@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A trace with what a report says about its origin.
 
+use crate::capture::CaptureArguments;
 use crate::error::Error;
 use crate::text::short;
+use ioatlas_iotlb::import::{self, Assume, Format, Options};
 use ioatlas_iotlb::{Limits, Trace, TraceError};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -33,13 +35,13 @@ impl LoadedTrace {
     /// # Errors
     ///
     /// [`Error::Trace`].
-    pub fn open(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn open(path: &Path, capture: &CaptureArguments) -> Result<Self, Error> {
         let name = path.display().to_string();
         let file = File::open(path).map_err(|source| TraceError::Open {
             file: name.clone(),
             source,
         })?;
-        Self::read(&name, file, None)
+        Self::import(&name, file, None, capture.options())
     }
 
     /// Reads and hashes a stream; `name` appears in errors.
@@ -52,12 +54,26 @@ impl LoadedTrace {
         source: impl Read,
         description: Option<&'static str>,
     ) -> Result<Self, Error> {
+        let options = Options {
+            from: Some(Format::Trace),
+            assume: Assume::None,
+            ..Options::default()
+        };
+        Self::import(name, source, description, options)
+    }
+
+    fn import(
+        name: &str,
+        source: impl Read,
+        description: Option<&'static str>,
+        options: Options,
+    ) -> Result<Self, Error> {
         let mut source = BufReader::new(Hashing {
             source,
             digest: Sha256::new(),
             bytes: 0,
         });
-        let trace = Trace::read(name, &mut source, Limits::default())?;
+        let trace = import::load(name, &mut source, options, Limits::default())?;
         // The reader has gone to the end of the file, so the digest is of all of it.
         let hashing = source.into_inner();
         let digest = hashing.digest.finalize();

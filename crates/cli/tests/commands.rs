@@ -117,11 +117,11 @@ fn trace_info_says_what_is_there() {
 
 #[test]
 fn unknown_strategies_are_refused_with_what_exists() {
-    let ran = ioatlas(&["iotlb", "t", "--strategy", "alh"]);
+    let ran = ioatlas(&["iotlb", "t", "--strategy", "alh+lru"]);
     assert_eq!((ran.status, ran.out.as_str()), (Status::Usage, ""));
     assert!(
         ran.err
-            .contains("unknown strategy `alh`; there is: baseline"),
+            .contains("unknown strategy `lru`; there is: baseline"),
         "{}",
         ran.err
     );
@@ -134,11 +134,58 @@ fn unknown_strategies_are_refused_with_what_exists() {
         &["report", "--inv-ns", "2e12"],
         &["report", "-o", "-"],
         &["iotlb", "a.trace", "b.trace", "a.trace"],
+        &["iotlb", "a.trace", "--strategy", "opt-ev+alh"],
+        &["iotlb", "a.trace", "--entries", "0"],
+        &["iotlb", "a.trace", "--ways", "64"],
+        &["iotlb", "a.trace", "--entries", "33"],
+        &["iotlb", "a.trace", "--levels", "9"],
+        &["iotlb", "a.trace", "--walk-cache", "L9=1"],
+        &["iotlb", "a.trace", "--walk-cache", "L2=1,L2=2"],
+        &["iotlb", "a.trace", "--trigger", "hit"],
+        &["iotlb", "a.trace", "--direction", "left"],
+        &["iotlb", "a.trace", "--ih", "2"],
+        &["iotlb", "a.trace", "--jobs", "0"],
+        &["iotlb", "a.trace", "--sweep", "ways=x"],
+        &["iotlb", "a.trace", "--csv", "a.csv"],
         &["report", "a.trace", "a.trace"],
     ] {
         assert_eq!(ioatlas(usage).status, Status::Usage, "{usage:?}");
     }
     assert_eq!(ioatlas(&["--help"]).status, Status::Success);
+}
+
+#[test]
+fn a_sweep_gives_every_point_in_every_form() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (csv, plot) = (path("s.csv"), path("s.svg"));
+    let trace = bundled("e1000-stream");
+    let sweep = "entries=16|32,ways=2|32,strategy=baseline|alh";
+    let ran = ioatlas(&[
+        "iotlb", &trace, "--json", "--sweep", sweep, "--csv", &csv, "--plot", &plot,
+    ]);
+    assert_eq!(ran.status, Status::Success, "{}", ran.err);
+    let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let points = json["points"].as_array().unwrap();
+    // 16 entries have no 32 ways.
+    assert_eq!((points.len(), &json["skipped"]), (6, &serde_json::json!(2)));
+    let of = |entries: usize, strategy: &str| {
+        let point = points.iter().find(|point| {
+            point["entries"] == entries && point["ways"] == 2 && point["strategy"] == strategy
+        });
+        point.unwrap()["misses"].as_u64().unwrap()
+    };
+    assert_eq!((of(32, "baseline"), of(32, "alh")), (9492, 4197));
+    let csv = std::fs::read_to_string(csv).unwrap();
+    assert_eq!(csv.lines().count(), 7);
+    assert!(
+        csv.contains(",baseline,4k,32,2,4,35959,26467,0,9492,"),
+        "{csv}"
+    );
+    let svg = std::fs::read_to_string(plot).unwrap();
+    assert_eq!(svg.matches("<rect").count(), 6);
+    let ran = ioatlas(&["iotlb", &trace, "--sweep", sweep, "--csv", &trace]);
+    assert_eq!(ran.status, Status::Usage, "never over a trace: {}", ran.err);
 }
 
 /// Writes bad files into `dir` and gives their names with what the error must say.

@@ -8,6 +8,7 @@ use ioatlas::Status;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 /// A trace of a few lines in `dir`.
 fn small(dir: &Path) -> String {
@@ -203,14 +204,27 @@ fn designs_that_do_not_exist_are_refused_with_what_does() {
     );
 }
 
+/// One run of everything, for all tests: it takes long.
+struct Everything {
+    dir: tempfile::TempDir,
+    model: Value,
+}
+
+fn everything() -> &'static Everything {
+    static RUN: LazyLock<Everything> = LazyLock::new(|| {
+        let dir = tempfile::tempdir().unwrap();
+        // a page that is half there from some other run is replaced
+        fs::write(dir.path().join("index.html"), "<!doctype html><p>ha").unwrap();
+        let model = json(&["papers", "--json", "-o", dir.path().to_str().unwrap()]);
+        Everything { dir, model }
+    });
+    &RUN
+}
+
 #[test]
 fn papers_writes_whole_files_and_says_the_same_everywhere() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("papers");
-    // a page that is half there from some other run is replaced
-    fs::create_dir(&path).unwrap();
-    fs::write(path.join("index.html"), "<!doctype html><p>ha").unwrap();
-    let model = json(&["papers", "--json", "-o", path.to_str().unwrap()]);
+    let Everything { dir, model } = everything();
+    let path = dir.path();
     let page = fs::read_to_string(path.join("index.html")).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
     for reference in ["http:", "https:", "src=", "href=", "url(", "<script"] {
@@ -225,7 +239,7 @@ fn papers_writes_whole_files_and_says_the_same_everywhere() {
             .collect()
     };
     let mut files = names(&model["files"]);
-    let mut found: Vec<String> = fs::read_dir(&path)
+    let mut found: Vec<String> = fs::read_dir(path)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
@@ -233,20 +247,25 @@ fn papers_writes_whole_files_and_says_the_same_everywhere() {
     found.sort();
     assert_eq!(files, found);
     let exhibits = model["exhibits"].as_array().unwrap();
-    let which: Vec<_> = exhibits
-        .iter()
-        .map(|e| e["exhibit"].as_str().unwrap())
-        .collect();
-    assert_eq!(which, ["table 1", "figure 6", "table 2"]);
+    let of_atc15 = exhibits.iter().filter(|e| e["paper"] == "ATC'15");
+    let mut which: Vec<_> = of_atc15.map(|e| e["exhibit"].as_str().unwrap()).collect();
+    which.sort_unstable();
+    assert_eq!(
+        which,
+        [
+            "figure 1", "figure 2", "figure 3", "figure 4", "figure 5", "figure 6", "figure 7",
+            "table 1", "table 2"
+        ]
+    );
     for exhibit in exhibits {
         let verdict = exhibit["verdict"].as_str().unwrap();
         assert!(["reproduced", "weak", "not"].contains(&verdict));
-        assert!(page.contains(&format!("<b>{verdict}</b>")));
+        assert!(page.contains(&format!("<b class=\"verdict {verdict}\">{verdict}</b>")));
         let width = names(&exhibit["columns"]).len();
-        let stem = format!(
-            "atc15-{}",
-            exhibit["exhibit"].as_str().unwrap().replace(' ', "-")
-        );
+        assert_eq!(exhibit["tags"].as_array().unwrap().len(), width);
+        let [paper, which] = ["paper", "exhibit"].map(|field| exhibit[field].as_str().unwrap());
+        let stem = format!("{paper} {which}").replace(['\'', '.'], "");
+        let stem = stem.to_lowercase().replace(' ', "-");
         let csv = fs::read_to_string(path.join(stem + ".csv")).unwrap();
         let rows = exhibit["rows"].as_array().unwrap();
         assert_eq!(csv.lines().count(), rows.len() + 1);
@@ -257,7 +276,9 @@ fn papers_writes_whole_files_and_says_the_same_everywhere() {
             assert!(!exhibit[field].as_str().unwrap().is_empty(), "{field}");
         }
     }
-    // lines of data have a title; those beside the names are the key
+    for svg in files.iter().filter(|name| name.ends_with(".svg")) {
+        assert!(files.contains(&svg.replace(".svg", ".csv")), "{svg}");
+    }
     let svg = fs::read_to_string(path.join("atc15-figure-6.svg")).unwrap();
     assert!(svg.starts_with("<svg xmlns=") && svg.matches("</title></polyline>").count() == 4);
 }
@@ -265,9 +286,15 @@ fn papers_writes_whole_files_and_says_the_same_everywhere() {
 /// What issue and paper say of figure 6, by the data.
 #[test]
 fn page_tables_grow_under_kmalloc_with_others_in_its_heap_and_nowhere_else() {
-    let dir = tempfile::tempdir().unwrap();
-    let model = json(&["papers", "--json", "-o", dir.path().to_str().unwrap()]);
-    let figure = &model["exhibits"][1];
+    let exhibits = everything().model["exhibits"].as_array().unwrap();
+    let is_it = |e: &&Value| {
+        e["paper"] == "ATC'15"
+            && e["exhibit"]
+                .as_str()
+                .unwrap()
+                .eq_ignore_ascii_case("figure 6")
+    };
+    let figure = exhibits.iter().find(is_it).unwrap();
     let columns: Vec<_> = figure["columns"]
         .as_array()
         .unwrap()
@@ -332,9 +359,10 @@ fn papers_killed_while_they_write_leave_the_old_page() {
     let page = dir.path().join("index.html");
     fs::write(&page, "old").unwrap();
     let status = Command::new("sh")
-        // 16 blocks of 512 or 1024 bytes: the tables fit, the page does not
+        // 16 blocks of 512 or 1024 bytes: tables and drawings of these fit, the page does not
         .args(["-c", "ulimit -c 0; ulimit -f 16; exec \"$@\"", "sh"])
-        .args([env!("CARGO_BIN_EXE_ioatlas"), "papers", "-o"])
+        .args([env!("CARGO_BIN_EXE_ioatlas"), "papers"])
+        .args(["--only", "wiosca10-figure-8,wiosca10-figure-9", "-o"])
         .arg(dir.path())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -342,4 +370,25 @@ fn papers_killed_while_they_write_leave_the_old_page() {
         .unwrap();
     assert!(status.signal().is_some(), "not killed: {status}");
     assert_eq!(fs::read_to_string(&page).unwrap(), "old");
+    assert!(dir.path().join("wiosca10-figure-9-today.svg").exists());
+}
+
+#[test]
+fn papers_of_some_exhibits_have_these_and_their_files_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let only = ["--only", "bounce21-results,atc15-table-2", "-o", path];
+    let model = json(&[&["papers", "--json"], &only[..]].concat());
+    let exhibits = model["exhibits"].as_array().unwrap();
+    let which: Vec<_> = exhibits.iter().map(|e| e["exhibit"].clone()).collect();
+    assert_eq!(which, ["table 2", "results"]);
+    let files = model["files"].as_array().unwrap();
+    let index = files.last().unwrap();
+    assert_eq!((files.len(), index), (5, &"index.html".into()), "{files:?}");
+    let refused = ioatlas(&["papers", "--only", "bounce21,atc15-figure-66", "-o", path]);
+    assert_eq!((refused.status, refused.out.as_str()), (Status::Usage, ""));
+    for known in ["`atc15-figure-66`", "bounce21-crossover", "atc15-figure-6"] {
+        let known = known.trim_matches('`');
+        assert!(refused.err.contains(known), "{}", refused.err);
+    }
 }

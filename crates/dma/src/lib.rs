@@ -23,7 +23,9 @@
 
 extern crate alloc;
 
+pub mod bounce;
 pub mod design;
+pub mod dma_api;
 pub mod domain;
 pub mod grace;
 pub mod iova;

@@ -56,11 +56,37 @@ pub enum Mutant {
     LoseFallbackUndo,
     /// Every domain of a unit begins at the same page.
     ColourOverlap,
+    /// CPUs go on using leaf tables that were detached.
+    KeepKnownTables,
+    /// Bounce buffers are handed on with what earlier users left.
+    SkipBounceZero,
+    /// The rest of a slot is copied back with the buffer.
+    CopyWholeSlotBack,
+    /// A slot goes to its next user before the bytes are copied back.
+    ReturnSlotEarly,
+    /// Slots are taken from the list of another permission.
+    WrongSlotList,
+    /// The tail of a split buffer is not copied.
+    ForgetSplitTail,
+    /// A device IOTLB merges neighbours whose host addresses are not contiguous.
+    MergeElsewhere,
+    /// An invalidation of a device IOTLB is done while a burst goes on.
+    AckInBurst,
+    /// The runner of a device acknowledges an invalidation without waiting for bursts.
+    AckUnawaited,
+    /// An update of a device IOTLB wins over an invalidation that races with it.
+    UpdateBeats,
+    /// A lookup that misses returns the base of another piece.
+    ForeignBase,
+    /// A device IOTLB evicts what is pinned.
+    EvictRing,
+    /// Address and length of an access wrap around unseen.
+    WrapLength,
 }
 
 impl Mutant {
     /// Every planted bug.
-    pub const ALL: [Mutant; 24] = [
+    pub const ALL: [Mutant; 37] = [
         Mutant::SkipFlush,
         Mutant::SettleOlder,
         Mutant::SettleUncovered,
@@ -85,6 +111,19 @@ impl Mutant {
         Mutant::ForgetPermissionRegion,
         Mutant::LoseFallbackUndo,
         Mutant::ColourOverlap,
+        Mutant::KeepKnownTables,
+        Mutant::SkipBounceZero,
+        Mutant::CopyWholeSlotBack,
+        Mutant::ReturnSlotEarly,
+        Mutant::WrongSlotList,
+        Mutant::ForgetSplitTail,
+        Mutant::MergeElsewhere,
+        Mutant::AckInBurst,
+        Mutant::AckUnawaited,
+        Mutant::UpdateBeats,
+        Mutant::ForeignBase,
+        Mutant::EvictRing,
+        Mutant::WrapLength,
     ];
 
     /// The name by which `IOATLAS_MUTANT` chooses it.
@@ -114,6 +153,19 @@ impl Mutant {
             Mutant::ForgetPermissionRegion => "forget-permission-region",
             Mutant::LoseFallbackUndo => "lose-fallback-undo",
             Mutant::ColourOverlap => "colour-overlap",
+            Mutant::KeepKnownTables => "keep-known-tables",
+            Mutant::SkipBounceZero => "skip-bounce-zero",
+            Mutant::CopyWholeSlotBack => "copy-whole-slot-back",
+            Mutant::ReturnSlotEarly => "return-slot-early",
+            Mutant::WrongSlotList => "wrong-slot-list",
+            Mutant::ForgetSplitTail => "forget-split-tail",
+            Mutant::MergeElsewhere => "merge-elsewhere",
+            Mutant::AckInBurst => "ack-in-burst",
+            Mutant::AckUnawaited => "ack-unawaited",
+            Mutant::UpdateBeats => "update-beats",
+            Mutant::ForeignBase => "foreign-base",
+            Mutant::EvictRing => "evict-ring",
+            Mutant::WrapLength => "wrap-length",
         }
     }
 }

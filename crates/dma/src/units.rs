@@ -271,3 +271,10 @@ impl fmt::Display for SourceId {
         write!(f, "{bus:02x}:{dev:02x}.{func}")
     }
 }
+
+/// A list of one.
+impl AsRef<[PhysRange]> for PhysRange {
+    fn as_ref(&self) -> &[PhysRange] {
+        core::slice::from_ref(self)
+    }
+}

@@ -24,6 +24,9 @@ mod table;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Entries of a table.
+const FRAME_WORDS: usize = 2;
+
 /// Runs a model and returns how many executions it has. `preemptions` bounds switches that nobody asked for.
 fn explore(name: &str, preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) -> u64 {
     let executions = Tally::default();

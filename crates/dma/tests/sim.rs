@@ -2,6 +2,8 @@
 //! The simulated multiprocessor: it finds races, replays them, masks interrupts, and reports when nothing moves.
 //! And the core on it.
 
+#[path = "sim/conduct.rs"]
+mod conduct;
 #[path = "sim/core.rs"]
 mod core;
 
@@ -36,6 +38,10 @@ fn bounded(seed: u64) -> Schedule {
     }
 }
 
+fn by_priority(seed: u64) -> Schedule {
+    Schedule::Priority { seed, changes: 1 }
+}
+
 /// Two CPUs that each add 1 three times.
 fn count_to_six(schedule: Schedule, add_one: impl Fn(&SimWord)) -> (Outcome, u64) {
     let word = SimWord::new(0);
@@ -54,7 +60,11 @@ fn atomic(word: &SimWord) {
 
 #[test]
 fn a_lost_update_is_found_and_only_where_there_is_one() {
-    for (name, schedule) in [("sticky", sticky as fn(u64) -> _), ("bounded", bounded)] {
+    for (name, schedule) in [
+        ("sticky", sticky as fn(u64) -> _),
+        ("bounded", bounded),
+        ("priority", by_priority),
+    ] {
         let lost = (0..200).filter(|&seed| count_to_six(schedule(seed), racy).1 < 6);
         let lost = lost.count();
         println!("{name}: updates lost in {lost} of 200 schedules");
@@ -90,6 +100,49 @@ fn the_same_seed_gives_the_same_run() {
     let [of_sticky, of_bounded] = traces.map(|t| t.len());
     println!("distinct interleavings of 100 seeds: sticky {of_sticky}, bounded {of_bounded}");
     assert!(of_sticky > 10 && of_bounded > 10);
+}
+
+#[test]
+fn without_changes_priorities_run_one_after_the_other() {
+    let mut firsts = HashSet::new();
+    for seed in 0..20 {
+        let first = Cell::new(None);
+        let body = |cpu: u32| {
+            let first = &first;
+            move || {
+                let word = SimWord::new(0);
+                racy(&word);
+                first.set(first.get().or(Some(cpu)));
+            }
+        };
+        let schedule = Schedule::Priority { seed, changes: 0 };
+        let outcome = World::new(schedule).cpu(body(0)).cpu(body(1)).run();
+        assert_eq!(outcome.switches, 2, "each is chosen once");
+        firsts.insert(first.get());
+    }
+    assert_eq!(firsts.len(), 2, "either is the first, by the seed");
+}
+
+/// The one that is waited for is last, and nobody else changes what the others look at but they themselves.
+#[test]
+fn those_who_wake_each_other_starve_nobody() {
+    for seed in 0..20 {
+        let (beats, done) = (SimWord::new(0), SimWord::new(0));
+        let sim = Sim::new(SimConfig {
+            cpus: 3,
+            ..SimConfig::default()
+        });
+        let spinner = || {
+            while done.load(RELAXED) == 0 {
+                beats.fetch_add(1, RELAXED);
+                sim.relax();
+            }
+        };
+        let schedule = Schedule::Priority { seed, changes: 0 };
+        let world = World::new(schedule).cpu(spinner).cpu(spinner);
+        let world = world.cpu(|| done.store(1, RELAXED)).step_limit(20_000);
+        world.run();
+    }
 }
 
 #[test]

@@ -5,11 +5,12 @@
 //! checksum that a frame carries is verified. A frame that asks for a window
 //! over 100 MiB is refused by the decoder.
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::{bufread::MultiGzDecoder, write::GzEncoder};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use ruzstd::encoding::{CompressionLevel, FrameCompressor};
 use std::error::Error as _;
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, Read, Write};
 
 /// How the bytes of a file are to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +196,78 @@ fn as_io(error: &FrameDecoderError, bytes: u64) -> io::Error {
         cause = inner.source();
     }
     complaint(io::ErrorKind::InvalidData, bytes)
+}
+
+/// Compresses all of `source` as one Zstandard frame with a checksum, with bounded memory.
+///
+/// # Errors
+///
+/// Those of reading and writing.
+pub fn compress_zstd(source: impl Read, target: impl Write) -> io::Result<()> {
+    // the encoder panics where its reader or writer fails, so both keep their errors and then do nothing
+    let (mut read, mut written) = (None, None);
+    let mut encoder = FrameCompressor::new(CompressionLevel::Fastest);
+    encoder.set_source(Latched {
+        inner: source,
+        failed: &mut read,
+    });
+    encoder.set_drain(Latched {
+        inner: target,
+        failed: &mut written,
+    });
+    encoder.compress();
+    drop(encoder);
+    match read.or(written) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// Compresses all of `source` with gzip, with bounded memory.
+///
+/// # Errors
+///
+/// Those of reading and writing.
+pub fn compress_gzip(mut source: impl Read, target: impl Write) -> io::Result<()> {
+    let mut encoder = GzEncoder::new(target, flate2::Compression::default());
+    io::copy(&mut source, &mut encoder)?;
+    encoder.finish()?.flush()
+}
+
+/// Ends, or swallows, after the first error.
+struct Latched<'a, T> {
+    inner: T,
+    failed: &'a mut Option<io::Error>,
+}
+
+impl<R: Read> Read for Latched<'_, R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.failed.is_some() {
+                return Ok(0);
+            }
+            match self.inner.read(buf) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => *self.failed = Some(error),
+                done => return done,
+            }
+        }
+    }
+}
+
+impl<W: Write> Write for Latched<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.failed.is_none()
+            && let Err(error) = self.inner.write_all(bytes)
+        {
+            *self.failed = Some(error);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

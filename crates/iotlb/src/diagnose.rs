@@ -10,8 +10,9 @@
 //! * *capacity*: else, the fully associative one misses as well.
 //! * *conflict*: the rest; more ways would have kept the entry.
 
-use crate::cache::{Geometry, Iotlb, Key, keys};
+use crate::cache::{Any, Cache, Found, Span, Tag};
 use crate::event::Event;
+use crate::geometry::Geometry;
 use crate::live::{Effect, LiveMappings};
 use crate::trace::Trace;
 use crate::units::EventTime;
@@ -98,9 +99,10 @@ pub fn diagnose_with(
     mut each: impl FnMut(EventTime, Verdict),
 ) -> Diagnosis {
     let mut caches = Caches {
-        asked: Iotlb::new(geometry),
-        fully_associative: Iotlb::new(geometry.fully_associative()),
+        asked: Any::with_shape(geometry),
+        fully_associative: Any::with_shape(geometry.fully_associative()),
         unbounded: BTreeSet::new(),
+        clock: 0,
     };
     let mut live = LiveMappings::new(trace);
     let mut total = MissCounts::default();
@@ -108,16 +110,17 @@ pub fn diagnose_with(
     for (index, event) in trace.events().iter().enumerate() {
         let time = EventTime(index);
         match (live.apply(time, event), event) {
-            (_, &Event::Unmap { device, range }) => {
-                caches.asked.invalidate(device, range);
-                caches.fully_associative.invalidate(device, range);
-                while let Some(&key) = caches.unbounded.range(keys(device, range)).next() {
-                    caches.unbounded.remove(&key);
-                }
-            }
+            (_, &Event::Unmap { device, range }) => caches.unmap(Span {
+                device: device.0,
+                first: range.first().number(),
+                last: range.last().number(),
+            }),
             (Effect::Accessed(owner), &Event::Access { device, page, .. }) => {
                 let verdict = match owner {
-                    Some(_) => caches.access((device, page)),
+                    Some(_) => caches.access(Tag {
+                        device: device.0,
+                        page: page.number(),
+                    }),
                     None => Verdict::Fault,
                 };
                 total.count(verdict);
@@ -131,33 +134,39 @@ pub fn diagnose_with(
 }
 
 struct Caches {
-    asked: Iotlb,
-    fully_associative: Iotlb,
-    unbounded: BTreeSet<Key>,
+    asked: Any,
+    fully_associative: Any,
+    unbounded: BTreeSet<Tag>,
+    clock: u64,
 }
 
 impl Caches {
-    fn access(&mut self, key: Key) -> Verdict {
-        let first_touch = self.unbounded.insert(key);
-        let beyond_capacity = !hit_or_fill(&mut self.fully_associative, key);
-        if hit_or_fill(&mut self.asked, key) {
+    fn access(&mut self, tag: Tag) -> Verdict {
+        self.clock += 1;
+        let first_touch = self.unbounded.insert(tag);
+        let full = self.fully_associative.access(tag, tag.page, self.clock, 0);
+        if self.asked.access(tag, tag.page, self.clock, 0) == Found::Hit {
             Verdict::Hit
         } else if first_touch {
             Verdict::Miss(MissCause::FirstTouch)
-        } else if beyond_capacity {
+        } else if full != Found::Hit {
             Verdict::Miss(MissCause::Capacity)
         } else {
             Verdict::Miss(MissCause::Conflict)
         }
     }
-}
 
-fn hit_or_fill(iotlb: &mut Iotlb, key: Key) -> bool {
-    let hit = iotlb.hit(key);
-    if !hit {
-        iotlb.fill(key);
+    fn unmap(&mut self, span: Span) {
+        self.asked.remove(span, 0);
+        self.fully_associative.remove(span, 0);
+        while let Some(&tag) = self
+            .unbounded
+            .range(span.first_tag()..=span.last_tag())
+            .next()
+        {
+            self.unbounded.remove(&tag);
+        }
     }
-    hit
 }
 
 #[cfg(test)]

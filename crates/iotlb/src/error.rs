@@ -44,6 +44,12 @@ pub enum TraceError {
         /// What the decompressor found.
         detail: String,
     },
+    /// The file is read several times, and did not stay the same.
+    #[error("{file}: changed while it was read")]
+    Changed {
+        /// Name as given by the user.
+        file: String,
+    },
     /// The file has no bytes.
     #[error("{file}:1:1: file is empty, expected `# ioatlas-trace 1`")]
     Empty {

@@ -77,7 +77,7 @@ pub struct DeviceInfo {
 }
 
 /// What is in a trace.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TraceInfo {
     /// Name of the file, as given by the user.
     pub name: String,
@@ -89,6 +89,10 @@ pub struct TraceInfo {
     pub marks: usize,
     /// What did not fit, over all devices.
     pub anomalies: Anomalies,
+    /// What the times and CPUs in the trace say, if there are any.
+    pub clock: Option<crate::clock::ClockInfo>,
+    /// What the trace says about its making.
+    pub notes: Vec<crate::note::Note>,
     /// By [`crate::DeviceId::index`].
     pub devices: Vec<DeviceInfo>,
 }
@@ -107,6 +111,8 @@ impl Trace {
             peak_live_pages: PageCount(0),
             marks: self.marks.len(),
             anomalies: Anomalies::default(),
+            clock: self.clock(),
+            notes: self.notes.clone(),
             devices: self.devices().map(named).collect(),
         };
         let classes = self.classes();

@@ -28,35 +28,63 @@
 //! [`TraceError`] that names file, line and column.
 #![forbid(unsafe_code)]
 
+mod blocks;
+mod buffer;
 mod cache;
 mod classify;
+mod clock;
 mod compress;
 mod diagnose;
+mod engine;
 mod error;
 mod event;
 pub mod fuzz;
+mod geometry;
+mod grid;
+pub mod import;
 mod info;
 mod live;
+mod many;
+mod mirror;
+mod named;
+mod note;
+mod optimal;
 mod parse;
+mod plan;
 mod read;
 #[cfg(feature = "viommu")]
 pub mod record;
+mod runs;
+mod setup;
 mod simulate;
+mod step;
+mod strategy;
 mod sweep;
 mod trace;
 mod units;
+mod walk;
+mod working_set;
 mod write;
 
-pub use cache::{Geometry, GeometryError};
 pub use classify::Class;
+pub use clock::ClockInfo;
+pub use compress::{compress_gzip, compress_zstd};
 pub use diagnose::{Diagnosis, MissCause, MissCounts, Verdict, diagnose, diagnose_with};
 pub use error::{Reason, TraceError};
 pub use event::{DeviceId, Direction, Event, Kind, Permission};
+pub use geometry::{Geometry, GeometryError};
+pub use grid::{Grid, GridError, Point};
 pub use info::{Anomalies, DeviceInfo, KindCounts, TraceInfo};
 pub use live::{Effect, LiveMappings};
+pub use many::{simulate_file, simulate_many};
+pub use named::{Named, Part, StrategyError, Toward};
+pub use note::{Note, Topic};
 pub use read::Limits;
-pub use simulate::{Outcome, Strategy, UnknownStrategy, simulate};
+pub use setup::{BufferSize, InvalidationHint, Setup, SetupError, Trigger, Walks};
+pub use simulate::{Laboratory, Outcome, simulate};
+pub use strategy::{Ending, Filled, Mapped, Prefetch, Ranked, Strategy};
 pub use sweep::{SWEEP_ENTRIES, SweepPoint, sweep};
-pub use trace::{Mark, Trace};
+pub use trace::{Mark, Stamp, Stamped, Trace};
 pub use units::{EventTime, IovaPage, PageCount, PageRange, PhysPage};
+pub use working_set::{PageSize, WorkingSet};
 pub use write::{HEADER, Line};

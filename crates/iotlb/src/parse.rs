@@ -12,7 +12,7 @@
 //! physical page only where a kind follows it.
 
 use crate::error::Reason;
-use crate::event::{Direction, Kind, Permission};
+use crate::event::{DeviceId, Direction, Event, Kind, Permission};
 use crate::units::{IovaPage, PAGE_LIMIT, PageCount, PageRange, PhysPage};
 
 /// How much of an offending field an error message repeats, in characters.
@@ -41,6 +41,32 @@ pub(crate) enum Body {
         page: IovaPage,
         direction: Option<Direction>,
     },
+}
+
+impl Body {
+    /// The event, of `device`.
+    pub fn event(self, device: DeviceId) -> Event {
+        match self {
+            Body::Map {
+                range,
+                permission,
+                phys,
+                kind,
+            } => Event::Map {
+                device,
+                range,
+                permission,
+                phys,
+                kind,
+            },
+            Body::Unmap { range } => Event::Unmap { device, range },
+            Body::Access { page, direction } => Event::Access {
+                device,
+                page,
+                direction,
+            },
+        }
+    }
 }
 
 /// A complaint and the byte offset in the line that it is about.
@@ -220,6 +246,152 @@ pub(crate) fn quoted(text: &str) -> String {
     shown
 }
 
+/// Whose line it is, as far as the short way looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UsualDevice<'a> {
+    /// The one that was handed in.
+    Latest,
+    Other(&'a str),
+}
+
+/// A line of the usual form.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Usual<'a> {
+    pub device: UsualDevice<'a>,
+    pub body: Body,
+}
+
+/// The short way: the first line of `text` and its length without its end, if it is whole,
+/// an event, all ASCII, and plainly right; else `None`, and [`line()`] knows more.
+#[inline]
+pub(crate) fn usual<'a>(text: &'a [u8], latest: &str) -> Option<(Usual<'a>, usize)> {
+    let &[letter, b' ', ref rest @ ..] = text else {
+        return None;
+    };
+    let named_latest = rest.strip_prefix(latest.as_bytes());
+    let (device, rest) = match named_latest {
+        Some(after @ [b' ', ..]) if !latest.is_empty() => (UsualDevice::Latest, after),
+        _ => {
+            let end = rest.iter().position(|byte| !byte.is_ascii_graphic())?;
+            let (name, after) = rest.split_at_checked(end)?;
+            if name.is_empty() {
+                return None;
+            }
+            (UsualDevice::Other(std::str::from_utf8(name).ok()?), after)
+        }
+    };
+    let (number, rest) = usual_page(rest.strip_prefix(b" ")?)?;
+    let page = IovaPage::new(number)?;
+    let (body, rest) = match letter {
+        b'A' => {
+            let &[b' ', direction, ref rest @ ..] = rest else {
+                return None;
+            };
+            let direction = match direction {
+                b'r' => Some(Direction::Read),
+                b'w' => Some(Direction::Write),
+                b'?' => None,
+                _ => return None,
+            };
+            (Body::Access { page, direction }, rest)
+        }
+        b'U' => {
+            let (range, rest) = usual_range(page, rest)?;
+            (Body::Unmap { range }, rest)
+        }
+        b'M' => usual_map(page, rest)?,
+        _ => return None,
+    };
+    match rest {
+        [b'\n', ..] => Some((Usual { device, body }, text.len() - rest.len())),
+        _ => None,
+    }
+}
+
+#[inline]
+fn usual_map(page: IovaPage, rest: &[u8]) -> Option<(Body, &[u8])> {
+    let (range, rest) = usual_range(page, rest)?;
+    let rest = rest.strip_prefix(b" ")?;
+    let (permission, rest) = match rest {
+        [b'r', b'w', rest @ ..] => (Permission::ReadWrite, rest),
+        [b'r', rest @ ..] => (Permission::Read, rest),
+        [b'w', rest @ ..] => (Permission::Write, rest),
+        _ => return None,
+    };
+    let (mut phys, mut kind, mut rest) = (None, None, rest);
+    if let Some(after) = rest.strip_prefix(b" ") {
+        if after.starts_with(b"- ") {
+            rest = &after[1..];
+        } else {
+            let (number, after) = usual_page(after)?;
+            (phys, rest) = (Some(PhysPage::new(number)?), after);
+        }
+        if let Some(after) = rest.strip_prefix(b" ") {
+            for (name, known) in [
+                (&b"page"[..], Kind::Page),
+                (b"sg", Kind::ScatterGather),
+                (b"alloc", Kind::Alloc),
+            ] {
+                if let Some(after) = after.strip_prefix(name) {
+                    (kind, rest) = (Some(known), after);
+                }
+            }
+            kind?;
+        }
+    }
+    let body = Body::Map {
+        range,
+        permission,
+        phys,
+        kind,
+    };
+    Some((body, rest))
+}
+
+/// Hexadecimal digits, few enough to stay below 2^52.
+#[inline]
+fn usual_page(text: &[u8]) -> Option<(u64, &[u8])> {
+    let mut number = 0;
+    for (at, &byte) in text.iter().enumerate() {
+        let digit = DIGITS[usize::from(byte)];
+        if digit == NO_DIGIT {
+            return (1..=13).contains(&at).then_some((number, &text[at..]));
+        }
+        number = number << 4 | u64::from(digit);
+    }
+    None
+}
+
+const NO_DIGIT: u8 = 0xff;
+
+/// Values of hexadecimal digits, by character.
+const DIGITS: [u8; 256] = {
+    let mut digits = [NO_DIGIT; 256];
+    let mut value = 0;
+    while value < 16 {
+        digits[b"0123456789abcdef"[value] as usize] = value as u8;
+        digits[b"0123456789ABCDEF"[value] as usize] = value as u8;
+        value += 1;
+    }
+    digits
+};
+
+/// A space and a count.
+#[inline]
+fn usual_range(page: IovaPage, text: &[u8]) -> Option<(PageRange, &[u8])> {
+    let text = text.strip_prefix(b" ")?;
+    let mut count = 0u64;
+    for (at, &byte) in text.iter().enumerate() {
+        if byte.is_ascii_digit() && at < 16 {
+            count = count * 10 + u64::from(byte - b'0');
+        } else {
+            let range = PageRange::new(page, PageCount(count))?;
+            return (at > 0).then_some((range, &text[at..]));
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -335,5 +507,82 @@ mod tests {
         let long = "x".repeat(1000);
         assert_eq!(quoted(&long).len(), QUOTED_CHARS + 3);
         assert!(!quoted("\u{1b}[2J").contains('\u{1b}'));
+    }
+
+    #[test]
+    fn the_short_way_reads_what_the_long_way_reads() {
+        let usual_lines = [
+            "A 00:04.0 fffff r",
+            "A d 0 w",
+            "A d ABCDEF0123456 ?",
+            "U d 0 4503599627370496",
+            "U e fffffffffffff 1",
+            "M d 1 2 r",
+            "M d 1 2 w 7",
+            "M d 1 2 rw ffe page",
+            "M d 1 2 rw ffe sg",
+            "M d 1 2 rw ffe alloc",
+            "M d 1 2 w - sg",
+        ];
+        for text in usual_lines {
+            let long = line(text).unwrap();
+            let ended = format!("{text}\nA d 1 r\n");
+            let (short, length) = usual(ended.as_bytes(), "d").expect(text);
+            assert_eq!((short.body, length), (long.body, text.len()), "{text}");
+            let device = match short.device {
+                UsualDevice::Latest => "d",
+                UsualDevice::Other(name) => name,
+            };
+            assert_eq!(device, long.device);
+            assert_eq!(usual(text.as_bytes(), "d"), None, "no end");
+        }
+    }
+
+    #[test]
+    fn the_short_way_leaves_every_complaint_to_the_long_one() {
+        for text in [
+            "",
+            "#",
+            "A",
+            "A ",
+            "A d",
+            "A d ",
+            "A d 1",
+            "A d 1 ",
+            "A d 1 x",
+            "A d 1 r ",
+            "A d 1 rw",
+            "A  1 r",
+            "A d  1 r",
+            "A d +1 r",
+            "A d 0x1 r",
+            "A d 10000000000000 r",
+            "B d 1 r",
+            "A d\t1 r",
+            "A d 1 r\r",
+            "U d 1",
+            "U d 1 0",
+            "U d 1 -1",
+            "U d 1 1 1",
+            "U d 1 99999999999999999",
+            "U d fffffffffffff 2",
+            "M d 1 1",
+            "M d 1 1 x",
+            "M d 1 1 rr",
+            "M d 1 1 wr",
+            "M d 1 1 r x",
+            "M d 1 1 r 10000000000000",
+            "M d 1 1 r 1 dma",
+            "M d 1 1 r 1 pages",
+            "M d 1 1 r 1 ",
+            "M d 1 1 r -",
+            "M d 1 1 r - ",
+            "M d 1 1 r - 1",
+            "M d 1 1 r -sg",
+            "M d 1 1 r 1 sg 1",
+        ] {
+            let ended = format!("{text}\n");
+            assert_eq!(usual(ended.as_bytes(), "d"), None, "{text}");
+        }
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Misses against the size of the IOTLB.
 
-use crate::cache::{Geometry, GeometryError};
 use crate::diagnose::{Diagnosis, diagnose};
+use crate::geometry::{Geometry, GeometryError};
 use crate::trace::Trace;
 
 /// The sizes that reports sweep over: a quarter to 8 times WIOSCA'10's 32 entries.

@@ -3,7 +3,9 @@
 
 use crate::classify::{self, Class};
 use crate::event::{DeviceId, Event};
+use crate::note::Note;
 use crate::units::EventTime;
+use std::fmt;
 
 /// A `# mark N` line: a boundary between phases of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +16,45 @@ pub struct Mark {
     pub time: EventTime,
 }
 
+/// When and where something happened, on the machine that was traced: `# at <ns> <cpu>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stamp {
+    /// Nanoseconds, since when only the tracer knows.
+    pub nanoseconds: u64,
+    /// Number of the CPU.
+    pub cpu: u32,
+}
+
+impl Stamp {
+    /// Reads what follows `# at ` on a line; `None` if it does not fit.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (time, cpu) = text.split_once(' ')?;
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        if !digits(time) || !digits(cpu) {
+            return None;
+        }
+        Some(Self {
+            nanoseconds: time.parse().ok()?,
+            cpu: cpu.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "# at {} {}", self.nanoseconds, self.cpu)
+    }
+}
+
+/// A stamp and the first event that it is of; it holds up to the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamped {
+    /// When and where.
+    pub stamp: Stamp,
+    /// Time of the first event after it.
+    pub time: EventTime,
+}
+
 /// A whole trace: events in order, devices in order of first appearance, marks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
@@ -21,6 +62,8 @@ pub struct Trace {
     pub(crate) devices: Vec<String>,
     pub(crate) events: Vec<Event>,
     pub(crate) marks: Vec<Mark>,
+    pub(crate) stamps: Vec<Stamped>,
+    pub(crate) notes: Vec<Note>,
 }
 
 impl Trace {
@@ -40,6 +83,18 @@ impl Trace {
     #[must_use]
     pub fn marks(&self) -> &[Mark] {
         &self.marks
+    }
+
+    /// When and where events happened, where recorded, in order of events; [`crate::Limits::stamps`] bounds how many are kept.
+    #[must_use]
+    pub fn stamps(&self) -> &[Stamped] {
+        &self.stamps
+    }
+
+    /// What the trace says about its making, at most one note a topic.
+    #[must_use]
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
     }
 
     /// The devices in order of their first event.

@@ -45,6 +45,14 @@ page_number! {
     PhysPage
 }
 
+impl IovaPage {
+    /// The page with a number that is known to be below 2^52.
+    pub(crate) const fn known(number: u64) -> Self {
+        debug_assert!(number < PAGE_LIMIT);
+        Self(number)
+    }
+}
+
 /// A number of 4 KiB pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct PageCount(pub u64);
@@ -76,16 +84,6 @@ impl PageRange {
         }
         let last = IovaPage(first.0 + pages.0 - 1);
         Some(Self { first, last })
-    }
-
-    /// The run from `first` to `last`.
-    #[cfg(test)]
-    pub(crate) fn inclusive(first: u64, last: u64) -> Self {
-        debug_assert!(first <= last && last < PAGE_LIMIT);
-        Self {
-            first: IovaPage(first),
-            last: IovaPage(last),
-        }
     }
 
     /// First page.

@@ -179,6 +179,7 @@ fn limits_hold() {
         events: 2,
         devices: 1,
         marks: 1,
+        stamps: 0,
         text_bytes: 200,
     };
     let reason = |lines: &str| {

@@ -3,13 +3,103 @@
 //! (`IOATLAS_FUZZ_SEED` repeats a run).
 
 use ioatlas_iotlb::fuzz;
+use ioatlas_iotlb::import::Format;
 use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Inputs of the corpus by name, sorted.
-fn corpus() -> Vec<(String, Vec<u8>)> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/trace");
+/// A target and what its inputs are made of.
+struct Target {
+    corpus: &'static str,
+    check: fn(&[u8]) -> bool,
+    tokens: &'static [&'static [u8]],
+}
+
+const TRACE: Target = Target {
+    corpus: "trace",
+    check,
+    tokens: &TOKENS,
+};
+
+/// The importers, one a format.
+const CAPTURES: [Target; 4] = [
+    Target {
+        corpus: "ftrace",
+        check: |input| check_capture(Format::Ftrace, input),
+        tokens: &KERNEL_TOKENS,
+    },
+    Target {
+        corpus: "perf",
+        check: |input| check_capture(Format::Perf, input),
+        tokens: &KERNEL_TOKENS,
+    },
+    Target {
+        corpus: "qemu",
+        check: |input| check_capture(Format::Qemu, input),
+        tokens: &KERNEL_TOKENS,
+    },
+    Target {
+        corpus: "csv",
+        check: |input| check_capture(Format::Csv, input),
+        tokens: &KERNEL_TOKENS,
+    },
+];
+
+const TOKENS: [&[u8]; 12] = [
+    b"\n",
+    b" ",
+    b"M ",
+    b"U ",
+    b"A ",
+    b" rw",
+    b" - sg",
+    b" fffffffffffff ",
+    b"0",
+    b"4503599627370496",
+    b"# mark 1\n",
+    b"\xff",
+];
+
+const KERNEL_TOKENS: [&[u8]; 14] = [
+    b"\n",
+    b" ",
+    b"=",
+    b",",
+    b"0x",
+    b"ffffffffffffffff",
+    b"18446744073709551615",
+    b"dma_unmap_page",
+    b"dma_map_sg",
+    b"{0x1000,0x2000}",
+    b"[000]",
+    b"CPU:0 [LOST 5 EVENTS]\n",
+    b"dma_sync_single_for_cpu",
+    b"\xff",
+];
+
+/// Runs one capture: what is loaded is what is converted, and what is anonymous stays what it is; true if valid.
+fn check_capture(format: Format, input: &[u8]) -> bool {
+    let _ = fuzz::capture(None, input);
+    let Ok(imported) = fuzz::capture(Some(format), input) else {
+        return false;
+    };
+    if let Some(converted) = &imported.converted {
+        assert!(*converted == imported.trace);
+    }
+    if let Some([once, twice]) = &imported.anonymous {
+        let differs = once.lines().zip(twice.lines()).find(|(a, b)| a != b);
+        assert_eq!((differs, once.len()), (None, twice.len()));
+        let events = once.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(events, imported.trace.events().len());
+    }
+    true
+}
+
+/// Inputs of a corpus by name, sorted.
+fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("corpus")
+        .join(name);
     let mut inputs: Vec<_> = std::fs::read_dir(dir)
         .unwrap()
         .map(|entry| {
@@ -53,13 +143,7 @@ fn check(input: &[u8]) -> bool {
 
 #[test]
 fn corpus_inputs_end_as_their_names_say() {
-    let (mut valid, mut bad) = (0, 0);
-    for (name, input) in corpus() {
-        let expected = name.starts_with("valid-");
-        assert!(expected || name.starts_with("bad-"), "{name} says neither");
-        assert_eq!(check(&input), expected, "{name}");
-        *(if expected { &mut valid } else { &mut bad }) += 1;
-    }
+    let (valid, bad) = ends(&TRACE);
     assert!(
         valid >= 5 && bad >= 10,
         "{valid} valid and {bad} bad inputs"
@@ -67,7 +151,51 @@ fn corpus_inputs_end_as_their_names_say() {
 }
 
 #[test]
+fn corpora_of_captures_end_as_their_names_say() {
+    for target in &CAPTURES {
+        let (valid, bad) = ends(target);
+        assert!(valid >= 2 && bad >= 2, "{}", target.corpus);
+    }
+}
+
+/// How many inputs of a corpus are valid, and how many not.
+fn ends(target: &Target) -> (u32, u32) {
+    let (mut valid, mut bad) = (0, 0);
+    for (name, input) in corpus(target.corpus) {
+        let expected = name.starts_with("valid-");
+        assert!(expected || name.starts_with("bad-"), "{name} says neither");
+        assert_eq!((target.check)(&input), expected, "{name}");
+        *(if expected { &mut valid } else { &mut bad }) += 1;
+    }
+    (valid, bad)
+}
+
+#[test]
 fn mutated_corpus() {
+    mutated(&TRACE);
+}
+
+#[test]
+fn mutated_ftrace() {
+    mutated(&CAPTURES[0]);
+}
+
+#[test]
+fn mutated_perf() {
+    mutated(&CAPTURES[1]);
+}
+
+#[test]
+fn mutated_qemu() {
+    mutated(&CAPTURES[2]);
+}
+
+#[test]
+fn mutated_csv() {
+    mutated(&CAPTURES[3]);
+}
+
+fn mutated(target: &Target) {
     let seconds = std::env::var("IOATLAS_FUZZ_SECONDS").map(|s| s.parse().expect("seconds"));
     let seed = std::env::var("IOATLAS_FUZZ_SEED").map(|s| s.parse().expect("seed"));
     // Without a time to spend, a fixed small number of fixed mutations.
@@ -81,33 +209,22 @@ fn mutated_corpus() {
     });
     println!("IOATLAS_FUZZ_SEED={seed}");
     let mut rng = SmallRng::seed_from_u64(seed);
-    let corpus: Vec<Vec<u8>> = corpus().into_iter().map(|(_, input)| input).collect();
+    let corpus: Vec<Vec<u8>> = corpus(target.corpus)
+        .into_iter()
+        .map(|(_, input)| input)
+        .collect();
     let start = Instant::now();
     let (mut runs, mut valid) = (0u64, 0u64);
     while runs < minimum || start.elapsed() < duration {
-        let input = mutate(&corpus, &mut rng);
-        valid += u64::from(check(&input));
+        let input = mutate(&corpus, target.tokens, &mut rng);
+        valid += u64::from((target.check)(&input));
         runs += 1;
     }
-    println!("{runs} inputs, {valid} of them valid");
+    println!("{}: {runs} inputs, {valid} of them valid", target.corpus);
 }
 
 /// One to four small changes to a random input.
-fn mutate(corpus: &[Vec<u8>], rng: &mut SmallRng) -> Vec<u8> {
-    const TOKENS: [&[u8]; 12] = [
-        b"\n",
-        b" ",
-        b"M ",
-        b"U ",
-        b"A ",
-        b" rw",
-        b" - sg",
-        b" fffffffffffff ",
-        b"0",
-        b"4503599627370496",
-        b"# mark 1\n",
-        b"\xff",
-    ];
+fn mutate(corpus: &[Vec<u8>], tokens: &[&[u8]], rng: &mut SmallRng) -> Vec<u8> {
     let mut input = corpus.choose(rng).unwrap().clone();
     for _ in 0..rng.random_range(1..5) {
         let at = rng.random_range(0..=input.len());
@@ -115,7 +232,7 @@ fn mutate(corpus: &[Vec<u8>], rng: &mut SmallRng) -> Vec<u8> {
             0 => input.truncate(at),
             1 if at < input.len() => input[at] ^= 1 << rng.random_range(0..8),
             2 if at < input.len() => drop(input.remove(at)),
-            3 => drop(input.splice(at..at, TOKENS.choose(rng).unwrap().iter().copied())),
+            3 => drop(input.splice(at..at, tokens.choose(rng).unwrap().iter().copied())),
             4 => {
                 // Copy a piece elsewhere: repeats whole lines now and then.
                 let end = rng.random_range(at..=input.len());

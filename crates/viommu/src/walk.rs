@@ -180,6 +180,14 @@ impl<'u, P: Platform, M: PhysMemory<P>> InFlight<'u, P, M> {
         }
     }
 
+    /// Where its data go, once that is known. They move before [`finish`](Self::finish): until then, an invalidation waits for it.
+    pub fn outcome(&self) -> Option<Outcome> {
+        match self.stage {
+            Stage::Ready(outcome) => Some(outcome),
+            _ => None,
+        }
+    }
+
     /// Goes to the end, and ends the access: the data has moved.
     pub fn finish(mut self) -> Access {
         let outcome = loop {

@@ -1,45 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Replays the corpus; with `IOATLAS_FUZZ_SECONDS=n` set, mutates it for n seconds
 //! (`IOATLAS_FUZZ_SEED` repeats a run).
-//!
-//! A seed is hex with comments; any other file of the corpus (what a fuzzer found) is taken as it is.
 
 use ioatlas_viommu::fuzz::{self, Findings, TableFindings, WindowFindings};
-use std::{
-    path::Path,
-    time::{Duration, Instant, SystemTime},
-};
 
 /// Inputs of the corpus by name, sorted.
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("corpus")
-        .join(target);
-    let entries = std::fs::read_dir(dir).unwrap();
-    let mut inputs: Vec<_> = entries
-        .map(|entry| {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-            let bytes = std::fs::read(&path).unwrap();
-            match name.ends_with(".hex") {
-                true => (name, assemble(std::str::from_utf8(&bytes).unwrap())),
-                false => (name, bytes),
-            }
-        })
-        .collect();
-    inputs.sort();
-    inputs
+    ioatlas_corpus::inputs(env!("CARGO_MANIFEST_DIR"), target)
 }
 
-fn assemble(text: &str) -> Vec<u8> {
-    let code = text.lines().map(|line| line.split('#').next().unwrap());
-    let digits: Vec<u8> = code
-        .flat_map(str::chars)
-        .filter(|c| !c.is_whitespace())
-        .map(|c| c.to_digit(16).expect("hex") as u8)
-        .collect();
-    assert!(digits.len().is_multiple_of(2), "half a byte");
-    digits.chunks(2).map(|d| d[0] << 4 | d[1]).collect()
+fn mutated(target: &str, run: impl FnMut(&[u8])) {
+    ioatlas_corpus::mutated(env!("CARGO_MANIFEST_DIR"), target, run);
 }
 
 /// What the first word of a seed's name promises.
@@ -135,77 +106,4 @@ fn mutated_corpus() {
         translated += findings.translated;
     });
     println!("{translated} accesses translated, {compared} compared");
-}
-
-fn mutated(target: &str, mut run: impl FnMut(&[u8])) {
-    let number = |name| std::env::var(name).map(|v: String| v.parse::<u64>().expect(name));
-    // Without a time to spend, a fixed small number of fixed mutations.
-    let (duration, minimum, default_seed) = match number("IOATLAS_FUZZ_SECONDS") {
-        Ok(seconds) => {
-            let now = SystemTime::UNIX_EPOCH.elapsed().unwrap();
-            (Duration::from_secs(seconds), 0, now.as_nanos() as u64)
-        }
-        Err(_) => (Duration::ZERO, 2000, 1),
-    };
-    let seed = number("IOATLAS_FUZZ_SEED").unwrap_or(default_seed);
-    println!("IOATLAS_FUZZ_SEED={seed}");
-    let mut random = Random(seed);
-    let corpus: Vec<Vec<u8>> = corpus(target).into_iter().map(|(_, input)| input).collect();
-    let (start, mut runs) = (Instant::now(), 0);
-    while runs < minimum || start.elapsed() < duration {
-        run(&mutate(&corpus, &mut random));
-        runs += 1;
-    }
-    println!("{runs} inputs");
-}
-
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA'14).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % end as u64) as usize
-    }
-    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        &from[self.below(from.len())]
-    }
-}
-
-/// One to four small changes to a random input: a bit, a byte, or a record from anywhere put in, out or elsewhere.
-fn mutate(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
-    let mut input = random.pick(corpus).clone();
-    let whole_record =
-        |random: &mut Random, of: &[u8]| 1 + 12 * random.below(of.len().div_ceil(12));
-    for _ in 0..1 + random.below(4) {
-        if input.is_empty() {
-            break;
-        }
-        let at = random.below(input.len());
-        match random.below(5) {
-            0 => input[at] ^= 1 << random.below(8),
-            1 => input[at] = random.below(256) as u8,
-            2 => {
-                let other = random.pick(corpus);
-                let from = whole_record(random, other).min(other.len());
-                let record = &other[from..(from + 12).min(other.len())];
-                let to = whole_record(random, &input).min(input.len());
-                input.splice(to..to, record.iter().copied());
-            }
-            3 => {
-                let from = whole_record(random, &input).min(input.len());
-                input.drain(from..(from + 12).min(input.len()));
-            }
-            _ => {
-                let other = random.pick(corpus);
-                let from = whole_record(random, other).min(other.len());
-                let to = whole_record(random, &input).min(input.len());
-                input.truncate(to);
-                input.extend_from_slice(&other[from..]);
-            }
-        }
-    }
-    input
 }

@@ -9,191 +9,51 @@
 //!
 //! A verdict is on the claim as [`About::claim`] words it: *reproduced*, *weak* (part of it, or less clearly), or *not*. Numbers of the
 //! documents appear only where our copy of the text has them.
+//!
+//! Where a document states several results, each is a [`Statement`] with the rule of its verdict, judged on each kernel apart, and the
+//! exhibit's verdict follows from theirs.
+//!
+//! Every column of numbers and every drawing says where it comes from: counted, measured, simulated or assumed
+//! ([`Tag`](crate::report::figure::Tag)).
 
 mod atc15;
+mod bounce21;
+mod exhibit;
 mod output;
 mod page;
 mod plot;
+mod random;
+mod replays;
+mod wiosca10;
+
+use exhibit::{About, Cell, Exhibit, Found, Judgement, Made, Runs, Shown, Statement, Verdict};
 
 use crate::Answer;
 use crate::args::PapersArguments;
 use crate::error::Error;
 use crate::progress::{Bar, Progress};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use std::ffi::OsString;
-
-/// What an exhibit is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct About {
-    /// Short name of the document: `ATC'15`.
-    pub paper: &'static str,
-    /// `table 1`.
-    pub exhibit: &'static str,
-    /// What it shows.
-    pub title: &'static str,
-    /// What the document says of it.
-    pub claim: &'static str,
-}
-
-impl About {
-    /// Stem of its files: `atc15-table-1`.
-    pub fn stem(&self) -> String {
-        let kept = |c: char| c.is_ascii_alphanumeric() || c == ' ';
-        let words: String = self.paper.chars().filter(|c| kept(*c)).collect();
-        format!("{words} {}", self.exhibit)
-            .to_lowercase()
-            .replace(' ', "-")
-    }
-}
-
-/// Whether a claim holds here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Verdict {
-    /// It does.
-    Reproduced,
-    /// Part of it does, or less clearly.
-    Weak,
-    /// It does not.
-    Not,
-}
-
-impl Verdict {
-    /// As shown.
-    pub fn name(self) -> &'static str {
-        match self {
-            Verdict::Reproduced => "reproduced",
-            Verdict::Weak => "weak",
-            Verdict::Not => "not",
-        }
-    }
-}
-
-/// A verdict and why, with the numbers it follows from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Judgement {
-    /// Whether the claim holds.
-    pub verdict: Verdict,
-    /// Why.
-    pub reason: String,
-}
-
-/// A cell of a table.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Cell {
-    /// Words.
-    Words(String),
-    /// A number.
-    Number(f64),
-}
-
-impl Cell {
-    /// Of a count.
-    pub fn count(count: u64) -> Self {
-        Cell::Number(count as f64)
-    }
-
-    /// As shown: whole numbers whole, others to two decimals.
-    pub fn text(&self) -> String {
-        match self {
-            Cell::Words(words) => words.clone(),
-            Cell::Number(number) if number.fract() == 0.0 => format!("{number:.0}"),
-            Cell::Number(number) => format!("{number:.2}"),
-        }
-    }
-}
-
-impl From<&str> for Cell {
-    fn from(words: &str) -> Self {
-        Cell::Words(words.into())
-    }
-}
-
-impl From<String> for Cell {
-    fn from(words: String) -> Self {
-        Cell::Words(words)
-    }
-}
-
-impl Serialize for Cell {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Cell::Words(words) => serializer.serialize_str(words),
-            Cell::Number(number) => serializer.serialize_f64(*number),
-        }
-    }
-}
-
-/// What is shown of an exhibit.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Shown {
-    /// Heading of the table.
-    pub columns: Vec<String>,
-    /// Its rows, each of a cell a column.
-    pub rows: Vec<Vec<Cell>>,
-    /// Drawings.
-    #[serde(skip)]
-    pub plots: Vec<plot::Plot>,
-    /// How it was made, and what differs from the document.
-    pub notes: Vec<String>,
-}
-
-/// One figure or table of a document.
-pub(crate) trait Exhibit: Sync {
-    /// What running it gives.
-    type Data;
-    /// What it is about.
-    const ABOUT: About;
-    /// Makes the data.
-    ///
-    /// # Errors
-    /// A sentence: something failed that must not.
-    fn run(&self, progress: &dyn Fn(&str)) -> Result<Self::Data, String>;
-    /// The verdict, of the data alone.
-    fn judge(data: &Self::Data) -> Judgement;
-    /// The data as table and drawings.
-    fn show(data: &Self::Data) -> Shown;
-}
-
-/// An exhibit whose data nobody needs to know.
-pub(crate) trait Runs: Sync {
-    /// See [`Exhibit::ABOUT`].
-    fn about(&self) -> About;
-    /// Runs, judges and shows.
-    ///
-    /// # Errors
-    /// As [`Exhibit::run`].
-    fn make(&self, progress: &dyn Fn(&str)) -> Result<Made, String>;
-}
-
-impl<E: Exhibit> Runs for E {
-    fn about(&self) -> About {
-        E::ABOUT
-    }
-    fn make(&self, progress: &dyn Fn(&str)) -> Result<Made, String> {
-        let data = self.run(progress)?;
-        Ok(Made {
-            about: E::ABOUT,
-            judgement: E::judge(&data),
-            shown: E::show(&data),
-        })
-    }
-}
-
-/// An exhibit, done.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Made {
-    #[serde(flatten)]
-    pub about: About,
-    #[serde(flatten)]
-    pub judgement: Judgement,
-    #[serde(flatten)]
-    pub shown: Shown,
-}
 
 /// Every exhibit, in the order of documents.
 pub(crate) fn exhibits() -> Vec<&'static dyn Runs> {
-    atc15::exhibits().to_vec()
+    let mut all = atc15::exhibits().to_vec();
+    all.extend(bounce21::exhibits());
+    all.extend(wiosca10::exhibits());
+    all.push(&replays::Replays);
+    all
+}
+
+/// A word with which the names of an exhibit's files begin.
+///
+/// # Errors
+/// None do; all names.
+pub(crate) fn beginning(word: &str) -> Result<String, String> {
+    let stems: Vec<String> = exhibits().iter().map(|e| e.about().stem()).collect();
+    match !word.is_empty() && stems.iter().any(|stem| stem.starts_with(word)) {
+        true => Ok(word.into()),
+        false => Err(format!("no exhibit is called so ({})", stems.join(", "))),
+    }
 }
 
 /// All of them, done, and where they come from.
@@ -223,7 +83,14 @@ pub(crate) fn run(arguments: &PapersArguments, command: &[OsString]) -> Answer {
 }
 
 fn make(arguments: &PapersArguments, command: &[OsString]) -> Result<String, Error> {
-    let exhibits = exhibits();
+    let mut exhibits = exhibits();
+    let only = &arguments.only;
+    if !only.is_empty() {
+        exhibits.retain(|exhibit| {
+            let stem = exhibit.about().stem();
+            only.iter().any(|word| stem.starts_with(word.as_str()))
+        });
+    }
     let abouts: Vec<About> = exhibits.iter().map(|exhibit| exhibit.about()).collect();
     // before the work: what can be known to fail early
     let directory = output::Directory::prepare(&arguments.output, &abouts)?;
@@ -288,13 +155,5 @@ mod tests {
         stems.sort();
         stems.dedup();
         assert_eq!(stems.len(), all);
-    }
-
-    #[test]
-    fn numbers_are_shown_as_what_they_are() {
-        assert_eq!(Cell::count(12_345).text(), "12345");
-        assert_eq!(Cell::Number(1.0 / 3.0).text(), "0.33");
-        let json = serde_json::to_string(&[Cell::from("a"), Cell::Number(0.5)]).unwrap();
-        assert_eq!(json, "[\"a\",0.5]");
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The files of `ioatlas papers`: each appears whole or not at all, the page, which needs none of the others, last.
 
-use super::{About, Made, Papers, Shown, page};
+use super::{About, Cell, Made, Papers, page};
 use crate::error::Error;
 use crate::output::Target;
 use std::ffi::OsString;
@@ -65,9 +65,14 @@ impl Directory {
     pub fn write(self, papers: &Papers, command: &[OsString]) -> Result<Vec<String>, Error> {
         let mut names = Vec::new();
         for Made { about, shown, .. } in &papers.exhibits {
-            let mut files = vec![(format!("{}.csv", about.stem()), csv(shown))];
+            let stem = about.stem();
+            let mut files = vec![(format!("{stem}.csv"), csv(&shown.columns, &shown.rows))];
             for plot in &shown.plots {
-                files.push((format!("{}{}.svg", about.stem(), plot.suffix), plot.file()));
+                let name = format!("{stem}{}", plot.suffix);
+                files.push((format!("{name}.svg"), plot.file()));
+                if !plot.suffix.is_empty() {
+                    files.push((format!("{name}.csv"), plot.csv()));
+                }
             }
             for (name, text) in files {
                 let target = Target::prepare(&self.path.join(&name))?;
@@ -100,7 +105,7 @@ fn failed(path: &Path, source: io::Error) -> Error {
 }
 
 /// A table as RFC 4180 has it, lines ended by a line feed.
-fn csv(shown: &Shown) -> String {
+pub(super) fn csv(columns: &[String], rows: &[Vec<Cell>]) -> String {
     let quoted = |cell: &str| {
         if cell.contains([',', '"', '\n']) {
             format!("\"{}\"", cell.replace('"', "\"\""))
@@ -108,9 +113,9 @@ fn csv(shown: &Shown) -> String {
             cell.to_owned()
         }
     };
-    let heading: Vec<String> = shown.columns.iter().map(|name| quoted(name)).collect();
+    let heading: Vec<String> = columns.iter().map(|name| quoted(name)).collect();
     let mut lines = vec![heading.join(",")];
-    for row in &shown.rows {
+    for row in rows {
         let cells: Vec<String> = row.iter().map(|cell| quoted(&cell.text())).collect();
         lines.push(cells.join(","));
     }
@@ -120,7 +125,7 @@ fn csv(shown: &Shown) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::papers::{Cell, exhibits};
+    use crate::papers::exhibits;
 
     fn abouts() -> Vec<About> {
         exhibits().iter().map(|exhibit| exhibit.about()).collect()
@@ -128,12 +133,9 @@ mod tests {
 
     #[test]
     fn cells_with_commas_and_quotes_are_quoted() {
-        let shown = Shown {
-            columns: vec!["a,b".into(), "c".into()],
-            rows: vec![vec![Cell::from("say \"x\""), Cell::count(7)]],
-            ..Shown::default()
-        };
-        assert_eq!(csv(&shown), "\"a,b\",c\n\"say \"\"x\"\"\",7\n");
+        let columns = ["a,b".into(), "c".into()];
+        let rows = [vec![Cell::from("say \"x\""), Cell::count(7)]];
+        assert_eq!(csv(&columns, &rows), "\"a,b\",c\n\"say \"\"x\"\"\",7\n");
     }
 
     #[test]

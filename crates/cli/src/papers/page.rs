@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The exhibits on one page that needs no network, no script and no other file.
 
-use super::{Cell, Made, Papers, Shown};
+use super::{Cell, Made, Papers, Shown, Statement, Verdict, plot};
+use crate::report::figure::Tag;
 use crate::report::html::escaped;
 use crate::report::provenance::command_line;
 use std::ffi::OsString;
@@ -13,12 +14,17 @@ pub(super) fn page(papers: &Papers, command: &[OsString]) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\">\
-         <title>ioatlas papers</title>\n<style>\n{}</style></head>\n<body>\n\
+         <title>ioatlas papers</title>\n<style>\n{}{}{}</style></head>\n<body>\n\
          <header><h1>ioatlas papers</h1><p class=\"note\">Figures and tables of the papers, ours beside theirs. A verdict is \
-         computed from our data: reproduced, weak (part of the claim, or less clearly), or not.</p></header>\n<main>\n{}\n{sections}\
+         computed from our data: reproduced, weak (part of the claim, or less clearly), or not. Numbers say where they come from: {}.</p></header>\n<main>\n{}\n{sections}\
          <section><h2>Provenance</h2><dl><dt>command</dt><dd><code>{}</code></dd><dt>program</dt>\
          <dd>ioatlas {}, commit <code>{}</code></dd></dl></section>\n</main>\n</body></html>\n",
         include_str!("../report/page.css"),
+        plot::STYLE,
+        include_str!("page.css"),
+        Tag::LEGEND
+            .map(|(tag, means)| format!("{} {means}", pill(tag)))
+            .join(", "),
         contents(papers),
         escaped(&command_line(command)),
         papers.version,
@@ -26,22 +32,56 @@ pub(super) fn page(papers: &Papers, command: &[OsString]) -> String {
     )
 }
 
+/// Words, safe for the page, in which a number and its sign stay on one line.
+fn together(text: &str) -> String {
+    escaped(text).replace(" %", "\u{a0}%")
+}
+
+/// A tag as the report shows it.
+fn pill(tag: Tag) -> String {
+    format!("<span class=\"tag {0}\">{0}</span>", tag.name())
+}
+
+fn verdict(verdict: Verdict) -> String {
+    format!("<b class=\"verdict {0}\">{0}</b>", verdict.name())
+}
+
 fn contents(papers: &Papers) -> String {
     let row = |made: &Made| {
         let Made {
             about, judgement, ..
         } = made;
+        let statement = |statement: &Statement| {
+            let found: Vec<String> = statement
+                .found
+                .iter()
+                .map(|found| {
+                    format!(
+                        "{}: {}",
+                        escaped(found.on),
+                        verdict(found.judgement.verdict)
+                    )
+                })
+                .collect();
+            format!(
+                "<tr class=\"statement\"><td></td><td>{}</td><td>{}</td></tr>",
+                together(statement.says),
+                found.join("<br>")
+            )
+        };
+        let statements: String = made.statements.iter().map(statement).collect();
         format!(
-            "<tr><td>{}, {}</td><td>{}</td><td><b>{}</b></td></tr>",
+            "<tr><td class=\"w\">{}, {}</td><td><b>{}</b></td><td>{}</td></tr>{statements}",
             escaped(about.paper),
             about.exhibit,
             escaped(about.title),
-            judgement.verdict.name()
+            verdict(judgement.verdict)
         )
     };
     let rows: String = papers.exhibits.iter().map(row).collect();
     format!(
-        "<section><table><thead><tr><th>exhibit</th><th>shows</th><th>verdict</th></tr></thead><tbody>{rows}</tbody></table></section>"
+        "<section><div class=\"scroll\"><table><thead><tr><th>exhibit</th><th>shows; what is said of it</th><th>verdict</th></tr></thead>\
+         <tbody>{rows}</tbody></table></div></section>"
     )
 }
 
@@ -49,19 +89,18 @@ fn section(made: &Made) -> String {
     let Made {
         about,
         judgement,
+        statements,
         shown,
     } = made;
-    let plots: String = shown
-        .plots
-        .iter()
-        .map(|plot| {
-            format!(
-                "<figure><figcaption>{}</figcaption>{}</figure>",
-                escaped(&plot.title),
-                plot.svg()
-            )
-        })
-        .collect();
+    let drawing = |plot: &plot::Plot| {
+        format!(
+            "<figure><figcaption>{} {}</figcaption>{}</figure>",
+            escaped(&plot.title),
+            pill(plot.tag),
+            plot.svg()
+        )
+    };
+    let plots: String = shown.plots.iter().map(drawing).collect();
     let notes: String = shown
         .notes
         .iter()
@@ -73,23 +112,65 @@ fn section(made: &Made) -> String {
     } else {
         format!("<details><summary>The numbers</summary>{table}</details>")
     };
+    let sources: String = shown.sources().map(pill).collect();
     format!(
-        "<section><h2>{}, {}: {}</h2><dl><dt>theirs</dt><dd>{}</dd><dt>ours</dt><dd><b>{}</b>: {}</dd></dl>{plots}{table}\
-         <ul class=\"note\">{notes}</ul></section>\n",
+        "<section id=\"{}\"><h2>{}, {}: {} {sources}</h2><dl><dt>theirs</dt><dd>{}</dd><dt>ours</dt><dd>{}: {}</dd></dl>{}\
+         <div class=\"plots\">{plots}</div>{table}<ul class=\"note\">{notes}</ul></section>\n",
+        about.stem(),
         escaped(about.paper),
         about.exhibit,
         escaped(about.title),
-        escaped(about.claim),
-        judgement.verdict.name(),
-        escaped(&judgement.reason),
+        together(about.claim),
+        verdict(judgement.verdict),
+        together(&judgement.reason),
+        said(statements),
+    )
+}
+
+/// What is said of results, each with what is found.
+fn said(statements: &[Statement]) -> String {
+    if statements.is_empty() {
+        return String::new();
+    }
+    let row = |statement: &Statement| {
+        let found: Vec<String> = statement
+            .found
+            .iter()
+            .map(|found| {
+                format!(
+                    "{} {}: {}",
+                    verdict(found.judgement.verdict),
+                    escaped(found.on),
+                    together(&found.judgement.reason)
+                )
+            })
+            .collect();
+        format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            together(statement.says),
+            together(statement.theirs),
+            found.join("<br>"),
+            together(statement.rule)
+        )
+    };
+    let rows: String = statements.iter().map(row).collect();
+    format!(
+        "<div class=\"scroll statements\"><table><thead><tr><th>statement</th><th>theirs {}</th><th>ours</th><th>reproduced if</th></tr></thead>\
+         <tbody>{rows}</tbody></table></div>",
+        pill(Tag::Assumed)
     )
 }
 
 fn table(shown: &Shown) -> String {
+    let tags = shown.tags.iter().copied().chain(std::iter::repeat(None));
     let heading: String = shown
         .columns
         .iter()
-        .map(|name| format!("<th>{}</th>", escaped(name)))
+        .zip(tags)
+        .map(|(name, tag)| {
+            let tag = tag.map(pill).unwrap_or_default();
+            format!("<th>{}{tag}</th>", escaped(name))
+        })
         .collect();
     let cell = |cell: &Cell| {
         let class = match cell {

@@ -4,6 +4,7 @@
 use super::{Probe, Replayed, replay};
 use crate::Answer;
 use crate::args::ReplayArguments;
+use crate::capture::{Noted, sentences};
 use crate::error::Error;
 use crate::info::{ByName, per_trace};
 use crate::progress::{Bar, Progress};
@@ -29,6 +30,7 @@ struct Row {
     table_kib: u64,
     exposure: &'static str,
     exposure_unmaps: u64,
+    exposure_us: Option<f64>,
     violations: u64,
     #[serde(skip)]
     first_violation: Option<String>,
@@ -37,7 +39,7 @@ struct Row {
 }
 
 impl Row {
-    fn of(system: &System, replayed: &Replayed) -> Self {
+    fn of(trace: &Trace, system: &System, replayed: &Replayed) -> Self {
         let accesses = replayed.oracle.accesses;
         Row {
             system: system.shipped_by.map(|_| system.name.clone()),
@@ -59,12 +61,26 @@ impl Row {
                 Exposure::Unbounded => "unbounded",
             },
             exposure_unmaps: replayed.oracle.exposure.unmaps,
+            exposure_us: exposure_ns(trace, system, replayed).map(|ns| ns as f64 / 1000.0),
             violations: replayed.oracle.violation_count,
             first_violation: replayed.oracle.violations.first().map(|v| v.text.clone()),
             anomalies: replayed.anomalies,
             limited: replayed.limited,
         }
     }
+}
+
+/// How long the unmaps that an invalidation waited for took in the trace, at most; no timer ticks in a replay, but in a kernel that has
+/// one it ends the wait.
+fn exposure_ns(trace: &Trace, system: &System, replayed: &Replayed) -> Option<u64> {
+    let unmaps = replayed.oracle.exposure.unmaps;
+    let by_unmaps = trace.longest_wait_of_unmaps(unmaps)?;
+    Some(match system.design.domain.policy.exposure(1) {
+        Exposure::Bounded {
+            time: Some(time), ..
+        } => by_unmaps.min(time.0),
+        _ => by_unmaps,
+    })
 }
 
 pub(crate) fn run(arguments: &ReplayArguments) -> Answer {
@@ -82,13 +98,13 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Answer {
     let (bar, mut failed) = (Bar::default(), Vec::new());
     let steps = arguments.traces.len() * systems.len();
     let mut done = 0;
-    let (results, mut errors) = per_trace(&arguments.traces, |trace| {
+    let (results, mut errors) = per_trace(&arguments.traces, &arguments.capture, |trace| {
         let mut rows = Vec::new();
         for system in &systems {
             bar.at(&format!("{} on {}", system.name, trace.name()), done, steps);
             done += 1;
             match row(trace, system, geometry) {
-                Ok(row) => rows.push(row),
+                Ok(row) => rows.push(Noted::new(trace, row)),
                 Err(error) => failed.push(error),
             }
         }
@@ -115,11 +131,12 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Answer {
 fn row(trace: &Trace, system: &System, geometry: SetGeometry) -> Result<Row, Error> {
     let replayed = replay(trace, system.design, geometry, Probe::Off);
     let replayed = replayed.map_err(|e| system.failed(format!("{}: {e}", trace.name())))?;
-    Ok(Row::of(system, &replayed))
+    Ok(Row::of(trace, system, &replayed))
 }
 
-fn violations(trace: &str, rows: &[Row]) -> Vec<Error> {
-    let violated = rows.iter().filter(|row| row.violations > 0);
+fn violations(trace: &str, rows: &[Noted<Row>]) -> Vec<Error> {
+    let rows = rows.iter().map(|row| &row.result);
+    let violated = rows.filter(|row| row.violations > 0);
     let error = |row: &Row| Error::Violation {
         first: format!(
             "{}: {trace}: {}",
@@ -131,7 +148,7 @@ fn violations(trace: &str, rows: &[Row]) -> Vec<Error> {
     violated.map(error).collect()
 }
 
-fn plain(name: &str, rows: &[Row]) -> String {
+fn plain(name: &str, noted: &[Noted<Row>]) -> String {
     let heading = [
         "system",
         "design",
@@ -147,7 +164,7 @@ fn plain(name: &str, rows: &[Row]) -> String {
         "skipped",
     ];
     let mut lines = vec![heading.map(String::from).to_vec()];
-    for row in rows {
+    for Noted { result: row, .. } in noted {
         lines.push(vec![
             row.system.clone().unwrap_or_else(|| "(nobody)".into()),
             row.design.clone(),
@@ -158,7 +175,14 @@ fn plain(name: &str, rows: &[Row]) -> String {
             grouped(row.misses),
             format!("{:.4}", row.miss_rate),
             grouped(row.table_kib),
-            format!("{}: {}", row.exposure, grouped(row.exposure_unmaps)),
+            match row.exposure_us {
+                Some(us) if row.exposure_unmaps > 0 => format!(
+                    "{}: {} ({us:.0} us)",
+                    row.exposure,
+                    grouped(row.exposure_unmaps)
+                ),
+                _ => format!("{}: {}", row.exposure, grouped(row.exposure_unmaps)),
+            },
             grouped(row.violations),
             grouped(row.anomalies + row.limited),
         ]);
@@ -170,6 +194,9 @@ fn plain(name: &str, rows: &[Row]) -> String {
         text.push_str("  ");
         text.push_str(&line);
         text.push('\n');
+    }
+    if let Some(first) = noted.first() {
+        text += &sentences(&first.notes, "  ");
     }
     text
 }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The lists of a trace, by index of event.
 #[derive(Debug, Default)]
-pub(super) struct Lists {
+pub(crate) struct Lists {
     /// The first line of each list, with all its lines.
     pub heads: HashMap<usize, Vec<usize>>,
     /// All other lines of lists.
@@ -41,7 +41,7 @@ struct Device {
 }
 
 /// Finds the lists of `trace`.
-pub(super) fn lists(trace: &Trace) -> Lists {
+pub(crate) fn lists(trace: &Trace) -> Lists {
     let mut lists = Lists::default();
     let mut devices: HashMap<u32, Device> = HashMap::new();
     for (index, event) in trace.events().iter().enumerate() {

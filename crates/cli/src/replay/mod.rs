@@ -19,12 +19,12 @@
 //!   mapping shares (`identity`) is still mapped, and left alone.
 
 pub(crate) mod command;
-mod lists;
+pub(crate) mod lists;
 pub(crate) mod script;
 #[cfg(test)]
 mod tests;
 
-use crate::host::host;
+use ioatlas_bench::platform::host;
 use ioatlas_dma::{
     design::Design,
     domain::{MapError, Mapping},
@@ -88,6 +88,8 @@ pub struct Replayed {
     pub invalidations: u64,
     /// Accesses that found no entry in the unit's IOTLB.
     pub misses: u64,
+    /// Entries of page tables that walks read, those of the unit's walk caches left out.
+    pub walk_reads: u64,
     /// The most page-table memory at any time, in KiB.
     pub table_kib: u64,
     /// What became of accesses to unmapped pages.
@@ -136,7 +138,7 @@ pub fn replay(
     config.caches.iotlb = iotlb;
     // no more than the design uses, so that a design of pages alone runs on a unit of pages alone
     config.features.largest_leaf = design.tables.largest_leaf;
-    let base = host(FRAMES, 1)?;
+    let base = host(FRAMES, 1).map_err(|e| e.to_string())?;
     let machine = WatchedMachine::new(base, &config, Oracle::new(), driver::Config::default());
     let machine = machine.map_err(|error| error.to_string())?;
     let lists = lists::lists(trace);
@@ -443,6 +445,7 @@ impl Run<'_> {
             limited: self.limited,
             invalidations,
             misses: unit.iotlb_misses,
+            walk_reads: unit.walk_reads,
             table_kib: self.peak_frames * FRAME_KIB,
             attempts: self.attempts,
             oracle: self.machine.oracle().summary(),

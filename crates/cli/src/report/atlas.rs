@@ -4,14 +4,19 @@
 //!
 //! Pages are stacked device by device in order of number, gaps of never used pages
 //! closed up. Time and pages are binned into a grid; a cell is a set of flags, which
-//! say what happened in it. Cells are stored in order as distance to the previous one
-//! (little-endian base 128) and a byte of flags; where that takes too much room the grid is
-//! made coarser.
+//! say what happened in it, and, where anything misses under any combination of strategies
+//! ([`Savings`]), under which ones: two sets of combinations, of misses that are first
+//! touches without a strategy and of all others. Few pairs of sets differ, so that a cell
+//! names its pair by number, the most frequent by the smallest.
+//! Cells are stored in order as distance to the previous one (little-endian base 128), a
+//! byte of flags, and the number of the pair (base 128 too) where the flags say so; where
+//! that takes too much room the grid is made coarser.
 
+use super::savings::Savings;
 use crate::loaded::NAME;
 use crate::text::short;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use ioatlas_iotlb::{Class, DeviceId, Event, Geometry, IovaPage, MissCause, PageRange};
+use ioatlas_iotlb::{Class, DeviceId, Event, Geometry, IovaPage, MissCause, Named, PageRange};
 use ioatlas_iotlb::{Trace, Verdict, diagnose_with};
 use std::collections::BTreeMap;
 
@@ -23,6 +28,8 @@ mod flag {
     pub const OTHER_MISS: u8 = 1 << 3;
     pub const MAP: u8 = 1 << 4;
     pub const UNMAP: u8 = 1 << 5;
+    /// The number of a pair of sets of combinations follows.
+    pub const MISSES: u8 = 1 << 6;
 }
 
 const MAX_COLUMNS: usize = 1600;
@@ -48,8 +55,24 @@ pub struct Atlas {
     pub devices: Vec<(usize, String)>,
     /// Some rows and the number of the first page in each.
     pub ticks: Vec<(usize, String)>,
+    /// Names of the combinations of strategies, by bit.
+    pub combinations: Vec<String>,
+    /// Misses of the trace under each.
+    pub misses: Vec<u64>,
+    /// The pairs of sets of combinations, by number: misses that are first touches, others.
+    pub sets: Vec<Sets>,
     /// The cells, base64.
     pub cells: String,
+}
+
+/// Under which combinations there are misses, a bit each: first touches, others.
+type Sets = [u32; 2];
+
+/// What happened in a cell.
+#[derive(Clone, Copy, Default)]
+struct Cell {
+    flags: u8,
+    sets: Sets,
 }
 
 type Page = (DeviceId, IovaPage);
@@ -57,7 +80,13 @@ type Page = (DeviceId, IovaPage);
 impl Atlas {
     /// Draws `trace` in at most about `room` bytes.
     #[must_use]
-    pub fn draw(trace: &Trace, label: &str, geometry: Geometry, room: usize) -> Self {
+    pub(super) fn draw(
+        trace: &Trace,
+        label: &str,
+        geometry: Geometry,
+        savings: &Savings,
+        room: usize,
+    ) -> Self {
         let pages = pages(trace);
         let mut misses = vec![0u8; trace.events().len()];
         diagnose_with(trace, geometry, |time, verdict| {
@@ -70,9 +99,16 @@ impl Atlas {
         let (mut columns, mut rows) = (MAX_COLUMNS, MAX_ROWS);
         loop {
             let grid = Grid::new(trace, &pages, columns, rows);
-            let cells = grid.encode(trace, &misses);
-            if cells.len() <= room || columns / 2 < MIN_COLUMNS {
-                return grid.atlas(trace, label, cells);
+            let cells = grid.cells(trace, &misses, &savings.missed);
+            let (sets, cells) = encode(&cells);
+            // A pair of sets is written as two numbers of at most 8 hexadecimal digits.
+            if cells.len() + 18 * sets.len() <= room || columns / 2 < MIN_COLUMNS {
+                return Atlas {
+                    combinations: savings.combinations.iter().map(Named::to_string).collect(),
+                    misses: savings.totals(),
+                    sets,
+                    ..grid.atlas(trace, label, cells)
+                };
             }
             columns = columns * 2 / 3;
             rows = rows * 2 / 3;
@@ -119,14 +155,20 @@ impl<'a> Grid<'a> {
         rank * self.rows / self.pages.len().max(1)
     }
 
-    fn encode(&self, trace: &Trace, misses: &[u8]) -> String {
+    fn cells(&self, trace: &Trace, misses: &[u8], missed: &[u32]) -> BTreeMap<usize, Cell> {
         let classes = trace.classes();
         let mut live = ioatlas_iotlb::LiveMappings::new(trace);
-        let mut cells: BTreeMap<usize, u8> = BTreeMap::new();
+        let mut cells: BTreeMap<usize, Cell> = BTreeMap::new();
         for (time, event) in trace.events().iter().enumerate() {
             let column = time * self.columns / self.events.max(1);
             let mut mark = |row: usize, flags: u8| {
-                *cells.entry(column * self.rows + row).or_default() |= flags;
+                let cell = cells.entry(column * self.rows + row).or_default();
+                cell.flags |= flags;
+                if missed[time] != 0 {
+                    cell.flags |= flag::MISSES;
+                    let first = misses[time] & flag::FIRST_TOUCH != 0;
+                    cell.sets[usize::from(!first)] |= missed[time];
+                }
             };
             match *event {
                 Event::Access { device, page, .. } => {
@@ -150,18 +192,7 @@ impl<'a> Grid<'a> {
             }
             live.apply(ioatlas_iotlb::EventTime(time), event);
         }
-        let mut bytes = Vec::new();
-        let mut previous = 0;
-        for (cell, flags) in cells {
-            let mut distance = cell - previous;
-            previous = cell;
-            while distance >= 128 {
-                bytes.push((distance % 128) as u8 | 128);
-                distance /= 128;
-            }
-            bytes.extend([distance as u8, flags]);
-        }
-        STANDARD.encode(bytes)
+        cells
     }
 
     fn rows_of(&self, device: DeviceId, range: PageRange) -> std::ops::RangeInclusive<usize> {
@@ -169,7 +200,7 @@ impl<'a> Grid<'a> {
     }
 
     fn atlas(&self, trace: &Trace, label: &str, cells: String) -> Atlas {
-        const TICKS: usize = 8;
+        const TICKS: usize = 64;
         let mut devices = Vec::new();
         for device in trace.devices().take(MAX_DEVICES) {
             let rank = self.pages.partition_point(|&(other, _)| other < device);
@@ -190,9 +221,43 @@ impl<'a> Grid<'a> {
             events: self.events,
             devices,
             ticks,
+            combinations: Vec::new(),
+            misses: Vec::new(),
+            sets: Vec::new(),
             cells,
         }
     }
+}
+
+/// The pairs of sets, most frequent first, and the cells.
+fn encode(cells: &BTreeMap<usize, Cell>) -> (Vec<Sets>, String) {
+    let mut counts: BTreeMap<Sets, usize> = BTreeMap::new();
+    let missing = |cell: &&Cell| cell.flags & flag::MISSES != 0;
+    for cell in cells.values().filter(missing) {
+        *counts.entry(cell.sets).or_default() += 1;
+    }
+    let mut sets: Vec<Sets> = counts.keys().copied().collect();
+    sets.sort_by_key(|pair| std::cmp::Reverse(counts[pair]));
+    let numbers: BTreeMap<Sets, usize> = sets.iter().copied().zip(0..).collect();
+    let (mut bytes, mut previous) = (Vec::new(), 0);
+    for (&at, cell) in cells {
+        number(&mut bytes, at - previous);
+        bytes.push(cell.flags);
+        if missing(&cell) {
+            number(&mut bytes, numbers[&cell.sets]);
+        }
+        previous = at;
+    }
+    (sets, STANDARD.encode(bytes))
+}
+
+/// Little-endian base 128; all bytes but the last have the highest bit.
+fn number(bytes: &mut Vec<u8>, mut number: usize) {
+    while number >= 128 {
+        bytes.push((number % 128) as u8 | 128);
+        number /= 128;
+    }
+    bytes.push(number as u8);
 }
 
 #[cfg(test)]
@@ -205,28 +270,71 @@ mod tests {
         Trace::read("t", text.as_bytes(), Limits::default()).unwrap()
     }
 
-    /// The cells as (column, row, flags).
-    fn cells(atlas: &Atlas) -> Vec<(usize, usize, u8)> {
+    fn draw(trace: &Trace, room: usize) -> Atlas {
+        let savings = Savings::of(trace, Geometry::default());
+        Atlas::draw(trace, "t", Geometry::default(), &savings, room)
+    }
+
+    /// The cells as (column, row, flags without that of sets, sets).
+    fn cells(atlas: &Atlas) -> Vec<(usize, usize, u8, Sets)> {
         let bytes = STANDARD.decode(&atlas.cells).unwrap();
         let (mut cells, mut at, mut bytes) = (Vec::new(), 0, bytes.into_iter());
-        while let Some(mut byte) = bytes.next() {
-            let (mut distance, mut scale) = (0, 1);
+        let number = |first: u8, bytes: &mut std::vec::IntoIter<u8>| {
+            let (mut byte, mut number, mut scale) = (first, 0, 1);
             while byte >= 128 {
-                distance += (byte as usize - 128) * scale;
+                number += (byte as usize - 128) * scale;
                 scale *= 128;
                 byte = bytes.next().unwrap();
             }
-            at += distance + byte as usize * scale;
-            cells.push((at / atlas.rows, at % atlas.rows, bytes.next().unwrap()));
+            number + byte as usize * scale
+        };
+        while let Some(byte) = bytes.next() {
+            at += number(byte, &mut bytes);
+            let flags = bytes.next().unwrap();
+            let mut sets = [0; 2];
+            if flags & flag::MISSES != 0 {
+                let byte = bytes.next().unwrap();
+                sets = atlas.sets[number(byte, &mut bytes)];
+            }
+            cells.push((
+                at / atlas.rows,
+                at % atlas.rows,
+                flags & !flag::MISSES,
+                sets,
+            ));
         }
         cells
+    }
+
+    #[test]
+    fn misses_without_strategy_are_those_of_the_diagnosis() {
+        let mut lines = String::from("M d 0 200 rw\n");
+        for event in 0..300u64 {
+            lines += &format!("A d {:x} r\n", event * 7 % 200);
+        }
+        let atlas = draw(&trace(&lines), usize::MAX);
+        assert_eq!(atlas.combinations[0], "baseline");
+        let all = cells(&atlas);
+        assert_eq!(all.len(), 301 + 199);
+        let alh = atlas.combinations.iter().position(|name| name == "alh");
+        let (mut missed, mut left) = (0, 0);
+        for (.., flags, sets) in all {
+            assert_eq!(sets[0] & 1 != 0, flags & flag::FIRST_TOUCH != 0);
+            assert_eq!(sets[1] & 1 != 0, flags & flag::OTHER_MISS != 0);
+            missed += u64::from((sets[0] | sets[1]) & 1 != 0);
+            left += u64::from((sets[0] | sets[1]) & 1 << alh.unwrap() != 0);
+        }
+        assert_eq!(
+            (missed, left),
+            (atlas.misses[0], atlas.misses[alh.unwrap()])
+        );
     }
 
     #[test]
     fn small_traces_are_drawn_event_by_event() {
         let lines =
             "M d 10 1 r 1 alloc\nM d ff 1 r 2 page\nA d ff r\nA d 10 r\nA d 10 r\nU d ff 1\n";
-        let atlas = Atlas::draw(&trace(lines), "t", Geometry::default(), 10_000);
+        let atlas = draw(&trace(lines), 10_000);
         assert_eq!((atlas.columns, atlas.rows, atlas.events), (6, 2, 6));
         let expected = [
             (0, 0, flag::MAP),
@@ -236,7 +344,10 @@ mod tests {
             (4, 0, flag::CONSISTENT),
             (5, 1, flag::UNMAP),
         ];
-        assert_eq!(cells(&atlas), expected);
+        let flags = cells(&atlas)
+            .into_iter()
+            .map(|(column, row, flags, _)| (column, row, flags));
+        assert_eq!(flags.collect::<Vec<_>>(), expected);
         assert_eq!(atlas.ticks[0], (0, "10".into()));
     }
 
@@ -247,14 +358,14 @@ mod tests {
             lines += &format!("A d {:x} r\n", event * 7919 % 100_000);
         }
         let trace = trace(&lines);
-        let whole = Atlas::draw(&trace, "t", Geometry::default(), usize::MAX);
-        let small = Atlas::draw(&trace, "t", Geometry::default(), 20_000);
+        let whole = draw(&trace, usize::MAX);
+        let small = draw(&trace, 20_000);
         assert!(whole.cells.len() > 40_000 && small.cells.len() <= 20_000);
     }
 
     #[test]
     fn a_trace_without_events_is_an_empty_picture() {
-        let atlas = Atlas::draw(&trace(""), "t", Geometry::default(), 1000);
+        let atlas = draw(&trace(""), 1000);
         assert_eq!(
             (atlas.columns, atlas.rows, atlas.cells.as_str()),
             (1, 1, "")

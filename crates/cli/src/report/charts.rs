@@ -275,6 +275,15 @@ pub(super) fn cost_against_safety(systems: &[SystemRow], wait_ns: f64) -> String
             (x.at(row.felt_ns_per_pair()), cy)
         })
         .collect();
+    let _ = write!(
+        svg,
+        "<polyline class=\"frontier\" points=\"{}\"/>",
+        frontier(&places)
+            .iter()
+            .map(|(x, y)| format!("{x:.1},{y:.1}"))
+            .collect::<Vec<_>>()
+            .join(" ")
+    );
     for ((number, row), (cx, cy)) in systems.iter().enumerate().zip(&places) {
         let wait = match row.wait {
             Some(wait) => format!(" + {} wait", wait.with_unit()),
@@ -304,6 +313,22 @@ pub(super) fn cost_against_safety(systems: &[SystemRow], wait_ns: f64) -> String
         text(&mut svg, label.left, label.baseline, "start", name);
     }
     svg + "</svg>"
+}
+
+/// The steps between the points that no other is both left of (cheaper) and below (safer).
+fn frontier(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut sorted = points.to_vec();
+    // Of equal cost the safest first: y grows downwards.
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1)));
+    let mut steps: Vec<(f64, f64)> = Vec::new();
+    for (x, y) in sorted {
+        match steps.last() {
+            Some(&(_, safest)) if y <= safest => {}
+            Some(&(_, safest)) => steps.extend([(x, safest), (x, y)]),
+            None => steps.push((x, y)),
+        }
+    }
+    steps
 }
 
 /// 10^`exponent` milliseconds in the unit that needs no point.
@@ -386,6 +411,16 @@ mod tests {
         ] {
             assert_eq!(round_up(value), end);
         }
+    }
+
+    #[test]
+    fn the_frontier_leaves_out_what_another_beats() {
+        let cheap = (1.0, 10.0);
+        let safe = (5.0, 90.0);
+        let beaten = [(2.0, 9.0), (6.0, 90.0), (5.0, 80.0)];
+        let points = [&beaten[..], &[safe, cheap]].concat();
+        assert_eq!(frontier(&points), [cheap, (5.0, 10.0), safe]);
+        assert!(frontier(&[]).is_empty());
     }
 
     #[test]

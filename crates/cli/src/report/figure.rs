@@ -137,7 +137,7 @@ impl Figure {
 
     /// The number as shown, without its unit but for a percent sign: from 10 on (and
     /// for counts and shares) rounded to an integer, below to one decimal. A share or
-    /// change below 1 %, or a share above 99 %, has one too, so that it does not look like none or all.
+    /// change below 1 %, or a share or loss above 99 %, has one too, so that it does not look like none or all.
     #[must_use]
     pub fn text(&self) -> String {
         let shown = self.value.abs();
@@ -145,10 +145,10 @@ impl Figure {
             self.unit,
             Unit::Percent | Unit::PercentChange | Unit::Per100
         );
-        let is_change = self.unit == Unit::PercentChange;
+        let grows = self.unit == Unit::PercentChange && self.value > 0.0;
         let digits = if whole && shown > 0.0 && shown < 0.95 {
             format!("{shown:.1}")
-        } else if whole && !is_change && shown > 99.0 && shown < 100.0 {
+        } else if whole && !grows && shown > 99.0 && shown < 100.0 {
             // towards zero: what is not all must not look like all
             format!("{:.1}", (shown * 10.0).floor() / 10.0)
         } else if shown.fract() == 0.0 || shown >= 9.95 || whole {
@@ -267,6 +267,9 @@ mod tests {
             (0.0, Unit::Percent, "0 %"),
             (-11.2, Unit::PercentChange, "-11 %"),
             (-0.2, Unit::PercentChange, "-0.2 %"),
+            (-99.97, Unit::PercentChange, "-99.9 %"),
+            (-100.0, Unit::PercentChange, "-100 %"),
+            (99.7, Unit::PercentChange, "+100 %"),
             (-0.02, Unit::PercentChange, "0.0 %"),
             (0.31, Unit::Per100, "0.3"),
             (99.97, Unit::Per100, "99.9"),

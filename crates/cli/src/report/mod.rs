@@ -5,12 +5,16 @@
 //! JSON are views of it. Every number in it is a [`Figure`], which carries its tag and
 //! decides how it is shown, so that the views agree.
 
+pub mod advice;
 mod atlas;
+pub mod bouncing;
 pub(crate) mod charts;
 pub mod figure;
 pub(crate) mod html;
 pub mod model;
 pub(crate) mod provenance;
+pub mod savings;
+pub mod scaling;
 pub mod systems;
 pub mod terminal;
 pub mod verdict;
@@ -28,7 +32,8 @@ use crate::loaded::{self, LoadedTrace};
 use crate::output::Target;
 use crate::progress::{Bar, Progress};
 use ioatlas_iotlb::{Geometry, SWEEP_ENTRIES};
-use model::{OracleTotals, Provenance, Source};
+use model::{Making, OracleTotals, Provenance, Source};
+use savings::Savings;
 use std::ffi::OsString;
 use systems::Rows;
 
@@ -127,7 +132,7 @@ fn load(arguments: &ReportArguments) -> Result<Traces, Vec<Error>> {
     }
     let (mut traces, mut errors) = (Vec::new(), Vec::new());
     for path in &arguments.traces {
-        match LoadedTrace::open(path) {
+        match LoadedTrace::open(path, &arguments.capture) {
             Ok(trace) => traces.push(trace),
             Err(error) => errors.push(error),
         }
@@ -179,18 +184,26 @@ pub fn build(
     let geometry = Geometry::default();
     let steps = (traces.traces.len() + traces.variants.len()) * SWEEP_ENTRIES.len();
     let mut done = 0;
-    let mut diagnose = |of: &[LoadedTrace]| -> Result<Vec<_>, Error> {
+    let drawn = traces.traces.len().min(MAX_ATLASES);
+    let room = ATLAS_ROOM / drawn.max(1);
+    let mut atlases = Vec::new();
+    let mut diagnose = |of: &[LoadedTrace], drawn: usize| -> Result<Vec<_>, Error> {
         let mut verdicts = Vec::new();
-        for loaded in of {
-            verdicts.extend(verdict::verdicts(loaded, geometry, || {
+        for (number, loaded) in of.iter().enumerate() {
+            let savings = Savings::of(&loaded.trace, geometry);
+            if number < drawn {
+                let (trace, label) = (&loaded.trace, &loaded.label);
+                atlases.push(Atlas::draw(trace, label, geometry, &savings, room));
+            }
+            verdicts.extend(verdict::verdicts(loaded, geometry, &savings, || {
                 progress.at(&loaded.label, done, steps);
                 done += 1;
             })?);
         }
         Ok(verdicts)
     };
-    let verdicts = diagnose(&traces.traces)?;
-    let variants = diagnose(&traces.variants)?;
+    let verdicts = diagnose(&traces.traces, drawn)?;
+    let variants = diagnose(&traces.variants, 0)?;
     let wait = provenance::wait(inv_ns);
     let options = systems::Options {
         rows: rows.clone(),
@@ -198,9 +211,6 @@ pub fn build(
         geometry,
     };
     let systems = systems::rows(&traces.traces, &options, progress)?;
-    let drawn = &traces.traces[..traces.traces.len().min(MAX_ATLASES)];
-    let room = ATLAS_ROOM / drawn.len().max(1);
-    let draw = |t: &LoadedTrace| Atlas::draw(&t.trace, &t.label, geometry, room);
     let origins = traces
         .traces
         .iter()
@@ -210,10 +220,13 @@ pub fn build(
         source: traces.source,
         iotlb_entries: geometry.entries(),
         iotlb_ways: geometry.ways(),
+        made: traces.traces.iter().filter_map(Making::of).collect(),
         verdicts,
         variants,
         oracle: OracleTotals::of(&systems),
         systems,
+        bouncing: bouncing::Bouncing::of(&traces.traces, wait.time),
+        scaling: scaling::Scaling::simulate()?,
         wait,
         provenance: Provenance {
             command: provenance::command_line(command),
@@ -224,7 +237,7 @@ pub fn build(
             traces: origins.collect(),
             page: target.path().to_string_lossy().into_owned(),
         },
-        atlases: drawn.iter().map(draw).collect(),
+        atlases,
     })
 }
 

@@ -2,9 +2,12 @@
 //! The report as data. Terminal, page and JSON are made from it and from nothing else.
 
 use super::atlas::Atlas;
+use super::bouncing::Bouncing;
 use super::figure::{Figure, Sentence, Unit, sentence};
+use super::scaling::Scaling;
 use super::systems::SystemRow;
 use super::verdict::DeviceVerdict;
+use ioatlas_iotlb::Note;
 use serde::Serialize;
 
 /// Everything a report says.
@@ -16,6 +19,8 @@ pub struct Report {
     pub iotlb_entries: usize,
     /// Ways of the reference IOTLB.
     pub iotlb_ways: usize,
+    /// What traces say about their making, of those that do: what results rest on.
+    pub made: Vec<Making>,
     /// One a device, in the order of traces.
     pub verdicts: Vec<DeviceVerdict>,
     /// The same for the bundled variants.
@@ -26,11 +31,61 @@ pub struct Report {
     pub oracle: Option<OracleTotals>,
     /// What one invalidation makes a CPU wait for.
     pub wait: Wait,
+    /// Where bounce buffers would pay; `None` where nothing is mapped for streaming.
+    pub bouncing: Option<Bouncing>,
+    /// What designs come to on many CPUs.
+    pub scaling: Scaling,
     /// Where the numbers come from.
     pub provenance: Provenance,
     /// Pictures of the traces; on the page only.
     #[serde(skip)]
     pub atlases: Vec<Atlas>,
+}
+
+/// How a trace was made.
+#[derive(Clone, Debug, Serialize)]
+pub struct Making {
+    /// [`crate::LoadedTrace::label`].
+    pub trace: String,
+    /// A sentence a note; assumptions first.
+    #[serde(serialize_with = "plain")]
+    pub notes: Vec<Sentence>,
+    /// How many of them are assumptions.
+    pub assumptions: usize,
+}
+
+fn plain<S: serde::Serializer>(notes: &[Sentence], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(notes.iter().map(Sentence::plain))
+}
+
+impl Making {
+    /// From the notes of a trace; `None` if there are none.
+    #[must_use]
+    pub fn of(loaded: &crate::LoadedTrace) -> Option<Self> {
+        let mut notes = loaded.trace.notes().to_vec();
+        if notes.is_empty() {
+            return None;
+        }
+        notes.sort_by_key(|note| !note.topic.is_assumption());
+        let words = |note: &Note| match note.words() {
+            (words, None) => sentence![words, "."],
+            (before, Some(after)) => {
+                let count = match note.topic.is_assumption() {
+                    true => Figure::assumed(note.count as f64, Unit::Count),
+                    false => Figure::count(note.count),
+                };
+                sentence![before, count, after, "."]
+            }
+        };
+        Some(Self {
+            trace: loaded.label.clone(),
+            notes: notes.iter().map(words).collect(),
+            assumptions: notes
+                .iter()
+                .filter(|note| note.topic.is_assumption())
+                .count(),
+        })
+    }
 }
 
 /// Whose traces.
@@ -96,6 +151,16 @@ pub struct TraceOrigin {
 }
 
 impl Report {
+    /// The verdict on the same device and workload without the kernel's IOVA reuse.
+    #[must_use]
+    pub fn without_reuse(&self, verdict: &DeviceVerdict) -> Option<&DeviceVerdict> {
+        let same = |other: &&DeviceVerdict| {
+            let base = other.trace.strip_suffix("-norcache");
+            base == Some(&verdict.trace) && other.device == verdict.device
+        };
+        self.variants.iter().find(same)
+    }
+
     /// What the numbers of strict systems assume.
     #[must_use]
     pub fn wait_sentence(&self) -> Sentence {

@@ -10,9 +10,9 @@
 use super::figure::{Figure, Unit};
 use crate::error::Error;
 use crate::loaded::LoadedTrace;
-use crate::measure::{self, Effort, Spread};
 use crate::progress::Progress;
 use crate::replay::{Probe, Replayed, replay};
+use ioatlas_bench::{Effort, Spread, exposure_ms, pair_time};
 use ioatlas_dma::design::{self, Design, Shipped};
 use ioatlas_dma::domain::{self, PolicyConfig};
 use ioatlas_iotlb::Geometry;
@@ -326,7 +326,7 @@ fn row(
 ) -> Result<SystemRow, Error> {
     let (design, policy) = (system.design, system.design.domain.policy);
     let measure =
-        |threads| measure::pair_time(design, threads, effort).map_err(|e| system.failed(e));
+        |threads| pair_time(design, threads, effort).map_err(|e| system.failed(e.to_string()));
     let ns = |value| Figure::measured(value, Unit::Nanoseconds);
     let range = |spread: Spread| [ns(spread.low), ns(spread.high)];
     let alone = measure(1)?.ok_or_else(|| system.failed("no slice was measured".into()))?;
@@ -350,8 +350,8 @@ fn row(
             operations_bound: Figure::assumed(operations as f64, Unit::Count),
             time_bound: time.map(|ns| Figure::assumed(ns.0 as f64 / 1e6, Unit::Milliseconds)),
             operations_observed,
-            time_observed: measure::exposure_ms(design)
-                .map_err(|e| system.failed(e))?
+            time_observed: exposure_ms(design)
+                .map_err(|e| system.failed(e.to_string()))?
                 .map(|ms| Figure::measured(ms, Unit::Milliseconds)),
         },
         domain::Exposure::Unbounded => Exposure::Unbounded {

@@ -24,8 +24,15 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
     let mut tail = systems(report);
     tail.extend(closing(report, page_bytes));
     let mut lines = vec![heading(report)];
+    lines.extend(assumptions(report));
     let room = MAX_LINES.saturating_sub(lines.len() + tail.len());
     lines.extend(verdicts(&report.verdicts, room));
+    if let (Some(bouncing), true) = (report.bouncing, lines.len() + tail.len() < MAX_LINES) {
+        lines.push(bouncing.sentence().plain());
+    }
+    if lines.len() + tail.len() < MAX_LINES {
+        lines.push(report.scaling.sentence().plain());
+    }
     lines.extend(tail);
     let mut text = String::new();
     for line in lines {
@@ -61,6 +68,38 @@ fn heading(report: &Report) -> String {
     }
 }
 
+/// What is assumed of the first trace of which anything is, in a few lines; the page has the rest.
+fn assumptions(report: &Report) -> Vec<String> {
+    const LINES: usize = 3;
+    let assumed = report.made.iter().filter(|made| made.assumptions > 0);
+    let Some(first) = assumed.clone().next() else {
+        return Vec::new();
+    };
+    let mut words = format!("ASSUMED of {}", first.trace);
+    match assumed.count() - 1 {
+        0 => {}
+        more => words += &format!(" (and {more} more traces)"),
+    }
+    words += ":";
+    for note in &first.notes[..first.assumptions] {
+        words += " ";
+        words += note.plain().trim_start_matches("assumed: ");
+    }
+    let mut lines = vec![String::new()];
+    for word in words.split(' ') {
+        let last = lines.len() - 1;
+        if lines[last].is_empty() {
+            lines[last] += word;
+        } else if lines[last].chars().count() + 1 + word.chars().count() <= MAX_COLUMNS {
+            lines[last] = format!("{} {word}", lines[last]);
+        } else {
+            lines.push(word.into());
+        }
+    }
+    lines.truncate(LINES);
+    lines
+}
+
 /// Two lines a device, as many devices as fit, and a word on what they say.
 fn verdicts(verdicts: &[DeviceVerdict], room: usize) -> Vec<String> {
     const LINES: usize = 2;
@@ -78,7 +117,9 @@ fn verdicts(verdicts: &[DeviceVerdict], room: usize) -> Vec<String> {
             verdicts.len() - shown
         ));
     }
-    lines.push("First touches: no larger IOTLB removes these misses.".into());
+    lines.push(
+        "Misses and their changes: simulated. First touches: no larger IOTLB removes these.".into(),
+    );
     lines
 }
 
@@ -95,7 +136,7 @@ fn verdict(verdict: &DeviceVerdict) -> [String; 2] {
         .max(MIN_NAME_COLUMNS);
     [
         printable(&name, room) + &workload,
-        format!("  {} [simulated]", verdict.brief().plain()),
+        format!("  {}", verdict.brief().plain()),
     ]
 }
 

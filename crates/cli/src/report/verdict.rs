@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What one device suffers from, in numbers and in sentences.
 
-use super::figure::{Figure, Sentence, Unit, sentence};
+use super::figure::{Figure, Sentence, Tag, Unit, sentence};
+use super::savings::{Knobs, Saving, Savings};
 use crate::error::Error;
 use crate::loaded::{LoadedTrace, NAME};
 use crate::text::short;
-use ioatlas_iotlb::{DeviceInfo, Geometry, MissCounts, SWEEP_ENTRIES, SweepPoint, sweep};
+use ioatlas_iotlb::{
+    DeviceId, DeviceInfo, Geometry, MissCounts, SWEEP_ENTRIES, SweepPoint, Topic, sweep,
+};
 use serde::Serialize;
 
 /// How many times the entries the sentence about a larger IOTLB speaks of.
-const LARGER: usize = 8;
+pub(super) const LARGER: usize = 8;
 
 /// Misses of a device in an IOTLB of some size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -53,6 +56,10 @@ pub struct DeviceVerdict {
     pub larger_iotlb_change: Option<Figure>,
     /// Misses against the size of the IOTLB.
     pub sizes: Vec<SizePoint>,
+    /// Misses under each strategy, with the reference IOTLB.
+    pub savings: Vec<Saving>,
+    /// What knobs would change.
+    pub knobs: Knobs,
 }
 
 /// Diagnoses each device of a trace; `step` is called before each IOTLB size tried.
@@ -60,9 +67,10 @@ pub struct DeviceVerdict {
 /// # Errors
 ///
 /// [`Error::Geometry`], if no IOTLB of the sizes compared has that many ways.
-pub fn verdicts(
+pub(super) fn verdicts(
     loaded: &LoadedTrace,
     geometry: Geometry,
+    savings: &Savings,
     mut step: impl FnMut(),
 ) -> Result<Vec<DeviceVerdict>, Error> {
     let larger = LARGER * geometry.entries();
@@ -90,13 +98,20 @@ pub fn verdicts(
             misses_per_100_accesses: per_100(&counts(point)),
         };
         let sizes = points.iter().map(size).collect();
-        verdict(
+        let verdict = verdict(
             loaded,
             device,
             with(geometry.entries()),
             with(larger),
             sizes,
-        )
+        );
+        // Devices are numbered in the order in which they are told of.
+        let id = DeviceId(index as u32);
+        DeviceVerdict {
+            savings: savings.of_device(id),
+            knobs: savings.knobs(id),
+            ..verdict
+        }
     };
     Ok(info.devices.iter().enumerate().map(of).collect())
 }
@@ -108,6 +123,12 @@ fn verdict(
     larger: MissCounts,
     sizes: Vec<SizePoint>,
 ) -> DeviceVerdict {
+    let at = [Topic::AccessesAtUnmap, Topic::AccessesAtMap];
+    let placed = loaded
+        .trace
+        .notes()
+        .iter()
+        .any(|note| at.contains(&note.topic));
     let misses = now.misses();
     let share = |part: u64| Figure::simulated(ratio(part, misses, 100.0), Unit::Percent);
     let change = (larger.misses() as f64 / misses as f64 - 1.0) * 100.0;
@@ -122,7 +143,11 @@ fn verdict(
         device: short(&device.device, NAME),
         description: loaded.description,
         maps: Figure::count(device.maps),
-        accesses: Figure::count(device.accesses),
+        accesses: if placed {
+            Figure::assumed(device.accesses as f64, Unit::Count)
+        } else {
+            Figure::count(device.accesses)
+        },
         peak_live_pages: Figure::count(device.peak_live_pages.0),
         anomalies: Figure::count(anomalies),
         misses: simulated(misses),
@@ -132,6 +157,8 @@ fn verdict(
         conflict: share(now.conflict),
         larger_iotlb_change: (misses > 0).then_some(Figure::simulated(change, Unit::PercentChange)),
         sizes,
+        savings: Vec::new(),
+        knobs: Knobs::default(),
     }
 }
 
@@ -154,14 +181,17 @@ fn ratio(part: u64, whole: u64, scale: f64) -> f64 {
 }
 
 impl DeviceVerdict {
-    /// How much there was to do. All its numbers are counted.
+    /// How much there was to do. All its numbers are counted, but for accesses that are assumed, and then it says so.
     #[must_use]
     pub fn workload(&self) -> Sentence {
         let mut workload = sentence![
             self.maps,
             " maps, ",
             self.accesses,
-            " accesses, ",
+            match self.accesses.tag {
+                Tag::Assumed => " accesses (assumed), ",
+                _ => " accesses, ",
+            },
             self.peak_live_pages,
             " pages at peak",
         ];
@@ -197,20 +227,49 @@ impl DeviceVerdict {
         ]
     }
 
-    /// Rate, cause and remedy in a line of a terminal. All its numbers are simulated.
+    /// Rate, cause and two remedies in a line of a terminal. All its numbers are simulated.
     #[must_use]
     pub fn brief(&self) -> Sentence {
-        let mut brief = self.rate();
         if self.misses.value == 0.0 {
-            return brief;
+            return self.rate();
         }
-        let cause = sentence!["; ", self.first_touch, " of misses are first touches"];
-        brief.0.extend(cause.0);
+        let mut brief = sentence![
+            self.misses_per_100_accesses,
+            " of 100 miss, ",
+            self.first_touch,
+            " first touches.",
+        ];
         if let Some(change) = self.larger_iotlb_change {
-            let remedy = sentence![format!("; {LARGER}x IOTLB: "), change, " misses"];
+            let remedy = sentence![format!("  {LARGER}x the IOTLB: "), change];
             brief.0.extend(remedy.0);
         }
+        if let Some(change) = self.saving("alh") {
+            brief
+                .0
+                .extend(sentence!["  prefetch neighbours (alh): ", change].0);
+        }
         brief
+    }
+
+    /// Change of misses by a strategy; `None` where nothing misses, or it was not simulated.
+    #[must_use]
+    pub fn saving(&self, strategy: &str) -> Option<Figure> {
+        let found = self
+            .savings
+            .iter()
+            .find(|saving| saving.strategy == strategy);
+        found?.change
+    }
+
+    /// What the simplest strategy would save. All its numbers are simulated.
+    #[must_use]
+    pub fn prefetching(&self) -> Option<Sentence> {
+        let change = self.saving("alh")?;
+        Some(sentence![
+            "Prefetching neighbours (alh) changes misses by ",
+            change,
+            "."
+        ])
     }
 
     /// What a larger IOTLB would change. All its numbers are simulated.

@@ -27,6 +27,7 @@ pub fn ioatlas(arguments: &[&str]) -> Ran {
     }
 }
 
+#[allow(dead_code, reason = "not every test binary reads traces")]
 pub fn bundled(name: &str) -> String {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../traces");
     dir.join(format!("{name}.trace.zst"))

@@ -98,7 +98,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             return Err(UnmapError::ForeignMemory(memory));
         }
         let Consistent { mapping, frames } = memory;
-        self.end(mapping.lease, mapping.range, frames)
+        let range = mapping.range();
+        self.end(mapping.lease, range, frames)
     }
 
     /// The 512 words of frame `index` of consistent memory.
@@ -112,7 +113,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
     /// Frees frames of a map that was undone. Under a deferred policy the device may still reach the part that was
     /// written, so they are retired like any other.
-    fn give_back(&self, fresh: Vec<FreshFrame>) {
+    pub(super) fn give_back(&self, fresh: Vec<FreshFrame>) {
         let engine = self.engine();
         let mut batch = self.policy.begin(None);
         for frame in fresh {

@@ -15,12 +15,24 @@ pub(super) struct Place {
     pub lifetime: Lifetime,
 }
 
+impl Place {
+    /// Of a single buffer.
+    fn of(buffer: &PhysRange, direction: Direction, lifetime: Lifetime) -> Self {
+        Place {
+            order: ListOrder::Ascending,
+            len: buffer.len,
+            direction,
+            lifetime,
+        }
+    }
+}
+
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Maps one buffer.
     ///
     /// # Errors
     /// [`MapError`]; nothing is mapped then.
-    #[inline]
+    #[inline(always)] // so that the token is made in its place
     pub fn map(&self, buffer: PhysRange, direction: Direction) -> Result<Mapping, MapError> {
         self.map_with(buffer, direction, MapAttrs::default())
     }
@@ -29,26 +41,52 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ///
     /// # Errors
     /// [`MapError`]; nothing is mapped then.
-    #[inline]
+    #[inline(always)] // so that the token is made in its place
     pub fn map_with(
         &self,
         buffer: PhysRange,
         direction: Direction,
         attrs: MapAttrs,
     ) -> Result<Mapping, MapError> {
-        check(0, &buffer)?;
+        if !attrs.limits.is_none() {
+            return self.map_beyond(&buffer, direction, &attrs);
+        }
+        self.map_buffer(buffer, direction, attrs.lifetime)
+    }
+
+    /// The long way of a single buffer, without limits.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn map_beyond_all(
+        &self,
+        buffer: &PhysRange,
+        direction: Direction,
+        lifetime: Lifetime,
+    ) -> Result<Mapping, MapError> {
+        let attrs = MapAttrs {
+            lifetime,
+            ..MapAttrs::default()
+        };
+        self.map_beyond(buffer, direction, &attrs)
+    }
+
+    /// The long way of a single buffer.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn map_beyond(
+        &self,
+        buffer: &PhysRange,
+        direction: Direction,
+        attrs: &MapAttrs,
+    ) -> Result<Mapping, MapError> {
+        check(0, buffer)?;
         let request = Request {
             pages: buffer.pages(),
             limits: attrs.limits,
             contiguous: Some((buffer.addr.page(), direction.perm())),
         };
-        let place = Place {
-            order: ListOrder::Ascending,
-            len: buffer.len,
-            direction,
-            lifetime: attrs.lifetime,
-        };
-        self.place(&request, &[buffer], place)
+        let place = Place::of(buffer, direction, attrs.lifetime);
+        self.place(&request, &[*buffer], place)
     }
 
     /// Maps a scatter-gather list into one contiguous range of IOVAs; see [`Mapping::segments`].
@@ -139,12 +177,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
         let lease = self.claim(range)?;
         let lease = self.assigned(lease)?;
-        let place = Place {
-            order: ListOrder::Ascending,
-            len: buffer.len,
-            direction,
-            lifetime: Lifetime::default(),
-        };
+        let place = Place::of(&buffer, direction, Lifetime::default());
         self.install(lease, &[buffer], place)
     }
 
@@ -176,7 +209,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
     /// Assigns and installs.
     #[inline]
-    fn place(
+    pub(super) fn place(
         &self,
         request: &Request,
         list: &[PhysRange],
@@ -303,12 +336,15 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
                     self.undo(lease, range)?;
                     return Err(MapError::Invalidate(cause));
                 }
-                self.counters.mapped(p, range, &lease);
+                let table = p.pinned(|cpu| {
+                    self.counters.mapped(&cpu, range.pages, &lease);
+                    self.translator.learn(p, &cpu, range, lease.kind())
+                });
                 Ok(Mapping {
                     iova: Iova(range.first.addr().0 + begin),
                     len,
-                    range,
                     key: self.key,
+                    table,
                     lease,
                 })
             }
@@ -327,7 +363,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
     /// What the unit needs to see a translation that was absent.
     #[cold]
-    fn follow_map(&self, on_map: OnMap, range: IovaRange) -> Result<(), InvalidateError> {
+    pub(super) fn follow_map(
+        &self,
+        on_map: OnMap,
+        range: IovaRange,
+    ) -> Result<(), InvalidateError> {
         match on_map {
             OnMap::Nothing => Ok(()),
             OnMap::FlushWriteBuffers => self.translator.flush_write_buffers(&self.platform),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What map returns.
 
-use crate::{grace::DomainKey, iova::Lease, units::*};
+use crate::{grace::DomainKey, iova::Lease, table::LeafTable, units::*};
 
 /// One live mapping. Unmapping consumes it.
 ///
@@ -10,10 +10,11 @@ use crate::{grace::DomainKey, iova::Lease, units::*};
 #[derive(PartialEq, Eq, Debug)]
 pub struct Mapping {
     pub(super) lease: Lease,
-    pub(super) range: IovaRange,
     pub(super) iova: Iova,
     pub(super) len: ByteCount,
     pub(super) key: DomainKey,
+    /// Where the leaves are, if that is one table.
+    pub(super) table: Option<LeafTable>,
 }
 
 impl Mapping {
@@ -30,8 +31,11 @@ impl Mapping {
         false
     }
     /// The pages that translate.
+    #[inline]
     pub fn range(&self) -> IovaRange {
-        self.range
+        // as `install` had it: its lengths are bounded
+        let pages = PageCount((self.iova.offset() + self.len.0 + GRANULE - 1) >> GRANULE_LG2);
+        IovaRange::new(self.lease.range().first, pages)
     }
     /// For a mapped list: the address of each segment, in order. `list` is the one that was mapped.
     pub fn segments<'l>(&self, list: &'l [PhysRange]) -> impl Iterator<Item = Iova> + 'l {
@@ -53,6 +57,6 @@ impl Mapping {
 
     /// Whether it is a list whose first segment lies highest ([`ListOrder::Descending`](super::ListOrder::Descending)).
     pub(super) fn descends(&self) -> bool {
-        self.iova.page() != self.range.first
+        self.iova.page() != self.lease.range().first
     }
 }

@@ -35,8 +35,10 @@ mod devices;
 mod error;
 mod map;
 mod mapping;
+mod region;
 mod reserved;
 mod room;
+mod short;
 mod stats;
 mod unmap;
 
@@ -47,6 +49,7 @@ pub use error::{
     BufferError, CloseError, MapError, NoDomain, OutsideAperture, ReserveError, UnmapError,
 };
 pub use mapping::Mapping;
+pub(crate) use region::Region;
 pub use stats::{DomainAudit, DomainStats};
 
 pub use crate::iova::AssignerConfig;
@@ -177,7 +180,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let grace = Grace::new(p);
         let domain = Domain {
             assigner,
-            policy: Policy::new(p, config.policy),
+            policy: Policy::new(p, config.policy, grace.key()),
             key: grace.key(),
             grace,
             quarantine: Quarantine::new(),

@@ -25,8 +25,16 @@ impl<P: Platform> Reserved<P> {
         PageCount(self.0.with(pages))
     }
 
+    /// Takes the lease of exactly `range` out again.
+    pub fn take(&self, range: IovaRange) -> Option<Lease> {
+        self.0.with(|all| {
+            let at = all.iter().position(|lease| lease.range() == range)?;
+            Some(all.swap_remove(at))
+        })
+    }
+
     /// Allocates outside the lock.
-    fn keep(&self, lease: Lease) {
+    pub fn keep(&self, lease: Lease) {
         let mut lease = Some(lease);
         let mut room = Vec::new();
         while lease.is_some() {

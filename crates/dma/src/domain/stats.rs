@@ -13,7 +13,7 @@ use core::fmt;
 /// Per CPU, so that counting writes no word that another CPU writes.
 pub(super) struct Counters<P: Platform>(PerCpu<Words<P>>);
 
-struct Words<P: Platform> {
+pub(super) struct Words<P: Platform> {
     maps: P::A64,
     unmaps: P::A64,
     pages_mapped: P::A64,
@@ -66,27 +66,35 @@ impl<P: Platform> Counters<P> {
             unleased: P::A64::new(0),
         }))
     }
+    /// Those of this CPU, for as long as it is pinned.
     #[inline]
-    pub fn mapped(&self, p: &P, range: IovaRange, lease: &Lease) {
-        p.pinned(|cpu| {
-            let words = self.0.get(&cpu);
-            bump(&words.maps, 1);
-            bump(&words.pages_mapped, range.pages.0);
-            bump(&words.leased, lease.owned().0);
-        });
+    pub fn of<'c>(&'c self, cpu: &'c Cpu<'_>) -> Option<&'c Words<P>> {
+        self.0.try_get(cpu)
     }
-    #[inline]
-    pub fn unmapped(&self, p: &P, range: IovaRange, owned: PageCount) {
-        p.pinned(|cpu| {
-            let words = self.0.get(&cpu);
-            bump(&words.unmaps, 1);
-            bump(&words.pages_unmapped, range.pages.0);
-            bump(&words.unleased, owned.0);
-        });
+    pub fn mapped(&self, cpu: &Cpu<'_>, pages: PageCount, lease: &Lease) {
+        self.0.get(cpu).mapped(pages, lease.owned());
+    }
+    pub fn unmapped(&self, cpu: &Cpu<'_>, pages: PageCount, owned: PageCount) {
+        self.0.get(cpu).unmapped(pages, owned);
     }
     fn sum(&self, pick: impl Fn(&Words<P>) -> &P::A64) -> u64 {
         let words = self.0.iter().map(|(_, words)| words);
         words.map(|w| pick(w).load(Ordering::Relaxed)).sum()
+    }
+}
+
+impl<P: Platform> Words<P> {
+    #[inline]
+    pub fn mapped(&self, pages: PageCount, owned: PageCount) {
+        bump(&self.maps, 1);
+        bump(&self.pages_mapped, pages.0);
+        bump(&self.leased, owned.0);
+    }
+    #[inline]
+    pub fn unmapped(&self, pages: PageCount, owned: PageCount) {
+        bump(&self.unmaps, 1);
+        bump(&self.pages_unmapped, pages.0);
+        bump(&self.unleased, owned.0);
     }
 }
 
@@ -120,6 +128,14 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// The pages among which mappings of one buffer share leaves, if the assigner shares any.
     pub fn shared(&self) -> Option<IovaRange> {
         self.assigner.shared()
+    }
+
+    /// Bytes of all magazines of IOVA ranges that there are, on all CPUs and in depots; nothing where the design has none.
+    pub fn magazine_bytes(&self) -> ByteCount {
+        match &self.assigner {
+            Assigner::Magazine(magazines) => magazines.bytes(),
+            _ => ByteCount(0),
+        }
     }
 
     /// Where the IOVA pages are. Exact when nobody else is active.

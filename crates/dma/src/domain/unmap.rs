@@ -15,10 +15,18 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// [`UnmapError`]. But for [`UnmapError::Foreign`], the translation is removed.
     #[inline]
     pub fn unmap(&self, mapping: Mapping) -> Result<(), UnmapError> {
+        self.unmap_token(mapping)
+    }
+
+    /// The long way.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn unmap_beyond(&self, mapping: Mapping) -> Result<(), UnmapError> {
         if mapping.key != self.key {
             return Err(UnmapError::Foreign(mapping));
         }
-        self.end(mapping.lease, mapping.range, [])
+        let range = mapping.range();
+        self.end(mapping.lease, range, [])
     }
 
     /// Gives a mapping's token up, for interfaces that pass addresses: from now on only [`unmap_raw`](Self::unmap_raw) ends it.
@@ -34,9 +42,10 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         if mapping.lease.kind() == LeaseKind::Shared {
             return Err(UnmapError::SharedLeaves(mapping));
         }
-        self.translator.give_up(&self.platform, mapping.range.first);
+        self.translator
+            .give_up(&self.platform, mapping.range().first);
         if mapping.descends() {
-            let IovaRange { first, pages } = mapping.range;
+            let IovaRange { first, pages } = mapping.range();
             return Ok((first.addr(), ByteCount(pages.0 * GRANULE)));
         }
         Ok((mapping.iova, mapping.len))
@@ -93,16 +102,22 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let owned = lease.owned();
         let (found, settled) = self.retire(lease, range, frames);
         if found == range.pages {
-            self.counters.unmapped(&self.platform, range, owned);
+            let p = &*self.platform;
+            p.pinned(|cpu| self.counters.unmapped(&cpu, range.pages, owned));
         }
-        settled.map_err(|failed| UnmapError::Invalidate {
-            range,
-            cause: failed.cause,
-        })?;
+        settled.map_err(|failed| self.failed(range, failed))?;
         if found != range.pages {
             return Err(UnmapError::Holes { range, found });
         }
         Ok(())
+    }
+
+    #[cold]
+    pub(super) fn failed(&self, range: IovaRange, failed: Failed) -> UnmapError {
+        UnmapError::Invalidate {
+            range,
+            cause: failed.cause,
+        }
     }
 
     /// The road: clear, retire, and let the policy decide when what comes home. Returns the pages found translated.

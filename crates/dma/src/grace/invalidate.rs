@@ -50,6 +50,20 @@ pub enum InvalidateError {
     /// The unit took a command and reports that it did nothing (VT-d 4.1 §11.4.6, CAIG or IAIG = 0).
     #[error("the unit reports that it did not carry out an invalidation")]
     Refused,
+    /// The kernel that holds the tables did not remove translations.
+    #[error("the host did not remove translations (error number {errno})")]
+    Host {
+        /// The kernel's error number.
+        errno: i32,
+    },
+    /// The kernel that holds the tables had fewer translations than were made: somebody else removes them.
+    #[error("the host had only {found} of {range}'s pages: somebody else removed the others")]
+    Missing {
+        /// The pages.
+        range: crate::units::IovaRange,
+        /// How many of them, or of what was removed together with them, it had.
+        found: crate::units::PageCount,
+    },
     /// The unit failed earlier and is not used any more.
     #[error("the unit is out of service after an earlier failure")]
     OutOfService,

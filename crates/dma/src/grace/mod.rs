@@ -92,10 +92,12 @@
 //! Not handled: a unit that says "done" and is not. The software unit's oracle detects it (P13), nothing here can.
 
 mod invalidate;
+mod pile;
 mod retired;
 mod scope;
 
 pub use invalidate::{Both, Invalidate, InvalidateError};
+pub(crate) use pile::{Pile, Whole};
 pub use retired::{Completion, DomainKey, Flushed, Retired, Seq, Unsettled};
 pub use scope::{Caches, Scope};
 
@@ -107,7 +109,8 @@ use crate::{
 
 /// The sequence of one domain.
 pub struct Grace<P: Platform> {
-    next: P::A64,
+    /// Alone on its lines: each unmap reads it, and each start of an invalidation takes it from all CPUs.
+    next: CachePadded<P::A64>,
     key: DomainKey,
 }
 
@@ -140,7 +143,7 @@ impl<P: Platform> Grace<P> {
     /// A new sequence, with a key that no other ever had.
     pub fn new(p: &P) -> Self {
         Grace {
-            next: P::A64::new(0),
+            next: CachePadded(P::A64::new(0)),
             key: DomainKey::new(p.unique()),
         }
     }
@@ -152,15 +155,16 @@ impl<P: Platform> Grace<P> {
 
     /// How many invalidations have been started.
     pub fn started(&self) -> u64 {
-        self.next.load(Ordering::Relaxed)
+        self.next.0.load(Ordering::Relaxed)
     }
 
     /// Stamps `what`, whose entries the caller has just cleared. Contains the full fence.
+    #[inline]
     pub fn retire<T>(&self, p: &P, what: T, need: Scope) -> Retired<T> {
         if !mutant::active(Mutant::DropRetireFence) {
             p.fence(Ordering::SeqCst);
         }
-        let seq = Seq(self.next.load(Ordering::Relaxed));
+        let seq = Seq(self.next.0.load(Ordering::Relaxed));
         Retired::new(what, self.key, seq, need)
     }
 
@@ -175,7 +179,7 @@ impl<P: Platform> Grace<P> {
         domain: DomainId,
         scope: Scope,
     ) -> Result<Started<I::Token>, Failed> {
-        let seq = Seq(self.next.fetch_add(1, Ordering::Relaxed));
+        let seq = Seq(self.next.0.fetch_add(1, Ordering::Relaxed));
         p.fence(Ordering::SeqCst);
         let token = unit
             .submit(domain, scope)
@@ -238,11 +242,36 @@ impl<P: Platform> Grace<P> {
         limit: WaitLimit,
     ) -> Result<Completion, Failed> {
         if mutant::active(Mutant::SkipFlush) {
-            let seq = Seq(self.next.fetch_add(1, Ordering::Relaxed));
+            let seq = Seq(self.next.0.fetch_add(1, Ordering::Relaxed));
             return Ok(Completion::new(self.key, seq, scope));
         }
         let started = self.start(p, unit, domain, scope)?;
         self.wait(p, unit, started, limit)
+    }
+
+    /// Retires `what`, whose entries the caller has just cleared, and flushes it at once, with one fence where [`retire`](Self::retire) and
+    /// [`flush`](Self::flush) have two: that of the start comes after the clearing, too, and so the unit sees the entries cleared. No other
+    /// completion would prove that, for there is no fence between clearing and number; so none is ever held against it.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush). What comes back is settled by no completion at all, and is to be quarantined.
+    #[inline]
+    pub fn flush_retired<T, I: Invalidate>(
+        &self,
+        p: &P,
+        unit: &I,
+        domain: DomainId,
+        what: T,
+        need: Scope,
+        limit: WaitLimit,
+    ) -> Result<Flushed<T>, (Retired<T>, Failed)> {
+        match self.flush(p, unit, domain, need, limit) {
+            Ok(_) => Ok(Flushed::by_its_own(what)),
+            Err(failed) => {
+                let never = Seq(u64::MAX);
+                Err((Retired::new(what, self.key, never, need), failed))
+            }
+        }
     }
 }
 

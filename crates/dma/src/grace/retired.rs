@@ -13,7 +13,7 @@ use core::fmt;
 pub struct DomainKey(u64);
 
 impl DomainKey {
-    pub(super) fn new(unique: u64) -> Self {
+    pub(super) const fn new(unique: u64) -> Self {
         DomainKey(unique)
     }
 }
@@ -79,6 +79,10 @@ impl Completion {
     pub(super) fn new(key: DomainKey, seq: Seq, scope: Scope) -> Self {
         Completion { key, seq, scope }
     }
+    /// Whose it is, and its number.
+    pub(super) fn of(&self) -> (DomainKey, Seq) {
+        (self.key, self.seq)
+    }
     /// When the invalidation began.
     pub fn seq(&self) -> Seq {
         self.seq
@@ -115,6 +119,21 @@ impl<T> Retired<T> {
             seq,
             need,
         }
+    }
+
+    /// Whose it is.
+    #[inline]
+    pub(super) fn key(&self) -> DomainKey {
+        self.key
+    }
+    /// For a [`Pile`](super::Pile) of its domain, which keeps the stamp and asks for no less than the whole domain.
+    #[inline]
+    pub(super) fn piled(self) -> (T, Seq) {
+        (self.what, self.seq)
+    }
+    #[inline]
+    pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> Retired<U> {
+        Retired::new(f(self.what), self.key, self.seq, self.need)
     }
 
     /// Turns into [`Flushed`] if `by` proves that no cache holds it.
@@ -159,15 +178,35 @@ impl<T> Retired<T> {
 }
 
 impl<T> Flushed<T> {
+    /// Of an invalidation that began after the clearing, covered what was needed, and is complete.
+    pub(super) fn by_its_own(what: T) -> Self {
+        Flushed(what)
+    }
     /// Looks at it.
+    #[inline]
     pub fn get(&self) -> &T {
         &self.0
     }
+    #[inline]
     pub(crate) fn into_inner(self) -> T {
         self.0
     }
+    #[inline]
     pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> Flushed<U> {
         Flushed(f(self.0))
+    }
+    /// The same, for what is one thing or another.
+    #[inline]
+    pub(crate) fn either<A, B>(
+        self,
+        f: impl FnOnce(T) -> Result<A, B>,
+    ) -> Result<Flushed<A>, Flushed<B>> {
+        f(self.0).map(Flushed).map_err(Flushed)
+    }
+    /// For what no table ever pointed to, nor could: see [`crate::iova::Alone`].
+    #[inline]
+    pub(crate) fn untranslated(what: T) -> Self {
+        Flushed(what)
     }
     /// The planted bugs that free too early need a way round the type; nothing else has one.
     #[cfg(ioatlas_mutants)]

@@ -19,10 +19,10 @@ pub trait Refill<P: Platform>: Assign<P> {
     fn holds(&self, range: IovaRange) -> bool;
 }
 
-/// `aperture`, without what of it lies beyond page number 2^64 - 1.
+/// `aperture`, without what of it lies beyond page number 2^64 - 1 or beyond [`PAGES_MAX`] pages.
 pub(super) fn clipped(aperture: IovaRange) -> IovaRange {
     let first = aperture.first;
-    let pages = PageCount(aperture.pages.0.min(u64::MAX - first.0));
+    let pages = PageCount(aperture.pages.0.min(u64::MAX - first.0).min(PAGES_MAX));
     IovaRange::new(first, pages)
 }
 

@@ -89,7 +89,7 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
         cause: NoIovaCause,
         take: impl Fn(&mut R) -> Option<IovaRange>,
     ) -> Result<IovaRange, NoIova> {
-        let found = self.ranges.with(|ranges| {
+        let found = self.ranges.with_counted(R::visited, |ranges| {
             take(ranges)
                 .or_else(|| match wanted <= self.aperture.pages {
                     true if ranges.drain().0 > 0 => take(ranges),

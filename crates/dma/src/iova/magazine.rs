@@ -32,6 +32,7 @@ use super::{backing::Refill, *};
 use crate::magazine::{self, Overflow, Visits};
 use crate::platform::{Atomic64, Ordering};
 use alloc::{boxed::Box, format, string::String};
+use core::num::NonZeroU64;
 
 /// Magazines over a [`Backing`].
 pub struct Magazines<P: Platform> {
@@ -53,7 +54,17 @@ struct Class<P: Platform> {
     kept: magazine::Magazines<P, IovaPage>,
 }
 
+/// Log2 of the smallest power of two that is at least `pages`: how many bits the number of the last page has. 64 where there are no pages.
+#[inline]
+fn class_lg2(pages: PageCount) -> u32 {
+    match NonZeroU64::new(pages.0.wrapping_sub(1)) {
+        Some(last) => last.ilog2() + 1,
+        None => 0,
+    }
+}
+
 impl<P: Platform> Class<P> {
+    #[inline]
     fn range(&self, first: IovaPage) -> IovaRange {
         IovaRange::new(first, self.pages)
     }
@@ -74,9 +85,10 @@ impl<P: Platform> Magazines<P> {
             kept: magazine::Magazines::new(p, sizes),
         };
         let sizes = config.class_sizes(p.cpus()).into_iter().enumerate();
+        let classes: Box<[Class<P>]> = sizes.map(class).collect();
         Magazines {
             tree: Backing::new(p, config.backing, aperture),
-            classes: sizes.map(class).collect(),
+            classes,
             config,
             diverted: P::A64::new(0),
             looked: P::A64::new(0),
@@ -107,12 +119,71 @@ impl<P: Platform> Magazines<P> {
     /// The class that serves `pages`, if they are not too many.
     #[inline]
     fn class(&self, pages: PageCount) -> Option<&Class<P>> {
-        let lg2 = pages.0.checked_next_power_of_two()?.trailing_zeros();
-        self.classes.get(lg2 as usize)
+        self.classes.get(class_lg2(pages) as usize)
+    }
+
+    /// See [`Assigner::assign_here`].
+    #[inline(always)]
+    pub(super) fn assign_here<const MOST: usize, R>(
+        &self,
+        cpu: &Cpu<'_>,
+        pages: PageCount,
+        serves: impl FnOnce(IovaRange) -> Option<R>,
+    ) -> Option<(IovaPage, R)> {
+        // what the compiler knows of the class
+        let (class, granted) = match MOST {
+            0 => {
+                let class = self.class(pages)?;
+                (class, class.pages)
+            }
+            most => {
+                let class = self.classes.get(most.ilog2() as usize)?;
+                (class, PageCount(most as u64))
+            }
+        };
+        let serves = |first| serves(IovaRange::new(first, granted));
+        class.kept.take_at_hand_if(cpu, serves)
+    }
+
+    /// See [`Assigner::bring_to_hand`].
+    pub(super) fn bring_to_hand(&self, cpu: &Cpu<'_>, pages: PageCount) {
+        if let Some(class) = self.class(pages) {
+            class.kept.bring_to_hand(cpu);
+        }
+    }
+
+    /// The class that `lease` comes from and goes to, if there is one.
+    #[inline]
+    fn class_of(&self, lease: &Lease) -> Option<&Class<P>> {
+        self.classes.get(lease.class_lg2()? as usize)
+    }
+
+    /// See [`Assigner::assign_at_hand`].
+    #[inline]
+    pub fn assign_at_hand(&self, p: &P, pages: PageCount) -> Option<Lease> {
+        let class = self.class(pages)?;
+        let first = p.try_pinned(|cpu| class.kept.take_at_hand(&cpu))??;
+        Some(class.lease(first))
+    }
+
+    /// The long way: limits, sizes without a class, an exchange of magazines, a refill.
+    #[cold]
+    #[inline(never)]
+    fn assign_beyond(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
+        let Some(class) = self.class(request.pages) else {
+            return self.assign_single(p, request);
+        };
+        if !request.limits.is_none() {
+            return self.assign_within(p, class, request);
+        }
+        if let Some(first) = p.pinned(|cpu| class.kept.take(&cpu)) {
+            return Ok(class.lease(first));
+        }
+        self.refill(p, class)
+            .map_or_else(|| self.assign_single(p, request), Ok)
     }
 
     /// One range from a run of the tree; the others are kept for the CPU that this is.
-    #[cold]
     fn refill(&self, p: &P, class: &Class<P>) -> Option<Lease> {
         let home = p.pinned(|cpu| cpu.index());
         let most = class.kept.sizes().magazine_len + 1;
@@ -158,7 +229,6 @@ impl<P: Platform> Magazines<P> {
     }
 
     /// From the magazines if what they offer keeps the limits, else from the tree.
-    #[cold]
     fn assign_within(&self, p: &P, class: &Class<P>, request: &Request) -> Result<Lease, NoIova> {
         let offered = p.pinned(|cpu| {
             let first = class.kept.take(&cpu)?;
@@ -180,11 +250,23 @@ impl<P: Platform> Magazines<P> {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn spill(&self, class: &Class<P>, overflow: Overflow<IovaPage>) {
         let things = overflow.things();
         self.tree
             .release_all(things.map(|first| class.range(first)));
         class.kept.recycle(overflow);
+    }
+
+    /// The long way: ranges without a class, an exchange of magazines, an overflow.
+    #[cold]
+    #[inline(never)]
+    fn release_beyond(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
+        match self.class_of(lease.get()) {
+            Some(class) => self.keep(class, home, lease.into_inner().range().first),
+            None => self.tree.release(p, home, lease),
+        }
     }
 
     fn cached(&self) -> PageCount {
@@ -195,18 +277,15 @@ impl<P: Platform> Magazines<P> {
 impl<P: Platform> Assign<P> for Magazines<P> {
     #[inline]
     fn assign(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
-        let Some(class) = self.class(request.pages) else {
-            return self.assign_single(p, request);
-        };
-        if !request.limits.is_none() {
-            return self.assign_within(p, class, request);
+        // from here on nothing is called but the long way, in tail position, so that no register need be saved
+        if request.limits.is_none()
+            && let Some(class) = self.class(request.pages)
+            && let Some(first) = p.try_pinned(|cpu| class.kept.take_at_hand(&cpu)).flatten()
+        {
+            return Ok(class.lease(first));
         }
-        match p.pinned(|cpu| class.kept.take(&cpu)) {
-            Some(first) => Ok(class.lease(first)),
-            None => self
-                .refill(p, class)
-                .map_or_else(|| self.assign_single(p, request), Ok),
-        }
+        // a copy, here: so that a request that is inlined need not be in memory before
+        self.assign_beyond(p, &{ *request })
     }
 
     fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve> {
@@ -221,15 +300,40 @@ impl<P: Platform> Assign<P> for Magazines<P> {
 
     #[inline]
     fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
-        let class = match lease.get().kind() {
-            LeaseKind::Assigned => self.class(lease.get().range().pages),
-            LeaseKind::Fixed | LeaseKind::Shared => None,
-        };
-        let Some(class) = class else {
-            return self.tree.release(p, home, lease);
-        };
-        let first = lease.into_inner().range().first;
-        self.keep(class, home, first);
+        if let Some(class) = self.class_of(lease.get())
+            && class.kept.give_at_hand(home, lease.get().range().first)
+        {
+            let _kept = lease.into_inner();
+            return;
+        }
+        self.release_beyond(p, home, lease)
+    }
+
+    #[inline]
+    fn release_many(&self, p: &P, mut next: impl FnMut() -> Option<(CpuIndex, Flushed<Lease>)>) {
+        let mut ahead = next();
+        while let Some((home, lease)) = ahead {
+            let Some(class) = self.class_of(lease.get()) else {
+                self.release_beyond(p, home, lease);
+                ahead = next();
+                continue;
+            };
+            ahead = None;
+            let lease = lease.into_inner();
+            // those that follow and are of the same class and CPU, under the same acquisition
+            let over = class.kept.give_while(home, lease.range().first, || {
+                let (to, flushed) = next()?;
+                if to == home && flushed.get().is_like(&lease) {
+                    return Some(flushed.into_inner().range().first);
+                }
+                ahead = Some((to, flushed));
+                None
+            });
+            if let Some(first) = over {
+                self.keep(class, home, first);
+                ahead = next();
+            }
+        }
     }
 
     fn drain(&self, p: &P) -> PageCount {

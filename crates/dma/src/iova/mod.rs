@@ -18,6 +18,7 @@
 //!
 //! Designs are variants of one enum ([`Assigner`]): a design is chosen at run time, and one predicted branch is cheap.
 
+mod alone;
 pub mod backing;
 pub mod eiovar;
 mod error;
@@ -33,14 +34,20 @@ pub mod magazine;
 mod magazine_config;
 pub mod rbtree;
 mod request;
+mod run_bounds;
 mod search;
 mod slots;
 mod tree;
 pub mod vmem;
 
-use crate::{grace::Flushed, platform::Platform, units::*};
-use core::fmt;
+use crate::{
+    grace::Flushed,
+    platform::{Cpu, Platform},
+    units::*,
+};
+use core::{fmt, num::NonZeroU64};
 
+pub use alone::{Alone, Number};
 pub use backing::{Backing, BackingConfig};
 pub use eiovar::{Eiovar, EiovarConfig};
 pub use error::{NoIova, NoIovaCause};
@@ -56,46 +63,102 @@ pub use request::{Limits, Request};
 pub use vmem::Vmem;
 
 /// The right to write the leaves of one IOVA range. Not `Copy`: there is one for each range.
-#[derive(PartialEq, Eq, Debug)]
+///
+/// Two words, so that it travels in registers; the second is never 0, so that a place for one that may be empty has two words as well.
+#[derive(PartialEq, Eq)]
 #[must_use = "a dropped lease leaks its IOVA range"]
 pub struct Lease {
-    range: IovaRange,
-    kind: LeaseKind,
+    first: IovaPage,
+    /// Pages, and below them the kind, in [`KIND_BITS`] bits. There are fewer than 2^62 pages: no aperture has more.
+    pages_and_kind: NonZeroU64,
 }
+
+/// Of a lease's second word.
+const KIND_BITS: u32 = 2;
+/// The most pages that an aperture has, so that a lease of any part of it can be written down: 1,024 times all
+/// that 64 bits of address have.
+pub(crate) const PAGES_MAX: u64 = u64::MAX >> KIND_BITS;
 
 /// How a range was chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeaseKind {
     /// By the assigner: a power of two of pages, naturally aligned.
-    Assigned,
+    Assigned = 1,
     /// By the caller: exactly the pages asked for.
-    Fixed,
+    Fixed = 2,
     /// By the buffer's own address (ATC'15 §4.1): others may hold leases of the same pages, so leaves are counted.
-    Shared,
+    Shared = 3,
+}
+
+impl LeaseKind {
+    #[inline]
+    fn bits(self) -> NonZeroU64 {
+        const { assert!(LeaseKind::Shared as u64 >> KIND_BITS == 0) };
+        // the second is never used: no kind is 0
+        NonZeroU64::new(self as u64).unwrap_or(NonZeroU64::MIN)
+    }
 }
 
 impl Lease {
+    #[inline]
     pub(crate) fn new(range: IovaRange, kind: LeaseKind) -> Self {
-        Lease { range, kind }
+        debug_assert!(range.pages.0 <= PAGES_MAX, "{range} is in no aperture");
+        Lease {
+            first: range.first,
+            pages_and_kind: kind.bits() | range.pages.0 << KIND_BITS,
+        }
+    }
+    /// The same once more, for who ends what holds this one, in the same breath.
+    #[inline]
+    pub(crate) fn again(&self) -> Self {
+        Lease { ..*self }
     }
     /// The pages.
+    #[inline]
     pub fn range(&self) -> IovaRange {
-        self.range
+        IovaRange::new(self.first, self.pages())
+    }
+    #[inline]
+    fn pages(&self) -> PageCount {
+        PageCount(self.pages_and_kind.get() >> KIND_BITS)
     }
     /// How many pages are nobody else's while this lease lives: all, or none where it is shared.
+    #[inline]
     pub fn owned(&self) -> PageCount {
-        match self.kind {
-            LeaseKind::Assigned | LeaseKind::Fixed => self.range.pages,
+        match self.kind() {
+            LeaseKind::Assigned | LeaseKind::Fixed => self.pages(),
             LeaseKind::Shared => PageCount(0),
         }
     }
     /// How they were chosen.
+    #[inline]
     pub fn kind(&self) -> LeaseKind {
-        self.kind
+        match self.pages_and_kind.get() & ((1 << KIND_BITS) - 1) {
+            1 => LeaseKind::Assigned,
+            2 => LeaseKind::Fixed,
+            _ => LeaseKind::Shared,
+        }
+    }
+    /// Whether it has as many pages, chosen in the same way.
+    #[inline]
+    pub(crate) fn is_like(&self, other: &Lease) -> bool {
+        self.pages_and_kind == other.pages_and_kind
+    }
+    /// Log2 of its pages, where an assigner chose them: the size class.
+    #[inline]
+    pub(crate) fn class_lg2(&self) -> Option<u32> {
+        (self.kind() == LeaseKind::Assigned).then(|| self.pages().0.trailing_zeros())
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} lease of {}", self.kind(), self.range())
     }
 }
 
 /// How many pages an assigner grants for `pages`: the next power of two, held at 2^63, which no aperture has.
+#[inline]
 pub fn granted(pages: PageCount) -> PageCount {
     PageCount(pages.0.checked_next_power_of_two().unwrap_or(1 << 63))
 }
@@ -186,6 +249,13 @@ pub trait Assign<P: Platform>: Send + Sync {
     fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve>;
     /// Takes a range back, to the caches of CPU `home`.
     fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>);
+    /// Takes back the ranges that `next` has, each to the caches of its CPU, as [`release`](Self::release) does. Where it has none it is not asked again.
+    #[inline]
+    fn release_many(&self, p: &P, mut next: impl FnMut() -> Option<(CpuIndex, Flushed<Lease>)>) {
+        while let Some((home, lease)) = next() {
+            self.release(p, home, lease);
+        }
+    }
     /// Takes back a shared lease whose pages are all mapped still, by others: nothing has become free, so there is nothing to flush.
     fn release_shared(&self, _p: &P, lease: Lease) {
         debug_assert!(false, "{lease:?} is not shared here");
@@ -342,10 +412,60 @@ macro_rules! dispatch {
     };
 }
 
+impl<P: Platform> Assigner<P> {
+    /// A range for `pages` anywhere, if one is at hand on this CPU; else nothing has happened, and [`Assign::assign`] is to be asked.
+    ///
+    /// Not one call is made, and the answer fits into two registers. So whoever asks here first and calls
+    /// what does all the rest last needs no stack for the short way.
+    #[inline]
+    pub fn assign_at_hand(&self, p: &P, pages: PageCount) -> Option<Lease> {
+        match self {
+            Assigner::Magazine(magazines) => magazines.assign_at_hand(p, pages),
+            _ => None,
+        }
+    }
+
+    /// The first page of a lease for `pages` pages that this CPU has at hand, if `serves` makes something of the lease's range; else nothing has happened, and
+    /// [`Assign::assign`] is to be asked. The lease is as [`granted`] says; of `MOST` pages, if that
+    /// is not 0. `serves` runs under a lock, and with the rights of the lease's holder.
+    #[inline(always)] // on the short way of a map, which calls nothing
+    pub(crate) fn assign_here<const MOST: usize, R>(
+        &self,
+        cpu: &Cpu<'_>,
+        pages: PageCount,
+        serves: impl FnOnce(IovaRange) -> Option<R>,
+    ) -> Option<(IovaPage, R)> {
+        match self {
+            Assigner::Magazine(magazines) => magazines.assign_here::<MOST, R>(cpu, pages, serves),
+            _ => None,
+        }
+    }
+
+    /// Brings a lease for `pages` to this CPU's hand, if there is one that was given back.
+    pub(crate) fn bring_to_hand(&self, cpu: &Cpu<'_>, pages: PageCount) {
+        if let Assigner::Magazine(magazines) = self {
+            magazines.bring_to_hand(cpu, pages);
+        }
+    }
+
+    #[inline(never)]
+    fn assign_otherwise(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
+        dispatch!(self, a => a.assign(p, request))
+    }
+    #[inline(never)]
+    fn release_otherwise(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
+        dispatch!(self, a => a.release(p, home, lease))
+    }
+}
+
+/// The magazines' own paths are short enough to be inlined where they are called; the others are not.
 impl<P: Platform> Assign<P> for Assigner<P> {
     #[inline]
     fn assign(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
-        dispatch!(self, a => a.assign(p, request))
+        match self {
+            Assigner::Magazine(magazines) => magazines.assign(p, request),
+            _ => self.assign_otherwise(p, request),
+        }
     }
     fn granted(&self, pages: PageCount) -> PageCount {
         dispatch!(self, a => Assign::<P>::granted(a, pages))
@@ -361,7 +481,14 @@ impl<P: Platform> Assign<P> for Assigner<P> {
     }
     #[inline]
     fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
-        dispatch!(self, a => a.release(p, home, lease))
+        match self {
+            Assigner::Magazine(magazines) => magazines.release(p, home, lease),
+            _ => self.release_otherwise(p, home, lease),
+        }
+    }
+    #[inline]
+    fn release_many(&self, p: &P, next: impl FnMut() -> Option<(CpuIndex, Flushed<Lease>)>) {
+        dispatch!(self, a => a.release_many(p, next))
     }
     fn release_shared(&self, p: &P, lease: Lease) {
         dispatch!(self, a => a.release_shared(p, lease))

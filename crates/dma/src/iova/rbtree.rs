@@ -14,6 +14,8 @@
 //! It is kept, being the baseline to compare with; [`Locked::nodes_visited`] counts it. One thing is added: a
 //! scan that finds nothing below the cached node looks above it, once, so that [`NoIova`] is never wrong.
 //!
+//! Runs, for which magazines ask and Linux does not, are looked for from where the highest one may be (`RunBounds`), whatever the cached node is.
+//!
 //! A request with limits is scanned for from the top of its window, which the tree finds, and leaves the cached node alone: so
 //! those of a device with a narrow mask are linear in what is in use below it.
 //!
@@ -23,6 +25,7 @@
 use super::{
     in_use::InUse,
     locked::{Ranges, Sketch},
+    run_bounds::RunBounds,
     search::{Run, Window},
     tree::Link,
     *,
@@ -37,6 +40,7 @@ pub struct Scan {
     used: InUse,
     /// The range given out last, or the next above it that is still in use; `None` for the top of the aperture.
     cached: Option<Link>,
+    runs: RunBounds,
     /// Nodes that scans have looked at, ever.
     visited: u64,
 }
@@ -53,13 +57,20 @@ impl Scan {
         Scan {
             used: InUse::new(aperture),
             cached: None,
+            runs: RunBounds::new(),
             visited: 0,
         }
     }
 
-    /// Below the cached node, then above it.
+    /// The highest place, for a run; for a single range below the cached node, then above it.
     fn first_fit(&mut self, run: Run) -> Option<u64> {
-        let Window { floor, end } = Window::of(self.used.aperture());
+        let window @ Window { floor, end } = Window::of(self.used.aperture());
+        if let Some(bound) = self.runs.begin(run, window) {
+            let below = self.used.tree().last_below(IovaPage(bound));
+            let first = self.scan(run, below, bound, floor);
+            self.runs.found(run, first, window);
+            return first;
+        }
         let last = self.used.tree().last();
         let Some(cached) = self.cached else {
             return self.scan(run, last, end, floor);
@@ -119,6 +130,14 @@ impl Ranges for Scan {
         {
             self.cached = self.used.tree().next(node);
         }
+        if self.runs.any() {
+            let tree = self.used.tree();
+            let Window { floor, end } = Window::of(self.used.aperture());
+            let below = tree.prev(node).map(|at| tree.range(at).end().0);
+            let above = tree.next(node).map(|at| tree.range(at).first.0);
+            let bottom = below.map_or(floor, |bottom| bottom.max(floor));
+            self.runs.gap(bottom, above.unwrap_or(end));
+        }
         self.used.give(node);
     }
 
@@ -152,5 +171,57 @@ impl Ranges for Scan {
         let shown = down.map(|at| tree.range(at));
         let cached = self.cached.map(|at| tree.range(at));
         Sketch::of(tree.len(), "from the top", shown).with_cached_node(cached)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The highest place for `run`, by looking at every gap.
+    fn highest(tree: &mut Scan, run: Run) -> Option<u64> {
+        let Window { floor, end } = Window::of(tree.used.aperture());
+        let last = tree.used.tree().last();
+        tree.scan(run, last, end, floor)
+    }
+
+    proptest! {
+        #[test]
+        fn a_run_is_found_at_the_highest_place(
+            first in 0..3u64,
+            steps in prop::collection::vec((0..4u8, 0..4u32, 1..9u64, any::<prop::sample::Index>()), 1..120),
+        ) {
+            let mut tree = Scan::new(IovaRange::new(IovaPage(first), PageCount(300)));
+            let mut held: Vec<IovaRange> = Vec::new();
+            for (what, lg2, count, which) in steps {
+                match what {
+                    0 if !held.is_empty() => {
+                        let gone = held.swap_remove(which.index(held.len()));
+                        tree.give(gone, LeaseKind::Assigned);
+                    }
+                    1 => {
+                        let exactly = IovaRange::new(IovaPage(which.index(300) as u64), PageCount(count));
+                        if tree.used.aperture().contains(&exactly) && tree.take_exactly(exactly).is_ok() {
+                            held.push(exactly);
+                        }
+                    }
+                    what => {
+                        let run = Run::new(PageCount(1 << lg2), if what == 2 { count } else { 1 }).unwrap();
+                        let expected = highest(&mut tree, run);
+                        let taken = tree.take(run);
+                        if run.is_single() || !run.pages().is_power_of_two() {
+                            prop_assert_eq!(taken.is_some(), expected.is_some());
+                        } else {
+                            prop_assert_eq!(taken.map(|range| range.first.0), expected);
+                        }
+                        if let Some(range) = taken {
+                            held.extend(run.ranges(range.first.0));
+                        }
+                    }
+                }
+                prop_assert!(tree.audit().is_ok());
+            }
+        }
     }
 }

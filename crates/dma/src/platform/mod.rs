@@ -16,6 +16,7 @@
 //!
 //! Lock order of the core: `CPU cache -> depot`, `queue` alone, `tree` alone, `timer` alone.
 
+mod copy;
 mod frame;
 mod heap;
 mod percpu;
@@ -28,6 +29,7 @@ pub mod host;
 #[allow(unsafe_code)]
 pub mod sim;
 
+pub use copy::{CopyMemory, NotMemory};
 pub use core::sync::atomic::Ordering;
 pub use frame::{FreshFrame, TableFrame};
 pub use heap::{Heap, HeapBlock, NotABlock};
@@ -67,6 +69,15 @@ pub trait Lock<T>: Send + Sync {
     fn new(value: T) -> Self;
     /// Runs `f` with the data, interrupts masked on this CPU.
     fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R;
+    /// The same, or nothing where the lock is held: for paths that then take the long way. Waits where the platform cannot tell.
+    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        Some(self.with(f))
+    }
+    /// As [`with`](Self::with), for data that counts what `f` looks at: `visited` reads the count. Only a platform that charges time asks.
+    #[inline]
+    fn with_counted<R>(&self, _visited: impl Fn(&T) -> u64, f: impl FnOnce(&mut T) -> R) -> R {
+        self.with(f)
+    }
 }
 
 /// Proof of being pinned to a CPU; it can neither be sent nor leave the closure it was given to.
@@ -98,6 +109,10 @@ pub trait Platform: Send + Sync + 'static {
 
     /// Runs `f` with no migration and no re-entry on this CPU. Must not be nested.
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R;
+    /// The same, or nothing where this CPU cannot be pinned at once, without a call: for paths that then take the long way.
+    fn try_pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> Option<R> {
+        Some(self.pinned(f))
+    }
     /// How many CPUs (slots) there are; [`Cpu::index`] is below it.
     fn cpus(&self) -> usize;
 
@@ -114,6 +129,13 @@ pub trait Platform: Send + Sync + 'static {
     fn fence(&self, order: Ordering);
     /// A full fence on every CPU that runs the core (membarrier, an IPI, or nothing where readers fence themselves).
     fn heavy_fence(&self);
+    /// The other side of [`heavy_fence`](Self::heavy_fence), for readers that announce themselves with a plain store: either what they announced before is seen
+    /// by who fenced heavily, or what they read afterwards is what was written before that. Nothing but order for the compiler where the heavy fence
+    /// reaches every CPU; a full fence elsewhere.
+    #[inline]
+    fn light_fence(&self) {
+        self.fence(Ordering::SeqCst)
+    }
     /// One turn of a wait loop: a pause, a yield to the model, a step of virtual time.
     fn relax(&self);
     /// The general-purpose allocator that the core shares with everybody else, if there is one: what `kmalloc` is to Linux.
@@ -122,7 +144,18 @@ pub trait Platform: Send + Sync + 'static {
     }
     /// A number that this kernel or process has never given before; tells domains apart for good.
     fn unique(&self) -> u64;
+
+    /// Says that `what`, an element of a block of memory that a lock guards and by which it is not held, is read or written by who holds the lock. Words and locks are seen
+    /// by construction; what lies behind a pointer is not. Only a platform that follows cache lines asks; for all others this is nothing.
+    #[inline(always)]
+    fn touches<'b, T: 'b>(_what: impl FnOnce() -> Option<Element<'b, T>>) {}
+    /// Says that a block is about to be freed, some of which [was touched](Self::touches).
+    #[inline(always)]
+    fn frees<T>(_block: &[T]) {}
 }
+
+/// An element of a block of memory: the block, at least its beginning, and the element's index, which may lie beyond what the slice shows.
+pub type Element<'b, T> = (&'b [T], usize);
 
 /// Memory as a remapping unit sees it: by physical page number. Kernels never implement it.
 pub trait PhysMemory<P: Platform>: Send + Sync + 'static {

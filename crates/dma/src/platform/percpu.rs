@@ -18,13 +18,20 @@ impl<T> PerCpu<T> {
         PerCpu((0..p.cpus()).map(|_| CachePadded(make())).collect())
     }
     /// This CPU's value.
+    #[inline]
     pub fn get(&self, cpu: &Cpu<'_>) -> &T {
         &self.0[cpu.index().0].0
+    }
+    /// This CPU's value, where there is one: for paths that must not panic.
+    #[inline]
+    pub fn try_get(&self, cpu: &Cpu<'_>) -> Option<&T> {
+        self.0.get(cpu.index().0).map(|value| &value.0)
     }
     /// The value of CPU `index`.
     ///
     /// # Panics
     /// If `index` is not below the platform's number of CPUs.
+    #[inline]
     pub fn at(&self, index: CpuIndex) -> &T {
         &self.0[index.0].0
     }

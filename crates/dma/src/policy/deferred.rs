@@ -2,8 +2,8 @@
 //! Deferred: retired things are queued, and one domain-wide invalidation settles many.
 //!
 //! Two designs differ in who shares a queue: **deferred-percpu**, "batching invalidation requests locally on each core instead of
-//! globally" (ATC'15 §5), has one a CPU; **deferred-global**, Linux 3.17's (ATC'15 §3.2), has one for all, and its lock is what all
-//! contend for. Unlike Linux 3.17, nobody waits for the invalidation, or gives IOVAs back, with that lock held.
+//! globally" (ATC'15 §5), has one a CPU; **deferred-global**, Linux 3.17's (ATC'15 §3.2), has one for all. Its lock is what all
+//! contend for, and while one CPU flushes and sends home, all others wait before the queue's gate, as they do for Linux 3.17's lock.
 //!
 //! Things stand in a queue oldest first. The `batch`-th thing since the last start makes its CPU
 //! start one domain-wide invalidation, wait for it, and drain that queue as far as the completion settles it. Things
@@ -20,7 +20,9 @@
 //! who finds no room must flush before its unmap returns.
 
 use super::{
-    queue::{self, Item, Pushed, Queues, RetiredQueue},
+    batch::{BatchQueue, Homed, NotQueued, Queued},
+    gate::Gate,
+    queue::{self, Drained},
     *,
 };
 
@@ -47,7 +49,9 @@ pub(crate) enum Sharing {
 
 pub(crate) struct Deferred<P: Platform> {
     /// One a CPU, or one.
-    queues: Queues<P, ()>,
+    queues: Box<[CachePadded<BatchQueue<P>>]>,
+    /// Of the queue that all share.
+    gate: Option<Gate<P>>,
     timer: P::Lock<Timer>,
     config: DeferredConfig,
 }
@@ -61,16 +65,16 @@ struct Timer {
 }
 
 impl<P: Platform> Deferred<P> {
-    pub fn new(p: &P, config: DeferredConfig, sharing: Sharing) -> Self {
+    pub fn new(p: &P, config: DeferredConfig, sharing: Sharing, key: DomainKey) -> Self {
         let config = config.limited();
         let queues = match sharing {
             Sharing::PerCpu => p.cpus(),
             Sharing::Global => 1,
         };
-        let room = 2 * config.batch as usize;
-        let queue = |_| CachePadded(RetiredQueue::new(room));
+        let queue = |_| CachePadded(BatchQueue::new(key, config.batch));
         Deferred {
             queues: (0..queues).map(queue).collect(),
+            gate: (sharing == Sharing::Global).then(Gate::new),
             timer: Lock::new(Timer {
                 due: TimeNs(0),
                 completion: None,
@@ -83,39 +87,79 @@ impl<P: Platform> Deferred<P> {
 
     /// The queue of a CPU: its own, or the only one.
     #[inline]
-    fn queue_of(&self, cpu: CpuIndex) -> &RetiredQueue<P, ()> {
-        &self.queues[cpu.0.min(self.queues.len() - 1)].0
+    fn queue_of(&self, cpu: CpuIndex) -> &BatchQueue<P> {
+        match self.queues.get(cpu.0) {
+            Some(queue) => &queue.0,
+            None => &self.queues[0].0,
+        }
     }
 
-    #[inline]
+    /// Queues what `retire` retires for this CPU, where that calls nothing; else nothing has happened.
+    #[inline(always)]
+    pub fn push_at_hand(
+        &self,
+        cpu: &Cpu<'_>,
+        retire: impl FnOnce() -> Option<Retired<Homed>>,
+    ) -> Option<Queued> {
+        let home = cpu.index();
+        let queue = match &self.gate {
+            None => self.queues.get(home.0)?,
+            Some(gate) if gate.lets_in(home) => self.queues.first()?,
+            Some(_) => return None,
+        };
+        queue.0.try_push(retire)?.ok()
+    }
+
+    /// Retires `what`, whose entries the caller has just cleared, and queues it.
     pub fn push<I: Invalidate>(
         &self,
         engine: &Engine<'_, P, I>,
-        mut retired: Retired<Resource>,
+        what: Resource,
+        need: Scope,
     ) -> Result<(), Failed> {
+        let mut what = Some(what);
+        let mut retire = || {
+            let what = what.take()?;
+            Some(engine.grace.retire(engine.p, what, need))
+        };
         loop {
+            if let Some(gate) = &self.gate {
+                gate.wait(engine.p, engine.p.pinned(|cpu| cpu.index()));
+            }
             let (home, pushed) = engine.p.pinned(|cpu| {
                 let home = cpu.index();
-                let item = Item {
-                    home,
-                    retired,
-                    beside: (),
-                };
-                (home, self.queue_of(home).push(item, self.config.batch))
+                let queue = self.queue_of(home);
+                let retire = || retire().map(|retired| retired.map(|what| Homed::new(home, what)));
+                (home, queue.push(retire))
             });
-            let queue = self.queue_of(home);
             match pushed {
-                Pushed::Queued => return Ok(()),
-                Pushed::BatchFull => return flush_queue(engine, queue),
-                Pushed::NoRoom(back) => {
-                    if let Err(failed) = flush_queue(engine, queue) {
-                        engine.quarantine.put(back.retired);
+                Ok(Queued::Waits) | Err(NotQueued::Declined) => return Ok(()),
+                Ok(Queued::BatchFull) => return self.flush_batch(engine, home),
+                Err(NotQueued::Full) => {
+                    if let Err(failed) = self.flush_batch(engine, home) {
+                        // stamped after the invalidation that failed: it is as lost as what stood before it
+                        retire().into_iter().for_each(|r| engine.quarantine.put(r));
                         return Err(failed);
                     }
-                    retired = back.retired;
                 }
             }
         }
+    }
+
+    /// Flushes, and drains the queue of CPU `home`.
+    pub fn flush_batch<I: Invalidate>(
+        &self,
+        engine: &Engine<'_, P, I>,
+        home: CpuIndex,
+    ) -> Result<(), Failed> {
+        let queue = self.queue_of(home);
+        let _closed = self.gate.as_ref().map(|gate| gate.close(engine.p, home));
+        let flushed = engine.flush(Scope::DOMAIN);
+        match &flushed {
+            Ok(completion) => queue.settle_all(engine, completion),
+            Err(failed) => queue.quarantine(engine, *failed),
+        }
+        flushed.map(drop)
     }
 
     pub fn drain_all<I: Invalidate>(&self, engine: &Engine<'_, P, I>) -> Result<(), Failed> {
@@ -152,7 +196,7 @@ impl<P: Platform> Deferred<P> {
             }
         }
         let mut left = self.config.tick_budget as usize;
-        if let Some(proof) = completion {
+        if let Some(proof) = completion.as_ref().and_then(Completion::whole) {
             for _ in 0..self.queues.len() {
                 let at = next_queue % self.queues.len();
                 left -= self.queues[at].0.settle(engine, &proof, left);
@@ -177,22 +221,5 @@ impl<P: Platform> Deferred<P> {
 
     pub fn retired(&self) -> Held {
         queue::held(&self.queues)
-    }
-}
-
-#[cold]
-fn flush_queue<P: Platform, I: Invalidate>(
-    engine: &Engine<'_, P, I>,
-    queue: &RetiredQueue<P, ()>,
-) -> Result<(), Failed> {
-    match engine.flush(Scope::DOMAIN) {
-        Ok(completion) => {
-            queue.settle(engine, &completion, usize::MAX);
-            Ok(())
-        }
-        Err(failed) => {
-            queue.quarantine(engine, failed);
-            Err(failed)
-        }
     }
 }

@@ -46,6 +46,20 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
             .flush(self.p, self.unit, self.id, scope, self.limit)
     }
 
+    /// Retires `what`, whose entries the caller has just cleared, and flushes it at once.
+    ///
+    /// # Errors
+    /// The invalidation failed; the thing is quarantined.
+    #[inline]
+    pub fn flush_retired(&self, what: Resource, need: Scope) -> Result<Flushed<Resource>, Failed> {
+        let (p, grace) = (self.p, self.grace);
+        let flushed = grace.flush_retired(p, self.unit, self.id, what, need, self.limit);
+        flushed.map_err(|(retired, failed)| {
+            self.quarantine.put(retired);
+            failed
+        })
+    }
+
     /// One invalidation for each page, each waited for. The proof is of all pages ([`Completion::join`]).
     pub fn flush_page_by_page(&self, scope: Scope) -> Result<Completion, Failed> {
         let mut pages = scope.pages.into_iter().flat_map(IovaRange::iter);
@@ -91,14 +105,33 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
 
     /// Settles `retired` by `completion` and sends it home.
     pub fn settle(&self, home: CpuIndex, retired: Retired<Resource>, completion: &Completion) {
+        if let Some(flushed) = self.settled(retired, completion) {
+            self.free(home, flushed);
+        }
+    }
+
+    /// Settles `retired` by `completion`.
+    #[inline]
+    pub fn settled(
+        &self,
+        retired: Retired<Resource>,
+        completion: &Completion,
+    ) -> Option<Flushed<Resource>> {
         match retired.settle(completion) {
-            Ok(flushed) => self.free(home, flushed),
-            // Callers pair things with completions that cover them, so this is a bug; losing the resource is safe.
+            Ok(flushed) => Some(flushed),
             Err((retired, why)) => {
-                debug_assert!(false, "{why}");
-                self.quarantine.put(retired);
+                self.unsettled(retired, why);
+                None
             }
         }
+    }
+
+    /// Callers pair things with completions that cover them, so this is a bug; losing the resource is safe.
+    #[cold]
+    #[inline(never)]
+    fn unsettled(&self, retired: Retired<Resource>, why: Unsettled) {
+        debug_assert!(false, "{why}");
+        self.quarantine.put(retired);
     }
 
     pub fn free(&self, home: CpuIndex, flushed: Flushed<Resource>) {
@@ -146,12 +179,16 @@ impl<P: Platform> Quarantine<P> {
     pub fn put(&self, retired: Retired<Resource>) {
         let mut held = Held::default();
         held.add(&retired.quarantine());
-        self.pages.fetch_add(held.pages.0, Ordering::Relaxed);
-        self.frames.fetch_add(held.frames, Ordering::Relaxed);
+        self.lose(held);
     }
     /// Frames that no `Retired` stands for.
     pub fn lose_frames(&self, frames: u64) {
         self.frames.fetch_add(frames, Ordering::Relaxed);
+    }
+    /// What has been given up already.
+    pub fn lose(&self, held: Held) {
+        self.pages.fetch_add(held.pages.0, Ordering::Relaxed);
+        self.lose_frames(held.frames);
     }
     pub fn held(&self) -> Held {
         Held {

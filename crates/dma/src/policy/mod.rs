@@ -23,15 +23,18 @@
 //! Waiting happens with no lock held and not pinned; so an unmap in an interrupt handler may flush while the
 //! interrupted CPU is anywhere in map or unmap. Lock order: `queue` alone, `timer` alone.
 
+mod batch;
 mod config;
 mod deferred;
 mod engine;
+mod gate;
 mod lot;
 mod outstanding;
 mod queue;
 pub mod rules;
 mod stock;
 
+pub(crate) use batch::{Homed, Queued};
 pub use config::{DeferredConfig, Exposure, MacOsConfig, PolicyConfig};
 pub(crate) use deferred::Deferred;
 pub use deferred::{MAX_BATCH, TickReport};
@@ -51,6 +54,7 @@ use outstanding::Outstanding;
 use stock::Stock;
 
 /// A policy, chosen at run time. `K` names an invalidation of the unit's.
+#[repr(u8)] // a tag of its own: one comparison tells
 pub(crate) enum Policy<P: Platform, K: Copy + Send> {
     Strict,
     FreeBsd,
@@ -60,15 +64,15 @@ pub(crate) enum Policy<P: Platform, K: Copy + Send> {
 }
 
 impl<P: Platform, K: Copy + Send> Policy<P, K> {
-    pub fn new(p: &P, config: PolicyConfig) -> Self {
+    pub fn new(p: &P, config: PolicyConfig, key: DomainKey) -> Self {
         match config {
             PolicyConfig::Strict => Policy::Strict,
             PolicyConfig::FreeBsd => Policy::FreeBsd,
             PolicyConfig::DeferredPerCpu(bounds) => {
-                Policy::Deferred(Deferred::new(p, bounds, Sharing::PerCpu))
+                Policy::Deferred(Deferred::new(p, bounds, Sharing::PerCpu, key))
             }
             PolicyConfig::DeferredGlobal(bounds) => {
-                Policy::Deferred(Deferred::new(p, bounds, Sharing::Global))
+                Policy::Deferred(Deferred::new(p, bounds, Sharing::Global, key))
             }
             PolicyConfig::MacOs(bounds) => Policy::MacOs(Outstanding::new(bounds)),
             PolicyConfig::Solaris => Policy::Solaris(Stock::new()),
@@ -204,8 +208,8 @@ impl<P: Platform, K: Copy + Send> Batch<'_, P, K> {
                     pages: *pages,
                     caches: *caches,
                 };
-                let retired = engine.grace.retire(engine.p, Resource::Frame(frame), need);
-                *failed = failed.or(queues.push(engine, retired).err());
+                let pushed = queues.push(engine, Resource::Frame(frame), need);
+                *failed = failed.or(pushed.err());
             }
         }
     }
@@ -226,8 +230,7 @@ impl<P: Platform, K: Copy + Send> Batch<'_, P, K> {
                 failed,
             } => {
                 let need = Scope { pages, caches };
-                let retired = engine.grace.retire(engine.p, Resource::Iova(lease), need);
-                let last = queues.push(engine, retired);
+                let last = queues.push(engine, Resource::Iova(lease), need);
                 failed.map_or(last, Err)
             }
         }

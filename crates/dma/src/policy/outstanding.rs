@@ -5,6 +5,9 @@
 //! first, and while it is done send home what it settles. The queue has room for `depth` things: an unmap that finds it full waits for the first's
 //! invalidation, without the lock. An exhausted assigner drains all by one flush of the domain.
 //!
+//! **One CPU collects at a time**, behind a gate; who comes by meanwhile leaves it to that one, and who needs room waits before the gate. Else every CPU looks at the same first
+//! thing, all but one find it gone when they have the lock again, and on 16 CPUs they do little else. Ticks go through. No correctness rests on the gate: while the CPU that closed it is off its core, things only come home later.
+//!
 //! Unlike Mac OS X, which as ATC'15 has it does not wait before it hands an IOVA out again, nothing goes home here before its own invalidation is done;
 //! that is no choice of this file, but what [`Retired::settle`] asks for.
 //!
@@ -15,14 +18,20 @@
 //! and what it should have settled is quarantined. A map that comes upon one leaves it for them.
 
 use super::{
+    gate::{Gate, Waited},
     queue::{self, Item, Pushed, Queues, RetiredQueue},
     *,
 };
 use alloc::vec;
 
+/// Things that are looked at under one acquisition of the lock.
+const LOOKED_AT: usize = 8;
+
 pub(crate) struct Outstanding<P: Platform, K: Copy + Send> {
     /// One.
     queues: Queues<P, Started<K>>,
+    /// Closed while one CPU collects.
+    collecting: Gate<P>,
     depth: u32,
 }
 
@@ -32,6 +41,7 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         let queue = RetiredQueue::new(depth as usize);
         Outstanding {
             queues: vec![CachePadded(queue)].into_boxed_slice(),
+            collecting: Gate::new(),
             depth,
         }
     }
@@ -64,13 +74,14 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
             };
             while let Pushed::NoRoom(back) = self.queue().push(item, u32::MAX) {
                 item = back;
-                result = result.and(self.wait_for_first(engine));
+                result = result.and(self.make_room(engine, home));
             }
         }
         result
     }
 
-    /// Sends home what is done, from the first on, at most `depth` things, as other CPUs may add what is done at once; returns how many.
+    /// Sends home what is done, from the first on, at most `depth` things, as other CPUs may add what is done at once; returns how many: 0 if another CPU is
+    /// at it.
     ///
     /// # Errors
     /// The unit says that the first will never be done; it stays where it is.
@@ -78,16 +89,37 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         &self,
         engine: &Engine<'_, P, I>,
     ) -> Result<usize, Failed> {
+        if !self.collecting.is_open() {
+            return Ok(0);
+        }
+        let cpu = engine.p.pinned(|cpu| cpu.index());
+        match self.collecting.try_close(cpu) {
+            Some(_closed) => self.send_home_done(engine),
+            None => Ok(0),
+        }
+    }
+
+    fn send_home_done<I: Invalidate<Token = K>>(
+        &self,
+        engine: &Engine<'_, P, I>,
+    ) -> Result<usize, Failed> {
         let (mut home, most) = (0, self.depth as usize);
         while home < most {
-            let Some(first) = self.queue().first() else {
-                break;
-            };
-            let Some(completion) = engine.grace.poll(engine.unit, &first)? else {
-                break;
-            };
-            home += match self.send_home(engine, &completion, most - home) {
-                0 => break, // another CPU does it
+            let firsts: [Option<Started<K>>; LOOKED_AT] = self.queue().firsts();
+            let mut completions = [const { None }; LOOKED_AT];
+            let mut done = 0;
+            for first in firsts.iter().flatten() {
+                match engine.grace.poll(engine.unit, first) {
+                    Ok(Some(completion)) => completions[done] = Some(completion),
+                    Ok(None) => break,
+                    // those before it go home, and then it is the first
+                    Err(_) if done > 0 => break,
+                    Err(failed) => return Err(failed),
+                }
+                done += 1;
+            }
+            home += match self.send_home(engine, &completions[..done], (most - home).min(done)) {
+                0 => break, // nothing is done, or an interrupt that came between does it
                 some => some,
             };
         }
@@ -107,9 +139,12 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         &self,
         engine: &Engine<'_, P, I>,
     ) -> Result<TickReport, Failed> {
+        // Whatever ticks need not be a CPU that could close the gate; and what the one that did leaves lying is found by it.
+        let drained = self.send_home_done(engine);
+        let drained = drained.inspect_err(|failed| self.give_up(engine, *failed))?;
         Ok(TickReport {
             invalidations: 0,
-            drained: self.collect_or_quarantine(engine)? as u32,
+            drained: drained as u32,
         })
     }
 
@@ -121,40 +156,53 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         queue::held(&self.queues)
     }
 
+    /// Waits until some has left the queue: sent home by the CPU that collects, or by this one if none does.
     #[cold]
-    fn wait_for_first<I: Invalidate<Token = K>>(
+    fn make_room<I: Invalidate<Token = K>>(
         &self,
         engine: &Engine<'_, P, I>,
+        cpu: CpuIndex,
     ) -> Result<(), Failed> {
+        let closed = self.collecting.try_close(cpu);
+        if closed.is_none() && self.collecting.wait(engine.p, cpu) == Waited::UntilOpen {
+            return Ok(());
+        }
         let Some(first) = self.queue().first() else {
             return Ok(()); // others have made room meanwhile
         };
-        match engine
-            .grace
-            .wait(engine.p, engine.unit, first, engine.limit)
-        {
+        let (p, unit, limit) = (engine.p, engine.unit, engine.limit);
+        match engine.grace.wait(p, unit, first, limit) {
             Ok(completion) => {
-                self.send_home(engine, &completion, usize::MAX);
-                Ok(())
+                self.send_home(engine, &[Some(completion)], usize::MAX);
+                self.send_home_done(engine).map(drop)
             }
-            Err(failed) => {
-                self.give_up(engine, failed);
-                Err(failed)
-            }
+            Err(failed) => Err(failed),
         }
+        .inspect_err(|failed| self.give_up(engine, *failed))
     }
 
-    /// What stands first and was started with `completion`; others may have taken it home already.
+    /// At most `budget` things from the first on that were started with one of `completions`; others may have taken them home already.
     fn send_home<I: Invalidate<Token = K>>(
         &self,
         engine: &Engine<'_, P, I>,
-        completion: &Completion,
+        completions: &[Option<Completion>],
         budget: usize,
     ) -> usize {
-        let its = |item: &Item<Started<K>>| item.beside.seq() == completion.seq();
-        self.queue().take_out(budget, its, |item| {
-            engine.settle(item.home, item.retired, completion);
-        })
+        if budget == 0 {
+            return 0;
+        }
+        let its = |item: &Item<Started<K>>| {
+            let of = |done: &&Completion| done.seq() == item.beside.seq();
+            completions.iter().flatten().find(of)
+        };
+        self.queue().take_out(
+            budget,
+            |item| its(item).is_some(),
+            |item| match its(&item) {
+                Some(completion) => engine.settle(item.home, item.retired, completion),
+                None => unreachable!("taken out for its completion"),
+            },
+        )
     }
 
     fn give_up<I: Invalidate<Token = K>>(&self, engine: &Engine<'_, P, I>, failed: Failed) {

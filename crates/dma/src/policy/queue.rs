@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Queues of retired things: what every policy that does not wait keeps them in.
+//! Queues of retired things, each of which needs an invalidation of its own: what `macos` and `solaris` keep. (The deferred policies, which flush the
+//! domain, have smaller things in `batch.rs`.)
 //!
-//! A thing is in exactly one queue, or *in transit*: taken out under the lock and not yet home. Things are taken out a handful at a time
-//! and settled without the lock. They leave in the order in which they came, but for those that [`RetiredQueue::take_newest`] picks. That is nearly the order of
+//! A thing is in exactly one queue, or *in transit*: taken out under the lock and not yet home. Things are taken out under the lock, up to 16 at a time,
+//! and settled without it. They leave in the order in which they came, but for those that [`RetiredQueue::take_newest`] picks. That is nearly the order of
 //! their stamps (a CPU may be overtaken between stamp and push): what stands behind a younger one leaves with it, later than it could.
 //!
 //! Each thing remembers the CPU that unmapped it, its *home*, so whoever drains sends it there.
@@ -149,27 +150,6 @@ impl<P: Platform, K: Send> RetiredQueue<P, K> {
         }
     }
 
-    /// Sends home what `completion` settles, at most `budget` things; returns how many.
-    pub fn settle<I: Invalidate>(
-        &self,
-        engine: &Engine<'_, P, I>,
-        completion: &Completion,
-        budget: usize,
-    ) -> usize {
-        let stamped_by = |item: &Item<K>| item.retired.seq() <= completion.seq();
-        self.take_out(budget, stamped_by, |item| {
-            engine.settle(item.home, item.retired, completion);
-        })
-    }
-
-    /// Gives up on what a failed invalidation should have settled.
-    pub fn quarantine<I: Invalidate>(&self, engine: &Engine<'_, P, I>, failed: Failed) {
-        let stamped_by = |item: &Item<K>| item.retired.seq() <= failed.seq;
-        self.take_out(usize::MAX, stamped_by, |item| {
-            engine.quarantine.put(item.retired);
-        });
-    }
-
     /// What is beside the first thing.
     pub fn first(&self) -> Option<K>
     where
@@ -177,19 +157,63 @@ impl<P: Platform, K: Send> RetiredQueue<P, K> {
     {
         self.0.with(|q| q.items.front().map(|item| item.beside))
     }
+}
 
-    pub fn is_empty(&self) -> bool {
-        self.0.with(|q| q.items.is_empty())
-    }
-
-    fn in_transit(&self) -> usize {
-        self.0.with(|q| q.in_transit)
+impl<P: Platform, K: Copy + Send> RetiredQueue<P, K> {
+    /// What is beside the first `N` things.
+    pub fn firsts<const N: usize>(&self) -> [Option<K>; N] {
+        self.0.with(|q| {
+            let mut firsts = [None; N];
+            let places = firsts.iter_mut().zip(&q.items);
+            places.for_each(|(place, item)| *place = Some(item.beside));
+            firsts
+        })
     }
 }
 
+impl<P: Platform, K: Send> Drained<P> for RetiredQueue<P, K> {
+    fn settle_all<I: Invalidate>(&self, engine: &Engine<'_, P, I>, by: &Completion) {
+        let stamped_by = |item: &Item<K>| item.retired.seq() <= by.seq();
+        self.take_out(usize::MAX, stamped_by, |item| {
+            engine.settle(item.home, item.retired, by);
+        });
+    }
+    fn quarantine<I: Invalidate>(&self, engine: &Engine<'_, P, I>, failed: Failed) {
+        let stamped_by = |item: &Item<K>| item.retired.seq() <= failed.seq;
+        self.take_out(usize::MAX, stamped_by, |item| {
+            engine.quarantine.put(item.retired);
+        });
+    }
+    fn is_empty(&self) -> bool {
+        self.0.with(|q| q.items.is_empty())
+    }
+    fn in_transit(&self) -> usize {
+        self.0.with(|q| q.in_transit)
+    }
+    fn add_to(&self, held: &mut Held) {
+        self.0.with(|q| {
+            let things = q.items.iter().map(|item| item.retired.get());
+            things.for_each(|thing| held.add(thing));
+        });
+    }
+}
+
+/// What can be drained by one flush of its domain.
+pub(super) trait Drained<P: Platform> {
+    /// Sends home what `by`, of the whole domain, settles.
+    fn settle_all<I: Invalidate>(&self, engine: &Engine<'_, P, I>, by: &Completion);
+    /// Gives up on what a failed invalidation should have settled.
+    fn quarantine<I: Invalidate>(&self, engine: &Engine<'_, P, I>, failed: Failed);
+    fn is_empty(&self) -> bool;
+    /// How many things are taken out, and not home yet.
+    fn in_transit(&self) -> usize;
+    /// Counts what it holds.
+    fn add_to(&self, held: &mut Held);
+}
+
 /// Flushes the domain, and sends home everything that is in the queues.
-pub(super) fn drain_all<P: Platform, K: Send, I: Invalidate>(
-    queues: &[CachePadded<RetiredQueue<P, K>>],
+pub(super) fn drain_all<P: Platform, I: Invalidate>(
+    queues: &[CachePadded<impl Drained<P>>],
     engine: &Engine<'_, P, I>,
 ) -> Result<(), Failed> {
     let mut flushed = Ok(());
@@ -197,9 +221,7 @@ pub(super) fn drain_all<P: Platform, K: Send, I: Invalidate>(
         let completion = engine.flush(Scope::DOMAIN);
         for CachePadded(queue) in queues {
             match &completion {
-                Ok(completion) => {
-                    queue.settle(engine, completion, usize::MAX);
-                }
+                Ok(completion) => queue.settle_all(engine, completion),
                 Err(failed) => queue.quarantine(engine, *failed),
             }
         }
@@ -211,7 +233,7 @@ pub(super) fn drain_all<P: Platform, K: Send, I: Invalidate>(
 
 /// Waits until what others have taken out of the queues is home, or the caller would find IOVAs missing that are
 /// as good as free. The bound is for a caller in an interrupt that hit such a drain on its own CPU.
-fn await_transit<P: Platform, K: Send>(queues: &[CachePadded<RetiredQueue<P, K>>], p: &P) {
+fn await_transit<P: Platform>(queues: &[CachePadded<impl Drained<P>>], p: &P) {
     for _ in 0..TRANSIT_TURNS {
         if queues.iter().all(|q| q.0.in_transit() == 0) {
             return;
@@ -220,17 +242,12 @@ fn await_transit<P: Platform, K: Send>(queues: &[CachePadded<RetiredQueue<P, K>>
     }
 }
 
-pub(super) fn all_empty<P: Platform, K: Send>(queues: &[CachePadded<RetiredQueue<P, K>>]) -> bool {
+pub(super) fn all_empty<P: Platform>(queues: &[CachePadded<impl Drained<P>>]) -> bool {
     queues.iter().all(|q| q.0.is_empty())
 }
 
-pub(super) fn held<P: Platform, K: Send>(queues: &[CachePadded<RetiredQueue<P, K>>]) -> Held {
+pub(super) fn held<P: Platform>(queues: &[CachePadded<impl Drained<P>>]) -> Held {
     let mut held = Held::default();
-    for CachePadded(queue) in queues {
-        queue.0.with(|q| {
-            let things = q.items.iter().map(|item| item.retired.get());
-            things.for_each(|thing| held.add(thing));
-        });
-    }
+    queues.iter().for_each(|q| q.0.add_to(&mut held));
     held
 }

@@ -82,6 +82,12 @@ pub trait Format: Send + Sync + 'static {
     fn leaf(to: PhysPage, perm: Perm, marks: LeafMarks, level: u32) -> u64;
     /// The leaf `entry` with other marks.
     fn marked(entry: u64, marks: LeafMarks) -> u64;
+    /// The leaf at level 1 to the page after that of `leaf`, alike in all else; it has no marks.
+    #[inline]
+    fn next_leaf(leaf: u64) -> u64 {
+        let at = |page| Self::leaf(PhysPage(page), Perm::Read, LeafMarks::NONE, 1);
+        leaf + (at(1) - at(0))
+    }
     /// The entry that points to a table.
     fn table(frame: PhysPage) -> u64;
     /// What `entry`, found at `level`, says. 0 is absent in every format.

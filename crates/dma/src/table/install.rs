@@ -35,6 +35,12 @@ pub enum InstallCause {
     /// The kernel that holds the tables refused.
     #[error("the host refused the mapping (error number {0})")]
     Host(i32),
+    /// The kernel that holds the tables keeps the page for itself: the interrupt window, or memory that firmware reserves.
+    #[error("IOVA page {0} cannot be mapped: the host reserves it")]
+    Reserved(IovaPage),
+    /// The platform has no memory there that a device may be given.
+    #[error("physical page {0} is not memory that a device may be given")]
+    NotMemory(PhysPage),
 }
 
 impl<P: Platform, F: Format> Table<P, F> {

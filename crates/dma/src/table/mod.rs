@@ -26,6 +26,8 @@
 //! That check reads tables of ranges that the caller may not own, so it holds its CPU's *visitor* lock, a table at a
 //! time; whoever detaches a table then takes every CPU's visitor lock once, after which nobody reads it any more.
 //!
+//! **Known leaf tables** save the walk: see `known.rs`.
+//!
 //! **Shared leaves** (`identity`, ATC'15 §4.1) have no owner, so they are counted, in all ten ignored bits, by compare-and-swap: see `shared.rs`.
 //!
 //! Ordering: a leaf is stored with release, after its page's owner filled it in; a table entry is installed with acquire
@@ -41,6 +43,7 @@ mod clear;
 pub mod fmt;
 mod format;
 mod install;
+mod known;
 mod large;
 mod raw;
 mod shared;
@@ -48,6 +51,7 @@ mod shared;
 pub use attrs::{Cleared, LeafAttrs, Reclaim, TableConfig};
 pub use format::{Entry, Format, LeafMarks};
 pub use install::{InstallCause, InstallError};
+pub use known::LeafTable;
 pub use raw::RawError;
 pub use shared::COUNT_MAX;
 
@@ -55,12 +59,16 @@ use crate::{platform::*, units::*};
 use clear::pieces;
 use core::marker::PhantomData;
 use install::{At, Rest, hint, marks};
+use known::Known;
 
 /// One radix table.
 pub struct Table<P: Platform, F: Format> {
     root: TableFrame,
     /// Held by whoever reads tables of ranges that it does not own: the raw door's check.
     visitors: PerCpu<P::Lock<()>>,
+    /// What each CPU knows of leaf tables, and how many detachments there have been, by which that is known to be true.
+    known: PerCpu<Known<P>>,
+    detached: P::A64,
     config: TableConfig,
     _types: PhantomData<fn() -> (P, F)>,
 }
@@ -78,6 +86,8 @@ impl<P: Platform, F: Format> Table<P, F> {
         Some(Table {
             root,
             visitors: PerCpu::new(p, || Lock::new(())),
+            known: PerCpu::new(p, Known::new),
+            detached: P::A64::new(0),
             config,
             _types: PhantomData,
         })
@@ -122,6 +132,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         Some((Self::words(p, &frame), 1))
     }
     /// The entries of one table.
+    #[inline(always)] // a few instructions, on every way
     fn words<'p>(p: &'p P, frame: &TableFrame) -> &'p [P::A64] {
         &p.entries(frame)[..1 << F::ENTRIES_LG2]
     }

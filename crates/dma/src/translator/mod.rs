@@ -14,7 +14,7 @@ use crate::{
     grace::{Invalidate, InvalidateError},
     iova::LeaseKind,
     platform::*,
-    table::{Cleared, InstallError, LeafAttrs, RawError},
+    table::{Cleared, InstallError, LeafAttrs, LeafTable, RawError},
     units::*,
 };
 
@@ -59,6 +59,56 @@ pub trait Translator<P: Platform>: Send + Sync + Sized {
         _runs: impl Iterator<Item = PhysRun>,
         _detached: impl FnMut(TableFrame),
     ) {
+    }
+
+    /// The leaf table of the lease that begins at `first`, if this CPU knows it, and nothing has to follow an installation ([`on_map`](Self::on_map)).
+    #[inline]
+    fn knows(&self, _cpu: &Cpu<'_>, _first: IovaPage) -> Option<LeafTable> {
+        None
+    }
+    /// The same, by a walk if that is what it takes. The caller holds the lease, or is about to take it and nobody else can.
+    fn get_to_know(&self, _p: &P, _cpu: &Cpu<'_>, _first: IovaPage) -> Option<LeafTable> {
+        None
+    }
+    /// [`install`](Self::install) of one run in `table`; returns whether. Nothing is written if not. As to `MOST`, see [`clear_known`](Self::clear_known).
+    #[inline]
+    fn install_known<const MOST: usize>(
+        &self,
+        _p: &P,
+        _range: IovaRange,
+        _to: PhysPage,
+        _leaf: LeafAttrs,
+        _table: LeafTable,
+    ) -> bool {
+        false
+    }
+    /// Where the leaves are that the caller has just installed, if that is one table and [`leaves_in`](Self::leaves_in) can use it as
+    /// long as the mapping lives.
+    #[inline]
+    fn learn(
+        &self,
+        _p: &P,
+        _cpu: &Cpu<'_>,
+        _range: IovaRange,
+        _kind: LeaseKind,
+    ) -> Option<LeafTable> {
+        None
+    }
+    /// The leaves of a mapping that are in `table`.
+    #[inline]
+    fn leaves_in<'p>(
+        &self,
+        _p: &'p P,
+        _range: IovaRange,
+        _table: LeafTable,
+    ) -> Option<&'p [P::A64]> {
+        None
+    }
+    /// [`clear`](Self::clear) of a mapping with `leaves`; returns whether all were there, as the first and the last one tell, and are not any more.
+    /// Else nothing has changed. With `MOST` leaves, or more than half as many, it is fastest, and may do nothing with others where that is 1.
+    #[inline]
+    fn clear_known<const MOST: usize>(&self, _p: &P, _leaves: &[P::A64]) -> bool {
+        false
     }
 
     /// Removes the translations of `range`, and gives each table detached on the way to `detached`. The caller holds the lease.
@@ -202,6 +252,20 @@ pub enum AttachError {
     Fenced {
         /// The device.
         device: SourceId,
+    },
+    /// The translator has no such device.
+    #[error("device {device} is not one that the host gave us")]
+    Unknown {
+        /// The device.
+        device: SourceId,
+    },
+    /// The kernel that holds the tables refused.
+    #[error("device {device}: the host refused (error number {errno})")]
+    Host {
+        /// The device.
+        device: SourceId,
+        /// The kernel's error number.
+        errno: i32,
     },
     /// The device's old translations may still be cached.
     #[error("device {device}: {cause}")]

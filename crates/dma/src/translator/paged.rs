@@ -51,6 +51,17 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
     pub fn table(&self) -> &Table<P, F> {
         &self.table
     }
+    /// `leaf` without what the unit does not take.
+    #[inline]
+    fn allowed(&self, leaf: LeafAttrs) -> LeafAttrs {
+        let lifetime = match leaf.lifetime {
+            Lifetime::Transient if self.unit.transient_hint() == TransientHint::Reserved => {
+                Lifetime::Normal
+            }
+            lifetime => lifetime,
+        };
+        LeafAttrs { lifetime, ..leaf }
+    }
 }
 
 impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged<P, F, U> {
@@ -72,13 +83,44 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged<P, F, 
         runs: impl Iterator<Item = PhysRun>,
         leaf: LeafAttrs,
     ) -> Result<(), InstallError> {
-        let mut leaf = leaf;
-        if leaf.lifetime == Lifetime::Transient
-            && self.unit.transient_hint() == TransientHint::Reserved
-        {
-            leaf.lifetime = Lifetime::Normal;
+        self.table.install(p, range, runs, self.allowed(leaf))
+    }
+    #[inline]
+    fn knows(&self, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
+        match self.unit.on_map() {
+            OnMap::Nothing => self.table.knows(cpu, first),
+            OnMap::FlushWriteBuffers | OnMap::Invalidate => None,
         }
-        self.table.install(p, range, runs, leaf)
+    }
+    fn get_to_know(&self, p: &P, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
+        match self.unit.on_map() {
+            OnMap::Nothing => self.table.get_to_know(p, cpu, first),
+            OnMap::FlushWriteBuffers | OnMap::Invalidate => None,
+        }
+    }
+    #[inline(always)] // on the short way, which calls nothing
+    fn install_known<const MOST: usize>(
+        &self,
+        p: &P,
+        range: IovaRange,
+        to: PhysPage,
+        leaf: LeafAttrs,
+        table: LeafTable,
+    ) -> bool {
+        let leaf = self.allowed(leaf);
+        self.table.install_known::<MOST>(p, range, to, leaf, table)
+    }
+    #[inline]
+    fn learn(&self, p: &P, cpu: &Cpu<'_>, range: IovaRange, kind: LeaseKind) -> Option<LeafTable> {
+        self.table.learn(p, cpu, range, kind)
+    }
+    #[inline]
+    fn leaves_in<'p>(&self, p: &'p P, range: IovaRange, table: LeafTable) -> Option<&'p [P::A64]> {
+        Table::<P, F>::leaves_in(p, range, table)
+    }
+    #[inline(always)]
+    fn clear_known<const MOST: usize>(&self, p: &P, leaves: &[P::A64]) -> bool {
+        Table::<P, F>::clear_known::<MOST>(p, leaves)
     }
     #[inline]
     fn may_promote(&self, range: IovaRange) -> bool {

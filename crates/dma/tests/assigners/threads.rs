@@ -66,5 +66,14 @@ pub fn threads_never_get_the_same_page(config: AssignerConfig) {
     rig.check(0);
     rig.drain();
     rig.check(0);
-    assert_eq!(rig.usage().free, PageCount(PAGES));
+    // blocks of 8 to 64 pages: what overlapped a range while that was reserved is parked, for good
+    let parked = match &rig.assigner {
+        Assigner::Kmalloc(kmalloc) => kmalloc.parked(),
+        _ => 0,
+    };
+    let lost = PAGES - rig.usage().free.0;
+    assert!(
+        (8 * parked..=64 * parked).contains(&lost),
+        "{lost} pages are missing, {parked} blocks are parked: {rig}"
+    );
 }

@@ -22,10 +22,13 @@ fn magazines(p: &Loom) -> Kept {
     Kept::new(p, sizes)
 }
 
-/// Gives; what the depot has no room for comes out.
+/// Gives as owners do, the short way first; what the depot has no room for comes out.
 fn give(kept: &Kept, home: usize, things: impl IntoIterator<Item = u32>) -> Vec<u32> {
     let mut out = Vec::new();
     for thing in things {
+        if kept.give_at_hand(CpuIndex(home), thing) {
+            continue;
+        }
         if let Some(overflow) = kept.give(CpuIndex(home), thing) {
             out.extend(Overflow::things(&overflow));
             kept.recycle(overflow);
@@ -35,7 +38,7 @@ fn give(kept: &Kept, home: usize, things: impl IntoIterator<Item = u32>) -> Vec<
 }
 
 fn take(p: &Loom, kept: &Kept) -> Option<u32> {
-    p.pinned(|cpu| kept.take(&cpu))
+    p.pinned(|cpu| kept.take_at_hand(&cpu).or_else(|| kept.take(&cpu)))
 }
 
 fn each_is_in_one_place(kept: &Kept, outside: impl IntoIterator<Item = u32>, all: &[u32]) {
@@ -97,4 +100,45 @@ fn two_cpus_that_give_and_take_keep_everything() {
     });
     println!("CPU 1 got CPU 0's in {} executions", crossed.get());
     assert!(crossed.get() > 0, "the depot must be crossed");
+}
+
+/// The only door by which another CPU gets at a CPU's own magazines.
+#[test]
+fn a_drain_and_the_owner_share_no_thing() {
+    let (lost, won) = (Tally::default(), Tally::default());
+    let tallies = (lost.clone(), won.clone());
+    explore("drain against give and take at hand", None, move || {
+        let p = Arc::new(Loom::new(0));
+        let kept = Arc::new(magazines(&p));
+        let mut out = give(&kept, 0, [1, 2]);
+        let drainer = {
+            let kept = kept.clone();
+            on_cpu_1(move || {
+                let mut drained = Vec::new();
+                kept.drain(|things| drained.extend(things));
+                drained
+            })
+        };
+        let taken = [0; 2].map(|_| p.pinned(|cpu| kept.take_at_hand(&cpu)));
+        out.extend(
+            [3, 4]
+                .into_iter()
+                .filter(|thing| !kept.give_at_hand(CpuIndex(0), *thing)),
+        );
+        let drained = drainer.join().unwrap();
+        if taken.iter().any(Option::is_none) {
+            tallies.0.add();
+        }
+        if taken.iter().any(Option::is_some) {
+            tallies.1.add();
+        }
+        let outside = taken.into_iter().flatten().chain(drained).chain(out);
+        each_is_in_one_place(&kept, outside, &[1, 2, 3, 4]);
+    });
+    println!(
+        "the drain came first in {}, a take in {}",
+        lost.get(),
+        won.get()
+    );
+    assert!(lost.get() > 0 && won.get() > 0, "both must be seen");
 }

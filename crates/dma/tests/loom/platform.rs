@@ -11,8 +11,8 @@ use std::cell::Cell;
 
 /// The least format with a shared table: two levels of two entries, four pages.
 pub type Tiny = Toy<1, 2>;
-/// Entries of a table.
-const WORDS: usize = 2;
+/// Words of a frame: as few as the models of this file's test need.
+const WORDS: usize = crate::FRAME_WORDS;
 /// What a frame holds before it is zeroed: as an entry, a pointer to what is no frame.
 const GARBAGE: u64 = 0xbad_d00d_b003;
 
@@ -53,6 +53,10 @@ impl<T: Send> Lock<T> for LoomLock<T> {
     }
     fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         f(&mut self.0.lock().unwrap())
+    }
+    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let mut held = self.0.try_lock().ok()?;
+        Some(f(&mut held))
     }
 }
 
@@ -99,6 +103,11 @@ impl Loom {
     /// Allocations so far, whether freed since or not.
     pub fn allocated(&self) -> usize {
         self.state.lock().unwrap().allocated
+    }
+    /// All words, those of frame 1 first.
+    #[allow(dead_code)] // models of other crates share this platform
+    pub fn all_words(&self) -> &[Word] {
+        self.frames.as_flattened()
     }
     fn words(&self, page: PhysPage) -> Option<&[Word; WORDS]> {
         self.frames

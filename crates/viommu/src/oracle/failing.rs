@@ -63,3 +63,21 @@ impl<P: Platform + PhysMemory<P>> PhysMemory<Failing<P>> for Failing<P> {
         self.inner.word(page, index)
     }
 }
+
+impl<P: CopyMemory> CopyMemory for Failing<P> {
+    fn is_memory(&self, range: PhysRange) -> bool {
+        self.inner.is_memory(range)
+    }
+    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+        self.inner.copy(from, to)
+    }
+    fn zero(&self, range: PhysRange) -> Result<(), NotMemory> {
+        self.inner.zero(range)
+    }
+    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
+        self.inner.read(from, into)
+    }
+    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory> {
+        self.inner.write(from, to)
+    }
+}

@@ -4,15 +4,18 @@
 //! Everything is bounded by operations. The choices come from seeds; what is mapped where depends on the interleaving.
 
 use crate::rig::*;
-use ioatlas_dma::{domain::*, grace::WaitLimit, platform::Platform, table::*, units::*};
+use ioatlas_dma::{
+    design::Design, domain::*, grace::WaitLimit, platform::Platform, table::*, units::*,
+};
 use ioatlas_viommu::{
     config::{Geometry, Processing, UnitConfig},
+    device::Ats,
     machine::WatchedMachine,
     oracle::{Failing, Oracle},
     queue::Progress,
     walk::Step,
 };
-use ioatlas_vtd::driver;
+use ioatlas_vtd::{driver, layout::QueueDepth};
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
@@ -43,7 +46,7 @@ pub enum Live {
 }
 
 impl Live {
-    fn range(&self) -> IovaRange {
+    pub fn range(&self) -> IovaRange {
         match self {
             Live::Mapped(mapping) => mapping.range(),
             Live::Memory(memory) => {
@@ -58,7 +61,7 @@ impl Live {
 pub struct Crowd<B: Base, F: Format> {
     pub rig: Rig<B>,
     pub domain: Dom<B, F>,
-    span: IovaRange,
+    pub span: IovaRange,
     /// Whether its IOVAs follow from addresses.
     pub by_address: bool,
     hot: Mutex<Vec<IovaPage>>,
@@ -69,6 +72,13 @@ const HOT: usize = 12;
 
 /// One end of the exchange between two CPUs.
 pub struct End(Sender<Live>, Receiver<Live>);
+
+impl End {
+    /// What was handed over and not fetched.
+    pub fn fetch_all(&self) -> impl Iterator<Item = Live> {
+        self.1.try_iter()
+    }
+}
 
 /// Two CPUs hand things to each other.
 pub fn exchange() -> (End, End) {
@@ -90,13 +100,28 @@ pub fn playground<F: Format>() -> IovaRange {
 }
 
 impl<B: Base, F: Format> Crowd<B, F> {
-    /// A machine of `frames` frames, whose unit `adjust` has changed. `limit` bounds every wait.
+    /// A machine of `frames` frames, whose unit `adjust` has changed: where it has devices with ATS, the NIC must be one, and uses it. `limit`
+    /// bounds every wait.
     pub fn new(
         frames: usize,
-        mut design: DomainConfig,
+        design: impl Into<Design>,
         limit: WaitLimit,
         adjust: impl FnOnce(&mut UnitConfig),
     ) -> Self {
+        Self::on(B::make(frames), design, limit, adjust)
+    }
+
+    /// The same on that platform.
+    pub fn on(
+        base: B,
+        design: impl Into<Design>,
+        limit: WaitLimit,
+        adjust: impl FnOnce(&mut UnitConfig),
+    ) -> Self {
+        let Design {
+            domain: mut design,
+            tables,
+        } = design.into();
         let mut config = UnitConfig::new(Geometry::of::<F>());
         adjust(&mut config);
         let processing = config.processing;
@@ -105,7 +130,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
             limit,
             ..driver::Config::default()
         };
-        let base = Failing::new(B::make(frames));
+        let base = Failing::new(base);
         let machine = WatchedMachine::new(base, &config, Oracle::new(), host);
         let rig = Rig {
             machine: machine.expect("a machine"),
@@ -116,7 +141,19 @@ impl<B: Base, F: Format> Crowd<B, F> {
             design.aperture = Some(span);
         }
         design.wait_limit = limit;
-        let domain = rig.domain::<F>(design);
+        let (driver, unit) = (rig.machine.machine().driver(), rig.machine.machine().unit());
+        if config.features.device_tlbs {
+            let depth = QueueDepth::from_capability(4);
+            let declared = driver.declare_device_tlb(NIC, depth);
+            declared.expect("a unit that flushes device TLBs");
+        }
+        let domain = rig.domain::<F>(Design {
+            domain: design,
+            tables,
+        });
+        if config.features.device_tlbs {
+            unit.switch_ats(NIC, Ats::On).expect("a device with ATS");
+        }
         // once it is up
         rig.machine.machine().unit().set_processing(processing);
         let hot = Mutex::new(Vec::new());
@@ -303,9 +340,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
         let unit = self.rig.machine.machine().unit();
         unit.set_processing(Processing::Inline);
         for end in &ends {
-            while let Ok(live) = end.1.try_recv() {
-                self.end(live, 1);
-            }
+            end.fetch_all().for_each(|live| self.end(live, 1));
         }
         self.finish(context)
     }

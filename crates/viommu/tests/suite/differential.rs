@@ -187,6 +187,10 @@ impl<B: Base, F: Format> Run<'_, B, F> {
     fn apply(&mut self, op: Op) {
         let before = self.flushes().1;
         let mut retires = false;
+        let maps = matches!(
+            op,
+            Op::Map { .. } | Op::List { .. } | Op::MapAt { .. } | Op::Consistent { .. }
+        );
         match op {
             Op::Map {
                 pages,
@@ -289,8 +293,9 @@ impl<B: Base, F: Format> Run<'_, B, F> {
         // what is shared is not counted while it is retired
         let shares = self.domain.domain().shared().is_some() && self.after != Afterwards::Never;
         let nothing_retired = nothing_retired && !shares;
-        // (Where maps flush, they flush their own pages, which are no longer stale as they are mapped.)
-        let of_all = after != before && !retires && self.after != Afterwards::Kept;
+        // (Where maps flush, they flush their own pages, which are no longer stale as they are mapped: under solaris, and in the place of an
+        // empty table. Or they drain all, and nothing is retired then.)
+        let of_all = after != before && !retires && !maps && self.after != Afterwards::Kept;
         if nothing_retired || of_all {
             self.model.stale.clear();
         }

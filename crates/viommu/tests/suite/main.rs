@@ -12,12 +12,17 @@
 //! * The road, tables, large leaves and failures run in the other widths too. Failures meet one kind of tables (largest leaf, reclaim) a
 //!   design in turn, large leaves all of them; random operations draw design and tables from all that there are.
 //! * Schedules and races run a third of the designs on each seed, threads one kind of unit a design: these are what takes long.
+//! * With `--cfg ioatlas_killers` only what `ci/mutants.sh` runs is built, on simulated platforms with small tables. The rest takes minutes to
+//!   compile.
 
 /// Each scenario becomes a test on every platform and format; inside, it runs over every design.
 macro_rules! on_every_machine {
     ($($module:ident :: $scenario:ident),* $(,)?) => {
+        #[cfg(not(ioatlas_killers))]
         on_machines! { host_vtd, ioatlas_dma::platform::host::Host, crate::rig::Vtd, $($module::$scenario)* }
+        #[cfg(not(ioatlas_killers))]
         on_machines! { host_toy, ioatlas_dma::platform::host::Host, crate::rig::Small, $($module::$scenario)* }
+        #[cfg(not(ioatlas_killers))]
         on_machines! { sim_vtd, ioatlas_dma::platform::sim::Sim, crate::rig::Vtd, $($module::$scenario)* }
         on_machines! { sim_toy, ioatlas_dma::platform::sim::Sim, crate::rig::Small, $($module::$scenario)* }
     };
@@ -27,6 +32,7 @@ macro_rules! on_every_machine {
 macro_rules! on_toy_machines {
     ($($module:ident :: $scenario:ident),* $(,)?) => {
         mod small {
+            #[cfg(not(ioatlas_killers))]
             on_machines! { host_toy, ioatlas_dma::platform::host::Host, crate::rig::Small, $($module::$scenario)* }
             on_machines! { sim_toy, ioatlas_dma::platform::sim::Sim, crate::rig::Small, $($module::$scenario)* }
         }
@@ -36,8 +42,11 @@ macro_rules! on_toy_machines {
 /// The same where designs that go by addresses have room.
 macro_rules! on_wide_machines {
     ($($module:ident :: $scenario:ident),* $(,)?) => {
+        #[cfg(not(ioatlas_killers))]
         on_machines! { host_vtd, ioatlas_dma::platform::host::Host, crate::rig::Vtd, $($module::$scenario)* }
+        #[cfg(not(ioatlas_killers))]
         on_machines! { host_wide, ioatlas_dma::platform::host::Host, crate::rig::Wide, $($module::$scenario)* }
+        #[cfg(not(ioatlas_killers))]
         on_machines! { sim_vtd, ioatlas_dma::platform::sim::Sim, crate::rig::Vtd, $($module::$scenario)* }
         on_machines! { sim_wide, ioatlas_dma::platform::sim::Sim, crate::rig::Wide, $($module::$scenario)* }
     };
@@ -47,8 +56,11 @@ macro_rules! on_wide_machines {
 macro_rules! on_every_width {
     ($($module:ident :: $scenario:ident),* $(,)?) => {
         mod widths {
+            #[cfg(not(ioatlas_killers))]
             on_machines! { vtd39, ioatlas_dma::platform::sim::Sim, ioatlas_dma::table::fmt::VtdSecond39, $($module::$scenario)* }
+            #[cfg(not(ioatlas_killers))]
             on_machines! { vtd57, ioatlas_dma::platform::host::Host, ioatlas_dma::table::fmt::VtdSecond57, $($module::$scenario)* }
+            #[cfg(not(ioatlas_killers))]
             on_machines! { wide, ioatlas_dma::platform::sim::Sim, crate::rig::Wide, $($module::$scenario)* }
         }
     };
@@ -62,33 +74,54 @@ macro_rules! on_machines {
     };
 }
 
+#[cfg(not(ioatlas_killers))]
 mod ats;
+#[cfg(not(ioatlas_killers))]
 mod attach;
 mod bad_input;
+#[cfg(not(ioatlas_killers))]
 mod concurrent;
 mod crowd;
+#[cfg(not(ioatlas_killers))]
 mod differential;
+#[cfg(not(ioatlas_killers))]
 mod exhaustion;
+#[cfg(not(ioatlas_killers))]
 mod failure;
+#[cfg(not(ioatlas_killers))]
 mod grace;
+#[cfg(not(ioatlas_killers))]
 mod guarded;
+#[cfg(not(ioatlas_killers))]
 mod heap;
 mod identity;
 mod interrupt;
 mod large;
+#[cfg(not(ioatlas_killers))]
 mod operations;
+#[cfg(not(ioatlas_killers))]
 mod options;
+#[cfg(not(ioatlas_killers))]
 mod oracle_bites;
+#[cfg(not(ioatlas_killers))]
 mod policies;
+#[cfg(not(ioatlas_killers))]
 mod quarantine;
+#[cfg(not(ioatlas_killers))]
 mod races;
+#[cfg(not(ioatlas_killers))]
 mod raw_door;
+#[cfg(not(ioatlas_killers))]
 mod reserved;
 mod rig;
+#[cfg(not(ioatlas_killers))]
 mod road;
+#[cfg(not(ioatlas_killers))]
 mod rules;
 mod schedules;
 mod tables;
+#[cfg(not(ioatlas_killers))]
 mod ticks;
+#[cfg(not(ioatlas_killers))]
 mod unit_variants;
 mod writeback;

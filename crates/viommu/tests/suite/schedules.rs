@@ -184,6 +184,7 @@ fn everything_at_once_on_toy_tables() {
     everything::<Small>();
 }
 
+#[cfg(not(ioatlas_killers))]
 #[test]
 fn everything_at_once_on_vtd_tables() {
     everything::<Vtd>();

@@ -3,14 +3,20 @@
 //! their place is reached (P14).
 
 use crate::rig::*;
-use ioatlas_dma::{table::Format, units::*};
+use ioatlas_dma::{
+    domain::{AssignerConfig, DomainConfig},
+    table::Format,
+    units::*,
+};
 
 on_every_machine! {
     tables::a_leaf_table_goes_after_the_flush_and_the_span_is_good_again,
     tables::a_part_of_a_table_leaves_it,
     tables::neighbours_of_a_detached_table_stay_reachable,
+    tables::a_cpu_forgets_a_table_that_was_detached,
 }
 on_every_width! {
+    tables::a_cpu_forgets_a_table_that_was_detached,
     tables::a_leaf_table_goes_after_the_flush_and_the_span_is_good_again,
     tables::neighbours_of_a_detached_table_stay_reachable,
 }
@@ -22,7 +28,8 @@ on_toy_machines! {
 /// Accesses every page, so that IOTLB and walk caches hold what they can.
 fn reach_all<B: Base>(rig: &Rig<B>, range: IovaRange, first: u64) {
     for (at, to) in range.iter().zip(first..) {
-        assert_eq!(rig.access(at, AccessKind::Read), Some(PhysPage(to)));
+        let reached = rig.access(at, AccessKind::Read);
+        assert_eq!(reached, Some(PhysPage(to)), "mapped (P14)");
     }
 }
 
@@ -75,6 +82,61 @@ pub fn a_leaf_table_goes_after_the_flush_and_the_span_is_good_again<B: Base, F: 
             assert_eq!(rig.frames_in_use(), empty);
         }
         domain.unmap(above.unwrap()).unwrap();
+        rig.close(domain, &[NIC]);
+        rig.end();
+    }
+}
+
+/// A CPU that has mapped a page knows its leaf table, and the next map there does not walk. When that table is gone, it must.
+pub fn a_cpu_forgets_a_table_that_was_detached<B: Base, F: Format>() {
+    // others have nothing at hand, and walk at every map
+    let has_magazines =
+        |design: &DomainConfig| matches!(design.assigner, AssignerConfig::Magazine(_));
+    for design in designs().into_iter().filter(has_magazines) {
+        let rig = Rig::<B>::new::<F>(64);
+        let domain = rig.domain::<F>(design);
+        // gives every page back, so that each map finds the same one
+        let clean = || {
+            domain.domain().flush().expect("this unit does not fail");
+            domain.domain().shrink();
+        };
+        let map_two = |to: u64| {
+            // the first finds nothing at hand, walks, and learns; the second uses what the CPU knows
+            let two = [to, to + 1].map(|to| {
+                let mapping = domain.map(buffer(to, 1), Direction::ToDevice);
+                let mapping = mapping.expect("room");
+                reach_all(&rig, mapping.range(), to); // (P4, P14)
+                mapping
+            });
+            let at = two[0].range().first;
+            for mapping in two {
+                domain.unmap(mapping).expect("a live mapping");
+            }
+            clean();
+            at
+        };
+        let at = map_two(0x10);
+        for round in 1..4 {
+            let to = 0x1000 * round;
+            assert_eq!(map_two(to), at, "where it was: by the same table");
+            let whole = IovaPage(at.0 & !(span::<F>() - 1));
+            let large = buffer(to, span::<F>());
+            let large = domain.map_at(whole.addr(), large, Direction::ToDevice);
+            let large = large.expect("all of it is free");
+            reach_all(&rig, large.range(), to);
+            let before = rig.frames_in_use();
+            domain.unmap(large).expect("a live mapping");
+            clean();
+            assert!(rig.frames_in_use() < before, "its table is gone");
+            // the frame that was freed serves another span now
+            let there = IovaPage(round * span::<F>()).addr();
+            let other = domain.map_at(there, buffer(to + 8, 1), Direction::ToDevice);
+            let other = other.expect("all of it is free");
+            reach_all(&rig, other.range(), to + 8);
+            assert_eq!(map_two(to + 2), at, "where it was: by another table");
+            domain.unmap(other).expect("a live mapping");
+            clean();
+        }
         rig.close(domain, &[NIC]);
         rig.end();
     }

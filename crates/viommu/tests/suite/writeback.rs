@@ -246,6 +246,7 @@ fn all_that_the_unit_needs_is_written_back_on_toy_tables() {
     road::<Small>();
 }
 
+#[cfg(not(ioatlas_killers))]
 #[test]
 fn all_that_the_unit_needs_is_written_back_on_vtd_tables() {
     road::<Vtd>();
@@ -297,6 +298,7 @@ fn two_threads_share_tables_on_toy_tables() {
     threads::<Small>();
 }
 
+#[cfg(not(ioatlas_killers))]
 #[test]
 fn two_threads_share_tables_on_vtd_tables() {
     threads::<Vtd>();

@@ -124,7 +124,19 @@ impl Qemu {
     ///
     /// # Errors
     /// It did not start.
+    #[allow(
+        dead_code,
+        reason = "of those who include this file, one each calls it"
+    )]
     pub fn start(bytes: u64, devices: &[&str]) -> io::Result<Self> {
+        Self::start_with(bytes, devices, &[])
+    }
+
+    /// The same, with other arguments of QEMU's.
+    ///
+    /// # Errors
+    /// It did not start.
+    pub fn start_with(bytes: u64, devices: &[&str], others: &[&str]) -> io::Result<Self> {
         let scratch = Scratch::new()?;
         let (socket, ram, words) = (
             scratch.file("socket"),
@@ -139,6 +151,7 @@ impl Qemu {
         memory.set_len(bytes)?;
         fs::write(scratch.file("bios"), halt())?;
         let child = Self::command(&scratch, bytes, devices)
+            .args(others)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(&words)?)

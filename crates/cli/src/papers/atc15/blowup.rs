@@ -10,21 +10,23 @@
 //! the caches of a running system fill. From a seed, so every run is the same. Designs other than `kmalloc` have the same background and do
 //! not notice.
 //!
-//! *Flat*: over the last half of the repetitions a series grows by less than 1 % of what it was, or by one table. *Growing almost linearly*: over the
-//! last half it grows at least half as much as over the first.
+//! When a series is flat, and when it grows almost linearly: [`crate::growth`].
 
 use super::{
     super::{
         About, Cell, Exhibit, Judgement, Shown, Verdict,
-        plot::{Line, Plot},
+        plot::{Drawing, Line, Plot, Scale},
+        random::Random,
     },
     about,
 };
 use crate::{
     bundled,
-    host::host,
+    growth::{ALMOST_LINEAR, Growth},
     replay::script::{Step, script},
+    report::figure::Tag,
 };
+use ioatlas_bench::platform::host;
 use ioatlas_dma::{
     design::Design,
     domain::{Domain, Mapping},
@@ -56,23 +58,6 @@ const FRAMES: usize = 1 << 16;
 
 /// In the paper's order.
 const DESIGNS: [&str; 4] = ["eiovar", "magazine", "identity", "kmalloc"];
-
-/// Numbers that look random and are the same in every run (xorshift64*).
-pub(super) struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-    /// A number below `end`, which must not be 0.
-    pub fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let high = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
-        high as usize % end
-    }
-}
 
 /// Who else uses the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,25 +112,12 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// Growth over the first half and over the last.
-    fn halves(&self) -> (i64, i64) {
-        let at = |nth: usize| self.tables.get(nth).copied().unwrap_or(0) as i64;
-        let last = self.tables.len().saturating_sub(1);
-        // the first repetition fills the tables that every design needs
-        let (first, middle) = (at(1.min(last)), at(last / 2));
-        (middle - first, at(last) - middle)
-    }
-
     fn is_flat(&self) -> bool {
-        let (_, late) = self.halves();
-        let last = self.tables.last().copied().unwrap_or(0) as i64;
-        late <= 1.max(last / 100)
+        Growth::of(&self.tables).is_flat()
     }
 
-    /// Late growth over early growth, if it is not flat.
     fn steadiness(&self) -> Option<f64> {
-        let (early, late) = self.halves();
-        (!self.is_flat()).then(|| late as f64 / early.max(1) as f64)
+        Growth::of(&self.tables).steadiness()
     }
 }
 
@@ -188,7 +160,7 @@ impl Exhibit for Figure6 {
         let quiet = DESIGNS.iter().all(|design| flat(design, Background::Off));
         let steadiness = of("kmalloc", Background::Drifting).and_then(Series::steadiness);
         let verdict = match steadiness {
-            Some(steady) if packed && quiet && steady >= 0.5 => Verdict::Reproduced,
+            Some(steady) if packed && quiet && steady >= ALMOST_LINEAR => Verdict::Reproduced,
             Some(_) if packed => Verdict::Weak,
             _ => Verdict::Not,
         };
@@ -233,11 +205,11 @@ impl Exhibit for Figure6 {
             Background::Steady => "steady background",
             Background::Off => "no background",
         };
-        let mut columns = vec!["repetition".to_owned()];
-        columns.extend(
-            all.iter()
-                .map(|s| format!("{} {}", s.design, word(s.background))),
-        );
+        let mut columns = vec![("repetition".to_owned(), None)];
+        columns.extend(all.iter().map(|s| {
+            let name = format!("{} {}", s.design, word(s.background));
+            (name, Some(Tag::Counted))
+        }));
         let row = |nth: usize| {
             let mut row = vec![Cell::count(nth as u64)];
             let cells = all.iter().map(|s| {
@@ -248,21 +220,31 @@ impl Exhibit for Figure6 {
             row.extend(cells);
             row
         };
-        let plot = |background, suffix| Plot {
-            suffix,
-            title: format!(
-                "Page tables of all levels, {} allocation in the heap",
-                word(background)
-            ),
-            across: "repetitions of the trace",
-            lines: all
-                .iter()
-                .filter(|series| series.background == background)
-                .map(|series| Line {
-                    name: series.design.into(),
-                    values: series.tables.iter().map(|tables| *tables as f64).collect(),
-                })
-                .collect(),
+        let plot = |background, suffix: &str| {
+            let drawn = || all.iter().filter(|series| series.background == background);
+            let most = drawn().flat_map(|series| &series.tables).max();
+            let values = |series: &Series| -> Vec<f64> {
+                series.tables.iter().map(|tables| *tables as f64).collect()
+            };
+            Plot {
+                suffix: suffix.into(),
+                title: format!(
+                    "Page tables of all levels, {} allocation in the heap",
+                    word(background)
+                ),
+                tag: Tag::Counted,
+                x: Scale::linear("repetitions of the trace", 0.0, REPETITIONS as f64),
+                y: Scale::linear(
+                    "page tables (4 KiB frames)",
+                    0.0,
+                    most.copied().unwrap_or(0) as f64,
+                ),
+                drawing: Drawing::Lines(
+                    drawn()
+                        .map(|series| Line::counted(series.design, values(series)))
+                        .collect(),
+                ),
+            }
         };
         let rows = all
             .iter()
@@ -270,7 +252,6 @@ impl Exhibit for Figure6 {
             .max()
             .unwrap_or(0);
         Shown {
-            columns,
             rows: (0..rows).map(row).collect(),
             plots: vec![
                 plot(Background::Drifting, ""),
@@ -291,6 +272,7 @@ impl Exhibit for Figure6 {
                  first, the first repetition left out. Tables are freed only where one unmap covers all they map (Linux's rule, 3.3)."
                     .into(),
             ],
+            ..Shown::table(columns)
         }
     }
 }
@@ -299,7 +281,7 @@ impl Exhibit for Figure6 {
 fn tables(steps: &[Step], assigner: &str, background: Background) -> Result<Vec<u64>, String> {
     let design =
         Design::parse(&format!("{assigner},deferred-percpu")).map_err(|error| error.to_string())?;
-    let host = Arc::new(host(FRAMES, 1)?);
+    let host = Arc::new(host(FRAMES, 1).map_err(|e| e.to_string())?);
     let unit = Arc::new(Uncached::new());
     let paged: Paged<Host, VtdSecond48, _> =
         Paged::new(&*host, unit, design.tables).map_err(|error| error.to_string())?;

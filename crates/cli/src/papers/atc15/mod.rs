@@ -3,6 +3,7 @@
 
 mod blowup;
 mod lines;
+mod scale;
 mod systems;
 
 use super::{About, Runs};
@@ -19,6 +20,16 @@ const fn about(exhibit: &'static str, title: &'static str, claim: &'static str) 
 }
 
 /// Those made here so far, in the paper's order.
-pub(super) fn exhibits() -> [&'static dyn Runs; 3] {
-    [&systems::Table1, &blowup::Figure6, &lines::Table2]
+pub(super) fn exhibits() -> [&'static dyn Runs; 9] {
+    [
+        &scale::FIGURE_1,
+        &scale::FIGURE_2,
+        &scale::FIGURE_3,
+        &scale::FIGURE_4,
+        &scale::FIGURE_5,
+        &systems::Table1,
+        &blowup::Figure6,
+        &scale::FIGURE_7,
+        &lines::Table2,
+    ]
 }

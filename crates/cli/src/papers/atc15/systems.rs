@@ -6,9 +6,10 @@
 //! steps an assignment, no time. The class follows from how it grows over [`SIZES`]: see [`Class::of`].
 
 use super::{
-    super::{About, Cell, Exhibit, Judgement, Shown, Verdict},
+    super::{About, Cell, Exhibit, Judgement, Shown, Verdict, random::Random},
     about,
 };
+use crate::report::figure::Tag;
 use ioatlas_dma::{
     design::{Design, Preset, presets},
     domain::{AssignerConfig, Exposure},
@@ -189,16 +190,21 @@ impl Exhibit for Table1 {
     }
 
     fn show(rows: &Vec<Row>) -> Shown {
-        let fixed = [
-            "system",
-            "IOVA allocator, theirs",
-            "ours",
-            "class, theirs",
-            "ours",
+        let theirs = Some(Tag::Assumed);
+        let mut columns = vec![
+            ("system".to_owned(), None),
+            ("IOVA allocator, theirs".into(), theirs),
+            ("ours".into(), None),
+            ("class, theirs".into(), theirs),
+            ("ours".into(), Some(Tag::Counted)),
         ];
-        let mut columns: Vec<String> = fixed.map(String::from).to_vec();
-        columns.extend(SIZES.map(|size| format!("steps with {size} ranges")));
-        columns.extend(["invalidation, theirs", "ours", "exposure, ours"].map(String::from));
+        let steps = |size| (format!("steps with {size} ranges"), Some(Tag::Counted));
+        columns.extend(SIZES.map(steps));
+        columns.extend([
+            ("invalidation, theirs".into(), theirs),
+            ("ours".into(), None),
+            ("exposure, ours".into(), None),
+        ]);
         let row = |row: &Row| {
             let (allocator, class, when, _) = row.theirs;
             let mut cells: Vec<Cell> = vec![
@@ -218,9 +224,7 @@ impl Exhibit for Table1 {
             cells
         };
         Shown {
-            columns,
             rows: rows.iter().map(row).collect(),
-            plots: Vec::new(),
             notes: vec![
                 format!(
                     "Steps: looks at nodes, segments or lists an assignment, counted over {TURNS} random replacements of ranges of 1, 2, 4 or 8 \
@@ -234,6 +238,7 @@ impl Exhibit for Table1 {
                 "A buddy allocator searches orders, of which there are as many however many ranges are in use: logarithmic in the size of the space."
                     .into(),
             ],
+            ..Shown::table(columns)
         }
     }
 }
@@ -270,8 +275,8 @@ fn steps(assigner: AssignerConfig, size: usize) -> Result<f64, String> {
         slots: 1,
     });
     let backing: Backing<Host> = Backing::new(&host, config, APERTURE);
-    let mut random = super::blowup::Random::new(size as u64);
-    let assign = |random: &mut super::blowup::Random| {
+    let mut random = Random::new(size as u64);
+    let assign = |random: &mut Random| {
         let pages = PAGES[random.below(PAGES.len())];
         backing
             .assign_run(PageCount(pages), 1)

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The report as one self-contained page: no network, one small script, which draws
-//! the atlas and sorts the table. Everything else works without it.
+//! The report as one self-contained page: no network, two small scripts, which draw
+//! the atlas, sort tables and hand out plots. Everything else works without it.
 
+mod advice;
+mod atlas;
+mod csv;
 mod systems;
 
-use super::atlas::Atlas;
 use super::charts;
 use super::figure::{Figure, Part, Sentence, Tag};
-use super::model::Report;
+use super::model::{Making, Report};
 use super::verdict::DeviceVerdict;
 use crate::loaded::NAME;
 use crate::text::{short, steers};
@@ -26,11 +28,13 @@ const MAX_COMMAND: usize = 1000;
 #[must_use]
 pub fn page(report: &Report) -> String {
     let body = [
+        making(report),
         verdicts(report),
-        atlases(report),
+        atlas::atlases(report),
         causes(report),
         cost(report),
         systems::systems(report),
+        advice::advice(report),
         provenance(report),
     ]
     .concat();
@@ -39,11 +43,13 @@ pub fn page(report: &Report) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\">\
          <title>ioatlas report</title>\n<style>\n{}</style></head>\n<body>\n\
-         <header><h1>ioatlas report</h1>{}</header>\n<main>\n{body}</main>\n\
-         <script>\n{}</script>\n</body></html>\n",
+         <header><h1>ioatlas report</h1>\
+         <p class=\"take\"><button id=\"markdown\">copy as Markdown</button></p>{}</header>\n<main>\n{body}</main>\n\
+         <script>\n{}</script>\n<script>\n{}</script>\n</body></html>\n",
         include_str!("../page.css"),
         legend(),
         include_str!("../page.js"),
+        include_str!("../take.js"),
     )
 }
 
@@ -118,9 +124,29 @@ fn tagged(words: &Sentence) -> String {
     )
 }
 
+/// What was assumed, lost or left out, before anything that rests on it.
+fn making(report: &Report) -> String {
+    if report.made.is_empty() {
+        return String::new();
+    }
+    let mut html = String::from("<section><h2>How the traces were made</h2>");
+    for made in report.made.iter().take(MAX_CARDS) {
+        let _ = write!(html, "<h3>{}</h3>", escaped(&made.trace));
+        html.extend(made.notes.iter().map(tagged));
+    }
+    html += &more_traces(report.made.len(), MAX_CARDS);
+    html + "</section>\n"
+}
+
 fn verdicts(report: &Report) -> String {
     let shown = &report.verdicts[..report.verdicts.len().min(MAX_CARDS)];
-    let cards: String = shown.iter().map(card).collect();
+    let cards: String = shown
+        .iter()
+        .map(|verdict| {
+            let assumed = |made: &&Making| made.trace == verdict.trace && made.assumptions > 0;
+            card(verdict, report.made.iter().find(assumed))
+        })
+        .collect();
     let more = match report.verdicts.len() - shown.len() {
         0 => String::new(),
         more => format!("<p>{more} more devices are in the JSON.</p>"),
@@ -137,31 +163,38 @@ fn verdicts(report: &Report) -> String {
             "<h3>Variants: the same workloads without the kernel's IOVA reuse cache</h3>\
              <div class=\"scroll\"><table><thead><tr><th>trace</th><th>device</th>\
              <th class=\"r\">misses of 100 accesses {0}</th><th class=\"r\">first touches {0}</th>\
-             <th class=\"r\">with 8x the entries {0}</th></tr></thead><tbody>{rows}</tbody></table></div>",
+             <th class=\"r\">with 8x the entries {0}</th><th class=\"r\">prefetching neighbours (alh) {0}</th></tr></thead><tbody>{rows}</tbody></table></div>",
             chip(Tag::Simulated)
         );
     }
     html + "</section>\n"
 }
 
-fn card(verdict: &DeviceVerdict) -> String {
+fn card(verdict: &DeviceVerdict, assumed: Option<&Making>) -> String {
     format!(
         "<article class=\"card\"><h3>{} <code>{}</code></h3><p class=\"note\">{}</p>\
-         <p class=\"big\">{} {}</p>{}{}{}</article>",
+         <p class=\"big\">{} {} {}</p>{}{}{}{}</article>",
         escaped(&verdict.trace),
         escaped(&verdict.device),
         escaped(verdict.description.unwrap_or("given on the command line")),
         sentence(&verdict.rate()),
         chip(Tag::Simulated),
+        // what was simulated is itself assumed, at least in part
+        assumed.map(|_| chip(Tag::Assumed)).unwrap_or_default(),
         tagged(&verdict.cause()),
         tagged(&verdict.remedy()),
+        verdict
+            .prefetching()
+            .as_ref()
+            .map(tagged)
+            .unwrap_or_default(),
         tagged(&verdict.workload()),
     )
 }
 
 fn variant_row(verdict: &DeviceVerdict) -> String {
     format!(
-        "<tr><td>{}</td><td>{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td></tr>",
+        "<tr><td>{}</td><td>{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td></tr>",
         escaped(&verdict.trace),
         escaped(&verdict.device),
         number(&verdict.misses_per_100_accesses),
@@ -170,57 +203,25 @@ fn variant_row(verdict: &DeviceVerdict) -> String {
             .larger_iotlb_change
             .as_ref()
             .map_or("-".into(), number),
+        verdict.saving("alh").as_ref().map_or("-".into(), number),
     )
 }
 
-fn atlases(report: &Report) -> String {
-    const LAYERS: [(&str, &str, u8, bool); 6] = [
-        ("consistent", "consistent accesses", 1, true),
-        ("streaming", "streaming accesses", 2, true),
-        ("miss", "misses: first touch", 4, true),
-        ("other", "misses: capacity, conflict", 8, true),
-        ("map", "maps", 16, false),
-        ("unmap", "unmaps", 32, false),
-    ];
-    let layer = |&(class, name, bit, on): &(&str, &str, u8, bool)| {
-        let checked = if on { " checked" } else { "" };
-        format!(
-            "<label><input type=\"checkbox\" data-bit=\"{bit}\"{checked}><i class=\"{class}\"></i>{name}</label>"
-        )
-    };
-    let layers: String = LAYERS.iter().map(layer).collect();
-    let mut drawings: String = report.atlases.iter().map(atlas).collect();
-    let traces = report.provenance.traces.iter().filter(|t| !t.is_variant);
-    let more = traces.count().saturating_sub(report.atlases.len());
-    if more > 0 {
-        let _ = write!(drawings, "<p>{more} more traces are not drawn.</p>");
-    }
+/// A drawing that a reader can take away: the script makes the buttons work. `csv` is what
+/// it shows as numbers; the script knows those of an atlas.
+fn plot(class: &str, file: &str, caption: &str, drawing: &str, csv: Option<&str>) -> String {
+    let csv = csv.map(|csv| format!(" data-csv=\"{}\"", escaped_lines(csv)));
     format!(
-        "<section><h2>Atlas</h2><p class=\"note\">IOVA page (upwards, gaps of never used pages closed) \
-         against virtual time (events, to the right). Accesses and misses are WIOSCA&#39;10&#39;s figures 4 \
-         and 6; maps and unmaps its figures 5 and 7.</p><fieldset class=\"layers\"><legend>Show</legend>\
-         {layers}</fieldset>{drawings}<noscript><p>The atlas needs JavaScript; all numbers are below and \
-         above.</p></noscript></section>\n"
+        "<figure class=\"plot {class}\" data-file=\"{file}\"{}><figcaption>{caption} <span class=\"take\">\
+         <button data-take=\"svg\">SVG</button> <button data-take=\"csv\">CSV</button></span></figcaption>\
+         {drawing}</figure>",
+        csv.unwrap_or_default()
     )
 }
 
-fn atlas(atlas: &Atlas) -> String {
-    let pairs = |pairs: &[(usize, String)]| {
-        let pair = |(row, name): &(usize, String)| format!("{row} {}", escaped(name));
-        pairs.iter().map(pair).collect::<Vec<_>>().join("\n")
-    };
-    format!(
-        "<figure class=\"atlas\"><figcaption>{0}</figcaption><canvas role=\"img\" aria-label=\"{0}: pages \
-         accessed over {1} events, misses in red\" data-columns=\"{2}\" data-rows=\"{3}\" \
-         data-events=\"{1}\" data-devices=\"{4}\" data-ticks=\"{5}\" data-cells=\"{6}\"></canvas></figure>",
-        escaped(&atlas.label),
-        atlas.events,
-        atlas.columns,
-        atlas.rows,
-        pairs(&atlas.devices),
-        pairs(&atlas.ticks),
-        atlas.cells,
-    )
+/// Like [`escaped`], but lines stay lines.
+fn escaped_lines(text: &str) -> String {
+    text.lines().map(escaped).collect::<Vec<_>>().join("&#10;")
 }
 
 fn causes(report: &Report) -> String {
@@ -259,10 +260,22 @@ fn causes(report: &Report) -> String {
     format!(
         "<section><h2>Why they miss {}</h2><p class=\"note\"><i class=\"first\"></i>first touch: the page was \
          not accessed since it was mapped; no larger IOTLB removes it. <i class=\"capacity\"></i>capacity: more \
-         entries help. <i class=\"conflict\"></i>conflict: more ways help.</p>{bars}\
-         <h3>Misses in 100 accesses against IOTLB size</h3><p class=\"keys\">{keys}</p>{}{}</section>\n",
+         entries help. <i class=\"conflict\"></i>conflict: more ways help.</p>{}{}{}</section>\n",
         chip(Tag::Simulated),
-        charts::size_curve(shown),
+        plot(
+            "bars",
+            "why-they-miss",
+            "Misses by cause",
+            &bars,
+            Some(&csv::causes(shown))
+        ),
+        plot(
+            "",
+            "misses-against-size",
+            "Misses in 100 accesses against IOTLB size",
+            &format!("<p class=\"keys\">{keys}</p>{}", charts::size_curve(shown)),
+            Some(&csv::sizes(shown)),
+        ),
         sizes(shown),
     )
 }
@@ -298,12 +311,18 @@ fn cost(report: &Report) -> String {
         return String::new();
     }
     format!(
-        "<section><h2>Cost against safety</h2><p class=\"note\">Left is cheaper, lower is safer. Upwards: how \
+        "<section><h2>Cost against safety</h2><p class=\"note\">Left is cheaper, lower is safer; nothing lies both left of and below the dashed line. Upwards: how \
          long a device may reach a page after its unmap returned (the longest seen {1}, else the configured bound {0}; where it is what the unit takes, the wait for one invalidation {0}). \
          To the right: measured time {1} plus, for strict systems, the wait {0}.</p>{2}</section>\n",
         chip(Tag::Assumed),
         chip(Tag::Measured),
-        charts::cost_against_safety(&report.systems, report.wait.time.value),
+        plot(
+            "",
+            "cost-against-safety",
+            "Exposure against time a map and unmap",
+            &charts::cost_against_safety(&report.systems, report.wait.time.value),
+            Some(&csv::systems(&report.systems)),
+        ),
     )
 }
 

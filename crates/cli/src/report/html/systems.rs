@@ -47,6 +47,8 @@ pub(super) fn systems(report: &Report) -> String {
         Some(report.wait_sentence()),
         report.oracle_sentence(),
         report.attempts_sentence(),
+        report.bouncing.map(|bouncing| bouncing.sentence()),
+        Some(report.scaling.sentence()),
     ];
     let closing: String = sentences
         .iter()

@@ -2,6 +2,7 @@
 //! The words of a host's memory: of this process alone, or of a file that others map too.
 #![allow(clippy::disallowed_types)] // part of a platform
 
+use super::WORDS;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::boxed::Box;
 use std::fs::File;
@@ -12,7 +13,7 @@ use std::sync::atomic::AtomicU64;
 
 /// Words that live until it is dropped.
 pub(super) struct Memory {
-    words: NonNull<[AtomicU64]>,
+    frames: NonNull<[[AtomicU64; WORDS]]>,
     owner: Owner,
 }
 
@@ -28,20 +29,23 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Zeroed words of this process, untouched until they are used.
-    pub fn zeroed(words: usize) -> Self {
-        let zeroed: Box<[u64]> = std::vec![0u64; words].into();
+    /// Zeroed frames of this process, untouched until they are used.
+    pub fn zeroed(frames: usize) -> Self {
+        // Words, not frames: only of small things does the standard library see that they are zero, and ask for zeroed memory instead of writing it.
+        let zeroed: Box<[u64]> = std::vec![0u64; frames * WORDS].into();
         // the same in size, bit validity and, as checked here, alignment
         const { assert!(align_of::<AtomicU64>() == align_of::<u64>()) };
-        let words = Box::into_raw(zeroed) as *mut [AtomicU64];
+        let words = Box::into_raw(zeroed).cast::<[AtomicU64; WORDS]>();
+        let frames = std::ptr::slice_from_raw_parts_mut(words, frames);
         Memory {
-            words: NonNull::new(words).expect("a box is not null"),
+            frames: NonNull::new(frames).expect("a box is not null"),
             owner: Owner::Heap,
         }
     }
 
-    /// The first `words` words of `file`, shared.
-    pub fn map(file: &File, words: usize) -> io::Result<Self> {
+    /// The first frames of `file`, shared.
+    pub fn map(file: &File, frames: usize) -> io::Result<Self> {
+        let words = frames * WORDS;
         let bytes = words * size_of::<u64>();
         if bytes == 0 || file.metadata()?.len() < bytes as u64 {
             let text = std::format!("{} words are not in the file", words);
@@ -51,11 +55,24 @@ impl Memory {
         // SAFETY: a new mapping at a place that the kernel chooses changes nothing that exists. Whoever else maps the file may
         // change words at any time, as atomic words may be; who shortens it makes accesses fault, as with every shared mapping.
         let at = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) }?;
-        let words = std::ptr::slice_from_raw_parts_mut(at.cast::<AtomicU64>(), words);
+        let frames = std::ptr::slice_from_raw_parts_mut(at.cast::<[AtomicU64; WORDS]>(), frames);
         Ok(Memory {
-            words: NonNull::new(words).expect("the kernel maps nothing at 0 unasked"),
+            frames: NonNull::new(frames).expect("the kernel maps nothing at 0 unasked"),
             owner: Owner::Kernel,
         })
+    }
+}
+
+impl Memory {
+    /// Whether it is a file's, and so begins at a page.
+    pub fn is_on_file(&self) -> bool {
+        matches!(self.owner, Owner::Kernel)
+    }
+    /// By frame: how many there are is at hand, so that to find one takes one comparison.
+    #[inline]
+    pub fn frames(&self) -> &[[AtomicU64; WORDS]] {
+        // SAFETY: the words live until `self` is dropped, aligned (a box, or a page) and initialised (zeroed, or a file's).
+        unsafe { self.frames.as_ref() }
     }
 }
 
@@ -63,24 +80,45 @@ impl Deref for Memory {
     type Target = [AtomicU64];
     #[inline]
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the words live until `self` is dropped, aligned (a box, or a page) and initialised (zeroed, or a file's).
-        unsafe { self.words.as_ref() }
+        self.frames().as_flattened()
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let words = self.words.as_ptr();
+        let frames = self.frames.as_ptr();
         match self.owner {
             Owner::Heap => {
-                // SAFETY: it came from a box of as many `u64`, whose layout is the same, and nobody else frees it.
-                drop(unsafe { Box::from_raw(words as *mut [u64]) });
+                // SAFETY: it came from a box of as many words, whose layout is the same, and nobody else frees it.
+                drop(unsafe { Box::from_raw(frames as *mut [[u64; WORDS]]) });
             }
             Owner::Kernel => {
-                let bytes = self.len() * size_of::<u64>();
+                let bytes = size_of_val(self.frames());
                 // SAFETY: our own mapping, of just these bytes; the borrows of its words have ended. It cannot fail then.
-                let _ = unsafe { munmap(words.cast(), bytes) };
+                let _ = unsafe { munmap(frames.cast(), bytes) };
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of this process that are in memory.
+    fn resident() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+        let pages = statm.split(' ').nth(1).and_then(|n| n.parse().ok());
+        pages.map_or(0, |pages: usize| pages * 4096)
+    }
+
+    #[test]
+    fn frames_take_no_memory_until_they_are_used() {
+        let (frames, before) = (1 << 18, resident());
+        let memory = Memory::zeroed(frames);
+        let taken = resident().saturating_sub(before);
+        // a GiB; other tests run meanwhile
+        assert!(taken < 512 << 20, "{taken} bytes");
+        assert_eq!(memory.frames().len(), frames);
     }
 }

@@ -11,11 +11,18 @@
 #![allow(clippy::disallowed_types)] // this is a platform
 
 pub mod arena;
+pub mod copy;
+mod fence;
 mod heap;
+mod lock;
 mod memory;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 use super::*;
 use arena::{Arena, NoArena};
+pub use fence::full_fence;
+pub use lock::HostLock;
 use memory::Memory;
 use rustix::thread::{MembarrierCommand, membarrier};
 use std::cell::Cell;
@@ -27,16 +34,6 @@ use std::vec::Vec;
 
 /// Words in a frame.
 pub const WORDS: usize = 512;
-
-impl<T: Send> Lock<T> for Mutex<T> {
-    fn new(value: T) -> Self {
-        Mutex::new(value)
-    }
-    #[inline]
-    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        f(&mut locked(self))
-    }
-}
 
 /// A panic elsewhere is reported there; data behind our locks stays usable for the report.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -109,6 +106,8 @@ pub struct Host {
     slots: usize,
     shared: Mutex<()>,
     asymmetric: bool,
+    /// Slots from 1 that are entered without a lock and without a fence.
+    quick: usize,
     heap: Option<heap::Caches>,
 }
 
@@ -125,7 +124,7 @@ impl Host {
     /// # Panics
     /// If `config.slots` is 0.
     pub fn new(config: HostConfig) -> Self {
-        Self::on(Memory::zeroed(config.frames * WORDS), 0, config.slots)
+        Self::on(Memory::zeroed(config.frames), 0, config.slots)
     }
 
     /// The first `config.frames` frames of `memory`, mapped shared, are the arena: what a VMM gives a guest as its
@@ -137,13 +136,14 @@ impl Host {
     /// # Panics
     /// If `config.slots` is 0.
     pub fn on_file(memory: &File, first: PhysPage, config: HostConfig) -> io::Result<Self> {
-        let words = Memory::map(memory, config.frames * WORDS)?;
+        let words = Memory::map(memory, config.frames)?;
         Ok(Self::on(words, first.0, config.slots))
     }
 
     fn on(words: Memory, first: u64, slots: usize) -> Self {
         assert!(slots > 0, "a host needs at least the shared slot");
-        let frames = words.len() / WORDS;
+        let frames = words.frames().len();
+        let asymmetric = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
         Host {
             free: Mutex::new(FreeFrames {
                 used_before: Vec::with_capacity(frames),
@@ -153,7 +153,8 @@ impl Host {
             words,
             slots,
             shared: Mutex::new(()),
-            asymmetric: membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok(),
+            asymmetric,
+            quick: if asymmetric { slots - 1 } else { 0 },
             heap: None,
         }
     }
@@ -170,7 +171,18 @@ impl Host {
 
     /// Frames in all.
     pub fn frames(&self) -> usize {
-        self.words.len() / WORDS
+        self.words.frames().len()
+    }
+
+    /// All words, frame after frame.
+    #[inline]
+    pub fn words(&self) -> &[<Self as Platform>::A64] {
+        &self.words
+    }
+
+    /// Whether its memory is a file's ([`on_file`](Self::on_file)), and so begins at a page and never was, nor will be, anybody's heap.
+    pub fn is_on_file(&self) -> bool {
+        self.words.is_on_file()
     }
 
     /// Frames allocated and not freed.
@@ -179,27 +191,49 @@ impl Host {
         (free.untouched - free.first) as usize - free.used_before.len()
     }
 
-    fn frame(&self, page: PhysPage) -> Option<&[AtomicU64]> {
-        let at = usize::try_from(page.0).ok()?.checked_mul(WORDS)?;
-        self.words.get(at..at.checked_add(WORDS)?)
-    }
-}
-
-impl Platform for Host {
-    type A64 = AtomicU64;
-    type Lock<T: Send> = Mutex<T>;
-
+    /// This thread's slot, if it has one of its own and need not fence.
     #[inline]
-    fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
+    fn quick_slot(&self) -> Option<Cpu<'_>> {
+        let slot = SLOT.get();
+        // one comparison: the shared slot, 0, wraps around
+        (slot.wrapping_sub(1) < self.quick).then(|| Cpu::new(CpuIndex(slot)))
+    }
+
+    /// Of threads that share a slot, and where there is no membarrier.
+    #[cold]
+    #[inline(never)]
+    fn pinned_slowly<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
         let slot = SLOT.get();
         if !self.asymmetric {
-            atomic::fence(Ordering::SeqCst); // no membarrier here: whoever enters fences itself
+            atomic::fence(Ordering::SeqCst); // whoever enters fences itself
         }
         if slot != SHARED && slot < self.slots {
             return f(Cpu::new(CpuIndex(slot)));
         }
         let _shared = locked(&self.shared);
         f(Cpu::new(CpuIndex(SHARED)))
+    }
+
+    #[inline]
+    fn frame(&self, page: PhysPage) -> Option<&[AtomicU64; WORDS]> {
+        self.words.frames().get(usize::try_from(page.0).ok()?)
+    }
+}
+
+impl Platform for Host {
+    type A64 = AtomicU64;
+    type Lock<T: Send> = HostLock<T>;
+
+    #[inline]
+    fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
+        match self.quick_slot() {
+            Some(cpu) => f(cpu),
+            None => self.pinned_slowly(f),
+        }
+    }
+    #[inline(always)] // closures of callers are large, and their results better off in registers
+    fn try_pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> Option<R> {
+        self.quick_slot().map(f)
     }
     fn cpus(&self) -> usize {
         self.slots
@@ -225,18 +259,24 @@ impl Platform for Host {
     }
     #[inline]
     fn entries(&self, frame: &TableFrame) -> &[AtomicU64] {
-        let at = frame.page().0 as usize * WORDS;
-        &self.words[at..at + WORDS]
+        &self.words.frames()[frame.page().0 as usize]
     }
     #[inline]
     fn fence(&self, order: Ordering) {
-        atomic::fence(order)
+        fence::fence(order)
     }
     fn heavy_fence(&self) {
         atomic::fence(Ordering::SeqCst);
         if self.asymmetric {
             // cannot fail: the process registered for it in `new`
             let _ = membarrier(MembarrierCommand::PrivateExpedited);
+        }
+    }
+    #[inline]
+    fn light_fence(&self) {
+        match self.asymmetric {
+            true => atomic::compiler_fence(Ordering::SeqCst), // membarrier does the rest
+            false => self.fence(Ordering::SeqCst),
         }
     }
     fn relax(&self) {
@@ -258,6 +298,7 @@ impl Platform for Host {
 }
 
 impl PhysMemory<Host> for Host {
+    #[inline]
     fn word(&self, page: PhysPage, index: usize) -> Option<&AtomicU64> {
         self.frame(page)?.get(index)
     }

@@ -1,55 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The state of a run, and what happens at a point.
+//! What happens at a point, whoever conducts.
 //!
-//! Words and locks carry no handle to the world, so the run is found by a thread-local. No borrow of the state is
+//! Words and locks carry no handle to the run, so it is found by a thread-local. No borrow of its state is
 //! held while a handler runs or another coroutine does.
 
-use super::{
-    schedule::Chooser,
-    state::{Agent, Limits, State},
-};
-use crate::units::CpuIndex;
+use super::conduct::{Conductor, Passage, Point, Subject, Then, Touch};
+use crate::units::{CpuIndex, PhysPage};
 use core::panic::Location;
 use corosensei::Yielder;
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
 };
-
-/// What an agent is about to do at a switch point.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Point {
-    /// An atomic load.
-    Load,
-    /// An atomic store.
-    Store,
-    /// An atomic swap.
-    Swap,
-    /// An atomic addition.
-    FetchAdd,
-    /// A compare-and-swap.
-    CompareExchange,
-    /// A fence.
-    Fence,
-    /// A fence on every CPU.
-    HeavyFence,
-    /// Acquire a lock.
-    Acquire,
-    /// Try again for a lock that is held.
-    Contend,
-    /// Release a lock.
-    Release,
-    /// A turn of waiting.
-    Relax,
-    /// Pin itself to the CPU.
-    Pin,
-    /// End being pinned (interrupts are delivered here; nobody is switched to).
-    Unpin,
-    /// Take a frame.
-    FrameAlloc,
-    /// Give back a frame.
-    FrameFree,
-}
 
 /// What keeps interrupts out.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,8 +21,40 @@ pub(super) enum Mask {
     Handler,
 }
 
+/// What is known of an agent, whoever conducts.
+pub(super) struct Agent {
+    cpu: Option<CpuIndex>,
+    /// How many locks it holds or waits for.
+    pub(super) locks: Cell<u32>,
+    pinned: Cell<bool>,
+    handling: Cell<bool>,
+    yielder: Cell<*const Yielder<(), ()>>,
+}
+
+impl Agent {
+    pub(super) fn new(cpu: Option<CpuIndex>) -> Self {
+        Agent {
+            cpu,
+            locks: Cell::new(0),
+            pinned: Cell::new(false),
+            handling: Cell::new(false),
+            yielder: Cell::new(core::ptr::null()),
+        }
+    }
+    fn masked(&self) -> bool {
+        self.locks.get() > 0 || self.pinned.get() || self.handling.get()
+    }
+}
+
 /// A run under way.
-pub(super) struct Engine(pub(super) RefCell<State>);
+pub(super) struct Engine {
+    pub(super) agents: Box<[Agent]>,
+    pub(super) current: Cell<usize>,
+    /// Whether the current agent runs; else whoever does is outside.
+    pub(super) running: Cell<bool>,
+    pub(super) handlers: RefCell<Vec<Rc<dyn Fn()>>>,
+    conductor: Rc<dyn Conductor>,
+}
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Engine>>> = const { RefCell::new(None) };
@@ -68,12 +62,12 @@ thread_local! {
     static PLAIN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The run whose agent calls, unless accesses are plain now. A panic unwinds without switching.
+/// The run whose agent calls, unless it is none, or accesses are plain now. A panic unwinds without switching.
 fn seen() -> Option<Rc<Engine>> {
     if PLAIN.get() || std::thread::panicking() {
         return None;
     }
-    CURRENT.with_borrow(Clone::clone)
+    CURRENT.with_borrow(|run| run.as_ref().filter(|e| e.running.get()).cloned())
 }
 
 /// Makes `engine` the run of this thread.
@@ -107,25 +101,64 @@ pub fn inspect<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Points passed so far in this thread's run: its virtual time. 0 outside a run.
+/// Points passed so far in this thread's run. 0 outside a run.
 pub fn steps() -> u64 {
-    CURRENT.with_borrow(|run| run.as_ref().map_or(0, |e| e.0.borrow().step))
+    CURRENT.with_borrow(|run| run.as_ref().map_or(0, |e| e.conductor.steps()))
 }
 
-/// Passes a point.
-pub(super) fn point(point: Point, location: &'static Location<'static>) {
-    if let Some(engine) = seen() {
-        engine.pass(point, location);
+/// Passes a point; whether the agent does what it was about to do.
+pub(super) fn point(point: Point, subject: Subject, location: &'static Location<'static>) -> bool {
+    match seen() {
+        Some(engine) => engine.pass(point, subject, location),
+        None => true,
     }
 }
 
 /// Says that a shared word changed: whoever waits looks again.
 pub(super) fn changed() {
     if let Some(engine) = seen() {
-        let mut state = engine.0.borrow_mut();
-        state.idle_turns = 0;
-        state.wake();
+        engine.conductor.changed();
     }
+}
+
+/// Says which frame was allocated.
+pub(super) fn got_frame(page: PhysPage) {
+    if let Some(engine) = seen() {
+        engine.conductor.got_frame(engine.current.get(), page);
+    }
+}
+
+/// Says that the heap is about to be called.
+pub(super) fn heap_called(location: &'static Location<'static>) {
+    if let Some(engine) = seen() {
+        engine.conductor.heap_called(engine.current.get(), location);
+    }
+}
+
+/// Says how much the holder of a lock looked at.
+pub(super) fn visited(nodes: u64) {
+    if let Some(engine) = seen() {
+        engine.conductor.visited(engine.current.get(), nodes);
+    }
+}
+
+/// Says what the holder of a lock touches behind a pointer.
+pub(super) fn touched(location: &'static Location<'static>, what: impl FnOnce() -> Option<Touch>) {
+    if let Some(engine) = seen()
+        && let Some(touch) = what()
+    {
+        let agent = engine.current.get();
+        engine.conductor.touched(agent, &touch, location);
+    }
+}
+
+/// Says that a block is about to be freed. Also outside a run: what comes to lie there is another one.
+pub(super) fn freed(block: usize) {
+    CURRENT.with_borrow(|run| {
+        if let Some(engine) = run {
+            engine.conductor.freed(block);
+        }
+    });
 }
 
 /// Whether a run sees what is done now.
@@ -139,11 +172,12 @@ pub(super) fn is_seen() -> bool {
 /// If it is an agent that is no CPU.
 pub(super) fn cpu() -> CpuIndex {
     CURRENT.with_borrow(|run| {
-        run.as_ref().map_or(CpuIndex(0), |engine| {
-            let state = engine.0.borrow();
-            let me = &state.agents[state.current];
-            me.cpu
-                .unwrap_or_else(|| panic!("{} is no CPU and cannot be pinned", me.name))
+        let run = run.as_ref().filter(|engine| engine.running.get());
+        run.map_or(CpuIndex(0), |engine| {
+            let me = engine.current.get();
+            engine.agents[me]
+                .cpu
+                .unwrap_or_else(|| panic!("{} is no CPU and cannot be pinned", engine.name(me)))
         })
     })
 }
@@ -154,17 +188,15 @@ pub(super) fn cpu() -> CpuIndex {
 /// If the caller is pinned or holds a lock.
 pub(super) fn relax(location: &'static Location<'static>) {
     let Some(engine) = seen() else { return };
-    {
-        let state = engine.0.borrow();
-        let me = &state.agents[state.current];
-        assert!(!me.pinned, "{} waits while pinned, at {location}", me.name);
-        assert!(
-            me.locks == 0,
-            "{} waits with a lock held, at {location}",
-            me.name
-        );
+    let me = engine.current.get();
+    let agent = &engine.agents[me];
+    if agent.pinned.get() {
+        panic!("{} waits while pinned, at {location}", engine.name(me));
     }
-    engine.pass(Point::Relax, location);
+    if agent.locks.get() > 0 {
+        panic!("{} waits with a lock held, at {location}", engine.name(me));
+    }
+    engine.pass(Point::Relax, Subject::Nothing, location);
 }
 
 /// Interrupts are kept out until it is dropped.
@@ -182,15 +214,15 @@ pub(super) fn mask(mask: Mask) -> Masked {
     let run = seen();
     let mut agent = 0;
     if let Some(engine) = &run {
-        let mut state = engine.0.borrow_mut();
-        agent = state.current;
-        let me = &mut state.agents[agent];
+        agent = engine.current.get();
+        let me = &engine.agents[agent];
         match mask {
-            Mask::Lock => me.locks += 1,
-            Mask::Handler => me.handling = true,
+            Mask::Lock => me.locks.set(me.locks.get() + 1),
+            Mask::Handler => me.handling.set(true),
             Mask::Pinned => {
-                assert!(!me.pinned, "{} is pinned already", me.name);
-                me.pinned = true;
+                if me.pinned.replace(true) {
+                    panic!("{} is pinned already", engine.name(agent));
+                }
             }
         }
     }
@@ -203,9 +235,14 @@ impl Masked {
         drop(self);
         if let Some(engine) = seen() {
             if point == Point::Release {
-                engine.0.borrow_mut().wake();
+                engine.conductor.released();
             }
-            engine.deliver(point, location);
+            engine.deliver(&Passage {
+                agent: engine.current.get(),
+                point,
+                subject: Subject::Nothing,
+                location,
+            });
         }
     }
 }
@@ -213,48 +250,77 @@ impl Masked {
 impl Drop for Masked {
     fn drop(&mut self) {
         let Some(engine) = &self.run else { return };
-        let mut state = engine.0.borrow_mut();
-        let me = &mut state.agents[self.agent];
+        let me = &engine.agents[self.agent];
         match self.mask {
-            Mask::Lock => me.locks -= 1,
-            Mask::Pinned => me.pinned = false,
-            Mask::Handler => me.handling = false,
+            Mask::Lock => me.locks.set(me.locks.get() - 1),
+            Mask::Pinned => me.pinned.set(false),
+            Mask::Handler => me.handling.set(false),
         }
     }
 }
 
 impl Engine {
-    pub(super) fn new(agents: Vec<Agent>, chooser: Chooser, limits: Limits) -> Self {
-        Engine(RefCell::new(State::new(agents, chooser, limits)))
+    pub(super) fn new(
+        agents: impl Iterator<Item = Agent>,
+        handlers: Vec<Rc<dyn Fn()>>,
+        conductor: Rc<dyn Conductor>,
+    ) -> Self {
+        Engine {
+            agents: agents.collect(),
+            current: Cell::new(0),
+            running: Cell::new(false),
+            handlers: RefCell::new(handlers),
+            conductor,
+        }
     }
 
     /// Called first thing by the coroutine of `agent`.
     pub(super) fn begin(&self, agent: usize, yielder: &Yielder<(), ()>) {
-        self.0.borrow_mut().agents[agent].yielder = yielder;
+        self.agents[agent].yielder.set(yielder);
     }
 
-    fn pass(&self, point: Point, location: &'static Location<'static>) {
-        self.0.borrow_mut().record(point, location);
-        self.deliver(point, location);
-        let mut state = self.0.borrow_mut();
-        let me = state.current;
-        let switch = state.decide(point, location);
-        let yielder = state.agents[me].yielder;
-        drop(state);
-        if switch {
+    fn name(&self, agent: usize) -> String {
+        self.conductor.name(agent)
+    }
+
+    fn pass(&self, point: Point, subject: Subject, location: &'static Location<'static>) -> bool {
+        let agent = self.current.get();
+        let passage = Passage {
+            agent,
+            point,
+            subject,
+            location,
+        };
+        self.conductor.arrive(&passage);
+        self.deliver(&passage);
+        loop {
+            let then = self.conductor.pass(&passage);
+            match then {
+                Then::Go => return true,
+                Then::Refused => return false,
+                Then::Switch | Then::SwitchAndAsk => {}
+            }
             // SAFETY: `begin` stored it from the reference that this agent's coroutine was given, which is good until
-            // the coroutine's body returns. `me` was the current agent, the one that runs, so we are inside that body.
-            unsafe { (*yielder).suspend(()) }
+            // the coroutine's body returns. `agent` is the one that runs (`seen` has looked), so we are inside that body.
+            unsafe { (*self.agents[agent].yielder.get()).suspend(()) }
+            if then == Then::Switch {
+                return true;
+            }
+            // who waits for a lock has masked interrupts before
+            if point == Point::Relax {
+                self.deliver(&passage);
+            }
         }
     }
 
-    fn deliver(&self, point: Point, location: &'static Location<'static>) {
-        loop {
-            let Some(armed) = self.0.borrow_mut().due(point, location) else {
+    fn deliver(&self, passage: &Passage) {
+        while !self.agents[passage.agent].masked() {
+            let Some(handler) = self.conductor.due(passage) else {
                 return;
             };
+            let handler = self.handlers.borrow()[handler].clone();
             let mask = mask(Mask::Handler);
-            (armed.handler)();
+            handler();
             drop(mask);
         }
     }

@@ -3,16 +3,18 @@
 
 use super::{
     SimLock, SimWord,
-    engine::{self, Mask, Point},
+    conduct::{Point, Subject, Touch},
+    engine::{self, Mask},
+    slabs::Slabs,
 };
 use crate::{
     platform::{
-        Atomic64, Cpu, FreshFrame, Heap, Ordering, PhysMemory, Platform, TableFrame,
+        Cpu, Element, FreshFrame, Heap, Ordering, PhysMemory, Platform, TableFrame,
         host::arena::{Arena, NoArena},
     },
     units::{ByteCount, PhysPage},
 };
-use core::{panic::Location, sync::atomic::AtomicU64};
+use core::{any::type_name, panic::Location, sync::atomic::AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Words of a frame: 4 KiB.
@@ -39,11 +41,15 @@ impl Default for SimConfig {
 
 /// A simulated machine. Its virtual CPUs are those of the [`World`](super::World) that runs.
 pub struct Sim {
-    memory: Box<[SimWord]>,
+    memory: Box<[Frame]>,
     frames: Mutex<Frames>,
     cpus: usize,
-    heap: Option<Arena>,
+    heap: Option<Box<dyn Heap>>,
 }
+
+/// As real ones are, frames are aligned to their size.
+#[repr(align(4096))]
+struct Frame([SimWord; WORDS]);
 
 struct Frames {
     /// Last in, first out, so that what is freed too early is soon used again.
@@ -56,9 +62,9 @@ struct Frames {
 impl Sim {
     /// A machine with zeroed memory.
     pub fn new(config: SimConfig) -> Self {
-        let words = config.frames as usize * WORDS;
+        let frame = |_| Frame([const { SimWord::zero() }; WORDS]);
         Sim {
-            memory: (0..words).map(|_| SimWord::new(0)).collect(),
+            memory: (0..config.frames).map(frame).collect(),
             frames: Mutex::new(Frames {
                 free: (1..=config.frames).rev().map(PhysPage).collect(),
                 used: vec![false; config.frames as usize].into(),
@@ -74,7 +80,15 @@ impl Sim {
     /// # Errors
     /// [`NoArena`].
     pub fn with_heap(mut self, arena: ByteCount) -> Result<Self, NoArena> {
-        self.heap = Some(Arena::new(arena)?);
+        self.heap = Some(Box::new(Arena::new(arena)?));
+        Ok(self)
+    }
+    /// The same with free blocks kept for each virtual CPU, as real heaps do: what a CPU gets lies together.
+    ///
+    /// # Errors
+    /// [`NoArena`].
+    pub fn with_slabs(mut self, arena: ByteCount) -> Result<Self, NoArena> {
+        self.heap = Some(Box::new(Slabs::new(Arena::new(arena)?, self.cpus)));
         Ok(self)
     }
     /// Frames that are allocated.
@@ -95,12 +109,22 @@ impl Sim {
         frames.fail_at = Some(frames.attempts + nth);
     }
 
+    /// Passes a point that touches nothing, so that what the caller does next is in order with what others do.
+    #[track_caller]
+    pub fn turn(&self) {
+        engine::point(Point::Turn, Subject::Nothing, Location::caller());
+    }
+    /// Where the host has the first frame; the others follow.
+    pub fn host_address(&self) -> usize {
+        self.memory.as_ptr().addr()
+    }
+
     /// Never held across a point.
     fn frames(&self) -> MutexGuard<'_, Frames> {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
     fn words(&self, page: PhysPage) -> Option<&[SimWord]> {
-        self.memory.chunks_exact(WORDS).nth(slot(page)?)
+        self.memory.get(slot(page)?).map(|frame| &frame.0[..])
     }
 }
 
@@ -116,7 +140,7 @@ impl Platform for Sim {
     #[track_caller]
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
         let location = Location::caller();
-        engine::point(Point::Pin, location);
+        engine::point(Point::Pin, Subject::Nothing, location);
         let cpu = engine::cpu();
         assert!(cpu.0 < self.cpus, "CPU {} of {}", cpu.0, self.cpus);
         let mask = engine::mask(Mask::Pinned);
@@ -129,7 +153,7 @@ impl Platform for Sim {
     }
     #[track_caller]
     fn frame_alloc(&self) -> Option<FreshFrame> {
-        engine::point(Point::FrameAlloc, Location::caller());
+        engine::point(Point::FrameAlloc, Subject::Nothing, Location::caller());
         let mut frames = self.frames();
         frames.attempts += 1;
         if frames.fail_at == Some(frames.attempts) {
@@ -139,12 +163,14 @@ impl Platform for Sim {
         let page = frames.free.pop()?;
         frames.used[slot(page)?] = true;
         self.words(page)?.iter().for_each(|word| word.poke(0));
+        drop(frames);
+        engine::got_frame(page);
         Some(FreshFrame::new(page))
     }
     #[track_caller]
     fn frame_free(&self, frame: FreshFrame) {
-        engine::point(Point::FrameFree, Location::caller());
         let page = frame.page();
+        engine::point(Point::FrameFree, Subject::Frame(page), Location::caller());
         assert!(self.in_use(page), "frame {page} is freed and not in use");
         let mut frames = self.frames();
         if let Some(used) = slot(page).and_then(|slot| frames.used.get_mut(slot)) {
@@ -160,18 +186,35 @@ impl Platform for Sim {
     }
     #[track_caller]
     fn fence(&self, _: Ordering) {
-        engine::point(Point::Fence, Location::caller());
+        engine::point(Point::Fence, Subject::Nothing, Location::caller());
     }
     #[track_caller]
     fn heavy_fence(&self) {
-        engine::point(Point::HeavyFence, Location::caller());
+        engine::point(Point::HeavyFence, Subject::Nothing, Location::caller());
     }
     #[track_caller]
     fn relax(&self) {
         engine::relax(Location::caller());
     }
+    #[track_caller]
     fn heap(&self) -> Option<&dyn Heap> {
-        self.heap.as_ref().map(|arena| arena as &dyn Heap)
+        engine::heap_called(Location::caller());
+        self.heap.as_deref()
+    }
+    #[track_caller]
+    fn touches<'b, T: 'b>(what: impl FnOnce() -> Option<Element<'b, T>>) {
+        engine::touched(Location::caller(), || {
+            let (block, index) = what()?;
+            let begin = index * size_of::<T>();
+            Some(Touch {
+                block: block.as_ptr().addr(),
+                bytes: begin..begin + size_of::<T>(),
+                of: type_name::<T>(),
+            })
+        });
+    }
+    fn frees<T>(block: &[T]) {
+        engine::freed(block.as_ptr().addr());
     }
     fn unique(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -20,22 +20,35 @@
 //! **Contract checks.** Nested `pinned`, `pinned` outside a CPU, `relax` while pinned or with a lock held, and freeing a frame that
 //! is free are panics of the agent that does it.
 //!
+//! **Two conductors.** Who decides at a point is a [`Conductor`](conduct::Conductor). A world's is its schedule, and counts time in points: nothing costs anything. The crate
+//! `ioatlas-simcpu` has another one, with virtual time and a cost for everything. Words, locks, frames, masks and coroutines ([`Crew`]) are these for both.
+//!
+//! **Where things lie.** Words have the size of real ones, and a lock begins a cache line of 64 bytes; so does everything that holds a lock, a
+//! [`PerCpu`](crate::platform::PerCpu) or a frame. Which of the core's words share a line follows from types alone then, and not from the host's
+//! allocator. A word that is in none of these should be in a [`CachePadded`](crate::platform::CachePadded).
+//!
 //! **Not handled.** Memory is sequentially consistent here: orderings are ignored, so a missing fence is invisible. That is
-//! what the loom models in `tests/loom.rs` are for. Time is counted in points; nothing costs anything.
+//! what the loom models in `tests/loom.rs` are for.
 //!
 //! Outside [`World::run`] accesses are plain, for setting up and looking; so they are inside [`inspect`].
 
 #![allow(clippy::disallowed_types)] // a platform: here the atomics are made
 
+pub mod conduct;
+mod copy;
+mod crew;
 mod engine;
 mod failure;
 mod memory;
 mod schedule;
 mod shared;
+mod slabs;
 mod state;
 mod world;
 
-pub use engine::{Point, inspect, steps};
+pub use conduct::Point;
+pub use crew::{Body, Crew, Handler, Stop};
+pub use engine::{inspect, steps};
 pub use failure::{Cause, Event, Failure};
 pub use memory::{Sim, SimConfig, WORDS};
 pub use schedule::Schedule;

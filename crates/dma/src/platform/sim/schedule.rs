@@ -3,7 +3,10 @@
 //!
 //! Uniform switching finds little: its runs all look alike, finely interleaved, and hardly ever let one CPU get far
 //! while another stands still in a bad place. Hence *sticky* schedules, and *preemption-bounded* ones (few bugs need
-//! more than two preemptions; CHESS, OSDI'08).
+//! more than two preemptions; CHESS, OSDI'08). *Priority-based* schedules (PCT: Burckhardt, Kothari, Musuvathi and Nagarakatte, ASPLOS'10)
+//! give each a random priority and always run the first of those that can go on; at a few random points the one that runs goes last. A bug that
+//! needs d things in order shows with a probability of 1 in n k^(d-1) at least, for n agents, k points and d - 1 such changes. Here somebody who
+//! only ever waits goes last as well, after [`TURNS_TO_WAIT`] turns: two that wake each other would starve whom they wait for.
 
 use core::fmt;
 
@@ -24,6 +27,14 @@ pub enum Schedule {
         /// How many switches nobody asked for.
         preemptions: u32,
     },
+    /// Runs whoever has the highest priority of those that can go on. Priorities are drawn from the seed, and so are `changes` points
+    /// at which the one that runs gets the lowest.
+    Priority {
+        /// Where the choices come from.
+        seed: u64,
+        /// How many times somebody goes last.
+        changes: u32,
+    },
 }
 
 impl fmt::Display for Schedule {
@@ -35,6 +46,9 @@ impl fmt::Display for Schedule {
             } => write!(f, "seed {seed} (sticky, 1 in {switch_one_in})"),
             Schedule::Bounded { seed, preemptions } => {
                 write!(f, "seed {seed} ({preemptions} preemptions)")
+            }
+            Schedule::Priority { seed, changes } => {
+                write!(f, "seed {seed} (priorities, {changes} changes)")
             }
         }
     }
@@ -54,6 +68,45 @@ enum How {
     Bounded {
         points: Vec<u64>,
     },
+    Priority {
+        /// The points at which the one that runs goes last, the next one last.
+        points: Vec<u64>,
+        ranks: Ranks,
+    },
+}
+
+/// The agents' priorities.
+#[derive(Default)]
+struct Ranks {
+    /// By agent; the highest goes first. 0: none was drawn yet.
+    of: Vec<u64>,
+    /// Turns of waiting, by agent.
+    waited: Vec<u32>,
+    /// How many went last so far.
+    lowered: u64,
+}
+
+/// Priorities that are drawn are not below this, and those of who went last are.
+const DRAWN: u64 = 1 << 63;
+/// Whoever has waited for so many turns goes last.
+const TURNS_TO_WAIT: u32 = 256;
+
+impl Ranks {
+    fn of(&mut self, agent: usize, random: &mut SplitMix) -> u64 {
+        if self.of.len() <= agent {
+            self.of.resize(agent + 1, 0);
+            self.waited.resize(agent + 1, 0);
+        }
+        let rank = &mut self.of[agent];
+        if *rank == 0 {
+            *rank = random.next() | DRAWN;
+        }
+        *rank
+    }
+    fn lower(&mut self, agent: usize) {
+        self.lowered += 1;
+        self.of[agent] = DRAWN - self.lowered;
+    }
 }
 
 /// Without an expected length, distances between preemptions are spread over magnitudes up to 2^12 points,
@@ -75,44 +128,95 @@ impl Chooser {
             },
             Schedule::Bounded { seed, preemptions } => {
                 let mut random = SplitMix(seed);
-                let mut last = 0;
-                let mut points: Vec<u64> = (0..preemptions)
-                    .map(|_| match length {
-                        Some(n) => 1 + random.below(n.max(1)),
-                        None => {
-                            let magnitude = random.below(DISTANCE_LG2 + 1);
-                            last += 1 + random.below(1 << magnitude);
-                            last
-                        }
-                    })
-                    .collect();
-                points.sort_unstable_by(|a, b| b.cmp(a));
+                let points = points(&mut random, preemptions, length);
                 Chooser {
                     random,
                     how: How::Bounded { points },
                 }
             }
-        }
-    }
-
-    /// Whether to switch at point `step` though nobody waits.
-    pub(super) fn preempts(&mut self, step: u64) -> bool {
-        match &mut self.how {
-            How::Sticky { one_in } => self.random.below(*one_in) == 0,
-            How::Bounded { points } => {
-                let due = points.len();
-                while points.last().is_some_and(|&at| at <= step) {
-                    points.pop();
+            Schedule::Priority { seed, changes } => {
+                let mut random = SplitMix(seed);
+                let points = points(&mut random, changes, length);
+                let ranks = Ranks::default();
+                Chooser {
+                    random,
+                    how: How::Priority { points, ranks },
                 }
-                points.len() < due
             }
         }
     }
 
-    /// One of `n`, of which there is at least one.
-    pub(super) fn pick(&mut self, n: usize) -> usize {
-        self.random.below(n as u64) as usize
+    /// Whether to switch from `me` at point `step` though it need not wait. The `others` are who can go on.
+    pub(super) fn preempts(
+        &mut self,
+        step: u64,
+        me: usize,
+        mut others: impl Iterator<Item = usize>,
+    ) -> bool {
+        let random = &mut self.random;
+        match &mut self.how {
+            How::Sticky { one_in } => random.below(*one_in) == 0,
+            How::Bounded { points } => is_due(points, step),
+            How::Priority { points, ranks } => {
+                let mut mine = ranks.of(me, random);
+                if is_due(points, step) {
+                    ranks.lower(me);
+                    mine = ranks.of(me, random);
+                }
+                others.any(|other| ranks.of(other, random) > mine)
+            }
+        }
     }
+
+    /// Says that `me` waits for another turn.
+    pub(super) fn waits(&mut self, me: usize) {
+        if let How::Priority { ranks, .. } = &mut self.how {
+            ranks.of(me, &mut self.random);
+            ranks.waited[me] += 1;
+            if ranks.waited[me] == TURNS_TO_WAIT {
+                ranks.waited[me] = 0;
+                ranks.lower(me);
+            }
+        }
+    }
+
+    /// One of those who can go on, if there is any.
+    pub(super) fn pick(&mut self, mut able: impl Iterator<Item = usize> + Clone) -> Option<usize> {
+        let random = &mut self.random;
+        match &mut self.how {
+            How::Priority { ranks, .. } => able.max_by_key(|agent| ranks.of(*agent, random)),
+            How::Sticky { .. } | How::Bounded { .. } => match able.clone().count() {
+                0 | 1 => able.next(),
+                n => able.nth(random.below(n as u64) as usize),
+            },
+        }
+    }
+}
+
+/// So many points, the first one last, for a run of about `length` points if that is known.
+fn points(random: &mut SplitMix, count: u32, length: Option<u64>) -> Vec<u64> {
+    let mut last = 0;
+    let mut points: Vec<u64> = (0..count)
+        .map(|_| match length {
+            Some(n) => 1 + random.below(n.max(1)),
+            None => {
+                let magnitude = random.below(DISTANCE_LG2 + 1);
+                last += 1 + random.below(1 << magnitude);
+                last
+            }
+        })
+        .collect();
+    points.sort_unstable_by(|a, b| b.cmp(a));
+    points
+}
+
+/// Whether one of `points` is due by `step`; those that are go.
+fn is_due(points: &mut Vec<u64>, step: u64) -> bool {
+    let before = points.len();
+    while points.last().is_some_and(|&at| at <= step) {
+        points.pop();
+    }
+    points.len() < before
 }
 
 /// SplitMix64 (Steele, Lea, Flood, OOPSLA'14): one word of state, and every seed is a good one.

@@ -3,22 +3,34 @@
 //!
 //! Underneath are the standard library's atomics and mutex, so that both are sound whatever the caller does with threads.
 
-use super::engine::{self, Mask, Point};
+use super::{
+    conduct::{LockPlace, Point, Subject},
+    engine::{self, Mask, Masked},
+};
 use crate::platform::{Atomic64, Lock, Ordering};
-use core::{panic::Location, sync::atomic::AtomicU64};
-use std::sync::{Mutex, TryLockError};
+use core::{any::type_name, panic::Location, sync::atomic::AtomicU64};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
-/// A shared word of the simulation.
+/// A shared word of the simulation. It is as large as a real one, so words share cache lines as they would.
+#[repr(transparent)]
 pub struct SimWord(AtomicU64);
 
 impl SimWord {
+    /// A word that holds 0.
+    pub(super) const fn zero() -> Self {
+        SimWord(AtomicU64::new(0))
+    }
     /// Reads without passing a point, for looking at the state from tests and handlers.
     pub fn peek(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
-    /// Writes without passing a point.
-    pub(super) fn poke(&self, value: u64) {
+    /// Writes without passing a point: what a device does.
+    pub fn poke(&self, value: u64) {
         self.0.store(value, Ordering::SeqCst);
+    }
+    fn point(&self, point: Point, location: &'static Location<'static>) {
+        let address = core::ptr::from_ref(self).addr();
+        engine::point(point, Subject::Word(address), location);
     }
 }
 
@@ -29,24 +41,24 @@ impl Atomic64 for SimWord {
     }
     #[track_caller]
     fn load(&self, _: Ordering) -> u64 {
-        engine::point(Point::Load, Location::caller());
+        self.point(Point::Load, Location::caller());
         self.peek()
     }
     #[track_caller]
     fn store(&self, value: u64, _: Ordering) {
-        engine::point(Point::Store, Location::caller());
+        self.point(Point::Store, Location::caller());
         tell(self.0.swap(value, Ordering::SeqCst) != value);
     }
     #[track_caller]
     fn swap(&self, value: u64, _: Ordering) -> u64 {
-        engine::point(Point::Swap, Location::caller());
+        self.point(Point::Swap, Location::caller());
         let old = self.0.swap(value, Ordering::SeqCst);
         tell(old != value);
         old
     }
     #[track_caller]
     fn fetch_add(&self, value: u64, _: Ordering) -> u64 {
-        engine::point(Point::FetchAdd, Location::caller());
+        self.point(Point::FetchAdd, Location::caller());
         let old = self.0.fetch_add(value, Ordering::SeqCst);
         tell(value != 0);
         old
@@ -59,7 +71,7 @@ impl Atomic64 for SimWord {
         _: Ordering,
         _: Ordering,
     ) -> Result<u64, u64> {
-        engine::point(Point::CompareExchange, Location::caller());
+        self.point(Point::CompareExchange, Location::caller());
         let all = Ordering::SeqCst;
         let result = self.0.compare_exchange(current, new, all, all);
         tell(result.is_ok() && current != new);
@@ -74,7 +86,68 @@ fn tell(changed: bool) {
 }
 
 /// A lock of the simulation: who finds it held lets others go on, interrupts masked as in a spin lock that disables them.
+///
+/// It begins a cache line. So everything that holds one does, wherever the host's allocator puts it, and which words share
+/// a line is the same in every run. (See the module's theory.)
+#[repr(align(64))]
 pub struct SimLock<T>(Mutex<T>);
+
+impl<T> SimLock<T> {
+    /// Passes a point at the lock; whether it may be had.
+    fn point(&self, point: Point, location: &'static Location<'static>) -> bool {
+        let place = LockPlace {
+            address: core::ptr::from_ref(self).addr(),
+            bytes: size_of::<Self>(),
+            data: type_name::<T>(),
+        };
+        engine::point(point, Subject::Lock(place), location)
+    }
+
+    /// The data, if nobody has it.
+    fn hold(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            // the holder panicked, which ended its run; what it left is for the caller to look at
+            Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Waits for the data, and runs `f` with it.
+    fn enter<R>(&self, location: &'static Location<'static>, f: impl FnOnce(&mut T) -> R) -> R {
+        self.point(Point::Acquire, location);
+        let mask = engine::mask(Mask::Lock);
+        let guard = loop {
+            match self.hold() {
+                Some(guard) => break guard,
+                None if engine::is_seen() => {
+                    self.point(Point::Contend, location);
+                }
+                None => {
+                    panic!(
+                        "the lock at {location} is held, and outside a run nobody would release it"
+                    )
+                }
+            }
+        };
+        self.inside(guard, mask, location, f)
+    }
+
+    /// Runs `f` with the data, then gives the lock back and lets interrupts in.
+    fn inside<R>(
+        &self,
+        mut guard: MutexGuard<'_, T>,
+        mask: Masked,
+        location: &'static Location<'static>,
+        f: impl FnOnce(&mut T) -> R,
+    ) -> R {
+        let result = f(&mut guard);
+        self.point(Point::Release, location);
+        drop(guard);
+        mask.end(Point::Release, location);
+        result
+    }
+}
 
 impl<T: Send> Lock<T> for SimLock<T> {
     fn new(value: T) -> Self {
@@ -82,28 +155,28 @@ impl<T: Send> Lock<T> for SimLock<T> {
     }
     #[track_caller]
     fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        self.enter(Location::caller(), f)
+    }
+    #[track_caller]
+    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let location = Location::caller();
-        engine::point(Point::Acquire, location);
+        let free = self.point(Point::TryAcquire, location);
         let mask = engine::mask(Mask::Lock);
-        let mut guard = loop {
-            match self.0.try_lock() {
-                Ok(guard) => break guard,
-                // the holder panicked, which ended its run; what it left is for the caller to look at
-                Err(TryLockError::Poisoned(guard)) => break guard.into_inner(),
-                Err(TryLockError::WouldBlock) if engine::is_seen() => {
-                    engine::point(Point::Contend, location);
-                }
-                Err(TryLockError::WouldBlock) => {
-                    panic!(
-                        "the lock at {location} is held, and outside a run nobody would release it"
-                    )
-                }
+        match free.then(|| self.hold()).flatten() {
+            Some(guard) => Some(self.inside(guard, mask, location, f)),
+            None => {
+                mask.end(Point::Contend, location);
+                None
             }
-        };
-        let result = f(&mut guard);
-        engine::point(Point::Release, location);
-        drop(guard);
-        mask.end(Point::Release, location);
-        result
+        }
+    }
+    #[track_caller]
+    fn with_counted<R>(&self, visited: impl Fn(&T) -> u64, f: impl FnOnce(&mut T) -> R) -> R {
+        self.enter(Location::caller(), |data| {
+            let before = visited(data);
+            let result = f(data);
+            engine::visited(visited(data).saturating_sub(before));
+            result
+        })
     }
 }

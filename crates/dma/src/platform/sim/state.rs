@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The state of a run: who waits for what, who goes on, which interrupts are due.
+//! The state of a run by schedule: who waits for what, who goes on, which interrupts are due.
 
-use super::{Cause, Event, Point, schedule::Chooser};
-use crate::units::CpuIndex;
+use super::{
+    Cause, Event, Point,
+    conduct::{Conductor, Passage, Then},
+    schedule::Chooser,
+};
 use core::panic::Location;
-use corosensei::Yielder;
-use std::collections::VecDeque;
+use std::{cell::RefCell, collections::VecDeque};
 
 /// Where an interrupt was delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,39 +32,27 @@ enum Wait {
 
 pub(super) struct Armed {
     pub(super) at_access: u64,
-    pub(super) handler: Box<dyn FnOnce()>,
+    /// Which of the crew's handlers.
+    pub(super) handler: usize,
 }
 
 pub(super) struct Agent {
-    pub(super) name: String,
-    pub(super) cpu: Option<CpuIndex>,
+    name: String,
     accesses: u64,
     ended: bool,
     wait: Wait,
-    pub(super) locks: u32,
-    pub(super) pinned: bool,
-    pub(super) handling: bool,
     armed: Vec<Armed>,
-    pub(super) yielder: *const Yielder<(), ()>,
 }
 
 impl Agent {
-    pub(super) fn new(name: String, cpu: Option<CpuIndex>, armed: Vec<Armed>) -> Self {
+    pub(super) fn new(name: String, armed: Vec<Armed>) -> Self {
         Agent {
             name,
-            cpu,
             accesses: 0,
             ended: false,
             wait: Wait::No,
-            locks: 0,
-            pinned: false,
-            handling: false,
             armed,
-            yielder: core::ptr::null(),
         }
-    }
-    fn masked(&self) -> bool {
-        self.locks > 0 || self.pinned || self.handling
     }
 }
 
@@ -73,11 +63,17 @@ pub(super) struct Limits {
     pub(super) patience: u64,
 }
 
+/// Those of `agents` that can go on, other than `but`.
+fn able(agents: &[Agent], but: Option<usize>) -> impl Iterator<Item = usize> + Clone {
+    let able = move |(i, a): &(usize, &Agent)| !a.ended && a.wait == Wait::No && Some(*i) != but;
+    agents.iter().enumerate().filter(able).map(|(i, _)| i)
+}
+
 /// How many points a failure lists.
 const RECENT: usize = 24;
 
 pub(super) struct State {
-    pub(super) agents: Vec<Agent>,
+    agents: Vec<Agent>,
     pub(super) current: usize,
     chooser: Chooser,
     limits: Limits,
@@ -108,7 +104,7 @@ impl State {
         }
     }
 
-    pub(super) fn record(&mut self, point: Point, location: &'static Location<'static>) {
+    fn record(&mut self, point: Point, location: &'static Location<'static>) {
         self.step += 1;
         let step = (self.current as u64) << 8 | point as u64;
         self.trace = (self.trace.rotate_left(5) ^ step).wrapping_mul(0x517c_c1b7_2722_0a95);
@@ -119,16 +115,9 @@ impl State {
         self.recent.push_back((self.current, point, location));
     }
 
-    /// An interrupt that is due and not masked, on the record.
-    pub(super) fn due(
-        &mut self,
-        point: Point,
-        location: &'static Location<'static>,
-    ) -> Option<Armed> {
+    /// An interrupt that is due, on the record.
+    fn due(&mut self, point: Point, location: &'static Location<'static>) -> Option<usize> {
         let me = &mut self.agents[self.current];
-        if me.masked() {
-            return None;
-        }
         let next = me.armed.iter().position(|a| a.at_access <= me.accesses)?;
         let armed = me.armed.remove(next);
         self.delivered.push(DeliveryPoint {
@@ -137,24 +126,32 @@ impl State {
             point,
             location,
         });
-        Some(armed)
+        Some(armed.handler)
     }
 
     /// Whether to switch now; if so `current` is the next, unless the run has failed.
-    pub(super) fn decide(&mut self, point: Point, location: &'static Location<'static>) -> bool {
+    fn decide(&mut self, point: Point, location: &'static Location<'static>) -> bool {
         if self.step > self.limits.steps {
             self.failed = Some(Cause::StepLimit {
                 limit: self.limits.steps,
             });
             return true;
         }
-        let wait = match point {
-            Point::Relax => Wait::Relaxes(location),
-            Point::Contend => Wait::Contends(location),
-            _ if self.chooser.preempts(self.step) => Wait::No,
-            _ => return false,
-        };
         let me = self.current;
+        let wait = match point {
+            Point::Relax => {
+                self.chooser.waits(me);
+                Wait::Relaxes(location)
+            }
+            Point::Contend => Wait::Contends(location),
+            _ => {
+                let others = able(&self.agents, Some(me));
+                if !self.chooser.preempts(self.step, me, others) {
+                    return false;
+                }
+                Wait::No
+            }
+        };
         self.agents[me].wait = wait;
         self.idle_turns += u64::from(wait != Wait::No);
         if self.choose(Some(me)) {
@@ -174,18 +171,10 @@ impl State {
 
     /// Makes one that can go on, other than `but`, the current one.
     pub(super) fn choose(&mut self, but: Option<usize>) -> bool {
-        let able = |(i, a): &(usize, &Agent)| !a.ended && a.wait == Wait::No && Some(*i) != but;
-        let count = self.agents.iter().enumerate().filter(able).count();
-        if count == 0 {
+        let able = able(&self.agents, but);
+        let Some(next) = self.chooser.pick(able) else {
             return false;
-        }
-        let pick = if count == 1 {
-            0
-        } else {
-            self.chooser.pick(count)
         };
-        let next = self.agents.iter().enumerate().filter(able).nth(pick);
-        let Some((next, _)) = next else { return false };
         self.current = next;
         self.switches += 1;
         true
@@ -214,7 +203,7 @@ impl State {
     }
 
     /// Everybody looks again.
-    pub(super) fn wake(&mut self) {
+    fn wake(&mut self) {
         self.agents.iter_mut().for_each(|a| a.wait = Wait::No);
     }
 
@@ -230,17 +219,6 @@ impl State {
     pub(super) fn name(&self, agent: usize) -> String {
         self.agents[agent].name.clone()
     }
-    /// How many locks `agent` holds or waits for.
-    pub(super) fn locks(&self, agent: usize) -> u32 {
-        self.agents[agent].locks
-    }
-    /// Takes out all handlers that were not called.
-    pub(super) fn disarm(&mut self) -> Vec<Armed> {
-        self.agents
-            .iter_mut()
-            .flat_map(|a| core::mem::take(&mut a.armed))
-            .collect()
-    }
     pub(super) fn recent(&self) -> Vec<Event> {
         let event = |&(agent, point, location)| Event {
             agent: self.name(agent),
@@ -248,5 +226,38 @@ impl State {
             location,
         };
         self.recent.iter().map(event).collect()
+    }
+}
+
+/// A run by schedule.
+pub(super) struct Scheduled(pub(super) RefCell<State>);
+
+impl Conductor for Scheduled {
+    fn arrive(&self, passage: &Passage) {
+        self.0.borrow_mut().record(passage.point, passage.location);
+    }
+    fn pass(&self, passage: &Passage) -> Then {
+        let mut state = self.0.borrow_mut();
+        match state.decide(passage.point, passage.location) {
+            true => Then::Switch,
+            false => Then::Go,
+        }
+    }
+    fn due(&self, passage: &Passage) -> Option<usize> {
+        self.0.borrow_mut().due(passage.point, passage.location)
+    }
+    fn changed(&self) {
+        let mut state = self.0.borrow_mut();
+        state.idle_turns = 0;
+        state.wake();
+    }
+    fn released(&self) {
+        self.0.borrow_mut().wake();
+    }
+    fn steps(&self) -> u64 {
+        self.0.borrow().step
+    }
+    fn name(&self, agent: usize) -> String {
+        self.0.borrow().name(agent)
     }
 }

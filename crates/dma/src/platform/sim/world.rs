@@ -3,16 +3,13 @@
 
 use super::{
     Cause, DeliveryPoint, Failure, Schedule,
-    engine::{self, Engine},
+    crew::{Body, Crew, Handler, Stop},
     schedule::Chooser,
-    state::{Agent, Armed, Limits},
+    state::{Agent, Armed, Limits, Scheduled, State},
 };
 use crate::units::CpuIndex;
-use core::{any::Any, marker::PhantomData};
-use corosensei::{Coroutine, CoroutineResult, stack::DefaultStack};
 use std::{
-    cell::RefCell,
-    panic::{AssertUnwindSafe, catch_unwind},
+    cell::{Cell, RefCell},
     rc::Rc,
 };
 
@@ -20,8 +17,6 @@ use std::{
 const STEP_LIMIT: u64 = 10_000_000;
 /// Turns of waiting with no change that count as no progress, by default.
 const PATIENCE: u64 = 100_000;
-/// Bytes of a coroutine's stack; debug builds of the core need a few tens of KiB.
-const STACK: usize = 1 << 20;
 
 /// An interrupt of one CPU.
 pub struct Interrupt<'a> {
@@ -64,9 +59,6 @@ pub struct World<'a> {
     bodies: Vec<(Body<'a>, Option<String>)>,
     interrupts: Vec<Interrupt<'a>>,
 }
-
-type Body<'a> = Box<dyn FnOnce() + 'a>;
-type Running = Coroutine<(), (), (), DefaultStack>;
 
 impl<'a> World<'a> {
     /// A world with nothing in it.
@@ -132,9 +124,41 @@ impl<'a> World<'a> {
     /// On an interrupt for a CPU that is not there, and inside another run.
     pub fn try_run(self) -> Result<Outcome, Failure> {
         let chooser = Chooser::new(self.schedule, self.length);
-        let mut run = Run::start(self.bodies, self.interrupts, chooser, self.limits);
-        let ended = run.drive();
-        let state = run.engine.0.borrow();
+        let cpus = self.bodies.iter().filter(|(_, name)| name.is_none());
+        let mut armed: Vec<Vec<Armed>> = cpus.map(|_| Vec::new()).collect();
+        let mut handlers = Vec::new();
+        for Interrupt {
+            cpu,
+            at_access,
+            handler,
+        } in self.interrupts
+        {
+            let cpus = armed.len();
+            assert!(cpu.0 < cpus, "an interrupt for CPU {} of {cpus}", cpu.0);
+            armed[cpu.0].push(Armed {
+                at_access,
+                handler: handlers.len(),
+            });
+            handlers.push(once(handler));
+        }
+        let mut armed = armed.into_iter().enumerate();
+        let mut agents = Vec::new();
+        let mut bodies: Vec<(Option<CpuIndex>, Body<'a>)> = Vec::new();
+        for (body, name) in self.bodies {
+            let (agent, cpu) = match name {
+                Some(name) => (Agent::new(name, Vec::new()), None),
+                None => {
+                    let (cpu, armed) = armed.next().unwrap_or_default();
+                    (Agent::new(format!("CPU {cpu}"), armed), Some(CpuIndex(cpu)))
+                }
+            };
+            agents.push(agent);
+            bodies.push((cpu, body));
+        }
+        let state = State::new(agents, chooser, self.limits);
+        let run = Rc::new(Scheduled(RefCell::new(state)));
+        let ended = Crew::run(run.clone(), bodies, handlers, |crew| drive(crew, &run));
+        let state = run.0.borrow();
         match ended {
             Ok(()) => Ok(Outcome {
                 schedule: self.schedule,
@@ -153,144 +177,40 @@ impl<'a> World<'a> {
     }
 }
 
-/// A run under way. Dropping it ends every coroutine and every handler, so no body outlives `'a`.
-struct Run<'a> {
-    engine: Rc<Engine>,
-    coroutines: Vec<Option<Running>>,
-    _bodies: PhantomData<Body<'a>>,
+/// A handler that runs once: its interrupt comes in once.
+fn once<'a>(handler: Box<dyn FnOnce() + 'a>) -> Handler<'a> {
+    let handler = Cell::new(Some(handler));
+    Box::new(move || {
+        if let Some(handler) = handler.take() {
+            handler();
+        }
+    })
 }
 
-impl<'a> Run<'a> {
-    fn start(
-        bodies: Vec<(Body<'a>, Option<String>)>,
-        interrupts: Vec<Interrupt<'a>>,
-        chooser: Chooser,
-        limits: Limits,
-    ) -> Self {
-        let cpus = bodies.iter().filter(|(_, name)| name.is_none()).count();
-        let mut armed: Vec<Vec<Armed>> = (0..cpus).map(|_| Vec::new()).collect();
-        for Interrupt {
-            cpu,
-            at_access,
-            handler,
-        } in interrupts
-        {
-            assert!(cpu.0 < cpus, "an interrupt for CPU {} of {cpus}", cpu.0);
-            armed[cpu.0].push(Armed {
-                at_access,
-                handler: erase(handler),
-            });
-        }
-        let mut armed = armed.into_iter().enumerate();
-        let agents = bodies.iter().map(|(_, name)| match name {
-            Some(name) => Agent::new(name.clone(), None, Vec::new()),
-            None => {
-                let (cpu, armed) = armed.next().unwrap_or_default();
-                Agent::new(format!("CPU {cpu}"), Some(CpuIndex(cpu)), armed)
-            }
-        });
-        let engine = Rc::new(Engine::new(agents.collect(), chooser, limits));
-        engine::enter(engine.clone());
-        let mut run = Run {
-            engine,
-            coroutines: Vec::new(),
-            _bodies: PhantomData,
-        };
-        for (agent, (body, _)) in bodies.into_iter().enumerate() {
-            let (engine, body) = (run.engine.clone(), erase(body));
-            let coroutine = Coroutine::with_stack(stack(), move |yielder, ()| {
-                engine.begin(agent, yielder);
-                drop(engine);
-                body();
-            });
-            run.coroutines.push(Some(coroutine));
-        }
-        run
+fn drive(crew: &mut Crew<'_>, run: &Scheduled) -> Result<(), Cause> {
+    if !run.0.borrow_mut().choose(None) {
+        return Ok(());
     }
-
-    fn drive(&mut self) -> Result<(), Cause> {
-        if !self.engine.0.borrow_mut().choose(None) {
-            return Ok(());
-        }
-        loop {
-            let current = self.engine.0.borrow().current;
-            let Some(coroutine) = &mut self.coroutines[current] else {
-                unreachable!("an agent that has ended is never chosen")
-            };
-            let resumed = catch_unwind(AssertUnwindSafe(|| coroutine.resume(())));
-            let mut state = self.engine.0.borrow_mut();
-            match resumed {
-                Ok(CoroutineResult::Yield(())) => {
-                    if let Some(cause) = state.failed.take() {
-                        return Err(cause);
-                    }
+    loop {
+        let current = run.0.borrow().current;
+        let stop = crew.resume(current);
+        let mut state = run.0.borrow_mut();
+        match stop {
+            Stop::Switched => {
+                if let Some(cause) = state.failed.take() {
+                    return Err(cause);
                 }
-                Ok(CoroutineResult::Return(())) => {
-                    if let Some(ended) = self.coroutines[current].take() {
-                        keep_stack(ended);
-                    }
-                    state.end();
-                    if !state.choose(None) {
-                        return Ok(());
-                    }
+            }
+            Stop::Ended => {
+                state.end();
+                if !state.choose(None) {
+                    return Ok(());
                 }
-                Err(payload) => {
-                    return Err(Cause::Panicked {
-                        agent: state.name(current),
-                        message: message(&*payload),
-                    });
-                }
+            }
+            Stop::Panicked(message) => {
+                let agent = state.name(current);
+                return Err(Cause::Panicked { agent, message });
             }
         }
     }
-}
-
-impl Drop for Run<'_> {
-    fn drop(&mut self) {
-        let engine = self.engine.clone();
-        let mut left: Vec<(u32, Running)> = (0..self.coroutines.len())
-            .filter_map(|i| Some((engine.0.borrow().locks(i), self.coroutines[i].take()?)))
-            .collect();
-        // who holds locks goes first, in case a destructor of another one needs them
-        left.sort_by_key(|(locks, _)| core::cmp::Reverse(*locks));
-        let handlers = self.engine.0.borrow_mut().disarm();
-        engine::inspect(|| {
-            for (_, mut coroutine) in left {
-                coroutine.force_unwind();
-                keep_stack(coroutine);
-            }
-            drop(handlers);
-        });
-        engine::leave();
-    }
-}
-
-/// Forgets how long `body` may live.
-fn erase<'a>(body: Body<'a>) -> Body<'static> {
-    // SAFETY: the two types differ in the lifetime alone. The result goes into a `Run<'a>` (into a coroutine, or among
-    // the engine's handlers), which is a local variable of `try_run`; its destructor drops all coroutines and handlers, so
-    // nothing of `body` is left when 'a ends. Who else holds the engine never calls a handler: only its agents do.
-    unsafe { core::mem::transmute::<Body<'a>, Body<'static>>(body) }
-}
-
-/// What a panic said.
-fn message(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "something that is no text".to_owned())
-}
-
-thread_local! {
-    /// Stacks for the next runs: making one costs system calls, and an explorer makes thousands of runs.
-    static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
-}
-
-fn stack() -> DefaultStack {
-    STACKS
-        .with_borrow_mut(Vec::pop)
-        .unwrap_or_else(|| DefaultStack::new(STACK).expect("memory for a coroutine's stack"))
-}
-
-fn keep_stack(ended: Running) {
-    STACKS.with_borrow_mut(|stacks| stacks.push(ended.into_stack()));
 }

@@ -1,0 +1,7 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+# Installs DPDK's testpmd, beside which vhost-net is measured (Debian 12: DPDK 22.11; needs root): ci/vhost-compare.sh
+# setpriv, by which no testpmd outlives the comparison, is of util-linux.
+set -eu
+apt-get update
+apt-get install -y --no-install-recommends dpdk-dev librte-net-vhost23 util-linux

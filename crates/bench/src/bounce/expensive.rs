@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A translator that takes its time.
+//!
+//! [`Expensive`] does what the translator under it does, and for each installation and each removal waits, on the CPU, as long as its [`Charge`] says; where the
+//! charge says so, with one lock of the translator held. A removal's charge stands for its invalidation too, so put it over a unit that
+//! caches nothing. Where nothing is charged it reads no clock and takes no lock.
+//!
+//! This breaks the contract of locks on purpose, which are to be held shortly: it is a measuring device for host processes. Lock order: `big -> frames`.
+
+use super::cost::{BigLock, Charge};
+use core::marker::PhantomData;
+use ioatlas_dma::{
+    domain::Domain,
+    grace::InvalidateError,
+    iova::LeaseKind,
+    platform::*,
+    table::{Cleared, InstallError, LeafAttrs, LeafTable, RawError},
+    translator::{AttachError, Census, OnMap, Translator},
+    units::*,
+};
+use std::time::{Duration, Instant};
+
+/// How time is spent.
+pub trait Pace: Send + Sync + 'static {
+    /// Lets so much of it pass.
+    fn spend(time: Duration);
+}
+
+/// Keeps the CPU busy, as one that waits for an exit is lost to the guest. Time without the CPU is not spent: slices of one thread are timed by its CPU time,
+/// and a wait that passed while others ran would cost nothing there.
+pub struct Spin;
+
+/// Looks at the clock are closer together than this; between two that are not, the CPU was somebody else's.
+const APART: Duration = Duration::from_micros(2);
+
+impl Pace for Spin {
+    fn spend(time: Duration) {
+        let (mut spent, mut last) = (Duration::ZERO, Instant::now());
+        while spent < time {
+            std::hint::spin_loop();
+            let now = Instant::now();
+            spent += now.duration_since(last).min(APART);
+            last = now;
+        }
+    }
+}
+
+/// A translator whose every map and unmap costs what a charge says.
+pub struct Expensive<P: Platform, T, S = Spin> {
+    inner: T,
+    charge: Charge,
+    big: P::Lock<Charged>,
+    spends: PhantomData<S>,
+}
+
+/// What has been charged so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Charged {
+    /// Installations.
+    pub maps: u64,
+    /// Pages of them.
+    pub mapped: PageCount,
+    /// Removals.
+    pub unmaps: u64,
+    /// Pages of them.
+    pub unmapped: PageCount,
+}
+
+impl<P: Platform, T, S: Pace> Expensive<P, T, S> {
+    /// Over `inner`.
+    pub fn new(inner: T, charge: Charge) -> Self {
+        Expensive {
+            inner,
+            charge,
+            big: Lock::new(Charged::default()),
+            spends: PhantomData,
+        }
+    }
+    /// What has been charged; nothing is counted where nothing is charged.
+    pub fn charged(&self) -> Charged {
+        self.big.with(|charged| *charged)
+    }
+    /// The translator under it.
+    pub fn inner(&self) -> &T {
+        &self.inner
+    }
+    #[inline]
+    fn pay(&self, time: impl FnOnce(&Charge) -> Duration, count: impl FnOnce(&mut Charged)) {
+        if !self.charge.is_free() {
+            self.wait(time(&self.charge), count);
+        }
+    }
+    #[cold]
+    fn wait(&self, time: Duration, count: impl FnOnce(&mut Charged)) {
+        match self.charge.lock {
+            BigLock::Held => self.big.with(|charged| {
+                count(charged);
+                S::spend(time);
+            }),
+            BigLock::None => {
+                self.big.with(count);
+                S::spend(time);
+            }
+        }
+    }
+    #[inline]
+    fn pay_map(&self, pages: PageCount) {
+        let count = |charged: &mut Charged| {
+            charged.maps += 1;
+            charged.mapped.0 += pages.0;
+        };
+        self.pay(|charge| charge.map.time(pages), count);
+    }
+    #[inline]
+    fn pay_unmap(&self, pages: PageCount) {
+        let count = |charged: &mut Charged| {
+            charged.unmaps += 1;
+            charged.unmapped.0 += pages.0;
+        };
+        self.pay(|charge| charge.unmap.time(pages), count);
+    }
+}
+
+/// What has been charged to a domain.
+pub fn charged<P: Platform, T: Translator<P>, S: Pace>(
+    domain: &Domain<P, Expensive<P, T, S>>,
+) -> Charged {
+    domain.translator().charged()
+}
+
+impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<P, T, S> {
+    type Unit = T::Unit;
+
+    fn unit(&self) -> &T::Unit {
+        self.inner.unit()
+    }
+    fn id(&self) -> DomainId {
+        self.inner.id()
+    }
+    fn aperture(&self) -> IovaRange {
+        self.inner.aperture()
+    }
+    #[inline]
+    fn install(
+        &self,
+        p: &P,
+        range: IovaRange,
+        runs: impl Iterator<Item = PhysRun>,
+        leaf: LeafAttrs,
+    ) -> Result<(), InstallError> {
+        self.pay_map(range.pages);
+        self.inner.install(p, range, runs, leaf)
+    }
+    #[inline]
+    fn may_promote(&self, range: IovaRange) -> bool {
+        self.inner.may_promote(range)
+    }
+    fn make_room(
+        &self,
+        p: &P,
+        range: IovaRange,
+        runs: impl Iterator<Item = PhysRun>,
+        detached: impl FnMut(TableFrame),
+    ) {
+        self.inner.make_room(p, range, runs, detached);
+    }
+    #[inline]
+    fn knows(&self, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
+        // the short way is pinned, and nobody waits there
+        self.inner
+            .knows(cpu, first)
+            .filter(|_| self.charge.is_free())
+    }
+    fn get_to_know(&self, p: &P, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
+        let known = self.inner.get_to_know(p, cpu, first);
+        known.filter(|_| self.charge.is_free())
+    }
+    #[inline]
+    fn install_known<const MOST: usize>(
+        &self,
+        p: &P,
+        range: IovaRange,
+        to: PhysPage,
+        leaf: LeafAttrs,
+        table: LeafTable,
+    ) -> bool {
+        self.charge.is_free() && self.inner.install_known::<MOST>(p, range, to, leaf, table)
+    }
+    #[inline]
+    fn learn(&self, p: &P, cpu: &Cpu<'_>, range: IovaRange, kind: LeaseKind) -> Option<LeafTable> {
+        let known = self.inner.learn(p, cpu, range, kind);
+        known.filter(|_| self.charge.is_free())
+    }
+    #[inline]
+    fn leaves_in<'p>(&self, p: &'p P, range: IovaRange, table: LeafTable) -> Option<&'p [P::A64]> {
+        let leaves = self.inner.leaves_in(p, range, table);
+        leaves.filter(|_| self.charge.is_free())
+    }
+    #[inline]
+    fn clear_known<const MOST: usize>(&self, p: &P, leaves: &[P::A64]) -> bool {
+        self.charge.is_free() && self.inner.clear_known::<MOST>(p, leaves)
+    }
+    #[inline]
+    fn clear(
+        &self,
+        p: &P,
+        range: IovaRange,
+        kind: LeaseKind,
+        detached: impl FnMut(TableFrame),
+    ) -> Cleared {
+        let cleared = self.inner.clear(p, range, kind, detached);
+        self.pay_unmap(range.pages);
+        cleared
+    }
+    #[inline]
+    fn on_map(&self) -> OnMap {
+        self.inner.on_map()
+    }
+    fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
+        self.inner.flush_write_buffers(p)
+    }
+    fn give_up(&self, p: &P, page: IovaPage) {
+        self.inner.give_up(p, page);
+    }
+    fn claim(&self, p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
+        self.inner.claim(p, range)
+    }
+    fn attach(&self, p: &P, device: SourceId) -> Result<(), AttachError> {
+        self.inner.attach(p, device)
+    }
+    fn detach(&self, p: &P, device: SourceId) -> Result<(), AttachError> {
+        self.inner.detach(p, device)
+    }
+    fn mappings(&self, p: &P, within: IovaRange, each: impl FnMut(IovaRange, LeaseKind)) {
+        self.inner.mappings(p, within, each);
+    }
+    fn dismantle(&mut self, p: &P, detached: impl FnMut(TableFrame)) {
+        self.inner.dismantle(p, detached);
+    }
+    fn retire_id(&self, p: &P) {
+        self.inner.retire_id(p);
+    }
+    fn audit(&self, p: &P, shared: Option<IovaRange>) -> Result<Census, String> {
+        self.inner.audit(p, shared)
+    }
+}

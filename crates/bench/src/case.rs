@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Cases by name: `domain/magazine+deferred-percpu/ring256/1`.
+
+use crate::{
+    Contestant, Control, Failure, Pattern, Sizes,
+    bounce::Way,
+    pattern::{NoPattern, NoSizes},
+    platform::host,
+    subjects::{AssignerAlone, Bounced, Nothing, TableAlone, Whole},
+};
+use ioatlas_dma::{
+    design::{self, Design},
+    domain::{AssignerConfig, DomainConfig, PolicyConfig},
+    platform::host::Host,
+    table::{Format, TableConfig, fmt::VtdSecond48},
+    translator::{Paged, Uncached},
+};
+use std::{fmt, str::FromStr, sync::Arc};
+
+/// What of ours is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A whole domain, on a VT-d table of 48 bits, under a unit that caches nothing.
+    Domain(Design),
+    /// An assigner alone, over the same aperture.
+    Assigner(AssignerConfig),
+    /// The table alone.
+    Table,
+    /// The DMA API over such a domain, 64 bytes through a bounce slot that is kept: sizes of the pattern are not looked at.
+    Bounce(Way),
+    /// The control loop: see [`crate::control`].
+    Control,
+    /// Nothing: the pattern around the subject.
+    Nothing,
+}
+
+/// One thing to measure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Case {
+    /// What.
+    pub kind: Kind,
+    /// In which order.
+    pub pattern: Pattern,
+    /// How large.
+    pub sizes: Sizes,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Domain(design) => {
+                let DomainConfig {
+                    assigner, policy, ..
+                } = design.domain;
+                write!(f, "domain/{}+{}", assigner.name(), policy.name())
+            }
+            Kind::Assigner(assigner) => write!(f, "assigner/{}", assigner.name()),
+            Kind::Table => write!(f, "table"),
+            Kind::Bounce(way) => write!(f, "bounce/{}", way.name()),
+            Kind::Control => write!(f, "control"),
+            Kind::Nothing => write!(f, "nothing"),
+        }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Case {
+            kind,
+            pattern,
+            sizes,
+        } = self;
+        write!(f, "{kind}/{pattern}/{}", sizes.name())
+    }
+}
+
+/// Words that name no case.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoCase {
+    /// Too few parts, too many, or none of the kinds.
+    #[error(
+        "`{0}` is no case: want domain/ASSIGNER+POLICY/PATTERN/SIZES, assigner/ASSIGNER/PATTERN/SIZES, bounce/WAY/PATTERN/SIZES, or table, control or nothing /PATTERN/SIZES"
+    )]
+    Shape(String),
+    /// Neither way that data go.
+    #[error("`{word}` is no way for data ({})", Way::ALL.map(|way| way.name()).join(", "))]
+    Way {
+        /// The word.
+        word: String,
+    },
+    /// See [`NoPattern`].
+    #[error(transparent)]
+    Pattern(#[from] NoPattern),
+    /// See [`NoSizes`].
+    #[error(transparent)]
+    Sizes(#[from] NoSizes),
+    /// No such assigner.
+    #[error("`{word}` is no assigner ({})", names(design::assigners()))]
+    Assigner {
+        /// The word.
+        word: String,
+    },
+    /// No such policy.
+    #[error("`{word}` is no policy ({})", names(design::policies()))]
+    Policy {
+        /// The word.
+        word: String,
+    },
+}
+
+/// The names of `entries`, as a list.
+fn names<C>(entries: impl Iterator<Item = design::Entry<C>>) -> String {
+    entries.map(|e| e.name).collect::<Vec<_>>().join(", ")
+}
+
+/// The assigner of that name.
+///
+/// # Errors
+/// [`NoCase::Assigner`].
+pub fn assigner(word: &str) -> Result<AssignerConfig, NoCase> {
+    let entry = design::assigners().find(|a| a.name == word);
+    let entry = entry.ok_or_else(|| NoCase::Assigner { word: word.into() })?;
+    Ok(entry.config)
+}
+
+/// The policy of that name.
+///
+/// # Errors
+/// [`NoCase::Policy`].
+pub fn policy(word: &str) -> Result<PolicyConfig, NoCase> {
+    let entry = design::policies().find(|p| p.name == word);
+    let entry = entry.ok_or_else(|| NoCase::Policy { word: word.into() })?;
+    Ok(entry.config)
+}
+
+fn way(word: &str) -> Result<Way, NoCase> {
+    let named = Way::ALL.into_iter().find(|way| way.name() == word);
+    named.ok_or_else(|| NoCase::Way { word: word.into() })
+}
+
+impl FromStr for Case {
+    type Err = NoCase;
+    /// As `Display` writes them.
+    fn from_str(words: &str) -> Result<Self, NoCase> {
+        let shape = || NoCase::Shape(words.into());
+        let parts: Vec<&str> = words.split('/').collect();
+        let (kind, pattern, sizes) = match parts[..] {
+            ["domain", design, pattern, sizes] => {
+                let (a, p) = design.split_once('+').ok_or_else(shape)?;
+                let design = DomainConfig::new(assigner(a)?, policy(p)?).into();
+                (Kind::Domain(design), pattern, sizes)
+            }
+            ["assigner", a, pattern, sizes] => (Kind::Assigner(assigner(a)?), pattern, sizes),
+            ["bounce", way, pattern, sizes] => (Kind::Bounce(self::way(way)?), pattern, sizes),
+            ["table", pattern, sizes] => (Kind::Table, pattern, sizes),
+            ["control", pattern, sizes] => (Kind::Control, pattern, sizes),
+            ["nothing", pattern, sizes] => (Kind::Nothing, pattern, sizes),
+            _ => return Err(shape()),
+        };
+        Ok(Case {
+            kind,
+            pattern: pattern.parse()?,
+            sizes: sizes.parse()?,
+        })
+    }
+}
+
+/// Frames of the arena: enough for the tables of two threads with 200,000 ranges of mixed sizes each. Those never used cost address
+/// space only.
+const FRAMES: usize = 1 << 15;
+
+type Bare = Whole<Host, Paged<Host, VtdSecond48, Arc<Uncached<Host>>>>;
+
+/// A subject of ours, made.
+pub enum Ours {
+    /// See [`Kind::Domain`].
+    Domain(Box<Bare>),
+    /// See [`Kind::Assigner`].
+    Assigner(Box<AssignerAlone<Host>>),
+    /// See [`Kind::Table`].
+    Table(Box<TableAlone<Host, VtdSecond48>>),
+    /// See [`Kind::Bounce`].
+    Bounce(Box<Bounced>),
+    /// See [`Kind::Control`].
+    Control(Control<Host>),
+    /// See [`Kind::Nothing`].
+    Nothing(Nothing),
+}
+
+impl Ours {
+    /// On a platform of its own, with `slots` slots.
+    ///
+    /// # Errors
+    /// The design cannot work there.
+    pub fn new(kind: Kind, slots: usize) -> Result<Self, Failure> {
+        let platform = Arc::new(host(FRAMES, slots)?);
+        Ok(match kind {
+            Kind::Domain(design) => Ours::Domain(Box::new(Whole::uncached(platform, design)?)),
+            Kind::Assigner(config) => {
+                let aperture = VtdSecond48::aperture();
+                let alone = AssignerAlone::new(platform, config, aperture)?;
+                Ours::Assigner(Box::new(alone))
+            }
+            Kind::Table => {
+                let table = TableAlone::new(platform, TableConfig::default())?;
+                Ours::Table(Box::new(table))
+            }
+            Kind::Bounce(way) => Ours::Bounce(Box::new(Bounced::new(platform, way)?)),
+            Kind::Control => Ours::Control(Control::new(platform)),
+            Kind::Nothing => Ours::Nothing(Nothing),
+        })
+    }
+
+    /// It under `pattern`, on so many threads.
+    pub fn contestant(&self, pattern: Pattern, sizes: Sizes, threads: usize) -> Contestant<'_> {
+        match self {
+            Ours::Domain(s) => Contestant::new(&**s, pattern, sizes, threads),
+            Ours::Assigner(s) => Contestant::new(&**s, pattern, sizes, threads),
+            Ours::Table(s) => Contestant::new(&**s, pattern, sizes, threads),
+            Ours::Bounce(s) => Contestant::new(&**s, pattern, sizes, threads),
+            Ours::Control(s) => Contestant::new(s, pattern, sizes, threads),
+            Ours::Nothing(s) => Contestant::new(s, pattern, sizes, threads),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back() {
+        for name in [
+            "domain/magazine+deferred-percpu/ring256/1",
+            "domain/rbtree+strict/replace100000/mixed",
+            "assigner/vmem/immediate/mixed",
+            "table/ring1024/1",
+            "bounce/read/ring256/1",
+            "control/ring256/mixed",
+            "nothing/producer-consumer/1",
+        ] {
+            let case: Case = name.parse().unwrap();
+            assert_eq!(case.to_string(), name);
+        }
+    }
+
+    #[test]
+    fn what_names_nothing_is_named_with_what_there_is() {
+        let error = |name: &str| name.parse::<Case>().unwrap_err().to_string();
+        for name in [
+            "",
+            "domain",
+            "domain/magazine/ring256/1",
+            "table/ring256/1/1",
+            "x/y/ring256/1",
+        ] {
+            assert!(
+                error(name).starts_with(&format!("`{name}` is no case: want domain/")),
+                "{name}"
+            );
+        }
+        let said = error("assigner/best/ring256/1");
+        assert!(
+            said.starts_with("`best` is no assigner (rbtree, "),
+            "{said}"
+        );
+        let said = error("domain/magazine+lax/ring256/1");
+        assert!(said.starts_with("`lax` is no policy (strict, "), "{said}");
+        let said = error("bounce/up/ring256/1");
+        assert_eq!(said, "`up` is no way for data (read, write)");
+        assert!(error("table/ring7/1").starts_with("`ring7` is no pattern (immediate, "));
+        assert!(error("table/ring256/2").starts_with("`2` names no sizes (1, mixed)"));
+    }
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What a map and its unmap cost on this machine.
+//!
+//! # Theory
+//!
+//! A *subject* gives out ranges and takes them back ([`Subject`]): a whole domain, an assigner alone, a table alone, somebody
+//! else's allocator, or a control loop that touches private memory only. A *pattern* ([`Pattern`]) says in which order; sizes come
+//! from [`Sizes`]. One *pair* is one take and one give. A subject under a pattern is a *lane* on each thread ([`Lane`]).
+//!
+//! Whoever counts instructions runs pairs and nothing else (`pairs`, the binary of this crate): so many of a case after a warm-up, the
+//! same every time, so that the difference of two runs is exact.
+#![deny(unsafe_code)] // `peers::tables` alone allows it, block by block
+
+pub mod bounce;
+pub mod budget;
+pub mod case;
+pub mod contest;
+pub mod control;
+pub mod exposure;
+pub mod figure;
+pub mod lane;
+pub mod memory;
+pub mod pattern;
+pub mod peers;
+pub mod plan;
+pub mod platform;
+pub mod probe;
+pub mod reach;
+pub mod rows;
+pub mod slices;
+pub mod spread;
+pub mod stack;
+pub mod subject;
+pub mod subjects;
+
+pub use case::{Case, Kind, NoCase};
+pub use contest::Contestant;
+pub use control::Control;
+pub use exposure::exposure_ms;
+pub use figure::{Figure, Unmeasured};
+pub use lane::Lane;
+pub use pattern::{Pattern, Sizes};
+pub use probe::Mode;
+pub use rows::{Row, Spec, What, measure, measure_within, pair_time};
+pub use slices::{Effort, Limit, alternate, alternate_within};
+pub use spread::Spread;
+pub use subject::{Failure, Subject};

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What is measured.
+
+use ioatlas_dma::units::PageCount;
+
+/// Gives out ranges and takes them back. Shared by threads; what a thread needs of its own is its *hand*.
+pub trait Subject: Sync {
+    /// One range that was taken. Another thread may give it back.
+    type Token: Send;
+    /// What each thread has of its own.
+    type Hand: Send;
+
+    /// The hand of thread number `thread`, made on that thread: subjects with per-CPU caches give it a CPU of its own.
+    fn hand(&self, thread: usize) -> Self::Hand;
+    /// Takes `pages` pages.
+    ///
+    /// # Errors
+    /// [`Failure`]: in a measurement everything is to succeed.
+    fn take(&self, hand: &mut Self::Hand, pages: PageCount) -> Result<Self::Token, Failure>;
+    /// As [`take`](Self::take), into `place`.
+    ///
+    /// # Errors
+    /// As there; what was in `place` stays.
+    #[inline]
+    fn take_into(
+        &self,
+        hand: &mut Self::Hand,
+        pages: PageCount,
+        place: &mut Option<Self::Token>,
+    ) -> Result<(), Failure> {
+        *place = Some(self.take(hand, pages)?);
+        Ok(())
+    }
+    /// Gives a range back.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    fn give(&self, hand: &mut Self::Hand, token: Self::Token) -> Result<(), Failure>;
+}
+
+/// A subject failed where it must not. Boxed, since it is returned in every pair and never happens.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Failure(Box<str>);
+
+impl Failure {
+    /// With the reason in words.
+    #[cold]
+    pub fn new(why: impl std::fmt::Display) -> Self {
+        Failure(why.to_string().into())
+    }
+}

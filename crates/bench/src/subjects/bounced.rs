@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A short operation through a bounce slot that is kept: what the DMA API adds to the copy.
+
+use crate::{Failure, Subject, bounce::Way, platform::Slots};
+use ioatlas_dma::{
+    design::Design,
+    dma_api::{
+        ClassConfig, Client, ClientConfig, Dma, DmaConfig, DmaMapping, Placement, PoolConfig,
+    },
+    domain::Domain,
+    platform::{Platform, host::Host},
+    table::fmt::VtdSecond48,
+    translator::{Paged, Uncached},
+    units::*,
+};
+use std::sync::Arc;
+
+/// Bytes of an operation: so few that their copy is a few instructions.
+const LEN: u64 = 64;
+/// Slots, of a page each: more than any pattern that is counted has in flight.
+const SLOTS: u32 = 2048;
+/// A thread's buffers; a power of two.
+const BUFFERS: u64 = 2048;
+const THREADS: u64 = 2;
+
+type Tables = Paged<Host, VtdSecond48, Arc<Uncached<Host>>>;
+
+/// Pools over real tables, under a unit that caches nothing. Pairs are `map_single` and `unmap` under [`Placement::Always`].
+pub struct Bounced {
+    client: Client<Host, Tables>,
+    way: Way,
+    /// Contiguous memory of all threads' buffers.
+    memory: PhysAddr,
+}
+
+impl Bounced {
+    /// On `platform`, which nobody has taken frames of.
+    ///
+    /// # Errors
+    /// It is too small.
+    pub fn new(platform: Arc<Host>, way: Way) -> Result<Self, Failure> {
+        let frames = THREADS * BUFFERS * LEN / GRANULE;
+        let mut taken = (0..frames).map_while(|_| platform.frame_alloc());
+        let first = taken.next().map(|frame| frame.page());
+        let last = taken.last().map(|frame| frame.page().0 + 1 - frames);
+        let Some(first) = first.filter(|first| last == Some(first.0)) else {
+            return Err(Failure::new(
+                "a platform without contiguous memory for buffers",
+            ));
+        };
+        let design = Design::parse("magazine,strict").map_err(Failure::new)?;
+        let unit = Arc::new(Uncached::new());
+        let tables: Tables = Paged::new(&*platform, unit, design.tables).map_err(Failure::new)?;
+        let domain = Domain::new(platform, tables, design.domain).map_err(Failure::new)?;
+        let pool = PoolConfig::of(ClassConfig {
+            pages_lg2: 0,
+            slots: SLOTS,
+        });
+        let dma = Arc::new(Dma::new(
+            Arc::new(domain),
+            DmaConfig {
+                pool,
+                ..DmaConfig::default()
+            },
+        ));
+        let config = ClientConfig {
+            placement: Placement::Always,
+            ..ClientConfig::default()
+        };
+        Ok(Bounced {
+            client: dma.client(config).map_err(Failure::new)?,
+            way,
+            memory: first.addr(),
+        })
+    }
+    #[inline]
+    fn buffer(&self, hand: &mut Hand) -> PhysRange {
+        let nth = hand.thread * BUFFERS + (hand.next & (BUFFERS - 1));
+        hand.next += 1;
+        PhysRange::new(PhysAddr(self.memory.0 + nth * LEN), ByteCount(LEN))
+    }
+}
+
+/// Which buffer comes next.
+pub struct Hand {
+    thread: u64,
+    next: u64,
+}
+
+impl Subject for Bounced {
+    type Token = DmaMapping;
+    type Hand = Hand;
+
+    fn hand(&self, thread: usize) -> Hand {
+        self.client.dma().domain().platform().enter();
+        Hand {
+            thread: thread as u64 % THREADS,
+            next: 0,
+        }
+    }
+    #[inline]
+    fn take(&self, hand: &mut Hand, _: PageCount) -> Result<DmaMapping, Failure> {
+        let buffer = self.buffer(hand);
+        let mapped = self.client.map_single(buffer, self.way.direction());
+        mapped.map_err(Failure::new)
+    }
+    /// As in a driver that keeps what it gets.
+    #[inline(always)]
+    fn take_into(
+        &self,
+        hand: &mut Hand,
+        _: PageCount,
+        place: &mut Option<DmaMapping>,
+    ) -> Result<(), Failure> {
+        let buffer = self.buffer(hand);
+        match self.client.map_single(buffer, self.way.direction()) {
+            Ok(mapping) => {
+                *place = Some(mapping);
+                Ok(())
+            }
+            Err(why) => Err(Failure::new(why)),
+        }
+    }
+    #[inline(always)]
+    fn give(&self, _: &mut Hand, mapping: DmaMapping) -> Result<(), Failure> {
+        self.client.unmap(mapping).map(drop).map_err(Failure::new)
+    }
+}

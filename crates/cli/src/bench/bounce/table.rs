@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The study as tables.
+
+use super::json::{limit, part_change, rate, verdict};
+use crate::text::{Align, table};
+use ioatlas_bench::{
+    Unmeasured,
+    bounce::{
+        Cell, Row,
+        aims::{Aim, Study},
+        cells::Split,
+        limits::{Point, SLOTS},
+        plan::Filter,
+    },
+    reach::Verdict,
+};
+
+const DASH: &str = "-";
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| DASH.into(), |value| format!("{value:.digits$}"))
+}
+
+/// A change, with its sign.
+fn signed(value: Option<f64>) -> String {
+    value.map_or_else(|| DASH.into(), |value| format!("{value:+.1}"))
+}
+
+pub(super) fn text(study: &Study, filter: &Filter) -> String {
+    let mut lines = vec!["Aims".to_owned()];
+    lines.extend(aims(&study.aims()));
+    lines.push(String::new());
+    lines.push(
+        "BOUNCE'21 (reads, 64 in flight): times as fast as without; time in unmap and map for each GB, change in %"
+            .into(),
+    );
+    lines.extend(bounce21(study));
+    if !study.points.is_empty() {
+        lines.push(String::new());
+        lines.push(format!(
+            "Beyond the pools' limits ({SLOTS} slots): throughput by that of {SLOTS} in flight, and by that of never"
+        ));
+        let shown = study.points.iter().filter(|p| filter.shows(p.policy));
+        lines.extend(points(shown));
+    }
+    lines.push(String::new());
+    lines.push(
+        "Rows: ns an operation on each thread, median and 10th to 90th percentile of slices; GB/s of the CPU alone, all threads"
+            .into(),
+    );
+    lines.extend(rows(study, filter));
+    lines.extend(reasons(study));
+    lines.join("\n") + "\n"
+}
+
+fn aims(aims: &[Aim]) -> Vec<String> {
+    let head = ["aim", "ours", "limit", "verdict"];
+    let mut cells = vec![head.map(String::from).to_vec()];
+    for aim in aims {
+        let word = verdict(&aim.verdict);
+        cells.push(vec![
+            aim.what.clone(),
+            match aim.value {
+                Some(value) => format!("{value:.2} {}", aim.unit.name()),
+                None => DASH.into(),
+            },
+            limit(aim).unwrap_or_else(|| DASH.into()),
+            match &aim.verdict {
+                Verdict::Unmeasured(why) => format!("{word}: {why}"),
+                _ => word.into(),
+            },
+        ]);
+    }
+    use Align::*;
+    table(&[Left, Right, Right, Left], 2, &cells)
+}
+
+fn bounce21(study: &Study) -> Vec<String> {
+    let head = [
+        "block",
+        "theirs",
+        "model",
+        "code",
+        "unmap",
+        "model",
+        "code",
+        "map, code",
+        "why",
+    ];
+    let mut cells = vec![head.map(String::from).to_vec()];
+    for beside in study.bounce21() {
+        let model = &beside.model;
+        cells.push(vec![
+            format!("{}k", model.theirs.block.0 >> 10),
+            number(Some(model.theirs.ratio), 1),
+            number(Some(model.ratio), 2),
+            number(beside.ratio, 2),
+            signed(Some(model.theirs.unmap_change)),
+            signed(Some(model.unmap_change)),
+            signed(beside.unmap_change),
+            signed(beside.map_change),
+            model.reason().unwrap_or_default(),
+        ]);
+    }
+    use Align::*;
+    let align = [Right, Right, Right, Right, Right, Right, Right, Right, Left];
+    table(&align, 2, &cells)
+}
+
+fn points<'p>(points: impl Iterator<Item = &'p Point>) -> Vec<String> {
+    let head = ["policy", "in flight", "ns", "by within", "by never"];
+    let mut cells = vec![head.map(String::from).to_vec()];
+    for point in points {
+        let figure = point.figure.as_ref().ok();
+        cells.push(vec![
+            point.policy.to_string(),
+            point.load.depth.to_string(),
+            number(figure.map(|figure| figure.ns.median), 0),
+            number(point.by_within.map(|ratio| ratio.median), 2),
+            number(point.by_never.map(|ratio| ratio.median), 2),
+        ]);
+    }
+    use Align::*;
+    table(&[Left, Right, Right, Right, Right], 2, &cells)
+}
+
+fn rows(study: &Study, filter: &Filter) -> Vec<String> {
+    let head = [
+        "translator",
+        "policy",
+        "way",
+        "block",
+        "depth",
+        "threads",
+        "ns",
+        "p10",
+        "p90",
+        "GB/s",
+        "by never",
+        "beyond copy",
+        "map ms/GB",
+        "unmap ms/GB",
+        "unmap %",
+        "bounced %",
+    ];
+    let mut cells = vec![head.map(String::from).to_vec()];
+    for cell in &study.cells {
+        let shown = cell.rows.iter().filter(|row| filter.shows(row.policy));
+        cells.extend(shown.map(|row| line(cell, row)));
+    }
+    use Align::*;
+    let mut align = vec![Left, Left, Left];
+    align.extend([Right; 13]);
+    table(&align, 2, &cells)
+}
+
+fn line(cell: &Cell, row: &Row) -> Vec<String> {
+    let load = &row.load;
+    let ns = row.figure.as_ref().ok().map(|figure| figure.ns);
+    let per_gb = |of: fn(&Split) -> f64| {
+        let bytes = load.block.bytes().0;
+        number(
+            row.split.map(|split| Split::ms_per_gb(of(&split), bytes)),
+            2,
+        )
+    };
+    vec![
+        load.preset.to_string(),
+        row.policy.to_string(),
+        load.direction.name().into(),
+        format!("{}k", load.block.0),
+        load.depth.to_string(),
+        load.threads.to_string(),
+        number(ns.map(|ns| ns.median), 0),
+        number(ns.map(|ns| ns.low), 0),
+        number(ns.map(|ns| ns.high), 0),
+        number(rate(row), 2),
+        number(row.ratio.map(|ratio| ratio.median), 2),
+        number(row.beyond_copy.map(|excess| excess.median), 0),
+        per_gb(|split| split.map_ns),
+        per_gb(|split| split.unmap_ns),
+        signed(part_change(cell, row, |split| split.unmap_ns)),
+        number(row.bounced_percent, 0),
+    ]
+}
+
+/// Why rows have no figure, each reason once; of busy machines only how often.
+fn reasons(study: &Study) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut busy = 0;
+    let rows = study.cells.iter().flat_map(|cell| &cell.rows);
+    let rows = rows.map(|row| (row.policy, &row.load, &row.figure));
+    let points = study.points.iter().map(|p| (p.policy, &p.load, &p.figure));
+    for (policy, load, figure) in rows.chain(points) {
+        match figure {
+            Ok(_) => {}
+            Err(Unmeasured::Busy { .. }) => busy += 1,
+            Err(why) => lines.push(format!("{load} under {policy}: {why}")),
+        }
+    }
+    if busy > 0 {
+        lines.push(format!(
+            "{busy} rows have no figure, since the machine was too busy with other things: too few of their slices count"
+        ));
+    }
+    if !lines.is_empty() {
+        lines.insert(0, String::new());
+    }
+    lines
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Aims and rows as tables.
+
+use super::json::Names;
+use crate::text::{Align, table};
+use ioatlas_bench::{
+    Row, Unmeasured,
+    reach::{Aim, Unit, Verdict},
+};
+
+const DASH: &str = "-";
+
+pub(super) fn text(aims: &[Aim], rows: &[Row]) -> String {
+    let mut lines = Vec::new();
+    if !aims.is_empty() {
+        lines.push("Aims".to_owned());
+        lines.extend(of_aims(aims));
+        lines.push(String::new());
+    }
+    lines.push(
+        "Rows: ns a pair (map + unmap), median and 10th to 90th percentile of slices; by a control loop in private memory"
+            .to_owned(),
+    );
+    lines.extend(of_rows(rows));
+    lines.extend(reasons(rows));
+    lines.join("\n") + "\n"
+}
+
+fn value(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Nanoseconds => format!("{value:.1} ns"),
+        Unit::Times => format!("{value:.2} x"),
+        Unit::Kibibytes => format!("{value:.1} KiB"),
+    }
+}
+
+fn of_aims(aims: &[Aim]) -> Vec<String> {
+    let head = ["aim", "ours", "beside", "ratio", "at most", "verdict"];
+    let mut cells = vec![head.map(String::from).to_vec()];
+    let dash = || DASH.to_owned();
+    for aim in aims {
+        let beside = aim.beside.as_ref();
+        cells.push(vec![
+            aim.what.into(),
+            aim.ours.map_or_else(dash, |ours| value(ours, aim.unit)),
+            beside.map_or_else(dash, |(name, v, unit)| {
+                format!("{name} {}", value(*v, *unit))
+            }),
+            aim.ratio().map_or_else(dash, |ratio| format!("{ratio:.2}")),
+            aim.limit.map_or_else(dash, |limit| value(limit, aim.unit)),
+            match &aim.verdict {
+                Verdict::Reached => "reached".into(),
+                Verdict::Missed => "missed".into(),
+                Verdict::Reported => "reported".into(),
+                Verdict::Unmeasured(why) => format!("not measured: {why}"),
+            },
+        ]);
+    }
+    use Align::*;
+    table(&[Left, Right, Right, Right, Right, Left], 2, &cells)
+}
+
+fn of_rows(rows: &[Row]) -> Vec<String> {
+    let head = [
+        "allocator",
+        "policy",
+        "pattern",
+        "sizes",
+        "threads",
+        "ns",
+        "p10",
+        "p90",
+        "by control",
+        "mode",
+        "beyond",
+    ];
+    let mut cells = vec![head.map(String::from).to_vec()];
+    let dash = || DASH.to_owned();
+    for row in rows {
+        let spec = &row.spec;
+        let names = Names::of(&spec.what);
+        let figure = row.figure.as_ref().ok();
+        let ns = |pick: fn(&ioatlas_bench::Spread) -> f64| {
+            figure.map_or_else(dash, |figure| format!("{:.1}", pick(&figure.ns)))
+        };
+        let policy = match names.kind {
+            "software" => "strict, soft unit",
+            "table" => "page tables alone",
+            "peer" => "(peer)",
+            _ => names.policy.unwrap_or(DASH),
+        };
+        let mode = figure.and_then(|figure| figure.mode);
+        cells.push(vec![
+            names.peer.or(names.assigner).unwrap_or(DASH).into(),
+            policy.into(),
+            spec.pattern.to_string(),
+            spec.sizes.name().into(),
+            spec.threads.to_string(),
+            ns(|ns| ns.median),
+            ns(|ns| ns.low),
+            ns(|ns| ns.high),
+            row.control_ratio
+                .map_or_else(dash, |r| format!("{:.2}", r.median)),
+            mode.map_or(DASH, |mode| mode.name()).into(),
+            row.excess
+                .map_or_else(dash, |excess| format!("{:.1}", excess.median)),
+        ]);
+    }
+    use Align::*;
+    let align = [
+        Left, Left, Left, Right, Right, Right, Right, Right, Right, Left, Right,
+    ];
+    table(&align, 2, &cells)
+}
+
+/// Why rows have no figure, each reason once; of busy machines and of time that was over only how often.
+fn reasons(rows: &[Row]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let (mut busy, mut late) = (0, 0);
+    for row in rows {
+        match &row.figure {
+            Ok(_) => {}
+            Err(Unmeasured::Busy { .. }) => busy += 1,
+            Err(Unmeasured::Late { .. }) => late += 1,
+            Err(why) => lines.push(format!("{}: {why}", row.spec)),
+        }
+    }
+    if busy > 0 {
+        lines.push(format!(
+            "{busy} rows have no figure, since the machine was too busy with other things: too few of their slices count"
+        ));
+    }
+    if late > 0 {
+        lines.push(format!(
+            "{late} rows have no figure, since the time for all rows was over before they had enough slices: ask for some of them (`--help`)"
+        ));
+    }
+    if !lines.is_empty() {
+        lines.insert(0, String::new());
+    }
+    lines
+}

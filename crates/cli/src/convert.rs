@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! `ioatlas trace convert`: captures, and traces, to traces.
+
+use crate::Answer;
+use crate::capture::{CaptureArguments, sentences};
+use crate::error::Error;
+use crate::output::Target;
+use crate::text::{grouped, printable};
+use clap::Args;
+use ioatlas_iotlb::import::{Capture, Identity, ImportError, Options, Reopen};
+use ioatlas_iotlb::{Limits, TraceError};
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// Make a trace of a capture by another tool, or of a trace.
+///
+/// IN is, in plain text or compressed (.zst, .gz):
+///
+///   a log of QEMU (-trace enable=PATTERN -D FILE): vtd_iotlb_page_hit, vtd_iotlb_page_update, vtd_inv_desc_iotlb_*, vtd_dmar_fault,
+///   or virtio_iommu_attach, _map, _unmap, _translate. VT-d logs no maps: a page is taken to be mapped when it is first used.
+///
+///   the text of the kernel's tracepoints, from /sys/kernel/tracing/trace, trace_pipe or `perf script`: dma:* (Linux 6.12 and later;
+///   with device, kind and direction, and also without an IOMMU) or, if there are none, iommu:map and iommu:unmap (without).
+///
+///   comma-separated values with a first line of column names: event (map, unmap, access), device, iova, bytes, and perhaps
+///   direction (r, w, rw), phys, kind (alloc, page, sg), time_ns, cpu; addresses in bytes, decimal or 0x.
+///
+///   a trace, to compress it, to anonymize it, or to put accesses in.
+///
+/// Where there are no accesses, `--assume` puts some in, and results say so. What else was assumed, lost or left out is printed, and
+/// kept in the trace as `# note` lines. Times and CPUs become `# at NANOSECONDS CPU` lines.
+///
+/// The trace is written whole or not at all, compressed if its name ends in .zst or .gz.
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct ConvertArguments {
+    /// The capture.
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// Where to write the trace [default: IN without its endings, then .trace.zst].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub capture: CaptureArguments,
+    /// Renumber devices, memory and times, and drop comments, so that the trace can be shown to others. Results stay as they are.
+    #[arg(long)]
+    pub anonymize: bool,
+}
+
+pub(crate) fn run(arguments: &ConvertArguments) -> Answer {
+    match convert(arguments) {
+        Ok(text) => Answer {
+            text,
+            ..Answer::default()
+        },
+        Err(error) => Answer {
+            errors: vec![error],
+            ..Answer::default()
+        },
+    }
+}
+
+fn convert(arguments: &ConvertArguments) -> Result<String, Error> {
+    let input = &arguments.input;
+    let output = match &arguments.output {
+        Some(output) => output.clone(),
+        None => default_output(input),
+    };
+    let options = Options {
+        identity: match arguments.anonymize {
+            true => Identity::Removed,
+            false => Identity::Kept,
+        },
+        ..arguments.capture.options()
+    };
+    let name = input.display().to_string();
+    let file = Input::open(input, options)?;
+    let target = Target::prepare(&output)?;
+    target.is_none_of(std::slice::from_ref(input))?;
+    let mut capture = Capture::new(&name, &file, options, Limits::default())
+        .map_err(|error| file.explain(error))?;
+    // what goes wrong with the input is not the output's fault
+    let mut failed = None;
+    let written = target.replace(|file| {
+        let mut source = Kept {
+            source: &mut capture,
+            failed: &mut failed,
+        };
+        let result = compress(&mut source, &output, file);
+        match failed.is_some() {
+            true => Err(io::Error::other("the capture could not be read")),
+            false => result,
+        }
+    });
+    if let Some(error) = failed {
+        return Err(ImportError::from(error).into());
+    }
+    written?;
+    let mut text = format!(
+        "{}: {} lines M, U and A from {} ({})\n",
+        printable(&output.display().to_string(), 200),
+        grouped(capture.events()),
+        printable(&name, 200),
+        capture.format()
+    );
+    text += &sentences(capture.notes(), "  ");
+    for line in capture.samples() {
+        text += &format!("  {}\n", printable(line, 160));
+    }
+    Ok(text)
+}
+
+/// `a.txt.zst` becomes `a.trace.zst`; beside it, so that nobody searches.
+fn default_output(input: &Path) -> PathBuf {
+    let name = input.file_name().unwrap_or_default().to_string_lossy();
+    let mut stem = name.as_ref();
+    for ending in [".zst", ".gz", ".txt", ".log", ".csv", ".trace"] {
+        stem = stem.strip_suffix(ending).unwrap_or(stem);
+    }
+    input.with_file_name(format!("{stem}.trace.zst"))
+}
+
+/// Writes `source` to `file`, compressed as `name` says.
+pub(crate) fn compress(source: &mut dyn Read, name: &Path, file: &mut dyn Write) -> io::Result<()> {
+    let name = name.to_string_lossy();
+    if name.ends_with(".zst") {
+        return ioatlas_iotlb::compress_zstd(source, file);
+    }
+    if name.ends_with(".gz") {
+        return ioatlas_iotlb::compress_gzip(source, file);
+    }
+    let mut file = io::BufWriter::new(file);
+    io::copy(source, &mut file)?;
+    file.flush()
+}
+
+/// A reader that ends where it fails, and keeps why: a compressor knows no errors.
+struct Kept<'a, R> {
+    source: R,
+    failed: &'a mut Option<io::Error>,
+}
+
+impl<R: Read> Read for Kept<'_, R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self.source.read(buf) {
+            Ok(count) => Ok(count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+            Err(error) => {
+                self.failed.get_or_insert(error);
+                Ok(0)
+            }
+        }
+    }
+}
+
+/// The file that is converted.
+struct Input<'a> {
+    path: &'a Path,
+    /// Whether it yields its content once only, as a pipe does.
+    is_once: bool,
+    readings: Cell<usize>,
+}
+
+impl<'a> Input<'a> {
+    /// Checks that the file can be read as often as `options` are sure to ask for.
+    fn open(path: &'a Path, options: Options) -> Result<Self, Error> {
+        let metadata = std::fs::metadata(path).map_err(|source| TraceError::Open {
+            file: path.display().to_string(),
+            source,
+        })?;
+        let is_once = !metadata.is_file();
+        if is_once && options.identity == Identity::Removed {
+            return Err(Error::Once {
+                path: path.into(),
+                what: "anonymize",
+            });
+        }
+        Ok(Self {
+            path,
+            is_once,
+            readings: Cell::new(0),
+        })
+    }
+
+    /// What `error` means; a second reading that was refused has its own words.
+    fn explain(&self, error: ImportError) -> Error {
+        match self.is_once && self.readings.get() > 1 {
+            true => Error::Once {
+                path: self.path.into(),
+                what: "see whether it has accesses (not with `--assume none`)",
+            },
+            false => error.into(),
+        }
+    }
+}
+
+impl Reopen for Input<'_> {
+    /// Refuses to read a pipe again: the open would wait for a writer that never comes, or find the end.
+    fn reopen(&self) -> io::Result<Box<dyn BufRead + '_>> {
+        self.readings.set(self.readings.get() + 1);
+        if self.is_once && self.readings.get() > 1 {
+            return Err(io::ErrorKind::NotSeekable.into());
+        }
+        Ok(Box::new(BufReader::new(File::open(self.path)?)))
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! `ioatlas iotlb --sweep`: many points on a trace, as JSON, CSV and heat maps.
+
+use super::{failed, heat, simulate};
+use crate::Answer;
+use crate::args::IotlbArguments;
+use crate::capture::{Noted, noted_of};
+use crate::error::Error;
+use crate::info::ByName;
+use crate::output::Target;
+use crate::text::{Align, grouped, printable, table};
+use ioatlas_iotlb::{Grid, Outcome, Point, Setup};
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// Rows of the table for people; files have all.
+const SHOWN: usize = 20;
+
+/// A point and what it gives.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pub entries: usize,
+    pub ways: usize,
+    pub prefetch_entries: usize,
+    pub page: String,
+    /// As swept over; `strategy` of the outcome has the page size in it.
+    #[serde(skip)]
+    pub named: String,
+    #[serde(flatten)]
+    pub outcome: Noted<Outcome>,
+}
+
+/// A sweep over one trace.
+#[derive(Debug, Serialize)]
+struct Sweep {
+    points: Vec<Row>,
+    /// Points that no IOTLB or strategy can have.
+    skipped: usize,
+}
+
+pub(super) fn run(arguments: &IotlbArguments, grid: &Grid, setups: &[Setup]) -> Answer {
+    match sweep(arguments, grid, setups) {
+        Ok(answer) => answer,
+        Err(error) => failed(error),
+    }
+}
+
+fn sweep(arguments: &IotlbArguments, grid: &Grid, setups: &[Setup]) -> Result<Answer, Error> {
+    let (points, skipped) = grid.points(setups)?;
+    let prepare = |path: &Option<_>| path.as_deref().map(Target::prepare).transpose();
+    let (csv, plot) = (prepare(&arguments.csv)?, prepare(&arguments.plot)?);
+    for target in [&csv, &plot].into_iter().flatten() {
+        target.is_none_of(&arguments.traces)?;
+    }
+    let setups: Vec<Setup> = points.iter().map(|point| point.setup.clone()).collect();
+    let (mut results, mut errors) = (Vec::new(), Vec::new());
+    for path in &arguments.traces {
+        match simulate(path, &arguments.capture, &setups, arguments.jobs()) {
+            Ok(outcomes) => {
+                let rows = points.iter().zip(outcomes).map(row);
+                let points = rows.collect();
+                results.push((path.display().to_string(), Sweep { points, skipped }));
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() {
+        if let Some(target) = csv {
+            target.replace(|file| file.write_all(self::csv(&results).as_bytes()))?;
+        }
+        if let Some(target) = plot {
+            let traces: Vec<_> = results
+                .iter()
+                .map(|(name, sweep)| (name.as_str(), sweep.points.as_slice()))
+                .collect();
+            let drawing = heat::file(&traces);
+            target.replace(|file| file.write_all(drawing.as_bytes()))?;
+        }
+    }
+    let text = if arguments.json {
+        ByName::new(&results, arguments.traces.len()).json(&mut errors)
+    } else {
+        plain(&results)
+    };
+    Ok(Answer { text, errors })
+}
+
+fn row((point, outcome): (&Point, Noted<Outcome>)) -> Row {
+    Row {
+        entries: point.setup.geometry.entries(),
+        ways: point.setup.geometry.ways(),
+        prefetch_entries: point.setup.buffer_entries(),
+        page: point.page.to_string(),
+        named: point.strategy.to_string(),
+        outcome,
+    }
+}
+
+/// A field of a CSV file: quoted where it must be.
+fn field(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.into()
+    }
+}
+
+fn csv(results: &[(String, Sweep)]) -> String {
+    let mut text = String::from(
+        "trace,strategy,page,entries,ways,prefetch_entries,accesses,hits,prefetch_hits,misses,faults,miss_rate,\
+         prefetches,useful_prefetches,evictions,invalidations,memory_reads,reads_per_access,prefetch_reads\n",
+    );
+    for (name, sweep) in results {
+        for row in &sweep.points {
+            let o = &row.outcome.result;
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+                field(name),
+                o.strategy,
+                row.page,
+                row.entries,
+                row.ways,
+                row.prefetch_entries,
+                o.accesses,
+                o.hits,
+                o.prefetch_hits,
+                o.misses,
+                o.faults,
+                o.miss_rate,
+                o.prefetches,
+                o.useful_prefetches,
+                o.evictions,
+                o.invalidations,
+                o.memory_reads,
+                o.reads_per_access,
+                o.prefetch_reads,
+            );
+        }
+    }
+    text
+}
+
+/// The best points of each trace.
+fn plain(results: &[(String, Sweep)]) -> String {
+    let mut text = String::new();
+    for (name, sweep) in results {
+        let _ = writeln!(
+            text,
+            "{}: {} points, {} impossible and skipped; fewest misses first",
+            printable(name, 60),
+            grouped(sweep.points.len() as u64),
+            grouped(sweep.skipped as u64)
+        );
+        let mut best: Vec<&Row> = sweep.points.iter().collect();
+        best.sort_by_key(|row| (row.outcome.result.misses, row.entries, row.ways));
+        let heading = [
+            "strategy",
+            "entries",
+            "ways",
+            "prefetch",
+            "misses",
+            "miss rate",
+        ];
+        let mut rows = vec![heading.map(String::from).to_vec()];
+        for row in best.iter().take(SHOWN) {
+            rows.push(vec![
+                row.outcome.result.strategy.clone(),
+                row.entries.to_string(),
+                row.ways.to_string(),
+                row.prefetch_entries.to_string(),
+                grouped(row.outcome.result.misses),
+                format!("{:.4}", row.outcome.result.miss_rate),
+            ]);
+        }
+        let mut align = [Align::Right; 6];
+        align[0] = Align::Left;
+        for line in table(&align, 2, &rows) {
+            let _ = writeln!(text, "  {line}");
+        }
+        text += &noted_of(name, best.first().map(|row| &row.outcome));
+        if best.len() > SHOWN {
+            let _ = writeln!(
+                text,
+                "  .. {} more; --json or --csv has all",
+                best.len() - SHOWN
+            );
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_commas_stay_one_field() {
+        assert_eq!(field("a.zst"), "a.zst");
+        assert_eq!(field("a,\"b\""), "\"a,\"\"b\"\"\"");
+    }
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Lines.
+
+use super::{Cell, Frame, Scale, cell};
+use crate::report::charts::series;
+use crate::report::html::escaped;
+use std::fmt::Write;
+
+/// Up to this many, each number has a mark of its own.
+const MARKED: usize = 12;
+
+/// Whose numbers a line shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// Ours.
+    Ours,
+    /// The document's: drawn with gaps, for between its points we know nothing.
+    Theirs,
+}
+
+/// A line.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    /// What it is of.
+    pub name: String,
+    /// Whose numbers it shows.
+    pub whose: Whose,
+    /// Its numbers: along and up.
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Line {
+    /// Values at 0, 1, 2 ...
+    pub fn counted(name: &str, values: Vec<f64>) -> Self {
+        Line {
+            name: name.into(),
+            whose: Whose::Ours,
+            points: values
+                .into_iter()
+                .enumerate()
+                .map(|(nth, value)| (nth as f64, value))
+                .collect(),
+        }
+    }
+}
+
+pub(super) fn draw(svg: &mut String, frame: &Frame<'_>, lines: &[Line]) {
+    for (number, line) in lines.iter().enumerate() {
+        let class = series(number);
+        let place = |&(x, y): &(f64, f64)| (frame.across(x), frame.up(y));
+        let path: Vec<String> = line
+            .points
+            .iter()
+            .map(place)
+            .map(|(x, y)| format!("{x:.1},{y:.1}"))
+            .collect();
+        let gaps = match line.whose {
+            Whose::Ours => "",
+            Whose::Theirs => " theirs",
+        };
+        // Writing to a string cannot fail.
+        let _ = write!(
+            svg,
+            "<polyline class=\"{class}{gaps}\" points=\"{}\"><title>{}</title></polyline>",
+            path.join(" "),
+            escaped(&line.name)
+        );
+        if line.points.len() <= MARKED {
+            for point in &line.points {
+                let (x, y) = place(point);
+                let _ = write!(
+                    svg,
+                    "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>"
+                );
+            }
+        }
+    }
+}
+
+/// A row for each number along, a column for each line.
+pub(super) fn table(x: &Scale, lines: &[Line]) -> (Vec<String>, Vec<Vec<Cell>>) {
+    let mut columns = vec![x.name.clone()];
+    columns.extend(lines.iter().map(|line| line.name.clone()));
+    let mut along: Vec<f64> = lines
+        .iter()
+        .flat_map(|line| line.points.iter().map(|point| point.0))
+        .collect();
+    along.sort_by(f64::total_cmp);
+    along.dedup();
+    let row = |x: &f64| {
+        let mut row = vec![cell(*x)];
+        row.extend(lines.iter().map(|line| {
+            let found = line.points.binary_search_by(|point| point.0.total_cmp(x));
+            found.map_or(Cell::from(""), |at| cell(line.points[at].1))
+        }));
+        row
+    };
+    (columns, along.iter().map(row).collect())
+}

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Drawings of exhibits: lines, dots and bars, each as part of the page, as a file of its own, and as numbers.
+//!
+//! A drawing names both axes with their units, has a key for its series, and says where its numbers come from. Colours are classes
+//! (`s0` to `s5`) that `papers.css` gives, for light and for dark; a file carries them along, with its title, which on the page stands in the
+//! caption.
+
+mod axis;
+mod bars;
+mod dots;
+mod lines;
+
+pub(crate) use axis::Scale;
+pub(crate) use bars::{Arrangement, Bars};
+pub(crate) use dots::{Dot, Dots};
+pub(crate) use lines::{Line, Whose};
+
+use super::{Cell, output};
+use crate::report::charts::{Axis, line, text};
+use crate::report::figure::Tag;
+use crate::report::html::escaped;
+use std::fmt::Write;
+
+/// Width of a drawing in its own units; the page scales it to the width there is.
+const WIDTH: f64 = 640.0;
+const RIGHT: f64 = WIDTH - 16.0;
+/// From the key to the plot, and from the plot down to the end: numbers and name of the axis.
+const BELOW: f64 = 48.0;
+/// Of a row of the key.
+const KEY_ROW: f64 = 20.0;
+/// Of the title, in a file.
+const TITLE: f64 = 30.0;
+/// Of a character of the font; a little too wide does no harm.
+const CHARACTER: f64 = 8.0;
+
+/// Colours and lines, of page and files.
+pub(super) const STYLE: &str = include_str!("../papers.css");
+/// What a file needs besides, for on the page it is the page's.
+const ALONE: &str = "svg{--paper:#fdfdfb;--faint:#5b6670;--ink:#1d2329;--line:#d9dde0;--s0:#2266aa;--s1:#c2571a;--s2:#2e8b57;--s3:#7a4fa3;\
+    --s4:#8a6d00;--s5:#a8326b;background:var(--paper);font:13px system-ui,sans-serif}\
+    @media (prefers-color-scheme:dark){svg{--paper:#14181c;--faint:#9aa7b2;--ink:#e4e8eb;--line:#333b43;--s0:#62a8ea;--s1:#f08a4b;\
+    --s2:#5fcf8f;--s3:#b48be0;--s4:#d9bc3f;--s5:#ea72a8}}\
+    svg text{fill:var(--faint)}svg .title{fill:var(--ink);font-weight:600}svg .grid{stroke:var(--line)}\
+    polyline{fill:none;stroke-width:2}";
+
+/// What is drawn.
+#[derive(Clone, Debug)]
+pub(crate) enum Drawing {
+    /// Numbers that belong together.
+    Lines(Vec<Line>),
+    /// Many single places.
+    Dots(Vec<Dots>),
+    /// A few numbers, each with its name.
+    Bars(Bars),
+}
+
+/// A drawing.
+#[derive(Clone, Debug)]
+pub(crate) struct Plot {
+    /// Behind the stem of the exhibit in the file's name; empty for one whose numbers are the exhibit's table.
+    pub suffix: String,
+    /// What it shows.
+    pub title: String,
+    /// Where its numbers come from.
+    pub tag: Tag,
+    /// The horizontal axis.
+    pub x: Scale,
+    /// The vertical axis; of bars, the names.
+    pub y: Scale,
+    /// What is drawn.
+    pub drawing: Drawing,
+}
+
+/// Where the plot is within the drawing.
+struct Frame<'p> {
+    x: (&'p Scale, Axis),
+    y: (&'p Scale, Axis),
+    bottom: f64,
+}
+
+impl Frame<'_> {
+    /// The place of a number along.
+    fn across(&self, value: f64) -> f64 {
+        self.x.1.at(self.x.0.place(value))
+    }
+
+    /// The place of a number up.
+    fn up(&self, value: f64) -> f64 {
+        self.y.1.at(self.y.0.place(value))
+    }
+}
+
+impl Plot {
+    /// The drawing as part of a page.
+    pub fn svg(&self) -> String {
+        self.draw("", 0.0)
+    }
+
+    /// The drawing as a file.
+    pub fn file(&self) -> String {
+        let mut title = String::new();
+        let full = format!("{} ({})", self.title, self.tag.name());
+        // a title that is too long is made narrower, not cut
+        let squeeze = if full.chars().count() as f64 * CHARACTER > WIDTH - 24.0 {
+            format!(
+                " textLength=\"{}\" lengthAdjust=\"spacingAndGlyphs\"",
+                WIDTH - 24.0
+            )
+        } else {
+            String::new()
+        };
+        // Writing to a string cannot fail.
+        let _ = write!(
+            title,
+            "<style>{ALONE}{STYLE}</style><text class=\"title\" x=\"12\" y=\"{:.0}\"{squeeze}>{}</text>",
+            20.0 - TITLE,
+            escaped(&full)
+        );
+        let svg = self.draw(&title, TITLE);
+        let body = svg.strip_prefix("<svg").unwrap_or_default();
+        format!("<svg xmlns=\"http://www.w3.org/2000/svg\"{body}\n")
+    }
+
+    /// The numbers drawn.
+    pub fn csv(&self) -> String {
+        let (columns, rows) = match &self.drawing {
+            Drawing::Lines(all) => lines::table(&self.x, all),
+            Drawing::Dots(all) => dots::table(&self.x, &self.y, all),
+            Drawing::Bars(bars) => bars::table(&self.x, &self.y, bars),
+        };
+        output::csv(&columns, &rows)
+    }
+
+    /// `before` comes first within the element, above the drawing, where `above` is left for it.
+    fn draw(&self, before: &str, above: f64) -> String {
+        let names: Vec<&str> = match &self.drawing {
+            Drawing::Lines(all) => all.iter().map(|line| line.name.as_str()).collect(),
+            Drawing::Dots(all) => all.iter().map(|dots| dots.name.as_str()).collect(),
+            Drawing::Bars(bars) => bars.series.iter().map(|one| one.name.as_str()).collect(),
+        };
+        let places = key_places(&names);
+        let top = 14.0 + KEY_ROW * places.last().map_or(0, |(_, row)| row + 1) as f64;
+        let (left, tall) = match &self.drawing {
+            Drawing::Bars(bars) => (bars.left(), bars.height()),
+            Drawing::Lines(_) | Drawing::Dots(_) => (84.0, 260.0),
+        };
+        let bottom = top + tall;
+        let frame = Frame {
+            x: (&self.x, self.x.axis(left, RIGHT - 8.0)),
+            y: (&self.y, self.y.axis(bottom, top)),
+            bottom,
+        };
+        let mut svg = format!(
+            "<svg viewBox=\"0 {} {WIDTH} {}\" role=\"img\" aria-label=\"{}\">{before}",
+            -above,
+            bottom + BELOW + above,
+            escaped(&self.title)
+        );
+        for (nth, (name, (x, row))) in names.iter().zip(&places).enumerate() {
+            let middle = 12.0 + KEY_ROW * *row as f64;
+            let class = self.class(nth);
+            let _ = write!(
+                svg,
+                "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"14\" height=\"6\"/>",
+                middle - 3.0
+            );
+            text(&mut svg, x + 20.0, middle + 4.5, "start", name);
+        }
+        self.axes(&mut svg, &frame, left, top);
+        match &self.drawing {
+            Drawing::Lines(all) => lines::draw(&mut svg, &frame, all),
+            Drawing::Dots(all) => dots::draw(&mut svg, &frame, all),
+            Drawing::Bars(bars) => bars::draw(&mut svg, &frame, top, bars),
+        }
+        svg + "</svg>"
+    }
+
+    fn class(&self, nth: usize) -> String {
+        match &self.drawing {
+            Drawing::Dots(all) => crate::report::charts::series(all[nth].colour),
+            _ => crate::report::charts::series(nth),
+        }
+    }
+
+    fn axes(&self, svg: &mut String, frame: &Frame<'_>, left: f64, top: f64) {
+        let bottom = frame.bottom;
+        for (value, label) in &self.y.ticks {
+            let up = frame.up(*value);
+            line(svg, "grid", (left, RIGHT), (up, up));
+            text(svg, left - 6.0, up + 4.0, "end", label);
+        }
+        let upright = matches!(self.drawing, Drawing::Bars(_));
+        for (value, label) in &self.x.ticks {
+            let along = frame.across(*value);
+            let from = if upright { top } else { bottom - 4.0 };
+            line(svg, "grid", (along, along), (from, bottom));
+            text(svg, along, bottom + 18.0, "middle", label);
+        }
+        line(svg, "grid", (left, RIGHT), (bottom, bottom));
+        text(
+            svg,
+            (left + RIGHT) / 2.0,
+            bottom + BELOW - 10.0,
+            "middle",
+            &self.x.name,
+        );
+        if !upright {
+            let (x, y) = (16.0, (top + bottom) / 2.0);
+            let _ = write!(
+                svg,
+                "<text x=\"{x}\" y=\"{y:.1}\" text-anchor=\"middle\" transform=\"rotate(-90 {x} {y:.1})\">{}</text>",
+                escaped(&self.y.name)
+            );
+        }
+    }
+}
+
+/// Where the names of the key begin, and in which row, from 0.
+fn key_places(names: &[&str]) -> Vec<(f64, usize)> {
+    let (mut x, mut row) = (84.0, 0);
+    let mut places = Vec::new();
+    for name in names {
+        let width = 20.0 + name.chars().count() as f64 * CHARACTER + 16.0;
+        if x + width > WIDTH && x > 84.0 {
+            (x, row) = (84.0, row + 1);
+        }
+        places.push((x, row));
+        x += width;
+    }
+    places
+}
+
+/// A number for a table.
+fn cell(value: f64) -> Cell {
+    Cell::Number(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plot() -> Plot {
+        let line = |name: &str, slope: f64| {
+            Line::counted(name, (0..11).map(|n| f64::from(n) * slope).collect())
+        };
+        Plot {
+            suffix: String::new(),
+            title: "a < b".into(),
+            tag: Tag::Counted,
+            x: Scale::linear("repetitions", 0.0, 10.0),
+            y: Scale::linear("tables", 0.0, 90.0),
+            drawing: Drawing::Lines(vec![
+                line("flat", 0.0),
+                line("also flat", 0.0),
+                line("steep", 9.0),
+            ]),
+        }
+    }
+
+    #[test]
+    fn a_file_has_namespace_colours_title_source_and_both_axes() {
+        let file = plot().file();
+        assert!(file.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox="));
+        for part in [
+            "prefers-color-scheme:dark",
+            ">a &lt; b (counted)</text>",
+            ">repetitions</text>",
+            ">tables</text>",
+            ">also flat</text>",
+        ] {
+            assert!(file.contains(part), "{part} in {file}");
+        }
+        assert!(file.ends_with("</svg>\n"));
+        assert!(
+            !plot().svg().contains("class=\"title\""),
+            "the page has a caption"
+        );
+    }
+
+    #[test]
+    fn names_of_the_key_do_not_overlap_and_stay_inside() {
+        let names = ["a rather long name of a series"; 7];
+        let places = key_places(&names);
+        let width = 30.0 * CHARACTER + 20.0;
+        for (nth, (x, row)) in places.iter().enumerate() {
+            assert!(x + width <= WIDTH, "{x}");
+            for (other, below) in &places[..nth] {
+                assert!(row != below || other + width <= *x, "{other} {x}");
+            }
+        }
+        assert!(places[6].1 > 1);
+    }
+
+    #[test]
+    fn the_numbers_drawn_are_the_numbers_written() {
+        let csv = plot().csv();
+        let lines: Vec<&str> = csv.lines().collect();
+        assert_eq!(lines[0], "repetitions,flat,also flat,steep");
+        assert_eq!(lines[11], "10,0,0,90");
+    }
+}

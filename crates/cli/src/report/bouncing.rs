@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Where bounce buffers would pay, by the sizes of a trace's maps.
+//!
+//! A streaming map and its unmap cost a request each, by a [`Charge`]; through a slot that is mapped already they cost a copy of every page and the
+//! slot. Whole pages are copied, since a trace knows no bytes: a bound from above. What lines up as one list is one map. Consistent mappings stay, so they
+//! do not count. Costs are assumed: of a strict policy on hardware, the wait for one invalidation that the report assumes anyway; of a virtual IOMMU, those of
+//! [`Preset::VfioGuest`]; of copies and slots, those of [`Assumed::BOUNCE21`].
+
+use super::figure::{Figure, Sentence, Unit, sentence};
+use crate::LoadedTrace;
+use crate::replay::lists::lists;
+use ioatlas_bench::bounce::{Charge, Cost, Preset, model::Assumed};
+use ioatlas_dma::units::{GRANULE, PageCount};
+use ioatlas_iotlb::{Class, Event, Trace};
+use serde::Serialize;
+
+/// What bouncing would save in two places.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bouncing {
+    /// On hardware under a strict policy.
+    pub strict: Gain,
+    /// Over a virtual IOMMU.
+    pub viommu: Gain,
+}
+
+/// What bouncing would save in one place.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Gain {
+    /// Maps that cost less when bounced, of the streaming ones.
+    pub maps: Figure,
+    /// Change of the time in map, unmap and copies of all of them, if those are.
+    pub time: Figure,
+}
+
+impl Bouncing {
+    /// Of all maps of `traces`, where an invalidation takes `wait`; `None` where nothing is mapped for streaming.
+    #[must_use]
+    pub fn of(traces: &[LoadedTrace], wait: Figure) -> Option<Self> {
+        let sizes: Vec<PageCount> = traces.iter().flat_map(|t| streaming(&t.trace)).collect();
+        let strict = Charge {
+            unmap: Cost {
+                base_ns: wait.value,
+                page_ns: 0.0,
+            },
+            ..Charge::default()
+        };
+        Some(Bouncing {
+            strict: Gain::of(&sizes, &strict)?,
+            viommu: Gain::of(&sizes, &Preset::VfioGuest.charge())?,
+        })
+    }
+
+    /// In a line.
+    #[must_use]
+    pub fn sentence(&self) -> Sentence {
+        let Bouncing { strict, viommu } = self;
+        sentence![
+            "Bouncing pays: strict ",
+            strict.maps,
+            " of maps (their time ",
+            strict.time,
+            "), vIOMMU ",
+            viommu.maps,
+            " (",
+            viommu.time,
+            "); costs assumed.",
+        ]
+    }
+}
+
+impl Gain {
+    fn of(sizes: &[PageCount], charge: &Charge) -> Option<Self> {
+        let assumed = Assumed::BOUNCE21;
+        let (mut paying, mut before, mut after) = (0u64, 0.0, 0.0);
+        for pages in sizes {
+            let direct = charge.pair_ns(*pages);
+            let bounced = assumed.slot_ns + assumed.copy_ns * (pages.0 * GRANULE) as f64;
+            paying += u64::from(bounced < direct);
+            before += direct;
+            after += direct.min(bounced);
+        }
+        let change = match before > 0.0 {
+            true => (after / before - 1.0) * 100.0,
+            false => 0.0,
+        };
+        let share = 100.0 * paying as f64 / sizes.len() as f64;
+        (!sizes.is_empty()).then_some(Gain {
+            maps: Figure::assumed(share, Unit::Percent),
+            time: Figure::assumed(change, Unit::PercentChange),
+        })
+    }
+}
+
+/// The pages of each streaming map.
+fn streaming(trace: &Trace) -> Vec<PageCount> {
+    let (lists, classes) = (lists(trace), trace.classes());
+    let pages = |time: usize| match trace.events()[time] {
+        Event::Map { range, .. } => range.pages().0,
+        _ => 0,
+    };
+    let maps = trace.events().iter().enumerate().filter(|(time, event)| {
+        let streams = classes[*time] == Some(Class::Streaming);
+        matches!(event, Event::Map { .. }) && streams && !lists.members.contains(time)
+    });
+    maps.map(|(time, _)| match lists.heads.get(&time) {
+        Some(list) => PageCount(list.iter().map(|line| pages(*line)).sum()),
+        None => PageCount(pages(time)),
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loaded(lines: &str) -> LoadedTrace {
+        let text = format!("# ioatlas-trace 1\n{lines}");
+        LoadedTrace::read("t", text.as_bytes(), None).unwrap()
+    }
+
+    fn wait(ns: f64) -> Figure {
+        Figure::assumed(ns, Unit::Nanoseconds)
+    }
+
+    #[test]
+    fn maps_that_cost_more_than_their_copies_pay() {
+        // one page and two pages for streaming; a copy costs 527 and 1,015 ns
+        let trace =
+            loaded("M d 1 1 r 7 page\nU d 1 1\nM d 4 2 r 9 page\nU d 4 2\nM d 8 1 rw 20 alloc\n");
+        let of = |ns| Bouncing::of(std::slice::from_ref(&trace), wait(ns)).unwrap();
+        let strict = of(800.0).strict;
+        assert_eq!(strict.maps.value, 50.0);
+        let copy = 40.0 + 0.119 * 4096.0;
+        let change = ((copy + 800.0) / 1_600.0 - 1.0) * 100.0;
+        assert!((strict.time.value - change).abs() < 1e-9);
+        assert_eq!(of(100.0).strict.maps.value, 0.0);
+        assert_eq!(of(100.0).strict.time.value, 0.0);
+        assert_eq!(of(0.0).strict.time.value, 0.0);
+        let both = of(2_000.0);
+        assert_eq!(
+            (both.strict.maps.value, both.viommu.maps.value),
+            (100.0, 100.0)
+        );
+        assert!(both.viommu.time.value < both.strict.time.value);
+    }
+
+    #[test]
+    fn a_list_is_one_map_of_all_its_pages() {
+        let list = loaded("M d 1 1 r 7 sg\nM d 2 1 r 9 sg\nU d 1 2\n");
+        assert_eq!(streaming(&list.trace), [PageCount(2)]);
+    }
+
+    #[test]
+    fn without_streaming_maps_there_is_nothing_to_say() {
+        let rings = loaded("M d 1 1 rw 7 alloc\n");
+        assert_eq!(Bouncing::of(&[rings], wait(800.0)), None);
+    }
+}

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What was found, as two tables: what is aimed at, and the seed's benchmarks.
+
+use super::back_end::Whose;
+use super::cases::Case;
+use super::{Run, VhostCompareError};
+use crate::text::{Align, grouped, table};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Everything.
+pub(super) struct Outcome {
+    pub cpus: [usize; 2],
+    pub load_before: Option<f64>,
+    pub load_after: Option<f64>,
+    pub rounds: usize,
+    pub seconds: f64,
+    pub logs: PathBuf,
+    pub runs: Vec<Run>,
+}
+
+/// Whether an aim was reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Verdict {
+    Reached,
+    Missed,
+    NotMeasured,
+}
+
+/// A line of the first table.
+#[derive(Clone, Debug, Serialize)]
+struct Reach {
+    row: &'static str,
+    testpmd: Option<f64>,
+    ours: Option<f64>,
+    ratio: Option<f64>,
+    aim: &'static str,
+    verdict: Verdict,
+    #[serde(skip)]
+    shown: Shown,
+}
+
+/// How a line's figures are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shown {
+    Part,
+    Rate,
+}
+
+/// A line of the second.
+#[derive(Clone, Debug, Serialize)]
+struct Benchmark {
+    cell: String,
+    seed: &'static str,
+    testpmd: Option<f64>,
+    testpmd_of_off: Option<f64>,
+    ours: Option<f64>,
+    ours_of_off: Option<f64>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Json<'o> {
+    cpus: [usize; 2],
+    load_before: Option<f64>,
+    load_after: Option<f64>,
+    rounds: usize,
+    seconds: f64,
+    reach: Vec<Reach>,
+    benchmarks: Vec<Benchmark>,
+    runs: &'o [Run],
+}
+
+/// The middle one, or the mean of the middle two.
+fn median(mut of: Vec<f64>) -> Option<f64> {
+    of.sort_by(f64::total_cmp);
+    let half = of.len() / 2;
+    match of.len() % 2 {
+        _ if of.is_empty() => None,
+        0 => Some((of[half - 1] + of[half]) / 2.0),
+        _ => Some(of[half]),
+    }
+}
+
+/// Who, in which case.
+type Cell = (Whose, Case);
+
+impl Outcome {
+    fn of(&self, (whose, case): Cell) -> impl Iterator<Item = &Run> {
+        self.runs
+            .iter()
+            .filter(move |run| run.back_end == whose && run.case == case.name())
+    }
+
+    fn rate(&self, cell: Cell) -> Option<f64> {
+        median(self.of(cell).filter_map(|r| r.frames_per_second).collect())
+    }
+
+    /// The median over rounds of the ratios of two rates.
+    fn ratio(&self, above: Cell, below: Cell) -> Option<f64> {
+        self.ratio_of(above, below, |run| run.frames_per_second)
+    }
+
+    fn ratio_of(
+        &self,
+        above: Cell,
+        below: Cell,
+        rate: impl Fn(&Run) -> Option<f64>,
+    ) -> Option<f64> {
+        let of =
+            |cell: Cell, round: usize| self.of(cell).find(|run| run.round == round).and_then(&rate);
+        let rounds = (0..self.rounds).filter_map(|round| {
+            let (above, below) = (of(above, round)?, of(below, round)?);
+            (below > 0.0).then(|| above / below)
+        });
+        median(rounds.collect())
+    }
+
+    fn reach(&self) -> Vec<Reach> {
+        use Whose::{Ours, Testpmd};
+        let verdict = |got: Option<f64>, least: f64, clean: bool| match got {
+            None => Verdict::NotMeasured,
+            Some(got) if got >= least && clean => Verdict::Reached,
+            Some(_) => Verdict::Missed,
+        };
+        let part = |row, case, off, least, aim| {
+            let testpmd = self.ratio((Testpmd, case), (Testpmd, off));
+            let ours = self.ratio((Ours, case), (Ours, off));
+            Reach {
+                row,
+                testpmd,
+                ours,
+                ratio: testpmd.zip(ours).map(|(t, o)| o / t),
+                aim,
+                verdict: verdict(ours, least, true),
+                shown: Shown::Part,
+            }
+        };
+        let rate = |row, case, below, least, aim, clean| {
+            let ratio = self.ratio((Ours, case), (Testpmd, below));
+            Reach {
+                row,
+                testpmd: self.rate((Testpmd, case)),
+                ours: self.rate((Ours, case)),
+                ratio,
+                aim,
+                verdict: verdict(ratio, least, clean),
+                shown: Shown::Rate,
+            }
+        };
+        let none_lost = self
+            .of((Ours, Case::DynamicPages))
+            .all(|r| r.frames_lost == 0);
+        vec![
+            part(
+                "static 2M, of IOMMU off",
+                Case::Large,
+                Case::Off,
+                0.97,
+                "0.97",
+            ),
+            part(
+                "static 1G, of IOMMU off",
+                Case::Huge,
+                Case::Off,
+                0.97,
+                "0.97",
+            ),
+            part(
+                "static 4K, 512 pages scattered, of off",
+                Case::Small512,
+                Case::OffScattered512,
+                0.90,
+                "0.90",
+            ),
+            part(
+                "static 4K, 1,000 pages scattered, of off",
+                Case::Small1000,
+                Case::OffScattered1000,
+                0.90,
+                "0.90",
+            ),
+            part(
+                "static 4K, 100,000 pages scattered, of off",
+                Case::Small100k,
+                Case::OffScattered100k,
+                0.75,
+                "0.75",
+            ),
+            rate(
+                "IOMMU off, frames/s",
+                Case::Off,
+                Case::Off,
+                0.7,
+                "0.7 x testpmd",
+                true,
+            ),
+            rate(
+                "dynamic, batch 32, page answers, frames/s",
+                Case::DynamicPages,
+                Case::DynamicPages,
+                3.0,
+                "3 x testpmd, none lost",
+                none_lost,
+            ),
+            rate(
+                "dynamic, batch 32, range answers, frames/s",
+                Case::DynamicRanges,
+                Case::DynamicPages,
+                10.0,
+                "10 x testpmd's page answers",
+                true,
+            ),
+        ]
+    }
+
+    fn benchmarks(&self) -> Vec<Benchmark> {
+        use Whose::{Ours, Testpmd};
+        // The micro-benchmark's figures are bars without numbers.
+        let cells = [
+            (Case::SeedOff, "off", "-", "-"),
+            (Case::SeedLarge, "2M", "about 25 % below off", "bars only"),
+            (Case::SeedHuge, "1G", "no regression", "bars only"),
+        ];
+        let highest = |run: &Run| run.highest_per_second;
+        let full = |run: &Run| run.frames_per_second;
+        let line = |what: &str, name: &str, case, seed, rate: &dyn Fn(&Run) -> Option<f64>| {
+            let of = |whose| median(self.of((whose, case)).filter_map(rate).collect());
+            let part = |whose| self.ratio_of((whose, case), (whose, Case::SeedOff), rate);
+            Benchmark {
+                cell: format!("{what}, {name}"),
+                seed,
+                testpmd: of(Testpmd),
+                testpmd_of_off: part(Testpmd),
+                ours: of(Ours),
+                ours_of_off: part(Ours),
+            }
+        };
+        let pvp = cells.map(|(case, name, seed, _)| line("PVP", name, case, seed, &highest));
+        let micro =
+            cells.map(|(case, name, _, seed)| line("testpmd micro", name, case, seed, &full));
+        pvp.into_iter().chain(micro).collect()
+    }
+
+    /// What ours did wrong, or what could not be run.
+    pub fn wrongs(&self) -> impl Iterator<Item = VhostCompareError> {
+        let ours = self.runs.iter().filter(|run| run.back_end == Whose::Ours);
+        ours.filter_map(|run| {
+            let (case, round) = (run.case, run.round);
+            let what = match &run.failure {
+                Some(why) => why.clone(),
+                None if run.frames_corrupt > 0 => format!("{} frames corrupt", run.frames_corrupt),
+                None if run.frames_lost > 0 => format!("{} frames lost", run.frames_lost),
+                None => return None,
+            };
+            let what = format!("vhost-net, {case}, round {round}: {what}");
+            Some(VhostCompareError::Failed(what))
+        })
+    }
+
+    pub fn json(&self) -> Json<'_> {
+        Json {
+            cpus: self.cpus,
+            load_before: self.load_before,
+            load_after: self.load_after,
+            rounds: self.rounds,
+            seconds: self.seconds,
+            reach: self.reach(),
+            benchmarks: self.benchmarks(),
+            runs: &self.runs,
+        }
+    }
+
+    pub fn plain(&self) -> String {
+        let load = |load: Option<f64>| load.map_or("?".into(), |load| format!("{load:.1}"));
+        let least = |whose| {
+            let shares = self.runs.iter().filter(|run| run.back_end == whose);
+            let least = shares.filter_map(|run| run.forwarding_share);
+            least.fold(1.0, f64::min)
+        };
+        let mut lines = vec![
+            format!(
+                "{} rounds of {} s; load {} before, {} after; forwarding threads had {:.0} % (testpmd) and {:.0} % (ours) of their CPU at least",
+                self.rounds,
+                self.seconds,
+                load(self.load_before),
+                load(self.load_after),
+                100.0 * least(Whose::Testpmd),
+                100.0 * least(Whose::Ours)
+            ),
+            String::new(),
+        ];
+        lines.extend(reach_table(&self.reach()));
+        lines.push(String::new());
+        lines.extend(self.losses());
+        lines.push(String::new());
+        lines.extend(benchmark_table(&self.benchmarks()));
+        lines.push("PVP: the highest rate at which at most 0.005 % is lost; micro: as fast as it goes. 32,768 pages of buffers in each direction".into());
+        for run in &self.runs {
+            if let Some(why) = &run.failure {
+                let (whose, case) = (run.back_end.name(), run.case);
+                lines.push(format!(
+                    "failed: {whose}, {case}, round {}: {why}",
+                    run.round
+                ));
+            }
+        }
+        lines.push(format!("logs: {}", self.logs.display()));
+        lines.join("\n") + "\n"
+    }
+
+    /// What dynamic mappings cost: frames and messages.
+    fn losses(&self) -> Vec<String> {
+        let mut rows = vec![
+            [
+                "dynamic",
+                "",
+                "lost",
+                "of sent",
+                "misses a frame",
+                "round trip",
+            ]
+            .map(String::from)
+            .to_vec(),
+        ];
+        for case in [Case::DynamicPages, Case::DynamicRanges] {
+            for whose in [Whose::Testpmd, Whose::Ours] {
+                let sum = |of: fn(&Run) -> u64| self.of((whose, case)).map(of).sum::<u64>();
+                let (sent, lost) = (sum(|r| r.frames_sent), sum(|r| r.frames_lost));
+                let misses = sum(|r| r.misses) as f64 / sent.max(1) as f64;
+                let trips = self.of((whose, case)).map(|r| r.round_trip_ns).collect();
+                rows.push(vec![
+                    case.name().into(),
+                    whose.name().into(),
+                    grouped(lost),
+                    format!("{:.1} %", 100.0 * lost as f64 / sent.max(1) as f64),
+                    format!("{misses:.2}"),
+                    median(trips).map_or("-".into(), |ns| format!("{:.1} us", ns / 1000.0)),
+                ]);
+            }
+        }
+        use Align::{Left, Right};
+        table(&[Left, Left, Right, Right, Right, Right], 2, &rows)
+    }
+}
+
+fn figure(value: Option<f64>, shown: Shown) -> String {
+    match (value, shown) {
+        (None, _) => "-".into(),
+        (Some(value), Shown::Part) => format!("{value:.3}"),
+        (Some(value), Shown::Rate) => grouped(value as u64),
+    }
+}
+
+fn reach_table(reach: &[Reach]) -> Vec<String> {
+    let heading = ["", "testpmd", "ours", "ratio", "aim, at least", ""];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    for line in reach {
+        rows.push(vec![
+            line.row.into(),
+            figure(line.testpmd, line.shown),
+            figure(line.ours, line.shown),
+            line.ratio
+                .map_or("-".into(), |ratio| format!("{ratio:.2} x")),
+            line.aim.into(),
+            match line.verdict {
+                Verdict::Reached => "reached".into(),
+                Verdict::Missed => "MISSED".into(),
+                Verdict::NotMeasured => "not measured".into(),
+            },
+        ]);
+    }
+    use Align::{Left, Right};
+    table(&[Left, Right, Right, Right, Left, Left], 2, &rows)
+}
+
+fn benchmark_table(benchmarks: &[Benchmark]) -> Vec<String> {
+    let heading = ["KVM'17", "seed", "testpmd", "of off", "ours", "of off"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    for line in benchmarks {
+        let part = |part: Option<f64>| figure(part, Shown::Part);
+        rows.push(vec![
+            line.cell.clone(),
+            line.seed.into(),
+            figure(line.testpmd, Shown::Rate),
+            part(line.testpmd_of_off),
+            figure(line.ours, Shown::Rate),
+            part(line.ours_of_off),
+        ]);
+    }
+    use Align::{Left, Right};
+    table(&[Left, Left, Right, Right, Right, Right], 2, &rows)
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What `ioatlas vhost-net` takes.
+
+use clap::{Args, ValueEnum};
+use ioatlas_vhost::{Limits, plug::Patience, protocol::memory::Shrink, runner};
+use ioatlas_vhost_net::{MAX_PAIRS, Mode, NetConfig, Wakeup, queue::Depth};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The TAP interface if no name is given.
+const TAP: &str = "ioatlas0";
+
+/// Run a vhost-user-net back end whose guest's memory is behind a device IOTLB.
+///
+/// It offers split and packed rings, mergeable receive buffers, indirect descriptors, the event index and VIRTIO_F_ACCESS_PLATFORM; give QEMU `-netdev vhost-user`, a
+/// virtual IOMMU, and `iommu_platform=on,ats=on` for the device. Front ends come and go; SIGINT or SIGTERM ends it, removes the socket and prints what was done.
+/// What goes wrong with a front end or a guest is a line on standard error, and never ends the program.
+///
+/// JSON: an object. Fields: iotlb, mode, wakeup, queue_pairs, seconds, connections, hits and misses (buffers whose translations were all there
+/// when looked up, and others), questions (sent, deduplicated: under way already, postponed: no room, unanswered, in_flight now, most_in_flight,
+/// access_failures), updates, refused_updates, runs (contiguous translations held now), evictions, invalidations, acknowledgement_us (mean and max: from an invalidation's
+/// arrival until every burst that could use it was over; null if there was none), pairs[] (transmitted and received: frames from and to the guest, received_bytes, too_long,
+/// too_short, tap_dropped, hits, misses, bursts, calls, stopped: queues that stopped because of an error).
+#[derive(Args, Debug)]
+pub(crate) struct VhostNetArguments {
+    /// Socket at which front ends connect; it is made here, and removed at the end.
+    #[arg(long, value_name = "PATH")]
+    pub socket_path: PathBuf,
+    /// Connect to a front end that listens there instead, and again whenever the connection ends.
+    #[arg(long)]
+    pub client: bool,
+    /// Remove a socket at PATH that nobody listens at any more.
+    #[arg(long, conflicts_with = "client")]
+    pub replace: bool,
+    /// Queue pairs, each served by a thread.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_PAIRS)))]
+    pub queue_pairs: u16,
+    /// What happens to frames: loopback (each goes back), macswap (with its addresses exchanged), tap or tap=NAME (to and from that interface
+    /// [default: ioatlas0], which is made if there is none).
+    #[arg(long, default_value = "loopback", value_parser = mode)]
+    pub mode: Mode,
+    /// How new buffers are found.
+    #[arg(long, value_enum, default_value_t = How::Notify)]
+    pub wakeup: How,
+    /// Structure of the device IOTLB.
+    #[arg(long, value_enum, default_value_t = Structure::Radix)]
+    pub iotlb: Structure,
+    /// Contiguous translations held at once.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().runs, value_parser = clap::value_parser!(u32).range(1..))]
+    pub iotlb_runs: u32,
+    /// Tables of the radix IOTLB, 586 bytes each.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().tables, value_parser = clap::value_parser!(u32).range(1..))]
+    pub iotlb_tables: u32,
+    /// Buffers of each queue that are translated ahead.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub ahead: u16,
+    /// Milliseconds that a queue waits for a translation before it stops.
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=3_600_000))]
+    pub miss_timeout: u32,
+    /// Refuse front ends without VIRTIO_F_ACCESS_PLATFORM: no device without protection.
+    #[arg(long)]
+    pub require_iommu: bool,
+    /// Refuse guest memory that could be truncated: files without F_SEAL_SHRINK.
+    #[arg(long)]
+    pub require_sealed_memory: bool,
+    /// Print the final statistics as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How a queue learns of new buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum How {
+    /// It is kicked.
+    Notify,
+    /// It looks all the time; each queue pair takes a CPU.
+    Poll,
+}
+
+/// What holds the translations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Structure {
+    /// A radix table with wait-free lookup.
+    Radix,
+    /// A sorted list for each queue pair, under a lock (KVM'17).
+    List,
+    /// A balanced tree for each, under a lock (as vhost in Linux).
+    Interval,
+}
+
+impl VhostNetArguments {
+    /// The device.
+    pub fn net(&self) -> NetConfig {
+        NetConfig {
+            pairs: self.queue_pairs,
+            mode: self.mode.clone(),
+            wakeup: match self.wakeup {
+                How::Notify => Wakeup::Notify,
+                How::Poll => Wakeup::Poll,
+            },
+            depth: Depth(self.ahead.into()),
+            patience: self.patience(),
+            ..NetConfig::default()
+        }
+    }
+
+    /// What runs it.
+    pub fn runner(&self) -> runner::Config {
+        runner::Config {
+            iommu: match self.require_iommu {
+                true => runner::Iommu::Demanded,
+                false => runner::Iommu::Offered,
+            },
+            shrink: match self.require_sealed_memory {
+                true => Shrink::DemandSeal,
+                false => Shrink::Survive,
+            },
+            patience: Patience {
+                answer: self.patience(),
+            },
+            ..runner::Config::default()
+        }
+    }
+
+    /// The cache's bounds.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            runs: self.iotlb_runs,
+            tables: self.iotlb_tables,
+            readers: self.queue_pairs.into(),
+            ..Limits::default()
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.miss_timeout.into())
+    }
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    match text.split_once('=') {
+        None if text == "loopback" => Ok(Mode::Loopback),
+        None if text == "macswap" => Ok(Mode::MacSwap),
+        None if text == "tap" => Ok(Mode::Tap(TAP.into())),
+        Some(("tap", name)) => Ok(Mode::Tap(name.into())),
+        _ => Err("expected loopback, macswap, tap or tap=NAME".into()),
+    }
+}

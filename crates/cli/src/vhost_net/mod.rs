@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! `ioatlas vhost-net`: a network device for guests, behind a device IOTLB.
+//!
+//! The control thread of the runner is this one; one thread waits for signals, another tells how things stand where standard error is a terminal.
+
+pub(crate) mod arguments;
+mod log_lines;
+mod statistics;
+
+use crate::Answer;
+use crate::error::Error;
+use arguments::{Structure, VhostNetArguments};
+use indicatif::{ProgressBar, ProgressStyle};
+use ioatlas_vhost::runner::{ListenError, Listener, Runner, RunnerError, Stale, StopHandle};
+use ioatlas_vhost::{DeviceIotlb, IntervalIotlb, ListIotlb, RadixIotlb};
+use ioatlas_vhost_net::{Net, NetError, TapError};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+use signal_hook::low_level::emulate_default_handler;
+use statistics::Statistics;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How often a waiting person is told how things stand.
+const REFRESH: Duration = Duration::from_millis(500);
+
+/// Why there is no back end, or none any more.
+#[derive(Debug, thiserror::Error)]
+pub enum VhostNetError {
+    /// Nobody can listen at the socket's path.
+    #[error(transparent)]
+    Listen(ListenError),
+    /// The same of a stale one, in the words of the command line.
+    #[error("{0} with --replace")]
+    Stale(ListenError),
+    /// There is no such device.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The device cannot be run.
+    #[error(transparent)]
+    Runner(#[from] RunnerError),
+    /// The system's own.
+    #[error("{what}: {why}")]
+    Io {
+        /// What was to be done.
+        what: &'static str,
+        /// What the system says.
+        #[source]
+        why: io::Error,
+    },
+    /// The device IOTLB is not whole.
+    #[error("the device IOTLB is damaged, which is a bug: {0}")]
+    Audit(String),
+}
+
+impl VhostNetError {
+    pub(crate) fn is_usage(&self) -> bool {
+        matches!(self, Self::Net(NetError::Tap(TapError::Name(_))))
+    }
+}
+
+impl From<ListenError> for VhostNetError {
+    fn from(error: ListenError) -> Self {
+        match error {
+            ListenError::Stale(_) => Self::Stale(error),
+            error => Self::Listen(error),
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &VhostNetArguments) -> Answer {
+    let limits = arguments.limits();
+    let served = match arguments.iotlb {
+        Structure::Radix => serve(arguments, RadixIotlb::new(limits)),
+        Structure::List => serve(arguments, ListIotlb::new(limits)),
+        Structure::Interval => serve(arguments, IntervalIotlb::new(limits)),
+    };
+    let text = served.map_err(Error::from).and_then(|statistics| {
+        Ok(match arguments.json {
+            true => serde_json::to_string_pretty(&statistics)? + "\n",
+            false => statistics.plain(),
+        })
+    });
+    match text {
+        Ok(text) => Answer {
+            text,
+            errors: Vec::new(),
+        },
+        Err(error) => Answer {
+            errors: vec![error],
+            ..Answer::default()
+        },
+    }
+}
+
+/// Serves front ends until a signal comes; returns what was done.
+fn serve<T: DeviceIotlb>(
+    arguments: &VhostNetArguments,
+    cache: Arc<T>,
+) -> Result<Statistics, VhostNetError> {
+    let start = Instant::now();
+    // Before there is anything to remove.
+    let signals = Signals::new([SIGINT, SIGTERM]).map_err(failed("signals"))?;
+    let path = &arguments.socket_path;
+    let bar = log_lines::begin();
+    let net = Net::new(arguments.net())?;
+    let mut runner = Runner::new(net, cache, arguments.runner())?;
+    let stale = match arguments.replace {
+        true => Stale::Replace,
+        false => Stale::Refuse,
+    };
+    let listener = match arguments.client {
+        true => None,
+        false => Some(Listener::bind(path, stale)?),
+    };
+    let signals = StopAtSignal::new(signals, runner.stop_handle())?;
+    let (observer, device) = (runner.observer(), runner.shared_device());
+    let shown = statistics::Shown::new(arguments, T::NAME);
+    let statistics = move |of: &statistics::Shown| {
+        let pairs = device.stats();
+        Statistics::new(of, start.elapsed(), &observer.stats(), &pairs)
+    };
+    let progress = Progress::new(bar, {
+        let (shown, statistics) = (shown.clone(), statistics.clone());
+        move || statistics(&shown)
+    })?;
+    let served = match &listener {
+        Some(listener) => {
+            log::info!("{}: waiting for front ends", path.display());
+            runner.serve(listener.socket())
+        }
+        None => runner.connect(path),
+    };
+    drop((listener, signals, progress));
+    served.map_err(failed("waiting for front ends"))?;
+    let audit = runner.observer().audit();
+    audit.map_err(VhostNetError::Audit)?;
+    Ok(statistics(&shown))
+}
+
+fn failed(what: &'static str) -> impl Fn(io::Error) -> VhostNetError {
+    move |why| VhostNetError::Io { what, why }
+}
+
+/// Stops a runner at the first signal; the second ends the program as if nobody handled it.
+struct StopAtSignal {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StopAtSignal {
+    fn new(mut signals: Signals, stop: StopHandle) -> Result<Self, VhostNetError> {
+        let handle = signals.handle();
+        let body = move || {
+            let mut signals = signals.forever();
+            if signals.next().is_some() {
+                stop.stop();
+            }
+            if let Some(again) = signals.next() {
+                // the two signals that we handle have a default
+                let _ = emulate_default_handler(again);
+            }
+        };
+        let thread = thread::Builder::new().name("signals".into()).spawn(body);
+        Ok(StopAtSignal {
+            handle,
+            thread: Some(thread.map_err(failed("a thread for signals"))?),
+        })
+    }
+}
+
+impl Drop for StopAtSignal {
+    fn drop(&mut self) {
+        self.handle.close();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A line that says how things stand, where somebody looks.
+struct Progress {
+    ended: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    fn new(
+        bar: Option<ProgressBar>,
+        now: impl Fn() -> Statistics + Send + 'static,
+    ) -> Result<Self, VhostNetError> {
+        let Some(bar) = bar else {
+            return Ok(Progress {
+                ended: None,
+                thread: None,
+            });
+        };
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+            bar.set_style(style);
+        }
+        let (ended, end) = channel::<()>();
+        let body = move || {
+            let mut before = now();
+            while let Err(RecvTimeoutError::Timeout) = end.recv_timeout(REFRESH) {
+                let after = now();
+                bar.set_message(after.since(&before));
+                bar.tick();
+                before = after;
+            }
+            bar.finish_and_clear();
+        };
+        let thread = thread::Builder::new().name("progress".into()).spawn(body);
+        Ok(Progress {
+            ended: Some(ended),
+            thread: Some(thread.map_err(failed("a thread for progress"))?),
+        })
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.ended = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

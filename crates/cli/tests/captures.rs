@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Commands on captures by real tools: what they make of them, and that they say what results rest on.
+
+use ioatlas::Status;
+use ioatlas_iotlb::{Laboratory, Named, Setup, Trace};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+fn run(arguments: &[&str]) -> (Status, String, String) {
+    let arguments = ["ioatlas"].iter().chain(arguments).map(OsString::from);
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let status = ioatlas::run(arguments, &mut stdout, &mut stderr);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status, text(stdout), text(stderr))
+}
+
+fn succeeds(arguments: &[&str]) -> String {
+    let (status, stdout, stderr) = run(arguments);
+    assert_eq!(status, Status::Success, "{stderr}");
+    stdout
+}
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(path)
+}
+
+fn fixture(name: &str) -> String {
+    let path = root("crates/iotlb/tests/fixtures").join(name);
+    path.to_string_lossy().into_owned()
+}
+
+const STRATEGIES: [&str; 9] = [
+    "baseline",
+    "opt-ev",
+    "eh",
+    "alh",
+    "sd-alh",
+    "mpre",
+    "alh+mpre+of",
+    "descending+mpre",
+    "superpage+alh",
+];
+
+/// Misses by strategy, and events.
+fn results(path: &Path) -> (Vec<u64>, usize) {
+    let trace = Trace::open(path).unwrap();
+    let laboratory = Laboratory::new(&trace);
+    let misses = STRATEGIES.map(|name| {
+        let named: Named = name.parse().unwrap();
+        laboratory.simulate(&Setup::of(named)).misses
+    });
+    (misses.into(), trace.events().len())
+}
+
+#[test]
+fn an_anonymous_trace_gives_the_same_results() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("a.trace.zst");
+    for (input, name) in [
+        (root("traces/2xe1000-stream.trace.zst"), "2xe1000"),
+        (root("traces/lsi-bonnie-norcache.trace.zst"), "lsi"),
+        (
+            PathBuf::from(fixture("ftrace-pipe-off-6.12.txt.zst")),
+            "off",
+        ),
+    ] {
+        let kept = dir.path().join(format!("{name}.trace"));
+        let input = input.to_str().unwrap();
+        succeeds(&["trace", "convert", input, "-o", kept.to_str().unwrap()]);
+        succeeds(&[
+            "trace",
+            "convert",
+            input,
+            "--anonymize",
+            "-o",
+            out.to_str().unwrap(),
+        ]);
+        assert_eq!(results(&kept), results(&out), "{name}");
+        let before = Trace::open(&kept).unwrap();
+        let after = Trace::open(&out).unwrap();
+        for (number, device) in after.devices().enumerate() {
+            assert_eq!(after.device_name(device), format!("dev{number}"));
+        }
+        assert_eq!(after.marks().len(), 0);
+        assert_eq!(after.stamps().len(), before.stamps().len());
+        // a design that maps memory onto itself sees the same sets of the cache; only its upper tables can be fewer
+        let replay = |path: &Path| -> Vec<[u64; 4]> {
+            let designs = ["--as", "identity,strict", "--as", "rbtree,strict"];
+            let json =
+                succeeds(&[&["replay", path.to_str().unwrap(), "--json"][..], &designs].concat());
+            let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+            let fields = ["maps", "accesses", "misses", "invalidations"];
+            let row = |row: &serde_json::Value| fields.map(|field| row[field].as_u64().unwrap());
+            rows.iter().map(row).collect()
+        };
+        assert_eq!(replay(&kept), replay(&out), "{name}");
+    }
+}
+
+#[test]
+fn convert_writes_all_or_nothing_and_says_what_it_did() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("t.trace.gz");
+    let to = out.to_str().unwrap();
+    let text = succeeds(&[
+        "trace",
+        "convert",
+        &fixture("ftrace-lost-6.12.txt.zst"),
+        "-o",
+        to,
+    ]);
+    for expected in [
+        "(ftrace)",
+        "at least 3529 events lost",
+        "assumed: 794 accesses, one to each streaming page just before its unmap",
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+    let before = std::fs::read(&out).unwrap();
+    assert_eq!(before[..2], [0x1f, 0x8b]);
+    // an error in the middle leaves the file as it was, and no other file
+    let bad = dir.path().join("bad.txt");
+    let line = "  x-1 [000] ..... 1.0: dma_unmap_page: d dir=NONE dma_addr=1000 size=8 attrs=\n";
+    std::fs::write(
+        &bad,
+        format!(
+            "{}  x-1 [000] ..... 2.0: dma_unmap_page: d dir=NONE size=8\n",
+            line.repeat(5000)
+        ),
+    )
+    .unwrap();
+    let (status, _, stderr) = run(&["trace", "convert", bad.to_str().unwrap(), "-o", to]);
+    assert_eq!(status, Status::Failure);
+    assert!(
+        stderr.contains("bad.txt:5001:") && stderr.contains("missing field: dma_addr"),
+        "{stderr}"
+    );
+    assert_eq!(std::fs::read(&out).unwrap(), before);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    let (status, _, stderr) = run(&["trace", "convert", to, "-o", to]);
+    assert_eq!(
+        (status, stderr.contains("it is one of the traces")),
+        (Status::Usage, true)
+    );
+    let (_, _, stderr) = run(&["trace", "convert", bad.to_str().unwrap(), "--from", "qemu"]);
+    assert!(
+        stderr.contains("no event in 5001 lines; expected, as qemu: vtd_"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn commands_take_captures_and_say_what_results_rest_on() {
+    let off = fixture("ftrace-pipe-off-6.12.txt.zst");
+    let assigned = "assumed: IOVAs of 1550 maps; the IOMMU was off";
+    let accesses = "assumed: 1758 accesses, one to each streaming page just before its unmap";
+    for command in [
+        &["iotlb", &off, "--strategy", "alh"][..],
+        &["trace", "info", &off],
+        &["replay", &off, "--as", "linux-strict"],
+    ] {
+        let text = succeeds(command);
+        assert!(
+            text.contains(assigned) && text.contains(accesses),
+            "{command:?}: {text}"
+        );
+        let json = succeeds(&[command, &["--json"]].concat());
+        assert!(
+            json.contains(assigned) && json.contains(accesses),
+            "{command:?}: {json}"
+        );
+    }
+    let text = succeeds(&["trace", "info", &off]);
+    assert!(
+        text.contains("4.929 s, 2 CPUs; 314 maps and 180 unmaps a second"),
+        "{text}"
+    );
+    // nothing is assumed of a trace with accesses
+    let traces = root("traces/e1000-stream.trace.zst");
+    let json = succeeds(&["iotlb", traces.to_str().unwrap(), "--json"]);
+    assert!(!json.contains("notes"), "{json}");
+}
+
+#[test]
+fn a_report_marks_every_assumption() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("r.html");
+    let off = fixture("perf-off-6.12.txt.zst");
+    let text = succeeds(&[
+        "report",
+        &off,
+        "-o",
+        page.to_str().unwrap(),
+        "--as",
+        "linux-strict",
+    ]);
+    assert!(
+        text.contains("ASSUMED of perf-off-6.12: IOVAs of 1,554 maps; the IOMMU was off"),
+        "{text}"
+    );
+    assert!(text.lines().count() <= 24 && text.lines().all(|line| line.chars().count() <= 100));
+    let html = std::fs::read_to_string(&page).unwrap();
+    let begin = html.find("How the traces were made").unwrap();
+    let section = &html[begin..begin + html[begin..].find("</section>").unwrap()];
+    assert_eq!(
+        section.matches("<small class=\"tag assumed\">").count(),
+        2,
+        "{section}"
+    );
+    assert!(section.contains("the IOMMU was off") && section.contains("misses are a floor"));
+    let cards = html.matches("<article class=\"card\">").count();
+    let marked = html
+        .matches("<small class=\"tag simulated\">simulated</small> <small class=\"tag assumed\">")
+        .count();
+    assert_eq!((cards, marked), (2, 2));
+}
+
+#[test]
+fn the_error_of_assumed_accesses_is_what_we_say() {
+    let json = succeeds(&["trace", "info", "--assumption-error", "--json"]);
+    let rows: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+    assert!(rows.len() >= 6 * 4);
+    let points = |row: &serde_json::Value, field: &str| {
+        100.0 * (row[field].as_f64().unwrap() - row["saving"].as_f64().unwrap()).abs()
+    };
+    for row in rows.iter().filter(|row| row["strategy"] == "alh") {
+        // measured: 7.3 at most, on a NIC without the reuse cache
+        assert!(points(row, "saving_at_unmap") < 7.5, "{row}");
+        let at_map = points(row, "saving_at_map");
+        let trace = row["trace"].as_str().unwrap();
+        if trace.contains("e1000") {
+            assert!(at_map > 25.0, "{row}");
+        } else if trace.contains("lsi") {
+            assert!(at_map < 2.0, "{row}");
+        }
+    }
+    // other strategies are less sure
+    let worst = rows
+        .iter()
+        .map(|row| points(row, "saving_at_unmap"))
+        .fold(0.0, f64::max);
+    assert!((18.0..20.0).contains(&worst), "{worst}");
+}
+
+/// A pipe of `text`, as a path that a command can open; the descriptor lives as long as the process.
+#[cfg(target_os = "linux")]
+fn pipe_of(text: &str) -> String {
+    use std::io::Write;
+    use std::os::fd::IntoRawFd;
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(text.as_bytes()).unwrap();
+    format!("/proc/self/fd/{}", reader.into_raw_fd())
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_pipe_is_converted_in_one_reading_or_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("t.trace");
+    let to = out.to_str().unwrap();
+    let trace = "# ioatlas-trace 1\nM d 1 1 r - sg\nA d 1 r\nU d 1 1\n";
+
+    for (option, why) in [
+        ("--assume=unmap", "see whether it has accesses"),
+        ("--anonymize", "anonymize"),
+    ] {
+        let pipe = pipe_of(trace);
+        let (status, _, stderr) = run(&["trace", "convert", &pipe, option, "-o", to]);
+        assert_eq!(status, Status::Failure);
+        let expected = format!("{pipe}: cannot read it twice, as needed to {why}");
+        assert!(stderr.contains(&expected), "{stderr}");
+        assert!(!out.exists());
+    }
+
+    let pipe = pipe_of(trace);
+    succeeds(&["trace", "convert", &pipe, "--assume=none", "-o", to]);
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), trace);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_trace_without_accesses_gives_the_same_from_a_file_and_a_pipe() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("t.trace");
+    let trace = "# ioatlas-trace 1\nM d 1 3 r - sg\nU d 1 3\nM d 5 1 r - alloc\n";
+    std::fs::write(&file, trace).unwrap();
+
+    for (option, accesses, notes) in [
+        ("--assume=unmap", 3, 1),
+        ("--assume=map", 3, 1),
+        ("--assume=none", 0, 0),
+    ] {
+        for path in [file.to_str().unwrap(), &pipe_of(trace)] {
+            let json = succeeds(&["iotlb", path, option, "--json"]);
+            let rows: serde_json::Value = serde_json::from_str(&json).unwrap();
+            assert_eq!(rows[0]["accesses"], accesses, "{path} {option}");
+            let said = rows[0]["notes"].as_array().map_or(0, Vec::len);
+            assert_eq!(said, notes, "{path} {option}");
+        }
+    }
+}

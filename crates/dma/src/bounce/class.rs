@@ -1,0 +1,547 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! One size class: a fixed number of slots in one IOVA range.
+//!
+//! # Theory
+//!
+//! Slot `n` has the `n`-th run of pages of the class's region for good, so IOVA and slot follow from each other by arithmetic. A slot is in exactly one of these states:
+//!
+//! * *empty*: it has no memory, and nothing is mapped there. All are, at first.
+//! * *kept*: it has memory, mapped with one permission; nobody uses it. Its number is in the magazines of that permission.
+//! * *taken*: as kept, but somebody's mapping lives in it. Its number is in a [`Slot`], which cannot be copied.
+//! * *lost*: an invalidation of it failed; it is never used again, nor are its frames.
+//!
+//! From kept or taken to empty, and from one permission to another, a slot goes by [`Domain::revoke`] alone: the invalidation has completed before its
+//! frames are free or mapped again.
+//!
+//! What is known of a slot's bytes ([`Extent`]) goes with its number, from magazine to mapping and back: so CPUs that use different slots write no word in common, and no line.
+//! The region is whole page tables where there are IOVAs for that. When the last slot has lost its memory, all of it is cleared at once, and its tables go too.
+//!
+//! Locking: taking and giving a kept slot is one push or pop of this CPU's magazine. Everything else is rare, and takes the lock of `empty` by itself. That a look at all
+//! magazines was in vain is a hint in a relaxed word.
+//! A slot's frames belong to whoever has its number; numbers change hands through locks, so relaxed accesses do.
+
+use super::{
+    config::{ClassConfig, SLOT_PAGES_LG2_MAX, SLOTS_MAX},
+    numbers::Numbers,
+    pieces::{Frames, zero_bytes},
+    window::Extent,
+};
+use crate::{
+    domain::{Domain, MapError, Region},
+    iova::Limits,
+    magazine::{MagazineSizes, Magazines, Rack, Shelf},
+    mutant::{self, Mutant},
+    platform::*,
+    translator::Translator,
+    units::*,
+};
+use alloc::{format, string::String, vec, vec::Vec};
+
+/// Pages of a leaf table, as log2, where tables have 512 entries; elsewhere some of them stay, or more go at once.
+const TABLE_LG2: u32 = 9;
+/// Address spaces of less, 32 bits, are too small for that.
+const WIDE: PageCount = PageCount(1 << 20);
+
+/// The number of a permission's list.
+fn list_of(perm: Perm) -> usize {
+    match perm {
+        Perm::Read => 0,
+        Perm::Write => 1,
+        Perm::ReadWrite => 2,
+    }
+}
+
+/// Words that are kept for CPUs: slots, and what else a pool keeps.
+pub(crate) type WordRack<P> = Rack<P, u64>;
+pub(crate) type WordShelf<P> = Shelf<P, u64>;
+pub(crate) type Words<P> = Magazines<P, u64, WordShelf<P>>;
+
+/// Kinds in it that a class has.
+pub(crate) const KINDS: usize = 3;
+
+/// The slots of one size.
+pub(crate) struct Class<P: Platform> {
+    pages: PageCount,
+    slots: u32,
+    region: Region,
+    frames: Numbers<P>,
+    kept: [Words<P>; KINDS],
+    empty: P::Lock<Vec<u32>>,
+    lost: P::Lock<Vec<u32>>,
+    /// How many more times nobody need look at other CPUs' magazines.
+    bare: P::A64,
+}
+
+/// For so many operations after a look at all CPUs' magazines in vain: a slot that another CPU gets back meanwhile is found that much later.
+const BARE: u64 = 32;
+
+/// The right to use one slot.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "a dropped slot is taken for good"]
+pub(crate) struct Slot {
+    pub class: u8,
+    pub perm: Perm,
+    pub kept: Kept,
+}
+
+/// A slot in a magazine, in one word: its number, of 16 bits, and its extent, whose ends are up to 2^20.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kept(u64);
+
+const END_BITS: u32 = 21;
+const _: () = assert!(GRANULE << SLOT_PAGES_LG2_MAX < 1 << END_BITS);
+const _: () = assert!((SLOTS_MAX as u64 - 1) << (2 * END_BITS) < 1 << 63);
+
+impl Kept {
+    #[inline]
+    pub fn new(index: u32, extent: Extent) -> Self {
+        let ends = u64::from(extent.from) << END_BITS | u64::from(extent.to);
+        Kept(u64::from(index) << (2 * END_BITS) | ends)
+    }
+    #[inline]
+    pub fn index(self) -> u32 {
+        (self.0 >> (2 * END_BITS)) as u32
+    }
+    #[inline]
+    pub fn extent(self) -> Extent {
+        let end = |word: u64| word as u32 & ((1 << END_BITS) - 1);
+        Extent {
+            from: end(self.0 >> END_BITS),
+            to: end(self.0),
+        }
+    }
+}
+
+/// The frames of one slot.
+pub(crate) struct SlotFrames<'c, A>(&'c [A]);
+
+impl<A: Atomic64> Frames for SlotFrames<'_, A> {
+    #[inline]
+    fn frame(&self, nth: usize) -> PhysPage {
+        PhysPage(self.0[nth].load(Ordering::Relaxed))
+    }
+}
+
+/// Where the slots of a class are: empty + kept + taken + lost = all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SlotUsage {
+    /// All.
+    pub slots: u64,
+    /// Without memory.
+    pub empty: u64,
+    /// With memory, mapped, unused.
+    pub kept: u64,
+    /// In use.
+    pub taken: u64,
+    /// Given up after a failed invalidation.
+    pub lost: u64,
+}
+
+/// Why a class has no slot to give.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoSlot {
+    /// All are taken.
+    Full,
+    /// There is no memory for one.
+    NoFrame,
+    /// It could not be mapped.
+    Map(MapError),
+}
+
+/// A region of whole page tables, whose slots lie at multiples of their size; one that is neither where there are no IOVAs for that.
+pub(super) fn open_tables<P: Platform, T: Translator<P>>(
+    domain: &Domain<P, T>,
+    pages: PageCount,
+    pages_lg2: u32,
+    limits: Limits,
+) -> Result<Region, MapError> {
+    let open = |pages, align_lg2| {
+        let aligned = Limits {
+            align_lg2,
+            ..limits
+        };
+        domain.open_region(pages, aligned)
+    };
+    // where addresses are few, none are wasted
+    let is_wide = limits.end.is_none_or(|end| end.0 >= WIDE.0) && domain.usage().aperture >= WIDE;
+    if is_wide {
+        let tables = PageCount(pages.0.next_multiple_of(1 << TABLE_LG2));
+        if let Ok(region) = open(tables, TABLE_LG2) {
+            return Ok(region);
+        }
+    }
+    open(pages, pages_lg2).or_else(|_| open(pages, 0))
+}
+
+impl<P: CopyMemory> Class<P> {
+    pub fn new<T: Translator<P>>(
+        domain: &Domain<P, T>,
+        config: ClassConfig,
+        limits: Limits,
+        shelves: [WordShelf<P>; KINDS],
+    ) -> Result<Self, MapError> {
+        let pages = config.pages();
+        let slots = u64::from(config.slots);
+        let all = PageCount(slots * pages.0);
+        let region = open_tables(domain, all, config.pages_lg2, limits)?;
+        let magazine_len = (config.slots as usize / 8).clamp(1, 16);
+        let sizes = MagazineSizes {
+            magazine_len,
+            // room for all there are, so that none ever overflows
+            depot_full_max: config.slots as usize / magazine_len + 1,
+        };
+        Ok(Class {
+            pages,
+            slots: config.slots,
+            region,
+            frames: Numbers::new(config.pages_lg2, config.slots),
+            kept: shelves.map(|shelf| Magazines::in_places(shelf, sizes)),
+            empty: P::Lock::new((0..config.slots).rev().collect()),
+            lost: P::Lock::new(Vec::new()),
+            bare: P::A64::new(0),
+        })
+    }
+
+    /// Bytes of a slot.
+    pub fn bytes(&self) -> u64 {
+        self.pages.0 << GRANULE_LG2
+    }
+
+    /// Whether every slot lies within these limits, if the region does within theirs: how it is aligned, and which boundaries it crosses.
+    #[inline]
+    pub fn keeps(&self, limits: &Limits) -> bool {
+        if limits.align_lg2 == 0 && limits.boundary_lg2.is_none() {
+            return true;
+        }
+        let lg2 = self.pages.0.trailing_zeros();
+        let aligned = self.region.range().first.0.is_multiple_of(self.pages.0);
+        aligned && limits.align_lg2 <= lg2 && limits.boundary_lg2.is_none_or(|at| lg2 <= at)
+    }
+
+    /// The pages of slot `index`.
+    pub fn range(&self, index: u32) -> IovaRange {
+        let first = self.region.range().first.0 + u64::from(index) * self.pages.0;
+        IovaRange::new(IovaPage(first), self.pages)
+    }
+    /// Which slot has `page`.
+    pub fn slot_of(&self, page: IovaPage) -> Option<u32> {
+        let nth = page.0.checked_sub(self.region.range().first.0)? / self.pages.0;
+        u32::try_from(nth).ok().filter(|nth| *nth < self.slots)
+    }
+    /// The first of those of a slot that has memory.
+    #[inline(always)]
+    pub fn first_frame(&self, p: &P, index: u32) -> PhysPage {
+        self.frames.first(p, index)
+    }
+    /// Those of a slot that has memory.
+    #[inline]
+    pub fn frames<'p>(&self, p: &'p P, index: u32) -> SlotFrames<'p, P::A64> {
+        SlotFrames(self.frames.of(p, index))
+    }
+
+    /// A kept slot of this permission, from this CPU's magazine.
+    pub fn take_kept(&self, cpu: &Cpu<'_>, perm: Perm) -> Option<Kept> {
+        let kept = self.list(perm);
+        let word = kept.take_at_hand(cpu).or_else(|| kept.take(cpu));
+        word.map(Kept)
+    }
+
+    /// The same where nothing has to be called for it.
+    #[inline(always)] // on the short way of a map
+    pub fn take_at_hand(&self, cpu: &Cpu<'_>, perm: Perm) -> Option<Kept> {
+        self.list(perm).take_at_hand(cpu).map(Kept)
+    }
+
+    #[inline(always)]
+    fn list(&self, perm: Perm) -> &Words<P> {
+        match mutant::active(Mutant::WrongSlotList) {
+            false => &self.kept[list_of(perm)],
+            true => &self.kept[(list_of(perm) + 1) % 3],
+        }
+    }
+
+    /// An empty slot, given memory and mapped.
+    pub fn populate<T: Translator<P>>(
+        &self,
+        domain: &Domain<P, T>,
+        perm: Perm,
+    ) -> Result<Kept, NoSlot> {
+        let p = &**domain.platform();
+        let Some(index) = self.empty.with(Vec::pop) else {
+            return Err(NoSlot::Full);
+        };
+        if !self.frames.make_room(p, index) {
+            self.empty.with(|empty| empty.push(index));
+            return Err(NoSlot::NoFrame);
+        }
+        let mut fresh = Vec::with_capacity(self.pages.0 as usize);
+        while fresh.len() < self.pages.0 as usize {
+            match p.frame_alloc() {
+                Some(frame) => fresh.push(frame),
+                None => {
+                    fresh.into_iter().for_each(|frame| p.frame_free(frame));
+                    self.put_empty(p, &[index]);
+                    return Err(NoSlot::NoFrame);
+                }
+            }
+        }
+        let runs = fresh.iter().map(|f| PhysRun::new(f.page(), PageCount(1)));
+        match domain.install_part(&self.region, self.range(index), runs, perm) {
+            Ok(()) => {
+                let words = self.frames(p, index).0;
+                for (frame, word) in fresh.into_iter().zip(words) {
+                    word.store(frame.publish().page().0, Ordering::Relaxed);
+                }
+                Ok(self.fresh(index, perm))
+            }
+            Err(error @ MapError::Invalidate(_)) => {
+                self.lose(p, index);
+                domain.lose_frames(fresh.len() as u64);
+                Err(NoSlot::Map(error))
+            }
+            Err(error) => {
+                fresh.into_iter().for_each(|frame| p.frame_free(frame));
+                self.put_empty(p, &[index]);
+                Err(NoSlot::Map(error))
+            }
+        }
+    }
+
+    /// A slot all of whose bytes are zero.
+    fn fresh(&self, index: u32, perm: Perm) -> Kept {
+        Kept::new(index, Extent::zeroed(perm, self.bytes()))
+    }
+
+    /// These slots have no memory any more.
+    fn put_empty(&self, p: &P, slots: &[u32]) {
+        slots.iter().for_each(|at| self.frames.forget(p, *at));
+        self.empty.with(|empty| empty.extend_from_slice(slots)); // it has room for all
+    }
+
+    /// Slot `index` is never used again: caches may hold translations of it.
+    #[cold]
+    fn lose(&self, p: &P, index: u32) {
+        self.frames.forget(p, index);
+        let mut room = Vec::with_capacity(self.slots as usize); // allocated outside the lock
+        self.lost.with(|lost| {
+            if lost.capacity() == 0 {
+                core::mem::swap(lost, &mut room);
+            }
+            lost.push(index);
+        });
+    }
+
+    /// Keeps a slot for CPU `home`.
+    #[inline]
+    pub fn give(&self, home: CpuIndex, slot: Kept, perm: Perm) {
+        let kept = &self.kept[list_of(perm)];
+        if !kept.give_at_hand(home, slot.0) {
+            self.give_otherwise(home, slot, perm);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn give_otherwise(&self, home: CpuIndex, slot: Kept, perm: Perm) {
+        let kept = &self.kept[list_of(perm)];
+        // there is room for all
+        if let Some(over) = kept.give(home, slot.0) {
+            debug_assert!(false, "the depot has room for every slot of its class");
+            kept.recycle(over);
+        }
+    }
+
+    /// Takes the memory of these slots, which the caller has, away, by one invalidation; and the tables, where these are the last.
+    pub fn depopulate<T: Translator<P>>(&self, domain: &Domain<P, T>, slots: &[u32]) {
+        let p = &**domain.platform();
+        let words = slots.iter().flat_map(|at| self.frames(p, *at).0);
+        let frames = words.map(|w| TableFrame::from_entry(PhysPage(w.load(Ordering::Relaxed))));
+        // with all numbers here, nobody maps anything in the region meanwhile, nor puts a number there
+        let rest = self.empty.with(|empty| {
+            let all = empty.len() + slots.len() == self.slots as usize;
+            all.then(|| core::mem::take(empty))
+        });
+        let parts = slots.iter().map(|at| self.range(*at));
+        let revoked = match rest {
+            Some(_) => domain.revoke_last(&self.region, parts, slots, frames),
+            None => domain.revoke(&self.region, parts, slots, frames),
+        };
+        if let Some(rest) = rest {
+            self.empty.with(|empty| *empty = rest);
+        }
+        match revoked {
+            Ok(flushed) => self.put_empty(p, flushed.into_inner()),
+            Err(_) => slots.iter().for_each(|at| self.lose(p, *at)),
+        }
+    }
+
+    /// Nothing is kept for anybody.
+    pub fn found_bare(&self) {
+        self.bare.store(BARE, Ordering::Relaxed);
+    }
+
+    /// Whether that was so a few operations ago. Two at once may count as one.
+    pub fn was_bare_lately(&self) -> bool {
+        let left = self.bare.load(Ordering::Relaxed);
+        if left > 0 {
+            self.bare.store(left - 1, Ordering::Relaxed);
+        }
+        left > 0
+    }
+
+    /// A kept slot of this permission, whoever has it in his magazines.
+    pub fn take_anyones(&self, p: &P, perm: Perm) -> Option<Kept> {
+        let mut found = self.drain(perm);
+        let one = found.pop()?;
+        let home = p.pinned(|cpu| cpu.index());
+        found.into_iter().for_each(|at| self.give(home, at, perm));
+        Some(one)
+    }
+
+    /// All kept slots of this permission.
+    fn drain(&self, perm: Perm) -> Vec<Kept> {
+        let mut found = Vec::new();
+        self.kept[list_of(perm)].drain(|some| found.extend(some.map(Kept)));
+        found
+    }
+
+    /// A kept slot of another permission, which it has then no more.
+    pub fn take_other<T: Translator<P>>(
+        &self,
+        domain: &Domain<P, T>,
+        perm: Perm,
+    ) -> Result<Kept, NoSlot> {
+        let p = &**domain.platform();
+        let others = [Perm::Read, Perm::Write, Perm::ReadWrite];
+        for other in others.into_iter().filter(|other| *other != perm) {
+            let kept = p.pinned(|cpu| self.take_kept(&cpu, other));
+            if let Some(kept) = kept.or_else(|| self.take_anyones(p, other)) {
+                return self.convert(domain, kept.index(), perm);
+            }
+        }
+        Err(NoSlot::Full)
+    }
+
+    /// Takes the memory of up to `max` kept slots away; returns how many it was.
+    pub fn trim<T: Translator<P>>(&self, domain: &Domain<P, T>, max: usize) -> usize {
+        let home = domain.platform().pinned(|cpu| cpu.index());
+        let mut trimmed = 0;
+        for (perm, kept) in [Perm::Read, Perm::Write, Perm::ReadWrite]
+            .into_iter()
+            .zip(&self.kept)
+        {
+            let mut found = self.drain(perm);
+            let stay = found.split_off(found.len().min(max - trimmed));
+            stay.into_iter().for_each(|at| self.give(home, at, perm));
+            if !found.is_empty() {
+                let found: Vec<u32> = found.iter().map(|kept| kept.index()).collect();
+                self.depopulate(domain, &found);
+            }
+            trimmed += found.len();
+            kept.free_empty();
+        }
+        trimmed
+    }
+
+    /// Where the slots are. Exact when nobody else is here.
+    pub fn usage(&self) -> SlotUsage {
+        let kept = self.kept.iter().map(Magazines::kept).sum::<usize>() as u64;
+        let empty = self.empty.with(|empty| empty.len()) as u64;
+        let lost = self.lost.with(|lost| lost.len()) as u64;
+        let slots = u64::from(self.slots);
+        SlotUsage {
+            slots,
+            empty,
+            kept,
+            lost,
+            taken: slots.saturating_sub(empty + kept + lost),
+        }
+    }
+
+    /// Bytes of metadata, magazines and their depots included.
+    pub fn metadata(&self) -> u64 {
+        let numbers = self.empty.with(|empty| empty.capacity()) * size_of::<u32>();
+        let kept = self.kept.iter().map(Magazines::footprint);
+        size_of::<Self>() as u64
+            + numbers as u64
+            + self.frames.bytes()
+            + kept.map(|bytes| bytes.0).sum::<u64>()
+    }
+
+    /// Checks that each slot is in one place, nobody else being active.
+    pub fn audit(&self) -> Result<SlotUsage, String> {
+        let mut seen = vec![false; self.slots as usize];
+        let mut see = |place: &str, numbers: Vec<u32>| {
+            for at in numbers {
+                match seen.get_mut(at as usize) {
+                    Some(seen) if !*seen => *seen = true,
+                    Some(_) => return Err(format!("slot {at} is {place} and somewhere else")),
+                    None => return Err(format!("there is no slot {at}, and it is {place}")),
+                }
+            }
+            Ok(())
+        };
+        for kept in &self.kept {
+            kept.audit()?;
+            let numbers = kept.snapshot().into_iter().map(|word| Kept(word).index());
+            see("kept", numbers.collect())?;
+        }
+        see("empty", self.empty.with(|empty| empty.clone()))?;
+        see("lost", self.lost.with(|lost| lost.clone()))?;
+        Ok(self.usage())
+    }
+
+    /// Changes the permission of slot `index`, which the caller has. All its bytes are zero then.
+    fn convert<T: Translator<P>>(
+        &self,
+        domain: &Domain<P, T>,
+        index: u32,
+        perm: Perm,
+    ) -> Result<Kept, NoSlot> {
+        let p = &**domain.platform();
+        let range = self.range(index);
+        let part = core::iter::once(range);
+        let revoked = domain.revoke(&self.region, part, index, []);
+        let index = match revoked {
+            Ok(flushed) => flushed.into_inner(),
+            Err(cause) => {
+                self.lose(p, index);
+                domain.lose_frames(self.pages.0);
+                return Err(NoSlot::Map(MapError::Invalidate(cause)));
+            }
+        };
+        let frames = self.frames(p, index);
+        // the CPU could reach them when they were given out
+        let _ = zero_bytes(p, 0, self.bytes(), &frames);
+        let words = frames.0.iter();
+        let runs = words.map(|w| PhysRun::new(PhysPage(w.load(Ordering::Relaxed)), PageCount(1)));
+        match domain.install_part(&self.region, range, runs, perm) {
+            Ok(()) => Ok(self.fresh(index, perm)),
+            Err(error) => {
+                // unmapped, and of unknown fate: as good as lost, and rare
+                self.lose(p, index);
+                domain.lose_frames(self.pages.0);
+                Err(NoSlot::Map(error))
+            }
+        }
+    }
+
+    /// Revokes every kept slot; for the end. Those taken are revoked too: their mappings end with the pool.
+    pub fn close<T: Translator<P>>(self, domain: &Domain<P, T>) {
+        let empty: Vec<u32> = self.empty.with(|empty| empty.clone());
+        let mut is_empty = vec![false; self.slots as usize];
+        let lost: Vec<u32> = self.lost.with(core::mem::take);
+        let unmapped = empty.iter().chain(&lost);
+        unmapped.for_each(|at| is_empty[*at as usize] = true);
+        let mapped: Vec<u32> = (0..self.slots)
+            .filter(|at| !is_empty[*at as usize])
+            .collect();
+        if !mapped.is_empty() {
+            self.depopulate(domain, &mapped);
+        }
+        // Caches may hold what is lost, so those IOVAs stay leased, and the region with them, until the domain ends.
+        if lost.is_empty() && self.lost.with(|lost| lost.is_empty()) {
+            let _ = domain.close_region(self.region); // quarantined if that fails
+        }
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Moving bytes between a list of buffers and the frames of one bounce buffer.
+
+use crate::{
+    platform::{CopyMemory, NotMemory},
+    units::*,
+};
+
+/// The frames of a bounce buffer, in the order of their IOVAs; they need not be contiguous.
+pub(crate) trait Frames {
+    /// Frame number `nth`, which is one of the buffer's.
+    fn frame(&self, nth: usize) -> PhysPage;
+
+    /// Where byte `at` is, and how many of the `len` bytes from there on, at least 1, follow each other in memory: frames
+    /// that were allocated together mostly adjoin, and one long copy is cheaper than many of a frame.
+    #[inline(always)]
+    fn stretch(&self, at: u64, len: u64) -> (PhysAddr, u64) {
+        let (nth, inside) = ((at >> GRANULE_LG2) as usize, at & (GRANULE - 1));
+        let first = self.frame(nth);
+        let (mut next, mut bytes) = (1, GRANULE - inside);
+        while bytes < len && self.frame(nth + next).0 == first.0 + next as u64 {
+            (next, bytes) = (next + 1, bytes + GRANULE);
+        }
+        (PhysAddr(first.addr().0 + inside), bytes.min(len))
+    }
+}
+
+/// Bytes of a mapping, from its first.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Span {
+    /// How many bytes precede them.
+    pub at: ByteCount,
+    /// How many they are.
+    pub len: ByteCount,
+}
+
+impl Span {
+    /// `len` bytes, `at` bytes into the mapping.
+    pub fn new(at: ByteCount, len: ByteCount) -> Self {
+        Span { at, len }
+    }
+    /// The byte just past the last; none where that overflows.
+    pub fn end(&self) -> Option<ByteCount> {
+        self.at.0.checked_add(self.len.0).map(ByteCount)
+    }
+}
+
+impl core::fmt::Display for Span {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} bytes from byte {}", self.len, self.at)
+    }
+}
+
+/// Which way bytes move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Move {
+    /// From the buffers to the bounce buffer.
+    In,
+    /// Back.
+    Out,
+}
+
+/// Moves all `len` bytes of `list`: for one buffer within a granule nothing is called but the platform.
+///
+/// # Errors
+/// As [`move_bytes`].
+#[inline(always)]
+pub(crate) fn move_all<P: CopyMemory>(
+    p: &P,
+    list: &[PhysRange],
+    len: ByteCount,
+    offset: u64,
+    frames: &impl Frames,
+    way: Move,
+) -> Result<(), NotMemory> {
+    let [buffer] = list else {
+        let all = Span::new(ByteCount(0), len);
+        return move_bytes(p, list, all, offset, frames, way);
+    };
+    // who shows another list than was mapped gets no byte moved beyond it
+    if offset + len.0 > GRANULE || buffer.len != len {
+        let all = Span::new(ByteCount(0), len);
+        return move_bytes(p, list, all, offset, frames, way);
+    }
+    let there = PhysAddr(frames.frame(0).addr().0 + offset);
+    match way {
+        Move::In => p.copy(PhysRange::new(buffer.addr, len), there),
+        Move::Out => p.copy(PhysRange::new(there, len), buffer.addr),
+    }
+}
+
+/// Moves `span` of `list`, whose first byte is `offset` bytes into the bounce buffer.
+///
+/// # Errors
+/// [`NotMemory`]; what lies before it has been moved.
+#[inline(never)]
+pub(crate) fn move_bytes<P: CopyMemory>(
+    p: &P,
+    list: &[PhysRange],
+    span: Span,
+    offset: u64,
+    frames: &impl Frames,
+    way: Move,
+) -> Result<(), NotMemory> {
+    let mut skip = span.at.0;
+    let mut left = span.len.0;
+    let mut at = offset + span.at.0;
+    for buffer in list {
+        if skip >= buffer.len.0 {
+            skip -= buffer.len.0;
+            continue;
+        }
+        let mut here = buffer.addr.0 + skip;
+        let mut of_it = (buffer.len.0 - skip).min(left);
+        skip = 0;
+        left -= of_it;
+        while of_it > 0 {
+            let (there, len) = frames.stretch(at, of_it);
+            match way {
+                Move::In => p.copy(PhysRange::new(PhysAddr(here), ByteCount(len)), there)?,
+                Move::Out => p.copy(PhysRange::new(there, ByteCount(len)), PhysAddr(here))?,
+            }
+            here += len;
+            at += len;
+            of_it -= len;
+        }
+        if left == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Zeroes the bytes `from` to `to` of a bounce buffer; none where `to` is not behind `from`.
+///
+/// # Errors
+/// [`NotMemory`].
+#[inline(always)]
+pub(crate) fn zero_bytes<P: CopyMemory>(
+    p: &P,
+    from: u64,
+    to: u64,
+    frames: &impl Frames,
+) -> Result<(), NotMemory> {
+    if from >= to {
+        return Ok(());
+    }
+    if to <= GRANULE {
+        let there = PhysAddr(frames.frame(0).addr().0 + from);
+        return p.zero(PhysRange::new(there, ByteCount(to - from)));
+    }
+    zero_more(p, from, to, frames)
+}
+
+#[inline(never)]
+fn zero_more<P: CopyMemory>(
+    p: &P,
+    from: u64,
+    to: u64,
+    frames: &impl Frames,
+) -> Result<(), NotMemory> {
+    let mut at = from;
+    while at < to {
+        let (there, len) = frames.stretch(at, to - at);
+        p.zero(PhysRange::new(there, ByteCount(len)))?;
+        at += len;
+    }
+    Ok(())
+}

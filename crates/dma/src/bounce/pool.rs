@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The pool of one address limit: its parts, what moves in its buffers, and its end.
+//!
+//! How it comes to a buffer is in `ladder`, the usual case of that by itself in `at_hand`; what it has is in `usage`.
+
+use super::{
+    chunks::{Chunks, Run},
+    class::{Class, KINDS, Kept, NoSlot, Slot, WordRack},
+    config::{BadPool, Growth, PoolConfig, SLOT_PAGES_LG2_MAX},
+    learn::{Advice, Learner, Road},
+    own::Own,
+    pieces::{Move, Span},
+    tally::{Step, Tally},
+    window::{Extent, Window},
+    zeroed::Zeroed,
+};
+use crate::{
+    domain::{Domain, MapError, UnmapError},
+    iova::Limits,
+    mutant::{self, Mutant},
+    platform::*,
+    translator::Translator,
+    units::*,
+};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+
+/// Slots of a class that lose their memory in one tick.
+const TRIM_MAX: usize = 128;
+
+/// Size classes whose IOVAs keep the same limits, and what lies beyond.
+pub(crate) struct Pool<P: Platform> {
+    pub limits: Limits,
+    /// Tells its buffers from those of other pools.
+    pub key: u64,
+    pub(super) classes: Vec<Class<P>>,
+    /// By the log2 of the pages that are needed: the smallest class that has them.
+    pub(super) smallest: [u8; SLOT_PAGES_LG2_MAX as usize + 1],
+    /// Has slots for when there are no more here; their classes count on from ours.
+    pub(super) rest: Option<Arc<Pool<P>>>,
+    pub(super) chunks: Chunks<P>,
+    /// For edges.
+    pub(super) zeroed: Zeroed<P>,
+    pub(super) growth: Growth,
+    pub(super) tally: Tally<P>,
+    pub learner: Learner<P>,
+    idle_ns: u64,
+    idle: P::Lock<Idle>,
+}
+
+/// What the last tick saw.
+struct Idle {
+    served: u64,
+    since: TimeNs,
+}
+
+/// Memory that a device reaches in place of somebody's buffer.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Buffer {
+    Slot(Slot),
+    Run(Run),
+    /// In a box, as it is rare and large.
+    Own(Box<Own>),
+}
+
+/// What a mapping asks of a buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct Need {
+    /// Bytes that precede the data in their granule.
+    pub offset: u64,
+    pub len: ByteCount,
+    pub direction: Direction,
+}
+
+impl Need {
+    /// Of a slot.
+    #[inline]
+    pub(super) fn bytes(&self) -> u64 {
+        self.offset + self.len.0
+    }
+}
+
+impl<P: CopyMemory> Pool<P> {
+    pub fn new<T: Translator<P>>(
+        domain: &Domain<P, T>,
+        config: &PoolConfig,
+        limits: Limits,
+        rest: Option<Arc<Pool<P>>>,
+    ) -> Result<Self, NoPool> {
+        config.check()?;
+        let chunks_max = match config.growth {
+            Growth::OnDemand { chunks_max, .. } => chunks_max,
+            Growth::Fixed => 0,
+        };
+        let p = &**domain.platform();
+        // of the classes, and of frames for edges
+        let kinds = KINDS * config.classes.len();
+        let rack = WordRack::new(p, kinds + 1);
+        let mut pool = Pool {
+            limits,
+            key: domain.platform().unique(),
+            classes: Vec::with_capacity(config.classes.len()),
+            smallest: smallest(config),
+            rest,
+            chunks: Chunks::new(chunks_max),
+            zeroed: Zeroed::new(rack.shelf(kinds)),
+            growth: config.growth,
+            tally: Tally::new(p),
+            learner: Learner::new(p),
+            idle_ns: config.idle_ns,
+            idle: P::Lock::new(Idle {
+                served: 0,
+                since: TimeNs(0),
+            }),
+        };
+        for (nth, class) in config.classes.iter().enumerate() {
+            let shelves = core::array::from_fn(|kind| rack.shelf(nth * KINDS + kind));
+            match Class::new(domain, *class, limits, shelves) {
+                Ok(class) => pool.classes.push(class),
+                Err(why) => {
+                    pool.close(domain);
+                    return Err(why.into());
+                }
+            }
+        }
+        if config.growth == Growth::Fixed
+            && let Err(why) = pool.populate_all(domain)
+        {
+            pool.close(domain);
+            return Err(why);
+        }
+        Ok(pool)
+    }
+
+    /// Gives every slot memory, mapped both ways.
+    fn populate_all<T: Translator<P>>(&self, domain: &Domain<P, T>) -> Result<(), NoPool> {
+        let home = domain.platform().pinned(|cpu| cpu.index());
+        for class in &self.classes {
+            loop {
+                match class.populate(domain, Perm::ReadWrite) {
+                    Ok(kept) => class.give(home, kept, Perm::ReadWrite),
+                    Err(NoSlot::Full) => break,
+                    Err(NoSlot::NoFrame) => return Err(NoPool::NoFrame),
+                    Err(NoSlot::Map(why)) => return Err(why.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// With which permission buffers for `direction` are mapped.
+    #[inline]
+    pub(super) fn perm(&self, direction: Direction) -> Perm {
+        match self.growth {
+            Growth::OnDemand { .. } => direction.perm(),
+            Growth::Fixed => Perm::ReadWrite,
+        }
+    }
+
+    /// Notes a step that the caller took.
+    #[inline]
+    pub fn count(&self, p: &P, step: Step) {
+        p.pinned(|cpu| self.tally.count(&cpu, step));
+    }
+
+    /// Which road an operation is to take. One that goes directly, and whose time is not taken, is counted as that: if it fails, [take it back](Self::did_not).
+    #[inline]
+    pub fn advise(&self, p: &P, len: ByteCount, direction: Direction) -> Option<Advice> {
+        p.pinned(|cpu| {
+            let advice = self.learner.advise_on(&cpu, len, direction)?;
+            if advice.timed.is_none() && advice.road == Road::Direct {
+                self.tally.count(&cpu, Step::Direct);
+            }
+            Some(advice)
+        })
+    }
+    /// A step that was counted was not taken.
+    #[cold]
+    pub fn did_not(&self, p: &P, step: Step) {
+        p.pinned(|cpu| self.tally.take_back(&cpu, step));
+    }
+
+    /// Where the first byte of the data is.
+    pub fn iova(&self, buffer: &Buffer, need: &Need) -> Iova {
+        match buffer {
+            Buffer::Slot(slot) => {
+                let range = self.class(slot).range(slot.kept.index());
+                Iova(range.first.addr().0 + need.offset)
+            }
+            Buffer::Run(run) => Iova(run.range().first.addr().0 + need.offset),
+            Buffer::Own(own) => own.mapping.iova(),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn class(&self, slot: &Slot) -> &Class<P> {
+        match self.classes.get(usize::from(slot.class)) {
+            Some(class) => class,
+            None => self.class_of_rest(slot),
+        }
+    }
+    #[cold]
+    #[inline(never)]
+    fn class_of_rest(&self, slot: &Slot) -> &Class<P> {
+        let rest = self
+            .rest
+            .as_ref()
+            .map_or(&self.classes, |rest| &rest.classes);
+        &rest[usize::from(slot.class) - self.classes.len()]
+    }
+
+    /// Makes a buffer show `list`, and nothing of earlier users.
+    pub fn fill(
+        &self,
+        p: &P,
+        buffer: &mut Buffer,
+        need: &Need,
+        list: &[PhysRange],
+    ) -> Result<(), NotMemory> {
+        match buffer {
+            Buffer::Slot(slot) => self.fill_slot(p, slot, need, list)?,
+            Buffer::Run(run) => {
+                let unknown = Extent::unknown(run.perm, run.bytes());
+                window(&*run, run.perm, run.bytes(), need).fill(p, list, unknown)?;
+            }
+            Buffer::Own(own) => own.fill(p, list, need.direction)?,
+        }
+        Ok(())
+    }
+    /// The same of a slot.
+    pub(super) fn fill_slot(
+        &self,
+        p: &P,
+        slot: &mut Slot,
+        need: &Need,
+        list: &[PhysRange],
+    ) -> Result<(), NotMemory> {
+        let (class, index) = (self.class(slot), slot.kept.index());
+        let window = window(class.frames(p, index), slot.perm, class.bytes(), need);
+        slot.kept = Kept::new(index, window.fill(p, list, slot.kept.extent())?);
+        Ok(())
+    }
+
+    /// Moves a part of the data.
+    pub fn sync(
+        &self,
+        p: &P,
+        buffer: &Buffer,
+        need: &Need,
+        list: &[PhysRange],
+        span: Span,
+        way: Move,
+    ) -> Result<(), NotMemory> {
+        match buffer {
+            Buffer::Slot(slot) => {
+                let class = self.class(slot);
+                let frames = class.frames(p, slot.kept.index());
+                let window = window(frames, slot.perm, class.bytes(), need);
+                window.sync(p, list, span, way)
+            }
+            Buffer::Run(run) => window(run, run.perm, run.bytes(), need).sync(p, list, span, way),
+            Buffer::Own(own) => own.sync(p, list, span, way),
+        }
+    }
+
+    /// Brings back what the device wrote, once, and leaves the buffer to the next user.
+    pub fn give<T: Translator<P>>(
+        &self,
+        domain: &Domain<P, T>,
+        buffer: Buffer,
+        need: &Need,
+        list: &[PhysRange],
+    ) -> Result<(), NoReturn> {
+        let p = &**domain.platform();
+        match buffer {
+            Buffer::Slot(slot) => Ok(self.give_slot(p, slot, need, list)?),
+            Buffer::Run(run) => {
+                let copied = window(&run, run.perm, run.bytes(), need).copy_out(p, list);
+                self.chunks.give(run);
+                Ok(copied?)
+            }
+            Buffer::Own(own) => own.end(domain, list, need.direction),
+        }
+    }
+    /// The same of a slot.
+    #[inline(never)]
+    pub(super) fn give_slot(
+        &self,
+        p: &P,
+        mut slot: Slot,
+        need: &Need,
+        list: &[PhysRange],
+    ) -> Result<(), NotMemory> {
+        let (class, index) = (self.class(&slot), slot.kept.index());
+        let window = window(class.frames(p, index), slot.perm, class.bytes(), need);
+        let early = mutant::active(Mutant::ReturnSlotEarly);
+        let mut copied = Ok(());
+        if !early {
+            copied = window.copy_out(p, list);
+        }
+        if let Ok(extent) = window.clear(p, slot.kept.extent()) {
+            slot.kept = Kept::new(index, extent);
+        }
+        if early {
+            copied = window.copy_out(p, list);
+        }
+        self.keep(p, &slot);
+        copied
+    }
+    #[inline(always)]
+    pub(super) fn keep(&self, p: &P, slot: &Slot) {
+        let class = self.class(slot);
+        p.pinned(|cpu| class.give(cpu.index(), slot.kept, slot.perm));
+    }
+
+    /// Gives a buffer back that nobody was told of.
+    pub fn give_unused<T: Translator<P>>(&self, domain: &Domain<P, T>, buffer: Buffer) {
+        let p = &**domain.platform();
+        match buffer {
+            Buffer::Slot(mut slot) => {
+                let unknown = Extent::unknown(slot.perm, self.class(&slot).bytes());
+                slot.kept = Kept::new(slot.kept.index(), unknown);
+                self.keep(p, &slot);
+            }
+            Buffer::Run(run) => self.chunks.give(run),
+            Buffer::Own(own) => {
+                let Own { mapping, frames } = *own;
+                let _ = domain.unmap_with_frames(mapping, frames); // quarantined if that fails
+            }
+        }
+    }
+
+    /// Takes the memory of what nobody asked for in the idle time away, a bounded part of it.
+    pub fn tick<T: Translator<P>>(&self, domain: &Domain<P, T>, now: TimeNs) {
+        if self.growth == Growth::Fixed {
+            return;
+        }
+        let served = self.tally.sum().served();
+        let is_idle = self.idle.with(|idle| {
+            if idle.served != served {
+                *idle = Idle { served, since: now };
+            }
+            now.0.saturating_sub(idle.since.0) >= self.idle_ns
+        });
+        match is_idle {
+            true => {
+                self.trim(domain);
+                self.chunks.trim(domain);
+            }
+            false => self.zeroed.refill(&**domain.platform()),
+        }
+    }
+
+    /// Takes the memory of some kept slots of each class away, and of edges; returns of how many.
+    pub fn trim<T: Translator<P>>(&self, domain: &Domain<P, T>) -> usize {
+        if self.growth == Growth::Fixed {
+            return 0;
+        }
+        let classes = self.classes.iter();
+        let slots: usize = classes.map(|class| class.trim(domain, TRIM_MAX)).sum();
+        slots + self.zeroed.trim(domain.platform())
+    }
+
+    /// The slot that `page` belongs to: how large it is, and its number.
+    pub fn slot_at(&self, page: IovaPage) -> Option<(ByteCount, u32)> {
+        let mut classes = self.classes.iter();
+        classes.find_map(|class| Some((ByteCount(class.bytes()), class.slot_of(page)?)))
+    }
+
+    pub fn close<T: Translator<P>>(self, domain: &Domain<P, T>) {
+        let classes = self.classes.into_iter();
+        classes.for_each(|class| class.close(domain));
+        self.chunks.close(domain);
+        self.zeroed.trim(domain.platform());
+    }
+}
+
+/// For each log2 of pages the first class whose slots have as many; beyond all classes where none has.
+fn smallest(config: &PoolConfig) -> [u8; SLOT_PAGES_LG2_MAX as usize + 1] {
+    core::array::from_fn(|lg2| {
+        let mut classes = config.classes.iter();
+        let fits = classes.position(|class| class.pages_lg2 as usize >= lg2);
+        fits.map_or(u8::MAX, |nth| nth as u8)
+    })
+}
+
+fn window<F>(frames: F, perm: Perm, bytes: u64, need: &Need) -> Window<F> {
+    Window {
+        frames,
+        perm,
+        bytes,
+        offset: need.offset,
+        len: need.len,
+        direction: need.direction,
+    }
+}
+
+/// Why a buffer's end went wrong.
+pub(crate) enum NoReturn {
+    NotMemory(NotMemory),
+    Unmap(UnmapError),
+}
+
+impl From<NotMemory> for NoReturn {
+    fn from(why: NotMemory) -> Self {
+        NoReturn::NotMemory(why)
+    }
+}
+
+impl From<UnmapError> for NoReturn {
+    fn from(why: UnmapError) -> Self {
+        NoReturn::Unmap(why)
+    }
+}
+
+/// Why there is no pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoPool {
+    /// It was asked for what cannot be.
+    #[error(transparent)]
+    Config(#[from] BadPool),
+    /// Its IOVAs cannot be had, or its memory cannot be mapped.
+    #[error("no bounce pool: {0}")]
+    Map(#[from] MapError),
+    /// The placement chooses by time, and there is no clock.
+    #[error("an adaptive placement needs a clock")]
+    NoClock,
+    /// What is shared has not so much left.
+    #[error("a share of {wanted} bytes, of a budget with {left} left")]
+    Budget {
+        /// Of its slots together.
+        wanted: ByteCount,
+        /// What nobody has yet.
+        left: ByteCount,
+    },
+    /// The device does not reach what it would share, or others would not reach its part.
+    #[error("a share with other address limits than its budget")]
+    Limits,
+    /// There is not the memory that it is to have from the beginning.
+    #[error("no memory for a bounce pool")]
+    NoFrame,
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What clients may ask for.
+
+use crate::{
+    bounce::{Clock, PoolConfig},
+    domain::{Lifetime, MapAttrs},
+    iova::Limits,
+    units::ByteCount,
+};
+
+/// What the clients of a domain share.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DmaConfig {
+    /// The pool of each address limit.
+    pub pool: PoolConfig,
+    /// What [`Placement::Adaptive`] measures with; nothing else reads it, and that seldom.
+    pub clock: Option<Clock>,
+}
+
+/// One device's way to map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClientConfig {
+    /// When to bounce.
+    pub placement: Placement,
+    /// Which IOVAs the device can reach. Pools are by `end`, the device's address mask.
+    pub limits: Limits,
+    /// Which bits of a buffer's address the device must see unchanged.
+    pub low_bits: LowBits,
+}
+
+/// When to bounce: the one policy point.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum Placement {
+    /// Never: buffers are mapped where they are, and the rest of their first and last granules with them.
+    #[default]
+    Never,
+    /// Always, as a whole.
+    Always,
+    /// To protect what lies beside a buffer from a device that is not trusted: a list of whole granules is mapped where it is; another
+    /// of up to so many bytes is bounced as a whole; of a larger one the whole granules are mapped where they are, and its head and tail are copied to frames of their own.
+    Untrusted {
+        /// The longest that is bounced as a whole.
+        whole_up_to: ByteCount,
+    },
+    /// Up to so many bytes, where mapping costs more than copying; lists that cannot be mapped as they are, whatever their length.
+    Below(ByteCount),
+    /// Whichever has taken less time here, for operations of this size and direction: mapping and unmapping, or copying. It is measured while it is
+    /// used ([`Dma::learned`](super::Dma::learned)); what decides is known within 1,000 operations, and learned anew when it changes. Lists that cannot be mapped as they are are bounced.
+    Adaptive,
+    /// What Linux does for untrusted devices today, for comparison: each segment is mapped by itself; one that is not whole granules is copied to memory that is allocated, mapped and
+    /// unmapped for this one use.
+    SingleUse,
+}
+
+/// Which low bits of a buffer's address its IOVA must have, too.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum LowBits {
+    /// None: a bounced buffer begins where its slot does.
+    #[default]
+    Any,
+    /// Those within the granule, as for NVMe's physical region pages. What precedes the buffer in its slot is zero.
+    Kept,
+}
+
+/// Attributes of one mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DmaAttrs {
+    /// How long it is likely to live.
+    pub lifetime: Lifetime,
+    /// Whether the driver calls the sync functions.
+    pub streaming: Streaming,
+}
+
+/// Whether a driver that holds a mapping for long synchronises it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Streaming {
+    /// It calls [`Client::sync_for_cpu`](super::Client::sync_for_cpu) and its counterpart before and after each turn of the CPU.
+    #[default]
+    Synced,
+    /// It does not (`DMA_ATTR_PERSISTENT_STREAMING` of BOUNCE'21): it cannot be bounced. The mapping is direct; where the placement protects what lies beside the
+    /// buffer and something does, that is an error.
+    Persistent,
+}
+
+impl ClientConfig {
+    /// Of a direct mapping.
+    pub(super) fn map_attrs(&self, attrs: DmaAttrs) -> MapAttrs {
+        MapAttrs {
+            limits: self.limits,
+            lifetime: attrs.lifetime,
+        }
+    }
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What can go wrong.
+
+use super::DmaMapping;
+use crate::{
+    bounce::{NoSpace, Span},
+    domain::{BufferError, MapError, UnmapError},
+    platform::NotMemory,
+    units::*,
+};
+use alloc::boxed::Box;
+
+/// Why a list was not mapped. Nothing is, then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DmaMapError {
+    /// The list cannot be mapped as it is.
+    #[error(transparent)]
+    Buffer(#[from] BufferError),
+    /// It would have been mapped directly, which failed.
+    #[error(transparent)]
+    Direct(MapError),
+    /// The CPU cannot reach the bytes that it would have to copy.
+    #[error(transparent)]
+    NotMemory(#[from] NotMemory),
+    /// No bounce buffer, nor any other way that the placement allows.
+    #[error(transparent)]
+    NoSpace(#[from] NoSpace),
+    /// A mapping that is never synchronised cannot be bounced, and the placement forbids to map these bytes where they are, for others lie beside them.
+    #[error(
+        "{len} bytes that are not whole granules are to stay mapped without syncs, which cannot be protected"
+    )]
+    Persistent {
+        /// The list's length.
+        len: ByteCount,
+    },
+}
+
+/// Why an unmap failed.
+#[derive(PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DmaUnmapError<L = PhysRange> {
+    /// The mapping is of another [`Dma`](super::Dma) or another address limit; here it is back.
+    #[error("the mapping at {} belongs elsewhere", .0.iova())]
+    Foreign(Box<DmaMapping<L>>),
+    /// The domain says no.
+    #[error(transparent)]
+    Direct(UnmapError),
+    /// The CPU does not reach the buffer any more. The mapping has ended; some of the bytes were not copied back.
+    #[error(transparent)]
+    NotMemory(#[from] NotMemory),
+}
+
+/// Why nothing was synchronised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SyncError {
+    /// Not all of the span is of the mapping.
+    #[error("{span} are not within a mapping of {len}")]
+    Outside {
+        /// What was to be synchronised.
+        span: Span,
+        /// The mapping's length.
+        len: ByteCount,
+    },
+    /// The mapping is of another [`Dma`](super::Dma) or another address limit.
+    #[error("the mapping at {iova} belongs elsewhere")]
+    Foreign {
+        /// Where it is.
+        iova: Iova,
+    },
+    /// The CPU does not reach the buffer any more.
+    #[error(transparent)]
+    NotMemory(#[from] NotMemory),
+}

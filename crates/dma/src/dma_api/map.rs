@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Mapping.
+//!
+//! # The short way
+//!
+//! A single buffer that the placement bounces whole takes a slot that this CPU has at hand, if there is one: one push and one pop of its magazines for a map and its unmap,
+//! one count, one copy. It calls nothing, allocates nothing, and writes no line that another CPU writes. Whatever it cannot do is left to the long way, which begins anew. A placement that learns
+//! asks what is known first, and takes the same way from there, or that of a direct mapping.
+
+use super::{
+    client::{Choice, Takes},
+    mapping::{Held, Part, Timed},
+    place::{Edges, Granules, Otherwise, Plan, Shape, plan},
+    *,
+};
+use crate::{
+    bounce::{Advice, Buffer, Lack, Need, NoSpace, Slot, Step, map_own},
+    domain::{MapAttrs, MapError},
+    units::*,
+};
+use alloc::boxed::Box;
+
+/// Where it went: what the device is told, and what holds it.
+type Placed = Result<(Iova, Held), DmaMapError>;
+
+/// One list to be mapped.
+struct Job<'l> {
+    list: &'l [PhysRange],
+    shape: Shape,
+    direction: Direction,
+    attrs: MapAttrs,
+}
+
+impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
+    /// Maps one buffer.
+    ///
+    /// # Errors
+    /// [`DmaMapError`]; nothing is mapped then.
+    #[inline]
+    pub fn map_single(
+        &self,
+        buffer: PhysRange,
+        direction: Direction,
+    ) -> Result<DmaMapping, DmaMapError> {
+        self.map_with(buffer, direction, DmaAttrs::default())
+    }
+
+    /// Maps `len` bytes, `offset` bytes into `page`.
+    ///
+    /// # Errors
+    /// [`DmaMapError`]; nothing is mapped then.
+    pub fn map_page(
+        &self,
+        page: PhysPage,
+        offset: ByteCount,
+        len: ByteCount,
+        direction: Direction,
+    ) -> Result<DmaMapping, DmaMapError> {
+        let at = page.0.checked_mul(GRANULE);
+        let at = at.and_then(|at| at.checked_add(offset.0));
+        let buffer = PhysRange::new(PhysAddr(at.unwrap_or(u64::MAX)), len);
+        self.map_single(buffer, direction)
+    }
+
+    /// Maps a scatter-gather list into one contiguous range of IOVAs.
+    ///
+    /// # Errors
+    /// [`DmaMapError`]; nothing is mapped then.
+    pub fn map_sg<L: AsRef<[PhysRange]>>(
+        &self,
+        list: L,
+        direction: Direction,
+    ) -> Result<DmaMapping<L>, DmaMapError> {
+        self.map_with(list, direction, DmaAttrs::default())
+    }
+
+    /// Maps a list, or one buffer.
+    ///
+    /// # Errors
+    /// [`DmaMapError`]; nothing is mapped then.
+    #[inline]
+    pub fn map_with<L: AsRef<[PhysRange]>>(
+        &self,
+        list: L,
+        direction: Direction,
+        attrs: DmaAttrs,
+    ) -> Result<DmaMapping<L>, DmaMapError> {
+        match self.bounce_at_hand(list.as_ref(), direction, attrs.streaming) {
+            Some((iova, len, slot)) => Ok(DmaMapping {
+                list,
+                iova,
+                len,
+                direction,
+                key: self.key,
+                held: Held::Bounced(Buffer::Slot(slot)),
+                timed: None,
+            }),
+            None if self.short.choice == Choice::Learned => {
+                self.map_by_choice(list, direction, attrs)
+            }
+            None => self.map_otherwise(list, direction, attrs, None),
+        }
+    }
+
+    /// Apart, so that the usual case has not to make room for all others.
+    #[inline(never)]
+    fn map_by_choice<L: AsRef<[PhysRange]>>(
+        &self,
+        list: L,
+        direction: Direction,
+        attrs: DmaAttrs,
+    ) -> Result<DmaMapping<L>, DmaMapError> {
+        match self.map_as_learned(list.as_ref(), direction, attrs) {
+            Ok((iova, len, held)) => Ok(DmaMapping {
+                list,
+                iova,
+                len,
+                direction,
+                key: self.key,
+                held,
+                timed: None,
+            }),
+            Err(advice) => self.map_otherwise(list, direction, attrs, advice),
+        }
+    }
+
+    /// The short way.
+    #[inline(always)]
+    fn bounce_at_hand(
+        &self,
+        list: &[PhysRange],
+        direction: Direction,
+        streaming: Streaming,
+    ) -> Option<(Iova, ByteCount, Slot)> {
+        let &[buffer] = list else { return None };
+        let (p, pool) = (self.platform(), self.pool.as_ref()?);
+        let goes = (buffer.len.0 > 0) & (buffer.len.0 <= self.short.max);
+        // what is memory has an end
+        if !goes || self.dma.watch.is_on() || !p.is_memory(buffer) {
+            return None;
+        }
+        let partly = (buffer.addr.0 | buffer.len.0) & (GRANULE - 1) != 0;
+        if streaming == Streaming::Persistent || self.short.granules == Takes::Partly && !partly {
+            return None;
+        }
+        let need = self.need(buffer, buffer.len, direction);
+        let (iova, slot) = pool.bounce_at_hand(&self.dma.domain, buffer, &need)?;
+        Some((iova, buffer.len, slot))
+    }
+
+    #[inline(never)]
+    fn map_otherwise<L: AsRef<[PhysRange]>>(
+        &self,
+        list: L,
+        direction: Direction,
+        attrs: DmaAttrs,
+        advice: Option<Advice>,
+    ) -> Result<DmaMapping<L>, DmaMapError> {
+        let shape = Shape::of(list.as_ref())?;
+        let job = Job {
+            list: list.as_ref(),
+            shape,
+            direction,
+            attrs: self.config().map_attrs(attrs),
+        };
+        let mut placed = None;
+        if self.config().placement == Placement::Adaptive {
+            placed = self.place_learning(&job, attrs, advice);
+        }
+        let (place, timed) = match placed {
+            Some((place, timed)) => (place?, timed),
+            None => {
+                let plan = plan(self.config().placement, &shape, attrs, Road::Direct)?;
+                (self.place(&job, plan)?, None)
+            }
+        };
+        let (iova, held) = place;
+        if self.dma.watch.is_on() {
+            let event = self.event(iova, shape.len, direction);
+            self.dma.watch.mapped(&event, list.as_ref());
+        }
+        Ok(DmaMapping {
+            list,
+            iova,
+            len: shape.len,
+            direction,
+            key: self.key,
+            held,
+            timed,
+        })
+    }
+
+    /// The short ways of a single buffer whose road is known, and whose time is not taken. Else there may be advice, which is given once for each operation.
+    #[inline(always)] // of its one caller
+    fn map_as_learned(
+        &self,
+        list: &[PhysRange],
+        direction: Direction,
+        attrs: DmaAttrs,
+    ) -> Result<(Iova, ByteCount, Held), Option<Advice>> {
+        let (&[buffer], Some(pool), Some(_)) = (list, &self.pool, self.dma.config.clock) else {
+            return Err(None);
+        };
+        let watched = self.dma.watch.is_on();
+        if watched || attrs.streaming == Streaming::Persistent || buffer.len.0 == 0 {
+            return Err(None);
+        }
+        let p = self.platform();
+        let advice = pool.advise(p, buffer.len, direction).ok_or(None)?;
+        let other_way = Some(advice);
+        if advice.timed.is_some() {
+            return Err(other_way);
+        }
+        let domain = &self.dma.domain;
+        match advice.road {
+            Road::Direct => {
+                let mapped = domain.map_with(buffer, direction, self.config().map_attrs(attrs));
+                let mapping = mapped.map_err(|_| {
+                    pool.did_not(p, Step::Direct);
+                    other_way
+                })?;
+                Ok((mapping.iova(), buffer.len, Held::Direct(mapping)))
+            }
+            Road::Bounce => {
+                let limits = &self.config().limits;
+                if limits.align_lg2 > 0 || limits.boundary_lg2.is_some() || !p.is_memory(buffer) {
+                    return Err(other_way);
+                }
+                let need = self.need(buffer, buffer.len, direction);
+                let bounced = pool.bounce_at_hand(domain, buffer, &need);
+                let (iova, slot) = bounced.ok_or(other_way)?;
+                Ok((iova, buffer.len, Held::Bounced(Buffer::Slot(slot))))
+            }
+        }
+    }
+
+    /// By what was learned; nothing where there is nothing to choose.
+    fn place_learning(
+        &self,
+        job: &Job<'_>,
+        attrs: DmaAttrs,
+        advice: Option<Advice>,
+    ) -> Option<(Placed, Option<Timed>)> {
+        let (pool, clock) = (self.pool.as_ref()?, self.dma.config.clock?);
+        if attrs.streaming == Streaming::Persistent || job.shape.edges == Edges::Inner {
+            let plan = plan(self.config().placement, &job.shape, attrs, Road::Bounce);
+            return Some((plan.and_then(|plan| self.place(job, plan)), None));
+        }
+        let anew = || {
+            pool.learner
+                .advise(self.platform(), job.shape.len, job.direction)
+        };
+        let advice = advice.or_else(anew)?;
+        let plan = plan(self.config().placement, &job.shape, attrs, advice.road);
+        let Some(cell) = advice.timed else {
+            return Some((plan.and_then(|plan| self.place(job, plan)), None));
+        };
+        let began = (clock.0)();
+        let placed = plan.and_then(|plan| self.place(job, plan));
+        let took = (clock.0)().0.saturating_sub(began.0);
+        // what there was no buffer for took the other road, and tells nothing of this one
+        let as_advised = match &placed {
+            Ok((_, Held::Direct(_))) => advice.road == Road::Direct,
+            Ok((_, Held::Bounced(_))) => advice.road == Road::Bounce,
+            _ => false,
+        };
+        let timed = as_advised.then_some(Timed {
+            cell,
+            road: advice.road,
+            map_ns: u32::try_from(took).unwrap_or(u32::MAX),
+        });
+        Some((placed, timed))
+    }
+
+    /// Maps each of many, until one fails; those before it are in `mapped` then.
+    ///
+    /// # Errors
+    /// That of the first that failed.
+    pub fn map_batch<L: AsRef<[PhysRange]>>(
+        &self,
+        lists: impl IntoIterator<Item = L>,
+        direction: Direction,
+        mapped: &mut impl Extend<DmaMapping<L>>,
+    ) -> Result<(), DmaMapError> {
+        lists.into_iter().try_for_each(|list| {
+            let mapping = self.map_sg(list, direction)?;
+            mapped.extend([mapping]);
+            Ok(())
+        })
+    }
+
+    /// Does as planned.
+    #[inline]
+    fn place(&self, job: &Job<'_>, plan: Plan) -> Result<(Iova, Held), DmaMapError> {
+        let Some(pool) = &self.pool else {
+            return self.map_direct(job);
+        };
+        match plan {
+            Plan::Bounce(otherwise) => self.bounce(pool, job, otherwise),
+            Plan::Direct => {
+                let mapped = self.map_direct(job)?;
+                pool.count(self.platform(), Step::Direct);
+                Ok(mapped)
+            }
+            Plan::Split => match self.map_split(pool, job) {
+                Err(DmaMapError::NoSpace(_)) => {
+                    self.bounce(pool, job, Otherwise::Fail) // a chunk may have room
+                }
+                mapped => mapped,
+            },
+            Plan::Each => self.map_each(pool, job),
+        }
+    }
+
+    #[inline]
+    fn map_direct(&self, job: &Job<'_>) -> Result<(Iova, Held), DmaMapError> {
+        let domain = &self.dma.domain;
+        let mapped = match job.list {
+            [buffer] => domain.map_with(*buffer, job.direction, job.attrs),
+            list => domain.map_list_with(list, job.direction, job.attrs),
+        };
+        let mapping = mapped.map_err(direct)?;
+        Ok((mapping.iova(), Held::Direct(mapping)))
+    }
+
+    #[inline]
+    fn bounce(
+        &self,
+        pool: &Pool<P>,
+        job: &Job<'_>,
+        otherwise: Otherwise,
+    ) -> Result<(Iova, Held), DmaMapError> {
+        self.check_memory(job)?;
+        let domain = &self.dma.domain;
+        let p = self.platform();
+        let need = self.need(job.list[0], job.shape.len, job.direction);
+        let mut buffer = match pool.take(domain, &need, &job.attrs) {
+            Ok(buffer) => buffer,
+            Err(none) => return self.without_buffer(pool, job, otherwise, none),
+        };
+        if let Err(hole) = pool.fill(p, &mut buffer, &need, job.list) {
+            pool.give_unused(domain, buffer);
+            return Err(hole.into());
+        }
+        Ok((pool.iova(&buffer, &need), Held::Bounced(buffer)))
+    }
+
+    #[cold]
+    fn without_buffer(
+        &self,
+        pool: &Pool<P>,
+        job: &Job<'_>,
+        otherwise: Otherwise,
+        none: NoSpace,
+    ) -> Result<(Iova, Held), DmaMapError> {
+        let p = self.platform();
+        let mapped = match otherwise {
+            Otherwise::Direct => self.map_direct(job).inspect(|_| {
+                pool.count(p, Step::DirectAtLast);
+            }),
+            Otherwise::Split => self.map_split(pool, job),
+            Otherwise::Fail => Err(none.into()),
+        };
+        mapped.map_err(|_| {
+            pool.count(p, Step::NoSpace);
+            none.into()
+        })
+    }
+
+    fn map_split(&self, pool: &Pool<P>, job: &Job<'_>) -> Result<(Iova, Held), DmaMapError> {
+        self.check_memory(job)?;
+        let (domain, len) = (&self.dma.domain, job.shape.len);
+        match pool.split(domain, job.list, job.direction, job.attrs) {
+            Ok(split) => {
+                pool.count(self.platform(), Step::Split);
+                Ok((split.mapping.iova(), Held::Split(Box::new(split))))
+            }
+            Err(lack) => Err(NoSpace {
+                len,
+                slots: Lack::TooLarge,
+                chunks: Lack::TooLarge,
+                single_use: lack,
+            }
+            .into()),
+        }
+    }
+
+    /// Each segment by itself.
+    fn map_each(&self, pool: &Pool<P>, job: &Job<'_>) -> Result<(Iova, Held), DmaMapError> {
+        self.check_memory(job)?;
+        let mut parts = Vec::with_capacity(job.list.len());
+        for segment in job.list {
+            match self.map_part(segment, job) {
+                Ok(part) => {
+                    pool.count(self.platform(), Step::SingleUse);
+                    parts.push(part);
+                }
+                Err(error) => {
+                    // quarantined where that fails
+                    let _ = self.unmap_parts(parts, job.list, Direction::ToDevice);
+                    return Err(error);
+                }
+            }
+        }
+        Ok((parts[0].iova(), Held::Each(parts)))
+    }
+
+    fn map_part(&self, segment: &PhysRange, job: &Job<'_>) -> Result<Part, DmaMapError> {
+        let domain = &self.dma.domain;
+        let list = core::slice::from_ref(segment);
+        let shape = Shape::of(list)?;
+        if shape.granules == Granules::Whole {
+            let mapped = domain.map_with(*segment, job.direction, job.attrs);
+            return Ok(Part::Direct(mapped.map_err(direct)?));
+        }
+        let offset = segment.addr.offset();
+        let own = map_own(domain, offset, segment.len, job.direction, job.attrs);
+        let own = own.map_err(|lack| NoSpace {
+            len: segment.len,
+            slots: Lack::Off,
+            chunks: Lack::Off,
+            single_use: lack,
+        })?;
+        own.fill(self.platform(), list, job.direction)?;
+        Ok(Part::Own(own))
+    }
+
+    /// The CPU must be able to copy.
+    #[inline]
+    fn check_memory(&self, job: &Job<'_>) -> Result<(), DmaMapError> {
+        let p = self.platform();
+        match job.list.iter().find(|buffer| !p.is_memory(**buffer)) {
+            Some(hole) => Err(NotMemory(*hole).into()),
+            None => Ok(()),
+        }
+    }
+
+    #[inline(always)]
+    fn need(&self, first: PhysRange, len: ByteCount, direction: Direction) -> Need {
+        let offset = match self.config().low_bits {
+            LowBits::Any => 0,
+            LowBits::Kept => first.addr.offset(),
+        };
+        Need {
+            offset,
+            len,
+            direction,
+        }
+    }
+}
+
+fn direct(error: MapError) -> DmaMapError {
+    match error {
+        MapError::Buffer(error) => error.into(),
+        error => DmaMapError::Direct(error),
+    }
+}

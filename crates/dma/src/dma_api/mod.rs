@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The DMA API: what a driver calls to let its device reach a buffer.
+//!
+//! # Theory
+//!
+//! A [`Dma`] belongs to one [`Domain`], and has its bounce pools. Each device has a [`Client`] of it, which says how its mappings are to be placed
+//! ([`Placement`]), and which addresses it can reach. All clients of a `Dma` share its pools, as their devices share its domain.
+//!
+//! ```text
+//! map(list, direction)                                    unmap(mapping)
+//!   placement: direct or bounce? (the only place that decides)
+//!     direct: Domain::map                                   Domain::unmap
+//!     bounce: take a slot -> copy in, zero what must be     copy back -> clear -> slot returns
+//!   -> DmaMapping { iova, len, .. }  (one type)             consumes it, gives the list back
+//! ```
+//!
+//! A mapping carries the list that was mapped, by value or by whatever holds it (`&[PhysRange]`, `Vec`, `Arc<[_]>`; a [`PhysRange`](crate::units::PhysRange) is a list
+//! of one), so mapping allocates nothing for it, and unmapping cannot be given another.
+//!
+//! # What the CPU sees
+//!
+//! * [`ToDevice`](crate::units::Direction::ToDevice): the device sees the bytes as they were at map, or at the last [`Client::sync_for_device`]. Nothing is copied back.
+//! * [`FromDevice`](crate::units::Direction::FromDevice): after unmap, or [`Client::sync_for_cpu`], a byte of the buffer is what the device wrote. *Bytes that the device did not write come back
+//!   as they were where mapped directly, and as zero where bounced*; never as an earlier user's.
+//! * [`Bidirectional`](crate::units::Direction::Bidirectional): both; bytes that the device did not write come back as they were.
+//! * After unmap the device cannot change the bytes any more: TOCTOU rewrites end there. (Mapped directly, under a deferred invalidation policy, they end with its
+//!   [exposure](crate::policy::PolicyConfig::exposure).)
+//!
+//! # Example
+//!
+//! ```
+//! use ioatlas_dma::{dma_api::*, domain::*, platform::{host::*, *}, translator::Uncached, units::*};
+//! # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
+//! # use ioatlas_dma::translator::Paged;
+//! # use std::sync::Arc;
+//! let p = Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+//! # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+//! # let buffer = PhysRange::new(p.frame_alloc().unwrap().page().addr(), ByteCount(100));
+//! let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
+//! let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
+//! let nic = dma.client(ClientConfig { placement: Placement::Always, ..Default::default() })?;
+//!
+//! p.write(b"hello", buffer.addr)?;
+//! let mapping = nic.map_single(buffer, Direction::ToDevice)?;
+//! // ... tell the device mapping.iova() and mapping.len(), wait until it is done ...
+//! nic.unmap(mapping)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Locking
+//!
+//! None of its own on the way of a kept slot; see [`crate::bounce`]. Everything but [`Dma::new`] and [`Dma::client`] may be called in an interrupt handler,
+//! except that what falls back on fresh memory allocates.
+//!
+//! # Not handled
+//!
+//! CPU caches that are not coherent with devices; memory encryption.
+
+mod buffer;
+mod client;
+mod config;
+mod error;
+mod map;
+mod mapping;
+mod place;
+mod pools;
+mod raw;
+mod shares;
+mod sync;
+mod unmap;
+mod watch;
+
+pub use crate::bounce::{
+    BadPool, ChunkUsage, ClassConfig, Clock, Growth, Lack, Learned, NoPool, NoSpace, PoolConfig,
+    PoolUsage, Road, SingleUse, SlotUsage, Span, Step, StepCounts,
+};
+pub use buffer::{
+    BothWays, CpuBuffer, CpuView, DeviceBuffer, DeviceReads, DeviceWrites, FromDevice, ToDevice,
+    Way,
+};
+pub use client::Client;
+pub use config::{ClientConfig, DmaAttrs, DmaConfig, LowBits, Placement, Streaming};
+pub use error::{DmaMapError, DmaUnmapError, SyncError};
+pub use mapping::DmaMapping;
+pub use raw::{RawDmaError, SyncFor};
+pub use shares::{Shares, SharesConfig};
+pub use watch::{Event, Finding, Flush, Mistake, Off, Past, Recorder, Story, Watch};
+
+use crate::{
+    bounce::Pool,
+    domain::Domain,
+    platform::*,
+    translator::Translator,
+    units::{ByteCount, Iova, TimeNs},
+};
+use alloc::{string::String, sync::Arc, vec::Vec};
+use core::fmt;
+use pools::Pools;
+use raw::RawTable;
+
+/// The bounce pools of one domain, and what its clients share. See the module's theory.
+pub struct Dma<P: CopyMemory, T: Translator<P>, D = Off> {
+    domain: Arc<Domain<P, T>>,
+    config: DmaConfig,
+    pools: Pools<P>,
+    raw: RawTable<P>,
+    watch: D,
+    clients: P::A64,
+    /// Tells its mappings from those of others.
+    key: u64,
+}
+
+impl<P: CopyMemory, T: Translator<P>> Dma<P, T> {
+    /// No pool yet; none is made before a client needs one.
+    pub fn new(domain: Arc<Domain<P, T>>, config: DmaConfig) -> Self {
+        Dma::watched(domain, config, Off)
+    }
+}
+
+impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
+    /// The same with everything that its clients do told to `watch`, most often a [`Recorder`].
+    pub fn watched(domain: Arc<Domain<P, T>>, config: DmaConfig, watch: D) -> Self {
+        Dma {
+            key: domain.platform().unique(),
+            domain,
+            config,
+            pools: Pools::new(),
+            raw: RawTable::new(),
+            watch,
+            clients: P::A64::new(0),
+        }
+    }
+
+    /// Who is told.
+    pub fn watch(&self) -> &D {
+        &self.watch
+    }
+
+    /// Where its mappings live.
+    pub fn domain(&self) -> &Arc<Domain<P, T>> {
+        &self.domain
+    }
+
+    /// Lets a device map. The pool for its address limits is made now, if its placement may ever bounce and no client before had the same.
+    ///
+    /// # Errors
+    /// [`NoPool`].
+    pub fn client(self: &Arc<Self>, config: ClientConfig) -> Result<Client<P, T, D>, NoPool> {
+        self.check(&config)?;
+        let pool = match config.placement {
+            Placement::Never => None,
+            _ => Some(
+                self.pools
+                    .anyones(&self.domain, &self.config.pool, config.limits)?,
+            ),
+        };
+        Ok(Client::new(self.clone(), config, pool))
+    }
+
+    fn check(&self, config: &ClientConfig) -> Result<(), NoPool> {
+        match (config.placement, self.config.clock) {
+            (Placement::Adaptive, None) => Err(NoPool::NoClock),
+            _ => Ok(()),
+        }
+    }
+
+    /// What [`Placement::Adaptive`] has learned, of each pool, size and direction that it was used for.
+    pub fn learned(&self) -> Vec<Learned> {
+        let mut all = Vec::new();
+        self.pools.each(|pool| all.extend(pool.learner.learned()));
+        all
+    }
+
+    /// The same with a pool of its own, so that no other device's traffic can take what this one needs. With [`Growth::Fixed`] all of it is there from the beginning.
+    ///
+    /// # Errors
+    /// [`NoPool`].
+    pub fn client_with_pool(
+        self: &Arc<Self>,
+        config: ClientConfig,
+        pool: &PoolConfig,
+    ) -> Result<Client<P, T, D>, NoPool> {
+        self.check(&config)?;
+        let pool = self.pools.ones(&self.domain, pool, config.limits, None)?;
+        Ok(Client::new(self.clone(), config, Some(pool)))
+    }
+}
+
+impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
+    /// The host's timer calls this, as it calls [`Domain::tick`]: slots and chunks that nobody asked for in [`PoolConfig::idle_ns`] lose their memory, a bounded
+    /// number of them in one call.
+    pub fn tick(&self, now: TimeNs) {
+        self.pools.each(|pool| pool.tick(&self.domain, now));
+    }
+
+    /// Mappings that were given up to the raw door and not unmapped yet.
+    pub fn raw_mappings(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// The slot that `iova` belongs to, used or not: how large it is, and its number. For whoever has to explain a fault.
+    pub fn slot_at(&self, iova: Iova) -> Option<(ByteCount, u32)> {
+        let mut found = None;
+        self.pools.each(|pool| {
+            found = found.or_else(|| pool.slot_at(iova.page()));
+        });
+        found
+    }
+
+    /// What each pool has and did.
+    pub fn usage(&self) -> Vec<PoolUsage> {
+        let mut all = Vec::new();
+        self.pools.each(|pool| all.push(pool.usage()));
+        all
+    }
+
+    /// Checks every pool, nobody else being active (P10).
+    ///
+    /// # Errors
+    /// A sentence that names what is wrong.
+    pub fn audit(&self) -> Result<Vec<PoolUsage>, String> {
+        let mut all = Ok(Vec::new());
+        self.pools.each(|pool| {
+            let audit = pool.audit();
+            all = core::mem::replace(&mut all, Ok(Vec::new())).and_then(|mut all| {
+                all.push(audit?);
+                Ok(all)
+            });
+        });
+        all
+    }
+}
+
+impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> fmt::Display for Dma<P, T, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, pool) in self.usage().iter().enumerate() {
+            writeln!(
+                f,
+                "bounce pool {nth}: {} KiB of memory, {} KiB of bookkeeping; {}",
+                pool.memory.0 >> 10,
+                pool.metadata.0 >> 10,
+                pool.steps
+            )?;
+            for (bytes, slots) in &pool.classes {
+                writeln!(
+                    f,
+                    "  slots of {} KiB: {} taken, {} kept, {} empty, {} lost",
+                    bytes.0 >> 10,
+                    slots.taken,
+                    slots.kept,
+                    slots.empty,
+                    slots.lost
+                )?;
+            }
+            let chunks = pool.chunks;
+            writeln!(
+                f,
+                "  {} chunks: {} pages taken, {} kept; {} chunks lost",
+                chunks.chunks, chunks.taken, chunks.kept, chunks.lost
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl<P: CopyMemory, T: Translator<P>, D> Drop for Dma<P, T, D> {
+    /// Ends the pools: every slot is unmapped and flushed, also those of mappings that are still alive, whose devices reach nothing any more.
+    fn drop(&mut self) {
+        self.pools.close(&self.domain);
+    }
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The raw door: for interfaces that pass addresses in place of tokens.
+//!
+//! [`Client::into_raw`] puts a mapping's token into an ordered table by its IOVA, and [`Client::unmap_raw`] takes it out again if address, length and direction are what they were; so a second
+//! unmap finds nothing, and a wrong one changes nothing.
+//!
+//! Locking: the table is in [`SHARDS`] parts by IOVA, each a sorted vector under a lock of its own; it grows outside the lock.
+
+use super::*;
+use crate::units::*;
+use alloc::boxed::Box;
+
+/// Parts of the table.
+const SHARDS: usize = 16;
+
+type Token = Box<DmaMapping<Arc<[PhysRange]>>>;
+
+/// Tokens that were given up, by IOVA.
+pub(super) struct RawTable<P: Platform>([P::Lock<Vec<(u64, Token)>>; SHARDS]);
+
+/// Why the raw door did not open.
+#[derive(PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RawDmaError {
+    /// Nothing that was given up is mapped at that address: it was unmapped already, or never was.
+    #[error("no mapping was given up at {0}")]
+    NotMapped(Iova),
+    /// It has another length. Nothing was changed.
+    #[error("the mapping at {iova} is of {mapped} bytes, not of {given}")]
+    WrongLength {
+        /// Where.
+        iova: Iova,
+        /// How long it is.
+        mapped: ByteCount,
+        /// What was said.
+        given: ByteCount,
+    },
+    /// It has another direction. Nothing was changed.
+    #[error("the mapping at {iova} is {mapped:?}, not {given:?}")]
+    WrongDirection {
+        /// Where.
+        iova: Iova,
+        /// Its direction.
+        mapped: Direction,
+        /// What was said.
+        given: Direction,
+    },
+    /// See [`DmaUnmapError`].
+    #[error(transparent)]
+    Unmap(#[from] DmaUnmapError<Arc<[PhysRange]>>),
+    /// See [`SyncError`].
+    #[error(transparent)]
+    Sync(#[from] SyncError),
+}
+
+impl<P: Platform> RawTable<P> {
+    pub fn new() -> Self {
+        RawTable(core::array::from_fn(|_| P::Lock::new(Vec::new())))
+    }
+    fn shard(&self, iova: Iova) -> &P::Lock<Vec<(u64, Token)>> {
+        &self.0[(iova.page().0 % SHARDS as u64) as usize]
+    }
+    fn put(&self, token: Token) {
+        let at = token.iova().0;
+        let shard = self.shard(token.iova());
+        let mut token = Some(token);
+        let mut room = Vec::new();
+        while token.is_some() {
+            let len = shard.with(|all| {
+                if all.len() == all.capacity() && room.capacity() > all.len() {
+                    room.append(all);
+                    core::mem::swap(all, &mut room);
+                }
+                if all.len() < all.capacity()
+                    && let Some(token) = token.take()
+                {
+                    let nth = all.partition_point(|(key, _)| *key < at);
+                    all.insert(nth, (at, token));
+                }
+                all.len()
+            });
+            if token.is_some() {
+                room = Vec::with_capacity(2 * len + 4);
+            }
+        }
+    }
+    /// Takes the token of exactly this mapping.
+    fn take(&self, iova: Iova, len: ByteCount, direction: Direction) -> Result<Token, RawDmaError> {
+        self.shard(iova).with(|all| {
+            let first = all.partition_point(|(key, _)| *key < iova.0);
+            let same = all[first..].iter().take_while(|(key, _)| *key == iova.0);
+            // where buffers' own addresses are their IOVAs there may be several
+            let mut why = Err(RawDmaError::NotMapped(iova));
+            for (nth, (_, token)) in (first..).zip(same) {
+                why = check(token, len, direction).map(|()| nth);
+                if why.is_ok() {
+                    break;
+                }
+            }
+            Ok(all.remove(why?).1)
+        })
+    }
+    /// Tokens that nobody has taken.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|shard| shard.with(|all| all.len())).sum()
+    }
+}
+
+fn check(token: &Token, len: ByteCount, direction: Direction) -> Result<(), RawDmaError> {
+    let iova = token.iova();
+    if token.len() != len {
+        return Err(RawDmaError::WrongLength {
+            iova,
+            mapped: token.len(),
+            given: len,
+        });
+    }
+    if token.direction() != direction {
+        return Err(RawDmaError::WrongDirection {
+            iova,
+            mapped: token.direction(),
+            given: direction,
+        });
+    }
+    Ok(())
+}
+
+impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
+    /// Gives a mapping's token up: from now on its address, length and direction end it.
+    pub fn into_raw(&self, mapping: DmaMapping<Arc<[PhysRange]>>) -> (Iova, ByteCount) {
+        let (iova, len) = (mapping.iova(), mapping.len());
+        self.dma().raw.put(Box::new(mapping));
+        (iova, len)
+    }
+
+    /// Ends the mapping at `iova`.
+    ///
+    /// # Errors
+    /// [`RawDmaError`]; but for [`RawDmaError::Unmap`], nothing has changed.
+    pub fn unmap_raw(
+        &self,
+        iova: Iova,
+        len: ByteCount,
+        direction: Direction,
+    ) -> Result<(), RawDmaError> {
+        let token = self.dma().raw.take(iova, len, direction);
+        let token = token.inspect_err(|why| self.tell(iova, len, direction, why))?;
+        match self.unmap(*token) {
+            Ok(_) => Ok(()),
+            Err(DmaUnmapError::Foreign(mapping)) => {
+                let iova = mapping.iova();
+                self.dma().raw.put(mapping); // its owner may still come
+                Err(SyncError::Foreign { iova }.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Lets who watches know.
+    #[cold]
+    fn tell(&self, iova: Iova, len: ByteCount, direction: Direction, why: &RawDmaError) {
+        let what = match why {
+            RawDmaError::NotMapped(_) => Mistake::NotMapped,
+            RawDmaError::WrongLength { mapped, .. } => Mistake::WrongLength { mapped: *mapped },
+            RawDmaError::WrongDirection { mapped, .. } => {
+                Mistake::WrongDirection { mapped: *mapped }
+            }
+            _ => return,
+        };
+        if self.dma().watch.is_on() {
+            let event = self.event(iova, len, direction);
+            self.dma().watch.found(&event, what);
+        }
+    }
+
+    /// Synchronises `span` of the mapping at `iova`, for whom `to` says.
+    ///
+    /// # Errors
+    /// [`RawDmaError`].
+    pub fn sync_raw(
+        &self,
+        iova: Iova,
+        span: Span,
+        direction: Direction,
+        to: SyncFor,
+    ) -> Result<(), RawDmaError> {
+        // out of the table meanwhile, as nobody copies with a lock held: who unmaps it then finds nothing
+        let table = &self.dma().raw;
+        let len = table.shard(iova).with(|all| {
+            let found = all.binary_search_by_key(&iova.0, |(key, _)| *key);
+            found.map(|nth| all[nth].1.len()).unwrap_or_default()
+        });
+        let token = table.take(iova, len, direction);
+        let token = token.inspect_err(|why| self.tell(iova, len, direction, why))?;
+        let synced = match to {
+            SyncFor::Cpu => self.sync_for_cpu(&token, span),
+            SyncFor::Device => self.sync_for_device(&token, span),
+        };
+        table.put(token);
+        Ok(synced?)
+    }
+}
+
+/// For whom bytes are synchronised.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum SyncFor {
+    /// The CPU is about to look.
+    Cpu,
+    /// The device is.
+    Device,
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Unmapping.
+
+use super::{
+    mapping::{Held, Part, Timed},
+    *,
+};
+use crate::{
+    bounce::{Buffer, Need, NoReturn},
+    units::*,
+};
+use alloc::boxed::Box;
+
+impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
+    /// Ends a mapping, and brings back what the device wrote.
+    ///
+    /// May be called in an interrupt handler, on any CPU.
+    ///
+    /// # Errors
+    /// [`DmaUnmapError`]. But for [`DmaUnmapError::Foreign`], the mapping has ended.
+    #[inline]
+    pub fn unmap<L: AsRef<[PhysRange]>>(
+        &self,
+        mapping: DmaMapping<L>,
+    ) -> Result<L, DmaUnmapError<L>> {
+        if mapping.key != self.key || self.dma.watch.is_on() {
+            return self.unmap_otherwise(mapping);
+        }
+        let need = need_of(&mapping);
+        match (mapping, &self.pool) {
+            // the short way: see `map`
+            (
+                DmaMapping {
+                    list,
+                    held: Held::Bounced(Buffer::Slot(slot)),
+                    timed: None,
+                    ..
+                },
+                Some(pool),
+            ) => match pool.give_at_hand(self.platform(), slot, &need, list.as_ref()) {
+                Ok(()) => Ok(list),
+                Err(hole) => Err(hole.into()),
+            },
+            (mapping, _) => self.end_here(mapping),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn unmap_otherwise<L: AsRef<[PhysRange]>>(
+        &self,
+        mapping: DmaMapping<L>,
+    ) -> Result<L, DmaUnmapError<L>> {
+        match mapping.key == self.key {
+            true => self.end_watched(mapping),
+            false => Err(DmaUnmapError::Foreign(Box::new(mapping))),
+        }
+    }
+
+    /// Unmaps each of many, whatever becomes of the others; their lists go to `unmapped`.
+    ///
+    /// # Errors
+    /// That of the first that failed.
+    pub fn unmap_batch<L: AsRef<[PhysRange]>>(
+        &self,
+        mappings: impl IntoIterator<Item = DmaMapping<L>>,
+        unmapped: &mut impl Extend<L>,
+    ) -> Result<(), DmaUnmapError<L>> {
+        let mut first = Ok(());
+        for mapping in mappings {
+            match self.unmap(mapping) {
+                Ok(list) => unmapped.extend([list]),
+                Err(error) => first = first.and(Err(error)),
+            }
+        }
+        first
+    }
+
+    #[cold]
+    fn end_watched<L: AsRef<[PhysRange]>>(
+        &self,
+        mapping: DmaMapping<L>,
+    ) -> Result<L, DmaUnmapError<L>> {
+        let (iova, len, direction) = (mapping.iova, mapping.len, mapping.direction);
+        // before it ends, as its address may be somebody else's right after
+        let mut event = self.event(iova, len, direction);
+        self.dma.watch.unmapped(&event);
+        let ended = self.end_here(mapping);
+        event.at = self.event(iova, len, direction).at;
+        let retired = self.dma.domain.stats().retired;
+        if retired.pages.0 == 0 && retired.frames == 0 {
+            self.dma.watch.flushed(&event);
+        }
+        ended
+    }
+
+    #[inline(never)]
+    fn end_here<L: AsRef<[PhysRange]>>(
+        &self,
+        mapping: DmaMapping<L>,
+    ) -> Result<L, DmaUnmapError<L>> {
+        match mapping.timed {
+            None => self.end(mapping),
+            Some(timed) => self.end_timed(mapping, timed),
+        }
+    }
+
+    #[cold]
+    fn end_timed<L: AsRef<[PhysRange]>>(
+        &self,
+        mapping: DmaMapping<L>,
+        timed: Timed,
+    ) -> Result<L, DmaUnmapError<L>> {
+        let (Some(pool), Some(clock)) = (&self.pool, self.dma.config.clock) else {
+            return self.end(mapping);
+        };
+        let began = (clock.0)();
+        let ended = self.end(mapping);
+        let took = (clock.0)().0.saturating_sub(began.0);
+        let both = u64::from(timed.map_ns).saturating_add(took);
+        pool.learner.note(timed.cell, timed.road, both);
+        ended
+    }
+
+    fn end<L: AsRef<[PhysRange]>>(&self, mapping: DmaMapping<L>) -> Result<L, DmaUnmapError<L>> {
+        let need = need_of(&mapping);
+        let domain = &self.dma.domain;
+        let DmaMapping { list, held, .. } = mapping;
+        let ended = match (held, &self.pool) {
+            (Held::Bounced(buffer), Some(pool)) => pool.give(domain, buffer, &need, list.as_ref()),
+            (Held::Direct(mapping), _) => domain.unmap(mapping).map_err(NoReturn::Unmap),
+            (Held::Split(split), _) => {
+                let (copied, ended) = (*split).end(domain, list.as_ref(), need.direction);
+                let ended = ended.map_err(NoReturn::Unmap);
+                ended.and(copied.map_err(NoReturn::NotMemory))
+            }
+            (Held::Each(parts), _) => self.unmap_parts(parts, list.as_ref(), need.direction),
+            // its key is that of a pool
+            (Held::Bounced(_), None) => Ok(()),
+        };
+        match ended {
+            Ok(()) => Ok(list),
+            Err(NoReturn::Unmap(error)) => Err(DmaUnmapError::Direct(error)),
+            Err(NoReturn::NotMemory(hole)) => Err(hole.into()),
+        }
+    }
+
+    /// Ends them all; the first error is told.
+    pub(super) fn unmap_parts(
+        &self,
+        parts: Vec<Part>,
+        list: &[PhysRange],
+        direction: Direction,
+    ) -> Result<(), NoReturn> {
+        let domain = &self.dma.domain;
+        let mut ended = Ok(());
+        for (part, segment) in parts.into_iter().zip(list) {
+            let one = match part {
+                Part::Direct(mapping) => domain.unmap(mapping).map_err(NoReturn::Unmap),
+                Part::Own(own) => {
+                    let list = core::slice::from_ref(segment);
+                    own.end(domain, list, direction)
+                }
+            };
+            ended = ended.and(one);
+        }
+        ended
+    }
+}
+
+/// That of a mapping that lives in a buffer.
+#[inline(always)]
+pub(super) fn need_of<L>(mapping: &DmaMapping<L>) -> Need {
+    Need {
+        offset: mapping.iova.offset(),
+        len: mapping.len,
+        direction: mapping.direction,
+    }
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Regions: IOVA ranges that are leased once, and whose parts are mapped and unmapped again and again.
+//!
+//! Bounce pools live in them. Whoever has a [`Region`] decides which part is mapped; the leaves are written and cleared by the same road as any mapping's. A part that was
+//! revoked may be mapped again only against [`Flushed`], which [`Domain::revoke`] gives: it waits for its invalidation, whatever the policy.
+
+use super::{map::Place, *};
+use crate::{
+    iova::{LeaseKind, Limits, Request},
+    policy::Resource,
+    table::LeafAttrs,
+    units::pages_touched,
+};
+
+/// A leased range. It counts as reserved as long as it is open.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "a dropped region stays leased until its domain ends"]
+pub(crate) struct Region {
+    range: IovaRange,
+    kind: LeaseKind,
+}
+
+impl Region {
+    /// The pages.
+    pub fn range(&self) -> IovaRange {
+        self.range
+    }
+}
+
+impl<P: Platform, T: Translator<P>> Domain<P, T> {
+    /// Leases `pages`.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub(crate) fn open_region(&self, pages: PageCount, limits: Limits) -> Result<Region, MapError> {
+        let lease = self.assign(&Request {
+            pages,
+            limits,
+            contiguous: None,
+        })?;
+        let region = Region {
+            range: lease.range(),
+            kind: lease.kind(),
+        };
+        self.reserved.keep(lease);
+        Ok(region)
+    }
+
+    /// Ends the lease of a region of which nothing is mapped any more.
+    ///
+    /// # Errors
+    /// The invalidation failed; the range is quarantined.
+    pub(crate) fn close_region(&self, region: Region) -> Result<(), InvalidateError> {
+        let Some(lease) = self.reserved.take(region.range) else {
+            debug_assert!(false, "a region's lease is kept as long as it is open");
+            return Ok(());
+        };
+        let none = IovaRange::new(region.range.first, PageCount(0));
+        let (_, settled) = self.retire(lease, none, []);
+        settled.map_err(|failed| failed.cause)
+    }
+
+    /// Maps `part` of a region to `runs`. Nothing of it is mapped, and what was before is flushed.
+    ///
+    /// # Errors
+    /// [`MapError`]; nothing is mapped then, but for [`MapError::Invalidate`], after which caches may hold any of it: the part and what it
+    /// led to are not to be used again.
+    pub(crate) fn install_part(
+        &self,
+        region: &Region,
+        part: IovaRange,
+        runs: impl Iterator<Item = PhysRun> + Clone,
+        perm: Perm,
+    ) -> Result<(), MapError> {
+        debug_assert!(region.range.contains(&part));
+        let p = &*self.platform;
+        let leaf = LeafAttrs::new(perm, region.kind);
+        if let Err(error) = self.translator.install(p, part, runs, leaf) {
+            if error.done.0 > 0 {
+                let written = IovaRange::new(part.first, error.done);
+                let undone = self.clear_parts(region, core::iter::once(written), (), []);
+                undone
+                    .map(drop)
+                    .map_err(|failed| MapError::Invalidate(failed.cause))?;
+            }
+            return Err(error.into());
+        }
+        let on_map = self.translator.on_map();
+        if on_map != OnMap::Nothing
+            && let Err(cause) = self.follow_map(on_map, part)
+        {
+            // whether this is flushed or not, what failed is what is told
+            let _ = self.clear_parts(region, core::iter::once(part), (), []);
+            return Err(MapError::Invalidate(cause));
+        }
+        p.pinned(|cpu| {
+            if let Some(words) = self.counters.of(&cpu) {
+                words.mapped(part.pages, PageCount(0));
+            }
+        });
+        Ok(())
+    }
+
+    /// Unmaps `parts` of a region, and waits until they are flushed, by one invalidation; then `frames`, that only they made reachable, are free.
+    /// `what` stands for the parts: it comes back with the proof.
+    ///
+    /// # Errors
+    /// The invalidation failed: the frames are quarantined, and `what` is not to be used again.
+    pub(crate) fn revoke<W>(
+        &self,
+        region: &Region,
+        parts: impl Iterator<Item = IovaRange> + Clone,
+        what: W,
+        frames: impl IntoIterator<Item = TableFrame>,
+    ) -> Result<Flushed<W>, InvalidateError> {
+        self.count_unmapped(parts.clone());
+        let flushed = self.clear_parts(region, parts, what, frames);
+        flushed.map_err(|failed| failed.cause)
+    }
+
+    /// As [`revoke`](Self::revoke) where `parts` are all that is mapped of the region; the tables that it fills go too.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn revoke_last<W>(
+        &self,
+        region: &Region,
+        parts: impl Iterator<Item = IovaRange> + Clone,
+        what: W,
+        frames: impl IntoIterator<Item = TableFrame>,
+    ) -> Result<Flushed<W>, InvalidateError> {
+        if region.kind == LeaseKind::Shared {
+            return self.revoke(region, parts, what, frames); // its leaves are counted one by one
+        }
+        self.count_unmapped(parts);
+        let all = core::iter::once(region.range);
+        let flushed = self.clear_parts(region, all, what, frames);
+        flushed.map_err(|failed| failed.cause)
+    }
+
+    fn count_unmapped(&self, parts: impl Iterator<Item = IovaRange>) {
+        self.platform.pinned(|cpu| {
+            if let Some(words) = self.counters.of(&cpu) {
+                parts.for_each(|part| words.unmapped(part.pages, PageCount(0)));
+            }
+        });
+    }
+
+    fn clear_parts<W>(
+        &self,
+        region: &Region,
+        parts: impl Iterator<Item = IovaRange> + Clone,
+        what: W,
+        frames: impl IntoIterator<Item = TableFrame>,
+    ) -> Result<Flushed<W>, Failed> {
+        let p = &*self.platform;
+        let engine = self.engine();
+        let mut few = parts.clone();
+        // tables may be detached, and this is no hot path
+        let scope = match (few.next(), few.next()) {
+            (Some(only), None) => Scope::tables(only),
+            _ => Scope::DOMAIN,
+        };
+        let mut retired = Vec::new();
+        let mut keep = |frame| {
+            retired.push(self.grace.retire(p, Resource::Frame(frame), scope));
+        };
+        for part in parts {
+            debug_assert!(region.range.contains(&part));
+            self.translator.clear(p, part, region.kind, &mut keep);
+        }
+        frames.into_iter().for_each(keep);
+        let what = self.grace.retire(p, what, scope);
+        let completion = match engine.flush(scope) {
+            Ok(completion) => completion,
+            Err(failed) => {
+                let lost = retired.into_iter();
+                lost.for_each(|frame| self.quarantine.put(frame));
+                return Err(failed);
+            }
+        };
+        let home = p.pinned(|cpu| cpu.index());
+        for frame in retired {
+            engine.settle(home, frame, &completion);
+        }
+        what.settle(&completion).map_err(|(what, why)| {
+            // it covers just that, and began after
+            debug_assert!(false, "{why}");
+            Failed {
+                seq: what.seq(),
+                cause: InvalidateError::TimedOut { turns: 0 },
+            }
+        })
+    }
+
+    /// Maps `list`, whose inner edges lie at granules, as a mapping of its own whose addresses ascend. `frames` are those of its pages that nobody
+    /// else owns: they come back with the mapping, and go with it.
+    ///
+    /// # Errors
+    /// [`MapError`]; the frames have gone home, or are quarantined.
+    pub(crate) fn map_with_frames(
+        &self,
+        list: &[PhysRange],
+        direction: Direction,
+        attrs: MapAttrs,
+        frames: Vec<FreshFrame>,
+    ) -> Result<(Mapping, Vec<TableFrame>), MapError> {
+        let len = ByteCount(list.iter().map(|part| part.len.0).sum());
+        let offset = list.first().map_or(0, |first| first.addr.offset());
+        let request = Request {
+            pages: pages_touched(offset, len),
+            limits: attrs.limits,
+            contiguous: None,
+        };
+        let place = Place {
+            order: ListOrder::Ascending,
+            len,
+            direction,
+            lifetime: attrs.lifetime,
+        };
+        match self.place(&request, list, place) {
+            Ok(mapping) => {
+                let frames = frames.into_iter().map(FreshFrame::publish);
+                Ok((mapping, frames.collect()))
+            }
+            Err(error @ MapError::Invalidate(_)) => {
+                // a cache may hold them
+                self.quarantine.lose_frames(frames.len() as u64);
+                Err(error)
+            }
+            Err(error) => {
+                self.give_back(frames);
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a mapping and, once it is flushed, gives back `frames` that only it made reachable.
+    ///
+    /// # Errors
+    /// As [`Domain::unmap`].
+    pub(crate) fn unmap_with_frames(
+        &self,
+        mapping: Mapping,
+        frames: Vec<TableFrame>,
+    ) -> Result<(), UnmapError> {
+        if frames.is_empty() {
+            return self.unmap(mapping);
+        }
+        let range = mapping.range();
+        self.end(mapping.lease, range, frames)
+    }
+
+    /// Counts frames that caches may hold and nobody may use again.
+    pub(crate) fn lose_frames(&self, frames: u64) {
+        self.quarantine.lose_frames(frames);
+    }
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! How the CPU reaches memory by physical address: what bouncing needs of a platform beside [`Platform`].
+
+use super::Platform;
+use crate::units::*;
+
+/// A platform whose CPUs reach physical memory: a kernel by its direct map, a process by its arena.
+///
+/// # Contract
+///
+/// * Devices may read and write the same bytes at the same time, and so may other CPUs. An implementation makes no references to them; it
+///   moves bytes by accesses that may race (volatile, relaxed atomic, or assembly). Which of two racing writes a byte holds is open; every byte is
+///   moved once.
+/// * What [`read`](Self::read) and [`copy`](Self::copy) bring is stable from then on: it is not read again.
+/// * A range that is not memory all of it is refused before the first byte is moved.
+/// * Bytes moved before a later store to a doorbell, or after a load that told of a completion, are in order with it by the fences that
+///   drivers have there anyway; an implementation adds none.
+pub trait CopyMemory: Platform {
+    /// Whether every byte of `range` is memory that the CPU can reach.
+    fn is_memory(&self, range: PhysRange) -> bool;
+    /// Copies `from` to as many bytes at `to`. The two must not overlap, or what is at `to` then is open.
+    ///
+    /// # Errors
+    /// [`NotMemory`]; nothing is copied.
+    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory>;
+    /// Zeroes `range`.
+    ///
+    /// # Errors
+    /// [`NotMemory`]; nothing is written.
+    fn zero(&self, range: PhysRange) -> Result<(), NotMemory>;
+    /// Reads the bytes at `from`.
+    ///
+    /// # Errors
+    /// [`NotMemory`]; nothing is read.
+    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory>;
+    /// Writes `from` to `to`.
+    ///
+    /// # Errors
+    /// [`NotMemory`]; nothing is written.
+    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory>;
+}
+
+/// Bytes that the CPU cannot reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0} is not memory, or not all of it")]
+pub struct NotMemory(pub PhysRange);

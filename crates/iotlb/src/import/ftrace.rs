@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The text of `/sys/kernel/tracing/trace` and `trace_pipe`.
+//!
+//! ```text
+//!      modprobe-175     [001] .....     5.881838: dma_alloc: 0000:00:1f.2 dir=BIDIRECTIONAL dma_addr=fffe0000 ...
+//! CPU:0 [LOST 583 EVENTS]
+//! ```
+//!
+//! The name of a task can hold anything, and the flags after the CPU can be missing, so a line is found by its CPU, then its
+//! time, which ends with a colon. Clocks other than seconds give the order of events but no times.
+
+use super::fields::Piece;
+use super::raw::Parsed;
+use super::tracepoint::{System, Tracepoint, cpu, nanoseconds};
+use super::{Complaint, Fault};
+use crate::parse::quoted;
+use crate::trace::Stamp;
+
+/// The event of a line, if it is one.
+pub(super) fn tracepoint(line: &str) -> Option<Tracepoint<'_>> {
+    let mut from = 0;
+    while let Some(found) = line[from..].find(" [") {
+        let open = from + found + 1;
+        let close = open + line[open..].find(']')? + 1;
+        if let Some(cpu) = cpu(&line[open..close])
+            && let Some(event) = after_cpu(line, close, cpu)
+        {
+            return Some(event);
+        }
+        from = open + 1;
+    }
+    None
+}
+
+/// `flags time: event: text` from `at` on.
+fn after_cpu(line: &str, at: usize, cpu: u32) -> Option<Tracepoint<'_>> {
+    let (mut time, mut rest) = word(line, at)?;
+    let mut clock = time.strip_suffix(':');
+    if clock.is_none_or(|clock| !is_clock(clock)) {
+        (time, rest) = word(line, rest)?; // the first were flags
+        clock = time.strip_suffix(':');
+    }
+    let clock = clock.filter(|clock| is_clock(clock))?;
+    let (event, payload) = word(line, rest)?;
+    let event = event.strip_suffix(':')?;
+    Some(Tracepoint {
+        stamp: nanoseconds(clock).map(|nanoseconds| Stamp { nanoseconds, cpu }),
+        event,
+        payload: Piece {
+            text: &line[payload..],
+            at: payload,
+        },
+    })
+}
+
+fn is_clock(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_digit())
+        && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+}
+
+/// The word at or after `at`, and where it ends.
+fn word(line: &str, at: usize) -> Option<(&str, usize)> {
+    let rest = &line[at..];
+    let start = at + rest.find(|c: char| c != ' ')?;
+    let end = line[start..].find(' ').map_or(line.len(), |n| start + n);
+    Some((&line[start..end], end))
+}
+
+/// What a line says.
+pub(super) fn parse(line: &str, system: System) -> Result<Parsed, Complaint> {
+    if let Some(comment) = line.strip_prefix('#') {
+        return header(comment);
+    }
+    if let Some(lost) = lost(line) {
+        return lost;
+    }
+    match tracepoint(line) {
+        Some(event) => event.parse(system),
+        None if line.trim().is_empty() => Ok(Parsed::Nothing),
+        None => Ok(Parsed::Unknown),
+    }
+}
+
+/// `# entries-in-buffer/entries-written: 90/100`: the difference was overwritten before anybody read it. A buffer that was
+/// emptied by readers says 0 in the buffer.
+fn header(comment: &str) -> Result<Parsed, Complaint> {
+    let counts = comment
+        .trim()
+        .strip_prefix("entries-in-buffer/entries-written:");
+    let Some((kept, written)) = counts.and_then(|counts| {
+        let (kept, rest) = counts.trim().split_once('/')?;
+        let written = rest.split(' ').next()?;
+        Some((kept.parse::<u64>().ok()?, written.parse::<u64>().ok()?))
+    }) else {
+        return Ok(Parsed::Nothing);
+    };
+    Ok(match written.saturating_sub(kept) {
+        lost if lost > 0 && kept > 0 => Parsed::Lost(lost),
+        _ => Parsed::Nothing,
+    })
+}
+
+/// `CPU:0 [LOST 583 EVENTS]`, or without a number where it is not known.
+fn lost(line: &str) -> Option<Result<Parsed, Complaint>> {
+    let rest = line.strip_prefix("CPU:")?;
+    let (_, lost) = rest.split_once(" [LOST ")?;
+    let lost = lost.strip_suffix(']')?;
+    let count = match lost.strip_suffix(" EVENTS") {
+        Some(count) => count,
+        None if lost == "EVENTS" => "1",
+        None => return None,
+    };
+    let complaint = Complaint {
+        offset: line.len() - rest.len(),
+        reason: Fault::BadNumber(quoted(count)),
+    };
+    Some(count.parse().map(Parsed::Lost).map_err(|_| complaint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_may_be_called_anything() {
+        let payload = "dma_unmap_page: d dir=TO_DEVICE dma_addr=1000 size=8 attrs=";
+        for head in [
+            "           <...>-17    [000] .....     5.881838: ",
+            "a [001] b: c-17    [000] d.h2.   5.881838: ",
+            "  x-17  (     17) [000] d.h2.   5.881838: ",
+            "  x-17  [000]   5.881838: ",
+        ] {
+            let line = format!("{head}{payload}");
+            let event = tracepoint(&line).expect(head);
+            let stamp = Stamp {
+                nanoseconds: 5_881_838_000,
+                cpu: 0,
+            };
+            assert_eq!((event.stamp, event.event), (Some(stamp), "dma_unmap_page"));
+        }
+        assert!(tracepoint("  x-17  [000] d.h2. soon: dma_unmap_page: d").is_none());
+        let counted = tracepoint("  x-17  [000] d.h2. 123456: dma_unmap_page: d").unwrap();
+        assert_eq!(counted.stamp, None);
+    }
+
+    #[test]
+    fn lost_events_are_counted_in_all_their_forms() {
+        let lost = |line| parse(line, System::Dma).unwrap();
+        assert_eq!(lost("CPU:0 [LOST 583 EVENTS]"), Parsed::Lost(583));
+        assert_eq!(lost("CPU:1 [LOST EVENTS]"), Parsed::Lost(1));
+        assert_eq!(
+            lost("# entries-in-buffer/entries-written: 90/100   #P:2"),
+            Parsed::Lost(10)
+        );
+        assert_eq!(
+            lost("# entries-in-buffer/entries-written: 0/3529   #P:2"),
+            Parsed::Nothing
+        );
+    }
+}

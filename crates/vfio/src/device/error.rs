@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What can go wrong with a device that is open.
+
+use super::{BarIndex, IrqKind, PciAddress};
+use crate::kernel::Errno;
+
+/// What can go wrong with a device that is open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// It is not there any more.
+    #[error(
+        "{device} was removed: drop it and its domain, which gives all of its memory back, and open it again when it is there"
+    )]
+    Removed {
+        /// The device.
+        device: PciAddress,
+    },
+    /// The kernel refused.
+    #[error("{device}: {call}: {errno}")]
+    Kernel {
+        /// The device.
+        device: PciAddress,
+        /// The call.
+        call: &'static str,
+        /// Its error.
+        errno: Errno,
+    },
+    /// It has no such BAR, or one that is no memory.
+    #[error("{device} has no {bar}")]
+    NoBar {
+        /// The device.
+        device: PciAddress,
+        /// Which.
+        bar: BarIndex,
+    },
+    /// A register that is not inside, or not aligned.
+    #[error(
+        "{device}: {bytes} bytes at {at:#x} of {bar}, which has {len}, are not an aligned register"
+    )]
+    NoRegister {
+        /// The device.
+        device: PciAddress,
+        /// Of which BAR.
+        bar: BarIndex,
+        /// Where.
+        at: u64,
+        /// How wide.
+        bytes: u64,
+        /// The BAR's length.
+        len: u64,
+    },
+    /// Bytes that its configuration space does not have.
+    #[error("{device}: {bytes} bytes at {at:#x} of its configuration space, which has {len}")]
+    NoConfig {
+        /// The device.
+        device: PciAddress,
+        /// Where.
+        at: u64,
+        /// How many.
+        bytes: u64,
+        /// How large it is.
+        len: u64,
+    },
+    /// More vectors than it has.
+    #[error("{device} has {has} vectors of {kind:?}, not {wanted}")]
+    NoVectors {
+        /// The device.
+        device: PciAddress,
+        /// The kind.
+        kind: IrqKind,
+        /// How many it has.
+        has: u32,
+        /// How many were asked for.
+        wanted: usize,
+    },
+    /// It cannot be reset alone.
+    #[error("{device} has no reset of its own; stop it by its own registers")]
+    NoReset {
+        /// The device.
+        device: PciAddress,
+    },
+}
+
+impl DeviceError {
+    /// What the kernel said, if it was asked.
+    pub fn errno(&self) -> Option<Errno> {
+        match self {
+            DeviceError::Removed { .. } => Some(Errno::NODEV),
+            DeviceError::Kernel { errno, .. } => Some(*errno),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A PCI device that VFIO has given to this process: configuration space, BARs, interrupts, reset.
+//!
+//! # Theory
+//!
+//! A device comes open from its space ([`Container::open`](crate::space::Container::open), [`Ioas::open`](crate::space::Ioas::open)), which keeps a handle
+//! of it, as drivers do; it is closed with the last.
+//!
+//! **A device is a bus master only while it is attached to a domain.** [`Domain::attach`](ioatlas_dma::domain::Domain::attach) turns it on,
+//! [`Domain::detach`](ioatlas_dma::domain::Domain::detach) *quiesces*: no bus master any more, then reset, where the device has one of its own. A domain detaches
+//! every device before it removes what is mapped. So a device is always quiet before its mappings go, in whatever order a driver drops what it has.
+//! Writes to the command register by [`Device::config_write`] cannot change that bit.
+//!
+//! A device that was removed counts as quiet.
+//!
+//! Locking: one lock a device, for attach, detach and the command register; none for BARs and other registers.
+//!
+//! Not handled: hot reset of several devices together, power states, PASIDs, INTx masking beyond what the kernel does itself.
+
+mod address;
+mod bar;
+mod error;
+mod interrupt;
+
+pub use address::{NotAnAddress, PciAddress};
+pub use bar::{Bar, BarIndex, Word};
+pub use error::DeviceError;
+pub use interrupt::{Interrupt, IrqKind};
+
+use crate::kernel::{DeviceInfo, Errno, Kernel, RegionInfo, Reset};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const CONFIG_REGION: u32 = vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
+/// PCI Local Bus Specification 3.0, §6.2.2.
+const COMMAND: u64 = 4;
+const BUS_MASTER: u16 = 1 << 2;
+const STATUS: u64 = 6;
+const HAS_CAPABILITIES: u16 = 1 << 4;
+const CAPABILITIES: u64 = 0x34;
+
+/// A device, open. Clones are the same device.
+pub struct Device<K: Kernel>(Arc<Inner<K>>);
+
+struct Inner<K: Kernel> {
+    stage: Mutex<Stage>,
+    config: RegionInfo,
+    info: DeviceInfo,
+    address: PciAddress,
+    fd: K::Fd,
+    kernel: Arc<K>,
+}
+
+/// Where a device stands with its domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// In the space that opened it, and no bus master.
+    Quiet,
+    /// Attached to the domain, and a bus master.
+    Going,
+    /// Quiet, and out of the space.
+    Away,
+}
+
+impl<K: Kernel> Clone for Device<K> {
+    fn clone(&self) -> Self {
+        Device(self.0.clone())
+    }
+}
+
+impl<K: Kernel> Device<K> {
+    pub(crate) fn new(kernel: Arc<K>, fd: K::Fd, address: PciAddress) -> Result<Self, DeviceError> {
+        let at = |call| move |errno| failed(address, call, errno);
+        let info = kernel.device_info(&fd);
+        let info = info.map_err(at("VFIO_DEVICE_GET_INFO"))?;
+        let config = kernel.region_info(&fd, CONFIG_REGION);
+        let config = config.map_err(at("VFIO_DEVICE_GET_REGION_INFO"))?;
+        let device = Device(Arc::new(Inner {
+            stage: Mutex::new(Stage::Quiet),
+            config,
+            info,
+            address,
+            fd,
+            kernel,
+        }));
+        // whatever had it before may have left it going
+        device.set_bus_master(0)?;
+        Ok(device)
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> PciAddress {
+        self.0.address
+    }
+    fn kernel(&self) -> &K {
+        &self.0.kernel
+    }
+    fn failed(&self, call: &'static str) -> impl Fn(Errno) -> DeviceError {
+        let address = self.0.address;
+        move |errno| failed(address, call, errno)
+    }
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        // it is one word, whole at any time
+        self.0.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads configuration space.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn config_read(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        let at = self.config_at(at, into.len())?;
+        let read = self.kernel().read_at(&self.0.fd, at, into);
+        read.map_err(self.failed("reading configuration space"))
+    }
+    /// Writes configuration space. Whether the device is a bus master stays as it is: that is its domain's to say.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn config_write(&self, at: u64, from: &[u8]) -> Result<(), DeviceError> {
+        let stage = self.stage();
+        let end = at.saturating_add(from.len() as u64);
+        let mut bytes = from.to_vec();
+        if (at..end).contains(&COMMAND)
+            && let Some(byte) = bytes.get_mut((COMMAND - at) as usize)
+        {
+            let master = BUS_MASTER as u8;
+            *byte &= !master;
+            *byte |= match *stage {
+                Stage::Going => master,
+                Stage::Quiet | Stage::Away => 0,
+            };
+        }
+        self.config_write_raw(at, &bytes)
+    }
+    fn config_write_raw(&self, at: u64, from: &[u8]) -> Result<(), DeviceError> {
+        let at = self.config_at(at, from.len())?;
+        let written = self.kernel().write_at(&self.0.fd, at, from);
+        written.map_err(self.failed("writing configuration space"))
+    }
+    /// Where in the device's file.
+    fn config_at(&self, at: u64, bytes: usize) -> Result<u64, DeviceError> {
+        let (len, bytes) = (self.0.config.len.0, bytes as u64);
+        match at.checked_add(bytes) {
+            Some(end) if end <= len => Ok(self.0.config.offset + at),
+            _ => Err(DeviceError::NoConfig {
+                device: self.0.address,
+                at,
+                bytes,
+                len,
+            }),
+        }
+    }
+    /// A register of configuration space.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn config<W: Word>(&self, at: u64) -> Result<W, DeviceError> {
+        let mut bytes = [0; 8];
+        let bytes = &mut bytes[..size_of::<W>()];
+        self.config_read(at, bytes)?;
+        Ok(W::from_bytes(bytes))
+    }
+    /// Where the capability `id` begins in configuration space.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn capability(&self, id: u8) -> Result<Option<u64>, DeviceError> {
+        if self.config::<u16>(STATUS)? & HAS_CAPABILITIES == 0 {
+            return Ok(None);
+        }
+        let mut at = u64::from(self.config::<u8>(CAPABILITIES)? & !3);
+        // of 4 bytes at least each, behind the header: not more than this in 256 bytes
+        for _ in 0..48 {
+            if at == 0 {
+                break;
+            }
+            if self.config::<u8>(at)? == id {
+                return Ok(Some(at));
+            }
+            at = u64::from(self.config::<u8>(at + 1)? & !3);
+        }
+        Ok(None)
+    }
+    /// Vendor in the low half, device in the high one, as PCI has them.
+    ///
+    /// # Errors
+    /// [`DeviceError::Removed`] where all bits are set, which is what reads of a device that is not there give.
+    pub fn id(&self) -> Result<u32, DeviceError> {
+        match self.config::<u32>(0)? {
+            u32::MAX => Err(DeviceError::Removed {
+                device: self.0.address,
+            }),
+            id => Ok(id),
+        }
+    }
+
+    /// A BAR, mapped as far as the kernel permits.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn bar(&self, bar: BarIndex) -> Result<Bar<K>, DeviceError> {
+        Bar::open(self, bar)
+    }
+
+    /// How many vectors of a kind it has.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn vectors(&self, kind: IrqKind) -> Result<u32, DeviceError> {
+        if kind.index() >= self.0.info.irqs {
+            return Ok(0);
+        }
+        let info = self.kernel().irq_info(&self.0.fd, kind.index());
+        let info = info.map_err(self.failed("VFIO_DEVICE_GET_IRQ_INFO"))?;
+        Ok(info.vectors)
+    }
+    /// Lets vector n, from 0, raise `interrupts[n]`. They stay the caller's, and may be dropped once this is off again.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn enable(&self, kind: IrqKind, interrupts: &[&Interrupt]) -> Result<(), DeviceError> {
+        let has = self.vectors(kind)?;
+        if interrupts.is_empty() || interrupts.len() > has as usize {
+            return Err(DeviceError::NoVectors {
+                device: self.0.address,
+                kind,
+                has,
+                wanted: interrupts.len(),
+            });
+        }
+        let events: Vec<_> = interrupts.iter().map(|i| i.file()).collect();
+        let set = self.kernel().set_irqs(&self.0.fd, kind.index(), &events);
+        set.map_err(self.failed("VFIO_DEVICE_SET_IRQS"))
+    }
+    /// Turns a kind of interrupts off.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn disable(&self, kind: IrqKind) -> Result<(), DeviceError> {
+        let set = self.kernel().set_irqs(&self.0.fd, kind.index(), &[]);
+        set.map_err(self.failed("VFIO_DEVICE_SET_IRQS"))
+    }
+
+    /// Resets the device. It stays what it was with its domain.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoReset`], and what the kernel says.
+    pub fn reset(&self) -> Result<(), DeviceError> {
+        let stage = self.stage();
+        self.reset_only()?;
+        self.set_bus_master(match *stage {
+            Stage::Going => BUS_MASTER,
+            Stage::Quiet | Stage::Away => 0,
+        })
+    }
+    fn reset_only(&self) -> Result<(), DeviceError> {
+        match self.0.info.reset {
+            Reset::Unsupported => Err(DeviceError::NoReset {
+                device: self.0.address,
+            }),
+            Reset::Supported => {
+                let reset = self.kernel().reset(&self.0.fd);
+                reset.map_err(self.failed("VFIO_DEVICE_RESET"))
+            }
+        }
+    }
+
+    /// `master` is the bit, or nothing.
+    fn set_bus_master(&self, master: u16) -> Result<(), DeviceError> {
+        let command: u16 = self.config(COMMAND)?;
+        if command == u16::MAX {
+            return Err(DeviceError::Removed {
+                device: self.0.address,
+            });
+        }
+        let wanted = command & !BUS_MASTER | master;
+        self.config_write_raw(COMMAND, &wanted.to_le_bytes())
+    }
+
+    /// It is attached: a bus master from now on.
+    pub(crate) fn let_go(&self) -> Result<(), DeviceError> {
+        self.let_go_after(|_| Ok(()))
+    }
+    /// The same where `again` brings it back into its space.
+    pub(crate) fn let_go_after(
+        &self,
+        again: impl FnOnce(&K::Fd) -> Result<(), Errno>,
+    ) -> Result<(), DeviceError> {
+        let mut stage = self.stage();
+        if *stage == Stage::Away {
+            again(&self.0.fd).map_err(self.failed("VFIO_DEVICE_ATTACH_IOMMUFD_PT"))?;
+            *stage = Stage::Quiet;
+        }
+        self.set_bus_master(BUS_MASTER)?;
+        *stage = Stage::Going;
+        Ok(())
+    }
+    /// It is detached: quiet, when this returns.
+    pub(crate) fn quiesce(&self) -> Result<(), DeviceError> {
+        let mut stage = self.stage();
+        self.quiet()?;
+        *stage = Stage::Quiet;
+        Ok(())
+    }
+    /// The same where `away` takes it out of its space then.
+    pub(crate) fn quiesce_before(
+        &self,
+        away: impl FnOnce(&K::Fd) -> Result<(), Errno>,
+    ) -> Result<(), DeviceError> {
+        let mut stage = self.stage();
+        self.quiet()?;
+        *stage = Stage::Quiet;
+        match away(&self.0.fd) {
+            Err(errno) if !is_gone(errno) => Err(failed(
+                self.0.address,
+                "VFIO_DEVICE_DETACH_IOMMUFD_PT",
+                errno,
+            )),
+            _ => {
+                *stage = Stage::Away;
+                Ok(())
+            }
+        }
+    }
+    fn quiet(&self) -> Result<(), DeviceError> {
+        let quiet = self
+            .set_bus_master(0)
+            .and_then(|()| match self.reset_only() {
+                // what it can still start, it cannot bring to memory
+                Err(DeviceError::NoReset { .. }) => Ok(()),
+                // something keeps the kernel from it, or had the device locked just now (`pci_try_reset_function`); it is no bus master any more
+                Err(DeviceError::Kernel {
+                    errno: Errno::BUSY | Errno::AGAIN,
+                    ..
+                }) => Ok(()),
+                reset => reset,
+            });
+        match quiet {
+            Err(DeviceError::Removed { .. }) => Ok(()),
+            quiet => quiet,
+        }
+    }
+}
+
+impl<K: Kernel> Drop for Inner<K> {
+    /// No bus master, if it is there still; the kernel resets what it can when the file is closed.
+    fn drop(&mut self) {
+        let at = self.config.offset + COMMAND;
+        let mut bytes = [0; 2];
+        if self.kernel.read_at(&self.fd, at, &mut bytes).is_ok() {
+            let command = u16::from_le_bytes(bytes) & !BUS_MASTER;
+            let _ = self.kernel.write_at(&self.fd, at, &command.to_le_bytes());
+        }
+    }
+}
+
+fn is_gone(errno: Errno) -> bool {
+    matches!(errno, Errno::NODEV | Errno::NXIO)
+}
+
+fn failed(device: PciAddress, call: &'static str, errno: Errno) -> DeviceError {
+    match is_gone(errno) {
+        true => DeviceError::Removed { device },
+        false => DeviceError::Kernel {
+            device,
+            call,
+            errno,
+        },
+    }
+}

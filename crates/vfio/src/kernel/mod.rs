@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The kernel, call by call: one method for each system call that this crate makes.
+//!
+//! Everything above is written against [`Kernel`], so it runs as well over a kernel simulated in the process (feature `simulated`), which
+//! has the semantics of the real one and can fail any call. [`Linux`] is the real one; nothing else in this crate makes a system call for a
+//! device or an address space.
+//!
+//! A method returns the kernel's own error number: what it means depends on who asks, and is said there.
+
+mod errno;
+mod ioctls;
+mod linux;
+
+pub use errno::Errno;
+pub use linux::{Linux, MappedRegion};
+
+use ioatlas_dma::units::{ByteCount, Iova, Perm};
+use std::{fmt, os::fd::BorrowedFd};
+
+/// An address of this process.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct VirtAddr(pub u64);
+
+impl fmt::Display for VirtAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// What one mapping is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapCall {
+    /// Where the device finds it.
+    pub iova: Iova,
+    /// Where it is.
+    pub memory: VirtAddr,
+    /// How much.
+    pub len: ByteCount,
+    /// What the device may do.
+    pub perm: Perm,
+}
+
+/// What IOVAs an address space has, and how many mappings: as the kernel said, not as anybody thinks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SpaceInfo {
+    /// First and last byte of each range that can be mapped, ascending.
+    pub ranges: Vec<(Iova, Iova)>,
+    /// The smallest page: what addresses and lengths must be multiples of.
+    pub granule: ByteCount,
+    /// How many mappings can be made yet, where the kernel has a limit and tells it.
+    pub mappings: Option<u64>,
+}
+
+/// What a group says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GroupStatus {
+    /// All its devices are bound to VFIO drivers, or to none.
+    Viable,
+    /// Some device of it is bound to another driver.
+    NotViable,
+}
+
+/// What the kernel lets one do with a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceInfo {
+    /// Whether it can be reset.
+    pub reset: Reset,
+    /// How many regions it has.
+    pub regions: u32,
+    /// How many kinds of interrupts.
+    pub irqs: u32,
+}
+
+/// Whether a device can be reset alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reset {
+    /// It can.
+    Supported,
+    /// It has no such reset.
+    Unsupported,
+}
+
+/// A region of a device: a BAR, or configuration space.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RegionInfo {
+    /// Where it begins in the device's file.
+    pub offset: u64,
+    /// How long it is; 0 if there is none.
+    pub len: ByteCount,
+    /// Its parts that can be mapped, as offsets in it.
+    pub mappable: Vec<(u64, ByteCount)>,
+}
+
+/// A kind of interrupts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IrqInfo {
+    /// How many vectors.
+    pub vectors: u32,
+}
+
+/// The calls. `Fd` closes itself.
+pub trait Kernel: Send + Sync + Sized + 'static {
+    /// An open file.
+    type Fd: Send + Sync + 'static;
+    /// A mapped part of a device's region. It unmaps itself.
+    type Mapped: AsRegion;
+
+    /// Opens a device file for reading and writing.
+    ///
+    /// # Errors
+    /// The kernel's; as in all that follow.
+    fn open(&self, path: &str) -> Result<Self::Fd, Errno>;
+    /// The last part of what a symbolic link names.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn link(&self, path: &str) -> Result<String, Errno>;
+    /// The names in a directory.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn list(&self, path: &str) -> Result<Vec<String>, Errno>;
+    /// How much memory this process may pin, where there is a limit.
+    fn pin_limit(&self) -> Option<ByteCount>;
+
+    /// `VFIO_GET_API_VERSION`.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn api_version(&self, container: &Self::Fd) -> Result<u32, Errno>;
+    /// `VFIO_CHECK_EXTENSION` of type 1, version 2.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn has_type1_v2(&self, container: &Self::Fd) -> Result<bool, Errno>;
+    /// `VFIO_GROUP_GET_STATUS`.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn group_status(&self, group: &Self::Fd) -> Result<GroupStatus, Errno>;
+    /// `VFIO_GROUP_SET_CONTAINER`.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn set_container(&self, group: &Self::Fd, container: &Self::Fd) -> Result<(), Errno>;
+    /// `VFIO_SET_IOMMU` to type 1, version 2.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn set_iommu(&self, container: &Self::Fd) -> Result<(), Errno>;
+    /// `VFIO_IOMMU_GET_INFO`.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn type1_info(&self, container: &Self::Fd) -> Result<SpaceInfo, Errno>;
+    /// `VFIO_IOMMU_MAP_DMA`.
+    ///
+    /// # Errors
+    /// `EEXIST` where something of it is mapped, `ENOSPC` at the limit of mappings, `EINVAL` outside the ranges, `ENOMEM` where memory cannot be pinned,
+    /// `EFAULT` where there is none.
+    ///
+    /// # Safety
+    /// Until it is unmapped, a device may read and, where `perm` says so, write the memory at any time: nobody may have a reference to it.
+    unsafe fn type1_map(&self, container: &Self::Fd, call: &MapCall) -> Result<(), Errno>;
+    /// `VFIO_IOMMU_UNMAP_DMA`; returns how much was unmapped.
+    ///
+    /// # Errors
+    /// `EINVAL` where a mapping lies across an edge of the range.
+    fn type1_unmap(
+        &self,
+        container: &Self::Fd,
+        iova: Iova,
+        len: ByteCount,
+    ) -> Result<ByteCount, Errno>;
+    /// `VFIO_GROUP_GET_DEVICE_FD`.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn device_of_group(&self, group: &Self::Fd, name: &str) -> Result<Self::Fd, Errno>;
+
+    /// `IOMMU_IOAS_ALLOC`.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn ioas_alloc(&self, iommufd: &Self::Fd) -> Result<ObjectId, Errno>;
+    /// `IOMMU_DESTROY`.
+    ///
+    /// # Errors
+    /// `EBUSY` where something uses it.
+    fn destroy(&self, iommufd: &Self::Fd, object: ObjectId) -> Result<(), Errno>;
+    /// `IOMMU_IOAS_IOVA_RANGES`.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn ioas_info(&self, iommufd: &Self::Fd, ioas: ObjectId) -> Result<SpaceInfo, Errno>;
+    /// `IOMMU_IOAS_ALLOW_IOVAS`: from now on a device whose own ranges do not have these cannot be attached.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` where a device reserves some of them.
+    fn ioas_allow(
+        &self,
+        iommufd: &Self::Fd,
+        ioas: ObjectId,
+        ranges: &[(Iova, Iova)],
+    ) -> Result<(), Errno>;
+    /// `IOMMU_IOAS_MAP` at a fixed address.
+    ///
+    /// # Errors
+    /// `EEXIST` where something of it is mapped, `EINVAL` outside the ranges, `ENOMEM` where memory cannot be pinned, `EFAULT` where there is none.
+    ///
+    /// # Safety
+    /// As of [`type1_map`](Self::type1_map).
+    unsafe fn ioas_map(
+        &self,
+        iommufd: &Self::Fd,
+        ioas: ObjectId,
+        call: &MapCall,
+    ) -> Result<(), Errno>;
+    /// `IOMMU_IOAS_UNMAP`; returns how much was unmapped.
+    ///
+    /// # Errors
+    /// `ENOENT` where nothing is mapped, or a mapping lies across an edge of the range.
+    fn ioas_unmap(
+        &self,
+        iommufd: &Self::Fd,
+        ioas: ObjectId,
+        iova: Iova,
+        len: ByteCount,
+    ) -> Result<ByteCount, Errno>;
+    /// `VFIO_DEVICE_BIND_IOMMUFD`.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn bind_iommufd(&self, device: &Self::Fd, iommufd: &Self::Fd) -> Result<ObjectId, Errno>;
+    /// `VFIO_DEVICE_ATTACH_IOMMUFD_PT`.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn attach_ioas(&self, device: &Self::Fd, ioas: ObjectId) -> Result<(), Errno>;
+    /// `VFIO_DEVICE_DETACH_IOMMUFD_PT`.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn detach_ioas(&self, device: &Self::Fd) -> Result<(), Errno>;
+
+    /// `VFIO_DEVICE_GET_INFO`.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn device_info(&self, device: &Self::Fd) -> Result<DeviceInfo, Errno>;
+    /// `VFIO_DEVICE_GET_REGION_INFO`.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn region_info(&self, device: &Self::Fd, region: u32) -> Result<RegionInfo, Errno>;
+    /// `VFIO_DEVICE_GET_IRQ_INFO`.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn irq_info(&self, device: &Self::Fd, irq: u32) -> Result<IrqInfo, Errno>;
+    /// `VFIO_DEVICE_SET_IRQS`: vector n from 0 triggers `events[n]`; none turns all of them off.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn set_irqs(&self, device: &Self::Fd, irq: u32, events: &[BorrowedFd<'_>])
+    -> Result<(), Errno>;
+    /// `VFIO_DEVICE_RESET`.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn reset(&self, device: &Self::Fd) -> Result<(), Errno>;
+    /// `pread`; all of it, or an error.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open); `EIO` where it was less.
+    fn read_at(&self, device: &Self::Fd, offset: u64, into: &mut [u8]) -> Result<(), Errno>;
+    /// `pwrite`; all of it, or an error.
+    ///
+    /// # Errors
+    /// See [`read_at`](Self::read_at).
+    fn write_at(&self, device: &Self::Fd, offset: u64, from: &[u8]) -> Result<(), Errno>;
+    /// `mmap` of a part of a region.
+    ///
+    /// # Errors
+    /// See [`open`](Self::open).
+    fn map_region(
+        &self,
+        device: &Self::Fd,
+        offset: u64,
+        len: ByteCount,
+    ) -> Result<Self::Mapped, Errno>;
+}
+
+/// The number by which an iommufd knows an object.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ObjectId(pub u32);
+
+/// Device registers that are in this process's address space.
+pub trait AsRegion: Send + Sync + 'static {
+    /// Where, and how many bytes. They stay there as long as `self` lives, and may be accessed by volatile loads and stores of 1, 2, 4 or 8 aligned bytes.
+    fn bytes(&self) -> *mut [u8];
+}

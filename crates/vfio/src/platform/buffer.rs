@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Memory of the arena that adjoins, for a driver's own buffers.
+
+use super::UserSpace;
+use ioatlas_dma::{
+    platform::{CopyMemory, NotMemory},
+    units::*,
+};
+use std::{mem::ManuallyDrop, sync::Arc};
+
+/// Zeroed bytes that adjoin, so that one mapping covers them. They are read and written by copying, since a device may change them at any time.
+///
+/// Do not drop a buffer that a device may still reach: unmap it first. [`Buffer::leak`] is for those that could not be unmapped.
+pub struct Buffer {
+    platform: Arc<UserSpace>,
+    run: PhysRun,
+    len: ByteCount,
+}
+
+impl UserSpace {
+    /// A buffer of `len` bytes, or nothing where so much does not adjoin, or nothing is asked for.
+    pub fn buffer(self: &Arc<Self>, len: ByteCount) -> Option<Buffer> {
+        let pages = PageCount(len.0.div_ceil(GRANULE));
+        let run = self.take_run(pages)?;
+        Some(Buffer {
+            platform: self.clone(),
+            run,
+            len,
+        })
+    }
+}
+
+impl Buffer {
+    /// All of it, to be mapped.
+    pub fn range(&self) -> PhysRange {
+        PhysRange::new(self.run.first.addr(), self.len)
+    }
+    /// A part of it, or nothing where that is not inside.
+    pub fn part(&self, at: ByteCount, len: ByteCount) -> Option<PhysRange> {
+        let end = at.0.checked_add(len.0)?;
+        let first = || PhysAddr(self.run.first.addr().0 + at.0);
+        (end <= self.len.0).then(|| PhysRange::new(first(), len))
+    }
+    /// Copies bytes out, from byte `at` on.
+    ///
+    /// # Errors
+    /// [`NotMemory`], where they are not inside; nothing is read then.
+    pub fn read(&self, at: ByteCount, into: &mut [u8]) -> Result<(), NotMemory> {
+        let from = self.inside(at, into.len())?;
+        self.platform.read(from, into)
+    }
+    /// Copies bytes in, from byte `at` on.
+    ///
+    /// # Errors
+    /// [`NotMemory`], where they are not inside; nothing is written then.
+    pub fn write(&self, at: ByteCount, from: &[u8]) -> Result<(), NotMemory> {
+        let to = self.inside(at, from.len())?;
+        self.platform.write(from, to)
+    }
+    fn inside(&self, at: ByteCount, len: usize) -> Result<PhysAddr, NotMemory> {
+        let len = ByteCount(len as u64);
+        let wanted = PhysAddr(self.run.first.addr().0.saturating_add(at.0));
+        let part = self.part(at, len);
+        part.map(|part| part.addr)
+            .ok_or(NotMemory(PhysRange::new(wanted, len)))
+    }
+    /// Never uses its memory again: for a buffer that a device may still reach.
+    pub fn leak(self) {
+        let _ = ManuallyDrop::new(self);
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.platform.give_run(self.run);
+    }
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The platform.
+
+use super::{
+    DeviceMemory,
+    arena::{Arena, ArenaPlace, NoArena, Pages, WORDS},
+    frames::{self, Frames, Run},
+};
+use crate::kernel::VirtAddr;
+use ioatlas_dma::{
+    platform::{
+        host::{Host, HostConfig, HostLock, copy},
+        *,
+    },
+    units::*,
+};
+use std::sync::{Mutex, PoisonError, RwLock, atomic::AtomicU64};
+
+/// How large a [`UserSpace`] is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UserSpaceConfig {
+    /// Frames of the arena.
+    pub pages: PageCount,
+    /// Where it lies.
+    pub place: ArenaPlace,
+    /// What pages it is made of.
+    pub kind: Pages,
+    /// CPU slots, as [`HostConfig::slots`]. At least 1.
+    pub slots: usize,
+}
+
+impl Default for UserSpaceConfig {
+    /// 256 MiB wherever there is room, and slots for 15 registered threads.
+    fn default() -> Self {
+        UserSpaceConfig {
+            pages: PageCount(64 << 10),
+            place: ArenaPlace::default(),
+            kind: Pages::default(),
+            slots: 16,
+        }
+    }
+}
+
+/// This process, with an arena of memory for devices. See the module's theory.
+pub struct UserSpace {
+    arena: Arena,
+    frames: Mutex<Frames>,
+    lent: RwLock<Vec<PhysRun>>,
+    /// Slots, locks and fences.
+    host: Host,
+}
+
+/// What cannot be lent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{len} bytes at {at} are not whole pages of 4 KiB, or not addresses of this process")]
+pub struct NotLent {
+    /// The first byte.
+    pub at: VirtAddr,
+    /// How many.
+    pub len: ByteCount,
+}
+
+impl UserSpace {
+    /// With an arena of its own.
+    ///
+    /// # Errors
+    /// [`NoArena`].
+    ///
+    /// # Panics
+    /// If `config.slots` is 0.
+    pub fn new(config: UserSpaceConfig) -> Result<Self, NoArena> {
+        let arena = Arena::new(config.pages, config.place, config.kind)?;
+        Ok(UserSpace {
+            frames: Mutex::new(Frames::new(arena.frames().len())),
+            lent: RwLock::default(),
+            host: Host::new(HostConfig {
+                frames: 0,
+                slots: config.slots,
+            }),
+            arena,
+        })
+    }
+
+    /// The frames of the arena.
+    pub fn arena(&self) -> PhysRun {
+        let pages = PageCount(self.arena.frames().len() as u64);
+        PhysRun::new(self.arena.first(), pages)
+    }
+    /// Frames of the arena that somebody has.
+    pub fn frames_in_use(&self) -> PageCount {
+        PageCount(self.free().in_use() as u64)
+    }
+    fn free(&self) -> std::sync::MutexGuard<'_, Frames> {
+        // it never panics half-way
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets devices have memory of the process beside the arena: whole pages, which then are frames as those are.
+    ///
+    /// # Errors
+    /// [`NotLent`].
+    ///
+    /// # Safety
+    /// As long as the platform lives, the memory stays mapped in the process, and nobody has a reference to any of it, but for such that atomic words and other interior
+    /// mutability allow: a device may read and write it at any time.
+    pub unsafe fn lend(&self, at: VirtAddr, len: ByteCount) -> Result<PhysRange, NotLent> {
+        let range = PhysRange::new(PhysAddr(at.0), len);
+        let whole = at.0.is_multiple_of(GRANULE) && len.0.is_multiple_of(GRANULE);
+        if !whole || len.0 == 0 || range.end().is_none() {
+            return Err(NotLent { at, len });
+        }
+        let lent = self.lent.write();
+        lent.unwrap_or_else(PoisonError::into_inner)
+            .push(range.run());
+        Ok(range)
+    }
+
+    /// As many frames that adjoin, zeroed; [`give_run`](Self::give_run) takes them back.
+    pub(super) fn take_run(&self, pages: PageCount) -> Option<PhysRun> {
+        let run = self.free().take_run(frames::frames(pages)?)?;
+        self.zero_used(run);
+        let first = PhysPage(self.arena.first().0 + run.first as u64);
+        Some(PhysRun::new(first, pages))
+    }
+    pub(super) fn give_run(&self, run: PhysRun) {
+        let first = (run.first.0 - self.arena.first().0) as usize;
+        self.free().give(first, run.pages.0 as usize);
+    }
+    fn zero_used(&self, run: Run) {
+        let used = &self.arena.frames()[run.first..run.first + run.used_before];
+        let words = used.as_flattened();
+        // SAFETY: so many bytes of the arena, which is atomic words.
+        unsafe { copy::zero(words.as_ptr().cast_mut().cast(), size_of_val(words)) };
+    }
+
+    /// Whether devices and the CPU may have all of these pages.
+    #[inline]
+    fn has(&self, run: PhysRun) -> bool {
+        let inside = |part: &PhysRun| {
+            let from = run.first.0.checked_sub(part.first.0);
+            from.is_some_and(|from| from < part.pages.0 && run.pages.0 <= part.pages.0 - from)
+        };
+        if inside(&self.arena()) {
+            return true;
+        }
+        let lent = self.lent.read().unwrap_or_else(PoisonError::into_inner);
+        lent.iter().any(inside)
+    }
+
+    /// Where the bytes of `range` are.
+    #[inline]
+    fn bytes(&self, range: PhysRange) -> Result<*mut u8, NotMemory> {
+        let known = range.end().is_some() && (range.len.0 == 0 || self.has(range.run()));
+        match known {
+            // the arena's own pointer and those of who lent the memory were exposed
+            true => Ok(std::ptr::with_exposed_provenance_mut(range.addr.0 as usize)),
+            false => Err(NotMemory(range)),
+        }
+    }
+}
+
+// SAFETY: the arena is atomic words and lives as long as this; what was lent is as its lender promised.
+unsafe impl DeviceMemory for UserSpace {
+    #[inline]
+    fn address(&self, run: PhysRun) -> Option<VirtAddr> {
+        self.has(run).then_some(VirtAddr(run.first.addr().0))
+    }
+}
+
+impl CopyMemory for UserSpace {
+    #[inline]
+    fn is_memory(&self, range: PhysRange) -> bool {
+        self.bytes(range).is_ok()
+    }
+    #[inline]
+    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+        let source = self.bytes(from)?;
+        let target = self.bytes(PhysRange::new(to, from.len))?;
+        // SAFETY: both are so many bytes of memory that devices may have, so accesses may race.
+        unsafe { copy::copy(source, target, from.len.0 as usize) };
+        Ok(())
+    }
+    #[inline]
+    fn zero(&self, range: PhysRange) -> Result<(), NotMemory> {
+        let target = self.bytes(range)?;
+        // SAFETY: as above.
+        unsafe { copy::zero(target, range.len.0 as usize) };
+        Ok(())
+    }
+    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
+        let source = self.bytes(PhysRange::new(from, ByteCount(into.len() as u64)))?;
+        // SAFETY: as above; the target is borrowed for writing.
+        unsafe { copy::copy(source, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory> {
+        let target = self.bytes(PhysRange::new(to, ByteCount(from.len() as u64)))?;
+        // SAFETY: as above; the source is borrowed for reading, and nothing is written there.
+        unsafe { copy::copy(from.as_ptr(), target, from.len()) };
+        Ok(())
+    }
+}
+
+impl Platform for UserSpace {
+    type A64 = AtomicU64;
+    type Lock<T: Send> = HostLock<T>;
+
+    #[inline]
+    fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
+        self.host.pinned(f)
+    }
+    #[inline(always)]
+    fn try_pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> Option<R> {
+        self.host.try_pinned(f)
+    }
+    fn cpus(&self) -> usize {
+        self.host.cpus()
+    }
+    fn frame_alloc(&self) -> Option<FreshFrame> {
+        let run = self.free().take()?;
+        self.zero_used(run);
+        Some(FreshFrame::new(PhysPage(
+            self.arena.first().0 + run.first as u64,
+        )))
+    }
+    fn frame_free(&self, frame: FreshFrame) {
+        self.give_run(PhysRun::new(frame.page(), PageCount(1)));
+    }
+    #[inline]
+    fn entries(&self, frame: &TableFrame) -> &[AtomicU64] {
+        const { assert!(WORDS == 512) };
+        &self.arena.frames()[(frame.page().0 - self.arena.first().0) as usize]
+    }
+    #[inline]
+    fn fence(&self, order: Ordering) {
+        self.host.fence(order)
+    }
+    fn heavy_fence(&self) {
+        self.host.heavy_fence()
+    }
+    #[inline]
+    fn light_fence(&self) {
+        self.host.light_fence()
+    }
+    fn relax(&self) {
+        self.host.relax()
+    }
+    fn unique(&self) -> u64 {
+        self.host.unique()
+    }
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Where mappings end: what is pending, and the calls that end it. To the core this is the invalidation engine.
+//!
+//! Invariants: a range is in `records`, in `pending`, in the hands of who holds `turn`, or nowhere. So who has held `turn` and found its range nowhere
+//! knows that the kernel has ended it. What the kernel refused to end is pending again before `turn` is free.
+
+use super::{
+    locked,
+    records::Record,
+    shared::{Shared, Taken},
+};
+use crate::{kernel::Errno, space::AddressSpace};
+use ioatlas_dma::{
+    grace::{Invalidate, InvalidateError, Scope},
+    table::{Cleared, InstallCause},
+    units::*,
+};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Ends mappings. See the module's theory.
+pub struct Ending<S: AddressSpace> {
+    pub(super) space: S,
+    pending: Mutex<Vec<Pending>>,
+    shared: Mutex<Shared>,
+    /// A page of `shared` is mapped now, or could not be.
+    changed: Condvar,
+    turn: Mutex<Turn>,
+}
+
+/// A mapping whose record is gone, and which the kernel still has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Pending {
+    range: IovaRange,
+    /// How many mappings it is to the kernel.
+    calls: u64,
+}
+
+/// What only who ends mappings sees.
+#[derive(Default)]
+struct Turn {
+    counts: Unmaps,
+    /// What the kernel did not have, or not all of it: told once, to the first invalidation that covers it.
+    missing: Vec<(IovaRange, InvalidateError)>,
+    /// Why what is pending still could not be ended.
+    stuck: Option<Errno>,
+    /// Empty: the room of the list that was pending before.
+    spare: Vec<Pending>,
+}
+
+/// What was asked of the kernel.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Unmaps {
+    pub made: u64,
+    pub refused: u64,
+    /// Mappings that it ended.
+    pub ended: u64,
+}
+
+/// Neighbours in one stretch.
+struct Stretch {
+    range: IovaRange,
+    calls: u64,
+    parts: std::ops::Range<usize>,
+}
+
+/// Puts neighbours of a sorted list together.
+fn stretches(sorted: &[Pending]) -> impl Iterator<Item = Stretch> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let first = sorted.get(at)?;
+        let mut stretch = Stretch {
+            range: first.range,
+            calls: first.calls,
+            parts: at..at + 1,
+        };
+        while let Some(next) = sorted.get(stretch.parts.end)
+            && next.range.first == stretch.range.end()
+        {
+            stretch.range.pages.0 += next.range.pages.0;
+            stretch.calls += next.calls;
+            stretch.parts.end += 1;
+        }
+        at = stretch.parts.end;
+        Some(stretch)
+    })
+}
+
+impl<S: AddressSpace> Ending<S> {
+    pub(super) fn new(space: S) -> Self {
+        Ending {
+            space,
+            pending: Mutex::default(),
+            shared: Mutex::default(),
+            changed: Condvar::new(),
+            turn: Mutex::default(),
+        }
+    }
+
+    pub(super) fn calls(&self) -> Unmaps {
+        locked(&self.turn).counts
+    }
+
+    /// Notes mappings that are to end.
+    pub(super) fn pend(&self, gone: impl IntoIterator<Item = (IovaRange, Record)>) {
+        let pending = gone.into_iter().map(|(range, record)| Pending {
+            range,
+            calls: record.calls(),
+        });
+        locked(&self.pending).extend(pending);
+    }
+
+    /// Ends everything that is pending, or has waited for who did.
+    pub(super) fn end_all(&self) {
+        let mut turn = locked(&self.turn);
+        self.end(&mut turn);
+    }
+
+    fn end(&self, turn: &mut Turn) {
+        turn.stuck = None;
+        // the two lists change places, so that neither is made anew
+        let mut sorted = std::mem::take(&mut turn.spare);
+        std::mem::swap(&mut sorted, &mut *locked(&self.pending));
+        sorted.sort_unstable_by_key(|part| part.range.first);
+        for stretch in stretches(&sorted) {
+            let Err(errno) = self.end_stretch(turn, stretch.range, stretch.calls) else {
+                continue;
+            };
+            // one by one: what the kernel refuses is not to keep its neighbours
+            let parts = &sorted[stretch.parts];
+            for part in parts {
+                let ended = match parts.len() {
+                    1 => Err(errno),
+                    _ => self.end_stretch(turn, part.range, part.calls),
+                };
+                if let Err(errno) = ended {
+                    turn.stuck = Some(errno);
+                    locked(&self.pending).push(*part);
+                }
+            }
+        }
+        sorted.clear();
+        turn.spare = sorted;
+        // held across the calls: who maps one of these pages again must find it there or gone
+        let mut shared = locked(&self.shared);
+        let idle = shared.idle();
+        let pages = idle.iter().map(|page| Pending {
+            range: IovaRange::new(*page, PageCount(1)),
+            calls: 1,
+        });
+        for stretch in stretches(&pages.collect::<Vec<_>>()) {
+            match self.end_stretch(turn, stretch.range, stretch.calls) {
+                Ok(()) => shared.ended(stretch.range),
+                Err(errno) => turn.stuck = Some(errno),
+            }
+        }
+    }
+
+    /// One call. An error is one after which the kernel still has the mappings.
+    fn end_stretch(&self, turn: &mut Turn, range: IovaRange, calls: u64) -> Result<(), Errno> {
+        let len = ByteCount(range.pages.0 << GRANULE_LG2);
+        let ended = self.space.unmap(range.first.addr(), len);
+        turn.counts.made += 1;
+        let ended = match ended {
+            // how iommufd says that there was nothing
+            Err(Errno::NOENT) => ByteCount(0),
+            Err(errno) => {
+                turn.counts.refused += 1;
+                return Err(errno);
+            }
+            Ok(ended) => ended,
+        };
+        turn.counts.ended += calls;
+        if ended != len {
+            let found = PageCount(ended.0 >> GRANULE_LG2);
+            let missing = InvalidateError::Missing { range, found };
+            turn.missing.push((range, missing));
+        }
+        Ok(())
+    }
+
+    /// Takes one more of each page of `range`, whose memory begins at `first`; `map` maps a page that nobody has.
+    pub(super) fn share(
+        &self,
+        range: IovaRange,
+        first: PhysPage,
+        map: impl Fn(IovaPage, PhysPage) -> Result<(), InstallCause>,
+    ) -> Result<(), (PageCount, InstallCause)> {
+        for (nth, at) in (0..).zip(range.iter()) {
+            let page = PhysPage(first.0 + nth);
+            let taken = self.share_page(at, page, || map(at, page));
+            taken.map_err(|cause| (PageCount(nth), cause))?;
+        }
+        Ok(())
+    }
+    fn share_page(
+        &self,
+        at: IovaPage,
+        page: PhysPage,
+        map: impl FnOnce() -> Result<(), InstallCause>,
+    ) -> Result<(), InstallCause> {
+        let mut shared = locked(&self.shared);
+        loop {
+            match shared.take_one(at, page) {
+                Taken::Yes => return Ok(()),
+                Taken::No(cause) => return Err(cause),
+                Taken::ByUs => break,
+                Taken::ByAnother => {
+                    let woken = self.changed.wait(shared);
+                    shared = woken.unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+        // not while we hold the lock: where the kernel is full, mapping ends what is pending, idle pages of `shared` among it
+        drop(shared);
+        let mapped = map();
+        locked(&self.shared).begun(at, mapped.is_ok());
+        self.changed.notify_all();
+        mapped
+    }
+    /// Takes one away of each page of `range`.
+    pub(super) fn unshare(&self, range: IovaRange) -> Cleared {
+        locked(&self.shared).give(range)
+    }
+    pub(super) fn unshare_all(&self) {
+        locked(&self.shared).give_all();
+    }
+    /// Pages that are shared, and how often they are mapped.
+    pub(super) fn shared_pages(&self) -> (PageCount, PageCount) {
+        locked(&self.shared).census()
+    }
+
+    pub(super) fn audit(&self) -> Result<(), String> {
+        let mut pending = locked(&self.pending).clone();
+        pending.sort_unstable_by_key(|part| part.range.first);
+        let overlaps = |pair: &[Pending]| pair[0].range.overlaps(&pair[1].range);
+        if let Some(pair) = pending.windows(2).find(|pair| overlaps(pair)) {
+            let (one, other) = (pair[0].range, pair[1].range);
+            return Err(format!("{one} and {other} are both to be ended"));
+        }
+        locked(&self.shared).audit()
+    }
+
+    /// Whether something that `scope` covers could not be ended.
+    fn is_stuck(&self, scope: &Scope) -> bool {
+        let within = |range: &IovaRange| scope.pages.is_none_or(|pages| pages.overlaps(range));
+        let own = locked(&self.pending).iter().any(|p| within(&p.range));
+        own || locked(&self.shared).has_idle(within)
+    }
+}
+
+impl<S: AddressSpace> Invalidate for Ending<S> {
+    type Token = ();
+
+    /// Ends all that is pending, which is at least what was cleared before in `scope`.
+    fn submit(&self, _domain: DomainId, scope: Scope) -> Result<(), InvalidateError> {
+        let mut turn = locked(&self.turn);
+        self.end(&mut turn);
+        if let Some(errno) = turn.stuck
+            && self.is_stuck(&scope)
+        {
+            return Err(InvalidateError::Host { errno: errno.0 });
+        }
+        let within = |range: &IovaRange| scope.pages.is_none_or(|pages| pages.overlaps(range));
+        let told = turn.missing.iter().position(|(range, _)| within(range));
+        told.map_or(Ok(()), |nth| Err(turn.missing.swap_remove(nth).1))
+    }
+    fn done(&self, (): ()) -> Result<bool, InvalidateError> {
+        Ok(true)
+    }
+}

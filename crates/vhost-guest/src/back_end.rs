@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The process that serves the guest's network card.
+
+use crate::error::Error;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::env;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long it may take to listen, and to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A back end that ends with this value.
+#[derive(Debug)]
+pub struct BackEnd {
+    child: Child,
+    program: String,
+    output: PathBuf,
+    log: PathBuf,
+}
+
+impl Drop for BackEnd {
+    fn drop(&mut self) {
+        // it may have ended already
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `ioatlas`, if nobody says where it is.
+pub fn ioatlas(named: Option<&Path>) -> Result<PathBuf, Error> {
+    let beside = || Some(env::current_exe().ok()?.with_file_name("ioatlas"));
+    let path = named.map(PathBuf::from).or_else(beside).unwrap_or_default();
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(Error::BackEnd {
+        program: path.display().to_string(),
+        detail: "there is none; build it (cargo build -p ioatlas), or name it with --ioatlas"
+            .into(),
+    })
+}
+
+impl BackEnd {
+    /// Starts `ioatlas vhost-net`; what it says is kept in `directory`, as `name.log`.
+    pub fn ours(
+        ioatlas: &Path,
+        directory: &Path,
+        name: &str,
+        options: &[&str],
+    ) -> Result<Self, Error> {
+        let mut command = Command::new(ioatlas);
+        command.args(["vhost-net", "--json", "--replace", "--socket-path"]);
+        command.arg(socket(directory)).args(options);
+        Self::start(&mut command, directory, name)
+    }
+
+    fn start(command: &mut Command, directory: &Path, name: &str) -> Result<Self, Error> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let log = directory.join(format!("{name}.log"));
+        let create = |path: &Path| File::create(path).map_err(|why| Error::file(path, why));
+        let output = directory.join(format!("{name}.out"));
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(create(&output)?)
+            .stderr(create(&log)?);
+        let child = child.spawn().map_err(Error::io(program.clone()))?;
+        let mut started = Self {
+            child,
+            program,
+            output,
+            log,
+        };
+        started.wait_for(&socket(directory))?;
+        Ok(started)
+    }
+
+    fn wait_for(&mut self, socket: &Path) -> Result<(), Error> {
+        let begun = Instant::now();
+        while !socket.exists() {
+            let ended = self.child.try_wait().is_ok_and(|ended| ended.is_some());
+            if ended || begun.elapsed() > PATIENCE {
+                return Err(self.failed("it does not listen"));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn failed(&self, detail: &str) -> Error {
+        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let last = said.trim_end().lines().last().unwrap_or_default();
+        Error::BackEnd {
+            program: self.program.clone(),
+            detail: format!("{detail}: {last}"),
+        }
+    }
+
+    /// Ends it by a signal, and waits.
+    fn end(&mut self) -> Result<(), Error> {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM).map_err(|why| Error::io(&self.program)(why.into()))?;
+        let begun = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(None) if begun.elapsed() < PATIENCE => {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(self.failed(&status.to_string())),
+                Ok(None) => return Err(self.failed("it does not end")),
+                Err(why) => return Err(Error::io(&self.program)(why)),
+            }
+        }
+    }
+
+    /// Ends it; returns what it has counted.
+    pub fn statistics(mut self) -> Result<Value, Error> {
+        self.end()?;
+        let said = std::fs::read_to_string(&self.output);
+        let said = said.map_err(|why| Error::file(&self.output, why))?;
+        serde_json::from_str(&said).map_err(|error| self.failed(&format!("no statistics: {error}")))
+    }
+}
+
+/// Where the front end connects.
+pub fn socket(directory: &Path) -> PathBuf {
+    directory.join("socket")
+}

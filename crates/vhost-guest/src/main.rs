@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! An unmodified Debian guest on `ioatlas vhost-net`, with QEMU as the front end.
+//!
+//! The guest's kernel drives a virtio network card behind QEMU's VT-d unit ([`machine`]); the card's rings and buffers are served by the back
+//! end ([`back_end`]), whose other side is a TAP interface. At that, this machine's network stack answers pings, and [`peer`] echoes TCP and
+//! UDP. In the guest runs this same program ([`inside`]), which checks every byte that comes back.
+//!
+//! ```text
+//! inside -- guest's stack -- virtio-net -- QEMU ==vhost-user== vhost-net -- TAP -- this machine's stack -- peer
+//! ```
+//!
+//! On the way the back end is ended and started anew in the middle of a TCP connection, and the guest reboots; both must go on as if
+//! nothing had been. The TAP interface is in a user and network name space of our own ([`network`]), so nothing of this needs privileges, and
+//! nobody else's network is touched.
+//!
+//! Under software emulation QEMU 7.2 crashes where vhost-user meets MSI-X, hence `vectors=0`: the card has one interrupt line. What is measured
+//! is the guest under emulation as well as the back end, so a rate says nothing but beside another of the same run.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod back_end;
+mod error;
+mod inside;
+mod machine;
+mod network;
+mod pattern;
+mod peer;
+mod table;
+mod traffic;
+
+use arguments::{Arguments, Mode, What};
+use clap::Parser as _;
+use error::Error;
+use ioatlas_guest::{Cache, Tree, qemu};
+use std::process::ExitCode;
+use std::time::Instant;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            match arguments.what {
+                // whoever watches the guest
+                Some(What::Inside { .. }) => println!("ioatlas: failed: {error}"),
+                None => eprintln!("error: {error}"),
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Error> {
+    if let Some(What::Inside { peer, work }) = &arguments.what {
+        return Ok(inside::run(*peer, *work)?);
+    }
+    let tree = packages(arguments)?;
+    if arguments.fetch_only {
+        tree.packages
+            .iter()
+            .for_each(|package| println!("{package}"));
+        return Ok(());
+    }
+    let (version, begun) = (qemu::version()?, Instant::now());
+    network::enter()?;
+    network::make_tap()?;
+    println!("{version}");
+    let modes = match arguments.mode.as_slice() {
+        [] => &Mode::ALL,
+        modes => modes,
+    };
+    traffic::run(arguments, &tree, modes)?;
+    println!("{} s in all", begun.elapsed().as_secs());
+    Ok(())
+}
+
+/// What guests are made of.
+fn packages(arguments: &Arguments) -> Result<Tree, Error> {
+    let directory = arguments.cache.clone().or_else(Cache::default_directory);
+    let cache = Cache::open(&directory.ok_or(Error::NoCache)?)?;
+    let kernel = cache.kernel()?;
+    Ok(cache.tree(&[&kernel, "busybox-static", "libc6", "libgcc-s1"])?)
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Replays the corpus; with `IOATLAS_FUZZ_SECONDS=n` set, mutates it for n seconds
+//! (`IOATLAS_FUZZ_SEED` repeats a run).
+
+use ioatlas_vhost_net::fuzz;
+use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Inputs by name, sorted.
+fn corpus() -> Vec<(String, Vec<u8>)> {
+    ioatlas_corpus::inputs(env!("CARGO_MANIFEST_DIR"), "chains")
+}
+
+#[test]
+fn corpus_inputs_end_as_their_names_say() {
+    let mut kinds = [0; 3];
+    for (name, input) in corpus() {
+        let found = fuzz::chains(&input);
+        match name.split('-').next() {
+            Some("moves") => {
+                kinds[0] += 1;
+                assert!(found.moved > 0 && found.stopped == 0, "{name}: {found:?}");
+            }
+            Some("stops") => {
+                kinds[1] += 1;
+                assert!(found.stopped > 0, "{name}: {found:?}");
+            }
+            Some("waits") => {
+                kinds[2] += 1;
+                let none = (found.moved, found.stopped) == (0, 0);
+                assert!(none && found.missed > 0, "{name}: {found:?}");
+            }
+            _ => panic!("{name} does not say how it ends"),
+        }
+    }
+    assert!(kinds[0] >= 2 && kinds[1] >= 6 && kinds[2] >= 1, "{kinds:?}");
+}
+
+#[test]
+fn mutated_corpus() {
+    let seconds = std::env::var("IOATLAS_FUZZ_SECONDS").map(|s| s.parse().expect("seconds"));
+    let seed = std::env::var("IOATLAS_FUZZ_SEED").map(|s| s.parse().expect("seed"));
+    // Without a time to spend, a fixed small number of fixed mutations.
+    let (duration, minimum) = match seconds {
+        Ok(seconds) => (Duration::from_secs(seconds), 0),
+        Err(_) => (Duration::ZERO, 500),
+    };
+    let seed = seed.unwrap_or(match seconds {
+        Ok(_) => SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64,
+        Err(_) => 1,
+    });
+    println!("IOATLAS_FUZZ_SEED={seed}");
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let corpus: Vec<Vec<u8>> = corpus().into_iter().map(|(_, input)| input).collect();
+    let start = Instant::now();
+    let (mut runs, mut moved, mut stopped) = (0u64, 0u64, 0u64);
+    while runs < minimum || start.elapsed() < duration {
+        let found = fuzz::chains(&mutate(&corpus, &mut rng));
+        moved += u64::from(found.moved > 0);
+        stopped += u64::from(found.stopped > 0);
+        runs += 1;
+    }
+    println!("chains: {runs} inputs, {moved} of them move frames, {stopped} stop a queue");
+}
+
+/// One to four small changes to a random input, at whole records mostly.
+fn mutate(corpus: &[Vec<u8>], rng: &mut SmallRng) -> Vec<u8> {
+    let mut input = corpus.choose(rng).unwrap().clone();
+    for _ in 0..rng.random_range(1..5) {
+        let records = input.len().saturating_sub(3) / 12;
+        let record = |rng: &mut SmallRng| 3 + 12 * rng.random_range(0..=records);
+        let at = rng.random_range(0..=input.len());
+        match rng.random_range(0..6) {
+            0 if at < input.len() => input[at] ^= 1 << rng.random_range(0..8),
+            1 if at < input.len() => input[at] = rng.random(),
+            2 => {
+                let (at, burst) = (record(rng).min(input.len()), [1; 12]);
+                drop(input.splice(at..at, burst));
+            }
+            3 => {
+                let (from, to) = (record(rng).min(input.len()), record(rng).min(input.len()));
+                let piece = input[from..(from + 12).min(input.len())].to_vec();
+                drop(input.splice(to..to, piece));
+            }
+            4 => {
+                let (at, mut new) = (record(rng).min(input.len()), [0; 12]);
+                rng.fill(&mut new[..]);
+                new[0] %= 7;
+                drop(input.splice(at..at, new));
+            }
+            _ => {
+                let other = corpus.choose(rng).unwrap();
+                let from = rng.random_range(0..=other.len());
+                input.truncate(at);
+                input.extend_from_slice(&other[from..]);
+            }
+        }
+    }
+    input.truncate(3 + 12 * fuzz::MAX_RECORDS);
+    input
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Lookups.
+
+use crate::{
+    row,
+    time::{Contender, Random, contest, contest_warm},
+};
+use ioatlas_dma::units::*;
+use ioatlas_vhost::*;
+use std::{hint::black_box, sync::Arc, sync::RwLock};
+use vm_memory::{GuestAddress, Permissions, iommu::Iotlb};
+
+pub const PAGE: u64 = 4096;
+/// Lookups of a burst.
+const BURST: usize = 32;
+/// What a request is long, bytes.
+const REQUEST: u64 = 64;
+
+pub fn limits() -> Limits {
+    Limits {
+        runs: 1 << 17,
+        tables: 1 << 17,
+        ..Limits::default()
+    }
+}
+
+/// Entries in random order; those of 4 KiB lie at every second page of the host, so none can be merged.
+pub fn entries(pages: &[u64], random: &mut Random) -> Vec<Entry> {
+    let mut hosts: Vec<u64> = (0..pages.len() as u64)
+        .map(|n| 0x7f00_0000_0000 + n * 2 * PAGE)
+        .collect();
+    random.shuffle(&mut hosts);
+    let mut entries: Vec<Entry> = pages
+        .iter()
+        .zip(hosts)
+        .map(|(page, host)| Entry {
+            iova: Iova(page * PAGE),
+            len: ByteCount(PAGE),
+            host: HostAddr(host),
+            perm: Perm::ReadWrite,
+        })
+        .collect();
+    random.shuffle(&mut entries);
+    entries
+}
+
+pub fn filled<C: DeviceIotlb>(cache: Arc<C>, entries: &[Entry]) -> Arc<C> {
+    for entry in entries {
+        assert_eq!(cache.update(*entry), Ok(Updated::Done));
+    }
+    cache
+}
+
+pub fn bare(entries: &[Entry]) -> Iotlb {
+    let mut tlb = Iotlb::new();
+    for e in entries {
+        let (from, to) = (GuestAddress(e.iova.0), GuestAddress(e.host.0));
+        tlb.set_mapping(from, to, e.len.0 as usize, Permissions::ReadWrite)
+            .unwrap();
+    }
+    tlb
+}
+
+/// Random addresses in the entries.
+fn keys(entries: &[Entry], random: &mut Random) -> Vec<u64> {
+    let count = (entries.len() * 4).clamp(1 << 12, 1 << 20);
+    let key = |random: &mut Random| {
+        let entry = &entries[random.below(entries.len())];
+        entry.iova.0 + random.next() % (entry.len.0 - REQUEST)
+    };
+    (0..count).map(|_| key(random)).collect()
+}
+
+/// Looks up `ops` keys, in bursts; a sum that keeps the compiler from leaving it out.
+pub fn look<R: IotlbReader>(reader: &mut R, keys: &[u64], from: &mut usize, ops: usize) -> u64 {
+    let mut sum = 0u64;
+    let mut done = 0;
+    while done < ops {
+        if *from + BURST > keys.len() {
+            *from = 0;
+        }
+        let burst = reader.burst();
+        for key in &keys[*from..*from + BURST] {
+            match burst.lookup(Iova(*key), ByteCount(REQUEST), Perm::Read) {
+                Ok(piece) => sum = sum.wrapping_add(piece.host.0),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        *from += BURST;
+        done += BURST;
+    }
+    sum
+}
+
+/// The same, where each address depends on what was found before: latency, not rate.
+fn chase<R: IotlbReader>(reader: &mut R, keys: &[u64], from: &mut usize, ops: usize) -> u64 {
+    let nothing = black_box(0u64);
+    let (mut last, mut done) = (0u64, 0);
+    while done < ops {
+        if *from + BURST > keys.len() {
+            *from = 0;
+        }
+        let burst = reader.burst();
+        for key in &keys[*from..*from + BURST] {
+            let iova = Iova(*key + (last & nothing));
+            match burst.lookup(iova, ByteCount(REQUEST), Perm::Read) {
+                Ok(piece) => last = piece.host.0,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        *from += BURST;
+        done += BURST;
+    }
+    last
+}
+
+fn contender<'c, C: DeviceIotlb>(cache: Arc<C>, keys: &'c [u64], chased: Chased) -> Contender<'c> {
+    let mut reader = cache.reader().expect("few");
+    let mut from = 0;
+    Box::new(move |ops| {
+        black_box(match chased {
+            Chased::No => look(&mut reader, keys, &mut from, ops),
+            Chased::Yes => chase(&mut reader, keys, &mut from, ops),
+        });
+    })
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Chased {
+    No,
+    Yes,
+}
+
+/// vm-memory as its only example uses it: a lock for each access.
+fn bare_contender<'c>(tlb: Iotlb, keys: &'c [u64]) -> Contender<'c> {
+    let tlb = RwLock::new(tlb);
+    let mut from = 0;
+    Box::new(move |ops| {
+        let mut sum = 0u64;
+        for _ in 0..ops {
+            from = if from == keys.len() { 0 } else { from };
+            let guard = tlb.read().unwrap();
+            let at = GuestAddress(keys[from]);
+            let found = Iotlb::lookup(guard, at, REQUEST as usize, Permissions::Read);
+            let piece = found.expect("it is there").next();
+            sum = sum.wrapping_add(piece.expect("one piece").base.0);
+            from += 1;
+        }
+        black_box(sum);
+    })
+}
+
+fn lookups(what: &str, dpdk: &str, entries: &[Entry], chased: Chased, aim: Option<f64>) {
+    lookups_warm(what, dpdk, entries, chased, aim, 0)
+}
+
+fn lookups_warm(
+    what: &str,
+    dpdk: &str,
+    entries: &[Entry],
+    chased: Chased,
+    aim: Option<f64>,
+    warm_up: usize,
+) {
+    let mut random = Random(7);
+    let keys = keys(entries, &mut random);
+    let listed = entries.len() <= 2048;
+    let contenders = [
+        listed.then(|| contender(filled(ListIotlb::new(limits()), entries), &keys, chased)),
+        Some(contender(
+            filled(IntervalIotlb::new(limits()), entries),
+            &keys,
+            chased,
+        )),
+        Some(contender(
+            filled(VmIotlb::new(limits()), entries),
+            &keys,
+            chased,
+        )),
+        (chased == Chased::No).then(|| bare_contender(bare(entries), &keys)),
+        Some(contender(
+            filled(RadixIotlb::new(limits()), entries),
+            &keys,
+            chased,
+        )),
+    ];
+    let figures = contest_warm(contenders, warm_up);
+    row(what, dpdk, figures, aim);
+}
+
+pub fn dense(count: u64) -> Vec<Entry> {
+    let pages: Vec<u64> = (0..count).map(|n| 0x10_0000 + n).collect();
+    entries(&pages, &mut Random(count))
+}
+
+pub fn table() {
+    let few = dense(2048);
+    for (count, dpdk, aim) in [(1, "4.6", 4.0), (64, "52", 5.0), (2048, "3990", 8.0)] {
+        let what = format!("lookup, {count} entries");
+        lookups(&what, dpdk, &dense(count), Chased::No, Some(aim));
+    }
+    let dense = dense(100_000);
+    let mut random = Random(48);
+    let mut pages: Vec<u64> = (0..100_000).map(|_| random.next() >> 28).collect();
+    pages.sort();
+    pages.dedup();
+    let scattered = entries(&pages, &mut random);
+    for (what, entries, aim) in [("dense", &dense, 25.0), ("over 48 bits", &scattered, 60.0)] {
+        let name = format!("lookup, 100,000 entries, {what}");
+        lookups_warm(
+            &name,
+            "-",
+            entries,
+            Chased::No,
+            Some(aim),
+            2 * entries.len(),
+        );
+        let name = "  others' data in the CPU's caches before";
+        lookups(name, "-", entries, Chased::No, None);
+    }
+    lookups(
+        "latency of a lookup, 2,048 entries",
+        "-",
+        &few,
+        Chased::Yes,
+        None,
+    );
+    long();
+    for (what, entries) in [("dense", dense), ("over 48 bits", scattered)] {
+        let cache = filled(RadixIotlb::new(limits()), &entries);
+        let census = cache.audit().expect("sound");
+        let each = census.bytes as f64 / census.runs as f64;
+        println!(
+            "memory of the radix cache, {} entries {what}: {each:.1} bytes an entry",
+            census.runs
+        );
+    }
+}
+
+/// 64 KiB over 16 updates of 4 KiB, contiguous: all pieces of it, against 64 bytes of the same cache.
+fn long() {
+    const GROUPS: u64 = 128;
+    let mut random = Random(16);
+    let mut updates: Vec<Entry> = (0..GROUPS * 16)
+        .map(|n| Entry {
+            iova: Iova((0x10_0000 + n + n / 16) * PAGE),
+            len: ByteCount(PAGE),
+            host: HostAddr(0x7f00_0000_0000 + (n + n / 16 * 3) * PAGE),
+            perm: Perm::ReadWrite,
+        })
+        .collect();
+    random.shuffle(&mut updates);
+    let groups: Vec<u64> = (0..1 << 12)
+        .map(|_| (0x10_0000 + random.next() % GROUPS * 17) * PAGE)
+        .collect();
+    fn all<'c, C: DeviceIotlb>(cache: Arc<C>, groups: &'c [u64], len: u64) -> Contender<'c> {
+        let mut reader = cache.reader().expect("few");
+        let mut from = 0;
+        Box::new(move |ops| {
+            let (mut sum, mut done) = (0u64, 0);
+            while done < ops {
+                let burst = reader.burst();
+                for group in &groups[from..from + BURST] {
+                    for piece in burst.pieces(Iova(*group), ByteCount(len), Perm::Read) {
+                        sum = sum.wrapping_add(piece.expect("it is there").host.0);
+                    }
+                }
+                from = (from + BURST) % groups.len();
+                done += BURST;
+            }
+            black_box(sum);
+        })
+    }
+    let list = filled(ListIotlb::new(limits()), &updates);
+    let interval = filled(IntervalIotlb::new(limits()), &updates);
+    let vm = filled(VmIotlb::new(limits()), &updates);
+    let radix = filled(RadixIotlb::new(limits()), &updates);
+    let figures = contest([
+        Some(all(list, &groups, 16 * PAGE)),
+        Some(all(interval, &groups, 16 * PAGE)),
+        Some(all(vm, &groups, 16 * PAGE)),
+        Some(all(radix.clone(), &groups, 16 * PAGE)),
+        Some(all(radix, &groups, REQUEST)),
+    ]);
+    let [list, interval, vm, long, short] = figures;
+    let aim = short.map(|short| 1.3 * short);
+    row(
+        "64 KiB over 16 updates of 4 KiB, 128 of those",
+        "16 steps",
+        [list, interval, vm, None, long],
+        aim,
+    );
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Runs operations of a cache and exits: what to count instructions and cache misses of.
+//!
+//! `count CASE N` fills the radix cache, warms up, and makes N operations. It reads no clock and draws from fixed sequences, so what 2 N
+//! operations take beyond N is what N take:
+//!
+//! ```text
+//! cargo build --release -p ioatlas-vhost --example count
+//! valgrind --tool=callgrind --cache-sim=yes target/release/examples/count lookup/2048 100000
+//! ```
+//!
+//! Cases: `lookup/ENTRIES` and `pair/ENTRIES` (an invalidation and an update of the same page), entries of 4 KiB at pages that adjoin, none of which can be
+//! merged; `lookup48/ENTRIES`, over 48 bits.
+#![forbid(unsafe_code)]
+
+use ioatlas_dma::units::*;
+use ioatlas_vhost::*;
+use std::{hint::black_box, process::ExitCode, sync::Arc};
+
+const PAGE: u64 = 4096;
+/// Operations of a burst, as in the benchmark.
+const BURST: usize = 32;
+/// Operations before those that count.
+const WARM_UP: usize = 20_000;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let done = match &arguments[..] {
+        [case, count] => run(case, count),
+        _ => Err("usage: count CASE N, with a case like lookup/2048".into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("count: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(case: &str, count: &str) -> Result<(), String> {
+    let number = |text: &str| {
+        let parsed: Result<usize, _> = text.parse();
+        parsed.map_err(|e| format!("`{text}` is no number: {e}"))
+    };
+    let count = number(count)?;
+    let (kind, entries) = case
+        .split_once('/')
+        .ok_or_else(|| format!("`{case}` is no case"))?;
+    let many = number(entries)? as u64;
+    let mut random = Random(many);
+    let mut pages: Vec<u64> = match kind {
+        "lookup" | "pair" => (0..many).map(|n| 0x10_0000 + n).collect(),
+        "lookup48" => (0..many).map(|_| random.next() >> 28).collect(),
+        _ => return Err(format!("`{kind}` is neither lookup, lookup48 nor pair")),
+    };
+    if pages.is_empty() {
+        return Err("a cache of no entries".into());
+    }
+    random.shuffle(&mut pages);
+    let cache = filled(&pages)?;
+    match kind {
+        "pair" => pairs(&cache, &pages, WARM_UP + count),
+        _ => lookups(&cache, &pages, WARM_UP + count),
+    }
+}
+
+/// Hosts of pages that follow one another do not, so nothing merges.
+fn entry(page: u64) -> Entry {
+    Entry {
+        iova: Iova(page * PAGE),
+        len: ByteCount(PAGE),
+        host: HostAddr((page ^ 1) * PAGE),
+        perm: Perm::ReadWrite,
+    }
+}
+
+fn filled(pages: &[u64]) -> Result<Arc<RadixIotlb>, String> {
+    let limits = Limits {
+        runs: 1 << 17,
+        tables: 1 << 17,
+        ..Limits::default()
+    };
+    let cache = RadixIotlb::new(limits);
+    for page in pages {
+        let _ = cache.update(entry(*page)).map_err(|e| e.to_string())?;
+    }
+    Ok(cache)
+}
+
+fn lookups(cache: &Arc<RadixIotlb>, pages: &[u64], count: usize) -> Result<(), String> {
+    let mut random = Random(7);
+    let mut reader = cache.reader().map_err(|e| e.to_string())?;
+    for _ in 0..count / BURST {
+        let burst = reader.burst();
+        for _ in 0..BURST {
+            let iova = Iova(pages[random.below(pages.len())] * PAGE);
+            let found = burst.lookup(iova, ByteCount(64), Perm::Read);
+            black_box(found.map_err(|e| e.to_string())?.host);
+        }
+    }
+    Ok(())
+}
+
+fn pairs(cache: &Arc<RadixIotlb>, pages: &[u64], count: usize) -> Result<(), String> {
+    let mut random = Random(3);
+    for _ in 0..count {
+        let entry = entry(pages[random.below(pages.len())]);
+        let _ = cache.start_invalidate(entry.iova, entry.len); // there is no reader to wait for
+        let _ = cache.update(entry).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA'14).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+    /// Lemire's reduction, without a division.
+    fn below(&mut self, end: usize) -> usize {
+        ((u128::from(self.next()) * end as u128) >> 64) as usize
+    }
+    fn shuffle<T>(&mut self, what: &mut [T]) {
+        for last in (1..what.len()).rev() {
+            what.swap(last, self.below(last + 1));
+        }
+    }
+}

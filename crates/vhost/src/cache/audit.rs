@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What a cache holds, and what it has done.
+
+use core::fmt;
+
+/// What a cache holds, as an audit found it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Census {
+    /// Runs.
+    pub runs: u64,
+    /// Pages of 4 KiB that they translate.
+    pub pages: u64,
+    /// Bytes of memory that the translations take, as far as they grow with them; lock and settings not included.
+    pub bytes: u64,
+}
+
+/// What a cache has done so far. Lookups are counted by readers: see `Pretranslation`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stats {
+    /// Runs now.
+    pub runs: u64,
+    /// Updates that changed something.
+    pub updates: u64,
+    /// Updates that were dropped, since an invalidation beat them.
+    pub beaten: u64,
+    /// Updates that were refused for want of room.
+    pub refused: u64,
+    /// Invalidations started.
+    pub invalidations: u64,
+    /// Runs thrown out for want of room.
+    pub evictions: u64,
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Stats {
+            runs,
+            updates,
+            beaten,
+            refused,
+            invalidations,
+            evictions,
+        } = self;
+        write!(
+            f,
+            "{runs} runs; {updates} updates, {beaten} beaten, {refused} refused; {invalidations} invalidations; {evictions} evictions"
+        )
+    }
+}
+
+impl fmt::Display for Census {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} runs of {} pages in {} bytes",
+            self.runs, self.pages, self.bytes
+        )
+    }
+}

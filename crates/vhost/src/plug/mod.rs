@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The plug: `vm_memory::GuestMemory` over a device IOTLB, so that device code written for guest-physical addresses runs on
+//! IOVAs unchanged.
+//!
+//! Vocabulary: an [`IovaMemory`] belongs to one thread and can translate; a [`BurstMemory`] is that thread's current burst,
+//! and is what `virtio_queue::Queue` and device code are given as their memory.
+//!
+//! # What a miss does
+//! 1. No slice of guest memory is alive (the usual case: a ring or the first descriptor): the burst is *left*, the
+//!    translation asked for, awaited for at most [`Patience::answer`], and looked up in a new burst. Device code notices nothing.
+//! 2. Slices are alive (a chain whose second descriptor misses): leaving would let an invalidation be acknowledged under the
+//!    device's hands (P12). The reader waits in the burst, but gives up at once when somebody waits for the burst to end:
+//!    [`Fault::Interrupted`], the access fails, and the chain is to be tried again.
+//! 3. No answer, or one that does not permit the access: the access fails, the fault is kept, and the queue stops.
+//!
+//! Case 2 is what pretranslation avoids: [`IovaMemory::pretranslate`] asks for everything a burst needs before it begins.
+//!
+//! # Safety
+//! Slices are raw memory at the cache's host addresses; who fills the cache promises that they stay mapped until an
+//! invalidation of them is done ([`IovaMemory::new`]). Bursts and [`PinCount`] do the rest.
+//!
+//! Not handled: dirty logging; atomic accesses that straddle two pieces (an error, as in `vm-memory`).
+
+mod pin;
+mod waits;
+
+pub use pin::{PinCount, Pinned};
+
+use crate::{
+    cache::{Burst, IotlbReader, LookupError, Miss, Piece},
+    protocol::misses::{Answering, Asked, MissChannel, Waiting},
+};
+use ioatlas_dma::units::*;
+use std::{
+    cell::{Cell, RefCell},
+    fmt,
+    iter::FusedIterator,
+    marker::PhantomData,
+    ptr::NonNull,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use vm_memory::{
+    GuestAddress, GuestMemory, GuestMemoryError, GuestMemoryMmap, Permissions, VolatileSlice,
+    bitmap::BS, guest_memory::GuestMemorySliceIterator,
+};
+use waits::{Position, Waits};
+
+/// Missing pages of one range that are asked for at once.
+const AHEAD: usize = 64;
+
+/// How long to wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patience {
+    /// For the answer to a miss. Answers that come within it extend it.
+    pub answer: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience {
+            answer: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Why an access failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Fault {
+    /// The front end did not answer.
+    #[error("no answer to a miss at IOVA {:#x} for {need:?} within {waited:?}", .iova.0)]
+    Unanswered {
+        /// The address asked for.
+        iova: Iova,
+        /// What for.
+        need: Perm,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// The front end's answer does not permit the access.
+    #[error("access to IOVA {:#x} needs {need:?}, which its mapping does not permit", .iova.0)]
+    Forbidden {
+        /// The address.
+        iova: Iova,
+        /// What the access needs.
+        need: Perm,
+    },
+    /// There is nobody to ask: without IOMMU, an address outside guest memory; with one, a front end without back channel.
+    #[error("IOVA {:#x} is not mapped, and there is nobody to ask", .0.0)]
+    Unmapped(Iova),
+    /// Address and length wrap around.
+    #[error("access of {:#x} bytes at IOVA {:#x} wraps around", .1.0, .0.0)]
+    Wraps(Iova, ByteCount),
+    /// Somebody waits for this burst to end; to be tried again.
+    #[error("interrupted at IOVA {:#x}", .0.0)]
+    Interrupted(Iova),
+}
+
+/// Which [`IovaMemory`] a translation came from. No two of a process are alike, also not one after the other.
+///
+/// Generations of two caches are not comparable, and one reader's bursts protect nothing that another looked up: who remembers a translation
+/// to use it as memory must compare this, too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryId(u64);
+
+impl MemoryId {
+    fn new() -> Self {
+        static NEXT: Mutex<u64> = Mutex::new(0);
+        let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
+        *next += 1;
+        MemoryId(*next)
+    }
+}
+
+/// A thread's way to guest memory.
+pub struct IovaMemory<R> {
+    id: MemoryId,
+    reader: R,
+    misses: Arc<MissChannel>,
+    patience: Patience,
+}
+
+impl<R> fmt::Debug for IovaMemory<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IovaMemory")
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R: IotlbReader> IovaMemory<R> {
+    /// Memory that `reader` translates to, and whose misses go to `misses`.
+    ///
+    /// # Safety
+    /// Every entry that is put into the reader's cache names memory of this process that is mapped for reading and writing,
+    /// is not managed by Rust (anybody may change it at any time), and stays so until the entry has been removed and
+    /// the invalidation that removed it is done.
+    pub unsafe fn new(reader: R, misses: Arc<MissChannel>, patience: Patience) -> Self {
+        IovaMemory {
+            id: MemoryId::new(),
+            reader,
+            misses,
+            patience,
+        }
+    }
+
+    /// Which one it is.
+    pub fn id(&self) -> MemoryId {
+        self.id
+    }
+
+    /// Whom misses are sent to.
+    pub fn misses(&self) -> &MissChannel {
+        &self.misses
+    }
+
+    /// Begins a burst of the cache alone, for code that translates by itself. (The reader is not given out: another cache's could be put in
+    /// its place, and of what that names nobody has promised anything.)
+    pub fn cache_burst(&mut self) -> R::Burst<'_> {
+        self.reader.burst()
+    }
+
+    /// Begins a burst.
+    pub fn burst(&mut self) -> BurstMemory<'_, R> {
+        let mut reader = NonNull::from(&mut self.reader);
+        // SAFETY: `reader` is borrowed for as long as the burst memory lives, which alone uses the pointer.
+        let burst = unsafe { reader.as_mut() }.burst();
+        BurstMemory {
+            pins: PinCount::default(),
+            fault: Cell::new(None),
+            burst: RefCell::new(Some(burst)),
+            reader,
+            misses: &self.misses,
+            patience: self.patience,
+            _borrow: PhantomData,
+        }
+    }
+
+    /// Asks for everything in `wanted` that is missing, all at once, and waits until it is there.
+    ///
+    /// # Errors
+    /// The first range that is not there when the time is up, and why.
+    pub fn pretranslate(
+        &mut self,
+        wanted: impl Iterator<Item = (Iova, ByteCount, Perm)> + Clone,
+    ) -> Result<(), Fault> {
+        let (misses, patience) = (self.misses.clone(), self.patience);
+        let mut waits = Waits::new(&misses, patience);
+        loop {
+            let round = waits.begin();
+            let mut first = None;
+            {
+                let burst = self.reader.burst();
+                let ranges = wanted.clone().enumerate();
+                for (range, (iova, len, need)) in ranges.filter(|(_, (_, len, _))| len.0 > 0) {
+                    // Its answer may be for all of them.
+                    if first.is_some() && misses.answering() == Answering::Ranges {
+                        break;
+                    }
+                    scan(&burst, iova, len, need, |miss| {
+                        first.get_or_insert((
+                            Position {
+                                range,
+                                iova: miss.iova,
+                            },
+                            miss,
+                        ));
+                        waits.ask(&miss) != Asked::Nobody && misses.answering() == Answering::Pages
+                    })?;
+                }
+            }
+            match first {
+                None => return Ok(()),
+                Some((at, miss)) => waits.wait(round, at, &miss, Waiting::OutsideBursts)?,
+            }
+        }
+    }
+}
+
+/// The current burst of a thread, as guest memory.
+pub struct BurstMemory<'m, R: IotlbReader + 'm> {
+    pins: PinCount,
+    fault: Cell<Option<Fault>>,
+    /// `None` only within [`BurstMemory::resolve`].
+    burst: RefCell<Option<R::Burst<'m>>>,
+    reader: NonNull<R>,
+    misses: &'m MissChannel,
+    patience: Patience,
+    _borrow: PhantomData<&'m mut R>,
+}
+
+impl<R: IotlbReader> fmt::Debug for BurstMemory<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BurstMemory")
+            .field("fault", &self.fault.get())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'m, R: IotlbReader> BurstMemory<'m, R> {
+    /// The first fault since the burst began, if there was one. Device code may have turned it into anything.
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault.get()
+    }
+
+    /// Forgets it.
+    pub fn clear_fault(&self) {
+        self.fault.set(None);
+    }
+
+    #[inline]
+    fn lookup(&self, iova: Iova, len: ByteCount, need: Perm) -> Result<Piece, LookupError> {
+        let burst = self.burst.borrow();
+        let burst = burst.as_ref().expect("a burst outside `resolve`");
+        burst.lookup(iova, len, need)
+    }
+
+    /// Waits until all of a range can be translated, as the theory statement says.
+    #[cold]
+    fn resolve(&self, iova: Iova, len: ByteCount, need: Perm) -> Result<(), Fault> {
+        let mut waits = Waits::new(self.misses, self.patience);
+        loop {
+            let round = waits.begin();
+            let mut first = None;
+            {
+                let burst = self.burst.borrow();
+                let burst = burst.as_ref().expect("a burst outside `resolve`");
+                scan(burst, iova, len, need, |miss| {
+                    first.get_or_insert(miss);
+                    waits.ask(&miss) != Asked::Nobody && self.misses.answering() == Answering::Pages
+                })?;
+            }
+            let Some(miss) = first else { return Ok(()) };
+            let at = Position {
+                range: 0,
+                iova: miss.iova,
+            };
+            match self.pins.is_zero() {
+                false => waits.wait(round, at, &miss, Waiting::InBurst)?,
+                true => {
+                    *self.burst.borrow_mut() = None;
+                    let waited = waits.wait(round, at, &miss, Waiting::OutsideBursts);
+                    // SAFETY: the only burst of the reader was dropped above, and `_borrow` keeps the reader ours.
+                    let reader = unsafe { &mut *self.reader.as_ptr() };
+                    *self.burst.borrow_mut() = Some(reader.burst());
+                    waited?;
+                }
+            }
+        }
+    }
+
+    /// Notes a fault, and makes it an error of `vm-memory`.
+    #[cold]
+    fn failed(&self, fault: Fault) -> GuestMemoryError {
+        if self.fault.get().is_none() {
+            self.fault.set(Some(fault));
+        }
+        GuestMemoryError::IOError(std::io::Error::other(fault))
+    }
+}
+
+/// Looks all of a range up, and gives its first missing pages to `missing` until that says no.
+fn scan<B: Burst>(
+    burst: &B,
+    iova: Iova,
+    len: ByteCount,
+    need: Perm,
+    mut missing: impl FnMut(Miss) -> bool,
+) -> Result<(), Fault> {
+    let wraps = Fault::Wraps(iova, len);
+    let last = iova
+        .0
+        .checked_add(len.0.checked_sub(1).ok_or(wraps)?)
+        .ok_or(wraps)?;
+    let (mut at, mut missed) = (iova.0, 0);
+    loop {
+        let end = match burst.lookup(Iova(at), ByteCount(last - at + 1), need) {
+            Ok(piece) => at.checked_add(piece.len.0),
+            Err(LookupError::Miss(miss)) => {
+                missed += 1;
+                if !missing(miss) || missed == AHEAD {
+                    return Ok(());
+                }
+                (miss.iova.0 | (GRANULE - 1)).checked_add(1)
+            }
+            Err(_) => return Err(wraps),
+        };
+        match end {
+            Some(end) if end <= last => at = end,
+            _ => return Ok(()),
+        }
+    }
+}
+
+impl<'m, R: IotlbReader> GuestMemory for BurstMemory<'m, R> {
+    type PhysicalMemory = GuestMemoryMmap<()>;
+    type Bitmap = PinCount;
+
+    fn check_range(&self, addr: GuestAddress, count: usize, access: Permissions) -> bool {
+        self.get_slices(addr, count, access)
+            .is_ok_and(|mut slices| slices.all(|slice| slice.is_ok()))
+    }
+
+    #[inline]
+    fn get_slices<'a>(
+        &'a self,
+        addr: GuestAddress,
+        count: usize,
+        access: Permissions,
+    ) -> Result<impl GuestMemorySliceIterator<'a, BS<'a, PinCount>>, GuestMemoryError> {
+        let (iova, len) = (Iova(addr.0), ByteCount(count as u64));
+        let need = match access {
+            Permissions::No | Permissions::Read => Perm::Read,
+            Permissions::Write => Perm::Write,
+            Permissions::ReadWrite => Perm::ReadWrite,
+        };
+        // One piece is the usual case, and one lookup. Anything else must be there as a whole before the first slice is
+        // handed out, since with that the burst can no longer be left.
+        let first = match count {
+            0 => None,
+            _ => match self.lookup(iova, len, need) {
+                // Pinned from here on: what else is looked up before the slice is taken must not leave the burst.
+                Ok(piece) if piece.len == len => Some((piece, self.pins.pin())),
+                _ => {
+                    self.resolve(iova, len, need).map_err(|f| self.failed(f))?;
+                    None
+                }
+            },
+        };
+        Ok(Slices {
+            memory: self,
+            iova,
+            left: len,
+            need,
+            first,
+        })
+    }
+}
+
+/// The slices of a range.
+struct Slices<'a, 'm, R: IotlbReader> {
+    memory: &'a BurstMemory<'m, R>,
+    iova: Iova,
+    left: ByteCount,
+    need: Perm,
+    /// What the first lookup found, if it found all; the burst is not left while it is here.
+    first: Option<(Piece, Pinned<'a>)>,
+}
+
+impl<'a, R: IotlbReader> Iterator for Slices<'a, '_, R> {
+    type Item = Result<VolatileSlice<'a, Pinned<'a>>, GuestMemoryError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left.0 == 0 {
+            return None;
+        }
+        let (found, pin) = match self.first.take() {
+            Some(first) => first,
+            None => match self.again() {
+                Ok(piece) => (piece, self.memory.pins.pin()),
+                Err(fault) => {
+                    self.left = ByteCount(0);
+                    return Some(Err(self.memory.failed(fault)));
+                }
+            },
+        };
+        self.iova = Iova(self.iova.0.wrapping_add(found.len.0));
+        self.left.0 -= found.len.0;
+        // SAFETY: `IovaMemory::new`: the piece is mapped until an invalidation of it is done, which the burst prevents; and the
+        // burst is not left while the pin, which is as old as the lookup and goes with the slice and with all that is made from it, lives.
+        let slice = unsafe {
+            VolatileSlice::with_bitmap(
+                found.host.0 as usize as *mut u8,
+                found.len.0 as usize,
+                pin,
+                None,
+            )
+        };
+        Some(Ok(slice))
+    }
+}
+
+impl<R: IotlbReader> Slices<'_, '_, R> {
+    /// The next piece of a range that has several.
+    fn again(&self) -> Result<Piece, Fault> {
+        loop {
+            match self.memory.lookup(self.iova, self.left, self.need) {
+                Ok(piece) => return Ok(piece),
+                Err(_) => self.memory.resolve(self.iova, self.left, self.need)?,
+            }
+        }
+    }
+}
+
+impl<R: IotlbReader> FusedIterator for Slices<'_, '_, R> {}
+impl<'a, R: IotlbReader> GuestMemorySliceIterator<'a, Pinned<'a>> for Slices<'a, '_, R> {}

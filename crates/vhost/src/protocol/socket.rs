@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Looking at the front end's next request before `vhost` does.
+//!
+//! `vhost`'s `BackendReqHandler` reads and answers every request on a socket, and ends with an error at message 22. It is
+//! left to do so: before each call the next header is *peeked* at. Message 22 is then read and answered here; message 21 is
+//! peeked at with its file descriptor, of which the kernel gives a duplicate, since `vhost` keeps its own to itself; message 18
+//! is read here where it comes before features are set, as QEMU sends it and `vhost` refuses it; anything else stays where it is. No second socket, no thread, no copy of any message that `vhost` knows.
+//!
+//! # Bounds
+//! A front end that sends half a message cannot hold us for longer than the configured time: the wait for a whole header is counted
+//! here, the wait for a payload is the socket's receive timeout (`SO_RCVTIMEO`), which also bounds `vhost`'s own reads.
+//! File descriptors with message 22 never arrive: without room for them the kernel closes them and says so.
+
+use super::message::{HEADER_BYTES, Header, IOTLB_BYTES, IotlbMessage, MessageError};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    io::Errno,
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags},
+};
+use std::{
+    io::{self, IoSliceMut},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    time::{Duration, Instant},
+};
+
+/// `VHOST_USER_SET_VRING_ENABLE`.
+pub const SET_VRING_ENABLE: u32 = 18;
+/// Bytes of its payload: the queue, and 0 or 1.
+const ENABLE_BYTES: usize = 8;
+/// `VHOST_USER_SET_BACKEND_REQ_FD`.
+pub const SET_BACKEND_REQ_FD: u32 = 21;
+/// `VHOST_USER_IOTLB_MSG`.
+pub const IOTLB_MSG: u32 = 22;
+/// `VHOST_USER_BACKEND_IOTLB_MSG`.
+pub const BACKEND_IOTLB_MSG: u32 = 1;
+
+/// Why the connection cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The front end hung up between two messages.
+    #[error("the front end hung up")]
+    HungUp,
+    /// It stopped in the middle of a message.
+    #[error("the front end stopped in the middle of a message ({got} of {want} bytes)")]
+    Stalled {
+        /// Bytes that came.
+        got: usize,
+        /// Bytes that the message has.
+        want: usize,
+    },
+    /// It sent an IOTLB message that is none, so what follows cannot be trusted to be a header.
+    #[error("IOTLB message of {0} bytes, not {IOTLB_BYTES}")]
+    Length(u32),
+    /// It sent file descriptors with a message that has none.
+    #[error("file descriptors with a message that has none")]
+    Descriptors,
+    /// A header that is not one of a request.
+    #[error("not a request: {0:?}")]
+    NotARequest(Header),
+    /// The system's own.
+    #[error("socket: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// What the front end wants next.
+#[derive(Debug)]
+pub enum Next {
+    /// A message that `vhost` knows; it is still in the socket.
+    Known(Header),
+    /// Message 21, still in the socket, with a duplicate of the file descriptor that came with it.
+    BackChannel(OwnedFd),
+    /// Message 22, read.
+    Iotlb(Header, Result<IotlbMessage, MessageError>),
+    /// Nothing came for as long as the socket lets us wait (`SO_RCVTIMEO`).
+    Nothing,
+}
+
+/// Waits until `fd` can be read, or `stop` can.
+///
+/// # Errors
+/// The system's own.
+pub fn wait_for(fd: impl AsFd, stop: impl AsFd, timeout: Option<Duration>) -> io::Result<Woken> {
+    let mut fds = [
+        PollFd::new(&fd, PollFlags::IN),
+        PollFd::new(&stop, PollFlags::IN),
+    ];
+    let until = timeout.map(|timeout| Instant::now() + timeout);
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = left.map(|left| Timespec::try_from(left).expect("a configured time"));
+        match rustix::event::poll(&mut fds, left.as_ref()) {
+            Err(Errno::INTR) => continue,
+            Err(e) => return Err(e.into()),
+            Ok(0) => return Ok(Woken::TimedOut),
+            Ok(_) if !fds[1].revents().is_empty() => return Ok(Woken::Stopped),
+            Ok(_) => return Ok(Woken::Readable),
+        }
+    }
+}
+
+/// Why [`wait_for`] returned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Woken {
+    /// There is something to read, or the other side hung up.
+    Readable,
+    /// The stop event was raised.
+    Stopped,
+    /// Neither.
+    TimedOut,
+}
+
+/// Looks at the next request; blocks until there is one, at most `patience` once its first byte is there, and no longer than the socket's
+/// receive timeout before.
+///
+/// # Errors
+/// See [`SocketError`]; the connection is of no use any more.
+pub fn next(socket: &UnixStream, patience: Duration) -> Result<Next, SocketError> {
+    let Some(header) = peek_header(socket, patience)? else {
+        return Ok(Next::Nothing);
+    };
+    match header.request {
+        IOTLB_MSG => read_iotlb(socket, header),
+        SET_BACKEND_REQ_FD => Ok(match peek_descriptor(socket)? {
+            Some(fd) => Next::BackChannel(fd),
+            None => Next::Known(header),
+        }),
+        _ => Ok(Next::Known(header)),
+    }
+}
+
+fn peek_header(socket: &UnixStream, patience: Duration) -> Result<Option<Header>, SocketError> {
+    let mut raw = [0; HEADER_BYTES];
+    let start = Instant::now();
+    loop {
+        let peeked = rustix::net::recv(socket, &mut raw, RecvFlags::PEEK);
+        let got = match peeked {
+            Ok((_, got)) => got,
+            Err(Errno::INTR) => continue,
+            Err(Errno::CONNRESET) => 0,
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(e) => return Err(SocketError::Io(e.into())),
+        };
+        match got {
+            0 => return Err(SocketError::HungUp),
+            HEADER_BYTES => return Ok(Some(Header::decode(&raw))),
+            _ if start.elapsed() < patience => {
+                // A header in pieces is nobody's normal case, and there is no event for "more".
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            got => {
+                return Err(SocketError::Stalled {
+                    got,
+                    want: HEADER_BYTES,
+                });
+            }
+        }
+    }
+}
+
+/// A duplicate of the file descriptor with the message at the head of the socket. The message stays, with its own.
+fn peek_descriptor(socket: &UnixStream) -> Result<Option<OwnedFd>, SocketError> {
+    let mut raw = [0; HEADER_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut raw)],
+        &mut control,
+        RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC,
+    )
+    .map_err(io::Error::from)?;
+    let mut first = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message {
+            first = first.or(fds.next());
+        }
+    }
+    Ok(first)
+}
+
+fn read_iotlb(socket: &UnixStream, header: Header) -> Result<Next, SocketError> {
+    if !header.is_request() {
+        return Err(SocketError::NotARequest(header));
+    }
+    if header.size as usize != IOTLB_BYTES {
+        return Err(SocketError::Length(header.size));
+    }
+    let mut raw = [0; HEADER_BYTES + IOTLB_BYTES];
+    read_whole(socket, &mut raw)?;
+    let message = IotlbMessage::decode(&raw[HEADER_BYTES..]);
+    Ok(Next::Iotlb(header, message))
+}
+
+/// Reads message 18 at the head of the socket: the queue, and whether it is to be enabled, as the front end says it. `None`, and nothing
+/// read, if it is not as long as it has to be.
+///
+/// # Errors
+/// See [`SocketError`].
+pub fn read_enable(socket: &UnixStream, header: Header) -> Result<Option<(u32, u32)>, SocketError> {
+    if !header.is_request() || header.size as usize != ENABLE_BYTES {
+        return Ok(None);
+    }
+    let mut raw = [0; HEADER_BYTES + ENABLE_BYTES];
+    read_whole(socket, &mut raw)?;
+    let word = |at: usize| {
+        let bytes = [raw[at], raw[at + 1], raw[at + 2], raw[at + 3]];
+        u32::from_ne_bytes(bytes)
+    };
+    Ok(Some((word(HEADER_BYTES), word(HEADER_BYTES + 4))))
+}
+
+/// Reads a message that has no file descriptors.
+fn read_whole(socket: &UnixStream, raw: &mut [u8]) -> Result<(), SocketError> {
+    let mut got = 0;
+    while got < raw.len() {
+        let mut control = RecvAncillaryBuffer::default(); // no room: the kernel closes what comes, and says so
+        let read = rustix::net::recvmsg(
+            socket,
+            &mut [IoSliceMut::new(&mut raw[got..])],
+            &mut control,
+            RecvFlags::empty(),
+        );
+        match read {
+            Ok(read) if read.flags.contains(ReturnFlags::CTRUNC) => {
+                return Err(SocketError::Descriptors);
+            }
+            Ok(read) if read.bytes > 0 => got += read.bytes,
+            Err(Errno::INTR) => (),
+            Ok(_) | Err(Errno::AGAIN) => {
+                return Err(SocketError::Stalled {
+                    got,
+                    want: raw.len(),
+                });
+            }
+            Err(e) => return Err(SocketError::Io(e.into())),
+        }
+    }
+    Ok(())
+}
+
+/// Sends a message in one piece, so that nobody else's comes between.
+///
+/// # Errors
+/// The system's own; the other side hung up, or does not read (`SO_SNDTIMEO`).
+pub fn send(
+    socket: BorrowedFd<'_>,
+    header: Header,
+    payload: &[u8],
+    flags: SendFlags,
+) -> io::Result<()> {
+    let mut raw = [0; HEADER_BYTES + IOTLB_BYTES];
+    raw[..HEADER_BYTES].copy_from_slice(&header.encode());
+    raw[HEADER_BYTES..HEADER_BYTES + payload.len()].copy_from_slice(payload);
+    let mut left = &raw[..HEADER_BYTES + payload.len()];
+    while !left.is_empty() {
+        match rustix::net::send(socket, left, flags | SendFlags::NOSIGNAL) {
+            Ok(sent) => left = &left[sent..],
+            Err(Errno::INTR) => (),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Answers an IOTLB message: 0 says that it was obeyed. The protocol demands an answer, asked for or not.
+///
+/// # Errors
+/// Those of [`send`].
+pub fn acknowledge(socket: &UnixStream, request: Header, code: u64) -> io::Result<()> {
+    send(
+        socket.as_fd(),
+        request.reply(8),
+        &code.to_ne_bytes(),
+        SendFlags::empty(),
+    )
+}

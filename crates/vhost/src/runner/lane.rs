@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! One thread's queues and its way to memory; and the loop over descriptor chains that most devices need.
+
+use super::{Failure, Next, Ring, Stop};
+use crate::{
+    cache::IotlbReader,
+    plug::{BurstMemory, IovaMemory},
+    protocol::{memory::MemoryTable, sigbus},
+};
+use ioatlas_dma::{platform::Ordering, units::*};
+use virtio_queue::{DescriptorChain, QueueOwnedT, QueueT};
+
+/// Chains that are processed in one burst: an invalidation waits for no more.
+pub const CHAINS_A_BURST: usize = 32;
+/// Buffers that are translated ahead; with more, a burst's last chains are translated as they are met.
+const BUFFERS_AHEAD: usize = 4096;
+/// Descriptors of a chain, indirect ones included, where the ring is shorter. (Virtio 1.2, 2.7.5.3.1: not more than the ring is long. Drivers
+/// are known to be generous.)
+const LONGEST_CHAIN: usize = 1024;
+
+/// A descriptor chain in the burst in which it is processed.
+pub type Chain<'b, 'm, R> = DescriptorChain<&'b BurstMemory<'m, R>>;
+
+/// What a thread of the runner works with.
+#[derive(Debug)]
+pub struct Lane<R> {
+    pub(super) thread: usize,
+    pub(super) rings: Vec<Ring>,
+    pub(super) memory: IovaMemory<R>,
+    /// Keeps what the cache names mapped while this thread may use it.
+    pub(super) table: MemoryTable,
+    /// Buffers of the next burst.
+    wanted: Vec<(Iova, ByteCount, Perm)>,
+}
+
+impl<R: IotlbReader> Lane<R> {
+    pub(super) fn new(thread: usize, rings: Vec<Ring>, memory: IovaMemory<R>) -> Self {
+        Lane {
+            thread,
+            rings,
+            memory,
+            table: MemoryTable::default(),
+            wanted: Vec::new(),
+        }
+    }
+
+    /// The thread's number.
+    pub fn thread(&self) -> usize {
+        self.thread
+    }
+
+    /// Its queues.
+    pub fn rings(&mut self) -> &mut [Ring] {
+        &mut self.rings
+    }
+
+    /// One of its queues, with the way to memory. `None` if it is another thread's.
+    pub fn ring(&mut self, queue: u16) -> Option<(&mut Ring, &mut IovaMemory<R>)> {
+        let ring = self.rings.iter_mut().find(|r| r.index() == queue)?;
+        Some((ring, &mut self.memory))
+    }
+
+    /// Its queues, with the way to memory: for devices that move data between them.
+    pub fn split(&mut self) -> (&mut [Ring], &mut IovaMemory<R>) {
+        (&mut self.rings, &mut self.memory)
+    }
+
+    /// Takes every chain that is available in a split ring, in bursts: gives it to `each`, which returns how many bytes it wrote, puts it
+    /// into the used ring, and notifies the driver as it wants to be.
+    ///
+    /// All buffers of a burst are translated ahead, and what is missing asked for at once. A chain that is interrupted (see
+    /// [`Fault::Interrupted`](crate::plug::Fault::Interrupted)) is given to `each` again from its start; so `each` should have no effect outside guest memory until it has
+    /// read all it needs.
+    ///
+    /// # Errors
+    /// Why the queue must stop, or that it was interrupted: to be returned to the runner, which calls again. A queue that is not live or not here has nothing available.
+    pub fn each_chain(
+        &mut self,
+        queue: u16,
+        mut each: impl for<'b, 'm> FnMut(&'b BurstMemory<'m, R>, Chain<'b, 'm, R>) -> Result<u32, Stop>,
+    ) -> Result<Next, Failure> {
+        let Some(at) = self.rings.iter().position(|r| r.index() == queue) else {
+            return Ok(Next::Wait);
+        };
+        if !self.rings[at].live || self.rings[at].is_packed() {
+            return Ok(Next::Wait);
+        }
+        let failure = |why| Failure { queue, why };
+        self.refresh(at).map_err(failure)?;
+        // No more than a full ring a call: other queues and control requests have their turn, whatever the driver adds meanwhile.
+        let bursts = usize::from(self.rings[at].size).div_ceil(CHAINS_A_BURST);
+        for _ in 0..bursts {
+            if !self.look_ahead(at).map_err(failure)? && !self.notify_me(at).map_err(failure)? {
+                return Ok(Next::Wait);
+            }
+            self.one_burst(at, &mut each).map_err(failure)?;
+        }
+        Ok(Next::Again)
+    }
+
+    /// Wants to be kicked from now on; says whether more came meanwhile.
+    fn notify_me(&mut self, at: usize) -> Result<bool, Stop> {
+        let burst = self.memory.burst();
+        let more = self.rings[at].queue.enable_notification(&burst);
+        checked(&burst, more)
+    }
+
+    /// Reads the used index of a ring that has just gone live: buffers that an earlier back end used stay used.
+    fn refresh(&mut self, at: usize) -> Result<(), Stop> {
+        let ring = &mut self.rings[at];
+        if ring.fresh {
+            let burst = self.memory.burst();
+            let used = ring.queue.used_idx(&burst, Ordering::Relaxed);
+            let used = checked(&burst, used)?;
+            ring.queue.set_next_used(used.0);
+            ring.fresh = false;
+        }
+        Ok(())
+    }
+
+    /// Translates the buffers of the next burst ahead; says whether there are any.
+    fn look_ahead(&mut self, at: usize) -> Result<bool, Stop> {
+        self.wanted.clear();
+        let size = usize::from(self.rings[at].size);
+        let queue = &mut self.rings[at].queue;
+        let next = queue.next_avail();
+        let mut some = false;
+        {
+            let burst = self.memory.burst();
+            let chains = queue.iter(&burst);
+            let longest = LONGEST_CHAIN.max(size);
+            for chain in checked(&burst, chains)?.take(CHAINS_A_BURST) {
+                some = true;
+                if self.wanted.len() >= BUFFERS_AHEAD {
+                    break;
+                }
+                let head = chain.head_index();
+                let (mut open, before) = (true, self.wanted.len());
+                for descriptor in chain.take(longest + 1) {
+                    open = descriptor.has_next();
+                    let need = match descriptor.is_write_only() {
+                        true => Perm::Write,
+                        false => Perm::Read,
+                    };
+                    let (iova, len) = (
+                        Iova(descriptor.addr().0),
+                        ByteCount(descriptor.len().into()),
+                    );
+                    self.wanted.push((iova, len, need));
+                }
+                if let Some(fault) = burst.fault() {
+                    queue.set_next_avail(next);
+                    return Err(fault.into());
+                }
+                if open || self.wanted.len() - before > longest {
+                    queue.set_next_avail(next);
+                    return Err(Stop::Chain { head });
+                }
+            }
+        }
+        queue.set_next_avail(next);
+        self.memory.pretranslate(self.wanted.iter().copied())?;
+        Ok(some)
+    }
+
+    /// Processes at most one burst of chains.
+    fn one_burst(
+        &mut self,
+        at: usize,
+        each: &mut impl for<'b, 'm> FnMut(&'b BurstMemory<'m, R>, Chain<'b, 'm, R>) -> Result<u32, Stop>,
+    ) -> Result<(), Stop> {
+        let ring = &mut self.rings[at];
+        let mut used = 0;
+        let burst = self.memory.burst();
+        let mut result = Ok(());
+        while used < CHAINS_A_BURST && result.is_ok() {
+            match one_chain(ring, &burst, each) {
+                Ok(true) => used += 1,
+                Ok(false) => break,
+                Err(why) => result = Err(why),
+            }
+        }
+        if used > 0 {
+            let wants = ring.queue.needs_notification(&burst);
+            let wants = checked(&burst, wants);
+            result = result.and(wants.map(|wants| {
+                if wants && let Err(e) = ring.notify() {
+                    log::warn!("queue {}: cannot notify the driver: {e}", ring.index());
+                }
+            }));
+        }
+        result
+    }
+}
+
+/// Takes one chain, has it processed, and puts it into the used ring: all of it, or nothing.
+fn one_chain<'m, R: IotlbReader>(
+    ring: &mut Ring,
+    burst: &BurstMemory<'m, R>,
+    each: &mut impl for<'b, 'n> FnMut(&'b BurstMemory<'n, R>, Chain<'b, 'n, R>) -> Result<u32, Stop>,
+) -> Result<bool, Stop> {
+    let (next_avail, next_used) = (ring.queue.next_avail(), ring.queue.next_used());
+    let chain = ring.queue.iter(burst).map(|mut chains| chains.next());
+    let Some(chain) = checked(burst, chain)? else {
+        return Ok(false);
+    };
+    let head = chain.head_index();
+    let written = each(burst, chain);
+    let result = match burst.fault() {
+        Some(fault) => Err(fault.into()),
+        None => written.and_then(|written| {
+            let added = ring.queue.add_used(burst, head, written);
+            checked(burst, added)
+        }),
+    };
+    if result.is_err() {
+        ring.queue.set_next_avail(next_avail);
+        ring.queue.set_next_used(next_used);
+    }
+    result.map(|()| true)
+}
+
+/// A result of the queue's; a fault of memory beneath it is the better reason.
+fn checked<T, R: IotlbReader>(
+    burst: &BurstMemory<'_, R>,
+    result: Result<T, virtio_queue::Error>,
+) -> Result<T, Stop> {
+    match burst.fault() {
+        Some(fault) => Err(Stop::Fault(fault)),
+        None => Ok(result?),
+    }
+}
+
+impl<R> Lane<R> {
+    /// Whether memory was lost since it was last asked; costs a load while none ever was.
+    pub(super) fn memory_is_gone(&self) -> bool {
+        sigbus::deaths() > 0 && self.table.is_dead()
+    }
+}

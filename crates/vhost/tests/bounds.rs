@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Memory, eviction and storms.
+
+use ioatlas_dma::units::*;
+use ioatlas_vhost::*;
+use std::sync::Arc;
+
+const PAGE: u64 = 4096;
+
+fn limits(runs: u32) -> Limits {
+    Limits {
+        runs,
+        tables: 1 << 16,
+        ..Limits::default()
+    }
+}
+
+fn put(cache: &impl DeviceIotlb, page: u64, pages: u64, host: u64) {
+    let entry = Entry {
+        iova: Iova(page * PAGE),
+        len: ByteCount(pages * PAGE),
+        host: HostAddr(host * PAGE),
+        perm: Perm::ReadWrite,
+    };
+    assert_eq!(cache.update(entry), Ok(Updated::Done));
+}
+
+fn hits<C: DeviceIotlb>(reader: &mut C::Reader, page: u64) -> bool {
+    let burst = reader.burst();
+    burst
+        .lookup(Iova(page * PAGE), ByteCount(8), Perm::Read)
+        .is_ok()
+}
+
+#[test]
+fn dense_entries_take_at_most_64_bytes_each() {
+    let cache = RadixIotlb::new(limits(1 << 15));
+    for page in 0..20_000 {
+        put(&*cache, page, 1, page * 2);
+    }
+    let census = cache.audit().unwrap();
+    println!("{census}");
+    assert_eq!(census.runs, 20_000);
+    assert!(census.bytes <= 64 * census.runs, "{census}");
+}
+
+/// The bound that the module states: a run, its share of lists, and a table for each place where runs part.
+#[test]
+fn entries_over_48_bits_take_what_is_stated() {
+    let cache = RadixIotlb::new(limits(1 << 15));
+    let mut random = 1u64;
+    for n in 0..20_000 {
+        random = random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        put(&*cache, random >> 28, 1, n * 2);
+    }
+    let census = cache.audit().unwrap();
+    println!("{census}");
+    assert!(census.bytes <= 600 * census.runs, "{census}");
+}
+
+#[test]
+fn whole_memory_takes_no_table_and_its_holes_few() {
+    let cache = RadixIotlb::new(limits(64));
+    let mut reader = cache.reader().unwrap();
+    let empty = cache.audit().unwrap().bytes;
+    let pages = 1 << 28; // 1 TiB
+    put(&*cache, 1 << 28, pages, 1 << 34);
+    let census = cache.audit().unwrap();
+    assert_eq!((census.runs, census.pages), (1, pages));
+    assert!(
+        census.bytes <= empty + 64,
+        "a record, and its place in a list"
+    );
+    cache.invalidate(Iova(((1 << 28) + 77_777) * PAGE), ByteCount(PAGE));
+    let census = cache.audit().unwrap();
+    println!("{census}");
+    assert_eq!((census.runs, census.pages), (2, pages - 1));
+    assert!(census.bytes <= empty + 10 * 4096);
+    assert!(!hits::<RadixIotlb>(&mut reader, (1 << 28) + 77_777));
+    assert!(hits::<RadixIotlb>(&mut reader, (1 << 28) + 77_778));
+    put(&*cache, (1 << 28) + 77_777, 1, (1 << 34) + 77_777);
+    let burst = reader.burst();
+    let whole = burst.lookup(Iova(PAGE << 28), ByteCount(pages * PAGE), Perm::Write);
+    assert_eq!(whole.unwrap().len, ByteCount(pages * PAGE), "merged again");
+}
+
+/// A guest that touches new pages without end: rings stay, and long runs of static mappings nearly all do.
+fn storm<C: DeviceIotlb>(cache: Arc<C>) {
+    let mut reader = cache.reader().unwrap();
+    let ring = (7, 3);
+    cache
+        .pin(Iova(ring.0 * PAGE), ByteCount(ring.1 * PAGE))
+        .unwrap();
+    put(&*cache, ring.0, ring.1, 1000);
+    for run in 0..8 {
+        put(&*cache, (run + 1) * 1024, 512, (run + 1) * 4096);
+    }
+    for page in 0..5000u64 {
+        put(&*cache, (1 << 20) + page * 3, 1, (1 << 20) + page * 2);
+        let rings = (0..ring.1).all(|page| hits::<C>(&mut reader, ring.0 + page));
+        assert!(rings, "{}: a ring was evicted (P12)", C::NAME);
+    }
+    let left = (0..8)
+        .filter(|run| hits::<C>(&mut reader, (run + 1) * 1024))
+        .count();
+    println!("{}: {left} of 8 long runs left; {}", C::NAME, cache.stats());
+    assert!(left >= 6, "{}: {left} of 8 long runs left", C::NAME);
+    assert!(cache.audit().unwrap().runs <= 64);
+}
+
+#[test]
+fn storms() {
+    storm(RadixIotlb::new(limits(64)));
+    storm(ListIotlb::new(limits(64)));
+    storm(IntervalIotlb::new(limits(64)));
+    storm(VmIotlb::new(limits(64)));
+}
+
+/// A working set a tenth larger than the cache, touched in order: no cliff, as oldest-first eviction would have.
+#[test]
+fn a_working_set_that_is_a_little_too_large_mostly_hits() {
+    let cache = RadixIotlb::new(limits(64));
+    let mut reader = cache.reader().unwrap();
+    let (mut hit, mut all) = (0, 0);
+    for round in 0..100 {
+        for page in 0..70 {
+            let found = hits::<RadixIotlb>(&mut reader, page * 2);
+            if !found {
+                put(&*cache, page * 2, 1, page * 4);
+            }
+            if round > 10 {
+                all += 1;
+                hit += u32::from(found);
+            }
+        }
+    }
+    println!("{hit} of {all} hit");
+    assert!(hit * 2 > all, "{hit} of {all} hit");
+}
+
+#[test]
+fn what_is_pinned_whole_cannot_be_evicted_and_says_so() {
+    let cache = RadixIotlb::new(limits(4));
+    cache.pin(Iova(0), ByteCount(64 * PAGE)).unwrap();
+    for page in 0..3 {
+        put(&*cache, page * 2, 1, page * 4);
+    }
+    let entry = Entry {
+        iova: Iova(32 * PAGE),
+        len: ByteCount(PAGE),
+        host: HostAddr(0),
+        perm: Perm::Read,
+    };
+    assert!(matches!(
+        cache.update(entry),
+        Err(UpdateError::NoRoom { .. })
+    ));
+    cache.unpin(Iova(0), ByteCount(64 * PAGE));
+    assert_eq!(cache.update(entry), Ok(Updated::Done));
+    assert_eq!(cache.stats().evictions, 1);
+}

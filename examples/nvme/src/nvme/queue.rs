@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A pair of rings: commands go to the controller through the one, completions come back through the other (§3.3).
+//!
+//! Both lie in *coherent* memory: mapped for as long as the queue lives, used by both sides at any time, contiguous for the device though its frames need not be. The CPU sees it as
+//! words that may change under it, never as references to plain data.
+//!
+//! Each command that is under way has a page for its list of PRPs, which is mapped for as long, too: describing data costs stores, and no mapping.
+//!
+//! Ordering: a command's words are stored before the fence, and the doorbell is written after it. The phase bit of a completion is loaded with acquire, and its other word after that.
+//! A command's entry is free again when the command is complete: as at most `depth` are under way, and the ring has one entry more, the tail never meets what was not read yet.
+
+use super::{
+    command::*,
+    error::NvmeError,
+    prp::{self, DataPointer},
+    registers::*,
+};
+use crate::window::{Idle, Interrupts, RegisterWindow, TimedOut};
+use ioatlas_dma::{
+    domain::{Consistent, Domain, MapError, UnmapError},
+    platform::{Ordering, Platform, host::Host},
+    translator::Translator,
+    units::*,
+};
+use std::{sync::Arc, time::Duration};
+
+/// The number of a pair of queues; 0 is for administration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueId(pub u16);
+
+/// How many commands may be under way at once. At least 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Depth(pub u16);
+
+/// How long a completion may take. QEMU's takes microseconds, a disk at its worst seconds.
+pub const COMPLETION_LIMIT: Duration = Duration::from_secs(60);
+const WORDS_A_FRAME: usize = (GRANULE / 8) as usize;
+
+/// One pair. Dropping it leaves its memory mapped: the controller may still write there. [`free`](Self::free) is for who knows better.
+#[must_use = "end it with its controller's delete_queue"]
+pub struct QueuePair<T: Translator<Host>> {
+    id: QueueId,
+    domain: Arc<Domain<Host, T>>,
+    window: Arc<dyn RegisterWindow>,
+    submission: Consistent,
+    completion: Consistent,
+    lists: Consistent,
+    /// Of each ring.
+    entries: u32,
+    submission_doorbell: u64,
+    completion_doorbell: u64,
+    tail: u32,
+    head: u32,
+    phase: Phase,
+    free: Vec<CommandId>,
+    /// By number.
+    under_way: Vec<bool>,
+}
+
+impl<T: Translator<Host>> QueuePair<T> {
+    /// Memory for a pair; the controller has not heard of it yet.
+    ///
+    /// # Errors
+    /// [`MapError`].
+    pub fn new(
+        domain: Arc<Domain<Host, T>>,
+        window: Arc<dyn RegisterWindow>,
+        capabilities: Capabilities,
+        id: QueueId,
+        depth: Depth,
+    ) -> Result<Self, MapError> {
+        let most = capabilities.queue_entries_max().clamp(2, 1 << 12);
+        let entries = (u32::from(depth.0.max(1)) + 1).min(most);
+        let ring = |words: usize| {
+            let bytes = u64::from(entries) * words as u64 * 8;
+            domain.alloc_consistent(ByteCount(bytes.next_multiple_of(GRANULE)))
+        };
+        let (submission, completion) = (ring(COMMAND_WORDS)?, ring(COMPLETION_WORDS)?);
+        let lists = domain.alloc_consistent(ByteCount(u64::from(entries - 1) * GRANULE))?;
+        Ok(QueuePair {
+            id,
+            submission,
+            completion,
+            lists,
+            domain,
+            window,
+            entries,
+            submission_doorbell: capabilities.submission_doorbell(id),
+            completion_doorbell: capabilities.completion_doorbell(id),
+            tail: 0,
+            head: 0,
+            phase: Phase::One,
+            free: (0..entries as u16 - 1).rev().map(CommandId).collect(),
+            under_way: vec![false; entries as usize - 1],
+        })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> QueueId {
+        self.id
+    }
+    /// Entries of each ring.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+    /// Where the controller finds the commands.
+    pub fn submission_at(&self) -> Iova {
+        self.submission.iova()
+    }
+    /// Where it is to put completions.
+    pub fn completion_at(&self) -> Iova {
+        self.completion.iova()
+    }
+    /// Commands that are under way.
+    pub fn under_way(&self) -> usize {
+        self.under_way.len() - self.free.len()
+    }
+
+    /// Writes a command whose data are `segments`; the controller does not look before [`ring`](Self::ring).
+    ///
+    /// # Errors
+    /// [`NvmeError::Full`], and those of [`prp::describe`]; nothing was written to the ring then.
+    pub fn submit(
+        &mut self,
+        segments: impl IntoIterator<Item = (Iova, ByteCount)>,
+        command: impl FnOnce(DataPointer) -> Command,
+    ) -> Result<CommandId, NvmeError> {
+        let id = *self.free.last().ok_or(NvmeError::Full {
+            queue: self.id,
+            entries: self.entries - 1,
+        })?;
+        let list = self.domain.words(&self.lists, usize::from(id.0));
+        let list_at = Iova(self.lists.iova().0 + u64::from(id.0) * GRANULE);
+        let data = prp::describe(segments, list_at, |index, entry| {
+            list[index].store(entry.0, Ordering::Relaxed);
+        })?;
+        let words = command(data).words(id);
+        let place = self.words_at(&self.submission, self.tail, COMMAND_WORDS);
+        for (slot, word) in place.iter().zip(words) {
+            slot.store(word, Ordering::Relaxed);
+        }
+        self.free.pop();
+        self.under_way[usize::from(id.0)] = true;
+        self.tail = (self.tail + 1) % self.entries;
+        Ok(id)
+    }
+
+    /// Tells the controller of the commands written since the last time.
+    pub fn ring(&self) {
+        self.domain.platform().fence(Ordering::SeqCst);
+        self.window.write32(self.submission_doorbell, self.tail);
+    }
+
+    /// How many completions are there to be polled, `most` at most. Looks only.
+    pub fn completed(&self, most: usize) -> usize {
+        let (mut head, mut phase) = (self.head, self.phase);
+        for seen in 0..most {
+            let words = self.words_at(&self.completion, head, COMPLETION_WORDS);
+            if !phase.is_of(words[1].load(Ordering::Acquire)) {
+                return seen;
+            }
+            head += 1;
+            if head == self.entries {
+                (head, phase) = (0, phase.next());
+            }
+        }
+        most
+    }
+
+    /// The next completion, if there is one. Its place in the ring is the controller's again after [`acknowledge`](Self::acknowledge).
+    ///
+    /// # Errors
+    /// [`NvmeError::Stray`].
+    pub fn poll(&mut self) -> Result<Option<Completion>, NvmeError> {
+        let words = self.words_at(&self.completion, self.head, COMPLETION_WORDS);
+        let last = words[1].load(Ordering::Acquire);
+        if !self.phase.is_of(last) {
+            return Ok(None);
+        }
+        let done = Completion::from_words([words[0].load(Ordering::Relaxed), last]);
+        self.head += 1;
+        if self.head == self.entries {
+            (self.head, self.phase) = (0, self.phase.next());
+        }
+        match self.under_way.get_mut(usize::from(done.id.0)) {
+            Some(under_way) if *under_way => *under_way = false,
+            _ => {
+                let (queue, id) = (self.id, done.id);
+                return Err(NvmeError::Stray { queue, id });
+            }
+        }
+        self.free.push(done.id);
+        Ok(Some(done))
+    }
+
+    /// Gives the places of completions that were seen back to the controller.
+    pub fn acknowledge(&self) {
+        self.window.write32(self.completion_doorbell, self.head);
+    }
+
+    /// Waits for the next completion by looking.
+    ///
+    /// # Errors
+    /// [`NvmeError::NoAnswer`], [`NvmeError::Stray`].
+    pub fn wait(&mut self, idle: Idle) -> Result<Completion, NvmeError> {
+        let found = idle.until(COMPLETION_LIMIT, || self.poll().transpose());
+        let done = found.map_err(|TimedOut(waited)| NvmeError::NoAnswer {
+            queue: self.id,
+            waited,
+        })??;
+        self.acknowledge();
+        Ok(done)
+    }
+
+    /// Waits for the next completion by its interrupt. The ring is looked at before each wait, since one interrupt may tell of several completions, and after it, since it may be
+    /// about one that was seen already.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait), and [`NvmeError::Interrupt`].
+    pub fn wait_by(
+        &mut self,
+        interrupts: &dyn Interrupts,
+        vector: crate::window::Vector,
+    ) -> Result<Completion, NvmeError> {
+        loop {
+            if let Some(done) = self.poll()? {
+                self.acknowledge();
+                return Ok(done);
+            }
+            if !interrupts.wait(vector, COMPLETION_LIMIT)? {
+                return Err(NvmeError::NoAnswer {
+                    queue: self.id,
+                    waited: COMPLETION_LIMIT,
+                });
+            }
+        }
+    }
+
+    fn words_at(&self, ring: &Consistent, entry: u32, words: usize) -> &[<Host as Platform>::A64] {
+        let at = entry as usize * words;
+        let frame = self.domain.words(ring, at / WORDS_A_FRAME);
+        &frame[at % WORDS_A_FRAME..][..words]
+    }
+
+    /// Unmaps and frees its memory. The controller has forgotten the queue, or is disabled.
+    ///
+    /// # Errors
+    /// [`UnmapError`]; what is left stays mapped.
+    pub fn free(self) -> Result<(), UnmapError> {
+        let memory = [self.submission, self.completion, self.lists];
+        memory
+            .into_iter()
+            .try_for_each(|memory| self.domain.free_consistent(memory))
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Policies: how buffers are made reachable for a device, and taken away again.
+//!
+//! A driver does not choose among them in its code: it maps and unmaps, and the [`Client`] it was given does what its configuration says. One alone needs a driver that knows: a *static* mapping, which is
+//! made once and never ended, and so protects nothing. It is here as the limit that the others are held against.
+
+use ioatlas_dma::{
+    dma_api::*, domain::Domain, platform::host::Host, translator::Translator, units::*,
+};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
+
+/// One policy.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Policy {
+    /// All buffers are mapped once: no protection of anything that shares their memory or their time.
+    Static,
+    /// Mapped and unmapped for each command, strictly.
+    MapUnmap,
+    /// Always copied to memory that stays mapped.
+    Always,
+    /// Copied up to 16 KiB, mapped beyond.
+    Below,
+    /// Mapped where whole granules, else copied or split: nothing beside a buffer is ever shown.
+    Untrusted,
+    /// Whichever was cheaper, as measured meanwhile.
+    Adaptive,
+    /// Memory for one use where not whole granules: what Linux does for untrusted devices.
+    SingleUse,
+}
+
+/// [`Policy::Below`]'s bound.
+pub const BELOW: ByteCount = ByteCount(16 << 10);
+
+/// At least so many bounce slots of each size: as many as there are reads under way, so that a policy's pool need not grow while it is used.
+const SLOTS: u32 = 64;
+
+impl Policy {
+    /// All, the unprotected first.
+    pub const ALL: [Policy; 7] = [
+        Policy::Static,
+        Policy::MapUnmap,
+        Policy::Always,
+        Policy::Below,
+        Policy::Untrusted,
+        Policy::Adaptive,
+        Policy::SingleUse,
+    ];
+
+    /// The name used on the command line and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Static => "static",
+            Policy::MapUnmap => "map-unmap",
+            Policy::Always => "always",
+            Policy::Below => "below-16k",
+            Policy::Untrusted => "untrusted",
+            Policy::Adaptive => "adaptive",
+            Policy::SingleUse => "single-use",
+        }
+    }
+
+    /// Where its buffers go.
+    pub fn placement(self) -> Placement {
+        match self {
+            Policy::Static | Policy::MapUnmap => Placement::Never,
+            Policy::Always => Placement::Always,
+            Policy::Below => Placement::Below(BELOW),
+            Policy::Untrusted => Placement::Untrusted { whole_up_to: BELOW },
+            Policy::Adaptive => Placement::Adaptive,
+            Policy::SingleUse => Placement::SingleUse,
+        }
+    }
+
+    /// Operations of one size, at one depth, after which it does what it does from then on.
+    pub fn warm_up(self) -> u32 {
+        match self {
+            Policy::Adaptive => 2200,
+            _ => 0,
+        }
+    }
+
+    /// A client of `domain` that does so, with a pool that no other policy's traffic has warmed.
+    ///
+    /// # Errors
+    /// [`NoPool`].
+    pub fn client<T: Translator<Host>>(
+        self,
+        domain: &Arc<Domain<Host, T>>,
+    ) -> Result<Client<Host, T>, NoPool> {
+        let mut pool = PoolConfig::default();
+        for class in &mut pool.classes {
+            class.slots = class.slots.max(SLOTS);
+        }
+        let config = DmaConfig {
+            pool,
+            clock: Some(Clock(monotonic)),
+        };
+        let dma = Arc::new(Dma::new(domain.clone(), config));
+        dma.client(ClientConfig {
+            placement: self.placement(),
+            ..ClientConfig::default()
+        })
+    }
+}
+
+/// Nanoseconds since it was first asked.
+pub fn monotonic() -> TimeNs {
+    static BEGAN: OnceLock<Instant> = OnceLock::new();
+    let began = BEGAN.get_or_init(Instant::now);
+    TimeNs(began.elapsed().as_nanos() as u64)
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No policy has that name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "no policy is called `{0}`; there are static, map-unmap, always, below-16k, untrusted, adaptive, single-use"
+)]
+pub struct NoPolicy(String);
+
+impl FromStr for Policy {
+    type Err = NoPolicy;
+    fn from_str(name: &str) -> Result<Self, NoPolicy> {
+        let policy = Policy::ALL.into_iter().find(|p| p.name() == name);
+        policy.ok_or_else(|| NoPolicy(name.into()))
+    }
+}

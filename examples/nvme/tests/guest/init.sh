@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+# Gives both devices to user space, and lets the driver say what it finds.
+give() {
+    echo vfio-pci >"/sys/bus/pci/devices/$1/driver_override"
+    echo "$1" >/sys/bus/pci/drivers_probe
+    [ -e "/sys/bus/pci/drivers/vfio-pci/$1" ] || fail "vfio-pci does not take $1"
+}
+# Status 1 is a report of something wrong, which the report says; 2 is none.
+report() {
+    layout=$1
+    shift
+    say phase "has a driver, $layout memory"
+    said=$(ioatlas-nvme "$NVME" --memory "$layout" --pattern --instructions --json "$@" 2>&1)
+    [ $? -lt 2 ] || fail "$said"
+    say report "$said"
+}
+load
+give "$NVME"
+give "$EDU"
+echo "$HUGE_PAGES" >/proc/sys/vm/nr_hugepages
+say up "$(cut -d' ' -f1 /proc/uptime)"
+report huge --edu "$EDU" --late 2 $HUGE_OPTIONS
+report scattered $SCATTERED_OPTIONS
+say done
+end

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The driver over VFIO, in an unmodified Debian guest under QEMU's VT-d unit: boot, devices given to user space, every policy, what each costs.
+//!
+//! Verdicts come from the data and from canaries in memory, which the driver looks at, and from what QEMU itself saw, in a log outside of the guest: faults, invalidations, reads. Neither the controller's status
+//! nor the guest's log proves anything: the one says success for what was blocked, the other drops messages.
+//!
+//! Costs are instructions, as QEMU counts them (`-icount`): the same on any machine. They are no times: an emulated memory access costs what any instruction does, and an
+//! invalidation costs a register write, where hardware takes a thousand cycles or more. What carries over is how many calls, invalidations and copied bytes a read takes.
+//!
+//! One guest is booted for all tests. Without QEMU or packages they show as ignored, with what installs them.
+
+mod claims;
+mod machine;
+mod trace;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use machine::Run;
+use std::{path::Path, process::ExitCode, sync::OnceLock};
+
+static RUN: OnceLock<Result<Run, String>> = OnceLock::new();
+
+fn run(packages: &Path) -> Result<&'static Run, Failed> {
+    let run = RUN.get_or_init(|| machine::run(packages));
+    run.as_ref().map_err(|error| error.as_str().into())
+}
+
+type Claim = (&'static str, fn(&Run) -> Result<(), Failed>);
+
+fn main() -> ExitCode {
+    let packages = machine::packages();
+    let missing = packages.is_none();
+    let claims: [Claim; 8] = [
+        (
+            "every policy brings the disk's blocks and nothing else",
+            claims::verified,
+        ),
+        (
+            "QEMU saw a fault for each transfer that was to be blocked, and no other",
+            claims::blocked,
+        ),
+        (
+            "what the controller does after an unmap is shown",
+            claims::late,
+        ),
+        (
+            "QEMU counts the reads that the driver reports",
+            claims::reads,
+        ),
+        ("bounced reads invalidate nothing", claims::bounced),
+        (
+            "a list takes one call for each run of neighbours",
+            claims::lists,
+        ),
+        (
+            "bouncing is cheaper than mapping, by how much at least",
+            claims::ratios,
+        ),
+        (
+            "adaptive takes the better road, for 700 instructions or a quarter more at most",
+            claims::adaptive,
+        ),
+    ];
+    let mut trials = vec![Trial::test("QEMU's log is understood", trace::self_test)];
+    for (name, claim) in claims {
+        let packages = packages.clone();
+        let test = move || claim(run(&packages.ok_or(machine::INSTALL)?)?);
+        let trial = Trial::test(name, test)
+            .with_kind(if missing { machine::INSTALL } else { "" })
+            .with_ignored_flag(missing);
+        trials.push(trial);
+    }
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+    if let Some(Ok(run)) = RUN.get() {
+        claims::print(run);
+    }
+    conclusion.exit_code()
+}
