@@ -47,6 +47,13 @@ update-beats          ioatlas-vhost   contract  radix::old_answers
 foreign-base          ioatlas-vhost   contract  radix::elsewhere
 evict-ring            ioatlas-vhost   differential  close_together
 wrap-length           ioatlas-vhost   contract  radix::bad_ranges
+stuck-untold          ioatlas-vfio    suite     failures::what_could_not_be_ended
+keep-pending-when-full ioatlas-vfio   suite     calls::a_full_kernel_first_ends
+detach-unquiet        ioatlas-vfio    suite     devices::a_device_is_quiet_before
+skip-idle             ioatlas-vfio    suite     identity::a_page_goes_with_the_last
+keep-idle             ioatlas-vfio    suite     identity::an_idle_page_is_taken_again
+stretch-over-gap      ioatlas-vfio    suite     calls::what_lies_between
+forget-partial        ioatlas-vfio    suite     calls::a_list_that_does_not_fit
 '
 
 # What kills has to pass without a bug. The other tests are not built here: they run elsewhere.

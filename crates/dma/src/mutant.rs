@@ -82,11 +82,25 @@ pub enum Mutant {
     EvictRing,
     /// Address and length of an access wrap around unseen.
     WrapLength,
+    /// An unmap that the kernel refused is reported done.
+    StuckUntold,
+    /// A full kernel is asked again with everything still pending.
+    KeepPendingWhenFull,
+    /// A detached device stays a bus master, and is not reset.
+    DetachUnquiet,
+    /// Shared pages that nobody has any more stay in the kernel.
+    SkipIdle,
+    /// A shared page that is taken again is ended with the idle ones.
+    KeepIdle,
+    /// Two mappings end by one call with what lies between them.
+    StretchOverGap,
+    /// What a refused install had mapped is not recorded.
+    ForgetPartial,
 }
 
 impl Mutant {
     /// Every planted bug.
-    pub const ALL: [Mutant; 37] = [
+    pub const ALL: [Mutant; 44] = [
         Mutant::SkipFlush,
         Mutant::SettleOlder,
         Mutant::SettleUncovered,
@@ -124,6 +138,13 @@ impl Mutant {
         Mutant::ForeignBase,
         Mutant::EvictRing,
         Mutant::WrapLength,
+        Mutant::StuckUntold,
+        Mutant::KeepPendingWhenFull,
+        Mutant::DetachUnquiet,
+        Mutant::SkipIdle,
+        Mutant::KeepIdle,
+        Mutant::StretchOverGap,
+        Mutant::ForgetPartial,
     ];
 
     /// The name by which `IOATLAS_MUTANT` chooses it.
@@ -166,6 +187,13 @@ impl Mutant {
             Mutant::ForeignBase => "foreign-base",
             Mutant::EvictRing => "evict-ring",
             Mutant::WrapLength => "wrap-length",
+            Mutant::StuckUntold => "stuck-untold",
+            Mutant::KeepPendingWhenFull => "keep-pending-when-full",
+            Mutant::DetachUnquiet => "detach-unquiet",
+            Mutant::SkipIdle => "skip-idle",
+            Mutant::KeepIdle => "keep-idle",
+            Mutant::StretchOverGap => "stretch-over-gap",
+            Mutant::ForgetPartial => "forget-partial",
         }
     }
 }

@@ -12,6 +12,7 @@ use super::{
 use crate::{kernel::Errno, space::AddressSpace};
 use ioatlas_dma::{
     grace::{Invalidate, InvalidateError, Scope},
+    mutant::{self, Mutant},
     table::{Cleared, InstallCause},
     units::*,
 };
@@ -74,9 +75,9 @@ fn stretches(sorted: &[Pending]) -> impl Iterator<Item = Stretch> {
             parts: at..at + 1,
         };
         while let Some(next) = sorted.get(stretch.parts.end)
-            && next.range.first == stretch.range.end()
+            && (next.range.first == stretch.range.end() || mutant::active(Mutant::StretchOverGap))
         {
-            stretch.range.pages.0 += next.range.pages.0;
+            stretch.range.pages.0 = next.range.end().0 - stretch.range.first.0;
             stretch.calls += next.calls;
             stretch.parts.end += 1;
         }
@@ -140,6 +141,9 @@ impl<S: AddressSpace> Ending<S> {
         }
         sorted.clear();
         turn.spare = sorted;
+        if mutant::active(Mutant::SkipIdle) {
+            return;
+        }
         // held across the calls: who maps one of these pages again must find it there or gone
         let mut shared = locked(&self.shared);
         let idle = shared.idle();
@@ -257,6 +261,7 @@ impl<S: AddressSpace> Invalidate for Ending<S> {
         self.end(&mut turn);
         if let Some(errno) = turn.stuck
             && self.is_stuck(&scope)
+            && !mutant::active(Mutant::StuckUntold)
         {
             return Err(InvalidateError::Host { errno: errno.0 });
         }

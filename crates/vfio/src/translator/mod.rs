@@ -49,6 +49,7 @@ use crate::{
 use ioatlas_dma::{
     domain::{Domain, DomainConfig, NoDomain, ReserveError},
     iova::LeaseKind,
+    mutant::{self, Mutant},
     platform::TableFrame,
     table::{Cleared, InstallCause, InstallError, LeafAttrs, RawError},
     translator::{AttachError, Census, Translator},
@@ -177,7 +178,9 @@ impl<S: AddressSpace> Vfio<S> {
         match once() {
             // of mappings, or of memory that may be pinned; also if another thread ended it all just now: then nothing is left to us, but there is room
             Err(Errno::NOSPC | Errno::NOMEM) => {
-                self.ending.end_all();
+                if !mutant::active(Mutant::KeepPendingWhenFull) {
+                    self.ending.end_all();
+                }
                 once()
             }
             mapped => mapped,
@@ -292,7 +295,8 @@ impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
         if done < range.pages.0 && result.is_ok() {
             result = Err(InstallCause::TooFewPages(IovaPage(range.first.0 + done)));
         }
-        if leaf.kind != LeaseKind::Shared && done > 0 {
+        let forgotten = result.is_err() && mutant::active(Mutant::ForgetPartial);
+        if leaf.kind != LeaseKind::Shared && done > 0 && !forgotten {
             let record = Record::new(PageCount(done), leaf.kind, calls);
             locked(&self.records).insert(range.first, record);
         }

@@ -9,6 +9,7 @@
 //! when a map comes between the last unmap and its flush.
 
 use ioatlas_dma::{
+    mutant::{self, Mutant},
     table::{Cleared, InstallCause},
     units::*,
 };
@@ -66,7 +67,7 @@ impl Shared {
         let Some(more) = count.checked_add(1) else {
             return Taken::No(InstallCause::Saturated(at));
         };
-        if *count == 0 {
+        if *count == 0 && !mutant::active(Mutant::KeepIdle) {
             self.idle.remove(&at);
         }
         *count = more;

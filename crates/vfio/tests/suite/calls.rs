@@ -72,6 +72,37 @@ fn a_batch_ends_neighbours_together() {
     }
 }
 
+/// One call ends neighbours, and nothing that is between others.
+#[test]
+fn what_lies_between_two_that_end_stays_mapped() {
+    for kind in KINDS {
+        let rig = Rig::new(kind, rbtree(deferred()));
+        let buffer = rig.buffer(3);
+        let page = |nth: u64| {
+            buffer
+                .part(ByteCount(nth << 12), ByteCount(GRANULE))
+                .unwrap()
+        };
+        let map = |nth| rig.domain.map(page(nth), Direction::ToDevice).unwrap();
+        let mut mappings = [map(0), map(1), map(2)];
+        mappings.sort_by_key(|mapping| mapping.iova().0);
+        let [below, between, above] = mappings;
+        let (first, at) = (below.iova(), between.iova());
+        assert_eq!(above.iova().0 - first.0, 2 * GRANULE, "they adjoin");
+        rig.domain.unmap(above).unwrap();
+        rig.domain.unmap(below).unwrap();
+        let before = rig.calls();
+        let flushed = rig.domain.flush();
+        assert!(rig.reads(at).is_some(), "P14: {kind:?}: it is mapped");
+        assert!(rig.reads(first).is_none(), "P1: {kind:?}: flushed");
+        flushed.unwrap();
+        assert_eq!(rig.calls().unmaps - before.unmaps, 2, "{kind:?}");
+        rig.domain.unmap(between).unwrap();
+        rig.domain.flush().unwrap();
+        assert_eq!((rig.calls().held, rig.kernel.mappings().len()), (0, 0));
+    }
+}
+
 /// A stretch is refused whole; what of it the kernel does end goes all the same.
 #[test]
 fn what_is_refused_does_not_keep_its_neighbours() {
@@ -165,7 +196,8 @@ fn a_full_kernel_first_ends_what_is_pending_then_says_so_and_what_to_do() {
     // eight are retired, and in the kernel still
     assert_eq!(rig.calls().held, 16);
     for nth in 16..24 {
-        live.push(map(nth).unwrap());
+        let mapping = map(nth).expect("P11: what fills the kernel is only to be ended");
+        live.push(mapping);
     }
     assert_eq!(rig.calls().held, 16);
     let error = map(24).unwrap_err();
@@ -228,7 +260,8 @@ fn a_list_that_does_not_fit_leaves_nothing() {
         }
         other => panic!("{other}"),
     }
-    assert!(rig.kernel.mappings().is_empty());
+    let left = rig.kernel.mappings();
+    assert!(left.is_empty(), "P10: {} mappings stay", left.len());
     rig.domain.audit().unwrap();
 }
 

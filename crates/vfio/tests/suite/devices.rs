@@ -47,9 +47,9 @@ fn a_device_is_quiet_before_its_mappings_go_however_things_are_dropped() {
             let unmapped = at(|e| matches!(e, Event::Unmapped(_)));
             assert!(
                 stopped.is_some() && stopped < reset,
-                "{kind:?}, {order}: {events:?}"
+                "P8: {kind:?}, {order}: {events:?}"
             );
-            assert!(reset < unmapped, "{kind:?}, {order}: {events:?}");
+            assert!(reset < unmapped, "P8: {kind:?}, {order}: {events:?}");
             assert_eq!(kernel.open_files(), 0, "{kind:?}, {order}");
             assert_eq!(kernel.pinned(), ByteCount(0));
         }

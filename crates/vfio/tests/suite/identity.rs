@@ -47,7 +47,7 @@ fn a_page_goes_with_the_last_that_maps_it_and_no_earlier() {
         let (a, b, c) = (map(0, 4), map(2, 4), map(3, 1));
         assert_eq!(rig.calls().held, 6, "{kind:?}: a mapping a page");
         rig.domain.unmap(a).unwrap();
-        assert_eq!(mapped(), [2, 3, 4, 5]);
+        assert_eq!(mapped(), [2, 3, 4, 5], "P1: nobody has 0 and 1 any more");
         rig.domain.unmap(b).unwrap();
         assert_eq!(mapped(), [3]);
         let again = map(0, 6);
@@ -124,7 +124,7 @@ fn an_idle_page_is_taken_again_without_a_call() {
         rig.domain.flush().unwrap();
         assert!(
             rig.reads(mapping.iova()).is_some(),
-            "the flush was not for this one"
+            "P14: the flush was not for this one"
         );
         let at = mapping.iova();
         rig.domain.unmap(mapping).unwrap();
