@@ -7,7 +7,9 @@
 //! Locking: each permission's list has a lock, held to take and to give a run, and to add or remove a chunk, which is made and ended
 //! outside. Under it at most `chunks_max` words are looked at.
 
-use super::{class::open_tables, config::CHUNK_PAGES, pieces::Frames, tally::Lack};
+use super::{
+    class::open_tables, config::CHUNK_PAGES, own::zeroed_frames, pieces::Frames, tally::Lack,
+};
 use crate::{
     domain::{Domain, MapError, Region},
     iova::Limits,
@@ -205,16 +207,7 @@ impl<P: Platform> Chunks<P> {
         perm: Perm,
     ) -> Result<Chunk, Lack> {
         let p = &**domain.platform();
-        let mut fresh = Vec::with_capacity(CHUNK_PAGES.0 as usize);
-        while fresh.len() < CHUNK_PAGES.0 as usize {
-            match p.frame_alloc() {
-                Some(frame) => fresh.push(frame),
-                None => {
-                    fresh.into_iter().for_each(|frame| p.frame_free(frame));
-                    return Err(Lack::NoFrame);
-                }
-            }
-        }
+        let fresh = zeroed_frames(p, CHUNK_PAGES).ok_or(Lack::NoFrame)?;
         let region = match open_tables(domain, CHUNK_PAGES, 0, limits) {
             Ok(region) => region,
             Err(why) => {

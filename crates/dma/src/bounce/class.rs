@@ -23,6 +23,7 @@
 use super::{
     config::{ClassConfig, SLOT_PAGES_LG2_MAX, SLOTS_MAX},
     numbers::Numbers,
+    own::zeroed_frames,
     pieces::{Frames, zero_bytes},
     window::Extent,
 };
@@ -274,17 +275,10 @@ impl<P: CopyMemory> Class<P> {
             self.empty.with(|empty| empty.push(index));
             return Err(NoSlot::NoFrame);
         }
-        let mut fresh = Vec::with_capacity(self.pages.0 as usize);
-        while fresh.len() < self.pages.0 as usize {
-            match p.frame_alloc() {
-                Some(frame) => fresh.push(frame),
-                None => {
-                    fresh.into_iter().for_each(|frame| p.frame_free(frame));
-                    self.put_empty(p, &[index]);
-                    return Err(NoSlot::NoFrame);
-                }
-            }
-        }
+        let Some(fresh) = zeroed_frames(p, self.pages) else {
+            self.put_empty(p, &[index]);
+            return Err(NoSlot::NoFrame);
+        };
         let runs = fresh.iter().map(|f| PhysRun::new(f.page(), PageCount(1)));
         match domain.install_part(&self.region, self.range(index), runs, perm) {
             Ok(()) => {

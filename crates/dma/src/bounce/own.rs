@@ -86,10 +86,11 @@ impl Frames for &Own {
     }
 }
 
-/// Frames for `pages`, all of them zeroed, or none.
-pub(crate) fn zeroed_frames<P: Platform>(p: &P, pages: u64) -> Option<Vec<FreshFrame>> {
+/// As many frames, all of them zeroed, or none. In the order of their addresses, for what adjoins is mapped and copied in one go, and allocators
+/// mostly give first what they got last.
+pub(crate) fn zeroed_frames<P: Platform>(p: &P, pages: PageCount) -> Option<Vec<FreshFrame>> {
     let mut fresh = Vec::new(); // grows: a length from outside must not allocate before there are frames
-    for _ in 0..pages {
+    for _ in 0..pages.0 {
         match p.frame_alloc() {
             Some(frame) => fresh.push(frame),
             None => {
@@ -98,6 +99,7 @@ pub(crate) fn zeroed_frames<P: Platform>(p: &P, pages: u64) -> Option<Vec<FreshF
             }
         }
     }
+    fresh.sort_unstable_by_key(FreshFrame::page);
     Some(fresh)
 }
 
@@ -110,7 +112,7 @@ pub(crate) fn map_own<P: Platform, T: Translator<P>>(
     attrs: MapAttrs,
 ) -> Result<Own, Lack> {
     let pages = pages_touched(offset, len);
-    let frames = zeroed_frames(&**domain.platform(), pages.0).ok_or(Lack::NoFrame)?;
+    let frames = zeroed_frames(&**domain.platform(), pages).ok_or(Lack::NoFrame)?;
     let mut left = len.0;
     let mut at = offset;
     let list: Vec<PhysRange> = frames

@@ -271,7 +271,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         }
         let platform = self.dma().domain().platform().clone();
         let pages = len.0.div_ceil(GRANULE);
-        let frames = crate::bounce::zeroed_frames(&*platform, pages)?;
+        let frames = crate::bounce::zeroed_frames(&*platform, PageCount(pages))?;
         let mut left = len.0;
         let list = frames.iter().map(|frame| {
             let here = left.min(GRANULE);

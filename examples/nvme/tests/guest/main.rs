@@ -56,7 +56,7 @@ fn main() -> ExitCode {
             claims::ratios,
         ),
         (
-            "adaptive takes the better road, for 700 instructions or a quarter more at most",
+            "adaptive takes the better road, for 700 instructions or 15 % more at most",
             claims::adaptive,
         ),
     ];
