@@ -225,8 +225,8 @@ impl Tree {
             }
         }
         let mut libraries = depends(&control);
-        // zlib1g among them
-        libraries.retain(|name| name.contains("lib"));
+        // zlib1g among them; what is only built with is not
+        libraries.retain(|name| name.contains("lib") && !name.ends_with("-dev"));
         Ok(libraries)
     }
 

@@ -1,22 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What the program takes.
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Boot an unmodified Debian guest on `ioatlas vhost-net`, under QEMU with an emulated VT-d unit, and check its traffic.
 ///
-/// In each mode: the guest pings, moves TCP and UDP and compares every byte, keeps a TCP connection while the back end is ended and started
-/// anew, reboots, and does it again.
+/// Linux, in each mode of the IOMMU: the guest pings, moves TCP and UDP and compares every byte, keeps a TCP connection while the back end is
+/// ended and started anew, reboots, and does it again.
+///
+/// testpmd, with each size of pages: DPDK drives the card from a process of the guest, through VFIO, its memory mapped once. Frames of all lengths
+/// go out, come back and are compared; then as many as go; none may be lost, and none may miss a translation once all memory was used.
 #[derive(Debug, Parser)]
 pub struct Arguments {
     #[command(subcommand)]
     pub what: Option<What>,
-    /// How the guest uses its IOMMU; may be given several times [default: all three].
+    /// What drives the card in the guest.
+    #[arg(long, value_enum, default_value_t = Driver::Linux)]
+    pub guest: Driver,
+    /// How Linux uses its IOMMU; may be given several times [default: all three].
     #[arg(long, value_enum)]
     pub mode: Vec<Mode>,
+    /// Pages of testpmd's memory; may be given several times [default: both].
+    #[arg(long, value_enum)]
+    pub pages: Vec<Pages>,
+    /// Seconds for which testpmd's rate is taken.
+    #[arg(long, value_name = "S", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub seconds: u32,
     /// The command whose `vhost-net` is the back end [default: `ioatlas` beside this program].
     #[arg(long, value_name = "PATH")]
     pub ioatlas: Option<PathBuf>,
@@ -34,8 +47,15 @@ pub struct Arguments {
     pub fetch_only: bool,
 }
 
+impl Arguments {
+    /// How long a guest may take.
+    pub fn limit(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
 /// What the program is to be, if not what starts guests.
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub enum What {
     /// What runs in the guest.
     #[command(hide = true)]
@@ -46,6 +66,61 @@ pub enum What {
         #[arg(value_enum)]
         work: Work,
     },
+    /// What drives testpmd in the guest.
+    #[command(hide = true)]
+    Testpmd(Drive),
+}
+
+/// How the guest's testpmd is driven.
+#[derive(Clone, Debug, Args)]
+pub struct Drive {
+    /// Address of the card on its bus.
+    pub card: String,
+    /// Pages of its memory.
+    #[arg(long, value_enum)]
+    pub pages: Pages,
+    /// Libraries that it is to load.
+    #[arg(long)]
+    pub driver: Vec<String>,
+    /// Seconds for which the rate is taken.
+    #[arg(long)]
+    pub seconds: u32,
+    /// Seconds for which nothing may move.
+    #[arg(long)]
+    pub patience: u32,
+}
+
+/// What drives the card in the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Driver {
+    /// The kernel.
+    Linux,
+    /// DPDK, through VFIO.
+    Testpmd,
+}
+
+/// Pages of a process in the guest, which its IOMMU has, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Pages {
+    /// 2 MiB: hugepages.
+    #[value(name = "2m")]
+    Large,
+    /// 4 KiB, at addresses that say nothing of each other.
+    #[value(name = "4k")]
+    Small,
+}
+
+impl Pages {
+    /// All.
+    pub const ALL: [Self; 2] = [Self::Large, Self::Small];
+
+    /// As on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Large => "2m",
+            Self::Small => "4k",
+        }
+    }
 }
 
 /// What the guest does.

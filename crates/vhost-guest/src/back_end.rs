@@ -2,6 +2,7 @@
 //! The process that serves the guest's network card.
 
 use crate::error::Error;
+use ioatlas_guest::GuestError;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::env;
@@ -53,14 +54,21 @@ impl BackEnd {
         name: &str,
         options: &[&str],
     ) -> Result<Self, Error> {
-        let mut command = Command::new(ioatlas);
+        // no back end outlives us, however we end
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(ioatlas);
         command.args(["vhost-net", "--json", "--replace", "--socket-path"]);
         command.arg(socket(directory)).args(options);
-        Self::start(&mut command, directory, name)
+        let program = ioatlas.display().to_string();
+        Self::start(&mut command, program, directory, name)
     }
 
-    fn start(command: &mut Command, directory: &Path, name: &str) -> Result<Self, Error> {
-        let program = command.get_program().to_string_lossy().into_owned();
+    fn start(
+        command: &mut Command,
+        program: String,
+        directory: &Path,
+        name: &str,
+    ) -> Result<Self, Error> {
         let log = directory.join(format!("{name}.log"));
         let create = |path: &Path| File::create(path).map_err(|why| Error::file(path, why));
         let output = directory.join(format!("{name}.out"));
@@ -68,7 +76,8 @@ impl BackEnd {
             .stdin(Stdio::null())
             .stdout(create(&output)?)
             .stderr(create(&log)?);
-        let child = child.spawn().map_err(Error::io(program.clone()))?;
+        let tool = |source| GuestError::tool("setpriv", source);
+        let child = child.spawn().map_err(tool)?;
         let mut started = Self {
             child,
             program,

@@ -50,6 +50,9 @@ pub enum Error {
 fn installs(error: &GuestError) -> &'static str {
     match error {
         GuestError::Tool { .. } => "; ci/install-qemu.sh installs it",
+        GuestError::Package { .. } => {
+            "; ci/install-record.sh fetches packages, ci/install-dpdk.sh testpmd's"
+        }
         _ => "",
     }
 }

@@ -9,23 +9,48 @@ use std::path::Path;
 /// MiB of a guest.
 const MEMORY_MIB: u32 = 512;
 
-/// What the guest's kernel is told.
-const fn command_line(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Off => "",
-        Mode::Pt => "intel_iommu=on iommu=pt",
-        Mode::Strict => "intel_iommu=on iommu.strict=1",
+/// Who has the card in the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Card {
+    /// The kernel.
+    Linux(Mode),
+    /// A process, through VFIO.
+    Vfio,
+}
+
+impl Card {
+    /// What the guest's kernel is told.
+    const fn command_line(self) -> &'static str {
+        match self {
+            Self::Linux(Mode::Off) => "",
+            Self::Linux(Mode::Pt) => "intel_iommu=on iommu=pt",
+            Self::Linux(Mode::Strict) => "intel_iommu=on iommu.strict=1",
+            Self::Vfio => "intel_iommu=on",
+        }
+    }
+
+    /// The unit that the card is behind.
+    const fn unit(self) -> Option<&'static str> {
+        match self {
+            Self::Linux(Mode::Off) => None,
+            Self::Linux(_) => Some("intel-iommu,intremap=off,device-iotlb=on"),
+            // no process is given a device whose interrupts nobody checks
+            Self::Vfio => Some("intel-iommu,intremap=on,device-iotlb=on,caching-mode=on"),
+        }
     }
 }
 
+/// The least that DPDK is built for.
+const DPDK_CPU: &str = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt";
+
 /// All arguments of a guest whose network card is served at `socket`.
-pub fn arguments(mode: Mode, kernel: &Path, initrd: &Path, socket: &Path) -> Vec<OsString> {
+pub fn arguments(whose: Card, kernel: &Path, initrd: &Path, socket: &Path) -> Vec<OsString> {
     let machine = Machine {
         cpus: 1,
         memory_mib: MEMORY_MIB,
         kernel,
         initrd,
-        command_line: command_line(mode),
+        command_line: whose.command_line(),
         reboot: Reboot::Boots,
     };
     let mut arguments = machine.arguments();
@@ -36,9 +61,12 @@ pub fn arguments(mode: Mode, kernel: &Path, initrd: &Path, socket: &Path) -> Vec
     add("-object", &memory);
     add("-numa", "node,memdev=ram");
     let mut card = String::from("virtio-net-pci,netdev=n0,disable-legacy=on,vectors=0");
-    if mode != Mode::Off {
+    if whose == Card::Vfio {
+        add("-cpu", DPDK_CPU);
+    }
+    if let Some(unit) = whose.unit() {
         // first: devices are behind the unit only from then on
-        add("-device", "intel-iommu,intremap=off,device-iotlb=on");
+        add("-device", unit);
         card += ",iommu_platform=on,ats=on";
     }
     // QEMU connects, and again each second, for as long as it takes
@@ -58,18 +86,24 @@ mod tests {
 
     #[test]
     fn a_card_is_behind_a_unit_where_there_is_one() {
-        for mode in Mode::ALL {
-            let words = arguments(mode, Path::new("k"), Path::new("i"), Path::new("s"));
+        let cards = Mode::ALL.map(Card::Linux).into_iter().chain([Card::Vfio]);
+        for whose in cards {
+            let words = arguments(whose, Path::new("k"), Path::new("i"), Path::new("s"));
             let words: Vec<_> = words.iter().filter_map(|word| word.to_str()).collect();
             let line = words.join(" ");
             let unit = line.find("-device intel-iommu");
             let card = line.find("-device virtio-net-pci");
-            match mode {
-                Mode::Off => assert!(unit.is_none() && !line.contains("iommu"), "{line}"),
+            match whose {
+                Card::Linux(Mode::Off) => {
+                    assert!(unit.is_none() && !line.contains("iommu"), "{line}")
+                }
                 _ => assert!(unit < card && unit.is_some(), "{line}"),
             }
-            assert_eq!(line.contains("iommu_platform=on"), mode != Mode::Off);
-            assert_eq!(line.contains("iommu.strict=1"), mode == Mode::Strict);
+            let off = whose == Card::Linux(Mode::Off);
+            assert_eq!(line.contains("iommu_platform=on"), !off);
+            let strict = whose == Card::Linux(Mode::Strict);
+            assert_eq!(line.contains("iommu.strict=1"), strict);
+            assert_eq!(line.contains("intremap=on"), whose == Card::Vfio);
             assert!(line.contains("vectors=0"), "{line}");
         }
     }

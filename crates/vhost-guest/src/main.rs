@@ -13,12 +13,18 @@
 //! nothing had been. The TAP interface is in a user and network name space of our own ([`network`]), so nothing of this needs privileges, and
 //! nobody else's network is touched.
 //!
+//! Or DPDK has the card in the guest ([`dpdk`]): testpmd, driven by this same program ([`testpmd`]), through VFIO, all its memory mapped once.
+//! Then the back end sends each frame back itself, and there is no network.
+//!
 //! Under software emulation QEMU 7.2 crashes where vhost-user meets MSI-X, hence `vectors=0`: the card has one interrupt line. What is measured
 //! is the guest under emulation as well as the back end, so a rate says nothing but beside another of the same run.
 #![forbid(unsafe_code)]
 
 mod arguments;
 mod back_end;
+mod boot;
+mod capture;
+mod dpdk;
 mod error;
 mod inside;
 mod machine;
@@ -26,9 +32,10 @@ mod network;
 mod pattern;
 mod peer;
 mod table;
+mod testpmd;
 mod traffic;
 
-use arguments::{Arguments, Mode, What};
+use arguments::{Arguments, Driver, Mode, Pages, What};
 use clap::Parser as _;
 use error::Error;
 use ioatlas_guest::{Cache, Tree, qemu};
@@ -42,7 +49,7 @@ fn main() -> ExitCode {
         Err(error) => {
             match arguments.what {
                 // whoever watches the guest
-                Some(What::Inside { .. }) => println!("ioatlas: failed: {error}"),
+                Some(_) => println!("ioatlas: failed: {error}"),
                 None => eprintln!("error: {error}"),
             }
             ExitCode::FAILURE
@@ -51,8 +58,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Error> {
-    if let Some(What::Inside { peer, work }) = &arguments.what {
-        return Ok(inside::run(*peer, *work)?);
+    match &arguments.what {
+        Some(What::Inside { peer, work }) => return Ok(inside::run(*peer, *work)?),
+        Some(What::Testpmd(drive)) => return Ok(testpmd::run(drive)?),
+        None => {}
     }
     let tree = packages(arguments)?;
     if arguments.fetch_only {
@@ -62,16 +71,27 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
         return Ok(());
     }
     let (version, begun) = (qemu::version()?, Instant::now());
-    network::enter()?;
-    network::make_tap()?;
-    println!("{version}");
-    let modes = match arguments.mode.as_slice() {
-        [] => &Mode::ALL,
-        modes => modes,
-    };
-    traffic::run(arguments, &tree, modes)?;
+    match arguments.guest {
+        Driver::Linux => {
+            network::enter()?;
+            network::make_tap()?;
+            println!("{version}");
+            traffic::run(arguments, &tree, or_all(&arguments.mode, &Mode::ALL))?;
+        }
+        Driver::Testpmd => {
+            println!("{version}");
+            dpdk::run(arguments, &tree, or_all(&arguments.pages, &Pages::ALL))?;
+        }
+    }
     println!("{} s in all", begun.elapsed().as_secs());
     Ok(())
+}
+
+fn or_all<'a, T>(named: &'a [T], all: &'a [T]) -> &'a [T] {
+    match named {
+        [] => all,
+        named => named,
+    }
 }
 
 /// What guests are made of.
@@ -79,5 +99,8 @@ fn packages(arguments: &Arguments) -> Result<Tree, Error> {
     let directory = arguments.cache.clone().or_else(Cache::default_directory);
     let cache = Cache::open(&directory.ok_or(Error::NoCache)?)?;
     let kernel = cache.kernel()?;
-    Ok(cache.tree(&[&kernel, "busybox-static", "libc6", "libgcc-s1"])?)
+    match arguments.guest {
+        Driver::Linux => Ok(cache.tree(&[&kernel, "busybox-static", "libc6", "libgcc-s1"])?),
+        Driver::Testpmd => dpdk::tree(&cache, &kernel),
+    }
 }

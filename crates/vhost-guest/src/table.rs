@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Rows under each other.
+//! Numbers of a line, and rows under each other.
+
+/// The numbers in a line.
+pub fn numbers(line: &str) -> Vec<u64> {
+    let words = line.split(|letter: char| !letter.is_ascii_digit());
+    words.filter_map(|word| word.parse().ok()).collect()
+}
 
 /// The rows, the first column to the left and all others to the right.
 pub fn table(rows: &[Vec<String>]) -> String {

@@ -3,85 +3,60 @@
 
 use crate::arguments::{Arguments, Mode};
 use crate::back_end::{self, BackEnd};
+use crate::boot::{self, Boot};
 use crate::error::Error;
-use crate::machine;
+use crate::machine::Card;
 use crate::network::{GUEST, PEER, TAP};
 use crate::peer::Peer;
-use crate::table::table;
-use ioatlas_guest::{Console, GuestError, Heard, Ignored, Image, Keep, Lines, Tree, Watch};
+use crate::table::{numbers, table};
+use ioatlas_guest::{Console, Heard, Image, Lines, Tree};
 use serde_json::Value;
-use std::env;
-use std::fs;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 /// Boots a guest in each mode, and prints what came of it.
 pub fn run(arguments: &Arguments, tree: &Tree, modes: &[Mode]) -> Result<(), Error> {
     let peer = Peer::listen().map_err(Error::io("ports to listen at"))?;
     let mut rows = vec![Counts::HEAD.map(String::from).to_vec()];
     for mode in modes {
-        let directory = directory()?;
-        let guest = Guest {
-            arguments,
-            tree,
-            mode: *mode,
-            directory: directory.path(),
-        };
         let begun = Instant::now();
-        let counts = match guest.work(&peer) {
-            Ok(counts) => counts,
-            Err(error) => {
-                eprintln!("{mode}: logs are in {}", directory.keep().display());
-                return Err(error);
-            }
-        };
+        let counts = boot::within(mode, |directory| {
+            let guest = Guest {
+                arguments,
+                mode: *mode,
+                boot: Boot {
+                    tree,
+                    directory,
+                    limit: arguments.limit(),
+                    card: Card::Linux(*mode),
+                },
+            };
+            guest.work(&peer)
+        })?;
         rows.push(counts.row(*mode, begun.elapsed()));
     }
     println!("{}", table(&rows));
     Ok(())
 }
 
-/// A directory for a guest's run.
-pub fn directory() -> Result<TempDir, Error> {
-    let made = tempfile::Builder::new().prefix("ioatlas-guest-").tempdir();
-    made.map_err(|why| Error::file(&env::temp_dir(), why))
-}
-
 /// A guest to boot.
 #[derive(Debug)]
-pub struct Guest<'a> {
-    pub arguments: &'a Arguments,
-    pub tree: &'a Tree,
-    pub mode: Mode,
-    pub directory: &'a Path,
+struct Guest<'a> {
+    arguments: &'a Arguments,
+    mode: Mode,
+    boot: Boot<'a>,
 }
 
-impl<'a> Guest<'a> {
-    /// How it is watched, with this work and these modules.
-    pub fn watch(&self, work: &str, modules: &[&str]) -> Result<Watch<'a>, Error> {
-        let mut image = Image::new(self.tree, include_str!("script.sh"))?;
-        image.file("work", work.as_bytes());
+impl Guest<'_> {
+    fn image(&self) -> Result<Image<'_>, Error> {
+        let mut image = self.boot.image(include_str!("script.sh"))?;
+        image.file("work", include_bytes!("traffic.sh"));
         image.variable("PEER", &PEER.to_string());
         image.variable("GUEST", &GUEST.to_string());
         image.variable("MIB", &self.arguments.mib.to_string());
-        let ours = env::current_exe().map_err(Error::io("the path of this program"))?;
-        let program = fs::read(&ours).map_err(|why| Error::file(&ours, why))?;
-        image.executable("vhost-guest", &program)?;
-        for module in ["virtio_pci", "virtio_net"].iter().chain(modules) {
-            image.module(module)?;
-        }
-        let initrd = self.directory.join("guest.cpio");
-        fs::write(&initrd, image.finish()).map_err(|why| Error::file(&initrd, why))?;
-        let kernel = self.tree.only("vmlinuz-")?;
-        let socket = back_end::socket(self.directory);
-        Ok(Watch {
-            arguments: machine::arguments(self.mode, kernel, &initrd, &socket),
-            directory: self.directory,
-            limit: Duration::from_secs(self.arguments.timeout),
-            keep_log: Keep::All,
-        })
+        image.module("virtio_pci")?;
+        image.module("virtio_net")?;
+        Ok(image)
     }
 
     fn work(&self, peer: &Peer) -> Result<Counts, Error> {
@@ -96,21 +71,13 @@ impl<'a> Guest<'a> {
             statistics: Vec::new(),
         };
         hearing.begin()?;
-        let watch = self.watch(include_str!("traffic.sh"), &[])?;
-        let begun = Instant::now();
-        let phase = |what: &str| {
-            // progress that nobody can read is no failure
-            let seconds = begun.elapsed().as_secs();
-            let mode = self.mode;
-            let _ = writeln!(std::io::stderr(), "{seconds:4} s  {mode}: the guest {what}");
-        };
-        watch.run::<_, GuestError>(&mut hearing, Ignored, phase, || Ok(()))?;
+        let name = self.mode.to_string();
+        self.boot.run(&name, self.image()?, &mut hearing)?;
         hearing.end()?;
         let counts = Counts::new(&hearing.lines, &hearing.statistics, peer);
-        counts.check(self.mode).map_err(|what| Error::Counts {
-            mode: self.mode.to_string(),
-            what,
-        })?;
+        counts
+            .check(self.mode)
+            .map_err(|what| Error::Counts { mode: name, what })?;
         Ok(counts)
     }
 }
@@ -131,7 +98,7 @@ impl Hearing<'_> {
         // a loaded machine is slow; what is not answered at all is to be seen, not what is late
         let options = ["--mode", &mode, "--miss-timeout", "60000"];
         let name = format!("back-end-{}", self.statistics.len());
-        let started = BackEnd::ours(&self.ioatlas, self.guest.directory, &name, &options)?;
+        let started = BackEnd::ours(&self.ioatlas, self.guest.boot.directory, &name, &options)?;
         self.back_end = Some(started);
         Ok(())
     }
@@ -197,10 +164,6 @@ impl Counts {
             boots: told.boots,
             restarts: told.restarts,
             ..Self::default()
-        };
-        let numbers = |line: &str| -> Vec<u64> {
-            let words = line.split(|letter: char| !letter.is_ascii_digit());
-            words.filter_map(|word| word.parse().ok()).collect()
         };
         for line in lines.all("ping") {
             if let [sent, received, ..] = numbers(line)[..] {

@@ -82,6 +82,8 @@ pub struct Pair {
     transmit: Option<Live>,
     /// Hits and misses of queues that are gone are in here, of the living ones not yet.
     stats: PairStats,
+    /// Frames that there had been when something was missing last.
+    missed_at: u64,
     failed_calls: u64,
 }
 
@@ -97,6 +99,7 @@ impl Pair {
             receive: None,
             transmit: None,
             stats: PairStats::default(),
+            missed_at: 0,
             failed_calls: 0,
         }
     }
@@ -108,7 +111,12 @@ impl Pair {
             stats.hits += live.queue.hits;
             stats.missed += live.queue.missed;
         }
+        stats.since_miss = self.frames() - self.missed_at;
         stats
+    }
+
+    fn frames(&self) -> u64 {
+        self.stats.transmitted + self.stats.received
     }
 
     /// Counts a queue that stopped.
@@ -237,6 +245,9 @@ impl Pair {
                 .map_err(|fault| (side, fault.into()))?;
             turn.blocked |= live.waits.is_waiting();
         }
+        if turn.blocked {
+            self.missed_at = self.frames();
+        }
         // Else the driver is to be called for what was moved before, and the next burst fails.
         if calls == (false, false) {
             self.check_port()?;
@@ -329,13 +340,17 @@ impl Pair {
             }
             self.look(&guest, answers).map_err(broken)?;
         }
-        let mut undone = self.ahead() != before;
+        let (mut undone, mut blocked) = (self.ahead() != before, false);
         for (side, live) in self.sides() {
             live.ask(memory, answers)
                 .map_err(|fault| (side, fault.into()))?;
-            undone |= live.waits.is_waiting() || live.kicks.is_none();
+            blocked |= live.waits.is_waiting();
+            undone |= live.kicks.is_none();
         }
-        Ok(undone)
+        if blocked {
+            self.missed_at = self.frames();
+        }
+        Ok(undone | blocked)
     }
 
     fn sides(&mut self) -> impl Iterator<Item = (Side, &mut Live)> {

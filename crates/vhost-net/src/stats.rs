@@ -20,6 +20,8 @@ pub struct PairStats {
     pub hits: u64,
     /// Buffers of which something was missing.
     pub missed: u64,
+    /// Frames from and to the guest since something was missing last; all, if nothing ever was.
+    pub since_miss: u64,
     /// Bursts that moved something.
     pub bursts: u64,
     /// Times that the driver was called.
@@ -38,6 +40,7 @@ impl std::ops::AddAssign for PairStats {
         self.tap_dropped += other.tap_dropped;
         self.hits += other.hits;
         self.missed += other.missed;
+        self.since_miss += other.since_miss;
         self.bursts += other.bursts;
         self.calls += other.calls;
         self.stopped += other.stopped;

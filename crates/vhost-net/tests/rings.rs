@@ -395,6 +395,29 @@ fn all_that_a_burst_misses_is_asked_for_at_once_and_once() {
 }
 
 #[test]
+fn frames_are_counted_from_the_last_miss_on() {
+    each_terms(|terms| {
+        let mut bench = Bench::new(terms, Answers::Pages, 64, 2000);
+        let exchange = |bench: &mut Bench, unmap| {
+            assert!(bench.nic.post(&[], false));
+            assert!(bench.nic.send(60, &[], false, unmap));
+            bench.settle();
+            assert_eq!(bench.nic.out(), 0);
+        };
+        exchange(&mut bench, Unmap::Never);
+        let one = bench.pair.stats();
+        assert_eq!((one.since_miss, one.transmitted), (2, 1), "out and back");
+        // whatever is missing: the page of a ring will do
+        let ring = bench.guest.pages()[0];
+        bench.cache.invalidate(ring, ByteCount(PAGE));
+        bench.burst();
+        assert_eq!(bench.pair.stats().since_miss, 0);
+        bench.answer(0);
+        bench.finish();
+    });
+}
+
+#[test]
 fn buffers_are_asked_for_before_a_frame_comes() {
     each_terms(|terms| {
         let mut bench = Bench::new(terms, Answers::Pages, 64, 2000);

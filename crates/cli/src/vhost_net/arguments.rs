@@ -20,7 +20,7 @@ const TAP: &str = "ioatlas0";
 /// when looked up, and others), questions (sent, deduplicated: under way already, postponed: no room, unanswered, in_flight now, most_in_flight,
 /// access_failures), updates, refused_updates, runs (contiguous translations held now), evictions, invalidations, acknowledgement_us (mean and max: from an invalidation's
 /// arrival until every burst that could use it was over; null if there was none), pairs[] (transmitted and received: frames from and to the guest, received_bytes, too_long,
-/// too_short, tap_dropped, hits, misses, bursts, calls, stopped: queues that stopped because of an error).
+/// too_short, tap_dropped, hits, misses, since_miss: frames since something was missing last, bursts, calls, stopped: queues that stopped because of an error).
 #[derive(Args, Debug)]
 pub(crate) struct VhostNetArguments {
     /// Socket at which front ends connect; it is made here, and removed at the end.
