@@ -191,6 +191,7 @@ impl<P: Platform> Grace<P> {
     ///
     /// # Errors
     /// What the unit says, or [`InvalidateError::TimedOut`].
+    #[inline(always)] // most are done at the first look
     pub fn wait<I: Invalidate>(
         &self,
         p: &P,
@@ -198,12 +199,24 @@ impl<P: Platform> Grace<P> {
         started: Started<I::Token>,
         limit: WaitLimit,
     ) -> Result<Completion, Failed> {
-        for turn in 0..=limit.0 {
+        match self.poll(unit, &started)? {
+            Some(completion) => Ok(completion),
+            None => self.wait_on(p, unit, started, limit),
+        }
+    }
+
+    #[inline(never)]
+    fn wait_on<I: Invalidate>(
+        &self,
+        p: &P,
+        unit: &I,
+        started: Started<I::Token>,
+        limit: WaitLimit,
+    ) -> Result<Completion, Failed> {
+        for _ in 0..limit.0 {
+            p.relax();
             if let Some(completion) = self.poll(unit, &started)? {
                 return Ok(completion);
-            }
-            if turn < limit.0 {
-                p.relax();
             }
         }
         Err(Failed {
@@ -233,6 +246,7 @@ impl<P: Platform> Grace<P> {
     ///
     /// # Errors
     /// As [`start`](Self::start) and [`wait`](Self::wait).
+    #[inline(always)] // the strict policy's way, which nothing else may lengthen
     pub fn flush<I: Invalidate>(
         &self,
         p: &P,
