@@ -47,6 +47,7 @@ update-beats          ioatlas-vhost   contract  radix::old_answers
 foreign-base          ioatlas-vhost   contract  radix::elsewhere
 evict-ring            ioatlas-vhost   differential  close_together
 wrap-length           ioatlas-vhost   contract  radix::bad_ranges
+keep-looked-up        ioatlas-vhost   plug      leaves_the_burst
 stuck-untold          ioatlas-vfio    suite     failures::what_could_not_be_ended
 keep-pending-when-full ioatlas-vfio   suite     calls::a_full_kernel_first_ends
 detach-unquiet        ioatlas-vfio    suite     devices::a_device_is_quiet_before

@@ -82,6 +82,8 @@ pub enum Mutant {
     EvictRing,
     /// Address and length of an access wrap around unseen.
     WrapLength,
+    /// What was looked up in a burst is used after it was left.
+    KeepLookedUp,
     /// An unmap that the kernel refused is reported done.
     StuckUntold,
     /// A full kernel is asked again with everything still pending.
@@ -100,7 +102,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// Every planted bug.
-    pub const ALL: [Mutant; 44] = [
+    pub const ALL: [Mutant; 45] = [
         Mutant::SkipFlush,
         Mutant::SettleOlder,
         Mutant::SettleUncovered,
@@ -138,6 +140,7 @@ impl Mutant {
         Mutant::ForeignBase,
         Mutant::EvictRing,
         Mutant::WrapLength,
+        Mutant::KeepLookedUp,
         Mutant::StuckUntold,
         Mutant::KeepPendingWhenFull,
         Mutant::DetachUnquiet,
@@ -187,6 +190,7 @@ impl Mutant {
             Mutant::ForeignBase => "foreign-base",
             Mutant::EvictRing => "evict-ring",
             Mutant::WrapLength => "wrap-length",
+            Mutant::KeepLookedUp => "keep-looked-up",
             Mutant::StuckUntold => "stuck-untold",
             Mutant::KeepPendingWhenFull => "keep-pending-when-full",
             Mutant::DetachUnquiet => "detach-unquiet",

@@ -10,12 +10,16 @@
 //! ```
 //!
 //! Cases: `lookup/ENTRIES` and `pair/ENTRIES` (an invalidation and an update of the same page), entries of 4 KiB at pages that adjoin, none of which can be
-//! merged; `lookup48/ENTRIES`, over 48 bits.
-#![forbid(unsafe_code)]
+//! merged; `lookup48/ENTRIES`, over 48 bits; `plug/ENTRIES`, 8 bytes read by `vm_memory::Bytes` from such pages; `mmap/PAGES`, the same from vm-memory's own guest memory.
 
 use ioatlas_dma::units::*;
-use ioatlas_vhost::*;
+use ioatlas_vhost::{
+    plug::{IovaMemory, Patience},
+    protocol::misses::MissChannel,
+    *,
+};
 use std::{hint::black_box, process::ExitCode, sync::Arc};
+use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryMmap};
 
 const PAGE: u64 = 4096;
 /// Operations of a burst, as in the benchmark.
@@ -48,11 +52,20 @@ fn run(case: &str, count: &str) -> Result<(), String> {
         .split_once('/')
         .ok_or_else(|| format!("`{case}` is no case"))?;
     let many = number(entries)? as u64;
+    match kind {
+        "plug" => return plug(many, WARM_UP + count),
+        "mmap" => return mmap(many, WARM_UP + count),
+        _ => {}
+    }
     let mut random = Random(many);
     let mut pages: Vec<u64> = match kind {
         "lookup" | "pair" => (0..many).map(|n| 0x10_0000 + n).collect(),
         "lookup48" => (0..many).map(|_| random.next() >> 28).collect(),
-        _ => return Err(format!("`{kind}` is neither lookup, lookup48 nor pair")),
+        _ => {
+            return Err(format!(
+                "`{kind}` is neither lookup, lookup48, pair, plug nor mmap"
+            ));
+        }
     };
     if pages.is_empty() {
         return Err("a cache of no entries".into());
@@ -108,6 +121,51 @@ fn pairs(cache: &Arc<RadixIotlb>, pages: &[u64], count: usize) -> Result<(), Str
         let entry = entry(pages[random.below(pages.len())]);
         let _ = cache.start_invalidate(entry.iova, entry.len); // there is no reader to wait for
         let _ = cache.update(entry).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+fn guest_memory(pages: u64) -> Result<GuestMemoryMmap<()>, String> {
+    let range = (GuestAddress(0), (pages * PAGE) as usize);
+    GuestMemoryMmap::from_ranges(&[range]).map_err(|e| e.to_string())
+}
+
+fn read(memory: &impl GuestMemory, random: &mut Random, pages: u64) -> Result<(), String> {
+    let at = random.below(pages as usize) as u64 * PAGE + random.below(512) as u64 * 8;
+    let word = memory.read_obj::<u64>(GuestAddress(at));
+    black_box(word.map_err(|e| e.to_string())?);
+    Ok(())
+}
+
+fn mmap(pages: u64, count: usize) -> Result<(), String> {
+    let memory = guest_memory(pages)?;
+    let mut random = Random(7);
+    (0..count).try_for_each(|_| read(&memory, &mut random, pages))
+}
+
+/// Pages lie backwards, so none can be merged.
+fn plug(pages: u64, count: usize) -> Result<(), String> {
+    let memory = guest_memory(pages)?;
+    let host = memory.get_host_address(GuestAddress(0));
+    let host = host.map_err(|e| e.to_string())? as u64;
+    let cache = RadixIotlb::new(Limits::default());
+    for page in 0..pages {
+        let entry = Entry {
+            iova: Iova(page * PAGE),
+            len: ByteCount(PAGE),
+            host: HostAddr(host + (pages - 1 - page) * PAGE),
+            perm: Perm::ReadWrite,
+        };
+        let _ = cache.update(entry).map_err(|e| e.to_string())?;
+    }
+    let reader = cache.reader().map_err(|e| e.to_string())?;
+    // SAFETY: the cache names `memory`, which stays mapped until the end of this function; nobody has references into it.
+    let mut guest =
+        unsafe { IovaMemory::new(reader, Arc::<MissChannel>::default(), Patience::default()) };
+    let mut random = Random(7);
+    for _ in 0..count / BURST {
+        let burst = guest.burst();
+        (0..BURST).try_for_each(|_| read(&burst, &mut random, pages))?;
     }
     Ok(())
 }

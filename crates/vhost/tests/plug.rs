@@ -8,13 +8,16 @@ use ioatlas_vhost::{
     protocol::misses::MissChannel,
 };
 use std::sync::Arc;
-use vm_memory::{GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryMmap, Permissions};
+use vm_memory::{
+    GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryMmap, Permissions,
+    guest_memory::GuestMemorySliceIterator,
+};
 
 const PAGE: u64 = 4096;
 
-/// What was looked up may be used for as long as it is there, whether it has been asked for its slices or not.
+/// A slice may be used for as long as it is there. What was looked up for one that is still to come is looked up again.
 #[test]
-fn an_access_that_misses_does_not_leave_the_burst_of_one_before() {
+fn an_access_that_misses_leaves_the_burst_unless_a_slice_is_there() {
     let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), PAGE as usize)]).unwrap();
     let host = memory.get_host_address(GuestAddress(0)).unwrap();
     let cache = RadixIotlb::new(Limits::default());
@@ -29,20 +32,35 @@ fn an_access_that_misses_does_not_leave_the_burst_of_one_before() {
     // SAFETY: `memory` outlives what is made of it, and is accessed through that alone.
     let mut ours = unsafe { IovaMemory::new(cache.reader().unwrap(), misses, Patience::default()) };
     let burst = ours.burst();
-    let mut slices = burst
-        .get_slices(GuestAddress(PAGE), 8, Permissions::Read)
-        .unwrap();
-    let gone = cache.start_invalidate(Iova(PAGE), ByteCount(PAGE));
+    let slices = || burst.get_slices(GuestAddress(PAGE), 8, Permissions::Read);
+    let invalidate = || cache.start_invalidate(Iova(PAGE), ByteCount(PAGE));
     let miss = || {
         burst.clear_fault();
         let missed = burst.get_slices(GuestAddress(9 * PAGE), 8, Permissions::Read);
         assert!(missed.is_err());
         assert_eq!(burst.fault(), Some(Fault::Unmapped(Iova(9 * PAGE))));
     };
+
+    let mut to_come = slices().unwrap();
+    let in_time = slices().unwrap().stop_on_error().unwrap();
+    let too_late = slices().unwrap().stop_on_error().unwrap();
+    let gone = invalidate();
+    assert!(!cache.is_done(gone), "the burst began before it");
+    assert_eq!(in_time.count(), 1);
     miss();
-    assert!(!cache.is_done(gone), "P12: its slices are still to come");
-    let slice = slices.next().unwrap().unwrap();
-    drop(slices);
+    assert!(cache.is_done(gone), "a miss with no slice there leaves it");
+    burst.clear_fault();
+    assert!(
+        matches!(to_come.next(), Some(Err(_))),
+        "P12: looked up again"
+    );
+    assert_eq!(burst.fault(), Some(Fault::Unmapped(Iova(PAGE))));
+    assert!(to_come.next().is_none());
+    assert_eq!(too_late.count(), 0, "P12: looked up again");
+
+    assert_eq!(cache.update(entry), Ok(Updated::Done));
+    let slice = slices().unwrap().next().unwrap().unwrap();
+    let gone = invalidate();
     miss();
     assert!(!cache.is_done(gone), "P12: a slice is there");
     drop(slice);

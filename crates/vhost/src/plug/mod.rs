@@ -27,10 +27,13 @@ mod waits;
 pub use pin::{PinCount, Pinned};
 
 use crate::{
-    cache::{Burst, IotlbReader, LookupError, Miss, Piece},
+    cache::{Burst, HostAddr, IotlbReader, LookupError, Miss, Piece},
     protocol::misses::{Answering, Asked, MissChannel, Waiting},
 };
-use ioatlas_dma::units::*;
+use ioatlas_dma::{
+    mutant::{self, Mutant},
+    units::*,
+};
 use std::{
     cell::{Cell, RefCell},
     fmt,
@@ -168,6 +171,7 @@ impl<R: IotlbReader> IovaMemory<R> {
         BurstMemory {
             pins: PinCount::default(),
             fault: Cell::new(None),
+            times_left: Cell::new(0),
             burst: RefCell::new(Some(burst)),
             reader,
             misses: &self.misses,
@@ -221,6 +225,8 @@ impl<R: IotlbReader> IovaMemory<R> {
 pub struct BurstMemory<'m, R: IotlbReader + 'm> {
     pins: PinCount,
     fault: Cell<Option<Fault>>,
+    /// How often it was left: what was looked up before is not good any more.
+    times_left: Cell<u64>,
     /// `None` only within [`BurstMemory::resolve`].
     burst: RefCell<Option<R::Burst<'m>>>,
     reader: NonNull<R>,
@@ -279,6 +285,7 @@ impl<'m, R: IotlbReader> BurstMemory<'m, R> {
                 false => waits.wait(round, at, &miss, Waiting::InBurst)?,
                 true => {
                     *self.burst.borrow_mut() = None;
+                    self.times_left.set(self.times_left.get() + 1);
                     let waited = waits.wait(round, at, &miss, Waiting::OutsideBursts);
                     // SAFETY: the only burst of the reader was dropped above, and `_borrow` keeps the reader ours.
                     let reader = unsafe { &mut *self.reader.as_ptr() };
@@ -354,37 +361,40 @@ impl<'m, R: IotlbReader> GuestMemory for BurstMemory<'m, R> {
             Permissions::Write => Perm::Write,
             Permissions::ReadWrite => Perm::ReadWrite,
         };
-        // One piece is the usual case, and one lookup. Anything else must be there as a whole before the first slice is
-        // handed out, since with that the burst can no longer be left.
-        let first = match count {
-            0 => None,
-            _ => match self.lookup(iova, len, need) {
-                // Pinned from here on: what else is looked up before the slice is taken must not leave the burst.
-                Ok(piece) if piece.len == len => Some((piece, self.pins.pin())),
-                _ => {
-                    self.resolve(iova, len, need).map_err(|f| self.failed(f))?;
-                    None
-                }
-            },
-        };
-        Ok(Slices {
+        let mut slices = Slices {
             memory: self,
             iova,
             left: len,
             need,
-            first,
-        })
+            host: HostAddr(0),
+            known: ByteCount(0),
+            times_left: self.times_left.get(),
+        };
+        // One piece is the usual case, and one lookup. Anything else must be there as a whole before the first slice is
+        // handed out, since with that the burst can no longer be left.
+        if count > 0 {
+            match self.lookup(iova, len, need) {
+                Ok(piece) if piece.len == len => slices.found(piece),
+                _ => self.resolve(iova, len, need).map_err(|f| self.failed(f))?,
+            }
+        }
+        Ok(slices)
     }
 }
 
 /// The slices of a range.
+///
+/// What was looked up ahead is plain numbers, good for as long as the burst was not left since: a pin here would keep all of it from the compiler's registers, for something must be done at its end.
 struct Slices<'a, 'm, R: IotlbReader> {
     memory: &'a BurstMemory<'m, R>,
     iova: Iova,
     left: ByteCount,
     need: Perm,
-    /// What the first lookup found, if it found all; the burst is not left while it is here.
-    first: Option<(Piece, Pinned<'a>)>,
+    /// Where the next piece is, and how long: nothing is known of it where that is 0.
+    host: HostAddr,
+    known: ByteCount,
+    /// How often the burst had been left when that was looked up.
+    times_left: u64,
 }
 
 impl<'a, R: IotlbReader> Iterator for Slices<'a, '_, R> {
@@ -395,38 +405,54 @@ impl<'a, R: IotlbReader> Iterator for Slices<'a, '_, R> {
         if self.left.0 == 0 {
             return None;
         }
-        let (found, pin) = match self.first.take() {
-            Some(first) => first,
-            None => match self.again() {
-                Ok(piece) => (piece, self.memory.pins.pin()),
-                Err(fault) => {
-                    self.left = ByteCount(0);
-                    return Some(Err(self.memory.failed(fault)));
-                }
-            },
-        };
-        self.iova = Iova(self.iova.0.wrapping_add(found.len.0));
-        self.left.0 -= found.len.0;
-        // SAFETY: `IovaMemory::new`: the piece is mapped until an invalidation of it is done, which the burst prevents; and the
-        // burst is not left while the pin, which is as old as the lookup and goes with the slice and with all that is made from it, lives.
+        if let Err(error) = self.look_ahead() {
+            return Some(Err(error));
+        }
+        let pin = self.memory.pins.pin();
+        let (host, len) = (self.host, self.known);
+        self.iova = Iova(self.iova.0.wrapping_add(len.0));
+        self.left.0 -= len.0;
+        self.known = ByteCount(0);
+        // SAFETY: `IovaMemory::new`: the piece is mapped until an invalidation of it is done, which the burst prevents; it was looked up
+        // in this burst, which is not left while the pin, which goes with the slice and with all that is made from it, lives.
         let slice = unsafe {
-            VolatileSlice::with_bitmap(
-                found.host.0 as usize as *mut u8,
-                found.len.0 as usize,
-                pin,
-                None,
-            )
+            VolatileSlice::with_bitmap(host.0 as usize as *mut u8, len.0 as usize, pin, None)
         };
         Some(Ok(slice))
     }
 }
 
 impl<R: IotlbReader> Slices<'_, '_, R> {
-    /// The next piece of a range that has several.
-    fn again(&self) -> Result<Piece, Fault> {
+    /// Makes the next piece known, if there is one; after an error there is none.
+    #[inline(always)]
+    fn look_ahead(&mut self) -> Result<(), GuestMemoryError> {
+        let in_this_burst =
+            self.times_left == self.memory.times_left.get() || mutant::active(Mutant::KeepLookedUp);
+        let is_known = self.known.0 > 0 && in_this_burst;
+        if is_known || self.left.0 == 0 {
+            return Ok(());
+        }
+        self.again().map_err(|fault| {
+            self.left = ByteCount(0);
+            self.memory.failed(fault)
+        })
+    }
+
+    #[inline]
+    fn found(&mut self, piece: Piece) {
+        (self.host, self.known) = (piece.host, piece.len);
+    }
+
+    /// The next piece of a range that has several, or whose burst was left.
+    #[cold]
+    fn again(&mut self) -> Result<(), Fault> {
         loop {
             match self.memory.lookup(self.iova, self.left, self.need) {
-                Ok(piece) => return Ok(piece),
+                Ok(piece) => {
+                    self.found(piece);
+                    self.times_left = self.memory.times_left.get();
+                    return Ok(());
+                }
                 Err(_) => self.memory.resolve(self.iova, self.left, self.need)?,
             }
         }
@@ -434,4 +460,24 @@ impl<R: IotlbReader> Slices<'_, '_, R> {
 }
 
 impl<R: IotlbReader> FusedIterator for Slices<'_, '_, R> {}
-impl<'a, R: IotlbReader> GuestMemorySliceIterator<'a, Pinned<'a>> for Slices<'a, '_, R> {}
+impl<'a, R: IotlbReader> GuestMemorySliceIterator<'a, Pinned<'a>> for Slices<'a, '_, R> {
+    // The provided one looks ahead by a whole `Result` of a slice, twice as many instructions as our lookup.
+    #[inline]
+    fn stop_on_error(
+        mut self,
+    ) -> Result<impl Iterator<Item = VolatileSlice<'a, Pinned<'a>>>, GuestMemoryError> {
+        self.look_ahead()?;
+        Ok(UntilError(self))
+    }
+}
+
+/// The slices before the first that is none; the fault says why that was not one.
+struct UntilError<I>(I);
+
+impl<S, E, I: Iterator<Item = Result<S, E>>> Iterator for UntilError<I> {
+    type Item = S;
+    #[inline]
+    fn next(&mut self) -> Option<S> {
+        self.0.next()?.ok()
+    }
+}
