@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Figures 10 to 12: the miss rate of each workload by strategy, and what the paper says of single ones.
+//! Figures 10 to 12: the miss rate of each workload by strategy.
 //!
 //! All by the model's reference: 32 entries in 2 ways, least recently used, 4 entries in the prefetch buffer, a prefetch after a miss and after a hit in the buffer. A
 //! *reduction* is the part of the baseline's misses that a strategy saves; it is negative where it adds some. Thresholds are about that, not about points of the miss rate.
 
+mod sayings;
+
+pub(super) use sayings::Saying;
+use sayings::*;
+
 use super::{
-    About, Found, Made, Runs, Shown, Statement, Verdict, about, percent,
+    About, Found, Made, Runs, Shown, Statement, about,
     workload::{E1000, LSI, NVME, Recorded, TWO_E1000, VIRTIO, Workload},
 };
 use crate::papers::{
-    Cell, Judgement,
+    Cell,
     plot::{Bars, Drawing, Plot, Scale},
 };
 use crate::report::figure::Tag;
@@ -183,14 +188,6 @@ pub(super) struct Figure {
     says: &'static [Saying],
 }
 
-/// A statement, and how it is judged.
-pub(super) struct Saying {
-    pub says: &'static str,
-    pub theirs: &'static str,
-    pub rule: &'static str,
-    pub judge: fn(&Results) -> Judgement,
-}
-
 pub(super) static FIGURES: [Figure; 3] = [
     Figure {
         about: about(
@@ -253,177 +250,6 @@ pub(super) static OTHERS: [Figure; 2] = [
 ];
 
 const BEYOND: &str = "The paper did not have this device; what it says of strategies (4.9) is judged on it all the same.";
-
-const MOST: Saying = Saying {
-    says: "ALH and MPRE reduce the miss rate the most (4.9).",
-    theirs: "the most",
-    rule: "of ALH, MPRE, OPT-EV, EH, OF, twice the entries and twice the ways these two save most, each at least 10 %; weak: one of them saves most, and at least 10 %",
-    judge: |results| {
-        let [entries, ways] = results.saved_by_size();
-        let others = [
-            ("opt-ev", results.saved("opt-ev")),
-            ("eh", results.saved("eh")),
-            ("of", results.saved("of")),
-        ];
-        let others = others
-            .into_iter()
-            .chain([("64 entries", entries), ("4 ways", ways)]);
-        let (rival, most) = others.fold(
-            ("", f64::MIN),
-            |best, one| if one.1 > best.1 { one } else { best },
-        );
-        let two = [results.saved("alh"), results.saved("mpre")];
-        let (better, worse) = (two[0].max(two[1]), two[0].min(two[1]));
-        let verdict = if worse > most && worse >= 0.1 {
-            Verdict::Reproduced
-        } else if better > most && better >= 0.1 {
-            Verdict::Weak
-        } else {
-            Verdict::Not
-        };
-        verdict.because(format!(
-            "ALH saves {}, MPRE {}; the best of the others, {rival}, {}",
-            percent(two[0]),
-            percent(two[1]),
-            percent(most)
-        ))
-    },
-};
-
-const OPTIMAL: Saying = Saying {
-    says: "Optimal eviction without prefetching does not reduce the miss rate significantly (4.9).",
-    theirs: "not significantly",
-    rule: "it saves at most 5 % of the misses; weak: 10 %",
-    judge: |results| {
-        let saved = results.saved("opt-ev");
-        Verdict::at_most(saved, 0.05, 0.1).because(format!("saves {}", percent(saved)))
-    },
-};
-
-const HINTS: Saying = Saying {
-    says: "Eviction hints have little positive impact, if any (4.9).",
-    theirs: "little, if any",
-    rule: "they save at most 5 % of the misses; weak: 10 %",
-    judge: |results| {
-        let saved = results.saved("eh");
-        Verdict::at_most(saved, 0.05, 0.1).because(format!("save {}", percent(saved)))
-    },
-};
-
-const HINTS_WORSE: Saying = Saying {
-    says: "With several NICs eviction hints even lower the hit rate (4.9).",
-    theirs: "lower",
-    rule: "more misses than the baseline; weak: as many, to 0.1 %",
-    judge: |results| {
-        let saved = results.saved("eh");
-        Verdict::at_most(saved, -f64::EPSILON, 0.001).because(format!(
-            "{} misses instead of {}, saving {}",
-            results.misses("eh"),
-            results.misses("baseline"),
-            percent(saved)
-        ))
-    },
-};
-
-const OFFSET_ONE: Saying = Saying {
-    says: "Offsetting consistent mappings has no impact with one device (4.9).",
-    theirs: "neither positive nor negative",
-    rule: "at most 1 % of the misses more or less; weak: 3 %",
-    judge: |results| {
-        let saved = results.saved("of");
-        Verdict::at_most(saved.abs(), 0.01, 0.03).because(format!("saves {}", percent(saved)))
-    },
-};
-
-const OFFSET_SEVERAL: Saying = Saying {
-    says: "Offsetting consistent mappings has a significant positive impact with several NICs (4.9).",
-    theirs: "significant",
-    rule: "it saves at least 10 % of the misses; weak: 3 %",
-    judge: |results| {
-        let saved = results.saved("of");
-        let pages: Vec<String> = results.consistent.iter().map(u64::to_string).collect();
-        Verdict::at_least(saved, 0.1, 0.03).because(format!(
-            "saves {}; the devices have {} consistent mappings, so few meet in a set of an IOTLB of 16 sets",
-            percent(saved),
-            pages.join(" and ")
-        ))
-    },
-};
-
-/// What a buffer of eight saves beyond one of four, in parts of the baseline's misses: with ALH, and with ALH and MPRE.
-fn by_buffer(results: &Results) -> [f64; 2] {
-    [
-        ("alh+8-prefetch", "alh"),
-        ("alh+mpre+8-prefetch", "alh+mpre"),
-    ]
-    .map(|(eight, four)| results.saved(eight) - results.saved(four))
-}
-
-fn by_buffer_text([alh, with_mpre]: [f64; 2]) -> String {
-    format!(
-        "{} more with ALH, {} with ALH+MPRE",
-        percent(alh),
-        percent(with_mpre)
-    )
-}
-
-const BUFFER_NIC: Saying = Saying {
-    says: "More entries in the prefetch buffer raise the hit rate of NICs (4.9).",
-    theirs: "raised",
-    rule: "with 8 instead of 4, 5 % of the baseline's misses are saved besides, both with ALH and with ALH+MPRE; weak: 1 %, or one of them",
-    judge: |results| {
-        let saved = by_buffer(results);
-        let parts = saved.map(|saved| Verdict::at_least(saved, 0.05, 0.01));
-        Verdict::all(parts).because(by_buffer_text(saved))
-    },
-};
-
-const BUFFER_SCSI: Saying = Saying {
-    says: "More entries in the prefetch buffer have no impact with SCSI (4.9).",
-    theirs: "none",
-    rule: "with 8 instead of 4, at most 1 % of the baseline's misses is saved besides, both with ALH and with ALH+MPRE; weak: 5 %, or one of them",
-    judge: |results| {
-        let saved = by_buffer(results);
-        let parts = saved.map(|saved| Verdict::at_most(saved, 0.01, 0.05));
-        Verdict::all(parts).because(by_buffer_text(saved))
-    },
-};
-
-const DIRECTION: Saying = Saying {
-    says: "One direction is enough: it is questionable whether both neighbours should be prefetched, for addresses descend (4.6).",
-    theirs: "no number",
-    rule: "SD-ALH misses at most 1.05 times as often as ALH; weak: 1.2 times",
-    judge: |results| {
-        let ratio = results.ratio("sd-alh", "alh");
-        Verdict::at_most(ratio, 1.05, 1.2).because(format!(
-            "{ratio:.2} times: {} instead of {} misses",
-            results.misses("sd-alh"),
-            results.misses("alh")
-        ))
-    },
-};
-
-const DESCENDING: Saying = Saying {
-    says: "Mapping in descending order lets single-direction hints work on scatter-gather lists (4.6).",
-    theirs: "preferable, no number",
-    rule: "SD-ALH alone saves at most 10 % and with descending order at least 50 % of the misses; weak: descending order saves at least 20 % of SD-ALH's misses",
-    judge: |results| {
-        let (alone, with) = (results.saved("sd-alh"), results.saved("sd-alh+descending"));
-        let verdict = if alone <= 0.1 && with >= 0.5 {
-            Verdict::Reproduced
-        } else if results.ratio("sd-alh+descending", "sd-alh") <= 0.8 {
-            Verdict::Weak
-        } else {
-            Verdict::Not
-        };
-        verdict.because(format!(
-            "SD-ALH saves {}, with descending order {}, with MPRE besides {}",
-            percent(alone),
-            percent(with),
-            percent(results.saved("sd-alh+mpre+descending"))
-        ))
-    },
-};
 
 /// Judges `saying` on each of `all`.
 fn statement(saying: &Saying, all: &[Results]) -> Statement {
@@ -532,6 +358,7 @@ pub(super) fn show(workload: &Workload, all: &[Results]) -> Shown {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::papers::wiosca10::Verdict;
     use Verdict::{Not, Reproduced, Weak};
 
     /// Results in which 1,000 misses of the baseline become these, and 1,000 where none are given.

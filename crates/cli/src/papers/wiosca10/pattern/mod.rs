@@ -6,25 +6,27 @@
 //! neighbour* if the pages are adjacent. Accesses to descriptors in between are none. A *group* is what the paper's 4.7 calls so: streaming maps of a device, one after
 //! the other with nothing between, each beginning where the last ended; a scatter-gather list is one.
 
+mod sayings;
+mod seen;
+
+use sayings::*;
+use seen::{Seen, stream};
+
 use super::{
-    About, Found, Made, Runs, Shown, Statement, Verdict, about, percent, share,
+    About, Found, Made, Runs, Shown, Statement, about,
     workload::{E1000, LSI, Recorded, TWO_E1000, Workload},
 };
 use crate::papers::{
-    Cell, Judgement,
+    Cell,
     plot::{Dot, Dots, Drawing, Plot, Scale},
 };
 use crate::report::figure::Tag;
-use ioatlas_iotlb::{Class, Effect, Event, EventTime, LiveMappings, Permission};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use ioatlas_iotlb::{Class, Effect, Event, EventTime, LiveMappings};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-/// Accesses of a window, in which the consistent pages should occur.
-const WINDOW: u64 = 1000;
 /// Events of a close-up, from the middle of the trace or its start.
 const CLOSE_UP: usize = 1500;
-/// Pages remembered of one mapping: more than any device's.
-const MOST_PAGES: u64 = 1 << 16;
 
 /// What a figure shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,124 +107,6 @@ pub(super) static FIGURES: [Figure; 4] = [
     },
 ];
 
-/// What a trace shows of one device.
-#[derive(Clone, Debug, Default)]
-struct Seen {
-    consistent_pages: BTreeSet<u64>,
-    streaming_pages: BTreeSet<u64>,
-    consistent_accesses: u64,
-    streaming_accesses: u64,
-    /// Consistent accesses of each window of accesses.
-    windows: Vec<u64>,
-    /// Steps to the page below, to the page above, and elsewhere.
-    down: u64,
-    up: u64,
-    jumps: u64,
-    /// Groups that begin below the one before, or not, and those that end just below it.
-    groups_below: u64,
-    groups_above: u64,
-    groups_adjacent: u64,
-    consistent_maps: u64,
-    /// Of those, those after the first streaming one.
-    consistent_late: u64,
-    /// The streaming page accessed last, by permission.
-    last_page: [Option<u64>; 3],
-    /// The first pages of the last two groups.
-    group: Option<u64>,
-    before: Option<u64>,
-    /// The page after the last of the group, while it can go on.
-    end: Option<u64>,
-}
-
-/// Number of a stream.
-fn stream(permission: Permission) -> usize {
-    match permission {
-        Permission::Read => 0,
-        Permission::Write => 1,
-        Permission::ReadWrite => 2,
-    }
-}
-
-impl Seen {
-    fn access(&mut self, class: Class, stream: usize, page: u64) {
-        self.end_group();
-        let accesses = self.consistent_accesses + self.streaming_accesses;
-        if accesses.is_multiple_of(WINDOW) {
-            self.windows.push(0);
-        }
-        match class {
-            Class::Consistent => {
-                self.consistent_accesses += 1;
-                self.consistent_pages.insert(page);
-                if let Some(window) = self.windows.last_mut() {
-                    *window += 1;
-                }
-            }
-            Class::Streaming => {
-                self.streaming_accesses += 1;
-                match self.last_page[stream].replace(page) {
-                    Some(last) if last == page => {}
-                    Some(last) if last == page + 1 => self.down += 1,
-                    Some(last) if last + 1 == page => self.up += 1,
-                    Some(_) => self.jumps += 1,
-                    None => {}
-                }
-            }
-        }
-    }
-
-    fn map(&mut self, class: Class, first: u64, pages: u64) {
-        let these = first..first + pages.min(MOST_PAGES);
-        match class {
-            Class::Consistent => {
-                self.end_group();
-                self.consistent_maps += 1;
-                self.consistent_late += u64::from(self.group.is_some());
-                self.consistent_pages.extend(these);
-            }
-            Class::Streaming => {
-                self.streaming_pages.extend(these);
-                if self.end != Some(first) {
-                    self.end_group();
-                    self.before = self.group.replace(first);
-                }
-                self.end = Some(first + pages);
-            }
-        }
-    }
-
-    /// Something else happened, or another group begins: counts the group, if one is open.
-    fn end_group(&mut self) {
-        let Some(end) = self.end.take() else {
-            return;
-        };
-        if let (Some(before), Some(first)) = (self.before, self.group) {
-            self.groups_below += u64::from(first < before);
-            self.groups_above += u64::from(first >= before);
-            self.groups_adjacent += u64::from(end == before);
-        }
-    }
-
-    fn neighbours(&self) -> u64 {
-        self.up + self.down
-    }
-
-    /// Accesses of a consistent page over those of a streaming mapping's page, on average.
-    fn rapidity(&self) -> f64 {
-        let of = |accesses, pages: &BTreeSet<u64>| share(accesses, pages.len() as u64);
-        let streaming = of(self.streaming_accesses, &self.streaming_pages);
-        of(self.consistent_accesses, &self.consistent_pages) / streaming.max(f64::MIN_POSITIVE)
-    }
-
-    /// The share of whole windows in which a consistent page is accessed.
-    fn windows_with(&self) -> f64 {
-        let accesses = self.consistent_accesses + self.streaming_accesses;
-        let whole = (accesses / WINDOW) as usize;
-        let with = self.windows[..whole].iter().filter(|count| **count > 0);
-        share(with.count() as u64, whole as u64)
-    }
-}
-
 /// What is drawn and judged of a trace.
 struct Data {
     kernel: &'static str,
@@ -298,138 +182,6 @@ impl Data {
         data.seen.iter_mut().for_each(Seen::end_group);
         data
     }
-}
-
-/// A statement, and how it is judged on what was seen of the devices.
-struct Saying {
-    says: &'static str,
-    theirs: &'static str,
-    rule: &'static str,
-    judge: fn(&[Seen]) -> Judgement,
-}
-
-const RAPIDLY: Saying = Saying {
-    says: "The consistent region is consistently and rapidly accessed (3.2).",
-    theirs: "evident in figures 4 and 6",
-    rule: "every whole window of 1,000 accesses of a device has a consistent access, and a consistent page is accessed at least 10 times as often as a streaming \
-           page; weak: 9 of 10 windows, and 3 times",
-    judge: |devices| {
-        let windows = devices.iter().map(Seen::windows_with).fold(1.0, f64::min);
-        let times = devices.iter().map(Seen::rapidity).fold(f64::MAX, f64::min);
-        let verdict = Verdict::at_least(windows, 1.0, 0.9).max(Verdict::at_least(times, 10.0, 3.0));
-        verdict.because(format!(
-            "in {} of the windows, {times:.0} times as often a page",
-            percent(windows)
-        ))
-    },
-};
-
-const DESCENDING_STEPS: Saying = Saying {
-    says: "Pages mapped one by one are at descending addresses, and accessed so (3.2, figure 4).",
-    theirs: "apparent in figure 4",
-    rule: "of the steps to a neighbouring page 90 % go down, and at least half of all steps are to a neighbour; weak: 60 %, and a quarter",
-    judge: |devices| steps(devices, |seen| seen.down, "down"),
-};
-
-const ASCENDING_STEPS: Saying = Saying {
-    says: "Consecutive pages of a scatter-gather list have ascending addresses (3.2, figure 6).",
-    theirs: "apparent in figure 6",
-    rule: "of the steps to a neighbouring page 90 % go up, and at least half of all steps are to a neighbour; weak: 60 %, and a quarter",
-    judge: |devices| steps(devices, |seen| seen.up, "up"),
-};
-
-fn steps(devices: &[Seen], which: fn(&Seen) -> u64, word: &str) -> Judgement {
-    let sum = |of: &dyn Fn(&Seen) -> u64| devices.iter().map(of).sum::<u64>();
-    let neighbours = sum(&Seen::neighbours);
-    let direction = share(sum(&which), neighbours);
-    let near = share(neighbours, neighbours + sum(&|seen| seen.jumps));
-    let verdict = Verdict::at_least(direction, 0.9, 0.6).max(Verdict::at_least(near, 0.5, 0.25));
-    verdict.because(format!(
-        "{} of the steps to a neighbour go {word}; {} of all steps are to a neighbour",
-        percent(direction),
-        percent(near)
-    ))
-}
-
-const DESCENDING_MAPS: Saying = Saying {
-    says: "Mapping starts at a certain address and goes on in descending order (3.2).",
-    theirs: "shown in figures 5 to 7",
-    rule: "90 % of the groups of streaming maps begin below the one before; weak: 60 %",
-    judge: |devices| {
-        let below: u64 = devices.iter().map(|seen| seen.groups_below).sum();
-        let above: u64 = devices.iter().map(|seen| seen.groups_above).sum();
-        let part = share(below, below + above);
-        Verdict::at_least(part, 0.9, 0.6).because(format!("{} of them", percent(part)))
-    },
-};
-
-const CONSISTENT_FIRST: Saying = Saying {
-    says: "Drivers make consistent mappings before any streaming ones (3.2, figure 5).",
-    theirs: "all",
-    rule: "no consistent map comes after a device's first streaming map; weak: at most one in ten",
-    judge: |devices| {
-        let late: u64 = devices.iter().map(|seen| seen.consistent_late).sum();
-        let all: u64 = devices.iter().map(|seen| seen.consistent_maps).sum();
-        let verdict = match all {
-            0 => Verdict::Not,
-            all => Verdict::at_most(share(late, all), 0.0, 0.1),
-        };
-        verdict.because(format!("{late} of {all} consistent maps come later"))
-    },
-};
-
-const ADJACENT_MAPS: Saying = Saying {
-    says: "The red-black tree allocator shows spatial locality (4.6, figure 5).",
-    theirs: "shown in figure 5",
-    rule: "at least half of all groups of streaming maps end just below the one before; weak: a quarter",
-    judge: |devices| {
-        let adjacent: u64 = devices.iter().map(|seen| seen.groups_adjacent).sum();
-        let maps = devices
-            .iter()
-            .map(|seen| seen.groups_below + seen.groups_above);
-        let part = share(adjacent, maps.sum());
-        Verdict::at_least(part, 0.5, 0.25).because(format!("{} do", percent(part)))
-    },
-};
-
-const OVERLAP: Saying = Saying {
-    says: "The regions in use by two devices overlap (3.2, figure 7).",
-    theirs: "evident in figure 7",
-    rule: "at least half of the device with fewer streaming pages uses page numbers that the other uses too; weak: a tenth",
-    judge: |devices| {
-        let part = common(devices, |seen| &seen.streaming_pages);
-        Verdict::at_least(part, 0.5, 0.1).because(format!("{} of its pages", percent(part)))
-    },
-};
-
-const SAME_CONSISTENT: Saying = Saying {
-    says: "The consistent mappings of all devices are in the same few pages (3.2, figure 7).",
-    theirs: "the same few",
-    rule: "all consistent pages of the device with fewer are also the other's; weak: half of them",
-    judge: |devices| {
-        let part = common(devices, |seen| &seen.consistent_pages);
-        let count = devices.iter().map(|seen| seen.consistent_pages.len()).max();
-        Verdict::at_least(part, 1.0, 0.5).because(format!(
-            "{} of them are, of at most {} a device",
-            percent(part),
-            count.unwrap_or(0)
-        ))
-    },
-};
-
-/// The share of page numbers of the device with fewest that every device has; 0 with fewer than two devices.
-fn common(devices: &[Seen], which: fn(&Seen) -> &BTreeSet<u64>) -> f64 {
-    let [first, others @ ..] = devices else {
-        return 0.0;
-    };
-    if others.is_empty() {
-        return 0.0;
-    }
-    let shared = which(first)
-        .iter()
-        .filter(|page| others.iter().all(|seen| which(seen).contains(page)));
-    let fewest = devices.iter().map(|seen| which(seen).len()).min();
-    share(shared.count() as u64, fewest.unwrap_or(0) as u64)
 }
 
 impl Runs for Figure {
@@ -638,6 +390,7 @@ fn lowest(pages: impl Iterator<Item = u64>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::papers::wiosca10::Verdict;
 
     /// The verdicts of each figure's statements: for each, on today's kernel and with reuse off.
     fn verdicts(figure: &Figure) -> Vec<Vec<Verdict>> {
