@@ -122,7 +122,7 @@ impl Stage {
         let directory = tempfile::tempdir()?;
         let path = |name: &str| directory.path().join(name);
         for (package, file) in [
-            ("linux-image-none", "boot/vmlinuz-none"),
+            ("linux-image-0-amd64", "boot/vmlinuz-none"),
             ("busybox-static", "bin/busybox"),
         ] {
             let unpacked = path("packages").join(format!("{package}_1_amd64.unpacked-2"));

@@ -68,23 +68,35 @@ impl Cache {
         })
     }
 
-    /// The kernel's package: the one in the cache, else the one that Debian's `linux-image-amd64` stands for today.
+    /// The kernel's package: the newest in the cache, else the one that Debian's `linux-image-amd64` stands for today.
     ///
     /// # Errors
     ///
     /// Any of [`GuestError`] about packages.
     pub fn kernel(&self) -> Result<String, GuestError> {
+        self.kernel_of("linux-image-amd64")
+    }
+
+    /// The same of another metapackage, of a series or a flavour or both: `linux-image-6.12-cloud-amd64`.
+    ///
+    /// # Errors
+    ///
+    /// Any of [`GuestError`] about packages.
+    pub fn kernel_of(&self, meta: &str) -> Result<String, GuestError> {
+        let wanted = KernelName::of(meta).ok_or_else(|| GuestError::Package {
+            package: meta.into(),
+            detail: "no kernel's name".into(),
+        })?;
         let here = fs::read_dir(&self.directory)
             .map_err(|source| GuestError::file(&self.directory, source))?;
-        let mut names: Vec<String> = here
+        let names: Vec<String> = here
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter(|name| name.starts_with("linux-image-") && name.ends_with(UNPACKED))
+            .filter(|name| name.ends_with(UNPACKED))
             .collect();
-        names.sort();
-        if let Some((name, _)) = names.last().and_then(|name| name.split_once('_')) {
-            return Ok(name.into());
+        let packages = names.iter().filter_map(|name| name.split_once('_'));
+        if let Some(newest) = newest(packages.map(|(name, _)| name), &wanted) {
+            return Ok(newest.into());
         }
-        let meta = "linux-image-amd64";
         let shown = apt("apt-cache", &["show", "--no-all-versions", meta])?;
         let stated = depends(&String::from_utf8_lossy(&shown.stdout));
         let image = stated
@@ -271,6 +283,49 @@ impl Tree {
     }
 }
 
+/// What the name of a kernel's package says: `linux-image-6.12.117+deb12-cloud-amd64`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct KernelName<'a> {
+    /// `6.12.117+deb12`; of a metapackage the series, or nothing.
+    version: &'a str,
+    /// `cloud-amd64`.
+    flavour: &'a str,
+}
+
+impl<'a> KernelName<'a> {
+    fn of(package: &'a str) -> Option<Self> {
+        let rest = package.strip_prefix("linux-image-")?;
+        // the flavour begins at the first part that begins with a letter
+        let mut from = 0;
+        for part in rest.split('-') {
+            if part.starts_with(|first: char| first.is_ascii_alphabetic()) {
+                let version = rest[..from].trim_end_matches('-');
+                let flavour = &rest[from..];
+                return Some(KernelName { version, flavour });
+            }
+            from += part.len() + 1;
+        }
+        None
+    }
+    /// Its numbers, in order: versions are compared by them, since 6.9 is older than 6.12.
+    fn numbers(&self) -> Vec<u64> {
+        let digits = self.version.split(|c: char| !c.is_ascii_digit());
+        digits.filter_map(|number| number.parse().ok()).collect()
+    }
+    /// Whether it is of the series and the flavour that a metapackage names.
+    fn is_of(&self, meta: &Self) -> bool {
+        self.flavour == meta.flavour && self.numbers().starts_with(&meta.numbers())
+    }
+}
+
+/// The newest kernel of a metapackage.
+fn newest<'a>(names: impl Iterator<Item = &'a str>, meta: &KernelName<'_>) -> Option<&'a str> {
+    let kernels = names.filter_map(|name| Some((KernelName::of(name)?, name)));
+    let ours = kernels.filter(|(kernel, _)| kernel.is_of(meta));
+    let newest = ours.max_by_key(|(kernel, _)| kernel.numbers());
+    newest.map(|(_, name)| name)
+}
+
 /// Takes a package apart into `into`: `control`, and below `files` what may be of use.
 fn unpack(archive: &Path, into: &Path) -> Result<(), GuestError> {
     let failed = |source: io::Error| GuestError::file(archive, source);
@@ -370,6 +425,42 @@ mod tests {
     fn of_a_dependency_the_first_choice_without_version_counts() {
         let control = "Package: x\nDepends: libc6 (>= 2.34), libext2fs2 (= 1.47), a | b,\nPre-Depends: libgcc-s1:any\nSuggests: c\n";
         assert_eq!(depends(control), ["libc6", "libext2fs2", "a", "libgcc-s1"]);
+    }
+
+    #[test]
+    fn the_newest_kernel_is_so_by_numbers_and_of_its_flavour() {
+        let names = [
+            "linux-image-6.1.0-9-amd64",
+            "linux-image-6.1.0-56-amd64",
+            "linux-image-6.1.0-8-amd64",
+            "linux-image-6.1.0-60-cloud-amd64",
+            "linux-image-6.12.117+deb12-cloud-amd64",
+            "linux-image-6.12.99+deb12-cloud-amd64",
+            "linux-image-6.9.100+deb12-rt-amd64",
+            "linux-image-none",
+            "busybox-static",
+        ];
+        let newest_of = |meta| newest(names.into_iter(), &KernelName::of(meta).unwrap());
+        for (meta, expected) in [
+            ("linux-image-amd64", Some("linux-image-6.1.0-56-amd64")),
+            ("linux-image-6.1-amd64", Some("linux-image-6.1.0-56-amd64")),
+            (
+                "linux-image-cloud-amd64",
+                Some("linux-image-6.12.117+deb12-cloud-amd64"),
+            ),
+            (
+                "linux-image-6.1-cloud-amd64",
+                Some("linux-image-6.1.0-60-cloud-amd64"),
+            ),
+            (
+                "linux-image-6.12-cloud-amd64",
+                Some("linux-image-6.12.117+deb12-cloud-amd64"),
+            ),
+            ("linux-image-6.12-amd64", None),
+        ] {
+            assert_eq!(newest_of(meta), expected, "{meta}");
+        }
+        assert_eq!(KernelName::of("linux-image-6.12"), None);
     }
 
     #[test]

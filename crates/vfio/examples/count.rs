@@ -39,6 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let info = SpaceInfo {
         ranges: vec![(Iova(0), Iova((1 << 39) - 1))],
         granule: ByteCount(4096),
+        page_sizes: None,
         mappings: None,
     };
     let memory = Arc::new(UserSpace::new(UserSpaceConfig {

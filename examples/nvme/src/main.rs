@@ -18,13 +18,13 @@ use ioatlas_nvme::{
     revoke::RevokeError,
     session::{self, Disk, Orders, Place, Report, SessionError},
     verify::VerifyError,
-    vfio::{Msix, Registers},
+    vfio::{Msix, Registers, Space},
     window::{Idle, Interrupts, RegisterWindow, Vector},
 };
 use ioatlas_vfio::{
     device::{Device, PciAddress},
     kernel::Linux,
-    space::AnySpace,
+    space::{AnySpace, SpaceKind},
     translator::Vfio,
 };
 use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
@@ -68,6 +68,9 @@ struct Args {
     /// Rounds, of which the median counts
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// The kernel's kind of address space; auto is iommufd where there is one, else type 1
+    #[arg(long, value_enum, default_value_t = Wanted::Auto)]
+    space: Wanted,
     /// How buffers lie in the machine: huge, small, scattered
     #[arg(long, default_value = "small")]
     memory: Layout,
@@ -80,6 +83,26 @@ struct Args {
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Wanted {
+    Auto,
+    Type1,
+    Iommufd,
+}
+
+impl Wanted {
+    fn open(self, addresses: &[PciAddress]) -> Result<AnySpace<Linux>, Box<dyn Error>> {
+        let kernel = Arc::new(Linux);
+        let kind = match self {
+            Wanted::Auto => return Ok(AnySpace::open(kernel, addresses)?),
+            Wanted::Type1 => SpaceKind::Type1,
+            Wanted::Iommufd => SpaceKind::Iommufd,
+        };
+        let space = AnySpace::open_as(kind, kernel, addresses);
+        space.map_err(|error| format!("--space {}: {error}", kind.name()).into())
+    }
 }
 
 /// Memory for 64 buffers of 132 KiB, bounce pools of as many, and rings.
@@ -104,14 +127,14 @@ fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         return Err("reads are of 1 to 128 KiB, at least one at a time".into());
     }
     let addresses: Vec<PciAddress> = [args.nvme].into_iter().chain(args.edu).collect();
-    let space = AnySpace::open(Arc::new(Linux), &addresses)?;
-    let (kind, devices) = (space.to_string(), space.devices().to_vec());
+    let space = args.space.open(&addresses)?;
+    let (seen, devices) = (Space::of(&space), space.devices().to_vec());
     let memory = Arc::new(args.memory.arena(ARENA)?);
     let domain = Arc::new(Vfio::domain(memory, space, DomainConfig::default())?);
     for address in &addresses {
         domain.attach(address.source())?;
     }
-    let report = session_on(args, &domain, &devices).map_err(|error| -> Box<dyn Error> {
+    let mut report = session_on(args, &domain, &devices).map_err(|error| -> Box<dyn Error> {
         // where the kernel refused a mapping: what that means, and what to do
         let mapping = error.downcast_ref::<SessionError>().and_then(mapping);
         match mapping.and_then(|mapping| domain.translator().explain(mapping)) {
@@ -119,9 +142,11 @@ fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
             None => error,
         }
     })?;
+    report.space = Some(seen);
+    report.layout = Some(args.memory.name());
     match args.json {
         true => println!("{}", serde_json::to_string(&report)?),
-        false => print(args, &kind, &report),
+        false => print(args, &report),
     }
     Ok(report)
 }
@@ -183,15 +208,14 @@ fn session_on<T: Translator<Host>>(
     Ok(session::run(&place, &orders)?)
 }
 
-fn print(args: &Args, kind: &str, report: &Report) {
+fn print(args: &Args, report: &Report) {
     let Report {
         model, disk_bytes, ..
     } = report;
-    println!(
-        "{}: {model}, {} MiB, by {kind}",
-        args.nvme,
-        disk_bytes >> 20
-    );
+    println!("{}: {model}, {} MiB", args.nvme, disk_bytes >> 20);
+    if let Some(space) = &report.space {
+        println!("space: {space}");
+    }
     if let Some(runs) = report.runs {
         println!(
             "memory: {}; a buffer of 128 KiB is {runs} physical runs",

@@ -21,6 +21,7 @@ use crate::{
     revoke::{self, RevokeError, Revoked},
     round_trip::{RoundTrip, RoundTripError, round_trip},
     verify::{self, Verified, VerifyError},
+    vfio::Space,
     window::{Idle, Interrupts, RegisterWindow, Vector},
 };
 use ioatlas_dma::{
@@ -79,6 +80,10 @@ pub struct Place<'p, T: Translator<Host>> {
 /// What came of it. This is what `--json` prints; fields are added, and never change their meaning.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Report {
+    /// The address space that its devices are in, where a kernel keeps it.
+    pub space: Option<Space>,
+    /// How buffers lie in the machine, where that was chosen.
+    pub layout: Option<&'static str>,
     /// The controller's model.
     pub model: String,
     /// The disk's size.

@@ -2,11 +2,61 @@
 //! What is below the drivers where the kernel has given their devices to this process.
 
 use crate::window::{Interrupts, RegisterWindow, Vector};
+use ioatlas_dma::units::GRANULE_LG2;
 use ioatlas_vfio::{
     device::{Bar, BarIndex, Device, DeviceError, Interrupt, IrqKind},
-    kernel::{Errno, Linux},
+    kernel::{Errno, Kernel, Linux, PageSizes},
+    space::{AddressSpace, AnySpace},
 };
-use std::{io, sync::Arc, time::Duration};
+use serde::Serialize;
+use std::{fmt, io, sync::Arc, time::Duration};
+
+/// The address space that the devices are in, as the kernel describes it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Space {
+    /// `type1` or `iommufd`.
+    pub kind: &'static str,
+    /// First and last byte of each range of IOVAs that can be mapped, ascending.
+    pub iovas: Vec<[u64; 2]>,
+    /// The IOMMU's smallest page.
+    pub granule_bytes: u64,
+    /// All sizes of its pages; none where the kernel does not tell, as under iommufd.
+    pub page_bytes: Option<Vec<u64>>,
+    /// How many mappings it takes, where there is a limit.
+    pub mappings: Option<u64>,
+}
+
+impl Space {
+    /// That of `space`.
+    pub fn of<K: Kernel>(space: &AnySpace<K>) -> Self {
+        let limits = space.limits();
+        let iovas = limits.ranges().iter().map(|range| {
+            let end = u128::from(range.end().0) << GRANULE_LG2;
+            [range.first.addr().0, (end - 1) as u64]
+        });
+        let sizes = |sizes: PageSizes| sizes.iter().map(|size| size.0).collect();
+        Space {
+            kind: space.kind().name(),
+            iovas: iovas.collect(),
+            granule_bytes: limits.granule().0,
+            page_bytes: limits.page_sizes().map(sizes),
+            mappings: limits.mappings(),
+        }
+    }
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, IOVAs", self.kind)?;
+        for [first, last] in &self.iovas {
+            write!(f, " {first:#x}..={last:#x}")?;
+        }
+        match self.mappings {
+            Some(most) => write!(f, ", {most} mappings"),
+            None => Ok(()),
+        }
+    }
+}
 
 /// BAR 0, where all of the devices here have their registers.
 pub struct Registers(Bar<Linux>);

@@ -101,8 +101,8 @@ impl Blob {
 fn space_info(info: &Blob) -> SpaceInfo {
     let flags = info.u32(4);
     let sizes = match flags & b::VFIO_IOMMU_INFO_PGSIZES {
-        0 => 4096,
-        _ => info.u64(8),
+        0 => None,
+        _ => Some(PageSizes(info.u64(8))),
     };
     let caps = match flags & b::VFIO_IOMMU_INFO_CAPS {
         0 => 0,
@@ -118,7 +118,11 @@ fn space_info(info: &Blob) -> SpaceInfo {
     let avail = info.capability(caps, b::VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL);
     SpaceInfo {
         ranges,
-        granule: ByteCount(1 << sizes.trailing_zeros().min(63)),
+        // 4 KiB where it does not say; none at all is as good as too large a one
+        granule: sizes.map_or(ByteCount(4096), |sizes| {
+            sizes.smallest().unwrap_or(ByteCount(1 << 63))
+        }),
+        page_sizes: sizes,
         mappings: avail.map(|at| u64::from(info.u32(at + 8))),
     }
 }
@@ -294,6 +298,7 @@ impl Kernel for Linux {
                     return Ok(SpaceInfo {
                         ranges: ranges.collect(),
                         granule: ByteCount(ask.out_iova_alignment.max(1)),
+                        page_sizes: None,
                         mappings: None,
                     });
                 }
@@ -565,6 +570,7 @@ mod tests {
         let expected = SpaceInfo {
             ranges,
             granule: ByteCount(4096),
+            page_sizes: Some(PageSizes(0x1000)),
             mappings: Some(65_535),
         };
         assert_eq!(found, expected);

@@ -47,8 +47,26 @@ pub struct SpaceInfo {
     pub ranges: Vec<(Iova, Iova)>,
     /// The smallest page: what addresses and lengths must be multiples of.
     pub granule: ByteCount,
+    /// All sizes of pages, where the kernel tells them.
+    pub page_sizes: Option<PageSizes>,
     /// How many mappings can be made yet, where the kernel has a limit and tells it.
     pub mappings: Option<u64>,
+}
+
+/// Sizes of pages as a mask: bit n stands for 2^n bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct PageSizes(pub u64);
+
+impl PageSizes {
+    /// Each, ascending.
+    pub fn iter(self) -> impl Iterator<Item = ByteCount> {
+        let bytes = (0..u64::BITS).map(|bit| 1u64 << bit);
+        bytes.filter(move |size| self.0 & size != 0).map(ByteCount)
+    }
+    /// The smallest, if there is any.
+    pub fn smallest(self) -> Option<ByteCount> {
+        self.iter().next()
+    }
 }
 
 /// What a group says of itself.

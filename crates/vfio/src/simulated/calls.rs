@@ -267,6 +267,9 @@ impl Kernel for Simulated {
         Ok(SpaceInfo {
             ranges: space.ranges.clone(),
             granule: state.machine.granule,
+            page_sizes: Some(PageSizes(
+                state.machine.granule.0 | state.machine.granule.0 << 9,
+            )),
             mappings: space.avail,
         })
     }
@@ -335,6 +338,7 @@ impl Kernel for Simulated {
         Ok(SpaceInfo {
             ranges: space.ranges.clone(),
             granule: state.machine.granule,
+            page_sizes: None,
             mappings: None,
         })
     }

@@ -5,6 +5,25 @@ use super::*;
 use crate::{device::PciAddress, error::OpenError};
 use std::{fmt, sync::Arc};
 
+/// Which kind.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum SpaceKind {
+    /// VFIO's own.
+    Type1,
+    /// iommufd's.
+    Iommufd,
+}
+
+impl SpaceKind {
+    /// A word for it: `type1`, `iommufd`.
+    pub fn name(self) -> &'static str {
+        match self {
+            SpaceKind::Type1 => "type1",
+            SpaceKind::Iommufd => "iommufd",
+        }
+    }
+}
+
 /// Either kind of space.
 pub enum AnySpace<K: Kernel> {
     /// VFIO's own.
@@ -27,6 +46,27 @@ impl<K: Kernel> AnySpace<K> {
             Err(error) => Err(error),
         }
     }
+    /// By this kind and no other.
+    ///
+    /// # Errors
+    /// [`OpenError`], of that kind.
+    pub fn open_as(
+        kind: SpaceKind,
+        kernel: Arc<K>,
+        addresses: &[PciAddress],
+    ) -> Result<Self, OpenError> {
+        Ok(match kind {
+            SpaceKind::Type1 => AnySpace::Type1(Container::open(kernel, addresses)?),
+            SpaceKind::Iommufd => AnySpace::Iommufd(Ioas::open(kernel, addresses)?),
+        })
+    }
+    /// Which kind it is.
+    pub fn kind(&self) -> SpaceKind {
+        match self {
+            AnySpace::Type1(_) => SpaceKind::Type1,
+            AnySpace::Iommufd(_) => SpaceKind::Iommufd,
+        }
+    }
     /// Its devices, in the order in which they were named.
     pub fn devices(&self) -> &[Device<K>] {
         match self {
@@ -38,9 +78,9 @@ impl<K: Kernel> AnySpace<K> {
 
 impl<K: Kernel> fmt::Display for AnySpace<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            AnySpace::Type1(_) => "VFIO type 1",
-            AnySpace::Iommufd(_) => "iommufd",
+        f.write_str(match self.kind() {
+            SpaceKind::Type1 => "VFIO type 1",
+            SpaceKind::Iommufd => "iommufd",
         })
     }
 }

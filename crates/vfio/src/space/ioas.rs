@@ -76,6 +76,8 @@ fn open_device<K: Kernel>(k: &K, address: PciAddress) -> Result<K::Fd, OpenError
     })?;
     let path = format!("/dev/vfio/devices/{name}");
     k.open(&path).map_err(|errno| match errno {
+        // the directory names it since Linux 6.1, whether or not there is a file
+        Errno::NOENT => OpenError::NoDeviceFile { device: address },
         Errno::BUSY => OpenError::Busy { path: path.clone() },
         errno => no_file(&path, errno),
     })

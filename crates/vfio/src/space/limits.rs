@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a space has, in pages.
 
-use crate::{error::OpenError, kernel::SpaceInfo};
+use crate::{
+    error::OpenError,
+    kernel::{PageSizes, SpaceInfo},
+};
 use ioatlas_dma::units::*;
 
 /// IOVAs beyond so many bits are left alone, also where a kernel has them: no IOMMU's tables are deeper (VT-d's five levels are 57).
@@ -12,6 +15,8 @@ pub const APERTURE_BITS_MAX: u32 = 57;
 pub struct SpaceLimits {
     ranges: Vec<IovaRange>,
     mappings: Option<u64>,
+    granule: ByteCount,
+    page_sizes: Option<PageSizes>,
 }
 
 impl SpaceLimits {
@@ -42,6 +47,8 @@ impl SpaceLimits {
             false => Ok(SpaceLimits {
                 ranges,
                 mappings: info.mappings,
+                granule: info.granule,
+                page_sizes: info.page_sizes,
             }),
         }
     }
@@ -53,6 +60,14 @@ impl SpaceLimits {
     /// How many mappings could be made when the space was opened, where there is a limit: 65,535 by default under type 1.
     pub fn mappings(&self) -> Option<u64> {
         self.mappings
+    }
+    /// The smallest page of the IOMMU.
+    pub fn granule(&self) -> ByteCount {
+        self.granule
+    }
+    /// All sizes of its pages, where the kernel tells: type 1 does, iommufd tells the smallest only.
+    pub fn page_sizes(&self) -> Option<PageSizes> {
+        self.page_sizes
     }
     /// From page 0 to the end of the last range.
     pub fn whole(&self) -> IovaRange {

@@ -9,7 +9,7 @@ mod container;
 mod ioas;
 mod limits;
 
-pub use any::AnySpace;
+pub use any::{AnySpace, SpaceKind};
 pub use container::Container;
 pub use ioas::Ioas;
 pub use limits::{APERTURE_BITS_MAX, SpaceLimits};

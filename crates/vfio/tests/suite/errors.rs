@@ -143,7 +143,7 @@ fn files_that_are_missing() {
 
 #[test]
 fn without_iommufd_type_1_serves() {
-    for missing in ["/dev/iommu", "vfio-dev"] {
+    for missing in ["/dev/iommu", "vfio-dev", "/dev/vfio/devices/vfio32"] {
         let mut machine = Machine::usual();
         machine.missing.push(missing);
         let kernel = Arc::new(Simulated::new(machine));
@@ -153,6 +153,49 @@ fn without_iommufd_type_1_serves() {
     let kernel = Arc::new(Simulated::new(Machine::usual()));
     let space = AnySpace::open(kernel, &[nvme()]).unwrap();
     assert_eq!(space.to_string(), "iommufd");
+}
+
+/// Who asks for a kind gets that or an error, though the other is there.
+#[test]
+fn a_kind_that_was_asked_for_is_not_replaced() {
+    for (kind, missing, word) in [
+        (SpaceKind::Iommufd, "/dev/iommu", "CONFIG_IOMMUFD"),
+        (SpaceKind::Iommufd, "vfio-dev", "CONFIG_VFIO_DEVICE_CDEV"),
+        // as Debian's kernels have it
+        (
+            SpaceKind::Iommufd,
+            "/dev/vfio/devices/vfio32",
+            "CONFIG_VFIO_DEVICE_CDEV",
+        ),
+        (SpaceKind::Type1, "/dev/vfio/vfio", "modprobe vfio-pci"),
+    ] {
+        let mut machine = Machine::usual();
+        machine.missing.push(missing);
+        let kernel = Simulated::new(machine);
+        let error = AnySpace::open_as(kind, Arc::new(kernel.clone()), &[nvme()]);
+        says(&error.map(drop).unwrap_err(), &[word]);
+        assert_eq!(kernel.open_files(), 0, "{missing}");
+    }
+}
+
+#[test]
+fn a_space_says_its_kind_its_pages_and_its_limit() {
+    for kind in [SpaceKind::Type1, SpaceKind::Iommufd] {
+        let kernel = Arc::new(Simulated::new(Machine::usual()));
+        let space = AnySpace::open_as(kind, kernel, &[nvme()]).unwrap();
+        assert_eq!(space.kind(), kind);
+        let limits = space.limits();
+        assert_eq!(limits.granule(), ByteCount(GRANULE));
+        let sizes = limits.page_sizes();
+        let sizes = sizes.map(|sizes| sizes.iter().collect::<Vec<_>>());
+        match kind {
+            SpaceKind::Type1 => {
+                assert_eq!(sizes, Some(vec![ByteCount(4096), ByteCount(2 << 20)]));
+                assert!(limits.mappings().is_some());
+            }
+            SpaceKind::Iommufd => assert_eq!((sizes, limits.mappings()), (None, None)),
+        }
+    }
 }
 
 #[test]

@@ -34,10 +34,11 @@ impl Kind {
         addresses: &[PciAddress],
     ) -> Result<AnySpace<Simulated>, OpenError> {
         let kernel = Arc::new(kernel.clone());
-        Ok(match self {
-            Kind::Type1 => AnySpace::Type1(Container::open(kernel, addresses)?),
-            Kind::Iommufd => AnySpace::Iommufd(Ioas::open(kernel, addresses)?),
-        })
+        let kind = match self {
+            Kind::Type1 => SpaceKind::Type1,
+            Kind::Iommufd => SpaceKind::Iommufd,
+        };
+        AnySpace::open_as(kind, kernel, addresses)
     }
 }
 

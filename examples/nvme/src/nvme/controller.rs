@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Bring-up, administration and shut-down of a controller (§3.5).
 //!
-//! The order matters for protection: the controller is *disabled before its memory goes*. What it was told of, it may write to, until it says that it is not ready any more.
+//! The order matters for protection: the controller is *disabled before its memory goes*. What it was told of, it may write to, until it says that it is not ready any more. Before that
+//! it is asked to shut down, so that a disk can keep what is not on it yet (§3.6.1).
 
 use super::{command::*, error::NvmeError, queue::*, registers::*};
 use crate::window::{Idle, RegisterWindow, TimedOut};
@@ -26,6 +27,8 @@ pub struct Controller<T: Translator<Host>> {
     idle: Idle,
     /// Taken when it ends.
     admin: Option<QueuePair<T>>,
+    /// Pairs of which it may know though we do not use them: freed when it ends.
+    left: Vec<QueuePair<T>>,
     about: About,
     queues: u16,
 }
@@ -41,6 +44,8 @@ pub struct About {
     pub transfer_max: ByteCount,
     /// Namespaces are numbered up to this.
     pub namespaces: u32,
+    /// How long it may take to shut down (RTD3E); zero where it does not say.
+    pub shutdown_limit: Duration,
 }
 
 impl<T: Translator<Host>> Controller<T> {
@@ -75,15 +80,17 @@ impl<T: Translator<Host>> Controller<T> {
             capabilities,
             idle,
             admin: Some(admin),
+            left: Vec::new(),
             about: About {
                 model: String::new(),
                 serial: String::new(),
                 transfer_max: ByteCount(0),
                 namespaces: 0,
+                shutdown_limit: Duration::ZERO,
             },
             queues: 0,
         };
-        await_ready(&*controller.window, capabilities, CSTS_READY)?;
+        Awaited::Ready.by(&*controller.window, capabilities.ready_limit())?;
         controller.about = controller.ask_about(client)?;
         controller.administer(Command::want_queues(8), "set number of queues")?;
         Ok(controller)
@@ -166,8 +173,9 @@ impl<T: Translator<Host>> Controller<T> {
             page.read(ByteCount(at), &mut bytes)?;
             Ok(String::from_utf8_lossy(&bytes).trim().to_string())
         };
-        let (mut transfer, mut namespaces) = ([0], [0; 4]);
+        let (mut transfer, mut shutdown, mut namespaces) = ([0], [0; 4], [0; 4]);
         page.read(ByteCount(77), &mut transfer)?;
+        page.read(ByteCount(88), &mut shutdown)?;
         page.read(ByteCount(516), &mut namespaces)?;
         // a power of two of its smallest pages, or no limit
         let limit = match transfer {
@@ -180,46 +188,72 @@ impl<T: Translator<Host>> Controller<T> {
             model: text(24, 40)?,
             transfer_max: ByteCount(limit.min(MOST)),
             namespaces: u32::from_le_bytes(namespaces),
+            shutdown_limit: Duration::from_micros(u32::from_le_bytes(shutdown).into()),
         })
     }
 
     /// Makes a pair of I/O queues.
     ///
     /// # Errors
-    /// [`NvmeError`]; where the controller knows half of the pair its memory stays mapped.
+    /// [`NvmeError`]. What the controller refused is unmapped at once; what it did not answer about, or knows half of, when it ends.
     pub fn create_queue(&mut self, depth: Depth, told: Told) -> Result<QueuePair<T>, NvmeError> {
         let id = QueueId(self.queues + 1);
         let (domain, window) = (self.domain.clone(), self.window.clone());
         let pair = QueuePair::new(domain, window, self.capabilities, id, depth)?;
         let (entries, at) = (pair.entries(), pair.completion_at());
         let completion = Command::create_completion_queue(id, entries, at, told);
-        self.administer(completion, "create completion queue")?;
+        if let Err(error) = self.administer(completion, "create completion queue") {
+            return Err(self.not_made(pair, error));
+        }
         let submission = Command::create_submission_queue(id, entries, pair.submission_at());
-        self.administer(submission, "create submission queue")?;
+        if let Err(error) = self.administer(submission, "create submission queue") {
+            let half = Command::delete_completion_queue(id);
+            return Err(match self.administer(half, "delete completion queue") {
+                Ok(_) => self.not_made(pair, error),
+                Err(_) => {
+                    self.left.push(pair);
+                    error
+                }
+            });
+        }
         self.queues += 1;
         Ok(pair)
+    }
+
+    /// `error`, because of which there is no `pair`.
+    fn not_made(&mut self, pair: QueuePair<T>, error: NvmeError) -> NvmeError {
+        match error {
+            // it said no, so it has not heard of the memory; the first error is the one to tell
+            NvmeError::Command { .. } => drop(pair.free()),
+            _ => self.left.push(pair),
+        }
+        error
     }
 
     /// Ends a pair of I/O queues, the last that was made and not ended; nothing is under way in it.
     ///
     /// # Errors
-    /// [`NvmeError`]; its memory stays mapped then.
+    /// [`NvmeError`]; its memory is unmapped when the controller ends then.
     pub fn delete_queue(&mut self, pair: QueuePair<T>) -> Result<(), NvmeError> {
         let id = pair.id();
         let submission = Command::delete_submission_queue(id);
-        self.administer(submission, "delete submission queue")?;
+        let ended = self.administer(submission, "delete submission queue");
         let completion = Command::delete_completion_queue(id);
-        self.administer(completion, "delete completion queue")?;
+        let ended = ended.and_then(|_| self.administer(completion, "delete completion queue"));
+        if let Err(error) = ended {
+            self.left.push(pair);
+            return Err(error);
+        }
         if self.queues == id.0 {
             self.queues -= 1;
         }
         pair.free().map_err(unmapped)
     }
 
-    /// Disables it and frees its rings.
+    /// Lets it shut down, disables it and frees its rings.
     ///
     /// # Errors
-    /// [`NvmeError`]; then they stay mapped.
+    /// [`NvmeError`]; where it could not be disabled they stay mapped. One that does not shut down is disabled all the same.
     pub fn shut_down(mut self) -> Result<(), NvmeError> {
         self.end()
     }
@@ -228,8 +262,14 @@ impl<T: Translator<Host>> Controller<T> {
         let Some(admin) = self.admin.take() else {
             return Ok(());
         };
+        let asked = shut_down(&*self.window, self.about.shutdown_limit);
         disable(&*self.window, self.capabilities)?;
-        admin.free().map_err(unmapped)
+        let left = self.left.drain(..).map(QueuePair::free);
+        let left: Vec<_> = left.chain([admin.free()]).collect();
+        asked?;
+        left.into_iter()
+            .collect::<Result<(), _>>()
+            .map_err(unmapped)
     }
 }
 
@@ -244,36 +284,67 @@ fn unmapped(error: UnmapError) -> NvmeError {
     ioatlas_dma::dma_api::DmaUnmapError::<PhysRange>::Direct(error).into()
 }
 
-fn disable(window: &dyn RegisterWindow, capabilities: Capabilities) -> Result<(), NvmeError> {
-    let configured = window.read32(CC);
-    window.write32(CC, configured & !CC_ENABLE);
-    await_ready(window, capabilities, 0)
+/// Asks for a normal shutdown, if there is somebody to ask: a controller that runs and has not failed.
+fn shut_down(window: &dyn RegisterWindow, limit: Duration) -> Result<(), NvmeError> {
+    let (configured, status) = (window.read32(CC), window.read32(CSTS));
+    let runs = configured & CC_ENABLE != 0 && status & (CSTS_READY | CSTS_FATAL) == CSTS_READY;
+    if !runs {
+        return Ok(());
+    }
+    window.write32(CC, configured & !CC_SHUTDOWN | CC_SHUTDOWN_NORMAL);
+    Awaited::ShutDown.by(window, limit)
 }
 
-fn await_ready(
-    window: &dyn RegisterWindow,
-    capabilities: Capabilities,
-    ready: u32,
-) -> Result<(), NvmeError> {
-    // a loaded machine may take longer than the controller says
-    let limit = capabilities.ready_limit().max(Duration::from_secs(60));
-    let mut last = 0;
-    let nap = Idle::Nap(Duration::from_millis(1));
-    let done = nap.until(limit, || {
-        last = window.read32(CSTS);
-        match last {
-            GONE => Some(Err(NvmeError::Gone)),
-            _ if last & CSTS_READY == ready => Some(Ok(())),
-            // it stays not ready until it is reset
-            _ if ready != 0 && last & CSTS_FATAL != 0 => Some(Err(NvmeError::Fatal(last))),
-            _ => None,
+fn disable(window: &dyn RegisterWindow, capabilities: Capabilities) -> Result<(), NvmeError> {
+    let configured = window.read32(CC);
+    window.write32(CC, configured & !(CC_ENABLE | CC_SHUTDOWN));
+    Awaited::Idle.by(window, capabilities.ready_limit())
+}
+
+/// What a controller is to say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Awaited {
+    Ready,
+    ShutDown,
+    Idle,
+}
+
+impl Awaited {
+    fn is_in(self, status: u32) -> bool {
+        match self {
+            Awaited::Ready => status & CSTS_READY != 0,
+            Awaited::ShutDown => status & CSTS_SHUTDOWN == CSTS_SHUTDOWN_COMPLETE,
+            Awaited::Idle => status & CSTS_READY == 0,
         }
-    });
-    done.unwrap_or_else(|TimedOut(waited)| {
-        Err(NvmeError::NotReady {
-            wanted: if ready == 0 { "idle" } else { "ready" },
-            waited,
-            status: last,
+    }
+
+    fn by(self, window: &dyn RegisterWindow, limit: Duration) -> Result<(), NvmeError> {
+        // a loaded machine may take longer than the controller says
+        let limit = limit.max(Duration::from_secs(60));
+        let mut last = 0;
+        let nap = Idle::Nap(Duration::from_millis(1));
+        let done = nap.until(limit, || {
+            last = window.read32(CSTS);
+            match last {
+                GONE => Some(Err(NvmeError::Gone)),
+                _ if self.is_in(last) => Some(Ok(())),
+                // it stays so until it is reset, which is what disables it
+                _ if self != Awaited::Idle && last & CSTS_FATAL != 0 => {
+                    Some(Err(NvmeError::Fatal(last)))
+                }
+                _ => None,
+            }
+        });
+        done.unwrap_or_else(|TimedOut(waited)| {
+            Err(NvmeError::NotReady {
+                wanted: match self {
+                    Awaited::Ready => "ready",
+                    Awaited::ShutDown => "shut down",
+                    Awaited::Idle => "idle",
+                },
+                waited,
+                status: last,
+            })
         })
-    })
+    }
 }

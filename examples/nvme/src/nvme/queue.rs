@@ -61,7 +61,7 @@ impl<T: Translator<Host>> QueuePair<T> {
     /// Memory for a pair; the controller has not heard of it yet.
     ///
     /// # Errors
-    /// [`MapError`].
+    /// [`MapError`]; nothing stays mapped then.
     pub fn new(
         domain: Arc<Domain<Host, T>>,
         window: Arc<dyn RegisterWindow>,
@@ -75,8 +75,11 @@ impl<T: Translator<Host>> QueuePair<T> {
             let bytes = u64::from(entries) * words as u64 * 8;
             domain.alloc_consistent(ByteCount(bytes.next_multiple_of(GRANULE)))
         };
-        let (submission, completion) = (ring(COMMAND_WORDS)?, ring(COMPLETION_WORDS)?);
-        let lists = domain.alloc_consistent(ByteCount(u64::from(entries - 1) * GRANULE))?;
+        let lists = || domain.alloc_consistent(ByteCount(u64::from(entries - 1) * GRANULE));
+        let submission = ring(COMMAND_WORDS)?;
+        let (completion, [submission]) = or_free(&domain, ring(COMPLETION_WORDS), [submission])?;
+        let (lists, [submission, completion]) =
+            or_free(&domain, lists(), [submission, completion])?;
         Ok(QueuePair {
             id,
             submission,
@@ -248,8 +251,26 @@ impl<T: Translator<Host>> QueuePair<T> {
     /// [`UnmapError`]; what is left stays mapped.
     pub fn free(self) -> Result<(), UnmapError> {
         let memory = [self.submission, self.completion, self.lists];
-        memory
-            .into_iter()
-            .try_for_each(|memory| self.domain.free_consistent(memory))
+        // each, whatever comes of the others
+        let ended = memory.map(|memory| self.domain.free_consistent(memory));
+        ended.into_iter().collect()
+    }
+}
+
+/// `next` beside what there was before; or its error, with all of that freed, since the controller has not heard of it.
+fn or_free<T: Translator<Host>, const N: usize>(
+    domain: &Domain<Host, T>,
+    next: Result<Consistent, MapError>,
+    before: [Consistent; N],
+) -> Result<(Consistent, [Consistent; N]), MapError> {
+    match next {
+        Ok(next) => Ok((next, before)),
+        Err(error) => {
+            for memory in before {
+                // the first error is the one to tell
+                let _ = domain.free_consistent(memory);
+            }
+            Err(error)
+        }
     }
 }

@@ -24,6 +24,14 @@ const DOORBELLS: u64 = 0x1000;
 pub const CC_ENABLE: u32 = 1 << 0;
 /// CC: entries of 64 bytes in submission queues and of 16 in completion queues, as powers of two.
 pub const CC_ENTRY_SIZES: u32 = 6 << 16 | 4 << 20;
+/// CC: how to shut down (SHN).
+pub const CC_SHUTDOWN: u32 = 3 << 14;
+/// CC: shut down, with time to keep what is not on the disk yet.
+pub const CC_SHUTDOWN_NORMAL: u32 = 1 << 14;
+/// CSTS: how far a shutdown is (SHST).
+pub const CSTS_SHUTDOWN: u32 = 3 << 2;
+/// CSTS: it is complete.
+pub const CSTS_SHUTDOWN_COMPLETE: u32 = 2 << 2;
 /// CSTS: ready.
 pub const CSTS_READY: u32 = 1 << 0;
 /// CSTS: fatal status.

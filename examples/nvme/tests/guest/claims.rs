@@ -7,7 +7,7 @@ use crate::{
 };
 use ioatlas_nvme::policy::Policy;
 use libtest_mimic::Failed;
-use serde_json::Value;
+use serde_json::{Value, value::Index};
 
 type Claim = Result<(), Failed>;
 
@@ -39,7 +39,7 @@ impl Cost<'_> {
     }
 }
 
-fn number(value: &Value, field: &str) -> u64 {
+fn number(value: &Value, field: impl Index) -> u64 {
     value[field].as_u64().unwrap_or(u64::MAX)
 }
 
@@ -112,6 +112,35 @@ pub fn verified(run: &Run) -> Claim {
         if reads.sum::<u64>() < 96 {
             wrongs.push(format!("{policy}: not verified"));
         }
+    }
+    none(wrongs)
+}
+
+pub fn spaces(run: &Run) -> Claim {
+    let mut wrongs = Vec::new();
+    for (report, layout) in run.reports.iter().zip(["huge", "scattered"]) {
+        let space = &report["space"];
+        let iovas = space["iovas"].as_array().map_or(&[][..], Vec::as_slice);
+        let last = iovas.last().map_or(0, |range| number(range, 1));
+        let sizes = space["page_bytes"].as_array().into_iter().flatten();
+        let right = space["kind"] == "type1"
+            && space["granule_bytes"] == 4096
+            && sizes.filter_map(Value::as_u64).any(|size| size == 4096)
+            && number(space, "mappings") > 0
+            // around the interrupt window, and up to some power of two
+            && iovas.len() > 1
+            && last.wrapping_add(1).is_power_of_two()
+            && report["layout"] == layout;
+        if !right {
+            wrongs.push(format!("{layout}: {space}, {}", report["layout"]));
+        }
+    }
+    let refused = &run.refused;
+    if !["--space iommufd", "CONFIG_VFIO_DEVICE_CDEV"]
+        .iter()
+        .all(|word| refused.contains(word))
+    {
+        wrongs.push(format!("iommufd is refused by `{refused}`"));
     }
     none(wrongs)
 }

@@ -21,5 +21,8 @@ echo "$HUGE_PAGES" >/proc/sys/vm/nr_hugepages
 say up "$(cut -d' ' -f1 /proc/uptime)"
 report huge --edu "$EDU" --late 2 $HUGE_OPTIONS
 report scattered $SCATTERED_OPTIONS
+said=$(ioatlas-nvme "$NVME" --space iommufd 2>&1)
+[ $? -eq 2 ] || fail "--space iommufd: $said"
+say refused "$said"
 say done
 end

@@ -37,6 +37,8 @@ pub struct Run {
     pub qemu: String,
     pub seconds: f64,
     pub reports: Vec<serde_json::Value>,
+    /// What it said of a kind of space that its kernel has not.
+    pub refused: String,
     pub trace: Trace,
 }
 
@@ -166,6 +168,7 @@ fn boot(packages: &Path, directory: &Path, program: &[u8]) -> Result<Run, GuestE
     Ok(Run {
         kernel: said.all("kernel").collect(),
         qemu: qemu::version()?,
+        refused: said.all("refused").collect(),
         seconds: begun.elapsed().as_secs_f64(),
         reports: reports.collect::<Result<_, _>>()?,
         trace,

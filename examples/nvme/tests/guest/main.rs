@@ -29,10 +29,14 @@ type Claim = (&'static str, fn(&Run) -> Result<(), Failed>);
 fn main() -> ExitCode {
     let packages = machine::packages();
     let missing = packages.is_none();
-    let claims: [Claim; 8] = [
+    let claims: [Claim; 9] = [
         (
             "every policy brings the disk's blocks and nothing else",
             claims::verified,
+        ),
+        (
+            "the report says in which space and memory, and another space is refused with a reason",
+            claims::spaces,
         ),
         (
             "QEMU saw a fault for each transfer that was to be blocked, and no other",

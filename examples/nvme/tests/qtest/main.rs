@@ -5,11 +5,13 @@
 //! Without QEMU the tests show as ignored, with what installs it.
 
 mod bad_input;
+mod ends;
 mod machine;
 #[allow(dead_code)]
 #[path = "../../../../crates/vtd/tests/conformance/qemu.rs"]
 mod qemu;
 mod reads;
+mod refusing;
 mod revoked;
 mod session;
 
@@ -20,7 +22,7 @@ type Test = (&'static str, fn() -> Result<(), Failed>);
 
 fn main() -> ExitCode {
     let missing = qemu::program().is_none();
-    let tests: [Test; 9] = [
+    let tests: [Test; 11] = [
         ("a typed buffer holds the blocks asked for", reads::typed),
         (
             "under every policy reads bring their blocks and nothing beside changes",
@@ -36,6 +38,14 @@ fn main() -> ExitCode {
             bad_input::refusals,
         ),
         ("a controller that goes away is an error", bad_input::gone),
+        (
+            "of a pair of queues that was refused nothing stays mapped",
+            ends::refused_queues,
+        ),
+        (
+            "a controller is asked to shut down before it is disabled",
+            ends::in_order,
+        ),
     ];
     let trials = tests.map(|(name, test)| {
         Trial::test(name, test)
