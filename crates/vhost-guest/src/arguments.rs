@@ -12,8 +12,10 @@ use std::time::Duration;
 /// Linux, in each mode of the IOMMU: the guest pings, moves TCP and UDP and compares every byte, keeps a TCP connection while the back end is
 /// ended and started anew, reboots, and does it again.
 ///
-/// testpmd, with each size of pages: DPDK drives the card from a process of the guest, through VFIO, its memory mapped once. Frames of all lengths
+/// testpmd in the guest, with each size of pages: DPDK drives the card from a process of the guest, through VFIO, its memory mapped once. Frames of all lengths
 /// go out, come back and are compared; then as many as go; none may be lost, and none may miss a translation once all memory was used.
+///
+/// With `--back-end testpmd` the rates of either guest are taken instead, on vhost-net and on testpmd as back end, in turns.
 #[derive(Debug, Parser)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -27,7 +29,13 @@ pub struct Arguments {
     /// Pages of testpmd's memory; may be given several times [default: both].
     #[arg(long, value_enum)]
     pub pages: Vec<Pages>,
-    /// Seconds for which testpmd's rate is taken.
+    /// Back ends: ours, or ours beside DPDK's testpmd (ci/install-dpdk.sh installs it).
+    #[arg(long, value_enum, default_value_t = BackEnds::Ours)]
+    pub back_end: BackEnds,
+    /// Rounds beside testpmd.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub rounds: u32,
+    /// Seconds for which a rate is taken.
     #[arg(long, value_name = "S", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub seconds: u32,
     /// The command whose `vhost-net` is the back end [default: `ioatlas` beside this program].
@@ -96,6 +104,15 @@ pub enum Driver {
     /// The kernel.
     Linux,
     /// DPDK, through VFIO.
+    Testpmd,
+}
+
+/// Which back ends there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BackEnds {
+    /// `ioatlas vhost-net`: the guest's traffic is checked.
+    Ours,
+    /// That and DPDK's testpmd: rates are compared.
     Testpmd,
 }
 

@@ -2,16 +2,20 @@
 //! The process that serves the guest's network card.
 
 use crate::error::Error;
+use crate::machine::Card;
 use ioatlas_guest::GuestError;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::env;
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// DPDK's.
+const TESTPMD: &str = "dpdk-testpmd";
 /// How long it may take to listen, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -63,6 +67,24 @@ impl BackEnd {
         Self::start(&mut command, program, directory, name)
     }
 
+    /// Starts DPDK's testpmd, which polls as long as it lives, on all CPUs that we may use.
+    pub fn testpmd(directory: &Path, card: Card, forward: &str) -> Result<Self, Error> {
+        let socket = socket(directory);
+        let _ = std::fs::remove_file(&socket);
+        let cpus = cpus().map_err(Error::io("CPUs that may be used"))?;
+        let support = u8::from(card.unit().is_some());
+        let (socket, us) = (socket.display(), std::process::id());
+        let options = format!(
+            "--no-huge --no-shconf -m 256 --lcores 0@({cpus}),1@({cpus}) --no-pci --no-telemetry --file-prefix ioatlas-{us} \
+             --vdev net_vhost0,iface={socket},iommu-support={support},queues=1 -- --forward-mode={forward} --port-topology=loop \
+             --no-flush-rx --total-num-mbufs=8192 --nb-cores=1"
+        );
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", TESTPMD]);
+        command.args(options.split_whitespace());
+        Self::start(&mut command, TESTPMD.into(), directory, "back-end")
+    }
+
     fn start(
         command: &mut Command,
         program: String,
@@ -73,7 +95,8 @@ impl BackEnd {
         let create = |path: &Path| File::create(path).map_err(|why| Error::file(path, why));
         let output = directory.join(format!("{name}.out"));
         let child = command
-            .stdin(Stdio::null())
+            // its end is the end of testpmd
+            .stdin(Stdio::piped())
             .stdout(create(&output)?)
             .stderr(create(&log)?);
         let tool = |source| GuestError::tool("setpriv", source);
@@ -134,6 +157,16 @@ impl BackEnd {
         let said = said.map_err(|why| Error::file(&self.output, why))?;
         serde_json::from_str(&said).map_err(|error| self.failed(&format!("no statistics: {error}")))
     }
+}
+
+/// The CPUs that we may use, as the kernel writes them: "0-1".
+fn cpus() -> io::Result<String> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let none = || io::Error::other("the kernel does not say");
+    Ok(line.ok_or_else(none)?.trim().to_owned())
 }
 
 /// Where the front end connects.

@@ -74,7 +74,7 @@ pub fn run(arguments: &Arguments, tree: &Tree, pages: &[Pages]) -> Result<(), Er
             // a loaded machine is slow; what is not answered at all is to be seen, not what is late
             let options = ["--mode", "loopback", "--miss-timeout", "60000"];
             let back_end = BackEnd::ours(&ioatlas, directory, "back-end", &options)?;
-            let lines = guest(arguments, tree, *pages, directory)?;
+            let lines = guest(arguments, tree, *pages, directory, PATIENCE)?;
             let counts = Counts::new(&lines, &back_end.statistics()?);
             counts.check().map_err(|what| Error::Counts {
                 mode: name.clone(),
@@ -88,12 +88,13 @@ pub fn run(arguments: &Arguments, tree: &Tree, pages: &[Pages]) -> Result<(), Er
     Ok(())
 }
 
-/// Boots a guest; returns what it said.
-fn guest(
+/// Boots a guest, which gives up what has not moved for `patience` seconds; returns what it said.
+pub fn guest(
     arguments: &Arguments,
     tree: &Tree,
     pages: Pages,
     directory: &Path,
+    patience: u32,
 ) -> Result<Lines, Error> {
     let boot = Boot {
         tree,
@@ -114,12 +115,20 @@ fn guest(
     image.variable("PAGES", pages.name());
     image.variable("HUGEPAGES", &HUGEPAGES.to_string());
     image.variable("SECONDS_OF_RATE", &arguments.seconds.to_string());
-    image.variable("PATIENCE", &PATIENCE.to_string());
+    image.variable("PATIENCE", &patience.to_string());
     image.module("vfio-iommu-type1")?;
     image.module("vfio-pci")?;
     let mut lines = Lines::default();
     boot.run(&format!("testpmd, {}", pages.name()), image, &mut lines)?;
     Ok(lines)
+}
+
+/// Frames a second that the guest has sent and received, if it told.
+pub fn rates(lines: &Lines) -> Option<(u64, u64)> {
+    match numbers(lines.all("rate").last()?)[..] {
+        [sent, received] => Some((sent, received)),
+        _ => None,
+    }
 }
 
 /// What has come of a guest.
@@ -160,13 +169,12 @@ impl Counts {
         let number = |value: &Value| value.as_u64().unwrap_or_default();
         let pair = &statistics["pairs"][0];
         let ([compared, came], [sent, received]) = (said("compared"), said("frames"));
-        let [rate_sent, rate_received] = said("rate");
         Self {
             compared,
             came,
             sent,
             received,
-            rate: (rate_sent, rate_received),
+            rate: rates(lines).unwrap_or_default(),
             settled: said("settled")[0],
             questions: number(&statistics["questions"]["sent"]),
             since_miss: number(&pair["since_miss"]),

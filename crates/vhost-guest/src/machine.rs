@@ -30,7 +30,7 @@ impl Card {
     }
 
     /// The unit that the card is behind.
-    const fn unit(self) -> Option<&'static str> {
+    pub const fn unit(self) -> Option<&'static str> {
         match self {
             Self::Linux(Mode::Off) => None,
             Self::Linux(_) => Some("intel-iommu,intremap=off,device-iotlb=on"),

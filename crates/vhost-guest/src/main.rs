@@ -16,6 +16,8 @@
 //! Or DPDK has the card in the guest ([`dpdk`]): testpmd, driven by this same program ([`testpmd`]), through VFIO, all its memory mapped once.
 //! Then the back end sends each frame back itself, and there is no network.
 //!
+//! Rates are taken beside testpmd as back end ([`compare`]).
+//!
 //! Under software emulation QEMU 7.2 crashes where vhost-user meets MSI-X, hence `vectors=0`: the card has one interrupt line. What is measured
 //! is the guest under emulation as well as the back end, so a rate says nothing but beside another of the same run.
 #![forbid(unsafe_code)]
@@ -24,6 +26,7 @@ mod arguments;
 mod back_end;
 mod boot;
 mod capture;
+mod compare;
 mod dpdk;
 mod error;
 mod inside;
@@ -35,7 +38,7 @@ mod table;
 mod testpmd;
 mod traffic;
 
-use arguments::{Arguments, Driver, Mode, Pages, What};
+use arguments::{Arguments, BackEnds, Driver, Mode, Pages, What};
 use clap::Parser as _;
 use error::Error;
 use ioatlas_guest::{Cache, Tree, qemu};
@@ -72,6 +75,10 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
     }
     let (version, begun) = (qemu::version()?, Instant::now());
     match arguments.guest {
+        _ if arguments.back_end == BackEnds::Testpmd => {
+            println!("{version}");
+            compare::run(arguments, &tree)?;
+        }
         Driver::Linux => {
             network::enter()?;
             network::make_tap()?;
