@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A platform whose n-th frame allocation fails.
 
-use super::forward::forward_to_inner;
+use super::forward::{forward_copies_to_inner, forward_to_inner};
 use ioatlas_dma::{platform::*, units::*};
 use std::sync::Mutex;
 
@@ -65,19 +65,5 @@ impl<P: Platform + PhysMemory<P>> PhysMemory<Failing<P>> for Failing<P> {
 }
 
 impl<P: CopyMemory> CopyMemory for Failing<P> {
-    fn is_memory(&self, range: PhysRange) -> bool {
-        self.inner.is_memory(range)
-    }
-    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
-        self.inner.copy(from, to)
-    }
-    fn zero(&self, range: PhysRange) -> Result<(), NotMemory> {
-        self.inner.zero(range)
-    }
-    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
-        self.inner.read(from, into)
-    }
-    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory> {
-        self.inner.write(from, to)
-    }
+    forward_copies_to_inner!();
 }

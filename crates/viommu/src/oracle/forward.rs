@@ -36,3 +36,25 @@ macro_rules! forward_to_inner {
     };
 }
 pub(super) use forward_to_inner;
+
+/// Everything of `CopyMemory`, by the same field.
+macro_rules! forward_copies_to_inner {
+    () => {
+        fn is_memory(&self, range: PhysRange) -> bool {
+            self.inner.is_memory(range)
+        }
+        fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+            self.inner.copy(from, to)
+        }
+        fn zero(&self, range: PhysRange) -> Result<(), NotMemory> {
+            self.inner.zero(range)
+        }
+        fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
+            self.inner.read(from, into)
+        }
+        fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory> {
+            self.inner.write(from, to)
+        }
+    };
+}
+pub(super) use forward_copies_to_inner;

@@ -3,8 +3,8 @@
 //!
 //! # Theory
 //!
-//! Two wrappers and the unit report to one [`Oracle`], so that the shipped `Domain` has no hooks: [`Watched`] around a
-//! domain (before and after each call), [`WatchedPlatform`] around the platform (frames freed), and the software unit,
+//! Wrappers and the unit report to one [`Oracle`], so that the shipped `Domain` has no hooks: [`Watched`] around a
+//! domain (before and after each call), [`WatchedDma`] around its DMA API, [`WatchedPlatform`] around the platform (frames freed), and the software unit,
 //! whose [`Observer`] the oracle is (accesses and invalidations). Each report gets the next number of one event
 //! clock, under one lock. One oracle watches one unit and any number of its domains.
 //!
@@ -39,18 +39,23 @@
 //!
 //! A large leaf lets its device reach every page that it covers, so its first and its last page are judged as if they had been reached too.
 //!
-//! Not checked here: P7 (bounce buffers), P11, P12; P10 is [`ioatlas_dma::domain::Domain::audit`].
+//! Under the DMA API ([`WatchedDma`]) a mapping may lead to bounce buffers: the oracle takes where from the tables when map has returned. While the mapping lives, its
+//! pages are judged as any others; what no mapping explains, by the frame that was reached (`ledger::frames`).
+//!
+//! Not checked here: P7 (what is in bounce buffers), P11, P12; P10 is [`ioatlas_dma::domain::Domain::audit`].
 
 mod failing;
 mod forward;
 mod ledger;
 mod platform;
 mod watched;
+mod watched_dma;
 
 pub use failing::Failing;
 pub use ledger::{Bounds, DomainSerial, Exposure, Property, Summary, Violation};
 pub use platform::WatchedPlatform;
 pub use watched::Watched;
+pub use watched_dma::{WatchedClient, WatchedDma, WatchedMapping};
 
 use crate::{
     device::Ats,

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A platform that tells the oracle which frames are freed.
 
-use super::{Oracle, forward::forward_to_inner};
+use super::{
+    Oracle,
+    forward::{forward_copies_to_inner, forward_to_inner},
+};
 use ioatlas_dma::{platform::*, units::*};
 use std::sync::{Arc, OnceLock};
 
@@ -54,4 +57,8 @@ impl<P: Platform + PhysMemory<P>> PhysMemory<WatchedPlatform<P>> for WatchedPlat
     fn word(&self, page: PhysPage, index: usize) -> Option<&P::A64> {
         self.inner.word(page, index)
     }
+}
+
+impl<P: CopyMemory> CopyMemory for WatchedPlatform<P> {
+    forward_copies_to_inner!();
 }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 /// `Domain`, watched. The calls are those of the domain.
 pub struct Watched<P: Platform, T: Translator<P>> {
-    domain: Domain<P, T>,
-    oracle: Arc<Oracle>,
-    serial: DomainSerial,
+    pub(super) domain: Arc<Domain<P, T>>,
+    pub(super) oracle: Arc<Oracle>,
+    pub(super) serial: DomainSerial,
 }
 
 impl<P: Platform, T: Translator<P>> Watched<P, T> {
@@ -21,7 +21,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         let shared = domain.shared();
         let serial = oracle.ledger().add_domain(domain.id(), bounds, shared);
         Watched {
-            domain,
+            domain: Arc::new(domain),
             oracle,
             serial,
         }
@@ -223,11 +223,15 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
     ///
     /// # Errors
     /// As [`Domain::close`].
+    ///
+    /// # Panics
+    /// If a [`WatchedDma`](super::WatchedDma) of it is alive.
     pub fn close(self, devices: &[SourceId]) -> Result<(), CloseError> {
         for device in devices {
             self.detach(*device)?;
         }
-        self.domain.close()
+        let domain = Arc::into_inner(self.domain);
+        domain.expect("nobody else has the domain").close()
     }
 
     /// The granules of a list that was mapped, at least in part, from its lowest IOVA up.

@@ -7,6 +7,8 @@ mod attacks;
 mod bad_input;
 mod malice;
 mod mixed;
+#[path = "../suite/placements.rs"]
+mod placements;
 mod rig;
 #[allow(dead_code, reason = "shared with the suite, which uses all of it")]
 #[path = "../suite/rig.rs"]

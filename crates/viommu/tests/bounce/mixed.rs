@@ -25,16 +25,6 @@ const ZERO: u8 = 0;
 const DEVICE: u8 = 0xd0;
 const BESIDE: u8 = 0xee;
 
-const PLACEMENTS: [Placement; 6] = [
-    Placement::Always,
-    Placement::Untrusted {
-        whole_up_to: ByteCount(4096),
-    },
-    Placement::SingleUse,
-    Placement::Never,
-    Placement::Below(ByteCount(8192)),
-    Placement::Adaptive,
-];
 const DIRECTIONS: [Direction; 3] = [
     Direction::ToDevice,
     Direction::FromDevice,

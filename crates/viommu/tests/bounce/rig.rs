@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A platform, a software unit, one domain, and its DMA API; devices whose bytes move while their accesses are in flight.
 
+pub use crate::placements::{ON_DEMAND, PLACEMENTS, adjoining, tight};
 use crate::suite::{Base, DISK, NIC, Vtd};
 use ioatlas_dma::{
     dma_api::*,
@@ -16,12 +17,12 @@ use ioatlas_viommu::{
     oracle::Failing,
     walk::Step,
 };
-use std::{cell::Cell, sync::Arc};
+use std::sync::Arc;
 
 pub type Tables<B> = Paged<Failing<B>, Vtd, Arc<Driver<Failing<B>>>>;
 pub type Dev<B> = Client<Failing<B>, Tables<B>>;
 
-pub struct Rig<B: Base + CopyMemory> {
+pub struct Rig<B: Base> {
     pub machine: Machine<Failing<B>>,
     pub domain: Arc<Domain<Failing<B>, Tables<B>>>,
     pub dma: Arc<Dma<Failing<B>, Tables<B>>>,
@@ -29,35 +30,7 @@ pub struct Rig<B: Base + CopyMemory> {
     frames: Vec<FreshFrame>,
 }
 
-thread_local! {
-    static NOW: Cell<u64> = const { Cell::new(0) };
-}
-
-/// A clock that goes on by the same each time it is read, so that what is learned by it depends on no speed.
-fn now() -> TimeNs {
-    NOW.set(NOW.get() + 100);
-    TimeNs(NOW.get())
-}
-
-/// Few slots, so that each step of the ladder is taken.
-pub fn tight(growth: Growth) -> DmaConfig {
-    let class = |(pages_lg2, slots)| ClassConfig { pages_lg2, slots };
-    DmaConfig {
-        pool: PoolConfig {
-            classes: [(0, 2), (1, 2), (2, 1)].map(class).into(),
-            growth,
-            idle_ns: 100_000_000,
-        },
-        clock: Some(Clock(now)),
-    }
-}
-
-pub const ON_DEMAND: Growth = Growth::OnDemand {
-    chunks_max: 1,
-    single_use: SingleUse::Allowed,
-};
-
-impl<B: Base + CopyMemory> Rig<B> {
+impl<B: Base> Rig<B> {
     /// With so many frames; the NIC and the disk are attached.
     pub fn new(frames: usize, design: DomainConfig, config: DmaConfig) -> Self {
         let base = Arc::new(Failing::new(B::make(frames)));
@@ -90,23 +63,8 @@ impl<B: Base + CopyMemory> Rig<B> {
     }
     /// So many contiguous pages of the test's own.
     pub fn memory(&mut self, pages: usize) -> PhysAddr {
-        let mut taken: Vec<_> = (0..4 * pages)
-            .map_while(|_| self.p().frame_alloc())
-            .collect();
-        taken.sort_by_key(|frame| frame.page());
-        let follows = |run: &[FreshFrame]| {
-            let last = &run[run.len() - 1];
-            last.page().0 - run[0].page().0 == pages as u64 - 1
-        };
-        let at = taken.windows(pages).position(follows);
-        let at = at.expect("contiguous frames in a fresh memory");
-        let rest = taken.split_off(at + pages);
-        let run = taken.split_off(at);
+        let run = adjoining(self.p(), pages);
         let first = run[0].page().addr();
-        taken
-            .into_iter()
-            .chain(rest)
-            .for_each(|frame| self.p().frame_free(frame));
         self.frames.extend(run);
         first
     }

@@ -3,6 +3,7 @@
 
 use crate::{
     crowd::*,
+    door::Door,
     plan::{Plan, Scenario, Tables},
     rig::*,
 };
@@ -36,7 +37,7 @@ pub fn run(plan: &Plan) -> Checked {
 
 fn on<F: Format>(plan: &Plan) -> Checked {
     let seed = plan.seed;
-    let crowd = OnSim::<F>::on(plan.platform(), plan.design, LIMIT, |unit| {
+    let crowd = OnSim::<F>::on(plan.platform(), Door::Domain, plan.design, LIMIT, |unit| {
         plan.unit.adjust::<F>(seed, unit);
     });
     let unit = crowd.rig.machine.machine().unit().clone();

@@ -20,7 +20,13 @@ mod colours;
 #[path = "../suite/crowd.rs"]
 mod crowd;
 mod crowded;
+#[allow(dead_code, reason = "shared with the suite, which uses all of it")]
+#[path = "../suite/door.rs"]
+mod door;
 mod pieces;
+#[allow(dead_code, reason = "as above")]
+#[path = "../suite/placements.rs"]
+mod placements;
 mod plan;
 #[allow(dead_code, reason = "shared with the suite, which uses all of it")]
 #[path = "../suite/rig.rs"]

@@ -3,7 +3,7 @@
 //!
 //! Every design x variant of the unit. The host schedules, so a failure is not replayable; `schedules` is.
 
-use crate::{crowd::*, rig::*};
+use crate::{crowd::*, door::Door, rig::*};
 use ioatlas_dma::{
     platform::{
         Atomic64, Ordering, Platform,
@@ -54,9 +54,10 @@ fn coarse(unit: &mut UnitConfig) {
 const UNITS: usize = 5;
 
 /// The `nth` of the units, changed by `adjust`. Each design has one of them: schedules are where each has all.
-fn everybody_at_once<F: Format>(nth: usize, adjust: Adjust) {
+fn everybody_at_once<F: Format>(door: Door, nth: usize, adjust: Adjust) {
     for design in designs().into_iter().skip(nth).step_by(UNITS) {
-        let crowd = Crowd::<Host, F>::new(96, design, PATIENT, adjust);
+        let crowd = Crowd::<Host, F>::by(door, design, PATIENT, adjust);
+        crowd.domain.attach(DISK).expect("attached");
         let (left, right) = exchange();
         let over = <Host as Platform>::A64::new(0);
         let ends = thread::scope(|scope| {
@@ -70,13 +71,15 @@ fn everybody_at_once<F: Format>(nth: usize, adjust: Adjust) {
             };
             let cpus = [cpu(1, left), cpu(2, right)];
             let device = scope.spawn(|| crowd.device(NIC, 3, ACCESSES));
+            let disk = scope.spawn(|| crowd.device(DISK, 4, ACCESSES / 4));
             let ticker = scope.spawn(|| crowd.ticker(TICKS));
             let unit = scope.spawn(|| crowd.unit(|| Atomic64::load(&over, Ordering::Acquire) == 1));
             let ends = cpus.map(|cpu| cpu.join());
-            let (device, ticker) = (device.join(), ticker.join());
+            let (device, disk, ticker) = (device.join(), disk.join(), ticker.join());
             Atomic64::store(&over, 1, Ordering::Release);
             unit.join().expect("the unit");
-            device.expect("the device");
+            device.expect("the NIC");
+            disk.expect("the disk");
             ticker.expect("the ticker");
             ends.map(|end| end.expect("a CPU"))
         });
@@ -89,13 +92,16 @@ fn everybody_at_once<F: Format>(nth: usize, adjust: Adjust) {
 
 macro_rules! on_every_unit {
     ($($nth:literal $variant:ident),*) => {
-        mod vtd { $( #[test] fn $variant() {
-            super::everybody_at_once::<crate::rig::Vtd>($nth, super::$variant);
+        mod vtd { use crate::door::Door; $( #[test] fn $variant() {
+            super::everybody_at_once::<crate::rig::Vtd>(Door::Domain, $nth, super::$variant);
         } )* }
-        mod toy { $( #[test] fn $variant() {
+        mod dma_api { use crate::door::Door; $( #[test] fn $variant() {
+            super::everybody_at_once::<crate::rig::Vtd>(Door::Dma, ($nth + 1) % super::UNITS, super::$variant);
+        } )* }
+        mod toy { use crate::door::Door; $( #[test] fn $variant() {
             // not the design that it has above
             let nth = ($nth + 2) % super::UNITS;
-            super::everybody_at_once::<crate::rig::Small>(nth, super::$variant);
+            super::everybody_at_once::<crate::rig::Small>(Door::Domain, nth, super::$variant);
         } )* }
     };
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What CPUs, devices, a timer and the unit do when they all act at once, for threads and for schedules alike.
 //!
+//! They map by one of two doors ([`Door`]): the domain's own, or the DMA API, by each of its placements in turn, beside what only the domain has.
+//! What is expected is the same.
+//!
 //! Everything is bounded by operations. The choices come from seeds; what is mapped where depends on the interleaving.
 
-use crate::rig::*;
+use crate::{door::*, rig::*};
 use ioatlas_dma::{
     design::Design, domain::*, grace::WaitLimit, platform::Platform, table::*, units::*,
 };
@@ -11,7 +14,7 @@ use ioatlas_viommu::{
     config::{Geometry, Processing, UnitConfig},
     device::Ats,
     machine::WatchedMachine,
-    oracle::{Failing, Oracle},
+    oracle::{Failing, Oracle, WatchedMapping},
     queue::Progress,
     walk::Step,
 };
@@ -42,6 +45,8 @@ impl Random {
 /// What a CPU holds and may hand to another.
 pub enum Live {
     Mapped(Mapping),
+    /// By this client.
+    Placed(usize, WatchedMapping),
     Memory(Consistent),
 }
 
@@ -49,6 +54,7 @@ impl Live {
     pub fn range(&self) -> IovaRange {
         match self {
             Live::Mapped(mapping) => mapping.range(),
+            Live::Placed(_, mapping) => mapping.runs()[0],
             Live::Memory(memory) => {
                 let pages = PageCount(memory.len().0 / GRANULE);
                 IovaRange::new(memory.iova().page(), pages)
@@ -64,6 +70,8 @@ pub struct Crowd<B: Base, F: Format> {
     pub span: IovaRange,
     /// Whether its IOVAs follow from addresses.
     pub by_address: bool,
+    /// If it maps by the DMA API.
+    clients: Option<Clients<B, F>>,
     hot: Mutex<Vec<IovaPage>>,
 }
 
@@ -100,7 +108,7 @@ pub fn playground<F: Format>() -> IovaRange {
 }
 
 impl<B: Base, F: Format> Crowd<B, F> {
-    /// A machine of `frames` frames, whose unit `adjust` has changed: where it has devices with ATS, the NIC must be one, and uses it. `limit`
+    /// By the domain, on a machine of `frames` frames, whose unit `adjust` has changed: where it has devices with ATS, the NIC must be one, and uses it. `limit`
     /// bounds every wait.
     pub fn new(
         frames: usize,
@@ -108,12 +116,23 @@ impl<B: Base, F: Format> Crowd<B, F> {
         limit: WaitLimit,
         adjust: impl FnOnce(&mut UnitConfig),
     ) -> Self {
-        Self::on(B::make(frames), design, limit, adjust)
+        Self::on(B::make(frames), Door::Domain, design, limit, adjust)
     }
 
-    /// The same on that platform.
+    /// The same by a door, with as many frames as it takes.
+    pub fn by(
+        door: Door,
+        design: impl Into<Design>,
+        limit: WaitLimit,
+        adjust: impl FnOnce(&mut UnitConfig),
+    ) -> Self {
+        Self::on(B::make(door.frames()), door, design, limit, adjust)
+    }
+
+    /// The same on that platform, by that door.
     pub fn on(
         base: B,
+        door: Door,
         design: impl Into<Design>,
         limit: WaitLimit,
         adjust: impl FnOnce(&mut UnitConfig),
@@ -135,7 +154,10 @@ impl<B: Base, F: Format> Crowd<B, F> {
         let rig = Rig {
             machine: machine.expect("a machine"),
         };
-        let span = design.aperture.unwrap_or(playground::<F>());
+        let span = design.aperture.unwrap_or(match door {
+            Door::Domain => playground::<F>(),
+            Door::Dma => room::<F>(),
+        });
         let by_address = !chooses_freely(&design);
         if !by_address {
             design.aperture = Some(span);
@@ -154,6 +176,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
         if config.features.device_tlbs {
             unit.switch_ats(NIC, Ats::On).expect("a device with ATS");
         }
+        let clients = (door == Door::Dma).then(|| Clients::new(&rig, &domain));
         // once it is up
         rig.machine.machine().unit().set_processing(processing);
         let hot = Mutex::new(Vec::new());
@@ -162,6 +185,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
             domain,
             span,
             by_address,
+            clients,
             hot,
         }
     }
@@ -206,6 +230,10 @@ impl<B: Base, F: Format> Crowd<B, F> {
                 self.domain.unmap_raw(mapping)
             }
             Live::Mapped(mapping) => self.domain.unmap(mapping),
+            Live::Placed(client, mapping) => {
+                let clients = self.clients.as_ref().expect("who mapped it");
+                return clients.end(client, mapping, raw);
+            }
         };
         ended.unwrap_or_else(|error| panic!("P14: a live mapping was not whole: {error}"));
     }
@@ -259,6 +287,23 @@ impl<B: Base, F: Format> Crowd<B, F> {
             Direction::Bidirectional,
         ][random.below(3) as usize];
         let d = &self.domain;
+        if let Some(clients) = &self.clients
+            && random.below(4) > 0
+        {
+            let list = [
+                buffer(fresh, 1),
+                inside(random, fresh + 1),
+                buffer(fresh + 4, 2),
+            ];
+            let list = match random.below(3) {
+                0 => &list[..1],
+                1 => &list[1..2],
+                _ => &list[..],
+            };
+            let client = random.below(clients.len() as u64) as usize;
+            let mapping = clients.map(client, list, direction)?;
+            return Some(Live::Placed(client, mapping));
+        }
         match random.below(8) {
             0 => {
                 let len = ByteCount(GRANULE * (1 + random.below(2)));
@@ -278,10 +323,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
                     .map(Live::Mapped)
             }
             _ => {
-                let inside = PhysRange::new(
-                    PhysAddr(PhysPage(fresh).addr().0 + random.below(2) * 0x800),
-                    ByteCount(1 + random.below(2 * GRANULE)),
-                );
+                let inside = inside(random, fresh);
                 self.taken(d.map(inside, direction)).map(Live::Mapped)
             }
         }
@@ -317,7 +359,11 @@ impl<B: Base, F: Format> Crowd<B, F> {
     /// The host's timer, 3 ms apart.
     pub fn ticker(&self, ticks: u64) {
         for tick in 1..=ticks {
-            let report = self.domain.tick(TimeNs(3_000_000 * tick)).expect("a tick");
+            let now = TimeNs(3_000_000 * tick);
+            if let Some(clients) = &self.clients {
+                clients.tick(now);
+            }
+            let report = self.domain.tick(now).expect("a tick");
             assert!(report.drained <= 4, "P11: {report:?}");
             self.rig.machine.machine().platform().relax();
         }
@@ -350,6 +396,9 @@ impl<B: Base, F: Format> Crowd<B, F> {
         let machine = self.rig.machine.machine();
         let platform: Arc<_> = machine.platform().clone();
         machine.unit().set_processing(Processing::Inline);
+        if let Some(clients) = self.clients {
+            clients.close(&self.rig, context);
+        }
         let audit = self.domain.domain().audit();
         let audit = audit.unwrap_or_else(|e| panic!("{context}: P10: {e}"));
         assert_eq!(audit.stats.live, PageCount(0), "{context}: P10");
@@ -374,6 +423,14 @@ impl<B: Base, F: Format> Crowd<B, F> {
             stale: summary.stale,
         }
     }
+}
+
+/// Up to two granules and a half, somewhere in `page` and what follows.
+fn inside(random: &mut Random, page: u64) -> PhysRange {
+    PhysRange::new(
+        PhysAddr(PhysPage(page).addr().0 + random.below(2) * 0x800),
+        ByteCount(1 + random.below(2 * GRANULE)),
+    )
 }
 
 /// How much a run did, to show that it did something.

@@ -155,6 +155,8 @@ impl PhysMemory<Self> for Guarded {
     }
 }
 
+copies_by!(Guarded, sim);
+
 impl Base for Guarded {
     fn make(frames: usize) -> Self {
         let until_slow = Arc::new(SimWord::new(0));

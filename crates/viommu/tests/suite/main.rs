@@ -11,6 +11,7 @@
 //!   schedule in which everything happens at once.
 //! * The road, tables, large leaves and failures run in the other widths too. Failures meet one kind of tables (largest leaf, reclaim) a
 //!   design in turn, large leaves all of them; random operations draw design and tables from all that there are.
+//! * What several do at once is done by two doors: the domain's own, and the DMA API with all its placements over one pool (`door`). The oracle is the same.
 //! * Schedules and races run a third of the designs on each seed, threads one kind of unit a design: these are what takes long.
 //! * With `--cfg ioatlas_killers` only what `ci/mutants.sh` runs is built, on simulated platforms with small tables. The rest takes minutes to
 //!   compile.
@@ -66,6 +67,29 @@ macro_rules! on_every_width {
     };
 }
 
+/// Platforms over another one leave the CPU's copies to that.
+macro_rules! copies_by {
+    ($platform:ty, $inner:ident) => {
+        impl ioatlas_dma::platform::CopyMemory for $platform {
+            fn is_memory(&self, range: PhysRange) -> bool {
+                self.$inner.is_memory(range)
+            }
+            fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+                self.$inner.copy(from, to)
+            }
+            fn zero(&self, range: PhysRange) -> Result<(), NotMemory> {
+                self.$inner.zero(range)
+            }
+            fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
+                self.$inner.read(from, into)
+            }
+            fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory> {
+                self.$inner.write(from, to)
+            }
+        }
+    };
+}
+
 macro_rules! on_machines {
     ($name:ident, $base:ty, $format:ty, $($module:ident :: $scenario:ident)*) => {
         mod $name { $( #[test] fn $scenario() {
@@ -84,6 +108,7 @@ mod concurrent;
 mod crowd;
 #[cfg(not(ioatlas_killers))]
 mod differential;
+mod door;
 #[cfg(not(ioatlas_killers))]
 mod exhaustion;
 #[cfg(not(ioatlas_killers))]
@@ -103,6 +128,7 @@ mod operations;
 mod options;
 #[cfg(not(ioatlas_killers))]
 mod oracle_bites;
+mod placements;
 #[cfg(not(ioatlas_killers))]
 mod policies;
 #[cfg(not(ioatlas_killers))]

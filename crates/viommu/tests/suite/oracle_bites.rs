@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The oracle itself: each violation is provoked, by a defect of the unit or by calls that it is not told of, and named.
 
-use crate::rig::*;
+use crate::{door::*, placements::PLACEMENTS, rig::*};
 use ioatlas_dma::{
+    dma_api::Placement,
     domain::*,
     platform::{FreshFrame, Platform, host::Host, sim::Sim},
     table::{Format, TableConfig},
@@ -33,6 +34,7 @@ on_every_machine! {
     oracle_bites::p8_a_page_of_another_domain,
     oracle_bites::p9_a_page_that_no_mapping_names,
     oracle_bites::p9_the_page_of_an_older_mapping,
+    oracle_bites::p9_a_bounce_buffer_whose_frame_is_free,
     oracle_bites::p14_a_mapping_that_is_gone,
     oracle_bites::a_panic_names_every_violation,
 }
@@ -343,6 +345,35 @@ pub fn p9_the_page_of_an_older_mapping<B: Base, F: Format>() {
         assert_eq!(rig.access(at, READ), Some(PhysPage(0x10)));
         bitten(&rig, Property::P9, "older mapping");
         drop(in_flight);
+    }
+}
+
+/// And, mapped directly by the same API, what no bounce buffer excuses.
+pub fn p9_a_bounce_buffer_whose_frame_is_free<B: Base, F: Format>() {
+    for design in strict() {
+        for (placement, property, words) in [
+            (Placement::SingleUse, Property::P9, "which no mapping"),
+            (Placement::Never, Property::P1, "after unmap had returned"),
+        ] {
+            let rig = Rig::<B>::new::<F>(Door::Dma.frames());
+            let aperture = Some(room::<F>());
+            let domain = rig.domain::<F>(DomainConfig { aperture, ..design });
+            let clients = Clients::new(&rig, &domain);
+            let client = PLACEMENTS.iter().position(|p| *p == placement);
+            let client = client.expect("one of all");
+            let part = PhysRange::new(PhysAddr(0x100), ByteCount(0x200));
+            let mapping = clients.map(client, &[part], Direction::FromDevice);
+            let mapping = mapping.expect("room");
+            let at = mapping.runs()[0].first;
+            assert!(rig.access(at, AccessKind::Write).is_some());
+            rig.assert_clean();
+            inject(&rig, Injection::LeaveTranslations(1));
+            clients.end(client, mapping, 1);
+            rig.assert_clean(); // nobody has used it yet
+            assert!(rig.access(at, AccessKind::Write).is_some());
+            bitten(&rig, property, words);
+            clients.close(&rig, &name(&design));
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use ioatlas_dma::{
     grace::WaitLimit,
     iova::*,
     platform::{
-        PhysMemory, Platform,
+        CopyMemory, PhysMemory,
         host::{Host, HostConfig, register},
         sim::{Schedule, Sim, SimConfig, World},
     },
@@ -27,7 +27,7 @@ use ioatlas_vtd::driver;
 use std::sync::Arc;
 
 /// A platform that the suite runs on.
-pub trait Base: Platform + PhysMemory<Self> + Sized {
+pub trait Base: CopyMemory + PhysMemory<Self> + Sized {
     fn make(frames: usize) -> Self;
     fn frames_in_use(&self) -> usize;
     /// Runs `f` to its end as another CPU than the tests are.

@@ -6,7 +6,7 @@
 //! * `IOATLAS_SEEDS=n` runs n seeds a scenario, instead of the few of the default;
 //! * `IOATLAS_SEED=s` runs that one seed.
 
-use crate::{crowd::*, rig::*};
+use crate::{crowd::*, door::Door, rig::*};
 use ioatlas_dma::{
     domain::*,
     grace::WaitLimit,
@@ -91,14 +91,25 @@ fn over_seeds<F: Format>(
     aperture: Option<IovaRange>,
     cast: impl for<'a> Fn(&'a OnSim<F>, &'a [End; 2], u64) -> Cast<'a>,
 ) -> Checked {
+    through::<F>(Door::Domain, scenario, fits, aperture, cast)
+}
+
+/// The same by a door.
+fn through<F: Format>(
+    door: Door,
+    scenario: &str,
+    fits: impl Fn(&DomainConfig) -> bool,
+    aperture: Option<IovaRange>,
+    cast: impl for<'a> Fn(&'a OnSim<F>, &'a [End; 2], u64) -> Cast<'a>,
+) -> Checked {
     let seeds = seeds();
     let mut sum = Checked::default();
     for seed in seeds.clone() {
         for mut design in drawn(seed, core_designs::<F>()).filter(&fits) {
             design.aperture = aperture;
             let schedule = schedule(seed);
-            let context = format!("{scenario}, {}, {schedule}", name(&design));
-            let crowd = Crowd::<Sim, F>::new(64, design, LIMIT, |u| unit(seed, u));
+            let context = format!("{scenario}, {door:?}, {}, {schedule}", name(&design));
+            let crowd = Crowd::<Sim, F>::by(door, design, LIMIT, |u| unit(seed, u));
             let ends = exchange();
             let ends = [ends.0, ends.1];
             run(schedule, &crowd, cast(&crowd, &ends, seed), &context);
@@ -158,10 +169,12 @@ fn at(first: u64, pages: u64) -> IovaRange {
     IovaRange::new(IovaPage(first), PageCount(pages))
 }
 
-fn everything<F: Format>() {
-    let sum = over_seeds::<F>("everything", every_design, None, |c, ends, seed| {
-        // what goes home by an address is counted on a CPU, so there a CPU ticks
-        let (ticks, cpu_ticks) = if c.by_address { (0, 6) } else { (6, 0) };
+fn everything<F: Format>(door: Door) {
+    let sum = through::<F>(door, "everything", every_design, None, |c, ends, seed| {
+        c.domain.attach(DISK).expect("attached");
+        // what goes home by an address, or is a pool's, is counted on a CPU, so there a CPU ticks
+        let on_a_cpu = c.by_address || door == Door::Dma;
+        let (ticks, cpu_ticks) = if on_a_cpu { (0, 6) } else { (6, 0) };
         Cast {
             cpus: [
                 Box::new(move || c.cpu(2 * seed, 14, 3, &ends[0])),
@@ -171,7 +184,8 @@ fn everything<F: Format>() {
                 }),
             ],
             agents: vec![
-                ("device", Box::new(move || c.device(NIC, seed, 40))),
+                ("NIC", Box::new(move || c.device(NIC, seed, 40))),
+                ("disk", Box::new(move || c.device(DISK, !seed, 20))),
                 ("timer", Box::new(move || c.ticker(ticks))),
             ],
         }
@@ -181,19 +195,36 @@ fn everything<F: Format>() {
 
 #[test]
 fn everything_at_once_on_toy_tables() {
-    everything::<Small>();
+    everything::<Small>(Door::Domain);
 }
 
 #[cfg(not(ioatlas_killers))]
 #[test]
 fn everything_at_once_on_vtd_tables() {
-    everything::<Vtd>();
+    everything::<Vtd>(Door::Domain);
 }
 
 /// With the designs that go by addresses.
 #[test]
 fn everything_at_once_on_wide_tables() {
-    everything::<Wide>();
+    everything::<Wide>(Door::Domain);
+}
+
+#[test]
+fn everything_at_once_through_the_dma_api_on_toy_tables() {
+    everything::<Small>(Door::Dma);
+}
+
+#[cfg(not(ioatlas_killers))]
+#[test]
+fn everything_at_once_through_the_dma_api_on_vtd_tables() {
+    everything::<Vtd>(Door::Dma);
+}
+
+#[cfg(not(ioatlas_killers))]
+#[test]
+fn everything_at_once_through_the_dma_api_on_wide_tables() {
+    everything::<Wide>(Door::Dma);
 }
 
 /// Both find the tables above missing, and one of them loses the race to add them; then both unmap again.

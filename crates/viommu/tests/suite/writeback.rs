@@ -143,6 +143,8 @@ impl PhysMemory<Self> for Incoherent {
     }
 }
 
+copies_by!(Incoherent, host);
+
 impl Base for Incoherent {
     fn make(frames: usize) -> Self {
         let host = Host::make(frames);

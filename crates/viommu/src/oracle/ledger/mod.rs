@@ -2,6 +2,7 @@
 //! What the oracle remembers, and its verdicts.
 
 mod ats;
+mod frames;
 mod judge;
 mod space;
 mod summary;
@@ -15,8 +16,10 @@ use crate::{
     observe::{Access, AccessId, InvalidationId},
 };
 use ats::HalfFlushed;
+use frames::FrameUse;
 use ioatlas_dma::units::*;
 use judge::Undecided;
+pub(super) use space::Whose;
 use space::{FailedMap, Record, Space, Stale};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,8 +56,8 @@ pub(super) struct Ledger {
     events: Event,
     spaces: Vec<Space>,
     devices: BTreeMap<SourceId, Attachment>,
-    /// Freed and not allocated again.
-    free_frames: BTreeSet<PhysPage>,
+    /// What each frame that was ever allocated is used for.
+    frames: BTreeMap<PhysPage, FrameUse>,
     /// By name, hence by age.
     accesses: BTreeMap<AccessId, InFlight>,
     invalidations: BTreeMap<InvalidationId, (Event, Selection)>,
@@ -76,7 +79,7 @@ impl Ledger {
             events: 0,
             spaces: Vec::new(),
             devices: BTreeMap::new(),
-            free_frames: BTreeSet::new(),
+            frames: BTreeMap::new(),
             accesses: BTreeMap::new(),
             invalidations: BTreeMap::new(),
             undecided: Vec::new(),
@@ -137,6 +140,7 @@ impl Ledger {
             id,
             bounds,
             shared,
+            bounces: false,
             pages: BTreeMap::new(),
             stale: BTreeMap::new(),
             flushed,
@@ -187,10 +191,26 @@ impl Ledger {
         pages: impl Iterator<Item = PhysPage>,
         perm: Perm,
     ) {
+        let iova = |nth: usize| IovaPage(first.0 + nth as u64);
+        let pages = pages.enumerate();
+        let pages = pages.map(|(nth, to)| (iova(nth), to, Whose::Theirs));
+        self.map_returned_of(domain, called, pages, perm);
+    }
+
+    /// The same of pages that need not adjoin, with whose memory each of them is.
+    pub fn map_returned_of(
+        &mut self,
+        domain: DomainSerial,
+        called: Event,
+        pages: impl Iterator<Item = (IovaPage, PhysPage, Whose)>,
+        perm: Perm,
+    ) {
         let now = self.now();
         self.spaces[domain.0].maps_in_progress.remove(&called);
-        for (i, to) in pages.enumerate() {
-            let page = IovaPage(first.0 + i as u64);
+        for (page, to, whose) in pages {
+            if whose == Whose::Own {
+                self.check_own(domain, page, to);
+            }
             self.check_reuse(domain, page, to, perm);
             let oldest = self.accesses.values().next().map_or(now, |a| a.began);
             let space = &mut self.spaces[domain.0];
@@ -200,6 +220,7 @@ impl Ledger {
             records.push(Record {
                 to,
                 perm,
+                whose,
                 map_called: called,
                 map_returned: now,
                 unmap_called: None,
@@ -215,7 +236,9 @@ impl Ledger {
         let space = &self.spaces[domain.0];
         let (shares, flushed) = (space.shares(page), space.flushed_since(page));
         let records = space.pages.get(&page).into_iter().flatten();
-        let mut others = records.filter(|record| !(shares && record.same(to, perm)));
+        // a slot is its next user's once the unmap of the last has given it back, which is before that returns
+        let given = |r: &&Record| r.whose == Whose::Own && !r.live();
+        let mut others = records.filter(|r| !(given(r) || shares && r.same(to, perm)));
         let Some(last) = others.next_back() else {
             return;
         };
@@ -275,6 +298,11 @@ impl Ledger {
                 continue;
             };
             record.unmap_returned = Some(now);
+            if record.whose == Whose::Own {
+                // what is kept for the next user may be reached: as the frame it is, no longer as this one's
+                records.retain(|record| !ours(record));
+                continue;
+            }
             let last = match shares {
                 true => records.iter().all(|record| record.unmap_returned.is_some()),
                 false => records.last().is_some_and(ours),
@@ -393,6 +421,7 @@ impl Ledger {
             return self.violation(Property::P8, text);
         }
         let flushed = self.spaces[domain.0].flushed;
+        let own = self.is_own(domain, page, to);
         let within = leaf.0.saturating_sub(1);
         let offset = page.0 & within;
         for at in BTreeSet::from([0, offset, within]) {
@@ -404,6 +433,7 @@ impl Ledger {
                 began,
                 ended,
                 flushed,
+                own,
             });
         }
         self.decide();
@@ -431,29 +461,6 @@ impl Ledger {
                 access.kind, access.page, record.to, record.perm
             );
             self.violation(Property::P14, text);
-        }
-    }
-
-    pub fn frame_allocated(&mut self, frame: PhysPage) {
-        self.free_frames.remove(&frame);
-    }
-
-    /// A walk will read the table in `frame`.
-    pub fn pointed(&mut self, frame: PhysPage) {
-        if self.free_frames.contains(&frame) {
-            let text = format!("a walk reads frame {frame}, which is free");
-            self.violation(Property::P4, text);
-        }
-    }
-
-    pub fn frame_freed(&mut self, frame: PhysPage, held: bool) {
-        self.seen.frames_freed += 1;
-        self.free_frames.insert(frame);
-        if held {
-            self.violation(
-                Property::P4,
-                format!("frame {frame} was freed while a walk cache or a walk points to it"),
-            );
         }
     }
 }

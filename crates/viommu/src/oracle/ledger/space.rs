@@ -9,10 +9,20 @@ use super::{
 use ioatlas_dma::units::*;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Whose memory a mapping leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::oracle) enum Whose {
+    /// The caller's, or memory that lives as long as the mapping.
+    Theirs,
+    /// A bounce buffer's, which may stay mapped for the next user.
+    Own,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     pub to: PhysPage,
     pub perm: Perm,
+    pub whose: Whose,
     pub map_called: Event,
     pub map_returned: Event,
     pub unmap_called: Option<Event>,
@@ -32,6 +42,8 @@ pub(super) struct Space {
     pub bounds: Bounds,
     /// The pages that mappings may share.
     pub shared: Option<IovaRange>,
+    /// Whether it has bounce buffers.
+    pub bounces: bool,
     pub pages: BTreeMap<IovaPage, Vec<Record>>,
     pub stale: BTreeMap<IovaPage, Stale>,
     /// The latest beginning of an invalidation that is complete: of the whole domain, and of single pages.
@@ -75,6 +87,15 @@ impl Space {
 
     /// Whether the unmap that was `called` retires something: not where each of its pages is shared with a mapping that goes on, or may.
     pub fn retires(&self, range: IovaRange, called: Event) -> bool {
+        // what leads to nothing but bounce buffers may stay mapped
+        let ended = |record: &&Record| record.unmap_called == Some(called);
+        let mut whose = range.iter().map(|page| {
+            let mut records = self.pages.get(&page).into_iter().flatten();
+            records.find(ended).map(|record| record.whose)
+        });
+        if whose.all(|whose| whose == Some(Whose::Own)) {
+            return false;
+        }
         let alone = |page: IovaPage| {
             let records = self.pages.get(&page).into_iter().flatten();
             let others = records.filter(|record| record.unmap_called != Some(called));
