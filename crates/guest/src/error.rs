@@ -91,6 +91,7 @@ impl GuestError {
             "dpkg-deb" => "dpkg, on Debian",
             "unshare" | "setpriv" => "util-linux",
             "ip" => "iproute2",
+            "xz" => "xz-utils",
             _ => "--no-install-recommends qemu-system-x86",
         };
         Self::Tool {

@@ -2,7 +2,7 @@
 //! Debian packages as a supply of files: fetched, unpacked into a cache, never installed.
 //!
 //! `apt-get download` fetches what the machine's own lists say; `dpkg-deb` takes the package apart. Of each package only programs,
-//! libraries, the kernel and some of its modules are kept. A package that is in the cache is not fetched again, so that a second guest
+//! libraries, the kernel and some of its modules are kept; modules that are compressed, as they are since Linux 6.10, stay so until they are read. A package that is in the cache is not fetched again, so that a second guest
 //! needs no network; which version it was fetched in, its directory's name says.
 //!
 //! A directory appears in the cache by a rename, so one that is there is whole.
@@ -11,7 +11,7 @@ use crate::GuestError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
-use std::io;
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -38,7 +38,7 @@ const MODULE_FILES: [&str; 2] = [
 ];
 
 /// End of an unpacked package's name. The number is to grow when more of a package is kept.
-const UNPACKED: &str = ".unpacked-2";
+const UNPACKED: &str = ".unpacked-3";
 
 /// A directory that packages are fetched and unpacked into.
 #[derive(Debug)]
@@ -278,8 +278,16 @@ impl Tree {
     pub fn module(&self, name: &str) -> Result<Vec<u8>, GuestError> {
         let plain = |name: &str| name.replace('-', "_");
         let wanted = format!("{}.ko", plain(name));
-        let found = self.files.keys().find(|file| plain(file) == wanted);
-        self.read(found.unwrap_or(&wanted))
+        let is_it = |file: &&String| {
+            let file = plain(file);
+            file.strip_suffix(".xz").unwrap_or(&file) == wanted
+        };
+        let found = self.files.keys().find(is_it).unwrap_or(&wanted);
+        let bytes = self.read(found)?;
+        match found.ends_with(".xz") {
+            true => decompress(found, &bytes),
+            false => Ok(bytes),
+        }
     }
 }
 
@@ -363,13 +371,35 @@ fn unpack(archive: &Path, into: &Path) -> Result<(), GuestError> {
     Err(failed(io::Error::other(format!("dpkg-deb: {ended}"))))
 }
 
+/// What `xz` makes of the file `name`.
+fn decompress(name: &str, bytes: &[u8]) -> Result<Vec<u8>, GuestError> {
+    // by a file, since a pipe that nobody empties blocks
+    let mut compressed = tempfile::tempfile().map_err(|e| GuestError::file(Path::new(name), e))?;
+    let rewound = compressed
+        .write_all(bytes)
+        .and_then(|()| compressed.rewind());
+    rewound.map_err(|e| GuestError::file(Path::new(name), e))?;
+    let done = Command::new("xz")
+        .args(["--decompress", "--stdout", "--quiet"])
+        .stdin(compressed)
+        .output()
+        .map_err(|source| GuestError::tool("xz", source))?;
+    match done.status.success() {
+        true => Ok(done.stdout),
+        false => Err(GuestError::BadFile {
+            name: name.into(),
+            detail: last_lines(&done.stderr),
+        }),
+    }
+}
+
 /// Whether a file of a package is worth its room.
 fn is_of_use(path: &str) -> bool {
     let path = path.trim_start_matches("./");
     if let Some((_, module)) = path.split_once("lib/modules/") {
         let below = module.split_once('/').map_or("", |(_, below)| below);
         return MODULE_FILES.contains(&below)
-            || below.ends_with(".ko")
+            || (below.ends_with(".ko") || below.ends_with(".ko.xz"))
                 && MODULE_DIRECTORIES
                     .iter()
                     .any(|directory| below.starts_with(directory));
@@ -474,6 +504,7 @@ mod tests {
             "./lib/modules/6.1.0-56-amd64/kernel/drivers/net/ethernet/intel/e1000/e1000.ko",
             "./lib/modules/6.1.0-56-amd64/kernel/drivers/net/virtio_net.ko",
             "./usr/lib/modules/6.12.1/kernel/fs/ext4/ext4.ko",
+            "./lib/modules/6.12.117+deb12-cloud-amd64/kernel/drivers/iommu/virtio-iommu.ko.xz",
         ] {
             assert!(is_of_use(kept), "{kept}");
         }
@@ -485,6 +516,35 @@ mod tests {
         ] {
             assert!(!is_of_use(left), "{left}");
         }
+    }
+
+    /// `printf ELF | xz -9 --check=crc32`
+    const XZ: [u8; 56] = [
+        253, 55, 122, 88, 90, 0, 0, 1, 105, 34, 222, 54, 2, 0, 33, 1, 28, 0, 0, 0, 16, 207, 88,
+        204, 1, 0, 2, 69, 76, 70, 0, 0, 149, 114, 99, 74, 0, 1, 23, 3, 7, 96, 12, 188, 144, 66,
+        153, 13, 1, 0, 0, 0, 0, 1, 89, 90,
+    ];
+
+    #[test]
+    fn a_module_is_found_by_either_spelling_and_decompressed() {
+        let directory = tempfile::tempdir().unwrap();
+        let modules = directory.path().join("files/lib/modules");
+        fs::create_dir_all(&modules).unwrap();
+        fs::write(directory.path().join("control"), "Package: linux\n").unwrap();
+        fs::write(modules.join("vfio-pci.ko"), "plain").unwrap();
+        fs::write(modules.join("virtio-iommu.ko.xz"), XZ).unwrap();
+        fs::write(modules.join("broken.ko.xz"), &XZ[..20]).unwrap();
+        let mut tree = Tree::default();
+        tree.add(directory.path()).unwrap();
+        assert_eq!(tree.module("vfio_pci").unwrap(), b"plain");
+        match tree.module("virtio_iommu") {
+            Ok(bytes) => assert_eq!(bytes, b"ELF"),
+            // as it says, with the package that has it
+            Err(GuestError::Tool { package, .. }) => return assert_eq!(package, "xz-utils"),
+            Err(other) => panic!("{other}"),
+        }
+        let broken = tree.module("broken").unwrap_err().to_string();
+        assert!(broken.contains("broken.ko.xz"), "{broken}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! What must be so.
 
 use crate::{
-    machine::{EDU_SOURCE, Run},
+    machine::{EDU_SOURCE, Run, Unit},
     trace::{Event, count},
 };
 use ioatlas_nvme::policy::Policy;
@@ -21,6 +21,14 @@ const MEASURED: [&str; 3] = ["map-unmap", "always", "adaptive"];
 const FAULTS_A_TRANSFER: u64 = 512;
 /// The round trip ends with one of 1024 bytes that must be blocked.
 const FAULTS_A_ROUND_TRIP: u64 = 256;
+
+/// How many faults are right where so many accesses were blocked: virtio-iommu tells as long as its guest has room for it, a VT-d unit always.
+fn faults_of(unit: Unit, accesses: u64) -> std::ops::RangeInclusive<u64> {
+    match unit {
+        Unit::Vtd => accesses..=accesses,
+        Unit::Virtio => accesses.min(1)..=accesses,
+    }
+}
 
 /// One line of a report's costs.
 pub struct Cost<'r> {
@@ -167,16 +175,19 @@ pub fn blocked(run: &Run) -> Claim {
         .collect();
     for page in &must {
         let transfers = must.iter().filter(|other| *other == page).count() as u64;
-        let (want, seen) = (transfers * FAULTS_A_TRANSFER, count(events, of(*page)));
-        if seen != want {
-            wrongs.push(format!("IOVA page {page:#x}: {seen} faults, want {want}"));
+        let want = faults_of(run.unit, transfers * FAULTS_A_TRANSFER);
+        let seen = count(events, of(*page));
+        if !want.contains(&seen) {
+            wrongs.push(format!("IOVA page {page:#x}: {seen} faults, want {want:?}"));
         }
     }
-    let all = count(&run.trace.0, is_fault);
-    let want = must.len() as u64 * FAULTS_A_TRANSFER + FAULTS_A_ROUND_TRIP;
-    if all != want || must.len() < 6 {
+    let known = |event: &Event| must.iter().any(|page| of(*page)(event));
+    let strange = count(events, is_fault) - count(events, known);
+    let outside = count(&run.trace.0, is_fault) - count(events, is_fault);
+    let want = faults_of(run.unit, FAULTS_A_ROUND_TRIP);
+    if strange != 0 || !want.contains(&outside) || must.len() < 6 {
         wrongs.push(format!(
-            "{all} faults in all, want {want}; {} transfers",
+            "{strange} faults of others; {outside} before, want {want:?}; {} transfers",
             must.len()
         ));
     }
@@ -276,6 +287,11 @@ fn ratio(run: &Run, layout: usize, kib: u64) -> Option<f64> {
     Some(of("map-unmap")? / of("always")?)
 }
 
+/// At least so many times over virtio-iommu, whose calls are dearer: a tenth below what was reached.
+const AT_LEAST_VIRTIO: [(usize, [(u64, f64); 2]); 2] = [
+    (HUGE, [(4, 8.5), (64, 1.85)]),
+    (SCATTERED, [(4, 8.5), (64, 10.0)]),
+];
 /// At least so many times: for 4, 16, 64 and 128 KiB. A tenth below what was reached where that is near the aims, which are 6, 4, 2 and 1.5 for contiguous memory.
 const AT_LEAST: [(usize, [(u64, f64); 4]); 2] = [
     (HUGE, [(4, 6.0), (16, 3.7), (64, 1.9), (128, 1.42)]),
@@ -284,7 +300,11 @@ const AT_LEAST: [(usize, [(u64, f64); 4]); 2] = [
 
 pub fn ratios(run: &Run) -> Claim {
     let mut wrongs = Vec::new();
-    for (layout, sizes) in AT_LEAST {
+    let least = match run.unit {
+        Unit::Vtd => AT_LEAST.map(|(layout, sizes)| (layout, sizes.to_vec())),
+        Unit::Virtio => AT_LEAST_VIRTIO.map(|(layout, sizes)| (layout, sizes.to_vec())),
+    };
+    for (layout, sizes) in least {
         for (kib, least) in sizes {
             let seen = ratio(run, layout, kib).unwrap_or(0.0);
             if seen < least {
@@ -324,8 +344,11 @@ pub fn adaptive(run: &Run) -> Claim {
 /// Verdict and tables, for people.
 pub fn print(run: &Run) {
     println!(
-        "\n{}, kernel {}, {:.0} s from boot to verdict",
-        run.qemu, run.kernel, run.seconds
+        "\n{}, {}, kernel {}, {:.0} s from boot to verdict",
+        run.qemu,
+        run.unit.name(),
+        run.kernel,
+        run.seconds
     );
     if let Some(report) = run.reports.first() {
         let late = &report["late"];
@@ -358,7 +381,9 @@ pub fn print(run: &Run) {
                 cost.wall as f64 / 1000.0,
             );
         }
-        let ratios = [4, 16, 64, 128].map(|kib| ratio(run, layout, kib).unwrap_or(0.0));
-        println!("map-unmap over always at 4, 16, 64, 128 KiB, depth 8: {ratios:.2?} times");
+        let ratios = [4, 16, 64, 128].map(|kib| Some((kib, ratio(run, layout, kib)?)));
+        for (kib, ratio) in ratios.into_iter().flatten() {
+            println!("map-unmap over always at {kib} KiB, depth 8: {ratio:.2} times");
+        }
     }
 }

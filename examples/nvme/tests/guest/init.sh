@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 # Gives both devices to user space, and lets the driver say what it finds.
+# A device whose unit has no driver yet waits for it, and no other driver may have it then.
+meant() { echo vfio-pci >"/sys/bus/pci/devices/$1/driver_override"; }
 give() {
-    echo vfio-pci >"/sys/bus/pci/devices/$1/driver_override"
+    [ ! -e "/sys/bus/pci/devices/$1/driver" ] || echo "$1" >"/sys/bus/pci/devices/$1/driver/unbind"
     echo "$1" >/sys/bus/pci/drivers_probe
     [ -e "/sys/bus/pci/drivers/vfio-pci/$1" ] || fail "vfio-pci does not take $1"
 }
@@ -14,6 +16,8 @@ report() {
     [ $? -lt 2 ] || fail "$said"
     say report "$said"
 }
+meant "$NVME"
+meant "$EDU"
 load
 give "$NVME"
 give "$EDU"

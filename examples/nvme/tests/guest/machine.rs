@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The guest: Debian's kernel, busybox and our program, under QEMU with a unit, a controller and an `edu`.
+//! The guests: Debian's kernel, busybox and our program, under QEMU with a unit, a controller and an `edu`. One has a VT-d unit, the other virtio-iommu, for which Debian 12 has a
+//! driver in its newer kernel only.
 //!
 //! QEMU counts instructions instead of time (`-icount`), so costs do not depend on the machine that the test runs on; and it writes down every invalidation, fault, read and
 //! note, in order, outside of the guest.
@@ -12,11 +13,10 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
-/// What installs what is missing.
-pub const INSTALL: &str = "needs QEMU and packages: ci/install-record.sh";
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 pub const NVME: &str = "0000:00:05.0";
 const EDU: &str = "0000:00:04.0";
@@ -28,11 +28,79 @@ const LIMIT: Duration = Duration::from_secs(900);
 const HUGE_OPTIONS: &str = "--reads 64 --rounds 3";
 const SCATTERED_OPTIONS: &str =
     "--reads 64 --rounds 3 --depth 8 --verify map-unmap --measure map-unmap,always,adaptive";
+/// Of the second guest: what is measured there is that it is the same.
+const FEW_HUGE_OPTIONS: &str =
+    "--reads 64 --rounds 1 --depth 8 --kib 4,64 --measure map-unmap,always,adaptive";
+const FEW_SCATTERED_OPTIONS: &str = "--reads 64 --rounds 1 --depth 8 --kib 4,64 --verify map-unmap --measure map-unmap,always,adaptive";
 /// In steps of CPU time that a memory copy of the guest takes: with `rep movsb` QEMU copies byte by byte.
 const CPU: &str = "max,erms=off";
 
+/// What stands between the devices and memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    Vtd,
+    Virtio,
+}
+
+impl Unit {
+    pub const ALL: [Unit; 2] = [Unit::Vtd, Unit::Virtio];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Vtd => "intel-iommu",
+            Unit::Virtio => "virtio-iommu",
+        }
+    }
+    /// What installs what is missing.
+    pub fn install(self) -> &'static str {
+        match self {
+            Unit::Vtd => "needs QEMU and packages: ci/install-record.sh",
+            Unit::Virtio => {
+                "needs QEMU and a kernel that drives virtio-iommu: ci/install-kernel.sh"
+            }
+        }
+    }
+    /// The metapackage of its kernel.
+    fn meta(self) -> &'static str {
+        match self {
+            Unit::Vtd => "linux-image-amd64",
+            // 6.1 has no driver for it
+            Unit::Virtio => "linux-image-6.12-cloud-amd64",
+        }
+    }
+    /// In the order in which they are loaded; each after what it needs.
+    fn modules(self) -> &'static [&'static str] {
+        match self {
+            Unit::Vtd => &["vfio_iommu_type1", "vfio-pci"],
+            Unit::Virtio => &["virtio-iommu", "vfio_iommu_type1", "vfio-pci"],
+        }
+    }
+    fn command_line(self) -> &'static str {
+        // the console is for the reports: no messages between
+        match self {
+            Unit::Vtd => "loglevel=1 intel_iommu=on iommu.strict=1 tsc=reliable",
+            Unit::Virtio => "loglevel=1 tsc=reliable",
+        }
+    }
+    fn device(self) -> &'static str {
+        match self {
+            // in caching mode the guest tells the unit of what it maps, too: so QEMU sees maps and unmaps
+            Unit::Vtd => "intel-iommu,intremap=on,caching-mode=on",
+            Unit::Virtio => "virtio-iommu-pci",
+        }
+    }
+    /// Of reports in either layout.
+    fn options(self) -> [&'static str; 2] {
+        match self {
+            Unit::Vtd => [HUGE_OPTIONS, SCATTERED_OPTIONS],
+            Unit::Virtio => [FEW_HUGE_OPTIONS, FEW_SCATTERED_OPTIONS],
+        }
+    }
+}
+
 /// What the guest said, and what QEMU saw.
 pub struct Run {
+    pub unit: Unit,
     pub kernel: String,
     pub qemu: String,
     pub seconds: f64,
@@ -43,12 +111,12 @@ pub struct Run {
 }
 
 /// The directory of packages, if it has what the guest needs and QEMU is there.
-pub fn packages() -> Option<PathBuf> {
+pub fn packages(unit: Unit) -> Option<PathBuf> {
     qemu::version().ok()?;
     let named = env::var_os("IOATLAS_RECORD_PACKAGES").map(PathBuf::from);
     let directory = named.or_else(Cache::default_directory)?;
     let cache = directory.is_dir().then(|| Cache::open(&directory).ok())??;
-    let kernel = cache.kernel().ok()?;
+    let kernel = cache.kernel_of(unit.meta()).ok()?;
     (cache.has(&kernel) && cache.has("busybox-static")).then_some(directory)
 }
 
@@ -77,18 +145,21 @@ fn program() -> Result<Vec<u8>, String> {
     fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
+static PROGRAM: OnceLock<Result<Vec<u8>, String>> = OnceLock::new();
+
 /// Boots the guest and waits for its end.
-pub fn run(packages: &Path) -> Result<Run, String> {
-    let program = program()?;
+pub fn run(unit: Unit, packages: &Path) -> Result<Run, String> {
+    let program = PROGRAM.get_or_init(program).as_ref();
+    let program = program.map_err(Clone::clone)?;
     let directory = tempfile::tempdir().map_err(|e| e.to_string())?;
-    let run = boot(packages, directory.path(), &program);
+    let run = boot(unit, packages, directory.path(), program);
     run.map_err(|error| {
         let kept = directory.keep();
         format!("{error}; see {}", kept.display())
     })
 }
 
-fn boot(packages: &Path, directory: &Path, program: &[u8]) -> Result<Run, GuestError> {
+fn boot(unit: Unit, packages: &Path, directory: &Path, program: &[u8]) -> Result<Run, GuestError> {
     let file = |path: &Path, bytes: &[u8]| {
         fs::write(path, bytes).map_err(|source| GuestError::File {
             path: path.into(),
@@ -96,17 +167,25 @@ fn boot(packages: &Path, directory: &Path, program: &[u8]) -> Result<Run, GuestE
         })
     };
     let cache = Cache::open(packages)?;
-    let kernel = cache.kernel()?;
+    let kernel = cache.kernel_of(unit.meta())?;
     let tree = cache.tree(&[&kernel, "busybox-static"])?;
     let mut image = Image::new(&tree, include_str!("init.sh"))?;
-    image.module("vfio_iommu_type1")?;
-    image.module("vfio-pci")?;
+    for module in unit.modules() {
+        image.module(module)?;
+    }
+    // virtio-iommu does not remap interrupts
+    let interrupts = match unit {
+        Unit::Vtd => "",
+        Unit::Virtio => "allow_unsafe_interrupts=1",
+    };
+    image.variable("PARAMETERS_vfio_iommu_type1", interrupts);
     image.executable("ioatlas-nvme", program)?;
     image.variable("NVME", NVME);
     image.variable("EDU", EDU);
     image.variable("HUGE_PAGES", "32");
-    image.variable("HUGE_OPTIONS", HUGE_OPTIONS);
-    image.variable("SCATTERED_OPTIONS", SCATTERED_OPTIONS);
+    let [huge, scattered] = unit.options();
+    image.variable("HUGE_OPTIONS", huge);
+    image.variable("SCATTERED_OPTIONS", scattered);
     let (initrd, disk) = (directory.join("initrd"), directory.join("disk"));
     file(&initrd, &image.finish())?;
     let bytes: Vec<u8> = pattern::disk(DISK).flatten().collect();
@@ -116,8 +195,7 @@ fn boot(packages: &Path, directory: &Path, program: &[u8]) -> Result<Run, GuestE
         memory_mib: 512,
         kernel: tree.only("vmlinuz-")?,
         initrd: &initrd,
-        // the console is for the reports: no messages between
-        command_line: "loglevel=1 intel_iommu=on iommu.strict=1 tsc=reliable",
+        command_line: unit.command_line(),
         reboot: qemu::Reboot::Ends,
     };
     let mut arguments = machine.arguments();
@@ -130,8 +208,7 @@ fn boot(packages: &Path, directory: &Path, program: &[u8]) -> Result<Run, GuestE
         "-cpu",
         CPU,
     ]);
-    // in caching mode the guest tells the unit of what it maps, too: so QEMU sees maps and unmaps
-    add(&["-device", "intel-iommu,intremap=on,caching-mode=on"]);
+    add(&["-device", unit.device()]);
     let drive = format!(
         "if=none,format=raw,snapshot=on,file={}",
         qemu::comma_safe(&disk)
@@ -166,6 +243,7 @@ fn boot(packages: &Path, directory: &Path, program: &[u8]) -> Result<Run, GuestE
         })
     });
     Ok(Run {
+        unit,
         kernel: said.all("kernel").collect(),
         qemu: qemu::version()?,
         refused: said.all("refused").collect(),

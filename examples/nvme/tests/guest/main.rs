@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The driver over VFIO, in an unmodified Debian guest under QEMU's VT-d unit: boot, devices given to user space, every policy, what each costs.
+//! The driver over VFIO, in unmodified Debian guests under QEMU's VT-d unit and its virtio-iommu: boot, devices given to user space, every policy, what each costs.
 //!
 //! Verdicts come from the data and from canaries in memory, which the driver looks at, and from what QEMU itself saw, in a log outside of the guest: faults, invalidations, reads. Neither the controller's status
 //! nor the guest's log proves anything: the one says success for what was blocked, the other drops messages.
@@ -7,28 +7,26 @@
 //! Costs are instructions, as QEMU counts them (`-icount`): the same on any machine. They are no times: an emulated memory access costs what any instruction does, and an
 //! invalidation costs a register write, where hardware takes a thousand cycles or more. What carries over is how many calls, invalidations and copied bytes a read takes.
 //!
-//! One guest is booted for all tests. Without QEMU or packages they show as ignored, with what installs them.
+//! One guest of each is booted for all tests. Without QEMU or packages they show as ignored, with what installs them.
 
 mod claims;
 mod machine;
 mod trace;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use machine::Run;
+use machine::{Run, Unit};
 use std::{path::Path, process::ExitCode, sync::OnceLock};
 
-static RUN: OnceLock<Result<Run, String>> = OnceLock::new();
+static RUNS: [OnceLock<Result<Run, String>>; 2] = [OnceLock::new(), OnceLock::new()];
 
-fn run(packages: &Path) -> Result<&'static Run, Failed> {
-    let run = RUN.get_or_init(|| machine::run(packages));
+fn run(unit: Unit, packages: &Path) -> Result<&'static Run, Failed> {
+    let run = RUNS[unit as usize].get_or_init(|| machine::run(unit, packages));
     run.as_ref().map_err(|error| error.as_str().into())
 }
 
 type Claim = (&'static str, fn(&Run) -> Result<(), Failed>);
 
 fn main() -> ExitCode {
-    let packages = machine::packages();
-    let missing = packages.is_none();
     let claims: [Claim; 9] = [
         (
             "every policy brings the disk's blocks and nothing else",
@@ -65,16 +63,20 @@ fn main() -> ExitCode {
         ),
     ];
     let mut trials = vec![Trial::test("QEMU's log is understood", trace::self_test)];
-    for (name, claim) in claims {
-        let packages = packages.clone();
-        let test = move || claim(run(&packages.ok_or(machine::INSTALL)?)?);
-        let trial = Trial::test(name, test)
-            .with_kind(if missing { machine::INSTALL } else { "" })
-            .with_ignored_flag(missing);
-        trials.push(trial);
+    for unit in Unit::ALL {
+        let packages = machine::packages(unit);
+        let missing = packages.is_none();
+        for (name, claim) in claims {
+            let packages = packages.clone();
+            let test = move || claim(run(unit, &packages.ok_or(unit.install())?)?);
+            let trial = Trial::test(format!("{}: {name}", unit.name()), test)
+                .with_kind(if missing { unit.install() } else { "" })
+                .with_ignored_flag(missing);
+            trials.push(trial);
+        }
     }
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
-    if let Some(Ok(run)) = RUN.get() {
+    for run in RUNS.iter().filter_map(|run| run.get()?.as_ref().ok()) {
         claims::print(run);
     }
     conclusion.exit_code()

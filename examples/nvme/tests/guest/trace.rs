@@ -4,9 +4,12 @@
 use ioatlas_guest::{GuestError, Log};
 
 /// What is written down.
-pub const EVENTS: [&str; 4] = [
+pub const EVENTS: [&str; 7] = [
     "vtd_inv_desc_iotlb_pages",
     "vtd_dmar_fault",
+    "virtio_iommu_map",
+    "virtio_iommu_unmap",
+    "virtio_iommu_report_fault",
     "pci_nvme_read",
     "pci_nvme_getfeat",
 ];
@@ -14,7 +17,7 @@ pub const EVENTS: [&str; 4] = [
 /// One line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The guest invalidated pages: it had mapped or unmapped something.
+    /// The guest told the unit that it had mapped or unmapped something: an invalidation, or a request of virtio-iommu's.
     Invalidation,
     /// A device was blocked.
     Fault { source: u16, page: u64 },
@@ -42,7 +45,10 @@ impl Log<GuestError> for Trace {
 fn event(line: &str) -> Option<Event> {
     // some builds put process and time before it
     let begins = EVENTS.iter().filter_map(|name| line.find(name)).min()?;
-    let mut words = line[begins..].split_ascii_whitespace();
+    // virtio-iommu's have `field=value`
+    let mut words = line[begins..]
+        .split([' ', '=', '\n', '\r'])
+        .filter(|word| !word.is_empty());
     let name = words.next()?;
     let words: Vec<&str> = words.collect();
     let number = |field: &str| {
@@ -58,6 +64,11 @@ fn event(line: &str) -> Option<Event> {
         "vtd_dmar_fault" => Event::Fault {
             source: number("sid")? as u16,
             page: number("addr")? >> 12,
+        },
+        "virtio_iommu_map" | "virtio_iommu_unmap" => Event::Invalidation,
+        "virtio_iommu_report_fault" => Event::Fault {
+            source: number("endpoint")? as u16,
+            page: number("address")? >> 12,
         },
         "pci_nvme_read" => Event::Read,
         "pci_nvme_getfeat" => Event::Note(number("cdw11")? as u32),
@@ -101,6 +112,9 @@ pub fn self_test() -> Result<(), libtest_mimic::Failed> {
         "pci_nvme_getfeat cid 3 nsid 0x0 fid 0x7 sel 0x0 cdw11 0x1",
         "vtd_inv_desc_iotlb_pages iotlb invalidate domain 0x1 addr 0x1000 mask 0x0",
         "qemu-system-x86_64: something else",
+        "virtio_iommu_unmap_done domain=1 virt_start=0x1000 virt_end=0x1fff",
+        "virtio_iommu_map domain=1 virt_start=0x1000 virt_end=0x1fff phys_start=0x5000 flags=1",
+        "virtio_iommu_report_fault FAULT reason=2 flags=2 endpoint=32 address =0x7fffff8000",
         "pci_nvme_getfeat cid 3 nsid 0x0 fid 0x7 sel 0x0 cdw11 0x2",
     ];
     let mut trace = Trace::default();
@@ -116,7 +130,8 @@ pub fn self_test() -> Result<(), libtest_mimic::Failed> {
         trace.between(1, [1, 2]),
         trace.between(2, [1, 2]),
     ];
-    match seen == [&[fault][..], &[Event::Invalidation], &[]] {
+    let others = [Event::Invalidation, Event::Invalidation, fault];
+    match seen == [&[fault][..], &others, &[]] {
         true => Ok(()),
         false => Err(format!("{seen:?}").into()),
     }
