@@ -26,6 +26,14 @@ pub enum GuestError {
         /// Why not.
         detail: String,
     },
+    /// No network of our own.
+    #[error(
+        "the other side of the guest's network cards needs a network of its own (unshare --user --map-root-user --net, ip tuntap): {detail}"
+    )]
+    Network {
+        /// What was said.
+        detail: String,
+    },
     /// The fetched packages lack a file.
     #[error("{name}: in none of the fetched packages")]
     NoFile {

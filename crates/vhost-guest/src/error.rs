@@ -14,11 +14,6 @@ pub enum Error {
     /// No directory for packages.
     #[error("--cache: neither HOME nor XDG_CACHE_HOME is set")]
     NoCache,
-    /// No network of our own.
-    #[error(
-        "the back end's other side needs a network of its own (unshare --user --map-root-user --net, ip tuntap): {0}"
-    )]
-    Network(String),
     /// The back end does not come up, or fails.
     #[error("back end {program}: {detail}")]
     BackEnd {

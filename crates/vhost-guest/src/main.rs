@@ -10,7 +10,7 @@
 //! ```
 //!
 //! On the way the back end is ended and started anew in the middle of a TCP connection, and the guest reboots; both must go on as if
-//! nothing had been. The TAP interface is in a user and network name space of our own ([`network`]), so nothing of this needs privileges, and
+//! nothing had been. The TAP interface is in a user and network name space of our own ([`ioatlas_guest::network`]), so nothing of this needs privileges, and
 //! nobody else's network is touched.
 //!
 //! Or DPDK has the card in the guest ([`dpdk`]): testpmd, driven by this same program ([`testpmd`]), through VFIO, all its memory mapped once.
@@ -81,7 +81,6 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
         }
         Driver::Linux => {
             network::enter()?;
-            network::make_tap()?;
             println!("{version}");
             traffic::run(arguments, &tree, or_all(&arguments.mode, &Mode::ALL))?;
         }

@@ -25,14 +25,6 @@ pub enum RecordError {
     /// There is no guest, or it failed.
     #[error("{_0}{hint}", hint = installs(_0))]
     Guest(#[source] GuestError),
-    /// No network name space, which several queues need.
-    #[error(
-        "several queues need a network of their own (unshare --user --map-root-user --net, ip tuntap): {detail}"
-    )]
-    Network {
-        /// What was said.
-        detail: String,
-    },
     /// The guest's kernel is of a kind that cannot be traced.
     #[error(transparent)]
     Symbol(#[from] MissingSymbol),

@@ -86,8 +86,7 @@ fn record(arguments: &RecordArguments, command_line: &[OsString]) -> Result<Summ
     let version = qemu::version().map_err(RecordError::from)?;
     let tree = packages(arguments)?;
     if arguments.device.class() == Class::Network && arguments.queues > 1 {
-        network::enter(command_line)?;
-        network::connect(arguments.device.cards())?;
+        network::enter(command_line, arguments.device.cards()).map_err(RecordError::from)?;
     }
     phases.done(|seconds| &mut seconds.packages);
     let directory = tempfile::Builder::new()

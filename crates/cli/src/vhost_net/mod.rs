@@ -156,12 +156,22 @@ impl StopAtSignal {
         let handle = signals.handle();
         let body = move || {
             let mut signals = signals.forever();
-            if signals.next().is_some() {
-                stop.stop();
+            if signals.next().is_none() {
+                return;
+            }
+            // A device may be slow to stop, and the second signal is not to wait for it.
+            let stopping = thread::Builder::new().name("stop".into());
+            let again = stop.clone();
+            let stopping = stopping.spawn(move || stop.stop());
+            if stopping.is_err() {
+                again.stop();
             }
             if let Some(again) = signals.next() {
                 // the two signals that we handle have a default
                 let _ = emulate_default_handler(again);
+            }
+            if let Ok(stopping) = stopping {
+                let _ = stopping.join();
             }
         };
         let thread = thread::Builder::new().name("signals".into()).spawn(body);
