@@ -113,7 +113,7 @@ impl<P: CopyMemory> Pool<P> {
             Perm::Write => {
                 let there = PhysAddr(class.first_frame(p, index).addr().0 + from);
                 let data = PhysRange::new(there, need.len);
-                let done = p.copy(data, buffer.addr).and_then(|()| p.zero(data));
+                let done = p.take(data, buffer.addr);
                 let zeroed = Extent {
                     from: from as u32,
                     to: to as u32,

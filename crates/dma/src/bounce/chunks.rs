@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The second tier: chunks of memory that are mapped once and handed out by the page, when the classes are full.
 //!
-//! A chunk has one permission and [`CHUNK_PAGES`] pages; a bit of one word says of each whether it is taken. Chunks are added as they are needed, up to a bound,
+//! A chunk has one permission and [`CHUNK_PAGES`] pages; a bit of one word says of each whether it is taken. Of a chunk that devices only write, a bit of another says of a page
+//! that all of it was zeroed when its last user left: a run of such needs no zeroing when it is taken. Chunks are added as they are needed, up to a bound,
 //! and go, with the tables that they fill, when no run of their permission was taken in an idle interval and none is.
 //!
 //! Locking: each permission's list has a lock, held to take and to give a run, and to add or remove a chunk, which is made and ended
@@ -9,6 +10,7 @@
 
 use super::{
     class::open_tables, config::CHUNK_PAGES, own::zeroed_frames, pieces::Frames, tally::Lack,
+    window::Extent,
 };
 use crate::{
     domain::{Domain, MapError, Region},
@@ -42,6 +44,8 @@ struct Chunk {
     region: Region,
     frames: Arc<[PhysPage]>,
     taken: u64,
+    /// Pages that were zero when they were given.
+    zeroed: u64,
 }
 
 /// The right to use some pages of a chunk.
@@ -54,6 +58,8 @@ pub(crate) struct Run {
     first: u32,
     pages: u32,
     pub perm: Perm,
+    /// What is known of its bytes.
+    pub extent: Extent,
 }
 
 impl Run {
@@ -94,14 +100,31 @@ fn find_run(taken: u64, pages: u32) -> Option<u32> {
 impl Chunk {
     fn take(&mut self, pages: u32, perm: Perm) -> Option<Run> {
         let first = find_run(self.taken, pages)?;
-        self.taken |= mask(first, pages);
+        let ours = mask(first, pages);
+        self.taken |= ours;
+        let bytes = u64::from(pages) << GRANULE_LG2;
+        let extent = match self.zeroed & ours == ours {
+            true => Extent::zeroed(perm, bytes),
+            false => Extent::unknown(perm, bytes),
+        };
+        self.zeroed &= !ours;
         Some(Run {
             base: self.region.range().first,
             frames: self.frames.clone(),
             first,
             pages,
             perm,
+            extent,
         })
+    }
+    fn give(&mut self, run: &Run, extent: Extent) {
+        self.taken &= !mask(run.first, run.pages);
+        // what devices may read is not zeroed; of the rest, what is zero to both ends of a page
+        let first = extent.from.div_ceil(GRANULE as u32);
+        let end = (extent.to / GRANULE as u32).min(run.pages);
+        if run.perm == Perm::Write && first < end {
+            self.zeroed |= mask(run.first + first, end - first);
+        }
     }
 }
 
@@ -178,14 +201,14 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// The pages are free again.
-    pub fn give(&self, run: Run) {
+    /// The pages are free again; what is zero of them, if devices only write there.
+    pub fn give(&self, run: Run, extent: Extent) {
         self.lists[list_of(run.perm)].with(|list| {
             let mut chunks = list.chunks.iter_mut();
             let chunk = chunks.find(|chunk| chunk.region.range().first == run.base);
             debug_assert!(chunk.is_some(), "a chunk with taken pages stays");
             if let Some(chunk) = chunk {
-                chunk.taken &= !mask(run.first, run.pages);
+                chunk.give(&run, extent);
             }
         });
     }
@@ -224,6 +247,7 @@ impl<P: Platform> Chunks<P> {
                     region,
                     frames: frames.collect(),
                     taken: 0,
+                    zeroed: ALL,
                 })
             }
             Err(error @ MapError::Invalidate(_)) => {

@@ -58,6 +58,8 @@ pub(crate) enum Move {
     In,
     /// Back.
     Out,
+    /// Back, and the bounce buffer is zero there.
+    Take,
 }
 
 /// Moves all `len` bytes of `list`: for one buffer within a granule nothing is called but the platform.
@@ -86,6 +88,7 @@ pub(crate) fn move_all<P: CopyMemory>(
     match way {
         Move::In => p.copy(PhysRange::new(buffer.addr, len), there),
         Move::Out => p.copy(PhysRange::new(there, len), buffer.addr),
+        Move::Take => p.take(PhysRange::new(there, len), buffer.addr),
     }
 }
 
@@ -119,6 +122,7 @@ pub(crate) fn move_bytes<P: CopyMemory>(
             match way {
                 Move::In => p.copy(PhysRange::new(PhysAddr(here), ByteCount(len)), there)?,
                 Move::Out => p.copy(PhysRange::new(there, ByteCount(len)), PhysAddr(here))?,
+                Move::Take => p.take(PhysRange::new(there, ByteCount(len)), PhysAddr(here))?,
             }
             here += len;
             at += len;
@@ -128,7 +132,11 @@ pub(crate) fn move_bytes<P: CopyMemory>(
             break;
         }
     }
-    Ok(())
+    match way {
+        // of a list that has become shorter
+        Move::Take if left > 0 => zero_bytes(p, at, at + left, frames),
+        _ => Ok(()),
+    }
 }
 
 /// Zeroes the bytes `from` to `to` of a bounce buffer; none where `to` is not behind `from`.

@@ -17,7 +17,6 @@ use super::{
 use crate::{
     domain::{Domain, MapError, UnmapError},
     iova::Limits,
-    mutant::{self, Mutant},
     platform::*,
     translator::Translator,
     units::*,
@@ -219,8 +218,8 @@ impl<P: CopyMemory> Pool<P> {
         match buffer {
             Buffer::Slot(slot) => self.fill_slot(p, slot, need, list)?,
             Buffer::Run(run) => {
-                let unknown = Extent::unknown(run.perm, run.bytes());
-                window(&*run, run.perm, run.bytes(), need).fill(p, list, unknown)?;
+                let extent = run.extent;
+                run.extent = window(&*run, run.perm, run.bytes(), need).fill(p, list, extent)?;
             }
             Buffer::Own(own) => own.fill(p, list, need.direction)?,
         }
@@ -274,8 +273,9 @@ impl<P: CopyMemory> Pool<P> {
         match buffer {
             Buffer::Slot(slot) => Ok(self.give_slot(p, slot, need, list)?),
             Buffer::Run(run) => {
-                let copied = window(&run, run.perm, run.bytes(), need).copy_out(p, list);
-                self.chunks.give(run);
+                let window = window(&run, run.perm, run.bytes(), need);
+                let (copied, extent) = window.empty(p, list, run.extent);
+                self.chunks.give(run, extent);
                 Ok(copied?)
             }
             Buffer::Own(own) => own.end(domain, list, need.direction),
@@ -292,17 +292,8 @@ impl<P: CopyMemory> Pool<P> {
     ) -> Result<(), NotMemory> {
         let (class, index) = (self.class(&slot), slot.kept.index());
         let window = window(class.frames(p, index), slot.perm, class.bytes(), need);
-        let early = mutant::active(Mutant::ReturnSlotEarly);
-        let mut copied = Ok(());
-        if !early {
-            copied = window.copy_out(p, list);
-        }
-        if let Ok(extent) = window.clear(p, slot.kept.extent()) {
-            slot.kept = Kept::new(index, extent);
-        }
-        if early {
-            copied = window.copy_out(p, list);
-        }
+        let (copied, extent) = window.empty(p, list, slot.kept.extent());
+        slot.kept = Kept::new(index, extent);
         self.keep(p, &slot);
         copied
     }
@@ -321,7 +312,7 @@ impl<P: CopyMemory> Pool<P> {
                 slot.kept = Kept::new(slot.kept.index(), unknown);
                 self.keep(p, &slot);
             }
-            Buffer::Run(run) => self.chunks.give(run),
+            Buffer::Run(run) => self.chunks.give(run, Extent::NONE),
             Buffer::Own(own) => {
                 let Own { mapping, frames } = *own;
                 let _ = domain.unmap_with_frames(mapping, frames); // quarantined if that fails
@@ -329,11 +320,8 @@ impl<P: CopyMemory> Pool<P> {
         }
     }
 
-    /// Takes the memory of what nobody asked for in the idle time away, a bounded part of it.
+    /// Takes the memory of what nobody asked for in the idle time away, a bounded part of it; while somebody asks, sees to edges. (What has memory for good keeps it.)
     pub fn tick<T: Translator<P>>(&self, domain: &Domain<P, T>, now: TimeNs) {
-        if self.growth == Growth::Fixed {
-            return;
-        }
         let served = self.tally.sum().served();
         let is_idle = self.idle.with(|idle| {
             if idle.served != served {
@@ -352,11 +340,11 @@ impl<P: CopyMemory> Pool<P> {
 
     /// Takes the memory of some kept slots of each class away, and of edges; returns of how many.
     pub fn trim<T: Translator<P>>(&self, domain: &Domain<P, T>) -> usize {
-        if self.growth == Growth::Fixed {
-            return 0;
+        let mut slots = 0;
+        if self.growth != Growth::Fixed {
+            let classes = self.classes.iter();
+            slots = classes.map(|class| class.trim(domain, TRIM_MAX)).sum();
         }
-        let classes = self.classes.iter();
-        let slots: usize = classes.map(|class| class.trim(domain, TRIM_MAX)).sum();
         slots + self.zeroed.trim(domain.platform())
     }
 

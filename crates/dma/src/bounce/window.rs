@@ -11,7 +11,7 @@
 //!
 //! Zeroing what is zero already is avoided by the [`Extent`] that a slot has. A slot that devices only read holds, outside it, zeroes, as only the CPU writes there; so
 //! a user of the same size zeroes nothing. A slot that devices only write was zeroed within it when its last user left; so map need not touch it at all, and
-//! unmap zeroes what it has just read and what is therefore in the cache. What a device wrote past its buffer lies outside, and is zeroed before somebody gets it as part of his.
+//! unmap zeroes in the pass that copies ([`CopyMemory::take`]). What a device wrote past its buffer lies outside, and is zeroed before somebody gets it as part of his.
 
 use super::pieces::{Frames, Move, Span, move_all, move_bytes, zero_bytes};
 use crate::{
@@ -124,18 +124,59 @@ impl<F: Frames> Window<F> {
         move_all(p, list, self.len, self.offset, &self.frames, Move::Out)
     }
 
+    /// Brings back what the device wrote, and leaves it to its next user, with the extent that describes it then: in one pass where both touch the same bytes.
+    #[inline(always)]
+    pub fn empty<P: CopyMemory>(
+        &self,
+        p: &P,
+        list: &[PhysRange],
+        extent: Extent,
+    ) -> (Result<(), NotMemory>, Extent) {
+        let planted = mutant::active(Mutant::SkipBounceZero)
+            || mutant::active(Mutant::CopyWholeSlotBack)
+            || mutant::active(Mutant::ReturnSlotEarly);
+        let takes = self.perm == Perm::Write && self.direction != Direction::ToDevice;
+        if takes && !planted {
+            let taken = move_all(p, list, self.len, self.offset, &self.frames, Move::Take);
+            let after = match taken {
+                Ok(()) => self.zeroed_data(),
+                Err(_) => Extent::NONE, // somewhere it ended
+            };
+            return (taken, after);
+        }
+        // the planted bug is that somebody else has it before it is copied
+        let early = mutant::active(Mutant::ReturnSlotEarly);
+        let mut copied = Ok(());
+        if !early {
+            copied = self.copy_out(p, list);
+        }
+        let cleared = self.clear(p, extent);
+        if early {
+            copied = self.copy_out(p, list);
+        }
+        (
+            copied,
+            cleared.unwrap_or(Extent::unknown(self.perm, self.bytes)),
+        )
+    }
+
+    fn zeroed_data(&self) -> Extent {
+        let (from, to) = self.data();
+        Extent {
+            from: from as u32,
+            to: to as u32,
+        }
+    }
+
     /// Leaves it to its next user; returns the extent that describes it then.
     #[inline(always)]
-    pub fn clear<P: CopyMemory>(&self, p: &P, extent: Extent) -> Result<Extent, NotMemory> {
+    fn clear<P: CopyMemory>(&self, p: &P, extent: Extent) -> Result<Extent, NotMemory> {
         if self.perm != Perm::Write || mutant::active(Mutant::SkipBounceZero) {
             return Ok(extent);
         }
         let (from, to) = self.data();
         self.zero(p, from, to)?;
-        Ok(Extent {
-            from: from as u32,
-            to: to as u32,
-        })
+        Ok(self.zeroed_data())
     }
 
     /// Moves a part of it.

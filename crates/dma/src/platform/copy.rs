@@ -28,6 +28,16 @@ pub trait CopyMemory: Platform {
     /// # Errors
     /// [`NotMemory`]; nothing is written.
     fn zero(&self, range: PhysRange) -> Result<(), NotMemory>;
+    /// Copies `from` to as many bytes at `to`, and leaves zeroes behind: [`copy`](Self::copy) and [`zero`](Self::zero), which a platform may do in one pass. Both keep their
+    /// contracts; of what a device writes to `from` meanwhile, any byte may be copied, be zeroed unseen, or stay.
+    ///
+    /// # Errors
+    /// [`NotMemory`]; nothing is moved.
+    #[inline]
+    fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+        self.copy(from, to)?;
+        self.zero(from)
+    }
     /// Reads the bytes at `from`.
     ///
     /// # Errors

@@ -115,13 +115,35 @@ impl Exact<'_> {
 
 #[test]
 fn edges_come_from_a_cache_that_the_timer_fills_and_empties() {
-    let rig = Rig::new(DmaConfig::default());
+    edges_come_from_a_cache(PoolConfig::default());
+}
+
+#[test]
+fn a_pool_whose_slots_have_memory_for_good_has_that_cache_too() {
+    let slots = ClassConfig {
+        pages_lg2: 0,
+        slots: 4,
+    };
+    edges_come_from_a_cache(PoolConfig {
+        growth: Growth::Fixed,
+        ..PoolConfig::of(slots)
+    });
+}
+
+fn edges_come_from_a_cache(pool: PoolConfig) {
+    let idle_ms = pool.idle_ns / 1_000_000;
+    let rig = Rig::new(DmaConfig {
+        pool,
+        ..DmaConfig::default()
+    });
     let client = rig.client(UNTRUSTED);
     let memory = rig.memory(3);
     let content: Vec<u8> = (0..3 * GRANULE).map(before).collect();
     rig.poke(memory, &content);
     let in_use = || rig.p.frames_in_use();
-    let kept = || rig.dma.usage()[0].memory.0 / GRANULE;
+    let pages = || rig.dma.usage()[0].memory.0 / GRANULE;
+    let slots = pages();
+    let kept = || pages() - slots;
     let split = |expected: Option<usize>| {
         let buffer = PhysRange::new(PhysAddr(memory.0 + 100), ByteCount(8000));
         let before = in_use();
@@ -153,9 +175,9 @@ fn edges_come_from_a_cache_that_the_timer_fills_and_empties() {
     tick(2);
     assert_eq!(kept(), 16);
     tick(3);
-    tick(103);
+    tick(3 + idle_ms);
     assert_eq!(kept(), 0, "idle");
-    tick(104);
+    tick(4 + idle_ms);
     assert_eq!(kept(), 0, "and still");
     rig.dma.audit().unwrap();
 }

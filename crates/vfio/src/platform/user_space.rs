@@ -9,7 +9,10 @@ use super::{
 use crate::kernel::VirtAddr;
 use ioatlas_dma::{
     platform::{
-        host::{Host, HostConfig, HostLock, copy},
+        host::{
+            Host, HostConfig, HostLock,
+            copy::{self, InProcess},
+        },
         *,
     },
     units::*,
@@ -146,8 +149,10 @@ impl UserSpace {
         let lent = self.lent.read().unwrap_or_else(PoisonError::into_inner);
         lent.iter().any(inside)
     }
+}
 
-    /// Where the bytes of `range` are.
+// SAFETY: the arena is atomic words and lives as long as this; what was lent is as its lender promised.
+unsafe impl InProcess for UserSpace {
     #[inline]
     fn bytes(&self, range: PhysRange) -> Result<*mut u8, NotMemory> {
         let known = range.end().is_some() && (range.len.0 == 0 || self.has(range.run()));
@@ -164,40 +169,6 @@ unsafe impl DeviceMemory for UserSpace {
     #[inline]
     fn address(&self, run: PhysRun) -> Option<VirtAddr> {
         self.has(run).then_some(VirtAddr(run.first.addr().0))
-    }
-}
-
-impl CopyMemory for UserSpace {
-    #[inline]
-    fn is_memory(&self, range: PhysRange) -> bool {
-        self.bytes(range).is_ok()
-    }
-    #[inline]
-    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
-        let source = self.bytes(from)?;
-        let target = self.bytes(PhysRange::new(to, from.len))?;
-        // SAFETY: both are so many bytes of memory that devices may have, so accesses may race.
-        unsafe { copy::copy(source, target, from.len.0 as usize) };
-        Ok(())
-    }
-    #[inline]
-    fn zero(&self, range: PhysRange) -> Result<(), NotMemory> {
-        let target = self.bytes(range)?;
-        // SAFETY: as above.
-        unsafe { copy::zero(target, range.len.0 as usize) };
-        Ok(())
-    }
-    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
-        let source = self.bytes(PhysRange::new(from, ByteCount(into.len() as u64)))?;
-        // SAFETY: as above; the target is borrowed for writing.
-        unsafe { copy::copy(source, into.as_mut_ptr(), into.len()) };
-        Ok(())
-    }
-    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory> {
-        let target = self.bytes(PhysRange::new(to, ByteCount(from.len() as u64)))?;
-        // SAFETY: as above; the source is borrowed for reading, and nothing is written there.
-        unsafe { copy::copy(from.as_ptr(), target, from.len()) };
-        Ok(())
     }
 }
 

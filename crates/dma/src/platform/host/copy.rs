@@ -10,12 +10,25 @@ use super::wide;
 #[cfg(not(target_arch = "x86_64"))]
 use super::{Ordering, atomic::AtomicU8};
 use crate::{
-    platform::{CopyMemory, NotMemory},
+    platform::{CopyMemory, NotMemory, Platform},
     units::*,
 };
 
-impl Host {
+/// A platform whose physical memory is memory of this process: it says where, and the CPU's copies follow.
+///
+/// # Safety
+/// What [`bytes`](Self::bytes) gives is a pointer to as many bytes as were asked for, which may be read and written as long as the platform lives. Nobody has references
+/// to them but to atomic words and the like, so that accesses may race.
+pub unsafe trait InProcess: Platform {
     /// Where the bytes of `range` are, all of them.
+    ///
+    /// # Errors
+    /// [`NotMemory`], if any of them is not.
+    fn bytes(&self, range: PhysRange) -> Result<*mut u8, NotMemory>;
+}
+
+// SAFETY: the arena lives as long as `self`, and is atomic words.
+unsafe impl InProcess for Host {
     #[inline]
     fn bytes(&self, range: PhysRange) -> Result<*mut u8, NotMemory> {
         let len = size_of_val(self.words.frames()) as u64;
@@ -29,7 +42,7 @@ impl Host {
     }
 }
 
-impl CopyMemory for Host {
+impl<P: InProcess> CopyMemory for P {
     #[inline]
     fn is_memory(&self, range: PhysRange) -> bool {
         self.bytes(range).is_ok()
@@ -38,7 +51,7 @@ impl CopyMemory for Host {
     fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
         let source = self.bytes(from)?;
         let target = self.bytes(PhysRange::new(to, from.len))?;
-        // SAFETY: both are so many bytes of the arena, which lives as long as `self` and is atomic words, so they may race.
+        // SAFETY: both are so many bytes that may race, by the contract of `bytes`.
         unsafe { copy(source, target, from.len.0 as usize) };
         Ok(())
     }
@@ -47,6 +60,14 @@ impl CopyMemory for Host {
         let target = self.bytes(range)?;
         // SAFETY: as above.
         unsafe { zero(target, range.len.0 as usize) };
+        Ok(())
+    }
+    #[inline]
+    fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+        let source = self.bytes(from)?;
+        let target = self.bytes(PhysRange::new(to, from.len))?;
+        // SAFETY: as above.
+        unsafe { take(source, target, from.len.0 as usize) };
         Ok(())
     }
     fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
@@ -214,6 +235,29 @@ unsafe fn zero_by_string(at: *mut u8, len: usize) {
     unsafe {
         core::arch::asm!("rep stosb", inout("rcx") len => _, inout("rdi") at => _, in("al") 0u8,
             options(nostack, preserves_flags));
+    }
+}
+
+/// Copies bytes that may be accessed by others meanwhile, and zeroes them where they were. Where there are wide registers it is one pass: the second stores go to lines that
+/// the loads are just bringing, and hardly cost time beside the copy.
+///
+/// # Safety
+/// As [`copy`]; what `from` points to may be written, too.
+#[inline]
+pub unsafe fn take(mut from: *mut u8, mut to: *mut u8, mut len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if len > SHORT && wide::is_there() {
+        // SAFETY: the caller's.
+        let done = unsafe { wide::take(from, to, len) };
+        (from, to, len) = (from.wrapping_add(done), to.wrapping_add(done), len - done);
+        if len == 0 {
+            return;
+        }
+    }
+    // SAFETY: as above.
+    unsafe {
+        copy(from, to, len);
+        zero(from, len);
     }
 }
 
