@@ -5,13 +5,17 @@
 //!
 //! What a map and its unmap take together is measured, for each size (in powers of two of pages) and direction, on both roads. A *cell* first
 //! *learns*: operations take the roads in turn, all of them timed, until each has [`LEARN`] samples, of which the first [`FIRST`] do not count, as they pay for what is
-//! made once (slots, tables, what caches hold); a cell that is used knows after 512 operations. Then it is *settled* on the cheaper one. One
-//! operation in [`EVERY`] on it is timed, and moves its estimate by a part in [`WEIGHT`]. Seldom, a burst of [`BURST`] operations takes the other road, to see whether that
+//! made once (slots, tables, what caches hold); a cell that is used knows after 512 operations, or after 896 where something happened once and may be about to happen again. Then it is
+//! *settled* on the cheaper road. One operation in [`EVERY`] on it is timed, and moves its estimate by a part in [`WEIGHT`]. Seldom, a burst of [`BURST`] operations takes the other road, to see whether that
 //! has become better, and moves its estimate by parts in [`WEIGHT_OTHER`]: the more it costs the more seldom, so that looking costs about half a hundredth. The cell changes roads when the other one is
 //! better by more than 1/32, and learns anew when its own has become half as dear again.
 //!
-//! Means, not medians: under a deferred invalidation policy one unmap in 250 pays for all. What took longer than [`OUTLIER_NS`], and [`OUTLIER_PAGE_NS`] more for each
-//! page, is not counted, since that was most likely not the CPU's time.
+//! # What is rare
+//!
+//! Under a deferred invalidation policy one unmap in 250 pays for all, and must count. A CPU that is taken away for a while is a matter of the machine, and must not. Both look the same: a sample far above what is usual
+//! ([`is_odd`]). So an estimate has two parts. One is the mean of the usual samples. The other is what odd ones add: nothing as long as there was one only; from the second on their number, each as long as the *shortest* of them:
+//! batches take about the same time each, and of lost slices the shortest is short. If [`CHANGED`] in a row are odd on the road that the cell has settled on, that is usual now, and it learns anew. What took
+//! longer than [`OUTLIER_NS`], and [`OUTLIER_PAGE_NS`] more for each page, is not looked at.
 //!
 //! Locking: none. Each CPU counts operations in words of its own; the words of a cell are written by timed operations only, and two at a time may lose a
 //! sample, which does no harm.
@@ -21,6 +25,8 @@ use alloc::vec::Vec;
 
 /// Samples of each road before a cell decides.
 const LEARN: u64 = 256;
+/// The same, of a road on which something happened once: a batch of 250 comes again within these and the first.
+const LEARN_LONGER: u64 = 448;
 /// Samples of each road that do not count.
 const FIRST: u64 = 64;
 /// One operation in so many is timed once a cell has decided; a power of two.
@@ -34,6 +40,13 @@ const LOOK_MAX: u64 = 1 << 20;
 const WEIGHT: u64 = 32;
 /// The same of the other road: smaller, since looks are so short that most of them miss what is paid for once in 250 operations, and few of them must not make it look cheap.
 const WEIGHT_OTHER: u64 = 128;
+/// A sample is odd that takes so many times what is usual, and so much more.
+const ODD_TIMES: u64 = 8;
+const ODD_NS: u64 = 2_000;
+/// So many odd samples in a row are a change.
+const CHANGED: u64 = 4;
+/// Samples of a road after which older ones weigh half, as to how often odd ones come.
+const RECENT: u64 = 1 << 12;
 /// Longer operations are not counted. A translator that takes 10 us for each page's map and unmap stays within it at every size.
 const OUTLIER_NS: u64 = 1_000_000;
 const OUTLIER_PAGE_NS: u64 = 20_000;
@@ -92,32 +105,135 @@ pub(crate) struct Learner<P: Platform> {
     seen: PerCpu<[P::A64; CELLS]>,
 }
 
+/// Whether a sample is far above what is usual.
+fn is_odd(sample: u64, usual: u64) -> bool {
+    sample > ODD_TIMES * usual + ODD_NS * PART
+}
+
+/// Two numbers in one word.
+struct Halves<P: Platform>(P::A64);
+
+impl<P: Platform> Halves<P> {
+    fn new(low: u64, high: u64) -> Self {
+        Halves(P::A64::new(low | high << 32))
+    }
+    fn get(&self) -> (u64, u64) {
+        let both = self.0.load(Ordering::Relaxed);
+        (both & u64::from(u32::MAX), both >> 32)
+    }
+    /// What is too large is the largest: no sample is, and counts stay there.
+    fn set(&self, low: u64, high: u64) {
+        let most = u64::from(u32::MAX);
+        let both = low.min(most) | high.min(most) << 32;
+        self.0.store(both, Ordering::Relaxed);
+    }
+}
+
 struct Cell<P: Platform> {
-    /// 0 while it learns; else 1 and the road.
-    settled: P::A64,
-    /// By road: samples since it began to learn, and the estimate.
-    samples: [P::A64; 2],
-    estimate: [P::A64; 2],
-    /// The estimate of the road that it settled on, when it did.
-    settled_at: P::A64,
-    /// Operations of one CPU between two looks at the other road; a power of two.
-    look: P::A64,
+    /// 0 while it learns; else 1 and the road. And odd samples in a row of that road.
+    settled: Halves<P>,
+    /// The estimate of the road that it settled on, when it did; operations of one CPU between two looks at the other road, a power of two.
+    terms: Halves<P>,
+    roads: [Seen<P>; 2],
+}
+
+/// What was seen of one road since its cell began to learn.
+struct Seen<P: Platform> {
+    /// The mean of the usual samples, of the first ones the shortest; how many there were of all kinds.
+    usual: Halves<P>,
+    /// The longest of the first ones; by how much the shortest odd one was longer than usual.
+    long: Halves<P>,
+    /// Samples that count; how many of them were odd.
+    counted: Halves<P>,
+}
+
+impl<P: Platform> Seen<P> {
+    fn new() -> Self {
+        let zero = || Halves::new(0, 0);
+        Seen {
+            usual: zero(),
+            long: zero(),
+            counted: zero(),
+        }
+    }
+
+    fn forget(&self) {
+        for both in [&self.usual, &self.long, &self.counted] {
+            both.set(0, 0);
+        }
+    }
+
+    fn samples(&self) -> u64 {
+        self.usual.get().1
+    }
+
+    /// Odd samples, with one of the first.
+    fn odd(&self) -> u64 {
+        let first = is_odd(self.long.get().0, self.usual.get().0);
+        self.counted.get().1 + u64::from(first)
+    }
+
+    fn estimate(&self) -> u64 {
+        let (usual, _) = self.usual.get();
+        if self.odd() < 2 {
+            return usual;
+        }
+        let ((_, by), (counted, odd)) = (self.long.get(), self.counted.get());
+        usual + odd * by / counted.max(1)
+    }
+
+    /// One more, where a settled cell gives it a part in `weight`, and a learning one takes the mean; whether it is odd.
+    fn note(&self, sample: u64, weight: Option<u64>) -> bool {
+        let (usual, samples) = self.usual.get();
+        let (first, by) = self.long.get();
+        if weight.is_none() && samples < FIRST {
+            let shortest = if samples == 0 {
+                sample
+            } else {
+                usual.min(sample)
+            };
+            self.usual.set(shortest, samples + 1);
+            self.long.set(first.max(sample), 0);
+            return false;
+        }
+        let (mut counted, mut odd) = self.counted.get();
+        if counted >= RECENT {
+            // half of one is one: else what is as rare as that would be forgotten
+            (counted, odd) = (counted / 2, odd.div_ceil(2));
+        }
+        let is_odd = is_odd(sample, usual);
+        if is_odd {
+            let least = if odd == 0 { u64::MAX } else { by };
+            self.usual.set(usual, samples + 1);
+            self.long.set(first, least.min(sample - usual));
+            odd += 1;
+        } else {
+            let weight = weight.unwrap_or(counted.saturating_sub(odd) + 1);
+            let mean = (usual * (weight - 1) + sample) / weight;
+            self.usual.set(mean, samples + 1);
+        }
+        self.counted.set(counted + 1, odd);
+        is_odd
+    }
+
+    /// Whether a cell that learns has seen enough of it.
+    fn is_known(&self) -> bool {
+        let once = self.counted.get().1 == 1 && self.odd() == 1;
+        self.samples() >= if once { LEARN_LONGER } else { LEARN }
+    }
 }
 
 impl<P: Platform> Cell<P> {
     fn new() -> Self {
-        let zero = || P::A64::new(0);
         Cell {
-            settled: zero(),
-            samples: [zero(), zero()],
-            estimate: [zero(), zero()],
-            settled_at: zero(),
-            look: P::A64::new(LOOK_MIN),
+            settled: Halves::new(0, 0),
+            terms: Halves::new(0, LOOK_MIN),
+            roads: [Seen::new(), Seen::new()],
         }
     }
 
     fn settled(&self) -> Option<Road> {
-        match self.settled.load(Ordering::Relaxed) {
+        match self.settled.get().0 {
             0 => None,
             1 => Some(Road::Direct),
             _ => Some(Road::Bounce),
@@ -129,57 +245,63 @@ impl<P: Platform> Cell<P> {
             None if nth.is_multiple_of(2) => (Road::Direct, true),
             None => (Road::Bounce, true),
             Some(road) => {
-                let look = self.look.load(Ordering::Relaxed);
+                let (_, look) = self.terms.get();
                 if nth & (look - 1) < BURST {
                     return (road.other(), true);
                 }
-                (road, nth.is_multiple_of(EVERY))
+                // in no step with anything that comes again every so often (Fibonacci hashing)
+                let drawn = nth.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - EVERY.ilog2());
+                (road, drawn == 0)
             }
         }
     }
 
+    fn of(&self, road: Road) -> &Seen<P> {
+        &self.roads[road as usize]
+    }
+
     fn estimate(&self, road: Road) -> u64 {
-        self.estimate[road as usize].load(Ordering::Relaxed)
+        self.of(road).estimate()
     }
 
     fn note(&self, road: Road, took_ns: u64) {
-        let sample = took_ns * PART;
-        let samples = self.samples[road as usize].load(Ordering::Relaxed);
-        let before = self.estimate(road);
-        let settled = self.settled();
-        // a mean while it learns, a moving one after
-        let weight = match settled {
-            None => samples.saturating_sub(FIRST) + 1,
-            Some(now) if now == road => WEIGHT,
-            Some(_) => WEIGHT_OTHER,
-        };
-        let after = (before * (weight - 1) + sample) / weight;
-        self.estimate[road as usize].store(after, Ordering::Relaxed);
-        self.samples[road as usize].store(samples + 1, Ordering::Relaxed);
-        match settled {
-            None => self.decide(),
-            Some(now) => self.reconsider(now),
+        let (seen, sample) = (self.of(road), took_ns * PART);
+        let (settled, in_a_row) = self.settled.get();
+        match self.settled() {
+            None => {
+                seen.note(sample, None);
+                self.decide();
+            }
+            Some(now) if now == road => {
+                let odd = seen.note(sample, Some(WEIGHT));
+                let now_in_a_row = if odd { in_a_row + 1 } else { 0 };
+                if now_in_a_row != in_a_row {
+                    self.settled.set(settled, now_in_a_row);
+                }
+                self.reconsider(now, now_in_a_row);
+            }
+            Some(now) => {
+                seen.note(sample, Some(WEIGHT_OTHER));
+                self.reconsider(now, 0);
+            }
         }
     }
 
     fn decide(&self) {
-        let enough = |words: &P::A64| words.load(Ordering::Relaxed) >= LEARN;
-        if self.samples.iter().all(enough) {
+        if self.roads.iter().all(Seen::is_known) {
             let direct = self.estimate(Road::Direct) <= self.estimate(Road::Bounce);
             self.settle(if direct { Road::Direct } else { Road::Bounce });
         }
     }
 
-    fn reconsider(&self, now: Road) {
+    fn reconsider(&self, now: Road, in_a_row: u64) {
         let (own, other) = (self.estimate(now), self.estimate(now.other()));
+        let dearer = own > self.terms.get().0 / 2 * 3 + PART;
         if other + other / 32 < own {
             self.settle(now.other());
-        } else if own > self.settled_at.load(Ordering::Relaxed) / 2 * 3 + PART {
-            for road in [0, 1] {
-                self.samples[road].store(0, Ordering::Relaxed);
-                self.estimate[road].store(0, Ordering::Relaxed);
-            }
-            self.settled.store(0, Ordering::Relaxed);
+        } else if dearer || in_a_row >= CHANGED {
+            self.roads.iter().for_each(Seen::forget);
+            self.settled.set(0, 0);
         }
     }
 
@@ -188,9 +310,8 @@ impl<P: Platform> Cell<P> {
         // BURST * (other - own) / (look * own) is to be half a hundredth
         let dearer = other.saturating_sub(own);
         let look = (200 * BURST * dearer / own.max(1)).clamp(LOOK_MIN, LOOK_MAX);
-        self.look.store(look.next_power_of_two(), Ordering::Relaxed);
-        self.settled_at.store(own, Ordering::Relaxed);
-        self.settled.store(1 + road as u64, Ordering::Relaxed);
+        self.terms.set(own, look.next_power_of_two());
+        self.settled.set(1 + road as u64, 0);
     }
 }
 
@@ -255,8 +376,7 @@ impl<P: Platform> Learner<P> {
             settled: cell.settled(),
             direct_ns: cell.estimate(Road::Direct) / PART,
             bounce_ns: cell.estimate(Road::Bounce) / PART,
-            samples: cell.samples[0].load(Ordering::Relaxed)
-                + cell.samples[1].load(Ordering::Relaxed),
+            samples: cell.roads.iter().map(Seen::samples).sum(),
         };
         let cells = self.cells.iter().enumerate();
         cells.map(of).filter(|cell| cell.samples > 0).collect()
@@ -281,160 +401,4 @@ pub struct Learned {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::platform::host::*;
-
-    /// Runs `ops` operations whose roads take so long; returns how many took each road.
-    fn run(
-        learner: &Learner<Host>,
-        p: &Host,
-        ops: u64,
-        cost: impl Fn(u64, Road) -> u64,
-    ) -> [u64; 2] {
-        let mut took = [0, 0];
-        for nth in 0..ops {
-            let advice = learner
-                .advise(p, ByteCount(4096), Direction::ToDevice)
-                .unwrap();
-            took[advice.road as usize] += 1;
-            if let Some(cell) = advice.timed {
-                learner.note(cell, advice.road, cost(nth, advice.road));
-            }
-        }
-        took
-    }
-
-    fn host() -> (Host, Learner<Host>) {
-        let p = Host::new(HostConfig {
-            frames: 0,
-            slots: 1,
-        });
-        let learner = Learner::new(&p);
-        (p, learner)
-    }
-
-    #[test]
-    fn the_cheaper_road_is_found_within_a_thousand_operations_and_kept() {
-        for (direct, bounce) in [(100, 900), (900, 100), (100, 104), (104, 100), (50, 20_000)] {
-            let (p, learner) = host();
-            let cost = |_, road| match road {
-                Road::Direct => direct,
-                Road::Bounce => bounce,
-            };
-            run(&learner, &p, 999, cost);
-            let learned = learner.learned()[0];
-            let better = if direct < bounce {
-                Road::Direct
-            } else {
-                Road::Bounce
-            };
-            assert_eq!(learned.settled, Some(better), "{learned:?}");
-            let ops = 1_000_000;
-            let took = run(&learner, &p, ops, cost);
-            let spent = took[0] * direct + took[1] * bounce;
-            let best = ops * direct.min(bounce);
-            assert!(spent * 100 <= best * 103, "{spent} of {best}: {took:?}");
-        }
-    }
-
-    #[test]
-    fn what_is_made_once_does_not_count() {
-        let (p, learner) = host();
-        let cost = |nth, road| match road {
-            Road::Direct => 200,
-            Road::Bounce if nth < 128 => 5_000,
-            Road::Bounce => 150,
-        };
-        run(&learner, &p, 600, cost);
-        assert_eq!(learner.learned()[0].settled, Some(Road::Bounce));
-    }
-
-    #[test]
-    fn what_is_paid_for_once_in_250_counts() {
-        let (p, learner) = host();
-        // 40 most of the time, and 25,040 once in 250: 140 on average
-        run(&learner, &p, 999, |nth, road| match road {
-            Road::Direct if nth / 2 % 250 == 0 => 25_040,
-            Road::Direct => 40,
-            Road::Bounce => 90,
-        });
-        assert_eq!(learner.learned()[0].settled, Some(Road::Bounce));
-    }
-
-    #[test]
-    fn what_is_paid_for_once_in_250_counts_in_short_looks_too() {
-        let (p, learner) = host();
-        let (ops, mut direct, mut spent) = (1_000_000, 0u64, 0);
-        for _ in 0..ops {
-            let advice = learner.advise(&p, ByteCount(4096), Direction::ToDevice);
-            let advice = advice.unwrap();
-            direct += u64::from(advice.road == Road::Direct);
-            // by the operations that took the road, looks and all
-            let took = match advice.road {
-                Road::Direct if direct.is_multiple_of(250) => 25_040,
-                Road::Direct => 40,
-                Road::Bounce => 90,
-            };
-            spent += took;
-            if let Some(cell) = advice.timed {
-                learner.note(cell, advice.road, took);
-            }
-        }
-        assert!(spent * 100 <= ops * 90 * 105, "{spent} of {}", ops * 90);
-    }
-
-    #[test]
-    fn it_learns_anew_when_its_road_becomes_dear_and_when_the_other_becomes_cheap() {
-        let (p, learner) = host();
-        run(&learner, &p, 1000, |_, road| {
-            if road == Road::Direct { 100 } else { 300 }
-        });
-        assert_eq!(learner.learned()[0].settled, Some(Road::Direct));
-        run(&learner, &p, 10_000, |_, road| {
-            if road == Road::Direct { 900 } else { 300 }
-        });
-        assert_eq!(learner.learned()[0].settled, Some(Road::Bounce));
-        run(&learner, &p, 200_000, |_, road| {
-            if road == Road::Direct { 100 } else { 300 }
-        });
-        assert_eq!(learner.learned()[0].settled, Some(Road::Direct));
-    }
-
-    #[test]
-    fn a_lost_time_slice_is_not_counted() {
-        let (p, learner) = host();
-        run(&learner, &p, 999, |nth, road| match road {
-            Road::Bounce if nth % 100 == 1 => 4_000_000,
-            Road::Bounce => 100,
-            Road::Direct => 200,
-        });
-        assert_eq!(learner.learned()[0].settled, Some(Road::Bounce));
-    }
-
-    #[test]
-    fn operations_that_take_long_because_they_are_large_are_learned() {
-        let (p, learner) = host();
-        let largest = ByteCount(256 * GRANULE);
-        for _ in 0..999 {
-            let advice = learner.advise(&p, largest, Direction::FromDevice).unwrap();
-            // 256 pages, 10 us each; and a copy
-            let took = match advice.road {
-                Road::Direct => 2_560_000,
-                Road::Bounce => 130_000,
-            };
-            if let Some(cell) = advice.timed {
-                learner.note(cell, advice.road, took);
-            }
-        }
-        assert_eq!(learner.learned()[0].settled, Some(Road::Bounce));
-    }
-
-    #[test]
-    fn what_is_larger_than_any_cell_gets_no_advice() {
-        let (p, learner) = host();
-        let advise = |len| learner.advise(&p, ByteCount(len), Direction::FromDevice);
-        assert!(advise(1 << 20).is_some() && advise((1 << 20) + 1).is_none());
-        assert!(advise(1 << 52).is_none());
-    }
-}
+mod tests;

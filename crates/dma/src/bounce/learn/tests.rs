@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Costs that are made up, and what is learned from them.
+
+use super::*;
+use crate::platform::host::*;
+
+/// Runs `ops` operations whose roads take so long; returns how many took each road.
+fn run(learner: &Learner<Host>, p: &Host, ops: u64, cost: impl Fn(u64, Road) -> u64) -> [u64; 2] {
+    let mut took = [0, 0];
+    for nth in 0..ops {
+        let advice = learner
+            .advise(p, ByteCount(4096), Direction::ToDevice)
+            .unwrap();
+        took[advice.road as usize] += 1;
+        if let Some(cell) = advice.timed {
+            learner.note(cell, advice.road, cost(nth, advice.road));
+        }
+    }
+    took
+}
+
+fn host() -> (Host, Learner<Host>) {
+    let p = Host::new(HostConfig {
+        frames: 0,
+        slots: 1,
+    });
+    let learner = Learner::new(&p);
+    (p, learner)
+}
+
+#[test]
+fn the_cheaper_road_is_found_within_a_thousand_operations_and_kept() {
+    for (direct, bounce) in [(100, 900), (900, 100), (100, 104), (104, 100), (50, 20_000)] {
+        let (p, learner) = host();
+        let cost = |_, road| match road {
+            Road::Direct => direct,
+            Road::Bounce => bounce,
+        };
+        run(&learner, &p, 999, cost);
+        let learned = learner.learned()[0];
+        let better = if direct < bounce {
+            Road::Direct
+        } else {
+            Road::Bounce
+        };
+        assert_eq!(learned.settled, Some(better), "{learned:?}");
+        let ops = 1_000_000;
+        let took = run(&learner, &p, ops, cost);
+        let spent = took[0] * direct + took[1] * bounce;
+        let best = ops * direct.min(bounce);
+        assert!(spent * 100 <= best * 103, "{spent} of {best}: {took:?}");
+    }
+}
+
+#[test]
+fn what_is_made_once_does_not_count() {
+    let (p, learner) = host();
+    let cost = |nth, road| match road {
+        Road::Direct => 200,
+        Road::Bounce if nth < 128 => 5_000,
+        Road::Bounce => 150,
+    };
+    run(&learner, &p, 600, cost);
+    assert_eq!(learner.learned()[0].settled, Some(Road::Bounce));
+}
+
+#[test]
+fn what_is_paid_for_once_in_250_counts() {
+    let (p, learner) = host();
+    // 40 most of the time, and 25,040 once in 250: 140 on average
+    run(&learner, &p, 999, |nth, road| match road {
+        Road::Direct if nth / 2 % 250 == 0 => 25_040,
+        Road::Direct => 40,
+        Road::Bounce => 90,
+    });
+    assert_eq!(learner.learned()[0].settled, Some(Road::Bounce));
+}
+
+#[test]
+fn what_is_paid_for_once_in_250_counts_in_short_looks_too() {
+    let (p, learner) = host();
+    let (ops, mut direct, mut spent) = (1_000_000, 0u64, 0);
+    for _ in 0..ops {
+        let advice = learner.advise(&p, ByteCount(4096), Direction::ToDevice);
+        let advice = advice.unwrap();
+        direct += u64::from(advice.road == Road::Direct);
+        // by the operations that took the road, looks and all
+        let took = match advice.road {
+            Road::Direct if direct.is_multiple_of(250) => 25_040,
+            Road::Direct => 40,
+            Road::Bounce => 90,
+        };
+        spent += took;
+        if let Some(cell) = advice.timed {
+            learner.note(cell, advice.road, took);
+        }
+    }
+    assert!(spent * 100 <= ops * 90 * 105, "{spent} of {}", ops * 90);
+}
+
+#[test]
+fn it_learns_anew_when_its_road_becomes_dear_and_when_the_other_becomes_cheap() {
+    let (p, learner) = host();
+    run(&learner, &p, 1000, |_, road| {
+        if road == Road::Direct { 100 } else { 300 }
+    });
+    assert_eq!(learner.learned()[0].settled, Some(Road::Direct));
+    run(&learner, &p, 10_000, |_, road| {
+        if road == Road::Direct { 900 } else { 300 }
+    });
+    assert_eq!(learner.learned()[0].settled, Some(Road::Bounce));
+    run(&learner, &p, 200_000, |_, road| {
+        if road == Road::Direct { 100 } else { 300 }
+    });
+    assert_eq!(learner.learned()[0].settled, Some(Road::Direct));
+}
+
+#[test]
+fn a_batch_anywhere_in_250_counts_in_the_end() {
+    for at in (0..250).step_by(7) {
+        let (p, learner) = host();
+        let mut direct = at;
+        let mut run = |ops: u64| {
+            let mut spent = 0;
+            for _ in 0..ops {
+                let advice = learner.advise(&p, ByteCount(4096), Direction::ToDevice);
+                let advice = advice.unwrap();
+                direct += u64::from(advice.road == Road::Direct);
+                let took = match advice.road {
+                    Road::Direct if direct.is_multiple_of(250) => 25_040,
+                    Road::Direct => 40,
+                    Road::Bounce => 90,
+                };
+                spent += took;
+                if let Some(cell) = advice.timed {
+                    learner.note(cell, advice.road, took);
+                }
+            }
+            spent / ops
+        };
+        run(200_000);
+        assert!(run(100_000) <= 96, "{at}: {:?}", learner.learned());
+    }
+}
+
+#[test]
+fn short_interruptions_change_nothing() {
+    // of 0.1 to 0.9 ms, one in so many operations, on whichever road they fall
+    for (pairs, each) in [
+        (&[(24_000, 8_000), (3_000, 12_000)][..], [170, 331, 504]),
+        (&[(8_000, 10_000), (23_000, 20_000)], [1_700, 3_310, 5_040]),
+    ] {
+        for (every, (direct, bounce)) in each.iter().zip(pairs.iter().cycle()) {
+            let (every, direct, bounce) = (*every, *direct, *bounce);
+            let (p, learner) = host();
+            let mut lost = 0u64;
+            let cost = |nth: u64, road| {
+                let usual = match road {
+                    Road::Direct => direct,
+                    Road::Bounce => bounce,
+                };
+                match nth % every {
+                    7 => usual + 100_000 + nth * 7_919 % 800_000,
+                    _ => usual,
+                }
+            };
+            let better = match direct < bounce {
+                true => Road::Direct,
+                false => Road::Bounce,
+            };
+            run(&learner, &p, 999, cost);
+            let found = learner.learned()[0];
+            assert_eq!(found.settled, Some(better), "{every}: {found:?}");
+            for _ in 0..100 {
+                run(&learner, &p, 1_000, cost);
+                lost += u64::from(learner.learned()[0].settled != Some(better));
+            }
+            assert_eq!(lost, 0, "{every}, {direct}, {bounce}");
+        }
+    }
+}
+
+#[test]
+fn what_is_suddenly_a_hundred_times_as_dear_is_learned_anew() {
+    let (p, learner) = host();
+    let cheap = |_, road| if road == Road::Direct { 100 } else { 300 };
+    run(&learner, &p, 999, cheap);
+    assert_eq!(learner.learned()[0].settled, Some(Road::Direct));
+    let dear = |_, road| if road == Road::Direct { 10_000 } else { 300 };
+    run(&learner, &p, 2_000, dear);
+    assert_eq!(learner.learned()[0].settled, Some(Road::Bounce));
+}
+
+#[test]
+fn a_lost_time_slice_is_not_counted() {
+    let (p, learner) = host();
+    run(&learner, &p, 999, |nth, road| match road {
+        Road::Bounce if nth % 100 == 1 => 4_000_000,
+        Road::Bounce => 100,
+        Road::Direct => 200,
+    });
+    assert_eq!(learner.learned()[0].settled, Some(Road::Bounce));
+}
+
+#[test]
+fn operations_that_take_long_because_they_are_large_are_learned() {
+    let (p, learner) = host();
+    let largest = ByteCount(256 * GRANULE);
+    for _ in 0..999 {
+        let advice = learner.advise(&p, largest, Direction::FromDevice).unwrap();
+        // 256 pages, 10 us each; and a copy
+        let took = match advice.road {
+            Road::Direct => 2_560_000,
+            Road::Bounce => 130_000,
+        };
+        if let Some(cell) = advice.timed {
+            learner.note(cell, advice.road, took);
+        }
+    }
+    assert_eq!(learner.learned()[0].settled, Some(Road::Bounce));
+}
+
+#[test]
+fn what_is_larger_than_any_cell_gets_no_advice() {
+    let (p, learner) = host();
+    let advise = |len| learner.advise(&p, ByteCount(len), Direction::FromDevice);
+    assert!(advise(1 << 20).is_some() && advise((1 << 20) + 1).is_none());
+    assert!(advise(1 << 52).is_none());
+}
