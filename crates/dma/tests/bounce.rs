@@ -3,6 +3,8 @@
 
 #[path = "bounce/api.rs"]
 mod api;
+#[path = "bounce/calls.rs"]
+mod calls;
 #[path = "bounce/crowd.rs"]
 mod crowd;
 #[path = "bounce/ladder.rs"]

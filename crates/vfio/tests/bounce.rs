@@ -3,6 +3,8 @@
 
 #[path = "../../dma/tests/bounce/api.rs"]
 mod api;
+#[path = "../../dma/tests/bounce/calls.rs"]
+mod calls;
 #[path = "../../dma/tests/bounce/crowd.rs"]
 mod crowd;
 #[path = "../../dma/tests/bounce/oracle.rs"]

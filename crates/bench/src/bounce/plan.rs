@@ -7,7 +7,11 @@ use super::{
     load::{Block, Load, Way},
     policy::Policy,
 };
-use crate::{Effort, plan::Extent};
+use crate::{
+    Effort,
+    budget::{Budget, Weight},
+    plan::Extent,
+};
 use std::time::{Duration, Instant};
 
 /// Operations in flight on a thread.
@@ -86,8 +90,7 @@ pub fn loads(extent: Extent, filter: &Filter) -> Vec<Load> {
     loads
 }
 
-/// How long all cells together may take, about: what there is left is shared out among those that are left, so that slow ones cost the others precision, not the user time. A cell on one
-/// thread takes what a figure needs in any case.
+/// How long all cells together may take, about, divided by [`Budget`]: slow ones cost the others precision, not the user time. A cell on one thread takes what a figure needs in any case.
 pub fn budget(extent: Extent) -> Duration {
     match extent {
         Extent::Quick => Duration::from_secs(22),
@@ -129,15 +132,17 @@ pub fn run(
 ) -> Vec<Cell> {
     let (policies, effort) = (filter.policies(), effort(extent));
     let begun = Instant::now();
+    let longest = |load: &Load| match is_of_two(load) {
+        true => PATIENT,
+        false => effort.patience,
+    };
+    let weight = |load: &Load| Weight(longest(load).as_millis() as u32);
+    let mut budget = Budget::new(budget(extent), loads.iter().map(weight));
     let cell = |(nth, load): (usize, &Load)| {
         at(load, nth);
-        let left = budget(extent).saturating_sub(begun.elapsed());
+        let time = budget.next(weight(load), begun.elapsed());
         // a third for what comes before slices and after
-        let share = left / (loads.len() - nth) as u32 * 2 / 3;
-        let patience = match is_of_two(load) {
-            true => PATIENT.min(left),
-            false => effort.patience.min(share),
-        };
+        let patience = longest(load).min(time.unwrap_or_default() * 2 / 3);
         measure(*load, &policies, Effort { patience, ..effort })
     };
     loads.iter().enumerate().map(cell).collect()
