@@ -276,9 +276,10 @@ impl<B: Base, F: Format> Crowd<B, F> {
 
     /// Maps something, of the physical pages from `fresh`.
     fn begin(&self, random: &mut Random, fresh: u64) -> Option<Live> {
-        // where buffers may share pages, they do
+        // where buffers may share pages, they do; and then they had better be nobody's frames
+        let memory = self.clients.as_ref().map_or(0x20, Clients::first_page);
         let fresh = match self.domain.domain().shared() {
-            Some(_) => 0x20 + random.below(4),
+            Some(_) => memory + random.below(4),
             None => fresh & 0xff_ffff_ffff,
         };
         let direction = [

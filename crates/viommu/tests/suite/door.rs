@@ -78,6 +78,11 @@ impl<B: Base, F: Format> Clients<B, F> {
         self.clients.len()
     }
 
+    /// The first page of the drivers' own memory.
+    pub fn first_page(&self) -> u64 {
+        self.memory[0].page().0
+    }
+
     /// Maps as much memory as `list` has, of the drivers' own, if there is room.
     pub fn map(
         &self,
@@ -86,7 +91,7 @@ impl<B: Base, F: Format> Clients<B, F> {
         direction: Direction,
     ) -> Option<WatchedMapping> {
         let own = |buffer: &PhysRange| {
-            let first = self.memory[0].page().0;
+            let first = self.first_page();
             let page = first + buffer.addr.page().0 % (MEMORY as u64 - buffer.pages().0);
             let addr = PhysAddr(PhysPage(page).addr().0 + buffer.addr.offset());
             PhysRange::new(addr, buffer.len)

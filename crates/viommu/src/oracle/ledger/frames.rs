@@ -9,7 +9,7 @@ use super::{DomainSerial, Ledger, summary::Property};
 use ioatlas_dma::units::*;
 use std::collections::btree_map::Entry;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FrameUse {
     Free,
     /// Allocated, and seen nowhere yet.
@@ -45,7 +45,10 @@ impl Ledger {
     /// A map has returned that leads there.
     pub(super) fn check_own(&mut self, domain: DomainSerial, page: IovaPage, to: PhysPage) {
         if !self.is_own(domain, page, to) {
-            let text = format!("{page} was mapped to {to}, neither the buffer nor one of its own");
+            let known = self.frames.get(&to);
+            let text = format!(
+                "{page} was mapped to {to}, neither the buffer nor one of its own: {known:?}"
+            );
             self.violation(Property::P9, text);
         }
     }
