@@ -82,7 +82,8 @@ impl BackEnd {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", TESTPMD]);
         command.args(options.split_whitespace());
-        Self::start(&mut command, TESTPMD.into(), directory, "back-end")
+        let program = format!("{TESTPMD} (ci/install-dpdk.sh installs it)");
+        Self::start(&mut command, program, directory, "back-end")
     }
 
     fn start(

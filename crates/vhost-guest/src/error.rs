@@ -58,6 +58,15 @@ impl Error {
         GuestError::file(path, why).into()
     }
 
+    /// Whether a guest was there and did not do its work, and nobody asked it to stop.
+    pub fn is_of_a_guest(&self) -> bool {
+        match self {
+            Self::Guest(error) => error.names_a_log(),
+            Self::Counts { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Anything else of the system's.
     pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
