@@ -82,6 +82,8 @@ impl BackEnd {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", TESTPMD]);
         command.args(options.split_whitespace());
+        // it makes a directory at each start, and removes none
+        command.env("RUNTIME_DIRECTORY", directory);
         let program = format!("{TESTPMD} (ci/install-dpdk.sh installs it)");
         Self::start(&mut command, program, directory, "back-end")
     }

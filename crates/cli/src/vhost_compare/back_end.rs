@@ -115,6 +115,8 @@ impl BackEnd {
         command.args(["--pdeathsig", "KILL", "--"]);
         match whose {
             Whose::Testpmd => {
+                // it makes a directory at each start, and removes none
+                command.env("RUNTIME_DIRECTORY", directory);
                 command
                     .arg(testpmd)
                     .args(testpmd_options(&socket, iommu, cpus));
