@@ -214,6 +214,8 @@ impl Counts {
         some("datagrams", self.datagrams)?;
         none("datagrams lost", self.datagrams_lost)?;
         some("bytes over TCP", self.tcp_bytes)?;
+        some("frames from the guest", self.transmitted)?;
+        some("frames to the guest", self.received)?;
         none("queues that stopped", self.stopped)?;
         match mode {
             Mode::Off => none("questions, without an IOMMU", self.questions),
@@ -231,7 +233,7 @@ impl Counts {
             self.pings.1.to_string(),
             format!("{} MiB", self.tcp_bytes >> 20),
             self.datagrams.to_string(),
-            (self.datagrams_lost + self.pings.0 - self.pings.1).to_string(),
+            (self.datagrams_lost + self.pings.0.saturating_sub(self.pings.1)).to_string(),
             self.transmitted.to_string(),
             self.received.to_string(),
             self.questions.to_string(),
@@ -252,6 +254,8 @@ mod tests {
             pings: (40, 40),
             tcp_bytes: 1,
             datagrams: 10,
+            transmitted: 50,
+            received: 50,
             questions: 5,
             invalidations: 5,
             ..Counts::default()
@@ -261,10 +265,12 @@ mod tests {
     #[test]
     fn whatever_is_lost_is_refused() {
         assert_eq!(good().check(Mode::Strict), Ok(()));
-        let spoils: [fn(&mut Counts); 7] = [
+        let spoils: [fn(&mut Counts); 9] = [
             |counts| counts.pings.1 = 39,
             |counts| counts.datagrams_lost = 1,
             |counts| counts.tcp_bytes = 0,
+            |counts| counts.transmitted = 0,
+            |counts| counts.received = 0,
             |counts| counts.stopped = 1,
             |counts| counts.boots = 1,
             |counts| counts.restarts = 0,
