@@ -44,7 +44,7 @@ pub enum Error {
 /// How to get a program that is not there.
 fn installs(error: &GuestError) -> &'static str {
     match error {
-        GuestError::Tool { .. } => "; ci/install-qemu.sh installs it",
+        GuestError::Tool { .. } => "; ci/install-record.sh installs it",
         GuestError::Package { .. } => {
             "; ci/install-record.sh fetches packages, ci/install-dpdk.sh testpmd's"
         }
