@@ -19,14 +19,16 @@ pub fn directory() -> Result<TempDir, Error> {
     made.map_err(|why| Error::file(&env::temp_dir(), why))
 }
 
-/// Does something with such a directory, which is kept where that fails.
+/// Does something with such a directory, which is kept where that fails, unless somebody asked it to stop.
 pub fn within<T>(
     of: &impl Display,
     work: impl FnOnce(&Path) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let directory = directory()?;
-    work(directory.path()).inspect_err(|_| {
-        eprintln!("{of}: logs are in {}", directory.keep().display());
+    work(directory.path()).inspect_err(|error| {
+        if !matches!(error, Error::Guest(GuestError::Interrupted)) {
+            eprintln!("{of}: logs are in {}", directory.keep().display());
+        }
     })
 }
 
@@ -76,6 +78,9 @@ impl<'a> Boot<'a> {
             let seconds = begun.elapsed().as_secs();
             let _ = writeln!(std::io::stderr(), "{seconds:4} s  {name}: the guest {what}");
         };
-        Ok(watch.run::<_, GuestError>(console, Ignored, phase, || Ok(()))?)
+        let ended = watch.run::<_, GuestError>(console, Ignored, phase, || Ok(()));
+        // it is much larger than the logs, which are kept where this fails
+        let _ = fs::remove_file(&initrd);
+        Ok(ended?)
     }
 }
