@@ -132,10 +132,17 @@ fn measure(arguments: &Arguments, tree: &Tree, case: Case, whose: Whose) -> Resu
                 })
             }
         };
-        rates.ok_or_else(|| Error::Counts {
+        let failed = |what: &str| Error::Counts {
             mode: name.clone(),
-            what: "the guest tells no rate".into(),
-        })
+            what: what.into(),
+        };
+        match rates {
+            None => Err(failed("the guest tells no rate")),
+            Some(rates) if whose == Whose::Ours && rates.received == 0.0 => {
+                Err(failed("nothing comes back"))
+            }
+            Some(rates) => Ok(rates),
+        }
     })
 }
 
