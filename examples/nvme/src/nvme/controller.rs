@@ -128,9 +128,15 @@ impl<T: Translator<Host>> Controller<T> {
         name: &'static str,
     ) -> Result<Completion, NvmeError> {
         let admin = self.admin.as_mut().ok_or(NvmeError::Gone)?;
-        admin.submit(data, command)?;
+        let id = admin.submit(data, command)?;
         admin.ring();
-        let done = admin.wait(self.idle)?;
+        // a command that was given up as unanswered may be answered before this one
+        let done = loop {
+            let done = admin.wait(self.idle)?;
+            if done.id == id {
+                break done;
+            }
+        };
         match done.status {
             None => Ok(done),
             Some(status) => Err(NvmeError::Command {
