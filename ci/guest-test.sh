@@ -7,14 +7,13 @@ cd "$(dirname "$0")/.."
 said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 # without QEMU, a kernel or busybox they are ignored, which is no verdict
-ignored() { grep -E '^test .*\.\.\. ignored' "$said"; }
 cargo test -p ioatlas-nvme --test guest -- --list --ignored >"$said"
 if grep -q ': test$' "$said"; then
     ci/install-record.sh
     ci/install-kernel.sh
 fi
 cargo test -p ioatlas-nvme --test guest | tee "$said"
-if ignored >/dev/null; then
+if grep -qE '^test .*\.\.\. ignored' "$said"; then
     echo "$0: not all was run; ci/install-record.sh and ci/install-kernel.sh install what is missing" >&2
     exit 1
 fi
