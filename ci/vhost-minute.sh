@@ -59,16 +59,22 @@ number() {
 passed=0 failed=0
 for wakeup in notify poll; do
     socket=$scratch/$wakeup
-    "$ioatlas" vhost-net --socket-path "$socket" --mode macswap --wakeup "$wakeup" >"$scratch/said" 2>&1 &
+    "$ioatlas" vhost-net --socket-path "$socket" --mode macswap --wakeup "$wakeup" --miss-timeout 120000 >"$scratch/said" 2>&1 &
     back=$!
     for _ in $(seq 300); do
         [ -S "$socket" ] && break
         sleep 0.1
     done
+    if [ ! -S "$socket" ]; then
+        failed=$((failed + 1))
+        echo "FAILED  $wakeup: the back end does not listen: $(tail -n 1 "$scratch/said")"
+        end || true
+        continue
+    fi
     while read -r -a options; do
         [ ${#options[@]} -gt 0 ] || continue
         name="$wakeup ${options[*]}"
-        # A machine may be busy: a back end has two minutes for what it owes.
+        # A machine may be busy: either end has two minutes for what it owes.
         if ! "$ioatlas" vhost-bench "$socket" "${options[@]}" --seconds "$each" --warm-up 0.05 --patience 120 --json >"$scratch/report" 2>"$scratch/why"; then
             failed=$((failed + 1))
             echo "FAILED  $name: $(tail -n 1 "$scratch/why")"

@@ -11,6 +11,7 @@ use crate::GuestError;
 use crate::console::{Console, Heard, State};
 use crate::qemu::QEMU;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -18,7 +19,10 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+#[allow(clippy::disallowed_types)] // no part of the core: signals set it
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Once, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,6 +40,23 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Whether a signal came since the first call. Once somebody has listened to signals they end no program any more: one that comes between two guests
+/// is to end the second.
+#[allow(clippy::disallowed_types)]
+fn was_interrupted() -> Result<bool, GuestError> {
+    static CAME: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    let came = CAME.get_or_init(Arc::default);
+    static LISTENS: Once = Once::new();
+    let mut listens = Ok(());
+    LISTENS.call_once(|| {
+        listens = [SIGINT, SIGTERM, SIGHUP]
+            .into_iter()
+            .try_for_each(|signal| flag::register(signal, came.clone()).map(drop));
+    });
+    listens.map_err(|source| GuestError::file(Path::new("signals"), source))?;
+    Ok(came.load(Ordering::Relaxed))
 }
 
 /// What the threads tell: `T` is left of a log, `E` ends it.
@@ -124,6 +145,9 @@ impl Watch<'_> {
         beside: impl FnOnce() -> Result<(), E>,
     ) -> Result<L::Result, E> {
         let begun = Instant::now();
+        if was_interrupted()? {
+            return Err(GuestError::Interrupted.into());
+        }
         // before QEMU is there: no signal may come between
         let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
         let mut signals =

@@ -85,17 +85,24 @@ pub fn run(arguments: &Arguments, tree: &Tree) -> Result<(), Error> {
     let mut rows = vec![head.map(String::from).to_vec()];
     for case in cases {
         let mut rounds = Vec::new();
-        for _ in 0..arguments.rounds {
-            let theirs = measure(arguments, tree, case, Whose::Testpmd);
-            // it is known to stall; ours must not
-            let theirs = match theirs {
-                Err(error) if error.is_of_a_guest() => {
-                    eprintln!("testpmd: {error}");
-                    None
+        let ours = || measure(arguments, tree, case, Whose::Ours);
+        // it is known to stall; ours must not
+        let theirs = || match measure(arguments, tree, case, Whose::Testpmd) {
+            Err(error) if error.is_of_a_guest() => {
+                eprintln!("testpmd: {error}");
+                Ok(None)
+            }
+            theirs => theirs.map(Some),
+        };
+        for round in 0..arguments.rounds {
+            // so that neither always comes after the other
+            rounds.push(match round % 2 {
+                0 => (theirs()?, ours()?),
+                _ => {
+                    let ours = ours()?;
+                    (theirs()?, ours)
                 }
-                theirs => Some(theirs?),
-            };
-            rounds.push((theirs, measure(arguments, tree, case, Whose::Ours)?));
+            });
         }
         rows.push(row(case, &rounds));
     }

@@ -74,17 +74,17 @@ fn run(arguments: &Arguments) -> Result<(), Error> {
         return Ok(());
     }
     let (version, begun) = (qemu::version()?, Instant::now());
-    match arguments.guest {
-        _ if arguments.back_end == BackEnds::Testpmd => {
+    match (arguments.back_end, arguments.guest) {
+        (BackEnds::Testpmd, _) => {
             println!("{version}");
             compare::run(arguments, &tree)?;
         }
-        Driver::Linux => {
+        (BackEnds::Ours, Driver::Linux) => {
             network::enter()?;
             println!("{version}");
             traffic::run(arguments, &tree, or_all(&arguments.mode, &Mode::ALL))?;
         }
-        Driver::Testpmd => {
+        (BackEnds::Ours, Driver::Testpmd) => {
             println!("{version}");
             dpdk::run(arguments, &tree, or_all(&arguments.pages, &Pages::ALL))?;
         }

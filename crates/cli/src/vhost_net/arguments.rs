@@ -54,8 +54,8 @@ pub(crate) struct VhostNetArguments {
     /// Buffers of each queue that are translated ahead.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub ahead: u16,
-    /// Milliseconds that a queue waits for a translation before it stops.
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=3_600_000))]
+    /// Milliseconds that a queue waits for a translation before it stops. A VMM on a busy machine may get no CPU for a second or more.
+    #[arg(long, value_name = "MS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=3_600_000))]
     pub miss_timeout: u32,
     /// Refuse front ends without VIRTIO_F_ACCESS_PLATFORM: no device without protection.
     #[arg(long)]

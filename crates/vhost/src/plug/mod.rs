@@ -171,7 +171,7 @@ impl<R: IotlbReader> IovaMemory<R> {
         BurstMemory {
             pins: PinCount::default(),
             fault: Cell::new(None),
-            times_left: Cell::new(0),
+            departures: Cell::new(0),
             burst: RefCell::new(Some(burst)),
             reader,
             misses: &self.misses,
@@ -226,7 +226,7 @@ pub struct BurstMemory<'m, R: IotlbReader + 'm> {
     pins: PinCount,
     fault: Cell<Option<Fault>>,
     /// How often it was left: what was looked up before is not good any more.
-    times_left: Cell<u64>,
+    departures: Cell<u64>,
     /// `None` only within [`BurstMemory::resolve`].
     burst: RefCell<Option<R::Burst<'m>>>,
     reader: NonNull<R>,
@@ -285,7 +285,7 @@ impl<'m, R: IotlbReader> BurstMemory<'m, R> {
                 false => waits.wait(round, at, &miss, Waiting::InBurst)?,
                 true => {
                     *self.burst.borrow_mut() = None;
-                    self.times_left.set(self.times_left.get() + 1);
+                    self.departures.set(self.departures.get() + 1);
                     let waited = waits.wait(round, at, &miss, Waiting::OutsideBursts);
                     // SAFETY: the only burst of the reader was dropped above, and `_borrow` keeps the reader ours.
                     let reader = unsafe { &mut *self.reader.as_ptr() };
@@ -368,7 +368,7 @@ impl<'m, R: IotlbReader> GuestMemory for BurstMemory<'m, R> {
             need,
             host: HostAddr(0),
             known: ByteCount(0),
-            times_left: self.times_left.get(),
+            departures: self.departures.get(),
         };
         // One piece is the usual case, and one lookup. Anything else must be there as a whole before the first slice is
         // handed out, since with that the burst can no longer be left.
@@ -394,7 +394,7 @@ struct Slices<'a, 'm, R: IotlbReader> {
     host: HostAddr,
     known: ByteCount,
     /// How often the burst had been left when that was looked up.
-    times_left: u64,
+    departures: u64,
 }
 
 impl<'a, R: IotlbReader> Iterator for Slices<'a, '_, R> {
@@ -427,7 +427,7 @@ impl<R: IotlbReader> Slices<'_, '_, R> {
     #[inline(always)]
     fn look_ahead(&mut self) -> Result<(), GuestMemoryError> {
         let in_this_burst =
-            self.times_left == self.memory.times_left.get() || mutant::active(Mutant::KeepLookedUp);
+            self.departures == self.memory.departures.get() || mutant::active(Mutant::KeepLookedUp);
         let is_known = self.known.0 > 0 && in_this_burst;
         if is_known || self.left.0 == 0 {
             return Ok(());
@@ -450,7 +450,7 @@ impl<R: IotlbReader> Slices<'_, '_, R> {
             match self.memory.lookup(self.iova, self.left, self.need) {
                 Ok(piece) => {
                     self.found(piece);
-                    self.times_left = self.memory.times_left.get();
+                    self.departures = self.memory.departures.get();
                     return Ok(());
                 }
                 Err(_) => self.memory.resolve(self.iova, self.left, self.need)?,

@@ -187,7 +187,7 @@ pub fn blocked(run: &Run) -> Claim {
     let want = faults_of(run.unit, FAULTS_A_ROUND_TRIP);
     if strange != 0 || !want.contains(&outside) || must.len() < 6 {
         wrongs.push(format!(
-            "{strange} faults of others; {outside} before, want {want:?}; {} transfers",
+            "{strange} faults of others; {outside} outside of them, want {want:?}; {} transfers",
             must.len()
         ));
     }
@@ -328,7 +328,7 @@ pub fn adaptive(run: &Run) -> Claim {
             let both = others.filter(|c| ["always", "map-unmap"].contains(&c.policy));
             let best = both.map(|c| c.cpu).min().unwrap_or(0) as f64;
             // What it asks itself takes 180 instructions; it has slots of its own, and how many of their frames adjoin differs.
-            if cost.cpu as f64 > (best * 1.15).max(best + 700.0) {
+            if cost.cpu as f64 > (best * 1.15).max(best + 300.0) {
                 let over = 100.0 * (cost.cpu as f64 / best - 1.0);
                 let layout = LAYOUTS[layout];
                 wrongs.push(format!(
