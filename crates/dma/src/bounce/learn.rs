@@ -178,7 +178,11 @@ impl<P: Platform> Seen<P> {
         if self.odd() < 2 {
             return usual;
         }
-        let ((_, by), (counted, odd)) = (self.long.get(), self.counted.get());
+        let ((first, mut by), (counted, odd)) = (self.long.get(), self.counted.get());
+        if is_odd(first, usual) {
+            // it is one of them: what was made once, and one lost slice, are no two batches
+            by = by.min(first - usual);
+        }
         usual + odd * by / counted.max(1)
     }
 

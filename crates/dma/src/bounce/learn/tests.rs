@@ -181,6 +181,19 @@ fn short_interruptions_change_nothing() {
 }
 
 #[test]
+fn a_first_use_and_one_interruption_are_no_two_batches() {
+    let (p, learner) = host();
+    run(&learner, &p, 999, |nth, road| match road {
+        Road::Direct => 200,
+        Road::Bounce if nth == 1 => 6_000,
+        Road::Bounce if nth == 301 => 500_000,
+        Road::Bounce => 100,
+    });
+    let learned = learner.learned()[0];
+    assert_eq!(learned.settled, Some(Road::Bounce), "{learned:?}");
+}
+
+#[test]
 fn what_is_suddenly_a_hundred_times_as_dear_is_learned_anew() {
     let (p, learner) = host();
     let cheap = |_, road| if road == Road::Direct { 100 } else { 300 };
