@@ -15,7 +15,8 @@
 //! Under a deferred invalidation policy one unmap in 250 pays for all, and must count. A CPU that is taken away for a while is a matter of the machine, and must not. Both look the same: a sample far above what is usual
 //! ([`is_odd`]). So an estimate has two parts. One is the mean of the usual samples. The other is what odd ones add: nothing as long as there was one only; from the second on their number, each as long as the *shortest* of them:
 //! batches take about the same time each, and of lost slices the shortest is short. If [`CHANGED`] in a row are odd on the road that the cell has settled on, that is usual now, and it learns anew. What took
-//! longer than [`OUTLIER_NS`], and [`OUTLIER_PAGE_NS`] more for each page, is not looked at.
+//! longer than [`OUTLIER_NS`], and [`OUTLIER_PAGE_NS`] more for each page, is not looked at, unless all of that road seems to: where half as long is usual, or nothing is known,
+//! it counts as so long; and to [`CHANGED`] in a row it belongs as well.
 //!
 //! Locking: none. Each CPU counts operations in words of its own; the words of a cell are written by timed operations only, and two at a time may lose a
 //! sample, which does no harm.
@@ -47,7 +48,7 @@ const ODD_NS: u64 = 2_000;
 const CHANGED: u64 = 4;
 /// Samples of a road after which older ones weigh half, as to how often odd ones come.
 const RECENT: u64 = 1 << 12;
-/// Longer operations are not counted. A translator that takes 10 us for each page's map and unmap stays within it at every size.
+/// Longer operations are not counted, or as so long. A translator that takes 10 us for each page's map and unmap stays within it at every size.
 const OUTLIER_NS: u64 = 1_000_000;
 const OUTLIER_PAGE_NS: u64 = 20_000;
 /// Estimates are in parts of a nanosecond, as they are averages.
@@ -268,22 +269,27 @@ impl<P: Platform> Cell<P> {
         self.of(road).estimate()
     }
 
-    fn note(&self, road: Road, took_ns: u64) {
-        let (seen, sample) = (self.of(road), took_ns * PART);
+    /// One more. Longer than `most_ns` it is a lost slice, unless the road has shown nothing much shorter.
+    fn note(&self, road: Road, took_ns: u64, most_ns: u64) {
+        let (seen, sample) = (self.of(road), took_ns.min(most_ns) * PART);
+        let (usual, samples) = seen.usual.get();
+        let is_lost = took_ns > most_ns && samples > 0 && sample > 2 * usual;
         let (settled, in_a_row) = self.settled.get();
         match self.settled() {
+            None if is_lost => {}
             None => {
                 seen.note(sample, None);
                 self.decide();
             }
             Some(now) if now == road => {
-                let odd = seen.note(sample, Some(WEIGHT));
+                let odd = is_lost || seen.note(sample, Some(WEIGHT));
                 let now_in_a_row = if odd { in_a_row + 1 } else { 0 };
                 if now_in_a_row != in_a_row {
                     self.settled.set(settled, now_in_a_row);
                 }
                 self.reconsider(now, now_in_a_row);
             }
+            Some(_) if is_lost => {}
             Some(now) => {
                 seen.note(sample, Some(WEIGHT_OTHER));
                 self.reconsider(now, 0);
@@ -363,9 +369,8 @@ impl<P: Platform> Learner<P> {
     pub fn note(&self, at: CellIndex, road: Road, took_ns: u64) {
         let at = usize::from(at.0);
         let pages = 1 << (at % SIZES);
-        if took_ns <= OUTLIER_NS + pages * OUTLIER_PAGE_NS {
-            self.cells[at].note(road, took_ns);
-        }
+        let most_ns = OUTLIER_NS + pages * OUTLIER_PAGE_NS;
+        self.cells[at].note(road, took_ns, most_ns);
     }
 
     pub fn learned(&self) -> Vec<Learned> {

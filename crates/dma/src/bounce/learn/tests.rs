@@ -216,6 +216,20 @@ fn a_lost_time_slice_is_not_counted() {
 }
 
 #[test]
+fn a_road_on_which_all_is_too_long_to_be_looked_at_is_left() {
+    let cheap = |_, road| if road == Road::Direct { 100 } else { 300 };
+    let hangs = |_, road| if road == Road::Direct { 5_000_000 } else { 300 };
+    // from the beginning, and from one time on
+    for before in [0, 999] {
+        let (p, learner) = host();
+        run(&learner, &p, before, cheap);
+        run(&learner, &p, 2_000, hangs);
+        let learned = learner.learned()[0];
+        assert_eq!(learned.settled, Some(Road::Bounce), "{learned:?}");
+    }
+}
+
+#[test]
 fn operations_that_take_long_because_they_are_large_are_learned() {
     let (p, learner) = host();
     let largest = ByteCount(256 * GRANULE);
