@@ -49,6 +49,9 @@ macro_rules! forward_copies_to_inner {
         fn zero(&self, range: PhysRange) -> Result<(), NotMemory> {
             self.inner.zero(range)
         }
+        fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+            self.inner.take(from, to)
+        }
         fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
             self.inner.read(from, into)
         }
