@@ -62,6 +62,40 @@ fn each_step_serves_when_those_before_are_full() {
     rig.domain.audit().unwrap();
 }
 
+/// What a device wrote beside its buffer, in a page of which only the buffer was zeroed.
+#[test]
+fn a_chunks_page_that_is_zero_in_part_shows_nothing_to_its_next_user() {
+    let rig = Rig::new(small(on_demand(1, SingleUse::Never)));
+    let config = ClientConfig {
+        placement: Placement::Always,
+        low_bits: LowBits::Kept,
+        ..ClientConfig::default()
+    };
+    let client = rig.dma.client(config).unwrap();
+    let memory = rig.memory(1);
+    rig.poke(memory, &[7; 4096]);
+    let map = |offset, len| {
+        let buffer = PhysRange::new(PhysAddr(memory.0 + offset), ByteCount(len));
+        client.map_single(buffer, Direction::FromDevice).unwrap()
+    };
+    let held: Vec<_> = (0..4).map(|_| map(0, 4096)).collect();
+    for (offset, len) in [(0, 100), (0, 4095), (1, 4095), (300, 700)] {
+        let part = map(offset, len);
+        let page = part.iova().page();
+        assert_eq!(rig.device_write(page.addr(), &[0xfd; 4096]), 4096);
+        client.unmap(part).unwrap();
+        let whole = map(0, 4096);
+        assert_eq!(whole.iova().page(), page);
+        client.unmap(whole).unwrap();
+        let back = rig.peek(memory, 4096);
+        assert!(back.iter().all(|byte| *byte == 0), "P7: {len} at {offset}");
+    }
+    assert_eq!(rig.dma.usage()[0].steps.of(Step::Chunk), 8);
+    for mapping in held {
+        client.unmap(mapping).unwrap();
+    }
+}
+
 #[test]
 fn what_is_exhausted_is_named() {
     let rig = Rig::new(small(on_demand(0, SingleUse::Never)));
