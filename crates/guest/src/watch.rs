@@ -11,7 +11,6 @@ use crate::GuestError;
 use crate::console::{Console, Heard, State};
 use crate::qemu::QEMU;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -19,10 +18,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
-#[allow(clippy::disallowed_types)] // no part of the core: signals set it
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,21 +39,24 @@ impl Drop for Running {
     }
 }
 
-/// Whether a signal came since the first call. Once somebody has listened to signals they end no program any more: one that comes between two guests
-/// is to end the second.
-#[allow(clippy::disallowed_types)]
+const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// Whether a signal came since the last call; the first listens. Once somebody has listened to signals they end no program any more: one that comes between two
+/// guests is to end the second.
 fn was_interrupted() -> Result<bool, GuestError> {
-    static CAME: OnceLock<Arc<AtomicBool>> = OnceLock::new();
-    let came = CAME.get_or_init(Arc::default);
-    static LISTENS: Once = Once::new();
-    let mut listens = Ok(());
-    LISTENS.call_once(|| {
-        listens = [SIGINT, SIGTERM, SIGHUP]
-            .into_iter()
-            .try_for_each(|signal| flag::register(signal, came.clone()).map(drop));
-    });
-    listens.map_err(|source| GuestError::file(Path::new("signals"), source))?;
-    Ok(came.load(Ordering::Relaxed))
+    static HEARD: Mutex<Option<Signals>> = Mutex::new(None);
+    let mut heard = HEARD.lock().unwrap_or_else(PoisonError::into_inner);
+    match &mut *heard {
+        Some(signals) => Ok(signals.pending().next().is_some()),
+        none => {
+            *none = Some(listen()?);
+            Ok(false)
+        }
+    }
+}
+
+fn listen() -> Result<Signals, GuestError> {
+    Signals::new(ENDING).map_err(|source| GuestError::file(Path::new("signals"), source))
 }
 
 /// What the threads tell: `T` is left of a log, `E` ends it.
@@ -149,9 +149,7 @@ impl Watch<'_> {
             return Err(GuestError::Interrupted.into());
         }
         // before QEMU is there: no signal may come between
-        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
-        let mut signals =
-            signals.map_err(|source| GuestError::file(Path::new("signals"), source))?;
+        let mut signals = listen()?;
         let mut running = self.start()?;
         let (news, told) = mpsc::channel();
         let path = self.console();

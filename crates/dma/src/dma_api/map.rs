@@ -258,13 +258,13 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         let began = (clock.0)();
         let placed = plan.and_then(|plan| self.place(job, plan));
         let took = (clock.0)().0.saturating_sub(began.0);
-        // what there was no buffer for took the other road, and tells nothing of this one
-        let as_advised = match &placed {
-            Ok((_, Held::Direct(_))) => advice.road == Road::Direct,
+        // what there was no buffer for went directly, after a search in vain: while that is so it is what bouncing costs, and else a cell of full pools would learn for ever
+        let tells = match &placed {
+            Ok((_, Held::Direct(_))) => true,
             Ok((_, Held::Bounced(_))) => advice.road == Road::Bounce,
             _ => false,
         };
-        let timed = as_advised.then_some(Timed {
+        let timed = tells.then_some(Timed {
             cell,
             road: advice.road,
             map_ns: u32::try_from(took).unwrap_or(u32::MAX),

@@ -387,3 +387,43 @@ fn adaptive_bounces_what_is_cheaper_to_copy_and_keeps_every_byte() {
     });
     assert!(matches!(refused, Err(NoPool::NoClock)));
 }
+
+#[test]
+fn adaptive_learns_also_where_there_is_no_buffer_left() {
+    static TICKS: AtomicU64 = AtomicU64::new(0);
+    fn clock() -> TimeNs {
+        TimeNs(TICKS.fetch_add(50, Relaxed))
+    }
+    let config = DmaConfig {
+        pool: PoolConfig {
+            classes: [ClassConfig {
+                pages_lg2: 0,
+                slots: 2,
+            }]
+            .into(),
+            growth: Growth::OnDemand {
+                chunks_max: 0,
+                single_use: SingleUse::Never,
+            },
+            idle_ns: u64::MAX,
+        },
+        clock: Some(Clock(clock)),
+    };
+    let rig = Rig::new(config);
+    let (client, greedy) = (
+        rig.client(Placement::Adaptive),
+        rig.client(Placement::Always),
+    );
+    let buffer = PhysRange::new(rig.memory(1), ByteCount(4096));
+    let map = || greedy.map_single(buffer, Direction::FromDevice).unwrap();
+    let held = [map(), map()];
+    for _ in 0..1000 {
+        let mapping = client.map_single(buffer, Direction::FromDevice).unwrap();
+        assert!(!mapping.is_bounced());
+        client.unmap(mapping).unwrap();
+    }
+    assert_eq!(rig.dma.learned()[0].settled, Some(Road::Direct));
+    for mapping in held {
+        greedy.unmap(mapping).unwrap();
+    }
+}
