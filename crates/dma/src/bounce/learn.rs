@@ -8,7 +8,8 @@
 //! made once (slots, tables, what caches hold); a cell that is used knows after 512 operations, or after 896 where something happened once and may be about to happen again. Then it is
 //! *settled* on the cheaper road. One operation in [`EVERY`] on it is timed, and moves its estimate by a part in [`WEIGHT`]. Seldom, a burst of [`BURST`] operations takes the other road, to see whether that
 //! has become better, and moves its estimate by parts in [`WEIGHT_OTHER`]: the more it costs the more seldom, so that looking costs about half a hundredth. The cell changes roads when the other one is
-//! better by more than 1/32, and learns anew when its own has become half as dear again.
+//! better by more than 1/32, and learns anew when its own has become half as dear again and costs a quarter of the other at least: while a cell learns
+//! only every second operation copies, so caches hold more of what it copies than later, and the estimate may be too low by that.
 //!
 //! # What is rare
 //!
@@ -46,6 +47,8 @@ const ODD_TIMES: u64 = 8;
 const ODD_NS: u64 = 2_000;
 /// So many odd samples in a row are a change.
 const CHANGED: u64 = 4;
+/// A road that costs less than this part of the other is not learned anew for having become dearer.
+const NEAR: u64 = 4;
 /// Samples of a road after which older ones weigh half, as to how often odd ones come.
 const RECENT: u64 = 1 << 12;
 /// Longer operations are not counted, or as so long. A translator that takes 10 us for each page's map and unmap stays within it at every size.
@@ -306,7 +309,8 @@ impl<P: Platform> Cell<P> {
 
     fn reconsider(&self, now: Road, in_a_row: u64) {
         let (own, other) = (self.estimate(now), self.estimate(now.other()));
-        let dearer = own > self.terms.get().0 / 2 * 3 + PART;
+        // what is still far cheaper than the other is only remembered wrongly: to learn anew would cost more than it could tell, for looks go on
+        let dearer = own > self.terms.get().0 / 2 * 3 + PART && own > other / NEAR;
         if other + other / 32 < own {
             self.settle(now.other());
         } else if dearer || in_a_row >= CHANGED {

@@ -254,3 +254,24 @@ fn what_is_larger_than_any_cell_gets_no_advice() {
     assert!(advise(1 << 20).is_some() && advise((1 << 20) + 1).is_none());
     assert!(advise(1 << 52).is_none());
 }
+
+#[test]
+fn a_road_that_is_far_cheaper_still_is_not_learned_anew() {
+    let (p, learner) = host();
+    // copies are cheap while every second operation copies, and dearer later
+    let learns = || {
+        learner
+            .learned()
+            .first()
+            .is_none_or(|cell| cell.settled.is_none())
+    };
+    let cost = |_, road| match road {
+        Road::Direct => 48_000,
+        Road::Bounce if learns() => 500,
+        Road::Bounce => 900,
+    };
+    let took = run(&learner, &p, 100_000, cost);
+    assert!(took[Road::Direct as usize] < 1000, "{took:?}");
+    let learned = learner.learned()[0];
+    assert!(learned.bounce_ns > 800, "it goes on measuring: {learned:?}");
+}
