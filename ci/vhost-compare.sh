@@ -16,20 +16,4 @@ if ! command -v setpriv >/dev/null; then
 fi
 target=${CARGO_TARGET_DIR:-target}
 cargo build --release --quiet --package ioatlas
-set -- "$target/release/ioatlas" vhost-compare --logs "${VHOST_LOGS:-$target/vhost-compare}" "$@"
-if [ "${VHOST_PRIORITY:-0}" != 1 ]; then
-    exec "$@"
-fi
-# A session of its own has a priority of its own, and is not told of a ^C.
-# shellcheck disable=SC2016 # the inner shell's
-setsid sh -c 'echo -20 2>/dev/null >/proc/self/autogroup || :; exec nice -n -20 "$@"' sh "$@" &
-child=$!
-trap 'kill -TERM "$child" 2>/dev/null || :' HUP INT TERM
-status=0
-wait "$child" || status=$?
-# a signal ends the wait, not the child
-while kill -0 "$child" 2>/dev/null; do
-    status=0
-    wait "$child" || status=$?
-done
-exit "$status"
+exec ci/with-priority.sh "$target/release/ioatlas" vhost-compare --logs "${VHOST_LOGS:-$target/vhost-compare}" "$@"
