@@ -4,5 +4,5 @@
 #   chromium --headless --no-sandbox --screenshot=page.png --window-size=1200,3000 report.html
 # adds --blink-settings=preferredColorScheme=0 for dark, 1 for light.
 set -eu
-apt-get update
-apt-get install -y --no-install-recommends chromium fonts-dejavu-core
+apt-get -o Acquire::Retries=3 update
+apt-get -o Acquire::Retries=3 install -y --no-install-recommends chromium fonts-dejavu-core

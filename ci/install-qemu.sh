@@ -4,5 +4,5 @@
 #   cargo test -p ioatlas-vtd --test conformance
 # setpriv, by which no QEMU outlives its test, is of util-linux.
 set -eu
-apt-get update
-apt-get install -y --no-install-recommends qemu-system-x86 util-linux
+apt-get -o Acquire::Retries=3 update
+apt-get -o Acquire::Retries=3 install -y --no-install-recommends qemu-system-x86 util-linux

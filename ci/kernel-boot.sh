@@ -21,7 +21,7 @@ trap 'rm -rf "$out"' EXIT
 cd examples/kernel
 lines=$(cat src/*.rs src/*.s | grep -cvE '^[[:space:]]*(//.*|#( .*)?)?$')
 echo "kernel boot: $lines lines, without blank ones and comments"
-[ "$lines" -lt 500 ] || complain "want less than 500 lines"
+[ "$lines" -lt 600 ] || complain "want less than 600 lines"
 
 # A lock file beside the workspace's own would drift from it, so none is kept.
 target=${CARGO_TARGET_DIR:-$PWD/../../target}/kernel

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a measurement says of subjects that behave, fail and panic. Nothing here depends on how fast they are.
+//! What a measurement says of subjects that behave, fail and panic. What runs real threads for a time is ignored unless asked for:
+//! `ci/full.sh timing`.
 
 use ioatlas_bench::{
     Contestant, Effort, Failure, Figure, Kind, Limit, Mode, Pattern, Sizes, Spec, Subject,
@@ -48,6 +49,7 @@ impl Subject for Does {
 }
 
 #[test]
+#[ignore = "measures real threads, for a time: ci/full.sh timing"]
 fn one_that_fails_says_so_and_the_others_are_measured() {
     let all = [Does::Serve, Does::FailAfter(1000), Does::Panic, Does::Serve];
     let contestants: Vec<Contestant<'_>> = all
@@ -113,6 +115,7 @@ fn a_limit_bounds_the_slices_and_one_that_is_over_leaves_none() {
 }
 
 #[test]
+#[ignore = "measures real threads, for a time: ci/full.sh timing"]
 fn what_takes_too_long_to_fill_is_given_up() {
     let (slow, fast) = (Does::Dawdle, Does::Serve);
     let pattern = Pattern::Replace(1000);
@@ -132,6 +135,7 @@ fn what_takes_too_long_to_fill_is_given_up() {
 }
 
 #[test]
+#[ignore = "measures real threads, for a time: ci/full.sh timing"]
 fn threads_meet_again_when_one_of_them_fails() {
     let serves = Does::Serve;
     // while it fills; while it warms up; and before the hand-off is full, so that no consumer is needed for it
@@ -156,6 +160,7 @@ fn threads_meet_again_when_one_of_them_fails() {
 }
 
 #[test]
+#[ignore = "measures real threads, for a time: ci/full.sh timing"]
 fn a_row_has_its_control_and_what_it_is_beyond() {
     let spec = |what, pattern| Spec {
         what,

@@ -183,6 +183,7 @@ impl Cache {
             .tempdir_in(&self.directory)
             .map_err(|source| GuestError::file(&self.directory, source))?;
         let fetched = run(Command::new("apt-get")
+            .args(["-o", "Acquire::Retries=3"])
             .args(["download", "--quiet", "--quiet"])
             .args(packages)
             .current_dir(temporary.path()))?;

@@ -89,7 +89,7 @@ fn half_a_message_is_not_waited_for_long() {
         (&known, "request 2: "),
     ];
     for (bytes, expected) in cases {
-        let why = broken(hasty(), |back| {
+        let why = broken(without_ends(), |back| {
             let raw = negotiated(back);
             raw.bytes(bytes, &[]);
             raw
@@ -464,7 +464,7 @@ fn a_storm_of_messages_is_obeyed_in_bounded_memory() {
 }
 
 fn a_front_end_that_reads_no_answers_does_not_keep_a_runner_from_stopping() {
-    let back = Back::new(hasty());
+    let back = Back::new(without_ends());
     let raw = Raw::connect(&back);
     raw.socket.set_nonblocking(true).unwrap();
     let question = Header::request(GET_FEATURES, 0).encode();

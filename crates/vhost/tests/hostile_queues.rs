@@ -45,7 +45,7 @@ fn stops_with(
 }
 
 fn a_miss_that_is_never_answered_stops_the_queue() {
-    let why = stops_with(hasty(), |front, driver| {
+    let why = stops_with(without_answers(), |front, driver| {
         driver.descriptor(front, 0, (0xdead_0000, 100, Way::Read), None);
         driver.offer(front, 0);
     });
@@ -163,7 +163,7 @@ fn lengths_that_wrap_stop_the_queue() {
 }
 
 fn a_chain_of_four_gibibytes_of_nothing_stops_the_queue() {
-    let why = stops_with(hasty(), |front, driver| {
+    let why = stops_with(without_answers(), |front, driver| {
         for at in 0..8 {
             let next = (at < 7).then_some(at + 1);
             driver.descriptor(
@@ -191,7 +191,7 @@ fn an_available_index_too_far_ahead_stops_the_queue() {
 }
 
 fn rings_that_are_not_mapped_stop_the_queue() {
-    let back = Back::new(hasty());
+    let back = Back::new(without_answers());
     let mut front = front_end(&back, front_config(WITH_IOMMU));
     let driver = Driver::start(&mut front, 0, |guest| guest + 0x5000_0000_0000);
     driver.events.kick.write(1).unwrap();

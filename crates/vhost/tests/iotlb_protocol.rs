@@ -146,7 +146,7 @@ fn the_memory_table_may_change_under_a_live_device() {
 }
 
 fn memory_regions_come_and_go_one_by_one() {
-    let (back, mut front) = session_of(hasty());
+    let (back, mut front) = session_of(without_answers());
     let mut driver = Driver::by_iova(&mut front, 0);
     map(&front, 0x9000_0000, TO, 0x1000, Perm::Write);
     // A second piece of memory, which only the back end and this test map.

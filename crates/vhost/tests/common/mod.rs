@@ -242,14 +242,22 @@ pub fn patient() -> Config {
     }
 }
 
-/// The same where what must not come is waited for: an answer to a miss, the rest of a message.
-pub fn hasty() -> Config {
+/// How long a test waits for what must not come. What must come has [`SOON`].
+const NEVER: Duration = Duration::from_secs(3);
+
+/// The same where an answer to a miss is waited for that does not come.
+pub fn without_answers() -> Config {
     Config {
-        patience: ioatlas_vhost::plug::Patience {
-            answer: Duration::from_secs(3),
-        },
-        message: Duration::from_secs(3),
-        ..Config::default()
+        patience: ioatlas_vhost::plug::Patience { answer: NEVER },
+        ..patient()
+    }
+}
+
+/// The same where the rest of a message does not come, or nobody takes an answer.
+pub fn without_ends() -> Config {
+    Config {
+        message: NEVER,
+        ..patient()
     }
 }
 
