@@ -34,13 +34,13 @@ is_driven() {
 
 # explore: runs the explorer into the log.
 explore() {
-    timeout 300 cargo test --quiet -p ioatlas-viommu --test explorer -- --exact no_seed_shows_a_violation --nocapture >"$log" 2>&1
+    timeout 300 cargo test --quiet -p ioatlas-viommu --test it -- --exact explorer::no_seed_shows_a_violation --nocapture >"$log" 2>&1
 }
 explored() {
     sed -n 's/^seeds explored: \([0-9]*\).*/\1/p' "$log" | tail -n 1
 }
 
-if ! cargo test --quiet -p ioatlas-viommu --test explorer --no-run >"$log" 2>&1; then
+if ! cargo test --quiet -p ioatlas-viommu --test it --no-run >"$log" 2>&1; then
     broken "the explorer does not build"
 fi
 if ! explore; then

@@ -88,20 +88,20 @@ optimised() {
         -p ioatlas-vhost-net -p ioatlas-vfio -p ioatlas-iotlb
 }
 fuzzing() {
-    IOATLAS_FUZZ_SECONDS=10 cargo test --workspace --no-fail-fast --test fuzz_regress -- --nocapture
+    IOATLAS_FUZZ_SECONDS=10 cargo test --workspace --no-fail-fast --test it -- --nocapture fuzz_regress::
 }
 
 # run STAGE
 run() {
     case $1 in
     nvme-guests) stage "$1" cargo test -p ioatlas-nvme --test guest -- --include-ignored ;;
-    recording) stage "$1" cargo test -p ioatlas --test record -- --include-ignored ;;
+    recording) stage "$1" cargo test -p ioatlas --test tools -- --include-ignored record: ;;
     vhost-guest) stage "$1" ci/vhost-guest.sh ;;
     vhost-testpmd) stage "$1" ci/vhost-guest.sh --guest testpmd ;;
-    compare) stage "$1" cargo test -p ioatlas --test vhost_compare -- --include-ignored ;;
+    compare) stage "$1" cargo test -p ioatlas --test tools -- --include-ignored vhost_compare: ;;
     vhost-minute) stage "$1" ci/vhost-minute.sh ;;
-    browser) stage "$1" cargo test -p ioatlas --test browser -- --include-ignored ;;
-    timing) stage "$1" cargo test -p ioatlas-bench --test measuring -- --include-ignored ;;
+    browser) stage "$1" cargo test -p ioatlas --test tools -- --include-ignored browser: ;;
+    timing) stage "$1" cargo test -p ioatlas-bench --test it -- --include-ignored measuring:: ;;
     optimised) stage "$1" optimised ;;
     fuzzing) stage "$1" fuzzing ;;
     instructions) stage "$1" ci/instructions.sh ;;

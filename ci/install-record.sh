@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 # Installs what `ioatlas trace record` needs (Debian and its kin; needs root): QEMU, setpriv and unshare of util-linux, ip. Fetches the
 # packages of a recording of a network card into the cache, by beginning one; the test record looks for them there:
-#   cargo test -p ioatlas --test record
+#   cargo test -p ioatlas --test tools -- --include-ignored record:
 set -eu
 cd "$(dirname "$0")/.."
 apt-get -o Acquire::Retries=3 update

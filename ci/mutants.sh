@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.." || exit 2
 
 . ci/planted-bugs.sh
 
-# mutant              package         tests     filter: the quickest that kills it
+# mutant              package         module    filter: the quickest that kills it
 killers='
 skip-flush            ioatlas-viommu  suite     interrupt::
 settle-older          ioatlas-viommu  mutants   began_before_the_unmap
@@ -58,11 +58,11 @@ forget-partial        ioatlas-vfio    suite     calls::a_list_that_does_not_fit
 '
 
 # What kills has to pass without a bug. The other tests are not built here: they run elsewhere.
-for target in $(echo "$killers" | awk 'NF { print $2 "/" $3 }' | sort -u); do
-    filters=$(echo "$killers" | awk -v target="$target" '$2 "/" $3 == target { print $4 }')
+for package in $(echo "$killers" | awk 'NF { print $2 }' | sort -u); do
+    filters=$(echo "$killers" | awk -v package="$package" '$2 == package { print $3 "::" $4 }')
     # shellcheck disable=SC2086 # the filters are words
-    if ! cargo test --quiet -p "${target%/*}" --test "${target#*/}" -- $filters >"$log" 2>&1; then
-        broken "$target does not build, or fails without any planted bug"
+    if ! cargo test --quiet -p "$package" --test it -- $filters >"$log" 2>&1; then
+        broken "$package does not build, or fails without any planted bug"
     fi
 done
 echo "no planted bug: every test below passes"
@@ -76,7 +76,7 @@ for bug in $(bugs); do
     words='NOT KILLED: no test is listed'
     killer="$3 $4"
     if [ "$3" != - ]; then
-        if IOATLAS_MUTANT=$mutant timeout 600 cargo test --quiet -p "$2" --test "$3" -- "$4" >"$log" 2>&1; then
+        if IOATLAS_MUTANT=$mutant timeout 600 cargo test --quiet -p "$2" --test it -- "$3::$4" >"$log" 2>&1; then
             words='NOT KILLED'
         else
             words=$(said 'NOT KILLED: it fails, and names no safety property')

@@ -99,5 +99,7 @@ clippy() {
 # The tree is as it was when this was sourced.
 tree_before=$(git status --porcelain)
 clean_tree() {
-    diff <(echo "$tree_before") <(git status --porcelain)
+    local now
+    now=$(git status --porcelain)
+    [ "$now" = "$tree_before" ] || { diff <(echo "$tree_before") <(echo "$now"); return 1; }
 }

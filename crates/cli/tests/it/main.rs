@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The integration tests of this crate, in one program: each is a module.
+
+mod bench;
+mod bounce;
+mod captures;
+mod commands;
+mod common;
+mod designs;
+mod report;
+mod scale;
+mod vhost_bench;
+mod vhost_net;

@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The report's three views: sizes, agreement on every number, offline.
+
+use crate::common::{bundled, ioatlas, rows};
+use ioatlas::output::Target;
+use ioatlas::progress::Silent;
+use ioatlas::report::advice::Advice;
+use ioatlas::report::figure::Sentence;
+use ioatlas::report::model::{OracleTotals, Source};
+use ioatlas::report::systems::{Exposure, Rows, SystemRow};
+use ioatlas::report::{MAX_PAGE_BYTES, Report, Traces, build, bundled_traces, page, terminal};
+use ioatlas::{LoadedTrace, Status};
+use serde_json::Value;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// The bundled report with made-up systems; made once, since it takes seconds where
+/// the compiler does not optimise.
+fn full_report() -> Report {
+    static REPORT: OnceLock<Report> = OnceLock::new();
+    REPORT.get_or_init(make_full_report).clone()
+}
+
+fn make_full_report() -> Report {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
+    let command = [OsString::from("ioatlas"), OsString::from("report")];
+    let traces = bundled_traces().unwrap();
+    let mut report = build(&traces, &Rows::Systems, None, &target, &command, &Silent).unwrap();
+    report.provenance.page = "report.html".into();
+    report.systems = rows(report.wait.time);
+    report.oracle = OracleTotals::of(&report.systems);
+    report
+}
+
+/// Every figure of the model as (value, text, tag).
+fn figures(value: &Value, found: &mut HashSet<(String, String, String)>) {
+    match value {
+        Value::Object(fields) => {
+            if let (Some(number), Some(text), Some(tag)) =
+                (fields.get("value"), fields.get("text"), fields.get("tag"))
+            {
+                let words = |v: &Value| v.as_str().unwrap().to_owned();
+                let number = number.as_f64().expect("finite");
+                found.insert((number.to_string(), words(text), words(tag)));
+                assert!(fields["unit"].is_string());
+                return;
+            }
+            fields.values().for_each(|field| figures(field, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| figures(item, found)),
+        _ => {}
+    }
+}
+
+fn model_figures(report: &Report) -> HashSet<(String, String, String)> {
+    let mut found = HashSet::new();
+    figures(&serde_json::to_value(report).unwrap(), &mut found);
+    found
+}
+
+/// Every number of the page as (value, text, tag).
+fn page_figures(html: &str) -> HashSet<(String, String, String)> {
+    let between = |text: &str, start: &str, end: &str| {
+        let from = text.find(start).unwrap() + start.len();
+        text[from..][..text[from..].find(end).unwrap()].to_owned()
+    };
+    html.split("<data ")
+        .skip(1)
+        .map(|piece| {
+            let value = between(piece, "value=\"", "\"");
+            (
+                value,
+                between(piece, ">", "</data>"),
+                between(piece, "class=\"", "\""),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn page_and_json_agree_on_every_number() {
+    let report = full_report();
+    let (model, page) = (model_figures(&report), page_figures(&page(&report)));
+    let only_page: Vec<_> = page.difference(&model).collect();
+    assert!(
+        only_page.is_empty(),
+        "on the page, not in the model: {only_page:?}"
+    );
+    // The page leaves out what the variants' table does not show.
+    let mut without_variants = report.clone();
+    without_variants.variants.clear();
+    let model = model_figures(&without_variants);
+    let only_model: Vec<_> = model.difference(&page).collect();
+    assert!(
+        only_model.is_empty(),
+        "in the model, not on the page: {only_model:?}"
+    );
+    assert!(page.len() > 100);
+}
+
+#[test]
+fn terminal_shows_only_numbers_of_the_model() {
+    let report = full_report();
+    let texts: HashSet<String> = model_figures(&report)
+        .into_iter()
+        .map(|(_, text, _)| text.trim_end_matches(" %").to_owned())
+        .collect();
+    let shown = terminal::render(&report, 400_000);
+    let lines: Vec<&str> = shown.lines().collect();
+    // Words of the text that hold digits and are no results.
+    let words = [
+        "100",
+        "8x",
+        "00:04.0",
+        "00:05.0",
+        "00:06.0",
+        "e1000-stream",
+        "2xe1000-stream",
+        "2",
+        "1",
+        "1k",
+        "3.17",
+    ];
+    let mut numbers = 0;
+    for line in &lines[1..lines.len() - 1] {
+        for token in line.split([' ', '+', '/', ';', '[', ']', '(', ')']) {
+            let token = token.trim_end_matches([',', '.', ':']);
+            if token.contains(|c: char| c.is_ascii_digit()) && !words.contains(&token) {
+                assert!(
+                    texts.contains(token),
+                    "`{token}` in `{line}` is not in the model"
+                );
+                numbers += 1;
+            }
+        }
+    }
+    assert!(numbers > 50, "{numbers}\n{shown}");
+    // And it shows each number of a verdict's sentences and of the table.
+    for row in &report.systems {
+        let line = lines
+            .iter()
+            .find(|line| line.starts_with(&row.name))
+            .unwrap();
+        for figure in [
+            row.ns_per_pair_1_thread,
+            row.ns_per_pair_2_threads.unwrap(),
+            row.misses_per_1k_maps,
+        ] {
+            assert!(line.contains(&figure.text()), "{line}");
+        }
+        assert_eq!(line.contains("+w "), row.wait.is_some(), "{line}");
+    }
+    assert!(shown.contains(
+        "26 of 100 miss, 42 % first touches.  8x the IOTLB: -10 %  prefetch neighbours (alh): -56 %"
+    ));
+    assert!(shown.contains("0 violations in 690,591 accesses checked"));
+}
+
+#[test]
+fn terminal_is_at_most_24_lines_of_100_columns() {
+    let mut report = full_report();
+    let check = |report: &Report| {
+        let shown = terminal::render(report, 123_456);
+        assert!(shown.lines().count() <= 24, "{shown}");
+        for line in shown.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+        shown
+    };
+    let shown = check(&report);
+    assert!(!shown.contains(".."), "cut short:\n{shown}");
+    assert!(shown.contains("magazine, deferred-percpu"), "{shown}");
+    // Many devices, long names, wide numbers.
+    let one = report.verdicts[0].clone();
+    report.verdicts = vec![one; 50];
+    for verdict in &mut report.verdicts {
+        verdict.trace = "t".repeat(300);
+    }
+    for row in &mut report.systems {
+        row.ns_per_pair_1_thread.value *= 1e6;
+        row.table_memory.value *= 1e6;
+    }
+    assert!(check(&report).contains("more devices"));
+    report.systems.clear();
+    report.oracle = None;
+    assert!(check(&report).contains("Systems: none was run."));
+}
+
+#[test]
+fn page_is_small_offline_and_whole() {
+    let report = full_report();
+    let html = page(&report);
+    assert!(html.len() < MAX_PAGE_BYTES, "{} bytes", html.len());
+    for reference in [
+        "http:", "https:", "src=", "href=", "@import", "url(", "//fonts",
+    ] {
+        assert!(!html.contains(reference), "{reference}");
+    }
+    for needed in [
+        "prefers-color-scheme: dark",
+        "<h2>Verdict",
+        "<h2>Atlas",
+        "<h2>Why they miss",
+        "<h2>Cost against safety",
+        "<h2>Systems",
+        "<h2>What to do",
+        "What you can do today",
+        "What needs code",
+        "<h2>Provenance",
+        "data-cells=",
+    ] {
+        assert!(html.contains(needed), "{needed}");
+    }
+    for origin in &report.provenance.traces {
+        assert_eq!(origin.sha256.len(), 64);
+        assert!(html.contains(&origin.sha256));
+    }
+    assert_eq!(report.provenance.traces.len(), 6);
+    // For people who work on the page: somewhere to look at it with systems in it.
+    std::fs::write(
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join("report.html"),
+        html,
+    )
+    .unwrap();
+}
+
+#[test]
+fn names_in_traces_cannot_inject_markup_or_control_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("x.trace");
+    let evil = "<script>alert(1)</script>\u{1b}[31m\"'";
+    let text = format!("# ioatlas-trace 1\nM {evil} 1 1 r\nA {evil} 1 r\n");
+    std::fs::write(&trace, text).unwrap();
+    let page = dir.path().join("p.html");
+    let ran = ioatlas(&[
+        "report",
+        trace.to_str().unwrap(),
+        "-o",
+        page.to_str().unwrap(),
+    ]);
+    assert_eq!(ran.status, Status::Success, "{}", ran.err);
+    assert!(!ran.out.contains('\u{1b}'));
+    let html = std::fs::read_to_string(page).unwrap();
+    assert!(!html.contains("<script>alert") && !html.contains('\u{1b}'));
+    assert!(html.contains("&lt;script&gt;alert(1)"));
+}
+
+#[test]
+fn pages_of_many_or_large_traces_stay_small() {
+    let mut lines = String::from("# ioatlas-trace 1\nM d 0 300000 rw\n");
+    for event in 0..40_000u64 {
+        lines += &format!("A d {:x} r\n", event * 104_729 % 300_000);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
+    let load = || LoadedTrace::read("large", lines.as_bytes(), None).unwrap();
+    let mut traces = bundled_traces().unwrap();
+    traces.traces = vec![load(), load()];
+    traces.variants.clear();
+    let report = build(&traces, &Rows::Systems, None, &target, &[], &Silent).unwrap();
+    assert!(page(&report).len() < MAX_PAGE_BYTES);
+}
+
+#[test]
+fn report_command_writes_the_page_and_prints_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.html");
+    let ran = ioatlas(&[
+        "report",
+        "--json",
+        "--inv-ns",
+        "500",
+        "-o",
+        path.to_str().unwrap(),
+    ]);
+    assert_eq!((ran.status, ran.err.as_str()), (Status::Success, ""));
+    let model: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(model["verdicts"][0]["misses"]["value"], 9492.0);
+    assert_eq!(model["verdicts"][0]["misses"]["tag"], "simulated");
+    assert_eq!(model["verdicts"][0]["maps"]["tag"], "counted");
+    assert_eq!(model["wait"]["time"]["value"], 500.0);
+    assert_eq!(model["wait"]["time"]["tag"], "assumed");
+    let html = std::fs::read_to_string(&path).unwrap();
+    let mut model_set = HashSet::new();
+    figures(&model, &mut model_set);
+    assert!(page_figures(&html).is_subset(&model_set));
+    // One's own traces take the place of the bundled ones.
+    let own = ioatlas(&[
+        "report",
+        &bundled("lsi-bonnie"),
+        "-o",
+        path.to_str().unwrap(),
+    ]);
+    assert_eq!(own.status, Status::Success, "{}", own.err);
+    assert!(own.out.contains("lsi-bonnie") && !own.out.contains("e1000-stream"));
+    let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(names.len(), 1, "temporary files left");
+}
+
+/// The cells of the line or row of a system, in the order of the columns from time to window.
+fn terminal_cells<'t>(shown: &'t str, row: &SystemRow) -> Vec<&'t str> {
+    let line = shown
+        .lines()
+        .find_map(|line| line.strip_prefix(row.name.as_str()))
+        .unwrap();
+    let cells = line.trim_start().strip_prefix(row.design.as_str()).unwrap();
+    cells.split_whitespace().collect()
+}
+
+/// The first number of each cell in the page's row of a system.
+fn page_cells(html: &str, row: &SystemRow) -> Vec<Option<String>> {
+    let start = format!(">{}</td><td class=\"design\">", row.name);
+    let from = html.find(&start).unwrap();
+    let row = &html[from..][..html[from..].find("</tr>").unwrap()];
+    let first = |cell: &str| {
+        let number = &cell[cell.find("<data ")?..];
+        let number = &number[number.find('>')? + 1..];
+        Some(number[..number.find('<')?].to_owned())
+    };
+    row.split("<td class=\"r").skip(1).map(first).collect()
+}
+
+/// With numbers of real runs, so that none stands in another's column by accident.
+#[test]
+fn terminal_and_page_have_each_number_in_its_column() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
+    let mut traces = bundled_traces().unwrap();
+    traces.variants.clear();
+    let report = build(&traces, &Rows::Systems, None, &target, &[], &Silent).unwrap();
+    let (shown, html) = (terminal::render(&report, 1000), page(&report));
+    assert_eq!(report.systems.len(), 6);
+    for row in &report.systems {
+        let w = if row.wait.is_some() { "+w" } else { "" };
+        let one = row.ns_per_pair_1_thread.text();
+        let two = row.ns_per_pair_2_threads.map(|figure| figure.text());
+        let rates = [
+            row.invalidations_per_1k_maps.text(),
+            row.misses_per_1k_maps.text(),
+            row.table_memory.text(),
+        ];
+        let cells = terminal_cells(&shown, row);
+        assert_eq!(cells[0], format!("{one}{w}"));
+        let expected = two.clone().map_or("-".into(), |two| format!("{two}{w}"));
+        assert_eq!(cells[1], expected);
+        assert_eq!(cells[2..5], rates);
+        assert_eq!(cells[5] == "none", row.exposure == Exposure::None);
+        assert_eq!(*cells.last().unwrap(), "0");
+        let cells = page_cells(&html, row);
+        assert_eq!((&cells[0], &cells[1]), (&Some(one), &two));
+        assert_eq!(cells[2], row.wait.map(|wait| wait.text()));
+        let shown: Vec<&String> = cells[3..6].iter().flatten().collect();
+        assert_eq!(shown, rates.iter().collect::<Vec<_>>());
+        assert_eq!(cells[7], Some(row.attempts_blocked.text()));
+        assert_eq!(cells[8], Some("0".into()));
+        assert_eq!(cells[9], Some(row.oracle_checked_accesses.text()));
+    }
+}
+
+/// The numbers are those of `ioatlas iotlb`, which other tests pin.
+#[test]
+fn advice_says_what_each_strategy_saves_and_marks_every_number() {
+    let report = full_report();
+    let misses = |trace: &str, strategy: &str| {
+        let verdict = report.verdicts.iter().find(|v| v.trace == trace).unwrap();
+        let saving = verdict.savings.iter().find(|s| s.strategy == strategy);
+        saving.unwrap().misses.value
+    };
+    for (strategy, expected) in [
+        ("alh", 4197.0),
+        ("sd-alh", 5103.0),
+        ("mpre", 7674.0),
+        ("alh+mpre+8-prefetch", 2806.0),
+    ] {
+        assert_eq!(misses("e1000-stream", strategy), expected, "{strategy}");
+    }
+    for verdict in &report.verdicts {
+        let advice = Advice::of(&report, verdict);
+        let plain = |says: &[Sentence]| says.iter().map(Sentence::plain).collect::<String>();
+        let (today, code) = (plain(&advice.today), plain(&advice.needs_code));
+        for knob in ["page_pool", "ethtool -G", "iommu=pt", "IOVA reuse"] {
+            assert!(today.contains(knob), "{today}");
+        }
+        for strategy in [
+            "(alh)",
+            "(sd-alh)",
+            "(mpre)",
+            "superpage",
+            "8x",
+            "walk caches",
+        ] {
+            assert!(
+                code.contains(strategy) && !today.contains(strategy),
+                "{code}"
+            );
+        }
+    }
+    let html = page(&report);
+    let (from, to) = (
+        html.find("<h2>What to do").unwrap(),
+        html.find("<h2>Provenance").unwrap(),
+    );
+    let items = html[from..to].split("<li>").skip(1);
+    for item in items {
+        let item = &item[..item.find("</li>").unwrap()];
+        assert!(
+            !item.contains("<data") || item.contains("class=\"tag "),
+            "{item}"
+        );
+    }
+    let kernel = Advice::of_systems(&report.systems).unwrap().plain();
+    assert!(
+        kernel.contains("iommu.strict=0") && kernel.contains("10 ms"),
+        "{kernel}"
+    );
+}
+
+#[test]
+fn a_device_that_never_misses_gets_no_advice() {
+    let mut report = full_report();
+    report.verdicts.truncate(1);
+    report.verdicts[0].misses.value = 0.0;
+    let advice = Advice::of(&report, &report.verdicts[0]);
+    assert_eq!(advice, Advice::default());
+    assert!(page(&report).contains("nothing to gain"));
+}
+
+#[test]
+fn readme_shows_the_example_that_is_compiled() {
+    let readme = include_str!("../../../../README.md");
+    let example = include_str!("../../../viommu/examples/quickstart.rs");
+    let code = &example[example.find("use ").unwrap()..];
+    assert!(readme.contains(&format!("```rust\n{code}```\n")));
+}
+
+#[test]
+fn names_of_any_length_leave_the_page_small() {
+    let device = "&".repeat(3000);
+    let lines: String = (0..200)
+        .map(|n| format!("M {device}{n} 1 1 r\nA {device}{n} 1 r\n"))
+        .collect();
+    let text = format!("# ioatlas-trace 1\n{lines}");
+    let name = |n: usize| format!("{}{n}", "'".repeat(4000));
+    let load = |n| LoadedTrace::read(&name(n), text.as_bytes(), None).unwrap();
+    let traces = Traces {
+        source: Source::User,
+        traces: (0..36).map(load).collect(),
+        variants: Vec::new(),
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
+    let command: Vec<OsString> = (0..36).map(|n| name(n).into()).collect();
+    let report = build(&traces, &Rows::Systems, None, &target, &command, &Silent).unwrap();
+    let html = page(&report);
+    assert!(html.len() < MAX_PAGE_BYTES, "{}", html.len());
+    assert!(html.contains("12 more traces are not drawn"));
+    assert!(html.contains("4 more traces are in the JSON"));
+}

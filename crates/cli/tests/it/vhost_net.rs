@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! `ioatlas vhost-net`, the program itself: driven through its socket by a front end with rings by IOVA, ended by signals, given what it cannot take.
+
+#[path = "../../../vhost-net/tests/it/common/mod.rs"]
+mod common;
+
+use common::{driver::*, front::*, guest::*, nic::*};
+use ioatlas_dma::units::*;
+use ioatlas_vhost::server::Answer;
+use ioatlas_vhost_net::Wakeup;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The program, running.
+struct Program {
+    child: Option<Child>,
+    directory: TempDir,
+}
+
+impl Program {
+    fn start(arguments: &[&str]) -> Self {
+        Program::start_in(tempfile::tempdir().unwrap(), arguments)
+    }
+
+    fn start_in(directory: TempDir, arguments: &[&str]) -> Self {
+        let child = command(&directory.path().join("socket"), arguments).spawn();
+        Program {
+            child: Some(child.unwrap()),
+            directory,
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    /// Connects as soon as it listens.
+    fn connect(&mut self) -> UnixStream {
+        let start = Instant::now();
+        loop {
+            match UnixStream::connect(self.path()) {
+                Ok(stream) => return stream,
+                Err(e) => assert!(start.elapsed() < SOON, "{e}: {:?}", self.child),
+            }
+            let child = self.child.as_mut().unwrap();
+            assert!(child.try_wait().unwrap().is_none(), "it has ended");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Sends it a signal; returns what it said.
+    fn end(mut self, signal: Signal) -> (Output, TempDir) {
+        let child = self.child.take().unwrap();
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(!self.path().exists(), "the socket is still there");
+        let directory = std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap());
+        (output, directory)
+    }
+
+    /// The same, of one that ends well and prints JSON.
+    fn statistics(self, signal: Signal) -> Value {
+        let (output, _) = self.end(signal);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {said}", output.status);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn command(socket: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ioatlas"));
+    command.arg("vhost-net").arg("--socket-path").arg(socket);
+    command.args(arguments).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn case(kind: Kind, wakeup: Wakeup) -> Case {
+    Case {
+        terms: Terms {
+            kind,
+            events: Events::Index,
+            mergeable: true,
+            swap: wakeup == Wakeup::Poll,
+            size: 64,
+            lie: Lie::Scattered,
+        },
+        wakeup,
+        answer: Answer::Page(ByteCount(PAGE)),
+        unmap: Unmap::Always,
+        pairs: 2,
+    }
+}
+
+/// Two front ends, one after the other, exchange frames with the program over this cache.
+fn exchanges(iotlb: &str, kind: Kind, wakeup: Wakeup) {
+    let case = case(kind, wakeup);
+    let (wakeup, mode) = match wakeup {
+        Wakeup::Poll => ("poll", "macswap"),
+        Wakeup::Notify => ("notify", "loopback"),
+    };
+    let patience = SOON.as_millis().to_string();
+    let options = [
+        ["--iotlb", iotlb],
+        ["--mode", mode],
+        ["--wakeup", wakeup],
+        ["--queue-pairs", "2"],
+        ["--miss-timeout", &patience],
+    ];
+    let mut options = options.concat();
+    options.extend(["--require-iommu", "--json"]);
+    let mut program = Program::start(&options);
+    for _ in 0..2 {
+        let mut front = Front::new(program.connect(), &case);
+        front.exchange(&case, 40);
+        front.stop(case.pairs);
+        front.guest.assert_canaries();
+    }
+    let said = program.statistics(Signal::INT);
+    for (field, value) in [("iotlb", iotlb), ("mode", mode), ("wakeup", wakeup)] {
+        assert_eq!(said[field], value, "{said}");
+    }
+    assert_eq!(said["connections"], 2, "{said}");
+    let pairs = said["pairs"].as_array().unwrap();
+    assert_eq!((said["queue_pairs"].as_u64(), pairs.len()), (Some(2), 2));
+    for pair in pairs {
+        for field in ["transmitted", "received"] {
+            assert_eq!(pair[field], 80, "{said}");
+        }
+        for field in ["too_long", "too_short", "tap_dropped", "stopped"] {
+            assert_eq!(pair[field], 0, "{said}");
+        }
+    }
+    let number = |field: &str| said[field].as_f64().unwrap_or(-1.0);
+    for field in ["hits", "misses", "updates", "invalidations", "seconds"] {
+        assert!(number(field) > 0.0, "{field}: {said}");
+    }
+    assert_eq!(number("misses"), sum(pairs, "misses"), "{said}");
+    // A front end that has gone has left nothing.
+    assert_eq!((number("runs"), number("refused_updates")), (0.0, 0.0));
+    let questions = &said["questions"];
+    assert_eq!(questions["in_flight"], 0, "{said}");
+    assert!(questions["most_in_flight"].as_u64() >= Some(1), "{said}");
+    assert!(questions["sent"].as_f64() >= Some(number("updates")));
+    let latency = &said["acknowledgement_us"];
+    assert!(latency["mean"].as_f64() > Some(0.0), "{said}");
+    assert!(latency["max"].as_f64() >= latency["mean"].as_f64());
+}
+
+fn sum(pairs: &[Value], field: &str) -> f64 {
+    pairs.iter().filter_map(|pair| pair[field].as_f64()).sum()
+}
+
+#[test]
+fn frames_go_through_the_radix_table() {
+    exchanges("radix", Kind::Split, Wakeup::Notify);
+    exchanges("radix", Kind::Packed, Wakeup::Poll);
+}
+
+#[test]
+fn frames_go_through_the_list() {
+    exchanges("list", Kind::Packed, Wakeup::Notify);
+}
+
+#[test]
+fn frames_go_through_the_interval_tree() {
+    exchanges("interval", Kind::Split, Wakeup::Poll);
+}
+
+#[test]
+fn a_small_cache_evicts_and_goes_on() {
+    let case = case(Kind::Split, Wakeup::Notify);
+    let patience = SOON.as_millis().to_string();
+    let options = ["--queue-pairs=2", "--iotlb-runs=48", "--json"];
+    let options = [&options[..], &["--miss-timeout", &patience]].concat();
+    let mut program = Program::start(&options);
+    let mut front = Front::new(program.connect(), &case);
+    front.exchange(&case, 40);
+    front.stop(case.pairs);
+    drop(front);
+    let said = program.statistics(Signal::TERM);
+    assert!(said["evictions"].as_u64() > Some(0), "{said}");
+    assert_eq!(said["pairs"][0]["received"], 40, "{said}");
+}
+
+#[test]
+fn it_ends_in_mid_connection_and_prints_a_table() {
+    let case = case(Kind::Split, Wakeup::Notify);
+    let patience = SOON.as_millis().to_string();
+    let mut program = Program::start(&["--queue-pairs=2", "--miss-timeout", &patience]);
+    let mut front = Front::new(program.connect(), &case);
+    front.exchange(&case, 10);
+    let (output, _) = program.end(Signal::TERM);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for row in [
+        "hits",
+        "misses",
+        "in flight",
+        "evictions",
+        "acknowledged after",
+    ] {
+        assert!(text.lines().any(|line| line.starts_with(row)), "{text}");
+    }
+}
+
+#[test]
+fn a_client_connects_again_and_again() {
+    let case = case(Kind::Split, Wakeup::Notify);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    // Nobody listens at first.
+    let patience = SOON.as_millis().to_string();
+    let options = ["--client", "--queue-pairs=2", "--json"];
+    let options = [&options[..], &["--miss-timeout", &patience]].concat();
+    let program = Program::start_in(directory, &options);
+    let listener = UnixListener::bind(&path).unwrap();
+    for _ in 0..2 {
+        let (stream, _) = listener.accept().unwrap();
+        let mut front = Front::new(stream, &case);
+        front.exchange(&case, 10);
+        front.stop(case.pairs);
+    }
+    // It is not the program's to remove.
+    assert!(path.exists());
+    std::fs::remove_file(&path).unwrap();
+    let said = program.statistics(Signal::INT);
+    assert_eq!(said["pairs"][1]["received"], 20, "{said}");
+}
+
+/// What it says where it cannot begin, and its exit status.
+fn refused(socket: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = command(socket, arguments).output().unwrap();
+    assert!(output.stdout.is_empty(), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), said)
+}
+
+#[test]
+fn sockets_that_cannot_be_are_refused_with_what_to_do() {
+    let mut program = Program::start(&[]);
+    drop(program.connect());
+    let at = program.path();
+    let (status, said) = refused(&at, &[]);
+    assert_eq!(status, Some(1));
+    assert!(
+        said.contains("in use: another program listens there"),
+        "{said}"
+    );
+    let (_, said) = refused(&at, &["--replace"]);
+    assert!(said.contains("in use"), "{said}");
+    drop(program.connect());
+    let (_, directory) = program.end(Signal::TERM);
+
+    let missing = directory.path().join("no/such/socket");
+    let (status, said) = refused(&missing, &[]);
+    let wanted = format!(
+        "error: {}: no such directory; make it first\n",
+        missing.parent().unwrap().display()
+    );
+    assert_eq!((status, said), (Some(1), wanted));
+
+    let file = directory.path().join("file");
+    std::fs::write(&file, "precious").unwrap();
+    for arguments in [&[][..], &["--replace"]] {
+        let (status, said) = refused(&file, arguments);
+        assert_eq!(status, Some(1));
+        assert!(said.contains("exists, and is not a socket"), "{said}");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+
+    let long = directory.path().join("s".repeat(120));
+    let (status, said) = refused(&long, &[]);
+    assert_eq!(status, Some(1));
+    assert!(said.contains("cannot listen"), "{said}");
+}
+
+#[test]
+fn a_stale_socket_is_replaced_on_demand_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().join("socket");
+    drop(UnixListener::bind(&at).unwrap());
+    let (status, said) = refused(&at, &[]);
+    assert_eq!(status, Some(1));
+    assert!(
+        said.contains("stale") && said.contains("--replace"),
+        "{said}"
+    );
+    assert!(at.exists());
+    let mut program = Program::start_in(directory, &["--replace"]);
+    drop(program.connect());
+    program.end(Signal::INT);
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().join("socket");
+    for (arguments, wanted) in [
+        (
+            &["--mode", "bridge"][..],
+            "loopback, macswap, tap or tap=NAME",
+        ),
+        (&["--mode", "tap="], "is no interface name"),
+        (&["--mode", "tap=a/b"], "is no interface name"),
+        (&["--queue-pairs", "0"], "1..=32"),
+        (&["--queue-pairs", "33"], "1..=32"),
+        (&["--iotlb", "hash"], "radix, list, interval"),
+        (&["--iotlb-runs", "0"], "--iotlb-runs"),
+        (&["--replace", "--client"], "cannot be used with"),
+    ] {
+        let (status, said) = refused(&at, arguments);
+        assert_eq!(status, Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(wanted), "{arguments:?}: {said}");
+        assert!(!at.exists());
+    }
+}
+
+/// Needs no TAP driver: whether the machine has none, or it is not for us, there is something to do.
+#[test]
+fn a_tap_interface_that_cannot_be_had_says_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().join("socket");
+    // Every machine has this interface, and it is no TAP.
+    let (status, said) = refused(&at, &["--mode", "tap=lo"]);
+    assert_eq!(status, Some(1), "{said}");
+    let hints = ["modprobe tun", "may open it", "ip tuntap add lo"];
+    assert!(hints.iter().any(|hint| said.contains(hint)), "{said}");
+}

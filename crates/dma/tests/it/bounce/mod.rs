@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Bounce buffers and the DMA API above them.
+
+mod api;
+mod calls;
+mod crowd;
+mod ladder;
+mod oracle;
+mod rig;
+mod slots;
+mod split;

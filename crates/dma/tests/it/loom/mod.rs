@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Loom as one more platform: weak memory, which the simulated multiprocessor does not have.
+//!
+//! Loom runs every execution of a model that its bounds allow: who runs at each access, and which store a load sees
+//! under the C11 orderings. Its orders of execution are bounded by three preemptions in the largest model alone (`map_and_unmap`); what a
+//! load sees is not bounded. The core is compiled once, without `cfg(loom)`, so plain `cargo test` runs this.
+#![forbid(unsafe_code)]
+
+mod platform;
+mod unit;
+
+mod domain;
+mod grace;
+mod magazine;
+mod shared;
+mod table;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Entries of a table.
+const FRAME_WORDS: usize = 2;
+
+/// Runs a model and returns how many executions it has. `preemptions` bounds switches that nobody asked for.
+fn explore(name: &str, preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) -> u64 {
+    let executions = Tally::default();
+    let counted = executions.clone();
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.max_branches = 20_000;
+    builder.check(move || {
+        counted.add();
+        body()
+    });
+    println!("{name}: {} executions", executions.get());
+    executions.get()
+}
+
+/// Counts over executions, unseen by loom; shows that a model reaches what it is about.
+#[derive(Clone, Default)]
+struct Tally(Arc<Mutex<u64>>);
+
+impl Tally {
+    fn add(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+    fn get(&self) -> u64 {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The lock-free table: neighbours that race for the table they share. No preemption bound.
+
+use crate::loom::{
+    Tally, explore,
+    platform::{Loom, Tiny, Word, on_cpu_1},
+};
+use ioatlas_dma::{
+    iova::LeaseKind,
+    platform::{Atomic64, Ordering},
+    table::{LeafAttrs, Table, TableConfig},
+    units::*,
+};
+use std::sync::Arc;
+
+type Tables = Table<Loom, Tiny>;
+
+fn install(p: &Loom, table: &Tables, at: u64, to: u64) {
+    let range = IovaRange::new(IovaPage(at), PageCount(1));
+    let run = core::iter::once(PhysRun::new(PhysPage(to), PageCount(1)));
+    let leaf = LeafAttrs::new(Perm::Read, LeaseKind::Assigned);
+    table
+        .install(p, range, run, leaf)
+        .expect("there are frames, and nothing is mapped");
+}
+
+fn clear(p: &Loom, table: &Tables, at: u64) {
+    let range = IovaRange::new(IovaPage(at), PageCount(1));
+    let cleared = table.clear(p, range, LeaseKind::Assigned, |_| {
+        panic!("half of a table is not all of it")
+    });
+    assert_eq!(cleared.gone, PageCount(1));
+}
+
+fn walk(p: &Loom, table: &Tables, at: u64) -> Option<u64> {
+    let (to, perm) = table.walk(p, IovaPage(at))?;
+    assert_eq!(perm, Perm::Read);
+    Some(to.0)
+}
+
+#[test]
+fn neighbours_that_map_at_once_share_one_table() {
+    let raced = Tally::default();
+    let tally = raced.clone();
+    explore("map and map", None, move || {
+        let p = Arc::new(Loom::new(3));
+        let table =
+            Arc::new(Tables::new(&*p, TableConfig::default()).expect("a frame for the root"));
+        let other = {
+            let (p, table) = (p.clone(), table.clone());
+            on_cpu_1(move || {
+                install(&p, &table, 1, 101);
+                assert_eq!(walk(&p, &table, 1), Some(101), "it sees its own");
+            })
+        };
+        install(&p, &table, 0, 100);
+        assert_eq!(walk(&p, &table, 0), Some(100), "it sees its own");
+        other.join().unwrap();
+        assert_eq!(
+            [0, 1].map(|at| walk(&p, &table, at)),
+            [Some(100), Some(101)]
+        );
+        assert_eq!(p.frames_in_use(), 2, "the root, and one table for both");
+        if p.allocated() == 3 {
+            tally.add(); // the loser's frame came back
+        }
+    });
+    println!("both made a table in {} executions", raced.get());
+    assert!(raced.get() > 0);
+}
+
+/// A map and an unmap in one table, and a walk that runs into both.
+#[test]
+fn a_walk_sees_each_entry_whole_while_neighbours_change() {
+    let seen: [Tally; 4] = Default::default();
+    let tallies = seen.clone();
+    explore("map, unmap and walk", None, move || {
+        let p = Arc::new(Loom::new(3));
+        let table =
+            Arc::new(Tables::new(&*p, TableConfig::default()).expect("a frame for the root"));
+        install(&p, &table, 0, 100);
+        let other = {
+            let (p, table) = (p.clone(), table.clone());
+            on_cpu_1(move || clear(&p, &table, 0))
+        };
+        let unit = {
+            let (p, table) = (p.clone(), table.clone());
+            loom::thread::spawn(move || [0, 1, 2].map(|at| walk(&p, &table, at)))
+        };
+        install(&p, &table, 1, 101);
+        install(&p, &table, 2, 102); // in a new table, which a walk must not see before it is zeroed
+        other.join().unwrap();
+        let [gone, added, far] = unit.join().unwrap();
+        assert!([None, Some(100)].contains(&gone), "{gone:?}");
+        assert!([None, Some(101)].contains(&added), "{added:?}");
+        assert!([None, Some(102)].contains(&far), "{far:?}");
+        tallies[usize::from(added.is_some()) * 2 + usize::from(far.is_some())].add();
+        let found = [0, 1, 2, 3].map(|at| walk(&p, &table, at));
+        assert_eq!(found, [None, Some(101), Some(102), None]);
+        assert_eq!(p.frames_in_use(), 3);
+    });
+    let seen = seen.map(|tally| tally.get());
+    println!("walks saw neither, the second, the first, both: {seen:?}");
+    assert!(seen.iter().all(|n| *n > 0));
+}
+
+/// A CPU fills a buffer and maps it; a device whose walk finds the mapping reads what was filled in.
+#[test]
+fn who_sees_a_mapping_sees_what_was_written_before_it() {
+    let seen: [Tally; 2] = Default::default();
+    let tallies = seen.clone();
+    explore("fill, map and walk", None, move || {
+        let p = Arc::new(Loom::new(2));
+        let table =
+            Arc::new(Tables::new(&*p, TableConfig::default()).expect("a frame for the root"));
+        // the table is there already: nothing but the leaf orders the two
+        install(&p, &table, 1, 101);
+        let buffer = Arc::new(Word::new(0));
+        let device = {
+            let (p, table, buffer) = (p.clone(), table.clone(), buffer.clone());
+            loom::thread::spawn(move || {
+                walk(&p, &table, 0).map(|to| (to, buffer.load(Ordering::Relaxed)))
+            })
+        };
+        buffer.store(7, Ordering::Relaxed);
+        install(&p, &table, 0, 100);
+        match device.join().unwrap() {
+            None => tallies[0].add(),
+            found => {
+                assert_eq!(found, Some((100, 7)), "the mapping came before the data");
+                tallies[1].add();
+            }
+        }
+    });
+    let seen = seen.map(|tally| tally.get());
+    println!("the device found nothing, the data: {seen:?}");
+    assert!(seen.iter().all(|n| *n > 0), "both must be seen");
+}

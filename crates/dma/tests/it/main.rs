@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The integration tests of this crate, in one program: each is a module.
+
+mod assigners;
+mod bounce;
+mod identity;
+mod kept_off;
+mod kmalloc;
+mod loom;
+mod options;
+mod policies;
+mod sim;
+mod tables;
+mod warm_path;

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The integration tests of this crate, in one program: each is a module.
+
+mod bad_input;
+mod bundled;
+mod differential;
+mod fuzz_regress;
+mod import;
+mod naive;
+#[cfg(feature = "viommu")]
+mod record;
+mod strategies;

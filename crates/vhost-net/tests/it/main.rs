@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The integration tests of this crate, in one program: each is a module.
+
+mod attacks;
+mod common;
+mod fuzz_regress;
+mod memories;
+mod rings;
+mod socket;
+mod tap;

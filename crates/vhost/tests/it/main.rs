@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The integration tests of this crate, in one program: each is a module.
+
+#[macro_use]
+mod common;
+
+mod bounds;
+mod bursts;
+mod contract;
+mod differential;
+mod examples;
+mod fuzz_regress;
+mod hostile_messages;
+mod hostile_queues;
+mod iotlb_protocol;
+mod loom;
+mod misses;
+mod plug;
+mod server;
+mod session;
+mod stress;

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! [`Pieces`] of a domain without a policy: every completion is tried on everything.
+
+use crate::explorer::{crowd::*, pieces::*, plan::Plan};
+use ioatlas_dma::{
+    grace::*,
+    iova::{Assign, Lease, LeaseKind, Request},
+    platform::{
+        Platform, TableFrame,
+        sim::{Sim, World},
+    },
+    table::Format,
+    units::*,
+};
+use std::{
+    cell::{Cell, RefCell},
+    sync::Arc,
+};
+
+struct Bench {
+    pieces: Pieces<Sim>,
+    /// What anybody got last.
+    last: RefCell<Option<Completion>>,
+    maps: Cell<u64>,
+}
+
+impl Bench {
+    fn new(plan: &Plan) -> Self {
+        Bench {
+            pieces: Pieces::new(Arc::new(plan.platform())),
+            last: RefCell::new(None),
+            maps: Cell::new(0),
+        }
+    }
+
+    /// By the last completion if it does, and else by an invalidation of what is needed.
+    fn settle<T>(&self, retired: Retired<T>) -> Flushed<T> {
+        // nobody switches meanwhile: there is no shared access in between
+        let last = self.last.take();
+        let tried = match &last {
+            None => Err(retired),
+            Some(last) => retired.settle(last).map_err(|(retired, _)| retired),
+        };
+        self.last.replace(last);
+        let retired = match tried {
+            Ok(flushed) => return flushed,
+            Err(retired) => retired,
+        };
+        let (flushed, fresh) = self.pieces.settle_anew(retired);
+        self.last.replace(Some(fresh));
+        flushed
+    }
+
+    /// Maps, lets the device reach it, unmaps, and gives all back once it is settled.
+    fn round(&self, random: &mut Random, to: PhysPage) {
+        let pieces = &self.pieces;
+        let p = pieces.p();
+        let pages = PageCount([1, 1, 4][random.below(3) as usize]);
+        let Ok(lease) = pieces.assigner.assign(p, &Request::pages(pages)) else {
+            return;
+        };
+        let range = lease.range();
+        pieces.install(&lease, to);
+        self.maps.set(self.maps.get() + 1);
+        for (page, to) in range.iter().zip(to.0..) {
+            let reached = pieces.reach(page);
+            let expected = Some(PhysPage(to));
+            assert_eq!(
+                reached, expected,
+                "P3: {page} came home while a cache held it"
+            );
+        }
+        let mut detached = Vec::new();
+        let mut take = |frame: TableFrame| detached.push(frame);
+        pieces.table.clear(p, range, LeaseKind::Assigned, &mut take);
+        for frame in detached {
+            let page = frame.page();
+            let retired = pieces.grace.retire(p, frame, Scope::tables(range));
+            let flushed = self.settle(retired);
+            let unit = pieces.machine.unit();
+            let held = unit.holds_pointer_to(page);
+            assert!(!held, "P4: table {page} came home while a cache held it");
+            p.frame_free(flushed.into_fresh());
+        }
+        let retired: Retired<Lease> = pieces.grace.retire(p, lease, Scope::leaves(range));
+        if random.below(3) == 0 {
+            // somebody flushes something else
+            let other = IovaPage(random.below(Small::aperture().pages.0));
+            let other = IovaRange::new(other, PageCount(1));
+            let flushed = pieces.flush(Scope::leaves(other));
+            self.last.replace(Some(flushed));
+        }
+        let flushed = self.settle(retired);
+        let home = p.pinned(|cpu| cpu.index());
+        pieces.assigner.release(p, home, flushed);
+    }
+}
+
+pub fn run(plan: &Plan) -> Checked {
+    let bench = &Bench::new(plan);
+    let mut world = World::new(plan.schedule);
+    for cpu in 0..plan.cpus as u64 {
+        world = world.cpu(move || {
+            let mut random = Random(plan.seed * 3 + cpu);
+            for round in 0..8 {
+                bench.round(&mut random, PhysPage(0x1000 * (cpu + 1) + 8 * round));
+            }
+        });
+    }
+    if let Err(failure) = world.try_run() {
+        panic!("{failure}");
+    }
+    Checked {
+        maps: bench.maps.get(),
+        ..Checked::default()
+    }
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The integration tests of this crate, in one program: each is a module.
+
+#[cfg(not(ioatlas_killers))]
+mod bounce;
+mod explorer;
+#[cfg(not(ioatlas_killers))]
+mod fuzz_regress;
+mod mutants;
+mod suite;
+#[cfg(not(ioatlas_killers))]
+mod unit;

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What a completion must not settle, seen by a device.
+//!
+//! The shipped policies pair everything with a completion that settles it, so they never ask. Here is one that asks with
+//! every completion it can get, and gives back whatever is settled; then the device looks. (Of the planted bugs,
+//! `settle-older` and `settle-uncovered` show nowhere else.)
+
+use crate::explorer::pieces::Pieces;
+use ioatlas_dma::{
+    grace::*,
+    iova::{Assign, Lease, LeaseKind, Request},
+    platform::{Platform, TableFrame, host::*},
+    units::*,
+};
+use std::sync::Arc;
+
+/// Pages that one leaf table maps.
+const SPAN: PageCount = PageCount(4);
+const OLD: PhysPage = PhysPage(0x100);
+const NEW: PhysPage = PhysPage(0x200);
+
+/// Pieces of a domain on this host.
+struct Bench(Pieces<Host>);
+
+impl Bench {
+    fn new() -> Self {
+        let (frames, slots) = (32, 1);
+        Bench(Pieces::new(Arc::new(Host::new(HostConfig {
+            frames,
+            slots,
+        }))))
+    }
+    fn p(&self) -> &Host {
+        self.0.p()
+    }
+    /// Maps `pages` from `to` on; what is free comes highest first, so what was just released comes again.
+    fn map(&self, pages: PageCount, to: PhysPage) -> Lease {
+        let lease = self.0.assigner.assign(self.p(), &Request::pages(pages));
+        let lease = lease.expect("free pages");
+        self.0.install(&lease, to);
+        lease
+    }
+    /// Where the device's access to the first page of `range` goes.
+    fn reach(&self, range: IovaRange) -> Option<PhysPage> {
+        self.0.reach(range.first)
+    }
+    fn clear(&self, range: IovaRange) -> Vec<TableFrame> {
+        let mut detached = Vec::new();
+        self.0
+            .table
+            .clear(self.p(), range, LeaseKind::Assigned, |frame| {
+                detached.push(frame);
+            });
+        detached
+    }
+    /// Settles by `early` if that does it, and else by an invalidation of what is needed; the refusal, if there was one.
+    fn settle<T>(
+        &self,
+        retired: Retired<T>,
+        early: &Completion,
+    ) -> (Flushed<T>, Option<Unsettled>) {
+        let (retired, why) = match retired.settle(early) {
+            Ok(flushed) => return (flushed, None),
+            Err(refused) => refused,
+        };
+        let (flushed, _) = self.0.settle_anew(retired);
+        (flushed, Some(why))
+    }
+    /// Gives `lease` back by `early` or better, and lets the device reach whoever gets the pages next.
+    fn reuse(&self, retired: Retired<Lease>, early: &Completion) -> Option<Unsettled> {
+        let range = retired.get().range();
+        let (flushed, refusal) = self.settle(retired, early);
+        self.0.assigner.release(self.p(), CpuIndex(0), flushed);
+        let next = self.map(range.pages, NEW);
+        assert_eq!(next.range(), range, "the same pages again");
+        assert_eq!(
+            self.reach(range),
+            Some(NEW),
+            "P3: the pages came home while a cache still held them"
+        );
+        refusal
+    }
+}
+
+#[test]
+fn an_invalidation_that_began_before_the_unmap_does_not_settle_it() {
+    let bench = Bench::new();
+    let lease = bench.map(PageCount(1), OLD);
+    let older = bench.0.flush(Scope::DOMAIN);
+    assert_eq!(bench.reach(lease.range()), Some(OLD), "cached anew");
+    bench.clear(lease.range());
+    let scope = Scope::leaves(lease.range());
+    let retired = bench.0.grace.retire(bench.p(), lease, scope);
+    let refusal = bench.reuse(retired, &older);
+    assert!(matches!(refusal, Some(Unsettled::Older { .. })));
+}
+
+#[test]
+fn an_invalidation_of_other_pages_does_not_settle() {
+    let bench = Bench::new();
+    let other = bench.map(PageCount(1), PhysPage(0x300));
+    let lease = bench.map(PageCount(1), OLD);
+    assert_eq!(bench.reach(lease.range()), Some(OLD), "cached");
+    bench.clear(lease.range());
+    let scope = Scope::leaves(lease.range());
+    let retired = bench.0.grace.retire(bench.p(), lease, scope);
+    let of_others = bench.0.flush(Scope::tables(other.range()));
+    let refusal = bench.reuse(retired, &of_others);
+    assert!(matches!(refusal, Some(Unsettled::NotCovered { .. })));
+}
+
+#[test]
+fn an_invalidation_of_leaves_alone_does_not_settle_a_table() {
+    let bench = Bench::new();
+    let lease = bench.map(SPAN, OLD);
+    let range = lease.range();
+    assert_eq!(bench.reach(range), Some(OLD), "walked");
+    let table = bench.clear(range).pop().expect("the leaf table");
+    let page = table.page();
+    let retired = bench.0.grace.retire(bench.p(), table, Scope::tables(range));
+    let leaves = bench.0.flush(Scope::leaves(range));
+    let (flushed, refusal) = bench.settle(retired, &leaves);
+    assert!(
+        !bench.0.machine.unit().holds_pointer_to(page),
+        "P4: table {page} came home while a walk cache pointed to it"
+    );
+    bench.p().frame_free(flushed.into_fresh());
+    assert!(matches!(refusal, Some(Unsettled::NotCovered { .. })));
+}
+
+#[test]
+fn a_completion_of_another_domain_does_not_settle() {
+    let (bench, elsewhere) = (Bench::new(), Bench::new());
+    let lease = bench.map(PageCount(1), OLD);
+    assert_eq!(bench.reach(lease.range()), Some(OLD), "cached");
+    bench.clear(lease.range());
+    let scope = Scope::leaves(lease.range());
+    let retired = bench.0.grace.retire(bench.p(), lease, scope);
+    elsewhere.0.flush(Scope::DOMAIN); // so that its numbers are ahead
+    let foreign = elsewhere.0.flush(Scope::DOMAIN);
+    let refusal = bench.reuse(retired, &foreign);
+    assert_eq!(refusal, Some(Unsettled::ForeignDomain));
+}

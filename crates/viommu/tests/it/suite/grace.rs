@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A completion that proves nothing settles nothing: the retired thing comes back with the reason.
+
+use crate::suite::rig::Base;
+use ioatlas_dma::{
+    grace::*,
+    platform::{host::Host, sim::Sim},
+    translator::Uncached,
+    units::*,
+};
+
+macro_rules! on_both_platforms {
+    ($($scenario:ident),* $(,)?) => {
+        mod host { $( #[test] fn $scenario() { super::$scenario::<super::Host>(); } )* }
+        mod sim { $( #[test] fn $scenario() { super::$scenario::<super::Sim>(); } )* }
+    };
+}
+
+on_both_platforms! {
+    a_completion_of_another_domain,
+    a_completion_that_began_before_the_unmap,
+    a_completion_of_other_pages,
+    a_completion_that_left_the_walk_caches_alone,
+    one_completion_settles_all_that_it_covers,
+}
+
+fn pages(first: u64, count: u64) -> IovaRange {
+    IovaRange::new(IovaPage(first), PageCount(count))
+}
+
+fn flush<B: Base>(p: &B, grace: &Grace<B>, scope: Scope) -> Completion {
+    let unit = Uncached::<B>::new();
+    let done = grace.flush(p, &unit, DomainId(1), scope, WaitLimit(1));
+    done.expect("a unit without caches")
+}
+
+/// The reason, in words that have `numbers`; and the thing, back as it was.
+fn unsettled(thing: Retired<u32>, by: &Completion, numbers: &[&str]) -> (Retired<u32>, Unsettled) {
+    let (what, seq, need) = (*thing.get(), thing.seq(), thing.need());
+    let Err((back, why)) = thing.settle(by) else {
+        panic!("it was settled")
+    };
+    assert_eq!((*back.get(), back.seq(), back.need()), (what, seq, need));
+    let text = why.to_string();
+    for number in numbers {
+        assert!(text.contains(number), "{text:?} lacks {number:?}");
+    }
+    (back, why)
+}
+
+fn a_completion_of_another_domain<B: Base>() {
+    let p = &B::make(0);
+    let (ours, theirs) = (Grace::new(p), Grace::new(p));
+    let thing = ours.retire(p, 7, Scope::leaves(pages(5, 1)));
+    // later, and of everything, but theirs
+    flush(p, &theirs, Scope::DOMAIN);
+    let foreign = flush(p, &theirs, Scope::DOMAIN);
+    let (thing, why) = unsettled(thing, &foreign, &["another domain"]);
+    assert_eq!(why, Unsettled::ForeignDomain);
+    let own = flush(p, &ours, Scope::DOMAIN);
+    assert_eq!(*thing.settle(&own).expect("our own").get(), 7);
+}
+
+fn a_completion_that_began_before_the_unmap<B: Base>() {
+    let p = &B::make(0);
+    let (grace, unit) = (Grace::new(p), Uncached::<B>::new());
+    let before = flush(p, &grace, Scope::DOMAIN);
+    let thing = grace.retire(p, 7, Scope::leaves(pages(5, 1)));
+    let (thing, why) = unsettled(thing, &before, &["number 0", "stamp 1"]);
+    let (began, stamp) = (before.seq(), thing.seq());
+    assert_eq!(why, Unsettled::Older { began, stamp });
+
+    // begun before another unmap, done after it
+    let started = grace
+        .start(p, &unit, DomainId(1), Scope::DOMAIN)
+        .expect("submitted");
+    let late = grace.retire(p, 8, Scope::leaves(pages(6, 1)));
+    let done = grace
+        .wait(p, &unit, started, WaitLimit(1))
+        .expect("done at once");
+    assert!(thing.settle(&done).is_ok(), "the first was before it");
+    let (late, why) = unsettled(late, &done, &["number 1", "stamp 2"]);
+    assert!(matches!(why, Unsettled::Older { .. }));
+    assert!(late.settle(&flush(p, &grace, Scope::DOMAIN)).is_ok());
+}
+
+fn a_completion_of_other_pages<B: Base>() {
+    let p = &B::make(0);
+    let grace = Grace::new(p);
+    let need = Scope::leaves(pages(5, 3));
+    let mut thing = grace.retire(p, 7, need);
+    for (first, count) in [(5, 2), (6, 3), (4, 3), (6, 1), (8, 3), (0, 5)] {
+        let covered = Scope::leaves(pages(first, count));
+        let done = flush(p, &grace, covered);
+        let why;
+        let names = [&*pages(first, count).to_string(), "0x5+3"];
+        (thing, why) = unsettled(thing, &done, &names);
+        assert_eq!(why, Unsettled::NotCovered { covered, need });
+    }
+    let exactly = flush(p, &grace, need);
+    assert!(thing.settle(&exactly).is_ok());
+    let thing = grace.retire(p, 8, need);
+    let more = flush(p, &grace, Scope::leaves(pages(4, 5)));
+    assert!(thing.settle(&more).is_ok());
+    // what needs the whole domain is not settled by any pages
+    let thing = grace.retire(p, 9, Scope::DOMAIN);
+    let all_pages = flush(p, &grace, Scope::tables(pages(0, 1 << 40)));
+    let (thing, why) = unsettled(thing, &all_pages, &["the domain"]);
+    assert!(matches!(why, Unsettled::NotCovered { .. }));
+    assert!(thing.settle(&flush(p, &grace, Scope::DOMAIN)).is_ok());
+}
+
+fn a_completion_that_left_the_walk_caches_alone<B: Base>() {
+    let p = &B::make(0);
+    let grace = Grace::new(p);
+    let range = pages(4, 4);
+    let thing = grace.retire(p, 7, Scope::tables(range));
+    let leaves = flush(p, &grace, Scope::leaves(range));
+    let (thing, why) = unsettled(thing, &leaves, &["leaves only", "walk caches too"]);
+    let (covered, need) = (Scope::leaves(range), Scope::tables(range));
+    assert_eq!(why, Unsettled::NotCovered { covered, need });
+    let leaves_of_all = Scope {
+        pages: None,
+        caches: Caches::Leaves,
+    };
+    let (thing, _) = unsettled(thing, &flush(p, &grace, leaves_of_all), &[]);
+    assert!(thing.settle(&flush(p, &grace, need)).is_ok());
+    // more than is needed is fine
+    let leaf = grace.retire(p, 8, Scope::leaves(range));
+    assert!(leaf.settle(&flush(p, &grace, Scope::tables(range))).is_ok());
+}
+
+fn one_completion_settles_all_that_it_covers<B: Base>() {
+    let p = &B::make(0);
+    let grace = Grace::new(p);
+    let things: Vec<_> = (0..10u32)
+        .map(|n| grace.retire(p, n, Scope::leaves(pages(u64::from(n), 1))))
+        .collect();
+    let done = flush(p, &grace, Scope::DOMAIN);
+    for (n, thing) in (0..).zip(things) {
+        assert_eq!(*thing.settle(&done).expect("covered").get(), n);
+    }
+    assert_eq!(grace.started(), 1);
+}
