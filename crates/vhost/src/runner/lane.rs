@@ -90,10 +90,14 @@ impl<R: IotlbReader> Lane<R> {
         // No more than a full ring a call: other queues and control requests have their turn, whatever the driver adds meanwhile.
         let bursts = usize::from(self.rings[at].size).div_ceil(CHAINS_A_BURST);
         for _ in 0..bursts {
-            if !self.look_ahead(at).map_err(failure)? && !self.notify_me(at).map_err(failure)? {
-                return Ok(Next::Wait);
+            let mut ready = self.look_ahead(at).map_err(failure)?;
+            if ready == 0 {
+                if !self.notify_me(at).map_err(failure)? {
+                    return Ok(Next::Wait);
+                }
+                ready = self.look_ahead(at).map_err(failure)?;
             }
-            self.one_burst(at, &mut each).map_err(failure)?;
+            self.one_burst(at, ready, &mut each).map_err(failure)?;
         }
         Ok(Next::Again)
     }
@@ -118,22 +122,22 @@ impl<R: IotlbReader> Lane<R> {
         Ok(())
     }
 
-    /// Translates the buffers of the next burst ahead; says whether there are any.
-    fn look_ahead(&mut self, at: usize) -> Result<bool, Stop> {
+    /// Checks the chains of the next burst and translates their buffers ahead; says how many chains these are.
+    fn look_ahead(&mut self, at: usize) -> Result<usize, Stop> {
         self.wanted.clear();
         let size = usize::from(self.rings[at].size);
         let queue = &mut self.rings[at].queue;
         let next = queue.next_avail();
-        let mut some = false;
+        let mut ready = 0;
         {
             let burst = self.memory.burst();
             let chains = queue.iter(&burst);
             let longest = LONGEST_CHAIN.max(size);
             for chain in checked(&burst, chains)?.take(CHAINS_A_BURST) {
-                some = true;
                 if self.wanted.len() >= BUFFERS_AHEAD {
                     break;
                 }
+                ready += 1;
                 let head = chain.head_index();
                 let (mut open, before) = (true, self.wanted.len());
                 for descriptor in chain.take(longest + 1) {
@@ -160,20 +164,21 @@ impl<R: IotlbReader> Lane<R> {
         }
         queue.set_next_avail(next);
         self.memory.pretranslate(self.wanted.iter().copied())?;
-        Ok(some)
+        Ok(ready)
     }
 
-    /// Processes at most one burst of chains.
+    /// Processes a burst of chains: those that were looked at ahead, and none that the driver has added since, which nobody has checked.
     fn one_burst(
         &mut self,
         at: usize,
+        ready: usize,
         each: &mut impl for<'b, 'm> FnMut(&'b BurstMemory<'m, R>, Chain<'b, 'm, R>) -> Result<u32, Stop>,
     ) -> Result<(), Stop> {
         let ring = &mut self.rings[at];
         let mut used = 0;
         let burst = self.memory.burst();
         let mut result = Ok(());
-        while used < CHAINS_A_BURST && result.is_ok() {
+        while used < ready && result.is_ok() {
             match one_chain(ring, &burst, each) {
                 Ok(true) => used += 1,
                 Ok(false) => break,

@@ -4,9 +4,11 @@
 use crate::common::{raw::*, *};
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
-    runner::{self, End},
+    cache::IotlbReader,
+    runner::{self, Device, End, Event, Failure, Lane, Next, Stop},
     server::*,
 };
+use std::sync::{Arc, Mutex};
 use vm_memory::{Bytes, GuestAddress};
 
 const FROM: u64 = GUEST + 0x10_0000;
@@ -102,6 +104,57 @@ fn links_to_nowhere_stop_the_queue() {
             format!("0: the descriptor chain at {head} is broken, a loop, or too long")
         );
     }
+}
+
+/// A device whose driver makes a head that is none available while it works on the first chain.
+struct Interrupted {
+    inner: Inverter,
+}
+
+impl Device for Interrupted {
+    fn queues(&self) -> u16 {
+        self.inner.queues()
+    }
+    fn features(&self) -> u64 {
+        self.inner.features()
+    }
+    fn process<R: IotlbReader>(&self, event: Event, lane: &mut Lane<R>) -> Result<Next, Failure> {
+        let Event::Queue(queue) = event else {
+            return Ok(Next::Wait);
+        };
+        lane.each_chain(queue, |memory, chain| {
+            let available = GUEST + IOVA + 0x1000;
+            memory
+                .write_obj(u16::MAX, GuestAddress(available + 6))
+                .map_err(|e| Stop::Device(e.into()))?;
+            memory
+                .write_obj(2u16, GuestAddress(available + 2))
+                .map_err(|e| Stop::Device(e.into()))?;
+            invert(memory, chain)
+        })
+    }
+    fn stopped(&self, queue: u16, why: &Stop) {
+        self.inner.stopped(queue, why);
+    }
+}
+
+fn a_chain_that_comes_in_the_middle_of_a_burst_is_checked_as_well() {
+    let stopped: Arc<Mutex<Vec<String>>> = Arc::default();
+    let inner = Inverter {
+        stopped: stopped.clone(),
+    };
+    let back = Back::of(Interrupted { inner }, patient());
+    let mut front = front_end(&back, front_config(WITH_IOMMU));
+    map(&front, FROM, FROM, 0x2000, Perm::Read);
+    map(&front, TO, TO, 0x2000, Perm::Write);
+    let mut driver = Driver::by_iova(&mut front, 0);
+    let got = driver.invert(&front, (FROM, FROM), (TO, TO), b"the first chain");
+    assert_eq!(got, inverted(b"the first chain"));
+    let why = eventually("the queue stops", || stopped.lock().unwrap().pop());
+    assert_eq!(
+        why,
+        "0: the descriptor chain at 65535 is broken, a loop, or too long"
+    );
 }
 
 fn an_indirect_table_that_is_none_stops_the_queue() {
@@ -335,6 +388,7 @@ with_every_cache! {
     an_answer_that_does_not_permit_the_access_stops_the_queue_at_once,
     a_loop_of_descriptors_stops_the_queue,
     links_to_nowhere_stop_the_queue,
+    a_chain_that_comes_in_the_middle_of_a_burst_is_checked_as_well,
     an_indirect_table_that_is_none_stops_the_queue,
     an_indirect_table_without_end_stops_the_queue,
     lengths_that_wrap_stop_the_queue,
