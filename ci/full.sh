@@ -13,6 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 all='
+oldest           the oldest Rust that Cargo.toml and README promise compiles all there is
 nvme-guests      NVMe driver over VFIO in Debian guests under QEMU, on VT-d and on virtio-iommu
 recording        a guest is booted and recorded
 vhost-guest      a Debian guest on vhost-net: IOMMU off, pass-through, strict
@@ -87,6 +88,14 @@ optimised() {
     cargo test --release --no-fail-fast -p ioatlas-dma -p ioatlas-vtd -p ioatlas-viommu -p ioatlas-vhost \
         -p ioatlas-vhost-net -p ioatlas-vfio -p ioatlas-iotlb
 }
+oldest() {
+    local promised
+    promised=$(sed -nE 's/^rust-version = "([0-9.]+)"$/\1/p' Cargo.toml)
+    grep -qF "Rust $promised or newer" README.md || { echo "README.md does not say: Rust $promised or newer"; return 1; }
+    rustup run "$promised" rustc --version || rustup toolchain install "$promised" --profile minimal || return 1
+    # a folder of its own, for it can use nothing of another compiler's
+    CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/oldest cargo "+$promised" check --workspace --all-targets
+}
 fuzzing() {
     IOATLAS_FUZZ_SECONDS=10 cargo test --workspace --no-fail-fast --test it -- --nocapture fuzz_regress::
 }
@@ -94,6 +103,7 @@ fuzzing() {
 # run STAGE
 run() {
     case $1 in
+    oldest) stage "$1" oldest ;;
     nvme-guests) stage "$1" cargo test -p ioatlas-nvme --test guest -- --include-ignored ;;
     recording) stage "$1" cargo test -p ioatlas --test tools -- --include-ignored record: ;;
     vhost-guest) stage "$1" ci/vhost-guest.sh ;;
