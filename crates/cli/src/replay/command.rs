@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `ioatlas replay`: what traces become under designs.
 
-use super::{Probe, Replayed, replay};
+use super::{Probe, Replayed, exposure_ns, replay};
 use crate::Answer;
 use crate::args::ReplayArguments;
 use crate::capture::{Noted, sentences};
@@ -61,26 +61,13 @@ impl Row {
                 Exposure::Unbounded => "unbounded",
             },
             exposure_unmaps: replayed.oracle.exposure.unmaps,
-            exposure_us: exposure_ns(trace, system, replayed).map(|ns| ns as f64 / 1000.0),
+            exposure_us: exposure_ns(trace, system.design, replayed).map(|ns| ns as f64 / 1000.0),
             violations: replayed.oracle.violation_count,
             first_violation: replayed.oracle.violations.first().map(|v| v.text.clone()),
             anomalies: replayed.anomalies,
             limited: replayed.limited,
         }
     }
-}
-
-/// How long the unmaps that an invalidation waited for took in the trace, at most; no timer ticks in a replay, but in a kernel that has
-/// one it ends the wait.
-fn exposure_ns(trace: &Trace, system: &System, replayed: &Replayed) -> Option<u64> {
-    let unmaps = replayed.oracle.exposure.unmaps;
-    let by_unmaps = trace.longest_wait_of_unmaps(unmaps)?;
-    Some(match system.design.domain.policy.exposure(1) {
-        Exposure::Bounded {
-            time: Some(time), ..
-        } => by_unmaps.min(time.0),
-        _ => by_unmaps,
-    })
 }
 
 pub(crate) fn run(arguments: &ReplayArguments) -> Answer {

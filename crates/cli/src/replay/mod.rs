@@ -27,7 +27,7 @@ mod tests;
 use ioatlas_bench::platform::host;
 use ioatlas_dma::{
     design::Design,
-    domain::{MapError, Mapping},
+    domain::{Exposure, MapError, Mapping},
     platform::host::Host,
     table::{InstallCause, fmt::VtdSecond48},
     units::{AccessKind, ByteCount, GRANULE, IovaPage, PhysPage, PhysRange, SourceId},
@@ -54,6 +54,18 @@ const FRAMES: usize = 1 << 16;
 
 /// The only size of page tables here, in KiB.
 const FRAME_KIB: u64 = GRANULE / 1024;
+
+/// How long the unmaps that an invalidation waited for in a replay took in the trace, at most, in ns; `None` without times.
+/// No timer ticks in a replay: in a kernel that has one it ends the wait.
+pub(crate) fn exposure_ns(trace: &Trace, design: Design, replayed: &Replayed) -> Option<u64> {
+    let by_unmaps = trace.longest_wait_of_unmaps(replayed.oracle.exposure.unmaps)?;
+    Some(match design.domain.policy.exposure(1) {
+        Exposure::Bounded {
+            time: Some(time), ..
+        } => by_unmaps.min(time.0),
+        _ => by_unmaps,
+    })
+}
 
 /// What the device does besides the trace's accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

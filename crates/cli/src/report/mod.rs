@@ -14,7 +14,6 @@ pub(crate) mod html;
 pub mod model;
 pub(crate) mod provenance;
 pub mod savings;
-pub mod scaling;
 pub mod systems;
 pub mod terminal;
 pub mod verdict;
@@ -226,7 +225,6 @@ pub fn build(
         oracle: OracleTotals::of(&systems),
         systems,
         bouncing: bouncing::Bouncing::of(&traces.traces, wait.time),
-        scaling: scaling::Scaling::simulate()?,
         wait,
         provenance: Provenance {
             command: provenance::command_line(command),

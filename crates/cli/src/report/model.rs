@@ -4,7 +4,6 @@
 use super::atlas::Atlas;
 use super::bouncing::Bouncing;
 use super::figure::{Figure, Sentence, Unit, sentence};
-use super::scaling::Scaling;
 use super::systems::SystemRow;
 use super::verdict::DeviceVerdict;
 use ioatlas_iotlb::Note;
@@ -33,8 +32,6 @@ pub struct Report {
     pub wait: Wait,
     /// Where bounce buffers would pay; `None` where nothing is mapped for streaming.
     pub bouncing: Option<Bouncing>,
-    /// What designs come to on many CPUs.
-    pub scaling: Scaling,
     /// Where the numbers come from.
     pub provenance: Provenance,
     /// Pictures of the traces; on the page only.
@@ -98,7 +95,7 @@ pub enum Source {
     User,
 }
 
-/// The wait of a strict policy for one invalidation.
+/// The wait for one invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Wait {
     /// In nanoseconds.
@@ -161,12 +158,12 @@ impl Report {
         self.variants.iter().find(same)
     }
 
-    /// What the numbers of strict systems assume.
+    /// What the waits of systems assume.
     #[must_use]
     pub fn wait_sentence(&self) -> Sentence {
         match self.wait.cycles {
             Some((cycles, clock)) => sentence![
-                "+w: wait for one invalidation, ",
+                "wait: each invalidation ",
                 cycles,
                 " [rIOMMU] at ",
                 clock.figure,
@@ -176,7 +173,7 @@ impl Report {
                 " (assumed; yours: --inv-ns)",
             ],
             None => sentence![
-                "+w: wait for one invalidation, ",
+                "wait: each invalidation ",
                 self.wait.time,
                 " (assumed, --inv-ns)"
             ],

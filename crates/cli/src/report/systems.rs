@@ -3,16 +3,20 @@
 //!
 //! The designs are those of the crate `ioatlas-dma`, not the kernels' code. `crate::replay` has the rules of replay.
 //! Every trace is replayed twice: once as recorded, for the counts; once with a device that also tries each unmapped page
-//! again, so that "no violation" is said of accesses that a fault of the design would let through. Windows in time come
-//! from measured runs with the oracle's clock. Misses are those of the software unit's IOTLB. The time a pair is without
-//! any invalidation; the wait of `strict` for one is assumed, and separate.
+//! again, so that "no violation" is said of accesses that a fault of the design would let through. Windows are those of
+//! the traces: the most unmaps that an invalidation waited for in the replay, and how long so many take in a trace that has
+//! times. Misses are those of the software unit's IOTLB.
+//!
+//! Two columns do not depend on the traces: the time a pair is that of this project's code on this machine, on a ring of 256
+//! single pages, without any invalidation. What a CPU waits for these is separate: the invalidations that the design makes a
+//! map of the traces, times an assumed wait for one.
 
 use super::figure::{Figure, Unit};
 use crate::error::Error;
 use crate::loaded::LoadedTrace;
 use crate::progress::Progress;
-use crate::replay::{Probe, Replayed, replay};
-use ioatlas_bench::{Effort, Spread, exposure_ms, pair_time};
+use crate::replay::{Probe, Replayed, exposure_ns, replay};
+use ioatlas_bench::{Effort, Spread, pair_time};
 use ioatlas_dma::design::{self, Design, Shipped};
 use ioatlas_dma::domain::{self, PolicyConfig};
 use ioatlas_iotlb::Geometry;
@@ -24,8 +28,8 @@ use serde::Serialize;
 pub struct Options {
     /// Which rows.
     pub rows: Rows,
-    /// Nanoseconds that one invalidation makes the CPU wait; assumed. Goes into
-    /// [`SystemRow::wait`] of strict systems.
+    /// Nanoseconds that one invalidation makes the CPU wait; assumed. Times the invalidations of the traces
+    /// it is [`SystemRow::wait`].
     pub wait: Figure,
     /// Shape of the software unit's IOTLB.
     pub geometry: Geometry,
@@ -46,7 +50,8 @@ pub enum Exposure {
         time_bound: Option<Figure>,
         /// Largest number of unmaps seen between an unmap and its flush, in the replay.
         operations_observed: Figure,
-        /// Longest time seen, in milliseconds, in measured runs.
+        /// How long so many unmaps take at most, in milliseconds, over the traces that have times; never more
+        /// than `time_bound`. `None` if no trace has times.
         time_observed: Option<Figure>,
     },
     /// Until the range happens to be mapped again.
@@ -96,7 +101,8 @@ pub struct SystemRow {
     pub design: String,
     /// Where the design is described: `ATC'15 4.3, 5`.
     pub paper_ref: String,
-    /// Wall time of a map and its unmap on one thread, without an invalidation, in ns; measured, median.
+    /// Wall time of a map and its unmap of one page on one thread, 256 of them outstanding, without an
+    /// invalidation, in ns: this project's code on this machine, whatever the traces; measured, median.
     pub ns_per_pair_1_thread: Figure,
     /// Its 10th and 90th percentile.
     pub ns_per_pair_1_thread_range: [Figure; 2],
@@ -105,7 +111,8 @@ pub struct SystemRow {
     pub ns_per_pair_2_threads: Option<Figure>,
     /// Its 10th and 90th percentile.
     pub ns_per_pair_2_threads_range: Option<[Figure; 2]>,
-    /// Wait for invalidations a pair, in ns, on top of the measured time; assumed; strict only.
+    /// What a CPU waits for invalidations a map of the traces, in ns, on top of the measured time: those that
+    /// are counted, times what one is assumed to take. `None` where maps and unmaps go on meanwhile.
     pub wait: Option<Figure>,
     /// Invalidations per 1,000 map lines; counted.
     pub invalidations_per_1k_maps: Figure,
@@ -143,7 +150,7 @@ impl SystemRow {
         }
     }
 
-    /// Time of a pair on one thread as a user feels it, in ns: measured time plus wait.
+    /// Time of a pair on one thread as a user feels it, in ns: measured time plus the wait a map of the traces.
     #[must_use]
     pub fn felt_ns_per_pair(&self) -> f64 {
         self.ns_per_pair_1_thread.value + self.wait.map_or(0.0, |wait| wait.value)
@@ -273,9 +280,11 @@ pub fn rows(
                 replay(&loaded.trace, system.design, iotlb(options.geometry), probe)
                     .map_err(|e| system.failed(format!("{}: {e}", loaded.trace.name())))
             };
+            let plain = run(Probe::Off)?;
             replays.push(OnTrace {
                 label: loaded.label.clone(),
-                plain: run(Probe::Off)?,
+                exposed_ns: exposure_ns(&loaded.trace, system.design, &plain),
+                plain,
                 probed: run(Probe::UnmappedPages)?,
             });
         }
@@ -297,6 +306,8 @@ pub(crate) fn iotlb(geometry: Geometry) -> SetGeometry {
 /// A trace's two replays.
 struct OnTrace {
     label: String,
+    /// How long an invalidation was waited for at most, if the trace has times.
+    exposed_ns: Option<u64>,
     /// For the counts of traffic.
     plain: Replayed,
     /// With attempts on unmapped pages, for safety.
@@ -350,14 +361,18 @@ fn row(
             operations_bound: Figure::assumed(operations as f64, Unit::Count),
             time_bound: time.map(|ns| Figure::assumed(ns.0 as f64 / 1e6, Unit::Milliseconds)),
             operations_observed,
-            time_observed: exposure_ms(design)
-                .map_err(|e| system.failed(e.to_string()))?
-                .map(|ms| Figure::measured(ms, Unit::Milliseconds)),
+            time_observed: replays
+                .iter()
+                .filter_map(|on| on.exposed_ns)
+                .max()
+                .map(|ns| Figure::counted(ns as f64 / 1e6, Unit::Milliseconds)),
         },
         domain::Exposure::Unbounded => Exposure::Unbounded {
             operations_observed,
         },
     };
+    let invalidations_per_1k_maps =
+        Figure::counted(per_1k(sum(|on| on.plain.invalidations)), Unit::Per1000);
     Ok(SystemRow {
         name: system.name.clone(),
         shipped_by: system.shipped_by,
@@ -367,11 +382,11 @@ fn row(
         ns_per_pair_1_thread_range: range(alone),
         ns_per_pair_2_threads: two.map(|spread| ns(spread.median)),
         ns_per_pair_2_threads_range: two.map(range),
-        wait: waits(&policy).then_some(options.wait),
-        invalidations_per_1k_maps: Figure::counted(
-            per_1k(sum(|on| on.plain.invalidations)),
-            Unit::Per1000,
-        ),
+        wait: waits(&policy).then_some(Figure {
+            value: options.wait.value * invalidations_per_1k_maps.value / 1e3,
+            ..options.wait
+        }),
+        invalidations_per_1k_maps,
         misses_per_1k_maps: Figure::simulated(per_1k(sum(|on| on.plain.misses)), Unit::Per1000),
         table_memory: Figure::counted(most(|on| on.plain.table_kib) as f64, Unit::Kibibytes),
         exposure,
@@ -386,12 +401,9 @@ fn row(
     })
 }
 
-/// Whether each pair (of one page, as measured) waits for an invalidation of its own.
+/// Whether a CPU waits for the invalidations that it causes. Under `macos` maps and unmaps go on meanwhile.
 fn waits(policy: &PolicyConfig) -> bool {
-    matches!(
-        policy,
-        PolicyConfig::Strict | PolicyConfig::FreeBsd | PolicyConfig::Solaris
-    )
+    !matches!(policy, PolicyConfig::MacOs(_))
 }
 
 fn on_trace(on: &OnTrace) -> SystemOnTrace {

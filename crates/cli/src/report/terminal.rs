@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The report on a terminal: at most 24 lines of 100 columns, more only where more rows were asked for than the default has.
 
-use super::figure::{Figure, Sentence};
+use super::figure::Sentence;
 use super::model::{Report, Source};
 use super::systems::{Exposure, SystemRow};
 use super::verdict::DeviceVerdict;
@@ -29,9 +29,6 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
     lines.extend(verdicts(&report.verdicts, room));
     if let (Some(bouncing), true) = (report.bouncing, lines.len() + tail.len() < MAX_LINES) {
         lines.push(bouncing.sentence().plain());
-    }
-    if lines.len() + tail.len() < MAX_LINES {
-        lines.push(report.scaling.sentence().plain());
     }
     lines.extend(tail);
     let mut text = String::new();
@@ -169,7 +166,7 @@ fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
     // designs without options and with four-digit numbers then just fit.
     let mut rows = [
         [
-            "", "design", "ns/pair", "ns/pair", "inval", "miss", "tables", "window:", "violat-",
+            "", "design", "ns/pair", "ns/pair", "inval", "wait ns", "miss", "tables", "window:",
         ],
         [
             "system",
@@ -177,21 +174,21 @@ fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
             "1 thread",
             "2 thr.",
             "per 1k",
+            "per map",
             "per 1k",
             "KiB",
             "unmaps or",
-            "ions",
         ],
         [
             "",
-            "not kernel code",
+            "ring of 256 pages",
             "measured",
             "measured",
             "counted",
+            "assumed",
             "simul.",
             "counted",
             "time",
-            "counted",
         ],
     ]
     .map(|row| row.map(String::from).to_vec())
@@ -203,14 +200,14 @@ fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
                 Design::Hidden => row.name.clone(),
             },
             row.design.clone(),
-            cost(row.ns_per_pair_1_thread, row),
+            row.ns_per_pair_1_thread.text(),
             row.ns_per_pair_2_threads
-                .map_or("-".into(), |figure| cost(figure, row)),
+                .map_or("-".into(), |figure| figure.text()),
             row.invalidations_per_1k_maps.text(),
+            row.wait.map_or("-".into(), |wait| wait.text()),
             row.misses_per_1k_maps.text(),
             row.table_memory.text(),
             exposure(&row.exposure),
-            row.violations.text(),
         ]);
     }
     let mut align = vec![Left, Left, Right, Right, Right, Right, Right, Right, Right];
@@ -219,13 +216,6 @@ fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
         rows.iter_mut().for_each(|row| drop(row.remove(1)));
     }
     table(&align, 1, &rows)
-}
-
-fn cost(figure: Figure, row: &SystemRow) -> String {
-    match row.wait {
-        Some(_) => format!("{}+w", figure.text()),
-        None => figure.text(),
-    }
 }
 
 /// The bounds: they are what a user may rely on; what was seen is on the page.

@@ -17,15 +17,13 @@ pub(crate) use rows::Kind;
 
 use crate::Answer;
 use crate::error::Error;
-use crate::progress::{Bar, Progress, Silent};
+use crate::progress::{Bar, Progress};
 use arguments::ScaleArguments;
 use frames::Frames;
 use ioatlas_simcpu::{
     Params,
     params::{HZ, Listed, LockModel},
-    workload::{System, Workload},
 };
-use plan::Planned;
 use serde::Serialize;
 use std::{num::NonZero, sync::OnceLock};
 
@@ -95,28 +93,6 @@ pub(crate) fn quick(progress: &dyn Progress) -> Result<&'static Scale, String> {
         measure(&arguments, Repetitions::LeftOut, progress).map_err(|error| error.to_string())
     });
     once.as_ref().map_err(String::clone)
-}
-
-/// CPUs of [`glance`].
-pub(crate) const GLANCE_CPUS: usize = 16;
-
-/// Request-response under `designs` on [`GLANCE_CPUS`] CPUs, each as a part of that without an IOMMU.
-///
-/// # Errors
-/// A point could not be measured.
-pub(crate) fn glance<const N: usize>(designs: [&str; N]) -> Result<[f64; N], Error> {
-    let systems = designs.map(|words| System::Design(plan::design(words)));
-    let systems = [System::NoIommu].into_iter().chain(systems);
-    let plan: Vec<Planned> = systems
-        .map(|system| Planned {
-            system,
-            workload: Workload::RequestResponse,
-            cpus: GLANCE_CPUS,
-        })
-        .collect();
-    let params = Params::default();
-    let points = points::measure(&plan, &params, arguments::SEED, jobs(None), &Silent)?;
-    Ok(core::array::from_fn(|at| points[at + 1].relative))
 }
 
 /// Threads to simulate on: as many as are `asked` for, or all CPUs.

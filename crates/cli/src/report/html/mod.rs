@@ -77,7 +77,7 @@ fn legend() -> String {
         "<p class=\"legend\">Every number says where it comes from: {items}</p>\
          <details><summary>Words</summary><dl><dt>pair</dt><dd>one map and its unmap</dd><dt>per 1,000 maps</dt>\
          <dd>per 1,000 map lines of the trace</dd><dt>tables</dt><dd>page-table memory at its peak</dd>\
-         <dt>wait, +w</dt><dd>how long a strict design waits for one invalidation</dd><dt>window</dt><dd>how long a \
+         <dt>wait</dt><dd>how long a CPU waits for the invalidations that a map causes</dd><dt>window</dt><dd>how long a \
          device may reach a page after its unmap returned</dd><dt>oracle</dt><dd>a checker that watches every map, \
          unmap, invalidation and access</dd><dt>ATC&#39;15</dt><dd>Peleg et al., Utilizing the IOMMU Scalably</dd>\
          <dt>WIOSCA&#39;10</dt><dd>Amit et al., IOMMU: Strategies for Mitigating the IOTLB Bottleneck</dd>\
@@ -312,10 +312,11 @@ fn cost(report: &Report) -> String {
     }
     format!(
         "<section><h2>Cost against safety</h2><p class=\"note\">Left is cheaper, lower is safer; nothing lies both left of and below the dashed line. Upwards: how \
-         long a device may reach a page after its unmap returned (the longest seen {1}, else the configured bound {0}; where it is what the unit takes, the wait for one invalidation {0}). \
-         To the right: measured time {1} plus, for strict systems, the wait {0}.</p>{2}</section>\n",
+         long a device may reach a page after its unmap returned (the longest seen in the traces {2}, else the configured bound {0}; where it is what the unit takes, the wait for one invalidation {0}). \
+         To the right: measured time {1} plus the wait a map of the traces {0}.</p>{3}</section>\n",
         chip(Tag::Assumed),
         chip(Tag::Measured),
+        chip(Tag::Counted),
         plot(
             "",
             "cost-against-safety",

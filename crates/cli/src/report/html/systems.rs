@@ -21,9 +21,9 @@ pub(super) fn systems(report: &Report) -> String {
         format!("<th class=\"r\" aria-sort=\"none\"><button>{name}</button> {chip}</th>")
     };
     let headings = [
-        heading("time a pair, ns, 1 thread", Tag::Measured),
+        heading("time a pair, ns, 1 thread (this machine)", Tag::Measured),
         heading("2 threads, each", Tag::Measured),
-        heading("wait, ns", Tag::Assumed),
+        heading("wait a map, ns", Tag::Assumed),
         heading("invalidations per 1,000 maps", Tag::Counted),
         heading("misses per 1,000 maps", Tag::Simulated),
         heading("tables, KiB", Tag::Counted),
@@ -48,7 +48,6 @@ pub(super) fn systems(report: &Report) -> String {
         report.oracle_sentence(),
         report.attempts_sentence(),
         report.bouncing.map(|bouncing| bouncing.sentence()),
-        Some(report.scaling.sentence()),
     ];
     let closing: String = sentences
         .iter()
@@ -57,8 +56,9 @@ pub(super) fn systems(report: &Report) -> String {
         .collect();
     format!(
         "<section><h2>Systems</h2><p class=\"note\">The designs as implemented here, not the kernels&#39; code; (nobody): nobody ships it. \
-         Time a pair: wall time of a map and its unmap on this machine, without the invalidation (in brackets: 10th to \
-         90th percentile); what a strict system waits for one is assumed, and beside it; of more than 8 designs each is measured for a shorter time; - where it was not measured: fewer than two \
+         Time a pair: wall time of a map and its unmap on this machine, on a ring of 256 single pages, without any invalidation \
+         and whatever the traces (in brackets: 10th to 90th percentile). Wait: the invalidations that a map of the traces causes, times what \
+         one is assumed to take; - where maps and unmaps go on meanwhile. Of more than 8 designs each is measured for a shorter time; - where it was not measured: fewer than two \
          CPUs, or a machine too busy to run both threads at once. Tables: page-table memory at \
          its peak; a deferred design has more IOVAs retired at any time, hence more tables: compare at equal traffic \
          only.</p><div class=\"scroll\"><table class=\"sortable\"><thead><tr>\
