@@ -100,28 +100,6 @@ fuzzing() {
     IOATLAS_FUZZ_SECONDS=10 cargo test --workspace --no-fail-fast --test it -- --nocapture fuzz_regress::
 }
 
-# run STAGE
-run() {
-    case $1 in
-    oldest) stage "$1" oldest ;;
-    nvme-guests) stage "$1" cargo test -p ioatlas-nvme --test guest -- --include-ignored ;;
-    recording) stage "$1" cargo test -p ioatlas --test tools -- --include-ignored record: ;;
-    vhost-guest) stage "$1" ci/vhost-guest.sh ;;
-    vhost-testpmd) stage "$1" ci/vhost-guest.sh --guest testpmd ;;
-    compare) stage "$1" cargo test -p ioatlas --test tools -- --include-ignored vhost_compare: ;;
-    vhost-minute) stage "$1" ci/vhost-minute.sh ;;
-    browser) stage "$1" cargo test -p ioatlas --test tools -- --include-ignored browser: ;;
-    timing) stage "$1" cargo test -p ioatlas-bench --test it -- --include-ignored measuring:: ;;
-    optimised) stage "$1" optimised ;;
-    fuzzing) stage "$1" fuzzing ;;
-    instructions) stage "$1" ci/instructions.sh ;;
-    shared-lines) stage "$1" ci/lines-check.sh ;;
-    planted-bugs) stage "$1" ci/mutants.sh ;;
-    planted-in-unit) stage "$1" ci/unit-mutants.sh ;;
-    explored-bugs) stage "$1" ci/explore-mutants.sh ;;
-    esac
-}
-
 # What is in docs/last-full-run.md, with a new line for each stage that ran.
 recorded() {
     local page=docs/last-full-run.md commit machine
@@ -147,9 +125,24 @@ recorded() {
 
 # shellcheck disable=SC2086 # names are words
 stage tools tools $names
-for name in $names; do
-    run "$name"
-done
-stage "clean tree" clean_tree
+only=$names
+stage oldest oldest
+stage nvme-guests cargo test -p ioatlas-nvme --test guest -- --include-ignored
+stage recording cargo test -p ioatlas --test tools -- --include-ignored record:
+stage vhost-guest ci/vhost-guest.sh
+stage vhost-testpmd ci/vhost-guest.sh --guest testpmd
+stage compare cargo test -p ioatlas --test tools -- --include-ignored vhost_compare:
+stage vhost-minute ci/vhost-minute.sh
+stage browser cargo test -p ioatlas --test tools -- --include-ignored browser:
+stage timing cargo test -p ioatlas-bench --test it -- --include-ignored measuring::
+stage optimised optimised
+stage fuzzing fuzzing
+stage instructions ci/instructions.sh
+stage shared-lines ci/lines-check.sh
+stage planted-bugs ci/mutants.sh
+stage planted-in-unit ci/unit-mutants.sh
+stage explored-bugs ci/explore-mutants.sh
+only=
+stage clean-tree clean_tree
 [ -z "$record" ] || recorded
 closing

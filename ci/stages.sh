@@ -19,10 +19,12 @@ trap 'rm -rf "$logs"' EXIT
 : >"$logs/table"
 : >"$logs/failures"
 
-# stage NAME COMMAND..
+# stage NAME COMMAND..: unless $only names others.
+only=
 stage() {
     local name=$1 start=$SECONDS log=$logs/log bad=0 p f s said
     shift
+    [ -z "$only" ] || [[ " $only " == *" $name "* ]] || return 0
     printf '\n==== %s\n' "$name"
     "$@" 2>&1 | tee "$log" || bad=1
     if grep -q '^test result: ' "$log"; then
@@ -60,6 +62,10 @@ remember() {
 
 # closing: the table, what failed said, the last line, and the status to end with.
 closing() {
+    local name
+    for name in $only; do
+        grep -q "^$name	" "$logs/table" || { echo "no such stage: $name" && failed=$((failed + 1)); }
+    done
     printf '\n==== stages\n%-24s %-8s %8s %8s %8s\n' stage '' seconds passed failed
     awk -F '\t' '{ printf "%-24s %-8s %8d %8d %8d\n", $1, $2, $3, $4, $5 }' "$logs/table"
     cat "$logs/failures"
