@@ -3,7 +3,7 @@
 
 use crate::classify::{self, Class};
 use crate::event::{DeviceId, Event};
-use crate::note::Note;
+use crate::note::{Note, Topic};
 use crate::units::EventTime;
 use std::fmt;
 
@@ -95,6 +95,13 @@ impl Trace {
     #[must_use]
     pub fn notes(&self) -> &[Note] {
         &self.notes
+    }
+
+    /// Events that the tracer lost, at least; 0 where the trace says of no loss.
+    #[must_use]
+    pub fn lost_events(&self) -> u64 {
+        let lost = |note: &&Note| note.topic == Topic::Lost;
+        self.notes.iter().filter(lost).map(|note| note.count).sum()
     }
 
     /// The devices in order of their first event.

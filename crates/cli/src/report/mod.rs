@@ -31,7 +31,7 @@ use crate::loaded::{self, LoadedTrace};
 use crate::output::Target;
 use crate::progress::{Bar, Progress};
 use ioatlas_iotlb::{Geometry, SWEEP_ENTRIES};
-use model::{Making, OracleTotals, Provenance, Source};
+use model::{Loss, Making, OracleTotals, Provenance, Source};
 use savings::Savings;
 use std::ffi::OsString;
 use systems::Rows;
@@ -215,10 +215,13 @@ pub fn build(
         .iter()
         .map(|trace| provenance::origin(trace, false));
     let origins = origins.chain(traces.variants.iter().map(|t| provenance::origin(t, true)));
+    let losses: Vec<Loss> = traces.traces.iter().filter_map(Loss::of).collect();
     Ok(Report {
         source: traces.source,
         iotlb_entries: geometry.entries(),
         iotlb_ways: geometry.ways(),
+        usable: losses.is_empty(),
+        losses,
         made: traces.traces.iter().filter_map(Making::of).collect(),
         verdicts,
         variants,

@@ -6,7 +6,8 @@ use super::bouncing::Bouncing;
 use super::figure::{Figure, Sentence, Unit, sentence};
 use super::systems::SystemRow;
 use super::verdict::DeviceVerdict;
-use ioatlas_iotlb::Note;
+use crate::text::printable;
+use ioatlas_iotlb::{Note, Topic};
 use serde::Serialize;
 
 /// Everything a report says.
@@ -18,6 +19,10 @@ pub struct Report {
     pub iotlb_entries: usize,
     /// Ways of the reference IOTLB.
     pub iotlb_ways: usize,
+    /// Whether no trace has lost events: rates, lifetimes and misses of one that has are not its machine's.
+    pub usable: bool,
+    /// Traces of which the tracer lost events.
+    pub losses: Vec<Loss>,
     /// What traces say about their making, of those that do: what results rest on.
     pub made: Vec<Making>,
     /// One a device, in the order of traces.
@@ -37,6 +42,37 @@ pub struct Report {
     /// Pictures of the traces; on the page only.
     #[serde(skip)]
     pub atlases: Vec<Atlas>,
+}
+
+/// What the tracer lost of a trace.
+#[derive(Clone, Debug, Serialize)]
+pub struct Loss {
+    /// [`crate::LoadedTrace::label`].
+    pub trace: String,
+    /// Events lost, at least; counted.
+    pub events: Figure,
+    /// These, of all that there were, at least; counted.
+    pub share: Figure,
+}
+
+impl Loss {
+    /// `None` if the trace says of no loss.
+    #[must_use]
+    pub fn of(loaded: &crate::LoadedTrace) -> Option<Self> {
+        let lost = loaded.trace.lost_events();
+        // of an import its own count: the trace has events besides that were made up
+        let imported = |note: &&Note| matches!(note.topic, Topic::Ftrace | Topic::Perf);
+        let imported = loaded.trace.notes().iter().find(imported);
+        let kept = imported.map_or(loaded.trace.events().len() as u64, |note| note.count);
+        (lost > 0).then(|| Self {
+            trace: loaded.label.clone(),
+            events: Figure::count(lost),
+            share: Figure::counted(
+                100.0 * lost as f64 / (lost as f64 + kept as f64),
+                Unit::Percent,
+            ),
+        })
+    }
 }
 
 /// How a trace was made.
@@ -156,6 +192,25 @@ impl Report {
             base == Some(&verdict.trace) && other.device == verdict.device
         };
         self.variants.iter().find(same)
+    }
+
+    /// The worst loss of the traces, in words; `None` where none is known of.
+    #[must_use]
+    pub fn loss_sentence(&self) -> Option<Sentence> {
+        let by_share = |a: &&Loss, b: &&Loss| a.share.value.total_cmp(&b.share.value);
+        let worst = self.losses.iter().max_by(by_share)?;
+        let others = match self.losses.len() {
+            1 => "",
+            _ => " and others",
+        };
+        let name = printable(&worst.trace, 24);
+        Some(sentence![
+            "LOST: ",
+            worst.share,
+            format!(
+                " of the events of {name}{others}, at least: nothing below holds. Enlarge buffer_size_kb."
+            ),
+        ])
     }
 
     /// What the waits of systems assume.

@@ -23,7 +23,8 @@ const MIN_NAME_COLUMNS: usize = 12;
 pub fn render(report: &Report, page_bytes: usize) -> String {
     let mut tail = systems(report);
     tail.extend(closing(report, page_bytes));
-    let mut lines = vec![heading(report)];
+    let loss = report.loss_sentence().map(|words| words.plain());
+    let mut lines: Vec<String> = loss.into_iter().chain([heading(report)]).collect();
     lines.extend(assumptions(report));
     let room = MAX_LINES.saturating_sub(lines.len() + tail.len());
     lines.extend(verdicts(&report.verdicts, room));

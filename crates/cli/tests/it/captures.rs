@@ -55,6 +55,43 @@ fn results(path: &Path) -> (Vec<u64>, usize) {
 }
 
 #[test]
+fn what_the_tracer_lost_is_said_before_all_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (capture, page) = (dir.path().join("c.txt"), dir.path().join("p.html"));
+    let name = |path: &Path| path.to_str().unwrap().to_owned();
+    let mut text =
+        String::from("# tracer: nop\n# entries-in-buffer/entries-written: 20/200   #P:1\n");
+    for n in 0..10 {
+        let addr = 0x10_0000 + n * 0x1000;
+        text += &format!(
+            "a-1 [000] .... {n}.000001: dma_map_page: 0000:01:00.0 dir=FROM_DEVICE dma_addr={addr:x} size=4096 phys_addr={addr:x} attrs=\n"
+        );
+        text += &format!(
+            "a-1 [000] .... {n}.000002: dma_unmap_page: 0000:01:00.0 dir=FROM_DEVICE dma_addr={addr:x} size=4096 attrs=\n"
+        );
+    }
+    std::fs::write(&capture, &text).unwrap();
+    let report = ["report", &name(&capture), "-o", &name(&page)];
+    let said = succeeds(&report);
+    let first = said.lines().next().unwrap();
+    assert_eq!(
+        first,
+        "LOST: 90 % of the events of c, at least: nothing below holds. Enlarge buffer_size_kb."
+    );
+    assert!(said.lines().count() <= 24, "{said}");
+    let html = std::fs::read_to_string(&page).unwrap();
+    let (loss, card) = (html.find("<section class=\"lost\">"), html.find("<h2>"));
+    assert!(loss.unwrap() < card.unwrap());
+    let json = succeeds(&[&report[..], &["--json"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["usable"], false);
+    assert_eq!(json["losses"][0]["events"]["value"], 180.0);
+    // and nothing of the sort where nothing was lost
+    std::fs::write(&capture, text.replace("20/200", "200/200")).unwrap();
+    assert!(!succeeds(&report).contains("LOST"));
+}
+
+#[test]
 fn an_anonymous_trace_gives_the_same_results() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("a.trace.zst");

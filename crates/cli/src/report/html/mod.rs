@@ -9,7 +9,7 @@ mod systems;
 
 use super::charts;
 use super::figure::{Figure, Part, Sentence, Tag};
-use super::model::{Making, Report};
+use super::model::{Loss, Making, Report};
 use super::verdict::DeviceVerdict;
 use crate::loaded::NAME;
 use crate::text::{short, steers};
@@ -28,6 +28,7 @@ const MAX_COMMAND: usize = 1000;
 #[must_use]
 pub fn page(report: &Report) -> String {
     let body = [
+        losses(report),
         making(report),
         verdicts(report),
         atlas::atlases(report),
@@ -50,6 +51,31 @@ pub fn page(report: &Report) -> String {
         legend(),
         include_str!("../page.js"),
         include_str!("../take.js"),
+    )
+}
+
+/// Before all else, in red: what was lost makes the rest worthless.
+fn losses(report: &Report) -> String {
+    let Some(worst) = report.loss_sentence() else {
+        return String::new();
+    };
+    let each = |loss: &Loss| {
+        format!(
+            "<li>{}: at least {} events, {} of all {}</li>",
+            escaped(&loss.trace),
+            number(&loss.events),
+            quantity(&loss.share),
+            chip(loss.share.tag),
+        )
+    };
+    let items: String = report.losses.iter().take(MAX_TRACES).map(each).collect();
+    let more = match report.losses.len().saturating_sub(MAX_TRACES) {
+        0 => String::new(),
+        more => format!("<li>{more} more traces are in the JSON.</li>"),
+    };
+    format!(
+        "<section class=\"lost\"><p>{}</p><ul>{items}{more}</ul></section>\n",
+        sentence(&worst)
     )
 }
 
