@@ -78,16 +78,3 @@ impl<I: Invalidate> Invalidate for Arc<I> {
         (**self).done(token)
     }
 }
-
-/// Two in a row: `0`, then `1` (the IOTLB before the device TLB, VT-d 4.1 §6.5.2.5).
-pub struct Both<A, B>(pub A, pub B);
-
-impl<A: Invalidate, B: Invalidate> Invalidate for Both<A, B> {
-    type Token = (A::Token, B::Token);
-    fn submit(&self, domain: DomainId, scope: Scope) -> Result<Self::Token, InvalidateError> {
-        Ok((self.0.submit(domain, scope)?, self.1.submit(domain, scope)?))
-    }
-    fn done(&self, token: Self::Token) -> Result<bool, InvalidateError> {
-        Ok(self.0.done(token.0)? && self.1.done(token.1)?)
-    }
-}

@@ -96,7 +96,7 @@ mod pile;
 mod retired;
 mod scope;
 
-pub use invalidate::{Both, Invalidate, InvalidateError};
+pub use invalidate::{Invalidate, InvalidateError};
 pub(crate) use pile::{Pile, Whole};
 pub use retired::{Completion, DomainKey, Flushed, Retired, Seq, Unsettled};
 pub use scope::{Caches, Scope};

@@ -21,7 +21,7 @@
 //! | R11 | RWBF: an entry is cleared | nothing more: the unit flushes its write buffers before it carries out an invalidation | (the unit) | §6.8 |
 //! | R12 | the unit does not snoop: any entry, leaf, table or context, is written | write the line back before the unit is told, or may look | core: [`Platform::publish`] from [`crate::table`]; driver: contexts, queue | §11.4.3, C |
 //! | R13 | a context entry changes or goes | context cache, device-selective, then IOTLB, domain-selective, then wait | driver: `flush_context` | §6.5.2.1 |
-//! | R14 | a device has a TLB of its own (ATS) | IOTLB, then each device's TLB, then wait for all; a device that does not answer is fenced | [`Both`], driver | §6.5.2.5 |
+//! | R14 | a device has a TLB of its own (ATS) | IOTLB, then each device's TLB, then wait for all; a device that does not answer is fenced | driver: `plan`, in this order into one queue | §6.5.2.5 |
 //! | R15 | a domain id is used again | a domain-selective invalidation since the last translation of the old owner went | core: the flush of `Domain::close`, before [`Translator::retire_id`] | §6.5.2.3 |
 //! | R16 | a larger leaf takes an emptied table's place, or a table a larger leaf's | walk caches and IOTLB of that span are flushed first, or live mappings fault or go astray | core: the lease of the span comes home after R2 and in no other way; promotion over an empty table that is still linked: `domain::room` | §6.5.2.3, IH; P14 |
 //! | R17 | an invalidation fails or is never done | what it should have freed is never used again, and is counted; the error is said | core: `Quarantine`; driver: out of service | §11.4.7.1 |
