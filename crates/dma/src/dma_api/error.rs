@@ -11,6 +11,10 @@ use crate::{
 use alloc::boxed::Box;
 
 /// Why a list was not mapped. Nothing is, then.
+///
+/// Where an invalidation failed ([`MapError::Invalidate`], or of a mapping for one use
+/// [`Lack::Invalidate`](super::Lack::Invalidate)), a device may still reach what was made of it:
+/// what owns the list is never dropped then, and the buffer must not be used again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DmaMapError {
@@ -43,7 +47,8 @@ pub enum DmaUnmapError<L = PhysRange> {
     /// The mapping is of another [`Dma`](super::Dma) or another address limit; here it is back.
     #[error("the mapping at {} belongs elsewhere", .0.iova())]
     Foreign(Box<DmaMapping<L>>),
-    /// The domain says no.
+    /// The domain says no. The device may still reach the buffer, so what owns the list was not
+    /// dropped, and never is.
     #[error(transparent)]
     Direct(UnmapError),
     /// The CPU does not reach the buffer any more. The mapping has ended; some of the bytes were not copied back.

@@ -14,11 +14,12 @@ use super::{
     *,
 };
 use crate::{
-    bounce::{Advice, Buffer, Lack, Need, NoSpace, Slot, Step, map_own},
-    domain::{MapAttrs, MapError},
+    bounce::{Advice, Buffer, Lack, Need, NoReturn, NoSpace, Slot, Step, map_own},
+    domain::{MapAttrs, MapError, UnmapError},
     units::*,
 };
 use alloc::boxed::Box;
+use core::mem::ManuallyDrop;
 
 /// Where it went: what the device is told, and what holds it.
 type Placed = Result<(Iova, Held), DmaMapError>;
@@ -87,7 +88,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     ) -> Result<DmaMapping<L>, DmaMapError> {
         match self.bounce_at_hand(list.as_ref(), direction, attrs.streaming) {
             Some((iova, len, slot)) => Ok(DmaMapping {
-                list,
+                list: ManuallyDrop::new(list),
                 iova,
                 len,
                 direction,
@@ -112,7 +113,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     ) -> Result<DmaMapping<L>, DmaMapError> {
         match self.map_as_learned(list.as_ref(), direction, attrs) {
             Ok((iova, len, held)) => Ok(DmaMapping {
-                list,
+                list: ManuallyDrop::new(list),
                 iova,
                 len,
                 direction,
@@ -156,9 +157,37 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         attrs: DmaAttrs,
         advice: Option<Advice>,
     ) -> Result<DmaMapping<L>, DmaMapError> {
-        let shape = Shape::of(list.as_ref())?;
+        let list = ManuallyDrop::new(list);
+        match self.place_list((*list).as_ref(), direction, attrs, advice) {
+            Ok((iova, len, held, timed)) => Ok(DmaMapping {
+                list,
+                iova,
+                len,
+                direction,
+                key: self.key,
+                held,
+                timed,
+            }),
+            Err(error) => {
+                if !reached_still(&error) {
+                    drop(ManuallyDrop::into_inner(list));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    #[inline(always)] // of its one caller
+    fn place_list(
+        &self,
+        list: &[PhysRange],
+        direction: Direction,
+        attrs: DmaAttrs,
+        advice: Option<Advice>,
+    ) -> Result<(Iova, ByteCount, Held, Option<Timed>), DmaMapError> {
+        let shape = Shape::of(list)?;
         let job = Job {
-            list: list.as_ref(),
+            list,
             shape,
             direction,
             attrs: self.config().map_attrs(attrs),
@@ -177,17 +206,9 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         let (iova, held) = place;
         if self.dma.watch.is_on() {
             let event = self.event(iova, shape.len, direction);
-            self.dma.watch.mapped(&event, list.as_ref());
+            self.dma.watch.mapped(&event, list);
         }
-        Ok(DmaMapping {
-            list,
-            iova,
-            len: shape.len,
-            direction,
-            key: self.key,
-            held,
-            timed,
-        })
+        Ok((iova, shape.len, held, timed))
     }
 
     /// The short ways of a single buffer whose road is known, and whose time is not taken. Else there may be advice, which is given once for each operation.
@@ -303,6 +324,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                 Ok(mapped)
             }
             Plan::Split => match self.map_split(pool, job) {
+                // undone and not flushed, the list is lost: it must not come back after a copy
+                Err(error) if reached_still(&error) => Err(error),
                 Err(DmaMapError::NoSpace(_)) => {
                     self.bounce(pool, job, Otherwise::Fail) // a chunk may have room
                 }
@@ -361,9 +384,12 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             Otherwise::Split => self.map_split(pool, job),
             Otherwise::Fail => Err(none.into()),
         };
-        mapped.map_err(|_| {
+        mapped.map_err(|error| {
             pool.count(p, Step::NoSpace);
-            none.into()
+            match reached_still(&error) {
+                true => error,
+                false => none.into(),
+            }
         })
     }
 
@@ -397,8 +423,13 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                 }
                 Err(error) => {
                     // quarantined where that fails
-                    let _ = self.unmap_parts(parts, job.list, Direction::ToDevice);
-                    return Err(error);
+                    let undone = self.unmap_parts(parts, job.list, Direction::ToDevice);
+                    return Err(match undone {
+                        Err(NoReturn::Unmap(UnmapError::Invalidate { cause, .. })) => {
+                            DmaMapError::Direct(MapError::Invalidate(cause))
+                        }
+                        _ => error,
+                    });
                 }
             }
         }
@@ -446,6 +477,16 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             len,
             direction,
         }
+    }
+}
+
+/// Whether a device may reach the list after a map that failed so: what was made of it was undone,
+/// but perhaps not flushed.
+fn reached_still(error: &DmaMapError) -> bool {
+    match error {
+        DmaMapError::Direct(MapError::Invalidate(_)) => true,
+        DmaMapError::NoSpace(none) => matches!(none.single_use, Lack::Invalidate(_)),
+        _ => false,
     }
 }
 

@@ -7,14 +7,17 @@ use crate::{
     units::*,
 };
 use alloc::{boxed::Box, vec::Vec};
+use core::mem::ManuallyDrop;
 
 /// A list that a device can reach. Unmapping consumes it and gives the list back.
 ///
-/// It may be sent to another thread and unmapped there. Dropping it leaves the list mapped until the domain ends.
+/// It may be sent to another thread and unmapped there. Dropping it leaves the list mapped until
+/// the domain ends, and what owns the list is never dropped then: the device reaches that memory.
 #[must_use = "a dropped mapping stays mapped until its domain ends"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct DmaMapping<L = PhysRange> {
-    pub(super) list: L,
+    /// Dropped only where the device does not reach it any more.
+    pub(super) list: ManuallyDrop<L>,
     pub(super) iova: Iova,
     pub(super) len: ByteCount,
     pub(super) direction: Direction,

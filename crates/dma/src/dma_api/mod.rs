@@ -15,7 +15,9 @@
 //! ```
 //!
 //! A mapping carries the list that was mapped, by value or by whatever holds it (`&[PhysRange]`, `Vec`, `Arc<[_]>`; a [`PhysRange`](crate::units::PhysRange) is a list
-//! of one), so mapping allocates nothing for it, and unmapping cannot be given another.
+//! of one), so mapping allocates nothing for it, and unmapping cannot be given another. What holds
+//! it comes back from an unmap that succeeded, and is dropped neither with a token nor after an
+//! invalidation that failed: the device may reach the memory then.
 //!
 //! # What the CPU sees
 //!

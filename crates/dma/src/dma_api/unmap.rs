@@ -10,6 +10,7 @@ use crate::{
     units::*,
 };
 use alloc::boxed::Box;
+use core::mem::ManuallyDrop;
 
 impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// Ends a mapping, and brings back what the device wrote.
@@ -17,7 +18,10 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// May be called in an interrupt handler, on any CPU.
     ///
     /// # Errors
-    /// [`DmaUnmapError`]. But for [`DmaUnmapError::Foreign`], the mapping has ended.
+    /// [`DmaUnmapError`]. But for [`DmaUnmapError::Foreign`], the mapping has ended. After
+    /// [`DmaUnmapError::Direct`] the device may still reach the list: what owns it is never
+    /// dropped, and its memory is lost. Its pages are counted in
+    /// [`DomainStats::quarantined`](crate::domain::DomainStats::quarantined).
     #[inline]
     pub fn unmap<L: AsRef<[PhysRange]>>(
         &self,
@@ -37,9 +41,12 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                     ..
                 },
                 Some(pool),
-            ) => match pool.give_at_hand(self.platform(), slot, &need, list.as_ref()) {
-                Ok(()) => Ok(list),
-                Err(hole) => Err(hole.into()),
+            ) => match pool.give_at_hand(self.platform(), slot, &need, (*list).as_ref()) {
+                Ok(()) => Ok(ManuallyDrop::into_inner(list)),
+                Err(hole) => {
+                    drop(ManuallyDrop::into_inner(list));
+                    Err(hole.into())
+                }
             },
             (mapping, _) => self.end_here(mapping),
         }
@@ -126,26 +133,32 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         let need = need_of(&mapping);
         let domain = &self.dma.domain;
         let DmaMapping { list, held, .. } = mapping;
+        let named = (*list).as_ref();
         let ended = match (held, &self.pool) {
-            (Held::Bounced(buffer), Some(pool)) => pool.give(domain, buffer, &need, list.as_ref()),
+            (Held::Bounced(buffer), Some(pool)) => pool.give(domain, buffer, &need, named),
             (Held::Direct(mapping), _) => domain.unmap(mapping).map_err(NoReturn::Unmap),
             (Held::Split(split), _) => {
-                let (copied, ended) = (*split).end(domain, list.as_ref(), need.direction);
+                let (copied, ended) = (*split).end(domain, named, need.direction);
                 let ended = ended.map_err(NoReturn::Unmap);
                 ended.and(copied.map_err(NoReturn::NotMemory))
             }
-            (Held::Each(parts), _) => self.unmap_parts(parts, list.as_ref(), need.direction),
+            (Held::Each(parts), _) => self.unmap_parts(parts, named, need.direction),
             // its key is that of a pool
             (Held::Bounced(_), None) => Ok(()),
         };
         match ended {
-            Ok(()) => Ok(list),
+            Ok(()) => Ok(ManuallyDrop::into_inner(list)),
+            // the device may reach the list still, so what owns it is never dropped
             Err(NoReturn::Unmap(error)) => Err(DmaUnmapError::Direct(error)),
-            Err(NoReturn::NotMemory(hole)) => Err(hole.into()),
+            Err(NoReturn::NotMemory(hole)) => {
+                drop(ManuallyDrop::into_inner(list));
+                Err(hole.into())
+            }
         }
     }
 
-    /// Ends them all; the first error is told.
+    /// Ends them all; the first error is told, and before all others one after which a device may
+    /// still reach something.
     pub(super) fn unmap_parts(
         &self,
         parts: Vec<Part>,
@@ -162,7 +175,12 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                     own.end(domain, list, direction)
                 }
             };
-            ended = ended.and(one);
+            ended = match (ended, one) {
+                (Err(NoReturn::NotMemory(_)), Err(NoReturn::Unmap(error))) => {
+                    Err(NoReturn::Unmap(error))
+                }
+                (ended, one) => ended.and(one),
+            };
         }
         ended
     }

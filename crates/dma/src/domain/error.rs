@@ -158,6 +158,7 @@ pub enum UnmapError {
     #[error("the consistent memory at {} belongs to another domain", .0.iova())]
     ForeignMemory(Consistent),
     /// The translations are gone, but an invalidation failed: the device may still use cached ones, and what should have been freed is quarantined.
+    /// The buffer itself must never be used again, for anything: the device may still reach it.
     #[error("IOVA pages {range}: {cause}; they are quarantined")]
     Invalidate {
         /// The pages.

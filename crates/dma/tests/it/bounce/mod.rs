@@ -6,6 +6,8 @@ mod calls;
 mod crowd;
 mod ladder;
 mod oracle;
+mod owners;
+mod patchy;
 mod rig;
 mod slots;
 mod split;

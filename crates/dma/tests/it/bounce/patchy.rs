@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A machine whose parts fail on demand: a platform that runs out of frames or cannot copy, and a unit that carries out no invalidation.
+
+use ioatlas_dma::{
+    dma_api::*,
+    domain::*,
+    grace::{Invalidate, InvalidateError, Scope},
+    platform::{host::*, *},
+    table::{TableConfig, fmt::VtdSecond48},
+    translator::{AttachError, Paged, RemappingUnit, Uncached},
+    units::*,
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+};
+
+/// A host that fails on demand.
+pub struct Patchy {
+    pub host: Host,
+    /// Frames that it still gives.
+    pub frames_left: AtomicU64,
+    /// Whether what was memory is none any more when it is to be copied.
+    pub no_copies: AtomicBool,
+}
+
+impl Patchy {
+    fn copies(&self, range: PhysRange) -> Result<(), NotMemory> {
+        match self.no_copies.load(Relaxed) {
+            true => Err(NotMemory(range)),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Platform for Patchy {
+    type A64 = <Host as Platform>::A64;
+    type Lock<T: Send> = <Host as Platform>::Lock<T>;
+    fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
+        self.host.pinned(f)
+    }
+    fn cpus(&self) -> usize {
+        self.host.cpus()
+    }
+    fn frame_alloc(&self) -> Option<FreshFrame> {
+        let less = |left: u64| left.checked_sub(1);
+        self.frames_left.fetch_update(Relaxed, Relaxed, less).ok()?;
+        self.host.frame_alloc()
+    }
+    fn frame_free(&self, frame: FreshFrame) {
+        self.host.frame_free(frame);
+    }
+    fn entries(&self, frame: &TableFrame) -> &[Self::A64] {
+        self.host.entries(frame)
+    }
+    fn fence(&self, order: Ordering) {
+        self.host.fence(order);
+    }
+    fn heavy_fence(&self) {
+        self.host.heavy_fence();
+    }
+    fn relax(&self) {
+        self.host.relax();
+    }
+    fn unique(&self) -> u64 {
+        self.host.unique()
+    }
+}
+
+impl CopyMemory for Patchy {
+    fn is_memory(&self, range: PhysRange) -> bool {
+        self.host.is_memory(range)
+    }
+    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+        self.copies(from)?;
+        self.host.copy(from, to)
+    }
+    fn zero(&self, range: PhysRange) -> Result<(), NotMemory> {
+        self.host.zero(range)
+    }
+    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
+        self.host.read(from, into)
+    }
+    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory> {
+        self.host.write(from, to)
+    }
+}
+
+/// Caches nothing, and carries out no invalidation while it fails.
+pub struct Unit {
+    inner: Uncached<Patchy>,
+    /// Invalidations that it still carries out.
+    left: AtomicU64,
+}
+
+impl Invalidate for Unit {
+    type Token = ();
+    fn submit(&self, domain: DomainId, scope: Scope) -> Result<(), InvalidateError> {
+        let less = |left: u64| left.checked_sub(1);
+        match self.left.fetch_update(Relaxed, Relaxed, less) {
+            Ok(_) => self.inner.submit(domain, scope),
+            Err(_) => Err(InvalidateError::Refused),
+        }
+    }
+    fn done(&self, (): ()) -> Result<bool, InvalidateError> {
+        Ok(true)
+    }
+}
+
+impl RemappingUnit<Patchy> for Unit {
+    fn attach(
+        &self,
+        p: &Patchy,
+        device: SourceId,
+        domain: DomainId,
+        root: PhysPage,
+        levels: u32,
+    ) -> Result<(), AttachError> {
+        self.inner.attach(p, device, domain, root, levels)
+    }
+    fn detach(&self, p: &Patchy, device: SourceId, domain: DomainId) -> Result<(), AttachError> {
+        self.inner.detach(p, device, domain)
+    }
+    fn domain_id(&self, p: &Patchy) -> Option<DomainId> {
+        self.inner.domain_id(p)
+    }
+    fn release_domain_id(&self, p: &Patchy, id: DomainId) {
+        self.inner.release_domain_id(p, id);
+    }
+}
+
+pub type Tables = Paged<Patchy, VtdSecond48, Arc<Unit>>;
+pub type Dev = Client<Patchy, Tables>;
+
+pub struct Rig {
+    pub p: Arc<Patchy>,
+    unit: Arc<Unit>,
+    pub dma: Arc<Dma<Patchy, Tables>>,
+}
+
+impl Rig {
+    pub fn new(policy: PolicyConfig) -> Self {
+        let host = Host::new(HostConfig {
+            frames: 2048,
+            slots: 3,
+        });
+        let p = Arc::new(Patchy {
+            host,
+            frames_left: AtomicU64::new(u64::MAX),
+            no_copies: AtomicBool::new(false),
+        });
+        let unit = Arc::new(Unit {
+            inner: Uncached::new(),
+            left: AtomicU64::new(u64::MAX),
+        });
+        let dma = dma(&p, &unit, policy);
+        Rig { p, unit, dma }
+    }
+    pub fn client(&self, placement: Placement) -> Dev {
+        client(&self.dma, placement)
+    }
+    pub fn fail(&self, fails: bool) {
+        self.fail_after(if fails { 0 } else { u64::MAX });
+    }
+    /// So many invalidations are carried out, and no more.
+    pub fn fail_after(&self, left: u64) {
+        self.unit.left.store(left, Relaxed);
+    }
+    /// From now on it gives so many frames more.
+    pub fn frames_left(&self, left: u64) {
+        self.p.frames_left.store(left, Relaxed);
+    }
+    pub fn in_use(&self) -> usize {
+        self.p.host.frames_in_use()
+    }
+}
+
+fn client(dma: &Arc<Dma<Patchy, Tables>>, placement: Placement) -> Dev {
+    let config = ClientConfig {
+        placement,
+        ..ClientConfig::default()
+    };
+    dma.client(config).unwrap()
+}
+
+fn dma(p: &Arc<Patchy>, unit: &Arc<Unit>, policy: PolicyConfig) -> Arc<Dma<Patchy, Tables>> {
+    let tables = Paged::new(&**p, unit.clone(), TableConfig::default()).unwrap();
+    let config = DomainConfig::new(AssignerConfig::Magazine(Default::default()), policy);
+    let domain = Domain::new(p.clone(), tables, config).unwrap();
+    Arc::new(Dma::new(Arc::new(domain), DmaConfig::default()))
+}
