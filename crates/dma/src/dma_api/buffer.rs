@@ -264,14 +264,21 @@ impl<P: CopyMemory, W> CpuView<'_, P, W> {
 }
 
 impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
-    /// A zeroed buffer, or nothing where there is no memory for it, or nothing is asked for. Its frames need not be contiguous.
+    /// A zeroed buffer, or nothing where there is no memory for it, it is longer than all addresses
+    /// that the device could be given, or nothing is asked for. Its frames need not be contiguous.
     pub fn buffer<W: Way>(&self, len: ByteCount) -> Option<CpuBuffer<P, W>> {
         if len.0 == 0 || len.0 > 1 << PHYS_BITS {
             return None;
         }
-        let platform = self.dma().domain().platform().clone();
-        let pages = len.0.div_ceil(GRANULE);
-        let frames = crate::bounce::zeroed_frames(&*platform, PageCount(pages))?;
+        let domain = self.dma().domain();
+        let platform = domain.platform().clone();
+        let pages = PageCount(len.0.div_ceil(GRANULE));
+        // what no range of IOVAs could hold must not take every frame before it is refused
+        let end = self.config().limits.end.unwrap_or(IovaPage(u64::MAX));
+        if pages > domain.aperture().pages || pages.0 > end.0 {
+            return None;
+        }
+        let frames = crate::bounce::zeroed_frames(&*platform, pages)?;
         let mut left = len.0;
         let list = frames.iter().map(|frame| {
             let here = left.min(GRANULE);

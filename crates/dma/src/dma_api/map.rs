@@ -452,7 +452,11 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             chunks: Lack::Off,
             single_use: lack,
         })?;
-        own.fill(self.platform(), list, job.direction)?;
+        if let Err(hole) = own.fill(self.platform(), list, job.direction) {
+            // as there is nothing to bring back; what cannot be flushed is quarantined
+            let _ = own.end(domain, list, Direction::ToDevice);
+            return Err(hole.into());
+        }
         Ok(Part::Own(own))
     }
 

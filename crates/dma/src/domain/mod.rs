@@ -125,6 +125,7 @@ pub struct Domain<P: Platform, T: Translator<P>> {
     colour: Colour<P>,
     order: ListOrder,
     wait_limit: WaitLimit,
+    aperture: IovaRange,
     closed: Closed,
 }
 
@@ -190,6 +191,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             colour,
             order: config.order,
             wait_limit: config.wait_limit,
+            aperture,
             closed: Closed::No,
             translator,
             platform,
@@ -214,6 +216,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// The translator.
     pub fn translator(&self) -> &T {
         &self.translator
+    }
+
+    /// The pages from which IOVAs are assigned.
+    pub(crate) fn aperture(&self) -> IovaRange {
+        self.aperture
     }
 
     /// Lets `device` reach what is mapped here.

@@ -11,3 +11,4 @@ mod patchy;
 mod rig;
 mod slots;
 mod split;
+mod typed;

@@ -120,6 +120,29 @@ fn an_owner_outlives_a_map_that_was_undone_and_not_flushed() {
     }
 }
 
+/// A part that cannot be filled is ended, and its frames are free.
+#[test]
+fn a_part_that_cannot_be_filled_leaves_nothing() {
+    let rig = Rig::new(PolicyConfig::Strict);
+    let page = rig.p.frame_alloc().unwrap().page().addr();
+    let client = rig.client(Placement::SingleUse);
+    let list = [
+        PhysRange::page(page.page()),
+        PhysRange::new(page, ByteCount(100)),
+    ];
+    let map = || client.map_sg(list, Direction::ToDevice);
+    client.unmap(map().unwrap()).unwrap(); // tables, and whatever is kept
+    let used = rig.in_use();
+    rig.p.no_copies.store(true, Relaxed);
+    for _ in 0..3 {
+        let refused = map();
+        assert!(matches!(refused, Err(DmaMapError::NotMemory(_))));
+    }
+    assert_eq!(rig.in_use(), used, "frames left");
+    let stats = rig.dma.domain().stats();
+    assert_eq!(stats.live, PageCount(0), "mapped still");
+}
+
 /// One part cannot be copied back, and the next cannot be flushed: the latter decides.
 #[test]
 fn an_owner_outlives_parts_that_fail_in_different_ways() {
