@@ -81,7 +81,15 @@ fn built_again(mut dmar: Dmar) {
 
 /// Asks for the unit, the reserved memory and the ATS of some devices, in a PCI tree that the bytes make up.
 fn routed(dmar: &Dmar, data: &[u8]) -> u32 {
-    let pci = |_: Segment, function: SourceId, offset: u8| {
+    // one device has no vendor, and may be a virtual function: its owner is looked for among all
+    let virtual_one = SourceId(0x409);
+    let pci = |_: Segment, function: SourceId, offset: u16| {
+        if offset == 0 {
+            return match function == virtual_one {
+                true => u32::MAX,
+                false => 0x8086,
+            };
+        }
         let at = usize::from(function.0) * 4 + usize::from(offset);
         let byte = |n: usize| u32::from(data[(at + n) % data.len()]);
         byte(0) | byte(1) << 8 | (byte(2) & !0x7f | 1) << 16 | byte(3) << 24

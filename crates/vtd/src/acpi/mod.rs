@@ -16,12 +16,15 @@
 //! allocated is bounded by the bytes that are there. Reserved bits are ignored and built as 0.
 //!
 //! Not handled: SATC, SIDP and kinds that are not defined yet; they are skipped, and [`Dmar::skipped`] counts them.
+//! Virtual functions that are enabled after the question was asked (ask again), and those of which
+//! [`PciConfig`] does not tell.
 
 mod build;
 mod error;
 pub mod find;
 mod parse;
 mod routing;
+mod sr_iov;
 
 pub use build::BuildError;
 pub use error::DmarError;

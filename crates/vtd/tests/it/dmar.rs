@@ -18,7 +18,7 @@ const QEMU: [u8; 120] = [
     0x02, 0x00, 0x08, 0x00, 0x01, 0x00, 0x00, 0x00,
 ];
 
-const NOWHERE: fn(Segment, SourceId, u8) -> u32 = |_, _, _| u32::MAX;
+const NOWHERE: fn(Segment, SourceId, u16) -> u32 = |_, _, _| u32::MAX;
 
 #[test]
 fn the_table_of_qemu_says_what_qemu_has_and_is_built_again_byte_for_byte() {

@@ -4,10 +4,10 @@
 use ioatlas_dma::units::*;
 use ioatlas_vtd::acpi::*;
 
-const NOWHERE: fn(Segment, SourceId, u8) -> u32 = |_, _, _| u32::MAX;
+const NOWHERE: fn(Segment, SourceId, u16) -> u32 = |_, _, _| u32::MAX;
 
 /// Bus 0 with a root port 00:1c.0 to buses 1 to 3, whose switch has ports 02:00.0 to bus 3; 00:1d.0 is a root port to bus 4.
-fn tree(_: Segment, function: SourceId, offset: u8) -> u32 {
+fn tree(_: Segment, function: SourceId, offset: u16) -> u32 {
     let buses = match function.0 {
         0x00e0 => 0x03_0100,
         0x0100 => 0x03_0201,
@@ -65,7 +65,7 @@ fn a_device_belongs_to_the_unit_that_names_it_else_to_the_one_for_the_rest() {
     assert_eq!(dmar.unit_for(Segment(1), SourceId(0xc8), &tree), None);
     // an endpoint is not what is behind it, and a path through no bridge leads nowhere
     dmar.units.remove(0);
-    let of = |device, pci: &fn(Segment, SourceId, u8) -> u32| {
+    let of = |device, pci: &fn(Segment, SourceId, u16) -> u32| {
         dmar.unit_for(Segment(0), SourceId(device), pci)
     };
     assert_eq!(of(0x400, &(tree as _)), None);
@@ -129,4 +129,209 @@ fn reserved_memory_and_ats_follow_scopes_too() {
     );
     dmar.ats[0].ports = Covers::Rest;
     assert_eq!([0x300, 0x400, 0xc8].map(|d| may(&dmar, d)), [true; 3]);
+}
+
+/// What a PCI segment with virtual functions looks like: PFs at 01:00.0 (bus 1) and 02:00.0, each
+/// with an SR-IOV capability, and nothing to be read of their VFs.
+#[derive(Clone, Copy)]
+struct SrIov {
+    enabled: bool,
+    count: u16,
+    first: u16,
+    stride: u16,
+    /// A capability ahead of it, and where that one says the next is.
+    ahead: Option<u16>,
+}
+
+/// 01:00.0, behind the root port 00:1c.0.
+const PF: u16 = 0x100;
+
+impl PciConfig for SrIov {
+    fn read32(&self, segment: Segment, function: SourceId, offset: u16) -> u32 {
+        let capability = match (self.ahead, offset) {
+            (Some(next), 0x100) => return 0x0001_0001 | u32::from(next) << 20,
+            (Some(next), _) => next & !3,
+            (None, _) => 0x100,
+        };
+        match (function.0, offset) {
+            (PF | 0x200, 0) => 0x1572_8086,
+            (PF | 0x200, 0x0c) => 0,
+            // another PF, without any VF
+            (0x200, _) => 0,
+            (PF, at) if at < capability => u32::MAX,
+            (PF, at) => match at - capability {
+                0x00 => 0x0001_0010,
+                0x08 => u32::from(self.enabled),
+                0x0c => 0x0040_0040,
+                0x10 => u32::from(self.count),
+                0x14 => u32::from(self.stride) << 16 | u32::from(self.first),
+                _ => 0,
+            },
+            _ if offset == 0 && tree(segment, function, 0x0c) != u32::MAX => 0x1234_8086,
+            _ if offset < 0x100 => tree(segment, function, offset),
+            _ => u32::MAX,
+        }
+    }
+}
+
+const PLAIN: SrIov = SrIov {
+    enabled: true,
+    count: 4,
+    first: 0x80,
+    stride: 2,
+    ahead: None,
+};
+
+/// The unit that lists the PF, the unit for the rest, and what else names the PF alone.
+fn of_pf() -> Dmar {
+    let mut dmar = Dmar::new(48);
+    let pf = || Scope {
+        path: [(0x1c, 0), (0, 0)]
+            .map(|(device, function)| PathStep { device, function })
+            .to_vec(),
+        ..Scope::endpoint(SourceId(0))
+    };
+    dmar.units = vec![
+        unit(0x1000, Covers::Listed, vec![pf()]),
+        unit(0x2000, Covers::Rest, vec![]),
+    ];
+    let rmrr = |first, scope| Rmrr {
+        segment: Segment(0),
+        memory: PhysRun::new(PhysPage(first), PageCount(2)),
+        scopes: vec![scope],
+    };
+    dmar.reserved = vec![rmrr(0x10, pf()), rmrr(0x20, Scope::bridge(SourceId(0xe0)))];
+    dmar.ats = vec![Atsr {
+        segment: Segment(0),
+        ports: Covers::Listed,
+        scopes: vec![pf()],
+    }];
+    dmar
+}
+
+#[test]
+fn virtual_functions_are_under_the_unit_of_their_physical_function() {
+    let dmar = of_pf();
+    let of = |pci: &SrIov, device| dmar.unit_for(Segment(0), SourceId(device), pci);
+    assert_eq!(of(&PLAIN, PF), Some(0));
+    for vf in [PF + 0x80, PF + 0x82, PF + 0x84, PF + 0x86] {
+        let told = "the unit of a VF never sees what the VF does";
+        assert_eq!(of(&PLAIN, vf), Some(0), "{told}: {vf:#x}");
+        assert!(dmar.may_use_ats(Segment(0), SourceId(vf), &PLAIN));
+    }
+    for other in [PF + 0x7e, PF + 0x7f, PF + 0x81, PF + 0x88, PF - 1, 0x200] {
+        assert_eq!(of(&PLAIN, other), Some(1), "no VF of it: {other:#x}");
+    }
+}
+
+/// Firmware never used a function that the operating system enabled: what is reserved for the PF by
+/// name would only let whatever gets the VF reach firmware's memory.
+#[test]
+fn virtual_functions_are_not_given_what_is_reserved_for_their_physical_function() {
+    let dmar = of_pf();
+    let far = SrIov {
+        count: 300,
+        stride: 1,
+        ..PLAIN
+    };
+    let of = |device| -> Vec<u64> {
+        let all = dmar.reserved_for(Segment(0), SourceId(device), &far);
+        all.map(|r| r.memory.first.0).collect()
+    };
+    assert_eq!(of(PF), [0x10, 0x20]);
+    for vf in [PF + 0x80, PF + 0xff, PF + 0x101] {
+        assert_eq!(
+            far.physical_function_of(Segment(0), SourceId(vf)),
+            Some(SourceId(PF))
+        );
+        let told = "a VF reaches memory that is reserved for its PF";
+        assert_eq!(
+            of(vf),
+            [0x20],
+            "{told}, or not what its bridge lists: {vf:#x}"
+        );
+    }
+}
+
+/// More VFs than a bus has room for are on the next ones.
+#[test]
+fn virtual_functions_on_other_buses_and_odd_layouts() {
+    let owner = |pci: SrIov, device| pci.physical_function_of(Segment(0), SourceId(device));
+    let found = Some(SourceId(PF));
+    let far = SrIov {
+        count: 300,
+        stride: 1,
+        ..PLAIN
+    };
+    for vf in [PF + 0x80, PF + 0xff, PF + 0x101, PF + 0x80 + 299] {
+        assert_eq!(owner(far, vf), found, "{vf:#x}");
+    }
+    assert_eq!(owner(far, PF + 0x80 + 300), None);
+    assert_eq!(owner(far, 0x200), None, "a function of its own");
+    let top = SrIov {
+        count: u16::MAX,
+        first: 1,
+        stride: u16::MAX,
+        ..PLAIN
+    };
+    assert_eq!([PF + 1, PF + 2].map(|d| owner(top, d)), [found, None]);
+    let one = SrIov {
+        count: 1,
+        stride: 0,
+        ..PLAIN
+    };
+    assert_eq!([PF + 0x80, PF + 0x81].map(|d| owner(one, d)), [found, None]);
+    for none in [
+        SrIov { count: 0, ..PLAIN },
+        SrIov { first: 0, ..PLAIN },
+        SrIov {
+            enabled: false,
+            ..PLAIN
+        },
+    ] {
+        let all = (PF + 1..PF + 0x200).map(|d| owner(none, d));
+        assert!(all.into_iter().all(|owner| owner.is_none()));
+    }
+}
+
+#[test]
+fn a_list_of_capabilities_is_followed_and_one_without_end_is_left() {
+    let owner = |next: u16| {
+        let pci = SrIov {
+            ahead: Some(next),
+            ..PLAIN
+        };
+        pci.physical_function_of(Segment(0), SourceId(PF + 0x80))
+    };
+    assert_eq!(owner(0x140), Some(SourceId(PF)), "behind another one");
+    assert_eq!(
+        owner(0x142),
+        Some(SourceId(PF)),
+        "bits 1 and 0 are reserved"
+    );
+    assert_eq!(owner(0xfd0), Some(SourceId(PF)), "the last that fits");
+    assert_eq!(owner(0xff0), None, "beyond the end of the space");
+    assert_eq!(owner(0x100), None, "a circle");
+    assert_eq!(owner(0x0fc), None, "outside the extended space");
+    assert_eq!(owner(0), None, "the end");
+}
+
+/// Access by port reaches no extended capability: what knows the machine answers itself.
+#[test]
+fn an_embedder_may_know_physical_functions_from_elsewhere() {
+    struct ByPort;
+    impl PciConfig for ByPort {
+        fn read32(&self, segment: Segment, function: SourceId, offset: u16) -> u32 {
+            match offset {
+                0..0x100 => PLAIN.read32(segment, function, offset),
+                _ => u32::MAX,
+            }
+        }
+        fn physical_function_of(&self, _: Segment, function: SourceId) -> Option<SourceId> {
+            (function.0 == PF + 0x80).then_some(SourceId(PF))
+        }
+    }
+    let dmar = of_pf();
+    let of = |device| dmar.unit_for(Segment(0), SourceId(device), &ByPort);
+    assert_eq!([PF + 0x80, PF + 0x82].map(of), [Some(0), Some(1)]);
 }

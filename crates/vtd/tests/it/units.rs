@@ -51,7 +51,7 @@ const fn here(device: u16) -> Requester {
 }
 
 /// The root port is all the PCI that there is to read.
-fn pci(_: Segment, function: SourceId, offset: u8) -> u32 {
+fn pci(_: Segment, function: SourceId, offset: u16) -> u32 {
     match (function, offset) {
         (PORT, 0x0c) => 1 << 16,
         (PORT, 0x18) => 0x01_0100,
