@@ -20,7 +20,7 @@ pub enum NewError {
     /// No frame for the root table.
     #[error("no frame for the root table")]
     NoFrame,
-    /// The unit has no domain id left.
+    /// The unit has no domain id left, or gives none before it is activated (a live take-over).
     #[error("the unit has no domain id left")]
     NoDomainId,
     /// The domain cannot be made over the translator.

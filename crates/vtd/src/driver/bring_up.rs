@@ -5,18 +5,19 @@
 //!
 //! *Prepare*: check what the unit can do; if its queue is enabled, let it run empty and disable it (VT-d 4.1 §6.5.2, IQA is written only while
 //! the queue is off); our queue, enabled. Nothing has changed for any device yet: what firmware translates is still translated by firmware's tables.
-//! The caller may attach devices now, into our tables.
+//! The caller may attach devices now, into our tables, under domain ids that no context of
+//! firmware's has ([`Unit::reserve_firmware_ids`]): the caches hold entries under those.
 //!
 //! *Activate*: our root table by SRTP, translation staying as it is; then, unless the unit does so itself (ESRTPS), global
 //! context-cache and IOTLB invalidation (§11.4.5); then translation on, if it was off. So a unit that translates is never without
 //! translation: a device that was attached in between (firmware's RMRR devices) goes from the old table to the new one, any other is blocked.
 
-use super::{device_tlbs::DeviceTlbs, engine::Engine, *};
+use super::{device_tlbs::DeviceTlbs, engine::Engine, ids::Stale, *};
 use crate::{direct::Direct, queue::Queue};
 use alloc::sync::Arc;
 use check::check;
 use commands::Commands;
-use ioatlas_dma::platform::{Atomic64, FreshFrame, Ordering};
+use ioatlas_dma::platform::{Atomic64, FreshFrame, Lock, Ordering};
 
 /// [`Unit::stage`]: nothing points to our root table.
 pub(super) const PREPARED: u64 = 0;
@@ -54,6 +55,12 @@ impl<P: Platform, R: Registers> Unit<P, R> {
                 return Err(BringUpError::TableMode { root });
             }
         }
+        // a unit that does not translate is activated with its caches emptied, and a root pointer
+        // that flushes leaves nothing behind
+        let stale = match status & GCMD_TE != 0 && !capabilities.root_pointer_flushes() {
+            true => Stale::Any,
+            false => Stale::None,
+        };
         let (p, limit) = (&*platform, config.limit);
         let commands = Commands::new();
         let (root, path) = match capabilities.queued_invalidation() {
@@ -96,7 +103,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
             engine,
             root,
             contexts: P::Lock::new(Contexts::new()),
-            ids: P::Lock::new(Ids::new(domain_ids)),
+            ids: P::Lock::new(Ids::new(domain_ids, stale)),
             tlbs: DeviceTlbs::new(),
             grace: Grace::new(p),
             faults: P::Lock::new(()),
@@ -116,6 +123,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         engine.registers.write64(RTADDR, self.root.page().addr().0);
         engine.command(Command::SetRootTable)?;
         engine.follow(Change::RootTable)?;
+        self.ids.with(Ids::none_is_stale);
         if engine.registers.read32(GSTS) & GCMD_TE == 0 {
             engine.command(Command::EnableTranslation)?;
         }

@@ -5,7 +5,7 @@ use crate::registers::*;
 use core::fmt;
 use ioatlas_dma::{
     grace::{InvalidateError, WaitLimit},
-    units::{DomainId, SourceId},
+    units::{DomainId, PhysAddr, SourceId},
 };
 
 /// A global command and what it waits for (VT-d 4.1 §11.4.4.1, §11.4.4.2).
@@ -187,6 +187,23 @@ pub enum BringUpError {
     Stuck(#[from] Stuck),
     /// The caches could not be emptied.
     #[error("emptying the caches at the start: {0}")]
+    Invalidate(#[from] InvalidateError),
+}
+
+/// Why it is not known which domain ids firmware's contexts use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FirmwareIdsError {
+    /// Not all of a table is memory that can be read.
+    #[error(
+        "firmware's root or context table at {table} cannot be read: no domain id is given before activation"
+    )]
+    Unreadable {
+        /// Where the table is.
+        table: PhysAddr,
+    },
+    /// The caches could not be emptied.
+    #[error("emptying the caches before the take-over: {0}")]
     Invalidate(#[from] InvalidateError),
 }
 

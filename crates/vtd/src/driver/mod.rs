@@ -33,11 +33,13 @@ mod device_tlbs;
 mod engine;
 mod error;
 mod explain;
+mod firmware;
 mod ids;
 mod shut_down;
 
 pub use error::{
-    BringUpError, Command, DeviceTlbError, RegisterGroup, ShutDownError, Stuck, UnfenceError,
+    BringUpError, Command, DeviceTlbError, FirmwareIdsError, RegisterGroup, ShutDownError, Stuck,
+    UnfenceError,
 };
 pub use explain::Explanation;
 
@@ -77,7 +79,8 @@ pub enum Live {
     /// Such a unit is refused.
     #[default]
     Refuse,
-    /// It is taken over: see [`Unit::prepare`].
+    /// It is taken over: see [`Unit::prepare`], and for domains that are made before it is
+    /// activated [`Unit::reserve_firmware_ids`].
     TakeOver,
 }
 

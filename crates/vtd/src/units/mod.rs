@@ -5,7 +5,8 @@
 //!
 //! A machine has as many units as its [`Dmar`] lists. [`Units::prepare`] makes each of them ready and [`Units::activate`] lets each translate, as
 //! [`Unit::prepare`] and [`Unit::activate`] do for one. In between is the time for devices that firmware has at work (USB keyboards, management
-//! controllers): make a domain, map the memory that they must go on reaching ([`Units::reserved_for`], [`map_reserved`]), attach them.
+//! controllers): make a domain, map the memory that they must go on reaching ([`Units::reserved_for`], [`map_reserved`]), attach them. Where firmware left
+//! the unit translating, [`Unit::reserve_firmware_ids`] comes before the domain.
 //!
 //! **A unit that fails fails alone.** The others go on; what becomes of its devices is in [`Failure`], and whoever asks for the unit of one of them
 //! gets an error. So no device is ever attached to a unit that does not translate.

@@ -4,6 +4,7 @@
 
 mod lives;
 mod rig;
+mod take_over;
 
 use ioatlas_dma::{
     grace::InvalidateError,
@@ -72,6 +73,7 @@ fn a_unit_that_firmware_left_in_use_is_taken_over_without_a_window() {
         Some(OLD),
         "P14: firmware's tables serve"
     );
+    rig.driver.reserve_firmware_ids(&read(&host)).unwrap();
     let ours = rig.domain();
     ours.attach(DISK).unwrap();
     let kept = ours

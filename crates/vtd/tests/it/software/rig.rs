@@ -5,13 +5,17 @@ use ioatlas_dma::{
     domain::{Domain, DomainConfig, PolicyConfig},
     grace::WaitLimit,
     iova::AssignerConfig,
-    platform::host::{Host, HostConfig},
+    platform::{
+        Ordering, PhysMemory,
+        host::{Host, HostConfig},
+    },
     table::{TableConfig, fmt::VtdSecond48},
     translator::Paged,
     units::*,
 };
 use ioatlas_viommu::{config::*, device::Ats, observe::Outcome, unit::SoftUnit};
 use ioatlas_vtd::{
+    acpi::find::Unreadable,
     driver::{Config, Live, Unit},
     registers::*,
 };
@@ -44,6 +48,19 @@ impl Registers for Stepping {
     }
     fn write64(&self, register: Reg64, value: u64) {
         self.0.write64(register, value);
+    }
+}
+
+/// Reads of physical memory, which is the host's frames.
+pub fn read(host: &Host) -> impl Fn(PhysAddr, &mut [u8]) -> Result<(), Unreadable> {
+    |at, into| {
+        for (n, bytes) in into.chunks_mut(8).enumerate() {
+            let at = at.0 + 8 * n as u64;
+            let index = (at % GRANULE / 8) as usize;
+            let word = host.word(PhysPage(at / GRANULE), index).ok_or(Unreadable)?;
+            bytes.copy_from_slice(&word.load(Ordering::SeqCst).to_le_bytes());
+        }
+        Ok(())
     }
 }
 
