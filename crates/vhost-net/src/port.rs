@@ -36,6 +36,8 @@ pub enum Port {
 #[derive(Debug)]
 pub struct TapPort {
     tap: Tap,
+    /// The frame that is sent; zeroing one for each burst would cost more than a short frame does.
+    sent: Vec<u8>,
     buffer: Vec<u8>,
     /// Bytes of the frame in `buffer` that was read and not received yet.
     held: Option<usize>,
@@ -48,6 +50,7 @@ impl TapPort {
     pub fn new(tap: Tap) -> Self {
         TapPort {
             tap,
+            sent: vec![0; MAX_FRAME as usize],
             buffer: vec![0; MAX_FRAME as usize],
             held: None,
             lost: None,
@@ -237,14 +240,13 @@ impl TapPort {
         header: Header,
         stats: &mut PairStats,
     ) -> Result<u64, (Side, RingError)> {
-        let mut frame = [0; MAX_FRAME as usize];
         let mut moved = 0;
         while let Some(chain) = queue.chain(0) {
             if let Some(len) = frame_len(chain.bytes, header, stats) {
                 let mut from = Place::new(queue.slices(guest, 1));
                 from.skip(header.len() as usize);
-                let len = from.read(&mut frame[..len as usize]);
-                if self.tap.write(&frame[..len]).is_err() {
+                let len = from.read(&mut self.sent[..len as usize]);
+                if self.tap.write(&self.sent[..len]).is_err() {
                     stats.tap_dropped += 1;
                 }
             }

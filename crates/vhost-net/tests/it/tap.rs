@@ -131,3 +131,24 @@ fn an_interface_that_goes_away_stops_its_queues_and_not_the_device() {
         assert_eq!(stats[1].stopped, 2, "{case:?}");
     }
 }
+
+/// Set in the process that the next test starts, whose threads have little stack.
+const HAS_LITTLE_STACK: &str = "IOATLAS_TEST_HAS_LITTLE_STACK";
+
+/// There it would be zeroed for every burst, however short its frames are.
+#[test]
+fn a_burst_needs_no_room_for_the_longest_frame_on_the_stack() {
+    if std::env::var_os(HAS_LITTLE_STACK).is_some() {
+        return exchanges(|| RadixIotlb::new(limits()));
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let this = "tap::a_burst_needs_no_room_for_the_longest_frame_on_the_stack";
+    command.args(["--exact", this, "--nocapture"]);
+    command.env(HAS_LITTLE_STACK, "1");
+    // What a thread gets that does not say how much it wants. The longest frame has 65,550 bytes.
+    let output = command.env("RUST_MIN_STACK", "65536").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let failed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{failed}");
+    assert!(said.contains("1 passed"), "{said}{failed}");
+}
