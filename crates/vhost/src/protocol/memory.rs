@@ -15,13 +15,13 @@
 //! Not handled: regions of character devices (device DAX), dirty logging, postcopy.
 
 use super::{
+    mapping::Mapping,
     message::FrontAddr,
     sigbus::{Watch, WatchError},
 };
 use ioatlas_dma::units::*;
 use rustix::fs::{FileType, SealFlags};
-use std::{fs::File, sync::Arc};
-use vm_memory::{FileOffset, MmapRegion};
+use std::{fs::File, io, sync::Arc};
 
 /// A guest-physical address: what descriptors hold where no IOMMU was negotiated.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -74,10 +74,10 @@ pub enum MemoryError {
     Unwatched(RegionInfo, #[source] WatchError),
     /// The file cannot be looked at.
     #[error("region at guest address {:#x}: {}", .0.guest.0, .1)]
-    Stat(RegionInfo, #[source] std::io::Error),
+    Stat(RegionInfo, #[source] io::Error),
     /// The file cannot be mapped.
     #[error("region of {:#x} bytes at offset {:#x} cannot be mapped: {}", .0.len.0, .0.file_offset.0, .1)]
-    Map(RegionInfo, #[source] vm_memory::mmap::MmapRegionError),
+    Map(RegionInfo, #[source] io::Error),
     /// `REM_MEM_REG` of what is not there.
     #[error("no region of {:#x} bytes at guest address {:#x}", .0.len.0, .0.guest.0)]
     NotThere(RegionInfo),
@@ -99,7 +99,7 @@ pub struct Region {
     info: RegionInfo,
     /// Withdrawn before `mapping` goes: fields are dropped in order.
     watch: Option<Watch>,
-    mapping: MmapRegion<()>,
+    mapping: Mapping,
 }
 
 /// A run of host memory that is part of a longer range.
@@ -114,7 +114,7 @@ pub struct Piece {
 }
 
 impl Region {
-    /// Maps `len` bytes of `file`.
+    /// Maps what `info` says of `file`, and closes it.
     ///
     /// # Errors
     /// See [`MemoryError`]; nothing stays mapped.
@@ -142,15 +142,14 @@ impl Region {
         if !sealed && shrink == Shrink::DemandSeal {
             return Err(MemoryError::Unsealed(info));
         }
-        let offset = FileOffset::new(file, info.file_offset.0);
-        let mapping = MmapRegion::from_file(offset, info.len.0 as usize)
+        let mapping = Mapping::new(&file, info.file_offset, info.len)
             .map_err(|e| MemoryError::Map(info, e))?;
         let watch = match sealed {
             true => None,
             // SAFETY: exactly the mapping made above, unmapped by `mapping`'s drop, after the watch's; guest memory is
             // anybody's to write.
             false => Some(
-                unsafe { Watch::new(mapping.as_ptr(), mapping.size()) }
+                unsafe { Watch::new(mapping.start(), mapping.len()) }
                     .map_err(|e| MemoryError::Unwatched(info, e))?,
             ),
         };
@@ -168,7 +167,7 @@ impl Region {
 
     /// Its first byte, here.
     pub fn host(&self) -> *mut u8 {
-        self.mapping.as_ptr()
+        self.mapping.start()
     }
 
     /// Whether its file shrank: its content is lost.

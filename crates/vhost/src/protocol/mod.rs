@@ -14,6 +14,8 @@
 //! * *Miss* (us to the front end): sent without waiting for a reply; the update is the answer. Bounded in number and in time.
 //! * *Access failure*: told the front end when its answer does not permit the access.
 
+#[allow(unsafe_code)] // mmap
+mod mapping;
 #[allow(unsafe_code)] // host addresses inside mappings
 pub mod memory;
 pub mod message;

@@ -17,5 +17,6 @@ mod loom;
 mod misses;
 mod plug;
 mod server;
+mod serving;
 mod session;
 mod stress;
