@@ -332,17 +332,28 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
     /// The listener's own.
     pub fn serve(&mut self, listener: &UnixListener) -> io::Result<()> {
         listener.set_nonblocking(true)?;
+        let mut told = false;
         loop {
             match socket::wait_for(listener, &self.stop.event, None)? {
                 Woken::Stopped => return Ok(()),
-                _ => match listener.accept() {
-                    Ok((stream, _)) => {
+                _ => match accept(listener) {
+                    Ok(stream) => {
+                        told = false;
                         stream.set_nonblocking(false)?;
                         if let End::Stopped = self.serve_stream(stream) {
                             return Ok(());
                         }
                     }
                     Err(e) if is_passing(&e) => (),
+                    Err(e) if is_shortage(&e) => {
+                        if !std::mem::replace(&mut told, true) {
+                            log::warn!("cannot accept a connection: {e}; trying again");
+                        }
+                        let (stop, pause) = (&self.stop.event, Some(SHORTAGE));
+                        if socket::wait_for(stop, stop, pause)? != Woken::TimedOut {
+                            return Ok(());
+                        }
+                    }
                     Err(e) => return Err(e),
                 },
             }
@@ -462,6 +473,16 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
     }
 }
 
+/// Accepts a front end where the process has descriptors for its session, too; else it stays in the
+/// queue.
+fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
+    // The one by which the session is stopped, and the one that `vhost` has.
+    let room = [listener.try_clone()?, listener.try_clone()?];
+    let (stream, _) = listener.accept()?;
+    drop(room);
+    Ok(stream)
+}
+
 /// Enables a queue before features are set. `Ok(false)`: the message is no good, and `vhost`'s to refuse.
 fn enable_early<D: Device, T: DeviceIotlb>(
     stream: &UnixStream,
@@ -495,6 +516,15 @@ fn is_hang_up(e: &io::Error) -> bool {
 fn is_passing(e: &io::Error) -> bool {
     use io::ErrorKind::*;
     matches!(e.kind(), WouldBlock | Interrupted | ConnectionAborted)
+}
+
+/// How long is waited where the system has no descriptor or memory for a connection.
+const SHORTAGE: Duration = Duration::from_millis(100);
+
+/// Errors of `accept` that end when somebody closes something: the connection stays in the queue.
+fn is_shortage(e: &io::Error) -> bool {
+    let short = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    e.raw_os_error().is_some_and(|code| short.contains(&code))
 }
 
 impl<D, T: DeviceIotlb> Drop for Runner<D, T> {

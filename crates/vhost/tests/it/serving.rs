@@ -3,7 +3,57 @@
 //! must not be kept.
 
 use crate::common::{raw::*, *};
-use std::{fs::File, os::fd::OwnedFd};
+use ioatlas_vhost::{cache::*, protocol::message::Header, runner::*};
+use std::{
+    fs::File,
+    io::{Read, Write},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    path::PathBuf,
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
+
+/// How long what must not come is waited for.
+const A_WHILE: Duration = Duration::from_secs(1);
+
+fn runner<D: Device>(device: D, config: Config) -> Runner<D, RadixIotlb> {
+    let limits = Limits {
+        readers: 2,
+        ..Limits::default()
+    };
+    Runner::new(device, RadixIotlb::new(limits), config).unwrap()
+}
+
+fn inverter() -> Inverter {
+    Inverter {
+        stopped: Arc::default(),
+    }
+}
+
+/// Stops the runner also where a test fails, which would wait for its thread for ever.
+struct Stopping(StopHandle);
+
+impl Drop for Stopping {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Listens at a path of its own.
+fn listener(name: &str) -> (PathBuf, Listener) {
+    let name = format!("ioatlas-{name}-{}.sock", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let listener = Listener::bind(&path, Stale::Replace).unwrap();
+    (path, listener)
+}
+
+fn asks_for_features(mut stream: &UnixStream) -> std::io::Result<()> {
+    let question = Header::request(GET_FEATURES, 0).encode();
+    stream.write_all(&question)?;
+    stream.set_read_timeout(Some(SOON))?;
+    stream.read_exact(&mut [0; 20])
+}
 
 /// As many as there may be regions, each would be a descriptor less for everybody.
 #[test]
@@ -22,4 +72,65 @@ fn files_of_guest_memory_are_not_kept_open() {
     let links = fds.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     let open = links.filter(|link| link.to_string_lossy() == shown).count();
     assert_eq!(open, 1, "a descriptor for each region");
+}
+
+/// Set in the process that the next test starts, which has few descriptors.
+const HAS_FEW_DESCRIPTORS: &str = "IOATLAS_TEST_HAS_FEW_DESCRIPTORS";
+
+#[test]
+fn a_front_end_that_finds_no_descriptor_is_served_when_there_is_one() {
+    if std::env::var_os(HAS_FEW_DESCRIPTORS).is_some() {
+        return without_descriptors();
+    }
+    let this = "serving::a_front_end_that_finds_no_descriptor_is_served_when_there_is_one";
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 128 && exec \"$0\" \"$@\""]);
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--exact", this, "--nocapture"]);
+    let output = command.env(HAS_FEW_DESCRIPTORS, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let failed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{failed}");
+    assert!(said.contains("1 passed"), "{said}{failed}");
+    let told = said.matches("cannot accept a connection").count();
+    assert_eq!(told, 1, "once for all attempts: {said}");
+}
+
+fn without_descriptors() {
+    log_to_stderr();
+    let (path, listener) = listener("few-descriptors");
+    let mut runner = runner(inverter(), patient());
+    let stopping = Stopping(runner.stop_handle());
+    let (one, other) = (unconnected(), unconnected());
+    let mut taken = Vec::new();
+    while let Ok(file) = File::open("/dev/null") {
+        taken.push(file);
+    }
+    assert!(taken.len() < 128, "descriptors are not limited");
+    std::thread::scope(|scope| {
+        let stopping = stopping;
+        let served = scope.spawn(|| runner.serve(listener.socket()));
+        let address = rustix::net::SocketAddrUnix::new(&path).unwrap();
+        rustix::net::connect(&one, &address).unwrap();
+        std::thread::sleep(A_WHILE);
+        assert!(!served.is_finished(), "it serves nothing any more");
+        // Enough for the connection, and not for its session.
+        drop(taken.pop());
+        std::thread::sleep(A_WHILE);
+        assert!(!served.is_finished(), "it serves nothing any more");
+        drop(taken);
+        let one = UnixStream::from(one);
+        asks_for_features(&one).unwrap();
+        drop(one);
+        rustix::net::connect(&other, &address).unwrap();
+        asks_for_features(&other.into()).unwrap();
+        drop(stopping);
+        served.join().unwrap().unwrap();
+    });
+}
+
+fn unconnected() -> OwnedFd {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let flags = SocketFlags::CLOEXEC;
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap()
 }
