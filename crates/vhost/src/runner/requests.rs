@@ -17,7 +17,7 @@ use crate::{
     },
 };
 use ioatlas_dma::units::*;
-use std::{fs::File, io};
+use std::{fs::File, io, os::fd::OwnedFd};
 use vhost::{
     VhostUserMemoryRegionBase,
     vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, message::*},
@@ -240,9 +240,15 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
     }
 
     fn set_backend_req_fd(&mut self, backend: Backend) {
-        // `vhost` has found it to be a stream socket; ours is the same one.
+        // `vhost` has found it to be a stream socket; ours is the same one. So is the device's, for
+        // programs that it starts would inherit the one that `vhost` received.
         self.channel = self.back.take();
         self.connect_misses();
+        let ours = self.channel.as_ref().map(OwnedFd::try_clone);
+        let backend = match ours {
+            Some(Ok(fd)) => Backend::from_stream(fd.into()),
+            _ => backend,
+        };
         backend.set_reply_ack_flag(self.replies());
         self.device.back_channel(backend);
         // Queues that stopped for want of somebody to ask begin when kicked again.

@@ -233,8 +233,10 @@ impl Ring {
     }
 }
 
-/// A file descriptor for events, made not to block: the front end has the other end, and may have filled it.
+/// A file descriptor for events, made not to block: the front end has the other end, and may have filled it. No program that we
+/// start inherits it; `vhost` receives it as if one should.
 pub(super) fn unblocked(file: File) -> io::Result<OwnedFd> {
+    rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::CLOEXEC)?;
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags | rustix::fs::OFlags::NONBLOCK)?;
     Ok(file.into())

@@ -4,15 +4,20 @@
 
 use crate::common::{raw::*, *};
 use ioatlas_vhost::{cache::*, protocol::message::Header, runner::*};
+use rustix::fs::OFlags;
 use std::{
     fs::File,
     io::{Read, Write},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     path::PathBuf,
     process::Command,
     sync::Arc,
     time::Duration,
 };
+use vhost::vhost_user::Backend;
 
 /// How long what must not come is waited for.
 const A_WHILE: Duration = Duration::from_secs(1);
@@ -133,4 +138,78 @@ fn unconnected() -> OwnedFd {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     let flags = SocketFlags::CLOEXEC;
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap()
+}
+
+/// What `/proc` says of each descriptor of this process that has `id` in its description, but for `ours`.
+fn infos(id: &str, ours: &OwnedFd) -> Vec<String> {
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+    let names = fds.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let names = names.filter(|name| *name != ours.as_raw_fd().to_string());
+    let texts = names.filter_map(|name| info(&name));
+    texts.filter(|text| text.contains(id)).collect()
+}
+
+fn info(fd: &str) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()
+}
+
+fn is_inherited(info: &str) -> bool {
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = u32::from_str_radix(flags.unwrap().trim(), 8).unwrap();
+    flags & OFlags::CLOEXEC.bits() == 0
+}
+
+#[test]
+fn events_are_not_inherited_by_programs() {
+    let back = Back::new(patient());
+    let mut raw = Raw::negotiate(&back, WITH_IOMMU);
+    let flags = rustix::event::EventfdFlags::CLOEXEC;
+    let event = rustix::event::eventfd(0, flags).unwrap();
+    for request in [SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR] {
+        assert_eq!(raw.ask(request, &words(&[0]), &[&event]), 0);
+    }
+    let ours = info(&event.as_raw_fd().to_string()).unwrap();
+    let id = ours
+        .split_inclusive('\n')
+        .find(|line| line.starts_with("eventfd-id"));
+    let infos = infos(id.expect("a kernel that numbers events"), &event);
+    assert_eq!(infos.len(), 3, "{infos:?}");
+    assert!(!infos.iter().any(|info| is_inherited(info)), "{infos:?}");
+}
+
+/// Keeps the back channel.
+struct Keeper(std::sync::Mutex<Option<Backend>>);
+
+impl Device for Keeper {
+    fn queues(&self) -> u16 {
+        1
+    }
+    fn features(&self) -> u64 {
+        0
+    }
+    fn back_channel(&self, backend: Backend) {
+        *self.0.lock().unwrap() = Some(backend);
+    }
+    fn process<R: IotlbReader>(&self, _: Event, _: &mut Lane<R>) -> Result<Next, Failure> {
+        Ok(Next::Wait)
+    }
+}
+
+#[test]
+fn the_back_channel_is_not_inherited_by_programs() {
+    let back = Back::of(Keeper(Default::default()), patient());
+    let mut raw = Raw::negotiate(&back, WITH_IOMMU);
+    let (_ours, theirs) = UnixStream::pair().unwrap();
+    let theirs = OwnedFd::from(theirs);
+    assert_eq!(raw.ask(SET_BACKEND_REQ_FD, &[], &[&theirs]), 0);
+    let ours = info(&theirs.as_raw_fd().to_string()).unwrap();
+    // The file system and the inode in it.
+    let id = ours.find("mnt_id:").map(|at| &ours[at..]);
+    let id = id.map(|id| id.split_inclusive('\n').take(2).collect::<String>());
+    let id = id.expect("a file system");
+    assert!(id.contains("ino:"), "a kernel that tells inodes: {ours}");
+    let infos = infos(&id, &theirs);
+    // One for misses, one to change, and the device's.
+    assert!(infos.len() >= 2, "{infos:?}");
+    assert!(!infos.iter().any(|info| is_inherited(info)), "{infos:?}");
 }
