@@ -15,6 +15,7 @@
 //! * A queue's ring is pinned in the cache while it is live.
 //! * An invalidation is acknowledged when the cache says that bursts are over, and in the order of the socket.
 //! * An error of the protocol ends the connection, one of a queue that queue; never the process. A new connection starts from nothing.
+//! * A queue's thread that panics ends the runner: its queues would stand still, and nobody would know.
 //!
 //! Lock order: `lanes, by number -> misses' state`. The session is the control thread's alone. The stop event's lock is taken alone, too.
 //!
@@ -52,12 +53,14 @@ use crate::{
 use rustix::net::sockopt::Timeout;
 use session::Session;
 use std::{
+    any::Any,
     io,
     net::Shutdown,
     os::{
         fd::OwnedFd,
         unix::net::{UnixListener, UnixStream},
     },
+    panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
@@ -133,6 +136,8 @@ pub enum End {
     HungUp,
     /// The runner was stopped.
     Stopped,
+    /// A queue's thread has ended before its time; why. The runner serves nobody any more.
+    Failed(String),
     /// The front end broke the protocol, or asked for what cannot be.
     Broken(Broken),
 }
@@ -178,6 +183,8 @@ struct StopEvent {
     quiesce: Box<dyn Fn() + Send + Sync>,
     /// The socket of the connection that is served.
     stream: Mutex<Option<UnixStream>>,
+    /// Why a queue's thread has ended before its time.
+    failed: Mutex<Option<String>>,
 }
 
 impl std::fmt::Debug for StopEvent {
@@ -191,6 +198,9 @@ impl std::fmt::Debug for StopEvent {
 impl StopEvent {
     fn stream(&self) -> MutexGuard<'_, Option<UnixStream>> {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    fn failed(&self) -> MutexGuard<'_, Option<String>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
     fn is_raised(&self) -> bool {
         let now = Some(Duration::ZERO);
@@ -289,14 +299,27 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
                 end,
                 quiesce,
                 stream: Mutex::new(None),
+                failed: Mutex::new(None),
             }),
             control: Arc::default(),
         };
         for thread in 0..runner.lanes.len() {
             let (lanes, device) = (runner.lanes.clone(), runner.device.clone());
+            let stop = runner.stop_handle();
             let name = format!("vhost-queues-{thread}");
             let builder = std::thread::Builder::new().name(name);
-            let handle = builder.spawn(move || lanes[thread].run(&*device, &config))?;
+            let handle = builder.spawn(move || {
+                // What a panic may have left half done is a lane's, which is used no more.
+                let run = AssertUnwindSafe(|| lanes[thread].run(&*device, &config));
+                let why = match catch_unwind(run) {
+                    Ok(Ok(())) => return,
+                    Ok(Err(why)) => format!("a queue's thread failed: {why}"),
+                    Err(panic) => format!("a queue's thread panicked: {}", text_of(&*panic)),
+                };
+                log::error!("{why}");
+                stop.0.failed().get_or_insert(why);
+                stop.stop();
+            })?;
             runner.threads.push(handle);
         }
         Ok(runner)
@@ -329,19 +352,19 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
     /// Serves one front end after the other, until stopped.
     ///
     /// # Errors
-    /// The listener's own.
+    /// The listener's own; or a queue's thread has ended before its time.
     pub fn serve(&mut self, listener: &UnixListener) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let mut told = false;
         loop {
             match socket::wait_for(listener, &self.stop.event, None)? {
-                Woken::Stopped => return Ok(()),
+                Woken::Stopped => return self.stopped(),
                 _ => match accept(listener) {
                     Ok(stream) => {
                         told = false;
                         stream.set_nonblocking(false)?;
-                        if let End::Stopped = self.serve_stream(stream) {
-                            return Ok(());
+                        if let End::Stopped | End::Failed(_) = self.serve_stream(stream) {
+                            return self.stopped();
                         }
                     }
                     Err(e) if is_passing(&e) => (),
@@ -351,7 +374,7 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
                         }
                         let (stop, pause) = (&self.stop.event, Some(SHORTAGE));
                         if socket::wait_for(stop, stop, pause)? != Woken::TimedOut {
-                            return Ok(());
+                            return self.stopped();
                         }
                     }
                     Err(e) => return Err(e),
@@ -360,18 +383,26 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
         }
     }
 
+    /// What the end of service is to the caller.
+    fn stopped(&self) -> io::Result<()> {
+        match self.stop.failed().clone() {
+            Some(why) => Err(io::Error::other(why)),
+            None => Ok(()),
+        }
+    }
+
     /// Connects to a front end that listens, and again whenever the connection ends, until stopped.
     ///
     /// # Errors
-    /// The stop event's own.
+    /// The stop event's own; or a queue's thread has ended before its time.
     pub fn connect(&mut self, path: &Path) -> io::Result<()> {
         let mut told = false;
         loop {
             match UnixStream::connect(path) {
                 Ok(stream) => {
                     told = false;
-                    if let End::Stopped = self.serve_stream(stream) {
-                        return Ok(());
+                    if let End::Stopped | End::Failed(_) = self.serve_stream(stream) {
+                        return self.stopped();
                     }
                 }
                 Err(e) if !told => {
@@ -382,7 +413,7 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
             }
             let pause = Some(self.config.reconnect);
             if socket::wait_for(&self.stop.event, &self.stop.event, pause)? != Woken::TimedOut {
-                return Ok(());
+                return self.stopped();
             }
         }
     }
@@ -396,16 +427,17 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
                 *self.stop.stream() = Some(ours);
                 let end = self.connection(stream);
                 *self.stop.stream() = None;
-                match self.stop.is_raised() {
-                    true => End::Stopped,
-                    false => end,
+                match (self.stop.failed().clone(), self.stop.is_raised()) {
+                    (Some(why), _) => End::Failed(why),
+                    (None, true) => End::Stopped,
+                    (None, false) => end,
                 }
             }
             Err(e) => End::Broken(SocketError::Io(e).into()),
         };
         match &end {
             End::HungUp => log::info!("the front end hung up"),
-            End::Stopped => log::info!("stopped"),
+            End::Stopped | End::Failed(_) => log::info!("stopped"),
             End::Broken(why) => log::error!("connection closed: {why}"),
         }
         end
@@ -473,6 +505,13 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
     }
 }
 
+/// What a panic said.
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_string());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "without a word".into())
+}
+
 /// Accepts a front end where the process has descriptors for its session, too; else it stays in the
 /// queue.
 fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
@@ -533,9 +572,8 @@ impl<D, T: DeviceIotlb> Drop for Runner<D, T> {
             lane.end();
         }
         for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                log::error!("a queue's thread panicked");
-            }
+            // A panic was caught, and told of.
+            let _ = thread.join();
         }
     }
 }

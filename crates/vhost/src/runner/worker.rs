@@ -116,8 +116,11 @@ impl<R: IotlbReader> Shared<R> {
         let _ = epoll::delete(&self.epoll, kick);
     }
 
-    /// What the thread runs.
-    pub fn run<D: Device>(&self, device: &D, config: &Config) {
+    /// What the thread runs, until it is ended.
+    ///
+    /// # Errors
+    /// It cannot wait for events any more.
+    pub fn run<D: Device>(&self, device: &D, config: &Config) -> io::Result<()> {
         IS_WORKER.set(true);
         let mut events = Vec::with_capacity(EVENTS);
         let (mut due, mut again) = (Due::new(), Due::new());
@@ -130,7 +133,7 @@ impl<R: IotlbReader> Shared<R> {
             let buffer = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.epoll, buffer, timeout) {
                 Ok(_) | Err(Errno::INTR) => (),
-                Err(e) => return log::error!("a queue's thread ends: {}", io::Error::from(e)),
+                Err(e) => return Err(e.into()),
             }
             while self.wanted.load(Ordering::Acquire) > 0 {
                 std::thread::sleep(PAUSE);
@@ -148,7 +151,7 @@ impl<R: IotlbReader> Shared<R> {
             for event in due.drain(..) {
                 // Whoever ended us takes all rings out of service; a request that was still being handled may have brought one back since.
                 if self.exit.load(Ordering::Acquire) != 0 {
-                    return;
+                    return Ok(());
                 }
                 if call(device, event, &mut lane) {
                     again.push(event);
@@ -160,6 +163,7 @@ impl<R: IotlbReader> Shared<R> {
                 std::thread::sleep(config.pause_between_polls);
             }
         }
+        Ok(())
     }
 
     /// Turns what epoll says into events for the device.

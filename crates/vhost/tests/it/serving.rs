@@ -3,7 +3,8 @@
 //! must not be kept.
 
 use crate::common::{raw::*, *};
-use ioatlas_vhost::{cache::*, protocol::message::Header, runner::*};
+use ioatlas_dma::units::*;
+use ioatlas_vhost::{cache::*, protocol::message::Header, runner::*, server::*};
 use rustix::fs::OFlags;
 use std::{
     fs::File,
@@ -212,4 +213,47 @@ fn the_back_channel_is_not_inherited_by_programs() {
     // One for misses, one to change, and the device's.
     assert!(infos.len() >= 2, "{infos:?}");
     assert!(!infos.iter().any(|info| is_inherited(info)), "{infos:?}");
+}
+
+/// Panics when a queue is kicked.
+struct Faulty;
+
+impl Device for Faulty {
+    fn queues(&self) -> u16 {
+        2
+    }
+    fn features(&self) -> u64 {
+        0
+    }
+    fn queues_per_thread(&self) -> Vec<u64> {
+        vec![1, 2]
+    }
+    fn process<R: IotlbReader>(&self, _: Event, _: &mut Lane<R>) -> Result<Next, Failure> {
+        panic!("not what a device should do");
+    }
+}
+
+#[test]
+fn a_thread_that_panics_ends_the_runner_and_is_told_of() {
+    log_to_stderr();
+    let (path, listener) = listener("panics");
+    let mut runner = runner(Faulty, patient());
+    let stopping = Stopping(runner.stop_handle());
+    std::thread::scope(|scope| {
+        let _stopping = stopping;
+        let served = scope.spawn(|| runner.serve(listener.socket()));
+        let file = memory_file(ByteCount(MEMORY), Sealed::Yes).unwrap();
+        let regions = vec![(GUEST, ByteCount(MEMORY), file)];
+        let stream = UnixStream::connect(&path).unwrap();
+        let (config, table) = (front_config(WITH_IOMMU), PageMap::default());
+        let mut front = FrontEnd::connect(stream, config, regions, table).unwrap();
+        let driver = Driver::by_iova(&mut front, 0);
+        driver.events.kick.write(1).unwrap();
+        eventually("the runner ends", || served.is_finished().then_some(()));
+        let why = served.join().unwrap().unwrap_err().to_string();
+        assert_eq!(
+            why,
+            "a queue's thread panicked: not what a device should do"
+        );
+    });
 }
