@@ -52,6 +52,9 @@ pub enum SocketError {
         /// Bytes that the message has.
         want: usize,
     },
+    /// It connected, and then said nothing.
+    #[error("the front end said nothing for {0:?} after it had connected")]
+    Silent(Duration),
     /// It sent an IOTLB message that is none, so what follows cannot be trusted to be a header.
     #[error("IOTLB message of {0} bytes, not {IOTLB_BYTES}")]
     Length(u32),

@@ -88,7 +88,8 @@ pub struct Config {
     pub shrink: Shrink,
     /// How long queues wait for answers to misses.
     pub patience: Patience,
-    /// How long the front end may take for the rest of a message, and for reading an answer.
+    /// How long the front end may take for the rest of a message, for reading an answer, and for its
+    /// first message after it has connected to a socket of ours.
     pub message: Duration,
     /// How long a client waits between two attempts to connect.
     pub reconnect: Duration,
@@ -349,7 +350,8 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
         )
     }
 
-    /// Serves one front end after the other, until stopped.
+    /// Serves one front end after the other, until stopped. One that says nothing after it has
+    /// connected, for longer than [`Config::message`], makes way for the next.
     ///
     /// # Errors
     /// The listener's own; or a queue's thread has ended before its time.
@@ -363,7 +365,8 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
                     Ok(stream) => {
                         told = false;
                         stream.set_nonblocking(false)?;
-                        if let End::Stopped | End::Failed(_) = self.serve_stream(stream) {
+                        let end = self.session(stream, Silence::Bounded);
+                        if let End::Stopped | End::Failed(_) = end {
                             return self.stopped();
                         }
                     }
@@ -421,11 +424,15 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
     /// Serves the front end at the other end of `stream`, until it hangs up, breaks the protocol, or the runner is stopped. How it ended is
     /// in the log, too.
     pub fn serve_stream(&mut self, stream: UnixStream) -> End {
+        self.session(stream, Silence::Unbounded)
+    }
+
+    fn session(&mut self, stream: UnixStream, silence: Silence) -> End {
         let end = match stream.try_clone() {
             Ok(ours) => {
                 // Whoever raised the event before did not see this stream; it is seen before anything is answered.
                 *self.stop.stream() = Some(ours);
-                let end = self.connection(stream);
+                let end = self.connection(stream, silence);
                 *self.stop.stream() = None;
                 match (self.stop.failed().clone(), self.stop.is_raised()) {
                     (Some(why), _) => End::Failed(why),
@@ -443,7 +450,7 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
         end
     }
 
-    fn connection(&self, stream: UnixStream) -> End {
+    fn connection(&self, stream: UnixStream, mut silence: Silence) -> End {
         let broken = |e: io::Error| End::Broken(SocketError::Io(e).into());
         let session = Session::new(self);
         let handler_end = match stream.try_clone() {
@@ -465,8 +472,15 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
             return End::Stopped;
         }
         loop {
-            let request = match socket::next(&stream, self.config.message) {
+            let next = socket::next(&stream, self.config.message);
+            if !matches!(next, Ok(Request::Nothing)) {
+                silence = Silence::Unbounded;
+            }
+            let request = match next {
                 Ok(Request::Nothing) if self.stop.is_raised() => return End::Stopped,
+                Ok(Request::Nothing) if silence == Silence::Bounded => {
+                    return End::Broken(SocketError::Silent(self.config.message).into());
+                }
                 Ok(Request::Nothing) => continue,
                 Ok(Request::Iotlb(header, message)) => {
                     let code = session_of().iotlb(message);
@@ -503,6 +517,14 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
             }
         }
     }
+}
+
+/// Whether a front end may say nothing for as long as it likes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Silence {
+    /// Not before its first message: others may be waiting to be served.
+    Bounded,
+    Unbounded,
 }
 
 /// What a panic said.

@@ -257,3 +257,31 @@ fn a_thread_that_panics_ends_the_runner_and_is_told_of() {
         );
     });
 }
+
+#[test]
+fn a_connection_that_says_nothing_does_not_keep_others_out() {
+    log_to_stderr();
+    let (path, listener) = listener("silent");
+    let config = Config {
+        message: A_WHILE,
+        ..Config::default()
+    };
+    let mut runner = runner(inverter(), config);
+    let stopping = Stopping(runner.stop_handle());
+    std::thread::scope(|scope| {
+        let stopping = stopping;
+        let served = scope.spawn(|| runner.serve(listener.socket()));
+        let silent = UnixStream::connect(&path).unwrap();
+        // Its own first word may be late, too, where this thread is kept from writing it.
+        let other = eventually("another is served", || {
+            let other = UnixStream::connect(&path).ok()?;
+            asks_for_features(&other).ok().map(|()| other)
+        });
+        // One that has said something may be silent for longer.
+        std::thread::sleep(3 * A_WHILE);
+        asks_for_features(&other).unwrap();
+        drop(stopping);
+        served.join().unwrap().unwrap();
+        drop(silent);
+    });
+}
