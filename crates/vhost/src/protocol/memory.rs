@@ -6,8 +6,11 @@
 //!
 //! # Invariants
 //! * No two regions overlap, in guest-physical or in front-end addresses; none wraps around.
-//! * Every byte of a region was backed by its file when it was mapped (`fstat`), and it stays so (seal), or its loss is
-//!   survived (`sigbus`); [`Shrink`] says which of the two is demanded.
+//! * Every byte of a region lay in its file when it was mapped (`fstat`). Its loss is survived
+//!   (`sigbus`), whatever seals the file has: `F_SEAL_SHRINK` keeps a file as long as it is, but a
+//!   page of it that does not exist yet can still fail to come (a hugetlb pool that is empty).
+//! * A region begins and ends at huge pages of its file, if that consists of such: a mapping of them
+//!   can neither be replaced nor unmapped in parts.
 //! * A host address leaves this module only for a range that lies in one region.
 //!
 //! Two regions that are neighbours for the front end need not be here: a range that spans both comes back in pieces.
@@ -27,14 +30,14 @@ use std::{fs::File, io, sync::Arc};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GuestPhys(pub u64);
 
-/// What is done about files that could be truncated while they are mapped.
+/// What is done about files that could be truncated while they are mapped. Either way a process-wide
+/// `SIGBUS` handler watches what is mapped: pages can also be missing for other reasons.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shrink {
-    /// Any regular file is taken; one without the seal is watched by a process-wide `SIGBUS` handler, and its device stops when
-    /// it shrinks.
+    /// Also files that could be truncated are taken; the device stops when that happens.
     #[default]
     Survive,
-    /// Only files with `F_SEAL_SHRINK` are taken; no signal handler is installed.
+    /// Only files with `F_SEAL_SHRINK` are taken.
     DemandSeal,
 }
 
@@ -69,8 +72,11 @@ pub enum MemoryError {
     /// The file could be truncated, and [`Shrink::DemandSeal`] does not have that.
     #[error("the file of the region at guest address {:#x} has no F_SEAL_SHRINK", .0.guest.0)]
     Unsealed(RegionInfo),
-    /// The same, and it cannot be watched.
-    #[error("the file of the region at guest address {:#x} could shrink: {}", .0.guest.0, .1)]
+    /// The region does not consist of whole huge pages of its file.
+    #[error("region of {:#x} bytes at offset {:#x} is not of whole pages of its file, {:#x} bytes each", .0.len.0, .0.file_offset.0, .1.0)]
+    HugePages(RegionInfo, ByteCount),
+    /// The loss of its pages could not be survived.
+    #[error("the region at guest address {:#x} cannot be watched: {}", .0.guest.0, .1)]
     Unwatched(RegionInfo, #[source] WatchError),
     /// The file cannot be looked at.
     #[error("region at guest address {:#x}: {}", .0.guest.0, .1)]
@@ -98,7 +104,7 @@ pub struct Outside {
 pub struct Region {
     info: RegionInfo,
     /// Withdrawn before `mapping` goes: fields are dropped in order.
-    watch: Option<Watch>,
+    watch: Watch,
     mapping: Mapping,
 }
 
@@ -142,17 +148,18 @@ impl Region {
         if !sealed && shrink == Shrink::DemandSeal {
             return Err(MemoryError::Unsealed(info));
         }
+        let page = huge_page_of(&file).map_err(|e| MemoryError::Stat(info, e))?;
+        if let Some(page) = page
+            && !(info.file_offset.0 | info.len.0).is_multiple_of(page.0)
+        {
+            return Err(MemoryError::HugePages(info, page));
+        }
         let mapping = Mapping::new(&file, info.file_offset, info.len)
             .map_err(|e| MemoryError::Map(info, e))?;
-        let watch = match sealed {
-            true => None,
-            // SAFETY: exactly the mapping made above, unmapped by `mapping`'s drop, after the watch's; guest memory is
-            // anybody's to write.
-            false => Some(
-                unsafe { Watch::new(mapping.start(), mapping.len()) }
-                    .map_err(|e| MemoryError::Unwatched(info, e))?,
-            ),
-        };
+        // SAFETY: exactly the mapping made above, unmapped by `mapping`'s drop, after the watch's;
+        // guest memory is anybody's to write.
+        let watch = unsafe { Watch::new(mapping.start(), mapping.len()) }
+            .map_err(|e| MemoryError::Unwatched(info, e))?;
         Ok(Region {
             info,
             watch,
@@ -170,15 +177,24 @@ impl Region {
         self.mapping.start()
     }
 
-    /// Whether its file shrank: its content is lost.
+    /// Whether a page of it was lost, and with it its content.
     pub fn is_dead(&self) -> bool {
-        self.watch.as_ref().is_some_and(Watch::is_dead)
+        self.watch.is_dead()
     }
 
     fn overlaps(&self, other: &RegionInfo) -> bool {
         let meet = |a: u64, b: u64| a < b + other.len.0 && b < a + self.info.len.0;
         meet(self.info.guest.0, other.guest.0) || meet(self.info.front.0, other.front.0)
     }
+}
+
+/// The size of the pages of a file on hugetlbfs; none elsewhere.
+fn huge_page_of(file: &File) -> io::Result<Option<ByteCount>> {
+    /// `HUGETLBFS_MAGIC` of `linux/magic.h`.
+    const HUGETLBFS: u32 = 0x9584_58f6;
+    let of = rustix::fs::fstatfs(file)?;
+    let page = ByteCount(of.f_bsize.max(1) as u64);
+    Ok((of.f_type as u32 == HUGETLBFS).then_some(page))
 }
 
 /// What the front end shares at one time. Cloning shares the mappings.

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Guest memory that shrinks under our feet.
 //!
-//! The front end can truncate a file that we have mapped; the next access to what is gone raises `SIGBUS`, which ends a
-//! process that does not handle it. A file with the seal `F_SEAL_SHRINK` cannot be truncated. For any other the process
-//! gets, once, a handler that puts zeroed anonymous memory in the place of the *whole region* and marks it dead; the access
-//! is repeated, reads zeros or writes where nobody looks, and whoever drives the queues sees the mark at the end of the burst and
-//! stops the device. (The whole region, because huge pages cannot be replaced in parts, and nothing in it is worth having
-//! once its owner has gone mad.)
+//! The front end can truncate a file that we have mapped; the next access to what is gone raises
+//! `SIGBUS`, which ends a process that does not handle it. A file with the seal `F_SEAL_SHRINK`
+//! cannot be truncated, and yet an access to it can raise the signal: where a huge page has to be
+//! made and the pool is empty, where the machine's memory fails. So every region is watched: the
+//! process gets, once, a handler that puts zeroed anonymous memory in the place of the *whole region*
+//! and marks it dead; the access is repeated, reads zeros or writes where nobody looks, and whoever
+//! drives the queues sees the mark at the end of the burst and stops the device. (The whole region,
+//! because huge pages cannot be replaced in parts, and nothing in it is worth having once its owner
+//! has gone mad.)
 //!
 //! # Memory ordering and what a signal handler may do
 //! The handler reads a table of words that is allocated before it is installed, and makes one system call. A slot is published by
@@ -14,8 +17,9 @@
 //! a slot only if `start` is the same before and after it read `end`. A region in which a thread faults is still mapped, hence
 //! published, so its slot is stable.
 //!
-//! Not handled: memory errors of the machine (also `SIGBUS`) within a region look like a truncation, and end the device,
-//! which is as good. Addresses that are not ours go to the handler that was there before.
+//! Not handled: a system that grants no anonymous memory of a region's length; the process ends
+//! then. Memory errors of the machine (also `SIGBUS`) within a region look like a truncation, and end
+//! the device, which is as good. Addresses that are not ours go to the handler that was there before.
 
 use ioatlas_dma::platform::{Ordering, Platform, host::Host};
 use std::sync::OnceLock;
@@ -56,7 +60,7 @@ pub enum WatchError {
     #[error("cannot handle SIGBUS")]
     NoHandler,
     /// The table is full.
-    #[error("more than {SLOTS} regions of unsealed memory")]
+    #[error("more than {SLOTS} regions of guest memory in this process")]
     Full,
 }
 
@@ -64,8 +68,8 @@ impl Watch {
     /// Lets the handler replace `len` bytes at `start` when they are gone.
     ///
     /// # Safety
-    /// `start` and `len` are exactly one mapping made by `mmap`, which stays until the watch is dropped, and whose bytes
-    /// nobody trusts to stay what they are.
+    /// `start` and `len` are exactly one mapping made by `mmap`, of whole pages of its file, which stays until the watch is
+    /// dropped, and whose bytes nobody trusts to stay what they are.
     pub(super) unsafe fn new(start: *mut u8, len: usize) -> Result<Self, WatchError> {
         let guard = GUARD
             .get_or_init(install)

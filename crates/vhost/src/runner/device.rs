@@ -116,8 +116,8 @@ pub enum Stop {
     /// The kick's file descriptor is of no use.
     #[error("kick: {0}")]
     Kick(#[source] io::Error),
-    /// The file behind guest memory was truncated.
-    #[error("guest memory is gone: its file was truncated")]
+    /// The file behind guest memory was truncated, or has no page left for it.
+    #[error("guest memory is gone: its file was truncated, or has no page left")]
     MemoryGone,
     /// The device's own reason.
     #[error("{0}")]
