@@ -99,9 +99,11 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
             return Err(Error::FeatureMismatch);
         }
         // With an IOMMU this begins a device's life, as it does for vhost in the kernel: nothing is known of the one before.
-        if features != self.features || features & ACCESS_PLATFORM != 0 {
+        let first = !self.negotiated;
+        if first || features != self.features || features & ACCESS_PLATFORM != 0 {
             self.change_all(|session| {
                 session.features = features;
+                session.negotiated = true;
                 session.connect_misses();
             });
         }

@@ -44,6 +44,9 @@ pub(super) struct Session<D: Device, T: DeviceIotlb> {
     pub(super) table: MemoryTable,
     pub(super) owned: bool,
     pub(super) features: u64,
+    /// Whether `features` were set. Until then no ring is live and no memory is known: who never sets
+    /// them has not agreed to do without an IOMMU.
+    pub(super) negotiated: bool,
     pub(super) protocol: u64,
     /// The socket that came with the request that is being handled.
     pub(super) back: Option<OwnedFd>,
@@ -65,6 +68,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
             table: MemoryTable::default(),
             owned: false,
             features: 0,
+            negotiated: false,
             protocol: 0,
             back: None,
             channel: None,
@@ -140,7 +144,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         for (_, iova, len) in self.pins.drain(..) {
             self.cache.unpin(iova, len);
         }
-        if !self.has_iommu() {
+        if self.negotiated && !self.has_iommu() {
             self.fill();
         }
         for lane in lanes.iter_mut() {
@@ -224,6 +228,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
     fn settle(&mut self, ring: &mut Ring) {
         let index = ring.index();
         let ready = !matches!(ring.kick, Kick::Unset) && ring.enabled && !ring.failed;
+        let ready = ready && self.negotiated;
         let Some(raw) = ring.raw.filter(|_| ready) else {
             if ring.live {
                 self.halt(ring);
@@ -285,6 +290,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
     /// Back to what a connection begins with.
     pub(super) fn forget(&mut self) {
         self.features = 0;
+        self.negotiated = false;
         self.protocol = 0;
         (self.back, self.channel) = (None, None);
         let shared = self.lanes.clone();

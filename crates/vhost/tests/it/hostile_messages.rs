@@ -11,7 +11,11 @@ use ioatlas_vhost::{
     runner::{Config, End, Iommu},
 };
 use std::{
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    fs::File,
+    os::{
+        fd::OwnedFd,
+        unix::{fs::FileExt, net::UnixStream},
+    },
     time::{Duration, Instant},
 };
 
@@ -228,6 +232,60 @@ fn a_device_that_demands_an_iommu_does_not_run_without() {
     };
     let why = broken(config, |back| Raw::negotiate(back, WITHOUT));
     assert!(why.starts_with("request 2: "), "{why}");
+}
+
+/// Memory whose first page has rings with one chain available, which the inverter would use; and what
+/// sets queue 0 up to use it by guest-physical address, but for features and enabling.
+fn start_with_work(raw: &mut Raw) -> File {
+    let memory = file(memory(0x10000));
+    let descriptor = [
+        &0x10_4000u64.to_le_bytes()[..],
+        &8u32.to_le_bytes(),
+        &2u16.to_le_bytes(),
+        &0u16.to_le_bytes(),
+    ];
+    memory.write_all_at(&descriptor.concat(), 0).unwrap();
+    memory.write_all_at(&1u16.to_le_bytes(), 0x1002).unwrap();
+    let table = Raw::table(&[[0x10_0000, 0x10000, 0x7000_0000, 0]]);
+    let shared = OwnedFd::from(memory.try_clone().unwrap());
+    assert_eq!(raw.ask(SET_MEM_TABLE, &table, &[&shared]), 0);
+    let parts = words(&[0, 0x7000_0000, 0x7000_2000, 0x7000_1000, 0]);
+    assert_eq!(raw.ask(SET_VRING_ADDR, &parts, &[]), 0);
+    assert_eq!(raw.ask(SET_VRING_NUM, &enable(0, 16), &[]), 0);
+    // No kick: the queue is polled, so it is looked at as soon as it is live.
+    assert_eq!(raw.ask(SET_VRING_KICK, &words(&[1 << 8]), &[]), 0);
+    memory
+}
+
+/// How many chains of [`start_with_work`] were used.
+fn used(memory: &File) -> u16 {
+    let mut index = [0; 2];
+    memory.read_exact_at(&mut index, 0x2002).unwrap();
+    u16::from_le_bytes(index)
+}
+
+/// Whether there is an IOMMU is not known before: a front end that never says so gets no way around it.
+fn queues_do_not_run_before_features_are_set() {
+    log_to_stderr();
+    for iommu in [Iommu::Demanded, Iommu::Offered] {
+        let back = Back::new(Config { iommu, ..patient() });
+        let mut raw = before_features(&back);
+        raw.send(SET_PROTOCOL_FEATURES, &words(&[1 << 3 | 1 << 5]), &[]);
+        assert_eq!(raw.ask(SET_VRING_ENABLE, &enable(0, 1), &[]), 0);
+        let memory = start_with_work(&mut raw);
+        for _ in 0..100 {
+            assert_eq!(used(&memory), 0, "{iommu:?}: guest memory was accessed");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let pages = back.observer.audit().unwrap().pages;
+        assert_eq!(pages, 0, "{iommu:?}: guest memory is in the cache");
+        if iommu == Iommu::Offered {
+            assert_eq!(raw.ask(SET_FEATURES, &words(&[WITHOUT]), &[]), 0);
+            eventually("it runs then", || (used(&memory) == 1).then_some(()));
+        }
+        drop(raw);
+        serves_another(&back);
+    }
 }
 
 fn features_that_were_not_offered_are_refused() {
@@ -500,6 +558,7 @@ with_every_cache! {
     memory_tables_that_cannot_be_are_refused,
     unsealed_memory_is_refused_where_a_seal_is_demanded,
     a_device_that_demands_an_iommu_does_not_run_without,
+    queues_do_not_run_before_features_are_set,
     features_that_were_not_offered_are_refused,
     queues_that_do_not_exist_are_refused,
     queues_can_be_enabled_before_features_are_set,
