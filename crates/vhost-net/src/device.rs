@@ -272,6 +272,10 @@ impl Device for Net {
         2 * self.config.pairs
     }
 
+    fn queue_num(&self) -> u16 {
+        self.config.pairs
+    }
+
     fn max_queue_size(&self) -> u16 {
         1 << 15
     }

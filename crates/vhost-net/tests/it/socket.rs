@@ -4,10 +4,12 @@
 
 use crate::common::{device::*, driver::*, front::*, guest::*, nic::*};
 use ioatlas_dma::units::*;
+use ioatlas_vhost::protocol::message::{HEADER_BYTES, Header};
 use ioatlas_vhost::runner::Runner;
 use ioatlas_vhost::server::*;
-use ioatlas_vhost::{DeviceIotlb, IntervalIotlb, ListIotlb, RadixIotlb};
+use ioatlas_vhost::{DeviceIotlb, IntervalIotlb, Limits, ListIotlb, RadixIotlb};
 use ioatlas_vhost_net::*;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -164,4 +166,48 @@ fn a_queue_that_names_what_it_must_not_read_stops_and_the_others_go_on() {
     let stats = runner.device().stats();
     assert_eq!((stats[0].stopped, stats[1].stopped), (0, 1));
     assert_eq!((stats[0].received, stats[1].received), (20, 10));
+}
+
+/// QEMU compares the number with the pairs that it was told to use; and with one pair nobody is to ask,
+/// since other front ends take it for a number of queues.
+#[test]
+fn the_number_of_queues_that_front_ends_are_told_is_that_of_pairs() {
+    const MQ: u64 = 1;
+    for pairs in [1u16, 3] {
+        let config = NetConfig {
+            pairs,
+            ..NetConfig::default()
+        };
+        let net = Net::new(config).unwrap();
+        let limits = Limits {
+            readers: 3,
+            ..limits()
+        };
+        let mut runner = Runner::new(net, RadixIotlb::new(limits), runner_config()).unwrap();
+        std::thread::scope(|scope| {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            ours.set_read_timeout(Some(SOON)).unwrap();
+            let served = scope.spawn(move || runner.serve_stream(theirs));
+            let ask = |request| -> u64 {
+                let header = Header::request(request, 0).encode();
+                (&ours).write_all(&header).unwrap();
+                let mut reply = [0; HEADER_BYTES + 8];
+                (&ours).read_exact(&mut reply).unwrap();
+                u64::from_ne_bytes(reply[HEADER_BYTES..].try_into().unwrap())
+            };
+            // GET_FEATURES, GET_PROTOCOL_FEATURES
+            ask(1);
+            let offered = ask(15);
+            assert_eq!(offered & MQ != 0, pairs > 1);
+            if pairs > 1 {
+                let header = Header::request(16, 8).encode();
+                let set = [&header[..], &MQ.to_ne_bytes()].concat();
+                (&ours).write_all(&set).unwrap();
+                // GET_QUEUE_NUM
+                assert_eq!(ask(17), u64::from(pairs));
+            }
+            ours.shutdown(std::net::Shutdown::Both).unwrap();
+            served.join().unwrap();
+        });
+    }
 }

@@ -14,6 +14,13 @@ pub trait Device: Send + Sync + 'static {
     /// How many queues it has, at most 64.
     fn queues(&self) -> u16;
 
+    /// What `VHOST_USER_GET_QUEUE_NUM` answers. A network device counts pairs there, as QEMU, which
+    /// compares the number with its `queues`, and DPDK do. With 1 the protocol feature `MQ` is not
+    /// offered, and front ends do not ask.
+    fn queue_num(&self) -> u16 {
+        self.queues()
+    }
+
     /// The most entries a queue may have, a power of two.
     fn max_queue_size(&self) -> u16 {
         256

@@ -61,24 +61,17 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
         }
     }
 
+    /// The specification wants this message of old ignored, or taken as one that disables all rings;
+    /// memory, features and back channel stay in either case.
     fn reset_owner(&mut self) -> Result<()> {
         self.owned = false;
-        self.forget();
+        self.disable_rings();
         Ok(())
     }
 
     fn reset_device(&mut self) -> Result<()> {
-        let device = self.device.clone();
-        let shared = self.lanes.clone();
-        let lanes: Vec<_> = shared.iter().map(Shared::take).collect();
-        for mut lane in lanes {
-            for ring in &mut lane.rings {
-                ring.enabled = false;
-                ring.failed = false;
-                self.halt(ring);
-            }
-        }
-        device.reset();
+        self.disable_rings();
+        self.device.reset();
         Ok(())
     }
 
@@ -212,21 +205,31 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         use VhostUserProtocolFeatures as Features;
-        let ours = Features::MQ
-            | Features::REPLY_ACK
+        let ours = Features::REPLY_ACK
             | Features::BACKEND_REQ
             | Features::CONFIGURE_MEM_SLOTS
             | Features::RESET_DEVICE;
-        Ok(self.device.protocol_features() | ours)
+        // Front ends differ in whether the number is of queues or of pairs. Without `MQ` none asks, and
+        // each takes one queue, or one pair.
+        let many = match self.device.queue_num() {
+            ..=1 => Features::empty(),
+            _ => Features::MQ,
+        };
+        Ok(self.device.protocol_features() | ours | many)
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        let extra = features & !self.get_protocol_features()?.bits();
+        if extra != 0 {
+            log::error!("protocol features {extra:#x} were not offered");
+            return Err(Error::InvalidParam);
+        }
         self.protocol = features;
         Ok(())
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
-        Ok(self.device.queues().into())
+        Ok(self.device.queue_num().into())
     }
 
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {

@@ -287,8 +287,21 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         Ok(())
     }
 
+    /// Stops all rings until they are enabled anew.
+    pub(super) fn disable_rings(&mut self) {
+        let shared = self.lanes.clone();
+        let lanes: Vec<_> = shared.iter().map(Shared::take).collect();
+        for mut lane in lanes {
+            for ring in &mut lane.rings {
+                ring.enabled = false;
+                ring.failed = false;
+                self.halt(ring);
+            }
+        }
+    }
+
     /// Back to what a connection begins with.
-    pub(super) fn forget(&mut self) {
+    fn forget(&mut self) {
         self.features = 0;
         self.negotiated = false;
         self.protocol = 0;

@@ -288,6 +288,45 @@ fn queues_do_not_run_before_features_are_set() {
     }
 }
 
+/// Front ends of old send it to stop all queues, and go on with memory and features as they are.
+fn an_owner_that_is_reset_stops_queues_and_forgets_nothing() {
+    log_to_stderr();
+    let back = Back::new(patient());
+    let mut raw = Raw::negotiate(&back, WITHOUT);
+    let memory = start_with_work(&mut raw);
+    assert_eq!(raw.ask(RESET_OWNER, &[], &[]), 0);
+    assert_eq!(raw.ask(SET_OWNER, &[], &[]), 0);
+    assert_eq!(used(&memory), 0, "not enabled yet");
+    assert_eq!(raw.ask(SET_VRING_ENABLE, &enable(0, 1), &[]), 0);
+    eventually("it runs on with what it had", || {
+        (used(&memory) == 1).then_some(())
+    });
+    assert_eq!(raw.ask(RESET_OWNER, &[], &[]), 0);
+    memory.write_all_at(&2u16.to_le_bytes(), 0x1002).unwrap();
+    for _ in 0..50 {
+        assert_eq!(used(&memory), 1, "its queues are stopped");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(raw);
+    // With an IOMMU: updates are still obeyed.
+    let mut raw = with_memory(&back, WITH_IOMMU);
+    assert_eq!(raw.ask(RESET_OWNER, &[], &[]), 0);
+    let front = FrontAddr(0x7000_0000);
+    let update = IotlbMessage::update(Iova(0), ByteCount(0x1000), front, Perm::Read);
+    assert_eq!(raw.iotlb(update), 0);
+}
+
+fn protocol_features_that_were_not_offered_are_refused() {
+    for bit in [1, 8, 12, 63] {
+        let why = broken(patient(), |back| {
+            let raw = before_features(back);
+            raw.send(SET_PROTOCOL_FEATURES, &words(&[1 << 3 | 1 << bit]), &[]);
+            raw
+        });
+        assert!(why.starts_with("request 16: "), "{why}");
+    }
+}
+
 fn features_that_were_not_offered_are_refused() {
     let why = broken(patient(), |back| Raw::negotiate(back, WITH_IOMMU | 1 << 26));
     assert!(why.starts_with("request 2: "), "{why}");
@@ -559,6 +598,8 @@ with_every_cache! {
     unsealed_memory_is_refused_where_a_seal_is_demanded,
     a_device_that_demands_an_iommu_does_not_run_without,
     queues_do_not_run_before_features_are_set,
+    an_owner_that_is_reset_stops_queues_and_forgets_nothing,
+    protocol_features_that_were_not_offered_are_refused,
     features_that_were_not_offered_are_refused,
     queues_that_do_not_exist_are_refused,
     queues_can_be_enabled_before_features_are_set,
