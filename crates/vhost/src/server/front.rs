@@ -7,7 +7,8 @@
 //! Lock order: `server's held -> turn`.
 
 use super::{
-    ChannelError, IoPageTable, IotlbServer, ServerConfig, UserChannel, channel::MissInbox,
+    ChannelError, IoPageTable, IotlbServer, ServerConfig, UserChannel,
+    channel::{MissInbox, shut_down},
 };
 use crate::{
     protocol::{message::FrontAddr, misses::IN_FLIGHT},
@@ -21,7 +22,7 @@ use std::{
     net::Shutdown,
     os::unix::net::UnixStream,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         mpsc::{self, RecvTimeoutError},
     },
     thread::JoinHandle,
@@ -112,7 +113,9 @@ pub struct FrontEnd<T: IoPageTable> {
     back: UnixStream,
     inbox: MissInbox,
     answer: Duration,
-    misses: Option<JoinHandle<ChannelError>>,
+    misses: Option<JoinHandle<()>>,
+    /// Why the thread that answers misses has ended.
+    unanswered: Arc<OnceLock<ChannelError>>,
 }
 
 /// A piece of anonymous memory as a file, sealed against shrinking or not.
@@ -154,9 +157,18 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
         let (server, back) = (front_end.server.clone(), front_end.back.try_clone()?);
         // A back end may be quiet for as long as it likes here; the socket's end ends the wait.
         back.set_read_timeout(None)?;
+        let unanswered = front_end.unanswered.clone();
         let misses = std::thread::Builder::new()
             .name("misses".into())
-            .spawn(move || serve(&server, &back))?;
+            .spawn(move || {
+                let why = serve(&server, &back);
+                // It is set already where we hang up ourselves.
+                if unanswered.get().is_none() {
+                    log::error!("misses are not answered any more: {why}");
+                }
+                let _ = unanswered.set(why);
+                shut_down(&back);
+            })?;
         front_end.misses = Some(misses);
         Ok(front_end)
     }
@@ -248,6 +260,7 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
             inbox: MissInbox::default(),
             answer: config.answer,
             misses: None,
+            unanswered: Arc::default(),
         };
         front_end.share_memory()?;
         Ok(front_end)
@@ -286,6 +299,13 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
             .set_mem_table(&infos)
             .map_err(|e| FrontEndError::Request("SET_MEM_TABLE", e))?;
         Ok(())
+    }
+
+    /// Why misses are not answered any more, once the thread of [`connect`](Self::connect) has ended.
+    /// `None` while they are, and in sessions of [`connect_unserved`](Self::connect_unserved), where
+    /// [`answer_misses`](Self::answer_misses) says it.
+    pub fn unanswered(&self) -> Option<&ChannelError> {
+        self.unanswered.get()
     }
 
     /// Guest memory, by guest-physical address.
@@ -435,6 +455,8 @@ fn serve<T: IoPageTable>(server: &IotlbServer<T, UserChannel>, back: &UnixStream
 
 impl<T: IoPageTable> Drop for FrontEnd<T> {
     fn drop(&mut self) {
+        let ours = io::ErrorKind::ConnectionAborted.into();
+        let _ = self.unanswered.set(ChannelError::Closed(ours));
         let _ = self.control.shutdown(Shutdown::Both);
         let _ = self.back.shutdown(Shutdown::Both);
         if let Some(misses) = self.misses.take() {

@@ -14,6 +14,7 @@ mod hostile_memory;
 mod hostile_messages;
 mod hostile_queues;
 mod iotlb_protocol;
+mod late_answers;
 mod loom;
 mod misses;
 mod plug;
