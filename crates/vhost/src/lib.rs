@@ -10,6 +10,7 @@
 pub mod burst;
 pub mod cache;
 pub mod fuzz;
+mod log_limit;
 pub mod oracle;
 #[allow(unsafe_code)] // slices of guest memory
 pub mod plug;

@@ -32,6 +32,7 @@ use super::{
 use crate::{
     burst::{Asked as Noted, PendingMisses},
     cache::Miss,
+    log_limit::peer_log,
 };
 use ioatlas_dma::{
     platform::{Ordering, Platform, host::Host},
@@ -366,7 +367,7 @@ impl State {
                 Asked::Later
             }
             Err(e) => {
-                log::warn!("back channel: {e}; nothing is asked any more");
+                peer_log!(Warn, "back channel: {e}; nothing is asked any more");
                 self.back = None;
                 Asked::Nobody
             }

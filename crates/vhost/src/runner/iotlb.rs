@@ -4,6 +4,7 @@
 use super::{Device, session::Session};
 use crate::{
     cache::*,
+    log_limit::peer_log,
     protocol::{
         message::{FrontAddr, IotlbMessage, MessageError, VhostIotlbType},
         misses::Urgency,
@@ -40,10 +41,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
             Err(why) => {
                 let mut stats = self.stats();
                 stats.refused += 1;
-                // A front end that does this does it often; a line each time would fill the disk.
-                if stats.refused.is_power_of_two() {
-                    log::warn!("refused ({} so far): {why}", stats.refused);
-                }
+                peer_log!(Warn, "refused ({} so far): {why}", stats.refused);
                 1
             }
         }
@@ -84,7 +82,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
             match self.cache.update(entry).map_err(|e| e.to_string())? {
                 Updated::Done | Updated::Unchanged => (),
                 // Cannot be: its invalidation was awaited. If it were, the reader misses again.
-                Updated::Beaten => log::debug!("update of IOVA {:#x} was beaten", iova.0),
+                Updated::Beaten => peer_log!(Debug, "update of IOVA {:#x} was beaten", iova.0),
             }
         }
         Ok(())
@@ -115,7 +113,10 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
                 256..1024 => std::thread::yield_now(),
                 _ if start.elapsed() < SLOW => std::thread::sleep(Duration::from_micros(20)),
                 _ => {
-                    log::warn!("an invalidation waits for a device's burst, for over {SLOW:?}");
+                    peer_log!(
+                        Warn,
+                        "an invalidation waits for a device's burst, for over {SLOW:?}"
+                    );
                     return self.cache.wait(invalidation);
                 }
             }

@@ -4,6 +4,7 @@
 use super::{Failure, Next, Ring, Stop};
 use crate::{
     cache::IotlbReader,
+    log_limit::peer_log,
     plug::{BurstMemory, IovaMemory},
     protocol::{memory::MemoryTable, sigbus},
 };
@@ -190,7 +191,11 @@ impl<R: IotlbReader> Lane<R> {
             let wants = checked(&burst, wants);
             result = result.and(wants.map(|wants| {
                 if wants && let Err(e) = ring.notify() {
-                    log::warn!("queue {}: cannot notify the driver: {e}", ring.index());
+                    peer_log!(
+                        Warn,
+                        "queue {}: cannot notify the driver: {e}",
+                        ring.index()
+                    );
                 }
             }));
         }

@@ -42,6 +42,7 @@ pub use stats::{ControlStats, Observer, RunnerStats};
 
 use crate::{
     cache::{DeviceIotlb, NoReader},
+    log_limit::peer_log,
     plug::{IovaMemory, Patience},
     protocol::{
         memory::Shrink,
@@ -409,7 +410,7 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
                     }
                 }
                 Err(e) if !told => {
-                    log::info!("{}: {e}; trying again", path.display());
+                    peer_log!(Info, "{}: {e}; trying again", path.display());
                     told = true;
                 }
                 Err(_) => (),
@@ -443,9 +444,9 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
             Err(e) => End::Broken(SocketError::Io(e).into()),
         };
         match &end {
-            End::HungUp => log::info!("the front end hung up"),
+            End::HungUp => peer_log!(Info, "the front end hung up"),
             End::Stopped | End::Failed(_) => log::info!("stopped"),
-            End::Broken(why) => log::error!("connection closed: {why}"),
+            End::Broken(why) => peer_log!(Error, "connection closed: {why}"),
         }
         end
     }

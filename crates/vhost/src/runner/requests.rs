@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     cache::*,
+    log_limit::peer_log,
     protocol::{
         memory::{GuestPhys, MemoryError, MemoryTable, Region, RegionInfo},
         message::FrontAddr,
@@ -37,7 +38,7 @@ fn info_of(region: &VhostUserMemoryRegion) -> RegionInfo {
 }
 
 fn refused(e: MemoryError) -> Error {
-    log::error!("memory table: {e}");
+    peer_log!(Error, "memory table: {e}");
     Error::ReqHandlerError(io::Error::other(e))
 }
 
@@ -82,11 +83,12 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
     fn set_features(&mut self, features: u64) -> Result<()> {
         let extra = features & !self.offered();
         if extra != 0 {
-            log::error!("features {extra:#x} were not offered");
+            peer_log!(Error, "features {extra:#x} were not offered");
             return Err(Error::InvalidParam);
         }
         if self.config.iommu == Iommu::Demanded && features & ACCESS_PLATFORM == 0 {
-            log::error!(
+            peer_log!(
+                Error,
                 "no VIRTIO_F_ACCESS_PLATFORM, and the device does not run without an IOMMU"
             );
             return Err(Error::FeatureMismatch);
@@ -128,7 +130,7 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
             let max = u32::from(ring.queue.max_size());
             let packed = session.features & RING_PACKED != 0;
             if num == 0 || num > max || (!packed && !num.is_power_of_two()) {
-                log::error!("queue {index} of {num} entries, of at most {max}");
+                peer_log!(Error, "queue {index} of {num} entries, of at most {max}");
                 return Err(Error::InvalidParam);
             }
             session.halt(ring);
@@ -221,7 +223,7 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
         let extra = features & !self.get_protocol_features()?.bits();
         if extra != 0 {
-            log::error!("protocol features {extra:#x} were not offered");
+            peer_log!(Error, "protocol features {extra:#x} were not offered");
             return Err(Error::InvalidParam);
         }
         self.protocol = features;
@@ -287,7 +289,7 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
         _postcopy: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
         if self.table.regions().count() >= MEMORY_SLOTS {
-            log::error!("more than {MEMORY_SLOTS} memory regions");
+            peer_log!(Error, "more than {MEMORY_SLOTS} memory regions");
             return Err(Error::InvalidParam);
         }
         let mut table = self.table.clone();

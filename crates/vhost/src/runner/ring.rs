@@ -6,7 +6,7 @@
 //! live gets a new [`Ring::start`] number, so that such code knows when to begin anew.
 
 use super::{Stop, event_fd};
-use crate::protocol::message::FrontAddr;
+use crate::{log_limit::peer_log, protocol::message::FrontAddr};
 use ioatlas_dma::units::*;
 use std::{cell::Cell, fs::File, io, os::fd::OwnedFd};
 use virtio_queue::{Queue, QueueT};
@@ -222,13 +222,13 @@ impl Ring {
 
     /// Takes it out of service because of an error, and tells the front end by the error's file descriptor.
     pub(super) fn fail(&mut self, why: &Stop) {
-        log::error!("queue {} stops: {why}", self.index);
+        peer_log!(Error, "queue {} stops: {why}", self.index);
         self.stop();
         self.failed = true;
         if let Some(err) = &self.err
             && let Err(e) = event_fd::raise(err)
         {
-            log::warn!("queue {}: cannot report the error: {e}", self.index);
+            peer_log!(Warn, "queue {}: cannot report the error: {e}", self.index);
         }
     }
 }

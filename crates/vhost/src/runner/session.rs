@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     cache::*,
+    log_limit::peer_log,
     protocol::{
         memory::{GuestPhys, MemoryTable},
         message::FrontAddr,
@@ -128,7 +129,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         let channel = self.channel.as_ref().filter(|_| self.has_iommu());
         let channel = channel.map(OwnedFd::try_clone).transpose();
         let channel = channel.unwrap_or_else(|e| {
-            log::error!("misses cannot be sent: {e}");
+            peer_log!(Error, "misses cannot be sent: {e}");
             None
         });
         self.misses.connect(channel);
@@ -173,12 +174,16 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
             };
             let filled = self.cache.update(entry).map_err(|e| e.to_string());
             if let Err(why) = filled {
-                log::error!("guest memory at {:#x} is out of reach: {why}", iova.0);
+                peer_log!(
+                    Error,
+                    "guest memory at {:#x} is out of reach: {why}",
+                    iova.0
+                );
                 continue;
             }
             match self.cache.pin(iova, info.len) {
                 Ok(()) => self.pins.push((None, iova, info.len)),
-                Err(e) => log::warn!("guest memory at {:#x} may be evicted: {e}", iova.0),
+                Err(e) => peer_log!(Warn, "guest memory at {:#x} may be evicted: {e}", iova.0),
             }
         }
     }
@@ -205,7 +210,10 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
             shared.wake();
             return changed;
         }
-        log::error!("the front end names queue {index}, which the device has not");
+        peer_log!(
+            Error,
+            "the front end names queue {index}, which the device has not"
+        );
         Err(Error::InvalidParam)
     }
 
@@ -239,7 +247,10 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
             return;
         }
         let Some(parts) = self.parts_of(&raw) else {
-            return log::warn!("the rings of queue {index} are not in guest memory (yet)");
+            return peer_log!(
+                Warn,
+                "the rings of queue {index} are not in guest memory (yet)"
+            );
         };
         if let Err(why) = ring.go_live(parts) {
             return ring.fail(&why.into());
@@ -247,7 +258,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         for (iova, len, _) in ring.extents(&parts) {
             match self.cache.pin(iova, len) {
                 Ok(()) => self.pins.push((Some(index), iova, len)),
-                Err(e) => log::warn!("the rings of queue {index} may be evicted: {e}"),
+                Err(e) => peer_log!(Warn, "the rings of queue {index} may be evicted: {e}"),
             }
         }
     }
@@ -316,7 +327,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
                 }
                 match Ring::new(ring.index(), ring.queue.max_size()) {
                     Ok(new) => ring.renew(new),
-                    Err(e) => log::error!("queue {}: {e}", ring.index()),
+                    Err(e) => peer_log!(Error, "queue {}: {e}", ring.index()),
                 }
             }
         }

@@ -8,6 +8,7 @@
 use super::{Config, Device, Event, Failure, Lane, Next, Ring, Stop, event_fd, ring::Kick};
 use crate::{
     cache::IotlbReader,
+    log_limit::peer_log,
     protocol::misses::{MissChannel, Urgency},
 };
 use ioatlas_dma::platform::{Ordering, Platform, host::Host};
@@ -224,7 +225,10 @@ fn call<D: Device, R: IotlbReader>(device: &D, event: Event, lane: &mut Lane<R>)
             let ring = lane.rings.iter_mut().find(|r| r.index() == queue);
             match ring {
                 Some(ring) => ring.fail(&why),
-                None => log::error!("the device names queue {queue} of another thread: {why}"),
+                None => peer_log!(
+                    Error,
+                    "the device names queue {queue} of another thread: {why}"
+                ),
             }
             device.stopped(queue, &why);
             false

@@ -11,6 +11,7 @@ use super::{
     channel::{MissInbox, shut_down},
 };
 use crate::{
+    log_limit::peer_log,
     protocol::{message::FrontAddr, misses::IN_FLIGHT},
     runner::ACCESS_PLATFORM,
 };
@@ -164,7 +165,7 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
                 let why = serve(&server, &back);
                 // It is set already where we hang up ourselves.
                 if unanswered.get().is_none() {
-                    log::error!("misses are not answered any more: {why}");
+                    peer_log!(Error, "misses are not answered any more: {why}");
                 }
                 let _ = unanswered.set(why);
                 shut_down(&back);
@@ -446,7 +447,7 @@ fn serve<T: IoPageTable>(server: &IotlbServer<T, UserChannel>, back: &UnixStream
             Ok(()) => (),
             // The back end does not hold it: it will ask again, or fail.
             Err(ChannelError::Refused(message, code)) => {
-                log::warn!("the back end refused {message:?} with code {code}");
+                peer_log!(Warn, "the back end refused {message:?} with code {code}");
             }
             Err(e) => return e,
         }

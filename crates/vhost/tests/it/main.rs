@@ -15,6 +15,7 @@ mod hostile_messages;
 mod hostile_queues;
 mod iotlb_protocol;
 mod late_answers;
+mod log_lines;
 mod loom;
 mod misses;
 mod plug;

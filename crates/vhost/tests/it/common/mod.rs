@@ -425,6 +425,21 @@ impl Driver {
     }
 }
 
+/// Lines that are counted, by what is in them.
+const COUNTED: [&str; 4] = [
+    "are not in guest memory",
+    "hung up",
+    "connection closed",
+    "queue 0 stops",
+];
+static COUNTS: Mutex<[u64; COUNTED.len()]> = Mutex::new([0; COUNTED.len()]);
+
+/// How many lines there were so far with one of the texts that are counted.
+pub fn lines_with(text: &str) -> u64 {
+    let at = COUNTED.iter().position(|counted| *counted == text);
+    COUNTS.lock().unwrap()[at.expect("a text that is counted")]
+}
+
 /// Prints the log of a test that fails.
 pub fn log_to_stderr() {
     struct Stderr;
@@ -433,7 +448,13 @@ pub fn log_to_stderr() {
             true
         }
         fn log(&self, record: &log::Record<'_>) {
-            println!("{}: {}", record.level(), record.args());
+            let line = record.args().to_string();
+            let mut counts = COUNTS.lock().unwrap();
+            for (text, count) in COUNTED.iter().zip(&mut *counts) {
+                *count += u64::from(line.contains(text));
+            }
+            drop(counts);
+            println!("{}: {line}", record.level());
         }
         fn flush(&self) {}
     }
