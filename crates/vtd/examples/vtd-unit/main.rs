@@ -157,7 +157,7 @@ fn explain_software(change: Change) -> Result<String, Box<dyn Error>> {
         segment: Segment(0),
         device: SourceId(0x20),
     };
-    let no_pci = |_: Segment, _: SourceId, _: u8| u32::MAX;
+    let no_pci = |_: Segment, _: SourceId, _: u16| u32::MAX;
     let unit = units.unit_of(who, &no_pci)?;
     Ok(format!("{text}{}", unit.explain()))
 }

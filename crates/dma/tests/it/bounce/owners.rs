@@ -2,6 +2,8 @@
 //! Whatever owns the memory of a list lives for as long as a device may reach it: a unit that fails invalidations, and tokens that
 //! are dropped.
 
+#![allow(clippy::disallowed_types)] // a test counts what the platform does
+
 use crate::bounce::patchy::{Patchy, Rig};
 use ioatlas_dma::{dma_api::*, domain::*, platform::*, units::*};
 use std::sync::{Arc, atomic::Ordering::Relaxed};
