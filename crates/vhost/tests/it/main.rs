@@ -17,6 +17,7 @@ mod iotlb_protocol;
 mod late_answers;
 mod log_lines;
 mod loom;
+mod membarrier;
 mod misses;
 mod plug;
 mod server;

@@ -6,6 +6,7 @@
 //! (Intel SDM volume 3, "Memory Ordering in P6 and More Recent Processor Families"), and takes 2 ns. Linux' `smp_mb` is one, too.
 
 use core::sync::atomic::{self, Ordering};
+use std::io::{self, Write};
 
 #[inline]
 pub(super) fn fence(order: Ordering) {
@@ -17,6 +18,20 @@ pub(super) fn fence(order: Ordering) {
         return;
     }
     atomic::fence(order)
+}
+
+/// Ends the process, since `membarrier` has ceased to work while readers rely on it. A panic would
+/// not do: it can be caught, and other threads go on.
+#[cold]
+pub(super) fn lost(why: io::Error) -> ! {
+    // If nobody can read it, the process ends all the same.
+    let _ = writeln!(
+        io::stderr(),
+        "ioatlas: membarrier worked when this process began and fails now ({why}). Memory could be \
+         used after its invalidation, so the process ends. A seccomp filter has to allow membarrier, \
+         or has to be installed before the first cache or domain is made."
+    );
+    std::process::abort()
 }
 
 /// Orders everything before against everything after, in all threads, at the price that the statement above names. For rings that are shared

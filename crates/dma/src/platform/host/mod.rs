@@ -6,6 +6,16 @@
 //! (not registered, or registered beyond the last slot) shares slot 0, under its lock. Being pinned is then
 //! owning the slot: no other thread enters it. Signal handlers must not enter the core.
 //!
+//! # Fences, and processes that are sandboxed
+//!
+//! Where the kernel has `membarrier` (Linux 4.14), a heavy fence is one, and a light fence orders
+//! for the compiler only; elsewhere both are full fences. Which it is is decided once, when the
+//! [`Host`] is made, since readers cannot be told later. So a seccomp filter must allow
+//! `membarrier` for as long as there is a [`Host`], or must be installed before it is made. One
+//! that comes between, and lets the call fail, ends the process at the next heavy fence with a
+//! sentence on standard error: to go on would be to say that nobody uses what somebody may still be
+//! using. A filter that pretends success cannot be found out.
+//!
 //! Frame `n` of the arena is physical page `n`, from 0; the words start zeroed and untouched, so a large
 //! arena costs address space only.
 #![allow(clippy::disallowed_types)] // this is a platform
@@ -143,7 +153,9 @@ impl Host {
     fn on(words: Memory, first: u64, slots: usize) -> Self {
         assert!(slots > 0, "a host needs at least the shared slot");
         let frames = words.frames().len();
-        let asymmetric = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
+        // a filter may allow the one and not the other
+        let asymmetric = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
+            && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
         Host {
             free: Mutex::new(FreeFrames {
                 used_before: Vec::with_capacity(frames),
@@ -267,9 +279,10 @@ impl Platform for Host {
     }
     fn heavy_fence(&self) {
         atomic::fence(Ordering::SeqCst);
-        if self.asymmetric {
-            // cannot fail: the process registered for it in `new`
-            let _ = membarrier(MembarrierCommand::PrivateExpedited);
+        if self.asymmetric
+            && let Err(why) = membarrier(MembarrierCommand::PrivateExpedited)
+        {
+            fence::lost(why.into())
         }
     }
     #[inline]

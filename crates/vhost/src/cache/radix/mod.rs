@@ -29,6 +29,8 @@
 //! again, at most eight times, and then says that it missed, which is harmless in a cache: that bounds every lookup.
 //!
 //! **Grace** (`bursts.rs`): what was removed, and records and tables that were taken out, wait until every burst that began before is over.
+//! A back end that sandboxes itself must allow `membarrier`, or install its filter before it makes
+//! the cache: see [`ioatlas_dma::platform::host`].
 //!
 //! **Memory** is bounded by [`Limits`]: 32 bytes a record, 586 a table (a frame has seven), and up to 16 and 28 of the writer's lists. Dense pages are slots, and a table serves 64: about 10 bytes each. Scattered
 //! over 48 bits at random, a run mostly has a slot of a larger region to itself, and a record: 140 to 180. In the worst case, of large runs that adjoin and part at a single page, nine tables: below 6 KiB. Where tables

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A process under a seccomp filter that refuses `membarrier`, as a back end installs that
+//! sandboxes itself: no invalidation may seem done that is not.
+//!
+//! A filter cannot be removed, so each case is a process of its own: this very program, which is
+//! told by a variable what to do.
+
+use ioatlas_dma::{
+    platform::{Platform, host::Host},
+    units::*,
+};
+use ioatlas_vhost::*;
+use std::{
+    os::unix::process::ExitStatusExt,
+    process::{Command, Output, Stdio},
+};
+
+const CASE: &str = "IOATLAS_MEMBARRIER_CASE";
+const WENT_ON: &str = "the child went on to its end";
+
+/// Which commands of `membarrier` a filter refuses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refuse {
+    All,
+    /// That which fences, not that which registers for it.
+    Fences,
+}
+
+/// Runs `body` in a process of its own, for `test` of this module and `case` of that. `None`: this
+/// is such a process, for another case.
+fn child(test: &str, case: usize, body: impl FnOnce()) -> Option<Output> {
+    match std::env::var(CASE) {
+        Ok(asked) if asked == case.to_string() => {
+            body();
+            eprintln!("{WENT_ON}");
+            std::process::exit(0);
+        }
+        Ok(_) => return None,
+        Err(_) => (),
+    }
+    let test = format!("membarrier::{test}");
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &test, "--nocapture", "--test-threads", "1"])
+        .env(CASE, case.to_string())
+        .stdin(Stdio::null())
+        .output();
+    Some(child.unwrap())
+}
+
+fn went_on(child: &Output) -> bool {
+    child.status.success() && said(child).contains(WENT_ON)
+}
+fn said(child: &Output) -> String {
+    String::from_utf8_lossy(&child.stderr).into_owned()
+}
+
+/// Installs a filter for this thread, under which `membarrier` fails with `errno`.
+fn install(refuse: Refuse, errno: i32) {
+    let statement = |code: u32, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let word = |offset: usize| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32);
+    let verdict = |verdict: u32| statement(libc::BPF_RET | libc::BPF_K, verdict);
+    // Goes on where the word is `value`, else `skip` further.
+    let unless = |value: u32, skip: u8| libc::sock_filter {
+        jf: skip,
+        ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value)
+    };
+    let number = libc::SYS_membarrier as u32;
+    let mut program = vec![word(std::mem::offset_of!(libc::seccomp_data, nr))];
+    match refuse {
+        Refuse::All => program.push(unless(number, 1)),
+        Refuse::Fences => {
+            // the low half of the first argument, which is the command
+            let command = word(std::mem::offset_of!(libc::seccomp_data, args));
+            let fences = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED as u32;
+            program.extend([unless(number, 3), command, unless(fences, 1)]);
+        }
+    }
+    program.push(verdict(libc::SECCOMP_RET_ERRNO | errno as u32));
+    program.push(verdict(libc::SECCOMP_RET_ALLOW));
+    let filter = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: takes plain numbers, and changes only what this thread may do.
+    let quiet = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    assert_eq!(quiet, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the filter and its program live until the call returns; the kernel copies them.
+    let installed = unsafe {
+        let mode = libc::SECCOMP_MODE_FILTER;
+        libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter, 0, 0)
+    };
+    assert_eq!(installed, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Puts a page in, and takes it out again under the eyes of a reader.
+fn invalidate(cache: &RadixIotlb) {
+    let (iova, len) = (Iova(0x5000), ByteCount(GRANULE));
+    let entry = Entry {
+        iova,
+        len,
+        host: HostAddr(0x7f00_0000_0000),
+        perm: Perm::ReadWrite,
+    };
+    assert_eq!(cache.update(entry), Ok(Updated::Done));
+    cache.invalidate(iova, len);
+}
+
+#[test]
+fn a_fence_that_fails_ends_the_process_with_a_sentence() {
+    for (case, errno) in [libc::EPERM, libc::ENOSYS].into_iter().enumerate() {
+        let test = "a_fence_that_fails_ends_the_process_with_a_sentence";
+        let ran = child(test, case, || {
+            let cache = RadixIotlb::new(Limits::default());
+            let _reader = cache.reader().unwrap();
+            invalidate(&cache);
+            install(Refuse::All, errno);
+            invalidate(&cache);
+        });
+        let Some(ran) = ran else { continue };
+        assert!(
+            !went_on(&ran),
+            "P12: an invalidation was said to be done without a fence against readers: {ran:?}"
+        );
+        assert_eq!(ran.status.signal(), Some(libc::SIGABRT), "{ran:?}");
+        assert!(said(&ran).contains("has to allow membarrier"), "{ran:?}");
+    }
+}
+
+/// Then readers fence themselves, and there is nothing to be refused.
+#[test]
+fn a_filter_that_comes_first_is_lived_with() {
+    for (case, refuse) in [Refuse::All, Refuse::Fences].into_iter().enumerate() {
+        let ran = child("a_filter_that_comes_first_is_lived_with", case, || {
+            install(refuse, libc::EPERM);
+            let host = Host::new(Default::default());
+            host.heavy_fence();
+            host.light_fence();
+            let cache = RadixIotlb::new(Limits::default());
+            let _reader = cache.reader().unwrap();
+            invalidate(&cache);
+        });
+        let Some(ran) = ran else { continue };
+        assert!(went_on(&ran), "{refuse:?}: {ran:?}");
+    }
+}
