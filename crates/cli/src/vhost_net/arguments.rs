@@ -46,7 +46,7 @@ pub(crate) struct VhostNetArguments {
     #[arg(long, value_enum, default_value_t = Structure::Radix)]
     pub iotlb: Structure,
     /// Contiguous translations held at once.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().runs, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = Limits::default().runs, value_parser = clap::value_parser!(u32).range(i64::from(Limits::LEAST_RUNS)..))]
     pub iotlb_runs: u32,
     /// Tables of the radix IOTLB, 586 bytes each.
     #[arg(long, value_name = "N", default_value_t = Limits::default().tables, value_parser = clap::value_parser!(u32).range(1..))]

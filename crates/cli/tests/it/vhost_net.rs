@@ -321,6 +321,7 @@ fn options_that_make_no_sense_are_refused() {
         (&["--queue-pairs", "33"], "1..=32"),
         (&["--iotlb", "hash"], "radix, list, interval"),
         (&["--iotlb-runs", "0"], "--iotlb-runs"),
+        (&["--iotlb-runs", "1"], "--iotlb-runs"),
         (&["--replace", "--client"], "cannot be used with"),
     ] {
         let (status, said) = refused(&at, arguments);

@@ -59,7 +59,8 @@ fn written<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 
 impl<S: Store> Locked<S> {
     /// An empty cache.
-    pub fn new(limits: Limits) -> Arc<Self> {
+    pub fn new(mut limits: Limits) -> Arc<Self> {
+        limits.runs = limits.runs_held();
         Arc::new(Locked {
             writer: Mutex::new(Writer {
                 own: S::empty(),

@@ -163,7 +163,8 @@ pub enum RemovalCause {
 /// Bounds of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Runs held at once; contiguous entries of one permission are one run.
+    /// Runs held at once; contiguous entries of one permission are one run. Fewer than
+    /// [`Limits::LEAST_RUNS`] count as that many.
     pub runs: u32,
     /// Tables of the radix cache at once, 586 bytes each; the other caches have none. See [`super::radix`] for how many runs need; where there are no more, runs are evicted.
     pub tables: u32,
@@ -171,6 +172,16 @@ pub struct Limits {
     pub readers: u32,
     /// Pinned ranges at once.
     pub pins: u32,
+}
+
+impl Limits {
+    /// An update may add two runs: one of its own, and one where it parts another in two.
+    pub const LEAST_RUNS: u32 = 2;
+
+    /// The runs that a cache of these limits holds.
+    pub(super) fn runs_held(&self) -> u32 {
+        self.runs.max(Self::LEAST_RUNS)
+    }
 }
 
 impl Default for Limits {

@@ -161,3 +161,22 @@ fn what_is_pinned_whole_cannot_be_evicted_and_says_so() {
     assert_eq!(cache.update(entry), Ok(Updated::Done));
     assert_eq!(cache.stats().evictions, 1);
 }
+
+/// Limits below what one update needs count as just that.
+#[test]
+fn the_smallest_cache_takes_updates_too() {
+    fn takes<C: DeviceIotlb>(cache: Arc<C>) {
+        let mut reader = cache.reader().unwrap();
+        for page in 0..10 {
+            put(&*cache, page * 7, 1, page);
+            assert!(hits::<C>(&mut reader, page * 7), "{}", C::NAME);
+            assert!(cache.audit().unwrap().runs <= 2, "{}", C::NAME);
+        }
+    }
+    for runs in [0, 1, 2] {
+        takes(RadixIotlb::new(limits(runs)));
+        takes(ListIotlb::new(limits(runs)));
+        takes(IntervalIotlb::new(limits(runs)));
+        takes(VmIotlb::new(limits(runs)));
+    }
+}

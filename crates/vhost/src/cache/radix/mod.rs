@@ -148,7 +148,7 @@ impl<P: TreeMemory, S: Shape> Radix<P, S> {
     }
     /// Those of runs, of tables.
     fn frames_of(limits: &Limits) -> [u64; 2] {
-        let runs = (u64::from(limits.runs) + SPARE + 1) * RUN_WORDS;
+        let runs = (u64::from(limits.runs_held()) + SPARE + 1) * RUN_WORDS;
         let tables = u64::from(limits.tables) + SPARE;
         [
             runs.div_ceil(S::FRAME_WORDS),
@@ -164,6 +164,7 @@ impl<P: TreeMemory, S: Shape> Radix<P, S> {
     #[allow(unsafe_code)] // no access to memory, only what others may do to it
     pub unsafe fn on(platform: Arc<P>, mut limits: Limits) -> Arc<Self> {
         // less serves nobody
+        limits.runs = limits.runs_held();
         limits.tables = limits.tables.max(2 * Edit::<P, S>::PATHS as u32);
         let bursts = Bursts::new(limits.readers as usize);
         let cache = Radix {
