@@ -67,22 +67,38 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
     ) -> Result<(), String> {
         let pieces = self.table.pieces(front, len);
         let pieces = pieces.map_err(|e| format!("update of IOVA {:#x}: {e}", iova.0))?;
+        let entries = pieces.iter().map(|piece| Entry {
+            iova: Iova(iova.0 + piece.offset.0),
+            len: piece.len,
+            host: HostAddr(piece.host as usize as u64),
+            perm,
+        });
+        // What can be known before is: then nothing has to be taken back.
+        for entry in entries.clone() {
+            entry.run().map_err(|e| e.to_string())?;
+        }
         // A burst that waits for an answer must not wait for us, if we wait for it.
         let _hurry = match T::UPDATES {
             Updates::BesideBursts => None,
             Updates::BetweenBursts => Some(self.misses.hurry(Urgency::Bursts)),
         };
-        for piece in pieces {
-            let entry = Entry {
-                iova: Iova(iova.0 + piece.offset.0),
-                len: piece.len,
-                host: HostAddr(piece.host as usize as u64),
-                perm,
-            };
-            match self.cache.update(entry).map_err(|e| e.to_string())? {
-                Updated::Done | Updated::Unchanged => (),
+        for (number, entry) in entries.enumerate() {
+            match self.cache.update(entry) {
+                Ok(Updated::Done | Updated::Unchanged) => (),
                 // Cannot be: its invalidation was awaited. If it were, the reader misses again.
-                Updated::Beaten => peer_log!(Debug, "update of IOVA {:#x} was beaten", iova.0),
+                Ok(Updated::Beaten) => {
+                    peer_log!(Debug, "update of IOVA {:#x} was beaten", iova.0);
+                }
+                Err(why) => {
+                    // The front end is told that nothing was mapped, so nothing may be, of what was
+                    // put in before as well. A cache may forget more than it has to.
+                    if number > 0 {
+                        let _hurry = self.misses.hurry(Urgency::Bursts);
+                        let invalidation = self.cache.start_invalidate(iova, len);
+                        self.await_bursts(invalidation, Instant::now());
+                    }
+                    return Err(why.to_string());
+                }
             }
         }
         Ok(())

@@ -4,6 +4,7 @@
 use crate::common::{raw::*, *};
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
+    Limits,
     protocol::{
         memory::Shrink,
         message::{FrontAddr, Header, IotlbMessage},
@@ -470,6 +471,68 @@ fn updates_that_cannot_be_are_refused_and_the_session_goes_on() {
     );
 }
 
+/// The first piece of the update is good, the second is half a page.
+fn a_refused_update_leaves_nothing() {
+    log_to_stderr();
+    let back = Back::new(patient());
+    let mut raw = Raw::negotiate(&back, WITH_IOMMU);
+    let table = Raw::table(&[
+        [0x10_0000, 0x1000, 0x7000_0000, 0],
+        [0x20_0000, 0x1000, 0x7000_1000, 0],
+    ]);
+    let files = [memory(0x1000), memory(0x1000)];
+    assert_eq!(raw.ask(SET_MEM_TABLE, &table, &[&files[0], &files[1]]), 0);
+    let front = FrontAddr(0x7000_0000);
+    let update = IotlbMessage::update(Iova(0), ByteCount(0x1800), front, Perm::ReadWrite);
+    assert_eq!(raw.iotlb(update), 1);
+    let pages = back.observer.audit().unwrap().pages;
+    assert_eq!(pages, 0, "{pages} pages of a refused update are mapped");
+}
+
+/// The first piece of the update finds room, a later one does not: what else is there may not go,
+/// as it is a queue's ring, and pinned.
+fn an_update_that_finds_no_room_leaves_nothing() {
+    log_to_stderr();
+    const REGIONS: u64 = 8;
+    let device = Inverter {
+        stopped: Default::default(),
+    };
+    let limits = Limits {
+        runs: 4,
+        readers: 2,
+        ..Limits::default()
+    };
+    let back = Back::of_limits(device, limits, patient());
+    let mut raw = Raw::negotiate(&back, WITH_IOMMU);
+    // Neighbours for the front end, each in a mapping of its own here: as many pieces.
+    let front = |page| 0x7000_0000 + page * 0x1000;
+    let regions: Vec<_> = (0..REGIONS)
+        .map(|page| [0x10_0000 + 2 * page * 0x1000, 0x1000, front(page), 0x1000])
+        .collect();
+    let files: Vec<_> = regions.iter().map(|_| memory(0x3000)).collect();
+    let files: Vec<_> = files.iter().collect();
+    assert_eq!(raw.ask(SET_MEM_TABLE, &Raw::table(&regions), &files), 0);
+    let update = |iova, page, pages| {
+        let (len, front) = (ByteCount(pages * 0x1000), FrontAddr(front(page)));
+        IotlbMessage::update(Iova(iova), len, front, Perm::ReadWrite)
+    };
+    let rings = [0x10_0000, 0x20_0000, 0x30_0000];
+    let parts = words(&[0, rings[0], rings[2], rings[1], 0]);
+    assert_eq!(raw.ask(9, &parts, &[]), 0);
+    assert_eq!(raw.ask(8, &enable(0, 16), &[]), 0);
+    assert_eq!(raw.ask(SET_VRING_ENABLE, &enable(0, 1), &[]), 0);
+    let flags = rustix::event::EventfdFlags::CLOEXEC;
+    let kick = rustix::event::eventfd(0, flags).unwrap();
+    assert_eq!(raw.ask(SET_VRING_KICK, &words(&[0]), &[&kick]), 0);
+    for iova in &rings[..2] {
+        assert_eq!(raw.iotlb(update(*iova, 0, 1)), 0);
+    }
+    assert_eq!(raw.iotlb(update(rings[2], 0, REGIONS)), 1);
+    let pages = back.observer.audit().unwrap().pages;
+    assert_eq!(pages, 2, "pages of a refused update are mapped");
+    assert_eq!(raw.iotlb(update(rings[2], 0, 1)), 0, "one piece has room");
+}
+
 fn an_update_may_span_regions_that_are_neighbours_for_the_front_end() {
     let back = Back::new(patient());
     let mut raw = Raw::negotiate(&back, WITH_IOMMU);
@@ -606,6 +669,8 @@ with_every_cache! {
     queues_that_cannot_be_enabled_early_are_refused,
     ring_sizes_that_cannot_be_are_refused,
     updates_that_cannot_be_are_refused_and_the_session_goes_on,
+    a_refused_update_leaves_nothing,
+    an_update_that_finds_no_room_leaves_nothing,
     an_update_may_span_regions_that_are_neighbours_for_the_front_end,
     iotlb_messages_without_an_iommu_are_refused,
     an_invalidation_that_wraps_or_is_empty_invalidates_more_not_less,

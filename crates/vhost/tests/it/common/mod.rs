@@ -171,6 +171,11 @@ impl Back {
             pins: 64,
             ..Limits::default()
         };
+        Self::of_limits(device, limits, config)
+    }
+
+    /// The same with a cache of these limits.
+    pub fn of_limits(device: impl Device, limits: Limits, config: Config) -> Self {
         match cache() {
             Cache::Radix => Back::with(device, RadixIotlb::new(limits), config),
             Cache::List => Back::with(device, ListIotlb::new(limits), config),
