@@ -107,13 +107,19 @@ impl<S: Store> Writer<S> {
         gone
     }
 
-    /// Whether there is room for two more runs (a split and a new one), once others are evicted.
+    /// Whether there is room for an update of `keep`: for two more runs (a split and a new one),
+    /// once others are evicted; or for one in the place of those that it replaces.
     fn make_room(&mut self, limit: u32, keep: Span) -> bool {
         while self.own.count() as u64 + 2 > u64::from(limit) {
             let (own, upkeep) = (&self.own, &mut self.upkeep);
             let nth = |place| own.nth(place).map(|run| run.span);
             let victim = upkeep.victim(keep, own.places(), nth, nth);
-            let Some(victim) = victim else { return false };
+            let Some(victim) = victim else {
+                // a run inside goes with the update, and then nothing is to be split
+                return (0..own.places())
+                    .filter_map(nth)
+                    .any(|run| keep.contains(run));
+            };
             self.change(Some((victim, RemovalCause::Evicted)), None);
             self.upkeep.stats.evictions += 1;
         }

@@ -180,3 +180,103 @@ fn the_smallest_cache_takes_updates_too() {
         takes(VmIotlb::new(limits(runs)));
     }
 }
+
+/// Every run that a cache has is replaced by one update, or all but one that is pinned: there is
+/// room, since they go.
+fn replaces_all<C: DeviceIotlb>(cache: Arc<C>) {
+    let mut reader = cache.reader().unwrap();
+    cache.pin(Iova(0), ByteCount(PAGE)).unwrap();
+    put(&*cache, 0, 1, 7);
+    for round in 0..3 {
+        for page in 1..63 {
+            put(&*cache, 8 + page * 2, 1, 1000 * (round + 1) + page);
+        }
+        let evicted = cache.stats().evictions;
+        let before = cache.audit().unwrap().runs;
+        assert_eq!(before, 63, "{}", C::NAME);
+        put(&*cache, 8, 200, 1 << 20);
+        assert_eq!(cache.stats().evictions, evicted, "{}", C::NAME);
+        let census = cache.audit().unwrap();
+        assert_eq!((census.runs, census.pages), (2, 201), "{}", C::NAME);
+        let burst = reader.burst();
+        let whole = burst.lookup(Iova(8 * PAGE), ByteCount(200 * PAGE), Perm::Write);
+        assert_eq!(whole.unwrap().len, ByteCount(200 * PAGE), "{}", C::NAME);
+        drop(burst);
+        assert!(hits::<C>(&mut reader, 0), "{}: pinned", C::NAME);
+        cache.invalidate(Iova(8 * PAGE), ByteCount(200 * PAGE));
+    }
+}
+
+#[test]
+fn an_update_that_replaces_all_runs_of_a_full_cache_is_taken() {
+    replaces_all(RadixIotlb::new(limits(64)));
+    replaces_all(ListIotlb::new(limits(64)));
+    replaces_all(IntervalIotlb::new(limits(64)));
+    replaces_all(VmIotlb::new(limits(64)));
+}
+
+/// The same where it is tables that are full: far from each other, pages need some each.
+#[test]
+fn an_update_that_replaces_all_tables_of_a_full_cache_is_taken() {
+    // below what one update may need, which counts as twice that: 54
+    let cache = RadixIotlb::new(Limits {
+        tables: 1,
+        ..limits(1 << 12)
+    });
+    let pages = 1 << 30;
+    let mut evicted = 0;
+    for round in 1..4u64 {
+        // pairs of neighbours: two tables for each
+        for pair in 0..64 {
+            for page in 0..2 {
+                put(
+                    &*cache,
+                    (pair << 24) + page,
+                    1,
+                    (round * 1000 + pair) * 7 + page * 3,
+                );
+            }
+        }
+        let before = cache.stats().evictions;
+        assert!(before > evicted, "not full");
+        put(&*cache, 0, pages, round << 31);
+        evicted = cache.stats().evictions;
+        assert_eq!(evicted, before);
+        let census = cache.audit().unwrap();
+        assert_eq!((census.runs, census.pages), (1, pages));
+        cache.clear();
+    }
+}
+
+/// Half of one run is inside, half of another one, and between them nothing: no run goes, so there
+/// is no room where nothing else may go.
+fn refused_where_nothing_goes<C: DeviceIotlb>(cache: Arc<C>) {
+    let mut reader = cache.reader().unwrap();
+    for (page, host) in [(0, 100), (10, 200), (20, 300)] {
+        put(&*cache, page, 4, host);
+        cache.pin(Iova(page * PAGE), ByteCount(4 * PAGE)).unwrap();
+    }
+    let entry = Entry {
+        iova: Iova(2 * PAGE),
+        len: ByteCount(9 * PAGE),
+        host: HostAddr(1 << 30),
+        perm: Perm::Read,
+    };
+    let refused = cache.update(entry);
+    assert!(
+        matches!(refused, Err(UpdateError::NoRoom { .. })),
+        "{}: {refused:?}",
+        C::NAME
+    );
+    let census = cache.audit().unwrap();
+    assert_eq!((census.runs, census.pages), (3, 12), "{}", C::NAME);
+    assert!(hits::<C>(&mut reader, 3), "{}: it is as it was", C::NAME);
+}
+
+#[test]
+fn an_update_without_room_changes_nothing() {
+    refused_where_nothing_goes(RadixIotlb::new(limits(4)));
+    refused_where_nothing_goes(ListIotlb::new(limits(4)));
+    refused_where_nothing_goes(IntervalIotlb::new(limits(4)));
+    refused_where_nothing_goes(VmIotlb::new(limits(4)));
+}

@@ -187,6 +187,28 @@ impl<P: TreeMemory, S: Shape> Edit<'_, P, S> {
         (self.alloc_table(base), shift)
     }
 
+    /// Whether a run goes when `span` becomes another one's, and how many tables go with it: those
+    /// of which it has all pages.
+    pub(super) fn replaced_by(&self, span: Span) -> (bool, u64) {
+        self.replaced_below(None, span)
+    }
+    fn replaced_below(&self, at: Option<Addr>, span: Span) -> (bool, u64) {
+        let Slot::Table(table, shift) = self.tree.slot(at) else {
+            let run = self.tree.span_in(at);
+            return (run.is_some_and(|run| span.contains(run)), 0);
+        };
+        let region = self.region(table, shift);
+        let Some(both) = region.and(span) else {
+            return (false, 0);
+        };
+        let mut all = (false, u64::from(span.contains(region)));
+        for below in slots((table, shift), region, both) {
+            let (run, tables) = self.replaced_below(below.slot, span);
+            all = (all.0 || run, all.1 + tables);
+        }
+        all
+    }
+
     /// The pages of a table.
     fn region(&self, table: Addr, shift: u32) -> Span {
         let first = self.tree.base(table);

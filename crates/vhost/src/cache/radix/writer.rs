@@ -367,15 +367,14 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
     }
     // room
 
-    /// Makes room for an update of `span`: two runs, and the tables of three paths; evicts others where it must. A limit that leaves no room for the
-    /// tables of one path is refused.
+    /// Makes room for an update of `span`: two runs, and the tables of three paths; evicts others
+    /// where it must. What the update itself replaces counts as room. A limit that leaves no room
+    /// for the tables of one path is refused.
     fn reserve(&mut self, span: Span) -> bool {
         if self.writer.dead.len() >= GATHER {
             self.settle();
         }
-        while !self.writer.has_room()
-            || self.writer.tables.len() as u64 + Self::PATHS > u64::from(self.writer.limits.tables)
-        {
+        while !self.has_room_for(span) {
             if !self.evict(span) {
                 return false;
             }
@@ -384,6 +383,21 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
             self.settle();
         }
         self.has_spare()
+    }
+
+    /// Whether the limits allow an update of `span` now. Where a run goes with it, there is room
+    /// for the one that comes, and nothing is to be split: no run has pages on both sides. On the
+    /// way there may be one run and a few tables too many, for which there is memory, or
+    /// `has_spare` says no.
+    fn has_room_for(&self, span: Span) -> bool {
+        let w = &*self.writer;
+        let tables = w.tables.len() as u64 + Self::PATHS;
+        let most = u64::from(w.limits.tables);
+        if w.has_room() && tables <= most {
+            return true;
+        }
+        let (a_run_goes, tables_go) = self.replaced_by(span);
+        (w.has_room() || a_run_goes) && tables <= most + tables_go
     }
 
     /// Tables that one operation may take: at two ends of the span and at a split, one a level.
