@@ -300,15 +300,24 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// Lets the device have it.
     ///
     /// # Errors
-    /// [`DmaMapError`]; the buffer's memory has gone home.
+    /// [`DmaMapError`]; the buffer's memory goes home, once no translation cache leads there.
     pub fn give<W: Way>(&self, buffer: CpuBuffer<P, W>) -> Result<DeviceBuffer<P, W>, DmaMapError> {
-        let memory = buffer.memory;
-        let mapping = self.map_sg(memory.list.clone(), W::DIRECTION)?;
-        Ok(DeviceBuffer {
-            memory: core::mem::ManuallyDrop::new(memory),
-            mapping: Some(mapping),
-            way: PhantomData,
-        })
+        // a watch or clock that panics must not free what is mapped already
+        let mut memory = core::mem::ManuallyDrop::new(buffer.memory);
+        match self.map_sg(memory.list.clone(), W::DIRECTION) {
+            Ok(mapping) => Ok(DeviceBuffer {
+                memory,
+                mapping: Some(mapping),
+                way: PhantomData,
+            }),
+            Err(error) => {
+                // part of it may have been mapped and undone, which is flushed when the policy says
+                let frames = core::mem::take(&mut memory.frames);
+                self.dma().domain().give_back(frames);
+                drop(core::mem::ManuallyDrop::into_inner(memory));
+                Err(error)
+            }
+        }
     }
 
     /// Takes it from the device, with what the device wrote.

@@ -113,7 +113,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
     /// Frees frames of a map that was undone. Under a deferred policy the device may still reach the part that was
     /// written, so they are retired like any other.
-    pub(super) fn give_back(&self, fresh: Vec<FreshFrame>) {
+    pub(crate) fn give_back(&self, fresh: Vec<FreshFrame>) {
         let engine = self.engine();
         let mut batch = self.policy.begin(None);
         for frame in fresh {

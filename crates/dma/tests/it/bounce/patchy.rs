@@ -24,6 +24,10 @@ pub struct Patchy {
     pub frames_left: AtomicU64,
     /// Whether what was memory is none any more when it is to be copied.
     pub no_copies: AtomicBool,
+    /// Invalidations that were carried out.
+    flushes: AtomicU64,
+    /// The number of them when the last frames were freed: the least.
+    freed_after: AtomicU64,
 }
 
 impl Patchy {
@@ -50,6 +54,8 @@ impl Platform for Patchy {
         self.host.frame_alloc()
     }
     fn frame_free(&self, frame: FreshFrame) {
+        let flushes = self.flushes.load(Relaxed);
+        self.freed_after.fetch_min(flushes, Relaxed);
         self.host.frame_free(frame);
     }
     fn entries(&self, frame: &TableFrame) -> &[Self::A64] {
@@ -90,6 +96,7 @@ impl CopyMemory for Patchy {
 
 /// Caches nothing, and carries out no invalidation while it fails.
 pub struct Unit {
+    p: Arc<Patchy>,
     inner: Uncached<Patchy>,
     /// Invalidations that it still carries out.
     left: AtomicU64,
@@ -100,7 +107,10 @@ impl Invalidate for Unit {
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<(), InvalidateError> {
         let less = |left: u64| left.checked_sub(1);
         match self.left.fetch_update(Relaxed, Relaxed, less) {
-            Ok(_) => self.inner.submit(domain, scope),
+            Ok(_) => {
+                self.p.flushes.fetch_add(1, Relaxed);
+                self.inner.submit(domain, scope)
+            }
             Err(_) => Err(InvalidateError::Refused),
         }
     }
@@ -150,8 +160,11 @@ impl Rig {
             host,
             frames_left: AtomicU64::new(u64::MAX),
             no_copies: AtomicBool::new(false),
+            flushes: AtomicU64::new(0),
+            freed_after: AtomicU64::new(u64::MAX),
         });
         let unit = Arc::new(Unit {
+            p: p.clone(),
             inner: Uncached::new(),
             left: AtomicU64::new(u64::MAX),
         });
@@ -171,6 +184,13 @@ impl Rig {
     /// From now on it gives so many frames more.
     pub fn frames_left(&self, left: u64) {
         self.p.frames_left.store(left, Relaxed);
+    }
+    /// Does `work`, and says whether a frame was freed before an invalidation was carried out.
+    pub fn frees_unflushed(&self, work: impl FnOnce()) -> bool {
+        let began = self.p.flushes.load(Relaxed);
+        self.p.freed_after.store(u64::MAX, Relaxed);
+        work();
+        self.p.freed_after.load(Relaxed) == began
     }
     pub fn in_use(&self) -> usize {
         self.p.host.frames_in_use()
