@@ -8,6 +8,13 @@
 //! Views copy bytes out and in. They never make a `&[u8]` or `&mut [u8]` of the memory itself: a device that is not trusted, or that an invalidation has not reached yet, may write there
 //! at any time, and a reference to memory that changes is undefined behaviour. What was read out is stable.
 //!
+//! A buffer that a device has reached in its own place may stay in translation caches for as long as
+//! the policy defers invalidations. The CPU may use it meanwhile, but its frames must not become
+//! anything else. So it remembers the domain: dropping it retires its frames there, and the platform
+//! has them back after a flush. Dropping it may wait for an invalidation then, as an unmap may, and
+//! keeps the domain alive until then. What was never given, or only to a client that always
+//! bounces, or was taken back under a policy that flushes in each unmap, is free at once.
+//!
 //! ```
 //! use ioatlas_dma::{dma_api::*, domain::*, platform::{host::*, *}, translator::Uncached, units::*};
 //! # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
@@ -39,7 +46,7 @@
 //!
 //! ```compile_fail,E0382
 //! use ioatlas_dma::{dma_api::*, platform::host::Host, translator::Translator, units::*};
-//! fn send<T: Translator<Host>>(nic: &Client<Host, T>, packet: CpuBuffer<Host, ToDevice>) {
+//! fn send<T: Translator<Host> + 'static>(nic: &Client<Host, T>, packet: CpuBuffer<Host, ToDevice>) {
 //!     let sent = nic.give(packet).unwrap();
 //!     packet.write(ByteCount(0), b"jello").unwrap();
 //! }
@@ -55,8 +62,12 @@
 //! ```
 
 use super::*;
-use crate::units::*;
-use core::marker::PhantomData;
+use crate::{
+    domain::MapError,
+    grace::{DomainKey, InvalidateError},
+    units::*,
+};
+use core::{marker::PhantomData, mem::ManuallyDrop};
 
 /// A direction, as a type.
 pub trait Way: sealed::Sealed {
@@ -104,12 +115,40 @@ struct Memory<P: CopyMemory> {
     frames: Vec<FreshFrame>,
     list: Arc<[PhysRange]>,
     len: ByteCount,
+    /// The domain by which devices may still reach the frames, though they are unmapped.
+    seen: Option<Arc<dyn Seen>>,
+}
+
+/// A domain, whatever its translator is.
+trait Seen: Send + Sync {
+    fn key(&self) -> DomainKey;
+    /// Flushes whatever was unmapped before.
+    fn forget(&self) -> Result<(), InvalidateError>;
+    /// Takes unmapped frames, which are free once they are flushed.
+    fn take(&self, frames: Vec<FreshFrame>);
+}
+
+impl<P: Platform, T: Translator<P>> Seen for Domain<P, T> {
+    fn key(&self) -> DomainKey {
+        Domain::key(self)
+    }
+    fn forget(&self) -> Result<(), InvalidateError> {
+        self.flush_unmapped()
+    }
+    fn take(&self, frames: Vec<FreshFrame>) {
+        self.give_back(frames);
+    }
 }
 
 impl<P: CopyMemory> Drop for Memory<P> {
     fn drop(&mut self) {
-        let frames = self.frames.drain(..);
-        frames.for_each(|frame| self.platform.frame_free(frame));
+        let frames = core::mem::take(&mut self.frames);
+        match self.seen.take() {
+            Some(domain) => domain.take(frames),
+            None => frames
+                .into_iter()
+                .for_each(|frame| self.platform.frame_free(frame)),
+        }
     }
 }
 
@@ -122,7 +161,7 @@ pub struct CpuBuffer<P: CopyMemory, W> {
 /// The same memory while the device owns it. Dropping it leaves it mapped, and its memory allocated, until the domain ends.
 #[must_use = "a dropped buffer stays mapped, and its memory is lost"]
 pub struct DeviceBuffer<P: CopyMemory, W> {
-    memory: core::mem::ManuallyDrop<Memory<P>>,
+    memory: ManuallyDrop<Memory<P>>,
     mapping: Option<DmaMapping<Arc<[PhysRange]>>>,
     way: PhantomData<W>,
 }
@@ -266,6 +305,7 @@ impl<P: CopyMemory, W> CpuView<'_, P, W> {
 impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// A zeroed buffer, or nothing where there is no memory for it, it is longer than all addresses
     /// that the device could be given, or nothing is asked for. Its frames need not be contiguous.
+    /// Where none are left and some of the domain wait for a flush, it flushes them.
     pub fn buffer<W: Way>(&self, len: ByteCount) -> Option<CpuBuffer<P, W>> {
         if len.0 == 0 || len.0 > 1 << PHYS_BITS {
             return None;
@@ -278,7 +318,12 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         if pages > domain.aperture().pages || pages.0 > end.0 {
             return None;
         }
-        let frames = crate::bounce::zeroed_frames(&*platform, pages)?;
+        let frames = crate::bounce::zeroed_frames(&*platform, pages).or_else(|| {
+            // those of buffers that were dropped may wait for a flush
+            let waits = domain.stats().retired.frames > 0;
+            (waits && domain.flush().is_ok())
+                .then(|| crate::bounce::zeroed_frames(&*platform, pages))?
+        })?;
         let mut left = len.0;
         let list = frames.iter().map(|frame| {
             let here = left.min(GRANULE);
@@ -292,18 +337,29 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                 frames,
                 list,
                 len,
+                seen: None,
             },
             way: PhantomData,
         })
     }
 
-    /// Lets the device have it.
+    /// Lets the device have it. If a device of another domain may still reach it, that domain is
+    /// flushed first.
     ///
     /// # Errors
     /// [`DmaMapError`]; the buffer's memory goes home, once no translation cache leads there.
     pub fn give<W: Way>(&self, buffer: CpuBuffer<P, W>) -> Result<DeviceBuffer<P, W>, DmaMapError> {
+        let mut memory = buffer.memory;
+        let domain = self.dma().domain();
+        if let Some(other) = memory.seen.take()
+            && other.key() != domain.key()
+            && let Err(cause) = other.forget()
+        {
+            memory.seen = Some(other);
+            return Err(DmaMapError::Direct(MapError::Invalidate(cause)));
+        }
         // a watch or clock that panics must not free what is mapped already
-        let mut memory = core::mem::ManuallyDrop::new(buffer.memory);
+        let mut memory = ManuallyDrop::new(memory);
         match self.map_sg(memory.list.clone(), W::DIRECTION) {
             Ok(mapping) => Ok(DeviceBuffer {
                 memory,
@@ -312,9 +368,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             }),
             Err(error) => {
                 // part of it may have been mapped and undone, which is flushed when the policy says
-                let frames = core::mem::take(&mut memory.frames);
-                self.dma().domain().give_back(frames);
-                drop(core::mem::ManuallyDrop::into_inner(memory));
+                domain.give_back(core::mem::take(&mut memory.frames));
+                drop(ManuallyDrop::into_inner(memory));
                 Err(error)
             }
         }
@@ -323,19 +378,29 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// Takes it from the device, with what the device wrote.
     ///
     /// Under a deferred invalidation policy a device may write to memory that was mapped directly for as long as that policy's
-    /// [exposure](crate::policy::PolicyConfig::exposure); the frames stay this buffer's.
+    /// [exposure](crate::policy::PolicyConfig::exposure); the frames stay this buffer's, and go
+    /// home after a flush.
     ///
     /// # Errors
     /// [`DmaUnmapError`]. As the device may reach the memory still, it is lost.
     pub fn take_back<W: Way>(
         &self,
         mut buffer: DeviceBuffer<P, W>,
-    ) -> Result<CpuBuffer<P, W>, DmaUnmapError<Arc<[PhysRange]>>> {
+    ) -> Result<CpuBuffer<P, W>, DmaUnmapError<Arc<[PhysRange]>>>
+    where
+        T: 'static,
+    {
+        let domain = self.dma().domain();
         if let Some(mapping) = buffer.mapping.take() {
             self.unmap(mapping)?;
         }
+        let mut memory = ManuallyDrop::into_inner(buffer.memory);
+        // also where it was bounced: another way may have been tried before
+        if self.config().placement != Placement::Always && domain.may_be_cached() {
+            memory.seen = Some(domain.clone());
+        }
         Ok(CpuBuffer {
-            memory: core::mem::ManuallyDrop::into_inner(buffer.memory),
+            memory,
             way: PhantomData,
         })
     }

@@ -218,6 +218,21 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         &self.translator
     }
 
+    /// Tells this domain from every other, for good.
+    pub(crate) fn key(&self) -> DomainKey {
+        self.key
+    }
+    /// Whether caches may lead to what an unmap that succeeded has removed: where the policy defers
+    /// invalidations, or one has failed, perhaps of a map that was undone.
+    pub(crate) fn may_be_cached(&self) -> bool {
+        let deferred = !matches!(self.policy, Policy::Strict | Policy::FreeBsd);
+        deferred || self.quarantine.held() != Default::default()
+    }
+    /// Waits until no cache leads to what was unmapped before; nothing comes home by it.
+    pub(crate) fn flush_unmapped(&self) -> Result<(), InvalidateError> {
+        let flushed = self.engine().flush(Scope::DOMAIN);
+        flushed.map(drop).map_err(|failed| failed.cause)
+    }
     /// The pages from which IOVAs are assigned.
     pub(crate) fn aperture(&self) -> IovaRange {
         self.aperture

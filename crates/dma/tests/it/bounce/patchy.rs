@@ -171,6 +171,10 @@ impl Rig {
         let dma = dma(&p, &unit, policy);
         Rig { p, unit, dma }
     }
+    /// A second domain of the same unit.
+    pub fn another(&self, policy: PolicyConfig) -> Arc<Dma<Patchy, Tables>> {
+        dma(&self.p, &self.unit, policy)
+    }
     pub fn client(&self, placement: Placement) -> Dev {
         client(&self.dma, placement)
     }
@@ -197,7 +201,7 @@ impl Rig {
     }
 }
 
-fn client(dma: &Arc<Dma<Patchy, Tables>>, placement: Placement) -> Dev {
+pub fn client(dma: &Arc<Dma<Patchy, Tables>>, placement: Placement) -> Dev {
     let config = ClientConfig {
         placement,
         ..ClientConfig::default()

@@ -24,6 +24,8 @@ fn a_buffer_that_no_addresses_hold_takes_no_frame() {
     assert!(narrow.buffer::<ToDevice>(ByteCount(4 * GRANULE)).is_some());
 }
 
+const LEN: ByteCount = ByteCount(GRANULE);
+
 /// Those that defer, with the design that each is of.
 fn deferred() -> [PolicyConfig; 4] {
     [
@@ -32,6 +34,12 @@ fn deferred() -> [PolicyConfig; 4] {
         PolicyConfig::MacOs(MacOsConfig::default()),
         PolicyConfig::Solaris,
     ]
+}
+
+/// A buffer that was given and taken back.
+fn taken_back(client: &Dev) -> CpuBuffer<Patchy, FromDevice> {
+    let buffer = client.buffer(LEN).unwrap();
+    client.take_back(client.give(buffer).unwrap()).unwrap()
 }
 
 /// Half-way: the tables of a leaf table's pages are there, and no more.
@@ -78,5 +86,84 @@ fn a_give_that_fails_and_is_not_flushed_loses_its_frames() {
         assert!(rig.in_use() >= 1024, "{policy:?}: the device writes there");
         let lost = rig.dma.domain().stats().quarantined.frames;
         assert!(lost >= 1024, "{policy:?}: {lost} are counted");
+    }
+}
+
+#[test]
+fn a_dropped_buffers_frames_wait_for_the_flush() {
+    for policy in deferred() {
+        let rig = Rig::new(policy);
+        let client = rig.client(Placement::Never);
+        for nth in 0..1000 {
+            let buffer = taken_back(&client);
+            let early = rig.frees_unflushed(|| drop(buffer));
+            assert!(!early, "{policy:?}, {nth}: the device writes there");
+        }
+        rig.dma.domain().flush().unwrap();
+        let used = rig.in_use();
+        drop(taken_back(&client));
+        rig.dma.domain().flush().unwrap();
+        assert_eq!(rig.in_use(), used, "{policy:?}: it did not come home");
+    }
+}
+
+/// What a device of one domain may still reach is not given to another's.
+#[test]
+fn a_buffer_goes_to_another_domain_after_a_flush() {
+    for policy in deferred() {
+        let rig = Rig::new(policy);
+        let other = rig.another(PolicyConfig::Strict);
+        let (here, there) = (
+            rig.client(Placement::Never),
+            client(&other, Placement::Never),
+        );
+        let used = rig.in_use();
+        let back = taken_back(&here);
+        let early = rig.frees_unflushed(|| {
+            let given = there.give(back).unwrap();
+            drop(there.take_back(given).unwrap());
+        });
+        assert!(!early, "{policy:?}");
+        let back = taken_back(&here);
+        rig.fail(true);
+        let refused = there.give(back).map(drop);
+        assert!(matches!(
+            refused,
+            Err(DmaMapError::Direct(MapError::Invalidate(_)))
+        ));
+        rig.fail(false);
+        rig.dma.domain().flush().unwrap();
+        assert!(rig.in_use() <= used + 8, "{policy:?}: tables at most");
+    }
+}
+
+/// The domain lives as long as a buffer that its devices may reach.
+#[test]
+fn a_buffer_may_be_the_last_to_go() {
+    for policy in deferred() {
+        let rig = Rig::new(policy);
+        let other = rig.another(policy);
+        let used = rig.in_use();
+        let client = client(&other, Placement::Never);
+        let back = taken_back(&client);
+        drop((client, other));
+        back.write(ByteCount(0), b"still here").unwrap();
+        assert!(!rig.frees_unflushed(|| drop(back)), "{policy:?}");
+        assert!(rig.in_use() < used, "{policy:?}: its tables are free too");
+    }
+}
+
+/// What waits for a flush is memory, too.
+#[test]
+fn a_buffer_takes_what_waits_for_a_flush() {
+    for policy in deferred() {
+        let rig = Rig::new(policy);
+        let client = rig.client(Placement::Never);
+        drop(taken_back(&client));
+        let mut held: Vec<CpuBuffer<_, FromDevice>> = Vec::new();
+        held.extend(std::iter::from_fn(|| client.buffer(LEN)));
+        let given = client.give(held.pop().unwrap()).unwrap();
+        drop(client.take_back(given).unwrap());
+        assert!(client.buffer::<FromDevice>(LEN).is_some(), "{policy:?}");
     }
 }
