@@ -22,6 +22,7 @@
 //! Not handled: in-flight descriptor tracking (`INFLIGHT_SHMFD`), dirty logging, postcopy, in-band notifications.
 
 mod device;
+#[allow(unsafe_code)] // asynchronous I/O has no safe interface
 mod event_fd;
 pub mod fuzz;
 mod iotlb;
@@ -51,6 +52,7 @@ use crate::{
         socket::{self, Next as Request, SocketError, Woken},
     },
 };
+use event_fd::Raiser;
 use rustix::net::sockopt::Timeout;
 use session::Session;
 use std::{
@@ -264,9 +266,10 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
         let mut lanes = Vec::new();
         for (thread, mask) in masks.iter().enumerate() {
             let size = device.max_queue_size();
+            let raiser = Arc::new(Raiser::new()?);
             let rings = (0..device.queues())
                 .filter(|&queue| serves(mask, queue))
-                .map(|queue| Ring::new(queue, size))
+                .map(|queue| Ring::new(queue, size, raiser.clone()))
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(|e| RunnerError::Queue(size, e))?;
             // SAFETY: nobody but the session puts entries into the cache, since nobody else has it (checked above; later

@@ -5,10 +5,16 @@
 //! `queue` does so for split rings, and code for packed ones starts from [`Ring::addresses`] and [`Ring::base`]. A ring that goes
 //! live gets a new [`Ring::start`] number, so that such code knows when to begin anew.
 
-use super::{Stop, event_fd};
+use super::{Stop, event_fd::Raiser};
 use crate::{log_limit::peer_log, protocol::message::FrontAddr};
 use ioatlas_dma::units::*;
-use std::{cell::Cell, fs::File, io, os::fd::OwnedFd};
+use std::{
+    cell::Cell,
+    fs::File,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
 use virtio_queue::{Queue, QueueT};
 use vm_memory::GuestAddress;
 
@@ -69,10 +75,15 @@ pub struct Ring {
     /// The used index is still to be read from the ring.
     pub(super) fresh: bool,
     start: u64,
+    raiser: Arc<Raiser>,
 }
 
 impl Ring {
-    pub(super) fn new(index: u16, max_size: u16) -> Result<Self, virtio_queue::Error> {
+    pub(super) fn new(
+        index: u16,
+        max_size: u16,
+        raiser: Arc<Raiser>,
+    ) -> Result<Self, virtio_queue::Error> {
         Ok(Ring {
             index,
             queue: Queue::new(max_size)?,
@@ -90,6 +101,7 @@ impl Ring {
             live: false,
             fresh: false,
             start: 0,
+            raiser,
         })
     }
 
@@ -99,6 +111,11 @@ impl Ring {
             start: self.start,
             ..new
         };
+    }
+
+    /// One like it as it was in the beginning.
+    pub(super) fn anew(&self) -> Result<Self, virtio_queue::Error> {
+        Ring::new(self.index, self.queue.max_size(), self.raiser.clone())
     }
 
     /// Its number.
@@ -155,11 +172,11 @@ impl Ring {
     /// Tells the driver that buffers were used.
     ///
     /// # Errors
-    /// The call's file descriptor cannot be written to. That is said once: then it is left alone, until the front end sets another.
+    /// The call's file descriptor is no eventfd. That is said once: then it is left alone, until the front end sets another.
     pub fn notify(&self) -> io::Result<()> {
         match &self.call {
             Some(call) if !self.mute.get() => {
-                let raised = event_fd::raise(call);
+                let raised = self.raiser.raise(call.as_fd());
                 self.mute.set(raised.is_err());
                 raised
             }
@@ -226,7 +243,7 @@ impl Ring {
         self.stop();
         self.failed = true;
         if let Some(err) = &self.err
-            && let Err(e) = event_fd::raise(err)
+            && let Err(e) = self.raiser.raise(err.as_fd())
         {
             peer_log!(Warn, "queue {}: cannot report the error: {e}", self.index);
         }
@@ -244,11 +261,11 @@ pub(super) fn unblocked(file: File) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::event_fd, *};
 
     #[test]
     fn a_call_that_fails_is_told_of_once() {
-        let mut ring = Ring::new(0, 16).unwrap();
+        let mut ring = Ring::new(0, 16, Arc::new(Raiser::new().unwrap())).unwrap();
         for _ in 0..2 {
             // not open for writing
             ring.set_call(Some(File::open("/dev/null").unwrap().into()));

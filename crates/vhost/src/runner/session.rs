@@ -26,7 +26,6 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use vhost::vhost_user::{Error, Result, message::VhostUserProtocolFeatures};
-use virtio_queue::QueueT;
 
 /// `VIRTIO_F_VERSION_1`.
 pub const VERSION_1: u64 = 1 << 32;
@@ -325,7 +324,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
                 if let Kick::Event(kick) = &ring.kick {
                     shared.unwatch(kick);
                 }
-                match Ring::new(ring.index(), ring.queue.max_size()) {
+                match ring.anew() {
                     Ok(new) => ring.renew(new),
                     Err(e) => peer_log!(Error, "queue {}: {e}", ring.index()),
                 }

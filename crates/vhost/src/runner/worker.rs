@@ -170,7 +170,7 @@ impl<R: IotlbReader> Shared<R> {
     /// Turns what epoll says into events for the device.
     fn note<D: Device>(&self, token: u64, lane: &mut Lane<R>, due: &mut Due, device: &D) {
         if token == WAKE {
-            let _ = event_fd::clear(&self.wake);
+            event_fd::clear(&self.wake);
             let live = lane.rings.iter().filter(|ring| ring.live);
             due.extend(live.map(|ring| Event::Queue(ring.index())));
         } else if token >= OWN {
@@ -186,7 +186,7 @@ impl<R: IotlbReader> Shared<R> {
             let Kick::Event(kick) = &ring.kick else {
                 return;
             };
-            if let Err(e) = event_fd::clear(kick) {
+            if let Err(e) = event_fd::clear_foreign(kick) {
                 self.unwatch(kick);
                 let why = Stop::Kick(e);
                 ring.fail(&why);

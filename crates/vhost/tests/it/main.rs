@@ -10,6 +10,7 @@ mod contract;
 mod differential;
 mod examples;
 mod fuzz_regress;
+mod hostile_events;
 mod hostile_memory;
 mod hostile_messages;
 mod hostile_queues;
