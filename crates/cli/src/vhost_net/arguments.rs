@@ -2,7 +2,12 @@
 //! What `ioatlas vhost-net` takes.
 
 use clap::{Args, ValueEnum};
-use ioatlas_vhost::{Limits, plug::Patience, protocol::memory::Shrink, runner};
+use ioatlas_vhost::{
+    Limits,
+    plug::Patience,
+    protocol::memory::{Files, Shrink},
+    runner,
+};
 use ioatlas_vhost_net::{MAX_PAIRS, Mode, NetConfig, Wakeup, queue::Depth};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -63,6 +68,10 @@ pub(crate) struct VhostNetArguments {
     /// Refuse guest memory that could be truncated: files without F_SEAL_SHRINK.
     #[arg(long)]
     pub require_sealed_memory: bool,
+    /// Take guest memory of any regular file, as of an NVDIMM, and not only of memfd, tmpfs and hugetlbfs.
+    /// A file system that never answers can then hold everything up.
+    #[arg(long)]
+    pub any_memory_file: bool,
     /// Print the final statistics as JSON.
     #[arg(long)]
     pub json: bool,
@@ -114,6 +123,10 @@ impl VhostNetArguments {
             shrink: match self.require_sealed_memory {
                 true => Shrink::DemandSeal,
                 false => Shrink::Survive,
+            },
+            files: match self.any_memory_file {
+                true => Files::Any,
+                false => Files::InMemory,
             },
             patience: Patience {
                 answer: self.patience(),

@@ -18,6 +18,7 @@
 //! Not handled: regions of character devices (device DAX), dirty logging, postcopy.
 
 use super::{
+    foreign::{Foreign, is_in_memory},
     mapping::Mapping,
     message::FrontAddr,
     sigbus::{Watch, WatchError},
@@ -39,6 +40,18 @@ pub enum Shrink {
     Survive,
     /// Only files with `F_SEAL_SHRINK` are taken.
     DemandSeal,
+}
+
+/// Which files may hold guest memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Files {
+    /// Those of memory itself (`memfd`, tmpfs, hugetlbfs), in which the kernel answers a fault alone.
+    #[default]
+    InMemory,
+    /// Any regular file, for instance one of an NVDIMM. A fault in it waits for its file system, also
+    /// for one whose server is the front end's own and never answers; until it does, the queue's
+    /// thread, and with it the runner, can neither go on nor stop.
+    Any,
 }
 
 /// Where a region is, as its owner says.
@@ -69,6 +82,9 @@ pub enum MemoryError {
     /// The file ends before the region does.
     #[error("region of {:#x} bytes at offset {:#x} of a file of {:#x} bytes", .0.len.0, .0.file_offset.0, .1.0)]
     TooShort(RegionInfo, ByteCount),
+    /// It may be of a file system that never answers, and [`Files::InMemory`] does not have that.
+    #[error("the region at guest address {:#x} is not of a regular file in memory (memfd, tmpfs, hugetlbfs)", .0.guest.0)]
+    NotInMemory(RegionInfo),
     /// The file could be truncated, and [`Shrink::DemandSeal`] does not have that.
     #[error("the file of the region at guest address {:#x} has no F_SEAL_SHRINK", .0.guest.0)]
     Unsealed(RegionInfo),
@@ -120,11 +136,17 @@ pub struct Piece {
 }
 
 impl Region {
-    /// Maps what `info` says of `file`, and closes it.
+    /// Maps what `info` says of `file`, and closes it. Where it is not in memory, and `files` does not
+    /// have that, nobody waits for its file system.
     ///
     /// # Errors
     /// See [`MemoryError`]; nothing stays mapped.
-    pub fn map(info: RegionInfo, file: File, shrink: Shrink) -> Result<Self, MemoryError> {
+    pub fn map(
+        info: RegionInfo,
+        file: Foreign,
+        shrink: Shrink,
+        files: Files,
+    ) -> Result<Self, MemoryError> {
         let ends = |first: u64| first.checked_add(info.len.0);
         let (true, Some(_), Some(_), Some(file_end)) = (
             info.len.0 > 0,
@@ -134,6 +156,9 @@ impl Region {
         ) else {
             return Err(MemoryError::Range(info));
         };
+        // The first question, since the next ones are the file system's to answer.
+        let file = file.known_if(|file| files == Files::Any || is_in_memory(file));
+        let file = file.ok_or(MemoryError::NotInMemory(info))?;
         let stat = rustix::fs::fstat(&file).map_err(|e| MemoryError::Stat(info, e.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(MemoryError::NotAFile(info));

@@ -3,9 +3,9 @@
 //!
 //! `vhost` reads, checks and answers every request but message 22 (`IOTLB_MSG`), at which its handler ends, and keeps the back
 //! channel's socket to itself. So [`socket`] looks at each request before `vhost` does; [`message`] is message 22;
-//! [`misses`] asks on the back channel; [`memory`] is the memory table, through which updates are translated;
-//! [`sigbus`] survives memory that shrinks. What drives them is [`runner`](crate::runner). `docs/upstream.md` says which small
-//! changes to `vhost` and `vhost-user-backend` would make this module unnecessary.
+//! [`misses`] asks on the back channel; [`memory`] is the memory table, through which updates are translated; [`foreign`] closes files
+//! whose server may never answer; [`sigbus`] survives memory that shrinks. What drives them is [`runner`](crate::runner).
+//! `docs/upstream.md` says which small changes to `vhost` and `vhost-user-backend` would make this module unnecessary.
 //!
 //! # What goes where
 //! * *Update* (front end to us): front-end address, through the memory table, to pieces of host memory, into the cache. Outside the table:
@@ -14,6 +14,7 @@
 //! * *Miss* (us to the front end): sent without waiting for a reply; the update is the answer. Bounded in number and in time.
 //! * *Access failure*: told the front end when its answer does not permit the access.
 
+pub mod foreign;
 #[allow(unsafe_code)] // mmap
 mod mapping;
 #[allow(unsafe_code)] // host addresses inside mappings

@@ -46,7 +46,7 @@ use crate::{
     log_limit::peer_log,
     plug::{IovaMemory, Patience},
     protocol::{
-        memory::Shrink,
+        memory::{Files, Shrink},
         message::Header,
         misses::MissChannel,
         socket::{self, Next as Request, SocketError, Woken},
@@ -89,6 +89,8 @@ pub struct Config {
     pub iommu: Iommu,
     /// What is done about memory that could shrink.
     pub shrink: Shrink,
+    /// Which files may hold guest memory.
+    pub files: Files,
     /// How long queues wait for answers to misses.
     pub patience: Patience,
     /// How long the front end may take for the rest of a message, for reading an answer, and for its
@@ -105,6 +107,7 @@ impl Default for Config {
         Config {
             iommu: Iommu::default(),
             shrink: Shrink::default(),
+            files: Files::default(),
             patience: Patience::default(),
             message: Duration::from_secs(5),
             reconnect: Duration::from_millis(500),

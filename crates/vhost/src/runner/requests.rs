@@ -13,6 +13,7 @@ use crate::{
     cache::*,
     log_limit::peer_log,
     protocol::{
+        foreign::Foreign,
         memory::{GuestPhys, MemoryError, MemoryTable, Region, RegionInfo},
         message::FrontAddr,
     },
@@ -49,8 +50,9 @@ pub(super) fn system(e: io::Error) -> Error {
 const NOT_OFFERED: Error = Error::InvalidOperation("not offered");
 
 impl<D: Device, T: DeviceIotlb> Session<D, T> {
-    fn map(&self, region: &VhostUserMemoryRegion, file: File) -> Result<Region> {
-        Region::map(info_of(region), file, self.config.shrink).map_err(refused)
+    fn map(&self, region: &VhostUserMemoryRegion, file: Foreign) -> Result<Region> {
+        let (shrink, files) = (self.config.shrink, self.config.files);
+        Region::map(info_of(region), file, shrink, files).map_err(refused)
     }
 }
 
@@ -117,6 +119,8 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
         files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<VhostUserMemoryRegionBase>>> {
+        // At once: an error leaves the rest to be closed.
+        let files: Vec<_> = files.into_iter().map(Foreign::from).collect();
         let mut table = MemoryTable::default();
         for (region, file) in regions.iter().zip(files) {
             table.add(self.map(region, file)?).map_err(refused)?;
@@ -288,6 +292,7 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
         file: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        let file = Foreign::from(file);
         if self.table.regions().count() >= MEMORY_SLOTS {
             peer_log!(Error, "more than {MEMORY_SLOTS} memory regions");
             return Err(Error::InvalidParam);

@@ -1,16 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A front end whose memory is not what it seems: huge pages of which there are none left, or that are shared in part. The device
-//! stops or the table is refused, nothing stays mapped, the process lives, and the next front end is served.
+//! A front end whose memory is not what it seems: huge pages of which there are none left, or that are shared in part;
+//! files whose server never answers. The device stops or the table is refused, nothing stays mapped, the process lives, and the next
+//! front end is served.
 
 use crate::common::{raw::*, *};
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
-    protocol::{memory::Shrink, message::Header},
-    runner::Config,
+    protocol::{
+        memory::{Files, Shrink},
+        message::Header,
+    },
+    runner::{Config, End},
     server::*,
 };
 use rustix::fs::{FlockOperation, MemfdFlags, SealFlags};
-use std::fs::File;
+use std::{
+    ffi::CString,
+    fs::File,
+    io::{Read, Write},
+    os::fd::{AsRawFd, OwnedFd},
+    path::PathBuf,
+    sync::mpsc::{RecvTimeoutError, Sender, channel},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
 use vm_memory::{FileOffset, MmapRegion};
 
 /// Where huge memory is for the guest, behind its other memory.
@@ -161,4 +174,190 @@ fn huge_pages_that_run_out_stop_the_device_and_not_the_process() {
         drop(front);
         serves_another(&back);
     }
+}
+
+/// A path beside other things that these tests build, which no other process has.
+fn own_file(name: &str) -> PathBuf {
+    let name = format!("{name}-{}", std::process::id());
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// A file of [`MEMORY`] bytes there; it has no name any more.
+fn file_on_a_disk(name: &str) -> File {
+    let at = own_file(name);
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(true);
+    let file = options.open(&at).unwrap();
+    std::fs::remove_file(&at).unwrap();
+    file.set_len(MEMORY).unwrap();
+    file
+}
+
+/// A regular file that is in no memory of files, wherever these tests are built.
+fn file_of_the_kernel() -> File {
+    File::open("/sys/kernel/mm/transparent_hugepage/enabled")
+        .or_else(|_| File::open("/sys/devices/system/cpu/online"))
+        .unwrap()
+}
+
+#[test]
+fn files_that_are_not_in_memory_are_refused() {
+    log_to_stderr();
+    /// `TMPFS_MAGIC` of `linux/magic.h`.
+    const TMPFS: u32 = 0x0102_1994;
+    let on_disk = file_on_a_disk("refused");
+    let in_memory = rustix::fs::fstatfs(&on_disk).unwrap().f_type as u32 == TMPFS;
+    let mut files = vec![file_of_the_kernel()];
+    files.extend((!in_memory).then_some(on_disk));
+    for file in files {
+        let back = Back::new(patient());
+        let mut raw = Raw::negotiate(&back, WITH_IOMMU);
+        let table = Raw::table(&[[AT, 0x1000, 0x7000_0000, 0]]);
+        assert_eq!(raw.ask(SET_MEM_TABLE, &table, &[&file.into()]), 1);
+        drop(raw);
+        serves_another(&back);
+        let End::Broken(why) = &back.ends()[0] else {
+            panic!("nothing was broken");
+        };
+        assert!(
+            why.to_string().contains("not of a regular file in memory"),
+            "{why}"
+        );
+    }
+}
+
+#[test]
+fn files_on_a_disk_are_taken_on_demand() {
+    log_to_stderr();
+    let back = Back::new(Config {
+        files: Files::Any,
+        ..patient()
+    });
+    let regions = vec![(GUEST, ByteCount(MEMORY), file_on_a_disk("taken"))];
+    let (config, table) = (front_config(WITH_IOMMU), PageMap::default());
+    let mut front = FrontEnd::connect(back.socket(), config, regions, table).unwrap();
+    is_served(&mut front, b"on a disk");
+}
+
+/// A file system in user space of one file, which answers nothing once that is open. After some time it ends by itself: what waits for
+/// it can not even be killed.
+struct Silent {
+    at: PathBuf,
+    stop: Option<Sender<()>>,
+    /// Whether it ended by itself.
+    server: Option<JoinHandle<bool>>,
+}
+
+impl Silent {
+    #[allow(unsafe_code)]
+    fn new(name: &str) -> Self {
+        let mut options = File::options();
+        let mut device = options.read(true).write(true).open("/dev/fuse").unwrap();
+        let at = own_file(name);
+        File::create(&at).unwrap();
+        let path = CString::new(at.to_str().unwrap()).unwrap();
+        let fd = device.as_raw_fd();
+        let options = format!("fd={fd},rootmode=100000,user_id=0,group_id=0");
+        let options = CString::new(options).unwrap();
+        // SAFETY: five strings that end, and live longer than the call.
+        let mounted = unsafe {
+            let flags = libc::MS_NOSUID | libc::MS_NODEV;
+            let kind = c"fuse".as_ptr();
+            libc::mount(kind, path.as_ptr(), kind, flags, options.as_ptr().cast())
+        };
+        assert_eq!(mounted, 0, "{}", std::io::Error::last_os_error());
+        let (stop, stopped) = channel::<()>();
+        let server = std::thread::spawn(move || {
+            // Closing the device, at the end, makes every wait for an answer an error.
+            rustix::fs::fcntl_setfl(&device, rustix::fs::OFlags::NONBLOCK).unwrap();
+            let mut request = vec![0; 1 << 17];
+            let start = Instant::now();
+            while start.elapsed() < SOON * 2 {
+                let wait = stopped.recv_timeout(Duration::from_millis(5));
+                if wait != Err(RecvTimeoutError::Timeout) {
+                    return false;
+                }
+                if device.read(&mut request).is_ok_and(|len| len >= 40) {
+                    answer(&mut device, &request);
+                }
+            }
+            true
+        });
+        Silent {
+            at,
+            stop: Some(stop),
+            server: Some(server),
+        }
+    }
+
+    fn file(&self) -> OwnedFd {
+        let mut options = File::options();
+        let file = options.read(true).write(true).open(&self.at);
+        file.unwrap().into()
+    }
+
+    /// Ends it; says whether it had ended by itself.
+    fn end(&mut self) -> bool {
+        self.stop = None;
+        let server = self.server.take();
+        server.is_some_and(|server| server.join().unwrap_or(true))
+    }
+}
+
+impl Drop for Silent {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        self.end();
+        let path = CString::new(self.at.to_str().unwrap()).unwrap();
+        // SAFETY: a string that ends, and lives longer than the call.
+        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
+        let _ = std::fs::remove_file(&self.at);
+    }
+}
+
+/// Answers `FUSE_INIT` and `FUSE_OPEN` (`linux/fuse.h`); whatever else comes waits for ever.
+fn answer(device: &mut File, request: &[u8]) {
+    let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
+    let payload: Vec<u32> = match word(4) {
+        26 => [&[7, 31, 0, 0, 0, 4096, 1][..], &[0; 9]].concat(),
+        14 => vec![0; 4],
+        _ => return,
+    };
+    let len = 16 + 4 * payload.len() as u32;
+    let mut reply = [len.to_ne_bytes(), 0u32.to_ne_bytes()].concat();
+    reply.extend(&request[8..16]);
+    reply.extend(payload.iter().flat_map(|word| word.to_ne_bytes()));
+    device.write_all(&reply).unwrap();
+}
+
+#[test]
+#[ignore = "needs root and /dev/fuse: modprobe fuse; sudo -E cargo test -p ioatlas-vhost --test it -- --ignored never_answers"]
+fn a_file_whose_server_never_answers_holds_nobody_up() {
+    log_to_stderr();
+    let mut system = Silent::new("silent");
+    let file = system.file();
+    let back = Back::new(patient());
+    // The first of two, so that the other is closed without having been looked at.
+    let mut raw = Raw::negotiate(&back, WITH_IOMMU);
+    let regions = [
+        [AT, 0x1000, 0x7000_0000, 0],
+        [AT + 0x1000, 0x1000, 0x7000_1000, 0],
+    ];
+    let table = Raw::table(&regions);
+    assert_eq!(raw.ask(SET_MEM_TABLE, &table, &[&file, &file]), 1);
+    drop(raw);
+    serves_another(&back);
+    // One region more than there may be.
+    let mut raw = with_slots(&back);
+    let page = memory(0x1000);
+    for slot in 0..=509 {
+        let at = slot * 0x1000;
+        let payload = words(&[0, AT + at, 0x1000, 0x7000_0000 + at, 0]);
+        let (file, code) = if slot < 509 { (&page, 0) } else { (&file, 1) };
+        assert_eq!(raw.ask(ADD_MEM_REG, &payload, &[file]), code, "{slot}");
+    }
+    drop(raw);
+    serves_another(&back);
+    // Before our own descriptor, whose end would be waited for, too.
+    assert!(!system.end(), "the back end waited for the file's server");
 }
