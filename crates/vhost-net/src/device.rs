@@ -18,7 +18,7 @@ use crate::{
     tap::{Tap, TapError, TapQueues},
 };
 use ioatlas_vhost::{
-    IotlbReader,
+    IotlbReader, Miss,
     plug::IovaMemory,
     protocol::misses::{Asked, Waiting},
     runner::{self, Device, Event, Failure, Lane, Next, Ring, Stop},
@@ -83,15 +83,16 @@ pub struct NetConfig {
     pub layouts: Layouts,
     /// Chains that are read ahead in each queue; at least one.
     pub depth: Depth,
-    /// How long a translation may take before a queue stops.
-    pub patience: Duration,
+    /// How long a translation may take before a queue stops, and stays so until the driver resets the
+    /// device; `None`: any time.
+    pub patience: Option<Duration>,
 }
 
 /// Queue pairs, at most: the runner's masks have 64 bits.
 pub const MAX_PAIRS: u16 = 32;
 
 impl Default for NetConfig {
-    /// One pair in loopback, notified, both layouts, 64 chains ahead, one second.
+    /// One pair in loopback, notified, both layouts, 64 chains ahead, no end of patience.
     fn default() -> Self {
         NetConfig {
             pairs: 1,
@@ -99,7 +100,7 @@ impl Default for NetConfig {
             wakeup: Wakeup::Notify,
             layouts: Layouts::SplitAndPacked,
             depth: Depth(64),
-            patience: Duration::from_secs(1),
+            patience: None,
         }
     }
 }
@@ -214,6 +215,9 @@ impl Net {
         for _ in 0..BURSTS {
             let answers = memory.misses().answers();
             let turn = pair.burst(memory)?;
+            if let Some(late) = turn.late {
+                log_late(rings, &late);
+            }
             for (side, due) in [
                 (Side::Receive, turn.call_receive),
                 (Side::Transmit, turn.call_transmit),
@@ -258,6 +262,17 @@ impl Net {
 /// A panic elsewhere is reported there; a pair is whole between bursts.
 fn locked(pair: &Mutex<Pair>) -> MutexGuard<'_, Pair> {
     pair.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn log_late(rings: &[Ring], late: &Late) {
+    let ring = rings.iter().find(|ring| side_of(ring) == late.side);
+    let queue = ring.map_or(u16::MAX, Ring::index);
+    let Late { miss, times, .. } = late;
+    let Miss { iova, need, .. } = miss;
+    log::warn!(
+        "queue {queue}: the front end has not answered a miss at IOVA {:#x} for {need:?} for long; it is asked again until it does ({times} times in this pair)",
+        iova.0
+    );
 }
 
 fn side_of(ring: &Ring) -> Side {

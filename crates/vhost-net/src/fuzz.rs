@@ -26,7 +26,7 @@ use ioatlas_vhost::{
     protocol::misses::MissChannel,
     runner::{EVENT_IDX, RING_PACKED, RingParts, VERSION_1},
 };
-use std::{os::unix::net::UnixStream, sync::Arc, time::Duration};
+use std::{os::unix::net::UnixStream, sync::Arc};
 use vm_memory::{MmapRegion, VolatileMemory};
 
 /// Records beyond these are ignored, so that one input takes milliseconds.
@@ -125,7 +125,7 @@ impl Attack {
             misses,
             guest,
             _back: back,
-            pair: Pair::new(port, depth, Duration::from_secs(3600)),
+            pair: Pair::new(port, depth, None),
             features: features | modern,
             found: Findings::default(),
         };

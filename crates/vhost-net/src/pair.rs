@@ -53,10 +53,23 @@ pub struct Turn {
     pub moved: u64,
     /// Whether a translation is missing.
     pub blocked: bool,
+    /// A translation that has been missing for long, where that is worth a line in a log.
+    pub late: Option<Late>,
     /// Whether the driver of the receive queue is to be called.
     pub call_receive: bool,
     /// The same for the transmit queue.
     pub call_transmit: bool,
+}
+
+/// A queue that has waited long for a translation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Late {
+    /// Which queue.
+    pub side: Side,
+    /// What it waits for.
+    pub miss: Miss,
+    /// How often that was so in this pair.
+    pub times: u64,
 }
 
 /// One of the queues, while it is live.
@@ -75,7 +88,7 @@ struct Live {
 pub struct Pair {
     port: Port,
     depth: Depth,
-    patience: Duration,
+    patience: Option<Duration>,
     header: Header,
     mergeable: bool,
     receive: Option<Live>,
@@ -85,11 +98,13 @@ pub struct Pair {
     /// Frames that there had been when something was missing last.
     missed_at: u64,
     failed_calls: u64,
+    long_waits: u64,
 }
 
 impl Pair {
-    /// A pair without queues. `patience` is how long a translation may take.
-    pub fn new(port: Port, depth: Depth, patience: Duration) -> Self {
+    /// A pair without queues. `patience` is how long a translation may take before a queue stops; without, it
+    /// may take any time.
+    pub fn new(port: Port, depth: Depth, patience: Option<Duration>) -> Self {
         Pair {
             port,
             depth,
@@ -101,6 +116,7 @@ impl Pair {
             stats: PairStats::default(),
             missed_at: 0,
             failed_calls: 0,
+            long_waits: 0,
         }
     }
 
@@ -130,6 +146,14 @@ impl Pair {
         self.failed_calls += 1;
         let times = self.failed_calls;
         times.is_power_of_two().then_some(times)
+    }
+
+    /// Counts a long wait, as rarely worth a line as a failed call: the front end can make every one long.
+    fn count_long_wait(&mut self, side: Side, miss: Miss) -> Option<Late> {
+        self.long_waits += 1;
+        let times = self.long_waits;
+        let worth = times.is_power_of_two();
+        worth.then_some(Late { side, miss, times })
     }
 
     /// Why nothing comes from its TAP interface any more.
@@ -240,11 +264,14 @@ impl Pair {
         (turn.call_receive, turn.call_transmit) = calls;
         self.stats.bursts += u64::from(moved > 0);
         self.stats.calls += u64::from(calls.0) + u64::from(calls.1);
+        let mut late = None;
         for (side, live) in self.sides() {
             live.ask(memory, answers)
                 .map_err(|fault| (side, fault.into()))?;
             turn.blocked |= live.waits.is_waiting();
+            late = late.or_else(|| Some((side, live.waits.long()?)));
         }
+        turn.late = late.and_then(|(side, miss)| self.count_long_wait(side, miss));
         if turn.blocked {
             self.missed_at = self.frames();
         }

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! How long a queue waits for translations, and when it gives up.
 //!
-//! A queue waits while its first chain, or its ring, is not translated. The wait begins anew when what is missing first is a page that was not
+//! A queue waits while its first chain, or its ring, is not translated, and no thread waits with it. So it
+//! may wait for as long as it takes, as DPDK's and the kernel's do: what is missing is asked for again
+//! every [`REPEAT`], and the queue goes on when the answer comes, be that after a paused VMM's minutes.
+//! Only where a patience is set does the queue stop when it ends; front ends are known to ignore the error
+//! event, and then the guest has to reset the device. A wait that is [`LONG`] is said once.
+//!
+//! Of patience: the wait begins anew when what is missing first is a page that was not
 //! before, as in a ring that is answered page by page. Answers that bring it no further do not extend the wait; nor does a page that comes and
 //! goes again, or any beyond [`MOVES`]. It ends at once where there is nobody to ask, or where the answer came and still does not permit the access.
 //!
@@ -23,7 +29,9 @@ use std::{
 /// After this time without what is missing, it is asked for again: a front end says nothing when an address is not mapped, and the guest may have
 /// mapped it since.
 const REPEAT: Duration = Duration::from_millis(250);
-/// Refusals that are remembered; beyond them, time decides.
+/// After this time a wait is worth a line in a log.
+const LONG: Duration = Duration::from_secs(10);
+/// Refusals that are remembered; one beyond them is noticed once the others are gone.
 const REMEMBERED: usize = 64;
 /// How often a wait begins anew, at most. The largest packed ring has 128 pages, the parts of the largest split one 209.
 const MOVES: usize = 1024;
@@ -31,9 +39,12 @@ const MOVES: usize = 1024;
 /// One queue's waiting.
 #[derive(Debug)]
 pub struct Waits {
-    patience: Duration,
+    /// How long it waits: for ever where there is none.
+    patience: Option<Duration>,
     /// What is missing first, and since when nothing moved.
     first: Option<(Miss, Instant)>,
+    /// Whether that wait was said to be long.
+    told: bool,
     /// Pages that have been missing first since something was ready.
     seen: BTreeSet<u64>,
     /// Whether something is missing, and when it was last asked for again, or first.
@@ -54,11 +65,12 @@ struct Forbidden {
 }
 
 impl Waits {
-    /// Waits no longer than `patience`.
-    pub fn new(patience: Duration) -> Self {
+    /// Waits no longer than `patience`, if that is given.
+    pub fn new(patience: Option<Duration>) -> Self {
         Waits {
             patience,
             first: None,
+            told: false,
             seen: BTreeSet::new(),
             waiting: None,
             forbidden: Vec::new(),
@@ -98,6 +110,7 @@ impl Waits {
             }
             _ => {
                 self.first = None;
+                self.told = false;
                 self.seen.clear();
                 self.forbidden.clear();
             }
@@ -145,6 +158,20 @@ impl Waits {
         }
     }
 
+    /// What is waited for, once, where that has taken long.
+    pub fn long(&mut self) -> Option<Miss> {
+        self.long_after(LONG)
+    }
+
+    fn long_after(&mut self, long: Duration) -> Option<Miss> {
+        let (miss, since) = self.first?;
+        if self.told || since.elapsed() < long {
+            return None;
+        }
+        self.told = true;
+        Some(miss)
+    }
+
     /// Whether to go on waiting.
     ///
     /// # Errors
@@ -163,7 +190,7 @@ impl Waits {
             return Err(Fault::Forbidden { iova, need });
         }
         let waited = since.elapsed();
-        if waited < self.patience {
+        if self.patience.is_none_or(|patience| waited < patience) {
             return Ok(());
         }
         misses.expire();
@@ -200,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_wait_begins_anew_with_each_page_and_not_with_one_that_comes_and_goes() {
-        let mut waits = Waits::new(Duration::from_secs(1));
+        let mut waits = Waits::new(None);
         let first = since(&mut waits, blocked(7));
         assert_eq!(since(&mut waits, blocked(7)), first, "nothing moved");
         let second = since(&mut waits, blocked(3));
@@ -218,8 +245,26 @@ mod tests {
     }
 
     #[test]
+    fn a_long_wait_is_told_once_and_a_later_one_again() {
+        let mut waits = Waits::new(None);
+        assert_eq!(waits.long_after(Duration::ZERO), None, "it does not wait");
+        waits.saw(&blocked(7));
+        let missing = blocked(7).blocked;
+        assert_eq!(waits.long_after(Duration::ZERO), missing);
+        waits.saw(&blocked(8));
+        assert_eq!(waits.long_after(Duration::ZERO), None, "told already");
+        waits.saw(&Look {
+            ready: 1,
+            ..blocked(8)
+        });
+        waits.saw(&blocked(8));
+        let missing = blocked(8).blocked;
+        assert_eq!(waits.long_after(Duration::ZERO), missing, "another wait");
+    }
+
+    #[test]
     fn waits_begin_anew_a_bounded_number_of_times() {
-        let mut waits = Waits::new(Duration::from_secs(1));
+        let mut waits = Waits::new(None);
         let mut last = since(&mut waits, blocked(0));
         for page in 1..MOVES as u64 {
             let next = since(&mut waits, blocked(page));

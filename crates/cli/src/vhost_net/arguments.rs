@@ -59,9 +59,11 @@ pub(crate) struct VhostNetArguments {
     /// Buffers of each queue that are translated ahead.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub ahead: u16,
-    /// Milliseconds that a queue waits for a translation before it stops. A VMM on a busy machine may get no CPU for a second or more.
-    #[arg(long, value_name = "MS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=3_600_000))]
-    pub miss_timeout: u32,
+    /// Milliseconds that a queue waits for a translation before it stops, and stays so until the guest
+    /// resets the device. By default it waits, and asks again, for as long as it takes: a VMM may be
+    /// paused, or get no CPU, for any time.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=3_600_000))]
+    pub miss_timeout: Option<u32>,
     /// Refuse front ends without VIRTIO_F_ACCESS_PLATFORM: no device without protection.
     #[arg(long)]
     pub require_iommu: bool,
@@ -128,8 +130,9 @@ impl VhostNetArguments {
                 true => Files::Any,
                 false => Files::InMemory,
             },
-            patience: Patience {
-                answer: self.patience(),
+            patience: match self.patience() {
+                Some(answer) => Patience { answer },
+                None => Patience::default(),
             },
             ..runner::Config::default()
         }
@@ -145,8 +148,9 @@ impl VhostNetArguments {
         }
     }
 
-    fn patience(&self) -> Duration {
-        Duration::from_millis(self.miss_timeout.into())
+    fn patience(&self) -> Option<Duration> {
+        let ms = self.miss_timeout?;
+        Some(Duration::from_millis(ms.into()))
     }
 }
 

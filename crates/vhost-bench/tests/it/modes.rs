@@ -11,7 +11,7 @@ fn net(mode: Mode, wakeup: Wakeup) -> Net {
     let config = NetConfig {
         mode,
         wakeup,
-        patience: SOON,
+        patience: Some(SOON),
         ..NetConfig::default()
     };
     Net::new(config).unwrap()

@@ -9,16 +9,16 @@ use ioatlas_vhost::protocol::message::{HEADER_BYTES, IOTLB_BYTES, IotlbMessage, 
 use ioatlas_vhost::protocol::misses::MissChannel;
 use ioatlas_vhost::runner::{EVENT_IDX, RING_PACKED, Stop, VERSION_1};
 use ioatlas_vhost::*;
-use ioatlas_vhost_net::MRG_RXBUF;
 use ioatlas_vhost_net::pair::{Pair, Side};
 use ioatlas_vhost_net::port::Port;
 use ioatlas_vhost_net::queue::{Depth, Queue};
 use ioatlas_vhost_net::ring::Kicks;
+use ioatlas_vhost_net::{MRG_RXBUF, NetConfig};
 use proptest::prelude::*;
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How the front end answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +77,7 @@ impl Bench {
             true => Port::MacSwap,
             false => Port::Loopback,
         };
-        let mut pair = Pair::new(port, Depth(depth), Duration::from_secs(3600));
+        let mut pair = Pair::new(port, Depth(depth), NetConfig::default().patience);
         let bits = features(&terms);
         for (side, driver, access) in [
             (Side::Receive, &nic.receive, AccessKind::Write),
@@ -666,6 +666,34 @@ fn a_slow_answer_to_a_question_for_more_permission_is_no_refusal() {
     }
 }
 
+/// A paused VMM, a debugger, slow storage: QEMU ignores the error event, so a queue that stopped would be
+/// gone until the guest resets its device.
+#[test]
+fn a_miss_that_is_answered_late_is_not_the_end_of_the_queue() {
+    let misses = MissChannel::default();
+    let mut bench = Bench::with_misses(misses, small_terms(), Answers::Pages, 16, 1526);
+    assert!(bench.nic.post(&[], false));
+    assert!(bench.nic.send(500, &[], false, Unmap::Never));
+    // It asks every quarter of a second, and once gave up before the eighth time.
+    let (start, mut asked) = (Instant::now(), 0);
+    while asked < 8 {
+        let turn = bench.pair.burst(&mut bench.memory);
+        if let Err((side, why)) = turn {
+            panic!("{side:?} stopped for good after {asked} questions: {why}");
+        }
+        asked += usize::from(bench.take_questions() > 0);
+        assert!(start.elapsed().as_secs() < 60, "asked {asked} times");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    while bench.nic.out() > 0 {
+        bench.burst();
+        bench.answer(0);
+        bench.reap(Unmap::Never);
+        assert!(start.elapsed().as_secs() < 60, "never asked again");
+    }
+    bench.finish();
+}
+
 #[test]
 fn an_answer_that_still_does_not_permit_stops_the_queue() {
     let mut bench = Bench::new(small_terms(), Answers::Pages, 16, 1526);
@@ -701,7 +729,7 @@ fn a_frame_that_nobody_maps_stops_the_queue_when_patience_ends() {
     let base = bench.pair.base(Side::Transmit).unwrap();
     let parts = bench.nic.transmit.parts;
     let queue = Queue::at(parts, 16, base, bits, AccessKind::Read).unwrap();
-    bench.pair = Pair::new(Port::Loopback, Depth(16), Duration::ZERO);
+    bench.pair = Pair::new(Port::Loopback, Depth(16), Some(Duration::ZERO));
     bench.pair.put_queue(Side::Transmit, queue, 2, bits);
     let (side, why) = bench.pair.burst(&mut bench.memory).unwrap_err();
     assert_eq!(side, Side::Transmit);
@@ -713,7 +741,7 @@ fn a_frame_that_nobody_maps_stops_the_queue_when_patience_ends() {
 
 #[test]
 fn calls_that_fail_are_logged_ever_more_rarely() {
-    let mut pair = Pair::new(Port::Loopback, Depth(1), Duration::ZERO);
+    let mut pair = Pair::new(Port::Loopback, Depth(1), Some(Duration::ZERO));
     let logged: Vec<u64> = (0..1000).filter_map(|_| pair.count_failed_call()).collect();
     assert_eq!(logged, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
 }

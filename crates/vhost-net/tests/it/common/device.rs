@@ -18,7 +18,7 @@ pub fn net(case: &Case) -> Net {
             false => Mode::Loopback,
         },
         wakeup: case.wakeup,
-        patience: SOON,
+        patience: Some(SOON),
         ..NetConfig::default()
     };
     Net::new(config).unwrap()
