@@ -119,7 +119,7 @@ pub const RTADDR_MODE_MASK: u64 = 3 << 10;
 
 /// Access to a unit's registers. Reads and writes are ordered as uncached accesses of one CPU are: a write is after
 /// everything that the caller wrote to memory before it.
-pub trait Registers: Send + Sync {
+pub trait Registers: Send + Sync + 'static {
     /// Reads a 32-bit register.
     fn read32(&self, register: Reg32) -> u32;
     /// Reads a 64-bit register.

@@ -46,7 +46,7 @@
 //!
 //! ```compile_fail,E0382
 //! use ioatlas_dma::{dma_api::*, platform::host::Host, translator::Translator, units::*};
-//! fn send<T: Translator<Host> + 'static>(nic: &Client<Host, T>, packet: CpuBuffer<Host, ToDevice>) {
+//! fn send<T: Translator<Host>>(nic: &Client<Host, T>, packet: CpuBuffer<Host, ToDevice>) {
 //!     let sent = nic.give(packet).unwrap();
 //!     packet.write(ByteCount(0), b"jello").unwrap();
 //! }
@@ -386,10 +386,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     pub fn take_back<W: Way>(
         &self,
         mut buffer: DeviceBuffer<P, W>,
-    ) -> Result<CpuBuffer<P, W>, DmaUnmapError<Arc<[PhysRange]>>>
-    where
-        T: 'static,
-    {
+    ) -> Result<CpuBuffer<P, W>, DmaUnmapError<Arc<[PhysRange]>>> {
         let domain = self.dma().domain();
         if let Some(mapping) = buffer.mapping.take() {
             self.unmap(mapping)?;

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Holds the translations of one domain.
-pub trait Translator<P: Platform>: Send + Sync + Sized {
+pub trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     /// What invalidates the caches in front of it.
     type Unit: Invalidate;
 
@@ -278,7 +278,7 @@ pub enum AttachError {
 }
 
 /// A remapping unit, as a domain with tables of its own needs it.
-pub trait RemappingUnit<P: Platform>: Invalidate {
+pub trait RemappingUnit<P: Platform>: Invalidate + 'static {
     /// Points `device` at the table with `root`, tagged `domain`, and makes sure that no older entry for it is cached.
     ///
     /// # Errors
