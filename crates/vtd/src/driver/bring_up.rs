@@ -66,7 +66,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         let (root, path) = match capabilities.queued_invalidation() {
             true => {
                 let [root, ring, words] = frames(p).ok_or(BringUpError::NoFrame)?;
-                let queue = Queue::new(p, ring.publish(), words.publish());
+                let queue = Queue::new(p, ring.publish(), words.publish(), limit);
                 (root, Path::Queue(queue))
             }
             false => {

@@ -9,6 +9,8 @@
 //!
 //! **One word serves all waiters**: the unit reports a wait descriptor done only after everything ahead of it in the
 //! queue (§6.5.2.11), and tickets are given in queue order under the lock, so the word only ever rises.
+//! (After an error descriptors run again with the tickets they had; `recovery` says why the word
+//! does not fall then, nor runs ahead of them.)
 //! Ticket *t* is done iff the word has reached it, compared with wrap-around: the queue never holds more than 127 tickets, so
 //! a ticket that is not done is never mistaken for one that is. (One that is held while 2^31 later ones are
 //! given reads as not done, for as many again. Nobody does: waiting follows submitting.)
@@ -21,7 +23,8 @@
 //! (§6.5.2.11), so no fence flag is needed. Descriptors are in memory before the tail register is written, under
 //! one lock, so submissions of several CPUs never interleave. The status word is read with acquire.
 //!
-//! **Waiting** for room is outside the lock and bounded. The lock is alone: nothing else is taken inside.
+//! **Waiting** for room, and for a unit that stopped with an error to finish what it had fetched,
+//! is outside the lock and bounded. The lock is alone: nothing else is taken inside.
 //!
 //! **Errors**: whoever waits looks at the fault status register, and recovers the queue for all: see `recovery`.
 //! The register is read only when something is not done or does not fit, never on the warm path.
@@ -88,6 +91,8 @@ pub struct Queue<P: Platform> {
     failed: P::A64,
     /// How many devices wait to be fenced.
     silent: P::A64,
+    /// How many looks a unit that stopped with an error has to finish what it had fetched.
+    limit: WaitLimit,
 }
 
 /// Where software is in the ring.
@@ -103,6 +108,8 @@ struct Place {
     failures: Failures,
     incidents: Incidents,
     silent: Silent,
+    /// How often the unit was found stopped, not finished, and no further than before, in a row.
+    looks: u64,
 }
 
 impl Place {
@@ -134,8 +141,10 @@ impl Place {
 const BEFORE_FIRST: u64 = (1 << 32) - 64;
 
 impl<P: Platform> Queue<P> {
-    /// An empty queue in two zeroed frames: the ring and the status word's.
-    pub fn new(p: &P, ring: TableFrame, status: TableFrame) -> Self {
+    /// An empty queue in two zeroed frames: the ring and the status word's. Where a unit that
+    /// stopped with an error does not report what it had fetched, the queue is out of service after
+    /// `limit` looks at it, of all CPUs together, without any report.
+    pub fn new(p: &P, ring: TableFrame, status: TableFrame, limit: WaitLimit) -> Self {
         let word = &p.entries(&status)[..1];
         word[0].store(BEFORE_FIRST & u64::from(u32::MAX), Ordering::Relaxed);
         p.publish(word);
@@ -151,10 +160,12 @@ impl<P: Platform> Queue<P> {
                 failures: Failures::new(),
                 incidents: Incidents::default(),
                 silent: Silent::default(),
+                looks: 0,
             }),
             stopped: P::A64::new(0),
             failed: P::A64::new(0),
             silent: P::A64::new(0),
+            limit,
         }
     }
 

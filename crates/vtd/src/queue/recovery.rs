@@ -8,10 +8,25 @@
 //! that submissions of innocent CPUs would never be reported. A third, **ICE**, is an answer that fits no question: it stops
 //! nothing, and is counted.
 //!
-//! Recovery runs under the queue's lock, on whichever CPU saw the error first, and waits for nothing. The unit being stopped at head, the ring is
-//! ours: all descriptors of submissions that are not done are put aside, without the offenders, and written again from head on, each
-//! submission with its wait. They fit: they are no more than before. Then the tail is set, the error cleared, and the tail set again (some
-//! units go on at the one, some at the other). Running an invalidation twice does no harm.
+//! Recovery runs under the queue's lock, on whichever CPU saw the error first, and waits for nothing
+//! there. The unit stands still at head and fetches nothing; the ring is ours once it has also
+//! *finished* what it fetched before:
+//!
+//! * Under IQE it goes on with the descriptors ahead of the one that it refuses, since its head
+//!   moves when a descriptor is fetched, not when it is carried out (§6.5.2). Were their waits
+//!   written again meanwhile, their first reports would pass for those of the second run, and slots
+//!   that the unit has yet to fetch would count as free. So nothing is touched while a wait ahead
+//!   of head is not reported: a CPU that looks finds the queue not recovered yet, and looks again
+//!   within the bound of its own wait. After as many looks without a further report as the queue's
+//!   limit says the queue is stopped for good.
+//! * Under ITE the waits that were fetched are dropped, and none can be reported any more.
+//!
+//! Then all descriptors of submissions that are not done are put aside, without the offenders, and
+//! written again from head on, each submission with its wait: from the submission of the refused
+//! descriptor on, or from the oldest that was dropped. They fit: they are no more than before. Then
+//! the tail is set, the error cleared, and the tail set again (some units go on at the one, some at
+//! the other). Running an invalidation twice does no harm. Every wait that runs after a recovery
+//! has a higher ticket than each that was reported before it, so the status word goes on rising.
 //!
 //! * Under IQE the offender is the descriptor at head. Its submission fails with [`InvalidateError::QueueError`].
 //! * Under ITE the offenders are the device-TLB descriptors of the device that IQERCD names; of every device, of those fetched, where it names
@@ -19,7 +34,8 @@
 //!   no offender: of several invalidations that a device was sent, each may time out by itself, after the others were left out. Then
 //!   everything just runs again.
 //!
-//! **It ends**: a recovery from IQE leaves one invalidation out. Where there is none to leave out (head outside, or at one of our wait
+//! **It ends**: a recovery from IQE begins after a bounded number of looks, and leaves one
+//! invalidation out. Where there is none to leave out (head outside, or at one of our wait
 //! descriptors) the queue is stopped for good: everybody gets [`InvalidateError::OutOfService`]. Recoveries from ITE are as many as
 //! the unit has time-outs to report, and each wait has its bound.
 
@@ -189,16 +205,26 @@ impl<P: Platform> Queue<P> {
         if stopping == 0 {
             return Ok(());
         }
+        let before = place.done;
+        self.catch_up(p, place);
+        let head = (registers.read64(IQH) >> IQ_INDEX_SHIFT & IQ_INDEX_MASK) as usize;
+        let offset = (head + PER_FRAME - place.begin()) % PER_FRAME;
+        let inside = head < PER_FRAME && offset <= place.used();
+        let finishing = inside && status & FSTS_ITE == 0 && self.is_finishing(p, place, offset);
+        place.looks = match finishing && place.done == before {
+            true => place.looks + 1,
+            false => 0,
+        };
+        if finishing && place.looks < self.limit.0 {
+            return Ok(());
+        }
         if status & FSTS_IQE != 0 {
             place.incidents.queue_errors += 1;
             place.incidents.last_queue_error = QueueErrorInfo::decode(record);
         } else {
             place.incidents.time_outs += 1;
         }
-        self.catch_up(p, place);
-        let head = (registers.read64(IQH) >> IQ_INDEX_SHIFT & IQ_INDEX_MASK) as usize;
-        let offset = (head + PER_FRAME - place.begin()) % PER_FRAME;
-        if head >= PER_FRAME || offset > place.used() {
+        if finishing || !inside {
             return self.stop(head);
         }
         let halt = Halt {
@@ -218,6 +244,12 @@ impl<P: Platform> Queue<P> {
         registers.write32(FSTS, stopping);
         registers.write64(IQT, tail);
         Ok(())
+    }
+
+    /// Whether the unit, which stands still `offset` slots after the oldest descriptor that is not
+    /// done, has yet to report a wait that it fetched before.
+    fn is_finishing(&self, p: &P, place: &Place, offset: usize) -> bool {
+        (0..offset).any(|n| is_wait(self.pending(p, place, n)))
     }
 
     /// Copies what is to run again, and records who failed; how many descriptors, or `None` where that cannot be recorded.

@@ -12,6 +12,7 @@ mod dmar_routing;
 mod driver;
 mod explain;
 mod faults;
+mod late_waits;
 mod layout;
 mod live;
 mod plan;

@@ -7,6 +7,9 @@ use ioatlas_vtd::layout::Words;
 use ioatlas_vtd::queue::{Queue, Ticket};
 
 pub const LIMIT: WaitLimit = WaitLimit(50);
+/// How many looks a unit has to finish what it fetched: enough for one of every submission, several
+/// times.
+pub const LOOKS: WaitLimit = WaitLimit(1000);
 /// An IOTLB invalidation of domain `n`, as the unit sees it.
 pub fn invalidation(n: u64) -> Words {
     Words {
@@ -26,7 +29,7 @@ impl Bench {
         let host = host(4);
         let unit = Fake::new(&host);
         let frame = || host.frame_alloc().unwrap().publish();
-        let queue = Queue::new(&*host, frame(), frame());
+        let queue = Queue::new(&*host, frame(), frame(), LOOKS);
         unit.state().iqa = queue.ring().0;
         unit.state().gsts = QIE;
         Bench { host, unit, queue }

@@ -10,7 +10,7 @@ use ioatlas_dma::platform::host::{Host, HostConfig};
 use ioatlas_dma::platform::{Cpu, FreshFrame, Ordering, PhysMemory, Platform, TableFrame};
 use ioatlas_dma::units::PhysPage;
 use ioatlas_vtd::registers::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// QEMU 7.2's unit with 48-bit IOVAs, as read over its test socket: PSI, MAMV 18, both drains, ND 6.
@@ -43,6 +43,12 @@ pub struct State {
     pub broken: bool,
     /// What it refuses to write: wait descriptors run, their status does not arrive.
     pub mute: bool,
+    /// It fetches wait descriptors and reports them later, when it is told to: [`Fake::report`].
+    pub reports_late: bool,
+    /// Wait descriptors fetched and not reported: where to write, and what.
+    pub unreported: VecDeque<(u64, u64)>,
+    /// How many of them it reports just before the fault status is read.
+    pub reports_at_look: usize,
     /// Values written to GCMD.
     pub commands: Vec<u32>,
     /// How many descriptors were taken, ever.
@@ -200,6 +206,9 @@ impl Fake {
                 bad: None,
                 broken: false,
                 mute: false,
+                reports_late: false,
+                unreported: VecDeque::new(),
+                reports_at_look: 0,
                 commands: Vec::new(),
                 ran: 0,
                 taken: Vec::new(),
@@ -229,6 +238,18 @@ impl Fake {
         let mut state = self.state();
         state.credit = state.credit.saturating_add(n);
         self.run(&mut state);
+    }
+    /// Reports the `n` oldest wait descriptors that it fetched and has not reported: in their
+    /// order, the only one that VT-d 4.1 §6.5.2.11 allows.
+    pub fn report(&self, n: usize) {
+        self.report_some(&mut self.state(), n);
+    }
+    fn report_some(&self, state: &mut State, n: usize) {
+        let n = n.min(state.unreported.len());
+        for (address, data) in state.unreported.drain(..n) {
+            // status writes are coherent, whatever walks are (ECAP.C)
+            self.host.word(address).store(data, Ordering::Release);
+        }
     }
     /// What it took since the last call.
     pub fn taken(&self) -> Vec<(u64, u64)> {
@@ -284,12 +305,16 @@ impl Fake {
             if low & 0xf == 5 && state.unanswered != 0 {
                 state.iqercd = u64::from(std::mem::take(&mut state.unanswered)) << 32;
                 state.fsts |= 0x40;
+                // §6.5.2.11: it drops the wait descriptors that it has not reported
+                state.unreported.clear();
                 return;
             }
             if low & 0xf == 5 && low & 0x20 != 0 && !state.mute {
                 assert_eq!(high & 7, 0, "the status word is the low half of a word");
-                // status writes are coherent, whatever walks are (ECAP.C)
-                self.host.word(high).store(low >> 32, Ordering::Release);
+                state.unreported.push_back((high, low >> 32));
+                if !state.reports_late {
+                    self.report_some(state, usize::MAX);
+                }
             }
         }
     }
@@ -308,6 +333,8 @@ impl Registers for Fake {
                 state.fault_status_reads += 1;
                 state.credit = state.credit.saturating_add(state.late);
                 self.run(&mut state);
+                let reports = state.reports_at_look;
+                self.report_some(&mut state, reports);
                 let pending = state.faults.iter().any(|f| f.1 >> 63 != 0);
                 state.fsts | u32::from(pending) << 1
             }
