@@ -20,6 +20,7 @@ vhost-guest      a Debian guest on vhost-net: IOMMU off, pass-through, strict
 vhost-testpmd    the same with DPDK in the guest, each frame compared
 compare          vhost-net beside testpmd, in turns
 vhost-minute     vhost-net under the generator in each mode, notified and polling
+silent-files     vhost: guest memory on a file system that never answers (root, /dev/fuse)
 browser          the page of the report in Chromium
 timing           measurements of real threads, with real patience
 optimised        the suites with threads and unsafe code, optimised, fresh seeds for property tests
@@ -73,6 +74,7 @@ tools() {
                 ci/install-dpdk.sh || bad=1
             ;;
         planted-in-unit) needs qemu-system-x86_64 ci/install-qemu.sh || bad=1 ;;
+        silent-files) [ -c /dev/fuse ] || modprobe fuse || bad=1 ;;
         browser) needs chromium ci/install-browser.sh || bad=1 ;;
         instructions) needs valgrind ci/install-valgrind.sh || bad=1 ;;
         esac
@@ -133,6 +135,7 @@ stage vhost-guest ci/vhost-guest.sh
 stage vhost-testpmd ci/vhost-guest.sh --guest testpmd
 stage compare cargo test -p ioatlas --test tools -- --include-ignored vhost_compare:
 stage vhost-minute ci/vhost-minute.sh
+stage silent-files cargo test -p ioatlas-vhost --test it -- --include-ignored never_answers
 stage browser cargo test -p ioatlas --test tools -- --include-ignored browser:
 stage timing cargo test -p ioatlas-bench --test it -- --include-ignored measuring::
 stage optimised optimised

@@ -331,7 +331,7 @@ fn answer(device: &mut File, request: &[u8]) {
 }
 
 #[test]
-#[ignore = "needs root and /dev/fuse: modprobe fuse; sudo -E cargo test -p ioatlas-vhost --test it -- --ignored never_answers"]
+#[ignore = "needs root and /dev/fuse: ci/full.sh silent-files"]
 fn a_file_whose_server_never_answers_holds_nobody_up() {
     log_to_stderr();
     let mut system = Silent::new("silent");
