@@ -49,6 +49,10 @@ struct Line {
     /// The last submission given, and the last one done.
     given: u64,
     done: u64,
+    /// Invalidations done.
+    jobs_done: u64,
+    /// How many they were when a wait last ran out of time.
+    stalled: Option<u64>,
     failures: Failures,
 }
 
@@ -75,13 +79,16 @@ impl<P: Platform> Direct<P> {
                 begun: false,
                 given: 0,
                 done: 0,
+                jobs_done: 0,
+                stalled: None,
                 failures: Failures::new(),
             }),
             iotlb_offset: unit.iotlb_offset(),
         }
     }
 
-    /// Puts `batch` into the line. Waits at most `limit` turns for room, with no lock held.
+    /// Puts `batch` into the line. Waits at most `limit` turns for room, with no lock held; once a
+    /// wait was in vain, it looks for room once a call, until the unit has done anything.
     ///
     /// # Errors
     /// There was no room in time.
@@ -92,18 +99,35 @@ impl<P: Platform> Direct<P> {
         batch: impl Iterator<Item = Invalidation> + Clone,
         limit: WaitLimit,
     ) -> Result<Ticket, InvalidateError> {
-        for _ in 0..limit.0 {
+        let mut progress = 0;
+        for turns in 0..limit.0 {
             let given = self.line.with(|line| {
                 let given = line.add(batch.clone());
                 self.turn(registers, line);
-                given
+                progress = line.jobs_done;
+                given.ok_or(line.stalled == Some(progress))
             });
-            if let Some(number) = given {
-                return Ok(Ticket::one(number));
+            match given {
+                Ok(number) => return Ok(Ticket::one(number)),
+                Err(true) => return Err(InvalidateError::TimedOut { turns }),
+                Err(false) => p.relax(),
             }
-            p.relax();
         }
+        self.stalled_at(progress);
         Err(InvalidateError::TimedOut { turns: limit.0 })
+    }
+
+    /// Changes whenever the unit has done anything.
+    pub(crate) fn progress(&self) -> u64 {
+        self.line.with(|line| line.jobs_done)
+    }
+    /// Whether a wait ran out of time when the unit was no less far than `progress`.
+    pub(crate) fn is_stalled_at(&self, progress: u64) -> bool {
+        self.line.with(|line| line.stalled == Some(progress))
+    }
+    /// A wait ran out of time. `progress` is from before its last look.
+    pub(crate) fn stalled_at(&self, progress: u64) {
+        self.line.with(|line| line.stalled = Some(progress));
     }
 
     /// Whether everything up to `ticket` is done.
@@ -216,6 +240,7 @@ impl Line {
     }
 
     fn count_off(&mut self, job: Job) {
+        self.jobs_done += 1;
         self.jobs[self.first] = None;
         self.first = (self.first + 1) % self.jobs.len();
         self.len -= 1;

@@ -119,6 +119,7 @@ pub struct Domain<P: Platform, T: Translator<P>> {
     grace: Grace<P>,
     key: DomainKey,
     quarantine: Quarantine<P>,
+    suspect: Suspect<P, <T::Unit as Invalidate>::Token>,
     counters: Counters<P>,
     devices: Devices<P>,
     reserved: Reserved<P>,
@@ -185,6 +186,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             key: grace.key(),
             grace,
             quarantine: Quarantine::new(),
+            suspect: Suspect::new(),
             counters: Counters::new(p),
             devices: Devices::new(),
             reserved: Reserved::new(),
@@ -268,6 +270,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// An invalidation failed; what it should have freed is quarantined.
     pub fn tick(&self, now: TimeNs) -> Result<TickReport, InvalidateError> {
         self.assigner.tick(&self.platform, now);
+        // a unit that answers again is waited for again, and its old token is not kept for long
+        self.suspect.is_silent(self.translator.unit());
         let ticked = self.policy.tick(&self.engine(), now);
         ticked.map_err(|failed| failed.cause)
     }
@@ -304,6 +308,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             id: self.translator.id(),
             assigner: &self.assigner,
             quarantine: &self.quarantine,
+            suspect: &self.suspect,
             limit: self.wait_limit,
         }
     }
@@ -334,9 +339,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.translator.dismantle(p, |frame| {
             frames.push(self.grace.retire(p, frame, Scope::DOMAIN));
         });
-        let (id, limit) = (self.translator.id(), self.wait_limit);
-        let unit = self.translator.unit();
-        let flushed = self.grace.flush(p, unit, id, Scope::DOMAIN, limit);
+        let flushed = self.engine().flush(Scope::DOMAIN);
         let completion = flushed.map_err(lost)?;
         for frame in frames {
             // an unsettled frame is leaked: the domain-wide flush above covers all, so that would be a bug

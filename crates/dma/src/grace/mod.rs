@@ -89,17 +89,24 @@
 //! # Ok::<(), NoIova>(())
 //! ```
 //!
+//! # A unit that does not answer
+//!
+//! Each wait is bounded, and a domain whose unit let one wait run out of time no longer waits until
+//! the unit has answered that one: see `suspect`.
+//!
 //! Not handled: a unit that says "done" and is not. The software unit's oracle detects it (P13), nothing here can.
 
 mod invalidate;
 mod pile;
 mod retired;
 mod scope;
+mod suspect;
 
 pub use invalidate::{Invalidate, InvalidateError};
 pub(crate) use pile::{Pile, Whole};
 pub use retired::{Completion, DomainKey, Flushed, Retired, Seq, Unsettled};
 pub use scope::{Caches, Scope};
+pub(crate) use suspect::{Patience, Suspect};
 
 use crate::{
     mutant::{self, Mutant},
@@ -191,7 +198,6 @@ impl<P: Platform> Grace<P> {
     ///
     /// # Errors
     /// What the unit says, or [`InvalidateError::TimedOut`].
-    #[inline(always)] // most are done at the first look
     pub fn wait<I: Invalidate>(
         &self,
         p: &P,
@@ -199,9 +205,21 @@ impl<P: Platform> Grace<P> {
         started: Started<I::Token>,
         limit: WaitLimit,
     ) -> Result<Completion, Failed> {
+        self.wait_with(p, unit, started, &Patience::of(limit))
+    }
+
+    /// The same, for a domain, which remembers whether its unit answers.
+    #[inline(always)] // most are done at the first look
+    pub(crate) fn wait_with<I: Invalidate>(
+        &self,
+        p: &P,
+        unit: &I,
+        started: Started<I::Token>,
+        patience: &Patience<'_, P, I::Token>,
+    ) -> Result<Completion, Failed> {
         match self.poll(unit, &started)? {
             Some(completion) => Ok(completion),
-            None => self.wait_on(p, unit, started, limit),
+            None => self.wait_on(p, unit, started, patience),
         }
     }
 
@@ -211,17 +229,19 @@ impl<P: Platform> Grace<P> {
         p: &P,
         unit: &I,
         started: Started<I::Token>,
-        limit: WaitLimit,
+        patience: &Patience<'_, P, I::Token>,
     ) -> Result<Completion, Failed> {
-        for _ in 0..limit.0 {
+        let turns = patience.turns(unit);
+        for _ in 0..turns {
             p.relax();
             if let Some(completion) = self.poll(unit, &started)? {
                 return Ok(completion);
             }
         }
+        patience.ran_out(started.token);
         Err(Failed {
             seq: started.seq,
-            cause: InvalidateError::TimedOut { turns: limit.0 },
+            cause: InvalidateError::TimedOut { turns },
         })
     }
 
@@ -246,7 +266,6 @@ impl<P: Platform> Grace<P> {
     ///
     /// # Errors
     /// As [`start`](Self::start) and [`wait`](Self::wait).
-    #[inline(always)] // the strict policy's way, which nothing else may lengthen
     pub fn flush<I: Invalidate>(
         &self,
         p: &P,
@@ -255,12 +274,25 @@ impl<P: Platform> Grace<P> {
         scope: Scope,
         limit: WaitLimit,
     ) -> Result<Completion, Failed> {
+        self.flush_with(p, unit, domain, scope, &Patience::of(limit))
+    }
+
+    /// The same, for a domain, which remembers whether its unit answers.
+    #[inline(always)] // the strict policy's way, which nothing else may lengthen
+    pub(crate) fn flush_with<I: Invalidate>(
+        &self,
+        p: &P,
+        unit: &I,
+        domain: DomainId,
+        scope: Scope,
+        patience: &Patience<'_, P, I::Token>,
+    ) -> Result<Completion, Failed> {
         if mutant::active(Mutant::SkipFlush) {
             let seq = Seq(self.next.0.fetch_add(1, Ordering::Relaxed));
             return Ok(Completion::new(self.key, seq, scope));
         }
         let started = self.start(p, unit, domain, scope)?;
-        self.wait(p, unit, started, limit)
+        self.wait_with(p, unit, started, patience)
     }
 
     /// Retires `what`, whose entries the caller has just cleared, and flushes it at once, with one fence where [`retire`](Self::retire) and
@@ -270,16 +302,16 @@ impl<P: Platform> Grace<P> {
     /// # Errors
     /// As [`flush`](Self::flush). What comes back is settled by no completion at all, and is to be quarantined.
     #[inline]
-    pub fn flush_retired<T, I: Invalidate>(
+    pub(crate) fn flush_retired<T, I: Invalidate>(
         &self,
         p: &P,
         unit: &I,
         domain: DomainId,
         what: T,
         need: Scope,
-        limit: WaitLimit,
+        patience: &Patience<'_, P, I::Token>,
     ) -> Result<Flushed<T>, (Retired<T>, Failed)> {
-        match self.flush(p, unit, domain, need, limit) {
+        match self.flush_with(p, unit, domain, need, patience) {
             Ok(_) => Ok(Flushed::by_its_own(what)),
             Err(failed) => {
                 let never = Seq(u64::MAX);
@@ -293,6 +325,10 @@ impl<P: Platform> Grace<P> {
 ///
 /// The core reads no clock, so the bound is in turns. The default, 2^26, is about two seconds of `pause`,
 /// and longer where a turn asks the hardware too.
+///
+/// A domain waits as long as this for a dead unit once, not for each of its mappings: until the
+/// unit has answered what it let run out of time, further waits look once and fail with
+/// [`InvalidateError::TimedOut`] after 0 turns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WaitLimit(pub u64);
 

@@ -29,21 +29,37 @@ impl Held {
 }
 
 /// What policies need of a domain: how to flush, and where things go.
-pub(crate) struct Engine<'d, P: Platform, I> {
+pub(crate) struct Engine<'d, P: Platform, I: Invalidate> {
     pub p: &'d P,
     pub grace: &'d Grace<P>,
     pub unit: &'d I,
     pub id: DomainId,
     pub assigner: &'d Assigner<P>,
     pub quarantine: &'d Quarantine<P>,
+    pub suspect: &'d Suspect<P, I::Token>,
     pub limit: WaitLimit,
 }
 
 impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
     /// Invalidates and waits.
     pub fn flush(&self, scope: Scope) -> Result<Completion, Failed> {
+        let patience = self.patience();
         self.grace
-            .flush(self.p, self.unit, self.id, scope, self.limit)
+            .flush_with(self.p, self.unit, self.id, scope, &patience)
+    }
+
+    /// Waits for what was started.
+    pub fn wait(&self, started: Started<I::Token>) -> Result<Completion, Failed> {
+        let patience = self.patience();
+        self.grace.wait_with(self.p, self.unit, started, &patience)
+    }
+
+    #[inline]
+    fn patience(&self) -> Patience<'_, P, I::Token> {
+        Patience {
+            limit: self.limit,
+            suspect: Some(self.suspect),
+        }
     }
 
     /// Retires `what`, whose entries the caller has just cleared, and flushes it at once.
@@ -53,7 +69,7 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
     #[inline]
     pub fn flush_retired(&self, what: Resource, need: Scope) -> Result<Flushed<Resource>, Failed> {
         let (p, grace) = (self.p, self.grace);
-        let flushed = grace.flush_retired(p, self.unit, self.id, what, need, self.limit);
+        let flushed = grace.flush_retired(p, self.unit, self.id, what, need, &self.patience());
         flushed.map_err(|(retired, failed)| {
             self.quarantine.put(retired);
             failed

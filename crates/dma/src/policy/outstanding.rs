@@ -170,8 +170,7 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         let Some(first) = self.queue().first() else {
             return Ok(()); // others have made room meanwhile
         };
-        let (p, unit, limit) = (engine.p, engine.unit, engine.limit);
-        match engine.grace.wait(p, unit, first, limit) {
+        match engine.wait(first) {
             Ok(completion) => {
                 self.send_home(engine, &[Some(completion)], usize::MAX);
                 self.send_home_done(engine).map(drop)

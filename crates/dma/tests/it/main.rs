@@ -10,5 +10,6 @@ mod loom;
 mod options;
 mod policies;
 mod sim;
+mod suspect;
 mod tables;
 mod warm_path;

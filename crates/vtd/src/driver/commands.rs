@@ -29,6 +29,10 @@ struct State {
     /// Write-buffer flushes that have begun, and that are done.
     begun: u64,
     done: u64,
+    /// Commands of any kind that were carried out.
+    ended: u64,
+    /// How many they were when a wait last ran out of time.
+    stalled: Option<u64>,
 }
 
 impl<P: Platform> Commands<P> {
@@ -37,6 +41,8 @@ impl<P: Platform> Commands<P> {
             under_way: None,
             begun: 0,
             done: 0,
+            ended: 0,
+            stalled: None,
         }))
     }
 
@@ -75,10 +81,14 @@ impl<P: Platform> Commands<P> {
             state.begin(registers, command, status);
             false
         });
-        done.map_err(|_| InvalidateError::TimedOut { turns: limit.0 })
+        done.map_err(|stuck| InvalidateError::TimedOut {
+            turns: stuck.limit.0,
+        })
     }
 
-    /// Asks `turn` until it is content, each time with what the status register says, and a command that is done put away.
+    /// Asks `turn` until it is content, each time with what the status register says, and a command
+    /// that is done put away. A unit that has carried out no command since a wait ran out of time
+    /// is asked once; the error says how often it was.
     fn poll<R: Registers>(
         &self,
         p: &P,
@@ -87,23 +97,30 @@ impl<P: Platform> Commands<P> {
         limit: WaitLimit,
         mut turn: impl FnMut(&mut State, u32) -> bool,
     ) -> Result<(), Stuck> {
-        let mut status = 0;
-        for _ in 0..limit.0 {
-            let content = self.0.with(|state| {
+        let (mut status, mut ended) = (0, 0);
+        let stuck = |status, turns| Stuck {
+            command,
+            status,
+            limit: WaitLimit(turns),
+        };
+        for turns in 0..limit.0 {
+            let (content, stalled) = self.0.with(|state| {
                 status = registers.read32(GSTS);
                 state.settle(status);
-                turn(state, status)
+                ended = state.ended;
+                (turn(state, status), state.stalled == Some(ended))
             });
             if content {
                 return Ok(());
             }
+            if stalled {
+                return Err(stuck(status, turns));
+            }
             p.relax();
         }
-        Err(Stuck {
-            command,
-            status,
-            limit,
-        })
+        // as at the last look, when a command was under way
+        self.0.with(|state| state.stalled = Some(ended));
+        Err(stuck(status, limit.0))
     }
 }
 
@@ -115,6 +132,7 @@ impl State {
             .is_some_and(|command| command.is_done(status))
         {
             self.under_way = None;
+            self.ended += 1;
             self.done = self.begun;
         }
     }

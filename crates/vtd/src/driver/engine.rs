@@ -35,6 +35,16 @@ pub(super) enum Path<P: Platform> {
     Direct(Direct<P>),
 }
 
+impl<P: Platform> Path<P> {
+    /// Changes whenever the unit has done anything.
+    fn progress(&self, p: &P) -> u64 {
+        match self {
+            Path::Queue(queue) => queue.progress(p),
+            Path::Direct(direct) => direct.progress(),
+        }
+    }
+}
+
 impl<P: Platform, R: Registers> Engine<P, R> {
     /// Gives one global command and waits for it.
     pub(super) fn command(&self, command: Command) -> Result<(), Stuck> {
@@ -102,13 +112,29 @@ impl<P: Platform, R: Registers> Engine<P, R> {
         }
     }
 
-    /// Waits until `ticket` is done, with no lock held.
+    /// Waits until `ticket` is done, with no lock held. A unit that has reported nothing since a
+    /// wait ran out of time is looked at once.
     pub(super) fn wait(&self, ticket: Ticket) -> Result<(), InvalidateError> {
-        for _ in 0..self.limit.0 {
+        let p = &*self.platform;
+        let mut progress = 0;
+        for turns in 0..self.limit.0 {
+            progress = self.path.progress(p);
             if self.done(ticket)? {
                 return Ok(());
             }
-            self.platform.relax();
+            let now = self.path.progress(p);
+            let stalled = match &self.path {
+                Path::Queue(queue) => queue.is_stalled_at(now),
+                Path::Direct(direct) => direct.is_stalled_at(now),
+            };
+            if stalled {
+                return Err(InvalidateError::TimedOut { turns });
+            }
+            p.relax();
+        }
+        match &self.path {
+            Path::Queue(queue) => queue.stalled_at(progress),
+            Path::Direct(direct) => direct.stalled_at(progress),
         }
         Err(InvalidateError::TimedOut {
             turns: self.limit.0,

@@ -13,7 +13,8 @@
 //! does not fall then, nor runs ahead of them.)
 //! Ticket *t* is done iff the word has reached it, compared with wrap-around: the queue never holds more than 127 tickets, so
 //! a ticket that is not done is never mistaken for one that is. (One that is held while 2^31 later ones are
-//! given reads as not done, for as many again. Nobody does: waiting follows submitting.)
+//! given reads as not done, for as many again. Nobody does: waiting follows submitting, and the one
+//! that a domain keeps since it waited for it in vain is asked for at each of its ticks.)
 //!
 //! **Room** is counted by the same word: the slots of a submission are free again when it is done, not when the unit has fetched them. So
 //! what is not done can always be read again from the ring, which recovery needs, and no register is
@@ -24,7 +25,9 @@
 //! one lock, so submissions of several CPUs never interleave. The status word is read with acquire.
 //!
 //! **Waiting** for room, and for a unit that stopped with an error to finish what it had fetched,
-//! is outside the lock and bounded. The lock is alone: nothing else is taken inside.
+//! is outside the lock and bounded. Where it was in vain the unit is *suspect*: until the status
+//! word moves, nobody waits for it any longer than one look. The lock is alone: nothing else is
+//! taken inside.
 //!
 //! **Errors**: whoever waits looks at the fault status register, and recovers the queue for all: see `recovery`.
 //! The register is read only when something is not done or does not fit, never on the warm path.
@@ -91,6 +94,8 @@ pub struct Queue<P: Platform> {
     failed: P::A64,
     /// How many devices wait to be fenced.
     silent: P::A64,
+    /// The [progress](Self::progress) when a wait last ran out of time; 0 where none has.
+    stalled: P::A64,
     /// How many looks a unit that stopped with an error has to finish what it had fetched.
     limit: WaitLimit,
 }
@@ -165,6 +170,7 @@ impl<P: Platform> Queue<P> {
             stopped: P::A64::new(0),
             failed: P::A64::new(0),
             silent: P::A64::new(0),
+            stalled: P::A64::new(0),
             limit,
         }
     }
@@ -186,7 +192,9 @@ impl<P: Platform> Queue<P> {
         [self.ring, self.status]
     }
 
-    /// Queues `batch`, at most [`BATCH`] invalidations, and a wait descriptor. Waits at most `limit` turns for room, with no lock held.
+    /// Queues `batch`, at most [`BATCH`] invalidations, and a wait descriptor. Waits at most `limit`
+    /// turns for room, with no lock held; once a wait was in vain, it looks for room once a call,
+    /// until the unit has reported anything.
     ///
     /// # Errors
     /// The queue stopped for good, or there was no room in time.
@@ -197,10 +205,12 @@ impl<P: Platform> Queue<P> {
         batch: impl Iterator<Item = Words> + Clone,
         limit: WaitLimit,
     ) -> Result<Ticket, InvalidateError> {
-        for _ in 0..limit.0 {
+        let mut progress = 0;
+        for turns in 0..limit.0 {
             if self.stopped.load(Ordering::Relaxed) != 0 {
                 return Err(InvalidateError::OutOfService);
             }
+            progress = self.progress(p);
             let ticket = self
                 .place
                 .with(|place| self.try_submit(p, registers, batch.clone(), place));
@@ -208,9 +218,27 @@ impl<P: Platform> Queue<P> {
                 return Ok(ticket);
             }
             self.check(p, registers)?;
+            if self.is_stalled_at(self.progress(p)) {
+                return Err(InvalidateError::TimedOut { turns });
+            }
             p.relax();
         }
+        self.stalled_at(progress);
         Err(InvalidateError::TimedOut { turns: limit.0 })
+    }
+
+    /// Changes whenever the unit reports anything; never 0.
+    pub(crate) fn progress(&self, p: &P) -> u64 {
+        u64::from(self.word(p)) + 1
+    }
+    /// Whether a wait ran out of time when the unit was no less far than `progress`.
+    pub(crate) fn is_stalled_at(&self, progress: u64) -> bool {
+        self.stalled.load(Ordering::Relaxed) == progress
+    }
+    /// A wait ran out of time. `progress` is from before its last look, so that what it waited for
+    /// is still to come.
+    pub(crate) fn stalled_at(&self, progress: u64) {
+        self.stalled.store(progress, Ordering::Relaxed);
     }
 
     /// The part of [`submit`](Self::submit) under the lock; `None` where there is no room.

@@ -19,4 +19,5 @@ mod plan;
 mod queue;
 mod recovery;
 mod software;
+mod stall;
 mod units;
