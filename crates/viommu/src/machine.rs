@@ -6,7 +6,7 @@
 use crate::{
     config::{ConfigError, UnitConfig},
     observe::Observer,
-    oracle::{Bounds, Oracle, Watched, WatchedPlatform},
+    oracle::{Bounds, Holders, Oracle, Watched, WatchedPlatform},
     unit::SoftUnit,
 };
 use ioatlas_dma::{
@@ -178,8 +178,11 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
         let machine = Machine::observed(platform, config, oracle.clone(), host)?;
         let unit = Arc::downgrade(machine.unit()); // the unit holds the platform
         machine.platform().ask(move |frame| {
-            unit.upgrade()
-                .is_some_and(|unit| unit.holds_pointer_to(frame))
+            let unit = unit.upgrade();
+            unit.map_or_else(Holders::default, |unit| Holders {
+                pointer: unit.holds_pointer_to(frame),
+                leaves: unit.leaves_to(frame),
+            })
         });
         Ok(WatchedMachine { machine, oracle })
     }

@@ -247,6 +247,25 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
         self.state
             .with(|s| s.caches.point_to(frame) || s.active.points_to(frame))
     }
+    /// From where translations lead to `frame`: those in the IOTLB, by large leaves too, and in the
+    /// TLBs of devices.
+    pub fn leaves_to(&self, frame: PhysPage) -> Vec<(DomainId, IovaPage)> {
+        self.state.with(|s| {
+            let pages = s.caches.iotlb.iter();
+            let pages = pages.filter(|t| t.to == frame).map(|t| (t.domain, t.page));
+            let large = s.caches.large.iter();
+            let large = large.filter_map(|(level, (domain, prefix), leaf)| {
+                let span = s.geometry.leaf_span_lg2(level);
+                let offset = frame.0.checked_sub(leaf.to.0)?;
+                let within = offset >> span == 0;
+                within.then(|| (*domain, IovaPage((prefix << span) + offset)))
+            });
+            let devices = s.devices.iter();
+            let devices = devices.filter(|(.., held)| held.to == frame);
+            let devices = devices.map(|(_, page, held)| (held.domain, *page));
+            pages.chain(large).chain(devices).collect()
+        })
+    }
     /// Injects a defect.
     pub fn inject(&self, injection: Injection) {
         self.state.with(|s| match injection {

@@ -215,6 +215,11 @@ impl<P: CopyMemory> Memory<P> {
 }
 
 impl<P: CopyMemory, W> CpuBuffer<P, W> {
+    /// Where its bytes are in physical memory, each 4 KiB a segment, in order. They stay there while
+    /// a device owns it.
+    pub fn list(&self) -> &Arc<[PhysRange]> {
+        &self.memory.list
+    }
     /// How many bytes it is.
     pub fn len(&self) -> ByteCount {
         self.memory.len
@@ -252,6 +257,10 @@ impl<P: CopyMemory, W> DeviceBuffer<P, W> {
     pub fn iova(&self) -> Iova {
         let mapping = self.mapping.as_ref();
         mapping.map_or(Iova(0), DmaMapping::iova) // it has one for as long as anybody has it
+    }
+    /// Whether the device reaches a copy, at least of some of it.
+    pub fn is_bounced(&self) -> bool {
+        self.mapping.as_ref().is_some_and(DmaMapping::is_bounced)
     }
     /// Where the device finds each 4 KiB of it, in order.
     pub fn segments(&self) -> impl Iterator<Item = Iova> + '_ {

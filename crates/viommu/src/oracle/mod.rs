@@ -42,6 +42,12 @@
 //! Under the DMA API ([`WatchedDma`]) a mapping may lead to bounce buffers: the oracle takes where from the tables when map has returned. While the mapping lives, its
 //! pages are judged as any others; what no mapping explains, by the frame that was reached (`ledger::frames`).
 //!
+//! A frame that is freed must not be led to (P4): as a table, by no walk cache and no walk. As memory of a
+//! typed buffer or consistent memory, which the oracle is told of, by no translation in an IOTLB or a device's TLB, and by
+//! no record that is live, or ended and not flushed since: hardware may have cached it. What is freed all the
+//! same must not be reached, nor become a table. A caller's pages may have any numbers, those of frames too, so
+//! nothing is concluded from them.
+//!
 //! Not checked here: P7 (what is in bounce buffers), P11, P12; P10 is [`ioatlas_dma::domain::Domain::audit`].
 
 mod failing;
@@ -53,9 +59,9 @@ mod watched_dma;
 
 pub use failing::Failing;
 pub use ledger::{Bounds, DomainSerial, Exposure, Property, Summary, Violation};
-pub use platform::WatchedPlatform;
+pub use platform::{Holders, WatchedPlatform};
 pub use watched::Watched;
-pub use watched_dma::{WatchedClient, WatchedDma, WatchedMapping};
+pub use watched_dma::{WatchedBuffer, WatchedClient, WatchedDma, WatchedMapping};
 
 use crate::{
     device::Ats,

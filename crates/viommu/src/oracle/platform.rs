@@ -8,10 +8,20 @@ use super::{
 use ioatlas_dma::{platform::*, units::*};
 use std::sync::{Arc, OnceLock};
 
-/// Says whether a unit holds a pointer to a frame.
-type Holds = Box<dyn Fn(PhysPage) -> bool + Send + Sync>;
+/// What of a unit leads to a frame.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Holders {
+    /// Whether a walk cache or a walk points to a table there.
+    pub pointer: bool,
+    /// The pages from which translations lead there.
+    pub leaves: Vec<(DomainId, IovaPage)>,
+}
 
-/// `P`, with every freed frame checked (P4): just before it is free, no walk cache and no walk may point to it.
+/// Says what of a unit leads to a frame.
+type Holds = Box<dyn Fn(PhysPage) -> Holders + Send + Sync>;
+
+/// `P`, with every freed frame checked (P4): just before it is free, no walk cache and no walk may
+/// point to it; and if it was a buffer's or consistent memory, no translation may lead there.
 pub struct WatchedPlatform<P> {
     inner: P,
     oracle: Arc<Oracle>,
@@ -28,7 +38,7 @@ impl<P: Platform> WatchedPlatform<P> {
         }
     }
     /// The unit exists now, and this asks it. Until then frees are not checked.
-    pub fn ask(&self, holds: impl Fn(PhysPage) -> bool + Send + Sync + 'static) {
+    pub fn ask(&self, holds: impl Fn(PhysPage) -> Holders + Send + Sync + 'static) {
         let _ = self.holds.set(Box::new(holds)); // the first one stays
     }
     /// The platform underneath.
@@ -47,7 +57,7 @@ impl<P: Platform> Platform for WatchedPlatform<P> {
     fn frame_free(&self, frame: FreshFrame) {
         if let Some(holds) = self.holds.get() {
             let held = holds(frame.page());
-            self.oracle.ledger().frame_freed(frame.page(), held);
+            self.oracle.ledger().frame_freed(frame.page(), &held);
         }
         self.inner.frame_free(frame);
     }

@@ -118,6 +118,9 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
                 let pages = memory.frames().iter().map(|frame| frame.page());
                 let first = memory.iova().page();
                 ledger.map_returned(self.serial, called, first, pages, Perm::ReadWrite);
+                for (nth, frame) in (0..).zip(memory.frames()) {
+                    ledger.led(self.serial, IovaPage(first.0 + nth), frame.page());
+                }
             }
             // which frames it had, nobody knows
             Err(_) => ledger.map_failed(self.serial, called, None, Perm::ReadWrite),

@@ -32,6 +32,22 @@ pub struct WatchedMapping {
     runs: Vec<IovaRange>,
 }
 
+/// A typed buffer that the device owns, and which pages it has.
+pub struct WatchedBuffer<P: CopyMemory, W> {
+    buffer: DeviceBuffer<P, W>,
+    runs: Vec<IovaRange>,
+}
+
+impl<P: CopyMemory, W> WatchedBuffer<P, W> {
+    /// Its pages.
+    pub fn runs(&self) -> &[IovaRange] {
+        &self.runs
+    }
+}
+
+/// Where pages lead, and whose memory that is.
+type Shown = BTreeMap<IovaPage, (PhysPage, Whose)>;
+
 impl WatchedMapping {
     /// Its pages; those of a list that was mapped segment by segment need not adjoin.
     pub fn runs(&self) -> &[IovaRange] {
@@ -84,43 +100,54 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         list: Arc<[PhysRange]>,
         direction: Direction,
     ) -> Result<WatchedMapping, DmaMapError> {
-        let pages: Vec<_> = list.iter().flat_map(pages_of).collect();
         let called = self.oracle.ledger().map_called(self.serial);
-        let result = self.client.map_sg(list, direction);
+        let result = self.client.map_sg(list.clone(), direction);
         // outside the oracle's lock: what a live mapping leads to stays as it is
-        let shown = result.as_ref().map(|mapping| self.shown(mapping));
+        let shown = result.as_ref().ok().map(|mapping| {
+            let segments = mapping.segments().zip(list.iter());
+            (
+                mapping.is_bounced(),
+                self.shown(segments, mapping.is_bounced()),
+            )
+        });
+        let runs = self.mapped(called, &list, shown, direction.perm());
+        result.map(|mapping| WatchedMapping { mapping, runs })
+    }
+
+    /// A map has returned: whether it is bounced, and what it shows, unless it failed.
+    fn mapped(
+        &self,
+        called: u64,
+        list: &[PhysRange],
+        shown: Option<(bool, Shown)>,
+        perm: Perm,
+    ) -> Vec<IovaRange> {
         let mut ledger = self.oracle.ledger();
-        let perm = direction.perm();
-        if let Ok(shown) = &shown {
-            let shown = shown.iter();
+        let direct = shown.as_ref().is_some_and(|(bounced, _)| !bounced);
+        let pages = shown.map_or_else(Shown::new, |(_, pages)| {
+            let shown = pages.iter();
             let shown = shown.map(|(page, (to, whose))| (*page, *to, *whose));
             ledger.map_returned_of(self.serial, called, shown, perm);
+            pages
+        });
+        if !direct {
+            // it may have been tried where it is, in part, and undone
+            let pages = list.iter().flat_map(pages_of).collect();
+            ledger.map_failed(self.serial, called, Some(pages), perm);
         }
-        let runs = shown.map_or_else(|_| Vec::new(), |shown| runs(shown.into_keys()));
-        match result {
-            Ok(mapping) => {
-                if mapping.is_bounced() {
-                    // it may have been tried where it is, in part, and undone
-                    ledger.map_failed(self.serial, called, Some(pages), perm);
-                }
-                Ok(WatchedMapping { mapping, runs })
-            }
-            Err(error) => {
-                ledger.map_failed(self.serial, called, Some(pages), perm);
-                Err(error)
-            }
-        }
+        runs(pages.into_keys())
     }
 
     /// Where each page of a mapping leads: to the list itself, or else to what the tables say.
-    fn shown(
+    fn shown<'l>(
         &self,
-        mapping: &DmaMapping<Arc<[PhysRange]>>,
-    ) -> BTreeMap<IovaPage, (PhysPage, Whose)> {
+        segments: impl Iterator<Item = (Iova, &'l PhysRange)>,
+        bounced: bool,
+    ) -> Shown {
         let mut shown = BTreeMap::new();
         let domain = self.client.dma().domain();
         let table = domain.translator().table();
-        for (at, segment) in mapping.segments().zip(mapping.list().iter()) {
+        for (at, segment) in segments {
             let offset = at.offset();
             let theirs = pages_of(segment);
             // a copy may begin anywhere, and so have a page more or less
@@ -128,7 +155,7 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
             for (nth, page) in (at.page().0..=last.0).map(IovaPage).enumerate() {
                 let its = theirs.clone().nth(nth);
                 let its = its.filter(|_| offset == segment.addr.offset());
-                let led = match mapping.is_bounced() {
+                let led = match bounced {
                     true => table.walk(domain.platform(), page).map(|(to, _)| to),
                     false => its,
                 };
@@ -158,6 +185,47 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
     ) -> Result<Arc<[PhysRange]>, DmaUnmapError<Arc<[PhysRange]>>> {
         let WatchedMapping { mapping, runs } = mapping;
         self.unmapping(runs, || self.client.unmap(mapping))
+    }
+
+    /// See [`Client::buffer`].
+    pub fn buffer<W: Way>(&self, len: ByteCount) -> Option<CpuBuffer<P, W>> {
+        let buffer = self.client.buffer(len)?;
+        let mut ledger = self.oracle.ledger();
+        let frames = buffer.list().iter().flat_map(pages_of);
+        frames.for_each(|frame| ledger.buffer_made(frame));
+        drop(ledger);
+        Some(buffer)
+    }
+
+    /// See [`Client::give`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn give<W: Way>(
+        &self,
+        buffer: CpuBuffer<P, W>,
+    ) -> Result<WatchedBuffer<P, W>, DmaMapError> {
+        let list = buffer.list().clone();
+        let called = self.oracle.ledger().map_called(self.serial);
+        let result = self.client.give(buffer);
+        let shown = result.as_ref().ok().map(|given| {
+            let segments = given.segments().zip(list.iter());
+            (given.is_bounced(), self.shown(segments, given.is_bounced()))
+        });
+        let runs = self.mapped(called, &list, shown, W::DIRECTION.perm());
+        result.map(|buffer| WatchedBuffer { buffer, runs })
+    }
+
+    /// See [`Client::take_back`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn take_back<W: Way>(
+        &self,
+        buffer: WatchedBuffer<P, W>,
+    ) -> Result<CpuBuffer<P, W>, DmaUnmapError<Arc<[PhysRange]>>> {
+        let WatchedBuffer { buffer, runs } = buffer;
+        self.unmapping(runs, || self.client.take_back(buffer))
     }
 
     /// [`Client::unmap_raw`] of a whole mapping.

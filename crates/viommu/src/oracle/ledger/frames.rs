@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What the platform's frames are used for: which are free (P4), and which are bounce buffers.
+//! What the platform's frames are used for: which are free (P4), which are bounce buffers, and to which mappings
+//! lead that the oracle knows to be of the platform's memory.
 //!
 //! A bounce buffer stays mapped from user to user, and mappings name only what their users have of it. So an access that no mapping explains is fine if it went
 //! to a frame that the domain allocated, that no walk reads, and that has been reached in this place only since it was allocated: a frame that goes
 //! elsewhere goes home first, through a flush. What its bytes are is not seen here (P7).
 
-use super::{DomainSerial, Ledger, summary::Property};
+use super::{DomainSerial, Ledger, space::Space, summary::Property};
+use crate::oracle::Holders;
 use ioatlas_dma::units::*;
 use std::collections::btree_map::Entry;
 
@@ -16,8 +18,25 @@ pub(super) enum FrameUse {
     Unseen,
     /// Of translations.
     Table,
+    /// Of a typed buffer, wherever that is mapped.
+    Buffer,
     /// Devices reach it there.
     At(DomainSerial, IovaPage),
+}
+
+impl Space {
+    /// Why a device may reach `frame` at `page`, by the mappings of the page.
+    fn still_leads(&self, page: IovaPage, frame: PhysPage) -> Option<String> {
+        let flushed = self.flushed_since(page);
+        let mut records = self.pages.get(&page)?.iter();
+        let why = records.find_map(|record| match record.unmap_called {
+            _ if record.to != frame => None,
+            None => Some("is mapped to it"),
+            Some(called) if flushed < called => Some("was unmapped from it and not flushed"),
+            Some(_) => None,
+        })?;
+        Some(format!("page {page} of domain {} {why}", self.id))
+    }
 }
 
 impl Ledger {
@@ -64,19 +83,84 @@ impl Ledger {
                 let text = format!("a walk reads frame {frame}, which is free");
                 self.violation(Property::P4, text);
             }
-            Some(seen) => *seen = FrameUse::Table,
-            None => {}
+            Some(FrameUse::Table) | None => {}
+            Some(seen) => {
+                *seen = FrameUse::Table;
+                if let Some(why) = self.still_leads(frame) {
+                    let text = format!("frame {frame} became a table while {why}");
+                    self.violation(Property::P4, text);
+                }
+            }
         }
     }
 
-    pub fn frame_freed(&mut self, frame: PhysPage, held: bool) {
+    /// A typed buffer has the frame.
+    pub fn buffer_made(&mut self, frame: PhysPage) {
+        if let Some(seen) = self.frames.get_mut(&frame) {
+            *seen = FrameUse::Buffer;
+        }
+    }
+
+    /// Consistent memory is mapped, or a page of a typed buffer may be: `page` leads to the frame.
+    pub fn led(&mut self, domain: DomainSerial, page: IovaPage, frame: PhysPage) {
+        self.led_from
+            .entry(frame)
+            .or_default()
+            .insert((domain, page));
+    }
+
+    /// The same, if it is of a typed buffer.
+    pub(super) fn led_to_buffer(&mut self, domain: DomainSerial, page: IovaPage, frame: PhysPage) {
+        if self.frames.get(&frame) == Some(&FrameUse::Buffer) {
+            self.led(domain, page, frame);
+        }
+    }
+
+    /// Whether `frame`, that a device has just reached by `page`, was freed too early.
+    pub(super) fn check_led(&mut self, domain: DomainSerial, page: IovaPage, frame: PhysPage) {
+        let places = self.led_from.get(&frame);
+        if !places.is_some_and(|places| places.contains(&(domain, page))) {
+            return;
+        }
+        if let Some(used @ (FrameUse::Free | FrameUse::Table)) = self.frames.get(&frame) {
+            let text = format!("{page} reached frame {frame} of a buffer, which is {used:?} now");
+            self.violation(Property::P4, text);
+        }
+    }
+
+    /// The mapping by which a device may reach the frame.
+    fn still_leads(&self, frame: PhysPage) -> Option<String> {
+        let mut places = self.led_from.get(&frame)?.iter();
+        places.find_map(|(domain, page)| self.spaces[domain.0].still_leads(*page, frame))
+    }
+
+    /// The translation in a cache by which a device reaches the frame, a buffer's.
+    fn leaf(&self, frame: PhysPage, leaves: &[(DomainId, IovaPage)]) -> Option<String> {
+        let places = self.led_from.get(&frame);
+        let any = self.frames.get(&frame) == Some(&FrameUse::Buffer);
+        let its = |(id, page): &&(DomainId, IovaPage)| {
+            let mut places = places.into_iter().flatten();
+            any || places.any(|(domain, at)| self.spaces[domain.0].id == *id && at == page)
+        };
+        let (id, page) = leaves.iter().find(its)?;
+        Some(format!("a cache leads page {page} of domain {id} to it"))
+    }
+
+    pub fn frame_freed(&mut self, frame: PhysPage, holders: &Holders) {
         self.seen.frames_freed += 1;
+        let pointer = || Some("a walk cache or a walk points to it".to_owned());
+        let pointer = holders.pointer.then(pointer).flatten();
+        let why = pointer
+            .or_else(|| self.leaf(frame, &holders.leaves))
+            .or_else(|| self.still_leads(frame));
         self.frames.insert(frame, FrameUse::Free);
-        if held {
-            self.violation(
-                Property::P4,
-                format!("frame {frame} was freed while a walk cache or a walk points to it"),
-            );
+        match why {
+            Some(why) => {
+                let text = format!("frame {frame} was freed while {why}");
+                self.violation(Property::P4, text);
+            }
+            // whoever has it next is nobody's business here
+            None => drop(self.led_from.remove(&frame)),
         }
     }
 }

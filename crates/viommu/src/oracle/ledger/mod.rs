@@ -58,6 +58,8 @@ pub(super) struct Ledger {
     devices: BTreeMap<SourceId, Attachment>,
     /// What each frame that was ever allocated is used for.
     frames: BTreeMap<PhysPage, FrameUse>,
+    /// Where the frames of typed buffers and of consistent memory were mapped since they were allocated.
+    led_from: BTreeMap<PhysPage, BTreeSet<(DomainSerial, IovaPage)>>,
     /// By name, hence by age.
     accesses: BTreeMap<AccessId, InFlight>,
     invalidations: BTreeMap<InvalidationId, (Event, Selection)>,
@@ -80,6 +82,7 @@ impl Ledger {
             spaces: Vec::new(),
             devices: BTreeMap::new(),
             frames: BTreeMap::new(),
+            led_from: BTreeMap::new(),
             accesses: BTreeMap::new(),
             invalidations: BTreeMap::new(),
             undecided: Vec::new(),
@@ -208,8 +211,9 @@ impl Ledger {
         let now = self.now();
         self.spaces[domain.0].maps_in_progress.remove(&called);
         for (page, to, whose) in pages {
-            if whose == Whose::Own {
-                self.check_own(domain, page, to);
+            match whose {
+                Whose::Own => self.check_own(domain, page, to),
+                Whose::Theirs => self.led_to_buffer(domain, page, to),
             }
             self.check_reuse(domain, page, to, perm);
             let oldest = self.accesses.values().next().map_or(now, |a| a.began);
@@ -420,6 +424,7 @@ impl Ledger {
             let text = format!("a device of domain {id} was served at {page} by domain {tag}");
             return self.violation(Property::P8, text);
         }
+        self.check_led(domain, page, to);
         let flushed = self.spaces[domain.0].flushed;
         let own = self.is_own(domain, page, to);
         let within = leaf.0.saturating_sub(1);

@@ -152,5 +152,7 @@ mod tables;
 #[cfg(not(ioatlas_killers))]
 mod ticks;
 #[cfg(not(ioatlas_killers))]
+mod typed;
+#[cfg(not(ioatlas_killers))]
 mod unit_variants;
 mod writeback;
