@@ -57,12 +57,22 @@ stretch-over-gap      ioatlas-vfio    suite     calls::what_lies_between
 forget-partial        ioatlas-vfio    suite     calls::a_list_that_does_not_fit
 '
 
+lists=$(mktemp -d) || exit 2
+trap 'rm -rf "$log" "$lists"' EXIT
+
+# tests PACKAGE MODULE FILTER: the names of the tests of that module whose names have the filter in them.
+tests() {
+    sed -n "s/^\($2::.*\): test\$/\1/p" "$lists/$1" | grep -F -e "$3"
+}
+
 # What kills has to pass without a bug. The other tests are not built here: they run elsewhere.
 for package in $(echo "$killers" | awk 'NF { print $2 }' | sort -u); do
-    filters=$(echo "$killers" | awk -v package="$package" '$2 == package { print $3 "::" $4 }')
-    # shellcheck disable=SC2086 # the filters are words
-    if ! cargo test --quiet -p "$package" --test it -- $filters >"$log" 2>&1; then
-        broken "$package does not build, or fails without any planted bug"
+    cargo test --quiet -p "$package" --test it -- --list >"$lists/$package" 2>"$log" || broken "$package does not build"
+    names=$(echo "$killers" | awk -v package="$package" '$2 == package { print $3, $4 }' |
+        while read -r module filter; do tests "$package" "$module" "$filter"; done)
+    # shellcheck disable=SC2086 # the names are words
+    if ! cargo test --quiet -p "$package" --test it -- --exact $names >"$log" 2>&1; then
+        broken "$package fails without any planted bug"
     fi
 done
 echo "no planted bug: every test below passes"
@@ -76,7 +86,11 @@ for bug in $(bugs); do
     words='NOT KILLED: no test is listed'
     killer="$3 $4"
     if [ "$3" != - ]; then
-        if IOATLAS_MUTANT=$mutant timeout 600 cargo test --quiet -p "$2" --test it -- "$3::$4" >"$log" 2>&1; then
+        names=$(tests "$2" "$3" "$4")
+        # shellcheck disable=SC2086 # the names are words
+        if [ -z "$names" ]; then
+            words='NOT KILLED: no such test'
+        elif IOATLAS_MUTANT=$mutant timeout 600 cargo test --quiet -p "$2" --test it -- --exact $names >"$log" 2>&1; then
             words='NOT KILLED'
         else
             words=$(said 'NOT KILLED: it fails, and names no safety property')
