@@ -49,7 +49,7 @@ for argument; do
         ;;
     esac
 done
-[ -n "$names" ] || names=$(awk 'NF { print $1 }' <<<"$all")
+[ -n "$names" ] || names=$(awk 'NF { printf "%s ", $1 }' <<<"$all")
 
 . ci/stages.sh
 export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_RELEASE_DEBUG=0
@@ -127,7 +127,7 @@ recorded() {
 
 # shellcheck disable=SC2086 # names are words
 stage tools tools $names
-only=$names
+only="$names clean-tree"
 stage oldest oldest
 stage nvme-guests cargo test -p ioatlas-nvme --test guest -- --include-ignored
 stage recording cargo test -p ioatlas --test tools -- --include-ignored record:
@@ -145,7 +145,6 @@ stage shared-lines ci/lines-check.sh
 stage planted-bugs ci/mutants.sh
 stage planted-in-unit ci/unit-mutants.sh
 stage explored-bugs ci/explore-mutants.sh
-only=
 stage clean-tree clean_tree
 [ -z "$record" ] || recorded
 closing
