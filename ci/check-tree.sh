@@ -30,6 +30,13 @@ if grep -s '^source = ' Cargo.lock | grep -v 'registry+https://github.com/rust-l
     complain "Cargo.lock names another registry, above"
 fi
 
+# Of a test program's folder each file is a module that it names: no other is compiled, and nothing would say so.
+while IFS= read -r file; do
+    folder=$(dirname "$file") name=$(basename "$file" .rs)
+    [ ! -f "$folder/main.rs" ] || [ "$name" = main ] || grep -qE "^ *(pub )?mod $name;" "$folder/main.rs" ||
+        complain "$file is in no test program: $folder/main.rs has no mod $name"
+done < <(git ls-files 'crates/*/tests/*.rs' 'examples/*/tests/*.rs')
+
 # Shared words go through the platform, or model checker and simulator do not see them. `Ordering` is re-exported.
 if git grep -nE '(core|std)::sync::atomic|sync::\{[^}]*atomic' -- 'crates/*/src/*.rs' ':!crates/dma/src/platform/host' \
     ':!crates/dma/src/platform/sim' ':!crates/dma/src/platform/word.rs' ':!crates/vfio/src/platform' | grep -vE ':[[:space:]]*//|pub use core::sync::atomic::Ordering;'; then

@@ -52,6 +52,7 @@ done
 [ -n "$names" ] || names=$(awk 'NF { printf "%s ", $1 }' <<<"$all")
 
 . ci/stages.sh
+commit=$(git rev-parse --short HEAD)
 export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_RELEASE_DEBUG=0
 packages=${XDG_CACHE_HOME:-$HOME/.cache}/ioatlas/packages
 
@@ -73,7 +74,7 @@ tools() {
             { command -v dpdk-testpmd && compgen -G "$packages/librte-net-virtio*.unpacked-3"; } >/dev/null ||
                 ci/install-dpdk.sh || bad=1
             ;;
-        planted-in-unit) needs qemu-system-x86_64 ci/install-qemu.sh || bad=1 ;;
+        optimised | planted-in-unit) needs qemu-system-x86_64 ci/install-qemu.sh || bad=1 ;;
         silent-files) [ -c /dev/fuse ] || modprobe fuse || bad=1 ;;
         browser) needs chromium ci/install-browser.sh || bad=1 ;;
         instructions) needs valgrind ci/install-valgrind.sh || bad=1 ;;
@@ -82,7 +83,8 @@ tools() {
     return $bad
 }
 
-# Property tests draw a new seed each time; what one finds it writes to a file proptest-regressions/, to be committed.
+# Property tests draw a new seed each time. Where one fails, the seed is printed; some write the case into a file
+# proptest-regressions/, to be committed.
 optimised() {
     PROPTEST_RNG_SEED=$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')
     export PROPTEST_RNG_SEED
@@ -104,8 +106,7 @@ fuzzing() {
 
 # What is in docs/last-full-run.md, with a new line for each stage that ran.
 recorded() {
-    local page=docs/last-full-run.md commit machine
-    commit=$(git rev-parse --short HEAD)
+    local page=docs/last-full-run.md machine
     [ -z "$tree_before" ] || commit="$commit and changes"
     machine=$(nproc)-CPU$(sed -n 's/^model name[^:]*: */ /p' /proc/cpuinfo | head -n 1)
     {

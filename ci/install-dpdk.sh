@@ -5,6 +5,6 @@
 #   ci/vhost-guest.sh --guest testpmd
 set -eu
 cd "$(dirname "$0")/.."
-apt-get -o Acquire::Retries=3 update
-apt-get -o Acquire::Retries=3 install -y --no-install-recommends dpdk-dev librte-net-vhost23 util-linux
+apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 update
+apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 install -y --no-install-recommends dpdk-dev librte-net-vhost23 util-linux
 cargo run --package ioatlas-vhost-guest -- --guest testpmd --fetch-only

@@ -5,6 +5,6 @@
 #   cargo test -p ioatlas-nvme --test guest
 set -eu
 cd "$(dirname "$0")/.."
-apt-get -o Acquire::Retries=3 update
-apt-get -o Acquire::Retries=3 install -y --no-install-recommends qemu-system-x86 util-linux xz-utils
+apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 update
+apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 install -y --no-install-recommends qemu-system-x86 util-linux xz-utils
 cargo run --package ioatlas-guest --example fetch -- linux-image-6.12-cloud-amd64 busybox-static

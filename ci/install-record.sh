@@ -5,6 +5,6 @@
 #   cargo test -p ioatlas --test tools -- --include-ignored record:
 set -eu
 cd "$(dirname "$0")/.."
-apt-get -o Acquire::Retries=3 update
-apt-get -o Acquire::Retries=3 install -y --no-install-recommends qemu-system-x86 util-linux iproute2
+apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 update
+apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 install -y --no-install-recommends qemu-system-x86 util-linux iproute2
 cargo run --package ioatlas -- trace record --device e1000 --workload stream --mib 1 --fetch-only

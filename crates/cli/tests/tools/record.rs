@@ -5,6 +5,7 @@
 use ioatlas_guest::Cache;
 use ioatlas_iotlb::{Event, Kind, Trace};
 use libtest_mimic::{Failed, Trial};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::{
     env, fs,
@@ -247,8 +248,12 @@ fn no_qemu() -> Result<(), Failed> {
 
 fn hangs() -> Result<(), Failed> {
     let stage = Stage::new("echo $$ >$STAGE/pid; echo it is stuck here; exec sleep 1000")?;
-    let output = stage.record().args(["--timeout", "2"]).output()?;
-    let said = failed_with(&stage, &output, &["within 2 s and was killed", "its log: "])?;
+    let output = stage.record().args(["--timeout", "15"]).output()?;
+    let said = failed_with(
+        &stage,
+        &output,
+        &["within 15 s and was killed", "its log: "],
+    )?;
     stage.qemu_is_gone()?;
     let log = said.split("its log: ").nth(1).ok_or("no log")?.trim();
     let log = fs::read_to_string(log)?;
@@ -280,8 +285,7 @@ fn signalled() -> Result<(), Failed> {
         }
         thread::sleep(Duration::from_millis(50));
     }
-    let pid = recorder.id().to_string();
-    Command::new("kill").args(["-TERM", &pid]).status()?;
+    kill_process(Pid::from_child(&recorder), Signal::TERM)?;
     let output = recorder.wait_with_output()?;
     failed_with(&stage, &output, &["interrupted; the guest is ended"])?;
     stage.qemu_is_gone()?;

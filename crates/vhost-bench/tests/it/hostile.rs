@@ -16,7 +16,7 @@ use virtio_queue::QueueT;
 use vm_memory::Bytes;
 
 /// What never comes need not be waited for longer.
-const NEVER: Duration = Duration::from_secs(10);
+const NEVER: Duration = Duration::from_secs(20);
 
 /// What a device does wrong.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -622,7 +622,11 @@ fn a_storm_of_messages_is_obeyed_in_bounded_memory() {
 }
 
 fn a_front_end_that_reads_no_answers_does_not_keep_a_runner_from_stopping() {
-    let back = Back::new(without_ends());
+    // The runner gives no write up: only the stop ends it.
+    let back = Back::new(Config {
+        message: 10 * SOON,
+        ..patient()
+    });
     let raw = Raw::connect(&back);
     raw.socket.set_nonblocking(true).unwrap();
     let question = Header::request(GET_FEATURES, 0).encode();

@@ -32,6 +32,9 @@ fn stops_with(
     map(&front, TO, TO, 0x2000, Perm::Write);
     let mut driver = Driver::by_iova(&mut front, 0);
     let mut other = Driver::by_iova(&mut front, 1);
+    // All that the other queue needs is in the cache then: no miss of its own can be what waits for too long.
+    let got = other.invert(&front, (FROM, FROM), (TO, TO), b"before");
+    assert_eq!(got, inverted(b"before"));
     spoil(&mut front, &mut driver);
     let why = back.why_stopped();
     eventually("the error event", || driver.events.err.read().ok());
