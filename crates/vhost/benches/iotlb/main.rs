@@ -3,7 +3,7 @@
 //!
 //! Contenders of one row take turns, slice by slice, so that a busy machine meets them alike; what is printed is the median of the slices, in
 //! nanoseconds of the thread's own CPU time. Lookups are of 64 bytes at random places, in bursts of 32 where there are bursts, whose begin and end
-//! are in the figure. The figures of DPDK are quoted: its program ran on another machine.
+//! are in the figure.
 
 mod beside;
 mod lookup;
@@ -22,8 +22,8 @@ fn main() {
     }
     println!();
     println!(
-        "{:<44} {:>8} {:>8} {:>8} {:>8} {:>8} | {:>8} {:>8}",
-        "", "DPDK*", "list", "interval", "vm-mem", "bare vm", "radix", "aim"
+        "{:<46} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "", "list", "interval", "vm-mem", "bare vm", "radix"
     );
     lookup::table();
     update::table();
@@ -31,25 +31,14 @@ fn main() {
     beside::table();
     println!();
     println!(
-        "*  DPDK 22.11, quoted from another machine (AMD EPYC, 2.6 GHz), entries in random order; best of 9."
-    );
-    println!(
         "vm-mem: vm-memory 0.18 behind our trait, locked once a burst. bare vm: its Iotlb in a RwLock, locked for each access, as its example does."
     );
     let _ = std::io::stdout().flush();
 }
 
 /// One row: a figure or a dash for each contender.
-fn row(what: &str, dpdk: &str, figures: [Option<f64>; 5], aim: Option<f64>) {
+fn row(what: &str, figures: [Option<f64>; 5]) {
     let show = |figure: Option<f64>| figure.map_or("-".into(), |ns| format!("{ns:.1}"));
     let [list, interval, vm, bare, radix] = figures.map(show);
-    let verdict = match (figures[4], aim) {
-        (Some(ns), Some(aim)) if ns <= aim => "reached",
-        (Some(_), Some(_)) => "MISSED",
-        _ => "",
-    };
-    let aim = show(aim);
-    println!(
-        "{what:<44} {dpdk:>8} {list:>8} {interval:>8} {vm:>8} {bare:>8} | {radix:>8} {aim:>8} {verdict}"
-    );
+    println!("{what:<46} {list:>8} {interval:>8} {vm:>8} {bare:>8} {radix:>8}");
 }

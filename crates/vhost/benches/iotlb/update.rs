@@ -88,14 +88,10 @@ pub fn table() {
     };
     row(
         "insert + remove, 2,047 entries, no reader",
-        "7665",
         figures(Acked::NoReader),
-        Some(80.0),
     );
     row(
         "  a reader; each invalidation acknowledged",
-        "-",
         figures(Acked::Each),
-        None,
     );
 }
