@@ -24,13 +24,13 @@ pub mod peers;
 pub mod plan;
 pub mod platform;
 pub mod probe;
-pub mod reach;
 pub mod rows;
 pub mod slices;
 pub mod spread;
 pub mod stack;
 pub mod subject;
 pub mod subjects;
+pub mod summary;
 
 pub use case::{Case, Kind, NoCase};
 pub use contest::Contestant;

@@ -147,7 +147,7 @@ impl Group {
     }
 }
 
-/// Linux's design of today, of which most of the aims speak.
+/// Linux's design of today, of which most of the summary speaks.
 pub fn deferred() -> Design {
     let magazine = AssignerConfig::Magazine(Default::default());
     DomainConfig::new(magazine, PolicyConfig::DeferredPerCpu(Default::default())).into()

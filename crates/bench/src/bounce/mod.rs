@@ -14,7 +14,6 @@
 //! Nobody is the device: its accesses take no CPU time. So the bytes that are copied come from the CPU's caches as far as they fit there, where a
 //! device may leave them in memory; what a copy costs is measured beside each load, with the same bytes.
 
-pub mod aims;
 pub mod cells;
 pub mod cost;
 pub mod crossover;
@@ -27,6 +26,7 @@ pub mod model;
 pub mod plan;
 pub mod policy;
 pub mod served;
+pub mod study;
 
 pub use cells::{Cell, Row, measure};
 pub use cost::{BigLock, Charge, Cost, Preset};

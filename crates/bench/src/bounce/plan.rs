@@ -60,7 +60,7 @@ impl Filter {
     }
 }
 
-/// Whether a load is among those of a quick run: the cells of the aims.
+/// Whether a load is among those of a quick run: the cells of the summary.
 fn is_quick(load: &Load) -> bool {
     let overhead = load.preset == Preset::Free && load.block == Block(4);
     let sizes = [Block(4), Block(16), Block(64), Block(128)];

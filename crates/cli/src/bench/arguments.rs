@@ -46,7 +46,7 @@ pub(crate) struct BenchArguments {
     /// Only these peers, other people's crates; `none` for none of them.
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = any_peer)]
     pub peers: Vec<Choice<Peer>>,
-    /// The aims, and rings of 256 single pages: in less than half a minute instead of five.
+    /// The summary, and rings of 256 single pages: in less than half a minute instead of five.
     #[arg(long)]
     pub quick: bool,
     /// Print JSON.

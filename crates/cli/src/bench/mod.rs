@@ -12,7 +12,7 @@ use crate::progress::{Bar, Progress};
 use arguments::{BenchArguments, Part};
 use ioatlas_bench::{
     plan::{plan, run as measure},
-    reach::aims,
+    summary::summary,
 };
 
 pub(crate) fn run(arguments: &BenchArguments) -> Answer {
@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Answer {
         return json::answer(&rows);
     }
     Answer {
-        text: table::text(&aims(&rows, &filter), &rows),
+        text: table::text(&summary(&rows, &filter), &rows),
         ..Answer::default()
     }
 }

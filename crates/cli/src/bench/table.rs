@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Aims and rows as tables.
+//! Summary and rows as tables.
 
 use super::json::Names;
 use crate::text::{Align, table};
 use ioatlas_bench::{
     Row, Unmeasured,
-    reach::{Aim, Unit, Verdict},
+    summary::{Line, Unit},
 };
 
 const DASH: &str = "-";
 
-pub(super) fn text(aims: &[Aim], rows: &[Row]) -> String {
+pub(super) fn text(summary: &[Line], rows: &[Row]) -> String {
     let mut lines = Vec::new();
-    if !aims.is_empty() {
-        lines.push("Aims".to_owned());
-        lines.extend(of_aims(aims));
+    if !summary.is_empty() {
+        lines.push("Summary".to_owned());
+        lines.extend(of_summary(summary));
         lines.push(String::new());
     }
     lines.push(
@@ -26,34 +26,31 @@ pub(super) fn text(aims: &[Aim], rows: &[Row]) -> String {
     lines.join("\n") + "\n"
 }
 
-fn value(value: f64, unit: Unit) -> String {
-    match unit {
-        Unit::Nanoseconds => format!("{value:.1} ns"),
-        Unit::Times => format!("{value:.2} x"),
-        Unit::Kibibytes => format!("{value:.1} KiB"),
-    }
+/// A value as it is written, with its unit.
+pub(super) fn value(value: f64, unit: Unit) -> String {
+    let digits = match unit {
+        Unit::Times | Unit::Percent => 2,
+        Unit::Nanoseconds | Unit::Kibibytes => 1,
+        Unit::Operations => 0,
+    };
+    format!("{value:.digits$} {}", unit.name())
 }
 
-fn of_aims(aims: &[Aim]) -> Vec<String> {
-    let head = ["aim", "ours", "beside", "ratio", "at most", "verdict"];
+fn of_summary(lines: &[Line]) -> Vec<String> {
+    let head = ["", "here", "beside", "ratio", ""];
     let mut cells = vec![head.map(String::from).to_vec()];
     let dash = || DASH.to_owned();
-    for aim in aims {
-        let beside = aim.beside.as_ref();
+    for line in lines {
+        let here = line.value.as_ref();
         cells.push(vec![
-            aim.what.into(),
-            aim.ours.map_or_else(dash, |ours| value(ours, aim.unit)),
-            beside.map_or_else(dash, |(name, v, unit)| {
+            line.what.clone(),
+            here.map_or_else(|_| dash(), |here| value(*here, line.unit)),
+            line.beside.as_ref().map_or_else(dash, |(name, v, unit)| {
                 format!("{name} {}", value(*v, *unit))
             }),
-            aim.ratio().map_or_else(dash, |ratio| format!("{ratio:.2}")),
-            aim.limit.map_or_else(dash, |limit| value(limit, aim.unit)),
-            match &aim.verdict {
-                Verdict::Reached => "reached".into(),
-                Verdict::Missed => "missed".into(),
-                Verdict::Reported => "reported".into(),
-                Verdict::Unmeasured(why) => format!("not measured: {why}"),
-            },
+            line.ratio()
+                .map_or_else(dash, |ratio| format!("{ratio:.2}")),
+            here.err().cloned().unwrap_or_default(),
         ]);
     }
     use Align::*;

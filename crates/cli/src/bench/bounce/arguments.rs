@@ -21,7 +21,7 @@ use ioatlas_bench::{
 /// beyond_copy_ns (beyond the copy alone, same rounds), copy_ns (that copy), map_ms_per_gb, unmap_ms_per_gb (on one thread), map_change_percent, unmap_change_percent (by never), paced_times_never (the same ratio where the CPU does other
 /// things for each operation and the device has a rate, both assumed), bounced_percent, learned_after (operations until adaptive had decided), behind_better_percent (adaptive's time by that of the better of never and always), mode, slices, reason (why figures are null, else null)); in_flight[] (translator, policy, depth, slots, ns_per_operation, by_within, by_never, reason);
 /// bounce21[] (block_kib, theirs, model, measured, model_difference_percent, reason, their_unmap_change_percent, model_unmap_change_percent, measured_unmap_change_percent, measured_map_change_percent);
-/// aims[] (aim, value, unit, limit, verdict, reason).
+/// summary[] (what, value, unit, reason).
 #[derive(Args, Debug)]
 pub(crate) struct BounceArguments {
     /// Only these translators: free, moderate, vfio-guest, bounce21.
@@ -42,7 +42,7 @@ pub(crate) struct BounceArguments {
     /// Only so many threads: 1, 2.
     #[arg(long, value_name = "N,M", value_delimiter = ',', value_parser = threads)]
     pub threads: Vec<usize>,
-    /// The aims and the sizes of BOUNCE'21, 64 in flight: in about half a minute instead of several.
+    /// The summary and the sizes of BOUNCE'21, 64 in flight: in about half a minute instead of several.
     #[arg(long)]
     pub quick: bool,
     /// Print JSON.

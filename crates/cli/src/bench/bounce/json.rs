@@ -5,12 +5,12 @@ use crate::Answer;
 use ioatlas_bench::{
     bounce::{
         Cell, Policy, Row,
-        aims::{Aim, Beside, Limit, Study},
         cells::{Split, change},
         limits::{Point, SLOTS},
         plan::Filter,
+        study::{Beside, Study},
     },
-    reach::Verdict,
+    summary::Line,
 };
 use serde::Serialize;
 
@@ -19,7 +19,7 @@ struct Object {
     rows: Vec<RowObject>,
     in_flight: Vec<PointObject>,
     bounce21: Vec<BesideObject>,
-    aims: Vec<AimObject>,
+    summary: Vec<LineObject>,
 }
 
 #[derive(Debug, Serialize)]
@@ -156,46 +156,19 @@ fn beside(beside: &Beside) -> BesideObject {
 }
 
 #[derive(Debug, Serialize)]
-struct AimObject {
-    aim: String,
+struct LineObject {
+    what: String,
     value: Option<f64>,
     unit: &'static str,
-    limit: Option<String>,
-    verdict: &'static str,
     reason: Option<String>,
 }
 
-/// A limit in words.
-pub(super) fn limit(aim: &Aim) -> Option<String> {
-    let unit = aim.unit.name();
-    match aim.limit {
-        Limit::AtMost(most) => Some(format!("at most {most} {unit}")),
-        Limit::AtLeast(least) => Some(format!("at least {least} {unit}")),
-        Limit::None => None,
-    }
-}
-
-/// A verdict in a word.
-pub(super) fn verdict(verdict: &Verdict) -> &'static str {
-    match verdict {
-        Verdict::Reached => "reached",
-        Verdict::Missed => "missed",
-        Verdict::Reported => "reported",
-        Verdict::Unmeasured(_) => "not measured",
-    }
-}
-
-fn aim(aim: &Aim) -> AimObject {
-    AimObject {
-        aim: aim.what.clone(),
-        value: aim.value,
-        unit: aim.unit.name(),
-        limit: limit(aim),
-        verdict: verdict(&aim.verdict),
-        reason: match &aim.verdict {
-            Verdict::Unmeasured(why) => Some(why.clone()),
-            _ => None,
-        },
+fn line(line: &Line) -> LineObject {
+    LineObject {
+        what: line.what.clone(),
+        value: line.value.as_ref().ok().copied(),
+        unit: line.unit.name(),
+        reason: line.value.as_ref().err().cloned(),
     }
 }
 
@@ -209,7 +182,7 @@ pub(super) fn answer(study: &Study, filter: &Filter) -> Answer {
         rows: rows.collect(),
         in_flight: points.map(point).collect(),
         bounce21: study.bounce21().iter().map(beside).collect(),
-        aims: study.aims().iter().map(aim).collect(),
+        summary: study.summary().iter().map(line).collect(),
     };
     match serde_json::to_string_pretty(&object) {
         Ok(text) => Answer {

@@ -10,12 +10,11 @@ use crate::error::Error;
 use crate::progress::{Bar, Progress};
 use arguments::BounceArguments;
 use ioatlas_bench::bounce::{
-    Block, Preset, Way,
-    aims::Study,
-    limits,
+    Block, Preset, Way, limits,
     lists::lists,
     memory::memory,
     plan::{Filter, effort, loads, run as measure},
+    study::Study,
 };
 
 /// Over what, and how large, operations beyond the pools' limits are: where bouncing pays, so that there is a cliff to fall from.

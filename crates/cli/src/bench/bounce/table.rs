@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The study as tables.
 
-use super::json::{limit, part_change, rate, verdict};
+use super::{
+    super::table::value,
+    json::{part_change, rate},
+};
 use crate::text::{Align, table};
 use ioatlas_bench::{
     Unmeasured,
     bounce::{
         Cell, Row,
-        aims::{Aim, Study},
         cells::Split,
         limits::{Point, SLOTS},
         plan::Filter,
+        study::Study,
     },
-    reach::Verdict,
+    summary::Line,
 };
 
 const DASH: &str = "-";
@@ -27,8 +30,8 @@ fn signed(value: Option<f64>) -> String {
 }
 
 pub(super) fn text(study: &Study, filter: &Filter) -> String {
-    let mut lines = vec!["Aims".to_owned()];
-    lines.extend(aims(&study.aims()));
+    let mut lines = vec!["Summary".to_owned()];
+    lines.extend(summary(&study.summary()));
     lines.push(String::new());
     lines.push(
         "BOUNCE'21 (reads, 64 in flight): times as fast as without; time in unmap and map for each GB, change in %"
@@ -53,26 +56,18 @@ pub(super) fn text(study: &Study, filter: &Filter) -> String {
     lines.join("\n") + "\n"
 }
 
-fn aims(aims: &[Aim]) -> Vec<String> {
-    let head = ["aim", "ours", "limit", "verdict"];
-    let mut cells = vec![head.map(String::from).to_vec()];
-    for aim in aims {
-        let word = verdict(&aim.verdict);
+fn summary(lines: &[Line]) -> Vec<String> {
+    let mut cells = vec![["", "here", ""].map(String::from).to_vec()];
+    for line in lines {
+        let here = line.value.as_ref();
         cells.push(vec![
-            aim.what.clone(),
-            match aim.value {
-                Some(value) => format!("{value:.2} {}", aim.unit.name()),
-                None => DASH.into(),
-            },
-            limit(aim).unwrap_or_else(|| DASH.into()),
-            match &aim.verdict {
-                Verdict::Unmeasured(why) => format!("{word}: {why}"),
-                _ => word.into(),
-            },
+            line.what.clone(),
+            here.map_or_else(|_| DASH.into(), |here| value(*here, line.unit)),
+            here.err().cloned().unwrap_or_default(),
         ]);
     }
     use Align::*;
-    table(&[Left, Right, Right, Left], 2, &cells)
+    table(&[Left, Right, Left], 2, &cells)
 }
 
 fn bounce21(study: &Study) -> Vec<String> {

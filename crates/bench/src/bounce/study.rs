@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Which aims are reached, by what was measured; and BOUNCE'21's results beside what is measured here.
+//! What was measured, what it comes to, and BOUNCE'21's results beside it.
 
 use super::{
     cells::{Cell, LEARNING, Row, Split, change},
@@ -11,89 +11,10 @@ use super::{
     model::{Machine, Prediction, THEIRS, Theirs},
     policy::Policy,
 };
-use crate::{Spread, reach::Verdict};
-
-/// A limit.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Limit {
-    /// More is a miss.
-    AtMost(f64),
-    /// Less is a miss.
-    AtLeast(f64),
-    /// Reported only.
-    None,
-}
-
-/// What a value counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unit {
-    /// Nanoseconds an operation.
-    Nanoseconds,
-    /// A ratio.
-    Times,
-    /// Hundredths; of changes, with a sign.
-    Percent,
-    /// Operations.
-    Operations,
-    /// KiB.
-    Kibibytes,
-}
-
-impl Unit {
-    /// As in tables and JSON.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Unit::Nanoseconds => "ns",
-            Unit::Times => "x",
-            Unit::Percent => "%",
-            Unit::Operations => "operations",
-            Unit::Kibibytes => "KiB",
-        }
-    }
-}
-
-/// One aim.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Aim {
-    /// What is looked at.
-    pub what: String,
-    /// What it counts.
-    pub unit: Unit,
-    /// What it came to.
-    pub value: Option<f64>,
-    /// What it may be.
-    pub limit: Limit,
-    /// Whether it is reached.
-    pub verdict: Verdict,
-}
-
-impl Aim {
-    /// Judged.
-    pub fn new(
-        what: impl Into<String>,
-        unit: Unit,
-        limit: Limit,
-        value: Result<f64, String>,
-    ) -> Self {
-        let reached = |reached| match reached {
-            true => Verdict::Reached,
-            false => Verdict::Missed,
-        };
-        let verdict = match (&value, limit) {
-            (Err(why), _) => Verdict::Unmeasured(why.clone()),
-            (Ok(_), Limit::None) => Verdict::Reported,
-            (Ok(value), Limit::AtMost(most)) => reached(*value <= most),
-            (Ok(value), Limit::AtLeast(least)) => reached(*value >= least),
-        };
-        Aim {
-            what: what.into(),
-            unit,
-            value: value.ok(),
-            limit,
-            verdict,
-        }
-    }
-}
+use crate::{
+    Spread,
+    summary::{Line, Unit},
+};
 
 /// All that was measured.
 #[derive(Clone, Debug, Default)]
@@ -183,8 +104,8 @@ impl Study {
         Ok(point)
     }
 
-    /// The aims of [`Policy::Adaptive`], over all loads: the worst one counts.
-    fn learning(&self) -> Vec<Aim> {
+    /// What [`Policy::Adaptive`] costs, over all loads: the worst one counts.
+    fn learning(&self) -> Vec<Line> {
         let rows = self.cells.iter().flat_map(|cell| &cell.rows);
         let rows: Vec<&Row> = rows.filter(|row| row.policy.learns()).collect();
         if rows.is_empty() {
@@ -205,44 +126,40 @@ impl Study {
             None => "adaptive behind the better of never and always".into(),
         };
         let none = || "no row has both".to_owned();
-        // what was measured and had not decided by then is a miss, not a lack of figures
+        // one that had not decided by then took all of it, which is no lack of figures
         let measured = rows.iter().filter(|row| row.figure.is_ok());
         let longest = measured.map(|row| row.learned_after.unwrap_or(LEARNING));
         let longest = longest.max();
         vec![
-            Aim::new(
+            Line::new(
                 name,
                 Unit::Percent,
-                Limit::AtMost(5.0),
                 worst.map(|(behind, _)| behind).ok_or_else(none),
             ),
-            Aim::new(
+            Line::new(
                 "operations until adaptive had decided, the most",
                 Unit::Operations,
-                Limit::AtMost(1_000.0),
                 longest.map(|most| most as f64).ok_or_else(none),
             ),
         ]
     }
 
-    /// Every aim of which something was measured.
-    pub fn aims(&self) -> Vec<Aim> {
-        let mut aims = Vec::new();
+    /// What it comes to, of all that was measured.
+    pub fn summary(&self) -> Vec<Line> {
+        let mut lines = Vec::new();
         for direction in Way::ALL {
             let name = direction.name();
             let one = self.overhead(direction, 1);
             let two = self.overhead(direction, 2);
             let ratio = one.clone().and_then(|one| Ok(two? / one));
-            aims.push(Aim::new(
+            lines.push(Line::new(
                 format!("always, 4 KiB {name}s, 64 in flight: beyond the copy"),
                 Unit::Nanoseconds,
-                Limit::AtMost(40.0),
                 one,
             ));
-            aims.push(Aim::new(
+            lines.push(Line::new(
                 format!("the same, {name}s: on two threads by one"),
                 Unit::Times,
-                Limit::AtMost(1.3),
                 ratio,
             ));
         }
@@ -250,13 +167,12 @@ impl Study {
         let worst: Option<Vec<f64>> = worst.collect();
         let none = || "not all sizes of BOUNCE'21 are among the rows".to_owned();
         let worst = worst.map(|all| all.into_iter().fold(f64::MIN, f64::max));
-        aims.push(Aim::new(
+        lines.push(Line::new(
             "time in map for each GB of reads, bounce21: the smallest change",
             Unit::Percent,
-            Limit::AtMost(-99.0),
             worst.ok_or_else(none),
         ));
-        aims.extend(self.learning());
+        lines.extend(self.learning());
         let most = DEPTHS[DEPTHS.len() - 1];
         let median = |spread: Option<Spread>| {
             let few = || "too few rounds have both".to_owned();
@@ -264,19 +180,17 @@ impl Study {
         };
         if let Some(lists) = &self.lists {
             let of = |of: fn(&Lists) -> f64| lists.as_ref().map(of).map_err(String::clone);
-            aims.push(Aim::new(
+            lines.push(Line::new(
                 "lists of whole pages, 64 KiB, moderate: pools by single use, time in map and unmap",
                 Unit::Times,
-                Limit::AtMost(1.0),
                 of(|lists| lists.ratio.median),
             ));
-            aims.push(Aim::new(
+            lines.push(Line::new(
                 format!(
                     "the same with the rest of an operation; theirs {:.2} (2.17 by 2.28 % of a CPU)",
                     Lists::theirs()
                 ),
                 Unit::Times,
-                Limit::None,
                 of(Lists::with_the_rest),
             ));
         }
@@ -285,22 +199,19 @@ impl Study {
                 let memory = memory.as_ref().map_err(String::clone)?;
                 Ok(of(memory) as f64 / 1024.0)
             };
-            aims.push(Aim::new(
+            lines.push(Line::new(
                 "memory of default pools, 64 operations of 64 KiB in flight",
                 Unit::Kibibytes,
-                Limit::None,
                 kib(|memory| memory.in_flight.0),
             ));
-            aims.push(Aim::new(
+            lines.push(Line::new(
                 "the same when idle: slots, chunks, tables and bookkeeping",
                 Unit::Kibibytes,
-                Limit::AtMost(64.0),
                 kib(|memory| memory.idle.0),
             ));
-            aims.push(Aim::new(
+            lines.push(Line::new(
                 "of that, bookkeeping",
                 Unit::Kibibytes,
-                Limit::None,
                 kib(|memory| memory.metadata.0),
             ));
         }
@@ -309,22 +220,20 @@ impl Study {
                 continue;
             }
             let point = self.point(policy, most);
-            aims.push(Aim::new(
+            lines.push(Line::new(
                 format!("{policy}, {most} in flight over {SLOTS} slots, by {SLOTS} in flight"),
                 Unit::Times,
-                Limit::AtLeast(0.6),
                 point.clone().and_then(|point| median(point.by_within)),
             ));
             if policy.has_direct_way_out() {
-                aims.push(Aim::new(
+                lines.push(Line::new(
                     format!("the same, {policy}, by never"),
                     Unit::Times,
-                    Limit::AtLeast(1.0),
                     point.and_then(|point| median(point.by_never)),
                 ));
             }
         }
-        aims
+        lines
     }
 }
 
@@ -333,24 +242,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_reached_or_missed_on_their_side() {
-        let verdict = |limit, value: f64| Aim::new("x", Unit::Times, limit, Ok(value)).verdict;
-        assert_eq!(verdict(Limit::AtMost(40.0), 40.0), Verdict::Reached);
-        assert_eq!(verdict(Limit::AtMost(40.0), 40.1), Verdict::Missed);
-        assert_eq!(verdict(Limit::AtLeast(0.6), 0.6), Verdict::Reached);
-        assert_eq!(verdict(Limit::AtLeast(0.6), 0.59), Verdict::Missed);
-        assert_eq!(verdict(Limit::AtLeast(0.6), f64::NAN), Verdict::Missed);
-        assert_eq!(verdict(Limit::None, 7.0), Verdict::Reported);
-        let busy = Aim::new("x", Unit::Times, Limit::AtMost(1.0), Err("busy".into()));
-        assert_eq!(busy.verdict, Verdict::Unmeasured("busy".into()));
-        assert_eq!(busy.value, None);
-    }
-
-    #[test]
-    fn what_was_not_measured_is_not_judged() {
+    fn what_was_not_measured_says_why() {
         let empty = Study::default();
-        for aim in empty.aims() {
-            assert!(matches!(aim.verdict, Verdict::Unmeasured(_)), "{aim:?}");
+        for line in empty.summary() {
+            assert!(line.value.is_err(), "{line:?}");
         }
         for beside in empty.bounce21() {
             assert_eq!((beside.ratio, beside.map_change), (None, None));

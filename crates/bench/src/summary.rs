@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Which aims are reached, by the rows of a run.
-//!
-//! An aim is a limit on a figure, or on what a figure has beyond another of the same run. Those on instructions are counted elsewhere (`pairs`, under
-//! callgrind): here such a row has its time, beside the fastest peer's or the control's.
+//! What the rows of a run come to: a figure beside another of the same run.
 
 use crate::{
     Figure, Kind, Pattern, Row, Sizes, Spec, What, memory,
@@ -14,71 +11,62 @@ use ioatlas_dma::domain::AssignerConfig;
 /// What a value counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
-    /// Nanoseconds.
+    /// Nanoseconds a pair, or an operation.
     Nanoseconds,
     /// A ratio.
     Times,
+    /// Hundredths; of changes, with a sign.
+    Percent,
+    /// Operations.
+    Operations,
     /// KiB.
     Kibibytes,
 }
 
-/// Whether an aim is reached.
-#[derive(Clone, PartialEq, Debug)]
-pub enum Verdict {
-    /// It is.
-    Reached,
-    /// It is not.
-    Missed,
-    /// It has no limit here.
-    Reported,
-    /// It could not be told, and why.
-    Unmeasured(String),
-}
-
-/// One aim.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Aim {
-    /// What is to be small.
-    pub what: &'static str,
-    /// Ours.
-    pub ours: Option<f64>,
-    /// What `ours` and `limit` count.
-    pub unit: Unit,
-    /// The most that it may be.
-    pub limit: Option<f64>,
-    /// What it is compared with in this run, and its value.
-    pub beside: Option<(String, f64, Unit)>,
-    /// Whether it is reached.
-    pub verdict: Verdict,
-}
-
-impl Aim {
-    fn new(
-        what: &'static str,
-        unit: Unit,
-        limit: Option<f64>,
-        ours: Result<f64, String>,
-        beside: Option<(String, f64, Unit)>,
-    ) -> Self {
-        let verdict = match (&ours, limit) {
-            (Err(why), _) => Verdict::Unmeasured(why.clone()),
-            (Ok(_), None) => Verdict::Reported,
-            (Ok(value), Some(limit)) if *value <= limit => Verdict::Reached,
-            (Ok(_), Some(_)) => Verdict::Missed,
-        };
-        Aim {
-            what,
-            ours: ours.ok(),
-            unit,
-            limit,
-            beside,
-            verdict,
+impl Unit {
+    /// As in tables and JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Unit::Nanoseconds => "ns",
+            Unit::Times => "x",
+            Unit::Percent => "%",
+            Unit::Operations => "operations",
+            Unit::Kibibytes => "KiB",
         }
     }
-    /// Ours by what it is compared with, where both count the same.
+}
+
+/// One line.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Line {
+    /// What is looked at.
+    pub what: String,
+    /// What the value counts.
+    pub unit: Unit,
+    /// What it came to, or why that is not known.
+    pub value: Result<f64, String>,
+    /// What it is compared with in this run, and its value.
+    pub beside: Option<(String, f64, Unit)>,
+}
+
+impl Line {
+    /// Compared with nothing.
+    pub fn new(what: impl Into<String>, unit: Unit, value: Result<f64, String>) -> Self {
+        Line {
+            what: what.into(),
+            unit,
+            value,
+            beside: None,
+        }
+    }
+    fn beside(self, beside: Option<(String, f64, Unit)>) -> Self {
+        Line { beside, ..self }
+    }
+    /// The value by what it is compared with, where both count the same.
     pub fn ratio(&self) -> Option<f64> {
         let (_, theirs, unit) = self.beside.as_ref()?;
-        (*unit == self.unit && *theirs > 0.0).then_some(self.ours? / theirs)
+        let value = *self.value.as_ref().ok()?;
+        (*unit == self.unit && *theirs > 0.0).then_some(value / theirs)
     }
 }
 
@@ -168,8 +156,8 @@ fn growth(rows: &Rows<'_>, what: What) -> Result<f64, String> {
     Ok(at(100_000)? / at(1_000)?)
 }
 
-/// Every aim of which `filter` wants the rows.
-pub fn aims(rows: &[Row], filter: &Filter) -> Vec<Aim> {
+/// Every line of which `filter` wants the rows.
+pub fn summary(rows: &[Row], filter: &Filter) -> Vec<Line> {
     use Unit::*;
     let rows = Rows(rows);
     let whole = What::Ours(Kind::Domain(deferred()));
@@ -182,73 +170,49 @@ pub fn aims(rows: &[Row], filter: &Filter) -> Vec<Aim> {
             threads,
         })
     };
-    let mut aims = Vec::new();
+    let mut lines = Vec::new();
     let ring = Pattern::Ring(256);
     if wanted(magazine(), ring, Sizes::One, 1) {
         let row = rows.ring(magazine(), Sizes::One, 1);
-        aims.push(Aim::new(
-            "magazine assigner alone, ring256, 1 page (at most 100 instructions)",
-            Nanoseconds,
-            None,
-            row.and_then(median),
-            rows.fastest(Sizes::One),
-        ));
+        let what = "magazine assigner alone, ring256, 1 page; the fastest peer";
+        let line = Line::new(what, Nanoseconds, row.and_then(median));
+        lines.push(line.beside(rows.fastest(Sizes::One)));
     }
     for (sizes, what) in [
         (
             Sizes::One,
-            "whole pair, magazine + deferred-percpu, ring256, 1 page (at most 300 instructions)",
+            "whole pair, magazine + deferred-percpu, ring256, 1 page",
         ),
-        (
-            Sizes::Mixed,
-            "the same, mixed sizes (at most 400 instructions)",
-        ),
+        (Sizes::Mixed, "the same, mixed sizes"),
     ] {
         if wanted(whole, ring, sizes, 1) {
             let row = rows.ring(whole, sizes, 1);
             let control = row.as_ref().ok().and_then(|row| control(row));
-            aims.push(Aim::new(
-                what,
-                Nanoseconds,
-                None,
-                row.and_then(median),
-                control,
-            ));
+            lines.push(Line::new(what, Nanoseconds, row.and_then(median)).beside(control));
         }
     }
     if wanted(whole, ring, Sizes::One, 1) && wanted(whole, ring, Sizes::One, 2) {
         let slower = slowdown(&rows, whole);
         let control = slower.as_ref().ok();
         let control = control.map(|(_, control)| ("control's slowdown".into(), *control, Times));
-        aims.push(Aim::new(
-            "whole pair, two threads: slowdown by the control's own",
-            Times,
-            Some(1.15),
-            slower.map(|(ours, _)| ours),
-            // of another kind: it is in the figure already
-            control,
-        ));
+        lines.push(Line {
+            what: "whole pair, two threads: slowdown by the control's own".into(),
+            unit: Times,
+            value: slower.map(|(ours, _)| ours),
+            beside: control,
+        });
     }
     if wanted(whole, Pattern::ProducerConsumer, Sizes::One, 2) {
         let row = rows.find(whole, Pattern::ProducerConsumer, Sizes::One, 2);
         let handoff = row.as_ref().ok().and_then(|row| beside("hand-off", row));
-        aims.push(Aim::new(
-            "whole pair, producer and consumer: beyond the hand-off",
-            Nanoseconds,
-            Some(40.0),
-            row.and_then(excess),
-            handoff,
-        ));
+        let what = "whole pair, producer and consumer: beyond the hand-off";
+        lines.push(Line::new(what, Nanoseconds, row.and_then(excess)).beside(handoff));
     }
     if wanted(magazine(), Pattern::Replace(100_000), Sizes::Mixed, 1) {
         let theirs = growth(&rows, rbtree).ok();
-        aims.push(Aim::new(
-            "magazine assigner alone, replace, mixed: 100,000 outstanding by 1,000",
-            Times,
-            Some(1.5),
-            growth(&rows, magazine()),
-            theirs.map(|growth| ("rbtree".into(), growth, Times)),
-        ));
+        let what = "magazine assigner alone, replace, mixed: 100,000 outstanding by 1,000";
+        let line = Line::new(what, Times, growth(&rows, magazine()));
+        lines.push(line.beside(theirs.map(|growth| ("rbtree".into(), growth, Times))));
     }
     let software = What::Software(strict());
     if wanted(software, ring, Sizes::One, 1) {
@@ -257,25 +221,19 @@ pub fn aims(rows: &[Row], filter: &Filter) -> Vec<Aim> {
             .as_ref()
             .ok()
             .and_then(|row| beside("invalidation", row));
-        aims.push(Aim::new(
-            "magazine + strict on the software unit: beyond its latency",
-            Nanoseconds,
-            Some(60.0),
-            row.and_then(excess),
-            latency,
-        ));
+        let what = "magazine + strict on the software unit: beyond its latency";
+        lines.push(Line::new(what, Nanoseconds, row.and_then(excess)).beside(latency));
     }
     if wanted(whole, Pattern::Ring(1024), Sizes::Mixed, 2) {
         let bytes = memory::per_cpu(deferred()).map_err(|failure| failure.to_string());
-        aims.push(Aim::new(
-            "magazines of a warm domain, 6 classes, 2 CPUs: for each CPU",
+        let what = "magazines of a warm domain, 6 classes, 2 CPUs: for each CPU";
+        lines.push(Line::new(
+            what,
             Kibibytes,
-            Some(16.0),
-            bytes.map(|bytes| bytes.0 as f64 / 1024.0),
-            None,
+            bytes.map(|b| b.0 as f64 / 1024.0),
         ));
     }
-    aims
+    lines
 }
 
 #[cfg(test)]
@@ -319,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn aims_are_judged_by_their_limits() {
+    fn a_line_is_of_the_rows_and_beside_what_stands_in_them() {
         let whole = What::Ours(Kind::Domain(deferred()));
         let (ring, replace) = (Pattern::Ring(256), Pattern::Replace);
         let rows = vec![
@@ -329,52 +287,44 @@ mod tests {
             row(magazine(), replace(1_000), Sizes::Mixed, 1, 20.0),
             row(magazine(), replace(100_000), Sizes::Mixed, 1, 29.0),
         ];
-        let judged = aims(&rows, &Filter::default());
-        let verdict = |what: &str| {
-            let aim = judged.iter().find(|aim| aim.what.contains(what)).unwrap();
-            (aim.ours, aim.verdict.clone())
+        let lines = summary(&rows, &Filter::default());
+        let value = |what: &str| {
+            let line = lines.iter().find(|line| line.what.contains(what)).unwrap();
+            line.value.clone()
         };
-        assert_eq!(verdict("two threads"), (Some(1.25), Verdict::Missed));
-        assert_eq!(verdict("producer"), (Some(39.0), Verdict::Reached));
-        assert_eq!(verdict("replace"), (Some(1.45), Verdict::Reached));
-        assert_eq!(
-            verdict("whole pair, magazine"),
-            (Some(40.0), Verdict::Reported)
-        );
-        let strict = verdict("strict");
-        assert!(
-            matches!(strict, (None, Verdict::Unmeasured(_))),
-            "{strict:?}"
-        );
+        assert_eq!(value("two threads"), Ok(1.25));
+        assert_eq!(value("producer"), Ok(39.0));
+        assert_eq!(value("replace"), Ok(1.45));
+        assert_eq!(value("whole pair, magazine"), Ok(40.0));
+        let why = value("strict").unwrap_err();
+        assert!(why.contains("is not among the rows"), "{why}");
+        let pair = lines.iter().find(|line| line.what.contains("1 page"));
+        assert_eq!(pair.unwrap().ratio(), None, "no peer was measured");
+        let whole = lines.iter().find(|line| line.what.starts_with("whole"));
+        assert_eq!(whole.unwrap().ratio(), Some(4.0), "by the control");
     }
 
     #[test]
-    fn what_was_not_measured_is_not_judged() {
+    fn what_was_not_measured_says_why() {
         let whole = What::Ours(Kind::Domain(deferred()));
         let mut busy = row(whole, Pattern::ProducerConsumer, Sizes::One, 2, 139.0);
         busy.figure = Err(Unmeasured::Cpus {
             threads: 2,
             cpus: 1,
         });
-        let judged = aims(&[busy], &Filter::default());
-        let aim = judged
-            .iter()
-            .find(|aim| aim.what.contains("producer"))
-            .unwrap();
-        let Verdict::Unmeasured(why) = &aim.verdict else {
-            panic!("{aim:?}");
-        };
+        let lines = summary(&[busy], &Filter::default());
+        let producer = lines.iter().find(|line| line.what.contains("producer"));
+        let why = producer.unwrap().value.clone().unwrap_err();
         assert!(why.contains("2 threads"), "{why}");
-        assert_eq!(aim.ours, None);
     }
 
     #[test]
-    fn a_filter_leaves_only_its_aims() {
+    fn a_filter_leaves_only_its_lines() {
         let filter = Filter {
             patterns: vec![Pattern::ProducerConsumer],
             ..Filter::default()
         };
-        let judged = aims(&[], &filter);
-        assert_eq!(judged.len(), 1, "{judged:?}");
+        let lines = summary(&[], &filter);
+        assert_eq!(lines.len(), 1, "{lines:?}");
     }
 }
