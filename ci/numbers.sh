@@ -210,7 +210,7 @@ vhost() {
         def figure: if . == null then "-" elif . < 100 then . * 1000 | round / 1000 | tostring else round | tostring end;
         "| | testpmd | here | here to testpmd |",
         "|---|--:|--:|--:|",
-        (.reach[] | "| \(.row) | \(.testpmd | figure) | \(.ours | figure) | \(.ratio | figure) |")
+        (.comparisons[] | "| \(.row) | \(.testpmd | figure) | \(.ours | figure) | \(.ratio | figure) |")
     ' "$work/vhost"
 }
 

@@ -15,7 +15,7 @@ pub(crate) const SEED: u64 = 1;
 /// The code is the core's own, on virtual CPUs with costs for cache lines, locks, instructions and the invalidation engine. The machine is that of ATC'15: 2.4 GHz,
 /// sockets of 8 CPUs. Parameters are fitted once, on figure 2's baseline and the results of one CPU; everything else is a prediction. The same options give the same output, to the byte.
 ///
-/// JSON: an object. `rows`: each result of the paper beside ours (name, paper, low, high, ours, unit, kind: fitted, predicted or input, reached: whether it is in its range,
+/// JSON: an object. `rows`: each result of the paper beside ours (name, paper, low, high, ours, unit, kind: fitted, predicted or input, in_range: whether it is in its range,
 /// section of the paper, note: why it is out of range, or null); `points`: one object a system, workload and number of CPUs, those of a workload and number together,
 /// without an IOMMU first (system, design or null, workload, cpus, per_second, relative to no IOMMU, latency_us, uncertainty: half the width of the
 /// interval that holds per_second with 95 % confidence, as a part of it, transfers of cache lines an operation, table_frames, cycles: parts of all cycles (iova, iova_lock, invalidation, invalidation_lock,

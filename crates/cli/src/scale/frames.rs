@@ -104,7 +104,7 @@ pub(crate) fn rows(all: &[Frames]) -> Vec<Row> {
         all.iter().find(of).map(|series| Growth::of(&series.frames))
     };
     let fewer = all.iter().any(|series| series.cpus < CPUS);
-    let row = |names: [&'static str; 2], paper, (low, high), ours, unit, reached| Row {
+    let row = |names: [&'static str; 2], paper, (low, high), ours, unit, in_range| Row {
         name: names[usize::from(fewer)],
         paper,
         low,
@@ -112,7 +112,7 @@ pub(crate) fn rows(all: &[Frames]) -> Vec<Row> {
         ours,
         unit,
         kind: Kind::Predicted,
-        reached,
+        in_range,
         section: "6.1, figure 6",
     };
     let mut rows = Vec::new();
@@ -148,7 +148,7 @@ pub(crate) fn rows(all: &[Frames]) -> Vec<Row> {
 mod tests {
     use super::*;
 
-    fn reached(eiovar: impl Fn(u64) -> u64, kmalloc: impl Fn(u64) -> u64) -> Vec<bool> {
+    fn in_range(eiovar: impl Fn(u64) -> u64, kmalloc: impl Fn(u64) -> u64) -> Vec<bool> {
         let series = |design, of: &dyn Fn(u64) -> u64| Frames {
             design,
             cpus: CPUS,
@@ -159,14 +159,14 @@ mod tests {
             series(DESIGNS[1], &|_| 20),
             series(DESIGNS[3], &kmalloc),
         ];
-        rows(&all).iter().map(|row| row.reached).collect()
+        rows(&all).iter().map(|row| row.in_range).collect()
     }
 
     #[test]
     fn rows_follow_from_the_series() {
-        assert_eq!(reached(|_| 20, |n| 20 + 3 * n), [true, true]);
-        assert_eq!(reached(|n| 20 + n, |_| 20), [false, false]);
-        assert_eq!(reached(|_| 20, |n| 20 + n.min(40)), [true, false]);
+        assert_eq!(in_range(|_| 20, |n| 20 + 3 * n), [true, true]);
+        assert_eq!(in_range(|n| 20 + n, |_| 20), [false, false]);
+        assert_eq!(in_range(|_| 20, |n| 20 + n.min(40)), [true, false]);
         assert!(rows(&[]).is_empty());
     }
 }

@@ -66,7 +66,7 @@ pub(crate) fn noted(rows: Vec<Row>, of: Of) -> Vec<Noted> {
         Of::Changed => CHANGED,
     };
     let of = |row: Row| Noted {
-        note: (!row.reached).then(|| note(row.name)),
+        note: (!row.in_range).then(|| note(row.name)),
         row,
     };
     rows.into_iter().map(of).collect()
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::scale::rows::Kind;
 
-    fn row(name: &'static str, reached: bool) -> Row {
+    fn row(name: &'static str, in_range: bool) -> Row {
         Row {
             name,
             paper: "1",
@@ -91,7 +91,7 @@ mod tests {
             ours: 2.0,
             unit: "",
             kind: Kind::Predicted,
-            reached,
+            in_range,
             section: "1",
         }
     }

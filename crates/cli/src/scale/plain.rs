@@ -49,7 +49,7 @@ pub(super) fn plain(scale: &Scale, arguments: &ScaleArguments) -> String {
         count(Origin::Measured),
         count(Origin::Fitted),
         count(Origin::Free),
-        scale.rows.iter().filter(|noted| noted.row.reached).count(),
+        scale.rows.iter().filter(|noted| noted.row.in_range).count(),
         scale.rows.len(),
     );
     text
@@ -64,20 +64,20 @@ fn results(scale: &Scale) -> String {
         ours,
         unit,
         kind,
-        reached,
+        in_range,
         low,
         high,
         ..
     } in scale.rows.iter().map(|noted| &noted.row)
     {
         let range = format!("{low} to {high}");
-        let missed = if *reached { "" } else { " MISSED" };
+        let out = if *in_range { "" } else { ", out of it" };
         lines.push(vec![
             (*name).into(),
             (*paper).into(),
             format!("{ours:.2}"),
             (*unit).into(),
-            range + missed,
+            range + out,
             kind.name().into(),
         ]);
     }

@@ -32,7 +32,7 @@ pub(crate) struct Row {
     pub ours: f64,
     pub unit: &'static str,
     pub kind: Kind,
-    pub reached: bool,
+    pub in_range: bool,
     /// Where the paper has it.
     pub section: &'static str,
 }
@@ -80,7 +80,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut row = |name, paper, (low, high), unit, kind, section, ours: Option<f64>| {
         if let Some(ours) = ours {
-            let reached = (low..=high).contains(&ours);
+            let in_range = (low..=high).contains(&ours);
             rows.push(Row {
                 name,
                 paper,
@@ -89,7 +89,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
                 ours,
                 unit,
                 kind,
-                reached,
+                in_range,
                 section,
             });
         }

@@ -13,9 +13,9 @@ use std::time::Duration;
 /// threads have one CPU, the thread that forwards has another. Figures are medians of rounds; ratios are medians of the ratios of one round. The thread's share of
 /// its CPU is printed, since a busy machine shows in it. As root, with a busy machine, give it priority: `setsid -w sh -c 'echo -20 > /proc/self/autogroup; exec ..'`.
 ///
-/// Exit status 1: a back end of ours corrupted a frame or lost one, or something could not be run. A rate that misses its aim is a line in the table.
+/// Exit status 1: a back end of ours corrupted a frame or lost one, or something could not be run.
 ///
-/// JSON: an object. Fields: cpus, load_before, load_after (1 minute), rounds, seconds, reach[] (row, testpmd, ours, ratio, aim, verdict; null where there is none), benchmarks[] (cell, seed,
+/// JSON: an object. Fields: cpus, load_before, load_after (1 minute), rounds, seconds, comparisons[] (row, testpmd, ours, ratio; null where there is none), benchmarks[] (cell, seed,
 /// testpmd, testpmd_of_off, ours, ours_of_off), runs[] (case, back_end, round, frames_per_second, frames_sent, frames_lost, frames_lost_for_translation,
 /// frames_corrupt, misses, updates, invalidations, round_trip_ns, forwarding_share, failure).
 #[derive(Args, Debug)]

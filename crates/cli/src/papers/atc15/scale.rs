@@ -197,7 +197,7 @@ fn judge(rows: &[&Noted]) -> Judgement {
     let evidence = rows
         .iter()
         .filter(|noted| noted.row.kind != scale::Kind::Input);
-    let verdict = Verdict::all(evidence.map(|noted| match noted.row.reached {
+    let verdict = Verdict::all(evidence.map(|noted| match noted.row.in_range {
         true => Verdict::Reproduced,
         false => Verdict::Not,
     }));
@@ -212,7 +212,7 @@ fn judge(rows: &[&Noted]) -> Judgement {
                 row.unit,
                 row.paper,
                 row.kind.name(),
-                if row.reached { "" } else { ", out of range" }
+                if row.in_range { "" } else { ", out of range" }
             )
         })
         .collect();
