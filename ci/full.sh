@@ -112,7 +112,8 @@ recorded() {
     {
         echo '# The last full run'
         echo
-        echo 'What `ci/full.sh --record` saw, by stage; `ci/full.sh --list` says what each does. Written by it, not by hand.'
+        echo 'What `ci/full.sh --record` saw, by stage; `ci/full.sh --list` says what each does. Written by the
+command, not by hand.'
         echo
         echo '| stage | result | passed | failed | seconds | date | commit | machine |'
         echo '|---|---|--:|--:|--:|---|---|---|'

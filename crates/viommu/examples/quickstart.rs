@@ -2,14 +2,11 @@
 //! Maps a buffer for a device, uses it, unmaps it; no hardware needed. README shows the same.
 
 use ioatlas_dma::{domain::DomainConfig, platform::host::Host, table::fmt::VtdSecond48, units::*};
-use ioatlas_viommu::{
-    config::{Geometry, UnitConfig},
-    machine::Machine,
-};
-use std::sync::Arc;
+use ioatlas_viommu::config::{Geometry, UnitConfig};
+use ioatlas_viommu::machine::Machine;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let memory = Arc::new(Host::new(Default::default()));
+    let memory = std::sync::Arc::new(Host::new(Default::default()));
     let machine = Machine::new(memory, &UnitConfig::new(Geometry::VTD_48))?; // a software VT-d unit
     let domain = machine.domain::<VtdSecond48>(DomainConfig::default())?; // magazines, strict
     let nic = SourceId(0x20); // 00:04.0
@@ -18,13 +15,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let packet = PhysRange::new(PhysAddr(0x1234_5678), ByteCount(1500));
     let mapping = domain.map(packet, Direction::ToDevice)?;
     let iova = mapping.iova();
-    let read = machine.access(nic, iova, AccessKind::Read);
-    let write = machine.access(nic, iova, AccessKind::Write);
+    let access = |kind| machine.access(nic, iova, kind).outcome;
+    println!("read at {iova}: {}", access(AccessKind::Read));
+    println!("write: {}", access(AccessKind::Write)); // blocked: mapped to be read
     domain.unmap(mapping)?;
-    let later = machine.access(nic, iova, AccessKind::Read);
-    println!("mapped at {iova}");
-    println!("read:  {}", read.outcome);
-    println!("write: {}", write.outcome);
-    println!("later: {}", later.outcome);
+    println!("read after unmap: {}", access(AccessKind::Read)); // blocked
     Ok(())
 }

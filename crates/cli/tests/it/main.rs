@@ -7,6 +7,7 @@ mod captures;
 mod commands;
 mod common;
 mod designs;
+mod documents;
 mod report;
 mod scale;
 mod vhost_bench;
