@@ -9,7 +9,7 @@ use core::{
     sync::atomic::{self, AtomicBool, AtomicU64},
 };
 use ioatlas_dma::{
-    platform::{Cpu, FreshFrame, Lock, Ordering, Platform, TableFrame},
+    platform::{Cpu, FrameRef, FreshFrame, Lock, Ordering, Platform},
     units::{CpuIndex, PhysPage},
 };
 
@@ -77,7 +77,7 @@ impl Platform for Kernel {
     fn frame_free(&self, frame: FreshFrame) {
         TAKEN[frame.page().0 as usize].store(false, Ordering::Release);
     }
-    fn entries(&self, frame: &TableFrame) -> &[AtomicU64] {
+    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [AtomicU64] {
         &MEMORY[frame.page().0 as usize].0
     }
     fn fence(&self, order: Ordering) {

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use core::{arch::asm, cell::RefCell, hint::spin_loop, ptr::null_mut};
-use ioatlas_dma::platform::{Cpu, FreshFrame, Lock, Platform, TableFrame};
+use ioatlas_dma::platform::{Cpu, FrameRef, FreshFrame, Lock, Platform};
 use ioatlas_dma::units::{CpuIndex, GRANULE, PhysPage};
 
 /// What follows the image; every machine that boot.sh starts has memory there. A kernel asks its loader for the map.
@@ -80,8 +80,8 @@ impl Platform for Kernel {
     fn frame_free(&self, frame: FreshFrame) {
         FREE.with(|free| free.push(frame.page()));
     }
-    fn entries(&self, frame: &TableFrame) -> &[AtomicU64] {
-        // SAFETY: a frame of ours, mapped where it is, of which everybody sees words only until it is free again.
+    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [AtomicU64] {
+        // SAFETY: a frame of ours, mapped where it is; nobody frees it, and so nobody zeroes it, while it is lent.
         unsafe { &*(frame.page().addr().0 as *const [AtomicU64; WORDS]) }
     }
     fn publish(&self, entries: &[AtomicU64]) {

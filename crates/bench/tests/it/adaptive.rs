@@ -83,7 +83,7 @@ impl Platform for Slow {
     fn frame_free(&self, frame: FreshFrame) {
         self.0.frame_free(frame);
     }
-    fn entries(&self, frame: &TableFrame) -> &[Self::A64] {
+    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Self::A64] {
         self.0.entries(frame)
     }
     fn fence(&self, order: Ordering) {

@@ -51,7 +51,7 @@ impl<P: Platform> Numbers<P> {
         let (group, from) = self.place(slot);
         let frame = PhysPage(self.at[group].load(Ordering::Relaxed));
         // a slot is a power of two of words, and no larger than a frame's
-        &p.entries(&TableFrame::from_entry(frame))[from..from + (1 << self.pages_lg2)]
+        &p.entries(FrameRef::of_entry(frame))[from..from + (1 << self.pages_lg2)]
     }
 
     /// The page that the first of them names.
@@ -59,7 +59,7 @@ impl<P: Platform> Numbers<P> {
     pub fn first(&self, p: &P, slot: u32) -> PhysPage {
         let (group, from) = self.place(slot);
         let frame = PhysPage(self.at[group].load(Ordering::Relaxed));
-        PhysPage(p.entries(&TableFrame::from_entry(frame))[from].load(Ordering::Relaxed))
+        PhysPage(p.entries(FrameRef::of_entry(frame))[from].load(Ordering::Relaxed))
     }
 
     /// Before a slot gets memory; whether there is room for its words then.

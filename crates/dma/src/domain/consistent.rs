@@ -102,13 +102,39 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.end(mapping.lease, range, frames)
     }
 
-    /// The 512 words of frame `index` of consistent memory.
+    /// The 512 words of frame `index` of consistent memory. They are there as long as the memory is:
+    ///
+    /// ```
+    /// # use ioatlas_dma::{domain::*, platform::{host::*, *}, table::{fmt::*, *}, translator::*, units::*};
+    /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+    /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let domain = Domain::new(p, table, DomainConfig::default())?;
+    /// let ring = domain.alloc_consistent(ByteCount(GRANULE))?;
+    /// let words = domain.words(&ring, 0);
+    /// words[0].store(1, Ordering::Relaxed);
+    /// domain.free_consistent(ring)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Used after it was freed they would be somebody else's, perhaps a live page table:
+    ///
+    /// ```compile_fail,E0505
+    /// # use ioatlas_dma::{domain::*, platform::{host::*, *}, table::{fmt::*, *}, translator::*, units::*};
+    /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+    /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let domain = Domain::new(p, table, DomainConfig::default())?;
+    /// let ring = domain.alloc_consistent(ByteCount(GRANULE))?;
+    /// let words = domain.words(&ring, 0);
+    /// domain.free_consistent(ring)?;
+    /// words[0].store(1, Ordering::Relaxed);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Panics
     /// If there is no such frame, or the memory is another domain's.
-    pub fn words<'d>(&'d self, memory: &Consistent, index: usize) -> &'d [P::A64] {
+    pub fn words<'m>(&'m self, memory: &'m Consistent, index: usize) -> &'m [P::A64] {
         assert!(memory.mapping.key == self.key, "another domain's memory");
-        self.platform.entries(&memory.frames[index])
+        self.platform.entries(memory.frames[index].by_ref())
     }
 
     /// Frees frames of a map that was undone. Under a deferred policy the device may still reach the part that was

@@ -7,6 +7,7 @@
 //! before the invalidation is done (ATC'15 §5, requirement 2).
 
 use crate::{grace::Flushed, units::PhysPage};
+use core::marker::PhantomData;
 
 /// A zeroed frame that hardware cannot reach yet.
 #[derive(PartialEq, Eq, Debug)]
@@ -17,6 +18,10 @@ pub struct FreshFrame(PhysPage);
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a dropped frame is lost"]
 pub struct TableFrame(PhysPage);
+
+/// A frame that nobody takes back for as long as `'f`, as [`Platform::entries`](super::Platform::entries) wants it.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameRef<'f>(PhysPage, PhantomData<&'f TableFrame>);
 
 impl FreshFrame {
     /// For platforms only: `page` is zeroed, and nobody else owns it.
@@ -40,6 +45,25 @@ impl TableFrame {
     }
     /// Its physical page number.
     pub fn page(&self) -> PhysPage {
+        self.0
+    }
+    /// Lends it: it can be neither retired nor freed meanwhile.
+    #[inline]
+    pub fn by_ref(&self) -> FrameRef<'_> {
+        FrameRef(self.0, PhantomData)
+    }
+}
+
+impl FrameRef<'_> {
+    /// A frame that a live entry names, by a right to what is below the entry that lasts as long as the result is used: the one place
+    /// where the compiler does not see who has the frame.
+    #[inline(always)] // a few instructions, on every way
+    pub(crate) fn of_entry(page: PhysPage) -> Self {
+        FrameRef(page, PhantomData)
+    }
+    /// Its physical page number.
+    #[inline]
+    pub fn page(self) -> PhysPage {
         self.0
     }
 }

@@ -31,7 +31,7 @@ pub mod sim;
 
 pub use copy::{CopyMemory, NotMemory};
 pub use core::sync::atomic::Ordering;
-pub use frame::{FreshFrame, TableFrame};
+pub use frame::{FrameRef, FreshFrame, TableFrame};
 pub use heap::{Heap, HeapBlock, NotABlock};
 pub use percpu::{CachePadded, PerCpu};
 
@@ -120,8 +120,28 @@ pub trait Platform: Send + Sync + 'static {
     fn frame_alloc(&self) -> Option<FreshFrame>;
     /// Takes back a frame. A published one gets here only by way of `Flushed`.
     fn frame_free(&self, frame: FreshFrame);
-    /// The words of a frame, at least as many as the table format in use has entries.
-    fn entries(&self, frame: &TableFrame) -> &[Self::A64];
+    /// The words of a frame, at least as many as the table format in use has entries. They are there for as long as the frame is lent:
+    ///
+    /// ```
+    /// # use ioatlas_dma::{grace::*, platform::{host::*, *}};
+    /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
+    /// let frame = p.frame_alloc().unwrap().publish();
+    /// let words = p.entries(frame.by_ref());
+    /// words[0].store(1, Ordering::Relaxed);
+    /// let retired = Grace::new(p).retire(p, frame, Scope::DOMAIN);
+    /// ```
+    ///
+    /// Not when it is on its way back:
+    ///
+    /// ```compile_fail,E0505
+    /// # use ioatlas_dma::{grace::*, platform::{host::*, *}};
+    /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
+    /// let frame = p.frame_alloc().unwrap().publish();
+    /// let words = p.entries(frame.by_ref());
+    /// let retired = Grace::new(p).retire(p, frame, Scope::DOMAIN);
+    /// words[0].store(1, Ordering::Relaxed);
+    /// ```
+    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Self::A64];
     /// Writes changed entries back to memory, for units that do not snoop caches.
     fn publish(&self, _entries: &[Self::A64]) {}
 

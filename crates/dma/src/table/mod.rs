@@ -134,6 +134,6 @@ impl<P: Platform, F: Format> Table<P, F> {
     /// The entries of one table.
     #[inline(always)] // a few instructions, on every way
     fn words<'p>(p: &'p P, frame: &TableFrame) -> &'p [P::A64] {
-        &p.entries(frame)[..1 << F::ENTRIES_LG2]
+        &p.entries(FrameRef::of_entry(frame.page()))[..1 << F::ENTRIES_LG2]
     }
 }

@@ -190,7 +190,7 @@ fn a_frame_is_its_allocators_and_its_lines_are_called_by_frame() {
     let run = run(&machine, |_| {
         let p = machine.platform();
         let frame = p.frame_alloc().unwrap().publish();
-        let entries = p.entries(&frame);
+        let entries = p.entries(frame.by_ref());
         entries[0].store(1, Relaxed);
         entries[7].store(1, Relaxed);
         entries[8].store(1, Relaxed);

@@ -198,7 +198,7 @@ impl Platform for UserSpace {
         self.give_run(PhysRun::new(frame.page(), PageCount(1)));
     }
     #[inline]
-    fn entries(&self, frame: &TableFrame) -> &[AtomicU64] {
+    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [AtomicU64] {
         const { assert!(WORDS == 512) };
         &self.arena.frames()[(frame.page().0 - self.arena.first().0) as usize]
     }

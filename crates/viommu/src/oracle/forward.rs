@@ -12,7 +12,7 @@ macro_rules! forward_to_inner {
         fn cpus(&self) -> usize {
             self.inner.cpus()
         }
-        fn entries(&self, frame: &TableFrame) -> &[P::A64] {
+        fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [P::A64] {
             self.inner.entries(frame)
         }
         fn publish(&self, entries: &[P::A64]) {

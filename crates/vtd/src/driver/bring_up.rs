@@ -75,7 +75,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
             }
         };
         let root = root.publish();
-        p.publish(p.entries(&root));
+        p.publish(p.entries(root.by_ref()));
         let engine = Engine {
             registers,
             capabilities,

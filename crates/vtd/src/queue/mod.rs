@@ -150,10 +150,10 @@ impl<P: Platform> Queue<P> {
     /// stopped with an error does not report what it had fetched, the queue is out of service after
     /// `limit` looks at it, of all CPUs together, without any report.
     pub fn new(p: &P, ring: TableFrame, status: TableFrame, limit: WaitLimit) -> Self {
-        let word = &p.entries(&status)[..1];
+        let word = &p.entries(status.by_ref())[..1];
         word[0].store(BEFORE_FIRST & u64::from(u32::MAX), Ordering::Relaxed);
         p.publish(word);
-        p.publish(p.entries(&ring));
+        p.publish(p.entries(ring.by_ref()));
         Queue {
             ring,
             status,
@@ -278,7 +278,7 @@ impl<P: Platform> Queue<P> {
     }
 
     fn write(&self, p: &P, at: usize, descriptor: Words) {
-        let slot = &p.entries(&self.ring)[at * WORDS..][..WORDS];
+        let slot = &p.entries(self.ring.by_ref())[at * WORDS..][..WORDS];
         slot[0].store(descriptor.low, Ordering::Relaxed);
         slot[1].store(descriptor.high, Ordering::Relaxed);
         p.publish(slot);
@@ -294,7 +294,7 @@ impl<P: Platform> Queue<P> {
     }
 
     fn word(&self, p: &P) -> u32 {
-        p.entries(&self.status)[0].load(Ordering::Acquire) as u32
+        p.entries(self.status.by_ref())[0].load(Ordering::Acquire) as u32
     }
 
     /// Whether everything up to `ticket` is done.

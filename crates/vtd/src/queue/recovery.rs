@@ -255,7 +255,7 @@ impl<P: Platform> Queue<P> {
     /// Copies what is to run again, and records who failed; how many descriptors, or `None` where that cannot be recorded.
     fn put_aside(&self, p: &P, place: &mut Place, halt: &Halt) -> Option<usize> {
         let offender = Self::offender(halt);
-        let aside = &p.entries(&self.status)[WORDS..];
+        let aside = &p.entries(self.status.by_ref())[WORDS..];
         let mut kept = 0;
         let mut ticket = place.done + 1;
         for offset in 0..place.used() {
@@ -296,7 +296,7 @@ impl<P: Platform> Queue<P> {
 
     /// Writes what was put aside from `head` on.
     fn write_again(&self, p: &P, place: &mut Place, head: usize, kept: usize) {
-        let aside = &p.entries(&self.status)[WORDS..];
+        let aside = &p.entries(self.status.by_ref())[WORDS..];
         place.tail = head;
         let mut ticket = place.done + 1;
         place.set_start(ticket, head);
@@ -317,7 +317,7 @@ impl<P: Platform> Queue<P> {
     /// The descriptor so many slots after the oldest that is not done.
     fn pending(&self, p: &P, place: &Place, offset: usize) -> Words {
         let at = (place.begin() + offset) % PER_FRAME;
-        let slot = &p.entries(&self.ring)[at * WORDS..][..WORDS];
+        let slot = &p.entries(self.ring.by_ref())[at * WORDS..][..WORDS];
         Words {
             low: slot[0].load(Ordering::Relaxed),
             high: slot[1].load(Ordering::Relaxed),

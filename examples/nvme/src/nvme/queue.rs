@@ -239,7 +239,12 @@ impl<T: Translator<Host>> QueuePair<T> {
         }
     }
 
-    fn words_at(&self, ring: &Consistent, entry: u32, words: usize) -> &[<Host as Platform>::A64] {
+    fn words_at<'m>(
+        &'m self,
+        ring: &'m Consistent,
+        entry: u32,
+        words: usize,
+    ) -> &'m [<Host as Platform>::A64] {
         let at = entry as usize * words;
         let frame = self.domain.words(ring, at / WORDS_A_FRAME);
         &frame[at % WORDS_A_FRAME..][..words]

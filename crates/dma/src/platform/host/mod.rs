@@ -270,7 +270,7 @@ impl Platform for Host {
         locked(&self.free).used_before.push(frame.page().0);
     }
     #[inline]
-    fn entries(&self, frame: &TableFrame) -> &[AtomicU64] {
+    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [AtomicU64] {
         &self.words.frames()[frame.page().0 as usize]
     }
     #[inline]
@@ -345,7 +345,7 @@ mod tests {
             .collect();
         for frame in &again {
             assert!(
-                host.entries(frame)
+                host.entries(frame.by_ref())
                     .iter()
                     .all(|w| w.load(Ordering::Relaxed) == 0)
             );
@@ -366,7 +366,7 @@ mod tests {
         let host = on(2).unwrap();
         let frame = host.frame_alloc().unwrap();
         assert_eq!((frame.page(), host.frames_in_use()), (PhysPage(2), 1));
-        host.entries(&frame.publish())[1].store(0x1234, Ordering::Relaxed);
+        host.entries(frame.publish().by_ref())[1].store(0x1234, Ordering::Relaxed);
         let mut word = [0; 8];
         let at = (2 << GRANULE_LG2) + 8;
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut word, at).unwrap();

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     platform::{
-        Cpu, Element, FreshFrame, Heap, Ordering, PhysMemory, Platform, TableFrame,
+        Cpu, Element, FrameRef, FreshFrame, Heap, Ordering, PhysMemory, Platform,
         host::arena::{Arena, NoArena},
     },
     units::{ByteCount, PhysPage},
@@ -180,7 +180,7 @@ impl Platform for Sim {
         drop(frames);
         engine::changed();
     }
-    fn entries(&self, frame: &TableFrame) -> &[SimWord] {
+    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [SimWord] {
         self.words(frame.page())
             .unwrap_or_else(|| panic!("frame {} is not of this machine", frame.page()))
     }

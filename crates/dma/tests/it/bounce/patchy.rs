@@ -58,7 +58,7 @@ impl Platform for Patchy {
         self.freed_after.fetch_min(flushes, Relaxed);
         self.host.frame_free(frame);
     }
-    fn entries(&self, frame: &TableFrame) -> &[Self::A64] {
+    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Self::A64] {
         self.host.entries(frame)
     }
     fn fence(&self, order: Ordering) {

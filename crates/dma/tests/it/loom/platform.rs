@@ -2,7 +2,7 @@
 //! The platform: loom's atomics and locks, a few frames of two words.
 
 use ioatlas_dma::{
-    platform::{Atomic64, Cpu, FreshFrame, Lock, Ordering, PhysMemory, Platform, TableFrame},
+    platform::{Atomic64, Cpu, FrameRef, FreshFrame, Lock, Ordering, PhysMemory, Platform},
     table::fmt::Toy,
     units::{CpuIndex, PhysPage},
 };
@@ -142,7 +142,7 @@ impl Platform for Loom {
         state.in_use -= 1;
         state.free.push(frame.page());
     }
-    fn entries(&self, frame: &TableFrame) -> &[Word] {
+    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Word] {
         self.words(frame.page()).expect("a frame of this platform")
     }
     fn fence(&self, order: Ordering) {

@@ -32,7 +32,7 @@ fn one_clear_of_a_whole_span_gives_its_tables_back_unwritten() {
     let leaf_words: usize = rig
         .detached
         .iter()
-        .flat_map(|frame| rig.host.entries(frame))
+        .flat_map(|frame| rig.host.entries(frame.by_ref()))
         .filter(|word| word.load(std::sync::atomic::Ordering::Relaxed) != 0)
         .count();
     assert_eq!(leaf_words, 16 + 4, "a walk in flight may still read them");

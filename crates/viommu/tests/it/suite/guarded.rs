@@ -128,7 +128,7 @@ impl Platform for Guarded {
         self.mark(frame.page(), 0);
         self.sim.frame_free(frame);
     }
-    fn entries(&self, frame: &TableFrame) -> &[Word] {
+    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Word] {
         let frame = self.frame(frame.page());
         &frame.expect("a frame of this machine").1
     }

@@ -99,7 +99,7 @@ impl Platform for Incoherent {
     fn frame_free(&self, frame: FreshFrame) {
         self.host.frame_free(frame);
     }
-    fn entries(&self, frame: &TableFrame) -> &[Word] {
+    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Word] {
         self.host.entries(frame)
     }
     fn publish(&self, entries: &[Word]) {

@@ -7,7 +7,7 @@ pub mod bench;
 pub mod rig;
 
 use ioatlas_dma::platform::host::{Host, HostConfig};
-use ioatlas_dma::platform::{Cpu, FreshFrame, Ordering, PhysMemory, Platform, TableFrame};
+use ioatlas_dma::platform::{Cpu, FrameRef, FreshFrame, Ordering, PhysMemory, Platform};
 use ioatlas_dma::units::PhysPage;
 use ioatlas_vtd::registers::*;
 use std::collections::{HashMap, VecDeque};
@@ -143,7 +143,7 @@ impl Platform for Memory {
     fn frame_free(&self, frame: FreshFrame) {
         self.host.frame_free(frame)
     }
-    fn entries(&self, frame: &TableFrame) -> &[Word] {
+    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Word] {
         self.host.entries(frame)
     }
     fn publish(&self, entries: &[Word]) {
