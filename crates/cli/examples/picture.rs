@@ -82,7 +82,7 @@ pub fn picture(report: &Report) -> Result<String, Box<dyn Error>> {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
          width=\"{WIDTH}\" height=\"{height}\" font-family=\"system-ui, sans-serif\" font-size=\"13\">\n\
-         <!-- cargo run --release -p ioatlas --example picture >docs/report.svg -->\n<style>\n\
+         <!-- Drawn by crates/cli/examples/picture.rs, which says how. -->\n<style>\n\
          text {{ fill: #5b6670 }} .h {{ fill: #1d2329; font-weight: 600 }} .e {{ text-anchor: end }}\n"
     );
     for (class, _, colour) in LAYERS {

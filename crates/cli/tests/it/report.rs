@@ -549,6 +549,10 @@ fn readme_has_the_picture_that_is_drawn() {
         "not what is drawn now: cargo run --release -p ioatlas --example picture >docs/report.svg"
     );
     assert!(drawn.len() < 150_000, "{} bytes", drawn.len());
+    // or no browser draws it
+    let mut comments = drawn.split("<!--").skip(1);
+    let mut inside = comments.by_ref().map(|rest| rest.split("-->").next());
+    assert!(inside.all(|comment| !comment.unwrap().contains("--")));
 }
 
 #[test]
