@@ -4,7 +4,7 @@
 //! prints by the tests of the report.
 
 use ioatlas_dma::design;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::{fs, iter};
 
@@ -263,4 +263,41 @@ fn the_page_of_commands_lists_what_there_is() {
     for name in commands {
         assert!(page.contains(&format!("| `{name}")), "{name} has no row");
     }
+}
+
+/// A crate uses crates of lower layers only, as the picture of the architecture has them.
+#[test]
+fn crates_use_lower_layers_only() {
+    let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let row = |line: &str| -> Option<(String, u32)> {
+        let mut cells = line.split('|').skip(1).map(str::trim);
+        let layer = cells.next()?.parse().ok()?;
+        let name = cells.next()?.strip_prefix('`')?.strip_suffix('`')?;
+        Some((name.to_owned(), layer))
+    };
+    let layers: HashMap<String, u32> = page.lines().filter_map(row).collect();
+    let mut arrows = 0;
+    for entry in fs::read_dir(root().join("crates")).unwrap() {
+        let folder = entry.unwrap().path();
+        let Ok(manifest) = fs::read_to_string(folder.join("Cargo.toml")) else {
+            continue;
+        };
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        let layer = layers
+            .get(name)
+            .unwrap_or_else(|| panic!("{name} has no row"));
+        // Tests may use what they like.
+        let sections = manifest
+            .split("\n[")
+            .filter(|part| part.starts_with("dependencies]"));
+        for line in sections.flat_map(str::lines) {
+            let Some(used) = line.strip_prefix("ioatlas-") else {
+                continue;
+            };
+            let used = used.split(['.', ' ', '=']).next().unwrap();
+            assert!(layers[used] < *layer, "{name} uses {used}");
+            arrows += 1;
+        }
+    }
+    assert!(arrows > 15, "{arrows}");
 }
