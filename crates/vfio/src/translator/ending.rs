@@ -3,6 +3,11 @@
 //!
 //! Invariants: a range is in `records`, in `pending`, in the hands of who holds `turn`, or nowhere. So who has held `turn` and found its range nowhere
 //! knows that the kernel has ended it. What the kernel refused to end is pending again before `turn` is free.
+//!
+//! What went wrong with a range fails one invalidation: the first that covers it and comes after. Each
+//! range has one to come when it becomes pending. It may fail since the kernel refuses to end the
+//! range; then what becomes of the range later fails no other (`Told`), since those that it would
+//! fail have other ranges to free, all of which would be lost.
 
 use super::{
     locked,
@@ -34,13 +39,21 @@ struct Pending {
     range: IovaRange,
     /// How many mappings it is to the kernel.
     calls: u64,
+    told: Told,
+}
+
+/// Whether an invalidation that covers a range has failed since the kernel refused to end it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Told {
+    No,
+    Yes,
 }
 
 /// What only who ends mappings sees.
 #[derive(Default)]
 struct Turn {
     counts: Unmaps,
-    /// What the kernel did not have, or not all of it: told once, to the first invalidation that covers it.
+    /// What the kernel did not have, or not all of it: told to the first invalidation that covers it, which takes all that it covers.
     missing: Vec<(IovaRange, InvalidateError)>,
     /// Why what is pending still could not be ended.
     stuck: Option<Errno>,
@@ -61,10 +74,11 @@ pub(super) struct Unmaps {
 struct Stretch {
     range: IovaRange,
     calls: u64,
+    told: Told,
     parts: std::ops::Range<usize>,
 }
 
-/// Puts neighbours of a sorted list together.
+/// Puts neighbours of a sorted list together, those that were told of apart from the others.
 fn stretches(sorted: &[Pending]) -> impl Iterator<Item = Stretch> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -72,9 +86,11 @@ fn stretches(sorted: &[Pending]) -> impl Iterator<Item = Stretch> {
         let mut stretch = Stretch {
             range: first.range,
             calls: first.calls,
+            told: first.told,
             parts: at..at + 1,
         };
         while let Some(next) = sorted.get(stretch.parts.end)
+            && next.told == stretch.told
             && (next.range.first == stretch.range.end() || mutant::active(Mutant::StretchOverGap))
         {
             stretch.range.pages.0 = next.range.end().0 - stretch.range.first.0;
@@ -106,6 +122,7 @@ impl<S: AddressSpace> Ending<S> {
         let pending = gone.into_iter().map(|(range, record)| Pending {
             range,
             calls: record.calls(),
+            told: Told::No,
         });
         locked(&self.pending).extend(pending);
     }
@@ -113,17 +130,19 @@ impl<S: AddressSpace> Ending<S> {
     /// Ends everything that is pending, or has waited for who did.
     pub(super) fn end_all(&self) {
         let mut turn = locked(&self.turn);
-        self.end(&mut turn);
+        self.end(&mut turn, |_| false);
     }
 
-    fn end(&self, turn: &mut Turn) {
+    /// Ends everything that is pending. `fails` says of a range that is refused whether an invalidation fails now that covers it.
+    fn end(&self, turn: &mut Turn, fails: impl Fn(&IovaRange) -> bool) {
         turn.stuck = None;
         // the two lists change places, so that neither is made anew
         let mut sorted = std::mem::take(&mut turn.spare);
         std::mem::swap(&mut sorted, &mut *locked(&self.pending));
         sorted.sort_unstable_by_key(|part| part.range.first);
         for stretch in stretches(&sorted) {
-            let Err(errno) = self.end_stretch(turn, stretch.range, stretch.calls) else {
+            let Err(errno) = self.end_stretch(turn, stretch.range, stretch.calls, stretch.told)
+            else {
                 continue;
             };
             // one by one: what the kernel refuses is not to keep its neighbours
@@ -131,11 +150,15 @@ impl<S: AddressSpace> Ending<S> {
             for part in parts {
                 let ended = match parts.len() {
                     1 => Err(errno),
-                    _ => self.end_stretch(turn, part.range, part.calls),
+                    _ => self.end_stretch(turn, part.range, part.calls, part.told),
                 };
                 if let Err(errno) = ended {
                     turn.stuck = Some(errno);
-                    locked(&self.pending).push(*part);
+                    let told = match fails(&part.range) {
+                        true => Told::Yes,
+                        false => part.told,
+                    };
+                    locked(&self.pending).push(Pending { told, ..*part });
                 }
             }
         }
@@ -147,20 +170,30 @@ impl<S: AddressSpace> Ending<S> {
         // held across the calls: who maps one of these pages again must find it there or gone
         let mut shared = locked(&self.shared);
         let idle = shared.idle();
-        let pages = idle.iter().map(|page| Pending {
-            range: IovaRange::new(*page, PageCount(1)),
+        let pages = idle.into_iter().map(|(page, told)| Pending {
+            range: IovaRange::new(page, PageCount(1)),
             calls: 1,
+            told,
         });
         for stretch in stretches(&pages.collect::<Vec<_>>()) {
-            match self.end_stretch(turn, stretch.range, stretch.calls) {
+            match self.end_stretch(turn, stretch.range, stretch.calls, stretch.told) {
                 Ok(()) => shared.ended(stretch.range),
-                Err(errno) => turn.stuck = Some(errno),
+                Err(errno) => {
+                    turn.stuck = Some(errno);
+                    shared.refused(stretch.range, &fails);
+                }
             }
         }
     }
 
     /// One call. An error is one after which the kernel still has the mappings.
-    fn end_stretch(&self, turn: &mut Turn, range: IovaRange, calls: u64) -> Result<(), Errno> {
+    fn end_stretch(
+        &self,
+        turn: &mut Turn,
+        range: IovaRange,
+        calls: u64,
+        told: Told,
+    ) -> Result<(), Errno> {
         let len = ByteCount(range.pages.0 << GRANULE_LG2);
         let ended = self.space.unmap(range.first.addr(), len);
         turn.counts.made += 1;
@@ -174,7 +207,7 @@ impl<S: AddressSpace> Ending<S> {
             Ok(ended) => ended,
         };
         turn.counts.ended += calls;
-        if ended != len {
+        if ended != len && told == Told::No {
             let found = PageCount(ended.0 >> GRANULE_LG2);
             let missing = InvalidateError::Missing { range, found };
             turn.missing.push((range, missing));
@@ -244,9 +277,8 @@ impl<S: AddressSpace> Ending<S> {
         locked(&self.shared).audit()
     }
 
-    /// Whether something that `scope` covers could not be ended.
-    fn is_stuck(&self, scope: &Scope) -> bool {
-        let within = |range: &IovaRange| scope.pages.is_none_or(|pages| pages.overlaps(range));
+    /// Whether something `within` what is invalidated could not be ended.
+    fn is_stuck(&self, within: impl Fn(&IovaRange) -> bool) -> bool {
         let own = locked(&self.pending).iter().any(|p| within(&p.range));
         own || locked(&self.shared).has_idle(within)
     }
@@ -257,17 +289,24 @@ impl<S: AddressSpace> Invalidate for Ending<S> {
 
     /// Ends all that is pending, which is at least what was cleared before in `scope`.
     fn submit(&self, _domain: DomainId, scope: Scope) -> Result<(), InvalidateError> {
-        let mut turn = locked(&self.turn);
-        self.end(&mut turn);
-        if let Some(errno) = turn.stuck
-            && self.is_stuck(&scope)
-            && !mutant::active(Mutant::StuckUntold)
-        {
-            return Err(InvalidateError::Host { errno: errno.0 });
-        }
         let within = |range: &IovaRange| scope.pages.is_none_or(|pages| pages.overlaps(range));
-        let told = turn.missing.iter().position(|(range, _)| within(range));
-        told.map_or(Ok(()), |nth| Err(turn.missing.swap_remove(nth).1))
+        let mut turn = locked(&self.turn);
+        self.end(&mut turn, within);
+        // all of it, whichever is told: nothing of it is to fail another invalidation
+        let mut told = Ok(());
+        turn.missing.retain(|(range, missing)| {
+            let is_within = within(range);
+            if is_within && told.is_ok() {
+                told = Err(*missing);
+            }
+            !is_within
+        });
+        match turn.stuck {
+            Some(errno) if self.is_stuck(within) && !mutant::active(Mutant::StuckUntold) => {
+                Err(InvalidateError::Host { errno: errno.0 })
+            }
+            _ => told,
+        }
     }
     fn done(&self, (): ()) -> Result<bool, InvalidateError> {
         Ok(true)

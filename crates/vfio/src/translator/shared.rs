@@ -8,12 +8,13 @@
 //! A page whose count falls to 0 is *idle*: the kernel still maps it until its invalidation. Who maps it before that takes it as it is, by no call; that is what a page table's leaf does as well,
 //! when a map comes between the last unmap and its flush.
 
+use super::ending::Told;
 use ioatlas_dma::{
     mutant::{self, Mutant},
     table::{Cleared, InstallCause},
     units::*,
 };
-use std::collections::{BTreeSet, HashMap, hash_map};
+use std::collections::{BTreeMap, HashMap, hash_map};
 
 /// A page that somebody maps, or has mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +46,7 @@ pub(super) enum Taken {
 pub(super) struct Shared {
     pages: HashMap<IovaPage, Page>,
     /// Those whose count is 0.
-    idle: BTreeSet<IovaPage>,
+    idle: BTreeMap<IovaPage, Told>,
 }
 
 impl Shared {
@@ -94,7 +95,7 @@ impl Shared {
                 cleared.found.0 += 1;
                 if *count == 0 {
                     cleared.gone.0 += 1;
-                    self.idle.insert(at);
+                    self.idle.insert(at, Told::No);
                 }
             }
         }
@@ -105,13 +106,21 @@ impl Shared {
     pub fn give_all(&mut self) {
         for (at, page) in &mut self.pages {
             page.state = State::Counted(0);
-            self.idle.insert(*at);
+            self.idle.entry(*at).or_insert(Told::No);
         }
     }
 
     /// Pages that the kernel maps for nobody, ascending.
-    pub fn idle(&self) -> Vec<IovaPage> {
-        self.idle.iter().copied().collect()
+    pub fn idle(&self) -> Vec<(IovaPage, Told)> {
+        self.idle.iter().map(|(at, told)| (*at, *told)).collect()
+    }
+    /// The kernel refuses to end these; of some an invalidation `fails` now.
+    pub fn refused(&mut self, range: IovaRange, fails: impl Fn(&IovaRange) -> bool) {
+        for (at, told) in self.idle.range_mut(range.first..range.end()) {
+            if fails(&IovaRange::new(*at, PageCount(1))) {
+                *told = Told::Yes;
+            }
+        }
     }
     /// The kernel does not map them any more.
     pub fn ended(&mut self, range: IovaRange) {
@@ -121,7 +130,7 @@ impl Shared {
         }
     }
     pub fn has_idle(&self, within: impl Fn(&IovaRange) -> bool) -> bool {
-        let mut idle = self.idle.iter();
+        let mut idle = self.idle.keys();
         idle.any(|at| within(&IovaRange::new(*at, PageCount(1))))
     }
 
@@ -139,11 +148,11 @@ impl Shared {
     pub fn audit(&self) -> Result<(), String> {
         for (at, page) in &self.pages {
             let is_idle = page.state == State::Counted(0);
-            if page.state == State::Beginning || is_idle != self.idle.contains(at) {
+            if page.state == State::Beginning || is_idle != self.idle.contains_key(at) {
                 return Err(format!("page {at} is {:?}", page.state));
             }
         }
-        match self.idle.iter().find(|at| !self.pages.contains_key(at)) {
+        match self.idle.keys().find(|at| !self.pages.contains_key(at)) {
             Some(at) => Err(format!("page {at} is idle and not there")),
             None => Ok(()),
         }

@@ -11,3 +11,4 @@ mod model;
 mod place;
 mod rig;
 mod threads;
+mod told;
