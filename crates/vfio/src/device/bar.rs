@@ -45,7 +45,7 @@ macro_rules! word {
 }
 word!(u8, u16, u32, u64);
 
-/// A BAR of a device. It holds the device open.
+/// A BAR of a device. It holds the device open, and where it is mapped also awake, with its memory on.
 pub struct Bar<K: Kernel> {
     device: Device<K>,
     index: BarIndex,
@@ -75,6 +75,8 @@ impl<K: Kernel> Bar<K> {
         if info.len.0 == 0 {
             return Err(no_bar);
         }
+        let mut standing = device.standing();
+        device.turn_memory_on()?;
         let mut parts = Vec::new();
         for (from, len) in &info.mappable {
             let mapped = kernel.map_region(&device.0.fd, info.offset + from, *len);
@@ -85,6 +87,7 @@ impl<K: Kernel> Bar<K> {
                 mapped,
             });
         }
+        standing.mapped += usize::from(!parts.is_empty());
         Ok(Bar {
             device: device.clone(),
             index,
@@ -105,7 +108,8 @@ impl<K: Kernel> Bar<K> {
     #[inline]
     pub fn read<W: Word>(&self, at: u64) -> Result<W, DeviceError> {
         if let Some(register) = self.mapped::<W>(at) {
-            // SAFETY: an aligned register inside a mapped part, as `mapped` found.
+            // SAFETY: an aligned register inside a mapped part, as `mapped` found. The kernel
+            // does not take it away, since nothing turns the device's memory off meanwhile.
             return Ok(unsafe { register.read_volatile() });
         }
         self.read_slowly(at)
@@ -170,6 +174,15 @@ impl<K: Kernel> Bar<K> {
                 bytes,
                 len,
             }),
+        }
+    }
+}
+
+impl<K: Kernel> Drop for Bar<K> {
+    fn drop(&mut self) {
+        if !self.parts.is_empty() {
+            self.parts.clear();
+            self.device.standing().mapped -= 1;
         }
     }
 }

@@ -13,7 +13,12 @@
 //!
 //! A device that was removed counts as quiet.
 //!
-//! Locking: one lock a device, for attach, detach and the command register; none for BARs and other registers.
+//! **While a BAR is mapped the device answers at it.** An access to a mapped BAR of a device whose memory is
+//! off, or which sleeps (D3hot), is SIGBUS: the kernel has taken the mapping away. Opening a BAR wakes the
+//! device and turns its memory on, and [`Device::config_write`] refuses what would end that until the
+//! last [`Bar`] that is mapped is dropped.
+//!
+//! Locking: one lock a device, for attach, detach, configuration space and opening BARs; none for BARs and other registers.
 //!
 //! Not handled: hot reset of several devices together, power states, PASIDs, INTx masking beyond what the kernel does itself.
 
@@ -34,21 +39,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const CONFIG_REGION: u32 = vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 /// PCI Local Bus Specification 3.0, §6.2.2.
 const COMMAND: u64 = 4;
+const MEMORY: u16 = 1 << 1;
 const BUS_MASTER: u16 = 1 << 2;
 const STATUS: u64 = 6;
 const HAS_CAPABILITIES: u16 = 1 << 4;
 const CAPABILITIES: u64 = 0x34;
+/// PCI Bus Power Management Interface Specification 1.2, §3.2.
+const POWER_MANAGEMENT: u8 = 1;
+/// Behind the capability's beginning; the state is in its lowest bits (§3.2.4).
+const POWER_CONTROL: u64 = 4;
+const POWER_STATE: u8 = 3;
+const D3HOT: u8 = 3;
 
 /// A device, open. Clones are the same device.
 pub struct Device<K: Kernel>(Arc<Inner<K>>);
 
 struct Inner<K: Kernel> {
-    stage: Mutex<Stage>,
+    standing: Mutex<Standing>,
     config: RegionInfo,
     info: DeviceInfo,
     address: PciAddress,
     fd: K::Fd,
     kernel: Arc<K>,
+}
+
+/// What of configuration space is not a driver's to change now.
+#[derive(Debug)]
+struct Standing {
+    stage: Stage,
+    /// BARs of which parts are mapped.
+    mapped: usize,
 }
 
 /// Where a device stands with its domain.
@@ -76,7 +96,10 @@ impl<K: Kernel> Device<K> {
         let config = kernel.region_info(&fd, CONFIG_REGION);
         let config = config.map_err(at("VFIO_DEVICE_GET_REGION_INFO"))?;
         let device = Device(Arc::new(Inner {
-            stage: Mutex::new(Stage::Quiet),
+            standing: Mutex::new(Standing {
+                stage: Stage::Quiet,
+                mapped: 0,
+            }),
             config,
             info,
             address,
@@ -99,9 +122,10 @@ impl<K: Kernel> Device<K> {
         let address = self.0.address;
         move |errno| failed(address, call, errno)
     }
-    fn stage(&self) -> MutexGuard<'_, Stage> {
-        // it is one word, whole at any time
-        self.0.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        // each field is whole at any time
+        let standing = self.0.standing.lock();
+        standing.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads configuration space.
@@ -116,9 +140,13 @@ impl<K: Kernel> Device<K> {
     /// Writes configuration space. Whether the device is a bus master stays as it is: that is its domain's to say.
     ///
     /// # Errors
-    /// [`DeviceError`].
+    /// [`DeviceError::Mapped`] where a [`Bar`] is mapped that could not be accessed afterwards; nothing is written
+    /// then.
     pub fn config_write(&self, at: u64, from: &[u8]) -> Result<(), DeviceError> {
-        let stage = self.stage();
+        let standing = self.standing();
+        if standing.mapped > 0 {
+            self.check_keeps_memory(at, from)?;
+        }
         let end = at.saturating_add(from.len() as u64);
         let mut bytes = from.to_vec();
         if (at..end).contains(&COMMAND)
@@ -126,12 +154,44 @@ impl<K: Kernel> Device<K> {
         {
             let master = BUS_MASTER as u8;
             *byte &= !master;
-            *byte |= match *stage {
+            *byte |= match standing.stage {
                 Stage::Going => master,
                 Stage::Quiet | Stage::Away => 0,
             };
         }
         self.config_write_raw(at, &bytes)
+    }
+    /// That the device answers at its BARs after this write, if it does before.
+    fn check_keeps_memory(&self, at: u64, from: &[u8]) -> Result<(), DeviceError> {
+        let byte = |place: u64| {
+            let nth = usize::try_from(place.checked_sub(at)?).ok()?;
+            from.get(nth).copied()
+        };
+        let is_off = |command: u8| command & MEMORY as u8 == 0;
+        let sleeps = |control: u8| control & POWER_STATE == D3HOT;
+        let power = self.capability(POWER_MANAGEMENT)?;
+        let control = power.and_then(|power| byte(power + POWER_CONTROL));
+        match byte(COMMAND).is_some_and(is_off) || control.is_some_and(sleeps) {
+            true => Err(DeviceError::Mapped {
+                device: self.0.address,
+            }),
+            false => Ok(()),
+        }
+    }
+    /// Makes the device answer at its BARs.
+    fn turn_memory_on(&self) -> Result<(), DeviceError> {
+        // first, since what wakes may have forgotten its command register
+        if let Some(power) = self.capability(POWER_MANAGEMENT)? {
+            let control: u8 = self.config(power + POWER_CONTROL)?;
+            if control & POWER_STATE == D3HOT {
+                self.config_write_raw(power + POWER_CONTROL, &[control & !POWER_STATE])?;
+            }
+        }
+        let command: u16 = self.config(COMMAND)?;
+        match command & MEMORY {
+            0 => self.config_write_raw(COMMAND, &(command | MEMORY).to_le_bytes()),
+            _ => Ok(()),
+        }
     }
     fn config_write_raw(&self, at: u64, from: &[u8]) -> Result<(), DeviceError> {
         let at = self.config_at(at, from.len())?;
@@ -195,7 +255,7 @@ impl<K: Kernel> Device<K> {
         }
     }
 
-    /// A BAR, mapped as far as the kernel permits.
+    /// A BAR, mapped as far as the kernel permits. The device is awake and its memory is on then.
     ///
     /// # Errors
     /// [`DeviceError`].
@@ -247,9 +307,9 @@ impl<K: Kernel> Device<K> {
     /// # Errors
     /// [`DeviceError::NoReset`], and what the kernel says.
     pub fn reset(&self) -> Result<(), DeviceError> {
-        let stage = self.stage();
+        let standing = self.standing();
         self.reset_only()?;
-        self.set_bus_master(match *stage {
+        self.set_bus_master(match standing.stage {
             Stage::Going => BUS_MASTER,
             Stage::Quiet | Stage::Away => 0,
         })
@@ -287,20 +347,20 @@ impl<K: Kernel> Device<K> {
         &self,
         again: impl FnOnce(&K::Fd) -> Result<(), Errno>,
     ) -> Result<(), DeviceError> {
-        let mut stage = self.stage();
-        if *stage == Stage::Away {
+        let mut standing = self.standing();
+        if standing.stage == Stage::Away {
             again(&self.0.fd).map_err(self.failed("VFIO_DEVICE_ATTACH_IOMMUFD_PT"))?;
-            *stage = Stage::Quiet;
+            standing.stage = Stage::Quiet;
         }
         self.set_bus_master(BUS_MASTER)?;
-        *stage = Stage::Going;
+        standing.stage = Stage::Going;
         Ok(())
     }
     /// It is detached: quiet, when this returns.
     pub(crate) fn quiesce(&self) -> Result<(), DeviceError> {
-        let mut stage = self.stage();
+        let mut standing = self.standing();
         self.quiet()?;
-        *stage = Stage::Quiet;
+        standing.stage = Stage::Quiet;
         Ok(())
     }
     /// The same where `away` takes it out of its space then.
@@ -308,9 +368,9 @@ impl<K: Kernel> Device<K> {
         &self,
         away: impl FnOnce(&K::Fd) -> Result<(), Errno>,
     ) -> Result<(), DeviceError> {
-        let mut stage = self.stage();
+        let mut standing = self.standing();
         self.quiet()?;
-        *stage = Stage::Quiet;
+        standing.stage = Stage::Quiet;
         match away(&self.0.fd) {
             Err(errno) if !is_gone(errno) => Err(failed(
                 self.0.address,
@@ -318,7 +378,7 @@ impl<K: Kernel> Device<K> {
                 errno,
             )),
             _ => {
-                *stage = Stage::Away;
+                standing.stage = Stage::Away;
                 Ok(())
             }
         }

@@ -212,3 +212,58 @@ fn interrupts_are_counted_and_no_more_than_there_are() {
     }
     rig.device.disable(IrqKind::Msix).unwrap();
 }
+
+/// The kernel takes the mapping away: the next read would be SIGBUS, which no error tells of.
+#[test]
+fn a_mapped_bar_can_be_accessed_whatever_is_written_to_configuration_space() {
+    const COMMAND: u64 = 4;
+    /// Of the capability at 0x40.
+    const POWER_CONTROL: u64 = 0x44;
+    let rig = Rig::strict(Kind::Type1);
+    let device = &rig.device;
+    let write = |at, bytes: &[u8]| device.config_write(at, bytes);
+    let answers = || {
+        let command = device.config::<u8>(COMMAND).unwrap();
+        let power = device.config::<u8>(POWER_CONTROL).unwrap();
+        command & 2 != 0 && power & 3 != 3
+    };
+    let (first, second) = (device.bar(BarIndex(0)), device.bar(BarIndex(0)));
+    let (first, second) = (first.unwrap(), second.unwrap());
+    let ends: [(u64, &[u8]); 6] = [
+        (COMMAND, &[0]),
+        (COMMAND, &[0x05, 0x04]),
+        (2, &[0; 4]),
+        (POWER_CONTROL, &[3]),
+        (POWER_CONTROL, &[3, 0]),
+        (0x40, &[1, 0x50, 0, 0, 0x0b]),
+    ];
+    let refused = |bytes| {
+        for (at, bytes) in bytes {
+            let refused = write(at, bytes).unwrap_err();
+            assert!(
+                matches!(refused, DeviceError::Mapped { .. }),
+                "{at:#x}: {refused}"
+            );
+            assert!(answers(), "{at:#x}: {bytes:?}");
+        }
+    };
+    refused(ends);
+    drop(first);
+    refused(ends);
+    // what leaves it there, or is elsewhere
+    write(COMMAND, &[0x02]).unwrap();
+    write(COMMAND + 1, &[0x00]).unwrap();
+    write(POWER_CONTROL, &[2]).unwrap();
+    assert_eq!(second.read::<u32>(0).unwrap(), 0);
+    drop(second);
+    for (at, bytes) in ends {
+        write(COMMAND, &[0x02]).unwrap();
+        write(POWER_CONTROL, &[0]).unwrap();
+        write(at, bytes).unwrap();
+        assert!(!answers(), "{at:#x}: nothing is mapped");
+        let bar = device.bar(BarIndex(0)).unwrap();
+        assert!(answers(), "{at:#x}: {bytes:?}");
+        drop(bar);
+    }
+    assert!(is_master(&rig), "that is its domain's to say");
+}
