@@ -252,4 +252,24 @@ mod tests {
             assert_eq!(Note::parse(text), None, "{text}");
         }
     }
+
+    #[test]
+    fn every_note_is_a_sentence_of_its_own_with_its_count() {
+        let mut sentences = std::collections::HashSet::new();
+        for topic in Topic::ALL {
+            let [seven, eight] = [7, 8].map(|count| Note { topic, count }.sentence());
+            let counts = !matches!(topic, Topic::CutLine | Topic::Anonymized);
+            assert_eq!(seven.contains('7'), counts, "{topic:?}: {seven}");
+            assert_eq!(seven.replace('7', "8"), eight);
+            assert!(seven.split(' ').count() >= 4, "{topic:?}: {seven}");
+            assert!(sentences.insert(seven), "{topic:?}");
+        }
+        for (topic, sentence) in [
+            (Topic::Lost, "at least 7 events lost by the tracer"),
+            (Topic::Qemu, "imported from a QEMU log, 7 events"),
+            (Topic::CutLine, "the last line was cut, left out"),
+        ] {
+            assert_eq!(Note { topic, count: 7 }.sentence(), sentence);
+        }
+    }
 }

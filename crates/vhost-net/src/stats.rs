@@ -46,3 +46,31 @@ impl std::ops::AddAssign for PairStats {
         self.stopped += other.stopped;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_added_each_to_its_own() {
+        let of = |factor: u64| PairStats {
+            transmitted: factor,
+            received: 2 * factor,
+            received_bytes: 3 * factor,
+            too_long: 4 * factor,
+            too_short: 5 * factor,
+            tap_dropped: 6 * factor,
+            hits: 7 * factor,
+            missed: 8 * factor,
+            since_miss: 9 * factor,
+            bursts: 10 * factor,
+            calls: 11 * factor,
+            stopped: 12 * factor,
+        };
+        let mut sum = of(100);
+        sum += of(1);
+        assert_eq!(sum, of(101));
+        sum += PairStats::default();
+        assert_eq!(sum, of(101));
+    }
+}

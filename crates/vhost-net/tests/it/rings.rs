@@ -10,11 +10,12 @@ use ioatlas_vhost::protocol::misses::MissChannel;
 use ioatlas_vhost::runner::{EVENT_IDX, RING_PACKED, Stop, VERSION_1};
 use ioatlas_vhost::*;
 use ioatlas_vhost_net::pair::{Pair, Side};
-use ioatlas_vhost_net::port::Port;
+use ioatlas_vhost_net::port::{Port, TapPort};
 use ioatlas_vhost_net::queue::{Depth, Queue};
 use ioatlas_vhost_net::ring::Kicks;
-use ioatlas_vhost_net::{MRG_RXBUF, NetConfig};
+use ioatlas_vhost_net::{MRG_RXBUF, NetConfig, PairStats, Tap};
 use proptest::prelude::*;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -392,6 +393,102 @@ fn all_that_a_burst_misses_is_asked_for_at_once_and_once() {
     });
 }
 
+/// What was answered and taken away again before the device looked: it asks for the first, and as that question is a new one, for the
+/// others as well, without waiting for an answer each.
+#[test]
+fn what_was_lost_with_its_answer_is_asked_for_together_again() {
+    each_terms(|terms| {
+        let mut bench = Bench::new(terms, Answers::Pages, 64, 2000);
+        for _ in 0..2 {
+            bench.burst();
+            bench.answer(0);
+        }
+        let rings = bench.guest.pages();
+        for _ in 0..4 {
+            assert!(bench.nic.post(&[], false));
+            assert!(bench.nic.send(60, &[], false, Unmap::Always));
+        }
+        let before = bench.misses.stats().sent;
+        assert_eq!(bench.burst(), 0, "nothing is translated yet");
+        let questions = bench.misses.stats().sent - before;
+        bench.answer(0);
+        for page in bench.guest.pages() {
+            if !rings.contains(&page) {
+                bench.cache.invalidate(page, ByteCount(PAGE));
+            }
+        }
+        let before = bench.misses.stats().sent;
+        for _ in 0..2 {
+            assert_eq!(bench.burst(), 0, "nothing is translated any more");
+        }
+        let again = bench.misses.stats().sent - before;
+        assert_eq!(again, questions, "{terms:?}: one after the other");
+        bench.answer(0);
+        assert_eq!(bench.burst(), 4, "all at once when the answers are there");
+        bench.finish();
+    });
+}
+
+/// Whatever a port does with frames: a burst says how many it moved, and the pair's counters what became of them.
+#[test]
+fn what_a_burst_moves_is_what_is_counted() {
+    each_terms(|terms| {
+        for mode in ["loopback", "swap", "tap"] {
+            let terms = Terms {
+                swap: mode == "swap",
+                ..terms
+            };
+            let mut bench = Bench::new(terms, Answers::Pages, 64, 2000);
+            let (near, host) = socketpair(
+                AddressFamily::UNIX,
+                SocketType::SEQPACKET,
+                SocketFlags::CLOEXEC,
+                None,
+            )
+            .unwrap();
+            if mode == "tap" {
+                let tap = TapPort::new(Tap::from_fd(near).unwrap());
+                bench.restart(Port::Tap(Box::new(tap)));
+            }
+            for _ in 0..4 {
+                bench.burst();
+                bench.answer(0);
+            }
+            for frame in 1..=4 {
+                assert!(bench.nic.post(&[], false));
+                assert!(bench.nic.send(100 * frame, &[], false, Unmap::Always));
+            }
+            assert_eq!(bench.burst(), 0, "{mode}, {terms:?}: nothing is translated");
+            bench.answer(0);
+            assert_eq!(bench.burst(), 4, "{mode}, {terms:?}");
+            if mode == "tap" {
+                assert_eq!(bench.pair.stats().received, 0);
+                let mut frame = [0; 2000];
+                for _ in 0..4 {
+                    let len = rustix::io::read(&host, &mut frame).unwrap();
+                    assert_eq!(rustix::io::write(&host, &frame[..len]), Ok(len));
+                }
+                assert_eq!(bench.burst(), 4, "{mode}, {terms:?}");
+            }
+            assert_eq!(bench.burst(), 0, "{mode}, {terms:?}: there is no more");
+            let stats = bench.pair.stats();
+            let counted = PairStats {
+                transmitted: 4,
+                received: 4,
+                received_bytes: 100 + 200 + 300 + 400,
+                bursts: if mode == "tap" { 2 } else { 1 },
+                hits: stats.hits,
+                missed: stats.missed,
+                since_miss: stats.since_miss,
+                calls: stats.calls,
+                ..PairStats::default()
+            };
+            assert_eq!(stats, counted, "{mode}, {terms:?}");
+            bench.finish();
+        }
+    });
+}
+
 #[test]
 fn frames_are_counted_from_the_last_miss_on() {
     each_terms(|terms| {
@@ -626,6 +723,20 @@ impl Bench {
             self.translate(*page, Perm::Read);
         }
         pages
+    }
+
+    /// The same queues with a pair that has another port, before anything was moved.
+    fn restart(&mut self, port: Port) {
+        let bits = features(&self.nic.terms);
+        self.pair = Pair::new(port, Depth(64), NetConfig::default().patience);
+        for (side, driver, access) in [
+            (Side::Receive, &self.nic.receive, AccessKind::Write),
+            (Side::Transmit, &self.nic.transmit, AccessKind::Read),
+        ] {
+            let size = self.nic.terms.size;
+            let queue = Queue::at(driver.parts, size, driver.base(), bits, access);
+            self.pair.put_queue(side, queue.unwrap(), 2, bits);
+        }
     }
 
     fn translate(&self, iova: Iova, perm: Perm) {

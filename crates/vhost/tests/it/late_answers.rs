@@ -5,7 +5,10 @@
 use crate::common::*;
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
-    protocol::message::{FrontAddr, HEADER_BYTES, Header, IotlbMessage, VhostIotlbType},
+    protocol::{
+        message::{FrontAddr, HEADER_BYTES, Header, IotlbMessage, VhostIotlbType},
+        misses::IN_FLIGHT,
+    },
     server::*,
 };
 use std::{
@@ -292,4 +295,56 @@ fn a_front_end_learns_that_misses_are_not_answered_any_more() {
     assert!(front.stop_queue(0).is_err());
     drop(front);
     assert_eq!(back_end.join().unwrap(), 22, "nothing came after it");
+}
+
+/// A back end by hand that puts `misses` questions all at once when it is given a back channel, and acknowledges everything.
+fn asks_much(socket: UnixStream, misses: usize) -> JoinHandle<usize> {
+    std::thread::spawn(move || {
+        let (mut back_channel, mut updates) = (None, 0);
+        let mut raw = [0; HEADER_BYTES];
+        while let Ok((HEADER_BYTES, file)) = socket.recv_with_fd(&mut raw) {
+            let header = Header::decode(&raw);
+            let mut payload = vec![0; header.size as usize];
+            if (&socket).read_exact(&mut payload).is_err() {
+                break;
+            }
+            if header.request == 21 {
+                let mut asks = UnixStream::from(OwnedFd::from(file.expect("a back channel")));
+                let question = [&Header::request(1, 32).encode()[..], &miss().encode()].concat();
+                // In one piece, so that it fits into the socket.
+                asks.write_all(&question.repeat(misses)).unwrap();
+                back_channel = Some(asks);
+            }
+            updates += usize::from(header.request == 22);
+            let value = match header.request {
+                1 => u64::MAX,
+                15 => 1 << 3 | 1 << 5,
+                _ => 0,
+            };
+            if matches!(header.request, 1 | 15) || header.needs_reply() {
+                let _ = (&socket).write_all(&answer(header, value));
+            }
+        }
+        drop(back_channel);
+        updates
+    })
+}
+
+#[test]
+fn a_call_answers_as_many_misses_as_there_may_be_and_no_more() {
+    const MORE: usize = 300;
+    let (front, back) = UnixStream::pair().unwrap();
+    back.set_read_timeout(Some(SOON)).unwrap();
+    let back_end = asks_much(back, IN_FLIGHT + MORE);
+    let table = PageMap::default();
+    table.map(PAGE);
+    let file = memory_file(ByteCount(1 << 20), Sealed::Yes).unwrap();
+    let regions = vec![(0, ByteCount(1 << 20), file)];
+    let config = front_config(WITH_IOMMU);
+    let mut front = FrontEnd::connect_unserved(front, config, regions, table).unwrap();
+    for answered in [IN_FLIGHT, MORE, 0] {
+        assert_eq!(front.answer_misses().unwrap(), answered);
+    }
+    drop(front);
+    assert_eq!(back_end.join().unwrap(), IN_FLIGHT + MORE);
 }
