@@ -137,8 +137,10 @@ pub fn next(socket: &UnixStream, patience: Duration) -> Result<Next, SocketError
 
 fn peek_header(socket: &UnixStream, patience: Duration) -> Result<Option<Header>, SocketError> {
     let mut raw = [0; HEADER_BYTES];
-    let start = Instant::now();
+    let (start, mut waited) = (Instant::now(), false);
     loop {
+        // Looked at first: what it sent before it hung up is there then.
+        let over = waited && has_hung_up(socket)?;
         let peeked = rustix::net::recv(socket, &mut raw, RecvFlags::PEEK);
         let got = match peeked {
             Ok((_, got)) => got,
@@ -150,9 +152,10 @@ fn peek_header(socket: &UnixStream, patience: Duration) -> Result<Option<Header>
         match got {
             0 => return Err(SocketError::HungUp),
             HEADER_BYTES => return Ok(Some(Header::decode(&raw))),
-            _ if start.elapsed() < patience => {
+            _ if !over && start.elapsed() < patience => {
                 // A header in pieces is nobody's normal case, and there is no event for "more".
                 std::thread::sleep(Duration::from_millis(1));
+                waited = true;
             }
             got => {
                 return Err(SocketError::Stalled {
@@ -162,6 +165,13 @@ fn peek_header(socket: &UnixStream, patience: Duration) -> Result<Option<Header>
             }
         }
     }
+}
+
+/// Whether nothing more will come. What has come stays in the socket, and reading it does not tell.
+fn has_hung_up(socket: &UnixStream) -> io::Result<bool> {
+    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+    let now = Timespec::default();
+    Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)))? > 0)
 }
 
 /// A duplicate of the file descriptor with the message at the head of the socket. The message stays, with its own.

@@ -101,6 +101,31 @@ fn half_a_message_is_not_waited_for_long() {
     }
 }
 
+/// While the rest is waited for nobody else is served. There is none where its sender is dead, or the runner is to stop.
+fn half_a_header_is_waited_for_only_as_long_as_more_may_come() {
+    log_to_stderr();
+    // For ever, as far as this test is concerned.
+    let config = || Config {
+        message: 10 * SOON,
+        ..patient()
+    };
+    for len in [1, 5, 11] {
+        let half = &Header::request(SET_FEATURES, 8).encode()[..len];
+        let back = Back::new(config());
+        let raw = negotiated(&back);
+        raw.bytes(half, &[]);
+        drop(raw);
+        serves_another(&back);
+        let raw = negotiated(&back);
+        raw.bytes(half, &[]);
+        back.stop.stop();
+        let (over, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || over.send(back.ends()));
+        ended.recv_timeout(SOON).expect("it stops");
+        drop(raw);
+    }
+}
+
 fn unknown_requests_end_the_connection() {
     for request in [0, 23, 45, 99, u32::MAX] {
         let why = broken(patient(), |back| {
@@ -658,6 +683,7 @@ with_every_cache! {
     descriptors_with_an_iotlb_message_end_the_connection,
     a_reply_where_a_request_should_be_ends_the_connection,
     half_a_message_is_not_waited_for_long,
+    half_a_header_is_waited_for_only_as_long_as_more_may_come,
     unknown_requests_end_the_connection,
     a_back_channel_that_is_no_socket_ends_the_connection,
     wrong_numbers_of_descriptors_end_the_connection,
