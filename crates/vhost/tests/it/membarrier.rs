@@ -5,11 +5,15 @@
 //! A filter cannot be removed, so each case is a process of its own: this very program, which is
 //! told by a variable what to do.
 
+use crate::common::*;
 use ioatlas_dma::{
     platform::{Platform, host::Host},
     units::*,
 };
-use ioatlas_vhost::*;
+use ioatlas_vhost::{
+    server::{FrontEnd, PageMap},
+    *,
+};
 use std::{
     os::unix::process::ExitStatusExt,
     process::{Command, Output, Stdio},
@@ -54,7 +58,7 @@ fn said(child: &Output) -> String {
     String::from_utf8_lossy(&child.stderr).into_owned()
 }
 
-/// Installs a filter for this thread, under which `membarrier` fails with `errno`.
+/// Installs a filter for all threads of the process, under which `membarrier` fails with `errno`.
 fn install(refuse: Refuse, errno: i32) {
     let statement = |code: u32, k: u32| libc::sock_filter {
         code: code as u16,
@@ -91,8 +95,11 @@ fn install(refuse: Refuse, errno: i32) {
     assert_eq!(quiet, 0, "{}", std::io::Error::last_os_error());
     // SAFETY: the filter and its program live until the call returns; the kernel copies them.
     let installed = unsafe {
-        let mode = libc::SECCOMP_MODE_FILTER;
-        libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter, 0, 0)
+        let (mode, all) = (
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_TSYNC,
+        );
+        libc::syscall(libc::SYS_seccomp, mode, all, &raw const filter)
     };
     assert_eq!(installed, 0, "{}", std::io::Error::last_os_error());
 }
@@ -147,4 +154,66 @@ fn a_filter_that_comes_first_is_lived_with() {
         let Some(ran) = ran else { continue };
         assert!(went_on(&ran), "{refuse:?}: {ran:?}");
     }
+}
+
+/// A runner whose front end has a frame to move; ends with what moves it.
+fn served_front_end(back: &Back) -> (FrontEnd<PageMap>, Driver) {
+    let mut front = front_end(back, front_config(WITH_IOMMU));
+    map(&front, FROM, FROM, 0x1000, Perm::Read);
+    map(&front, TO, TO, 0x1000, Perm::Write);
+    let driver = Driver::by_iova(&mut front, 0);
+    (front, driver)
+}
+
+fn exchange((front, driver): &mut (FrontEnd<PageMap>, Driver)) {
+    let got = driver.invert(front, (FROM, FROM), (TO, TO), b"over there");
+    assert_eq!(got, inverted(b"over there"));
+}
+
+const FROM: u64 = GUEST + 0x10_0000;
+const TO: u64 = GUEST + 0x20_0000;
+
+fn radix_back_end() -> Back {
+    let mut back = None;
+    with_cache(Cache::Radix, || back = Some(Back::new(patient())));
+    back.expect("made just now")
+}
+
+#[test]
+fn a_back_end_under_a_filter_that_came_first_serves() {
+    for (case, refuse) in [Refuse::All, Refuse::Fences].into_iter().enumerate() {
+        let test = "a_back_end_under_a_filter_that_came_first_serves";
+        let ran = child(test, case, || {
+            install(refuse, libc::EPERM);
+            let back = radix_back_end();
+            for _ in 0..2 {
+                let mut served = served_front_end(&back);
+                exchange(&mut served);
+                let server = served.0.server().clone();
+                server.table().unmap(Iova(FROM), ByteCount(0x1000));
+                server.invalidate(Iova(FROM), ByteCount(0x1000)).unwrap();
+            }
+        });
+        let Some(ran) = ran else { continue };
+        assert!(went_on(&ran), "{refuse:?}: {ran:?}");
+    }
+}
+
+/// An acknowledgement would be a lie.
+#[test]
+fn a_back_end_that_may_not_fence_any_more_ends_with_a_sentence() {
+    let test = "a_back_end_that_may_not_fence_any_more_ends_with_a_sentence";
+    let ran = child(test, 0, || {
+        let back = radix_back_end();
+        let mut served = served_front_end(&back);
+        exchange(&mut served);
+        install(Refuse::All, libc::EPERM);
+        let server = served.0.server().clone();
+        server.table().unmap(Iova(FROM), ByteCount(0x1000));
+        let _ = server.invalidate(Iova(FROM), ByteCount(0x1000));
+    });
+    let Some(ran) = ran else { return };
+    assert!(!went_on(&ran), "P12: it was acknowledged: {ran:?}");
+    assert_eq!(ran.status.signal(), Some(libc::SIGABRT), "{ran:?}");
+    assert!(said(&ran).contains("has to allow membarrier"), "{ran:?}");
 }
