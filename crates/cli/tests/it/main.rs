@@ -3,6 +3,7 @@
 
 mod bench;
 mod bounce;
+mod by_hand;
 mod captures;
 mod commands;
 mod common;
@@ -10,5 +11,6 @@ mod designs;
 mod documents;
 mod report;
 mod scale;
+mod survival;
 mod vhost_bench;
 mod vhost_net;

@@ -2,7 +2,7 @@
 //! `ioatlas vhost-net`, the program itself: driven through its socket by a front end with rings by IOVA, ended by signals, given what it cannot take.
 
 #[path = "../../../vhost-net/tests/it/common/mod.rs"]
-mod common;
+pub(crate) mod common;
 
 use common::{driver::*, front::*, guest::*, nic::*};
 use ioatlas_dma::units::*;
@@ -17,17 +17,17 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The program, running.
-struct Program {
+pub(crate) struct Program {
     child: Option<Child>,
     directory: TempDir,
 }
 
 impl Program {
-    fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         Program::start_in(tempfile::tempdir().unwrap(), arguments)
     }
 
-    fn start_in(directory: TempDir, arguments: &[&str]) -> Self {
+    pub(crate) fn start_in(directory: TempDir, arguments: &[&str]) -> Self {
         let child = command(&directory.path().join("socket"), arguments).spawn();
         Program {
             child: Some(child.unwrap()),
@@ -35,28 +35,42 @@ impl Program {
         }
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.directory.path().join("socket")
     }
 
+    /// Its number; it runs.
+    pub(crate) fn pid(&mut self) -> u32 {
+        let child = self.child.as_mut().unwrap();
+        assert!(child.try_wait().unwrap().is_none(), "it has ended");
+        child.id()
+    }
+
     /// Connects as soon as it listens.
-    fn connect(&mut self) -> UnixStream {
+    pub(crate) fn connect(&mut self) -> UnixStream {
         let start = Instant::now();
         loop {
             match UnixStream::connect(self.path()) {
                 Ok(stream) => return stream,
                 Err(e) => assert!(start.elapsed() < SOON, "{e}: {:?}", self.child),
             }
-            let child = self.child.as_mut().unwrap();
-            assert!(child.try_wait().unwrap().is_none(), "it has ended");
+            self.pid();
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
     /// Sends it a signal; returns what it said.
-    fn end(mut self, signal: Signal) -> (Output, TempDir) {
+    pub(crate) fn end(mut self, signal: Signal) -> (Output, TempDir) {
+        let child = self.child.as_mut().unwrap();
+        let start = Instant::now();
+        kill_process(Pid::from_child(child), signal).unwrap();
+        while child.try_wait().unwrap().is_none() {
+            // Where this fails it is killed.
+            assert!(start.elapsed() < SOON, "a signal does not end it");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        println!("ended after {:?}", start.elapsed());
         let child = self.child.take().unwrap();
-        kill_process(Pid::from_child(&child), signal).unwrap();
         let output = child.wait_with_output().unwrap();
         assert!(!self.path().exists(), "the socket is still there");
         let directory = std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap());
@@ -64,7 +78,7 @@ impl Program {
     }
 
     /// The same, of one that ends well and prints JSON.
-    fn statistics(self, signal: Signal) -> Value {
+    pub(crate) fn statistics(self, signal: Signal) -> Value {
         let (output, _) = self.end(signal);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {said}", output.status);
@@ -89,7 +103,7 @@ fn command(socket: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn case(kind: Kind, wakeup: Wakeup) -> Case {
+pub(crate) fn case(kind: Kind, wakeup: Wakeup) -> Case {
     Case {
         terms: Terms {
             kind,

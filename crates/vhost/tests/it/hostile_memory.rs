@@ -3,7 +3,7 @@
 //! files whose server never answers. The device stops or the table is refused, nothing stays mapped, the process lives, and the next
 //! front end is served.
 
-use crate::common::{raw::*, *};
+use crate::common::{huge::*, raw::*, *};
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
     protocol::{
@@ -13,7 +13,6 @@ use ioatlas_vhost::{
     runner::{Config, End},
     server::*,
 };
-use rustix::fs::{FlockOperation, MemfdFlags, SealFlags};
 use std::{
     ffi::CString,
     fs::File,
@@ -24,7 +23,6 @@ use std::{
     thread::JoinHandle,
     time::{Duration, Instant},
 };
-use vm_memory::{FileOffset, MmapRegion};
 
 /// Where huge memory is for the guest, behind its other memory.
 const AT: u64 = 0x4000_0000;
@@ -46,18 +44,6 @@ fn is_served(front: &mut FrontEnd<PageMap>, bytes: &[u8]) {
     let mut driver = Driver::by_iova(front, 0);
     let got = driver.invert(front, (FROM, FROM), (TO, TO), bytes);
     assert_eq!(got, inverted(bytes));
-}
-
-/// A file of huge pages, and the length of one.
-fn huge_file(name: &str, pages: u64, sealed: Sealed) -> (File, u64) {
-    let flags = MemfdFlags::HUGETLB | MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
-    let file = File::from(rustix::fs::memfd_create(name, flags).unwrap());
-    let page = rustix::fs::fstat(&file).unwrap().st_blksize as u64;
-    file.set_len(pages * page).unwrap();
-    if sealed == Sealed::Yes {
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
-    }
-    (file, page)
 }
 
 /// Mappings of a `memfd` of this name.
@@ -101,42 +87,6 @@ fn parts_of_huge_pages_are_refused() {
                 assert_eq!(mappings(&name), 0, "mappings outlive a session");
                 assert_eq!(code, 1, "{len:#x} bytes at {offset:#x}: {sealed:?}");
             }
-        }
-    }
-}
-
-/// All huge pages that nothing has reserved, so that there are none for anybody else. The pool is the machine's; whoever runs these
-/// tests at the same time waits.
-struct Drained {
-    _pages: Vec<MmapRegion<()>>,
-    _alone: File,
-}
-
-impl Drained {
-    fn new() -> Self {
-        /// More than this would take too long.
-        const MOST: usize = 1 << 14;
-        let path = std::env::temp_dir().join("ioatlas-huge-pages.lock");
-        let mut options = File::options();
-        let made = options.create(true).truncate(false).write(true).open(&path);
-        // Another user's can be read.
-        let alone = made.or_else(|_| File::open(&path)).unwrap();
-        rustix::fs::flock(&alone, FlockOperation::LockExclusive).unwrap();
-        let mut pages = Vec::new();
-        let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        loop {
-            // A mapping reserves its page.
-            let (file, page) = huge_file("drained", 1, Sealed::No);
-            let page = page as usize;
-            match MmapRegion::build(Some(FileOffset::new(file, 0)), page, access, shared) {
-                Ok(region) => pages.push(region),
-                Err(_) => break,
-            }
-            assert!(pages.len() < MOST, "more than {MOST} huge pages");
-        }
-        Drained {
-            _pages: pages,
-            _alone: alone,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! A guest without a machine: split rings, buffers anywhere, and a page table for them.
 #![allow(dead_code)] // each test file takes what it needs
 
+pub mod huge;
 pub mod raw;
 
 use ioatlas_dma::units::*;
