@@ -9,6 +9,7 @@ use ioatlas_vhost::{
     runner,
 };
 use ioatlas_vhost_net::{MAX_PAIRS, Mode, NetConfig, Wakeup, queue::Depth};
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ const TAP: &str = "ioatlas0";
 ///
 /// It offers split and packed rings, mergeable receive buffers, indirect descriptors, the event index and VIRTIO_F_ACCESS_PLATFORM; give QEMU `-netdev vhost-user`, a
 /// virtual IOMMU, and `iommu_platform=on,ats=on` for the device. Front ends come and go; SIGINT or SIGTERM ends it, removes the socket and prints what was done.
-/// What goes wrong with a front end or a guest is a line on standard error, and never ends the program.
+/// What goes wrong with a front end or a guest is a line on standard error, and never ends the program. --socket-path, --fd and
+/// --print-capabilities are what QEMU's conventions for back-end programs ask for.
 ///
 /// JSON: an object. Fields: iotlb, mode, wakeup, queue_pairs, seconds, connections, hits and misses (buffers whose translations were all there
 /// when looked up, and others), questions (sent, deduplicated: under way already, postponed: no room, unanswered, in_flight now, most_in_flight,
@@ -29,8 +31,22 @@ const TAP: &str = "ioatlas0";
 #[derive(Args, Debug)]
 pub(crate) struct VhostNetArguments {
     /// Socket at which front ends connect; it is made here, and removed at the end.
-    #[arg(long, value_name = "PATH")]
-    pub socket_path: PathBuf,
+    #[arg(long, value_name = "PATH", required_unless_present_any = ["fd", "print_capabilities"])]
+    pub socket_path: Option<PathBuf>,
+    /// Instead, the socket that is open as file descriptor N: front ends that connect, where it listens; else the one at its other
+    /// end, and the program ends with it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..),
+        conflicts_with_all = ["socket_path", "socket_mode", "socket_group", "client", "replace"])]
+    pub fd: Option<RawFd>,
+    /// Permission bits of the socket at PATH, in octal: who may write to it may connect [default: what the umask leaves].
+    #[arg(long, value_name = "MODE", value_parser = octal, conflicts_with = "client")]
+    pub socket_mode: Option<u32>,
+    /// Group of the socket at PATH, by its number or its name in /etc/group.
+    #[arg(long, value_name = "GROUP", value_parser = group, conflicts_with = "client")]
+    pub socket_group: Option<u32>,
+    /// Print as JSON what kind of back end this is, and end. Other options mean nothing then.
+    #[arg(long)]
+    pub print_capabilities: bool,
     /// Connect to a front end that listens there instead, and again whenever the connection ends.
     #[arg(long)]
     pub client: bool,
@@ -138,6 +154,14 @@ impl VhostNetArguments {
         }
     }
 
+    /// Who may connect to the socket that is made.
+    pub fn access(&self) -> runner::Access {
+        runner::Access {
+            mode: self.socket_mode,
+            group: self.socket_group,
+        }
+    }
+
     /// The cache's bounds.
     pub fn limits(&self) -> Limits {
         Limits {
@@ -161,5 +185,54 @@ fn mode(text: &str) -> Result<Mode, String> {
         None if text == "tap" => Ok(Mode::Tap(TAP.into())),
         Some(("tap", name)) => Ok(Mode::Tap(name.into())),
         _ => Err("expected loopback, macswap, tap or tap=NAME".into()),
+    }
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("expected permission bits in octal, as 660".into()),
+    }
+}
+
+fn group(text: &str) -> Result<u32, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let groups = std::fs::read_to_string("/etc/group").map_err(|e| format!("/etc/group: {e}"))?;
+    group_of(&groups, text).ok_or_else(|| format!("no group {text} in /etc/group; give its number"))
+}
+
+/// The number of a group in the text of `/etc/group`: name, password, number, members.
+fn group_of(groups: &str, name: &str) -> Option<u32> {
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let found = fields.next() == Some(name);
+        found.then(|| fields.nth(1)?.parse().ok()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_found_by_their_whole_names() {
+        let groups = "root:x:0:\nlibvirt-qemu:x:64055:a,b\nkvm:x:104:\nodd:x:none:\n";
+        for (name, number) in [("root", 0), ("libvirt-qemu", 64055), ("kvm", 104)] {
+            assert_eq!(group_of(groups, name), Some(number));
+        }
+        for name in ["libvirt", "x", "a", "odd", ""] {
+            assert_eq!(group_of(groups, name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(octal("660"), Ok(0o660));
+        assert_eq!(octal("0"), Ok(0));
+        for text in ["", "rw", "1000", "888", "-1", "+7x"] {
+            assert!(octal(text).is_err(), "{text}");
+        }
     }
 }

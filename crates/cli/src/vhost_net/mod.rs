@@ -11,7 +11,9 @@ use crate::Answer;
 use crate::error::Error;
 use arguments::{Structure, VhostNetArguments};
 use indicatif::{ProgressBar, ProgressStyle};
-use ioatlas_vhost::runner::{ListenError, Listener, Runner, RunnerError, Stale, StopHandle};
+use ioatlas_vhost::runner::{
+    End, Inherited, ListenError, Listener, Runner, RunnerError, Stale, StopHandle,
+};
 use ioatlas_vhost::{DeviceIotlb, IntervalIotlb, ListIotlb, RadixIotlb};
 use ioatlas_vhost_net::{Net, NetError, TapError};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -19,6 +21,7 @@ use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::emulate_default_handler;
 use statistics::Statistics;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -36,6 +39,9 @@ pub enum VhostNetError {
     /// The same of a stale one, in the words of the command line.
     #[error("{0} with --replace")]
     Stale(ListenError),
+    /// It was not said where front ends are.
+    #[error("no socket: give --socket-path or --fd")]
+    NoSocket,
     /// There is no such device.
     #[error(transparent)]
     Net(#[from] NetError),
@@ -58,7 +64,10 @@ pub enum VhostNetError {
 
 impl VhostNetError {
     pub(crate) fn is_usage(&self) -> bool {
-        matches!(self, Self::Net(NetError::Tap(TapError::Name(_))))
+        matches!(
+            self,
+            Self::Net(NetError::Tap(TapError::Name(_))) | Self::NoSocket
+        )
     }
 }
 
@@ -71,7 +80,16 @@ impl From<ListenError> for VhostNetError {
     }
 }
 
+/// What `--print-capabilities` prints, by QEMU's `docs/interop/vhost-user.json`: of a network back end it knows no features.
+const CAPABILITIES: &str = "{\"type\": \"net\"}\n";
+
 pub(crate) fn run(arguments: &VhostNetArguments) -> Answer {
+    if arguments.print_capabilities {
+        return Answer {
+            text: CAPABILITIES.into(),
+            ..Answer::default()
+        };
+    }
     let limits = arguments.limits();
     let served = match arguments.iotlb {
         Structure::Radix => serve(arguments, RadixIotlb::new(limits)),
@@ -96,6 +114,49 @@ pub(crate) fn run(arguments: &VhostNetArguments) -> Answer {
     }
 }
 
+/// Where front ends come from.
+enum Source<'a> {
+    /// They connect to a socket of ours.
+    Made(Listener),
+    /// One listens at this path.
+    Client(&'a Path),
+    /// The socket that the program was started with.
+    Inherited(Inherited),
+}
+
+impl<'a> Source<'a> {
+    fn open(arguments: &'a VhostNetArguments) -> Result<Self, VhostNetError> {
+        let stale = match arguments.replace {
+            true => Stale::Replace,
+            false => Stale::Refuse,
+        };
+        Ok(match (&arguments.socket_path, arguments.fd) {
+            (_, Some(number)) => Self::Inherited(Inherited::take(number)?),
+            (Some(path), None) if arguments.client => Self::Client(path),
+            (Some(path), None) => Self::Made(Listener::bind_for(path, stale, arguments.access())?),
+            (None, None) => return Err(VhostNetError::NoSocket),
+        })
+    }
+
+    /// Serves them until the runner is stopped, or there can be no more.
+    fn serve<T: DeviceIotlb>(&self, runner: &mut Runner<Net, T>) -> io::Result<()> {
+        match self {
+            Self::Made(listener) => {
+                log::info!("{}: waiting for front ends", listener.path().display());
+                runner.serve(listener.socket())
+            }
+            Self::Client(path) => runner.connect(path),
+            Self::Inherited(Inherited::Listening(socket)) => runner.serve(socket),
+            Self::Inherited(Inherited::Connected(socket)) => {
+                match runner.serve_stream(socket.try_clone()?) {
+                    End::Failed(why) => Err(io::Error::other(why)),
+                    End::HungUp | End::Stopped | End::Broken(_) => Ok(()),
+                }
+            }
+        }
+    }
+}
+
 /// Serves front ends until a signal comes; returns what was done.
 fn serve<T: DeviceIotlb>(
     arguments: &VhostNetArguments,
@@ -104,18 +165,10 @@ fn serve<T: DeviceIotlb>(
     let start = Instant::now();
     // Before there is anything to remove.
     let signals = Signals::new([SIGINT, SIGTERM]).map_err(failed("signals"))?;
-    let path = &arguments.socket_path;
     let bar = log_lines::begin();
     let net = Net::new(arguments.net())?;
     let mut runner = Runner::new(net, cache, arguments.runner())?;
-    let stale = match arguments.replace {
-        true => Stale::Replace,
-        false => Stale::Refuse,
-    };
-    let listener = match arguments.client {
-        true => None,
-        false => Some(Listener::bind(path, stale)?),
-    };
+    let source = Source::open(arguments)?;
     let signals = StopAtSignal::new(signals, runner.stop_handle())?;
     let (observer, device) = (runner.observer(), runner.shared_device());
     let shown = statistics::Shown::new(arguments, T::NAME);
@@ -127,14 +180,8 @@ fn serve<T: DeviceIotlb>(
         let (shown, statistics) = (shown.clone(), statistics.clone());
         move || statistics(&shown)
     })?;
-    let served = match &listener {
-        Some(listener) => {
-            log::info!("{}: waiting for front ends", path.display());
-            runner.serve(listener.socket())
-        }
-        None => runner.connect(path),
-    };
-    drop((listener, signals, progress));
+    let served = source.serve(&mut runner);
+    drop((source, signals, progress));
     served.map_err(failed("waiting for front ends"))?;
     let audit = runner.observer().audit();
     audit.map_err(VhostNetError::Audit)?;

@@ -10,6 +10,7 @@ use ioatlas_vhost::server::Answer;
 use ioatlas_vhost_net::Wakeup;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -320,6 +321,116 @@ fn a_stale_socket_is_replaced_on_demand_only() {
     program.end(Signal::INT);
 }
 
+/// Who may connect is said before anybody can.
+#[test]
+fn a_socket_is_for_whom_it_is_said_to_be() {
+    use std::os::unix::fs::MetadataExt;
+    // As root any will do; others may give files to their own groups only.
+    let group = match rustix::process::getuid().is_root() {
+        true => 12_345,
+        false => rustix::process::getgid().as_raw(),
+    };
+    let number = group.to_string();
+    for mode in ["600", "660", "622"] {
+        let mut program = Program::start(&["--socket-mode", mode, "--socket-group", &number]);
+        drop(program.connect());
+        let found = std::fs::metadata(program.path()).unwrap();
+        let permissions = format!("{:o}", found.mode() & 0o777);
+        assert_eq!((&*permissions, found.gid()), (mode, group));
+        program.end(Signal::TERM);
+    }
+}
+
+/// The program, whose standard input is this socket.
+fn started_with(socket: impl Into<OwnedFd>, arguments: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ioatlas"));
+    command.args(["vhost-net", "--fd", "0"]).args(arguments);
+    command.stdin(Stdio::from(socket.into()));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+#[test]
+fn a_socket_that_listens_may_be_given_by_its_number() {
+    let case = case(Kind::Split, Wakeup::Notify);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("given");
+    let listener = UnixListener::bind(&path).unwrap();
+    let child = started_with(listener, &["--queue-pairs=2", "--json"]);
+    for _ in 0..2 {
+        let mut front = Front::new(UnixStream::connect(&path).unwrap(), &case);
+        front.exchange(&case, 10);
+        front.stop(case.pairs);
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(path.exists(), "it is not the program's to remove");
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said["connections"], 2, "{said}");
+}
+
+#[test]
+fn a_connection_may_be_given_by_its_number_and_ends_the_program() {
+    let case = case(Kind::Packed, Wakeup::Notify);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let child = started_with(theirs, &["--queue-pairs=2", "--json"]);
+    let mut front = Front::new(ours, &case);
+    front.exchange(&case, 10);
+    front.stop(case.pairs);
+    drop(front);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(said["pairs"][0]["received"], 10, "{said}");
+    assert_eq!(said["connections"], 1, "{said}");
+}
+
+#[test]
+fn what_is_no_socket_for_front_ends_is_refused() {
+    let (datagrams, _other) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let internet = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (pipe, _writer) = std::io::pipe().unwrap();
+    let others: [OwnedFd; 3] = [datagrams.into(), internet.into(), pipe.into()];
+    for other in others {
+        let output = started_with(other, &[]).wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            said.contains("file descriptor 0 is not a stream socket"),
+            "{said}"
+        );
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (status, said) = refused(&directory.path().join("socket"), &["--fd", "3"]);
+    assert_eq!(status, Some(2), "{said}");
+    assert!(said.contains("cannot be used with"), "{said}");
+    let ran = Command::new(env!("CARGO_BIN_EXE_ioatlas"))
+        .args(["vhost-net", "--fd", "4000"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert!(said.contains("file descriptor 4000 is not"), "{said}");
+}
+
+/// By QEMU's conventions for back-end programs, whatever else is said.
+#[test]
+fn capabilities_are_printed_and_nothing_is_done() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().join("no/such/socket");
+    let at = at.to_str().unwrap();
+    for arguments in [&[][..], &["--socket-path", at, "--json"], &["--fd", "77"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_ioatlas"))
+            .args(["vhost-net", "--print-capabilities"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(said, serde_json::json!({"type": "net"}));
+    }
+}
+
 #[test]
 fn options_that_make_no_sense_are_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -337,6 +448,12 @@ fn options_that_make_no_sense_are_refused() {
         (&["--iotlb-runs", "0"], "--iotlb-runs"),
         (&["--iotlb-runs", "1"], "--iotlb-runs"),
         (&["--replace", "--client"], "cannot be used with"),
+        (&["--socket-mode", "600", "--client"], "cannot be used with"),
+        (&["--socket-mode", "rw"], "permission bits in octal"),
+        (
+            &["--socket-group", "no such group"],
+            "no group no such group",
+        ),
     ] {
         let (status, said) = refused(&at, arguments);
         assert_eq!(status, Some(2), "{arguments:?}: {said}");

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The socket in the file system at which front ends find a runner.
+//! The socket in the file system at which front ends find a runner; and one with which a program was started.
 //!
 //! A path that exists is never just taken: another back end may be listening there, or have left the file when it was killed. Which of
 //! the two it is, a connection that is tried tells.
+//!
+//! Nobody can connect before the socket's permissions are what they shall be: it listens only then.
 //!
 //! Not handled: two programs that replace the same stale socket at the same moment; the later one wins.
 
@@ -11,13 +13,20 @@ use rustix::{
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
 use std::{
+    fs::Permissions,
     io,
-    os::unix::{
-        fs::{FileTypeExt, MetadataExt},
-        net::UnixListener,
+    os::{
+        fd::{FromRawFd, OwnedFd, RawFd},
+        unix::{
+            fs::{FileTypeExt, MetadataExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
     },
     path::{Path, PathBuf},
 };
+
+/// Front ends that wait to be served, at most.
+const WAITING: i32 = 128;
 
 /// What is done about a socket that nobody listens at any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,6 +36,15 @@ pub enum Stale {
     Refuse,
     /// It is removed.
     Replace,
+}
+
+/// Who may connect to a socket in the file system: whoever may write to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Access {
+    /// Its permission bits, as `chmod` takes them; without, all but those that the process's mask takes away.
+    pub mode: Option<u32>,
+    /// The number of the group that it belongs to; without, as every file that the process makes.
+    pub group: Option<u32>,
 }
 
 /// Why nobody can listen at a path.
@@ -44,6 +62,24 @@ pub enum ListenError {
     /// There is no such place.
     #[error("{}: no such directory; make it first", .0.display())]
     NoDirectory(PathBuf),
+    /// Its permissions cannot be what they shall be.
+    #[error("{}: cannot set who may connect: {why}", .path.display())]
+    Access {
+        /// The socket.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        why: io::Error,
+    },
+    /// What the program was started with is not a socket for front ends.
+    #[error("file descriptor {number} is not a stream socket of the UNIX domain: {why}")]
+    Inherited {
+        /// Its number.
+        number: RawFd,
+        /// What the system says.
+        #[source]
+        why: io::Error,
+    },
     /// The system's own.
     #[error("{}: cannot listen: {why}", .path.display())]
     Io {
@@ -70,6 +106,14 @@ impl Listener {
     /// # Errors
     /// See [`ListenError`].
     pub fn bind(path: &Path, stale: Stale) -> Result<Self, ListenError> {
+        Self::bind_for(path, stale, Access::default())
+    }
+
+    /// The same for those who may `access` it.
+    ///
+    /// # Errors
+    /// See [`ListenError`]; no socket is left at the path.
+    pub fn bind_for(path: &Path, stale: Stale, access: Access) -> Result<Self, ListenError> {
         let failed = |why| ListenError::Io {
             path: path.into(),
             why,
@@ -89,21 +133,94 @@ impl Listener {
                 log::info!("{}: removed a stale socket", path.display());
             }
         }
-        let listener = UnixListener::bind(path).map_err(|why| match why.kind() {
-            io::ErrorKind::AddrInUse => ListenError::InUse(path.into()),
-            _ => failed(why),
+        let socket = stream_socket(SocketFlags::empty()).map_err(failed)?;
+        let address = SocketAddrUnix::new(path).map_err(|e| failed(e.into()))?;
+        rustix::net::bind(&socket, &address).map_err(|why| match why {
+            Errno::ADDRINUSE => ListenError::InUse(path.into()),
+            why => failed(why.into()),
         })?;
-        Ok(Listener {
-            listener,
+        // From here on an error removes it.
+        let listener = Listener {
+            listener: UnixListener::from(socket),
             path: path.into(),
             made: identity(path).map_err(failed)?,
-        })
+        };
+        access.set(path).map_err(|why| ListenError::Access {
+            path: path.into(),
+            why,
+        })?;
+        rustix::net::listen(&listener.listener, WAITING).map_err(|e| failed(e.into()))?;
+        Ok(listener)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// For [`Runner::serve`](super::Runner::serve).
     pub fn socket(&self) -> &UnixListener {
         &self.listener
     }
+}
+
+impl Access {
+    fn set(self, path: &Path) -> io::Result<()> {
+        if self.group.is_some() {
+            std::os::unix::fs::lchown(path, None, self.group)?;
+        }
+        match self.mode {
+            Some(mode) => std::fs::set_permissions(path, Permissions::from_mode(mode)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A socket that this process was started with, as by a management program.
+#[derive(Debug)]
+pub enum Inherited {
+    /// Front ends connect to it: for [`Runner::serve`](super::Runner::serve).
+    Listening(UnixListener),
+    /// A front end is at its other end: for [`Runner::serve_stream`](super::Runner::serve_stream).
+    Connected(UnixStream),
+}
+
+impl Inherited {
+    /// Takes a copy of the socket that is open as `number`. The number itself stays open.
+    ///
+    /// # Errors
+    /// Nothing is open there, or no such socket.
+    #[allow(unsafe_code)]
+    pub fn take(number: RawFd) -> Result<Self, ListenError> {
+        let failed = |why| ListenError::Inherited { number, why };
+        // SAFETY: takes plain numbers, and changes nothing that anybody has.
+        let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
+        if copy < 0 {
+            return Err(failed(io::Error::last_os_error()));
+        }
+        // SAFETY: it was made just now, and is nobody else's.
+        let socket = unsafe { OwnedFd::from_raw_fd(copy) };
+        match is_listening(&socket).map_err(failed)? {
+            true => Ok(Self::Listening(socket.into())),
+            false => Ok(Self::Connected(socket.into())),
+        }
+    }
+}
+
+/// Whether a stream socket of the UNIX domain listens.
+fn is_listening(socket: &OwnedFd) -> io::Result<bool> {
+    use rustix::net::sockopt;
+    let domain = sockopt::socket_domain(socket)?;
+    if domain != AddressFamily::UNIX || sockopt::socket_type(socket)? != SocketType::STREAM {
+        return Err(io::Error::other("a socket of another kind"));
+    }
+    Ok(sockopt::socket_acceptconn(socket)?)
+}
+
+fn stream_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    Ok(socket?)
 }
 
 impl Drop for Listener {
@@ -137,10 +254,8 @@ fn what_is_there(path: &Path) -> Result<(), ListenError> {
         return Err(ListenError::NotASocket(path.into()));
     }
     // Whoever listens may have a full queue of connections: that must not block us.
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let address = SocketAddrUnix::new(path).map_err(|e| failed(e.into()))?;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-    let socket = socket.map_err(|e| failed(e.into()))?;
+    let socket = stream_socket(SocketFlags::NONBLOCK).map_err(failed)?;
     match rustix::net::connect(&socket, &address) {
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
         // of another type, for one: not ours in any case

@@ -36,7 +36,7 @@ mod worker;
 
 pub use device::{Device, Event, Failure, Next, Stop};
 pub use lane::{CHAINS_A_BURST, Chain, Lane};
-pub use listen::{ListenError, Listener, Stale};
+pub use listen::{Access, Inherited, ListenError, Listener, Stale};
 pub use ring::{EVENT_IDX, RING_PACKED, Ring, RingParts};
 pub use session::{ACCESS_PLATFORM, VERSION_1};
 pub use stats::{ControlStats, Observer, RunnerStats};
