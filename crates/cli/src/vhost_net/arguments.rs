@@ -16,6 +16,22 @@ use std::time::Duration;
 /// The TAP interface if no name is given.
 const TAP: &str = "ioatlas0";
 
+/// A guest under QEMU, whose network card is behind a VT-d unit.
+const EXAMPLE: &str = "\
+Example: a guest whose network card is behind an IOMMU, and TAP interface tap0
+
+  ioatlas vhost-net --socket-path /run/card.sock --mode tap=tap0 --require-iommu
+
+  qemu-system-x86_64 -machine q35,kernel-irqchip=split -accel kvm -m 1G \\
+    -object memory-backend-memfd,id=ram,size=1G,share=on -numa node,memdev=ram \\
+    -device intel-iommu,intremap=on,device-iotlb=on,caching-mode=on \\
+    -chardev socket,id=c0,path=/run/card.sock,reconnect=1 \\
+    -netdev vhost-user,id=n0,chardev=c0 \\
+    -device virtio-net-pci,netdev=n0,disable-legacy=on,iommu_platform=on,ats=on \\
+    -drive file=guest.img,if=virtio
+
+The unit comes before the card, memory is shared, and the guest's kernel has intel_iommu=on.";
+
 /// Run a vhost-user-net back end whose guest's memory is behind a device IOTLB.
 ///
 /// It offers split and packed rings, mergeable receive buffers, indirect descriptors, the event index and VIRTIO_F_ACCESS_PLATFORM; give QEMU `-netdev vhost-user`, a
@@ -29,6 +45,7 @@ const TAP: &str = "ioatlas0";
 /// arrival until every burst that could use it was over; null if there was none), pairs[] (transmitted and received: frames from and to the guest, received_bytes, too_long,
 /// too_short, tap_dropped, hits, misses, since_miss: frames since something was missing last, bursts, calls, stopped: queues that stopped because of an error).
 #[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLE)]
 pub(crate) struct VhostNetArguments {
     /// Socket at which front ends connect; it is made here, and removed at the end.
     #[arg(long, value_name = "PATH", required_unless_present_any = ["fd", "print_capabilities"])]
@@ -90,6 +107,9 @@ pub(crate) struct VhostNetArguments {
     /// A file system that never answers can then hold everything up.
     #[arg(long)]
     pub any_memory_file: bool,
+    /// Print a line of statistics on standard error every so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub stats_every: Option<u32>,
     /// Print the final statistics as JSON.
     #[arg(long)]
     pub json: bool,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `ioatlas vhost-net`: a network device for guests, behind a device IOTLB.
 //!
-//! The control thread of the runner is this one; one thread waits for signals, another tells how things stand where standard error is a terminal.
+//! The control thread of the runner is this one; one thread waits for signals, another tells how things stand, on demand or where standard error is a terminal.
 
 pub(crate) mod arguments;
 mod log_lines;
@@ -176,7 +176,9 @@ fn serve<T: DeviceIotlb>(
         let pairs = device.stats();
         Statistics::new(of, start.elapsed(), &observer.stats(), &pairs)
     };
-    let progress = Progress::new(bar, {
+    let every = arguments.stats_every;
+    let every = every.map(|seconds| Duration::from_secs(seconds.into()));
+    let progress = Progress::new(Tell::of(every, bar), {
         let (shown, statistics) = (shown.clone(), statistics.clone());
         move || statistics(&shown)
     })?;
@@ -238,7 +240,43 @@ impl Drop for StopAtSignal {
     }
 }
 
-/// A line that says how things stand, where somebody looks.
+/// How it is told how things stand.
+enum Tell {
+    /// By lines of the log, so often.
+    Lines(Duration),
+    /// By a line that changes, where somebody looks.
+    Bar(ProgressBar),
+    /// Not at all.
+    Nothing,
+}
+
+impl Tell {
+    fn of(every: Option<Duration>, bar: Option<ProgressBar>) -> Self {
+        match (every, bar) {
+            (Some(every), _) => Self::Lines(every),
+            (None, Some(bar)) => {
+                if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+                    bar.set_style(style);
+                }
+                Self::Bar(bar)
+            }
+            (None, None) => Self::Nothing,
+        }
+    }
+
+    fn tell(&self, line: String) {
+        match self {
+            Self::Lines(_) => log::info!("{line}"),
+            Self::Bar(bar) => {
+                bar.set_message(line);
+                bar.tick();
+            }
+            Self::Nothing => (),
+        }
+    }
+}
+
+/// The thread that tells how things stand.
 struct Progress {
     ended: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -246,28 +284,30 @@ struct Progress {
 
 impl Progress {
     fn new(
-        bar: Option<ProgressBar>,
+        tell: Tell,
         now: impl Fn() -> Statistics + Send + 'static,
     ) -> Result<Self, VhostNetError> {
-        let Some(bar) = bar else {
-            return Ok(Progress {
-                ended: None,
-                thread: None,
-            });
+        let period = match &tell {
+            Tell::Lines(every) => *every,
+            Tell::Bar(_) => REFRESH,
+            Tell::Nothing => {
+                return Ok(Progress {
+                    ended: None,
+                    thread: None,
+                });
+            }
         };
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
-            bar.set_style(style);
-        }
         let (ended, end) = channel::<()>();
         let body = move || {
             let mut before = now();
-            while let Err(RecvTimeoutError::Timeout) = end.recv_timeout(REFRESH) {
+            while let Err(RecvTimeoutError::Timeout) = end.recv_timeout(period) {
                 let after = now();
-                bar.set_message(after.since(&before));
-                bar.tick();
+                tell.tell(after.since(&before));
                 before = after;
             }
-            bar.finish_and_clear();
+            if let Tell::Bar(bar) = tell {
+                bar.finish_and_clear();
+            }
         };
         let thread = thread::Builder::new().name("progress".into()).spawn(body);
         Ok(Progress {

@@ -4,6 +4,7 @@
 #[path = "../../../vhost-net/tests/it/common/mod.rs"]
 pub(crate) mod common;
 
+use crate::by_hand;
 use common::{driver::*, front::*, guest::*, nic::*};
 use ioatlas_dma::units::*;
 use ioatlas_vhost::server::Answer;
@@ -57,6 +58,25 @@ impl Program {
             }
             self.pid();
             std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for a line with this on its standard error, and returns that. What it says before is lost.
+    fn line_with(&mut self, text: &str) -> String {
+        let said = self.child.as_mut().unwrap().stderr.take().unwrap();
+        let mut said = std::io::BufReader::new(said);
+        let mut line = String::new();
+        loop {
+            line.clear();
+            let more = !said.buffer().is_empty() || by_hand::is_raised(said.get_ref());
+            assert!(more, "it says nothing any more");
+            let read = std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+            assert!(read > 0, "it ended without a line with {text}");
+            if line.contains(text) {
+                let child = self.child.as_mut().unwrap();
+                child.stderr = Some(said.into_inner());
+                return line;
+            }
         }
     }
 
@@ -319,6 +339,53 @@ fn a_stale_socket_is_replaced_on_demand_only() {
     let mut program = Program::start_in(directory, &["--replace"]);
     drop(program.connect());
     program.end(Signal::INT);
+}
+
+#[test]
+fn what_was_negotiated_is_told() {
+    for (kind, rings) in [(Kind::Split, "split"), (Kind::Packed, "packed")] {
+        let case = case(kind, Wakeup::Notify);
+        let mut program = Program::start(&["--queue-pairs=2"]);
+        let front = Front::new(program.connect(), &case);
+        let said = program.line_with("connected");
+        let wanted = format!("note: connected, IOMMU on, {rings} rings, at most 4 queues\n");
+        assert_eq!(said, wanted);
+        drop(front);
+        program.end(Signal::TERM);
+    }
+}
+
+#[test]
+fn statistics_are_told_as_often_as_wanted() {
+    let case = case(Kind::Split, Wakeup::Notify);
+    let mut program = Program::start(&["--queue-pairs=2", "--stats-every", "1"]);
+    let mut front = Front::new(program.connect(), &case);
+    front.exchange(&case, 10);
+    // A line comes with all of them; how soon is its own affair.
+    let said = program.line_with(" 40 frames;");
+    assert!(
+        said.starts_with("note: ") && said.contains(" frames/s, "),
+        "{said}"
+    );
+    front.stop(case.pairs);
+    program.end(Signal::TERM);
+}
+
+#[test]
+fn a_guest_for_it_is_in_the_help() {
+    let output = Command::new(env!("CARGO_BIN_EXE_ioatlas"))
+        .args(["vhost-net", "--help"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    for needed in [
+        "-object memory-backend-memfd,id=ram,size=1G,share=on -numa node,memdev=ram",
+        "-device intel-iommu,intremap=on,device-iotlb=on",
+        "-netdev vhost-user,id=n0,chardev=c0",
+        "iommu_platform=on,ats=on",
+    ] {
+        assert!(said.contains(needed), "{needed}: {said}");
+    }
 }
 
 /// Who may connect is said before anybody can.

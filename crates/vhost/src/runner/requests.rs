@@ -97,6 +97,7 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
         }
         // With an IOMMU this begins a device's life, as it does for vhost in the kernel: nothing is known of the one before.
         let first = !self.negotiated;
+        let news = first || features != self.features;
         if first || features != self.features || features & ACCESS_PLATFORM != 0 {
             self.change_all(|session| {
                 session.features = features;
@@ -110,6 +111,18 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
             }
         }
         self.device.negotiated(features);
+        if news {
+            let iommu = if self.has_iommu() { "on" } else { "off" };
+            let rings = match features & RING_PACKED {
+                0 => "split",
+                _ => "packed",
+            };
+            let queues = self.device.queues();
+            peer_log!(
+                Info,
+                "connected, IOMMU {iommu}, {rings} rings, at most {queues} queues"
+            );
+        }
         Ok(())
     }
 
