@@ -67,12 +67,13 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         direction: Direction,
         call: impl FnOnce(&Domain<P, T>) -> Result<Mapping, MapError>,
     ) -> Result<Mapping, MapError> {
-        let called = self.oracle.ledger().map_called(self.serial);
+        let perm = direction.perm();
+        let called = self.oracle.ledger().map_called(self.serial, perm);
         let result = call(&self.domain);
         let mut ledger = self.oracle.ledger();
         match &result {
             Ok(mapping) => {
-                let (first, perm) = (mapping.range().first, direction.perm());
+                let first = mapping.range().first;
                 let pages = self.pages_of(list);
                 ledger.map_returned(self.serial, called, first, pages, perm);
                 if self.was_diverted(mapping, list) {
@@ -91,7 +92,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
                     // nothing was; and a list that was refused may be of any length
                     _ => Some(Vec::new()),
                 };
-                ledger.map_failed(self.serial, called, pages, direction.perm());
+                ledger.map_failed(self.serial, called, pages, perm);
             }
         }
         result
@@ -110,20 +111,21 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
     /// # Errors
     /// As there.
     pub fn alloc_consistent(&self, len: ByteCount) -> Result<Consistent, MapError> {
-        let called = self.oracle.ledger().map_called(self.serial);
+        let perm = Perm::ReadWrite;
+        let called = self.oracle.ledger().map_called(self.serial, perm);
         let result = self.domain.alloc_consistent(len);
         let mut ledger = self.oracle.ledger();
         match &result {
             Ok(memory) => {
                 let pages = memory.frames().iter().map(|frame| frame.page());
                 let first = memory.iova().page();
-                ledger.map_returned(self.serial, called, first, pages, Perm::ReadWrite);
+                ledger.map_returned(self.serial, called, first, pages, perm);
                 for (nth, frame) in (0..).zip(memory.frames()) {
                     ledger.led(self.serial, IovaPage(first.0 + nth), frame.page());
                 }
             }
             // which frames it had, nobody knows
-            Err(_) => ledger.map_failed(self.serial, called, None, Perm::ReadWrite),
+            Err(_) => ledger.map_failed(self.serial, called, None, perm),
         }
         result
     }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The DMA API of a watched domain, whose calls are reported to the oracle, before and after.
 
-use super::{DomainSerial, Oracle, Property, Watched, ledger::Whose};
+use super::{
+    DomainSerial, Oracle, Property, Watched,
+    ledger::{Slots, Whose},
+};
 use ioatlas_dma::{
     dma_api::*,
     platform::CopyMemory,
@@ -62,7 +65,11 @@ impl WatchedMapping {
 impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> Watched<P, Paged<P, F, U>> {
     /// The domain's DMA API. From now on it may have bounce buffers.
     pub fn dma(&self, config: DmaConfig) -> WatchedDma<P, F, U> {
-        self.oracle.ledger().bounces(self.serial);
+        let slots = match config.pool.growth {
+            Growth::OnDemand { .. } => Slots::AsUsed,
+            Growth::Fixed => Slots::BothWays,
+        };
+        self.oracle.ledger().bounces(self.serial, slots);
         WatchedDma {
             dma: Arc::new(Dma::new(self.domain.clone(), config)),
             oracle: self.oracle.clone(),
@@ -100,7 +107,8 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         list: Arc<[PhysRange]>,
         direction: Direction,
     ) -> Result<WatchedMapping, DmaMapError> {
-        let called = self.oracle.ledger().map_called(self.serial);
+        let perm = direction.perm();
+        let called = self.oracle.ledger().map_called(self.serial, perm);
         let result = self.client.map_sg(list.clone(), direction);
         // outside the oracle's lock: what a live mapping leads to stays as it is
         let shown = result.as_ref().ok().map(|mapping| {
@@ -110,7 +118,7 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
                 self.shown(segments, mapping.is_bounced()),
             )
         });
-        let runs = self.mapped(called, &list, shown, direction.perm());
+        let runs = self.mapped(called, &list, shown, perm);
         result.map(|mapping| WatchedMapping { mapping, runs })
     }
 
@@ -206,13 +214,14 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         buffer: CpuBuffer<P, W>,
     ) -> Result<WatchedBuffer<P, W>, DmaMapError> {
         let list = buffer.list().clone();
-        let called = self.oracle.ledger().map_called(self.serial);
+        let perm = W::DIRECTION.perm();
+        let called = self.oracle.ledger().map_called(self.serial, perm);
         let result = self.client.give(buffer);
         let shown = result.as_ref().ok().map(|given| {
             let segments = given.segments().zip(list.iter());
             (given.is_bounced(), self.shown(segments, given.is_bounced()))
         });
-        let runs = self.mapped(called, &list, shown, W::DIRECTION.perm());
+        let runs = self.mapped(called, &list, shown, perm);
         result.map(|buffer| WatchedBuffer { buffer, runs })
     }
 

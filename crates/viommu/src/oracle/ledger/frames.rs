@@ -6,10 +6,10 @@
 //! to a frame that the domain allocated, that no walk reads, and that has been reached in this place only since it was allocated: a frame that goes
 //! elsewhere goes home first, through a flush. What its bytes are is not seen here (P7).
 
-use super::{DomainSerial, Ledger, space::Space, summary::Property};
+use super::{DomainSerial, Event, Ledger, Slots, space::Space, summary::Property};
 use crate::oracle::Holders;
 use ioatlas_dma::units::*;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FrameUse {
@@ -22,6 +22,33 @@ pub(super) enum FrameUse {
     Buffer,
     /// Devices reach it there.
     At(DomainSerial, IovaPage),
+}
+
+/// What the last user of a bounce buffer let its device do with a frame of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    perm: Perm,
+    /// When that user's unmap was called.
+    since: Event,
+}
+
+/// A user of the frame is going, whose unmap was `called`. The next one may have come, and gone, already.
+pub(super) fn keep(kept: &mut BTreeMap<PhysPage, Kept>, to: PhysPage, perm: Perm, called: Event) {
+    if kept.get(&to).is_none_or(|kept| kept.since < called) {
+        let since = called;
+        kept.insert(to, Kept { perm, since });
+    }
+}
+
+/// An access, by the frame that it went to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Own {
+    /// To no bounce buffer, or to one that was reached elsewhere before.
+    No,
+    /// To a bounce buffer in its one place, which may let the device do this.
+    Allowed,
+    /// The same, but its last user let the device do no more than that, and it is nobody else's yet.
+    Kept(Perm),
 }
 
 impl Space {
@@ -41,13 +68,38 @@ impl Space {
 
 impl Ledger {
     /// From now on the domain may have bounce buffers.
-    pub fn bounces(&mut self, domain: DomainSerial) {
-        self.spaces[domain.0].bounces = true;
+    pub fn bounces(&mut self, domain: DomainSerial, slots: Slots) {
+        self.spaces[domain.0].bounces = Some(slots);
+    }
+
+    /// What an access of `kind` that ends now is by its frame. A buffer's permission changes in a map that allows the other kind, after a flush of
+    /// the buffer; without both of these it is its last user's.
+    pub(super) fn own(
+        &mut self,
+        domain: DomainSerial,
+        page: IovaPage,
+        to: PhysPage,
+        kind: AccessKind,
+    ) -> Own {
+        if !self.is_own(domain, page, to) {
+            return Own::No;
+        }
+        let space = &self.spaces[domain.0];
+        match self.kept.get(&to) {
+            Some(Kept { perm, since })
+                if !perm.allows(kind)
+                    && !(space.flushed_since(page) > *since
+                        && space.mapped_since(kind, *since)) =>
+            {
+                Own::Kept(*perm)
+            }
+            _ => Own::Allowed,
+        }
     }
 
     /// Whether what `page` leads to is a bounce buffer, that was reached nowhere else before.
     pub(super) fn is_own(&mut self, domain: DomainSerial, page: IovaPage, to: PhysPage) -> bool {
-        if !self.spaces[domain.0].bounces {
+        if self.spaces[domain.0].bounces.is_none() {
             return false;
         }
         let here = FrameUse::At(domain, page);
@@ -154,6 +206,7 @@ impl Ledger {
             .or_else(|| self.leaf(frame, &holders.leaves))
             .or_else(|| self.still_leads(frame));
         self.frames.insert(frame, FrameUse::Free);
+        self.kept.remove(&frame);
         match why {
             Some(why) => {
                 let text = format!("frame {frame} was freed while {why}");

@@ -3,6 +3,7 @@
 
 use super::{
     DomainSerial, Event, Ledger,
+    frames::Own,
     space::{Record, Space},
     summary::Property,
 };
@@ -18,8 +19,8 @@ pub(super) struct Undecided {
     pub ended: Event,
     /// When it ended, the latest beginning of a complete invalidation of the whole domain.
     pub flushed: Event,
-    /// Whether it went to a bounce buffer, in the one place where that may be reached.
-    pub own: bool,
+    /// What it is by the frame that it went to.
+    pub own: Own,
 }
 
 pub(super) enum Judgement {
@@ -75,11 +76,17 @@ impl Ledger {
                 }
             }
         }
-        if wrong.is_none() && open.own {
-            return Judgement::Fine;
+        match open.own {
+            Own::Allowed if wrong.is_none() => return Judgement::Fine,
+            Own::Kept(perm) if wrong.is_none() => {
+                let (kind, page) = (open.kind, open.page);
+                let text = format!("{kind:?} of {page} succeeded, a buffer kept for {perm:?}");
+                wrong = Some((Property::P6, text));
+            }
+            _ => {}
         }
-        let coming = space.maps_in_progress.first();
-        if coming.is_some_and(|called| *called < open.ended) {
+        let coming = space.maps_in_progress.first_key_value();
+        if coming.is_some_and(|(called, _)| *called < open.ended) {
             return Judgement::Wait;
         }
         let (property, text) = wrong.unwrap_or_else(|| {

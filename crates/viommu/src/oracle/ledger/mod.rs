@@ -16,11 +16,11 @@ use crate::{
     observe::{Access, AccessId, InvalidationId},
 };
 use ats::HalfFlushed;
-use frames::FrameUse;
+use frames::{FrameUse, Kept, keep};
 use ioatlas_dma::units::*;
 use judge::Undecided;
-pub(super) use space::Whose;
 use space::{FailedMap, Record, Space, Stale};
+pub(super) use space::{Slots, Whose};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Tells domains apart for good, whatever id the hardware knows them by.
@@ -60,6 +60,8 @@ pub(super) struct Ledger {
     frames: BTreeMap<PhysPage, FrameUse>,
     /// Where the frames of typed buffers and of consistent memory were mapped since they were allocated.
     led_from: BTreeMap<PhysPage, BTreeSet<(DomainSerial, IovaPage)>>,
+    /// The frames of bounce buffers that had users, by what the last one's device may do.
+    kept: BTreeMap<PhysPage, Kept>,
     /// By name, hence by age.
     accesses: BTreeMap<AccessId, InFlight>,
     invalidations: BTreeMap<InvalidationId, (Event, Selection)>,
@@ -83,6 +85,7 @@ impl Ledger {
             devices: BTreeMap::new(),
             frames: BTreeMap::new(),
             led_from: BTreeMap::new(),
+            kept: BTreeMap::new(),
             accesses: BTreeMap::new(),
             invalidations: BTreeMap::new(),
             undecided: Vec::new(),
@@ -143,21 +146,23 @@ impl Ledger {
             id,
             bounds,
             shared,
-            bounces: false,
+            bounces: None,
             pages: BTreeMap::new(),
             stale: BTreeMap::new(),
             flushed,
             flushed_pages: BTreeMap::new(),
-            maps_in_progress: BTreeSet::new(),
+            maps_in_progress: BTreeMap::new(),
+            last_maps: [0; 2],
             failed_maps: Vec::new(),
             unmaps: 0,
         });
         DomainSerial(self.spaces.len() - 1)
     }
 
-    pub fn map_called(&mut self, domain: DomainSerial) -> Event {
+    /// A map is called that lets devices do what `perm` says.
+    pub fn map_called(&mut self, domain: DomainSerial, perm: Perm) -> Event {
         let now = self.now();
-        self.spaces[domain.0].maps_in_progress.insert(now);
+        self.spaces[domain.0].maps_in_progress.insert(now, perm);
         now
     }
 
@@ -171,7 +176,7 @@ impl Ledger {
         let returned = self.now();
         let oldest = self.accesses.values().next().map_or(returned, |a| a.began);
         let space = &mut self.spaces[domain.0];
-        space.maps_in_progress.remove(&called);
+        space.map_ended(called, perm, returned);
         // what can explain no access any more is forgotten
         let (flushed, bounds) = (space.flushed, space.bounds);
         space.failed_maps.retain(|failed| {
@@ -209,8 +214,14 @@ impl Ledger {
         perm: Perm,
     ) {
         let now = self.now();
-        self.spaces[domain.0].maps_in_progress.remove(&called);
+        let space = &mut self.spaces[domain.0];
+        space.map_ended(called, perm, now);
+        let (slots, users) = (space.bounces, perm);
         for (page, to, whose) in pages {
+            let perm = match (whose, slots) {
+                (Whose::Own, Some(Slots::BothWays)) => Perm::ReadWrite,
+                _ => users,
+            };
             match whose {
                 Whose::Own => self.check_own(domain, page, to),
                 Whose::Theirs => self.led_to_buffer(domain, page, to),
@@ -304,6 +315,8 @@ impl Ledger {
             record.unmap_returned = Some(now);
             if record.whose == Whose::Own {
                 // what is kept for the next user may be reached: as the frame it is, no longer as this one's
+                let (to, perm) = (record.to, record.perm);
+                keep(&mut self.kept, to, perm, called);
                 records.retain(|record| !ours(record));
                 continue;
             }
@@ -426,7 +439,7 @@ impl Ledger {
         }
         self.check_led(domain, page, to);
         let flushed = self.spaces[domain.0].flushed;
-        let own = self.is_own(domain, page, to);
+        let own = self.own(domain, page, to, access.kind);
         let within = leaf.0.saturating_sub(1);
         let offset = page.0 & within;
         for at in BTreeSet::from([0, offset, within]) {

@@ -7,7 +7,7 @@ use super::{
     summary::{Bounds, Exposure, Property},
 };
 use ioatlas_dma::units::*;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Whose memory a mapping leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +16,15 @@ pub(in crate::oracle) enum Whose {
     Theirs,
     /// A bounce buffer's, which may stay mapped for the next user.
     Own,
+}
+
+/// How a domain's bounce buffers are mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::oracle) enum Slots {
+    /// For the direction of their users. From user to user that changes by way of a flush.
+    AsUsed,
+    /// For both, whatever their users do.
+    BothWays,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -42,14 +51,16 @@ pub(super) struct Space {
     pub bounds: Bounds,
     /// The pages that mappings may share.
     pub shared: Option<IovaRange>,
-    /// Whether it has bounce buffers.
-    pub bounces: bool,
+    /// Whether it has bounce buffers, and how they are mapped.
+    pub bounces: Option<Slots>,
     pub pages: BTreeMap<IovaPage, Vec<Record>>,
     pub stale: BTreeMap<IovaPage, Stale>,
     /// The latest beginning of an invalidation that is complete: of the whole domain, and of single pages.
     pub flushed: Event,
     pub flushed_pages: BTreeMap<IovaPage, Event>,
-    pub maps_in_progress: BTreeSet<Event>,
+    pub maps_in_progress: BTreeMap<Event, Perm>,
+    /// When a map that lets the device read, and one that lets it write, was last in its call.
+    pub last_maps: [Event; 2],
     pub failed_maps: Vec<FailedMap>,
     pub unmaps: u64,
 }
@@ -77,6 +88,22 @@ impl Space {
     pub fn shares(&self, page: IovaPage) -> bool {
         self.shared
             .is_some_and(|shared| (shared.first..shared.end()).contains(&page))
+    }
+
+    /// A map that lets devices do what `perm` says has returned.
+    pub fn map_ended(&mut self, called: Event, perm: Perm, now: Event) {
+        self.maps_in_progress.remove(&called);
+        for kind in [AccessKind::Read, AccessKind::Write] {
+            if perm.allows(kind) {
+                self.last_maps[kind as usize] = now;
+            }
+        }
+    }
+
+    /// Whether a map that allows `kind` was in its call after `since`.
+    pub fn mapped_since(&self, kind: AccessKind, since: Event) -> bool {
+        let mut coming = self.maps_in_progress.values();
+        coming.any(|perm| perm.allows(kind)) || self.last_maps[kind as usize] > since
     }
 
     /// When the latest complete invalidation of `page` began.

@@ -29,6 +29,7 @@ on_every_machine! {
     oracle_bites::p4_a_table_freed_under_a_walk,
     oracle_bites::p5_an_access_that_was_not_drained,
     oracle_bites::p6_a_write_to_what_is_mapped_for_reading,
+    oracle_bites::p6_a_kept_buffer_that_was_turned_and_not_flushed,
     oracle_bites::p8_a_device_that_is_not_attached,
     oracle_bites::p8_a_device_served_by_another_domain,
     oracle_bites::p8_a_page_of_another_domain,
@@ -265,6 +266,38 @@ pub fn p6_a_write_to_what_is_mapped_for_reading<B: Base, F: Format>() {
         assert!(rig.access(at.page(), AccessKind::Write).is_some());
         bitten(&rig, Property::P6, "mapped for Read");
         drop(wider);
+    }
+}
+
+/// The pool's two slots are written, kept, and one of them is turned for a device that reads.
+pub fn p6_a_kept_buffer_that_was_turned_and_not_flushed<B: Base, F: Format>() {
+    for design in strict() {
+        let rig = Rig::<B>::new::<F>(Door::Dma.frames());
+        let aperture = Some(room::<F>());
+        let domain = rig.domain::<F>(DomainConfig { aperture, ..design });
+        let clients = Clients::new(&rig, &domain);
+        let client = PLACEMENTS.iter().position(|p| *p == Placement::Always);
+        let client = client.expect("one of all");
+        let part = PhysRange::new(PhysAddr(0x100), ByteCount(0x200));
+        let map = |direction| {
+            let mapping = clients.map(client, &[part], direction).expect("room");
+            let at = mapping.runs()[0].first;
+            (mapping, at)
+        };
+        let both = [(); 2].map(|()| map(Direction::FromDevice));
+        for (mapping, at) in both {
+            assert!(rig.access(at, AccessKind::Write).is_some());
+            clients.end(client, mapping, 1);
+            // kept for whoever comes next
+            assert!(rig.access(at, AccessKind::Write).is_some());
+        }
+        inject(&rig, Injection::LeaveTranslations(1));
+        let (mapping, at) = map(Direction::ToDevice);
+        clients.end(client, mapping, 1);
+        rig.assert_clean(); // nobody has used it yet
+        assert!(rig.access(at, AccessKind::Write).is_some());
+        bitten(&rig, Property::P6, "a buffer kept for Read");
+        clients.close(&rig, &name(&design));
     }
 }
 
