@@ -108,3 +108,28 @@ fn common(named: Option<IovaRange>, range: IovaRange) -> Option<IovaRange> {
     let (first, end) = (named.first.max(range.first), named.end().min(range.end()));
     (first < end).then(|| IovaRange::new(first, PageCount(end.0 - first.0)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::common;
+    use ioatlas_dma::units::*;
+
+    #[test]
+    fn what_two_ranges_have_in_common() {
+        let range = |(first, pages)| IovaRange::new(IovaPage(first), PageCount(pages));
+        for (named, other, both) in [
+            (None, (4, 4), Some((4, 4))),
+            (Some((4, 4)), (0, 100), Some((4, 4))),
+            (Some((4, 4)), (6, 4), Some((6, 2))),
+            (Some((4, 4)), (2, 3), Some((4, 1))),
+            (Some((4, 4)), (7, 1), Some((7, 1))),
+            // they touch, and have no page in common
+            (Some((4, 4)), (8, 4), None),
+            (Some((4, 4)), (0, 4), None),
+            (Some((4, 4)), (20, 4), None),
+        ] {
+            let (named, both) = (named.map(range), both.map(range));
+            assert_eq!(common(named, range(other)), both, "{named:?} and {other:?}");
+        }
+    }
+}

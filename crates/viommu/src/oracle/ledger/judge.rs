@@ -116,7 +116,7 @@ impl Ledger {
 fn judge_owned(space: &Space, records: &[Record], open: &Undecided) -> Option<Judgement> {
     let mut wrong = None;
     for (i, record) in records.iter().enumerate().rev() {
-        if record.to != open.to || record.map_called > open.ended {
+        if record.to != open.to || record.map_called >= open.ended {
             continue;
         }
         if !record.perm.allows(open.kind) {

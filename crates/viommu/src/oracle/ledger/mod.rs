@@ -6,6 +6,8 @@ mod frames;
 mod judge;
 mod space;
 mod summary;
+#[cfg(test)]
+mod tests;
 
 pub use summary::{Bounds, Exposure, Property, Summary, Violation};
 
