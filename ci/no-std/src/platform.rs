@@ -60,7 +60,8 @@ impl Platform for Kernel {
     type Lock<T: Send> = Spin<T>;
 
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
-        f(Cpu::new(CpuIndex(0)))
+        // SAFETY: the only CPU, and nothing interrupts it.
+        f(unsafe { Cpu::new(CpuIndex(0)) })
     }
     fn cpus(&self) -> usize {
         1
@@ -72,7 +73,8 @@ impl Platform for Kernel {
         for word in &MEMORY[free].0 {
             word.store(0, Ordering::Relaxed);
         }
-        Some(FreshFrame::new(PhysPage(free as u64)))
+        // SAFETY: it was free, is taken, and has just been zeroed.
+        Some(unsafe { FreshFrame::new(PhysPage(free as u64)) })
     }
     fn frame_free(&self, frame: FreshFrame) {
         TAKEN[frame.page().0 as usize].store(false, Ordering::Release);

@@ -19,7 +19,7 @@
 //! * *Walk cache*: the paging-structure cache of an IOMMU.
 //! * *Quarantine*: what an invalidation that failed should have freed; it is never used again.
 #![cfg_attr(not(feature = "host"), no_std)]
-#![deny(unsafe_code)] // `platform::host` and `platform::sim` alone allow it, block by block
+#![deny(unsafe_code)] // blocks are in `platform::host` and `platform::sim` alone; elsewhere there are promises, item by item
 
 extern crate alloc;
 

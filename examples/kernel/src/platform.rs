@@ -66,7 +66,8 @@ impl Platform for Kernel {
     type Lock<T: Send> = Masked<T>;
 
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
-        without_interrupts(|| f(Cpu::new(CpuIndex(0))))
+        // SAFETY: the only CPU, without interrupts until `f` is done.
+        without_interrupts(|| f(unsafe { Cpu::new(CpuIndex(0)) }))
     }
     fn cpus(&self) -> usize {
         1
@@ -75,7 +76,8 @@ impl Platform for Kernel {
         let page = FREE.with(Vec::pop)?;
         // SAFETY: memory that nobody has, mapped where it is.
         unsafe { (page.addr().0 as *mut u8).write_bytes(0, GRANULE as usize) };
-        Some(FreshFrame::new(page))
+        // SAFETY: it was free, is in the list no more, and has just been zeroed.
+        Some(unsafe { FreshFrame::new(page) })
     }
     fn frame_free(&self, frame: FreshFrame) {
         FREE.with(|free| free.push(frame.page()));

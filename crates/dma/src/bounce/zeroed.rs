@@ -28,7 +28,7 @@ pub(crate) struct Zeroed<P: Platform> {
 
 /// The frame that was kept as this page.
 fn fresh(page: u64) -> FreshFrame {
-    FreshFrame::new(PhysPage(page))
+    FreshFrame::kept(PhysPage(page))
 }
 
 impl<P: Platform> Zeroed<P> {

@@ -179,7 +179,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
                     (Assigner::Plain(any), Some(why))
                 }
             };
-        let grace = Grace::new(p);
+        let grace = Grace::of_domain(p);
         let domain = Domain {
             assigner,
             policy: Policy::new(p, config.policy, grace.key()),

@@ -40,7 +40,7 @@
 //! # use ioatlas_dma::{grace::*, iova::*, platform::{host::*, *}, translator::Uncached, units::*};
 //! # let p = &Host::new(HostConfig { frames: 0, slots: 1 });
 //! # let (unit, limit) = (Uncached::<Host>::new(), WaitLimit::default());
-//! # let grace = Grace::new(p);
+//! # let grace = unsafe { Grace::new(p) }; // nothing is ever translated here
 //! # let aperture = IovaRange::new(IovaPage(0), PageCount(64));
 //! let assigner = Rbtree::new(aperture);
 //! let lease = assigner.assign(p, &Request::pages(PageCount(1)))?;
@@ -58,7 +58,7 @@
 //! # use ioatlas_dma::{grace::*, iova::*, platform::{host::*, *}, translator::Uncached, units::*};
 //! # let p = &Host::new(HostConfig { frames: 0, slots: 1 });
 //! # let (unit, limit) = (Uncached::<Host>::new(), WaitLimit::default());
-//! # let grace = Grace::new(p);
+//! # let grace = unsafe { Grace::new(p) }; // nothing is ever translated here
 //! # let aperture = IovaRange::new(IovaPage(0), PageCount(64));
 //! let assigner = Rbtree::new(aperture);
 //! let lease = assigner.assign(p, &Request::pages(PageCount(1)))?;
@@ -76,7 +76,7 @@
 //! # use ioatlas_dma::{grace::*, iova::*, platform::{host::*, *}, translator::Uncached, units::*};
 //! # let p = &Host::new(HostConfig { frames: 0, slots: 1 });
 //! # let (unit, limit) = (Uncached::<Host>::new(), WaitLimit::default());
-//! # let grace = Grace::new(p);
+//! # let grace = unsafe { Grace::new(p) }; // nothing is ever translated here
 //! # let aperture = IovaRange::new(IovaPage(0), PageCount(64));
 //! let assigner = Rbtree::new(aperture);
 //! let lease = assigner.assign(p, &Request::pages(PageCount(1)))?;
@@ -148,7 +148,41 @@ pub struct Failed {
 
 impl<P: Platform> Grace<P> {
     /// A new sequence, with a key that no other ever had.
-    pub fn new(p: &P) -> Self {
+    ///
+    /// # Safety
+    /// What a sequence settles counts as being in no cache, and a frame that is settled may be anybody's. So whoever has one sees to it, for as
+    /// long as it is used, that
+    ///
+    /// * what is given to [`retire`](Self::retire) has been cleared wherever it was, and `need` names all that caches may hold of it;
+    /// * [`start`](Self::start) and [`flush`](Self::flush) are given the unit in whose caches that may be, and the id by which it tags them;
+    /// * what was started is waited for, and polled, with the sequence and the unit that it was started with.
+    ///
+    /// (Nothing checks that but the software unit's oracle: a unit is not known by its type. A [`Domain`](crate::domain::Domain) has
+    /// a sequence of its own, which it shows to nothing.)
+    ///
+    /// ```
+    /// # use ioatlas_dma::{grace::*, platform::{host::*, *}};
+    /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
+    /// // SAFETY: nothing is ever translated here.
+    /// let grace = unsafe { Grace::new(p) };
+    /// # assert_eq!(grace.started(), 0);
+    /// ```
+    ///
+    /// A frame does not come home by any unit that says "done", of any domain:
+    ///
+    /// ```compile_fail,E0133
+    /// # use ioatlas_dma::{grace::*, platform::{host::*, *}};
+    /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
+    /// let grace = Grace::new(p);
+    /// # assert_eq!(grace.started(), 0);
+    /// ```
+    #[allow(unsafe_code)] // a promise of its caller's
+    pub unsafe fn new(p: &P) -> Self {
+        Self::of_domain(p)
+    }
+
+    /// For a domain, which keeps that promise.
+    pub(crate) fn of_domain(p: &P) -> Self {
         Grace {
             next: CachePadded(P::A64::new(0)),
             key: DomainKey::new(p.unique()),

@@ -24,8 +24,33 @@ pub struct TableFrame(PhysPage);
 pub struct FrameRef<'f>(PhysPage, PhantomData<&'f TableFrame>);
 
 impl FreshFrame {
-    /// For platforms only: `page` is zeroed, and nobody else owns it.
-    pub fn new(page: PhysPage) -> Self {
+    /// For platforms, which make frames of memory that is theirs.
+    ///
+    /// # Safety
+    /// `page` is 4 KiB of this platform's memory, zeroed. Nothing else owns it, no CPU has words of it, and no device reaches it, nor will by
+    /// what was mapped before: it becomes a live page table, or is given to whoever allocates next. Until it
+    /// comes back by [`frame_free`](super::Platform::frame_free) it is not made again. (Nothing checks that but the software unit's oracle.)
+    ///
+    /// ```
+    /// # use ioatlas_dma::{platform::*, units::*};
+    /// // SAFETY: an example; nothing is done with it.
+    /// let frame = unsafe { FreshFrame::new(PhysPage(0x100)) };
+    /// # assert_eq!(frame.page(), PhysPage(0x100));
+    /// ```
+    ///
+    /// Nothing owns a page by its number:
+    ///
+    /// ```compile_fail,E0133
+    /// # use ioatlas_dma::{platform::*, units::*};
+    /// let frame = FreshFrame::new(PhysPage(0x100));
+    /// # assert_eq!(frame.page(), PhysPage(0x100));
+    /// ```
+    #[allow(unsafe_code)] // a promise of its caller's
+    pub unsafe fn new(page: PhysPage) -> Self {
+        FreshFrame(page)
+    }
+    /// One whose number the core kept in a word, as it was allocated.
+    pub(crate) fn kept(page: PhysPage) -> Self {
         FreshFrame(page)
     }
     /// Its physical page number.

@@ -87,8 +87,28 @@ pub struct Cpu<'pin> {
 }
 
 impl Cpu<'_> {
-    /// For platforms only: the caller has pinned CPU `index`.
-    pub fn new(index: CpuIndex) -> Self {
+    /// For platforms, which pin.
+    ///
+    /// # Safety
+    /// For as long as the result lives nothing but its holder enters the core on CPU `index`, which is below [`Platform::cpus`]: plain loads and
+    /// stores of that CPU's words are then enough. (Nothing checks that; the simulated multiprocessor does, of its own pins.)
+    ///
+    /// ```
+    /// # use ioatlas_dma::{platform::*, units::*};
+    /// // SAFETY: an example; nothing is done with it.
+    /// let cpu = unsafe { Cpu::new(CpuIndex(0)) };
+    /// # assert_eq!(cpu.index(), CpuIndex(0));
+    /// ```
+    ///
+    /// Nothing is pinned by being said to be:
+    ///
+    /// ```compile_fail,E0133
+    /// # use ioatlas_dma::{platform::*, units::*};
+    /// let cpu = Cpu::new(CpuIndex(0));
+    /// # assert_eq!(cpu.index(), CpuIndex(0));
+    /// ```
+    #[allow(unsafe_code)] // a promise of its caller's
+    pub unsafe fn new(index: CpuIndex) -> Self {
         Cpu {
             index,
             _pin: PhantomData,
@@ -125,10 +145,11 @@ pub trait Platform: Send + Sync + 'static {
     /// ```
     /// # use ioatlas_dma::{grace::*, platform::{host::*, *}};
     /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
+    /// # let grace = unsafe { Grace::new(p) }; // no unit ever sees the frame
     /// let frame = p.frame_alloc().unwrap().publish();
     /// let words = p.entries(frame.by_ref());
     /// words[0].store(1, Ordering::Relaxed);
-    /// let retired = Grace::new(p).retire(p, frame, Scope::DOMAIN);
+    /// let retired = grace.retire(p, frame, Scope::DOMAIN);
     /// ```
     ///
     /// Not when it is on its way back:
@@ -136,9 +157,10 @@ pub trait Platform: Send + Sync + 'static {
     /// ```compile_fail,E0505
     /// # use ioatlas_dma::{grace::*, platform::{host::*, *}};
     /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
+    /// # let grace = unsafe { Grace::new(p) }; // no unit ever sees the frame
     /// let frame = p.frame_alloc().unwrap().publish();
     /// let words = p.entries(frame.by_ref());
-    /// let retired = Grace::new(p).retire(p, frame, Scope::DOMAIN);
+    /// let retired = grace.retire(p, frame, Scope::DOMAIN);
     /// words[0].store(1, Ordering::Relaxed);
     /// ```
     fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Self::A64];

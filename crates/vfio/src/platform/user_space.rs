@@ -190,9 +190,9 @@ impl Platform for UserSpace {
     fn frame_alloc(&self) -> Option<FreshFrame> {
         let run = self.free().take()?;
         self.zero_used(run);
-        Some(FreshFrame::new(PhysPage(
-            self.arena.first().0 + run.first as u64,
-        )))
+        let page = PhysPage(self.arena.first().0 + run.first as u64);
+        // SAFETY: a page of the arena that was free, taken and zeroed.
+        Some(unsafe { FreshFrame::new(page) })
     }
     fn frame_free(&self, frame: FreshFrame) {
         self.give_run(PhysRun::new(frame.page(), PageCount(1)));

@@ -99,13 +99,17 @@ impl<P: Platform, R: Registers> Unit<P, R> {
                 .write64(IQA, queue.ring().0 | IQA_ONE_FRAME);
             engine.command(Command::EnableQueue)?;
         }
+        // SAFETY: what is retired by it are frames of this unit's own, at the end of its use (`shut_down.rs`): each needs everything, and
+        // is settled by what removes everything, whatever the id, or by the queue's being off.
+        #[allow(unsafe_code)]
+        let grace = unsafe { Grace::new(p) };
         Ok(Unit {
             engine,
             root,
             contexts: P::Lock::new(Contexts::new()),
             ids: P::Lock::new(Ids::new(domain_ids, stale)),
             tlbs: DeviceTlbs::new(),
-            grace: Grace::new(p),
+            grace,
             faults: P::Lock::new(()),
             stage: P::A64::new(PREPARED),
         })

@@ -86,7 +86,8 @@ impl<'b> Run<'b> {
         self.bench.reset();
         let host = self.bench.host();
         for page in self.frames {
-            host.frame_free(FreshFrame::new(page));
+            // SAFETY: a frame that we had of it, and the unit has been reset.
+            host.frame_free(unsafe { FreshFrame::new(page) });
         }
         self.seen
     }

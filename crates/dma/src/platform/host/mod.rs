@@ -208,7 +208,9 @@ impl Host {
     fn quick_slot(&self) -> Option<Cpu<'_>> {
         let slot = SLOT.get();
         // one comparison: the shared slot, 0, wraps around
-        (slot.wrapping_sub(1) < self.quick).then(|| Cpu::new(CpuIndex(slot)))
+        // SAFETY: the slot is this thread's alone, and its number is below ours. (A nested call is the caller's fault, and
+        // does no more than mix up what is kept for this slot.)
+        (slot.wrapping_sub(1) < self.quick).then(|| unsafe { Cpu::new(CpuIndex(slot)) })
     }
 
     /// Of threads that share a slot, and where there is no membarrier.
@@ -220,10 +222,12 @@ impl Host {
             atomic::fence(Ordering::SeqCst); // whoever enters fences itself
         }
         if slot != SHARED && slot < self.slots {
-            return f(Cpu::new(CpuIndex(slot)));
+            // SAFETY: as in `quick_slot`.
+            return f(unsafe { Cpu::new(CpuIndex(slot)) });
         }
         let _shared = locked(&self.shared);
-        f(Cpu::new(CpuIndex(SHARED)))
+        // SAFETY: we hold the lock of the threads that share this slot until `f` is done.
+        f(unsafe { Cpu::new(CpuIndex(SHARED)) })
     }
 
     #[inline]
@@ -257,14 +261,16 @@ impl Platform for Host {
                 Some(page) => page,
                 None if (free.untouched as usize) < self.frames() => {
                     free.untouched += 1;
-                    return Some(FreshFrame::new(PhysPage(free.untouched - 1)));
+                    // SAFETY: the arena's, as zeroed as it was made, and below `untouched` from now on.
+                    return Some(unsafe { FreshFrame::new(PhysPage(free.untouched - 1)) });
                 }
                 None => return None,
             }
         };
         let words = self.frame(PhysPage(reused))?;
         words.iter().for_each(|w| w.store(0, Ordering::Relaxed));
-        Some(FreshFrame::new(PhysPage(reused)))
+        // SAFETY: it was given back, is in no list any more, and has just been zeroed.
+        Some(unsafe { FreshFrame::new(PhysPage(reused)) })
     }
     fn frame_free(&self, frame: FreshFrame) {
         locked(&self.free).used_before.push(frame.page().0);

@@ -144,7 +144,8 @@ impl Platform for Sim {
         let cpu = engine::cpu();
         assert!(cpu.0 < self.cpus, "CPU {} of {}", cpu.0, self.cpus);
         let mask = engine::mask(Mask::Pinned);
-        let result = f(Cpu::new(cpu));
+        // SAFETY: the mask keeps interrupts of this CPU out until `f` is done, and it is one of ours.
+        let result = f(unsafe { Cpu::new(cpu) });
         mask.end(Point::Unpin, location);
         result
     }
@@ -165,7 +166,8 @@ impl Platform for Sim {
         self.words(page)?.iter().for_each(|word| word.poke(0));
         drop(frames);
         engine::got_frame(page);
-        Some(FreshFrame::new(page))
+        // SAFETY: it was free, is marked as used, and has just been zeroed.
+        Some(unsafe { FreshFrame::new(page) })
     }
     #[track_caller]
     fn frame_free(&self, frame: FreshFrame) {

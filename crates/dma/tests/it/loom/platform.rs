@@ -120,7 +120,10 @@ impl Platform for Loom {
     type Lock<T: Send> = LoomLock<T>;
 
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
-        f(Cpu::new(CpuIndex(CPU.with(Cell::get))))
+        // SAFETY: each thread of a model is a CPU of its own.
+        #[allow(unsafe_code)]
+        let cpu = unsafe { Cpu::new(CpuIndex(CPU.with(Cell::get))) };
+        f(cpu)
     }
     fn cpus(&self) -> usize {
         2
@@ -135,7 +138,10 @@ impl Platform for Loom {
         };
         let words = self.words(page)?;
         words.iter().for_each(|w| w.store(0, Ordering::Relaxed));
-        Some(FreshFrame::new(page))
+        // SAFETY: it was free, is no more, and has just been zeroed.
+        #[allow(unsafe_code)]
+        let frame = unsafe { FreshFrame::new(page) };
+        Some(frame)
     }
     fn frame_free(&self, frame: FreshFrame) {
         let mut state = self.state.lock().unwrap();

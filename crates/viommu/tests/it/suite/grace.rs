@@ -28,6 +28,12 @@ fn pages(first: u64, count: u64) -> IovaRange {
     IovaRange::new(IovaPage(first), PageCount(count))
 }
 
+/// A sequence for numbers: nothing is ever translated here.
+fn sequence<B: Base>(p: &B) -> Grace<B> {
+    // SAFETY: a number is in no cache.
+    unsafe { Grace::new(p) }
+}
+
 fn flush<B: Base>(p: &B, grace: &Grace<B>, scope: Scope) -> Completion {
     let unit = Uncached::<B>::new();
     let done = grace.flush(p, &unit, DomainId(1), scope, WaitLimit(1));
@@ -50,7 +56,7 @@ fn unsettled(thing: Retired<u32>, by: &Completion, numbers: &[&str]) -> (Retired
 
 fn a_completion_of_another_domain<B: Base>() {
     let p = &B::make(0);
-    let (ours, theirs) = (Grace::new(p), Grace::new(p));
+    let (ours, theirs) = (sequence(p), sequence(p));
     let thing = ours.retire(p, 7, Scope::leaves(pages(5, 1)));
     // later, and of everything, but theirs
     flush(p, &theirs, Scope::DOMAIN);
@@ -63,7 +69,7 @@ fn a_completion_of_another_domain<B: Base>() {
 
 fn a_completion_that_began_before_the_unmap<B: Base>() {
     let p = &B::make(0);
-    let (grace, unit) = (Grace::new(p), Uncached::<B>::new());
+    let (grace, unit) = (sequence(p), Uncached::<B>::new());
     let before = flush(p, &grace, Scope::DOMAIN);
     let thing = grace.retire(p, 7, Scope::leaves(pages(5, 1)));
     let (thing, why) = unsettled(thing, &before, &["number 0", "stamp 1"]);
@@ -86,7 +92,7 @@ fn a_completion_that_began_before_the_unmap<B: Base>() {
 
 fn a_completion_of_other_pages<B: Base>() {
     let p = &B::make(0);
-    let grace = Grace::new(p);
+    let grace = sequence(p);
     let need = Scope::leaves(pages(5, 3));
     let mut thing = grace.retire(p, 7, need);
     for (first, count) in [(5, 2), (6, 3), (4, 3), (6, 1), (8, 3), (0, 5)] {
@@ -112,7 +118,7 @@ fn a_completion_of_other_pages<B: Base>() {
 
 fn a_completion_that_left_the_walk_caches_alone<B: Base>() {
     let p = &B::make(0);
-    let grace = Grace::new(p);
+    let grace = sequence(p);
     let range = pages(4, 4);
     let thing = grace.retire(p, 7, Scope::tables(range));
     let leaves = flush(p, &grace, Scope::leaves(range));
@@ -132,7 +138,7 @@ fn a_completion_that_left_the_walk_caches_alone<B: Base>() {
 
 fn one_completion_settles_all_that_it_covers<B: Base>() {
     let p = &B::make(0);
-    let grace = Grace::new(p);
+    let grace = sequence(p);
     let things: Vec<_> = (0..10u32)
         .map(|n| grace.retire(p, n, Scope::leaves(pages(u64::from(n), 1))))
         .collect();

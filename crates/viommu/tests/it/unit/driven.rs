@@ -43,7 +43,8 @@ pub fn whole_life_by<F: Format, R: Registers + 'static>(
     let registers = by(soft.clone());
     let unit = driver::Unit::bring_up(host.clone(), registers, driver::Config::default());
     let unit = Arc::new(unit.unwrap());
-    let grace = Grace::new(p);
+    // SAFETY: of this unit and this table's id, by which all that is retired below is flushed.
+    let grace = unsafe { Grace::new(p) };
     let mut paged = Paged::<Host, F, _>::new(p, unit.clone(), TableConfig::default()).unwrap();
     let get = |page, kind| target(&soft.access(DEVICE, page, kind));
     let first = F::aperture().first;
