@@ -26,7 +26,8 @@ use platform::Kernel;
 /// The register block of a unit, mapped at an address.
 struct Mapped(usize);
 
-impl Registers for Mapped {
+// SAFETY: as the maker of `self` promised.
+unsafe impl Registers for Mapped {
     fn read32(&self, register: Reg32) -> u32 {
         let at = (self.0 + usize::from(register.0)) as *const u32;
         // SAFETY: whoever made `self` promised that a register block is mapped there.

@@ -55,7 +55,8 @@ impl<T: Send> Lock<T> for Spin<T> {
 /// The kernel.
 pub struct Kernel;
 
-impl Platform for Kernel {
+// SAFETY: frames are taken or free, and zeroed; there is one CPU, and nothing interrupts it.
+unsafe impl Platform for Kernel {
     type A64 = AtomicU64;
     type Lock<T: Send> = Spin<T>;
 

@@ -51,7 +51,7 @@
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // but for a promise
 
 mod account;
 mod cpu;

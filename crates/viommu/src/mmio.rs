@@ -86,7 +86,9 @@ impl<P: Platform, M: PhysMemory<P>> MmioWindow<P, M> {
 }
 
 /// A driver on the bytes: what it writes goes the way that a guest's accesses go.
-impl<P: Platform, M: PhysMemory<P>> Registers for MmioWindow<P, M> {
+// SAFETY: the software unit's, byte by byte.
+#[allow(unsafe_code)] // a promise
+unsafe impl<P: Platform, M: PhysMemory<P>> Registers for MmioWindow<P, M> {
     fn read32(&self, register: Reg32) -> u32 {
         let mut bytes = [0; 4];
         self.read(register.0.into(), &mut bytes);

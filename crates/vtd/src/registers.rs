@@ -119,7 +119,41 @@ pub const RTADDR_MODE_MASK: u64 = 3 << 10;
 
 /// Access to a unit's registers. Reads and writes are ordered as uncached accesses of one CPU are: a write is after
 /// everything that the caller wrote to memory before it.
-pub trait Registers: Send + Sync + 'static {
+///
+/// # Safety
+/// They are the registers of a remapping unit, or of what behaves like one (VT-d 4.1 §11): each
+/// call is one access of that size at that offset, in the order of the calls. For as long as a
+/// driver has them, nothing else writes what it uses: commands, the root table's address, the
+/// invalidation queue or registers, fault records. The driver believes what it reads, and frames
+/// are reused by that. Nothing checks it at run time; the conformance cases check units, ours and
+/// others'.
+///
+/// ```
+/// # use ioatlas_vtd::registers::*;
+/// struct Nothing;
+/// // SAFETY: nothing is there, as all ones say; no driver takes it for a unit.
+/// unsafe impl Registers for Nothing {
+///     fn read32(&self, _: Reg32) -> u32 { !0 }
+///     fn read64(&self, _: Reg64) -> u64 { !0 }
+///     fn write32(&self, _: Reg32, _: u32) {}
+///     fn write64(&self, _: Reg64, _: u64) {}
+/// }
+/// ```
+///
+/// No safe code makes a unit that says what a driver wants to hear:
+///
+/// ```compile_fail,E0200
+/// # use ioatlas_vtd::registers::*;
+/// struct Nothing;
+/// impl Registers for Nothing {
+///     fn read32(&self, _: Reg32) -> u32 { !0 }
+///     fn read64(&self, _: Reg64) -> u64 { !0 }
+///     fn write32(&self, _: Reg32, _: u32) {}
+///     fn write64(&self, _: Reg64, _: u64) {}
+/// }
+/// ```
+#[allow(unsafe_code)]
+pub unsafe trait Registers: Send + Sync + 'static {
     /// Reads a 32-bit register.
     fn read32(&self, register: Reg32) -> u32;
     /// Reads a 64-bit register.
@@ -131,7 +165,9 @@ pub trait Registers: Send + Sync + 'static {
 }
 
 /// Shared registers are registers: a software unit is used by its driver and by its devices at once.
-impl<R: Registers + ?Sized> Registers for Arc<R> {
+// SAFETY: those inside are.
+#[allow(unsafe_code)] // a promise
+unsafe impl<R: Registers + ?Sized> Registers for Arc<R> {
     #[inline]
     fn read32(&self, register: Reg32) -> u32 {
         (**self).read32(register)

@@ -83,7 +83,8 @@ impl Block {
     }
 }
 
-impl Registers for Block {
+// SAFETY: `new` was promised a register block, which nothing else uses.
+unsafe impl Registers for Block {
     fn read32(&self, register: Reg32) -> u32 {
         // SAFETY: `new` was promised a register block.
         unsafe { ((self.0 + u64::from(register.0)) as *const u32).read_volatile() }

@@ -61,7 +61,9 @@ pub fn free_frames() -> usize {
 /// The kernel.
 pub struct Kernel;
 
-impl Platform for Kernel {
+// SAFETY: frames are memory that nothing else uses, in the list or with one owner, and zeroed;
+// there is one CPU, which masks interrupts.
+unsafe impl Platform for Kernel {
     type A64 = AtomicU64;
     type Lock<T: Send> = Masked<T>;
 
@@ -83,7 +85,8 @@ impl Platform for Kernel {
         FREE.with(|free| free.push(frame.page()));
     }
     fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [AtomicU64] {
-        // SAFETY: a frame of ours, mapped where it is; nobody frees it, and so nobody zeroes it, while it is lent.
+        // SAFETY: a frame of ours, mapped where it is; while it is lent it is not freed, and so not
+        // zeroed.
         unsafe { &*(frame.page().addr().0 as *const [AtomicU64; WORDS]) }
     }
     fn publish(&self, entries: &[AtomicU64]) {

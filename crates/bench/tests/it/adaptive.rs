@@ -63,7 +63,8 @@ impl Pace for Charged {
 /// A host on which pinning and moving bytes take time; no byte is moved.
 struct Slow(Host);
 
-impl Platform for Slow {
+// SAFETY: the host's, later.
+unsafe impl Platform for Slow {
     type A64 = <Host as Platform>::A64;
     type Lock<T: Send> = <Host as Platform>::Lock<T>;
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
@@ -103,7 +104,8 @@ impl Platform for Slow {
     }
 }
 
-impl CopyMemory for Slow {
+// SAFETY: it is not: no byte is moved. None is looked at here, and no device is attached.
+unsafe impl CopyMemory for Slow {
     fn is_memory(&self, range: PhysRange) -> bool {
         self.0.is_memory(range)
     }

@@ -102,7 +102,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.end(mapping.lease, range, frames)
     }
 
-    /// The 512 words of frame `index` of consistent memory. They are there as long as the memory is:
+    /// The 512 words of frame `index` of consistent memory. They are there as long as the memory
+    /// is:
     ///
     /// ```
     /// # use ioatlas_dma::{domain::*, platform::{host::*, *}, table::{fmt::*, *}, translator::*, units::*};
@@ -116,7 +117,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Used after it was freed they would be somebody else's, perhaps a live page table:
+    /// Used after it was freed they would be other memory, perhaps a live page table:
     ///
     /// ```compile_fail,E0505
     /// # use ioatlas_dma::{domain::*, platform::{host::*, *}, table::{fmt::*, *}, translator::*, units::*};

@@ -6,7 +6,38 @@ use crate::units::DomainId;
 use alloc::sync::Arc;
 
 /// Submits invalidations and polls them. It knows no sequence and makes no proof; [`super::Grace`] does.
-pub trait Invalidate: Send + Sync {
+///
+/// # Safety
+/// Memory is reused on the word of [`done`](Self::done) alone. Once it has said yes, nothing that
+/// the unit or a device has cached holds what was in `scope` of `domain` and had been cleared when
+/// [`submit`](Self::submit) was called, and no access that found its way by it is under way. That
+/// stays so. It may say it late, or never, or fail. Nothing checks it at run time; over the
+/// software unit the oracle does (P1, P3 to P5).
+///
+/// ```
+/// # use ioatlas_dma::{grace::*, units::*};
+/// struct NoCache;
+/// // SAFETY: there is no cache, so nothing is in one.
+/// unsafe impl Invalidate for NoCache {
+///     type Token = ();
+///     fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> { Ok(()) }
+///     fn done(&self, _: ()) -> Result<bool, InvalidateError> { Ok(true) }
+/// }
+/// ```
+///
+/// No safe code makes a unit that says "done":
+///
+/// ```compile_fail,E0200
+/// # use ioatlas_dma::{grace::*, units::*};
+/// struct NoCache;
+/// impl Invalidate for NoCache {
+///     type Token = ();
+///     fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> { Ok(()) }
+///     fn done(&self, _: ()) -> Result<bool, InvalidateError> { Ok(true) }
+/// }
+/// ```
+#[allow(unsafe_code)]
+pub unsafe trait Invalidate: Send + Sync {
     /// Names one submitted invalidation.
     type Token: Copy + Send;
 
@@ -69,7 +100,9 @@ pub enum InvalidateError {
     OutOfService,
 }
 
-impl<I: Invalidate> Invalidate for Arc<I> {
+// SAFETY: the one inside does.
+#[allow(unsafe_code)] // a promise
+unsafe impl<I: Invalidate> Invalidate for Arc<I> {
     type Token = I::Token;
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<Self::Token, InvalidateError> {
         (**self).submit(domain, scope)

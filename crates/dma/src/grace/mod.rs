@@ -150,15 +150,18 @@ impl<P: Platform> Grace<P> {
     /// A new sequence, with a key that no other ever had.
     ///
     /// # Safety
-    /// What a sequence settles counts as being in no cache, and a frame that is settled may be anybody's. So whoever has one sees to it, for as
-    /// long as it is used, that
+    /// What a sequence settles counts as being in no cache, and a frame that is settled may become
+    /// anything. So its owner sees to it, for as long as it is used, that
     ///
-    /// * what is given to [`retire`](Self::retire) has been cleared wherever it was, and `need` names all that caches may hold of it;
-    /// * [`start`](Self::start) and [`flush`](Self::flush) are given the unit in whose caches that may be, and the id by which it tags them;
-    /// * what was started is waited for, and polled, with the sequence and the unit that it was started with.
+    /// * what is given to [`retire`](Self::retire) has been cleared wherever it was, and `need`
+    ///   names all that caches may hold of it;
+    /// * [`start`](Self::start) and [`flush`](Self::flush) are given the unit in whose caches that
+    ///   may be, and the id by which it tags them;
+    /// * what was started is waited for, and polled, with the sequence and the unit that it was
+    ///   started with.
     ///
-    /// (Nothing checks that but the software unit's oracle: a unit is not known by its type. A [`Domain`](crate::domain::Domain) has
-    /// a sequence of its own, which it shows to nothing.)
+    /// (Nothing checks that but the software unit's oracle: a unit is not known by its type. A
+    /// [`Domain`](crate::domain::Domain) has a sequence of its own, which it shows to nothing.)
     ///
     /// ```
     /// # use ioatlas_dma::{grace::*, platform::{host::*, *}};

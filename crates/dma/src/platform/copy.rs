@@ -6,8 +6,11 @@ use crate::units::*;
 
 /// A platform whose CPUs reach physical memory: a kernel by its direct map, a process by its arena.
 ///
-/// # Contract
+/// # Safety
+/// A driver gets the bytes that these calls bring, and a device those that they leave. For as long
+/// as the platform lives:
 ///
+/// * What is read and written is the memory that is named, all of it and nothing else.
 /// * Devices may read and write the same bytes at the same time, and so may other CPUs. An implementation makes no references to them; it
 ///   moves bytes by accesses that may race (volatile, relaxed atomic, or assembly). Which of two racing writes a byte holds is open; every byte is
 ///   moved once.
@@ -15,7 +18,11 @@ use crate::units::*;
 /// * A range that is not memory all of it is refused before the first byte is moved.
 /// * Bytes moved before a later store to a doorbell, or after a load that told of a completion, are in order with it by the fences that
 ///   drivers have there anyway; an implementation adds none.
-pub trait CopyMemory: Platform {
+///
+/// That no byte of others is seen (P7) rests on it. Nothing checks it at run time; the oracle's
+/// tests of bounced buffers run on copies of this process's.
+#[allow(unsafe_code)]
+pub unsafe trait CopyMemory: Platform {
     /// Whether every byte of `range` is memory that the CPU can reach.
     fn is_memory(&self, range: PhysRange) -> bool;
     /// Copies `from` to as many bytes at `to`. The two must not overlap, or what is at `to` then is open.

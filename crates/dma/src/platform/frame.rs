@@ -19,7 +19,8 @@ pub struct FreshFrame(PhysPage);
 #[must_use = "a dropped frame is lost"]
 pub struct TableFrame(PhysPage);
 
-/// A frame that nobody takes back for as long as `'f`, as [`Platform::entries`](super::Platform::entries) wants it.
+/// A frame that is not taken back for as long as `'f`, as
+/// [`Platform::entries`](super::Platform::entries) wants it.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameRef<'f>(PhysPage, PhantomData<&'f TableFrame>);
 
@@ -27,9 +28,11 @@ impl FreshFrame {
     /// For platforms, which make frames of memory that is theirs.
     ///
     /// # Safety
-    /// `page` is 4 KiB of this platform's memory, zeroed. Nothing else owns it, no CPU has words of it, and no device reaches it, nor will by
-    /// what was mapped before: it becomes a live page table, or is given to whoever allocates next. Until it
-    /// comes back by [`frame_free`](super::Platform::frame_free) it is not made again. (Nothing checks that but the software unit's oracle.)
+    /// `page` is 4 KiB of this platform's memory, zeroed. Nothing else owns it, no CPU has words of
+    /// it, and no device reaches it, nor will by what was mapped before: it becomes a live page
+    /// table, or is handed out next. Until it comes back by
+    /// [`frame_free`](super::Platform::frame_free) it is not made again. (Nothing checks that but
+    /// the software unit's oracle.)
     ///
     /// ```
     /// # use ioatlas_dma::{platform::*, units::*};
@@ -80,8 +83,8 @@ impl TableFrame {
 }
 
 impl FrameRef<'_> {
-    /// A frame that a live entry names, by a right to what is below the entry that lasts as long as the result is used: the one place
-    /// where the compiler does not see who has the frame.
+    /// A frame that a live entry names, by a right to what is below the entry that lasts as long as
+    /// the result is used: the one place where the compiler does not see the frame's owner.
     #[inline(always)] // a few instructions, on every way
     pub(crate) fn of_entry(page: PhysPage) -> Self {
         FrameRef(page, PhantomData)

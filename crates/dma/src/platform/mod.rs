@@ -90,8 +90,9 @@ impl Cpu<'_> {
     /// For platforms, which pin.
     ///
     /// # Safety
-    /// For as long as the result lives nothing but its holder enters the core on CPU `index`, which is below [`Platform::cpus`]: plain loads and
-    /// stores of that CPU's words are then enough. (Nothing checks that; the simulated multiprocessor does, of its own pins.)
+    /// For as long as the result lives nothing but its holder enters the core on CPU `index`, which
+    /// is below [`Platform::cpus`]: plain loads and stores of that CPU's words are then enough.
+    /// (Nothing checks that; the simulated multiprocessor does, of its own pins.)
     ///
     /// ```
     /// # use ioatlas_dma::{platform::*, units::*};
@@ -121,7 +122,27 @@ impl Cpu<'_> {
 }
 
 /// What the core asks of a kernel, a process, a model checker or a simulator. See the module's contract.
-pub trait Platform: Send + Sync + 'static {
+///
+/// # Safety
+/// Tables that devices walk lie in this platform's frames, and the core, which has no other means,
+/// believes what it is told. For as long as the platform lives
+///
+/// * frames are its memory, each handed out to one at a time and zeroed, as [`FreshFrame::new`]
+///   demands, and [`entries`](Self::entries) gives the words of the frame that is asked for. What
+///   is lent is accessed as such words alone, by the platform too;
+/// * [`pinned`](Self::pinned) and [`Lock`](Self::Lock) exclude what the contract says, whatever is
+///   interrupted;
+/// * [`A64`](Self::A64) is a word that hardware sees, atomic and of the orders that are asked for;
+///   fences order it, and the heavy and the light one are a pair;
+/// * [`publish`](Self::publish) has reached memory when it returns, where a unit needs it;
+/// * [`unique`](Self::unique) never gives a number twice, and [`heap`](Self::heap) keeps the
+///   contract of [`Heap`].
+///
+/// Else a device may reach what was not mapped, live tables included. Nothing checks it at run
+/// time: the core is checked above platforms that keep it (loom, the simulated multiprocessor, the
+/// software unit with its oracle), and a platform of one's own by reading it.
+#[allow(unsafe_code)]
+pub unsafe trait Platform: Send + Sync + 'static {
     /// Shared words, table entries among them.
     type A64: Atomic64;
     /// Locks.
@@ -140,7 +161,8 @@ pub trait Platform: Send + Sync + 'static {
     fn frame_alloc(&self) -> Option<FreshFrame>;
     /// Takes back a frame. A published one gets here only by way of `Flushed`.
     fn frame_free(&self, frame: FreshFrame);
-    /// The words of a frame, at least as many as the table format in use has entries. They are there for as long as the frame is lent:
+    /// The words of a frame, at least as many as the table format in use has entries. They are
+    /// there for as long as the frame is lent:
     ///
     /// ```
     /// # use ioatlas_dma::{grace::*, platform::{host::*, *}};

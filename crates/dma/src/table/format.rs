@@ -62,7 +62,17 @@ impl LeafMarks {
 }
 
 /// A table format. All algorithms are written once, over this.
-pub trait Format: Send + Sync + 'static {
+///
+/// # Safety
+/// The core goes where [`decode`](Self::decode) says, writes there, and frees it; units go there
+/// too. So entries mean to `decode` and to hardware what they were made of ([`leaf`](Self::leaf),
+/// [`marked`](Self::marked), [`next_leaf`](Self::next_leaf), [`table`](Self::table)), at every
+/// level up to the largest at which they may be; 0 is absent, and none that is made is 0; the bits
+/// for marks, counts and "written back" are ignored by hardware and lie apart from all others;
+/// [`index`](Self::index) is below the entries of a table. `tests/it/tables` holds ours against a
+/// walk of their bits.
+#[allow(unsafe_code)]
+pub unsafe trait Format: Send + Sync + 'static {
     /// How many levels a walk has; the root is at this level, leaves of one page at level 1.
     const LEVELS: u32;
     /// Log2 of the entries a table has.

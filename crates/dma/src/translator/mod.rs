@@ -19,7 +19,26 @@ use crate::{
 };
 
 /// Holds the translations of one domain.
-pub trait Translator<P: Platform>: Send + Sync + Sized + 'static {
+///
+/// # Safety
+/// A domain assigns pages again, and frees frames, on the word of its translator. As long as that
+/// lives
+///
+/// * a device that is attached reaches by a page of `range` what [`install`](Self::install) was
+///   told, while that is installed, and else nothing; so with the short ways, which do the same or
+///   nothing;
+/// * what [`clear`](Self::clear) was given is in caches at most when it returns, and those are
+///   emptied by [`unit`](Self::unit), always the same, under [`id`](Self::id), always the same too;
+/// * a frame that comes out ([`clear`](Self::clear), [`make_room`](Self::make_room),
+///   [`dismantle`](Self::dismantle)) was the translator's own, comes out once, and no table leads
+///   to it any more;
+/// * of two that [`claim`](Self::claim) one mapping one is refused; when [`detach`](Self::detach)
+///   has succeeded no access of the device does.
+///
+/// Nothing checks it at run time; over the software unit the oracle does (P1 to P9, P14), and
+/// [`audit`](Self::audit) looks at what is there.
+#[allow(unsafe_code)]
+pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     /// What invalidates the caches in front of it.
     type Unit: Invalidate;
 
@@ -278,7 +297,18 @@ pub enum AttachError {
 }
 
 /// A remapping unit, as a domain with tables of its own needs it.
-pub trait RemappingUnit<P: Platform>: Invalidate + 'static {
+///
+/// # Safety
+/// Besides what [`Invalidate`] demands: a device reaches memory by the table that it was attached
+/// to, as that is (with what is cached of it), from [`attach`](Self::attach) to
+/// [`detach`](Self::detach), and not at all before and after, whatever else the unit is used for
+/// meanwhile. An id that [`domain_id`](Self::domain_id) gives tags nothing in any cache, and is
+/// given again only when it was released. The unit walks leaves up to
+/// [`largest_leaf`](Self::largest_leaf), and needs no more than [`on_map`](Self::on_map) says
+/// before it sees what was installed. Nothing checks it at run time; over the software unit the
+/// oracle does (P4, P8, P14).
+#[allow(unsafe_code)]
+pub unsafe trait RemappingUnit<P: Platform>: Invalidate + 'static {
     /// Points `device` at the table with `root`, tagged `domain`, and makes sure that no older entry for it is cached.
     ///
     /// # Errors
@@ -321,7 +351,9 @@ pub trait RemappingUnit<P: Platform>: Invalidate + 'static {
     fn release_domain_id(&self, p: &P, id: DomainId);
 }
 
-impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for alloc::sync::Arc<U> {
+// SAFETY: the one inside does.
+#[allow(unsafe_code)] // a promise
+unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for alloc::sync::Arc<U> {
     fn attach(
         &self,
         p: &P,

@@ -48,7 +48,9 @@ impl<P: Platform> Default for Uncached<P> {
     }
 }
 
-impl<P: Platform> Invalidate for Uncached<P> {
+// SAFETY: there is no cache.
+#[allow(unsafe_code)] // a promise
+unsafe impl<P: Platform> Invalidate for Uncached<P> {
     type Token = ();
     #[inline]
     fn submit(&self, _domain: DomainId, _scope: Scope) -> Result<(), InvalidateError> {
@@ -60,7 +62,10 @@ impl<P: Platform> Invalidate for Uncached<P> {
     }
 }
 
-impl<P: Platform> RemappingUnit<P> for Uncached<P> {
+// SAFETY: a walker asks for the root at each access; an id is in the list of free ones or was
+// never given.
+#[allow(unsafe_code)] // a promise
+unsafe impl<P: Platform> RemappingUnit<P> for Uncached<P> {
     fn attach(
         &self,
         _p: &P,

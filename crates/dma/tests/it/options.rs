@@ -18,7 +18,8 @@ use std::{collections::BTreeMap, sync::Arc};
 /// A unit that caches nothing, and says what it makes of hints.
 struct Unit(Uncached<Host>, TransientHint);
 
-impl Invalidate for Unit {
+// SAFETY: there is no cache.
+unsafe impl Invalidate for Unit {
     type Token = ();
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<(), InvalidateError> {
         self.0.submit(domain, scope)
@@ -28,7 +29,8 @@ impl Invalidate for Unit {
     }
 }
 
-impl RemappingUnit<Host> for Unit {
+// SAFETY: the one inside does; nothing walks, so hints do no harm.
+unsafe impl RemappingUnit<Host> for Unit {
     fn attach(
         &self,
         p: &Host,

@@ -46,7 +46,8 @@ impl Late {
     }
 }
 
-impl Invalidate for Late {
+// SAFETY: there is no cache, so it may say anything.
+unsafe impl Invalidate for Late {
     type Token = u64;
     fn submit(&self, _: DomainId, _: Scope) -> Result<u64, InvalidateError> {
         let state = &mut *self.1.lock().unwrap();
@@ -65,7 +66,8 @@ impl Invalidate for Late {
     }
 }
 
-impl RemappingUnit<Host> for Late {
+// SAFETY: the one inside does.
+unsafe impl RemappingUnit<Host> for Late {
     fn attach(
         &self,
         p: &Host,

@@ -172,7 +172,9 @@ unsafe impl DeviceMemory for UserSpace {
     }
 }
 
-impl Platform for UserSpace {
+// SAFETY: frames are the arena's, in its list or with one owner, and zeroed; all else is the
+// host's.
+unsafe impl Platform for UserSpace {
     type A64 = AtomicU64;
     type Lock<T: Send> = HostLock<T>;
 

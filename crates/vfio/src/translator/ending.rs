@@ -284,7 +284,9 @@ impl<S: AddressSpace> Ending<S> {
     }
 }
 
-impl<S: AddressSpace> Invalidate for Ending<S> {
+// SAFETY: the kernel has removed, and flushed, what was pending when it returns from the calls that
+// `submit` makes; where it did not, that is said.
+unsafe impl<S: AddressSpace> Invalidate for Ending<S> {
     type Token = ();
 
     /// Ends all that is pending, which is at least what was cleared before in `scope`.

@@ -238,7 +238,9 @@ fn joined<I: Iterator<Item = PhysRun>>(runs: I, pages: PageCount) -> Joined<I> {
     }
 }
 
-impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
+// SAFETY: the kernel maps what it is told, and its translations end by the calls of `Ending`; what
+// stays in it is pending there until then. No frame comes out.
+unsafe impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
     type Unit = Ending<S>;
 
     fn unit(&self) -> &Ending<S> {

@@ -38,7 +38,9 @@ impl<P: Platform> Failing<P> {
     }
 }
 
-impl<P: Platform> Platform for Failing<P> {
+// SAFETY: the one inside does; a frame that is refused was never taken.
+#[allow(unsafe_code)] // a promise
+unsafe impl<P: Platform> Platform for Failing<P> {
     forward_to_inner!();
     fn frame_alloc(&self) -> Option<FreshFrame> {
         let mut countdown = self.countdown();
@@ -64,6 +66,8 @@ impl<P: Platform + PhysMemory<P>> PhysMemory<Failing<P>> for Failing<P> {
     }
 }
 
-impl<P: CopyMemory> CopyMemory for Failing<P> {
+// SAFETY: the one inside does.
+#[allow(unsafe_code)] // a promise
+unsafe impl<P: CopyMemory> CopyMemory for Failing<P> {
     forward_copies_to_inner!();
 }

@@ -47,7 +47,9 @@ impl<P: Platform> WatchedPlatform<P> {
     }
 }
 
-impl<P: Platform> Platform for WatchedPlatform<P> {
+// SAFETY: the one inside does; what is noted changes nothing.
+#[allow(unsafe_code)] // a promise
+unsafe impl<P: Platform> Platform for WatchedPlatform<P> {
     forward_to_inner!();
     fn frame_alloc(&self) -> Option<FreshFrame> {
         let frame = self.inner.frame_alloc()?;
@@ -69,6 +71,8 @@ impl<P: Platform + PhysMemory<P>> PhysMemory<WatchedPlatform<P>> for WatchedPlat
     }
 }
 
-impl<P: CopyMemory> CopyMemory for WatchedPlatform<P> {
+// SAFETY: the one inside does.
+#[allow(unsafe_code)] // a promise
+unsafe impl<P: CopyMemory> CopyMemory for WatchedPlatform<P> {
     forward_copies_to_inner!();
 }

@@ -99,8 +99,9 @@ impl<P: Platform, R: Registers> Unit<P, R> {
                 .write64(IQA, queue.ring().0 | IQA_ONE_FRAME);
             engine.command(Command::EnableQueue)?;
         }
-        // SAFETY: what is retired by it are frames of this unit's own, at the end of its use (`shut_down.rs`): each needs everything, and
-        // is settled by what removes everything, whatever the id, or by the queue's being off.
+        // SAFETY: what is retired by it are frames of this unit's own, at the end of its use
+        // (`shut_down.rs`): each needs everything, and is settled by what removes everything,
+        // whatever the id, or by the queue's being off.
         #[allow(unsafe_code)]
         let grace = unsafe { Grace::new(p) };
         Ok(Unit {

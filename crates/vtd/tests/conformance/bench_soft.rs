@@ -85,7 +85,8 @@ impl SoftBench {
 /// Where the unit does its work later, it takes a step whenever somebody who waits looks at a status.
 struct Stepping(Arc<Soft>);
 
-impl Registers for Stepping {
+// SAFETY: the software unit's.
+unsafe impl Registers for Stepping {
     fn read32(&self, register: Reg32) -> u32 {
         self.0.service();
         self.0.read32(register)

@@ -85,7 +85,9 @@ impl Spoilt {
     }
 }
 
-impl Registers for Spoilt {
+// SAFETY: they are those inside, but for one bit that is spoilt on purpose: of a software unit, in
+// memory of its own.
+unsafe impl Registers for Spoilt {
     fn read32(&self, register: Reg32) -> u32 {
         self.registers.read32(register)
     }

@@ -42,7 +42,9 @@ unsafe impl InProcess for Host {
     }
 }
 
-impl<P: InProcess> CopyMemory for P {
+// SAFETY: bytes that may race, by the contract of `InProcess`, are moved by assembly or atomically,
+// each once, after both ends have been looked up.
+unsafe impl<P: InProcess> CopyMemory for P {
     #[inline]
     fn is_memory(&self, range: PhysRange) -> bool {
         self.bytes(range).is_ok()

@@ -208,8 +208,8 @@ impl Host {
     fn quick_slot(&self) -> Option<Cpu<'_>> {
         let slot = SLOT.get();
         // one comparison: the shared slot, 0, wraps around
-        // SAFETY: the slot is this thread's alone, and its number is below ours. (A nested call is the caller's fault, and
-        // does no more than mix up what is kept for this slot.)
+        // SAFETY: the slot is this thread's alone, and its number is below ours. (A nested call is
+        // the caller's fault, and does no more than mix up what is kept for this slot.)
         (slot.wrapping_sub(1) < self.quick).then(|| unsafe { Cpu::new(CpuIndex(slot)) })
     }
 
@@ -236,7 +236,10 @@ impl Host {
     }
 }
 
-impl Platform for Host {
+// SAFETY: frames are the arena's, in one list or with one owner, and zeroed; slots are a thread's
+// own, or behind a lock; words and fences are the machine's, and membarrier, or a fence on each
+// side, makes the pair.
+unsafe impl Platform for Host {
     type A64 = AtomicU64;
     type Lock<T: Send> = HostLock<T>;
 
@@ -261,7 +264,8 @@ impl Platform for Host {
                 Some(page) => page,
                 None if (free.untouched as usize) < self.frames() => {
                     free.untouched += 1;
-                    // SAFETY: the arena's, as zeroed as it was made, and below `untouched` from now on.
+                    // SAFETY: the arena's, as zeroed as it was made, and below `untouched` from now
+                    // on.
                     return Some(unsafe { FreshFrame::new(PhysPage(free.untouched - 1)) });
                 }
                 None => return None,

@@ -39,7 +39,8 @@ fn point() {
     engine::point(Point::Turn, Subject::Nothing, Location::caller());
 }
 
-impl CopyMemory for Sim {
+// SAFETY: whole ranges are looked up first; words are moved one by one, at points of the schedule.
+unsafe impl CopyMemory for Sim {
     fn is_memory(&self, range: PhysRange) -> bool {
         self.check(range).is_ok()
     }

@@ -133,7 +133,9 @@ fn slot(page: PhysPage) -> Option<usize> {
     usize::try_from(page.0).ok()?.checked_sub(1)
 }
 
-impl Platform for Sim {
+// SAFETY: frames are the machine's, in its list or in use, and zeroed; one agent runs at a time,
+// and what it masks stays out.
+unsafe impl Platform for Sim {
     type A64 = SimWord;
     type Lock<T: Send> = SimLock<T>;
 
@@ -144,7 +146,8 @@ impl Platform for Sim {
         let cpu = engine::cpu();
         assert!(cpu.0 < self.cpus, "CPU {} of {}", cpu.0, self.cpus);
         let mask = engine::mask(Mask::Pinned);
-        // SAFETY: the mask keeps interrupts of this CPU out until `f` is done, and it is one of ours.
+        // SAFETY: the mask keeps interrupts of this CPU out until `f` is done, and it is one of
+        // ours.
         let result = f(unsafe { Cpu::new(cpu) });
         mask.end(Point::Unpin, location);
         result

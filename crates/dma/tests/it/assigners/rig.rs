@@ -55,7 +55,8 @@ pub fn move_to(index: usize) {
     CPU.set(index);
 }
 
-impl Platform for Board {
+// SAFETY: the host's, but for pinning: there is one thread, on one CPU at a time.
+unsafe impl Platform for Board {
     type A64 = <Host as Platform>::A64;
     type Lock<T: Send> = <Host as Platform>::Lock<T>;
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
@@ -95,7 +96,8 @@ impl Platform for Board {
 /// A unit without caches: every invalidation is done at once.
 pub struct NoCache;
 
-impl Invalidate for NoCache {
+// SAFETY: there is no cache.
+unsafe impl Invalidate for NoCache {
     type Token = ();
     fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> {
         Ok(())

@@ -39,7 +39,8 @@ impl Patchy {
     }
 }
 
-impl Platform for Patchy {
+// SAFETY: the host's, as far as there are frames.
+unsafe impl Platform for Patchy {
     type A64 = <Host as Platform>::A64;
     type Lock<T: Send> = <Host as Platform>::Lock<T>;
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
@@ -75,7 +76,8 @@ impl Platform for Patchy {
     }
 }
 
-impl CopyMemory for Patchy {
+// SAFETY: the host's, or refused.
+unsafe impl CopyMemory for Patchy {
     fn is_memory(&self, range: PhysRange) -> bool {
         self.host.is_memory(range)
     }
@@ -102,7 +104,8 @@ pub struct Unit {
     left: AtomicU64,
 }
 
-impl Invalidate for Unit {
+// SAFETY: there is no cache; what is refused is refused.
+unsafe impl Invalidate for Unit {
     type Token = ();
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<(), InvalidateError> {
         let less = |left: u64| left.checked_sub(1);
@@ -119,7 +122,8 @@ impl Invalidate for Unit {
     }
 }
 
-impl RemappingUnit<Patchy> for Unit {
+// SAFETY: the one inside does.
+unsafe impl RemappingUnit<Patchy> for Unit {
     fn attach(
         &self,
         p: &Patchy,

@@ -76,7 +76,10 @@ impl Unit {
     }
 }
 
-impl Invalidate for Unit {
+// SAFETY: what is asked for is forgotten before it returns; what it looks up then is what memory
+// holds.
+#[allow(unsafe_code)] // a promise
+unsafe impl Invalidate for Unit {
     type Token = ();
     fn submit(&self, _: DomainId, scope: Scope) -> Result<(), InvalidateError> {
         let mut state = self.state.lock().unwrap();
@@ -98,7 +101,9 @@ impl Invalidate for Unit {
     }
 }
 
-impl RemappingUnit<Loom> for Unit {
+// SAFETY: one device, by the root that it was told; one id.
+#[allow(unsafe_code)] // a promise
+unsafe impl RemappingUnit<Loom> for Unit {
     fn attach(
         &self,
         _: &Loom,

@@ -79,7 +79,8 @@ impl<F: Format> Walker<F> {
     }
 }
 
-impl<F: Format> Invalidate for Walker<F> {
+// SAFETY: what is asked for is forgotten before it returns, or it fails.
+unsafe impl<F: Format> Invalidate for Walker<F> {
     type Token = ();
     fn submit(&self, _: DomainId, scope: Scope) -> Result<(), InvalidateError> {
         let state = &mut *self.state();
@@ -100,7 +101,8 @@ impl<F: Format> Invalidate for Walker<F> {
     }
 }
 
-impl<F: Format> RemappingUnit<Host> for Walker<F> {
+// SAFETY: one device, by the root that it was told; one id.
+unsafe impl<F: Format> RemappingUnit<Host> for Walker<F> {
     fn attach(
         &self,
         _: &Host,

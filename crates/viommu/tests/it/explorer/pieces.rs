@@ -43,7 +43,8 @@ impl<P: Platform + PhysMemory<P>> Pieces<P> {
         attached.expect("attached");
         Pieces {
             table,
-            // SAFETY: of this machine's unit, by the id of the one table; the tests say what is retired, and settle it as a domain does.
+            // SAFETY: of this machine's unit, by the id of the one table; the tests say what is
+            // retired, and settle it as a domain does.
             grace: unsafe { Grace::new(p) },
             assigner: Rbtree::new(Small::aperture()),
             id,

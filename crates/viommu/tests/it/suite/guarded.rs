@@ -107,7 +107,8 @@ impl Guarded {
     }
 }
 
-impl Platform for Guarded {
+// SAFETY: the simulated machine's; frames that are free are watched.
+unsafe impl Platform for Guarded {
     type A64 = Word;
     type Lock<T: Send> = <Sim as Platform>::Lock<T>;
     #[track_caller]

@@ -70,7 +70,8 @@ macro_rules! on_every_width {
 /// Platforms over another one leave the CPU's copies to that.
 macro_rules! copies_by {
     ($platform:ty, $inner:ident) => {
-        impl ioatlas_dma::platform::CopyMemory for $platform {
+        // SAFETY: the one inside does.
+        unsafe impl ioatlas_dma::platform::CopyMemory for $platform {
             fn is_memory(&self, range: PhysRange) -> bool {
                 self.$inner.is_memory(range)
             }

@@ -78,7 +78,8 @@ impl Incoherent {
     }
 }
 
-impl Platform for Incoherent {
+// SAFETY: the host's; what the unit sees of a word is what was written back, as `publish` does.
+unsafe impl Platform for Incoherent {
     type A64 = Word;
     type Lock<T: Send> = <Host as Platform>::Lock<T>;
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {

@@ -123,7 +123,8 @@ impl Memory {
     }
 }
 
-impl Platform for Memory {
+// SAFETY: the host's; what is watched changes nothing.
+unsafe impl Platform for Memory {
     type A64 = Word;
     type Lock<T: Send> = <Host as Platform>::Lock<T>;
 
@@ -320,7 +321,8 @@ impl Fake {
     }
 }
 
-impl Registers for Fake {
+// SAFETY: a unit that behaves as each test says, and translates nothing.
+unsafe impl Registers for Fake {
     fn read32(&self, register: Reg32) -> u32 {
         let mut state = self.state();
         match register.0 {

@@ -35,7 +35,8 @@ pub type TestDomain = Domain<Host, Tables>;
 /// The unit's registers. Where nobody else does, it takes a step of its queue whenever somebody who waits looks at a status.
 pub struct Stepping(pub Arc<Soft>);
 
-impl Registers for Stepping {
+// SAFETY: the software unit's.
+unsafe impl Registers for Stepping {
     fn read32(&self, register: Reg32) -> u32 {
         self.0.service();
         self.0.read32(register)

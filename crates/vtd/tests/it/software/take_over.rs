@@ -29,7 +29,8 @@ struct Watched {
     seen: Arc<Mutex<Vec<(SourceId, Outcome)>>>,
 }
 
-impl Registers for Watched {
+// SAFETY: the software unit's; accesses of devices come in between.
+unsafe impl Registers for Watched {
     fn read32(&self, register: Reg32) -> u32 {
         self.unit.read32(register)
     }
