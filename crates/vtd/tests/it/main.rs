@@ -15,6 +15,7 @@ mod faults;
 mod late_waits;
 mod layout;
 mod live;
+mod loom;
 mod plan;
 mod queue;
 mod recovery;
