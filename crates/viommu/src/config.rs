@@ -125,6 +125,22 @@ pub enum Processing {
     Stuck,
 }
 
+/// When a wait descriptor's status is written (VT-d 4.1 §6.5.2.11: after everything ahead of it is
+/// done, in the order of the queue; how much later is the unit's affair).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum WaitReports {
+    /// Before the next descriptor is fetched.
+    #[default]
+    InTurn,
+    /// As late as can be: what follows in the queue is fetched and carried out first, up to
+    /// [`MAX_UNREPORTED`] wait descriptors. The head is far ahead of what was reported then, and
+    /// after an error the unit reports what it had fetched before.
+    Late,
+}
+
+/// The most wait descriptors that a unit which reports late has fetched and not reported.
+pub const MAX_UNREPORTED: usize = 16;
+
 /// All of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnitConfig {
@@ -136,6 +152,8 @@ pub struct UnitConfig {
     pub features: Features,
     /// Who processes the queue.
     pub processing: Processing,
+    /// When wait descriptors are reported.
+    pub wait_reports: WaitReports,
     /// How many fault records are kept until somebody reads them. 1 to 256.
     pub fault_records: usize,
     /// The register block.
@@ -175,6 +193,7 @@ impl UnitConfig {
                 device_tlbs: false,
             },
             processing: Processing::Inline,
+            wait_reports: WaitReports::InTurn,
             fault_records: 16,
             registers: RegisterConfig::default(),
             devices: Vec::new(),

@@ -6,7 +6,8 @@
 //! once more before it leaves. While an invalidation drains nobody is inside: the access that ends last completes it.
 //!
 //! Hardware may act on later descriptors before a drain is over, as long as the wait descriptor comes last; this unit
-//! does not, which no driver can rely on or tell.
+//! does not, which no driver can rely on or tell. It may report later than it fetches, though
+//! ([`WaitReports`]): the head says what was fetched, never what was done.
 //!
 //! After an error (IQE) the head stays at the descriptor, and nothing is processed until IQE is cleared (§6.5.2.10), and where so
 //! configured ([`Restart`]) not before the tail is written once more.
@@ -16,7 +17,7 @@ mod errors;
 pub use errors::DeviceTlbError;
 
 use crate::{
-    config::{InterruptRemapping, Processing, Restart},
+    config::{InterruptRemapping, MAX_UNREPORTED, Processing, Restart, WaitReports},
     descriptor::{Descriptor, Refused, WaitInterrupt, decode, invalidates_tables},
     invalidation::{Invalidation, Selection},
     observe::{Event, InvalidationId},
@@ -29,6 +30,7 @@ use ioatlas_dma::{
     platform::{Atomic64, Lock, Ordering, PhysMemory, Platform},
     units::*,
 };
+use std::collections::VecDeque;
 
 /// Descriptors in one page.
 const PER_PAGE: u32 = 256;
@@ -51,11 +53,15 @@ enum Stage {
     /// It waits for so many accesses.
     Draining { id: InvalidationId, pending: usize },
     /// Its status is to be written.
-    Signal {
-        address: PhysAddr,
-        data: u32,
-        interrupt: WaitInterrupt,
-    },
+    Signal(Signal),
+}
+
+/// The status of a wait descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Signal {
+    address: PhysAddr,
+    data: u32,
+    interrupt: WaitInterrupt,
 }
 
 pub(crate) struct Queue {
@@ -80,6 +86,9 @@ pub(crate) struct Queue {
     pub(crate) head: u32,
     pub(crate) tail: u32,
     stage: Stage,
+    wait_reports: WaitReports,
+    /// Wait descriptors that the head has passed and that are not reported.
+    unreported: VecDeque<Signal>,
     busy: bool,
     /// Changes when the queue is switched off and on, so that an agent inside a micro-step notices.
     generation: u64,
@@ -101,7 +110,7 @@ enum Work {
 }
 
 impl Queue {
-    pub(crate) fn new(processing: Processing, restart: Restart) -> Self {
+    pub(crate) fn new(processing: Processing, wait_reports: WaitReports, restart: Restart) -> Self {
         Queue {
             processing,
             enabled: false,
@@ -118,6 +127,8 @@ impl Queue {
             head: 0,
             tail: 0,
             stage: Stage::Fetch,
+            wait_reports,
+            unreported: VecDeque::new(),
             busy: false,
             generation: 0,
         }
@@ -133,6 +144,7 @@ impl Queue {
         if enabled != self.enabled {
             (self.enabled, self.stage, self.busy) = (enabled, Stage::Fetch, false);
             (self.unanswered, self.halted) = (None, false);
+            self.unreported.clear();
             self.generation += 1;
         }
         if !enabled {
@@ -166,6 +178,17 @@ impl Queue {
             self.halted = false;
         }
     }
+    /// The wait descriptor whose status is to be written next, if one is: of those that are
+    /// reported late the oldest, once there is nothing to fetch or there are too many.
+    fn signal(&self) -> Option<Signal> {
+        let waits = self.halted
+            || self.stage == Stage::Fetch && self.head == self.tail
+            || self.unreported.len() >= MAX_UNREPORTED;
+        match self.stage {
+            Stage::Signal(signal) => Some(signal),
+            _ => self.unreported.front().copied().filter(|_| waits),
+        }
+    }
     fn advance(&mut self) {
         self.head = (self.head + 1) % self.len();
         self.stage = Stage::Fetch;
@@ -179,7 +202,7 @@ impl fmt::Display for Queue {
             (false, ..) => write!(f, ", off"),
             (_, true, _) => write!(f, ", stopped"),
             (.., Stage::Draining { pending, .. }) => write!(f, ", draining {pending}"),
-            (.., Stage::Signal { .. }) => write!(f, ", signalling"),
+            (.., Stage::Signal(_)) => write!(f, ", signalling"),
             (.., Stage::Fetch) => Ok(()),
         }
     }
@@ -208,19 +231,33 @@ impl State {
     fn take_work(&mut self) -> Work {
         let requested = self.registers.requests.draining();
         let q = &mut self.queue;
-        if !q.enabled || q.halted || q.processing == Processing::Stuck {
+        let halted = q.halted && q.unreported.is_empty();
+        if !q.enabled || halted || q.processing == Processing::Stuck {
             return Work::None(Progress::Idle);
         }
         let generation = q.generation;
+        if q.busy || requested || q.draining() {
+            return Work::None(Progress::Blocked);
+        }
+        if !q.halted
+            && q.stage == Stage::Fetch
+            && q.head == q.tail
+            && let Some(source) = q.unanswered.take()
+        {
+            self.time_out(source);
+            return Work::None(Progress::Idle);
+        }
+        if let Some(Signal { address, data, .. }) = q.signal() {
+            q.busy = true;
+            self.emit(Event::Signalling { address, data });
+            return Work::Write {
+                address,
+                data,
+                generation,
+            };
+        }
         let work = match q.stage {
-            _ if q.busy || requested => return Work::None(Progress::Blocked),
-            Stage::Draining { .. } => return Work::None(Progress::Blocked),
-            Stage::Fetch if q.head == q.tail => {
-                if let Some(source) = q.unanswered.take() {
-                    self.time_out(source);
-                }
-                return Work::None(Progress::Idle);
-            }
+            Stage::Fetch if q.head == q.tail => return Work::None(Progress::Idle),
             // 256-bit descriptors are not offered; a tail beyond the ring is none
             Stage::Fetch if q.address >> 11 & 1 == 1 => return self.stopped(QueueFault::Width),
             Stage::Fetch if q.tail >= q.len() => return self.stopped(QueueFault::Tail),
@@ -229,16 +266,10 @@ impl State {
                 index: (q.head % PER_PAGE) as usize * 2,
                 generation,
             },
-            Stage::Signal { address, data, .. } => Work::Write {
-                address,
-                data,
-                generation,
-            },
+            // drained or signalled above
+            Stage::Draining { .. } | Stage::Signal(_) => return Work::None(Progress::Blocked),
         };
         q.busy = true;
-        if let Stage::Signal { address, data, .. } = q.stage {
-            self.emit(Event::Signalling { address, data });
-        }
         work
     }
 
@@ -285,15 +316,25 @@ impl State {
             Ok(Descriptor::Wait {
                 status: None,
                 interrupt,
-            }) => self.wait_is_done(interrupt),
+            }) => {
+                self.queue.advance();
+                self.wait_is_done(interrupt);
+            }
             Ok(Descriptor::Wait {
                 status: Some((address, data)),
                 interrupt,
             }) => {
-                self.queue.stage = Stage::Signal {
+                let signal = Signal {
                     address,
                     data,
                     interrupt,
+                };
+                match self.queue.wait_reports {
+                    WaitReports::InTurn => self.queue.stage = Stage::Signal(signal),
+                    WaitReports::Late => {
+                        self.queue.unreported.push_back(signal);
+                        self.queue.advance();
+                    }
                 }
             }
         }
@@ -366,15 +407,22 @@ impl State {
     }
 
     fn signalled(&mut self, written: bool) {
-        match self.queue.stage {
-            Stage::Signal { interrupt, .. } if written => self.wait_is_done(interrupt),
+        let late = match self.queue.stage {
+            Stage::Signal(_) => None,
+            _ => self.queue.unreported.pop_front(),
+        };
+        match (self.queue.stage, late) {
+            (Stage::Signal(Signal { interrupt, .. }), _) if written => {
+                self.queue.advance();
+                self.wait_is_done(interrupt);
+            }
+            (_, Some(Signal { interrupt, .. })) if written => self.wait_is_done(interrupt),
             // the status is not in memory
             _ => self.queue_error(QueueFault::Other),
         }
     }
     fn wait_is_done(&mut self, interrupt: WaitInterrupt) {
         self.stats.waits += 1;
-        self.queue.advance();
         if interrupt == WaitInterrupt::Asked {
             self.wait_completed();
         }

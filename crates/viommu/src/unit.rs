@@ -184,7 +184,11 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
             random: config.caches.eviction.map_or(0, |e| e.seed),
             registers: RegisterFile::new(config.registers),
             write_buffer: WriteBufferState::default(),
-            queue: Queue::new(config.processing, config.registers.restart),
+            queue: Queue::new(
+                config.processing,
+                config.wait_reports,
+                config.registers.restart,
+            ),
             caches: Caches::new(geometry, &features, &config.caches),
             left: LeftBehind::default(),
             devices: Devices::new(&config.devices),

@@ -69,8 +69,9 @@ impl State {
             }),
         }
     }
-    /// The queue stops, ITE is set.
+    /// The queue stops, ITE is set, and what was fetched and not reported is dropped.
     pub(super) fn time_out(&mut self, source: SourceId) {
+        self.queue.unreported.clear();
         self.report_fault(|s| {
             (s.queue.time_out, s.queue.halted) = (Some(source), true);
         });

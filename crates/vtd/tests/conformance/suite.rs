@@ -8,6 +8,7 @@ use crate::{
     case::{Case, Differs, Only, Seen},
     cases,
 };
+use ioatlas_viommu::config::{UnitConfig, WaitReports};
 use ioatlas_vtd::layout::AddressWidth;
 use libtest_mimic::Failed;
 use std::{
@@ -59,6 +60,7 @@ pub fn family(family: &'static str, cases: fn() -> Vec<Case>) -> Result<(), Fail
     let begun = Instant::now();
     let mut qemu = Benches::<QemuBench> { all: Vec::new() };
     let mut soft = Benches::<SoftBench> { all: Vec::new() };
+    let mut late = Benches::<SoftBench> { all: Vec::new() };
     let all = cases();
     let (mut wrong, mut seen, mut differs) = (Vec::new(), 0, Vec::new());
     for case in &all {
@@ -71,6 +73,13 @@ pub fn family(family: &'static str, cases: fn() -> Vec<Case>) -> Result<(), Fail
                 None => soft.get(width, || Ok(SoftBench::new(width, |_| {})))?,
             };
             both.push(on(case, bench, &mut wrong));
+            // one that reports wait descriptors late shows the same
+            if case.made.is_none() {
+                let made = |c: &mut UnitConfig| c.wait_reports = WaitReports::Late;
+                let bench = late.get(width, || Ok(SoftBench::new(width, made)))?;
+                let seen = on(case, bench, &mut wrong);
+                wrong.extend(case.unlike(&both[0], &seen));
+            }
         }
         if case.is_for(Which::Qemu) {
             let bench = qemu.get(width, || QemuBench::start(width))?;

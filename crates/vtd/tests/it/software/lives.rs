@@ -145,6 +145,28 @@ fn a_whole_life_on_a_unit_that_does_its_work_later() {
     });
 }
 
+/// It has fetched far beyond what it has reported.
+#[test]
+fn a_whole_life_on_a_unit_that_reports_late() {
+    for processing in [Processing::Inline, Processing::Asynchronous] {
+        let late = |c: &mut UnitConfig| {
+            c.wait_reports = WaitReports::Late;
+            c.processing = processing;
+        };
+        whole_life("late reports", late);
+        whole_life("late reports, caching mode", |c| {
+            late(c);
+            c.features.caching_mode = true;
+        });
+        for refetch in [Refetch::OnDemand, Refetch::AtOnce] {
+            whole_life("late reports, ATS", |c| {
+                late(c);
+                with_ats(refetch)(c);
+            });
+        }
+    }
+}
+
 #[test]
 fn a_whole_life_in_caching_mode() {
     whole_life("caching mode", |c| c.features.caching_mode = true);

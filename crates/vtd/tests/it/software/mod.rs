@@ -108,38 +108,47 @@ fn a_unit_that_firmware_left_in_use_is_taken_over_without_a_window() {
     std::mem::forget((its, screen, firmware));
 }
 
+/// Every way in which a queue goes on, does its work and reports it.
+fn queues() -> impl Iterator<Item = (Restart, Processing, WaitReports)> {
+    let restarts = [Restart::ErrorCleared, Restart::TailWritten];
+    let works = [Processing::Inline, Processing::Asynchronous];
+    let reports = [WaitReports::InTurn, WaitReports::Late];
+    restarts.into_iter().flat_map(move |restart| {
+        let of = move |work| reports.map(|report| (restart, work, report));
+        works.into_iter().flat_map(of)
+    })
+}
+
 #[test]
 fn a_refused_descriptor_costs_its_submission_alone_however_the_unit_goes_on() {
-    for restart in [Restart::ErrorCleared, Restart::TailWritten] {
-        for processing in [Processing::Inline, Processing::Asynchronous] {
-            let rig = Rig::new(|c| (c.registers.restart, c.processing) = (restart, processing));
-            let domain = rig.domain();
-            domain.attach(NIC).unwrap();
-            let map = |page| {
-                domain
-                    .map(PhysRange::page(page), Direction::ToDevice)
-                    .unwrap()
-            };
-            let (first, second) = (map(OLD), map(OTHER));
-            rig.soft.inject(Injection::QueueErrors(1));
-            let error = domain.unmap(first).unwrap_err().to_string();
-            assert!(error.contains("stopped with an error"), "{error}");
-            let at = second.iova();
-            assert_eq!(rig.reach(NIC, at), Some(OTHER));
-            domain.unmap(second).unwrap();
-            assert_eq!(rig.reach(NIC, at), None, "P1: after recovery");
-            assert_eq!(rig.driver.incidents().queue_errors, 1);
-            domain.close().map_err(|e| e.to_string()).unwrap();
-            rig.end();
-        }
+    for kind in queues() {
+        let rig = Rig::new(|c| (c.registers.restart, c.processing, c.wait_reports) = kind);
+        let domain = rig.domain();
+        domain.attach(NIC).unwrap();
+        let map = |page| {
+            domain
+                .map(PhysRange::page(page), Direction::ToDevice)
+                .unwrap()
+        };
+        let (first, second) = (map(OLD), map(OTHER));
+        rig.soft.inject(Injection::QueueErrors(1));
+        let error = domain.unmap(first).unwrap_err().to_string();
+        assert!(error.contains("stopped with an error"), "{error}");
+        let at = second.iova();
+        assert_eq!(rig.reach(NIC, at), Some(OTHER));
+        domain.unmap(second).unwrap();
+        assert_eq!(rig.reach(NIC, at), None, "P1: after recovery");
+        assert_eq!(rig.driver.incidents().queue_errors, 1);
+        domain.close().map_err(|e| e.to_string()).unwrap();
+        rig.end();
     }
 }
 
 /// The unit drops a wait descriptor and stops; the driver that waits for it gets an answer all the same.
 #[test]
 fn a_dropped_wait_descriptor_hangs_nobody() {
-    for restart in [Restart::ErrorCleared, Restart::TailWritten] {
-        let rig = Rig::new(|c| c.registers.restart = restart);
+    for kind in queues() {
+        let rig = Rig::new(|c| (c.registers.restart, c.processing, c.wait_reports) = kind);
         let domain = rig.domain();
         let mapping = domain
             .map(PhysRange::page(OLD), Direction::ToDevice)
