@@ -180,6 +180,75 @@ fn a_time_out_of_what_was_left_out_before_fails_nobody() {
     assert_eq!(bench.queue.incidents().time_outs, 3);
 }
 
+/// A second error, of the other kind, in what runs again after the first: each costs its own
+/// submission, whichever comes first.
+#[test]
+fn a_second_error_of_the_other_kind_costs_its_own_submission() {
+    let device = ioatlas_dma::units::SourceId(0x20);
+    let silent = Err(InvalidateError::DeviceTimedOut { device });
+    for (refused, asks) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
+        for late in [false, true] {
+            let bench = Bench::held();
+            let mut state = bench.unit.state();
+            (state.silent, state.reports_late) = (vec![device.0], late);
+            state.reports_at_look = usize::from(late);
+            drop(state);
+            let tickets = [0, 1, 2, 3].map(|n| {
+                let batch = [invalidation(n), of_device(0x20)];
+                let len = if n == asks { 2 } else { 1 };
+                bench.submit(&batch[..len]).unwrap()
+            });
+            bench.unit.state().refuses_domain = Some(refused);
+            bench.unit.step(1000);
+            for (n, ticket) in (0u64..).zip(tickets) {
+                let answer = outcome(&bench, ticket);
+                let refused_it = matches!(answer, Err(InvalidateError::QueueError { .. }));
+                let as_it_should = match n {
+                    _ if n == refused => refused_it,
+                    _ if n == asks => answer == silent,
+                    _ => answer == Ok(true),
+                };
+                assert!(
+                    as_it_should,
+                    "{n}: {answer:?} ({refused} refused, {asks} asks, late: {late})"
+                );
+            }
+            let incidents = bench.queue.incidents();
+            assert_eq!((incidents.queue_errors, incidents.time_outs), (1, 1));
+        }
+    }
+}
+
+/// There is room for sixteen devices that wait to be fenced. One more, and the queue stops: no
+/// submission is reported done that was not carried out.
+#[test]
+fn more_silent_devices_than_can_be_noted_stop_the_queue() {
+    let bench = Bench::held();
+    let devices = || (0x20..).step_by(8).take(17);
+    bench.unit.state().silent = devices().collect();
+    let asks = |sid: u16| {
+        bench
+            .submit(&[invalidation(1), of_device(sid.into())])
+            .unwrap()
+    };
+    let tickets: Vec<_> = devices().map(asks).collect();
+    let last = bench.submit(&[invalidation(2)]).unwrap();
+    bench.unit.step(1000);
+    for (sid, ticket) in devices().zip(tickets) {
+        let device = ioatlas_dma::units::SourceId(sid);
+        let silent = Err(InvalidateError::DeviceTimedOut { device });
+        assert_eq!(outcome(&bench, ticket), silent, "{sid:#x}");
+    }
+    let stopped = Err(InvalidateError::OutOfService);
+    assert_eq!(outcome(&bench, last), stopped);
+    assert_eq!(
+        bench.submit(&[invalidation(3)]),
+        Err(InvalidateError::OutOfService)
+    );
+    let second = |d: &(u64, u64)| d.0 >> 16 & 0xffff == 2;
+    assert!(!bench.unit.taken().iter().any(second), "it never ran");
+}
+
 #[test]
 fn an_answer_to_no_question_is_counted_and_stops_nothing() {
     let bench = Bench::held();

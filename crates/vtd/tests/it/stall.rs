@@ -127,3 +127,52 @@ fn detaching_from_a_unit_that_takes_nothing_waits_out_the_limit_once() {
         assert_eq!(unit.detach(&*host, device, ID), Ok(()));
     }
 }
+
+/// The unit refuses a descriptor and does not report what it had fetched before, so the queue cannot
+/// be recovered: who waits runs out of time, and then the queue is out of service. No device is
+/// said to be detached, and all of them are blocked.
+#[test]
+fn a_recovery_that_takes_too_long_ends_the_queue() {
+    let (host, fake, unit) = up_with(|_| {});
+    let devices = [SourceId(1), SourceId(2), SourceId(3), SourceId(4)];
+    for device in devices {
+        unit.attach(&*host, device, ID, ROOT, 4).unwrap();
+    }
+    fake.state().reports_late = true;
+    let fetched = unit.submit(ID, Scope::DOMAIN).unwrap();
+    let mut state = fake.state();
+    state.bad = Some(state.ran);
+    let head = state.head as u32;
+    drop(state);
+    let stops = InvalidateError::QueueError { head };
+    let over = InvalidateError::OutOfService;
+    for (device, cause) in devices.into_iter().zip([TIMED_OUT, stops, over, over]) {
+        let said = unit.detach(&*host, device, ID);
+        assert_eq!(said, Err(AttachError::Invalidate { device, cause }), "P11");
+        assert_eq!(fake.context(device.0).unwrap().0 & 1, 0, "P1: blocked");
+    }
+    assert_eq!(unit.done(fetched), Err(over), "P1: it is not reported");
+    fake.report(usize::MAX);
+    assert_eq!(unit.done(fetched), Ok(true), "and then it is");
+    assert_eq!(unit.submit(ID, Scope::DOMAIN), Err(over));
+    assert_eq!(unit.incidents().queue_errors, 1);
+}
+
+/// The last flush of all is refused: nothing proves that the unit forgot the tables, and no frame of
+/// them is used again (P4).
+#[test]
+fn a_shut_down_whose_flush_is_refused_gives_no_frame_back() {
+    let (host, fake, unit) = up_with(|_| {});
+    unit.attach(&*host, SourceId(1), ID, ROOT, 4).unwrap();
+    unit.detach(&*host, SourceId(1), ID).unwrap();
+    let frames = host.frames_in_use();
+    let mut state = fake.state();
+    state.bad = Some(state.ran);
+    drop(state);
+    let Err((error, _)) = unit.shut_down() else {
+        panic!("P4: its flush was refused");
+    };
+    let said = error.to_string();
+    assert!(said.contains("stopped with an error"), "{said}");
+    assert_eq!(host.frames_in_use(), frames, "P4");
+}

@@ -39,6 +39,8 @@ pub struct State {
     pub late: u64,
     /// The unit refuses this one, counted from the first ever, or the first invalidation behind it.
     pub bad: Option<usize>,
+    /// The unit refuses IOTLB invalidations of this domain, whenever they run.
+    pub refuses_domain: Option<u64>,
     /// The unit refuses everything.
     pub broken: bool,
     /// What it refuses to write: wait descriptors run, their status does not arrive.
@@ -205,6 +207,7 @@ impl Fake {
                 credit: u64::MAX,
                 late: 0,
                 bad: None,
+                refuses_domain: None,
                 broken: false,
                 mute: false,
                 reports_late: false,
@@ -287,7 +290,8 @@ impl Fake {
             let (low, high) = (self.memory(at), self.memory(at + 8));
             let known = matches!(low & 0xf, 1..=5);
             let bad = low & 0xf != 5 && state.bad.is_some_and(|bad| bad <= state.ran);
-            if !known || state.broken || bad {
+            let of_domain = low & 0xf == 2 && state.refuses_domain == Some(low >> 16 & 0xffff);
+            if !known || state.broken || bad || of_domain {
                 // taken once it is something else
                 state.bad = None;
                 state.fsts |= 0x10;

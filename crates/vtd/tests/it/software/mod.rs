@@ -247,6 +247,41 @@ fn a_unit_that_never_completes_is_an_error() {
     assert!(error.to_string().contains(&cause.to_string()), "{error}");
 }
 
+/// The last flush of a domain fails: nothing proves that the unit forgot its translations, so its id
+/// names no other domain, however many are asked for, and its tables are no frames again (P4, P8).
+#[test]
+fn a_domain_whose_last_flush_fails_keeps_its_id_and_its_tables() {
+    for kind in queues() {
+        let rig = Rig::new(|c| {
+            (c.registers.restart, c.processing, c.wait_reports) = kind;
+            c.features.nd = 0; // 16 ids, of which 0 is not given
+        });
+        let domain = rig.domain();
+        let id = domain.id();
+        rig.attach(&domain, NIC);
+        let mapping = domain
+            .map(PhysRange::page(OLD), Direction::ToDevice)
+            .unwrap();
+        assert_eq!(rig.reach(NIC, mapping.iova()), Some(OLD));
+        domain.detach(NIC).unwrap();
+        let frames = rig.host.frames_in_use();
+        rig.soft.inject(Injection::QueueErrors(1));
+        let error = domain
+            .close()
+            .expect_err("its flush is refused")
+            .to_string();
+        assert!(error.contains("stopped with an error"), "{error}");
+        assert_eq!(rig.host.frames_in_use(), frames, "P4: {kind:?}");
+        let next = || rig.driver.domain_id(&rig.host);
+        let others: Vec<DomainId> = std::iter::from_fn(next).collect();
+        assert_eq!(others.len(), 14, "{kind:?}");
+        assert!(
+            !others.contains(&id),
+            "P8: {id:?} is given again ({kind:?})"
+        );
+    }
+}
+
 /// Its context entry was there for a moment, and is the unit's until a flush says otherwise.
 #[test]
 fn a_device_whose_attach_failed_is_blocked_and_can_be_detached() {
