@@ -31,8 +31,6 @@ pub mod domain;
 pub mod grace;
 pub mod iova;
 pub mod magazine;
-#[doc(hidden)]
-pub mod mutant;
 pub mod platform;
 pub mod policy;
 pub mod table;

@@ -30,7 +30,6 @@
 use crate::layout::*;
 use ioatlas_dma::{
     grace::{Caches, Scope},
-    mutant::{self, Mutant},
     units::{DomainId, IovaPage, IovaRange, SourceId},
 };
 
@@ -167,12 +166,9 @@ pub fn plan<'d>(unit: &Capabilities, change: Change, devices: &'d [AtsDevice]) -
             true => WriteBuffers::Flush,
             false => WriteBuffers::Leave,
         },
-        context: context.filter(|_| !mutant::active(Mutant::SkipContextFlush)),
-        iotlb: iotlb.filter(|_| !mutant::active(Mutant::SkipIotlbFlush)),
-        devices: match mutant::active(Mutant::SkipDeviceTlbFlush) {
-            true => &[],
-            false => devices,
-        },
+        context,
+        iotlb,
+        devices,
         device_pages,
     }
 }
@@ -203,12 +199,7 @@ impl<'d> Plan<'d> {
                 pages: self.device_pages,
             })
         });
-        let first = match mutant::active(Mutant::DeviceTlbFirst) {
-            true => self.devices.len(),
-            false => 0,
-        };
-        let late = devices.clone().skip(first);
-        devices.take(first).chain(unit).chain(late)
+        unit.chain(devices)
     }
 }
 
@@ -224,7 +215,6 @@ fn of_device(device: SourceId, domain: DomainId) -> ContextInvalidate {
 pub fn iotlb(unit: &Capabilities, domain: DomainId, scope: Scope) -> IotlbInvalidate {
     let hint = match scope.caches {
         Caches::Leaves => LeafHint::LeavesOnly,
-        Caches::LeavesAndWalks if mutant::active(Mutant::KeepWalkCaches) => LeafHint::LeavesOnly,
         Caches::LeavesAndWalks => LeafHint::Anything,
     };
     let max = unit.max_address_mask();
@@ -247,9 +237,6 @@ pub fn iotlb(unit: &Capabilities, domain: DomainId, scope: Scope) -> IotlbInvali
 }
 
 fn drain(unit: &Capabilities) -> Drain {
-    if mutant::active(Mutant::ForgetDrain) {
-        return Drain::NONE;
-    }
     unit.drains()
 }
 

@@ -11,13 +11,7 @@ use super::{
     tally::Step,
     window::Extent,
 };
-use crate::{
-    domain::Domain,
-    mutant::{self, Mutant},
-    platform::*,
-    translator::Translator,
-    units::*,
-};
+use crate::{domain::Domain, platform::*, translator::Translator, units::*};
 
 impl<P: CopyMemory> Pool<P> {
     /// A slot that shows `buffer`, and nothing of earlier users; and where the data begin. Slots keep the pool's limits, and perhaps no others.
@@ -99,16 +93,13 @@ impl<P: CopyMemory> Pool<P> {
         need: &Need,
         list: &[PhysRange],
     ) -> Result<(), NotMemory> {
-        let planted = mutant::active(Mutant::SkipBounceZero)
-            || mutant::active(Mutant::CopyWholeSlotBack)
-            || mutant::active(Mutant::ReturnSlotEarly);
         let (from, to) = (need.offset, need.bytes());
         let (perm, index) = (slot.perm, slot.kept.index());
         let (Some(class), [buffer]) = (self.classes.get(usize::from(slot.class)), list) else {
             return self.give_slot(p, slot, need, list);
         };
         let kept = match perm {
-            _ if planted || to > GRANULE || buffer.len != need.len => None,
+            _ if to > GRANULE || buffer.len != need.len => None,
             Perm::Read => Some(slot.kept),
             Perm::Write => {
                 let there = PhysAddr(class.first_frame(p, index).addr().0 + from);

@@ -31,7 +31,6 @@ use crate::{
     domain::{Domain, MapError, Region},
     iova::Limits,
     magazine::{MagazineSizes, Magazines, Rack, Shelf},
-    mutant::{self, Mutant},
     platform::*,
     translator::Translator,
     units::*,
@@ -255,10 +254,7 @@ impl<P: CopyMemory> Class<P> {
 
     #[inline(always)]
     fn list(&self, perm: Perm) -> &Words<P> {
-        match mutant::active(Mutant::WrongSlotList) {
-            false => &self.kept[list_of(perm)],
-            true => &self.kept[(list_of(perm) + 1) % 3],
-        }
+        &self.kept[list_of(perm)]
     }
 
     /// An empty slot, given memory and mapped.

@@ -12,7 +12,6 @@ use super::{
 };
 use crate::{
     domain::{Domain, MapAttrs, Mapping, UnmapError},
-    mutant::{self, Mutant},
     platform::*,
     translator::Translator,
     units::*,
@@ -132,13 +131,9 @@ impl Edges {
         let (from, to) = (span.at.0, span.at.0 + span.len.0);
         let part =
             |from: u64, to: u64| Span::new(ByteCount(from), ByteCount(to.saturating_sub(from)));
-        let tail = match mutant::active(Mutant::ForgetSplitTail) {
-            false => self.tail,
-            true => 0,
-        };
         [
             part(from, to.min(self.head)),
-            part(from.max(len.0 - tail), to),
+            part(from.max(len.0 - self.tail), to),
         ]
     }
 }

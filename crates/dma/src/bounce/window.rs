@@ -15,7 +15,6 @@
 
 use super::pieces::{Frames, Move, Span, move_all, move_bytes, zero_bytes};
 use crate::{
-    mutant::{self, Mutant},
     platform::{CopyMemory, NotMemory},
     units::*,
 };
@@ -85,7 +84,6 @@ impl<F: Frames> Window<F> {
             _ => (u64::from(extent.from), u64::from(extent.to)),
         };
         let after = match self.perm {
-            _ if mutant::active(Mutant::SkipBounceZero) => extent,
             Perm::Write => {
                 self.zero(p, from, to.min(old_from))?;
                 self.zero(p, from.max(old_to), to)?;
@@ -115,12 +113,6 @@ impl<F: Frames> Window<F> {
         if self.direction == Direction::ToDevice {
             return Ok(());
         }
-        if mutant::active(Mutant::CopyWholeSlotBack) && list.len() == 1 {
-            let longer = PhysRange::new(list[0].addr, ByteCount(self.bytes - self.offset));
-            let span = Span::new(ByteCount(0), longer.len);
-            let longer = [longer];
-            return move_bytes(p, &longer, span, self.offset, &self.frames, Move::Out);
-        }
         move_all(p, list, self.len, self.offset, &self.frames, Move::Out)
     }
 
@@ -132,11 +124,8 @@ impl<F: Frames> Window<F> {
         list: &[PhysRange],
         extent: Extent,
     ) -> (Result<(), NotMemory>, Extent) {
-        let planted = mutant::active(Mutant::SkipBounceZero)
-            || mutant::active(Mutant::CopyWholeSlotBack)
-            || mutant::active(Mutant::ReturnSlotEarly);
         let takes = self.perm == Perm::Write && self.direction != Direction::ToDevice;
-        if takes && !planted {
+        if takes {
             let taken = move_all(p, list, self.len, self.offset, &self.frames, Move::Take);
             let after = match taken {
                 Ok(()) => self.zeroed_data(),
@@ -144,16 +133,8 @@ impl<F: Frames> Window<F> {
             };
             return (taken, after);
         }
-        // the planted bug is that somebody else has it before it is copied
-        let early = mutant::active(Mutant::ReturnSlotEarly);
-        let mut copied = Ok(());
-        if !early {
-            copied = self.copy_out(p, list);
-        }
+        let copied = self.copy_out(p, list);
         let cleared = self.clear(p, extent);
-        if early {
-            copied = self.copy_out(p, list);
-        }
         (
             copied,
             cleared.unwrap_or(Extent::unknown(self.perm, self.bytes)),
@@ -171,7 +152,7 @@ impl<F: Frames> Window<F> {
     /// Leaves it to its next user; returns the extent that describes it then.
     #[inline(always)]
     fn clear<P: CopyMemory>(&self, p: &P, extent: Extent) -> Result<Extent, NotMemory> {
-        if self.perm != Perm::Write || mutant::active(Mutant::SkipBounceZero) {
+        if self.perm != Perm::Write {
             return Ok(extent);
         }
         let (from, to) = self.data();

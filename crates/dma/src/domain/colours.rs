@@ -20,11 +20,7 @@
 //! sizes may leave so much out that `coherent` is too little.
 
 use super::Offset;
-use crate::{
-    mutant::{self, Mutant},
-    platform::*,
-    units::PageCount,
-};
+use crate::{platform::*, units::PageCount};
 use alloc::sync::Arc;
 
 /// Colours of `fixed` are no more than these.
@@ -55,10 +51,7 @@ impl<P: Platform> Colours<P> {
         self.0.with(|state| {
             let mut all = state.domains[..colours].iter().enumerate();
             let fewest = all.clone().map(|(_, n)| *n).min().unwrap_or(0);
-            let mut first = all.find(|(_, n)| **n == fewest).map_or(0, |(k, _)| k);
-            if mutant::active(Mutant::ColourOverlap) {
-                first = 0;
-            }
+            let first = all.find(|(_, n)| **n == fewest).map_or(0, |(k, _)| k);
             state.domains[first] += 1;
             first
         })
@@ -92,12 +85,7 @@ impl<P: Platform> Colour<P> {
                     pages = k as u64 * each.0;
                 }
                 Offset::Coherent => {
-                    let before = shared.0.with(|state| state.consistent);
-                    pages = if mutant::active(Mutant::ColourOverlap) {
-                        0
-                    } else {
-                        before
-                    };
+                    pages = shared.0.with(|state| state.consistent);
                 }
             }
         }

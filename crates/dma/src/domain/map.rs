@@ -350,11 +350,6 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             }
             Err(error) => {
                 let written = IovaRange::new(range.first, error.done);
-                #[cfg(ioatlas_mutants)]
-                if is_full(&error) && crate::mutant::active(crate::mutant::Mutant::LoseFallbackUndo)
-                {
-                    return Err(error.into());
-                }
                 self.undo(lease, written)?;
                 Err(error.into())
             }
@@ -382,15 +377,6 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Takes a half-made map back, by the road of every unmap.
     #[cold]
     pub(super) fn undo(&self, lease: Lease, written: IovaRange) -> Result<(), MapError> {
-        #[cfg(ioatlas_mutants)]
-        if crate::mutant::active(crate::mutant::Mutant::UndoWithoutFlush) {
-            let p = &*self.platform;
-            self.translator
-                .clear(p, written, lease.kind(), |frame| drop(frame));
-            let home = p.pinned(|cpu| cpu.index());
-            self.assigner.release(p, home, Flushed::forged(lease));
-            return Ok(());
-        }
         let (_, settled) = self.retire(lease, written, []);
         settled.map_err(|failed| MapError::Invalidate(failed.cause))
     }

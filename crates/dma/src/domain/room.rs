@@ -8,7 +8,6 @@
 use super::*;
 use crate::{
     iova::{Lease, LeaseKind},
-    mutant::{self, Mutant},
     policy::{Lot, Resource, Way},
 };
 
@@ -39,10 +38,6 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         runs: impl Iterator<Item = PhysRun>,
     ) -> Result<Lease, MapError> {
         let p = &*self.platform;
-        if mutant::active(Mutant::StaleWalkPromotion) {
-            self.translator.make_room(p, range, runs, drop);
-            return Ok(lease);
-        }
         let engine = self.engine();
         let mut tables = None;
         self.translator.make_room(p, range, runs, |frame| {

@@ -24,7 +24,6 @@
 use super::*;
 use crate::{
     iova::{Lease, LeaseKind, granted},
-    mutant::{self, Mutant},
     policy::{Homed, Queued, Resource},
     table::{LeafAttrs, LeafTable},
 };
@@ -247,7 +246,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Where the leaves of a mapping of this domain are, if the token says so.
     #[inline(always)]
     fn leaf_table_of(&self, mapping: &Mapping) -> Option<LeafTable> {
-        if mapping.key != self.key || mutant::active(Mutant::ReleaseAtRetire) {
+        if mapping.key != self.key {
             return None;
         }
         mapping.table

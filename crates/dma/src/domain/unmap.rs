@@ -140,12 +140,6 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             batch.add_frame(&engine, frame);
         });
         let found = cleared.found;
-        #[cfg(ioatlas_mutants)]
-        if crate::mutant::active(crate::mutant::Mutant::ReleaseAtRetire) {
-            let home = p.pinned(|cpu| cpu.index());
-            self.assigner.release(p, home, Flushed::forged(lease));
-            return (found, Ok(()));
-        }
         let mut frames_retired = false;
         for frame in frames {
             frames_retired = true;

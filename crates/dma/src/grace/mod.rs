@@ -108,11 +108,7 @@ pub use retired::{Completion, DomainKey, Flushed, Retired, Seq, Unsettled};
 pub use scope::{Caches, Scope};
 pub(crate) use suspect::{Patience, Suspect};
 
-use crate::{
-    mutant::{self, Mutant},
-    platform::*,
-    units::*,
-};
+use crate::{platform::*, units::*};
 
 /// The sequence of one domain.
 pub struct Grace<P: Platform> {
@@ -205,9 +201,7 @@ impl<P: Platform> Grace<P> {
     /// Stamps `what`, whose entries the caller has just cleared. Contains the full fence.
     #[inline]
     pub fn retire<T>(&self, p: &P, what: T, need: Scope) -> Retired<T> {
-        if !mutant::active(Mutant::DropRetireFence) {
-            p.fence(Ordering::SeqCst);
-        }
+        p.fence(Ordering::SeqCst);
         let seq = Seq(self.next.0.load(Ordering::Relaxed));
         Retired::new(what, self.key, seq, need)
     }
@@ -324,10 +318,6 @@ impl<P: Platform> Grace<P> {
         scope: Scope,
         patience: &Patience<'_, P, I::Token>,
     ) -> Result<Completion, Failed> {
-        if mutant::active(Mutant::SkipFlush) {
-            let seq = Seq(self.next.0.fetch_add(1, Ordering::Relaxed));
-            return Ok(Completion::new(self.key, seq, scope));
-        }
         let started = self.start(p, unit, domain, scope)?;
         self.wait_with(p, unit, started, patience)
     }

@@ -175,8 +175,8 @@ impl<T> Pile<T> {
         if self.key != by.key {
             return None;
         }
-        let settles = |seq: Seq| seq <= by.seq || mutant::active(Mutant::SettleOlder);
-        self.take_if(settles).map(Flushed::by_its_own)
+        self.take_if(|stamp| stamp <= by.seq)
+            .map(Flushed::by_its_own)
     }
 
     /// Takes the first thing if it was stamped by `seq`, because the invalidation with that number failed. It is never used again.

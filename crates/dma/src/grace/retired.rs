@@ -2,10 +2,7 @@
 //! `Retired<T>` -> `settle(&Completion)` -> `Flushed<T>`: use before flush cannot be written down.
 
 use super::Scope;
-use crate::{
-    mutant::{self, Mutant},
-    units::{IovaRange, PageCount},
-};
+use crate::units::{IovaRange, PageCount};
 use core::fmt;
 
 /// Tells the sequences of domains apart, for good; unlike the hardware's domain id it is never reused.
@@ -143,12 +140,12 @@ impl<T> Retired<T> {
     pub fn settle(self, by: &Completion) -> Result<Flushed<T>, (Self, Unsettled)> {
         let why = if by.key != self.key {
             Unsettled::ForeignDomain
-        } else if by.seq < self.seq && !mutant::active(Mutant::SettleOlder) {
+        } else if by.seq < self.seq {
             Unsettled::Older {
                 began: by.seq,
                 stamp: self.seq,
             }
-        } else if !by.scope.covers(&self.need) && !mutant::active(Mutant::SettleUncovered) {
+        } else if !by.scope.covers(&self.need) {
             Unsettled::NotCovered {
                 covered: by.scope,
                 need: self.need,
@@ -206,11 +203,6 @@ impl<T> Flushed<T> {
     /// For what no table ever pointed to, nor could: see [`crate::iova::Alone`].
     #[inline]
     pub(crate) fn untranslated(what: T) -> Self {
-        Flushed(what)
-    }
-    /// The planted bugs that free too early need a way round the type; nothing else has one.
-    #[cfg(ioatlas_mutants)]
-    pub(crate) fn forged(what: T) -> Self {
         Flushed(what)
     }
 }

@@ -29,10 +29,7 @@
 //! domain ends, since nobody owns a span of a shared region.
 
 use super::{kept_off::KeptOff, *};
-use crate::{
-    mutant::{self, Mutant},
-    platform::{Atomic64, Ordering, PerCpu},
-};
+use crate::platform::{Atomic64, Ordering, PerCpu};
 use alloc::string::String;
 
 /// The widths that identity mapping goes by.
@@ -115,7 +112,6 @@ impl<P: Platform> Identity<P> {
     fn own_range(&self, first: PhysPage, pages: PageCount, perm: Perm) -> Option<IovaRange> {
         let end = first.0.checked_add(pages.0)?;
         let region = match perm {
-            _ if mutant::active(Mutant::ForgetPermissionRegion) => 1,
             Perm::Read => 1,
             Perm::Write => 2,
             Perm::ReadWrite => 3,

@@ -38,11 +38,7 @@ mod places;
 pub use depot::Visits;
 pub use places::{Places, Rack, Shelf};
 
-use crate::{
-    mutant::{self, Mutant},
-    platform::*,
-    units::CpuIndex,
-};
+use crate::{platform::*, units::CpuIndex};
 use alloc::vec::Vec;
 use depot::{Depot, Exchange};
 
@@ -99,9 +95,6 @@ impl<T: Copy> Pair<T> {
     }
     #[inline]
     fn pop<P: Platform>(&mut self) -> Option<T> {
-        if mutant::active(Mutant::MagazineTwice) {
-            return self.loaded.last().copied();
-        }
         let thing = self.loaded.pop()?;
         P::touches(|| Some((&self.loaded, self.loaded.len())));
         Some(thing)

@@ -190,11 +190,6 @@ impl<P: Platform, K: Copy + Send> Batch<'_, P, K> {
         engine: &Engine<'_, P, I>,
         frame: TableFrame,
     ) {
-        #[cfg(ioatlas_mutants)]
-        if crate::mutant::active(crate::mutant::Mutant::FreeTableAtOnce) {
-            let home = engine.p.pinned(|cpu| cpu.index());
-            return engine.free(home, Flushed::forged(Resource::Frame(frame)));
-        }
         match self {
             Batch::Lot(lot) => lot.add_frame(engine, frame),
             Batch::Deferred {

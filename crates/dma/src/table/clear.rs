@@ -2,10 +2,7 @@
 //! Removing translations, and detaching what one call covers whole.
 
 use super::*;
-use crate::{
-    iova::LeaseKind,
-    mutant::{self, Mutant},
-};
+use crate::iova::LeaseKind;
 
 impl<P: Platform, F: Format> Table<P, F> {
     /// Removes the translations of `range`, whose lease of `kind` the caller holds; under [`Reclaim::Covered`], tables that the range
@@ -89,9 +86,7 @@ impl<P: Platform, F: Format> Table<P, F> {
     ) -> u64 {
         entry.store(0, Ordering::Relaxed);
         p.publish(core::slice::from_ref(entry));
-        if !mutant::active(Mutant::KeepKnownTables) {
-            self.detached.fetch_add(1, Ordering::Relaxed); // no CPU knows it any more
-        }
+        self.detached.fetch_add(1, Ordering::Relaxed); // no CPU knows it any more
         self.wait_for_visitors();
         Self::take_apart(p, TableFrame::from_entry(next), level - 1, detached)
     }

@@ -23,7 +23,6 @@
 //! the map that made the entry may not have written it back yet. Writing back late does no harm, as what it writes is what the entry holds by then.
 
 use super::*;
-use crate::mutant::{self, Mutant};
 
 /// As many mappings can share a leaf: ten bits' worth.
 pub const COUNT_MAX: u64 = (1 << 10) - 1;
@@ -82,10 +81,7 @@ impl<P: Platform, F: Format> Table<P, F> {
             let new = match Self::count(word) {
                 0 if word == 0 => bare + one,
                 _ if Self::uncounted(word) != bare => return Err(InstallCause::AlreadyMapped(at)),
-                COUNT_MAX if !mutant::active(Mutant::WrapCount) => {
-                    return Err(InstallCause::Saturated(at));
-                }
-                COUNT_MAX => bare,
+                COUNT_MAX => return Err(InstallCause::Saturated(at)),
                 _ => word + one,
             };
             match leaf.compare_exchange(word, new, Ordering::Release, Ordering::Relaxed) {
@@ -101,8 +97,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         let mut word = leaf.load(Ordering::Relaxed);
         loop {
             let left = Self::count(word).checked_sub(1)?;
-            let last = left == 0 || left == 1 && mutant::active(Mutant::ReleaseSharedEarly);
-            let new = if last { 0 } else { word - one };
+            let new = if left == 0 { 0 } else { word - one };
             match leaf.compare_exchange(word, new, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Some(left),
                 Err(now) => word = now,

@@ -33,7 +33,6 @@ pub use error::DeviceError;
 pub use interrupt::{Interrupt, IrqKind};
 
 use crate::kernel::{DeviceInfo, Errno, Kernel, RegionInfo, Reset};
-use ioatlas_dma::mutant::{self, Mutant};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const CONFIG_REGION: u32 = vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
@@ -384,9 +383,6 @@ impl<K: Kernel> Device<K> {
         }
     }
     fn quiet(&self) -> Result<(), DeviceError> {
-        if mutant::active(Mutant::DetachUnquiet) {
-            return Ok(());
-        }
         let quiet = self
             .set_bus_master(0)
             .and_then(|()| match self.reset_only() {

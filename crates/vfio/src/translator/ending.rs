@@ -17,7 +17,6 @@ use super::{
 use crate::{kernel::Errno, space::AddressSpace};
 use ioatlas_dma::{
     grace::{Invalidate, InvalidateError, Scope},
-    mutant::{self, Mutant},
     table::{Cleared, InstallCause},
     units::*,
 };
@@ -91,7 +90,7 @@ fn stretches(sorted: &[Pending]) -> impl Iterator<Item = Stretch> {
         };
         while let Some(next) = sorted.get(stretch.parts.end)
             && next.told == stretch.told
-            && (next.range.first == stretch.range.end() || mutant::active(Mutant::StretchOverGap))
+            && next.range.first == stretch.range.end()
         {
             stretch.range.pages.0 = next.range.end().0 - stretch.range.first.0;
             stretch.calls += next.calls;
@@ -164,9 +163,6 @@ impl<S: AddressSpace> Ending<S> {
         }
         sorted.clear();
         turn.spare = sorted;
-        if mutant::active(Mutant::SkipIdle) {
-            return;
-        }
         // held across the calls: who maps one of these pages again must find it there or gone
         let mut shared = locked(&self.shared);
         let idle = shared.idle();
@@ -304,9 +300,7 @@ unsafe impl<S: AddressSpace> Invalidate for Ending<S> {
             !is_within
         });
         match turn.stuck {
-            Some(errno) if self.is_stuck(within) && !mutant::active(Mutant::StuckUntold) => {
-                Err(InvalidateError::Host { errno: errno.0 })
-            }
+            Some(errno) if self.is_stuck(within) => Err(InvalidateError::Host { errno: errno.0 }),
             _ => told,
         }
     }

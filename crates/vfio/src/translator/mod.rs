@@ -49,7 +49,6 @@ use crate::{
 use ioatlas_dma::{
     domain::{Domain, DomainConfig, NoDomain, ReserveError},
     iova::LeaseKind,
-    mutant::{self, Mutant},
     platform::TableFrame,
     table::{Cleared, InstallCause, InstallError, LeafAttrs, RawError},
     translator::{AttachError, Census, Translator},
@@ -178,9 +177,7 @@ impl<S: AddressSpace> Vfio<S> {
         match once() {
             // of mappings, or of memory that may be pinned; also if another thread ended it all just now: then nothing is left to us, but there is room
             Err(Errno::NOSPC | Errno::NOMEM) => {
-                if !mutant::active(Mutant::KeepPendingWhenFull) {
-                    self.ending.end_all();
-                }
+                self.ending.end_all();
                 once()
             }
             mapped => mapped,
@@ -297,8 +294,7 @@ unsafe impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
         if done < range.pages.0 && result.is_ok() {
             result = Err(InstallCause::TooFewPages(IovaPage(range.first.0 + done)));
         }
-        let forgotten = result.is_err() && mutant::active(Mutant::ForgetPartial);
-        if leaf.kind != LeaseKind::Shared && done > 0 && !forgotten {
+        if leaf.kind != LeaseKind::Shared && done > 0 {
             let record = Record::new(PageCount(done), leaf.kind, calls);
             locked(&self.records).insert(range.first, record);
         }

@@ -10,7 +10,6 @@
 
 use super::ending::Told;
 use ioatlas_dma::{
-    mutant::{self, Mutant},
     table::{Cleared, InstallCause},
     units::*,
 };
@@ -68,7 +67,7 @@ impl Shared {
         let Some(more) = count.checked_add(1) else {
             return Taken::No(InstallCause::Saturated(at));
         };
-        if *count == 0 && !mutant::active(Mutant::KeepIdle) {
+        if *count == 0 {
             self.idle.remove(&at);
         }
         *count = more;

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Byte ranges as they come from outside, and page ranges as caches hold them.
 
-use ioatlas_dma::{
-    mutant::{self, Mutant},
-    units::*,
-};
+use ioatlas_dma::units::*;
 
 /// What is wrong with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -74,7 +71,7 @@ impl Span {
     /// Whether there are bytes, and they do not wrap around.
     #[inline(always)]
     pub fn is_range(iova: Iova, len: ByteCount) -> bool {
-        len.0 != 0 && (len.0 - 1 <= !iova.0 || mutant::active(Mutant::WrapLength))
+        len.0 != 0 && len.0 - 1 <= !iova.0
     }
 
     /// Of every page that an invalidation names, which is never refused: what wraps around goes to the end. `None` where it has no bytes.

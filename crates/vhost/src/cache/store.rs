@@ -2,10 +2,7 @@
 //! What a lock-based cache keeps its translations in: a plain structure that knows nothing of threads.
 
 use super::{Entry, HostAddr, LookupError, Miss, MissCause, Piece, Span, UpdateError, covers};
-use ioatlas_dma::{
-    mutant::{self, Mutant},
-    units::*,
-};
+use ioatlas_dma::units::*;
 
 /// Pages whose host addresses are contiguous and whose permission is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +55,7 @@ impl Run {
     /// Whether `next` begins where this one ends, in both address spaces, and permits the same.
     pub fn joins(&self, next: &Run) -> bool {
         let end = self.host.0.checked_add(self.span.len().0);
-        let there = end == Some(next.host.0) || mutant::active(Mutant::MergeElsewhere);
+        let there = end == Some(next.host.0);
         self.span.end == next.span.first && there && self.perm == next.perm
     }
 }

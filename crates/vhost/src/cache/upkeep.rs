@@ -2,10 +2,7 @@
 //! What every implementation keeps beside its translations: pins, the order of invalidations, who is evicted, the hook, counters.
 
 use super::*;
-use ioatlas_dma::{
-    mutant::{self, Mutant},
-    units::*,
-};
+use ioatlas_dma::units::*;
 use std::collections::VecDeque;
 
 /// Invalidations that are remembered for [`DeviceIotlb::update_since`]. Questions older than that are answered in vain.
@@ -121,7 +118,7 @@ impl Upkeep {
     }
     fn may_go(&self, span: Span, keep: Span) -> bool {
         let pinned = |span: Span| self.pins.iter().any(|pin| pin.and(span).is_some());
-        span.and(keep).is_none() && (!pinned(span) || mutant::active(Mutant::EvictRing))
+        span.and(keep).is_none() && !pinned(span)
     }
     /// Below `end`, which is not 0. xorshift64* (Vigna, ACM TOMS 42, 2016).
     fn draw(&mut self, end: usize) -> Option<usize> {

@@ -30,10 +30,7 @@ use crate::{
     cache::{Burst, HostAddr, IotlbReader, LookupError, Miss, Piece},
     protocol::misses::{Answering, Asked, MissChannel, Waiting},
 };
-use ioatlas_dma::{
-    mutant::{self, Mutant},
-    units::*,
-};
+use ioatlas_dma::units::*;
 use std::{
     cell::{Cell, RefCell},
     fmt,
@@ -426,8 +423,7 @@ impl<R: IotlbReader> Slices<'_, '_, R> {
     /// Makes the next piece known, if there is one; after an error there is none.
     #[inline(always)]
     fn look_ahead(&mut self) -> Result<(), GuestMemoryError> {
-        let in_this_burst =
-            self.departures == self.memory.departures.get() || mutant::active(Mutant::KeepLookedUp);
+        let in_this_burst = self.departures == self.memory.departures.get();
         let is_known = self.known.0 > 0 && in_this_burst;
         if is_known || self.left.0 == 0 {
             return Ok(());

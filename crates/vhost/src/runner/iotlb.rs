@@ -10,10 +10,7 @@ use crate::{
         misses::Urgency,
     },
 };
-use ioatlas_dma::{
-    mutant::{self, Mutant},
-    units::*,
-};
+use ioatlas_dma::units::*;
 use std::time::{Duration, Instant};
 
 /// After this time a burst that holds an acknowledgement up is named in the log.
@@ -122,7 +119,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
     /// Waits until bursts are over. There is no bound: an acknowledgement before would be a lie.
     fn await_bursts(&self, invalidation: Invalidation, start: Instant) {
         let mut turns = 0u32;
-        while !self.cache.is_done(invalidation) && !mutant::active(Mutant::AckUnawaited) {
+        while !self.cache.is_done(invalidation) {
             turns = turns.saturating_add(1);
             match turns {
                 ..256 => std::hint::spin_loop(),

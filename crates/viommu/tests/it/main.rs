@@ -3,10 +3,10 @@
 
 #[cfg(not(ioatlas_killers))]
 mod bounce;
+mod completions;
 mod explorer;
 #[cfg(not(ioatlas_killers))]
 mod fuzz_regress;
-mod mutants;
 mod suite;
 #[cfg(not(ioatlas_killers))]
 mod unit;

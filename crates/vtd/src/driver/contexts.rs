@@ -10,7 +10,6 @@ use crate::layout::{
 };
 use alloc::boxed::Box;
 use ioatlas_dma::{
-    mutant::{self, Mutant},
     platform::{Atomic64, FreshFrame, Ordering, Platform, TableFrame},
     units::{DomainId, SourceId},
 };
@@ -207,9 +206,7 @@ fn install<P: Platform>(p: &P, root: &TableFrame, bus: usize, fresh: FreshFrame)
 
 /// For a unit whose walks do not snoop.
 fn write_back<P: Platform>(p: &P, slot: &[P::A64]) {
-    if !mutant::active(Mutant::SkipWriteBack) {
-        p.publish(slot);
-    }
+    p.publish(slot);
 }
 
 fn read<P: Platform>(slot: &[P::A64]) -> Words {

@@ -12,7 +12,6 @@ use crate::{
 use alloc::sync::Arc;
 use ioatlas_dma::{
     grace::{Invalidate, InvalidateError, Scope, WaitLimit},
-    mutant::{self, Mutant},
     platform::Platform,
     units::DomainId,
 };
@@ -54,9 +53,7 @@ impl<P: Platform, R: Registers> Engine<P, R> {
 
     /// Pushes what was written to memory out of the unit's write buffers, if it has any.
     pub(super) fn flush_write_buffers(&self) -> Result<(), InvalidateError> {
-        if !self.capabilities.needs_write_buffer_flush()
-            || mutant::active(Mutant::SkipWriteBufferFlush)
-        {
+        if !self.capabilities.needs_write_buffer_flush() {
             return Ok(());
         }
         self.commands
@@ -103,9 +100,6 @@ impl<P: Platform, R: Registers> Engine<P, R> {
 
     /// Whether everything up to `ticket` is done.
     pub(super) fn done(&self, ticket: Ticket) -> Result<bool, InvalidateError> {
-        if mutant::active(Mutant::SkipWait) {
-            return Ok(true);
-        }
         match &self.path {
             Path::Queue(queue) => queue.done(&*self.platform, &self.registers, ticket),
             Path::Direct(direct) => direct.done(&self.registers, ticket),

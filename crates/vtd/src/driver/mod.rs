@@ -58,7 +58,6 @@ use engine::{Engine, Path};
 use ids::Ids;
 use ioatlas_dma::{
     grace::{Grace, Invalidate, InvalidateError, Scope, WaitLimit},
-    mutant::{self, Mutant},
     platform::{Lock, Platform, TableFrame},
     translator::{AttachError, OnMap, RemappingUnit},
     units::{DomainId, PhysPage, SourceId},
@@ -339,7 +338,6 @@ unsafe impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
     fn on_map(&self) -> OnMap {
         let unit = &self.engine.capabilities;
         match (unit.caching_mode(), unit.needs_write_buffer_flush()) {
-            (true, _) if mutant::active(Mutant::SkipFlushOnMap) => OnMap::Nothing,
             // an invalidation flushes write buffers first
             (true, _) => OnMap::Invalidate,
             (false, true) => OnMap::FlushWriteBuffers,

@@ -5,7 +5,6 @@ use super::{
     edit::{Layout, Owner, Touched},
     *,
 };
-use ioatlas_dma::mutant::{self, Mutant};
 use std::{collections::VecDeque, time::Duration};
 
 /// Dead things that may gather before it is looked whether bursts are over: so a heavy fence, about a microsecond, serves as many.
@@ -166,9 +165,7 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
     pub fn update(&mut self, entry: &Entry, asked: Moment) -> Result<Updated, UpdateError> {
         let run = entry.run()?;
         let span = run.span;
-        if !mutant::active(Mutant::UpdateBeats)
-            && (self.is_under_way(span) || self.writer.upkeep.beats(span, asked))
-        {
+        if self.is_under_way(span) || self.writer.upkeep.beats(span, asked) {
             self.writer.upkeep.stats.beaten += 1;
             return Ok(Updated::Beaten);
         }
@@ -178,9 +175,7 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
             diff: run.host.0.wrapping_sub(span.iova().0),
             perm: bits(run.perm),
         };
-        let alike = |old: &Fields| {
-            (old.diff == new.diff || mutant::active(Mutant::MergeElsewhere)) && old.perm == new.perm
-        };
+        let alike = |old: &Fields| old.diff == new.diff && old.perm == new.perm;
         if span.is_page()
             && let Some(done) = self.put_page(&new, alike)
         {
@@ -310,7 +305,7 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
         if self.writer.settled < invalidation.number {
             self.settle();
         }
-        self.writer.settled >= invalidation.number || mutant::active(Mutant::AckInBurst)
+        self.writer.settled >= invalidation.number
     }
     fn is_under_way(&mut self, span: Span) -> bool {
         let names = |w: &Writer| w.under_way.iter().any(|(_, gone)| gone.and(span).is_some());
