@@ -111,7 +111,7 @@ fn events_that_block_do_not_keep_queues_from_stopping() {
             if let Err(e) = front.stop_queue(queue) {
                 // What waits would keep this process from ending, too.
                 drivers.iter().for_each(release);
-                panic!("queue {queue} does not stop, with its {event} event blocked: {e}");
+                panic!("P11: queue {queue} does not stop, with its {event} event blocked: {e}");
             }
         }
         let mut driver = Driver::by_iova(&mut front, 0);

@@ -163,7 +163,11 @@ fn files_that_are_not_in_memory_are_refused() {
         let back = Back::new(patient());
         let mut raw = Raw::negotiate(&back, WITH_IOMMU);
         let table = Raw::table(&[[AT, 0x1000, 0x7000_0000, 0]]);
-        assert_eq!(raw.ask(SET_MEM_TABLE, &table, &[&file.into()]), 1);
+        let taken = raw.ask(SET_MEM_TABLE, &table, &[&file.into()]);
+        assert_eq!(
+            taken, 1,
+            "P11: a fault may wait for its file system for ever"
+        );
         drop(raw);
         serves_another(&back);
         let End::Broken(why) = &back.ends()[0] else {
@@ -171,7 +175,7 @@ fn files_that_are_not_in_memory_are_refused() {
         };
         assert!(
             why.to_string().contains("not of a regular file in memory"),
-            "{why}"
+            "P11: its file system was asked, which may never answer: {why}"
         );
     }
 }

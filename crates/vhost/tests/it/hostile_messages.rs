@@ -300,11 +300,12 @@ fn queues_do_not_run_before_features_are_set() {
         assert_eq!(raw.ask(SET_VRING_ENABLE, &enable(0, 1), &[]), 0);
         let memory = start_with_work(&mut raw);
         for _ in 0..100 {
-            assert_eq!(used(&memory), 0, "{iommu:?}: guest memory was accessed");
+            let told = "guest memory was accessed, of which nothing is mapped";
+            assert_eq!(used(&memory), 0, "P9: {iommu:?}: {told}");
             std::thread::sleep(Duration::from_millis(1));
         }
         let pages = back.observer.audit().unwrap().pages;
-        assert_eq!(pages, 0, "{iommu:?}: guest memory is in the cache");
+        assert_eq!(pages, 0, "P9: {iommu:?}: guest memory is in the cache");
         if iommu == Iommu::Offered {
             assert_eq!(raw.ask(SET_FEATURES, &words(&[WITHOUT]), &[]), 0);
             eventually("it runs then", || (used(&memory) == 1).then_some(()));
@@ -511,7 +512,7 @@ fn a_refused_update_leaves_nothing() {
     let update = IotlbMessage::update(Iova(0), ByteCount(0x1800), front, Perm::ReadWrite);
     assert_eq!(raw.iotlb(update), 1);
     let pages = back.observer.audit().unwrap().pages;
-    assert_eq!(pages, 0, "{pages} pages of a refused update are mapped");
+    assert_eq!(pages, 0, "P9: pages of a refused update are mapped");
 }
 
 /// The first piece of the update finds room, a later one does not: what else is there may not go,
@@ -554,7 +555,7 @@ fn an_update_that_finds_no_room_leaves_nothing() {
     }
     assert_eq!(raw.iotlb(update(rings[2], 0, REGIONS)), 1);
     let pages = back.observer.audit().unwrap().pages;
-    assert_eq!(pages, 2, "pages of a refused update are mapped");
+    assert_eq!(pages, 2, "P9: pages of a refused update are mapped");
     assert_eq!(raw.iotlb(update(rings[2], 0, 1)), 0, "one piece has room");
 }
 

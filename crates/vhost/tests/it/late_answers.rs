@@ -94,7 +94,7 @@ fn assert_not_invalidated(server: &Server) {
                 assert_eq!(message.kind, VhostIotlbType::Invalidate, "again: {again}");
             }
             Ok(()) => {
-                panic!("`invalidate` returned, and the back end has not read the invalidation")
+                panic!("P12: `invalidate` returned, and the back end has not read the invalidation")
             }
             other => panic!("{other:?}"),
         }
@@ -179,7 +179,7 @@ fn another_user_of_the_socket_does_not_get_the_late_acknowledgement_either() {
     let sent = second.send(&IotlbMessage::invalidate(PAGE.iova, PAGE.len));
     assert!(
         matches!(sent, Err(ChannelError::Io(..))),
-        "the other channel took a late acknowledgement for its own: {sent:?}"
+        "P12: the other channel took a late acknowledgement for its own: {sent:?}"
     );
 }
 

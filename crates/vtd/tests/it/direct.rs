@@ -86,7 +86,8 @@ fn an_invalidation_that_was_not_carried_out_fails_who_asked_for_it_alone() {
     fake.state().refuses = true;
     let (device, cause) = (NIC, InvalidateError::Refused);
     let error = AttachError::Invalidate { device, cause };
-    assert_eq!(unit.detach(&*host, NIC, DomainId(5)), Err(error));
+    let told = "P1: caches may serve the device still";
+    assert_eq!(unit.detach(&*host, NIC, DomainId(5)), Err(error), "{told}");
     fake.state().refuses = false;
     let ticket = unit.submit(DomainId(1), Scope::DOMAIN).unwrap();
     assert_eq!(unit.done(ticket), Ok(true));

@@ -132,12 +132,11 @@ fn a_device_that_does_not_answer_fails_who_asked_it_and_nobody_else() {
         let device = ioatlas_dma::units::SourceId(0x20);
         let failed = Err(InvalidateError::DeviceTimedOut { device });
         for (n, ticket) in tickets.iter().enumerate().rev() {
-            let want = if n as u64 == position {
-                failed
-            } else {
-                Ok(true)
-            };
-            assert_eq!(outcome(&bench, *ticket), want, "{n} of {position}");
+            let said = outcome(&bench, *ticket);
+            match n as u64 == position {
+                true => assert_eq!(said, failed, "P1: the device may use what it kept"),
+                false => assert_eq!(said, Ok(true), "{n} of {position}"),
+            }
         }
         assert_eq!(bench.queue.incidents().time_outs, 1);
         // what precedes the silent device's descriptor ran, and was waited for again
@@ -262,6 +261,26 @@ fn an_answer_to_no_question_is_counted_and_stops_nothing() {
     let incidents = bench.queue.incidents();
     assert_eq!(incidents.completion_errors, 1);
     assert_eq!(incidents.last_completion_error.map(|d| d.0), Some(0x30));
+}
+
+/// More failures than are remembered one by one, each seen to by who comes next.
+#[test]
+fn failures_that_nobody_asked_for_in_time_are_no_successes() {
+    let bench = Bench::new();
+    let refused: Vec<_> = (0..100)
+        .map(|n| {
+            let ran = bench.unit.state().ran;
+            bench.unit.state().bad = Some(ran);
+            let ticket = bench.submit(&[invalidation(n)]).unwrap();
+            let next = bench.submit(&[invalidation(n)]).unwrap();
+            assert_eq!(outcome(&bench, next), Ok(true));
+            ticket
+        })
+        .collect();
+    for (n, ticket) in refused.into_iter().enumerate() {
+        let said = outcome(&bench, ticket);
+        assert!(said.is_err(), "P1: {n} was refused, and is said to be done");
+    }
 }
 
 /// Errors at every place of a ring that is full, wrapped at every offset.

@@ -73,7 +73,8 @@ fn write_buffers_that_are_never_flushed_are_waited_for_once() {
     let (host, fake, unit) = up_with(|s| s.cap |= 1 << 4); // RWBF
     let submit = || unit.submit(ID, Scope::DOMAIN);
     fake.state().slow_buffers = u32::MAX;
-    assert_eq!(submit(), Err(TIMED_OUT));
+    let told = "P1: the unit may not see yet what was cleared";
+    assert_eq!(submit(), Err(TIMED_OUT), "{told}");
     let before = fake.state().flushing;
     for nth in 1..=MORE {
         let said = match nth % 2 {

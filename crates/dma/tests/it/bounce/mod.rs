@@ -4,6 +4,7 @@
 mod api;
 mod calls;
 mod crowd;
+mod failed;
 mod ladder;
 mod oracle;
 mod owners;

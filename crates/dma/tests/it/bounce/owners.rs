@@ -29,6 +29,9 @@ fn owned(list: &[PhysRange]) -> (Owner, Arc<()>) {
     (owner, alive)
 }
 
+/// What an owner is that should live.
+const GONE: &str = "its memory is anybody's, and the device may write there";
+
 fn lives(alive: &Arc<()>) -> bool {
     Arc::strong_count(alive) > 1
 }
@@ -69,7 +72,7 @@ fn an_owner_outlives_an_unmap_that_was_not_flushed() {
             Ok(_) => panic!("{placement:?}: unmapped"),
         }
         rig.fail(false);
-        assert!(lives(&alive), "{placement:?}: the device may write there");
+        assert!(lives(&alive), "P1: {placement:?}: {GONE}");
         let now = rig.dma.domain().stats().quarantined.pages;
         assert!(now > lost, "{placement:?}: not counted");
         // and one that is flushed gives it back
@@ -118,7 +121,10 @@ fn an_owner_outlives_a_map_that_was_undone_and_not_flushed() {
             }
             other => panic!("{other}"),
         }
-        assert_eq!(lives(&alive), fails, "undone, and flushed: {}", !fails);
+        match fails {
+            true => assert!(lives(&alive), "P1: {GONE}"),
+            false => assert!(!lives(&alive), "undone, and flushed"),
+        }
     }
 }
 
@@ -140,7 +146,7 @@ fn a_part_that_cannot_be_filled_leaves_nothing() {
         let refused = map();
         assert!(matches!(refused, Err(DmaMapError::NotMemory(_))));
     }
-    assert_eq!(rig.in_use(), used, "frames left");
+    assert_eq!(rig.in_use(), used, "P10: frames of maps that failed");
     let stats = rig.dma.domain().stats();
     assert_eq!(stats.live, PageCount(0), "mapped still");
 }
@@ -158,7 +164,7 @@ fn an_owner_outlives_parts_that_fail_in_different_ways() {
     rig.fail_after(1);
     match client.unmap(mapping).map(drop).unwrap_err() {
         DmaUnmapError::Direct(UnmapError::Invalidate { .. }) => {}
-        other => panic!("{other}"),
+        other => panic!("P1: {GONE}: {other}"),
     }
-    assert!(lives(&alive), "the device may write there");
+    assert!(lives(&alive), "P1: {GONE}");
 }

@@ -64,7 +64,7 @@ fn a_give_that_fails_half_way_frees_its_frames_after_the_flush() {
             }
             other => panic!("{policy:?}: {other}"),
         });
-        assert!(!early, "{policy:?}: the device writes there");
+        assert!(!early, "P4: {policy:?}: free, and the device writes there");
         rig.dma.domain().flush().unwrap();
         assert!(rig.in_use() <= used + 3, "{policy:?}: frames left");
     }
@@ -97,7 +97,10 @@ fn a_dropped_buffers_frames_wait_for_the_flush() {
         for nth in 0..1000 {
             let buffer = taken_back(&client);
             let early = rig.frees_unflushed(|| drop(buffer));
-            assert!(!early, "{policy:?}, {nth}: the device writes there");
+            assert!(
+                !early,
+                "P4: {policy:?}, {nth}: free, and the device writes there"
+            );
         }
         rig.dma.domain().flush().unwrap();
         let used = rig.in_use();
@@ -119,11 +122,16 @@ fn a_buffer_goes_to_another_domain_after_a_flush() {
         );
         let used = rig.in_use();
         let back = taken_back(&here);
+        let flushes = || rig.dma.domain().stats().invalidations;
+        let before = flushes();
         let early = rig.frees_unflushed(|| {
             let given = there.give(back).unwrap();
             drop(there.take_back(given).unwrap());
         });
-        assert!(!early, "{policy:?}");
+        assert!(
+            !early && flushes() > before,
+            "P4: {policy:?}: free, and the first device writes there"
+        );
         let back = taken_back(&here);
         rig.fail(true);
         let refused = there.give(back).map(drop);
