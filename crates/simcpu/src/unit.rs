@@ -164,9 +164,9 @@ fn place(at: PhysAddr) -> (PhysPage, usize) {
     (PhysPage(at.0 >> 12), (at.0 >> 3) as usize % WORDS)
 }
 
+#[allow(unsafe_code)] // a promise
 // SAFETY: a model of a unit, which one driver has; nothing is cached, and "done" is written after
 // what was asked for.
-#[allow(unsafe_code)] // a promise
 unsafe impl Registers for UnitRegisters {
     fn read32(&self, register: Reg32) -> u32 {
         crate::cpu::device_access(self.register_read);

@@ -86,8 +86,8 @@ impl<P: Platform, M: PhysMemory<P>> MmioWindow<P, M> {
 }
 
 /// A driver on the bytes: what it writes goes the way that a guest's accesses go.
-// SAFETY: the software unit's, byte by byte.
 #[allow(unsafe_code)] // a promise
+// SAFETY: the software unit's, byte by byte.
 unsafe impl<P: Platform, M: PhysMemory<P>> Registers for MmioWindow<P, M> {
     fn read32(&self, register: Reg32) -> u32 {
         let mut bytes = [0; 4];

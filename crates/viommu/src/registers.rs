@@ -247,8 +247,8 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
 }
 
 /// A register of another size than named is what its words are; a 32-bit one at an offset that is no multiple of 4 is none.
-// SAFETY: a unit by the specification; the conformance cases say how far.
 #[allow(unsafe_code)] // a promise
+// SAFETY: a unit by the specification; the conformance cases say how far.
 unsafe impl<P: Platform, M: PhysMemory<P>> Registers for SoftUnit<P, M> {
     fn read32(&self, register: Reg32) -> u32 {
         self.state.with(|s| s.read_word(register.0.into()))

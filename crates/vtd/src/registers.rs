@@ -165,8 +165,8 @@ pub unsafe trait Registers: Send + Sync + 'static {
 }
 
 /// Shared registers are registers: a software unit is used by its driver and by its devices at once.
-// SAFETY: those inside are.
 #[allow(unsafe_code)] // a promise
+// SAFETY: those inside are.
 unsafe impl<R: Registers + ?Sized> Registers for Arc<R> {
     #[inline]
     fn read32(&self, register: Reg32) -> u32 {

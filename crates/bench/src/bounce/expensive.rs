@@ -128,8 +128,8 @@ pub fn charged<P: Platform, T: Translator<P>, S: Pace>(
     domain.translator().charged()
 }
 
-// SAFETY: all is done by the one inside, or not at all where a short way may do nothing.
 #[allow(unsafe_code)] // a promise
+// SAFETY: all is done by the one inside, or not at all where a short way may do nothing.
 unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<P, T, S> {
     type Unit = T::Unit;
 

@@ -100,8 +100,8 @@ pub enum InvalidateError {
     OutOfService,
 }
 
-// SAFETY: the one inside does.
 #[allow(unsafe_code)] // a promise
+// SAFETY: the one inside does.
 unsafe impl<I: Invalidate> Invalidate for Arc<I> {
     type Token = I::Token;
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<Self::Token, InvalidateError> {

@@ -351,8 +351,8 @@ pub unsafe trait RemappingUnit<P: Platform>: Invalidate + 'static {
     fn release_domain_id(&self, p: &P, id: DomainId);
 }
 
-// SAFETY: the one inside does.
 #[allow(unsafe_code)] // a promise
+// SAFETY: the one inside does.
 unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for alloc::sync::Arc<U> {
     fn attach(
         &self,

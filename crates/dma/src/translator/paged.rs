@@ -64,9 +64,9 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
     }
 }
 
+#[allow(unsafe_code)] // a promise
 // SAFETY: the table is this translator's alone and does what its theory says; unit and id never
 // change.
-#[allow(unsafe_code)] // a promise
 unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged<P, F, U> {
     type Unit = U;
     fn unit(&self) -> &U {

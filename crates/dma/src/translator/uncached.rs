@@ -48,8 +48,8 @@ impl<P: Platform> Default for Uncached<P> {
     }
 }
 
-// SAFETY: there is no cache.
 #[allow(unsafe_code)] // a promise
+// SAFETY: there is no cache.
 unsafe impl<P: Platform> Invalidate for Uncached<P> {
     type Token = ();
     #[inline]
@@ -62,9 +62,9 @@ unsafe impl<P: Platform> Invalidate for Uncached<P> {
     }
 }
 
+#[allow(unsafe_code)] // a promise
 // SAFETY: a walker asks for the root at each access; an id is in the list of free ones or was
 // never given.
-#[allow(unsafe_code)] // a promise
 unsafe impl<P: Platform> RemappingUnit<P> for Uncached<P> {
     fn attach(
         &self,

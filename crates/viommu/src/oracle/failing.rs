@@ -38,8 +38,8 @@ impl<P: Platform> Failing<P> {
     }
 }
 
-// SAFETY: the one inside does; a frame that is refused was never taken.
 #[allow(unsafe_code)] // a promise
+// SAFETY: the one inside does; a frame that is refused was never taken.
 unsafe impl<P: Platform> Platform for Failing<P> {
     forward_to_inner!();
     fn frame_alloc(&self) -> Option<FreshFrame> {
@@ -66,8 +66,8 @@ impl<P: Platform + PhysMemory<P>> PhysMemory<Failing<P>> for Failing<P> {
     }
 }
 
-// SAFETY: the one inside does.
 #[allow(unsafe_code)] // a promise
+// SAFETY: the one inside does.
 unsafe impl<P: CopyMemory> CopyMemory for Failing<P> {
     forward_copies_to_inner!();
 }

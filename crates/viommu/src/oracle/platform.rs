@@ -47,8 +47,8 @@ impl<P: Platform> WatchedPlatform<P> {
     }
 }
 
-// SAFETY: the one inside does; what is noted changes nothing.
 #[allow(unsafe_code)] // a promise
+// SAFETY: the one inside does; what is noted changes nothing.
 unsafe impl<P: Platform> Platform for WatchedPlatform<P> {
     forward_to_inner!();
     fn frame_alloc(&self) -> Option<FreshFrame> {
@@ -71,8 +71,8 @@ impl<P: Platform + PhysMemory<P>> PhysMemory<WatchedPlatform<P>> for WatchedPlat
     }
 }
 
-// SAFETY: the one inside does.
 #[allow(unsafe_code)] // a promise
+// SAFETY: the one inside does.
 unsafe impl<P: CopyMemory> CopyMemory for WatchedPlatform<P> {
     forward_copies_to_inner!();
 }

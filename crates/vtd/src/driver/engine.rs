@@ -139,8 +139,8 @@ impl<P: Platform, R: Registers> Engine<P, R> {
 /// Proves that no cache of the unit holds a pointer to its root and context tables: all is removed, whatever is asked.
 pub(super) struct Everything<'u, P: Platform, R>(pub(super) &'u Engine<P, R>);
 
-// SAFETY: it asks for everything, whatever is asked of it, and says "done" when the unit does.
 #[allow(unsafe_code)] // a promise
+// SAFETY: it asks for everything, whatever is asked of it, and says "done" when the unit does.
 unsafe impl<P: Platform, R: Registers> Invalidate for Everything<'_, P, R> {
     type Token = Ticket;
     fn submit(&self, _: DomainId, _: Scope) -> Result<Ticket, InvalidateError> {
@@ -160,9 +160,9 @@ pub(super) struct QueueOff<'u, P: Platform, R> {
     pub(super) limit: WaitLimit,
 }
 
+#[allow(unsafe_code)] // a promise
 // SAFETY: a queue that is off is not read (VT-d 4.1 §6.5.2); it is for the queue's own frames
 // alone.
-#[allow(unsafe_code)] // a promise
 unsafe impl<P: Platform, R: Registers> Invalidate for QueueOff<'_, P, R> {
     type Token = ();
     fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> {

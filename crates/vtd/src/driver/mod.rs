@@ -235,9 +235,9 @@ impl<P: Platform, R: Registers> Unit<P, R> {
     }
 }
 
+#[allow(unsafe_code)] // a promise
 // SAFETY: each change is followed by the invalidations of its plan, device TLBs included, and
 // "done" is what the unit wrote after the last (VT-d 4.1 §6.5).
-#[allow(unsafe_code)] // a promise
 unsafe impl<P: Platform, R: Registers> Invalidate for Unit<P, R> {
     type Token = Ticket;
     #[inline]
@@ -267,9 +267,9 @@ unsafe impl<P: Platform, R: Registers> Invalidate for Unit<P, R> {
     }
 }
 
+#[allow(unsafe_code)] // a promise
 // SAFETY: one context entry a device, under one lock, invalidated before it is used again; ids are
 // free, or in use, or unknown and not given (`ids.rs`).
-#[allow(unsafe_code)] // a promise
 unsafe impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
     fn attach(
         &self,

@@ -10,9 +10,9 @@ use crate::units::*;
 /// `LEVELS` levels of 2^`ENTRIES_LG2` entries.
 pub struct Toy<const ENTRIES_LG2: u32, const LEVELS: u32>;
 
+#[allow(unsafe_code)] // a promise
 // SAFETY: no hardware reads it but software by this very code; fields do not overlap, and whatever
 // is made is readable or writable.
-#[allow(unsafe_code)] // a promise
 unsafe impl<const ENTRIES_LG2: u32, const LEVELS: u32> Format for Toy<ENTRIES_LG2, LEVELS> {
     const LEVELS: u32 = LEVELS;
     const ENTRIES_LG2: u32 = ENTRIES_LG2;

@@ -30,8 +30,8 @@ pub type VtdSecond48 = VtdSecond<4>;
 /// VT-d second stage, 57-bit IOVAs.
 pub type VtdSecond57 = VtdSecond<5>;
 
-// SAFETY: VT-d 4.1 §9.8; the tests hold entries against the bits of the specification.
 #[allow(unsafe_code)] // a promise
+// SAFETY: VT-d 4.1 §9.8; the tests hold entries against the bits of the specification.
 unsafe impl<const LEVELS: u32> Format for VtdSecond<LEVELS> {
     const LEVELS: u32 = LEVELS;
     const ENTRIES_LG2: u32 = 9;

@@ -25,8 +25,8 @@ struct Immediate {
     cache: Word,
 }
 
-// SAFETY: its cache is what is in memory when it is asked.
 #[allow(unsafe_code)] // a promise
+// SAFETY: its cache is what is in memory when it is asked.
 unsafe impl Invalidate for Immediate {
     type Token = ();
     fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> {
@@ -90,8 +90,8 @@ struct Queue {
     done: Word,
 }
 
-// SAFETY: the thread that serves it says "done" after that.
 #[allow(unsafe_code)] // a promise
+// SAFETY: the thread that serves it says "done" after that.
 unsafe impl Invalidate for Queue {
     type Token = ();
     fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> {

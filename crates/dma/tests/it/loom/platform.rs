@@ -115,8 +115,8 @@ impl Loom {
     }
 }
 
-// SAFETY: frames are in its list or with one owner, and zeroed; words, locks and fences are loom's.
 #[allow(unsafe_code)] // a promise
+// SAFETY: frames are in its list or with one owner, and zeroed; words, locks and fences are loom's.
 unsafe impl Platform for Loom {
     type A64 = Word;
     type Lock<T: Send> = LoomLock<T>;

@@ -76,9 +76,9 @@ impl Unit {
     }
 }
 
+#[allow(unsafe_code)] // a promise
 // SAFETY: what is asked for is forgotten before it returns; what it looks up then is what memory
 // holds.
-#[allow(unsafe_code)] // a promise
 unsafe impl Invalidate for Unit {
     type Token = ();
     fn submit(&self, _: DomainId, scope: Scope) -> Result<(), InvalidateError> {
@@ -101,8 +101,8 @@ unsafe impl Invalidate for Unit {
     }
 }
 
-// SAFETY: one device, by the root that it was told; one id.
 #[allow(unsafe_code)] // a promise
+// SAFETY: one device, by the root that it was told; one id.
 unsafe impl RemappingUnit<Loom> for Unit {
     fn attach(
         &self,

@@ -88,8 +88,8 @@ impl Ledger {
         match self.kept.get(&to) {
             Some(Kept { perm, since })
                 if !perm.allows(kind)
-                    && !(space.flushed_since(page) > *since
-                        && space.mapped_since(kind, *since)) =>
+                    && (space.flushed_since(page) <= *since
+                        || !space.mapped_since(kind, *since)) =>
             {
                 Own::Kept(*perm)
             }

@@ -240,8 +240,8 @@ impl State {
     }
 }
 
-// SAFETY: a unit in the model, which reaches no memory but the model's.
 #[allow(unsafe_code)] // a promise
+// SAFETY: a unit in the model, which reaches no memory but the model's.
 unsafe impl Registers for Chip {
     fn read32(&self, register: Reg32) -> u32 {
         self.bus.fetch_add(0, Ordering::Relaxed);

@@ -101,8 +101,8 @@ impl Machine {
     }
 }
 
-// SAFETY: frames are handed out once and never freed; words, locks and fences are loom's.
 #[allow(unsafe_code)] // a promise
+// SAFETY: frames are handed out once and never freed; words, locks and fences are loom's.
 unsafe impl Platform for Machine {
     type A64 = Word;
     type Lock<T: Send> = LoomLock<T>;
