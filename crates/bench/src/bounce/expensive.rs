@@ -15,7 +15,7 @@ use ioatlas_dma::{
     iova::LeaseKind,
     platform::*,
     table::{Cleared, InstallError, LeafAttrs, LeafTable, RawError},
-    translator::{AttachError, Census, OnMap, Translator},
+    translator::{AttachError, Authority, Census, OnMap, Translator},
     units::*,
 };
 use std::time::{Duration, Instant};
@@ -145,13 +145,14 @@ unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<
     #[inline]
     fn install(
         &self,
+        by: Authority,
         p: &P,
         range: IovaRange,
         runs: impl Iterator<Item = PhysRun>,
         leaf: LeafAttrs,
     ) -> Result<(), InstallError> {
         self.pay_map(range.pages);
-        self.inner.install(p, range, runs, leaf)
+        self.inner.install(by, p, range, runs, leaf)
     }
     #[inline]
     fn may_promote(&self, range: IovaRange) -> bool {
@@ -159,58 +160,83 @@ unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<
     }
     fn make_room(
         &self,
+        by: Authority,
         p: &P,
         range: IovaRange,
         runs: impl Iterator<Item = PhysRun>,
         detached: impl FnMut(TableFrame),
     ) {
-        self.inner.make_room(p, range, runs, detached);
+        self.inner.make_room(by, p, range, runs, detached);
     }
     #[inline]
-    fn knows(&self, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
+    fn knows(&self, by: Authority, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
         // the short way is pinned, and nobody waits there
         self.inner
-            .knows(cpu, first)
+            .knows(by, cpu, first)
             .filter(|_| self.charge.is_free())
     }
-    fn get_to_know(&self, p: &P, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
-        let known = self.inner.get_to_know(p, cpu, first);
+    fn get_to_know(
+        &self,
+        by: Authority,
+        p: &P,
+        cpu: &Cpu<'_>,
+        first: IovaPage,
+    ) -> Option<LeafTable> {
+        let known = self.inner.get_to_know(by, p, cpu, first);
         known.filter(|_| self.charge.is_free())
     }
     #[inline]
     fn install_known<const MOST: usize>(
         &self,
+        by: Authority,
         p: &P,
         range: IovaRange,
         to: PhysPage,
         leaf: LeafAttrs,
         table: LeafTable,
     ) -> bool {
-        self.charge.is_free() && self.inner.install_known::<MOST>(p, range, to, leaf, table)
+        self.charge.is_free()
+            && self
+                .inner
+                .install_known::<MOST>(by, p, range, to, leaf, table)
     }
     #[inline]
-    fn learn(&self, p: &P, cpu: &Cpu<'_>, range: IovaRange, kind: LeaseKind) -> Option<LeafTable> {
-        let known = self.inner.learn(p, cpu, range, kind);
+    fn learn(
+        &self,
+        by: Authority,
+        p: &P,
+        cpu: &Cpu<'_>,
+        range: IovaRange,
+        kind: LeaseKind,
+    ) -> Option<LeafTable> {
+        let known = self.inner.learn(by, p, cpu, range, kind);
         known.filter(|_| self.charge.is_free())
     }
     #[inline]
-    fn leaves_in<'p>(&self, p: &'p P, range: IovaRange, table: LeafTable) -> Option<&'p [P::A64]> {
-        let leaves = self.inner.leaves_in(p, range, table);
+    fn leaves_in<'p>(
+        &self,
+        by: Authority,
+        p: &'p P,
+        range: IovaRange,
+        table: LeafTable,
+    ) -> Option<&'p [P::A64]> {
+        let leaves = self.inner.leaves_in(by, p, range, table);
         leaves.filter(|_| self.charge.is_free())
     }
     #[inline]
-    fn clear_known<const MOST: usize>(&self, p: &P, leaves: &[P::A64]) -> bool {
-        self.charge.is_free() && self.inner.clear_known::<MOST>(p, leaves)
+    fn clear_known<const MOST: usize>(&self, by: Authority, p: &P, leaves: &[P::A64]) -> bool {
+        self.charge.is_free() && self.inner.clear_known::<MOST>(by, p, leaves)
     }
     #[inline]
     fn clear(
         &self,
+        by: Authority,
         p: &P,
         range: IovaRange,
         kind: LeaseKind,
         detached: impl FnMut(TableFrame),
     ) -> Cleared {
-        let cleared = self.inner.clear(p, range, kind, detached);
+        let cleared = self.inner.clear(by, p, range, kind, detached);
         self.pay_unmap(range.pages);
         cleared
     }
@@ -221,26 +247,26 @@ unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<
     fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
         self.inner.flush_write_buffers(p)
     }
-    fn give_up(&self, p: &P, page: IovaPage) {
-        self.inner.give_up(p, page);
+    fn give_up(&self, by: Authority, p: &P, page: IovaPage) {
+        self.inner.give_up(by, p, page);
     }
-    fn claim(&self, p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
-        self.inner.claim(p, range)
+    fn claim(&self, by: Authority, p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
+        self.inner.claim(by, p, range)
     }
-    fn attach(&self, p: &P, device: SourceId) -> Result<(), AttachError> {
-        self.inner.attach(p, device)
+    fn attach(&self, by: Authority, p: &P, device: SourceId) -> Result<(), AttachError> {
+        self.inner.attach(by, p, device)
     }
-    fn detach(&self, p: &P, device: SourceId) -> Result<(), AttachError> {
-        self.inner.detach(p, device)
+    fn detach(&self, by: Authority, p: &P, device: SourceId) -> Result<(), AttachError> {
+        self.inner.detach(by, p, device)
     }
     fn mappings(&self, p: &P, within: IovaRange, each: impl FnMut(IovaRange, LeaseKind)) {
         self.inner.mappings(p, within, each);
     }
-    fn dismantle(&mut self, p: &P, detached: impl FnMut(TableFrame)) {
-        self.inner.dismantle(p, detached);
+    fn dismantle(&mut self, by: Authority, p: &P, detached: impl FnMut(TableFrame)) {
+        self.inner.dismantle(by, p, detached);
     }
-    fn retire_id(&self, p: &P) {
-        self.inner.retire_id(p);
+    fn retire_id(&self, by: Authority, p: &P) {
+        self.inner.retire_id(by, p);
     }
     fn audit(&self, p: &P, shared: Option<IovaRange>) -> Result<Census, String> {
         self.inner.audit(p, shared)

@@ -7,7 +7,7 @@ use ioatlas_dma::{
     grace::{Grace, Scope, WaitLimit},
     platform::PhysMemory,
     table::Format,
-    translator::{Paged, RemappingUnit},
+    translator::{Authority, Paged, RemappingUnit},
     units::{DomainId, IovaPage, IovaRange, PageCount},
 };
 use ioatlas_viommu::{
@@ -68,8 +68,10 @@ pub struct Invalidation<P: Slots + PhysMemory<P>> {
 
 impl<P: Slots + PhysMemory<P>> Drop for Invalidation<P> {
     fn drop(&mut self) {
-        // nothing was ever cached for it
-        self.driver.release_domain_id(&self.platform, self.id);
+        // SAFETY: nothing was ever cached for it.
+        #[allow(unsafe_code)]
+        let by = unsafe { Authority::assume() };
+        self.driver.release_domain_id(by, &self.platform, self.id);
     }
 }
 

@@ -327,7 +327,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             lifetime: place.lifetime,
         };
         let lease = self.make_room(lease, range, runs.clone())?;
-        match self.translator.install(p, range, runs, leaves) {
+        match self.translator.install(OURS, p, range, runs, leaves) {
             Ok(()) => {
                 let on_map = self.translator.on_map();
                 if on_map != OnMap::Nothing
@@ -338,7 +338,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
                 }
                 let table = p.pinned(|cpu| {
                     self.counters.mapped(&cpu, range.pages, &lease);
-                    self.translator.learn(p, &cpu, range, lease.kind())
+                    self.translator.learn(OURS, p, &cpu, range, lease.kind())
                 });
                 Ok(Mapping {
                     iova: Iova(range.first.addr().0 + begin),

@@ -60,7 +60,7 @@ use crate::{
     iova::{Assign, Assigner, Backing, BackingConfig},
     platform::*,
     policy::{Engine, Policy, Quarantine},
-    translator::{AttachError, OnMap, Translator},
+    translator::{AttachError, OURS, OnMap, Translator},
     units::*,
 };
 use alloc::{sync::Arc, vec::Vec};
@@ -215,9 +215,15 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     pub fn platform(&self) -> &Arc<P> {
         &self.platform
     }
-    /// The translator.
+    /// The translator, to be looked at: what changes it takes an
+    /// [`Authority`](crate::translator::Authority).
     pub fn translator(&self) -> &T {
         &self.translator
+    }
+    /// What empties the caches in front of it; the remapping unit, where there is one. What changes
+    /// it takes an [`Authority`](crate::translator::Authority), too.
+    pub fn unit(&self) -> &T::Unit {
+        self.translator.unit()
     }
 
     /// Tells this domain from every other, for good.
@@ -246,7 +252,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// [`AttachError`]; the device is then as it was before. After a failed invalidation it is blocked and counts as attached: detach it.
     pub fn attach(&self, device: SourceId) -> Result<(), AttachError> {
         self.devices.attach(device, self.id(), || {
-            self.translator.attach(&self.platform, device)
+            self.translator.attach(OURS, &self.platform, device)
         })
     }
 
@@ -256,7 +262,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// [`AttachError`]. After a failed invalidation the device is blocked and counts as attached still: detach it again.
     pub fn detach(&self, device: SourceId) -> Result<(), AttachError> {
         self.devices.detach(device, self.id(), || {
-            self.translator.detach(&self.platform, device)
+            self.translator.detach(OURS, &self.platform, device)
         })
     }
 
@@ -321,7 +327,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         // all of them are blocked, whatever the first failure is
         let mut detached = Ok(());
         for device in self.devices.take() {
-            detached = detached.and(self.translator.detach(&self.platform, device));
+            detached = detached.and(self.translator.detach(OURS, &self.platform, device));
         }
         detached?;
         let lost = |failed: Failed| CloseError::Invalidate(failed.cause);
@@ -336,7 +342,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             });
         }
         let mut frames = Vec::new();
-        self.translator.dismantle(p, |frame| {
+        self.translator.dismantle(OURS, p, |frame| {
             frames.push(self.grace.retire(p, frame, Scope::DOMAIN));
         });
         let flushed = self.engine().flush(Scope::DOMAIN);
@@ -355,7 +361,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
                 Err((_, why)) => debug_assert!(false, "{why}"),
             }
         }
-        self.translator.retire_id(p);
+        self.translator.retire_id(OURS, p);
         Ok(())
     }
 }

@@ -75,7 +75,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         debug_assert!(region.range.contains(&part));
         let p = &*self.platform;
         let leaf = LeafAttrs::new(perm, region.kind);
-        if let Err(error) = self.translator.install(p, part, runs, leaf) {
+        if let Err(error) = self.translator.install(OURS, p, part, runs, leaf) {
             if error.done.0 > 0 {
                 let written = IovaRange::new(part.first, error.done);
                 let undone = self.clear_parts(region, core::iter::once(written), (), []);
@@ -167,7 +167,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         };
         for part in parts {
             debug_assert!(region.range.contains(&part));
-            self.translator.clear(p, part, region.kind, &mut keep);
+            self.translator.clear(OURS, p, part, region.kind, &mut keep);
         }
         frames.into_iter().for_each(keep);
         let what = self.grace.retire(p, what, scope);

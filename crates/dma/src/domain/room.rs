@@ -40,7 +40,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let p = &*self.platform;
         let engine = self.engine();
         let mut tables = None;
-        self.translator.make_room(p, range, runs, |frame| {
+        self.translator.make_room(OURS, p, range, runs, |frame| {
             let tables = tables.get_or_insert_with(|| Lot::new(Way::Whole, Some(range)));
             tables.add_frame(&engine, frame);
         });

@@ -110,7 +110,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         direction: Direction,
         lifetime: Lifetime,
     ) -> Option<(IovaPage, LeafTable)> {
-        let known = |first| self.translator.knows(&cpu, first);
+        let known = |first| self.translator.knows(OURS, &cpu, first);
         let pages = if MOST == 1 { PageCount(1) } else { pages };
         self.map_at_hand::<MOST>(&cpu, to, pages, direction, lifetime, known)
     }
@@ -128,7 +128,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let (to, pages) = (buffer.addr.page(), touched(buffer));
         let at_hand = p.try_pinned(|cpu| {
             self.assigner.bring_to_hand(&cpu, pages);
-            let found = |first| self.translator.get_to_know(p, &cpu, first);
+            let found = |first| self.translator.get_to_know(OURS, p, &cpu, first);
             self.map_at_hand::<0>(&cpu, to, pages, direction, lifetime, found)
         });
         match at_hand.flatten() {
@@ -162,7 +162,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             let range = IovaRange::new(lease.first, pages);
             let p = &*self.platform;
             let translator = &self.translator;
-            if !translator.install_known::<MOST>(p, range, to, leaf, table) {
+            if !translator.install_known::<MOST>(OURS, p, range, to, leaf, table) {
                 return None;
             }
             words.mapped(pages, lease.pages);
@@ -224,12 +224,12 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             return Ended::Nowhere;
         };
         let range = IovaRange::new(lease.range().first, pages);
-        let Some(leaves) = self.translator.leaves_in(p, range, table) else {
+        let Some(leaves) = self.translator.leaves_in(OURS, p, range, table) else {
             return Ended::Nowhere;
         };
         let queued = queues.push_at_hand(&cpu, || {
             let words = self.counters.of(&cpu)?;
-            if !self.translator.clear_known::<MOST>(p, leaves) {
+            if !self.translator.clear_known::<MOST>(OURS, p, leaves) {
                 return None;
             }
             words.unmapped(pages, lease.range().pages);
@@ -275,8 +275,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     fn unmap_strict(&self, mapping: Mapping, table: LeafTable) -> Result<(), UnmapError> {
         let p = &*self.platform;
         let range = mapping.range();
-        let leaves = self.translator.leaves_in(p, range, table);
-        if !leaves.is_some_and(|leaves| self.translator.clear_known::<0>(p, leaves)) {
+        let leaves = self.translator.leaves_in(OURS, p, range, table);
+        if !leaves.is_some_and(|leaves| self.translator.clear_known::<0>(OURS, p, leaves)) {
             return self.unmap_beyond(mapping);
         }
         let owned = mapping.lease.owned();

@@ -43,7 +43,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             return Err(UnmapError::SharedLeaves(mapping));
         }
         self.translator
-            .give_up(&self.platform, mapping.range().first);
+            .give_up(OURS, &self.platform, mapping.range().first);
         if mapping.descends() {
             let IovaRange { first, pages } = mapping.range();
             return Ok((first.addr(), ByteCount(pages.0 * GRANULE)));
@@ -78,7 +78,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             let cause = RawError::Shared(range);
             return Err(UnmapError::NotAMapping { iova, len, cause });
         }
-        let claimed = self.translator.claim(&self.platform, range);
+        let claimed = self.translator.claim(OURS, &self.platform, range);
         let kind = claimed.map_err(|cause| UnmapError::NotAMapping { iova, len, cause })?;
         self.end(self.lease_of(range, kind), range, [])
     }
@@ -136,9 +136,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             _ => range,
         };
         let mut batch = self.policy.begin(Some(flushed));
-        let cleared = self.translator.clear(p, range, lease.kind(), |frame| {
-            batch.add_frame(&engine, frame);
-        });
+        let cleared = self
+            .translator
+            .clear(OURS, p, range, lease.kind(), |frame| {
+                batch.add_frame(&engine, frame);
+            });
         let found = cleared.found;
         let mut frames_retired = false;
         for frame in frames {

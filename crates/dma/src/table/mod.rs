@@ -47,6 +47,7 @@ mod known;
 mod large;
 mod raw;
 mod shared;
+mod view;
 
 pub use attrs::{Cleared, LeafAttrs, Reclaim, TableConfig};
 pub use format::{Entry, Format, LeafMarks};
@@ -54,6 +55,7 @@ pub use install::{InstallCause, InstallError};
 pub use known::LeafTable;
 pub use raw::RawError;
 pub use shared::COUNT_MAX;
+pub use view::TableView;
 
 use crate::{platform::*, units::*};
 use clear::pieces;

@@ -18,6 +18,83 @@ use crate::{
     units::*,
 };
 
+/// The right to change what devices reach: to write translations and to remove them, to attach and
+/// to detach, to give ids back. It is nothing at run time.
+///
+/// A domain has it, and hands it down to its translator, which hands it to its unit, with each
+/// call. So what a domain shows ([`Domain::translator`], [`Domain::unit`]) can be looked at by all,
+/// and changed by the domain alone: whatever else writes a leaf has no lease of the page, and
+/// whatever else clears one retires nothing.
+///
+/// ```
+/// # use ioatlas_dma::{domain::*, iova::*, platform::host::*, table::{fmt::*, *}, translator::*, units::*};
+/// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+/// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+/// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
+/// # let range = IovaRange::new(IovaPage(9), PageCount(1));
+/// # let run = std::iter::once(PhysRun::new(PhysPage(5), range.pages));
+/// # let leaf = LeafAttrs::new(Perm::ReadWrite, LeaseKind::Assigned);
+/// // SAFETY: an example; no device is attached.
+/// let by = unsafe { Authority::assume() };
+/// domain.translator().install(by, &*p, range, run, leaf)?;
+/// # domain.translator().clear(by, &*p, range, LeaseKind::Assigned, drop);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// It is not had by asking:
+///
+/// ```compile_fail,E0133
+/// # use ioatlas_dma::{domain::*, iova::*, platform::host::*, table::{fmt::*, *}, translator::*, units::*};
+/// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+/// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+/// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
+/// # let range = IovaRange::new(IovaPage(9), PageCount(1));
+/// # let run = std::iter::once(PhysRun::new(PhysPage(5), range.pages));
+/// # let leaf = LeafAttrs::new(Perm::ReadWrite, LeaseKind::Assigned);
+/// let by = Authority::assume();
+/// domain.translator().install(by, &*p, range, run, leaf)?;
+/// # domain.translator().clear(by, &*p, range, LeaseKind::Assigned, drop);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// And nothing is changed without it:
+///
+/// ```compile_fail,E0061
+/// # use ioatlas_dma::{domain::*, iova::*, platform::host::*, table::{fmt::*, *}, translator::*, units::*};
+/// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+/// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+/// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
+/// # let range = IovaRange::new(IovaPage(9), PageCount(1));
+/// # let run = std::iter::once(PhysRun::new(PhysPage(5), range.pages));
+/// # let leaf = LeafAttrs::new(Perm::ReadWrite, LeaseKind::Assigned);
+/// domain.translator().install(&*p, range, run, leaf)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// [`Domain::translator`]: crate::domain::Domain::translator
+/// [`Domain::unit`]: crate::domain::Domain::unit
+#[derive(Clone, Copy, Debug)]
+pub struct Authority(());
+
+impl Authority {
+    /// For code that has a translator or a unit without a domain, such as a test of just that.
+    ///
+    /// # Safety
+    /// Each call that it is given to is one that a domain might make at that moment. Above all:
+    /// pages are installed and cleared by the only owner of their range; what was cleared, and
+    /// frames that came out, are not used again before the unit has flushed them; a device is
+    /// attached to a root that is a live table, under an id that is that table's, until it is
+    /// detached; an id is given back after its last flush; a [`LeafTable`] serves as long as its
+    /// mapping lives.
+    #[allow(unsafe_code)] // a promise of its caller's
+    pub const unsafe fn assume() -> Self {
+        Authority(())
+    }
+}
+
+/// That of a domain over its translator, whose leases it has.
+pub(crate) const OURS: Authority = Authority(());
+
 /// Holds the translations of one domain.
 ///
 /// # Safety
@@ -33,7 +110,9 @@ use crate::{
 ///   [`dismantle`](Self::dismantle)) was the translator's own, comes out once, and no table leads
 ///   to it any more;
 /// * of two that [`claim`](Self::claim) one mapping one is refused; when [`detach`](Self::detach)
-///   has succeeded no access of the device does.
+///   has succeeded no access of the device does;
+/// * the [`Authority`] that it is handed is handed on to what it is made of, for that call, and to
+///   nothing else.
 ///
 /// Nothing checks it at run time; over the software unit the oracle does (P1 to P9, P14), and
 /// [`audit`](Self::audit) looks at what is there.
@@ -58,6 +137,7 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     /// With the number of pages installed before the failure; the caller clears them.
     fn install(
         &self,
+        by: Authority,
         p: &P,
         range: IovaRange,
         runs: impl Iterator<Item = PhysRun>,
@@ -73,6 +153,7 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     /// the lease, and flushes what comes out from leaf and walk caches before it installs (P14).
     fn make_room(
         &self,
+        _by: Authority,
         _p: &P,
         _range: IovaRange,
         _runs: impl Iterator<Item = PhysRun>,
@@ -82,17 +163,24 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
 
     /// The leaf table of the lease that begins at `first`, if this CPU knows it, and nothing has to follow an installation ([`on_map`](Self::on_map)).
     #[inline]
-    fn knows(&self, _cpu: &Cpu<'_>, _first: IovaPage) -> Option<LeafTable> {
+    fn knows(&self, _by: Authority, _cpu: &Cpu<'_>, _first: IovaPage) -> Option<LeafTable> {
         None
     }
     /// The same, by a walk if that is what it takes. The caller holds the lease, or is about to take it and nobody else can.
-    fn get_to_know(&self, _p: &P, _cpu: &Cpu<'_>, _first: IovaPage) -> Option<LeafTable> {
+    fn get_to_know(
+        &self,
+        _by: Authority,
+        _p: &P,
+        _cpu: &Cpu<'_>,
+        _first: IovaPage,
+    ) -> Option<LeafTable> {
         None
     }
     /// [`install`](Self::install) of one run in `table`; returns whether. Nothing is written if not. As to `MOST`, see [`clear_known`](Self::clear_known).
     #[inline]
     fn install_known<const MOST: usize>(
         &self,
+        _by: Authority,
         _p: &P,
         _range: IovaRange,
         _to: PhysPage,
@@ -106,6 +194,7 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     #[inline]
     fn learn(
         &self,
+        _by: Authority,
         _p: &P,
         _cpu: &Cpu<'_>,
         _range: IovaRange,
@@ -117,6 +206,7 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     #[inline]
     fn leaves_in<'p>(
         &self,
+        _by: Authority,
         _p: &'p P,
         _range: IovaRange,
         _table: LeafTable,
@@ -126,13 +216,14 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     /// [`clear`](Self::clear) of a mapping with `leaves`; returns whether all were there, as the first and the last one tell, and are not any more.
     /// Else nothing has changed. With `MOST` leaves, or more than half as many, it is fastest, and may do nothing with others where that is 1.
     #[inline]
-    fn clear_known<const MOST: usize>(&self, _p: &P, _leaves: &[P::A64]) -> bool {
+    fn clear_known<const MOST: usize>(&self, _by: Authority, _p: &P, _leaves: &[P::A64]) -> bool {
         false
     }
 
     /// Removes the translations of `range`, and gives each table detached on the way to `detached`. The caller holds the lease.
     fn clear(
         &self,
+        by: Authority,
         p: &P,
         range: IovaRange,
         kind: LeaseKind,
@@ -152,31 +243,31 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     }
 
     /// Lets the raw door end the mapping that begins at `page`, whose lease the caller holds.
-    fn give_up(&self, p: &P, page: IovaPage);
+    fn give_up(&self, by: Authority, p: &P, page: IovaPage);
     /// The raw door: checks that `range` is exactly one live mapping and takes it, so that of two racing callers one wins.
     ///
     /// # Errors
     /// Why it is not.
-    fn claim(&self, p: &P, range: IovaRange) -> Result<LeaseKind, RawError>;
+    fn claim(&self, by: Authority, p: &P, range: IovaRange) -> Result<LeaseKind, RawError>;
 
     /// Lets `device` use this domain.
     ///
     /// # Errors
     /// The device cannot be attached.
-    fn attach(&self, p: &P, device: SourceId) -> Result<(), AttachError>;
+    fn attach(&self, by: Authority, p: &P, device: SourceId) -> Result<(), AttachError>;
     /// Ends that; when it returns, no access of `device` succeeds.
     ///
     /// # Errors
     /// The device was not attached, or the invalidation failed.
-    fn detach(&self, p: &P, device: SourceId) -> Result<(), AttachError>;
+    fn detach(&self, by: Authority, p: &P, device: SourceId) -> Result<(), AttachError>;
 
     /// Shows `each` every mapping that begins in `within` and is not shared, with how its range was chosen. Nobody else is active.
     /// A translator that cannot say shows none, and their ranges do not go back to whom they are borrowed from.
     fn mappings(&self, _p: &P, _within: IovaRange, _each: impl FnMut(IovaRange, LeaseKind)) {}
     /// Every table, root included, for the end of the domain. No device is attached any more.
-    fn dismantle(&mut self, p: &P, detached: impl FnMut(TableFrame));
+    fn dismantle(&mut self, by: Authority, p: &P, detached: impl FnMut(TableFrame));
     /// Gives back the domain id, after the last flush.
-    fn retire_id(&self, p: &P);
+    fn retire_id(&self, by: Authority, p: &P);
 
     /// Checks every invariant of the translations, nobody else being active; returns their census. Leaves in `shared` are counted.
     ///
@@ -315,6 +406,7 @@ pub unsafe trait RemappingUnit<P: Platform>: Invalidate + 'static {
     /// See [`AttachError`]; after a failed invalidation the device is blocked.
     fn attach(
         &self,
+        by: Authority,
         p: &P,
         device: SourceId,
         domain: DomainId,
@@ -325,7 +417,13 @@ pub unsafe trait RemappingUnit<P: Platform>: Invalidate + 'static {
     ///
     /// # Errors
     /// See [`AttachError`].
-    fn detach(&self, p: &P, device: SourceId, domain: DomainId) -> Result<(), AttachError>;
+    fn detach(
+        &self,
+        by: Authority,
+        p: &P,
+        device: SourceId,
+        domain: DomainId,
+    ) -> Result<(), AttachError>;
     /// What must follow the installation of translations.
     fn on_map(&self) -> OnMap {
         OnMap::Nothing
@@ -348,7 +446,7 @@ pub unsafe trait RemappingUnit<P: Platform>: Invalidate + 'static {
     /// A domain id that no cache holds entries of, or `None` when all are taken.
     fn domain_id(&self, p: &P) -> Option<DomainId>;
     /// Gives it back. The caller has flushed the domain since its last translation was removed.
-    fn release_domain_id(&self, p: &P, id: DomainId);
+    fn release_domain_id(&self, by: Authority, p: &P, id: DomainId);
 }
 
 #[allow(unsafe_code)] // a promise
@@ -356,16 +454,23 @@ pub unsafe trait RemappingUnit<P: Platform>: Invalidate + 'static {
 unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for alloc::sync::Arc<U> {
     fn attach(
         &self,
+        by: Authority,
         p: &P,
         device: SourceId,
         domain: DomainId,
         root: PhysPage,
         levels: u32,
     ) -> Result<(), AttachError> {
-        (**self).attach(p, device, domain, root, levels)
+        (**self).attach(by, p, device, domain, root, levels)
     }
-    fn detach(&self, p: &P, device: SourceId, domain: DomainId) -> Result<(), AttachError> {
-        (**self).detach(p, device, domain)
+    fn detach(
+        &self,
+        by: Authority,
+        p: &P,
+        device: SourceId,
+        domain: DomainId,
+    ) -> Result<(), AttachError> {
+        (**self).detach(by, p, device, domain)
     }
     fn on_map(&self) -> OnMap {
         (**self).on_map()
@@ -382,7 +487,7 @@ unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for alloc::sync::
     fn domain_id(&self, p: &P) -> Option<DomainId> {
         (**self).domain_id(p)
     }
-    fn release_domain_id(&self, p: &P, id: DomainId) {
-        (**self).release_domain_id(p, id)
+    fn release_domain_id(&self, by: Authority, p: &P, id: DomainId) {
+        (**self).release_domain_id(by, p, id)
     }
 }

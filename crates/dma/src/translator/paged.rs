@@ -4,7 +4,7 @@
 use super::*;
 use crate::{
     domain::Lifetime,
-    table::{Format, Table, TableConfig},
+    table::{Format, Table, TableConfig, TableView},
 };
 
 /// Our own radix table under a remapping unit.
@@ -42,14 +42,34 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
         match Table::new(p, config) {
             Some(table) => Ok(Paged { table, unit, id }),
             None => {
-                unit.release_domain_id(p, id);
+                unit.release_domain_id(OURS, p, id);
                 Err(NewError::NoFrame)
             }
         }
     }
-    /// The table.
-    pub fn table(&self) -> &Table<P, F> {
-        &self.table
+    /// The table, to be looked at:
+    ///
+    /// ```
+    /// # use ioatlas_dma::{iova::*, platform::host::*, table::{fmt::*, *}, translator::*, units::*};
+    /// # let p = &Host::new(HostConfig { frames: 64, slots: 1 });
+    /// # let paged = Paged::<_, VtdSecond48, _>::new(p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
+    /// assert_eq!(paged.table().walk(p, range.first), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// And not to be changed, which [`Translator`] does for code that has the [`Authority`]:
+    ///
+    /// ```compile_fail,E0599
+    /// # use ioatlas_dma::{iova::*, platform::host::*, table::{fmt::*, *}, translator::*, units::*};
+    /// # let p = &Host::new(HostConfig { frames: 64, slots: 1 });
+    /// # let paged = Paged::<_, VtdSecond48, _>::new(p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
+    /// paged.table().clear(p, range, LeaseKind::Assigned, drop);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn table(&self) -> TableView<'_, P, F> {
+        self.table.view()
     }
     /// `leaf` without what the unit does not take.
     #[inline]
@@ -81,6 +101,7 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
     #[inline]
     fn install(
         &self,
+        _: Authority,
         p: &P,
         range: IovaRange,
         runs: impl Iterator<Item = PhysRun>,
@@ -89,13 +110,19 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
         self.table.install(p, range, runs, self.allowed(leaf))
     }
     #[inline]
-    fn knows(&self, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
+    fn knows(&self, _: Authority, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
         match self.unit.on_map() {
             OnMap::Nothing => self.table.knows(cpu, first),
             OnMap::FlushWriteBuffers | OnMap::Invalidate => None,
         }
     }
-    fn get_to_know(&self, p: &P, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
+    fn get_to_know(
+        &self,
+        _: Authority,
+        p: &P,
+        cpu: &Cpu<'_>,
+        first: IovaPage,
+    ) -> Option<LeafTable> {
         match self.unit.on_map() {
             OnMap::Nothing => self.table.get_to_know(p, cpu, first),
             OnMap::FlushWriteBuffers | OnMap::Invalidate => None,
@@ -104,6 +131,7 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
     #[inline(always)] // on the short way, which calls nothing
     fn install_known<const MOST: usize>(
         &self,
+        _: Authority,
         p: &P,
         range: IovaRange,
         to: PhysPage,
@@ -114,15 +142,28 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
         self.table.install_known::<MOST>(p, range, to, leaf, table)
     }
     #[inline]
-    fn learn(&self, p: &P, cpu: &Cpu<'_>, range: IovaRange, kind: LeaseKind) -> Option<LeafTable> {
+    fn learn(
+        &self,
+        _: Authority,
+        p: &P,
+        cpu: &Cpu<'_>,
+        range: IovaRange,
+        kind: LeaseKind,
+    ) -> Option<LeafTable> {
         self.table.learn(p, cpu, range, kind)
     }
     #[inline]
-    fn leaves_in<'p>(&self, p: &'p P, range: IovaRange, table: LeafTable) -> Option<&'p [P::A64]> {
+    fn leaves_in<'p>(
+        &self,
+        _: Authority,
+        p: &'p P,
+        range: IovaRange,
+        table: LeafTable,
+    ) -> Option<&'p [P::A64]> {
         Table::<P, F>::leaves_in(p, range, table)
     }
     #[inline(always)]
-    fn clear_known<const MOST: usize>(&self, p: &P, leaves: &[P::A64]) -> bool {
+    fn clear_known<const MOST: usize>(&self, _: Authority, p: &P, leaves: &[P::A64]) -> bool {
         Table::<P, F>::clear_known::<MOST>(p, leaves)
     }
     #[inline]
@@ -131,6 +172,7 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
     }
     fn make_room(
         &self,
+        _: Authority,
         p: &P,
         range: IovaRange,
         runs: impl Iterator<Item = PhysRun>,
@@ -141,6 +183,7 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
     #[inline]
     fn clear(
         &self,
+        _: Authority,
         p: &P,
         range: IovaRange,
         kind: LeaseKind,
@@ -155,27 +198,27 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
     fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
         self.unit.flush_write_buffers(p)
     }
-    fn give_up(&self, p: &P, page: IovaPage) {
+    fn give_up(&self, _: Authority, p: &P, page: IovaPage) {
         self.table.give_up(p, page)
     }
-    fn claim(&self, p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
+    fn claim(&self, _: Authority, p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
         self.table.claim(p, range)
     }
-    fn attach(&self, p: &P, device: SourceId) -> Result<(), AttachError> {
+    fn attach(&self, by: Authority, p: &P, device: SourceId) -> Result<(), AttachError> {
         self.unit
-            .attach(p, device, self.id, self.table.root(), F::LEVELS)
+            .attach(by, p, device, self.id, self.table.root(), F::LEVELS)
     }
-    fn detach(&self, p: &P, device: SourceId) -> Result<(), AttachError> {
-        self.unit.detach(p, device, self.id)
+    fn detach(&self, by: Authority, p: &P, device: SourceId) -> Result<(), AttachError> {
+        self.unit.detach(by, p, device, self.id)
     }
     fn mappings(&self, p: &P, within: IovaRange, each: impl FnMut(IovaRange, LeaseKind)) {
         self.table.mappings(p, within, each)
     }
-    fn dismantle(&mut self, p: &P, detached: impl FnMut(TableFrame)) {
+    fn dismantle(&mut self, _: Authority, p: &P, detached: impl FnMut(TableFrame)) {
         self.table.dismantle(p, detached)
     }
-    fn retire_id(&self, p: &P) {
-        self.unit.release_domain_id(p, self.id)
+    fn retire_id(&self, by: Authority, p: &P) {
+        self.unit.release_domain_id(by, p, self.id)
     }
     fn audit(&self, p: &P, shared: Option<IovaRange>) -> Result<Census, alloc::string::String> {
         self.table.audit(p, shared)

@@ -3,7 +3,7 @@
 //!
 //! It is what a software walker is, and what to measure the CPU's share of map and unmap with.
 
-use super::{AttachError, RemappingUnit};
+use super::{AttachError, Authority, RemappingUnit};
 use crate::{
     grace::{Invalidate, InvalidateError, Scope},
     platform::*,
@@ -68,6 +68,7 @@ unsafe impl<P: Platform> Invalidate for Uncached<P> {
 unsafe impl<P: Platform> RemappingUnit<P> for Uncached<P> {
     fn attach(
         &self,
+        _: Authority,
         _p: &P,
         device: SourceId,
         domain: DomainId,
@@ -83,7 +84,13 @@ unsafe impl<P: Platform> RemappingUnit<P> for Uncached<P> {
             Ok(())
         })
     }
-    fn detach(&self, _p: &P, device: SourceId, domain: DomainId) -> Result<(), AttachError> {
+    fn detach(
+        &self,
+        _: Authority,
+        _p: &P,
+        device: SourceId,
+        domain: DomainId,
+    ) -> Result<(), AttachError> {
         self.state.with(|s| {
             let at = s
                 .attached
@@ -107,7 +114,7 @@ unsafe impl<P: Platform> RemappingUnit<P> for Uncached<P> {
             })
         })
     }
-    fn release_domain_id(&self, _p: &P, id: DomainId) {
+    fn release_domain_id(&self, _: Authority, _p: &P, id: DomainId) {
         self.state.with(|s| s.free_ids.push(id));
     }
 }

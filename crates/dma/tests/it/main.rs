@@ -3,6 +3,7 @@
 
 mod assigners;
 mod bounce;
+mod doors;
 mod identity;
 mod kept_off;
 mod kmalloc;

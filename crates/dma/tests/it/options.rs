@@ -10,7 +10,7 @@ use ioatlas_dma::{
         host::{Host, HostConfig},
     },
     table::{Entry, Format, TableConfig, fmt::VtdSecond48},
-    translator::{AttachError, Paged, RemappingUnit, TransientHint, Uncached},
+    translator::{AttachError, Authority, Paged, RemappingUnit, TransientHint, Uncached},
     units::*,
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -33,16 +33,23 @@ unsafe impl Invalidate for Unit {
 unsafe impl RemappingUnit<Host> for Unit {
     fn attach(
         &self,
+        by: Authority,
         p: &Host,
         device: SourceId,
         domain: DomainId,
         root: PhysPage,
         levels: u32,
     ) -> Result<(), AttachError> {
-        self.0.attach(p, device, domain, root, levels)
+        self.0.attach(by, p, device, domain, root, levels)
     }
-    fn detach(&self, p: &Host, device: SourceId, domain: DomainId) -> Result<(), AttachError> {
-        self.0.detach(p, device, domain)
+    fn detach(
+        &self,
+        by: Authority,
+        p: &Host,
+        device: SourceId,
+        domain: DomainId,
+    ) -> Result<(), AttachError> {
+        self.0.detach(by, p, device, domain)
     }
     fn transient_hint(&self) -> TransientHint {
         self.1
@@ -50,8 +57,8 @@ unsafe impl RemappingUnit<Host> for Unit {
     fn domain_id(&self, p: &Host) -> Option<DomainId> {
         self.0.domain_id(p)
     }
-    fn release_domain_id(&self, p: &Host, id: DomainId) {
-        self.0.release_domain_id(p, id)
+    fn release_domain_id(&self, by: Authority, p: &Host, id: DomainId) {
+        self.0.release_domain_id(by, p, id)
     }
 }
 

@@ -7,7 +7,7 @@ use ioatlas_dma::{
     iova::MagazineConfig,
     platform::host::{Host, HostConfig},
     table::{TableConfig, fmt::VtdSecond48},
-    translator::{AttachError, Paged, RemappingUnit, Uncached},
+    translator::{AttachError, Authority, Paged, RemappingUnit, Uncached},
     units::*,
 };
 use std::sync::{Arc, Mutex};
@@ -70,22 +70,29 @@ unsafe impl Invalidate for Late {
 unsafe impl RemappingUnit<Host> for Late {
     fn attach(
         &self,
+        by: Authority,
         p: &Host,
         device: SourceId,
         domain: DomainId,
         root: PhysPage,
         levels: u32,
     ) -> Result<(), AttachError> {
-        self.0.attach(p, device, domain, root, levels)
+        self.0.attach(by, p, device, domain, root, levels)
     }
-    fn detach(&self, p: &Host, device: SourceId, domain: DomainId) -> Result<(), AttachError> {
-        self.0.detach(p, device, domain)
+    fn detach(
+        &self,
+        by: Authority,
+        p: &Host,
+        device: SourceId,
+        domain: DomainId,
+    ) -> Result<(), AttachError> {
+        self.0.detach(by, p, device, domain)
     }
     fn domain_id(&self, p: &Host) -> Option<DomainId> {
         self.0.domain_id(p)
     }
-    fn release_domain_id(&self, p: &Host, id: DomainId) {
-        self.0.release_domain_id(p, id)
+    fn release_domain_id(&self, by: Authority, p: &Host, id: DomainId) {
+        self.0.release_domain_id(by, p, id)
     }
 }
 

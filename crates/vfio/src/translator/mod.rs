@@ -51,7 +51,7 @@ use ioatlas_dma::{
     iova::LeaseKind,
     platform::TableFrame,
     table::{Cleared, InstallCause, InstallError, LeafAttrs, RawError},
-    translator::{AttachError, Census, Translator},
+    translator::{AttachError, Authority, Census, Translator},
     units::*,
 };
 use records::{Record, Records};
@@ -252,6 +252,7 @@ unsafe impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
 
     fn install(
         &self,
+        _: Authority,
         p: &P,
         range: IovaRange,
         runs: impl Iterator<Item = PhysRun>,
@@ -303,6 +304,7 @@ unsafe impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
 
     fn clear(
         &self,
+        _: Authority,
         _p: &P,
         range: IovaRange,
         kind: LeaseKind,
@@ -328,10 +330,10 @@ unsafe impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
         }
     }
 
-    fn give_up(&self, _p: &P, page: IovaPage) {
+    fn give_up(&self, _: Authority, _p: &P, page: IovaPage) {
         locked(&self.records).give_up(page);
     }
-    fn claim(&self, _p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
+    fn claim(&self, _: Authority, _p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
         let whole = self.space().limits().whole();
         if range.pages.0 == 0 || !whole.contains(&range) {
             return Err(RawError::Outside(range, whole));
@@ -339,10 +341,10 @@ unsafe impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
         locked(&self.records).claim(range)
     }
 
-    fn attach(&self, _p: &P, device: SourceId) -> Result<(), AttachError> {
+    fn attach(&self, _: Authority, _p: &P, device: SourceId) -> Result<(), AttachError> {
         self.space().attach(device)
     }
-    fn detach(&self, _p: &P, device: SourceId) -> Result<(), AttachError> {
+    fn detach(&self, _: Authority, _p: &P, device: SourceId) -> Result<(), AttachError> {
         self.space().detach(device)
     }
 
@@ -354,13 +356,13 @@ unsafe impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
         }
     }
     /// The kernel has the tables: what is mapped is pending, for the flush that follows.
-    fn dismantle(&mut self, _p: &P, _detached: impl FnMut(TableFrame)) {
+    fn dismantle(&mut self, _: Authority, _p: &P, _detached: impl FnMut(TableFrame)) {
         let whole = IovaRange::new(IovaPage(0), PageCount(u64::MAX));
         let gone = locked(&self.records).take_within(whole);
         self.ending.pend(gone);
         self.ending.unshare_all();
     }
-    fn retire_id(&self, _p: &P) {}
+    fn retire_id(&self, _: Authority, _p: &P) {}
 
     fn audit(&self, _p: &P, _shared: Option<IovaRange>) -> Result<Census, String> {
         let limits = self.space().limits();

@@ -59,7 +59,7 @@ use ids::Ids;
 use ioatlas_dma::{
     grace::{Grace, Invalidate, InvalidateError, Scope, WaitLimit},
     platform::{Lock, Platform, TableFrame},
-    translator::{AttachError, OnMap, RemappingUnit},
+    translator::{AttachError, Authority, OnMap, RemappingUnit},
     units::{DomainId, PhysPage, SourceId},
 };
 
@@ -105,7 +105,11 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         &self.engine.capabilities
     }
     /// Its registers.
-    pub fn registers(&self) -> &R {
+    ///
+    /// # Safety
+    /// What the driver has of them ([`Registers`]) is read, and not written.
+    #[allow(unsafe_code)] // a promise of its caller's
+    pub unsafe fn registers(&self) -> &R {
         &self.engine.registers
     }
     /// What the unit can do and what this driver does because of it, as text.
@@ -273,6 +277,7 @@ unsafe impl<P: Platform, R: Registers> Invalidate for Unit<P, R> {
 unsafe impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
     fn attach(
         &self,
+        _: Authority,
         p: &P,
         device: SourceId,
         domain: DomainId,
@@ -312,7 +317,13 @@ unsafe impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
         })
     }
 
-    fn detach(&self, p: &P, device: SourceId, domain: DomainId) -> Result<(), AttachError> {
+    fn detach(
+        &self,
+        _: Authority,
+        p: &P,
+        device: SourceId,
+        domain: DomainId,
+    ) -> Result<(), AttachError> {
         let attached = self
             .contexts
             .with(|contexts| contexts.begin_detach(p, device, domain));
@@ -357,7 +368,7 @@ unsafe impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
         self.ids.with(Ids::take)
     }
 
-    fn release_domain_id(&self, _: &P, id: DomainId) {
+    fn release_domain_id(&self, _: Authority, _: &P, id: DomainId) {
         self.ids.with(|ids| ids.give_back(id));
     }
 }

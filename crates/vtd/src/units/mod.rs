@@ -172,7 +172,7 @@ impl<P: Platform, R: Registers> Units<P, R> {
         domain: &Domain<P, T>,
     ) -> Result<(), UnitAttachError> {
         let unit = self.unit_of(who, pci)?;
-        if !Arc::ptr_eq(unit, domain.translator().unit()) {
+        if !Arc::ptr_eq(unit, domain.unit()) {
             return Err(UnitAttachError::OtherUnit { who });
         }
         Ok(domain.attach(who.device)?)

@@ -38,8 +38,8 @@ fn answer(unit: &Driver, ticket: Ticket) -> Result<bool, InvalidateError> {
 #[test]
 fn a_declared_device_may_keep_translations_and_others_may_not() {
     let (host, fake, unit) = up();
-    unit.attach(&*host, NIC, ID, ROOT, 4).unwrap();
-    unit.attach(&*host, DISK, ID, ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, ID, ROOT, 4).unwrap();
+    unit.attach(BY, &*host, DISK, ID, ROOT, 4).unwrap();
     assert_eq!(fake.context(0x20).unwrap().0 & 0xf, 0x5, "TT = 01");
     assert_eq!(fake.context(0x28).unwrap().0 & 0xf, 0x1, "TT = 00");
     assert_eq!(fake.log(), []);
@@ -56,8 +56,8 @@ fn only_where_the_unit_serves_them() {
 #[test]
 fn a_domain_is_flushed_from_the_iotlb_and_then_from_its_devices_in_one_submission() {
     let (host, fake, unit) = up();
-    unit.attach(&*host, NIC, ID, ROOT, 4).unwrap();
-    unit.attach(&*host, DISK, ID, ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, ID, ROOT, 4).unwrap();
+    unit.attach(BY, &*host, DISK, ID, ROOT, 4).unwrap();
     let two = Scope::leaves(IovaRange::new(IovaPage(0x10), PageCount(2)));
     assert_eq!(flush(&unit, ID, two), Ok(true));
     let log = [Descriptor(0x5_00f2, 0x1_0041), of_nic(0x1_0001)];
@@ -72,8 +72,8 @@ fn a_domain_is_flushed_from_the_iotlb_and_then_from_its_devices_in_one_submissio
 #[test]
 fn a_detached_device_is_flushed_itself_and_then_no_more() {
     let (host, fake, unit) = up();
-    unit.attach(&*host, NIC, ID, ROOT, 4).unwrap();
-    unit.detach(&*host, NIC, ID).unwrap();
+    unit.attach(BY, &*host, NIC, ID, ROOT, 4).unwrap();
+    unit.detach(BY, &*host, NIC, ID).unwrap();
     let log = [
         Descriptor(0x20_0005_0031, 0),
         Descriptor(0x5_00e2, 0),
@@ -82,7 +82,7 @@ fn a_detached_device_is_flushed_itself_and_then_no_more() {
     assert_eq!(fake.log(), log);
     assert_eq!(flush(&unit, ID, Scope::DOMAIN), Ok(true));
     assert_eq!(fake.log(), [Descriptor(0x5_00e2, 0)]);
-    unit.attach(&*host, NIC, DomainId(6), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(6), ROOT, 4).unwrap();
     assert_eq!(flush(&unit, DomainId(6), Scope::DOMAIN), Ok(true));
     assert_eq!(fake.log(), [Descriptor(0x6_00e2, 0), of_nic(ALL)]);
 }
@@ -93,7 +93,7 @@ fn many_devices_are_all_flushed_after_the_iotlb_and_the_ring_does_not_overflow()
         let (host, fake, unit) = up_with(|s| s.ecap |= 4);
         for device in (1..=count).map(SourceId) {
             unit.declare_device_tlb(device, QueueDepth::ONE).unwrap();
-            unit.attach(&*host, device, ID, ROOT, 4).unwrap();
+            unit.attach(BY, &*host, device, ID, ROOT, 4).unwrap();
         }
         for _ in 0..3 {
             assert_eq!(flush(&unit, ID, Scope::DOMAIN), Ok(true));
@@ -112,8 +112,8 @@ fn many_devices_are_all_flushed_after_the_iotlb_and_the_ring_does_not_overflow()
 fn a_device_that_does_not_answer_is_fenced_and_the_others_go_on() {
     let (host, fake, unit) = up();
     unit.declare_device_tlb(DISK, QueueDepth::ONE).unwrap();
-    unit.attach(&*host, NIC, ID, ROOT, 4).unwrap();
-    unit.attach(&*host, DISK, ID, ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, ID, ROOT, 4).unwrap();
+    unit.attach(BY, &*host, DISK, ID, ROOT, 4).unwrap();
     fake.state().silent = vec![NIC.0];
     let device = NIC;
     let error = InvalidateError::DeviceTimedOut { device };
@@ -139,23 +139,23 @@ fn a_device_that_does_not_answer_is_fenced_and_the_others_go_on() {
 #[test]
 fn a_fenced_device_comes_back_after_detach_and_unfence_only() {
     let (host, fake, unit) = up();
-    unit.attach(&*host, NIC, ID, ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, ID, ROOT, 4).unwrap();
     fake.state().silent = vec![NIC.0];
     assert!(flush(&unit, ID, Scope::DOMAIN).is_err());
     let (device, domain) = (NIC, ID);
     let attached = UnfenceError::Attached { device, domain };
     assert_eq!(unit.unfence(NIC), Err(attached));
     fake.log();
-    unit.detach(&*host, NIC, ID).unwrap();
+    unit.detach(BY, &*host, NIC, ID).unwrap();
     let log = [Descriptor(0x20_0005_0031, 0), Descriptor(0x5_00e2, 0)];
     assert_eq!(fake.log(), log, "it is not asked");
     let fenced = Err(AttachError::Fenced { device });
-    assert_eq!(unit.attach(&*host, NIC, DomainId(6), ROOT, 4), fenced);
+    assert_eq!(unit.attach(BY, &*host, NIC, DomainId(6), ROOT, 4), fenced);
     assert!(unit.is_fenced(NIC));
     unit.unfence(NIC).unwrap();
     assert_eq!(unit.unfence(NIC), Err(UnfenceError::NotFenced { device }));
     fake.state().silent.clear();
-    unit.attach(&*host, NIC, DomainId(6), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(6), ROOT, 4).unwrap();
     assert_eq!(fake.context(0x20), Some((0x123_4005, 0x602)));
     assert_eq!(flush(&unit, DomainId(6), Scope::DOMAIN), Ok(true));
     assert!(fake.log().contains(&of_nic(ALL)), "invalidated again");
@@ -164,14 +164,14 @@ fn a_fenced_device_comes_back_after_detach_and_unfence_only() {
 #[test]
 fn a_device_that_is_silent_while_it_is_detached_is_fenced_and_detached_at_the_second_try() {
     let (host, fake, unit) = up();
-    unit.attach(&*host, NIC, ID, ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, ID, ROOT, 4).unwrap();
     fake.state().silent = vec![NIC.0];
     let device = NIC;
     let cause = InvalidateError::DeviceTimedOut { device };
-    let failed = unit.detach(&*host, NIC, ID);
+    let failed = unit.detach(BY, &*host, NIC, ID);
     assert_eq!(failed, Err(AttachError::Invalidate { device, cause }));
     assert!(unit.is_fenced(NIC));
-    assert_eq!(unit.detach(&*host, NIC, ID), Ok(()));
+    assert_eq!(unit.detach(BY, &*host, NIC, ID), Ok(()));
     unit.shut_down().unwrap();
     assert_eq!(host.frames_in_use(), 0);
 }
@@ -179,14 +179,14 @@ fn a_device_that_is_silent_while_it_is_detached_is_fenced_and_detached_at_the_se
 #[test]
 fn a_device_is_declared_and_withdrawn_while_it_is_detached_alone() {
     let (host, fake, unit) = up();
-    unit.attach(&*host, NIC, ID, ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, ID, ROOT, 4).unwrap();
     let (device, domain) = (NIC, ID);
     let attached = Err(DeviceTlbError::Attached { device, domain });
     assert_eq!(unit.declare_device_tlb(NIC, QueueDepth::ONE), attached);
     assert_eq!(unit.withdraw_device_tlb(NIC), attached);
-    unit.detach(&*host, NIC, ID).unwrap();
+    unit.detach(BY, &*host, NIC, ID).unwrap();
     unit.withdraw_device_tlb(NIC).unwrap();
-    unit.attach(&*host, NIC, ID, ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, ID, ROOT, 4).unwrap();
     assert_eq!(fake.context(0x20).unwrap().0 & 0xf, 0x1);
 }
 
@@ -197,7 +197,7 @@ fn an_attach_that_fails_leaves_nobody_to_be_asked() {
     fake.state().ecap |= 4;
     let unit = bring_up(&host, &fake).unwrap();
     unit.declare_device_tlb(NIC, QueueDepth::ONE).unwrap();
-    let failed = unit.attach(&*host, NIC, ID, ROOT, 4);
+    let failed = unit.attach(BY, &*host, NIC, ID, ROOT, 4);
     assert_eq!(failed, Err(AttachError::NoFrame { bus: 0 }));
     fake.log();
     assert_eq!(flush(&unit, ID, Scope::DOMAIN), Ok(true));
@@ -210,7 +210,7 @@ fn an_attach_that_fails_leaves_nobody_to_be_asked() {
 fn a_fenced_device_is_asked_until_its_flush_is_under_way() {
     let (host, fake, unit) = up_with(|s| (s.ecap, s.cap) = (s.ecap | 4, s.cap | 1 << 4));
     unit.declare_device_tlb(NIC, QueueDepth::ONE).unwrap();
-    unit.attach(&*host, NIC, ID, ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, ID, ROOT, 4).unwrap();
     fake.state().silent = vec![NIC.0];
     let ticket = unit.submit(ID, Scope::DOMAIN).unwrap();
     // before any invalidation
@@ -231,16 +231,16 @@ fn a_fenced_device_is_asked_until_its_flush_is_under_way() {
 fn a_second_detach_does_not_end_the_next_attach() {
     let (host, fake, unit) = up();
     let unit = Arc::new(unit);
-    unit.attach(&*host, NIC, ID, ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, ID, ROOT, 4).unwrap();
     fake.state().credit = 0;
     let (there, memory, elsewhere) = (unit.clone(), host.clone(), fake.clone());
     host.during_next_wait(move || {
         elsewhere.step(1000);
-        there.detach(&*memory, NIC, ID).unwrap();
-        let attached = there.attach(&*memory, NIC, DomainId(6), ROOT, 4);
+        there.detach(BY, &*memory, NIC, ID).unwrap();
+        let attached = there.attach(BY, &*memory, NIC, DomainId(6), ROOT, 4);
         attached.unwrap();
     });
-    unit.detach(&*host, NIC, ID).unwrap();
+    unit.detach(BY, &*host, NIC, ID).unwrap();
     fake.log();
     assert_eq!(flush(&unit, DomainId(6), Scope::DOMAIN), Ok(true));
     assert!(fake.log().contains(&of_nic(ALL)), "P1: nobody asks it");

@@ -42,9 +42,9 @@ fn bring_up_uses_one_frame_and_no_queue_and_flushes_before_translation() {
 #[test]
 fn detaching_invalidates_the_device_and_then_the_domain() {
     let (host, fake, unit) = up();
-    unit.attach(&*host, FAR, DomainId(5), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, FAR, DomainId(5), ROOT, 4).unwrap();
     assert_eq!(fake.log(), []);
-    unit.detach(&*host, FAR, DomainId(5)).unwrap();
+    unit.detach(BY, &*host, FAR, DomainId(5)).unwrap();
     let device = 1 << 63 | 3 << 61 | 0x200 << 16 | 5;
     assert_eq!(fake.log(), [Ccmd(device), Iotlb(IOTLB_DOMAIN, 0)]);
 }
@@ -82,27 +82,31 @@ fn one_invalidation_at_a_time_is_in_the_registers_and_all_are_done_in_order() {
 #[test]
 fn an_invalidation_that_was_not_carried_out_fails_who_asked_for_it_alone() {
     let (host, fake, unit) = up();
-    unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
     fake.state().refuses = true;
     let (device, cause) = (NIC, InvalidateError::Refused);
     let error = AttachError::Invalidate { device, cause };
     let told = "P1: caches may serve the device still";
-    assert_eq!(unit.detach(&*host, NIC, DomainId(5)), Err(error), "{told}");
+    assert_eq!(
+        unit.detach(BY, &*host, NIC, DomainId(5)),
+        Err(error),
+        "{told}"
+    );
     fake.state().refuses = false;
     let ticket = unit.submit(DomainId(1), Scope::DOMAIN).unwrap();
     assert_eq!(unit.done(ticket), Ok(true));
-    assert_eq!(unit.detach(&*host, NIC, DomainId(5)), Ok(()));
+    assert_eq!(unit.detach(BY, &*host, NIC, DomainId(5)), Ok(()));
 }
 
 #[test]
 fn a_unit_that_never_finishes_is_an_error_after_the_bound() {
     let (host, fake, unit) = up();
-    unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
     fake.state().slow_registers = u32::MAX;
     let (device, turns) = (NIC, LIMIT.0);
     let cause = InvalidateError::TimedOut { turns };
     let error = AttachError::Invalidate { device, cause };
-    assert_eq!(unit.detach(&*host, NIC, DomainId(5)), Err(error));
+    assert_eq!(unit.detach(BY, &*host, NIC, DomainId(5)), Err(error));
     let submitted = (0..1000).map(|_| unit.submit(DomainId(1), Scope::DOMAIN));
     let failed = submitted.filter_map(Result::err).next();
     // it has done nothing since the detach ran out of time

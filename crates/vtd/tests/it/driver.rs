@@ -128,10 +128,11 @@ fn a_unit_that_never_completes_does_not_get_to_translate() {
 fn attaching_writes_the_context_entry_and_flushes_nothing() {
     let (host, fake, unit) = up();
     assert_eq!(fake.context(0x20), None);
-    unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
-    unit.attach(&*host, DISK, DomainId(6), ROOT, 3).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, DISK, DomainId(6), ROOT, 3).unwrap();
     assert_eq!(host.frames_in_use(), 4, "one context table for the bus");
-    unit.attach(&*host, FAR, DomainId(0x8001), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, FAR, DomainId(0x8001), ROOT, 4)
+        .unwrap();
     assert_eq!(host.frames_in_use(), 5);
     assert_eq!(fake.context(0x20), Some((0x123_4001, 0x502)));
     assert_eq!(fake.context(0x28), Some((0x123_4001, 0x601)));
@@ -143,11 +144,11 @@ fn attaching_writes_the_context_entry_and_flushes_nothing() {
 #[test]
 fn detaching_clears_the_entry_and_flushes_context_before_iotlb() {
     let (host, fake, unit) = up();
-    unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
     let seen = fake.context(0x20);
     let told = "P14: memory says so, not only a CPU's cache";
     assert_eq!(seen, Some((0x123_4001, 0x502)), "{told}");
-    unit.detach(&*host, NIC, DomainId(5)).unwrap();
+    unit.detach(BY, &*host, NIC, DomainId(5)).unwrap();
     let seen = fake.context(0x20);
     assert_eq!(
         seen,
@@ -156,7 +157,7 @@ fn detaching_clears_the_entry_and_flushes_context_before_iotlb() {
     );
     // device-selective, source id 0x20, domain 5; then domain-selective with both drains
     assert_eq!(invalidations(&fake), [(0x20_0005_0031, 0), (0x5_00e2, 0)]);
-    unit.attach(&*host, NIC, DomainId(6), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(6), ROOT, 4).unwrap();
     assert_eq!(fake.context(0x20), Some((0x123_4001, 0x602)));
 }
 
@@ -165,17 +166,21 @@ fn a_device_has_one_domain_at_a_time_and_leaves_only_that_one() {
     let (host, fake, unit) = up();
     let (device, domain) = (NIC, DomainId(5));
     let not_there = Err(AttachError::NotAttached { device, domain });
-    assert_eq!(unit.detach(&*host, NIC, domain), not_there, "no table yet");
-    unit.attach(&*host, DISK, domain, ROOT, 4).unwrap();
-    assert_eq!(unit.detach(&*host, NIC, domain), not_there);
-    unit.attach(&*host, NIC, domain, ROOT, 4).unwrap();
+    assert_eq!(
+        unit.detach(BY, &*host, NIC, domain),
+        not_there,
+        "no table yet"
+    );
+    unit.attach(BY, &*host, DISK, domain, ROOT, 4).unwrap();
+    assert_eq!(unit.detach(BY, &*host, NIC, domain), not_there);
+    unit.attach(BY, &*host, NIC, domain, ROOT, 4).unwrap();
     let taken = Err(AttachError::Attached { device, domain });
     for id in [domain, DomainId(6)] {
-        assert_eq!(unit.attach(&*host, NIC, id, ROOT, 4), taken);
+        assert_eq!(unit.attach(BY, &*host, NIC, id, ROOT, 4), taken);
     }
     let domain = DomainId(6);
     let other = Err(AttachError::NotAttached { device, domain });
-    assert_eq!(unit.detach(&*host, NIC, domain), other);
+    assert_eq!(unit.detach(BY, &*host, NIC, domain), other);
     assert_eq!(fake.context(0x20), Some((0x123_4001, 0x502)));
     assert_eq!(fake.taken(), [], "nothing was flushed");
 }
@@ -187,7 +192,7 @@ fn tables_of_a_depth_that_the_unit_lacks_are_refused() {
         let fake = Fake::new(&host);
         fake.state().cap = cap;
         let unit = bring_up(&host, &fake).unwrap();
-        unit.attach(&*host, NIC, DomainId(1), ROOT, levels)
+        unit.attach(BY, &*host, NIC, DomainId(1), ROOT, levels)
     };
     for levels in [0, 1, 2, 5, 6, u32::MAX] {
         let error = AttachError::Levels { levels };
@@ -210,11 +215,11 @@ fn without_a_frame_for_the_context_table_nothing_changes() {
     let host = host(4);
     let fake = Fake::new(&host);
     let unit = bring_up(&host, &fake).unwrap();
-    unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
-    let far = unit.attach(&*host, FAR, DomainId(5), ROOT, 4);
+    unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    let far = unit.attach(BY, &*host, FAR, DomainId(5), ROOT, 4);
     assert_eq!(far, Err(AttachError::NoFrame { bus: 2 }));
     assert_eq!(fake.context(0x200), None);
-    unit.attach(&*host, DISK, DomainId(5), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, DISK, DomainId(5), ROOT, 4).unwrap();
 }
 
 #[test]
@@ -224,14 +229,14 @@ fn under_caching_mode_attaching_flushes_the_absent_entry() {
     fake.state().cap |= 0x80;
     let unit = bring_up(&host, &fake).unwrap();
     fake.taken();
-    unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
     // absent entries are cached with domain id 0
     assert_eq!(invalidations(&fake), [(0x20_0000_0031, 0), (0x5_00e2, 0)]);
     fake.state().mute = true;
     let cause = TIMED_OUT;
     let device = DISK;
     let error = AttachError::Invalidate { device, cause };
-    let failed = unit.attach(&*host, DISK, DomainId(5), ROOT, 4);
+    let failed = unit.attach(BY, &*host, DISK, DomainId(5), ROOT, 4);
     assert_eq!(failed, Err(error));
     assert_eq!(fake.context(0x28).unwrap().0, 0, "blocked");
 }
@@ -239,21 +244,24 @@ fn under_caching_mode_attaching_flushes_the_absent_entry() {
 #[test]
 fn a_device_whose_flush_failed_is_blocked_until_a_detach_succeeds() {
     let (host, fake, unit) = up();
-    unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
     fake.state().mute = true;
     let (device, domain, cause) = (NIC, DomainId(5), TIMED_OUT);
-    let failed = unit.detach(&*host, NIC, domain);
+    let failed = unit.detach(BY, &*host, NIC, domain);
     let error = Err(AttachError::Invalidate { device, cause });
     assert_eq!(failed, error, "P1: caches may serve the device still");
     // domain and width stay readable beside the mark, in a bit that hardware ignores
     assert_eq!(fake.context(0x20), Some((0, 0x50a)));
     fake.state().mute = false;
     let taken = AttachError::Attached { device, domain };
-    assert_eq!(unit.attach(&*host, NIC, DomainId(6), ROOT, 4), Err(taken));
-    assert_eq!(unit.detach(&*host, NIC, domain), Ok(()));
+    assert_eq!(
+        unit.attach(BY, &*host, NIC, DomainId(6), ROOT, 4),
+        Err(taken)
+    );
+    assert_eq!(unit.detach(BY, &*host, NIC, domain), Ok(()));
     let gone = AttachError::NotAttached { device, domain };
-    assert_eq!(unit.detach(&*host, NIC, domain), Err(gone));
-    unit.attach(&*host, NIC, DomainId(6), ROOT, 4).unwrap();
+    assert_eq!(unit.detach(BY, &*host, NIC, domain), Err(gone));
+    unit.attach(BY, &*host, NIC, DomainId(6), ROOT, 4).unwrap();
 }
 
 #[test]
@@ -264,7 +272,7 @@ fn of_many_cpus_that_attach_one_device_one_wins_and_no_table_leaks() {
             let threads: Vec<_> = (1..5)
                 .map(|id| {
                     let (host, unit) = (&host, &unit);
-                    scope.spawn(move || unit.attach(&**host, NIC, DomainId(id), ROOT, 4))
+                    scope.spawn(move || unit.attach(BY, &**host, NIC, DomainId(id), ROOT, 4))
                 })
                 .collect();
             let results = threads.into_iter().map(|t| t.join().unwrap());
@@ -283,9 +291,9 @@ fn whoever_allocates_a_context_table_in_vain_gives_it_back() {
     let other = (host.clone(), unit.clone());
     host.during_next_alloc(move || {
         let (host, unit) = other;
-        unit.attach(&*host, DISK, DomainId(6), ROOT, 4).unwrap();
+        unit.attach(BY, &*host, DISK, DomainId(6), ROOT, 4).unwrap();
     });
-    unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
     assert_eq!(host.frames_in_use(), 4, "three, and one context table");
     assert_eq!(fake.context(0x28), Some((0x123_4001, 0x602)));
     assert_eq!(fake.context(0x20), Some((0x123_4001, 0x502)));
@@ -316,7 +324,7 @@ fn a_small_units_ids_run_out_and_come_back() {
     let unit = bring_up(&host, &fake).unwrap();
     let all: Vec<_> = std::iter::from_fn(|| unit.domain_id(&host)).collect();
     assert_eq!(all, (1..16).map(DomainId).collect::<Vec<_>>());
-    unit.release_domain_id(&host, DomainId(9));
+    unit.release_domain_id(BY, &host, DomainId(9));
     assert_eq!(unit.domain_id(&host), Some(DomainId(9)));
     assert_eq!(unit.domain_id(&host), None);
 }
@@ -324,14 +332,14 @@ fn a_small_units_ids_run_out_and_come_back() {
 #[test]
 fn shutting_down_flushes_everything_and_gives_every_frame_back() {
     let (host, fake, unit) = up();
-    unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
-    unit.attach(&*host, FAR, DomainId(5), ROOT, 4).unwrap();
-    unit.detach(&*host, FAR, DomainId(5)).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, FAR, DomainId(5), ROOT, 4).unwrap();
+    unit.detach(BY, &*host, FAR, DomainId(5)).unwrap();
     let (error, unit) = unit.shut_down().unwrap_err();
     assert_eq!(error, ShutDownError::Attached { devices: 1 });
     assert_eq!(fake.state().gsts & TE, TE, "nothing was done");
     let unit = unit.unwrap();
-    unit.detach(&*host, NIC, DomainId(5)).unwrap();
+    unit.detach(BY, &*host, NIC, DomainId(5)).unwrap();
     fake.taken();
     fake.state().commands.clear();
     unit.shut_down().unwrap();

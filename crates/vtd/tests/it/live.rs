@@ -31,7 +31,7 @@ fn translation_that_is_on_stays_on_through_the_whole_take_over() {
     fake.state().rtaddr = 0x7000;
     let unit = Unit::prepare(host.clone(), fake.clone(), TAKE_OVER).unwrap();
     assert_eq!(fake.state().rtaddr, 0x7000, "firmware's tables still serve");
-    unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
     unit.activate().unwrap();
     assert_eq!(fake.context(0x20).unwrap().0, ROOT.addr().0 | 1);
     let commands = fake.state().commands.clone();
@@ -114,8 +114,8 @@ fn a_unit_that_was_only_prepared_goes_on_as_it_was() {
 #[test]
 fn every_command_repeats_what_interrupts_need_and_no_one_shot() {
     let (host, fake, unit) = up_with(|s| (s.gsts, s.cap) = (INTERRUPTS, QEMU_CAP | RWBF));
-    unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
-    unit.detach(&*host, NIC, DomainId(5)).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    unit.detach(BY, &*host, NIC, DomainId(5)).unwrap();
     unit.shut_down().unwrap();
     let state = fake.state();
     assert!(state.commands.len() >= 5);
@@ -174,7 +174,7 @@ fn write_buffers_are_flushed_before_every_invalidation_and_after_every_change() 
         Command(QIE | TE),
     ];
     assert_eq!(fake.log(), log);
-    unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
     assert_eq!(fake.log(), [Flush], "a change that needs no invalidation");
     let ticket = unit.submit(DomainId(5), Scope::DOMAIN).unwrap();
     assert_eq!(unit.done(ticket), Ok(true));
@@ -187,7 +187,7 @@ fn write_buffers_are_flushed_before_every_invalidation_and_after_every_change() 
 fn without_write_buffers_nothing_is_flushed() {
     let (host, fake, unit) = up_with(|_| {});
     unit.flush_write_buffers(&host).unwrap();
-    unit.attach(&*host, NIC, DomainId(5), ROOT, 4).unwrap();
+    unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
     assert_eq!(fake.log(), []);
 }
 

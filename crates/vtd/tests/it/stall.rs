@@ -2,6 +2,7 @@
 //! A unit that stops for good without any error: what it costs to hand it more (P11).
 
 use crate::common::{
+    BY,
     bench::*,
     rig::{ROOT, up_with},
 };
@@ -105,7 +106,7 @@ fn detaching_from_a_unit_that_takes_nothing_waits_out_the_limit_once() {
     let (host, fake, unit) = up_with(|_| {});
     let devices = || (0..16u16).map(SourceId);
     for device in devices() {
-        unit.attach(&*host, device, ID, ROOT, 4).unwrap();
+        unit.attach(BY, &*host, device, ID, ROOT, 4).unwrap();
     }
     fake.state().credit = 0;
     let before = fake.state().fault_status_reads;
@@ -114,7 +115,7 @@ fn detaching_from_a_unit_that_takes_nothing_waits_out_the_limit_once() {
             0 => TIMED_OUT,
             _ => AT_ONCE,
         };
-        let said = unit.detach(&*host, device, ID);
+        let said = unit.detach(BY, &*host, device, ID);
         assert_eq!(said, Err(AttachError::Invalidate { device, cause }), "P11");
     }
     let looked = fake.state().fault_status_reads - before;
@@ -125,7 +126,7 @@ fn detaching_from_a_unit_that_takes_nothing_waits_out_the_limit_once() {
     );
     fake.step(u64::MAX);
     for device in devices() {
-        assert_eq!(unit.detach(&*host, device, ID), Ok(()));
+        assert_eq!(unit.detach(BY, &*host, device, ID), Ok(()));
     }
 }
 

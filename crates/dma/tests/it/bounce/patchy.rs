@@ -9,7 +9,7 @@ use ioatlas_dma::{
     grace::{Invalidate, InvalidateError, Scope},
     platform::{host::*, *},
     table::{TableConfig, fmt::VtdSecond48},
-    translator::{AttachError, Paged, RemappingUnit, Uncached},
+    translator::{AttachError, Authority, Paged, RemappingUnit, Uncached},
     units::*,
 };
 use std::sync::{
@@ -126,22 +126,29 @@ unsafe impl Invalidate for Unit {
 unsafe impl RemappingUnit<Patchy> for Unit {
     fn attach(
         &self,
+        by: Authority,
         p: &Patchy,
         device: SourceId,
         domain: DomainId,
         root: PhysPage,
         levels: u32,
     ) -> Result<(), AttachError> {
-        self.inner.attach(p, device, domain, root, levels)
+        self.inner.attach(by, p, device, domain, root, levels)
     }
-    fn detach(&self, p: &Patchy, device: SourceId, domain: DomainId) -> Result<(), AttachError> {
-        self.inner.detach(p, device, domain)
+    fn detach(
+        &self,
+        by: Authority,
+        p: &Patchy,
+        device: SourceId,
+        domain: DomainId,
+    ) -> Result<(), AttachError> {
+        self.inner.detach(by, p, device, domain)
     }
     fn domain_id(&self, p: &Patchy) -> Option<DomainId> {
         self.inner.domain_id(p)
     }
-    fn release_domain_id(&self, p: &Patchy, id: DomainId) {
-        self.inner.release_domain_id(p, id);
+    fn release_domain_id(&self, by: Authority, p: &Patchy, id: DomainId) {
+        self.inner.release_domain_id(by, p, id);
     }
 }
 

@@ -6,7 +6,7 @@ use ioatlas_dma::{
     grace::{Invalidate, InvalidateError, Scope},
     platform::{Atomic64, Ordering, PhysMemory},
     table::{Entry, Format},
-    translator::{AttachError, RemappingUnit},
+    translator::{AttachError, Authority, RemappingUnit},
     units::*,
 };
 use loom::sync::Mutex;
@@ -106,6 +106,7 @@ unsafe impl Invalidate for Unit {
 unsafe impl RemappingUnit<Loom> for Unit {
     fn attach(
         &self,
+        _: Authority,
         _: &Loom,
         _: SourceId,
         _: DomainId,
@@ -115,12 +116,12 @@ unsafe impl RemappingUnit<Loom> for Unit {
         self.state.lock().unwrap().root = Some(root);
         Ok(())
     }
-    fn detach(&self, _: &Loom, _: SourceId, _: DomainId) -> Result<(), AttachError> {
+    fn detach(&self, _: Authority, _: &Loom, _: SourceId, _: DomainId) -> Result<(), AttachError> {
         *self.state.lock().unwrap() = State::default();
         Ok(())
     }
     fn domain_id(&self, _: &Loom) -> Option<DomainId> {
         Some(DomainId(1))
     }
-    fn release_domain_id(&self, _: &Loom, _: DomainId) {}
+    fn release_domain_id(&self, _: Authority, _: &Loom, _: DomainId) {}
 }

@@ -5,7 +5,7 @@ use ioatlas_dma::{
     grace::{Caches, Invalidate, InvalidateError, Scope},
     platform::{Ordering, PhysMemory, host::Host},
     table::{Entry, Format},
-    translator::{AttachError, RemappingUnit},
+    translator::{AttachError, Authority, RemappingUnit},
     units::*,
 };
 use std::{
@@ -105,6 +105,7 @@ unsafe impl<F: Format> Invalidate for Walker<F> {
 unsafe impl<F: Format> RemappingUnit<Host> for Walker<F> {
     fn attach(
         &self,
+        _: Authority,
         _: &Host,
         _: SourceId,
         _: DomainId,
@@ -114,7 +115,7 @@ unsafe impl<F: Format> RemappingUnit<Host> for Walker<F> {
         self.state().root = Some(root);
         Ok(())
     }
-    fn detach(&self, _: &Host, _: SourceId, _: DomainId) -> Result<(), AttachError> {
+    fn detach(&self, _: Authority, _: &Host, _: SourceId, _: DomainId) -> Result<(), AttachError> {
         *self.state() = State::default();
         Ok(())
     }
@@ -124,5 +125,5 @@ unsafe impl<F: Format> RemappingUnit<Host> for Walker<F> {
     fn domain_id(&self, _: &Host) -> Option<DomainId> {
         Some(DomainId(1))
     }
-    fn release_domain_id(&self, _: &Host, _: DomainId) {}
+    fn release_domain_id(&self, _: Authority, _: &Host, _: DomainId) {}
 }

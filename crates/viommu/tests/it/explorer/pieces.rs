@@ -8,7 +8,7 @@ use ioatlas_dma::{
     iova::{Lease, Rbtree},
     platform::{PhysMemory, Platform},
     table::{Format, LeafAttrs, Table, TableConfig, fmt::Toy},
-    translator::RemappingUnit,
+    translator::{Authority, RemappingUnit},
     units::*,
 };
 use ioatlas_viommu::{
@@ -39,7 +39,9 @@ impl<P: Platform + PhysMemory<P>> Pieces<P> {
         let table = Table::new(p, TableConfig::default()).expect("a root table");
         let driver = machine.driver();
         let id = driver.domain_id(p).expect("an id");
-        let attached = driver.attach(p, NIC, id, table.root(), Small::LEVELS);
+        // SAFETY: the table lives as long as the machine; its id is its own.
+        let by = unsafe { Authority::assume() };
+        let attached = driver.attach(by, p, NIC, id, table.root(), Small::LEVELS);
         attached.expect("attached");
         Pieces {
             table,

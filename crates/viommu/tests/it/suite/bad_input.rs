@@ -6,7 +6,7 @@ use ioatlas_dma::{
     domain::*,
     iova::{NoReserve, granted},
     table::Format,
-    translator::{AttachError, RemappingUnit},
+    translator::{AttachError, Authority, RemappingUnit},
     units::*,
 };
 use std::fmt::Display;
@@ -388,7 +388,9 @@ pub fn two_tables_under_one_domain_id<B: Base, F: Format>() {
         ];
         for _ in 0..2 {
             let error = refused(&rig, &domain, &numbers, || {
-                driver.attach(p, OTHER, ours.id(), root, F::LEVELS)
+                // SAFETY: it is refused.
+                let by = unsafe { Authority::assume() };
+                driver.attach(by, p, OTHER, ours.id(), root, F::LEVELS)
             });
             let (device, domain) = (OTHER, ours.id());
             let expected = AttachError::IdInUse {

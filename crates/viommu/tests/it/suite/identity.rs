@@ -6,7 +6,7 @@ use ioatlas_dma::{
     domain::*,
     iova::{AssignerConfig, LeaseKind},
     table::{Format, LeafAttrs},
-    translator::Translator,
+    translator::{Authority, Translator},
     units::*,
 };
 use ioatlas_viommu::{oracle::Property, unit::Injection};
@@ -373,9 +373,11 @@ pub fn p6_a_write_in_the_region_of_reads<B: Base, F: Format>() {
         inner.flush().unwrap();
         let wider = LeafAttrs::new(Perm::ReadWrite, LeaseKind::Shared);
         let run = [PhysRun::new(PhysPage(0x30), range.pages)].into_iter();
+        // SAFETY: it is not, which the oracle is to see; this memory is the software unit's alone.
+        let by = unsafe { Authority::assume() };
         let installed = inner
             .translator()
-            .install(inner.platform(), range, run, wider);
+            .install(by, inner.platform(), range, run, wider);
         installed.unwrap();
         // that the page may be written elsewhere excuses nothing
         assert!(rig.access(own, WRITE).is_some());

@@ -13,7 +13,7 @@ use ioatlas_dma::{
         Format, LeafAttrs, TableConfig,
         fmt::{Toy, VtdSecond48},
     },
-    translator::{Paged, Translator},
+    translator::{Authority, Paged, Translator},
     units::*,
 };
 use ioatlas_viommu::{config::*, unit::SoftUnit};
@@ -46,22 +46,29 @@ pub fn whole_life_by<F: Format, R: Registers + 'static>(
     // SAFETY: of this unit and this table's id, by which all that is retired below is flushed.
     let grace = unsafe { Grace::new(p) };
     let mut paged = Paged::<Host, F, _>::new(p, unit.clone(), TableConfig::default()).unwrap();
+    // SAFETY: this table has no other user; what is cleared below is flushed before it is used
+    // again.
+    let ours = unsafe { Authority::assume() };
     let get = |page, kind| target(&soft.access(DEVICE, page, kind));
     let first = F::aperture().first;
     let range = IovaRange::new(IovaPage(first.0 + 1), PageCount(2));
 
     assert_eq!(get(range.first, AccessKind::Read), None, "not attached");
-    paged.attach(p, DEVICE).unwrap();
+    paged.attach(ours, p, DEVICE).unwrap();
     let runs = [70, 80].map(|at| PhysRun::new(PhysPage(at), PageCount(1)));
     let kind = LeaseKind::Assigned;
     let leaf = LeafAttrs::new(Perm::Write, kind);
-    paged.install(p, range, runs.into_iter(), leaf).unwrap();
+    paged
+        .install(ours, p, range, runs.into_iter(), leaf)
+        .unwrap();
     let second = IovaPage(range.first.0 + 1);
     assert_eq!(get(range.first, AccessKind::Write), Some(70));
     assert_eq!(get(second, AccessKind::Write), Some(80));
     assert_eq!(get(second, AccessKind::Read), None);
 
-    let cleared = paged.clear(p, range, kind, |_| panic!("other pages share the table"));
+    let cleared = paged.clear(ours, p, range, kind, |_| {
+        panic!("other pages share the table")
+    });
     assert_eq!(cleared.gone, PageCount(2));
     let stale = get(range.first, AccessKind::Write);
     assert_eq!(stale, Some(70), "until the flush");
@@ -74,9 +81,9 @@ pub fn whole_life_by<F: Format, R: Registers + 'static>(
         assert_eq!(get(page, AccessKind::Write), None);
     }
 
-    paged.detach(p, DEVICE).unwrap();
+    paged.detach(ours, p, DEVICE).unwrap();
     let mut tables = Vec::new();
-    paged.dismantle(p, |frame| {
+    paged.dismantle(ours, p, |frame| {
         tables.push(grace.retire(p, frame, Scope::DOMAIN))
     });
     let done = grace
@@ -87,7 +94,7 @@ pub fn whole_life_by<F: Format, R: Registers + 'static>(
         assert!(!soft.holds_pointer_to(flushed.get().page()));
         p.frame_free(flushed.into_fresh());
     }
-    paged.retire_id(p);
+    paged.retire_id(ours, p);
     drop(paged);
     let unit = Arc::into_inner(unit).unwrap();
     unit.shut_down().map_err(|(e, _)| e).unwrap();

@@ -8,7 +8,7 @@ use ioatlas_dma::{
     iova::AssignerConfig,
     platform::host::Host,
     table::{TableConfig, fmt::VtdSecond},
-    translator::{Paged, RemappingUnit},
+    translator::{Authority, Paged, RemappingUnit},
 };
 use ioatlas_viommu::{config::*, device::Ats};
 use ioatlas_vtd::driver::{Config, Live, Unit};
@@ -264,6 +264,9 @@ fn whole_table<const L: u32>(run: &mut Run<'_>, domain: &TestDomain<L>) -> usize
     2
 }
 
+// SAFETY: no domain has these units; the tables are the cases' own, and live as long as the run.
+const BY: Authority = unsafe { Authority::assume() };
+
 /// Firmware translates for NIC; NIC reaches its memory at any moment of the take-over, and nobody else anything.
 fn live(width: AddressWidth) -> Case {
     Case::new(
@@ -280,7 +283,7 @@ fn live(width: AddressWidth) -> Case {
             let ours = run.tables();
             run.map(ours, PAGE, B, Perm::Read);
             let (host, id) = (run.host(), DomainId(7));
-            let attached = unit.attach(&host, NIC, id, ours.root, width.levels());
+            let attached = unit.attach(BY, &host, NIC, id, ours.root, width.levels());
             run.see("attached", attached.is_ok(), true);
             run.reads("attached to ours, not active", PAGE, A);
             let active = unit.activate();
@@ -300,7 +303,7 @@ fn live(width: AddressWidth) -> Case {
                 AccessKind::Read,
                 Reach::Blocked,
             );
-            let detached = unit.detach(&host, NIC, id);
+            let detached = unit.detach(BY, &host, NIC, id);
             run.see("detached", detached.is_ok(), true);
             run.blocked("detached", PAGE);
             let down = unit.shut_down().is_ok();
@@ -343,7 +346,7 @@ fn too_wide() -> Case {
         };
         let root = run.frame();
         let host = run.host();
-        let error = driver.attach(&host, NIC, DomainId(3), root, 5);
+        let error = driver.attach(BY, &host, NIC, DomainId(3), root, 5);
         let refused = error.map_err(|error| error.to_string());
         let want = "Err(\"the unit does not support 5-level tables\")";
         run.see("refused", format!("{refused:?}"), want);

@@ -3,6 +3,7 @@
 //! yet.
 
 use super::rig::*;
+use crate::common::BY;
 use ioatlas_dma::{
     platform::{Platform, host::Host},
     translator::{NewError, RemappingUnit},
@@ -79,7 +80,7 @@ fn no_device_of_ours_is_served_under_an_id_of_firmware() {
         assert_eq!(firmware.reach(DISK, at), Some(OLD));
         let id = unit.domain_id(&host).expect("there are others");
         let table = host_table(&host);
-        unit.attach(&*host, NIC, id, table, 4).unwrap();
+        unit.attach(BY, &*host, NIC, id, table, 4).unwrap();
         unit.activate().unwrap();
         let seen = std::mem::take(&mut *seen.lock().unwrap());
         let of = |device| seen.iter().find(|(source, _)| *source == device).unwrap().1;

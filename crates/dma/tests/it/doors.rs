@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Every public door, tried from safe code. What compiles here is refused, or harms none but its
+//! caller: no table of a domain changes, and no frame comes home unflushed. What must not compile
+//! stands in the documents of the items: words that outlive their memory (`Domain::words`,
+//! `Platform::entries`), frames, CPUs, sequences and authority out of nothing (`FreshFrame::new`,
+//! `Cpu::new`, `Grace::new`, `Authority`), a live table changed from outside (`Paged::table`),
+//! units that are none (`Invalidate`).
+#![forbid(unsafe_code)]
+
+use ioatlas_dma::{
+    domain::*,
+    grace::{Invalidate, Scope},
+    iova::{Assign, LeaseKind, Rbtree, Request},
+    platform::{host::*, *},
+    table::{LeafAttrs, RawError, Table, TableConfig, fmt::VtdSecond39},
+    translator::{NewError, Paged, RemappingUnit, Translator, Uncached},
+    units::*,
+};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+type Unit = Arc<Uncached<Host>>;
+type Dom = Domain<Host, Paged<Host, VtdSecond39, Unit>>;
+
+const NIC: SourceId = SourceId(8);
+/// A page that no test maps for the device.
+const SECRET: PhysPage = PhysPage(5);
+
+fn host() -> Arc<Host> {
+    Arc::new(Host::new(HostConfig {
+        frames: 64,
+        slots: 2,
+    }))
+}
+
+fn domain(host: &Arc<Host>, unit: &Unit) -> Dom {
+    let tables = Paged::new(&**host, unit.clone(), TableConfig::default()).expect("a root");
+    let config = DomainConfig::new(AssignerConfig::RBTREE, PolicyConfig::Strict);
+    Domain::new(host.clone(), tables, config).expect("it fits")
+}
+
+/// All that the device reaches, of the first pages that there are.
+fn reached(domain: &Dom) -> Vec<(IovaPage, PhysPage)> {
+    let table = domain.translator().table();
+    let walk = |page| Some((page, table.walk(domain.platform(), page)?.0));
+    let aperture = domain.translator().aperture();
+    let last = IovaRange::new(IovaPage(aperture.end().0 - 64), PageCount(64));
+    last.iter().filter_map(walk).collect()
+}
+
+#[test]
+fn what_a_domain_shows_of_itself_is_only_seen() {
+    let (host, unit) = (host(), Unit::default());
+    let domain = domain(&host, &unit);
+    domain.attach(NIC).unwrap();
+    let mapping = domain.map(PhysRange::page(PhysPage(40)), Direction::FromDevice);
+    let mapping = mapping.unwrap();
+    let before = reached(&domain);
+    assert_eq!(before, [(mapping.range().first, PhysPage(40))]);
+
+    let table = domain.translator().table();
+    assert_eq!(unit.root_of(NIC), Some(table.root()));
+    assert!(table.show(&host).to_string().contains("0x28"), "page 40");
+    assert_eq!(table.audit(&host, None).unwrap().pages, PageCount(1));
+    // more invalidations than are needed, of any domain, and whatever was never asked for
+    for id in [domain.id(), DomainId(77)] {
+        domain.unit().submit(id, Scope::DOMAIN).unwrap();
+        assert_eq!(domain.unit().done(()), Ok(true));
+    }
+    // an id that is taken and never given back is one that nothing else gets
+    let taken = domain.unit().domain_id(&*host).unwrap();
+    assert_ne!(taken, domain.id());
+
+    assert_eq!(reached(&domain), before);
+    domain.unmap(mapping).unwrap();
+    assert_eq!(reached(&domain), []);
+    domain.close().unwrap();
+    assert_eq!(host.frames_in_use(), 0);
+}
+
+#[test]
+fn what_is_another_domains_comes_back() {
+    let (host, unit) = (host(), Unit::default());
+    let (ours, theirs) = (domain(&host, &unit), domain(&host, &unit));
+    let page = PhysRange::page(PhysPage(40));
+    let mapping = theirs.map(page, Direction::FromDevice).unwrap();
+    let same = ours.map(page, Direction::FromDevice).unwrap();
+    assert_eq!(
+        mapping.range(),
+        same.range(),
+        "or it would be refused anyway"
+    );
+    let memory = theirs.alloc_consistent(ByteCount(GRANULE)).unwrap();
+    let before = (reached(&ours), reached(&theirs), host.frames_in_use());
+
+    let Err(UnmapError::Foreign(mapping)) = ours.unmap(mapping) else {
+        panic!("it was unmapped")
+    };
+    let shown = catch_unwind(AssertUnwindSafe(|| ours.words(&memory, 0).len()));
+    assert!(shown.is_err(), "another domain's memory");
+    let Err(UnmapError::ForeignMemory(memory)) = ours.free_consistent(memory) else {
+        panic!("it was freed")
+    };
+    let after = (reached(&ours), reached(&theirs), host.frames_in_use());
+    assert_eq!(after, before);
+
+    theirs.unmap(mapping).unwrap();
+    theirs.free_consistent(memory).unwrap();
+    ours.unmap(same).unwrap();
+    ours.close().unwrap();
+    theirs.close().unwrap();
+    assert_eq!(host.frames_in_use(), 0);
+}
+
+#[test]
+fn an_address_ends_only_what_was_given_up() {
+    let (host, unit) = (host(), Unit::default());
+    let domain = domain(&host, &unit);
+    let mapping = domain.map(PhysRange::page(PhysPage(40)), Direction::FromDevice);
+    let mapping = mapping.unwrap();
+    let ring = domain.alloc_consistent(ByteCount(GRANULE)).unwrap();
+    let before = reached(&domain);
+    for at in [mapping.iova(), ring.iova()] {
+        let refused = domain.unmap_raw(at, ByteCount(GRANULE));
+        let Err(UnmapError::NotAMapping { cause, .. }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(cause, RawError::NotGivenUp(at.page()));
+    }
+    assert_eq!(reached(&domain), before);
+    domain.unmap(mapping).unwrap();
+    domain.free_consistent(ring).unwrap();
+}
+
+/// Tables, leases and frames of one's own lead no device anywhere, and a frame that was published
+/// once never comes back.
+#[test]
+fn what_one_makes_oneself_reaches_no_device() {
+    let (host, unit) = (host(), Unit::default());
+    let domain = domain(&host, &unit);
+    domain.attach(NIC).unwrap();
+    let root = unit.root_of(NIC);
+
+    let aperture = domain.translator().aperture();
+    let end = IovaRange::new(IovaPage(aperture.end().0 - 64), PageCount(64));
+    let assigner = Rbtree::<Host>::new(end);
+    let lease = assigner
+        .assign(&*host, &Request::pages(PageCount(1)))
+        .unwrap();
+    let table = Table::<Host, VtdSecond39>::new(&host, TableConfig::default()).unwrap();
+    let run = std::iter::once(PhysRun::new(SECRET, PageCount(1)));
+    let leaf = LeafAttrs::new(Perm::ReadWrite, LeaseKind::Assigned);
+    table.install(&host, lease.range(), run, leaf).unwrap();
+    let walked = table.walk(&host, lease.range().first);
+    assert_eq!(walked, Some((SECRET, Perm::ReadWrite)), "in its own table");
+    assert_eq!((unit.root_of(NIC), reached(&domain)), (root, vec![]));
+
+    let frame = host.frame_alloc().unwrap().publish();
+    host.entries(frame.by_ref())[0].store(!0, Ordering::Relaxed);
+    let page = frame.page();
+    drop(frame);
+    let all: Vec<_> = std::iter::from_fn(|| host.frame_alloc()).collect();
+    assert!(all.iter().all(|frame| frame.page() != page), "it is lost");
+    let none = Paged::<Host, VtdSecond39, _>::new(&*host, unit.clone(), TableConfig::default());
+    assert!(matches!(none, Err(NewError::NoFrame)));
+    all.into_iter().for_each(|frame| host.frame_free(frame));
+    assert_eq!((unit.root_of(NIC), reached(&domain)), (root, vec![]));
+}
