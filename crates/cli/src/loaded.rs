@@ -3,7 +3,9 @@
 
 use crate::capture::CaptureArguments;
 use crate::error::Error;
+use crate::record::{Class, Device};
 use crate::text::short;
+use clap::ValueEnum;
 use ioatlas_iotlb::import::{self, Assume, Format, Options};
 use ioatlas_iotlb::{Limits, Trace, TraceError};
 use sha2::{Digest, Sha256};
@@ -60,6 +62,20 @@ impl LoadedTrace {
             ..Options::default()
         };
         Self::import(name, source, description, options)
+    }
+
+    /// What its devices are for, if it names one of those that `trace record` knows as what it was recorded of.
+    #[must_use]
+    pub fn class(&self) -> Option<Class> {
+        let apart = |c: char| !c.is_alphanumeric() && c != '-';
+        let device = |word: &str| {
+            // also `2e1000` of the oldest
+            let one = word.trim_start_matches(|c: char| c.is_ascii_digit());
+            let known = Device::from_str(word, false).or(Device::from_str(one, false));
+            known.ok()
+        };
+        let mut words = self.trace.origin()?.split(apart);
+        words.find_map(device).map(Device::class)
     }
 
     fn import(
@@ -143,6 +159,32 @@ mod tests {
         assert_eq!(label("traces/e1000-stream.trace.zst"), "e1000-stream");
         assert_eq!(label("a.trace"), "a");
         assert_eq!(label(".gz"), ".gz");
+    }
+
+    #[test]
+    fn a_trace_that_says_what_was_recorded_is_of_that_class() {
+        let of = |comment: &str| {
+            let text = format!("# ioatlas-trace 1\n# {comment}\n# source: e1000\nA d 1 r\n");
+            let loaded = LoadedTrace::read("t", text.as_bytes(), None).unwrap();
+            loaded.class()
+        };
+        for network in [
+            "recorded: virtio-net, stream, 8 MiB; 4 CPUs",
+            "recorded: 2xvirtio-net, stream, 4 MiB; CPUs: 4",
+            "source: norc61_2e1000",
+            "nvme, but not what was recorded",
+        ] {
+            assert_eq!(of(network), Some(Class::Network), "{network}");
+        }
+        for disk in [
+            "recorded: nvme, fio, 8 MiB, depth 32; 2 CPUs",
+            "recorded: ide, bonnie",
+            "recorded: virtio-scsi, dd",
+            "source: vtd61_lsi_bonnie",
+        ] {
+            assert_eq!(of(disk), Some(Class::Disk), "{disk}");
+        }
+        assert_eq!(of("recorded: my server's provided nic"), None);
     }
 
     #[test]

@@ -114,6 +114,7 @@ impl Trace {
             marks: reader.marks,
             stamps: reader.stamps,
             notes: reader.notes,
+            origin: reader.origin,
         })
     }
 }
@@ -148,6 +149,7 @@ pub(crate) struct Reader<'a> {
     pub marks: Vec<Mark>,
     pub stamps: Vec<Stamped>,
     pub notes: Vec<Note>,
+    origin: Option<String>,
 }
 
 impl<'a> Reader<'a> {
@@ -185,6 +187,7 @@ impl<'a> Reader<'a> {
             marks: Vec::new(),
             stamps: Vec::new(),
             notes: Vec::new(),
+            origin: None,
         };
         reader.header()?;
         Ok(reader)
@@ -351,7 +354,7 @@ impl<'a> Reader<'a> {
         Ok(Some(line.body.event(device)))
     }
 
-    /// Keeps `# mark N`, `# at NS CPU` and `# note TOPIC COUNT`; other comments say nothing to a program.
+    /// Keeps `# mark N`, `# at NS CPU`, `# note TOPIC COUNT` and what the trace was recorded of; other comments say nothing to a program.
     fn comment(&mut self, comment: &str) -> Result<(), parse::Complaint> {
         let time = EventTime(self.events);
         if let Some(stamp) = comment.strip_prefix(" at ").and_then(Stamp::parse) {
@@ -369,6 +372,9 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         let Some(label) = comment.strip_prefix(" mark ") else {
+            let words = [" recorded: ", " source: "];
+            let origin = words.iter().find_map(|word| comment.strip_prefix(word));
+            self.origin = self.origin.take().or(origin.map(str::to_owned));
             return Ok(());
         };
         if self.marks.len() >= self.limits.marks {

@@ -64,6 +64,7 @@ pub struct Trace {
     pub(crate) marks: Vec<Mark>,
     pub(crate) stamps: Vec<Stamped>,
     pub(crate) notes: Vec<Note>,
+    pub(crate) origin: Option<String>,
 }
 
 impl Trace {
@@ -95,6 +96,13 @@ impl Trace {
     #[must_use]
     pub fn notes(&self) -> &[Note] {
         &self.notes
+    }
+
+    /// What the trace says it was recorded of, if it does: what follows `# recorded: `, or `# source: ` in
+    /// older ones, on the first such line. Words for people, of whoever made the file.
+    #[must_use]
+    pub fn origin(&self) -> Option<&str> {
+        self.origin.as_deref()
     }
 
     /// Events that the tracer lost, at least; 0 where the trace says of no loss.

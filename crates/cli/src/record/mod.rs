@@ -26,6 +26,7 @@ mod summary;
 
 pub use error::RecordError;
 pub(crate) use options::RecordArguments;
+pub use plan::{Class, Device};
 
 use crate::Answer;
 use crate::convert;
@@ -41,7 +42,6 @@ use ioatlas_iotlb::{HEADER, Trace};
 use machine::Machine;
 use options::IovaCache;
 use peer::{Peer, Share};
-use plan::{Class, Device};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};

@@ -64,7 +64,8 @@ pub enum Workload {
 }
 
 /// What a device is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Class {
     /// Moves bytes over TCP.
     Network,

@@ -3,13 +3,15 @@
 //! options, drivers, rings and buffers) apart from what needs code in a kernel or an IOMMU.
 //!
 //! Every number is a field of the model. A remedy that the numbers cannot speak for is not
-//! mentioned.
+//! mentioned, nor one for network cards to a disk, nor the other way round. Of a device that the
+//! trace does not say the kind of, such a remedy says for which it is.
 
 use super::figure::{Figure, Sentence, sentence};
 use super::model::Report;
 use super::savings::{Saving, WALK_CACHES};
 use super::systems::{Exposure, SystemRow};
 use super::verdict::{DeviceVerdict, LARGER};
+use crate::record::Class;
 
 /// What the strategies of WIOSCA'10 are in words, and who would have to build them.
 const WORDS: [(&str, &str); 8] = [
@@ -106,24 +108,41 @@ impl Advice {
 fn today(report: &Report, verdict: &DeviceVerdict) -> Vec<Sentence> {
     let knobs = &verdict.knobs;
     let mut says = Vec::new();
-    if let (Some(pages), Some(misses), Some(change)) =
-        (knobs.pool_pages, knobs.pool_misses, knobs.pool_change)
-    {
+    // of what is not known to be one
+    let only = |class| match (verdict.class, class) {
+        (Some(_), _) => "",
+        (None, Class::Network) => "If it is a network card: ",
+        (None, Class::Disk) => "If it is a disk: ",
+    };
+    if let (Some(pages), Some(maps), Some(misses), Some(change)) = (
+        knobs.pool_pages,
+        knobs.pool_maps,
+        knobs.pool_misses,
+        knobs.pool_change,
+    ) {
         says.push(sentence![
-            "In the driver, buffers that stay mapped (page_pool with PP_FLAG_DMA_MAP): ",
-            misses,
-            " misses (",
-            change,
-            "), if it goes on to use the same ",
-            pages,
-            " pages; the ",
+            only(Class::Network),
+            "Receive buffers that stay mapped (a driver with page_pool and PP_FLAG_DMA_MAP): ",
+            maps,
+            " of ",
             verdict.maps,
-            " maps become as many as there are pages. Stale data in them stays within reach of the device.",
+            " maps go, with their unmaps, and ",
+            misses,
+            " misses stay (",
+            change,
+            "), if it uses the ",
+            pages,
+            " pages that are live at most again and again. Stale data in them stays within reach of the device.",
         ]);
     }
     if let Some(on_rings) = knobs.consistent_misses {
         says.push(sentence![
-            "Fewer descriptors or queues (a NIC's ethtool -G and -L, a disk's nr_requests) can remove at most the ",
+            match verdict.class {
+                Some(Class::Network) => "Fewer descriptors or queues (ethtool -G and -L)",
+                Some(Class::Disk) => "Fewer requests or queues (nr_requests)",
+                None => "Fewer descriptors or queues (of a network card ethtool -G and -L, of a disk nr_requests)",
+            },
+            " can remove at most the ",
             on_rings,
             " misses on consistent pages, of ",
             verdict.misses,
@@ -132,6 +151,7 @@ fn today(report: &Report, verdict: &DeviceVerdict) -> Vec<Sentence> {
     }
     match knobs.maps_too_large_for_reuse {
         Some(large) if large.value > 0.0 => says.push(sentence![
+            only(Class::Disk),
             "Transfers of at most 128 KiB (max_sectors_kb=128): ",
             large,
             " of ",

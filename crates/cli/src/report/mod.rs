@@ -12,6 +12,7 @@ pub(crate) mod charts;
 pub mod figure;
 pub(crate) mod html;
 pub mod model;
+mod pool;
 pub(crate) mod provenance;
 pub mod savings;
 pub mod systems;

@@ -4,19 +4,17 @@
 //! A *combination* is a sum of the strategies that a reader can put together on the page;
 //! each is simulated, and of each access is kept which combinations miss, a bit a
 //! combination, so that the picture shows the very misses that the numbers count. Beside
-//! them: what has no place in the picture (other victims, walk caches), and a *page pool*:
-//! the trace as it would be had the driver mapped each physical page when it was first
-//! accessed, under its physical number, and never unmapped it. The pool assumes that the
-//! driver would use the same physical pages; where a trace does not name them there is none.
+//! them: what has no place in the picture (other victims, walk caches), and a *page pool* of
+//! a network driver (see `pool`).
 
 use super::figure::{Figure, Unit};
+use super::pool::Pool;
+use crate::record;
 use ioatlas_iotlb::{
-    Class, DeviceId, Ending, Event, EventTime, Geometry, HEADER, Laboratory, Limits, LiveMappings,
-    Named, Part, PhysPage, Setup, SetupError, Trace, Walks,
+    Class, DeviceId, Ending, Event, EventTime, Geometry, Laboratory, LiveMappings, Named, Part,
+    Setup, SetupError, Trace, Walks,
 };
 use serde::Serialize;
-use std::collections::HashSet;
-use std::fmt::Write;
 
 /// Entries of the walk caches that a sentence speaks of, by level.
 pub(super) const WALK_CACHES: [(usize, usize); 3] = [(2, 32), (3, 8), (4, 4)];
@@ -39,18 +37,20 @@ pub struct Saving {
     pub change: Option<Figure>,
 }
 
-/// What knobs would change for one device.
+/// What knobs would change for one device; `None` where it has no such knob, or the trace cannot tell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Knobs {
     /// Misses on consistent mappings, as rings are; simulated.
     pub consistent_misses: Option<Figure>,
-    /// Maps that Linux keeps no address for reuse of; counted.
+    /// Maps that Linux keeps no address for reuse of; counted. Not of network cards.
     pub maps_too_large_for_reuse: Option<Figure>,
-    /// Pages that a pool would map, once each; counted. `None` without physical pages.
+    /// Pages of a pool of receive buffers, each mapped once: as many as are live at most; counted. Not of disks.
     pub pool_pages: Option<Figure>,
-    /// Misses with a pool; simulated.
+    /// Maps that such a pool makes needless; counted.
+    pub pool_maps: Option<Figure>,
+    /// Misses with such a pool; simulated.
     pub pool_misses: Option<Figure>,
-    /// Change of misses with a pool.
+    /// Change of misses with such a pool.
     pub pool_change: Option<Figure>,
     /// Change of the page-table entries that walks of the whole trace read, with walk
     /// caches; simulated.
@@ -95,13 +95,6 @@ pub(super) struct Savings {
     too_large: Vec<u64>,
     pool: Option<Pool>,
     walk_reads: (u64, u64),
-}
-
-/// A trace with a page pool: by device.
-#[derive(Debug)]
-struct Pool {
-    pages: Vec<u64>,
-    misses: Vec<u64>,
 }
 
 impl Savings {
@@ -178,14 +171,20 @@ impl Savings {
         combined.chain(others).map(saving).collect()
     }
 
-    /// What knobs change for a device.
-    pub fn knobs(&self, device: DeviceId) -> Knobs {
+    /// What knobs change for a device, which is for this, if that is known.
+    pub fn knobs(&self, device: DeviceId, class: Option<record::Class>) -> Knobs {
         let at = device.index();
-        let pool = self.pool.as_ref();
+        let may_be = |other| class.is_none_or(|class| class == other);
+        let pool = self.pool.as_ref().filter(|pool| {
+            // one that serves each page once saves nothing
+            may_be(record::Class::Network) && pool.maps[at] > pool.pages[at]
+        });
+        let large = Figure::count(self.too_large[at]);
         Knobs {
             consistent_misses: Some(simulated(self.consistent[at])),
-            maps_too_large_for_reuse: Some(Figure::count(self.too_large[at])),
+            maps_too_large_for_reuse: may_be(record::Class::Disk).then_some(large),
             pool_pages: pool.map(|pool| Figure::count(pool.pages[at])),
+            pool_maps: pool.map(|pool| Figure::count(pool.maps[at] - pool.pages[at])),
             pool_misses: pool.map(|pool| simulated(pool.misses[at])),
             pool_change: pool.and_then(|pool| change(pool.misses[at], self.misses[BASELINE][at])),
             walk_reads_change: change(self.walk_reads.1, self.walk_reads.0),
@@ -232,59 +231,11 @@ fn knobs(trace: &Trace, missed: &[u32]) -> (Vec<u64>, Vec<u64>) {
     (consistent, too_large)
 }
 
-impl Pool {
-    /// `None` if a page that is accessed has no physical number.
-    fn of(trace: &Trace, geometry: Geometry) -> Option<Self> {
-        let mut live = LiveMappings::new(trace);
-        let mut pooled: HashSet<(DeviceId, PhysPage)> = HashSet::new();
-        let mut pages = vec![0; trace.devices().len()];
-        let mut text = format!("{HEADER}\n");
-        for (time, event) in trace.events().iter().enumerate() {
-            if let Event::Access { device, page, .. } = *event
-                && let Some(mapping) = live.owner(device, page)
-            {
-                let phys = physical(&trace.events()[mapping.0], page.number())?;
-                // The number stands for the name; writing to a string cannot fail.
-                if pooled.insert((device, phys)) {
-                    pages[device.index()] += 1;
-                    let _ = writeln!(text, "M {} {phys} 1 rw", device.0);
-                }
-                let _ = writeln!(text, "A {} {phys} ?", device.0);
-            }
-            live.apply(EventTime(time), event);
-        }
-        let limits = Limits {
-            text_bytes: u64::MAX,
-            ..Limits::default()
-        };
-        let trace = Trace::read("pool", text.as_bytes(), limits).ok()?;
-        let mut misses = vec![0; pages.len()];
-        let setup = Setup::default().with_geometry(geometry);
-        Laboratory::new(&trace).simulate_with(&setup, |time, ending| {
-            let name = trace.device_name(trace.events()[time.0].device());
-            if let (Ending::Miss, Ok(device)) = (ending, name.parse::<usize>()) {
-                misses[device] += 1;
-            }
-        });
-        Some(Self { pages, misses })
-    }
-}
-
-/// The physical page that a map put behind a page.
-fn physical(map: &Event, page: u64) -> Option<PhysPage> {
-    match *map {
-        Event::Map {
-            range,
-            phys: Some(phys),
-            ..
-        } => PhysPage::new(phys.number() + (page - range.first().number())),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ioatlas_iotlb::{HEADER, Limits};
+    use std::collections::HashSet;
 
     fn trace(lines: &str) -> Trace {
         let text = format!("{HEADER}\n{lines}");
@@ -328,14 +279,5 @@ mod tests {
         let alh = alh.iter().find(|saving| saving.strategy == "alh").unwrap();
         assert_eq!(alh.misses.value, 1.0);
         assert_eq!(alh.change.unwrap().value, -50.0);
-    }
-
-    #[test]
-    fn a_pool_misses_once_a_page_and_needs_to_know_the_page() {
-        let again = "M d 1 1 r 7\nA d 1 r\nU d 1 1\nM d 2 1 r 7\nA d 2 r\nU d 2 1\n";
-        let pool = Pool::of(&trace(again), Geometry::default()).unwrap();
-        assert_eq!((pool.pages, pool.misses), (vec![1], vec![1]));
-        let unknown = "M d 1 1 r\nA d 1 r\n";
-        assert!(Pool::of(&trace(unknown), Geometry::default()).is_none());
     }
 }

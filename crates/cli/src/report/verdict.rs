@@ -5,6 +5,7 @@ use super::figure::{Figure, Sentence, Tag, Unit, sentence};
 use super::savings::{Knobs, Saving, Savings};
 use crate::error::Error;
 use crate::loaded::{LoadedTrace, NAME};
+use crate::record::Class;
 use crate::text::short;
 use ioatlas_iotlb::{
     DeviceId, DeviceInfo, Geometry, MissCounts, SWEEP_ENTRIES, SweepPoint, Topic, sweep,
@@ -34,6 +35,8 @@ pub struct DeviceVerdict {
     pub device: String,
     /// Device and workload, where known.
     pub description: Option<&'static str>,
+    /// What it is for, where known.
+    pub class: Option<Class>,
     /// Map events.
     pub maps: Figure,
     /// Access events.
@@ -109,7 +112,7 @@ pub(super) fn verdicts(
         let id = DeviceId(index as u32);
         DeviceVerdict {
             savings: savings.of_device(id),
-            knobs: savings.knobs(id),
+            knobs: savings.knobs(id, verdict.class),
             ..verdict
         }
     };
@@ -142,6 +145,7 @@ fn verdict(
         trace: loaded.label.clone(),
         device: short(&device.device, NAME),
         description: loaded.description,
+        class: loaded.class(),
         maps: Figure::count(device.maps),
         accesses: if placed {
             Figure::assumed(device.accesses as f64, Unit::Count)

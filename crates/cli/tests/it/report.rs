@@ -401,7 +401,11 @@ fn advice_says_what_each_strategy_saves_and_marks_every_number() {
         let advice = Advice::of(&report, verdict);
         let plain = |says: &[Sentence]| says.iter().map(Sentence::plain).collect::<String>();
         let (today, code) = (plain(&advice.today), plain(&advice.needs_code));
-        for knob in ["page_pool", "ethtool -G", "iommu=pt", "IOVA reuse"] {
+        let rings = match verdict.trace.as_str() {
+            "lsi-bonnie" => "(nr_requests)",
+            _ => "(ethtool -G and -L)",
+        };
+        for knob in [rings, "iommu=pt", "IOVA reuse"] {
             assert!(today.contains(knob), "{today}");
         }
         for strategy in [
@@ -436,6 +440,62 @@ fn advice_says_what_each_strategy_saves_and_marks_every_number() {
         kernel.contains("iommu.strict=0") && kernel.contains("10 ms"),
         "{kernel}"
     );
+}
+
+/// What is advised of each device of `traces`, without any system.
+fn advised(traces: Vec<LoadedTrace>) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
+    let traces = Traces {
+        source: Source::User,
+        traces,
+        variants: Vec::new(),
+    };
+    let none = Rows::Named(Vec::new());
+    let report = build(&traces, &none, None, &target, &[], &Silent).unwrap();
+    let today = |verdict| Advice::of(&report, verdict).today;
+    let plain = |says: Vec<Sentence>| says.iter().map(Sentence::plain).collect::<String>();
+    report.verdicts.iter().map(today).map(plain).collect()
+}
+
+/// Whether the trace is one of those in the binary or a file.
+#[test]
+fn a_disk_is_not_told_what_a_network_card_is_nor_the_other_way_round() {
+    const NETWORK: [&str; 3] = ["page_pool", "ethtool", "network"];
+    const DISK: [&str; 3] = ["nr_requests", "max_sectors_kb", "disk"];
+    let of_file = |name: &str| {
+        let file = std::fs::File::open(bundled(name)).unwrap();
+        advised(vec![LoadedTrace::read(name, file, None).unwrap()])
+    };
+    for (name, own, others) in [
+        ("e1000-stream", NETWORK, DISK),
+        ("2xvirtio-net-4q-stream", NETWORK, DISK),
+        ("virtio-net-4q-stream", NETWORK, DISK),
+        ("lsi-bonnie", DISK, NETWORK),
+        ("nvme-fio", DISK, NETWORK),
+    ] {
+        for says in of_file(name) {
+            assert!(says.contains(own[0]) || says.contains(own[1]), "{says}");
+            for word in others {
+                assert!(!says.contains(word), "{name}: {word}: {says}");
+            }
+        }
+    }
+    // of what is not known each remedy says for which it is
+    let buffer = |n: u64| format!("M d {n:x} 1 w {n:x} page\nA d {n:x} w\nU d {n:x} 1\n");
+    let large = "M d 1000 64 w 1000 page\nA d 1000 w\nU d 1000 64\n";
+    let buffers: String = (1..9).map(buffer).collect();
+    let text = format!("# ioatlas-trace 1\n{buffers}{large}");
+    let unknown = LoadedTrace::read("t", text.as_bytes(), None).unwrap();
+    let says = advised(vec![unknown]).concat();
+    for part in [
+        "If it is a network card: Receive buffers that stay mapped",
+        "7 of 9 maps go, with their unmaps, and 2 misses stay (-78 %), if it uses the 1 pages",
+        "If it is a disk: Transfers of at most 128 KiB",
+        "of a network card ethtool -G and -L, of a disk nr_requests",
+    ] {
+        assert!(says.contains(part), "{part}: {says}");
+    }
 }
 
 #[test]
