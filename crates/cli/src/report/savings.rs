@@ -40,7 +40,7 @@ pub struct Saving {
 /// What knobs would change for one device; `None` where it has no such knob, or the trace cannot tell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Knobs {
-    /// Misses on consistent mappings, as rings are; simulated.
+    /// Misses on consistent mappings, as rings are; simulated. `None` where accesses are assumed: rings get none then.
     pub consistent_misses: Option<Figure>,
     /// Maps that Linux keeps no address for reuse of; counted. Not of network cards.
     pub maps_too_large_for_reuse: Option<Figure>,

@@ -110,9 +110,14 @@ pub(super) fn verdicts(
         );
         // Devices are numbered in the order in which they are told of.
         let id = DeviceId(index as u32);
+        let mut knobs = savings.knobs(id, verdict.class);
+        if verdict.accesses.tag == Tag::Assumed {
+            // they are assumed of what is mapped and unmapped
+            knobs.consistent_misses = None;
+        }
         DeviceVerdict {
             savings: savings.of_device(id),
-            knobs: savings.knobs(id, verdict.class),
+            knobs,
             ..verdict
         }
     };
