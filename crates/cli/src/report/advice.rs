@@ -26,7 +26,7 @@ const WORDS: [(&str, &str); 8] = [
     ("mpre", "The driver asks to prefetch what it maps (mpre): "),
     (
         "superpage",
-        "Buffers that lie in 2 MiB blocks, mapped as such (superpage): ",
+        "Buffers that lie in 2 MiB blocks, mapped as such (superpage; DPDK, SPDK and virtual machines on huge pages have it today, a kernel's drivers need code): ",
     ),
     (
         "eh",
@@ -170,7 +170,7 @@ fn today(report: &Report, verdict: &DeviceVerdict) -> Vec<Sentence> {
         ]);
     }
     says.push(sentence![
-        "iommu=pt takes away the ",
+        "iommu.passthrough=1 (on x86 also iommu=pt) takes away the ",
         verdict.maps,
         " maps and the ",
         verdict.misses,
