@@ -13,7 +13,8 @@ use crate::{
 pub struct DmaConfig {
     /// The pool of each address limit.
     pub pool: PoolConfig,
-    /// What [`Placement::Adaptive`] measures with; nothing else reads it, and that seldom.
+    /// What [`Placement::Adaptive`] measures with, which cannot be had without; nothing else reads it,
+    /// and that seldom.
     pub clock: Option<Clock>,
 }
 
@@ -35,7 +36,9 @@ pub enum Placement {
     /// Never: buffers are mapped where they are, and the rest of their first and last granules with them.
     #[default]
     Never,
-    /// Always, as a whole.
+    /// Always, as a whole. The device never reaches the buffer itself. What it reaches is a slot of
+    /// the pool, which stays mapped after the unmap, for whatever buffer is next: a late write does
+    /// not fault, and may change what the device is taken to have written for that one.
     Always,
     /// To protect what lies beside a buffer from a device that is not trusted: a list of whole granules is mapped where it is; another
     /// of up to so many bytes is bounced as a whole; of a larger one the whole granules are mapped where they are, and its head and tail are copied to frames of their own.
@@ -47,6 +50,7 @@ pub enum Placement {
     Below(ByteCount),
     /// Whichever has taken less time here, for operations of this size and direction: mapping and unmapping, or copying. It is measured while it is
     /// used ([`Dma::learned`](super::Dma::learned)); what decides is known within 1,000 operations, and learned anew when it changes. Lists that cannot be mapped as they are are bounced.
+    /// It needs [`DmaConfig::clock`]: without one no client is made ([`NoPool::NoClock`](super::NoPool::NoClock)).
     Adaptive,
     /// What Linux does for untrusted devices today, for comparison: each segment is mapped by itself; one that is not whole granules is copied to memory that is allocated, mapped and
     /// unmapped for this one use.

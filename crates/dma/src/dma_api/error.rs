@@ -44,7 +44,12 @@ pub enum DmaMapError {
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DmaUnmapError<L = PhysRange> {
-    /// The mapping is of another [`Dma`](super::Dma) or another address limit; here it is back.
+    /// The mapping is of another [`Dma`](super::Dma), or of a client of this one that has another
+    /// bounce pool; here it is back. Two clients share a pool if they reach the same addresses,
+    /// neither has one of its own ([`Dma::client_with_pool`](super::Dma::client_with_pool),
+    /// [`Shares`](super::Shares)), and the placement of neither is
+    /// [`Placement::Never`](super::Placement::Never). All clients with that one, which has no
+    /// pool, take each other's mappings, whatever they reach.
     #[error("the mapping at {} belongs elsewhere", .0.iova())]
     Foreign(Box<DmaMapping<L>>),
     /// The domain says no. The device may still reach the buffer, so what owns the list was not
@@ -68,7 +73,8 @@ pub enum SyncError {
         /// The mapping's length.
         len: ByteCount,
     },
-    /// The mapping is of another [`Dma`](super::Dma) or another address limit.
+    /// The mapping is of another [`Dma`](super::Dma), or of a client with another bounce pool: see
+    /// [`DmaUnmapError::Foreign`].
     #[error("the mapping at {iova} belongs elsewhere")]
     Foreign {
         /// Where it is.
