@@ -3,7 +3,7 @@
 
 use crate::{
     load::{self, Buffers, Load, Seen},
-    nvme::{NvmeError, command::*, controller::Controller, namespace::Namespace, queue::*},
+    nvme::{NvmeError, command::*, controller::Controller, namespace::Namespace, queue::*, settle},
     pattern::Expected,
     policy::Policy,
     window::{Idle, Interrupts, Vector},
@@ -115,23 +115,27 @@ pub fn interrupts<T: Translator<Host>>(
 ) -> Result<u64, NvmeError> {
     let mut queue = controller.create_queue(Depth(4), Told::By(vector))?;
     let mut wrong = 0;
+    let len = ByteCount(GRANULE);
+    let blocks = disk.blocks_of(len)?;
     for read in 0..16 {
-        let len = ByteCount(GRANULE);
         let buffer: CpuBuffer<_, FromDevice> =
             client.buffer(len).ok_or(NvmeError::NoMemory(len))?;
         let lent = client.give(buffer)?;
-        let blocks = disk.blocks_of(len)?;
         let first = Block(read * u64::from(blocks.0));
-        queue.submit([(lent.iova(), len)], |data| {
-            Command::read(disk.id, first, blocks, data)
-        })?;
-        queue.ring();
-        let done = queue.wait_by(interrupts, vector)?;
-        if let Some(status) = done.status {
+        let mut carry_out = || {
+            queue.submit([(lent.iova(), len)], |data| {
+                Command::read(disk.id, first, blocks, data)
+            })?;
+            queue.ring();
+            let done = queue.wait_by(interrupts, vector)?;
             let command = "read";
-            return Err(NvmeError::Command { command, status });
-        }
-        let buffer = client.take_back(lent)?;
+            match done.status {
+                None => Ok(()),
+                Some(status) => Err(NvmeError::Command { command, status }),
+            }
+        };
+        let done = carry_out();
+        let buffer = settle(client, lent, done)?;
         let mut bytes = vec![0; len.0 as usize];
         buffer.read(ByteCount(0), &mut bytes)?;
         wrong += expected.wrong_bytes(&bytes, ByteCount(first.0 * disk.block.0)) as u64;

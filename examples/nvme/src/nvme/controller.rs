@@ -4,7 +4,7 @@
 //! The order matters for protection: the controller is *disabled before its memory goes*. What it was told of, it may write to, until it says that it is not ready any more. Before that
 //! it is asked to shut down, so that a disk can keep what is not on it yet (§3.6.1).
 
-use super::{command::*, error::NvmeError, queue::*, registers::*};
+use super::{command::*, error::NvmeError, lent::settle, queue::*, registers::*};
 use crate::window::{Idle, RegisterWindow, TimedOut};
 use ioatlas_dma::{
     dma_api::{Client, CpuBuffer, FromDevice},
@@ -158,7 +158,7 @@ impl<T: Translator<Host>> Controller<T> {
     /// Describes `what`. The shortest use of a typed buffer: memory, the device's for as long as the command runs, and ours again.
     ///
     /// # Errors
-    /// [`NvmeError`].
+    /// [`NvmeError`]; see [`settle`] for the memory.
     pub fn identify(
         &mut self,
         client: &Client<Host, T>,
@@ -168,8 +168,8 @@ impl<T: Translator<Host>> Controller<T> {
         let buffer = client.buffer(len).ok_or(NvmeError::NoMemory(len))?;
         let lent = client.give(buffer)?;
         let data = [(lent.iova(), len)];
-        self.administer_with(data, |data| Command::identify(what, data), "identify")?;
-        Ok(client.take_back(lent)?)
+        let done = self.administer_with(data, |data| Command::identify(what, data), "identify");
+        settle(client, lent, done)
     }
 
     fn ask_about(&mut self, client: &Client<Host, T>) -> Result<About, NvmeError> {

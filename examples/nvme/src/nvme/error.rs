@@ -153,3 +153,17 @@ pub enum NvmeError {
     #[error("waiting for an interrupt: {0}")]
     Interrupt(#[from] io::Error),
 }
+
+impl NvmeError {
+    /// Whether the controller has done with the command that this is the error of: it completed it, or never heard of it. Of
+    /// any other error it may still touch the command's memory, until it is disabled.
+    pub fn is_over(&self) -> bool {
+        matches!(
+            self,
+            NvmeError::Command { .. }
+                | NvmeError::Full { .. }
+                | NvmeError::TooLong { .. }
+                | NvmeError::InnerEdge { .. }
+        )
+    }
+}

@@ -6,9 +6,11 @@
 pub mod command;
 pub mod controller;
 mod error;
+mod lent;
 pub mod namespace;
 pub mod prp;
 pub mod queue;
 pub mod registers;
 
 pub use error::{NvmeError, Status};
+pub use lent::settle;

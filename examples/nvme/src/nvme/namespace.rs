@@ -4,10 +4,13 @@
 //! A buffer's owner is in its type. [`Namespace::read`] takes a buffer that is the CPU's, *gives* it to the device, which maps or bounces it as the client's policy says, waits for the completion, and
 //! *takes it back*: from then on the device cannot change what was read. In between nobody can look at the bytes, since there is no view of them.
 //!
-//! Where a command fails or is not answered, the device may still have the buffer; then it is dropped as the device's, which leaves it mapped and its memory unused: the safe way out is the one
-//! that costs nothing to write.
+//! Where a command is not answered, the device may still have the buffer; then it is dropped as the device's, which leaves it mapped and its memory unused: the safe way out is the one
+//! that costs nothing to write. A command that was answered, though by an error, is over, and its buffer's memory goes home ([`settle`]).
 
-use super::{command::*, controller::Controller, error::NvmeError, queue::QueuePair};
+use super::{
+    command::*, controller::Controller, error::NvmeError, lent::settle, prp::DataPointer,
+    queue::QueuePair,
+};
 use crate::window::Idle;
 use ioatlas_dma::{
     dma_api::{Client, CpuBuffer, DeviceBuffer, FromDevice, ToDevice, Way},
@@ -93,7 +96,7 @@ impl Namespace {
     /// Fills `buffer` with what lies from block `first` on.
     ///
     /// # Errors
-    /// [`NvmeError`]; the buffer is lost.
+    /// [`NvmeError`]; the buffer is gone: see [`settle`] for its memory.
     pub fn read<T: Translator<Host>>(
         &self,
         queue: &mut QueuePair<T>,
@@ -103,17 +106,15 @@ impl Namespace {
     ) -> Result<CpuBuffer<Host, FromDevice>, NvmeError> {
         let blocks = self.blocks_of(buffer.len())?;
         let lent = client.give(buffer)?;
-        queue.submit(pages_of(&lent), |data| {
-            Command::read(self.id, first, blocks, data)
-        })?;
-        self.finish(queue, "read")?;
-        Ok(client.take_back(lent)?)
+        let read = |data| Command::read(self.id, first, blocks, data);
+        let done = carry_out(queue, &lent, read, "read");
+        settle(client, lent, done)
     }
 
     /// Writes `buffer` to block `first` and those after it. Destroys what was there.
     ///
     /// # Errors
-    /// [`NvmeError`]; the buffer is lost.
+    /// [`NvmeError`]; the buffer is gone: see [`settle`] for its memory.
     pub fn write<T: Translator<Host>>(
         &self,
         queue: &mut QueuePair<T>,
@@ -123,24 +124,28 @@ impl Namespace {
     ) -> Result<CpuBuffer<Host, ToDevice>, NvmeError> {
         let blocks = self.blocks_of(buffer.len())?;
         let lent = client.give(buffer)?;
-        queue.submit(pages_of(&lent), |data| {
-            Command::write(self.id, first, blocks, data)
-        })?;
-        self.finish(queue, "write")?;
-        Ok(client.take_back(lent)?)
+        let write = |data| Command::write(self.id, first, blocks, data);
+        let done = carry_out(queue, &lent, write, "write");
+        settle(client, lent, done)
     }
+}
 
-    fn finish<T: Translator<Host>>(
-        &self,
-        queue: &mut QueuePair<T>,
-        command: &'static str,
-    ) -> Result<(), NvmeError> {
-        queue.ring();
-        let done = queue.wait(Idle::Nap(std::time::Duration::from_micros(20)))?;
-        match done.status {
-            None => Ok(()),
-            Some(status) => Err(NvmeError::Command { command, status }),
-        }
+/// Gives the controller a command whose data are `lent`, and waits for its end.
+fn carry_out<T: Translator<Host>, W: Way>(
+    queue: &mut QueuePair<T>,
+    lent: &DeviceBuffer<Host, W>,
+    command: impl FnOnce(DataPointer) -> Command,
+    name: &'static str,
+) -> Result<(), NvmeError> {
+    queue.submit(pages_of(lent), command)?;
+    queue.ring();
+    let done = queue.wait(Idle::Nap(std::time::Duration::from_micros(20)))?;
+    match done.status {
+        None => Ok(()),
+        Some(status) => Err(NvmeError::Command {
+            command: name,
+            status,
+        }),
     }
 }
 

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The driver on a controller that is nothing but code, behind a remapping unit that is nothing but code: what becomes of
+//! memory when a command fails.
+
+#[path = "controller/soft.rs"]
+mod soft;
+
+use ioatlas_dma::{dma_api::*, units::*};
+use ioatlas_nvme::{
+    nvme::{
+        NvmeError,
+        command::*,
+        controller::Controller,
+        namespace::Namespace,
+        queue::{Depth, QueuePair},
+    },
+    policy::Policy,
+    window::{Idle, RegisterWindow},
+};
+use soft::{BLOCKS, Domain, SoftNvme};
+use std::sync::Arc;
+
+struct Rig {
+    domain: Arc<Domain>,
+    client: Client<ioatlas_dma::platform::host::Host, soft::Tables>,
+    controller: Controller<soft::Tables>,
+    disk: Namespace,
+    queue: QueuePair<soft::Tables>,
+}
+
+impl Rig {
+    fn new(policy: Policy) -> Self {
+        let (domain, device) = soft::machine().unwrap();
+        let domain = Arc::new(domain);
+        let client = policy.client(&domain).unwrap();
+        let window = device as Arc<SoftNvme> as Arc<dyn RegisterWindow>;
+        let mut controller = Controller::start(window, &client, Idle::Spin).unwrap();
+        let disk = Namespace::open(&mut controller, &client, NamespaceId(1)).unwrap();
+        let queue = controller.create_queue(Depth(4), Told::Polled).unwrap();
+        Rig {
+            domain,
+            client,
+            controller,
+            disk,
+            queue,
+        }
+    }
+    fn page(&self) -> CpuBuffer<ioatlas_dma::platform::host::Host, FromDevice> {
+        self.client.buffer(ByteCount(GRANULE)).unwrap()
+    }
+    /// Frames that somebody has, and pages that are mapped.
+    fn held(&self) -> (usize, PageCount) {
+        let mapped = self.domain.audit().unwrap().census.pages;
+        (self.domain.platform().frames_in_use(), mapped)
+    }
+}
+
+/// The controller has completed the command: it does not touch its memory any more.
+#[test]
+fn a_command_that_fails_gives_its_memory_back() {
+    // what `Adaptive` does depends on the time
+    let policies = Policy::ALL.into_iter();
+    for policy in policies.filter(|policy| *policy != Policy::Adaptive) {
+        let mut rig = Rig::new(policy);
+        let mut after = Vec::new();
+        for _ in 0..32 {
+            let none = Identify::Namespace(NamespaceId(99));
+            match rig.controller.identify(&rig.client, none).map(drop) {
+                Err(NvmeError::Command { .. }) => {}
+                other => panic!("{policy}: {other:?}"),
+            }
+            let (buffer, beyond) = (rig.page(), Block(BLOCKS));
+            let read = rig
+                .disk
+                .read(&mut rig.queue, &rig.client, beyond, buffer)
+                .map(drop);
+            match read {
+                Err(NvmeError::Command { .. }) => {}
+                other => panic!("{policy}: {other:?}"),
+            }
+            after.push(rig.held());
+        }
+        // the first may have warmed something
+        assert_eq!(after[31], after[1], "{policy}: {after:?}");
+    }
+}
+
+/// Nor has it heard of one that does not fit into the ring.
+#[test]
+fn a_command_that_was_not_given_gives_its_memory_back() {
+    let mut rig = Rig::new(Policy::MapUnmap);
+    let read = |data| Command::read(NamespaceId(1), Block(0), BlockCount(1), data);
+    while rig.queue.submit([], read).is_ok() {}
+    let before = rig.held();
+    for _ in 0..4 {
+        let buffer = rig.page();
+        let read = rig
+            .disk
+            .read(&mut rig.queue, &rig.client, Block(0), buffer)
+            .map(drop);
+        assert!(matches!(read, Err(NvmeError::Full { .. })), "{read:?}");
+    }
+    assert_eq!(rig.held(), before);
+}
