@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The driver on a controller that is nothing but code, behind a remapping unit that is nothing but code: what becomes of
-//! memory when a command fails.
+//! memory when a command fails, or is answered late.
 
 #[path = "controller/soft.rs"]
 mod soft;
@@ -17,7 +17,7 @@ use ioatlas_nvme::{
     policy::Policy,
     window::{Idle, RegisterWindow},
 };
-use soft::{BLOCKS, Domain, SoftNvme};
+use soft::{BLOCKS, Domain, SoftNvme, content};
 use std::sync::Arc;
 
 struct Rig {
@@ -101,4 +101,25 @@ fn a_command_that_was_not_given_gives_its_memory_back() {
         assert!(matches!(read, Err(NvmeError::Full { .. })), "{read:?}");
     }
     assert_eq!(rig.held(), before);
+}
+
+/// Somebody gave up waiting for a command. What the controller says of that one is not said of the next.
+#[test]
+fn a_read_is_not_over_by_the_end_of_another() {
+    let mut rig = Rig::new(Policy::MapUnmap);
+    let late = rig.client.give(rig.page()).unwrap();
+    let data = [(late.iova(), ByteCount(GRANULE))];
+    let blocks = rig.disk.blocks_of(ByteCount(GRANULE)).unwrap();
+    let command = |data| Command::read(NamespaceId(1), Block(0), blocks, data);
+    rig.queue.submit(data, command).unwrap();
+    let (buffer, first) = (rig.page(), Block(16));
+    let read = rig
+        .disk
+        .read(&mut rig.queue, &rig.client, first, buffer)
+        .unwrap();
+    let mut byte = [0];
+    read.read(ByteCount(0), &mut byte).unwrap();
+    assert_eq!(rig.queue.under_way(), 0, "taken back while it is under way");
+    assert_eq!(byte, [content(first.0)]);
+    drop(rig.client.take_back(late).unwrap());
 }

@@ -130,13 +130,7 @@ impl<T: Translator<Host>> Controller<T> {
         let admin = self.admin.as_mut().ok_or(NvmeError::Gone)?;
         let id = admin.submit(data, command)?;
         admin.ring();
-        // a command that was given up as unanswered may be answered before this one
-        let done = loop {
-            let done = admin.wait(self.idle)?;
-            if done.id == id {
-                break done;
-            }
-        };
+        let done = admin.wait_for(id, self.idle)?;
         match done.status {
             None => Ok(done),
             Some(status) => Err(NvmeError::Command {

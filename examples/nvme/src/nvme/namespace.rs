@@ -93,7 +93,7 @@ impl Namespace {
         Ok(BlockCount((len.0 / self.block.0) as u32))
     }
 
-    /// Fills `buffer` with what lies from block `first` on.
+    /// Fills `buffer` with what lies from block `first` on. Nobody waits for anything else in `queue`.
     ///
     /// # Errors
     /// [`NvmeError`]; the buffer is gone: see [`settle`] for its memory.
@@ -111,7 +111,7 @@ impl Namespace {
         settle(client, lent, done)
     }
 
-    /// Writes `buffer` to block `first` and those after it. Destroys what was there.
+    /// Writes `buffer` to block `first` and those after it. Destroys what was there. Nobody waits for anything else in `queue`.
     ///
     /// # Errors
     /// [`NvmeError`]; the buffer is gone: see [`settle`] for its memory.
@@ -137,9 +137,9 @@ fn carry_out<T: Translator<Host>, W: Way>(
     command: impl FnOnce(DataPointer) -> Command,
     name: &'static str,
 ) -> Result<(), NvmeError> {
-    queue.submit(pages_of(lent), command)?;
+    let id = queue.submit(pages_of(lent), command)?;
     queue.ring();
-    let done = queue.wait(Idle::Nap(std::time::Duration::from_micros(20)))?;
+    let done = queue.wait_for(id, Idle::Nap(std::time::Duration::from_micros(20)))?;
     match done.status {
         None => Ok(()),
         Some(status) => Err(NvmeError::Command {

@@ -215,6 +215,20 @@ impl<T: Translator<Host>> QueuePair<T> {
         Ok(done)
     }
 
+    /// Waits for the completion of `id` by looking. Those of other commands, that were given up as unanswered, are not
+    /// taken for it.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_for(&mut self, id: CommandId, idle: Idle) -> Result<Completion, NvmeError> {
+        loop {
+            let done = self.wait(idle)?;
+            if done.id == id {
+                return Ok(done);
+            }
+        }
+    }
+
     /// Waits for the next completion by its interrupt. The ring is looked at before each wait, since one interrupt may tell of several completions, and after it, since it may be
     /// about one that was seen already.
     ///
