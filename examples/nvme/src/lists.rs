@@ -53,9 +53,11 @@ pub fn map<T: Translator<Host>>(
         *note += 2;
         controller.note(mapped.notes[0])?;
         for _ in 0..LISTS {
-            let mapping = client.map_sg(list.clone(), Direction::FromDevice);
-            let mapping = mapping.map_err(NvmeError::from)?;
-            client.unmap(mapping).map_err(NvmeError::from)?;
+            buffers.while_lent(|| {
+                let mapping = client.map_sg(list.clone(), Direction::FromDevice)?;
+                client.unmap(mapping)?;
+                Ok::<_, NvmeError>(())
+            })?;
         }
         controller.note(mapped.notes[1])?;
         all.push(mapped);

@@ -20,12 +20,16 @@ use ioatlas_dma::{
     units::*,
 };
 use rustix::time::{ClockId, clock_gettime};
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 /// Memory for many buffers, contiguous in the arena. What it is in the machine depends on the arena.
+///
+/// It goes home when this is dropped, unless a device may still have some of it: see
+/// [`while_lent`](Self::while_lent).
 pub struct Buffers {
     platform: Arc<Host>,
     frames: Vec<FreshFrame>,
+    whose: Cell<Whose>,
     /// From one buffer to the next.
     stride: u64,
     count: usize,
@@ -64,7 +68,19 @@ impl Buffers {
             stride,
             count,
             frames,
+            whose: Cell::new(Whose::Ours),
         })
+    }
+    /// Does `work`, which maps buffers, and has unmapped all of them when it succeeds. Where it fails, or panics, some may
+    /// be mapped still, and a device may write there: their memory is nobody's any more then.
+    ///
+    /// # Errors
+    /// Those of `work`.
+    pub fn while_lent<R, E>(&self, work: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
+        let before = self.whose.replace(Whose::Lent);
+        let done = work()?;
+        self.whose.set(before);
+        Ok(done)
     }
     /// How many there are.
     pub fn count(&self) -> usize {
@@ -79,6 +95,14 @@ impl Buffers {
     pub fn whole(&self, nth: usize) -> PhysRange {
         self.buffer(nth, ByteCount(self.stride))
     }
+}
+
+/// Who may write to buffers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Whose {
+    Ours,
+    /// Some are mapped, or were when it was given up.
+    Lent,
 }
 
 /// Where in `frames`, which ascend, so many follow each other.
@@ -97,8 +121,10 @@ fn run_of(frames: &[FreshFrame], pages: usize) -> Option<usize> {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        let frames = self.frames.drain(..);
-        frames.for_each(|frame| self.platform.frame_free(frame));
+        if self.whose.get() == Whose::Ours {
+            let frames = self.frames.drain(..);
+            frames.for_each(|frame| self.platform.frame_free(frame));
+        }
     }
 }
 
@@ -139,8 +165,19 @@ pub struct Seen {
 /// Carries `load` out on `queue`, which has nothing under way.
 ///
 /// # Errors
-/// [`NvmeError`]; what is mapped then stays so.
+/// [`NvmeError`]; what is mapped then stays so, and `buffers` keep their memory from others for good.
 pub fn run<T: Translator<Host>>(
+    load: &Load<'_>,
+    queue: &mut QueuePair<T>,
+    client: &Client<Host, T>,
+    from: &Namespace,
+    buffers: &Buffers,
+    idle: Idle,
+) -> Result<Seen, NvmeError> {
+    buffers.while_lent(|| carry_out(load, queue, client, from, buffers, idle))
+}
+
+fn carry_out<T: Translator<Host>>(
     load: &Load<'_>,
     queue: &mut QueuePair<T>,
     client: &Client<Host, T>,

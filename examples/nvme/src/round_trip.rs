@@ -68,8 +68,9 @@ pub fn round_trip<T: Translator<Host>>(
 ) -> Result<RoundTrip, RoundTripError> {
     const BYTES: ByteCount = ByteCount(1024);
     let host = domain.platform();
-    let frames = [host.frame_alloc(), host.frame_alloc()];
-    let [Some(out), Some(back)] = frames else {
+    let out = host.frame_alloc().ok_or(RoundTripError::NoMemory)?;
+    let Some(back) = host.frame_alloc() else {
+        host.frame_free(out);
         return Err(RoundTripError::NoMemory);
     };
     let [from, to] = [&out, &back].map(|frame| PhysRange::new(frame.page().addr(), BYTES));

@@ -5,8 +5,9 @@
 #[path = "controller/soft.rs"]
 mod soft;
 
-use ioatlas_dma::{dma_api::*, units::*};
+use ioatlas_dma::{dma_api::*, platform::Platform, units::*};
 use ioatlas_nvme::{
+    load::{self, Buffers, Load},
     nvme::{
         NvmeError,
         command::*,
@@ -122,4 +123,35 @@ fn a_read_is_not_over_by_the_end_of_another() {
     assert_eq!(rig.queue.under_way(), 0, "taken back while it is under way");
     assert_eq!(byte, [content(first.0)]);
     drop(rig.client.take_back(late).unwrap());
+}
+
+/// Reads may be under way, and what they were mapped for stays mapped: their frames must not become anything else.
+#[test]
+fn buffers_of_a_load_that_failed_are_nobodys() {
+    for (depth, lost) in [(1, false), (4, true)] {
+        let mut rig = Rig::new(Policy::MapUnmap);
+        let host = rig.domain.platform().clone();
+        let buffers = Buffers::new(host.clone(), 8, ByteCount(GRANULE)).unwrap();
+        let pages: Vec<PhysPage> = (0..8).map(|nth| buffers.whole(nth).addr.page()).collect();
+        // of four entries one is taken, so that the fourth read at once is one too many
+        if lost {
+            let read = |data| Command::read(NamespaceId(1), Block(0), BlockCount(1), data);
+            rig.queue.submit([], read).unwrap();
+        }
+        let load = Load {
+            policy: Policy::MapUnmap,
+            size: ByteCount(GRANULE),
+            depth: Depth(depth),
+            reads: 8,
+            offset: ByteCount(0),
+            check: None,
+        };
+        let (queue, client) = (&mut rig.queue, &rig.client);
+        let seen = load::run(&load, queue, client, &rig.disk, &buffers, Idle::Spin);
+        assert_eq!(seen.is_err(), lost, "{seen:?}");
+        drop(buffers);
+        let free: Vec<_> = std::iter::from_fn(|| host.frame_alloc()).collect();
+        let came_back = free.iter().filter(|frame| pages.contains(&frame.page()));
+        assert_eq!(came_back.count(), if lost { 0 } else { 8 });
+    }
 }
