@@ -138,7 +138,7 @@ fn a_recovery_that_takes_too_long_ends_the_queue() {
     let (host, fake, unit) = up_with(|_| {});
     let devices = [SourceId(1), SourceId(2), SourceId(3), SourceId(4)];
     for device in devices {
-        unit.attach(&*host, device, ID, ROOT, 4).unwrap();
+        unit.attach(BY, &*host, device, ID, ROOT, 4).unwrap();
     }
     fake.state().reports_late = true;
     let fetched = unit.submit(ID, Scope::DOMAIN).unwrap();
@@ -149,7 +149,7 @@ fn a_recovery_that_takes_too_long_ends_the_queue() {
     let stops = InvalidateError::QueueError { head };
     let over = InvalidateError::OutOfService;
     for (device, cause) in devices.into_iter().zip([TIMED_OUT, stops, over, over]) {
-        let said = unit.detach(&*host, device, ID);
+        let said = unit.detach(BY, &*host, device, ID);
         assert_eq!(said, Err(AttachError::Invalidate { device, cause }), "P11");
         assert_eq!(fake.context(device.0).unwrap().0 & 1, 0, "P1: blocked");
     }
@@ -165,8 +165,8 @@ fn a_recovery_that_takes_too_long_ends_the_queue() {
 #[test]
 fn a_shut_down_whose_flush_is_refused_gives_no_frame_back() {
     let (host, fake, unit) = up_with(|_| {});
-    unit.attach(&*host, SourceId(1), ID, ROOT, 4).unwrap();
-    unit.detach(&*host, SourceId(1), ID).unwrap();
+    unit.attach(BY, &*host, SourceId(1), ID, ROOT, 4).unwrap();
+    unit.detach(BY, &*host, SourceId(1), ID).unwrap();
     let frames = host.frames_in_use();
     let mut state = fake.state();
     state.bad = Some(state.ran);

@@ -3,6 +3,7 @@
 //! fenced since it does not answer, while another CPU clears an entry and flushes. The unit is as fast
 //! as can be, and the device reads at any time; at most two preemptions.
 
+use crate::common::BY;
 use crate::loom::{
     CLEARED, OLD, Tally,
     chip::{Chip, DOMAIN, NIC, Reports, Runs},
@@ -47,7 +48,7 @@ impl Bench {
         let unit = Unit::bring_up(p.clone(), chip.clone(), config).expect("a unit like QEMU's");
         let depth = QueueDepth::ONE;
         unit.declare_device_tlb(NIC, depth).expect("it is detached");
-        unit.attach(&p, OTHER, DOMAIN, ROOT, 4)
+        unit.attach(BY, &p, OTHER, DOMAIN, ROOT, 4)
             .expect("a free entry");
         // SAFETY: nothing is translated in the model; what is settled is asserted on, and never freed.
         #[allow(unsafe_code)]
@@ -60,7 +61,7 @@ impl Bench {
         })
     }
     fn attach(&self) -> Result<(), AttachError> {
-        self.unit.attach(&self.p, NIC, DOMAIN, ROOT, 4)
+        self.unit.attach(BY, &self.p, NIC, DOMAIN, ROOT, 4)
     }
     /// Attached, and the device has read.
     fn attached() -> Arc<Self> {
@@ -137,7 +138,7 @@ fn a_detach_against_an_unmap() {
         "detach, unmap",
         Bench::attached,
         |bench| {
-            let detached = bench.unit.detach(&bench.p, NIC, DOMAIN);
+            let detached = bench.unit.detach(BY, &bench.p, NIC, DOMAIN);
             detached.expect("the device answers");
             assert_eq!(bench.chip.access(), None, "P1: detached");
         },
