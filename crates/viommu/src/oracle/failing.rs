@@ -3,12 +3,13 @@
 
 use super::forward::{forward_copies_to_inner, forward_to_inner};
 use ioatlas_dma::{platform::*, units::*};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 /// `P`, failing one frame allocation on demand.
 pub struct Failing<P> {
     inner: P,
     countdown: Mutex<Option<u64>>,
+    hook: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl<P: Platform> Failing<P> {
@@ -17,11 +18,16 @@ impl<P: Platform> Failing<P> {
         Failing {
             inner,
             countdown: Mutex::new(None),
+            hook: OnceLock::new(),
         }
     }
     /// The `n`-th allocation from now on (from 0) fails, and only that one.
     pub fn fail_nth(&self, n: u64) {
         *self.countdown() = Some(n);
+    }
+    /// Whenever an allocation fails, `hook` is called: what a device does just then. The first hook stays.
+    pub fn when_it_fails(&self, hook: impl Fn() + Send + Sync + 'static) {
+        let _ = self.hook.set(Box::new(hook));
     }
     /// Whether that allocation is still to come; it is forgotten then.
     pub fn disarm(&self) -> bool {
@@ -47,6 +53,10 @@ unsafe impl<P: Platform> Platform for Failing<P> {
         match *countdown {
             Some(0) => {
                 *countdown = None;
+                drop(countdown);
+                if let Some(hook) = self.hook.get() {
+                    hook();
+                }
                 return None;
             }
             Some(left) => *countdown = Some(left - 1),

@@ -42,11 +42,12 @@
 //! Under the DMA API ([`WatchedDma`]) a mapping may lead to bounce buffers: the oracle takes where from the tables when map has returned. While the mapping lives, its
 //! pages are judged as any others; what no mapping explains, by the frame that was reached (`ledger::frames`).
 //!
-//! A frame that is freed must not be led to (P4): as a table, by no walk cache and no walk. As memory of a
-//! typed buffer or consistent memory, which the oracle is told of, by no translation in an IOTLB or a device's TLB, and by
-//! no record that is live, or ended and not flushed since: hardware may have cached it. What is freed all the
-//! same must not be reached, nor become a table. A caller's pages may have any numbers, those of frames too, so
-//! nothing is concluded from them.
+//! A frame that is freed must not be led to (P4): by no walk cache and no walk; by no translation in an
+//! IOTLB or a device's TLB; and as memory of a typed buffer or consistent memory, of which the oracle is
+//! told, by no record that is live, or ended and not flushed since: hardware may have cached it. Caches are
+//! asked again when it is allocated. What is freed all the same must not be reached, nor become a table. A
+//! caller's pages may have any numbers, those of frames too: a translation that may be of such a page is let
+//! pass.
 //!
 //! Not checked here: P7 (what is in bounce buffers), P11, P12; P10 is [`ioatlas_dma::domain::Domain::audit`].
 

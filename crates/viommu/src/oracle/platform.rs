@@ -20,8 +20,8 @@ pub struct Holders {
 /// Says what of a unit leads to a frame.
 type Holds = Box<dyn Fn(PhysPage) -> Holders + Send + Sync>;
 
-/// `P`, with every freed frame checked (P4): just before it is free, no walk cache and no walk may
-/// point to it; and if it was a buffer's or consistent memory, no translation may lead there.
+/// `P`, with every frame checked (P4): just before it is free, and when it is somebody's again, no walk
+/// cache and no walk may point to it, and no translation may lead there.
 pub struct WatchedPlatform<P> {
     inner: P,
     oracle: Arc<Oracle>,
@@ -53,7 +53,9 @@ unsafe impl<P: Platform> Platform for WatchedPlatform<P> {
     forward_to_inner!();
     fn frame_alloc(&self) -> Option<FreshFrame> {
         let frame = self.inner.frame_alloc()?;
-        self.oracle.ledger().frame_allocated(frame.page());
+        let held = self.holds.get().map(|holds| holds(frame.page()));
+        let held = held.unwrap_or_default();
+        self.oracle.ledger().frame_allocated(frame.page(), &held);
         Some(frame)
     }
     fn frame_free(&self, frame: FreshFrame) {

@@ -68,7 +68,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         call: impl FnOnce(&Domain<P, T>) -> Result<Mapping, MapError>,
     ) -> Result<Mapping, MapError> {
         let perm = direction.perm();
-        let called = self.oracle.ledger().map_called(self.serial, perm);
+        let called = self.oracle.ledger().map_called(self.serial, perm, list);
         let result = call(&self.domain);
         let mut ledger = self.oracle.ledger();
         match &result {
@@ -112,7 +112,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
     /// As there.
     pub fn alloc_consistent(&self, len: ByteCount) -> Result<Consistent, MapError> {
         let perm = Perm::ReadWrite;
-        let called = self.oracle.ledger().map_called(self.serial, perm);
+        let called = self.oracle.ledger().map_called(self.serial, perm, &[]);
         let result = self.domain.alloc_consistent(len);
         let mut ledger = self.oracle.ledger();
         match &result {

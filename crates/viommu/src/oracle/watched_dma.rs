@@ -108,7 +108,7 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         direction: Direction,
     ) -> Result<WatchedMapping, DmaMapError> {
         let perm = direction.perm();
-        let called = self.oracle.ledger().map_called(self.serial, perm);
+        let called = self.oracle.ledger().map_called(self.serial, perm, &list);
         let result = self.client.map_sg(list.clone(), direction);
         // outside the oracle's lock: what a live mapping leads to stays as it is
         let shown = result.as_ref().ok().map(|mapping| {
@@ -215,7 +215,7 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
     ) -> Result<WatchedBuffer<P, W>, DmaMapError> {
         let list = buffer.list().clone();
         let perm = W::DIRECTION.perm();
-        let called = self.oracle.ledger().map_called(self.serial, perm);
+        let called = self.oracle.ledger().map_called(self.serial, perm, &list);
         let result = self.client.give(buffer);
         let shown = result.as_ref().ok().map(|given| {
             let segments = given.segments().zip(list.iter());

@@ -124,8 +124,14 @@ impl Ledger {
         }
     }
 
-    pub fn frame_allocated(&mut self, frame: PhysPage) {
+    /// The frame is somebody's now, perhaps a table soon, and was led to by `holders` just before.
+    pub fn frame_allocated(&mut self, frame: PhysPage, holders: &Holders) {
+        let why = self.led_to(frame, holders);
         self.frames.insert(frame, FrameUse::Unseen);
+        if let Some(why) = why {
+            let text = format!("frame {frame} was allocated while {why}");
+            self.violation(Property::P4, text);
+        }
     }
 
     /// A walk will read the table in `frame`.
@@ -186,25 +192,32 @@ impl Ledger {
         places.find_map(|(domain, page)| self.spaces[domain.0].still_leads(*page, frame))
     }
 
-    /// The translation in a cache by which a device reaches the frame, a buffer's.
-    fn leaf(&self, frame: PhysPage, leaves: &[(DomainId, IovaPage)]) -> Option<String> {
-        let places = self.led_from.get(&frame);
+    /// What of a unit leads to the frame, and does not because a caller's page has its number.
+    fn led_to(&self, frame: PhysPage, holders: &Holders) -> Option<String> {
+        if holders.pointer {
+            return Some("a walk cache or a walk points to it".to_owned());
+        }
         let any = self.frames.get(&frame) == Some(&FrameUse::Buffer);
-        let its = |(id, page): &&(DomainId, IovaPage)| {
-            let mut places = places.into_iter().flatten();
-            any || places.any(|(domain, at)| self.spaces[domain.0].id == *id && at == page)
-        };
-        let (id, page) = leaves.iter().find(its)?;
+        let its = |(id, page): &&(DomainId, IovaPage)| any || !self.is_callers(*id, *page, frame);
+        let (id, page) = holders.leaves.iter().find(its)?;
         Some(format!("a cache leads page {page} of domain {id} to it"))
+    }
+
+    /// Whether a translation may be of a caller's page that has the frame's number.
+    fn is_callers(&self, id: DomainId, page: IovaPage, frame: PhysPage) -> bool {
+        // the latest domain of that id; what others map, nobody tells
+        let Some(at) = self.spaces.iter().rposition(|space| space.id == id) else {
+            return true;
+        };
+        let places = self.led_from.get(&frame);
+        let led = places.is_some_and(|places| places.contains(&(DomainSerial(at), page)));
+        !led && self.spaces[at].may_be_callers(page, frame)
     }
 
     pub fn frame_freed(&mut self, frame: PhysPage, holders: &Holders) {
         self.seen.frames_freed += 1;
-        let pointer = || Some("a walk cache or a walk points to it".to_owned());
-        let pointer = holders.pointer.then(pointer).flatten();
-        let why = pointer
-            .or_else(|| self.leaf(frame, &holders.leaves))
-            .or_else(|| self.still_leads(frame));
+        let led = self.led_to(frame, holders);
+        let why = led.or_else(|| self.still_leads(frame));
         self.frames.insert(frame, FrameUse::Free);
         self.kept.remove(&frame);
         match why {

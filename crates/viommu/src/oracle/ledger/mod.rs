@@ -21,7 +21,7 @@ use ats::HalfFlushed;
 use frames::{FrameUse, Kept, keep};
 use ioatlas_dma::units::*;
 use judge::Undecided;
-use space::{FailedMap, Record, Space, Stale};
+use space::{Coming, FailedMap, Record, Space, Stale};
 pub(super) use space::{Slots, Whose};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -161,10 +161,12 @@ impl Ledger {
         DomainSerial(self.spaces.len() - 1)
     }
 
-    /// A map is called that lets devices do what `perm` says.
-    pub fn map_called(&mut self, domain: DomainSerial, perm: Perm) -> Event {
+    /// A map of a caller's `list` is called that lets devices do what `perm` says.
+    pub fn map_called(&mut self, domain: DomainSerial, perm: Perm, list: &[PhysRange]) -> Event {
         let now = self.now();
-        self.spaces[domain.0].maps_in_progress.insert(now, perm);
+        let list = list.to_vec();
+        let maps = &mut self.spaces[domain.0].maps_in_progress;
+        maps.insert(now, Coming { perm, list });
         now
     }
 

@@ -58,11 +58,19 @@ pub(super) struct Space {
     /// The latest beginning of an invalidation that is complete: of the whole domain, and of single pages.
     pub flushed: Event,
     pub flushed_pages: BTreeMap<IovaPage, Event>,
-    pub maps_in_progress: BTreeMap<Event, Perm>,
+    pub maps_in_progress: BTreeMap<Event, Coming>,
     /// When a map that lets the device read, and one that lets it write, was last in its call.
     pub last_maps: [Event; 2],
     pub failed_maps: Vec<FailedMap>,
     pub unmaps: u64,
+}
+
+/// A map in its call.
+#[derive(Clone)]
+pub(super) struct Coming {
+    pub perm: Perm,
+    /// What the caller wants mapped; of memory that is allocated for it nothing is known.
+    pub list: Vec<PhysRange>,
 }
 
 /// A map that failed. Nobody learnt its IOVA, but a device that guesses may have reached what was half made.
@@ -90,6 +98,16 @@ impl Space {
             .is_some_and(|shared| (shared.first..shared.end()).contains(&page))
     }
 
+    /// Whether a caller maps, mapped, or may have tried to map `to` at `page`: a page of its own, that may have the number of any frame.
+    pub fn may_be_callers(&self, page: IovaPage, to: PhysPage) -> bool {
+        let mut records = self.pages.get(&page).into_iter().flatten();
+        let mut coming = self.maps_in_progress.values().flat_map(|map| &map.list);
+        let mut failed = self.failed_maps.iter();
+        records.any(|record| record.to == to && record.whose == Whose::Theirs)
+            || coming.any(|part| part.addr.page() <= to && to.addr() < end_of(part))
+            || failed.any(|map| map.pages.as_ref().is_none_or(|pages| pages.contains(&to)))
+    }
+
     /// A map that lets devices do what `perm` says has returned.
     pub fn map_ended(&mut self, called: Event, perm: Perm, now: Event) {
         self.maps_in_progress.remove(&called);
@@ -103,7 +121,7 @@ impl Space {
     /// Whether a map that allows `kind` was in its call after `since`.
     pub fn mapped_since(&self, kind: AccessKind, since: Event) -> bool {
         let mut coming = self.maps_in_progress.values();
-        coming.any(|perm| perm.allows(kind)) || self.last_maps[kind as usize] > since
+        coming.any(|map| map.perm.allows(kind)) || self.last_maps[kind as usize] > since
     }
 
     /// When the latest complete invalidation of `page` began.
@@ -211,4 +229,9 @@ impl Space {
             time: TimeNs(now.0.saturating_sub(stale.returned_at.0)),
         }
     }
+}
+
+/// The byte just past it, or the last one that there is.
+fn end_of(part: &PhysRange) -> PhysAddr {
+    PhysAddr(part.addr.0.saturating_add(part.len.0))
 }

@@ -94,10 +94,12 @@ impl Case {
         space.flushed = self.flushed;
         space.pages.insert(PAGE, self.records);
         space.failed_maps.extend(self.failed);
-        let coming = self.coming.into_iter();
-        space
-            .maps_in_progress
-            .extend(coming.map(|called| (called, Perm::Read)));
+        let read = || Coming {
+            perm: Perm::Read,
+            list: vec![],
+        };
+        let coming = self.coming.into_iter().map(|called| (called, read()));
+        space.maps_in_progress.extend(coming);
         let range = |(first, pages)| IovaRange::new(IovaPage(first), PageCount(pages));
         space.shared = self.shared.map(range);
         ledger.undecided.push(Undecided {
@@ -288,7 +290,7 @@ fn failed_maps_are_forgotten_when_they_explain_nothing_more() {
                 .accesses
                 .insert(AccessId(1), InFlight { began, attached });
         }
-        let called = ledger.map_called(domain, Perm::Read);
+        let called = ledger.map_called(domain, Perm::Read, &[]);
         ledger.map_failed(domain, called, Some(vec![B]), Perm::Read);
         let failed = &ledger.spaces[domain.0].failed_maps;
         let returned: Vec<_> = failed.iter().map(|failed| failed.returned).collect();
@@ -301,7 +303,7 @@ fn failed_maps_are_forgotten_when_they_explain_nothing_more() {
 #[test]
 fn accesses_beside_maps_that_fail() {
     let fails = |ledger: &mut Ledger, domain, to| {
-        let called = ledger.map_called(domain, Perm::Read);
+        let called = ledger.map_called(domain, Perm::Read, &[]);
         ledger.map_failed(domain, called, Some(vec![to]), Perm::Read);
     };
     for (bounds, early, late) in [(STRICT, "P5", "P9"), (LAZY, "stale", "stale")] {
@@ -355,7 +357,7 @@ fn an_invalidation_of_pages_is_one_of_those_alone() {
     ] {
         let (mut ledger, domain) = ledger(STRICT);
         let map = |ledger: &mut Ledger, to| {
-            let called = ledger.map_called(domain, Perm::Read);
+            let called = ledger.map_called(domain, Perm::Read, &[]);
             ledger.map_returned(domain, called, PAGE, [to].into_iter(), Perm::Read);
         };
         map(&mut ledger, A);
@@ -385,13 +387,13 @@ impl Slot {
     fn new(slots: Slots) -> Self {
         let (mut ledger, domain) = ledger(STRICT);
         ledger.bounces(domain, slots);
-        ledger.frame_allocated(A);
+        ledger.frame_allocated(A, &Default::default());
         let mut slot = Slot { ledger, domain };
         slot.user(Perm::Write);
         slot
     }
     fn mapped(&mut self, perm: Perm) {
-        let called = self.ledger.map_called(self.domain, perm);
+        let called = self.ledger.map_called(self.domain, perm, &[]);
         let page = [(PAGE, A, Whose::Own)].into_iter();
         self.ledger.map_returned_of(self.domain, called, page, perm);
     }
@@ -411,7 +413,7 @@ impl Slot {
     }
     /// A map that fails, whatever it took and gave back.
     fn fails(&mut self, perm: Perm) {
-        let called = self.ledger.map_called(self.domain, perm);
+        let called = self.ledger.map_called(self.domain, perm, &[]);
         self.ledger
             .map_failed(self.domain, called, Some(vec![]), perm);
     }
@@ -434,16 +436,16 @@ type Step = fn(&mut Slot);
 #[test]
 fn a_kept_slot_is_as_its_last_user_had_it() {
     let read_map: Step = |slot| {
-        slot.ledger.map_called(slot.domain, Perm::Read);
+        slot.ledger.map_called(slot.domain, Perm::Read, &[]);
     };
     let write_map: Step = |slot| {
-        slot.ledger.map_called(slot.domain, Perm::Write);
+        slot.ledger.map_called(slot.domain, Perm::Write, &[]);
     };
     let flush: Step = Slot::flush;
     let next: Step = |slot| slot.user(Perm::Read);
     let anew: Step = |slot| {
         slot.ledger.frame_freed(A, &Default::default());
-        slot.ledger.frame_allocated(A);
+        slot.ledger.frame_allocated(A, &Default::default());
     };
     // a user of whom one unmap was called, whose slot another one had meanwhile, for reading
     let overtaken: Step = |slot| {
@@ -472,9 +474,9 @@ fn a_kept_slot_is_as_its_last_user_had_it() {
             let seen = match slot.access(kind) {
                 "waits" => {
                     let coming = slot.ledger.spaces[0].maps_in_progress.clone();
-                    for (called, perm) in coming {
+                    for (called, map) in coming {
                         let pages = Some(vec![]);
-                        slot.ledger.map_failed(slot.domain, called, pages, perm);
+                        slot.ledger.map_failed(slot.domain, called, pages, map.perm);
                     }
                     verdict(&slot.ledger)
                 }

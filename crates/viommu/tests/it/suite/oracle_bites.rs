@@ -403,9 +403,17 @@ pub fn p9_a_bounce_buffer_whose_frame_is_free<B: Base, F: Format>() {
             rig.assert_clean();
             inject(&rig, Injection::LeaveTranslations(1));
             clients.end(client, mapping, 1);
-            rig.assert_clean(); // nobody has used it yet
+            let freed = placement == Placement::SingleUse;
+            match freed {
+                true => bitten(&rig, Property::P4, "was freed while a cache leads"),
+                false => rig.assert_clean(), // nobody has used it yet
+            }
             assert!(rig.access(at, AccessKind::Write).is_some());
-            bitten(&rig, property, words);
+            let summary = rig.machine.oracle().summary();
+            let last = summary.violations.last().expect("a violation");
+            assert_eq!(last.property, property, "{summary}");
+            assert!(last.text.contains(words), "{summary}");
+            assert_eq!(summary.violation_count, 1 + u64::from(freed), "{summary}");
             clients.close(&rig, &name(&design));
         }
     }
