@@ -11,11 +11,11 @@ use crate::{
 };
 use ioatlas_dma::{
     design::Design,
-    domain::{Colours, Domain, Exposure},
+    domain::{Colours, Domain},
     platform::{PhysMemory, Platform},
     table::Format,
     translator::{NewError, Paged},
-    units::{AccessKind, Iova, SourceId, TimeNs},
+    units::{AccessKind, Iova, SourceId},
 };
 use ioatlas_vtd::driver;
 use std::sync::Arc;
@@ -187,8 +187,8 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
         Ok(WatchedMachine { machine, oracle })
     }
 
-    /// A watched domain. What the oracle allows it follows from what its policy promises ([`Exposure`]): where an invalidation starts after so many
-    /// unmaps, as many again may return while it is waited for, and one on each CPU that was about to.
+    /// A watched domain. What the oracle allows it is what its policy promises ([`Bounds::of`]). Where that is a time, it goes by the ticks that the
+    /// watch is told of ([`Watched::tick`]).
     ///
     /// # Errors
     /// [`NewError`].
@@ -198,14 +198,7 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
     ) -> Result<WatchedDomain<B, F>, NewError> {
         let design = design.into();
         let cpus = self.machine.platform().cpus();
-        let bounds = match design.domain.policy.exposure(cpus) {
-            Exposure::None => Bounds::Strict,
-            Exposure::Bounded { operations, .. } => Bounds::Deferred {
-                unmaps: 2 * operations + cpus as u64,
-                time: TimeNs(u64::MAX),
-            },
-            Exposure::Unbounded => Bounds::Unbounded,
-        };
+        let bounds = Bounds::of(&design.domain.policy, cpus);
         let domain = self.machine.domain::<F>(design)?;
         Ok(Watched::new(domain, self.oracle.clone(), bounds))
     }

@@ -59,7 +59,7 @@ mod watched;
 mod watched_dma;
 
 pub use failing::Failing;
-pub use ledger::{Bounds, DomainSerial, Exposure, Property, Summary, Violation};
+pub use ledger::{Bounds, Deadline, DomainSerial, Exposure, Property, Summary, Violation};
 pub use platform::{Holders, WatchedPlatform};
 pub use watched::Watched;
 pub use watched_dma::{WatchedBuffer, WatchedClient, WatchedDma, WatchedMapping};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A domain whose calls are reported to the oracle, before and after.
 
-use super::{Bounds, DomainSerial, Oracle, ledger::Stage};
+use super::{Bounds, DomainSerial, Oracle, Property, ledger::Stage};
 use ioatlas_dma::{
     domain::*, grace::InvalidateError, platform::Platform, translator::AttachError,
     translator::Translator, units::*,
@@ -88,7 +88,10 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
                         Some(self.pages_of(list).take(written).collect())
                     }
                     // how much was written, nobody knows
-                    MapError::Invalidate(_) => None,
+                    MapError::Invalidate(_) => {
+                        ledger.lost(self.serial);
+                        None
+                    }
                     // nothing was; and a list that was refused may be of any length
                     _ => Some(Vec::new()),
                 };
@@ -178,7 +181,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
                 | UnmapError::NotAMapping { .. },
             ) => ledger.unmap_refused(self.serial, range, called),
             // after a failed invalidation nothing is promised: the pages are quarantined, and stay "in the call"
-            Err(_) => {}
+            Err(_) => ledger.unmap_failed(self.serial),
         }
         drop(ledger);
         result
@@ -221,7 +224,25 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
     /// # Errors
     /// As there.
     pub fn tick(&self, now: TimeNs) -> Result<TickReport, InvalidateError> {
-        self.domain.tick(now)
+        let called = self.oracle.ledger().tick_called(self.serial, now);
+        let result = self.domain.tick(now);
+        let mut ledger = self.oracle.ledger();
+        if result.is_err() {
+            ledger.lost(self.serial);
+        }
+        let missed = ledger.tick_returned(self.serial, called, now);
+        drop(ledger);
+        // what a failed flush quarantined is flushed by none
+        if !missed.is_empty() && self.domain.stats().quarantined.pages == PageCount(0) {
+            for (page, window) in missed {
+                let text = format!(
+                    "{page} was unmapped, and not flushed by the tick at {} ns, {} ns later or more",
+                    now.0, window.0
+                );
+                self.oracle.report(Property::P2, text);
+            }
+        }
+        result
     }
 
     /// Ends the domain; its devices are detached first, watched.

@@ -258,13 +258,15 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         let begin = |run: IovaRange| (run, self.oracle.ledger().unmap_called(self.serial, run));
         let called: Vec<_> = runs.into_iter().map(begin).collect();
         let result = call();
-        // after an error nothing is promised: the pages stay "in the call"
-        if result.is_ok() {
-            let mut ledger = self.oracle.ledger();
-            for (run, called) in called {
-                ledger.unmap_returned(self.serial, run, called);
+        let mut ledger = self.oracle.ledger();
+        for (run, called) in called {
+            match &result {
+                Ok(_) => ledger.unmap_returned(self.serial, run, called),
+                // nothing is promised: the pages stay "in the call"
+                Err(_) => ledger.unmap_failed(self.serial),
             }
         }
+        drop(ledger);
         result
     }
 }

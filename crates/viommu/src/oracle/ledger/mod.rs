@@ -9,7 +9,7 @@ mod summary;
 #[cfg(test)]
 mod tests;
 
-pub use summary::{Bounds, Exposure, Property, Summary, Violation};
+pub use summary::{Bounds, Deadline, Exposure, Property, Summary, Violation};
 
 use super::named;
 use crate::{
@@ -21,7 +21,7 @@ use ats::HalfFlushed;
 use frames::{FrameUse, Kept, keep};
 use ioatlas_dma::units::*;
 use judge::Undecided;
-use space::{Coming, FailedMap, Record, Space, Stale};
+use space::{Calls, Coming, FailedMap, Record, Space, Stale};
 pub(super) use space::{Slots, Whose};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -127,7 +127,7 @@ impl Ledger {
                 let exposure = space.exposure(stale, now);
                 seen.exposure.unmaps = seen.exposure.unmaps.max(exposure.unmaps);
                 seen.exposure.time = seen.exposure.time.max(exposure.time);
-                if let Some(text) = space.outside_window(exposure) {
+                if let Some(text) = space.outside_window(stale, exposure) {
                     let property = Property::P2;
                     seen.violation_count += 1;
                     seen.violations.push(Violation { property, text });
@@ -157,6 +157,9 @@ impl Ledger {
             last_maps: [0; 2],
             failed_maps: Vec::new(),
             unmaps: 0,
+            unmap_calls: Calls::default(),
+            tick_calls: Calls::default(),
+            ticked: None,
         });
         DomainSerial(self.spaces.len() - 1)
     }
@@ -279,6 +282,7 @@ impl Ledger {
     pub fn unmap_called(&mut self, domain: DomainSerial, range: IovaRange) -> Event {
         let now = self.now();
         let space = &mut self.spaces[domain.0];
+        space.unmap_calls.called(now);
         for page in range.iter() {
             let records = space.pages.get_mut(&page).into_iter().flatten();
             if let Some(newest) = records.rev().find(|record| record.live()) {
@@ -288,9 +292,21 @@ impl Ledger {
         now
     }
 
+    /// Nothing is promised of its pages: they stay as if they were in the call.
+    pub fn unmap_failed(&mut self, domain: DomainSerial) {
+        self.spaces[domain.0].unmap_calls.returned();
+        self.lost(domain);
+    }
+
+    /// An invalidation failed, and it was said: what waited for one is quarantined, and flushed by none.
+    pub fn lost(&mut self, domain: DomainSerial) {
+        self.spaces[domain.0].stale.clear();
+    }
+
     /// The call changed nothing.
     pub fn unmap_refused(&mut self, domain: DomainSerial, range: IovaRange, called: Event) {
         let space = &mut self.spaces[domain.0];
+        space.unmap_calls.returned();
         for page in range.iter() {
             for record in space.pages.get_mut(&page).into_iter().flatten() {
                 record.unmap_called = record.unmap_called.filter(|at| *at != called);
@@ -303,10 +319,11 @@ impl Ledger {
         let now = self.now();
         let at = (self.clock)();
         let space = &mut self.spaces[domain.0];
+        space.unmap_calls.returned();
         if space.retires(range, called) {
             space.unmaps += 1;
         }
-        let unmaps_before = space.unmaps;
+        let (unmaps_before, ticked) = (space.unmaps, space.ticked);
         for page in range.iter() {
             let (flushed, shares) = (space.flushed_since(page), space.shares(page));
             let Some(records) = space.pages.get_mut(&page) else {
@@ -335,8 +352,11 @@ impl Ledger {
                     page,
                     Stale {
                         unmap_called,
+                        unmap_returned: now,
                         returned_at: at,
+                        ticked,
                         unmaps_before,
+                        shared: shares,
                     },
                 );
             }
@@ -372,27 +392,51 @@ impl Ledger {
             None => space.flush_all(began),
             Some(range) => space.flush_pages(range, began),
         };
-        let exposures: Vec<_> = flushed.iter().map(|s| space.exposure(s, now)).collect();
-        for exposure in exposures {
+        for stale in flushed {
+            let exposure = self.spaces[at].exposure(&stale, now);
             self.seen.exposure.unmaps = self.seen.exposure.unmaps.max(exposure.unmaps);
             self.seen.exposure.time = self.seen.exposure.time.max(exposure.time);
-            self.check_window(at, exposure);
+            self.check_window(at, &stale, now);
         }
     }
 
-    /// P2, of a page that was stale that long.
-    fn check_window(&mut self, space: usize, exposure: Exposure) {
-        if let Some(text) = self.spaces[space].outside_window(exposure) {
+    /// P2, of a page that was stale until `now`.
+    fn check_window(&mut self, space: usize, stale: &Stale, now: TimeNs) {
+        let space = &self.spaces[space];
+        if let Some(text) = space.outside_window(stale, space.exposure(stale, now)) {
             self.violation(Property::P2, text);
+        }
+    }
+
+    /// A tick of the domain is called, at `now`.
+    pub fn tick_called(&mut self, domain: DomainSerial, now: TimeNs) -> Event {
+        let called = self.now();
+        let space = &mut self.spaces[domain.0];
+        space.tick_calls.called(called);
+        space.ticked = space.ticked.max(Some(now));
+        called
+    }
+
+    /// It has returned: which pages it should have flushed, and by which window. Where another was in its call, that one may be at it still.
+    pub fn tick_returned(
+        &mut self,
+        domain: DomainSerial,
+        called: Event,
+        now: TimeNs,
+    ) -> Vec<(IovaPage, TimeNs)> {
+        let space = &mut self.spaces[domain.0];
+        space.tick_calls.returned();
+        match space.tick_calls.alone_since(called) {
+            true => space.missed(called, now),
+            false => Vec::new(),
         }
     }
 
     /// P2, of a stale page that has just been reached.
     fn check_reached(&mut self, space: usize, page: IovaPage) {
         let now = (self.clock)();
-        let at = &self.spaces[space];
-        if let Some(exposure) = at.stale.get(&page).map(|stale| at.exposure(stale, now)) {
-            self.check_window(space, exposure);
+        if let Some(stale) = self.spaces[space].stale.get(&page).copied() {
+            self.check_window(space, &stale, now);
         }
     }
 

@@ -4,7 +4,7 @@
 use super::{
     Event,
     judge::{Judgement, Undecided},
-    summary::{Bounds, Exposure, Property},
+    summary::{Bounds, Deadline, Exposure, Property},
 };
 use ioatlas_dma::units::*;
 use std::collections::BTreeMap;
@@ -42,8 +42,37 @@ pub(super) struct Record {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stale {
     pub unmap_called: Event,
+    pub unmap_returned: Event,
     pub returned_at: TimeNs,
+    /// When the last tick was before that.
+    pub ticked: Option<TimeNs>,
     pub unmaps_before: u64,
+    /// Whether mappings may share it.
+    pub shared: bool,
+}
+
+/// Calls of one kind that may overlap.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Calls {
+    under_way: u32,
+    /// The last call that came while another was under way.
+    overlap: Event,
+}
+
+impl Calls {
+    pub fn called(&mut self, now: Event) {
+        if self.under_way > 0 {
+            self.overlap = now;
+        }
+        self.under_way += 1;
+    }
+    pub fn returned(&mut self) {
+        self.under_way = self.under_way.saturating_sub(1);
+    }
+    /// Whether none overlapped from `since` on, when one was called.
+    pub fn alone_since(&self, since: Event) -> bool {
+        self.overlap < since
+    }
 }
 
 pub(super) struct Space {
@@ -63,6 +92,10 @@ pub(super) struct Space {
     pub last_maps: [Event; 2],
     pub failed_maps: Vec<FailedMap>,
     pub unmaps: u64,
+    pub unmap_calls: Calls,
+    pub tick_calls: Calls,
+    /// The latest time that a tick was told.
+    pub ticked: Option<TimeNs>,
 }
 
 /// A map in its call.
@@ -209,10 +242,27 @@ impl Space {
         gone
     }
 
+    /// Whether no map can have had a part in the page since its unmap was called.
+    fn nobody_shared(&self, stale: &Stale) -> bool {
+        let since = |at: &Event| *at > stale.unmap_called;
+        !stale.shared || self.maps_in_progress.is_empty() && !self.last_maps.iter().any(since)
+    }
+
     /// What is wrong with a page that was stale that long. (Strict is checked by accesses: P1. Unbounded is never too long.)
-    pub fn outside_window(&self, exposure: Exposure) -> Option<String> {
-        let Bounds::Deferred { unmaps, time } = self.bounds else {
+    pub fn outside_window(&self, stale: &Stale, exposure: Exposure) -> Option<String> {
+        let Bounds::Deferred {
+            unmaps,
+            overlapping,
+            time,
+        } = self.bounds
+        else {
             return None;
+        };
+        let alone = self.unmap_calls.alone_since(stale.unmap_called) && self.nobody_shared(stale);
+        let unmaps = if alone { unmaps } else { overlapping };
+        let time = match time {
+            Deadline::After(time) => time,
+            Deadline::Tick(_) | Deadline::Open => TimeNs(u64::MAX), // see `missed`
         };
         let within = exposure.unmaps <= unmaps && exposure.time <= time;
         (!within).then(|| {
@@ -221,6 +271,29 @@ impl Space {
                 self.id, exposure.unmaps, exposure.time.0, time.0
             )
         })
+    }
+
+    /// The stale pages that a tick at `now`, called at `called`, should have flushed.
+    pub fn missed(&mut self, called: Event, now: TimeNs) -> Vec<(IovaPage, TimeNs)> {
+        let Bounds::Deferred {
+            time: Deadline::Tick(window),
+            ..
+        } = self.bounds
+        else {
+            return Vec::new();
+        };
+        let due = |stale: &Stale| {
+            let waited = |ticked: TimeNs| now.0.saturating_sub(ticked.0) >= window.0;
+            stale.unmap_returned < called
+                && stale.ticked.is_none_or(waited)
+                && self.nobody_shared(stale)
+        };
+        let missed = self.stale.iter().filter(|(_, stale)| due(stale));
+        let missed: Vec<_> = missed.map(|(page, _)| (*page, window)).collect();
+        for (page, _) in &missed {
+            self.stale.remove(page); // once is enough
+        }
+        missed
     }
 
     pub fn exposure(&self, stale: &Stale, now: TimeNs) -> Exposure {

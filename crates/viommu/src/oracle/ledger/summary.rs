@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What the oracle reports: properties, violations, exposure.
 
-use ioatlas_dma::units::TimeNs;
+use ioatlas_dma::{
+    policy::{Exposure as Promise, PolicyConfig},
+    units::TimeNs,
+};
 use std::fmt;
 
 /// The properties of the safety model, by name.
@@ -49,13 +52,53 @@ pub enum Bounds {
     Strict,
     /// At most so many further unmaps of the domain, and so long.
     Deferred {
-        /// Unmaps of the domain after the page's own.
+        /// Unmaps of the domain that return after the page's own, where no two were in their calls at once since that was called.
         unmaps: u64,
-        /// Nanoseconds of the oracle's clock after the return of the page's unmap.
-        time: TimeNs,
+        /// The same where some were.
+        overlapping: u64,
+        /// How long.
+        time: Deadline,
     },
     /// Any, until the page is mapped again; the longest is recorded.
     Unbounded,
+}
+
+/// By when a page that was unmapped is flushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deadline {
+    /// So many nanoseconds of the oracle's clock after the return of its unmap.
+    After(TimeNs),
+    /// When a tick of the domain has returned that comes so long after the last tick before that return, in the time that ticks are told; or
+    /// the first tick of all.
+    Tick(TimeNs),
+    /// Whenever the unit is done with it.
+    Open,
+}
+
+impl Bounds {
+    /// What `policy` promises on a machine of `cpus` CPUs, to the last unmap and to the nanosecond of the tick.
+    ///
+    /// The thing that fills a batch is flushed within its unmap, so one unmap fewer returns before than a batch has things after its first. While a CPU that
+    /// is to start an invalidation is held up, each queue may take another batch, and each CPU may return from an unmap that was about to.
+    pub fn of(policy: &PolicyConfig, cpus: usize) -> Bounds {
+        let cpus = cpus.max(1) as u64;
+        let (operations, time) = match policy.exposure(cpus as usize) {
+            Promise::None => return Bounds::Strict,
+            Promise::Unbounded => return Bounds::Unbounded,
+            Promise::Bounded { operations, time } => (operations, time),
+        };
+        // of each queue the thing that makes it full, and the page's own
+        let never_seen = match policy {
+            PolicyConfig::DeferredPerCpu(_) => cpus + 1,
+            PolicyConfig::DeferredGlobal(_) => 2,
+            _ => 1,
+        };
+        Bounds::Deferred {
+            unmaps: operations.saturating_sub(never_seen),
+            overlapping: 2 * operations + cpus,
+            time: time.map_or(Deadline::Open, Deadline::Tick),
+        }
+    }
 }
 
 /// The longest that any page was unmapped and not flushed.

@@ -11,7 +11,7 @@ use ioatlas_dma::{
     units::*,
 };
 use ioatlas_viommu::{
-    oracle::{Bounds, Failing, Oracle, Property, Watched, WatchedPlatform},
+    oracle::{Bounds, Deadline, Failing, Oracle, Property, Watched, WatchedPlatform},
     unit::Injection,
     walk::Step,
 };
@@ -22,6 +22,8 @@ on_every_machine! {
     oracle_bites::p2_a_translation_that_survives_a_flush,
     oracle_bites::p2_more_unmaps_than_promised,
     oracle_bites::p2_more_time_than_promised,
+    oracle_bites::p2_one_unmap_more_than_the_policy_promises,
+    oracle_bites::p2_one_nanosecond_more_than_the_policy_promises,
     oracle_bites::p3_a_page_mapped_over_a_live_one,
     oracle_bites::p3_a_page_mapped_again_without_a_flush,
     oracle_bites::p4_a_table_freed_while_it_is_in_use,
@@ -107,10 +109,19 @@ fn promising<B: Base, F: Format>(
     rig: &Rig<B>,
     design: DomainConfig,
     unmaps: u64,
-    time: TimeNs,
+    time: Deadline,
 ) -> Dom<B, F> {
+    let bounds = Bounds::Deferred {
+        unmaps,
+        overlapping: unmaps,
+        time,
+    };
+    bound(rig, design, bounds)
+}
+
+/// A domain of which the oracle expects what `bounds` says.
+fn bound<B: Base, F: Format>(rig: &Rig<B>, design: DomainConfig, bounds: Bounds) -> Dom<B, F> {
     let domain = rig.machine.machine().domain::<F>(design).unwrap();
-    let bounds = Bounds::Deferred { unmaps, time };
     let domain = Watched::new(domain, rig.machine.oracle().clone(), bounds);
     domain.attach(NIC).unwrap();
     domain
@@ -120,7 +131,7 @@ pub fn p2_more_unmaps_than_promised<B: Base, F: Format>() {
     for design in deferred() {
         let rig = Rig::<B>::new::<F>(64);
         // a batch of 5 keeps the first for 3 returns of others
-        let domain = promising::<B, F>(&rig, design, 2, TimeNs(u64::MAX));
+        let domain = promising::<B, F>(&rig, design, 2, Deadline::Open);
         for n in 0..5 {
             // known before any flush: after the fourth unmap
             let summary = rig.machine.oracle().summary();
@@ -138,7 +149,7 @@ pub fn p2_more_time_than_promised<B: Base, F: Format>() {
         let read = clock.clone();
         let oracle = Oracle::with_clock(move || *read.lock().unwrap());
         let rig = Rig::<B>::watched_by::<F>(oracle, 64, |_| ());
-        let domain = promising::<B, F>(&rig, design, 10, TimeNs(50));
+        let domain = promising::<B, F>(&rig, design, 10, Deadline::After(TimeNs(50)));
         for (later, clean) in [(150, true), (201, false)] {
             let mapping = domain.map(buffer(0x10, 1), Direction::ToDevice);
             domain.unmap(mapping.unwrap()).unwrap();
@@ -147,6 +158,97 @@ pub fn p2_more_time_than_promised<B: Base, F: Format>() {
             assert_eq!(rig.machine.oracle().summary().violations.is_empty(), clean);
         }
         bitten(&rig, Property::P2, "51 ns");
+    }
+}
+
+/// The design whose bounds are `n` more than those of `design`, and what `design` promises where there is one CPU.
+fn looser(design: DomainConfig, more: u32) -> (DomainConfig, Bounds) {
+    let promised = Bounds::of(&design.policy, 1);
+    let mut looser = design;
+    match &mut looser.policy {
+        PolicyConfig::DeferredPerCpu(old) | PolicyConfig::DeferredGlobal(old) => {
+            old.batch += more;
+            old.window.0 += u64::from(more);
+        }
+        PolicyConfig::MacOs(old) => old.depth += more,
+        _ => unreachable!("it has no bounds"),
+    }
+    (looser, promised)
+}
+
+pub fn p2_one_unmap_more_than_the_policy_promises<B: Base, F: Format>() {
+    let bounded =
+        |design: &DomainConfig| !matches!(afterwards(design), Afterwards::Never | Afterwards::Kept);
+    for design in designs().into_iter().filter(bounded) {
+        for more in [0, 1] {
+            let rig = Rig::<B>::new::<F>(64);
+            let (design, promised) = looser(design, more);
+            let domain = bound::<B, F>(&rig, design, promised);
+            let map = |n: u64| {
+                domain
+                    .map(buffer(0x10 + n, 1), Direction::ToDevice)
+                    .unwrap()
+            };
+            let live: Vec<_> = (0..12).map(map).collect();
+            // an access holds up what was started, and a batch is full in time
+            let unit = rig.machine.machine().unit().clone();
+            let hangs = unit.begin(NIC, live[0].iova().page(), READ);
+            let waits = matches!(design.policy, PolicyConfig::MacOs(_));
+            let hangs = waits.then_some(hangs);
+            // one more would wait in vain, and nothing is promised then
+            let room = match design.policy {
+                PolicyConfig::MacOs(bounds) => bounds.depth as usize,
+                _ => live.len(),
+            };
+            for mapping in live.into_iter().take(room) {
+                domain.unmap(mapping).unwrap();
+            }
+            drop(hangs);
+            let found = rig.machine.oracle().summary().violation_count > 0;
+            assert_eq!(found, more > 0, "{}: {more} more", name(&design));
+            if more > 0 {
+                let summary = rig.machine.oracle().summary();
+                let one = &summary.violations[0];
+                assert_eq!(one.property, Property::P2, "{summary}");
+            }
+        }
+    }
+}
+
+pub fn p2_one_nanosecond_more_than_the_policy_promises<B: Base, F: Format>() {
+    for design in deferred() {
+        for more in [0, 1] {
+            let rig = Rig::<B>::new::<F>(64);
+            let (PolicyConfig::DeferredPerCpu(bounds) | PolicyConfig::DeferredGlobal(bounds)) =
+                design.policy
+            else {
+                unreachable!("the policies that batch")
+            };
+            let window = bounds.window.0;
+            let promised = Bounds::of(&design.policy, 1);
+            let later = DeferredConfig {
+                window: TimeNs(window + more),
+                ..bounds
+            };
+            let domain = bound::<B, F>(&rig, with_bounds(design, later), promised);
+            let unmapped = |page| {
+                let mapping = domain.map(buffer(page, 1), Direction::ToDevice);
+                domain.unmap(mapping.unwrap()).unwrap();
+            };
+            let tick = |now| {
+                domain.tick(TimeNs(now)).unwrap();
+            };
+            unmapped(0x10);
+            tick(700); // the first flushes whatever there is
+            unmapped(0x20);
+            tick(700 + window - 1); // too early for either
+            rig.assert_clean();
+            tick(700 + window);
+            match more {
+                0 => rig.assert_clean(),
+                _ => bitten(&rig, Property::P2, "not flushed by the tick"),
+            }
+        }
     }
 }
 
@@ -166,7 +268,8 @@ pub fn p3_a_page_mapped_over_a_live_one<B: Base, F: Format>() {
 pub fn p3_a_page_mapped_again_without_a_flush<B: Base, F: Format>() {
     let deferred = Bounds::Deferred {
         unmaps: 100,
-        time: TimeNs(u64::MAX),
+        overlapping: 100,
+        time: Deadline::Open,
     };
     let bounds = [deferred, Bounds::Unbounded].into_iter().cycle();
     for (design, bounds) in designs().into_iter().zip(bounds) {
