@@ -4,7 +4,7 @@
 //! # Theory
 //!
 //! What a map and its unmap take together is measured, for each size (in powers of two of pages) and direction, on both roads. A *cell* first
-//! *learns*: operations take the roads in turn, all of them timed, until each has [`LEARN`] samples, of which the first [`FIRST`] do not count, as they pay for what is
+//! *learns*: of every two operations one takes each road, in an order that is in step with no driver's own, all of them timed, until each has [`LEARN`] samples, of which the first [`FIRST`] do not count, as they pay for what is
 //! made once (slots, tables, what caches hold); a cell that is used knows after 512 operations, or after 896 where something happened once and may be about to happen again. Then it is
 //! *settled* on the cheaper road. One operation in [`EVERY`] on it is timed, and moves its estimate by a part in [`WEIGHT`]. Seldom, a burst of [`BURST`] operations takes the other road, to see whether that
 //! has become better, and moves its estimate by parts in [`WEIGHT_OTHER`]: the more it costs the more seldom, so that looking costs about half a hundredth. The cell changes roads when the other one is
@@ -250,7 +250,8 @@ impl<P: Platform> Cell<P> {
 
     fn advise(&self, nth: u64) -> (Road, bool) {
         match self.settled() {
-            None if nth.is_multiple_of(2) => (Road::Direct, true),
+            // Thue-Morse: one of each pair, and half of every second, fourth and eighth operation
+            None if nth.count_ones().is_multiple_of(2) => (Road::Direct, true),
             None => (Road::Bounce, true),
             Some(road) => {
                 let (_, look) = self.terms.get();

@@ -52,6 +52,27 @@ fn the_cheaper_road_is_found_within_a_thousand_operations_and_kept() {
     }
 }
 
+/// A driver that maps a header and a payload in turn, or several of each: each road is measured on
+/// both kinds.
+#[test]
+fn what_comes_in_turn_is_measured_on_both_roads() {
+    for each in [1, 2, 4, 8] {
+        let (p, learner) = host();
+        // copying is cheaper for both kinds, and dearer for payloads than mapping is for headers
+        let cost = |nth: u64, road| match ((nth / each).is_multiple_of(2), road) {
+            (true, Road::Direct) => 100,
+            (true, Road::Bounce) => 50,
+            (false, Road::Direct) => 900,
+            (false, Road::Bounce) => 550,
+        };
+        run(&learner, &p, 999, cost);
+        let learned = learner.learned()[0];
+        assert_eq!(learned.settled, Some(Road::Bounce), "{each}: {learned:?}");
+        let direct = learned.direct_ns.abs_diff(500);
+        assert!(direct < 100, "{each}: 500 is the mean of {learned:?}");
+    }
+}
+
 #[test]
 fn what_is_made_once_does_not_count() {
     let (p, learner) = host();
@@ -274,4 +295,21 @@ fn a_road_that_is_far_cheaper_still_is_not_learned_anew() {
     assert!(took[Road::Direct as usize] < 1000, "{took:?}");
     let learned = learner.learned()[0];
     assert!(learned.bounce_ns > 800, "it goes on measuring: {learned:?}");
+}
+
+/// Neither half of a word runs into the other.
+#[test]
+fn counts_stay_at_their_largest() {
+    let most = u64::from(u32::MAX);
+    let both = Halves::<Host>::new(7, 8);
+    for (low, high) in [
+        (most, 0),
+        (most + 1, 0),
+        (u64::MAX, 3),
+        (3, u64::MAX),
+        (0, most + 1),
+    ] {
+        both.set(low, high);
+        assert_eq!(both.get(), (low.min(most), high.min(most)));
+    }
 }
