@@ -58,7 +58,7 @@ impl<P: Platform> RawTable<P> {
         RawTable(core::array::from_fn(|_| P::Lock::new(Vec::new())))
     }
     fn shard(&self, iova: Iova) -> &P::Lock<Vec<(u64, Token)>> {
-        &self.0[(iova.page().0 % SHARDS as u64) as usize]
+        &self.0[shard_of(iova)]
     }
     fn put(&self, token: Token) {
         let at = token.iova().0;
@@ -104,6 +104,13 @@ impl<P: Platform> RawTable<P> {
     pub fn len(&self) -> usize {
         self.0.iter().map(|shard| shard.with(|all| all.len())).sum()
     }
+}
+
+/// Where the token of `iova` is. Leases are aligned to their size, so the lowest bits of the page are
+/// the same for all large ones: the highest bits of its product decide (Fibonacci hashing).
+fn shard_of(iova: Iova) -> usize {
+    let hash = iova.page().0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (hash >> (u64::BITS - SHARDS.ilog2())) as usize
 }
 
 fn check(token: &Token, len: ByteCount, direction: Direction) -> Result<(), RawDmaError> {
@@ -208,4 +215,28 @@ pub enum SyncFor {
     Cpu,
     /// The device is.
     Device,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Wherever a design puts them, and however large they are: from the top of the aperture down,
+    /// or from the bottom up, one beside the other.
+    #[test]
+    fn mappings_of_one_size_are_spread_over_the_table() {
+        const MAPPINGS: u64 = 256;
+        for size_lg2 in 0..=18 {
+            for top in [0, (1 << 45 >> size_lg2) - MAPPINGS] {
+                let mut held = [0; SHARDS];
+                for n in 0..MAPPINGS {
+                    let page = (top + n) << size_lg2;
+                    held[shard_of(IovaPage(page).addr())] += 1;
+                }
+                let most = held.into_iter().max().unwrap_or(0);
+                let even = MAPPINGS / SHARDS as u64;
+                assert!(most <= 2 * even, "2^{size_lg2} pages from {top}: {held:?}");
+            }
+        }
+    }
 }
