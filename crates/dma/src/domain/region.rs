@@ -256,3 +256,69 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.quarantine.lose_frames(frames);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        platform::host::*,
+        table::{TableConfig, fmt::VtdSecond48},
+        translator::{Paged, Uncached},
+    };
+
+    type Tables = Paged<Host, VtdSecond48, Uncached<Host>>;
+
+    const MEMORY: PhysPage = PhysPage(0x1000);
+    /// Pages of a leaf table.
+    const TABLE: u64 = 512;
+
+    /// With so many frames, of which the root table takes one.
+    fn domain(frames: usize) -> Domain<Host, Tables> {
+        let p = alloc::sync::Arc::new(Host::new(HostConfig { frames, slots: 1 }));
+        let table = Paged::new(&*p, Uncached::new(), TableConfig::default());
+        let table = table.expect("a frame for the root");
+        Domain::new(p, table, DomainConfig::default()).expect("within the aperture")
+    }
+
+    /// Where a device gets to in each page of `part`.
+    fn reached(domain: &Domain<Host, Tables>, part: IovaRange) -> Vec<Option<PhysPage>> {
+        let pages = part.first.0..part.end().0;
+        let walk = |page| {
+            domain
+                .translator
+                .table()
+                .walk(&*domain.platform, IovaPage(page))
+        };
+        pages.map(|page| Some(walk(page)?.0)).collect()
+    }
+
+    /// Parts in two leaf tables, of which the second finds a frame or not.
+    #[test]
+    fn a_part_across_leaf_tables_is_mapped_and_revoked_whole_or_not_at_all() {
+        // three tables below the root are the way to a first page, one more to a page of the next table
+        for (frames, fits) in [(4, false), (5, true)] {
+            for (before, behind) in [(1, 1), (1, 3), (3, 1), (5, TABLE - 1)] {
+                let what = alloc::format!("{before} and {behind} pages, {frames} frames");
+                let domain = domain(frames);
+                let region = domain.open_region(PageCount(3 * TABLE), Limits::default());
+                let region = region.expect("a region");
+                let edge = region.range().first.0.next_multiple_of(TABLE) + TABLE;
+                let part = IovaRange::new(IovaPage(edge - before), PageCount(before + behind));
+                for _ in 0..2 {
+                    let run = core::iter::once(PhysRun::new(MEMORY, part.pages));
+                    let made = domain.install_part(&region, part, run, Perm::Read);
+                    assert_eq!(made.is_ok(), fits, "{what}");
+                    let there = |n| fits.then_some(PhysPage(MEMORY.0 + n));
+                    let want: Vec<_> = (0..part.pages.0).map(there).collect();
+                    assert_eq!(reached(&domain, part), want, "P1, P14: {what}");
+                    if fits {
+                        let revoked = domain.revoke(&region, core::iter::once(part), (), []);
+                        assert!(revoked.is_ok(), "{what}");
+                    }
+                    let nothing = reached(&domain, part).iter().all(Option::is_none);
+                    assert!(nothing, "P1: revoked, {what}");
+                }
+            }
+        }
+    }
+}

@@ -10,6 +10,7 @@ mod kmalloc;
 mod loom;
 mod options;
 mod policies;
+mod raw_door;
 mod sim;
 mod suspect;
 mod tables;

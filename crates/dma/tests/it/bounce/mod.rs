@@ -6,6 +6,7 @@ mod calls;
 mod crowd;
 mod failed;
 mod ladder;
+mod lengths;
 mod oracle;
 mod owners;
 mod patchy;
