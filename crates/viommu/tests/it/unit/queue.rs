@@ -5,7 +5,7 @@ use crate::unit::rig::*;
 use ioatlas_dma::units::*;
 use ioatlas_viommu::{
     config::*,
-    queue::Progress,
+    queue::{DeviceTlbError, Progress},
     unit::{Injection, SoftUnit},
 };
 use ioatlas_vtd::registers::{self as offset, Registers};
@@ -59,6 +59,75 @@ fn asynchronous_processing_goes_a_micro_step_at_a_time() {
         ]
     );
     assert_eq!(rig.unit.service(), Progress::Idle);
+}
+
+fn late() -> Rig {
+    let mut config = UnitConfig::new(TOY);
+    config.processing = Processing::Asynchronous;
+    config.wait_reports = WaitReports::Late;
+    Rig::new(&config)
+}
+
+/// The head and the status, before the first step and after each.
+fn steps(rig: &Rig) -> Vec<(u64, u64)> {
+    let now = || (rig.head(), rig.peek(rig.status, 0));
+    let mut seen = vec![now()];
+    while rig.unit.service() == Progress::Did {
+        seen.push(now());
+        rig.check();
+    }
+    seen
+}
+
+#[test]
+fn a_unit_that_reports_late_carries_out_first_what_follows() {
+    let rig = late();
+    rig.map_here(0, 100);
+    rig.read(0);
+    let status = rig.status << 12;
+    rig.send(&[wait(status, 1), flush_domain(DOMAIN), wait(status, 2)]);
+    let seen = steps(&rig);
+    assert_eq!(seen, [(0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (3, 2)]);
+    let held = rig.unit.iotlb_holds(DomainId(DOMAIN), IovaPage(0));
+    assert!(held.is_none());
+    assert_eq!(rig.unit.stats().waits, 2);
+}
+
+#[test]
+fn a_unit_that_reports_late_keeps_so_many_reports_at_most() {
+    let rig = late();
+    let waits: Vec<_> = (1..=40).map(|n| wait(rig.status << 12, n)).collect();
+    rig.send(&waits);
+    let seen = steps(&rig);
+    let ahead = seen.iter().map(|(head, reported)| head - reported);
+    assert_eq!(ahead.max(), Some(MAX_UNREPORTED as u64));
+    assert!(seen.is_sorted(), "in the order of the queue: {seen:?}");
+    assert_eq!(seen.last(), Some(&(40, 40)));
+}
+
+#[test]
+fn what_was_fetched_before_an_error_is_reported_after_it() {
+    let rig = late();
+    let status = rig.status << 12;
+    rig.send(&[wait(status, 1), [0xf, 0], wait(status, 2)]);
+    assert_eq!(rig.unit.service(), Progress::Did);
+    assert_eq!(rig.unit.service(), Progress::Did);
+    assert!(rig.queue_error());
+    assert_eq!(steps(&rig), [(1, 0), (1, 1)]);
+}
+
+/// VT-d 4.1 §6.5.2.11.
+#[test]
+fn a_time_out_drops_what_was_fetched_and_not_reported() {
+    let rig = late();
+    rig.send(&[wait(rig.status << 12, 1)]);
+    assert_eq!(rig.unit.service(), Progress::Did);
+    rig.unit
+        .inject_device_tlb_error(DeviceTlbError::TimedOut(DEVICE));
+    assert_eq!(steps(&rig), [(1, 0)]);
+    assert_eq!(rig.unit.read32(offset::FSTS) & 1 << 6, 1 << 6);
+    rig.unit.write32(offset::FSTS, 1 << 6);
+    assert_eq!(steps(&rig), [(1, 0)]);
 }
 
 #[test]
