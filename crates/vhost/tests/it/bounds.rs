@@ -118,6 +118,38 @@ fn storms() {
     storm(VmIotlb::new(limits(64)));
 }
 
+/// Of neighbours that are alike each goes as often as the others: where the first of a table went each time, a guest would have
+/// only to use that page to have it thrown out.
+#[test]
+fn eviction_is_even_among_neighbours() {
+    use std::sync::Mutex;
+    const PAGES: u64 = 64;
+    const ROUNDS: u64 = 3000;
+    let cache = RadixIotlb::new(limits(PAGES as u32));
+    let gone: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let hook = gone.clone();
+    cache.on_remove(Box::new(move |removed| {
+        if removed.cause == RemovalCause::Evicted {
+            hook.lock().unwrap().push(removed.iova.0 / PAGE);
+        }
+    }));
+    // Side by side in one table, and never one run: one more than there is room for, so that each that comes back throws another out.
+    let fill = |page: u64| put(&*cache, page, 1, page * 2);
+    (0..PAGES).for_each(fill);
+    let mut missing = std::mem::take(&mut *gone.lock().unwrap());
+    let mut times = [0u64; PAGES as usize];
+    for _ in 0..ROUNDS {
+        fill(missing.pop().expect("one has no room"));
+        for page in gone.lock().unwrap().drain(..) {
+            times[page as usize] += 1;
+            missing.push(page);
+        }
+    }
+    let even = ROUNDS / PAGES;
+    let (least, most) = (times.iter().min().unwrap(), times.iter().max().unwrap());
+    assert!(even / 4 < *least && *most < even * 4, "{times:?}");
+}
+
 /// A working set a tenth larger than the cache, touched in order: no cliff, as oldest-first eviction would have.
 #[test]
 fn a_working_set_that_is_a_little_too_large_mostly_hits() {
