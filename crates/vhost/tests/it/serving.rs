@@ -247,8 +247,16 @@ fn a_thread_that_panics_ends_the_runner_and_is_told_of() {
         let stream = UnixStream::connect(&path).unwrap();
         let (config, table) = (front_config(WITH_IOMMU), PageMap::default());
         let mut front = FrontEnd::connect(stream, config, regions, table).unwrap();
-        let driver = Driver::by_iova(&mut front, 0);
-        driver.events.kick.write(1).unwrap();
+        map(&front, GUEST + IOVA, GUEST, 0x3000, Perm::ReadWrite);
+        let at = GUEST + IOVA;
+        let ring = RingAddresses {
+            descriptors: at,
+            driver: at + 0x1000,
+            device: at + 0x2000,
+        };
+        // The device is called as soon as the queue is live: the connection may end before this is answered.
+        let started = front.start_queue(0, SIZE, ring, 0);
+        println!("{:?}", started.map(drop));
         eventually("the runner ends", || served.is_finished().then_some(()));
         let why = served.join().unwrap().unwrap_err().to_string();
         assert_eq!(
