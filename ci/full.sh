@@ -20,6 +20,7 @@ vhost-guest      a Debian guest on vhost-net: IOMMU off, pass-through, strict
 vhost-testpmd    the same with DPDK in the guest, each frame compared
 compare          vhost-net beside testpmd, in turns
 vhost-minute     vhost-net under the generator in each mode, notified and polling
+soak             vhost-net among hostile front ends and guests, half a minute, or IOATLAS_SOAK_SECONDS
 silent-files     vhost: guest memory on a file system that never answers (root, /dev/fuse)
 browser          the page of the report in Chromium
 timing           measurements of real threads, with real patience
@@ -137,6 +138,7 @@ stage vhost-guest ci/vhost-guest.sh
 stage vhost-testpmd ci/vhost-guest.sh --guest testpmd
 stage compare cargo test -p ioatlas --test tools -- --include-ignored vhost_compare:
 stage vhost-minute ci/vhost-minute.sh
+stage soak cargo test -p ioatlas --test it -- --include-ignored --nocapture soak::
 stage silent-files cargo test -p ioatlas-vhost --test it -- --include-ignored never_answers
 stage browser cargo test -p ioatlas --test tools -- --include-ignored browser:
 stage timing cargo test -p ioatlas-bench --test it -- --include-ignored measuring::

@@ -7,6 +7,7 @@ use ioatlas_vhost::protocol::message::{FrontAddr, HEADER_BYTES, Header, IotlbMes
 use ioatlas_vhost::runner::{ACCESS_PLATFORM, VERSION_1};
 use ioatlas_vhost::server::{Sealed, memory_file};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::RecvFlags;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -250,6 +251,12 @@ pub fn is_served(mut socket: &UnixStream) -> std::io::Result<()> {
     socket.set_read_timeout(Some(SOON))?;
     socket.write_all(&Header::request(GET_FEATURES, 0).encode())?;
     socket.read_exact(&mut [0; 20])
+}
+
+/// Reads what has come, so that nobody waits for us.
+pub fn drain(socket: &UnixStream) {
+    let mut sink = [0; 4096];
+    while let Ok((_, 1..)) = rustix::net::recv(socket, &mut sink, RecvFlags::DONTWAIT) {}
 }
 
 /// Reads answers up to that to `request`.

@@ -11,6 +11,7 @@ mod designs;
 mod documents;
 mod report;
 mod scale;
+mod soak;
 mod survival;
 mod vhost_bench;
 mod vhost_net;
