@@ -4,7 +4,7 @@
 //! The in-process default where there is no IOMMU; and, watched, what tests and reports run on.
 
 use crate::{
-    config::{ConfigError, UnitConfig},
+    config::{ConfigError, Geometry, UnitConfig},
     observe::Observer,
     oracle::{Bounds, Holders, Oracle, Watched, WatchedPlatform},
     unit::SoftUnit,
@@ -89,11 +89,17 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
     /// A domain with tables in format `F`, whose geometry must be the unit's.
     ///
     /// # Errors
-    /// [`NewError`].
+    /// [`NewError`]; [`NewError::Shape`] where the unit does not walk such tables.
     pub fn domain<F: Format>(
         &self,
         design: impl Into<Design>,
     ) -> Result<SoftDomain<P, F>, NewError> {
+        if Geometry::of::<F>() != self.soft.geometry() {
+            return Err(NewError::Shape {
+                levels: F::LEVELS,
+                entries: 1 << F::ENTRIES_LG2,
+            });
+        }
         let Design { domain, tables } = design.into();
         let tables = Paged::new(&*self.platform, self.driver.clone(), tables)?;
         let (platform, colours) = (self.platform.clone(), self.colours.clone());

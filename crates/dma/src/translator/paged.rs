@@ -23,6 +23,14 @@ pub enum NewError {
     /// The unit has no domain id left, or gives none before it is activated (a live take-over).
     #[error("the unit has no domain id left")]
     NoDomainId,
+    /// The unit does not walk tables of this shape.
+    #[error("the unit does not walk tables of {levels} levels with {entries} entries each")]
+    Shape {
+        /// Levels of a table.
+        levels: u32,
+        /// Entries of each of its frames.
+        entries: usize,
+    },
     /// The domain cannot be made over the translator.
     #[error(transparent)]
     Domain(#[from] crate::domain::NoDomain),

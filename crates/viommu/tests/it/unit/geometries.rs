@@ -2,8 +2,18 @@
 //! Three, four and five levels: what the unit says of itself, walks, and the edge of the aperture.
 
 use crate::unit::rig::*;
-use ioatlas_viommu::{config::*, fault::FaultReason, observe::From};
+use ioatlas_dma::{
+    domain::DomainConfig,
+    platform::host::{Host, HostConfig},
+    table::{
+        Format,
+        fmt::{VtdSecond39, VtdSecond48, VtdSecond57},
+    },
+    translator::NewError,
+};
+use ioatlas_viommu::{config::*, fault::FaultReason, machine::Machine, observe::From};
 use ioatlas_vtd::registers::{self as offset, Registers};
+use std::sync::Arc;
 
 const ALL: [(Geometry, u64); 3] = [
     (Geometry::VTD_39, 39),
@@ -70,6 +80,40 @@ fn a_context_entry_of_another_width_faults() {
             } else {
                 assert_eq!(fault(&access), FaultReason::ContextInvalid, "AW {width}");
             }
+        }
+    }
+}
+
+/// A device attached to tables of another shape would be translated by what is no entry.
+#[test]
+fn a_machine_makes_no_domain_with_tables_that_its_unit_does_not_walk() {
+    fn domain<F: Format>(unit: Geometry) -> Result<(), NewError> {
+        let host = Arc::new(Host::new(HostConfig {
+            frames: 64,
+            slots: 1,
+        }));
+        let machine = Machine::new(host.clone(), &UnitConfig::new(unit)).unwrap();
+        let before = host.frames_in_use();
+        let made = machine.domain::<F>(DomainConfig::default()).map(drop);
+        assert_eq!(host.frames_in_use(), before);
+        made
+    }
+    let shape = |levels| {
+        let entries = 512;
+        Err(NewError::Shape { levels, entries })
+    };
+    for (unit, _) in ALL {
+        let made = [
+            domain::<VtdSecond39>(unit),
+            domain::<VtdSecond48>(unit),
+            domain::<VtdSecond57>(unit),
+        ];
+        for (levels, made) in (3..).zip(made) {
+            let wanted = match levels == unit.levels {
+                true => Ok(()),
+                false => shape(levels),
+            };
+            assert_eq!(made, wanted, "{levels} levels on {unit:?}");
         }
     }
 }
