@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The machine's own words, for platforms that have nothing to watch: a kernel, a process.
+//! Where the machine has no atomic words of 64 bits a platform brings its own.
+#![cfg(target_has_atomic = "64")]
 #![allow(clippy::disallowed_types)] // platforms take them from here
 
 use super::{Atomic64, Ordering};
