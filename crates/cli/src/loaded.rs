@@ -64,7 +64,8 @@ impl LoadedTrace {
         Self::import(name, source, description, options)
     }
 
-    /// What its devices are for, if it names one of those that `trace record` knows as what it was recorded of.
+    /// What its devices are for, if it names one of those that `trace record` knows as what it was
+    /// recorded of.
     #[must_use]
     pub fn class(&self) -> Option<Class> {
         let apart = |c: char| !c.is_alphanumeric() && c != '-';

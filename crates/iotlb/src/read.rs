@@ -354,7 +354,8 @@ impl<'a> Reader<'a> {
         Ok(Some(line.body.event(device)))
     }
 
-    /// Keeps `# mark N`, `# at NS CPU`, `# note TOPIC COUNT` and what the trace was recorded of; other comments say nothing to a program.
+    /// Keeps `# mark N`, `# at NS CPU`, `# note TOPIC COUNT` and what the trace was recorded of;
+    /// other comments say nothing to a program.
     fn comment(&mut self, comment: &str) -> Result<(), parse::Complaint> {
         let time = EventTime(self.events);
         if let Some(stamp) = comment.strip_prefix(" at ").and_then(Stamp::parse) {

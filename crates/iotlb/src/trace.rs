@@ -98,8 +98,8 @@ impl Trace {
         &self.notes
     }
 
-    /// What the trace says it was recorded of, if it does: what follows `# recorded: `, or `# source: ` in
-    /// older ones, on the first such line. Words for people, of whoever made the file.
+    /// What the trace says it was recorded of, if it does: what follows `# recorded: `, or in older
+    /// ones `# source: `, on the first such line. Words for people, by those who made the file.
     #[must_use]
     pub fn origin(&self) -> Option<&str> {
         self.origin.as_deref()

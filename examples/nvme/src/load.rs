@@ -71,8 +71,9 @@ impl Buffers {
             whose: Cell::new(Whose::Ours),
         })
     }
-    /// Does `work`, which maps buffers, and has unmapped all of them when it succeeds. Where it fails, or panics, some may
-    /// be mapped still, and a device may write there: their memory is nobody's any more then.
+    /// Does `work`, which maps buffers, and has unmapped all of them when it succeeds. Where it
+    /// fails, or panics, some may be mapped still, and a device may write there: their memory is
+    /// not used again then.
     ///
     /// # Errors
     /// Those of `work`.
@@ -165,7 +166,8 @@ pub struct Seen {
 /// Carries `load` out on `queue`, which has nothing under way.
 ///
 /// # Errors
-/// [`NvmeError`]; what is mapped then stays so, and `buffers` keep their memory from others for good.
+/// [`NvmeError`]; what is mapped then stays so, and `buffers` keep their memory from others for
+/// good.
 pub fn run<T: Translator<Host>>(
     load: &Load<'_>,
     queue: &mut QueuePair<T>,

@@ -148,7 +148,8 @@ pub fn run<T: Translator<Host>>(
     let mapped = |p: &Arc<Domain<Host, T>>| p.audit().map_or(0, |audit| audit.census.pages.0);
     let before = mapped(domain);
     let plain = Policy::MapUnmap.client(domain).map_err(VerifyError::from)?;
-    // declared before the controller, so dropped after it; of what was mapped when an error ended this nothing is freed
+    // declared before the controller, so dropped after it; of what was mapped when an error ended
+    // this nothing is freed
     let buffers;
     let mut controller = Controller::start(place.nvme.clone(), &plain, orders.idle)?;
     let disk = Namespace::open(&mut controller, &plain, orders.namespace)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The driver on a controller that is nothing but code, behind a remapping unit that is nothing but code: what becomes of
-//! memory when a command fails, or is answered late.
+//! The driver on a controller that is nothing but code, behind a remapping unit that is nothing but
+//! code: what becomes of memory when a command fails, or is answered late.
 
 #[path = "controller/soft.rs"]
 mod soft;
@@ -49,7 +49,7 @@ impl Rig {
     fn page(&self) -> CpuBuffer<ioatlas_dma::platform::host::Host, FromDevice> {
         self.client.buffer(ByteCount(GRANULE)).unwrap()
     }
-    /// Frames that somebody has, and pages that are mapped.
+    /// Frames in use, and pages that are mapped.
     fn held(&self) -> (usize, PageCount) {
         let mapped = self.domain.audit().unwrap().census.pages;
         (self.domain.platform().frames_in_use(), mapped)
@@ -104,7 +104,8 @@ fn a_command_that_was_not_given_gives_its_memory_back() {
     assert_eq!(rig.held(), before);
 }
 
-/// Somebody gave up waiting for a command. What the controller says of that one is not said of the next.
+/// A command was given up as unanswered. What the controller says of that one is not said of the
+/// next.
 #[test]
 fn a_read_is_not_over_by_the_end_of_another() {
     let mut rig = Rig::new(Policy::MapUnmap);
@@ -125,9 +126,10 @@ fn a_read_is_not_over_by_the_end_of_another() {
     drop(rig.client.take_back(late).unwrap());
 }
 
-/// Reads may be under way, and what they were mapped for stays mapped: their frames must not become anything else.
+/// Reads may be under way, and what they were mapped for stays mapped: their frames must not become
+/// anything else.
 #[test]
-fn buffers_of_a_load_that_failed_are_nobodys() {
+fn buffers_of_a_load_that_failed_are_not_used_again() {
     for (depth, lost) in [(1, false), (4, true)] {
         let mut rig = Rig::new(Policy::MapUnmap);
         let host = rig.domain.platform().clone();

@@ -2,14 +2,14 @@
 //! A trace as it would be had a network driver kept the pages of its receive buffers mapped, as
 //! Linux's page pool does.
 //!
-//! A pool has pages to receive into, and gets each back when it is empty, to be used again. So here each
-//! page of a small streaming mapping that the device may write is one of the pool's, the one that came
-//! back last; where none is there the pool grows by one, which is mapped then and stays so. An unmap
-//! gives pages back. So a pool has as many pages as were live at most. What the device only reads is
-//! not the driver's memory, and is mapped as it was.
+//! A pool has pages to receive into, and gets each back when it is empty, to be used again. So here
+//! each page of a small streaming mapping that the device may write is one of the pool's, the one
+//! that came back last; where none is there the pool grows by one, which is mapped then and stays
+//! so. An unmap gives pages back. So a pool has as many pages as were live at most. What the device
+//! only reads is not the driver's memory, and is mapped as it was.
 //!
 //! Pages of the pool lie beyond all others of the trace, one after the other: where they would lie
-//! nobody knows.
+//! is not known.
 
 use ioatlas_iotlb::{
     Class, DeviceId, Ending, Event, Geometry, HEADER, Laboratory, Limits, Permission, Setup, Trace,
@@ -34,7 +34,7 @@ pub(super) struct Pool {
 /// One device's.
 #[derive(Default)]
 struct Pages {
-    /// Those that nobody has, the latest last.
+    /// Those not in use, the latest last.
     free: Vec<u64>,
     /// By the page of the trace whose place it has.
     taken: BTreeMap<u64, u64>,

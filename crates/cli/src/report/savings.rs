@@ -37,14 +37,17 @@ pub struct Saving {
     pub change: Option<Figure>,
 }
 
-/// What knobs would change for one device; `None` where it has no such knob, or the trace cannot tell.
+/// What knobs would change for one device; `None` where it has no such knob, or the trace cannot
+/// tell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Knobs {
-    /// Misses on consistent mappings, as rings are; simulated. `None` where accesses are assumed: rings get none then.
+    /// Misses on consistent mappings, as rings are; simulated. `None` where accesses are assumed:
+    /// rings get none then.
     pub consistent_misses: Option<Figure>,
     /// Maps that Linux keeps no address for reuse of; counted. Not of network cards.
     pub maps_too_large_for_reuse: Option<Figure>,
-    /// Pages of a pool of receive buffers, each mapped once: as many as are live at most; counted. Not of disks.
+    /// Pages of a pool of receive buffers, each mapped once: as many as are live at most; counted.
+    /// Not of disks.
     pub pool_pages: Option<Figure>,
     /// Maps that such a pool makes needless; counted.
     pub pool_maps: Option<Figure>,

@@ -500,7 +500,7 @@ fn a_disk_is_not_told_what_a_network_card_is_nor_the_other_way_round() {
 }
 
 #[test]
-fn rings_are_not_said_to_miss_nothing_where_nobody_saw_them() {
+fn rings_are_not_said_to_miss_nothing_where_accesses_are_assumed() {
     let lines = "M d 1 1 rw 1 alloc\nM d 2 1 w 2 page\nA d 2 w\nU d 2 1\n";
     let of = |notes: &str| {
         let text = format!("# ioatlas-trace 1\n{notes}{lines}");

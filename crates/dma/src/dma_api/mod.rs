@@ -26,9 +26,10 @@
 //!   as they were where mapped directly, and as zero where bounced*; never as an earlier user's.
 //! * [`Bidirectional`](crate::units::Direction::Bidirectional): both; bytes that the device did not write come back as they were.
 //! * After unmap the device cannot change the bytes any more: TOCTOU rewrites end there. (Mapped directly, under a deferred invalidation policy, they end with its
-//!   [exposure](crate::policy::PolicyConfig::exposure).) Where they were bounced the *slot* stays mapped
-//!   after unmap, whatever the policy: P1 (no access succeeds after a strict unmap) is then true of the
-//!   buffer, and not of the IOVA, at which the device reaches the slot and what it is used for next.
+//!   [exposure](crate::policy::PolicyConfig::exposure).) Where they were bounced the *slot* stays
+//!   mapped after unmap, whatever the policy: P1 (no access succeeds after a strict unmap) is then
+//!   true of the buffer, and not of the IOVA, at which the device reaches the slot and what it is
+//!   used for next.
 //!
 //! # Example
 //!

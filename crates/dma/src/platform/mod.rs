@@ -38,8 +38,9 @@ pub use percpu::{CachePadded, PerCpu};
 use crate::units::*;
 use core::marker::PhantomData;
 
-/// A 64-bit word that several CPUs, or the hardware, may touch at once. The machine's own, `AtomicU64`, is one,
-/// where the machine has it; a 32-bit machine's platform brings a word of its own.
+/// A 64-bit word that several CPUs, or the hardware, may touch at once. The machine's own,
+/// `AtomicU64`, is one, where the machine has it; a 32-bit machine's platform brings a word of its
+/// own.
 ///
 /// Table entries and queue descriptors are such words too; they are read by hardware as little-endian
 /// naturally aligned words, so only little-endian machines are supported.

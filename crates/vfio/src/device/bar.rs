@@ -45,7 +45,8 @@ macro_rules! word {
 }
 word!(u8, u16, u32, u64);
 
-/// A BAR of a device. It holds the device open, and where it is mapped also awake, with its memory on.
+/// A BAR of a device. It holds the device open, and where it is mapped also awake, with its memory
+/// on.
 pub struct Bar<K: Kernel> {
     device: Device<K>,
     index: BarIndex,

@@ -74,8 +74,8 @@ pub enum DeviceError {
         /// How many were asked for.
         wanted: usize,
     },
-    /// A write to configuration space that would turn its memory off, or put it to sleep, while a BAR is mapped: the
-    /// next access to that would be SIGBUS.
+    /// A write to configuration space that would turn its memory off, or put it to sleep, while a
+    /// BAR is mapped: the next access to that would be SIGBUS.
     #[error(
         "{device} would not answer at a BAR that is mapped; drop the `Bar` before its memory is turned off, or it is put to sleep"
     )]

@@ -13,12 +13,13 @@
 //!
 //! A device that was removed counts as quiet.
 //!
-//! **While a BAR is mapped the device answers at it.** An access to a mapped BAR of a device whose memory is
-//! off, or which sleeps (D3hot), is SIGBUS: the kernel has taken the mapping away. Opening a BAR wakes the
-//! device and turns its memory on, and [`Device::config_write`] refuses what would end that until the
-//! last [`Bar`] that is mapped is dropped.
+//! **While a BAR is mapped the device answers at it.** An access to a mapped BAR of a device whose
+//! memory is off, or which sleeps (D3hot), is SIGBUS: the kernel has taken the mapping away.
+//! Opening a BAR wakes the device and turns its memory on, and [`Device::config_write`] refuses
+//! what would end that until the last [`Bar`] that is mapped is dropped.
 //!
-//! Locking: one lock a device, for attach, detach, configuration space and opening BARs; none for BARs and other registers.
+//! Locking: one lock a device, for attach, detach, configuration space and opening BARs; none for
+//! BARs and other registers.
 //!
 //! Not handled: hot reset of several devices together, power states, PASIDs, INTx masking beyond what the kernel does itself.
 
@@ -139,8 +140,8 @@ impl<K: Kernel> Device<K> {
     /// Writes configuration space. Whether the device is a bus master stays as it is: that is its domain's to say.
     ///
     /// # Errors
-    /// [`DeviceError::Mapped`] where a [`Bar`] is mapped that could not be accessed afterwards; nothing is written
-    /// then.
+    /// [`DeviceError::Mapped`] where a [`Bar`] is mapped that could not be accessed afterwards;
+    /// nothing is written then.
     pub fn config_write(&self, at: u64, from: &[u8]) -> Result<(), DeviceError> {
         let standing = self.standing();
         if standing.mapped > 0 {

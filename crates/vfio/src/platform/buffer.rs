@@ -10,9 +10,10 @@ use std::{mem::ManuallyDrop, sync::Arc};
 
 /// Zeroed bytes that adjoin, so that one mapping covers them. They are read and written by copying, since a device may change them at any time.
 ///
-/// Do not drop a buffer that a device may still reach: its memory is somebody else's then. Unmap it first, and where the domain's
-/// policy defers invalidations call [`Domain::flush`](ioatlas_dma::domain::Domain::flush) too, since until then the kernel has it mapped.
-/// [`Buffer::leak`] is for those that could not be unmapped, or not be flushed.
+/// Do not drop a buffer that a device may still reach: its memory is used for others then. Unmap it
+/// first, and where the domain's policy defers invalidations call
+/// [`Domain::flush`](ioatlas_dma::domain::Domain::flush) too, since until then the kernel has it
+/// mapped. [`Buffer::leak`] is for those that could not be unmapped, or not be flushed.
 pub struct Buffer {
     platform: Arc<UserSpace>,
     run: PhysRun,
@@ -66,7 +67,8 @@ impl Buffer {
         part.map(|part| part.addr)
             .ok_or(NotMemory(PhysRange::new(wanted, len)))
     }
-    /// Never uses its memory again: for a buffer that a device may still reach, after an error of the unmap or of the flush.
+    /// Never uses its memory again: for a buffer that a device may still reach, after an error of
+    /// the unmap or of the flush.
     pub fn leak(self) {
         let _ = ManuallyDrop::new(self);
     }

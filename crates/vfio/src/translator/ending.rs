@@ -4,10 +4,10 @@
 //! Invariants: a range is in `records`, in `pending`, in the hands of who holds `turn`, or nowhere. So who has held `turn` and found its range nowhere
 //! knows that the kernel has ended it. What the kernel refused to end is pending again before `turn` is free.
 //!
-//! What went wrong with a range fails one invalidation: the first that covers it and comes after. Each
-//! range has one to come when it becomes pending. It may fail since the kernel refuses to end the
-//! range; then what becomes of the range later fails no other (`Told`), since those that it would
-//! fail have other ranges to free, all of which would be lost.
+//! What went wrong with a range fails one invalidation: the first that covers it and comes after.
+//! Each range has one to come when it becomes pending. It may fail since the kernel refuses to end
+//! the range; then what becomes of the range later fails no other (`Told`), since those that it
+//! would fail have other ranges to free, all of which would be lost.
 
 use super::{
     locked,
@@ -52,7 +52,8 @@ pub(super) enum Told {
 #[derive(Default)]
 struct Turn {
     counts: Unmaps,
-    /// What the kernel did not have, or not all of it: told to the first invalidation that covers it, which takes all that it covers.
+    /// What the kernel did not have, or not all of it: told to the first invalidation that covers
+    /// it, which takes all that it covers.
     missing: Vec<(IovaRange, InvalidateError)>,
     /// Why what is pending still could not be ended.
     stuck: Option<Errno>,
@@ -132,7 +133,8 @@ impl<S: AddressSpace> Ending<S> {
         self.end(&mut turn, |_| false);
     }
 
-    /// Ends everything that is pending. `fails` says of a range that is refused whether an invalidation fails now that covers it.
+    /// Ends everything that is pending. `fails` says of a range that is refused whether an
+    /// invalidation fails now that covers it.
     fn end(&self, turn: &mut Turn, fails: impl Fn(&IovaRange) -> bool) {
         turn.stuck = None;
         // the two lists change places, so that neither is made anew

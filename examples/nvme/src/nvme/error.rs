@@ -155,8 +155,9 @@ pub enum NvmeError {
 }
 
 impl NvmeError {
-    /// Whether the controller has done with the command that this is the error of: it completed it, or never heard of it. Of
-    /// any other error it may still touch the command's memory, until it is disabled.
+    /// Whether the controller has done with the command that this is the error of: it completed it,
+    /// or never heard of it. Of any other error it may still touch the command's memory, until it
+    /// is disabled.
     pub fn is_over(&self) -> bool {
         matches!(
             self,

@@ -12,8 +12,8 @@ use ioatlas_dma::{
 ///
 /// # Errors
 /// That of the command. Its buffer's memory goes home if the controller does not touch it any more
-/// ([`NvmeError::is_over`]); else it stays the device's, mapped, until the domain ends. Of a command that went well also
-/// [`NvmeError::UnmapList`].
+/// ([`NvmeError::is_over`]); else it stays the device's, mapped, until the domain ends. Of a
+/// command that went well also [`NvmeError::UnmapList`].
 pub fn settle<T: Translator<Host>, W: Way, R>(
     client: &Client<Host, T>,
     lent: DeviceBuffer<Host, W>,

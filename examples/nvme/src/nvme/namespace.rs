@@ -4,8 +4,10 @@
 //! A buffer's owner is in its type. [`Namespace::read`] takes a buffer that is the CPU's, *gives* it to the device, which maps or bounces it as the client's policy says, waits for the completion, and
 //! *takes it back*: from then on the device cannot change what was read. In between nobody can look at the bytes, since there is no view of them.
 //!
-//! Where a command is not answered, the device may still have the buffer; then it is dropped as the device's, which leaves it mapped and its memory unused: the safe way out is the one
-//! that costs nothing to write. A command that was answered, though by an error, is over, and its buffer's memory goes home ([`settle`]).
+//! Where a command is not answered, the device may still have the buffer; then it is dropped as the
+//! device's, which leaves it mapped and its memory unused: the safe way out is the one that costs
+//! nothing to write. A command that was answered, though by an error, is over, and its buffer's
+//! memory goes home ([`settle`]).
 
 use super::{
     command::*, controller::Controller, error::NvmeError, lent::settle, prp::DataPointer,
@@ -93,7 +95,8 @@ impl Namespace {
         Ok(BlockCount((len.0 / self.block.0) as u32))
     }
 
-    /// Fills `buffer` with what lies from block `first` on. Nobody waits for anything else in `queue`.
+    /// Fills `buffer` with what lies from block `first` on. Nothing else in `queue` is
+    /// waited for.
     ///
     /// # Errors
     /// [`NvmeError`]; the buffer is gone: see [`settle`] for its memory.
@@ -111,7 +114,8 @@ impl Namespace {
         settle(client, lent, done)
     }
 
-    /// Writes `buffer` to block `first` and those after it. Destroys what was there. Nobody waits for anything else in `queue`.
+    /// Writes `buffer` to block `first` and those after it. Destroys what was there. Nothing else in
+    /// `queue` is waited for.
     ///
     /// # Errors
     /// [`NvmeError`]; the buffer is gone: see [`settle`] for its memory.

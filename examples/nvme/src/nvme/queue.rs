@@ -215,8 +215,8 @@ impl<T: Translator<Host>> QueuePair<T> {
         Ok(done)
     }
 
-    /// Waits for the completion of `id` by looking. Those of other commands, that were given up as unanswered, are not
-    /// taken for it.
+    /// Waits for the completion of `id` by looking. Those of other commands, that were given up as
+    /// unanswered, are not taken for it.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).

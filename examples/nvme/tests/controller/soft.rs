@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A controller with one disk, as far as the driver uses one. It carries out one command of a queue each time that one of the queue's two doorbells is rung, so that a driver can be
-//! made to see the end of a command while another is under way.
+//! A controller with one disk, as far as the driver uses one. It carries out one command of a queue
+//! each time that one of the queue's two doorbells is rung, so that a driver can be made to see the
+//! end of a command while another is under way.
 
 use ioatlas_dma::{
     domain::DomainConfig,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What went wrong with a range fails one invalidation, which is one that covers it; others free what they have to.
+//! What went wrong with a range fails one invalidation, which is one that covers it; others free
+//! what they have to.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{domain::*, grace::InvalidateError, units::*};
@@ -73,7 +74,8 @@ fn what_an_invalidation_failed_for_fails_no_other() {
     }
 }
 
-/// Five pages with the middle of each three in use, so that no two of the others go by one call: ascending.
+/// Five pages with the middle of each three in use, so that no two of the others go by one call:
+/// ascending.
 fn apart(rig: &Rig, buffer: &Buffer) -> (Vec<Mapping>, Vec<Mapping>) {
     let mut all: Vec<Mapping> = (0..5).map(|nth| map(rig, buffer, nth)).collect();
     all.sort_by_key(Mapping::iova);
