@@ -360,8 +360,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     pub fn give<W: Way>(&self, buffer: CpuBuffer<P, W>) -> Result<DeviceBuffer<P, W>, DmaMapError> {
         let mut memory = buffer.memory;
         let domain = self.dma().domain();
-        if let Some(other) = memory.seen.take()
-            && other.key() != domain.key()
+        // what this domain has seen, it still has where the buffer is bounced now
+        if let Some(other) = memory.seen.take_if(|other| other.key() != domain.key())
             && let Err(cause) = other.forget()
         {
             memory.seen = Some(other);
@@ -378,6 +378,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             Err(error) => {
                 // part of it may have been mapped and undone, which is flushed when the policy says
                 domain.give_back(core::mem::take(&mut memory.frames));
+                memory.seen = None;
                 drop(ManuallyDrop::into_inner(memory));
                 Err(error)
             }

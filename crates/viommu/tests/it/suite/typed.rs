@@ -17,9 +17,11 @@ use ioatlas_vtd::layout::QueueDepth;
 on_every_machine! {
     typed::a_dropped_buffers_frames_become_tables,
 }
-#[cfg(not(ioatlas_killers))]
-mod widths {
-    on_machines! { wide, ioatlas_dma::platform::sim::Sim, crate::suite::rig::Wide, typed::a_dropped_buffers_frames_become_tables }
+on_every_width! {
+    typed::a_dropped_buffers_frames_become_tables,
+}
+on_toy_machines! {
+    typed::a_buffer_goes_from_client_to_client,
 }
 
 const WRITE: AccessKind = AccessKind::Write;
@@ -52,47 +54,141 @@ fn new_tables<B: Base, F: Format>(rig: &Rig<B>, domain: &Dom<B, F>, told: &mut V
     look(rig, told);
 }
 
+/// Where the NIC keeps translations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tlb {
+    /// In the unit.
+    Iotlb,
+    /// In its own TLB, too.
+    Own,
+    /// In its own TLB alone.
+    OwnAlone,
+}
+
+/// A machine with such a NIC.
+fn machine<B: Base, F: Format>(frames: usize, tlb: Tlb) -> Rig<B> {
+    let rig = Rig::<B>::with::<F>(frames, |unit| {
+        if tlb == Tlb::Iotlb {
+            return;
+        }
+        if tlb == Tlb::OwnAlone {
+            unit.caches.iotlb.entries = 0;
+        }
+        unit.features.device_tlbs = true;
+        unit.devices = vec![AtsDevice {
+            source: NIC,
+            entries: 32,
+            answer: Answer::WhenDrained,
+            refetch: Refetch::OnDemand,
+        }];
+    });
+    if tlb != Tlb::Iotlb {
+        let driver = rig.machine.machine().driver();
+        let declared = driver.declare_device_tlb(NIC, QueueDepth::from_capability(4));
+        declared.expect("a unit that flushes device TLBs");
+    }
+    rig
+}
+
+/// A domain whose NIC keeps translations there.
+fn attached<B: Base, F: Format>(rig: &Rig<B>, tlb: Tlb, design: DomainConfig) -> Dom<B, F> {
+    let aperture = chooses_freely(&design).then(room::<F>);
+    let domain = rig.domain::<F>(DomainConfig { aperture, ..design });
+    if tlb != Tlb::Iotlb {
+        let unit = rig.machine.machine().unit();
+        unit.switch_ats(NIC, Ats::On).expect("a device with ATS");
+    }
+    domain
+}
+
 pub fn a_dropped_buffers_frames_become_tables<B: Base, F: Format>() {
     for design in core_designs::<F>() {
-        for placement in PLACEMENTS {
-            let rig = Rig::<B>::new::<F>(512);
-            let aperture = chooses_freely(&design).then(room::<F>);
-            let domain = rig.domain::<F>(DomainConfig { aperture, ..design });
-            let dma = domain.dma(tight(ON_DEMAND));
-            let client = dma.client(ClientConfig {
+        for (nth, placement) in PLACEMENTS.into_iter().enumerate() {
+            // each placement has an IOTLB, and a device TLB with or without one
+            let own = [Tlb::Own, Tlb::OwnAlone][nth % 2];
+            for tlb in [Tlb::Iotlb, own] {
+                typed_buffers_come_and_go::<B, F>(design, placement, tlb);
+            }
+        }
+    }
+}
+
+fn typed_buffers_come_and_go<B: Base, F: Format>(
+    design: DomainConfig,
+    placement: Placement,
+    tlb: Tlb,
+) {
+    let rig = machine::<B, F>(512, tlb);
+    let domain = attached::<B, F>(&rig, tlb, design);
+    let dma = domain.dma(tight(ON_DEMAND));
+    let client = dma.client(ClientConfig {
+        placement,
+        ..ClientConfig::default()
+    });
+    let client = client.expect("a pool");
+    let clean = |step: &str| {
+        let summary = rig.machine.oracle().summary();
+        let name = name(&design);
+        assert!(
+            summary.violations.is_empty(),
+            "{name}, {placement:?}, {tlb:?}, {step}: {summary}"
+        );
+    };
+    let mut told = Vec::new();
+    for len in [GRANULE, 1500, 2 * GRANULE + 1] {
+        let buffer = client.buffer::<FromDevice>(ByteCount(len));
+        let given = client.give(buffer.expect("memory")).expect("room");
+        told.extend(given.runs().iter().copied().flat_map(IovaRange::iter));
+        look(&rig, &told);
+        clean("given");
+        let back = client.take_back(given).expect("unmapped");
+        look(&rig, &told);
+        clean("taken back");
+        drop(back);
+        look(&rig, &told);
+        clean("dropped");
+        new_tables(&rig, &domain, &mut told);
+        clean("its frames are used again");
+    }
+    domain.domain().flush().expect("a flush");
+    drop((client, dma));
+    rig.close(domain, &[NIC]);
+    rig.end();
+}
+
+/// Each pair of clients: what one has seen is still seen when the other has had it.
+pub fn a_buffer_goes_from_client_to_client<B: Base, F: Format>() {
+    for design in core_designs::<F>() {
+        let rig = Rig::<B>::new::<F>(512);
+        let domain = attached::<B, F>(&rig, Tlb::Iotlb, design);
+        let dma = domain.dma(tight(ON_DEMAND));
+        let clients = PLACEMENTS.map(|placement| {
+            let config = ClientConfig {
                 placement,
                 ..ClientConfig::default()
-            });
-            let client = client.expect("a pool");
-            let clean = |step: &str| {
-                let summary = rig.machine.oracle().summary();
-                let name = name(&design);
-                assert!(
-                    summary.violations.is_empty(),
-                    "{name}, {placement:?}, {step}: {summary}"
-                );
             };
-            let mut told = Vec::new();
-            for len in [GRANULE, 1500, 2 * GRANULE + 1] {
-                let buffer = client.buffer::<FromDevice>(ByteCount(len));
-                let given = client.give(buffer.expect("memory")).expect("room");
+            dma.client(config).expect("a pool")
+        });
+        let mut told = Vec::new();
+        for (first, second) in (0..36).map(|pair| (pair / 6, pair % 6)) {
+            let mut buffer = clients[first].buffer::<FromDevice>(ByteCount(GRANULE));
+            for client in [first, second] {
+                let given = clients[client].give(buffer.take().expect("memory"));
+                let given = given.expect("room");
                 told.extend(given.runs().iter().copied().flat_map(IovaRange::iter));
                 look(&rig, &told);
-                clean("given");
-                let back = client.take_back(given).expect("unmapped");
-                look(&rig, &told);
-                clean("taken back");
-                drop(back);
-                look(&rig, &told);
-                clean("dropped");
-                new_tables(&rig, &domain, &mut told);
-                clean("its frames are used again");
+                buffer = Some(clients[client].take_back(given).expect("unmapped"));
             }
-            domain.domain().flush().expect("a flush");
-            drop((client, dma));
-            rig.close(domain, &[NIC]);
-            rig.end();
+            drop(buffer);
+            look(&rig, &told);
+            let summary = rig.machine.oracle().summary();
+            let pair = (PLACEMENTS[first], PLACEMENTS[second]);
+            let name = name(&design);
+            assert!(summary.violations.is_empty(), "{name}, {pair:?}: {summary}");
         }
+        drop((clients, dma));
+        rig.close(domain, &[NIC]);
+        rig.end();
     }
 }
 
