@@ -4,16 +4,18 @@
 //! A device hammers all the pages about, before, between and after: what was half made and undone is reached by nobody after
 //! its flush, and not handed out before it (P3).
 
-use crate::suite::rig::*;
-use ioatlas_dma::{design::Design, domain::*, table::*, translator::*, units::*};
+use crate::suite::{placements::*, rig::*};
+use ioatlas_dma::{design::Design, dma_api::*, domain::*, table::*, translator::*, units::*};
 use ioatlas_viommu::{config::UnitConfig, machine::MachineError, oracle::Failing, oracle::Oracle};
 use ioatlas_vtd::driver::BringUpError;
+use std::sync::Arc;
 
 on_every_machine! {
     failure::a_single_map,
     failure::a_map_at_a_chosen_address,
     failure::a_long_list_across_tables,
     failure::consistent_memory,
+    failure::typed_buffers,
     failure::a_new_domain,
     failure::attaching_the_first_device_of_a_bus,
     failure::bringing_the_unit_up,
@@ -45,13 +47,34 @@ fn fail_each<B: Base>(failing: &Failing<B>, mut attempt: impl FnMut(u64) -> bool
 
 /// Accesses by the device to all of the toy aperture, or to the lowest pages of each quarter and the highest.
 fn hammer<B: Base, F: Format>(rig: &Rig<B>) {
+    for page in pages_about::<F>() {
+        rig.access(page, AccessKind::Read);
+        rig.access(page, AccessKind::Write);
+    }
+}
+
+fn pages_about<F: Format>() -> impl Iterator<Item = IovaPage> {
     let end = F::aperture().end().0;
     let quarter = end / 4;
-    let low = |n: u64| n * quarter..n * quarter + quarter.min(64);
-    for page in (0..4).flat_map(low).chain(end - quarter.min(64)..end) {
-        rig.access(IovaPage(page), AccessKind::Read);
-        rig.access(IovaPage(page), AccessKind::Write);
-    }
+    let low = move |n: u64| n * quarter..n * quarter + quarter.min(64);
+    let pages = (0..4).flat_map(low).chain(end - quarter.min(64)..end);
+    pages.map(IovaPage)
+}
+
+/// The device reaches for these pages whenever an allocation fails, too: what is half made then is cached.
+fn hammer_when_it_fails<B: Base>(rig: &Rig<B>, pages: impl Iterator<Item = IovaPage>) {
+    let unit = Arc::downgrade(rig.machine.machine().unit()); // which holds the platform
+    let pages: Vec<_> = pages.collect();
+    rig.failing().when_it_fails(move || {
+        let unit = unit.upgrade();
+        for (unit, page) in unit
+            .iter()
+            .flat_map(|unit| pages.iter().map(move |page| (unit, page)))
+        {
+            unit.access(NIC, *page, AccessKind::Read);
+            unit.access(NIC, *page, AccessKind::Write);
+        }
+    });
 }
 
 /// A map that is tried in a fresh domain with each allocation failing in turn.
@@ -162,6 +185,7 @@ pub fn a_long_list_across_tables<B: Base, F: Format>() {
 pub fn consistent_memory<B: Base, F: Format>() {
     for design in core_designs::<F>() {
         let rig = Rig::<B>::new::<F>(64);
+        hammer_when_it_fails(&rig, pages_about::<F>());
         let mut installs_failed = 0;
         let failed = fail_each(rig.failing(), |n| {
             rig.failing().disarm();
@@ -200,6 +224,69 @@ pub fn consistent_memory<B: Base, F: Format>() {
         assert!(failed >= 6 + u64::from(F::LEVELS) - 1, "{failed}");
         assert!(installs_failed >= F::LEVELS - 1, "{installs_failed}");
         rig.end();
+    }
+}
+
+/// A buffer across an edge of leaf tables is given, reached, taken back and dropped; any allocation of that fails.
+pub fn typed_buffers<B: Base, F: Format>() {
+    for (nth, design) in core_designs::<F>().into_iter().enumerate() {
+        // each policy with each placement, in turn
+        let placement = PLACEMENTS[(nth + nth / PLACEMENTS.len()) % PLACEMENTS.len()];
+        // pools take some
+        let beside = if placement == Placement::Never { 8 } else { 64 };
+        let edge = F::aperture().end().0 - span::<F>();
+        let first = edge.saturating_sub(beside);
+        let end = F::aperture().end().0.min(edge + beside);
+        let near = IovaRange::new(IovaPage(first), PageCount(end - first));
+        let aperture = chooses_freely(&design).then_some(near);
+        let design = DomainConfig { aperture, ..design };
+        let context = format!("{}, {placement:?}", name(&design));
+        let mut passed = false;
+        // those of a chunk are all alike
+        for n in (0..24).chain((24..1000).step_by(9)) {
+            let rig = Rig::<B>::new::<F>(256);
+            hammer_when_it_fails(&rig, near.iter());
+            let domain = rig.domain::<F>(design);
+            let dma = domain.dma(tight(ON_DEMAND));
+            let config = ClientConfig {
+                placement,
+                ..ClientConfig::default()
+            };
+            let client = dma.client(config).expect("a pool");
+            let look = || {
+                for page in near.iter() {
+                    rig.access(page, AccessKind::Read);
+                    rig.access(page, AccessKind::Write);
+                }
+            };
+            rig.failing().fail_nth(n);
+            let buffer = client.buffer::<FromDevice>(ByteCount(10 * GRANULE));
+            let given = buffer.and_then(|buffer| client.give(buffer).ok());
+            look();
+            if let Some(given) = given {
+                let back = client.take_back(given).expect("unmapped");
+                look();
+                drop(back);
+            }
+            look();
+            let unharmed = rig.failing().disarm();
+            // and another one is as well off
+            let buffer = client.buffer::<FromDevice>(ByteCount(10 * GRANULE));
+            if let Some(Ok(given)) = buffer.map(|buffer| client.give(buffer)) {
+                look();
+                drop(client.take_back(given).expect("unmapped"));
+            }
+            look();
+            drop((client, dma));
+            rig.close(domain, &[NIC]);
+            rig.end();
+            if unharmed {
+                assert!(n >= 10, "{context}: only {n} allocations");
+                passed = true;
+                break;
+            }
+        }
+        assert!(passed, "{context}: it never passed");
     }
 }
 

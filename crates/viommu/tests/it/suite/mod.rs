@@ -136,6 +136,8 @@ pub mod placements;
 #[cfg(not(ioatlas_killers))]
 mod policies;
 #[cfg(not(ioatlas_killers))]
+mod pool_failures;
+#[cfg(not(ioatlas_killers))]
 mod quarantine;
 #[cfg(not(ioatlas_killers))]
 mod races;

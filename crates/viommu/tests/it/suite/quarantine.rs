@@ -23,6 +23,7 @@ on_every_machine! {
     quarantine::an_undo_that_cannot_flush_quarantines,
     quarantine::a_drain_for_an_iova_that_fails_is_reported,
     quarantine::a_domain_that_cannot_flush_leaks_its_tables,
+    quarantine::the_id_of_a_domain_that_could_not_flush_is_nobody_elses,
     quarantine::a_domain_that_cannot_detach_blocks_every_device,
     quarantine::a_dead_unit_is_not_brought_up,
 }
@@ -338,6 +339,69 @@ pub fn a_domain_that_cannot_flush_leaks_its_tables<B: Base, F: Format>() {
         let cause = InvalidateError::OutOfService;
         // the root table, the queue and the status word
         assert_eq!(error, ShutDownError::Invalidate { cause, lost: 3 });
+    }
+}
+
+/// Every id that there is, and where a device of its domain gets to; all of them are closed again.
+fn take_ids<B: Base, F: Format>(rig: &Rig<B>, design: DomainConfig) -> BTreeSet<u16> {
+    let mut taken = Vec::new();
+    loop {
+        match rig.machine.domain::<F>(design) {
+            Ok(domain) => taken.push(domain),
+            Err(NewError::NoDomainId) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let ids: Vec<_> = taken.iter().map(|domain| domain.domain().id().0).collect();
+    for (domain, to) in taken.into_iter().zip(0x4000..) {
+        domain.attach(DISK).expect("attached");
+        let at = Iova(0x5000);
+        let mapping = domain.map_at(at, buffer(to, 1), Direction::ToDevice);
+        let mapping = mapping.expect("free");
+        let reached = rig.access_by(DISK, at.page(), AccessKind::Read);
+        assert_eq!(reached, Some(PhysPage(to)), "P8");
+        domain.unmap(mapping).expect("unmapped");
+        rig.close(domain, &[DISK]);
+    }
+    let all: BTreeSet<_> = ids.iter().copied().collect();
+    assert_eq!(all.len(), ids.len(), "an id was given twice");
+    all
+}
+
+pub fn the_id_of_a_domain_that_could_not_flush_is_nobody_elses<B: Base, F: Format>() {
+    for design in designs() {
+        let rig = Rig::<B>::with::<F>(512, |config| config.features.nd = 0);
+        let other = rig.domain::<F>(design);
+        let before = take_ids::<B, F>(&rig, design);
+        // a device of it caches translations under its id, and is detached
+        let domain = rig.machine.domain::<F>(design).expect("an id");
+        let id = domain.domain().id().0;
+        domain.attach(DISK).expect("attached");
+        let at = Iova(0x5000);
+        let kept = domain.map_at(at, buffer(0x3000, 1), Direction::ToDevice);
+        assert!(rig.access_by(DISK, at.page(), AccessKind::Read).is_some());
+        domain.detach(DISK).expect("detached");
+        // an access of which the unit does not know yet whose it is
+        let unit = rig.machine.machine().unit().clone();
+        let hangs = unit.begin(NIC, at.page(), AccessKind::Read);
+        let error = domain
+            .close(&[])
+            .expect_err("its last flush waits for the access");
+        assert!(
+            matches!(
+                error,
+                CloseError::Invalidate(InvalidateError::TimedOut { .. })
+            ),
+            "{error}"
+        );
+        drop((hangs, kept));
+        let after = take_ids::<B, F>(&rig, design);
+        assert!(
+            before.contains(&id) && !after.contains(&id),
+            "it was reused"
+        );
+        assert_eq!(after.len() + 1, before.len(), "no other is lost");
+        rig.close(other, &[NIC]);
     }
 }
 
