@@ -114,6 +114,19 @@ fn what_is_another_domains_comes_back() {
     assert_eq!(host.frames_in_use(), 0);
 }
 
+/// One domain is of the process's memory, the other of a simulated machine's: what tells them apart
+/// is one number.
+#[test]
+fn platforms_of_one_process_give_no_number_twice() {
+    let (host, sim) = (host(), sim::Sim::new(sim::SimConfig::default()));
+    let mut given: Vec<_> = (0..1000)
+        .flat_map(|_| [host.unique(), sim.unique()])
+        .collect();
+    given.sort_unstable();
+    given.dedup();
+    assert_eq!(given.len(), 2000);
+}
+
 #[test]
 fn an_address_ends_only_what_was_given_up() {
     let (host, unit) = (host(), Unit::default());

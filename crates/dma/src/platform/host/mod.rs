@@ -54,6 +54,11 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 static SLOTS: Mutex<Vec<bool>> = Mutex::new(Vec::new());
 static UNIQUE: AtomicU64 = AtomicU64::new(1);
 
+/// See [`Platform::unique`]: one sequence for all platforms of this process.
+pub(super) fn unique() -> u64 {
+    UNIQUE.fetch_add(1, Ordering::Relaxed)
+}
+
 /// The shared slot.
 const SHARED: usize = 0;
 
@@ -316,7 +321,7 @@ unsafe impl Platform for Host {
         self.heap.as_ref().map(|_| self as &dyn Heap)
     }
     fn unique(&self) -> u64 {
-        UNIQUE.fetch_add(1, Ordering::Relaxed)
+        unique()
     }
 }
 

@@ -10,11 +10,14 @@ use super::{
 use crate::{
     platform::{
         Cpu, Element, FrameRef, FreshFrame, Heap, Ordering, PhysMemory, Platform,
-        host::arena::{Arena, NoArena},
+        host::{
+            self,
+            arena::{Arena, NoArena},
+        },
     },
     units::{ByteCount, PhysPage},
 };
-use core::{any::type_name, panic::Location, sync::atomic::AtomicU64};
+use core::{any::type_name, panic::Location};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Words of a frame: 4 KiB.
@@ -222,8 +225,7 @@ unsafe impl Platform for Sim {
         engine::freed(block.as_ptr().addr());
     }
     fn unique(&self) -> u64 {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        NEXT.fetch_add(1, Ordering::Relaxed)
+        host::unique()
     }
 }
 
