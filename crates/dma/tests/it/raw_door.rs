@@ -42,7 +42,8 @@ impl Hooked {
     }
 }
 
-impl Platform for Hooked {
+// SAFETY: all is the host's; what a test hooks in runs in between, as another thread would.
+unsafe impl Platform for Hooked {
     type A64 = <Host as Platform>::A64;
     type Lock<T: Send> = <Host as Platform>::Lock<T>;
 
@@ -59,7 +60,7 @@ impl Platform for Hooked {
     fn frame_free(&self, frame: FreshFrame) {
         self.host.frame_free(frame)
     }
-    fn entries(&self, frame: &TableFrame) -> &[Self::A64] {
+    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Self::A64] {
         self.host.entries(frame)
     }
     fn fence(&self, order: Ordering) {
