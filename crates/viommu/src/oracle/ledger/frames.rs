@@ -72,14 +72,16 @@ impl Ledger {
         self.spaces[domain.0].bounces = Some(slots);
     }
 
-    /// What an access of `kind` that ends now is by its frame. A buffer's permission changes in a map that allows the other kind, after a flush of
-    /// the buffer; without both of these it is its last user's.
+    /// What an access of `kind` that `began` then and ends now is by its frame. A buffer's permission
+    /// changes in a map that allows the other kind, after a flush of the buffer; without both of these it
+    /// is its last user's. Of an access that began before that user was gone this says nothing: it may
+    /// have gone to the buffer when it was another's, or kept for that one.
     pub(super) fn own(
         &mut self,
         domain: DomainSerial,
         page: IovaPage,
         to: PhysPage,
-        kind: AccessKind,
+        (kind, began): (AccessKind, Event),
     ) -> Own {
         if !self.is_own(domain, page, to) {
             return Own::No;
@@ -87,7 +89,8 @@ impl Ledger {
         let space = &self.spaces[domain.0];
         match self.kept.get(&to) {
             Some(Kept { perm, since })
-                if !perm.allows(kind)
+                if *since < began
+                    && !perm.allows(kind)
                     && (space.flushed_since(page) <= *since
                         || !space.mapped_since(kind, *since)) =>
             {

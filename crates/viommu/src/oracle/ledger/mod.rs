@@ -487,7 +487,7 @@ impl Ledger {
         }
         self.check_led(domain, page, to);
         let flushed = self.spaces[domain.0].flushed;
-        let own = self.own(domain, page, to, access.kind);
+        let own = self.own(domain, page, to, (access.kind, began));
         let within = leaf.0.saturating_sub(1);
         let offset = page.0 & within;
         for at in BTreeSet::from([0, offset, within]) {

@@ -488,6 +488,21 @@ fn a_kept_slot_is_as_its_last_user_had_it() {
 }
 
 #[test]
+fn an_access_is_judged_by_what_its_slot_was_while_it_lasted() {
+    // begun while the slot was kept for writing; it ends after a user that let its device read
+    for (kind, expected) in [(READ, "fine"), (WRITE, "fine")] {
+        let mut slot = Slot::new(Slots::AsUsed);
+        slot.ledger.access_began(AccessId(1), NIC);
+        slot.flush();
+        slot.user(Perm::Read);
+        reaches(&mut slot.ledger, 1, A, kind);
+        assert_eq!(verdict(&slot.ledger), expected, "{kind:?}");
+        // one that begins now
+        assert_eq!(slot.access(WRITE), "P6", "after {kind:?}");
+    }
+}
+
+#[test]
 fn a_slot_with_a_user_is_as_that_one_has_it() {
     for (slots, read) in [(Slots::AsUsed, "P6"), (Slots::BothWays, "fine")] {
         let mut slot = Slot::new(slots);
