@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Counts the instructions of a pair (one map and one unmap, or one assign and one release; of the device IOTLB's cases one
+# Counts the instructions of a pair (one map and one unmap, or one allocation and one free; of the device IOTLB's cases one
 # lookup, or one invalidation and one update) for each case of ci/instructions.budget, and compares. No clock is read: the same program counts the same on any day.
 #
 #   ci/instructions.sh           exit status 1: a case takes over 3 % more than its budget, or does not run

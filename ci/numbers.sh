@@ -193,7 +193,7 @@ vhost_iotlb() {
     echo '## Device IOTLB'
     said 'cargo bench -p ioatlas-vhost'
     block cargo bench --quiet -p ioatlas-vhost --bench iotlb
-    block cargo bench --quiet -p ioatlas-vhost --bench plug
+    block cargo bench --quiet -p ioatlas-vhost --bench guest_memory
 }
 
 vhost() {

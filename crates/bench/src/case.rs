@@ -4,13 +4,13 @@
 use crate::{
     Contestant, Control, Failure, Pattern, Sizes,
     bounce::Way,
-    pattern::{NoPattern, NoSizes},
+    pattern::{PatternError, SizesError},
     platform::host,
-    subjects::{AssignerAlone, Bounced, Nothing, TableAlone, Whole},
+    subjects::{AllocatorAlone, Bounced, Nothing, TableAlone, Whole},
 };
 use ioatlas_dma::{
     design::{self, Design},
-    domain::{AssignerConfig, DomainConfig, PolicyConfig},
+    domain::{AllocatorConfig, DomainConfig, PolicyConfig},
     platform::host::Host,
     table::{Format, TableConfig, fmt::VtdSecond48},
     translator::{Paged, Uncached},
@@ -22,8 +22,8 @@ use std::{fmt, str::FromStr, sync::Arc};
 pub enum Kind {
     /// A whole domain, on a VT-d table of 48 bits, under a unit that caches nothing.
     Domain(Design),
-    /// An assigner alone, over the same aperture.
-    Assigner(AssignerConfig),
+    /// An allocator alone, over the same aperture.
+    Allocator(AllocatorConfig),
     /// The table alone.
     Table,
     /// The DMA API over such a domain, 64 bytes through a bounce slot that is kept: sizes of the pattern are not looked at.
@@ -50,11 +50,11 @@ impl fmt::Display for Kind {
         match self {
             Kind::Domain(design) => {
                 let DomainConfig {
-                    assigner, policy, ..
+                    allocator, policy, ..
                 } = design.domain;
-                write!(f, "domain/{}+{}", assigner.name(), policy.name())
+                write!(f, "domain/{}+{}", allocator.name(), policy.name())
             }
-            Kind::Assigner(assigner) => write!(f, "assigner/{}", assigner.name()),
+            Kind::Allocator(allocator) => write!(f, "allocator/{}", allocator.name()),
             Kind::Table => write!(f, "table"),
             Kind::Bounce(way) => write!(f, "bounce/{}", way.name()),
             Kind::Control => write!(f, "control"),
@@ -76,10 +76,10 @@ impl fmt::Display for Case {
 
 /// Words that name no case.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum NoCase {
+pub enum CaseError {
     /// Too few parts, too many, or none of the kinds.
     #[error(
-        "`{0}` is no case: want domain/ASSIGNER+POLICY/PATTERN/SIZES, assigner/ASSIGNER/PATTERN/SIZES, bounce/WAY/PATTERN/SIZES, or table, control or nothing /PATTERN/SIZES"
+        "`{0}` is no case: want domain/ALLOCATOR+POLICY/PATTERN/SIZES, allocator/ALLOCATOR/PATTERN/SIZES, bounce/WAY/PATTERN/SIZES, or table, control or nothing /PATTERN/SIZES"
     )]
     Shape(String),
     /// Neither way that data go.
@@ -88,15 +88,15 @@ pub enum NoCase {
         /// The word.
         word: String,
     },
-    /// See [`NoPattern`].
+    /// See [`PatternError`].
     #[error(transparent)]
-    Pattern(#[from] NoPattern),
-    /// See [`NoSizes`].
+    Pattern(#[from] PatternError),
+    /// See [`SizesError`].
     #[error(transparent)]
-    Sizes(#[from] NoSizes),
-    /// No such assigner.
-    #[error("`{word}` is no assigner ({})", names(design::assigners()))]
-    Assigner {
+    Sizes(#[from] SizesError),
+    /// No such allocator.
+    #[error("`{word}` is no allocator ({})", names(design::allocators()))]
+    Allocator {
         /// The word.
         word: String,
     },
@@ -113,44 +113,46 @@ fn names<C>(entries: impl Iterator<Item = design::Entry<C>>) -> String {
     entries.map(|e| e.name).collect::<Vec<_>>().join(", ")
 }
 
-/// The assigner of that name.
+/// The allocator of that name.
 ///
 /// # Errors
-/// [`NoCase::Assigner`].
-pub fn assigner(word: &str) -> Result<AssignerConfig, NoCase> {
-    let entry = design::assigners().find(|a| a.name == word);
-    let entry = entry.ok_or_else(|| NoCase::Assigner { word: word.into() })?;
+/// [`CaseError::Allocator`].
+pub fn allocator(word: &str) -> Result<AllocatorConfig, CaseError> {
+    let entry = design::allocators().find(|a| a.name == word);
+    let entry = entry.ok_or_else(|| CaseError::Allocator { word: word.into() })?;
     Ok(entry.config)
 }
 
 /// The policy of that name.
 ///
 /// # Errors
-/// [`NoCase::Policy`].
-pub fn policy(word: &str) -> Result<PolicyConfig, NoCase> {
+/// [`CaseError::Policy`].
+pub fn policy(word: &str) -> Result<PolicyConfig, CaseError> {
     let entry = design::policies().find(|p| p.name == word);
-    let entry = entry.ok_or_else(|| NoCase::Policy { word: word.into() })?;
+    let entry = entry.ok_or_else(|| CaseError::Policy { word: word.into() })?;
     Ok(entry.config)
 }
 
-fn way(word: &str) -> Result<Way, NoCase> {
+fn way(word: &str) -> Result<Way, CaseError> {
     let named = Way::ALL.into_iter().find(|way| way.name() == word);
-    named.ok_or_else(|| NoCase::Way { word: word.into() })
+    named.ok_or_else(|| CaseError::Way { word: word.into() })
 }
 
 impl FromStr for Case {
-    type Err = NoCase;
+    type Err = CaseError;
     /// As `Display` writes them.
-    fn from_str(words: &str) -> Result<Self, NoCase> {
-        let shape = || NoCase::Shape(words.into());
+    fn from_str(words: &str) -> Result<Self, CaseError> {
+        let shape = || CaseError::Shape(words.into());
         let parts: Vec<&str> = words.split('/').collect();
         let (kind, pattern, sizes) = match parts[..] {
             ["domain", design, pattern, sizes] => {
                 let (a, p) = design.split_once('+').ok_or_else(shape)?;
-                let design = DomainConfig::new(assigner(a)?, policy(p)?).into();
+                let design = DomainConfig::new(allocator(a)?, policy(p)?).into();
                 (Kind::Domain(design), pattern, sizes)
             }
-            ["assigner", a, pattern, sizes] => (Kind::Assigner(assigner(a)?), pattern, sizes),
+            ["allocator" | "assigner", a, pattern, sizes] => {
+                (Kind::Allocator(allocator(a)?), pattern, sizes)
+            }
             ["bounce", way, pattern, sizes] => (Kind::Bounce(self::way(way)?), pattern, sizes),
             ["table", pattern, sizes] => (Kind::Table, pattern, sizes),
             ["control", pattern, sizes] => (Kind::Control, pattern, sizes),
@@ -175,8 +177,8 @@ type Bare = Whole<Host, Paged<Host, VtdSecond48, Arc<Uncached<Host>>>>;
 pub enum Ours {
     /// See [`Kind::Domain`].
     Domain(Box<Bare>),
-    /// See [`Kind::Assigner`].
-    Assigner(Box<AssignerAlone<Host>>),
+    /// See [`Kind::Allocator`].
+    Allocator(Box<AllocatorAlone<Host>>),
     /// See [`Kind::Table`].
     Table(Box<TableAlone<Host, VtdSecond48>>),
     /// See [`Kind::Bounce`].
@@ -196,10 +198,10 @@ impl Ours {
         let platform = Arc::new(host(FRAMES, slots)?);
         Ok(match kind {
             Kind::Domain(design) => Ours::Domain(Box::new(Whole::uncached(platform, design)?)),
-            Kind::Assigner(config) => {
+            Kind::Allocator(config) => {
                 let aperture = VtdSecond48::aperture();
-                let alone = AssignerAlone::new(platform, config, aperture)?;
-                Ours::Assigner(Box::new(alone))
+                let alone = AllocatorAlone::new(platform, config, aperture)?;
+                Ours::Allocator(Box::new(alone))
             }
             Kind::Table => {
                 let table = TableAlone::new(platform, TableConfig::default())?;
@@ -215,7 +217,7 @@ impl Ours {
     pub fn contestant(&self, pattern: Pattern, sizes: Sizes, threads: usize) -> Contestant<'_> {
         match self {
             Ours::Domain(s) => Contestant::new(&**s, pattern, sizes, threads),
-            Ours::Assigner(s) => Contestant::new(&**s, pattern, sizes, threads),
+            Ours::Allocator(s) => Contestant::new(&**s, pattern, sizes, threads),
             Ours::Table(s) => Contestant::new(&**s, pattern, sizes, threads),
             Ours::Bounce(s) => Contestant::new(&**s, pattern, sizes, threads),
             Ours::Control(s) => Contestant::new(s, pattern, sizes, threads),
@@ -233,7 +235,7 @@ mod tests {
         for name in [
             "domain/magazine+deferred-percpu/ring256/1",
             "domain/rbtree+strict/replace100000/mixed",
-            "assigner/vmem/immediate/mixed",
+            "allocator/vmem/immediate/mixed",
             "table/ring1024/1",
             "bounce/read/ring256/1",
             "control/ring256/mixed",
@@ -259,9 +261,9 @@ mod tests {
                 "{name}"
             );
         }
-        let said = error("assigner/best/ring256/1");
+        let said = error("allocator/best/ring256/1");
         assert!(
-            said.starts_with("`best` is no assigner (rbtree, "),
+            said.starts_with("`best` is no allocator (rbtree, "),
             "{said}"
         );
         let said = error("domain/magazine+lax/ring256/1");

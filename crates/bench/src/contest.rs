@@ -2,9 +2,9 @@
 //! Who runs: a subject under a pattern on so many threads.
 
 use crate::{
-    Failure, Lane, Pattern, Sizes, Subject,
-    lane::solo,
+    Failure, Pattern, Sizes, Subject, Worker,
     pattern::{Draw, HANDOFF, Mixed, One},
+    worker::solo,
 };
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::{Mutex, PoisonError};
@@ -13,11 +13,11 @@ use std::sync::{Mutex, PoisonError};
 pub struct Contestant<'s> {
     threads: usize,
     outstanding: usize,
-    lane: Box<Lanes<'s>>,
+    worker: Box<Workers<'s>>,
 }
 
-/// Makes the lane of a thread, on that thread.
-type Lanes<'s> = dyn Fn(usize) -> Result<Box<dyn Lane + 's>, Failure> + Sync + 's;
+/// Makes the worker of a thread, on that thread.
+type Workers<'s> = dyn Fn(usize) -> Result<Box<dyn Worker + 's>, Failure> + Sync + 's;
 
 /// Threads of [`Pattern::ProducerConsumer`].
 const PRODUCER_AND_CONSUMER: usize = 2;
@@ -34,19 +34,19 @@ impl<'s> Contestant<'s> {
         S::Token: 's,
     {
         if pattern != Pattern::ProducerConsumer {
-            let lane = move |thread| {
-                let lane = solo(subject, thread, pattern, sizes);
-                lane.ok_or_else(|| Failure::new(format!("{pattern} takes two threads")))
+            let worker = move |thread| {
+                let worker = solo(subject, thread, pattern, sizes);
+                worker.ok_or_else(|| Failure::new(format!("{pattern} takes two threads")))
             };
             return Contestant {
                 threads,
                 outstanding: pattern.outstanding(),
-                lane: Box::new(lane),
+                worker: Box::new(worker),
             };
         }
         let (producer, consumer) = RingBuffer::new(HANDOFF);
         let ends = Mutex::new((Some(producer), Some(consumer)));
-        let lane = move |thread| -> Result<Box<dyn Lane + 's>, Failure> {
+        let worker = move |thread| -> Result<Box<dyn Worker + 's>, Failure> {
             let mut ends = ends.lock().unwrap_or_else(PoisonError::into_inner);
             let hand = subject.hand(thread);
             match (thread, ends.0.take(), ends.1.take(), sizes) {
@@ -68,7 +68,7 @@ impl<'s> Contestant<'s> {
         Contestant {
             threads: PRODUCER_AND_CONSUMER,
             outstanding: pattern.outstanding(),
-            lane: Box::new(lane),
+            worker: Box::new(worker),
         }
     }
 
@@ -86,8 +86,8 @@ impl<'s> Contestant<'s> {
     ///
     /// # Errors
     /// There is no such part.
-    pub fn lane(&self, thread: usize) -> Result<Box<dyn Lane + 's>, Failure> {
-        (self.lane)(thread)
+    pub fn worker(&self, thread: usize) -> Result<Box<dyn Worker + 's>, Failure> {
+        (self.worker)(thread)
     }
 }
 
@@ -96,7 +96,7 @@ fn producing<'s, S: Subject>(
     hand: S::Hand,
     queue: Producer<S::Token>,
     sizes: Sizes,
-) -> Box<dyn Lane + 's>
+) -> Box<dyn Worker + 's>
 where
     S::Token: 's,
 {
@@ -133,7 +133,7 @@ struct Producing<'s, S: Subject, D> {
     draw: D,
 }
 
-impl<S: Subject, D: Draw> Lane for Producing<'_, S, D> {
+impl<S: Subject, D: Draw> Worker for Producing<'_, S, D> {
     fn fill(&mut self, _: &mut dyn FnMut() -> bool) -> Result<(), Failure> {
         Ok(())
     }
@@ -160,7 +160,7 @@ struct Consuming<'s, S: Subject> {
     queue: Consumer<S::Token>,
 }
 
-impl<S: Subject> Lane for Consuming<'_, S> {
+impl<S: Subject> Worker for Consuming<'_, S> {
     fn fill(&mut self, _: &mut dyn FnMut() -> bool) -> Result<(), Failure> {
         Ok(())
     }

@@ -3,9 +3,9 @@
 //!
 //! # Theory
 //!
-//! A *subject* gives out ranges and takes them back ([`Subject`]): a whole domain, an assigner alone, a table alone, somebody
+//! A *subject* gives out ranges and takes them back ([`Subject`]): a whole domain, an allocator alone, a table alone, somebody
 //! else's allocator, or a control loop that touches private memory only. A *pattern* ([`Pattern`]) says in which order; sizes come
-//! from [`Sizes`]. One *pair* is one take and one give. A subject under a pattern is a *lane* on each thread ([`Lane`]).
+//! from [`Sizes`]. One *pair* is one take and one give. A subject under a pattern is a *worker* on each thread ([`Worker`]).
 //!
 //! Whoever counts instructions runs pairs and nothing else (`pairs`, the binary of this crate): so many of a case after a warm-up, the
 //! same every time, so that the difference of two runs is exact.
@@ -17,7 +17,6 @@ pub mod case;
 pub mod contest;
 pub mod control;
 pub mod figure;
-pub mod lane;
 pub mod memory;
 pub mod pattern;
 pub mod peers;
@@ -31,15 +30,16 @@ pub mod stack;
 pub mod subject;
 pub mod subjects;
 pub mod summary;
+pub mod worker;
 
-pub use case::{Case, Kind, NoCase};
+pub use case::{Case, CaseError, Kind};
 pub use contest::Contestant;
 pub use control::Control;
 pub use figure::{Figure, Unmeasured};
-pub use lane::Lane;
 pub use pattern::{Pattern, Sizes};
 pub use probe::Mode;
 pub use rows::{Row, Spec, What, measure, measure_within, pair_time};
 pub use slices::{Effort, Limit, alternate, alternate_within};
 pub use spread::Spread;
 pub use subject::{Failure, Subject};
+pub use worker::Worker;

@@ -32,10 +32,10 @@ pub fn per_cpu(design: Design) -> Result<ByteCount, Failure> {
                 slot.0
             )));
         }
-        let mut lane = contestant.lane(thread)?;
-        lane.fill(&mut || true)?;
-        lane.run(PAIRS)?;
-        lane.finish()
+        let mut worker = contestant.worker(thread)?;
+        worker.fill(&mut || true)?;
+        worker.run(PAIRS)?;
+        worker.finish()
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..CPUS)

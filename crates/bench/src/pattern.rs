@@ -82,14 +82,14 @@ impl fmt::Display for Pattern {
 #[error(
     "`{0}` is no pattern (immediate, ring256, ring1024, producer-consumer, replace1000, replace10000, replace100000)"
 )]
-pub struct NoPattern(String);
+pub struct PatternError(String);
 
 impl FromStr for Pattern {
-    type Err = NoPattern;
+    type Err = PatternError;
     /// As `Display` writes them.
-    fn from_str(word: &str) -> Result<Self, NoPattern> {
+    fn from_str(word: &str) -> Result<Self, PatternError> {
         let named = Self::ALL.into_iter().find(|p| p.to_string() == word);
-        named.ok_or_else(|| NoPattern(word.into()))
+        named.ok_or_else(|| PatternError(word.into()))
     }
 }
 
@@ -117,13 +117,13 @@ impl Sizes {
 /// A word that names no sizes.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` names no sizes (1, mixed)")]
-pub struct NoSizes(String);
+pub struct SizesError(String);
 
 impl FromStr for Sizes {
-    type Err = NoSizes;
-    fn from_str(word: &str) -> Result<Self, NoSizes> {
+    type Err = SizesError;
+    fn from_str(word: &str) -> Result<Self, SizesError> {
         let named = Self::ALL.into_iter().find(|s| s.name() == word);
-        named.ok_or_else(|| NoSizes(word.into()))
+        named.ok_or_else(|| SizesError(word.into()))
     }
 }
 

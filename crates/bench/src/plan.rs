@@ -4,7 +4,7 @@
 //! # Theory
 //!
 //! First come the *key groups*: rows that are compared with each other, with a peer or with a limit stand in one group and get many slices. Then the
-//! *matrix*: every assigner under every policy, alone and with all policies, the table alone, and the peers, under every pattern, with few slices
+//! *matrix*: every allocator under every policy, alone and with all policies, the table alone, and the peers, under every pattern, with few slices
 //! each; a row that a key group has is not in the matrix again. Large patterns of two threads are left out: what two threads do to each other shows with few outstanding.
 //!
 //! The whole has a *budget* ([`crate::budget`]): of work, so that a machine on which no slice is clean does not make it endless; and of time, for slow and busy ones.
@@ -17,7 +17,7 @@ use crate::{
 };
 use ioatlas_dma::{
     design::{self, Design},
-    domain::{AssignerConfig, DomainConfig, PolicyConfig},
+    domain::{AllocatorConfig, DomainConfig, PolicyConfig},
 };
 use std::time::{Duration, Instant};
 
@@ -70,9 +70,9 @@ pub type Choice<C> = Option<C>;
 /// Which rows are wanted. An empty list is all.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// Assigners; `None` among them is the table alone.
-    pub assigners: Vec<Choice<AssignerConfig>>,
-    /// Policies; `None` among them is assigners and tables alone.
+    /// Allocators; `None` among them is the table alone.
+    pub allocators: Vec<Choice<AllocatorConfig>>,
+    /// Policies; `None` among them is allocators and tables alone.
     pub policies: Vec<Choice<PolicyConfig>>,
     /// Patterns.
     pub patterns: Vec<Pattern>,
@@ -91,18 +91,18 @@ fn permits<T: PartialEq>(list: &[T], item: &T) -> bool {
 impl Filter {
     /// Whether a row is wanted.
     pub fn permits(&self, spec: &Spec) -> bool {
-        let of_ours = |assigner: Choice<AssignerConfig>, policy: Choice<PolicyConfig>| {
-            permits(&self.assigners, &assigner) && permits(&self.policies, &policy)
+        let of_ours = |allocator: Choice<AllocatorConfig>, policy: Choice<PolicyConfig>| {
+            permits(&self.allocators, &allocator) && permits(&self.policies, &policy)
         };
         let of_design = |design: Design| {
             let DomainConfig {
-                assigner, policy, ..
+                allocator, policy, ..
             } = design.domain;
-            of_ours(Some(assigner), Some(policy))
+            of_ours(Some(allocator), Some(policy))
         };
         let what = match spec.what {
             What::Ours(Kind::Domain(design)) | What::Software(design) => of_design(design),
-            What::Ours(Kind::Assigner(assigner)) => of_ours(Some(assigner), None),
+            What::Ours(Kind::Allocator(allocator)) => of_ours(Some(allocator), None),
             What::Ours(Kind::Table) => of_ours(None, None),
             What::Ours(Kind::Bounce(_) | Kind::Control | Kind::Nothing) | What::Invalidation => {
                 true
@@ -149,19 +149,19 @@ impl Group {
 
 /// Linux's design of today, of which most of the summary speaks.
 pub fn deferred() -> Design {
-    let magazine = AssignerConfig::Magazine(Default::default());
+    let magazine = AllocatorConfig::Magazine(Default::default());
     DomainConfig::new(magazine, PolicyConfig::DeferredPerCpu(Default::default())).into()
 }
 
 /// The same without a window.
 pub fn strict() -> Design {
-    let magazine = AssignerConfig::Magazine(Default::default());
+    let magazine = AllocatorConfig::Magazine(Default::default());
     DomainConfig::new(magazine, PolicyConfig::Strict).into()
 }
 
-/// The assigner of both, alone.
+/// The allocator of both, alone.
 pub fn magazine() -> What {
-    What::Ours(Kind::Assigner(deferred().domain.assigner))
+    What::Ours(Kind::Allocator(deferred().domain.allocator))
 }
 
 /// All groups of an extent that a filter leaves rows of, in the order in which they are measured.
@@ -198,7 +198,7 @@ fn key_rows() -> Vec<Vec<Spec>> {
     use Pattern::*;
     let whole = What::Ours(Kind::Domain(deferred()));
     let table = What::Ours(Kind::Table);
-    let rbtree = What::Ours(Kind::Assigner(AssignerConfig::RBTREE));
+    let rbtree = What::Ours(Kind::Allocator(AllocatorConfig::RBTREE));
     let mut groups = Vec::new();
     for sizes in Sizes::ALL {
         let mut rings = vec![
@@ -246,16 +246,16 @@ fn matrix_rows(extent: Extent) -> Vec<Vec<Spec>> {
             }
             for &threads in threads_of(pattern) {
                 let row = |what| spec(what, pattern, sizes, threads);
-                for assigner in design::assigners() {
-                    let alone = What::Ours(Kind::Assigner(assigner.config));
+                for allocator in design::allocators() {
+                    let alone = What::Ours(Kind::Allocator(allocator.config));
                     let under = design::policies().map(|policy| {
-                        let domain = DomainConfig::new(assigner.config, policy.config);
+                        let domain = DomainConfig::new(allocator.config, policy.config);
                         What::Ours(Kind::Domain(domain.into()))
                     });
                     groups.push([alone].into_iter().chain(under).map(row).collect());
                 }
                 let rivals = peers().into_iter();
-                let rivals = rivals.filter(|peer| threads == 1 || peer.rival == Rival::Assigner);
+                let rivals = rivals.filter(|peer| threads == 1 || peer.rival == Rival::Allocator);
                 // a thread's places in a table are its own, and what another gives back would be lost to it
                 let table =
                     (pattern != Pattern::ProducerConsumer).then_some(What::Ours(Kind::Table));
@@ -399,7 +399,7 @@ mod tests {
             assert!(row.what.to_string().ends_with("+strict"), "{row}");
         }
         let table = named(&Filter {
-            assigners: vec![None],
+            allocators: vec![None],
             peers: vec![None],
             threads: vec![1],
             ..Filter::default()

@@ -35,8 +35,8 @@ impl fmt::Display for What {
         match self {
             What::Ours(kind) => kind.fmt(f),
             What::Software(design) => {
-                let (assigner, policy) = (design.domain.assigner, design.domain.policy);
-                write!(f, "software/{}+{}", assigner.name(), policy.name())
+                let (allocator, policy) = (design.domain.allocator, design.domain.policy);
+                write!(f, "software/{}+{}", allocator.name(), policy.name())
             }
             What::Invalidation => write!(f, "software/invalidation"),
             What::Peer(peer) => write!(f, "peer/{}", peer.name),

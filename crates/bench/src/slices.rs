@@ -22,7 +22,7 @@
 //! Threads that a contestant has no use for sleep meanwhile.
 
 use crate::{
-    Contestant, Failure, Lane,
+    Contestant, Failure, Worker,
     probe::{Mode, PingPong},
 };
 use ioatlas_dma::platform::host::{Host, register};
@@ -293,7 +293,7 @@ struct State {
 
 /// A contestant's part on one thread, and how many pairs at a time it runs.
 struct Seat<'s> {
-    lane: Option<Box<dyn Lane + 's>>,
+    worker: Option<Box<dyn Worker + 's>>,
     at_once: u32,
 }
 
@@ -311,12 +311,12 @@ impl<'s> Shared<'_, 's> {
         let mut seats: Vec<Seat<'s>> = Vec::new();
         for (nth, contestant) in self.contestants.iter().enumerate() {
             let plays = thread < contestant.threads();
-            let lane = plays.then(|| caught(|| self.filled(contestant, thread)));
-            let lane = lane.transpose().unwrap_or_else(|failure| {
+            let worker = plays.then(|| caught(|| self.filled(contestant, thread)));
+            let worker = worker.transpose().unwrap_or_else(|failure| {
                 self.state().records[nth].failure.get_or_insert(failure);
                 None
             });
-            seats.push(Seat { lane, at_once: 1 });
+            seats.push(Seat { worker, at_once: 1 });
             self.barrier.wait(); // what one fills the other does not measure, and does not disturb
         }
         let begun = Instant::now();
@@ -346,11 +346,11 @@ impl<'s> Shared<'_, 's> {
         &self,
         contestant: &Contestant<'s>,
         thread: usize,
-    ) -> Result<Box<dyn Lane + 's>, Failure> {
+    ) -> Result<Box<dyn Worker + 's>, Failure> {
         let begun = Instant::now();
-        let mut lane = contestant.lane(thread)?;
-        lane.fill(&mut || begun.elapsed() < self.effort.filling && !past(self.limit.filled))?;
-        Ok(lane)
+        let mut worker = contestant.worker(thread)?;
+        worker.fill(&mut || begun.elapsed() < self.effort.filling && !past(self.limit.filled))?;
+        Ok(worker)
     }
 
     /// One slice of contestant `nth`, as thread `thread` sees it.
@@ -375,7 +375,7 @@ impl<'s> Shared<'_, 's> {
             !state.late && state.records[nth].failure.is_none()
         };
         let mut modes = [None; 2];
-        if let (true, true, Some(lane)) = (alive, thread < threads, &mut seat.lane) {
+        if let (true, true, Some(worker)) = (alive, thread < threads, &mut seat.worker) {
             let [before, after] = &self.probes;
             let probed = |probe: &PingPong<Host>, patience| {
                 let trip = (threads > 1).then(|| probe.probe(thread, patience));
@@ -386,7 +386,7 @@ impl<'s> Shared<'_, 's> {
                 1 => Company::None,
                 _ => Company::Others,
             };
-            let ran = caught(|| timed(&mut **lane, &mut seat.at_once, outstanding, company));
+            let ran = caught(|| timed(&mut **worker, &mut seat.at_once, outstanding, company));
             modes[1] = probed(after, PARTING);
             match ran {
                 Ok(ran) => self.state().parts.push(ran),
@@ -438,7 +438,7 @@ enum Company {
 
 /// Warms up, and then runs for [`SLICE`]. So many ranges are outstanding.
 fn timed(
-    lane: &mut dyn Lane,
+    worker: &mut dyn Worker,
     at_once: &mut u32,
     outstanding: usize,
     company: Company,
@@ -448,7 +448,7 @@ fn timed(
     let mut missing = 2 * outstanding as u64;
     while now < begin || missing > 0 && now < latest {
         let before = now;
-        let ran = lane.run(*at_once)?;
+        let ran = worker.run(*at_once)?;
         now = Instant::now();
         missing = missing.saturating_sub(u64::from(ran));
         let took = now.duration_since(before);
@@ -471,7 +471,7 @@ fn timed(
         _ => false,
     };
     while falls_short(end) {
-        pairs += lane.run(*at_once)?;
+        pairs += worker.run(*at_once)?;
         end = Instant::now();
     }
     Ok(Ran {

@@ -6,7 +6,7 @@ use crate::{
     peers::Rival,
     plan::{Filter, deferred, magazine, strict},
 };
-use ioatlas_dma::domain::AssignerConfig;
+use ioatlas_dma::domain::AllocatorConfig;
 
 /// What a value counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,13 +93,13 @@ impl<'r> Rows<'r> {
     fn ring(&self, what: What, sizes: Sizes, threads: usize) -> Result<&'r Row, String> {
         self.find(what, Pattern::Ring(256), sizes, threads)
     }
-    /// The fastest peer of an assigner in a ring.
+    /// The fastest peer of an allocator in a ring.
     fn fastest(&self, sizes: Sizes) -> Option<(String, f64, Unit)> {
         let peers = self.0.iter().filter_map(|row| {
             let What::Peer(peer) = row.spec.what else {
                 return None;
             };
-            let fits = peer.rival == Rival::Assigner
+            let fits = peer.rival == Rival::Allocator
                 && (row.spec.pattern, row.spec.sizes, row.spec.threads)
                     == (Pattern::Ring(256), sizes, 1);
             Some((peer.name.to_owned(), median(row).ok()?, Unit::Nanoseconds)).filter(|_| fits)
@@ -161,7 +161,7 @@ pub fn summary(rows: &[Row], filter: &Filter) -> Vec<Line> {
     use Unit::*;
     let rows = Rows(rows);
     let whole = What::Ours(Kind::Domain(deferred()));
-    let rbtree = What::Ours(Kind::Assigner(AssignerConfig::RBTREE));
+    let rbtree = What::Ours(Kind::Allocator(AllocatorConfig::RBTREE));
     let wanted = |what, pattern, sizes, threads| {
         filter.permits(&Spec {
             what,
@@ -174,7 +174,7 @@ pub fn summary(rows: &[Row], filter: &Filter) -> Vec<Line> {
     let ring = Pattern::Ring(256);
     if wanted(magazine(), ring, Sizes::One, 1) {
         let row = rows.ring(magazine(), Sizes::One, 1);
-        let what = "magazine assigner alone, ring256, 1 page; the fastest peer";
+        let what = "magazine allocator alone, ring256, 1 page; the fastest peer";
         let line = Line::new(what, Nanoseconds, row.and_then(median));
         lines.push(line.beside(rows.fastest(Sizes::One)));
     }
@@ -210,7 +210,7 @@ pub fn summary(rows: &[Row], filter: &Filter) -> Vec<Line> {
     }
     if wanted(magazine(), Pattern::Replace(100_000), Sizes::Mixed, 1) {
         let theirs = growth(&rows, rbtree).ok();
-        let what = "magazine assigner alone, replace, mixed: 100,000 outstanding by 1,000";
+        let what = "magazine allocator alone, replace, mixed: 100,000 outstanding by 1,000";
         let line = Line::new(what, Times, growth(&rows, magazine()));
         lines.push(line.beside(theirs.map(|growth| ("rbtree".into(), growth, Times))));
     }

@@ -360,8 +360,8 @@ fn registry() -> String {
     };
     list("Systems", design::presets().map(preset).collect());
     let part = |name: &str, doc: &str, paper: &str| [name, doc, paper].map(String::from);
-    let assigners = design::assigners().map(|a| part(a.name, a.doc, a.paper));
-    list("IOVA allocators", assigners.collect());
+    let allocators = design::allocators().map(|a| part(a.name, a.doc, a.paper));
+    list("IOVA allocators", allocators.collect());
     let policies = design::policies().map(|p| part(p.name, p.doc, p.paper));
     list("Policies of invalidation", policies.collect());
     let options = [

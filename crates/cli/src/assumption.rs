@@ -2,7 +2,7 @@
 //! `ioatlas trace info --assumption-error`: how wrong assumed accesses are.
 //!
 //! A trace with recorded accesses loses them, gets assumed ones, and what each strategy saves of the baseline's misses is compared. The
-//! answer is for the traces at hand; on others nobody can know, which is why they need the assumption.
+//! answer is for these traces; on others nobody can know, which is why they need the assumption.
 
 use crate::Answer;
 use crate::args::InfoArguments;

@@ -4,7 +4,7 @@
 use crate::error::Error;
 use crate::text::printable;
 use clap::{Args, ValueEnum};
-use ioatlas_iotlb::import::{self, Assign, Assume, Format, Options};
+use ioatlas_iotlb::import::{self, AssignIovas, Assume, Format, Options};
 use ioatlas_iotlb::{Limits, Note, Trace, TraceError};
 use serde::Serialize;
 use std::fs::File;
@@ -52,9 +52,9 @@ impl CaptureArguments {
                 AssumeArgument::None => Assume::None,
             },
             assign: match self.assign {
-                AssignArgument::Auto => Assign::Auto,
-                AssignArgument::Always => Assign::Always,
-                AssignArgument::Never => Assign::Never,
+                AssignArgument::Auto => AssignIovas::Auto,
+                AssignArgument::Always => AssignIovas::Always,
+                AssignArgument::Never => AssignIovas::Never,
             },
             ..Options::default()
         }

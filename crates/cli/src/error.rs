@@ -88,7 +88,7 @@ pub enum Error {
     },
     /// A figure or table of a paper could not be made.
     #[error("{exhibit}: {detail}")]
-    Exhibit {
+    Experiment {
         /// Which.
         exhibit: String,
         /// What went wrong.

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! DMA protection that is strict and fast, for software outside the Linux kernel.
 //!
-//! A [`domain::Domain`] is one I/O address space. Mapping a buffer assigns an IOVA, installs the
+//! A [`domain::Domain`] is one I/O address space. Mapping a buffer allocates an IOVA, installs the
 //! translation and returns a [`domain::Mapping`]; unmapping clears the translation and *retires* the
-//! IOVA, which goes back to its assigner only against proof that no translation cache holds it any
-//! more ([`grace`]). Everything the core needs of its surroundings is one trait, [`platform::Platform`].
+//! IOVA, which goes back to its allocator only against proof that no translation cache holds it any
+//! more ([`invalidation`]). Everything the core needs of its surroundings is one trait, [`platform::Platform`].
 //!
 //! # Words
 //!
 //! * *IOVA*: the address a device uses. *Granule*: the smallest mappable unit, 4 KiB; a *page* is one granule.
 //! * *Domain*: a translator, an IOVA space and an invalidation policy, attached to one or more devices.
-//! * *Assigner*: the IOVA allocator. *Lease*: the right to write the leaves of one IOVA range.
+//! * *Allocator*: the IOVA allocator. *Allocation*: the right to write the leaves of one IOVA range.
 //! * *Translator*: holds translations where a device's accesses meet them (our own tables under a
 //!   remapping unit, a kernel's tables behind an ioctl, a software unit).
 //! * *Retired*: unmapped, but perhaps still in some translation cache. *Flushed*: in no cache any more.
@@ -28,7 +28,7 @@ pub mod bounce;
 pub mod design;
 pub mod dma_api;
 pub mod domain;
-pub mod grace;
+pub mod invalidation;
 pub mod iova;
 pub mod magazine;
 pub mod platform;

@@ -246,7 +246,7 @@ pub(crate) fn quoted(text: &str) -> String {
     shown
 }
 
-/// Whose line it is, as far as the short way looks.
+/// Whose line it is, as far as the fast path looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UsualDevice<'a> {
     /// The one that was handed in.
@@ -261,7 +261,7 @@ pub(crate) struct Usual<'a> {
     pub body: Body,
 }
 
-/// The short way: the first line of `text` and its length without its end, if it is whole,
+/// The fast path: the first line of `text` and its length without its end, if it is whole,
 /// an event, all ASCII, and plainly right; else `None`, and [`line()`] knows more.
 #[inline]
 pub(crate) fn usual<'a>(text: &'a [u8], latest: &str) -> Option<(Usual<'a>, usize)> {

@@ -127,7 +127,7 @@ const BLOCK: usize = 1 << 16;
 
 /// Reads events in batches.
 ///
-/// Lines of the usual form take a short way ([`parse::usual`]); whatever that does not
+/// Lines of the usual form take a fast path ([`parse::usual`]); whatever that does not
 /// know takes the way that can say what is wrong.
 pub(crate) struct Reader<'a> {
     name: String,

@@ -12,7 +12,7 @@
 
 use ioatlas_dma::{
     design::Design,
-    domain::{AssignerConfig, DeferredConfig, Domain, DomainConfig, Mapping, PolicyConfig},
+    domain::{AllocatorConfig, DeferredConfig, Domain, DomainConfig, Mapping, PolicyConfig},
     iova::MagazineConfig,
     platform::{
         Platform,
@@ -88,7 +88,7 @@ static ALLOCATOR: Noting = Noting;
 type Dom<P> = Domain<P, Paged<P, VtdSecond48, Arc<Uncached<P>>>>;
 
 fn design() -> Design {
-    let magazine = AssignerConfig::Magazine(MagazineConfig::DEFAULT);
+    let magazine = AllocatorConfig::Magazine(MagazineConfig::DEFAULT);
     let policy = PolicyConfig::DeferredPerCpu(DeferredConfig::default());
     DomainConfig::new(magazine, policy).into()
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 pub enum Category {
     /// Choosing IOVAs and taking them back.
     Iova,
-    /// Invalidation: policies, grace, the unit's driver and the waits for the unit.
+    /// Invalidation: policies, invalidations, the unit's driver and the waits for the unit.
     Invalidation,
     /// Page tables.
     Tables,
@@ -51,7 +51,7 @@ impl Category {
         let has = |part: &str| file.contains(part);
         if has("/iova/") || has("dma/src/magazine") {
             Some(Category::Iova)
-        } else if has("/policy/") || has("/grace/") || has("vtd/src/") {
+        } else if has("/policy/") || has("/invalidation/") || has("vtd/src/") {
             Some(Category::Invalidation)
         } else if has("dma/src/table/") || has("dma/src/translator/") {
             Some(Category::Tables)

@@ -15,13 +15,13 @@ pub struct VirtualCpu {
     pub(crate) run: Rc<Timed>,
     pub(crate) index: usize,
     pub(crate) platform: Arc<Sim>,
-    pub(crate) tally: Cell<Tally>,
+    pub(crate) counts: Cell<Counts>,
     pub(crate) window: Rc<Window>,
 }
 
 /// What a CPU has done since its clock passed the warm-up.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Tally {
+pub(crate) struct Counts {
     pub(crate) began: Option<Moment>,
     pub(crate) ended: Option<Moment>,
     pub(crate) operations: u64,
@@ -52,9 +52,9 @@ impl VirtualCpu {
     /// Whether the run goes on. A body asks after each operation, and ends, or cleans up, when it does not: what it does then is not counted.
     pub fn running(&self) -> bool {
         let now = self.run.now(self.index);
-        let mut tally = self.tally.get();
-        if !tally.ready {
-            tally.ready = true;
+        let mut counts = self.counts.get();
+        if !counts.ready {
+            counts.ready = true;
             self.window.ready(now);
         }
         // a body that shares nothing would run on alone, and the others never ask
@@ -63,13 +63,13 @@ impl VirtualCpu {
         }
         let goes_on = self.window.goes_on(now);
         if let Some(measurement) = self.window.measurement(now)
-            && measurement != tally.measurement
+            && measurement != counts.measurement
         {
-            tally = Tally {
+            counts = Counts {
                 began: Some(self.moment()),
                 measurement,
                 ready: true,
-                ..Tally::default()
+                ..Counts::default()
             };
             self.window.first(measurement, || {
                 let mut state = self.run.state();
@@ -77,16 +77,16 @@ impl VirtualCpu {
                 state.locks.forget_use();
             });
         }
-        if !goes_on && tally.ended.is_none() {
-            tally.ended = Some(self.moment());
+        if !goes_on && counts.ended.is_none() {
+            counts.ended = Some(self.moment());
         }
-        self.tally.set(tally);
+        self.counts.set(counts);
         goes_on
     }
     /// Whether what is done now is counted.
     pub fn is_measured(&self) -> bool {
-        let tally = self.tally.get();
-        tally.began.is_some() && tally.ended.is_none()
+        let counts = self.counts.get();
+        counts.began.is_some() && counts.ended.is_none()
     }
     /// Counts one operation of the workload, now done.
     pub fn operation(&self) {
@@ -95,10 +95,10 @@ impl VirtualCpu {
     /// Counts one operation of the workload, now done, which took so long for who had asked for it.
     pub fn operation_of(&self, took: Cycles) {
         if self.is_measured() {
-            let mut tally = self.tally.get();
-            tally.operations += 1;
-            tally.took += took.0;
-            self.tally.set(tally);
+            let mut counts = self.counts.get();
+            counts.operations += 1;
+            counts.took += took.0;
+            self.counts.set(counts);
             self.window.count(self.run.now(self.index));
         }
     }
@@ -136,7 +136,7 @@ impl VirtualCpu {
     }
 }
 
-/// The calling CPU's clock, for what has no handle to it (a translator, an assigner): `None` outside of a run.
+/// The calling CPU's clock, for what has no handle to it (a translator, an allocator): `None` outside of a run.
 pub fn now() -> Option<Cycles> {
     timed::current().map(|run| Cycles(run.now(run.running())))
 }

@@ -8,9 +8,9 @@
 //! types, so every access is seen by construction, has a cost, and happens in the order of virtual time. A [`Run`] says how much was done, where the time of each CPU
 //! went ([`Account`]), who waited for which lock, and which cache lines moved.
 //!
-//! **One platform, two conductors.** Words, locks, frames and coroutines are those of [`ioatlas_dma::platform::sim`], on which schedules are explored and
-//! the software unit runs under the oracle; this crate is another *conductor* of them. So what is timed is the code that is checked, there is one place where coroutines are unwound, and this crate
-//! needs no unsafe code. A conductor of its own it is, and not an observer of the other one, because time *is* the schedule: who runs next, who gets a lock and when a
+//! **One platform, two schedulers.** Words, locks, frames and coroutines are those of [`ioatlas_dma::platform::sim`], on which schedules are explored and
+//! the software unit runs under the oracle; this crate is another *scheduler* of them. So what is timed is the code that is checked, there is one place where coroutines are unwound, and this crate
+//! needs no unsafe code. A scheduler of its own it is, and not an observer of the other one, because time *is* the schedule: who runs next, who gets a lock and when a
 //! waiting CPU looks again are the model.
 //!
 //! **What a cycle is charged for** (`state`, `lines`, `locks`, `unit`): an access that hits, or a transfer of a line, one at a time for each line; atomic operations, fences, pins,
@@ -70,7 +70,7 @@ pub mod workload;
 
 pub use account::{Account, Category, Way};
 pub use cpu::{VirtualCpu, now, work};
-pub use machine::{Machine, MachineConfig, MachineUnit, NoMachine, RunError, Timer};
+pub use machine::{Machine, MachineConfig, MachineError, MachineUnit, RunError, Timer};
 pub use params::{Cycles, LockModel, Params};
 pub use run::{CpuRun, LineRun, LockRun, Run};
 pub use span::{DOUBLINGS, Precision, SLICES, Span};

@@ -3,7 +3,7 @@
 
 use crate::{
     account::Account,
-    cpu::{Tally, VirtualCpu},
+    cpu::{Counts, VirtualCpu},
     params::{Cycles, Params},
     run::{self, CpuRun, Run},
     span::{Span, Window},
@@ -13,8 +13,8 @@ use crate::{
 };
 use ioatlas_dma::{
     platform::{
-        host::arena::NoArena,
-        sim::{Body, Crew, Handler, Sim, SimConfig, Stop},
+        host::arena::ArenaError,
+        sim::{Body, Handler, Sim, SimConfig, Stop, Tasks},
     },
     units::{ByteCount, CpuIndex},
 };
@@ -46,7 +46,7 @@ pub struct Machine {
 /// Why a machine cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoMachine {
+pub enum MachineError {
     /// Too many CPUs, or none.
     #[error(
         "a machine has 1 to {CPUS_MAX} CPUs on sockets of at least 1, not {cpus} on sockets of {cpus_per_socket}"
@@ -59,7 +59,7 @@ pub enum NoMachine {
     },
     /// The heap cannot be made.
     #[error(transparent)]
-    Heap(#[from] NoArena),
+    Heap(#[from] ArenaError),
 }
 
 /// Why a run did not end well.
@@ -100,14 +100,14 @@ impl Machine {
     /// A machine with zeroed memory.
     ///
     /// # Errors
-    /// [`NoMachine`].
-    pub fn new(config: MachineConfig, params: Params) -> Result<Self, NoMachine> {
+    /// [`MachineError`].
+    pub fn new(config: MachineConfig, params: Params) -> Result<Self, MachineError> {
         let Topology {
             cpus,
             cpus_per_socket,
         } = config.topology;
         if !(1..=CPUS_MAX).contains(&cpus) || cpus_per_socket == 0 {
-            return Err(NoMachine::Cpus {
+            return Err(MachineError::Cpus {
                 cpus,
                 cpus_per_socket,
             });
@@ -180,7 +180,7 @@ impl Machine {
                 run: timed.clone(),
                 index,
                 platform: self.platform.clone(),
-                tally: Default::default(),
+                counts: Default::default(),
                 window: window.clone(),
             };
             let (body, done) = (body.clone(), done.clone());
@@ -194,14 +194,14 @@ impl Machine {
             let timed = timed.clone();
             Box::new(move || (timer.tick)(Cycles(timed.now(timed.running()))))
         });
-        let ended = Crew::run(
+        let ended = Tasks::run(
             timed.clone(),
             bodies.collect(),
             handlers.into_iter().collect(),
-            |crew| {
+            |tasks| {
                 // not while bodies are unwound
                 let _entered = Entered::new(timed.clone());
-                drive(crew, &timed, cpus)
+                drive(tasks, &timed, cpus)
             },
         );
         ended?;
@@ -221,7 +221,7 @@ impl Machine {
     }
 }
 
-fn drive(crew: &mut Crew<'_>, timed: &Timed, cpus: usize) -> Result<(), RunError> {
+fn drive(tasks: &mut Tasks<'_>, timed: &Timed, cpus: usize) -> Result<(), RunError> {
     let mut left = cpus;
     loop {
         match timed.next() {
@@ -233,7 +233,7 @@ fn drive(crew: &mut Crew<'_>, timed: &Timed, cpus: usize) -> Result<(), RunError
                     points: timed.state().points,
                 });
             }
-            Next::Cpu(cpu) => match crew.resume(cpu) {
+            Next::Cpu(cpu) => match tasks.resume(cpu) {
                 Stop::Switched => {}
                 Stop::Ended => left -= 1,
                 Stop::Panicked(message) => {
@@ -249,13 +249,13 @@ fn drive(crew: &mut Crew<'_>, timed: &Timed, cpus: usize) -> Result<(), RunError
 }
 
 fn finished(cpu: &VirtualCpu) -> CpuRun {
-    let Tally {
+    let Counts {
         began,
         ended,
         operations,
         took,
         ..
-    } = cpu.tally.get();
+    } = cpu.counts.get();
     let end = ended.unwrap_or_else(|| cpu.moment());
     let begin = began.unwrap_or(end);
     CpuRun {

@@ -126,17 +126,17 @@ params! {
     /// Pinning oneself to a CPU, and the end of it.
     pin = 4 cycles, Free, "a per-CPU counter up and down";
 
-    /// Instructions before each shared access in the assigner.
+    /// Instructions before each shared access in the allocator.
     step_iova = 5 cycles, Fitted, "one CPU, request-response";
     /// Instructions before each shared access in page tables.
     step_tables = 7 cycles, Fitted, "one CPU, request-response";
-    /// Instructions before each shared access of policies, grace and the unit's driver.
+    /// Instructions before each shared access of policies, invalidation and the unit's driver.
     step_invalidation = 5 cycles, Fitted, "one CPU, request-response";
     /// Instructions before each other shared access.
     step_other = 5 cycles, Fitted, "one CPU, request-response";
-    /// Instructions under a lock of the assigner.
+    /// Instructions under a lock of the allocator.
     section_iova = 60 cycles, Fitted, "figure 2, baseline: 31.9 % wait for the IOVA lock";
-    /// Instructions under a lock of policies, grace and the unit's driver.
+    /// Instructions under a lock of policies, invalidation and the unit's driver.
     section_invalidation = 20 cycles, Fitted, "figure 2, baseline: 21.7 % wait for the invalidation lock";
     /// Instructions under any other lock.
     section_other = 20 cycles, Free, "such locks are not contended";

@@ -13,7 +13,7 @@ use core::{cmp::Reverse, panic::Location};
 use ioatlas_dma::{
     platform::{
         PhysMemory,
-        sim::{Point, Sim, conduct::*},
+        sim::{Sim, YieldPoint, scheduler::*},
     },
     units::PhysPage,
 };
@@ -231,21 +231,26 @@ impl State {
         }
     }
 
-    pub(crate) fn word(&mut self, p: &Passage, category: Category, address: usize) {
+    pub(crate) fn word(&mut self, p: &SchedulerEvent, category: Category, address: usize) {
         let line = self.lines.at(address, p.location);
         let want = match p.point {
-            Point::Load => Want::Read,
+            YieldPoint::Load => Want::Read,
             _ => Want::Write,
         };
         self.access(p.agent, category, line, want);
         match p.point {
-            Point::Load => self.watch(p.agent, line),
-            Point::Store => {}
+            YieldPoint::Load => self.watch(p.agent, line),
+            YieldPoint::Store => {}
             _ => self.spend(p.agent, category, Way::Compute, self.params.atomic),
         }
     }
 
-    pub(crate) fn lock(&mut self, p: &Passage, category: Category, place: LockPlace) -> usize {
+    pub(crate) fn lock(
+        &mut self,
+        p: &SchedulerEvent,
+        category: Category,
+        place: LockPlace,
+    ) -> usize {
         let lines = &mut self.lines;
         self.locks.at(place.address, |lock| {
             let parts = 0..place.bytes.div_ceil(64);
@@ -261,7 +266,12 @@ impl State {
     }
 
     /// Returns whether the CPU has the lock; if not, it waits for it, unless it only tries.
-    pub(crate) fn acquire(&mut self, p: &Passage, category: Category, place: LockPlace) -> Then {
+    pub(crate) fn acquire(
+        &mut self,
+        p: &SchedulerEvent,
+        category: Category,
+        place: LockPlace,
+    ) -> Then {
         let cpu = p.agent;
         let lock = self.lock(p, category, place);
         let own = self.locks.all[lock].lines[0];
@@ -274,7 +284,7 @@ impl State {
         self.spend(cpu, category, Way::Compute, self.params.atomic);
         let now = self.cpus[cpu].now;
         let state = &mut self.locks.all[lock];
-        if held && p.point == Point::TryAcquire {
+        if held && p.point == YieldPoint::TryAcquire {
             return Then::Refused;
         }
         state.use_.taken += 1;
@@ -306,7 +316,7 @@ impl State {
         self.spend(cpu, category, Way::Compute, self.section(category));
     }
 
-    pub(crate) fn release(&mut self, p: &Passage, category: Category, place: LockPlace) {
+    pub(crate) fn release(&mut self, p: &SchedulerEvent, category: Category, place: LockPlace) {
         let cpu = p.agent;
         let lock = self.lock(p, category, place);
         let model = self.params.lock_model;
@@ -357,30 +367,30 @@ impl State {
     }
 
     /// What the CPU does is done, but for the access itself.
-    pub(crate) fn act(&mut self, p: &Passage, category: Category) -> Then {
+    pub(crate) fn act(&mut self, p: &SchedulerEvent, category: Category) -> Then {
         let (cpu, params) = (p.agent, &self.params);
         let plain = match (p.point, p.subject) {
             (_, Subject::Word(address)) => {
                 self.word(p, category, address);
                 return Then::Go;
             }
-            (Point::Acquire | Point::TryAcquire, Subject::Lock(place)) => {
+            (YieldPoint::Acquire | YieldPoint::TryAcquire, Subject::Lock(place)) => {
                 return self.acquire(p, category, place);
             }
-            (Point::Release, Subject::Lock(place)) => {
+            (YieldPoint::Release, Subject::Lock(place)) => {
                 self.release(p, category, place);
                 return Then::Go;
             }
-            (Point::Relax, _) => return self.relax(cpu, category),
-            (Point::Fence, _) => params.fence,
-            (Point::HeavyFence, _) => params.heavy_fence,
-            (Point::Pin, _) => params.pin,
-            (Point::Contend, _) => panic!(
+            (YieldPoint::Relax, _) => return self.relax(cpu, category),
+            (YieldPoint::Fence, _) => params.fence,
+            (YieldPoint::HeavyFence, _) => params.heavy_fence,
+            (YieldPoint::Pin, _) => params.pin,
+            (YieldPoint::Contend, _) => panic!(
                 "the lock at {} is held, and was free by all that was seen",
                 p.location
             ),
-            (Point::FrameAlloc, _) => params.frame_alloc,
-            (Point::FrameFree, _) => params.frame_free,
+            (YieldPoint::FrameAlloc, _) => params.frame_alloc,
+            (YieldPoint::FrameFree, _) => params.frame_free,
             _ => 0,
         };
         self.spend(cpu, category, Way::Compute, plain);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The conductor by virtual time.
+//! The scheduler by virtual time.
 //!
 //! # Theory
 //!
@@ -22,7 +22,7 @@ use crate::{
 };
 use core::{ops::Range, panic::Location};
 use ioatlas_dma::{
-    platform::sim::{Point, Sim, conduct::*},
+    platform::sim::{Sim, YieldPoint, scheduler::*},
     units::PhysPage,
 };
 use std::{
@@ -159,15 +159,15 @@ impl Timed {
     }
 }
 
-impl Conductor for Timed {
-    fn pass(&self, p: &Passage) -> Then {
+impl Scheduler for Timed {
+    fn pass(&self, p: &SchedulerEvent) -> Then {
         let state = &mut *self.state.borrow_mut();
         let cpu = p.agent;
         let category = state.category(cpu, p.location);
         match state.cpus[cpu].phase {
             Phase::Runs => {
                 state.points += 1;
-                if p.point != Point::Turn {
+                if p.point != YieldPoint::Turn {
                     state.spend(cpu, category, Way::Compute, state.step(category));
                 }
                 let now = state.cpus[cpu].now;
@@ -199,7 +199,7 @@ impl Conductor for Timed {
         then
     }
 
-    fn due(&self, p: &Passage) -> Option<usize> {
+    fn due(&self, p: &SchedulerEvent) -> Option<usize> {
         if !self.tick_due.get() {
             return None;
         }

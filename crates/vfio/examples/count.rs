@@ -47,19 +47,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         place: ArenaPlace::Below(37),
         ..UserSpaceConfig::default()
     })?);
-    let assigner = match case.as_str() {
-        "identity" => AssignerConfig::Identity(IdentityConfig {
+    let allocator = match case.as_str() {
+        "identity" => AllocatorConfig::Identity(IdentityConfig {
             phys_bits: 37,
             fallback: MagazineConfig::default(),
         }),
-        _ => AssignerConfig::Magazine(MagazineConfig::default()),
+        _ => AllocatorConfig::Magazine(MagazineConfig::default()),
     };
     let policy = match case.as_str() {
         "deferred" => PolicyConfig::DeferredPerCpu(DeferredConfig::default()),
         _ => PolicyConfig::Strict,
     };
     host::register();
-    let config = DomainConfig::new(assigner, policy);
+    let config = DomainConfig::new(allocator, policy);
     let domain = Vfio::domain(memory.clone(), Willing(SpaceLimits::new(&info)?), config)?;
     let domain = Arc::new(domain);
     let buffer = memory.buffer(ByteCount(16 << 12)).ok_or("no memory")?;

@@ -2,7 +2,7 @@
 //! DMA protection for drivers in user space: VFIO type 1 and iommufd as translators of [`ioatlas_dma`].
 //!
 //! A device that the kernel has given to this process reaches what is mapped in its address space and nothing else. This crate makes that
-//! space a [`Translator`](ioatlas_dma::translator::Translator), so that `Domain` and the DMA API, with their assigners, policies and bounce pools, work above it unchanged.
+//! space a [`Translator`](ioatlas_dma::translator::Translator), so that `Domain` and the DMA API, with their allocators, policies and bounce pools, work above it unchanged.
 //!
 //! ```no_run
 //! use ioatlas_dma::{dma_api::*, domain::DomainConfig, units::*};

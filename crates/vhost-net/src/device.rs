@@ -7,7 +7,7 @@
 //! A device that *polls* is called all the time and never wants a kick. One that is *notified* sleeps when there is nothing to do, having asked for
 //! kicks and looked once more.
 //!
-//! Lock order: `the runner's lane -> pair`.
+//! Lock order: `the runner's worker -> pair`.
 
 use crate::{
     pair::*,
@@ -19,9 +19,9 @@ use crate::{
 };
 use ioatlas_vhost::{
     IotlbReader, Miss,
-    plug::IovaMemory,
+    guest_memory::IovaMemory,
     protocol::misses::{Asked, Waiting},
-    runner::{self, Device, Event, Failure, Lane, Next, Ring, Stop},
+    runner::{self, Device, Event, Failure, Next, QueueWorker, Ring, Stop},
 };
 use std::{
     os::fd::OwnedFd,
@@ -247,7 +247,7 @@ impl Net {
             }
             if turn.blocked {
                 let until = Instant::now() + SLEEP;
-                let wait = Waiting::OutsideBursts;
+                let wait = Waiting::Unpinned;
                 memory.misses().wait(answers, until, wait, Asked::Sent);
                 return Ok(Next::Again);
             }
@@ -316,9 +316,13 @@ impl Device for Net {
         tap.into_iter().map(|fd| (fd, 0)).collect()
     }
 
-    fn process<R: IotlbReader>(&self, _: Event, lane: &mut Lane<R>) -> Result<Next, Failure> {
-        let mut pair = locked(&self.pairs[lane.thread()]);
-        let (rings, memory) = lane.split();
+    fn process<R: IotlbReader>(
+        &self,
+        _: Event,
+        worker: &mut QueueWorker<R>,
+    ) -> Result<Next, Failure> {
+        let mut pair = locked(&self.pairs[worker.thread()]);
+        let (rings, memory) = worker.split();
         for ring in rings.iter() {
             let broken = |error: crate::ring::RingError| Failure {
                 queue: ring.index(),

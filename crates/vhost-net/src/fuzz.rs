@@ -22,7 +22,7 @@ use crate::{frame::MAX_FRAME, pair::*, port::Port, queue::*, ring::Kicks};
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
     DeviceIotlb, Entry, HostAddr, Limits, ListIotlb, UpdateError, Updated,
-    plug::{IovaMemory, Patience},
+    guest_memory::{IovaMemory, Patience},
     protocol::misses::MissChannel,
     runner::{EVENT_IDX, RING_PACKED, RingParts, VERSION_1},
 };

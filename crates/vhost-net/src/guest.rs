@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Guest memory in a burst, without waiting.
+//! Guest memory under a guard, without waiting.
 //!
-//! `BurstMemory` of the plug waits for what is missing; a data path that reads ahead must not. This is the same memory with
-//! the other half of the choice: what is missing is an answer, and the burst goes on.
+//! `GuardedMemory` of the guest-memory adapter waits for what is missing; a data path that reads ahead must not. This is the same memory with
+//! the other half of the choice: what is missing is an answer, and the guard goes on.
 //!
 //! The only module here that turns addresses into memory.
 #![allow(unsafe_code)]
 
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
-    Burst, Generation, IotlbReader, LookupError, Piece,
-    plug::{IovaMemory, MemoryId},
+    Generation, Guard, IotlbReader, LookupError, Piece,
+    guest_memory::{IovaMemory, MemoryId},
 };
 use vm_memory::VolatileSlice;
 
-/// A burst of a thread's memory.
-pub struct GuestBurst<'r, R: IotlbReader + 'r> {
+/// A guard of a thread's memory.
+pub struct GuestGuard<'r, R: IotlbReader + 'r> {
     memory: MemoryId,
-    burst: R::Burst<'r>,
+    guard: R::Guard<'r>,
 }
 
-/// When, and in whose memory, something was looked up: where these are alike, what was found in one burst may be used in the other.
+/// When, and in whose memory, something was looked up: where these are alike, what was found under one guard may be used in the other.
 ///
-/// A generation alone does not say that: another memory's cache counts its own, and another reader's bursts are not waited for.
+/// A generation alone does not say that: another memory's cache counts its own, and another reader's guards are not waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
     memory: MemoryId,
     generation: Generation,
 }
 
-impl<'r, R: IotlbReader> GuestBurst<'r, R> {
+impl<'r, R: IotlbReader> GuestGuard<'r, R> {
     /// Begins one.
     pub fn begin(memory: &'r mut IovaMemory<R>) -> Self {
-        GuestBurst {
+        GuestGuard {
             memory: memory.id(),
-            burst: memory.cache_burst(),
+            guard: memory.pin_cache(),
         }
     }
 
@@ -43,7 +43,7 @@ impl<'r, R: IotlbReader> GuestBurst<'r, R> {
     pub fn known(&self) -> Known {
         Known {
             memory: self.memory,
-            generation: self.burst.generation(),
+            generation: self.guard.generation(),
         }
     }
 
@@ -53,7 +53,7 @@ impl<'r, R: IotlbReader> GuestBurst<'r, R> {
     /// As the cache's own lookup.
     #[inline]
     pub fn lookup(&self, iova: Iova, len: ByteCount, need: Perm) -> Result<Piece, LookupError> {
-        self.burst.lookup(iova, len, need)
+        self.guard.lookup(iova, len, need)
     }
 
     /// Begins to bring the first bytes of a piece into the CPU's cache, for what is about to be done with them: a header and the
@@ -68,11 +68,11 @@ impl<'r, R: IotlbReader> GuestBurst<'r, R> {
     /// The memory of a piece, which has as many bytes as it says.
     ///
     /// # Safety
-    /// The piece was looked up in this burst, or in one whose [`known`](Self::known) is equal.
+    /// The piece was looked up under this guard, or in one whose [`known`](Self::known) is equal.
     #[inline]
     pub unsafe fn slice(&self, piece: &Piece) -> VolatileSlice<'_> {
-        // SAFETY: the burst came from an `IovaMemory`, so whoever made that promised that what the cache names is mapped until an
-        // invalidation of it is done. That waits for this burst; and none that began before it changed what was looked up, since the
+        // SAFETY: the guard came from an `IovaMemory`, so whoever made that promised that what the cache names is mapped until an
+        // invalidation of it is done. That waits for this guard; and none that began before it changed what was looked up, since the
         // generation is the same (P12).
         unsafe { memory(piece) }
     }
@@ -107,10 +107,10 @@ fn prefetch(piece: &Piece, access: AccessKind) {
 #[inline]
 fn prefetch(_: &Piece, _: AccessKind) {}
 
-/// The memory of a piece, where there is no burst at hand.
+/// The memory of a piece, where there is no guard.
 ///
 /// # Safety
-/// As for [`GuestBurst::slice`], with a burst that lives as long as `'b`.
+/// As for [`GuestGuard::slice`], with a guard that lives as long as `'b`.
 #[inline]
 pub(crate) unsafe fn memory<'b>(piece: &Piece) -> VolatileSlice<'b> {
     // SAFETY: the caller's promise: what the cache names is mapped meanwhile.

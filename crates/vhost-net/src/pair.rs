@@ -4,7 +4,7 @@
 //! # A burst
 //! 1. Look at both queues: read what is available ahead, translate it, collect what is missing.
 //! 2. Move frames in order, as long as frame *and* receive buffers are ready.
-//! 3. Publish what was used, in both queues; the burst is over, and invalidations may be acknowledged.
+//! 3. Publish what was used, in both queues; the guard has been dropped, and invalidations may be acknowledged.
 //! 4. Ask for what is missing, both queues' at once; then call the driver.
 //!
 //! # What is never lost
@@ -18,7 +18,7 @@
 
 use crate::{
     frame::*,
-    guest::GuestBurst,
+    guest::GuestGuard,
     port::{Port, Receiver},
     queue::*,
     ring::{Call, Kicks, RingError},
@@ -29,7 +29,7 @@ use crate::{
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
     IotlbReader, Miss,
-    plug::{Fault, IovaMemory},
+    guest_memory::{Fault, IovaMemory},
     protocol::misses::{Answering, Asked},
     runner::{self, Stop},
 };
@@ -250,7 +250,7 @@ impl Pair {
         let answers = memory.misses().answers();
         let mut turn = Turn::default();
         let moved = {
-            let guest = GuestBurst::begin(memory);
+            let guest = GuestGuard::begin(memory);
             let moved = self
                 .look(&guest, answers)
                 .and_then(|()| self.move_frames(&guest));
@@ -284,7 +284,7 @@ impl Pair {
 
     fn look<R: IotlbReader>(
         &mut self,
-        guest: &GuestBurst<'_, R>,
+        guest: &GuestGuard<'_, R>,
         answers: u64,
     ) -> Result<(), (Side, RingError)> {
         let depth = self.depth;
@@ -299,7 +299,7 @@ impl Pair {
 
     fn publish<R: IotlbReader>(
         &mut self,
-        guest: &GuestBurst<'_, R>,
+        guest: &GuestGuard<'_, R>,
     ) -> Result<(bool, bool), (Side, RingError)> {
         let mut due = |side: Side| match self.side(side) {
             Some(live) => match live.queue.publish(guest) {
@@ -314,7 +314,7 @@ impl Pair {
 
     fn move_frames<R: IotlbReader>(
         &mut self,
-        guest: &GuestBurst<'_, R>,
+        guest: &GuestGuard<'_, R>,
     ) -> Result<u64, (Side, RingError)> {
         let Pair {
             port,
@@ -354,7 +354,7 @@ impl Pair {
         let answers = memory.misses().answers();
         let before = self.ahead();
         {
-            let guest = GuestBurst::begin(memory);
+            let guest = GuestGuard::begin(memory);
             for (side, live) in self.sides() {
                 if live.kicks == Some(kicks) && kicks == Kicks::Unwanted {
                     continue;

@@ -6,7 +6,7 @@
 
 use crate::{
     frame::*,
-    guest::GuestBurst,
+    guest::GuestGuard,
     pair::Side,
     queue::*,
     ring::RingError,
@@ -73,7 +73,7 @@ impl Port {
     /// The queue that must stop, and why.
     pub(crate) fn move_frames<R: IotlbReader>(
         &mut self,
-        guest: &GuestBurst<'_, R>,
+        guest: &GuestGuard<'_, R>,
         transmit: Option<&mut Queue>,
         mut receive: Option<Receiver<'_>>,
         header: Header,
@@ -148,7 +148,7 @@ impl Receiver<'_> {
     /// Writes a header, `head` and then `rest` bytes of `from` into the first `buffers` buffers, and gives them back.
     fn receive<'c, R: IotlbReader>(
         &mut self,
-        guest: &GuestBurst<'_, R>,
+        guest: &GuestGuard<'_, R>,
         buffers: usize,
         head: &[u8],
         from: &mut Place<'c, impl Iterator<Item = VolatileSlice<'c>>>,
@@ -184,7 +184,7 @@ fn frame_len(bytes: u32, header: Header, stats: &mut PairStats) -> Option<u32> {
 
 /// Gives the guest back what it transmits, with the first `macs` bytes' halves exchanged.
 fn forward<R: IotlbReader>(
-    guest: &GuestBurst<'_, R>,
+    guest: &GuestGuard<'_, R>,
     queue: &mut Queue,
     receive: &mut Receiver<'_>,
     macs: usize,
@@ -235,7 +235,7 @@ impl TapPort {
     /// Sends what is ready.
     fn transmit<R: IotlbReader>(
         &mut self,
-        guest: &GuestBurst<'_, R>,
+        guest: &GuestGuard<'_, R>,
         queue: &mut Queue,
         header: Header,
         stats: &mut PairStats,
@@ -262,7 +262,7 @@ impl TapPort {
     /// Receives what has come.
     fn receive<R: IotlbReader>(
         &mut self,
-        guest: &GuestBurst<'_, R>,
+        guest: &GuestGuard<'_, R>,
         mut receive: Option<&mut Receiver<'_>>,
         stats: &mut PairStats,
     ) -> Result<u64, (Side, RingError)> {

@@ -2,24 +2,24 @@
 //! A queue read ahead: chains in the order of the ring, and what of them is translated.
 //!
 //! # Theory
-//! *Ahead* are the chains that were peeked and not given back; they stay so from burst to burst, copied, until they are used, so a frame or a
+//! *Ahead* are the chains that were peeked and not given back; they stay so from guard to guard, copied, until they are used, so a frame or a
 //! buffer that waits for a translation is never lost. The first of them are *ready*: every byte translated, in the
 //! memory and the generation of its cache that `known` names. Anything invalidated makes a new generation, and nothing is ready until it was
-//! looked up again (P12). A cache's own pretranslation looks everything up in every burst; here a buffer is looked up once, however long it waits
+//! looked up again (P12). A cache's own pretranslation looks everything up under every guard; here a buffer is looked up once, however long it waits
 //! in the ring, while nothing is invalidated.
 //!
 //! What is missing is collected, for the whole of what is ahead, page by page (a question has no length), and asked for after the
-//! burst: together, or where answers are for ranges only what stands in the way, which is the first. The next look at it is when an answer came. Chains that were *asked for* are then passed over until their turn comes: where answers come page
+//! guard: together, or where answers are for ranges only what stands in the way, which is the first. The next look at it is when an answer came. Chains that were *asked for* are then passed over until their turn comes: where answers come page
 //! by page, a look for each of them at everything would be the square of what is ahead.
 //!
 //! # Bounds
-//! [`Depth`] chains, and no new one beyond [`SEGMENTS`] segments (so at most that many and one chain more); [`QUESTIONS`] missing pages a burst.
+//! [`Depth`] chains, and no new one beyond [`SEGMENTS`] segments (so at most that many and one chain more); [`QUESTIONS`] missing pages a guard.
 //! Of a chain only its first [`CHAIN_BYTES`] are translated: a chain may say 4 GiB, which answers page by page would make a million pieces. So
 //! there are at most 18 pieces a chain more than segments.
 
 use crate::{
     frame::MAX_FRAME,
-    guest::{GuestBurst, Known},
+    guest::{GuestGuard, Known},
     ring::*,
 };
 use ioatlas_dma::units::*;
@@ -140,14 +140,14 @@ impl Queue {
         self.ring.base()
     }
 
-    /// Looks at the ring and translates what is ahead, as far as possible. `answers` is how many answers had come before the burst began;
+    /// Looks at the ring and translates what is ahead, as far as possible. `answers` is how many answers had come before the guard began;
     /// pages that are missing are added to `missing`.
     ///
     /// # Errors
     /// The driver did what it must not.
     pub fn look<R: IotlbReader>(
         &mut self,
-        guest: &GuestBurst<'_, R>,
+        guest: &GuestGuard<'_, R>,
         depth: Depth,
         answers: u64,
         missing: &mut Vec<Miss>,
@@ -209,7 +209,7 @@ impl Queue {
     /// Reads new chains. Returns the miss of the first table that is not translated; nothing is peeked from its chain on.
     fn peek<R: IotlbReader>(
         &mut self,
-        guest: &GuestBurst<'_, R>,
+        guest: &GuestGuard<'_, R>,
         depth: Depth,
         missing: &mut Vec<Miss>,
     ) -> Result<Option<Miss>, RingError> {
@@ -267,7 +267,7 @@ impl Queue {
     /// Looks up what is ahead and not ready, as far as it can be used. Returns the first miss.
     fn translate<R: IotlbReader>(
         &mut self,
-        guest: &GuestBurst<'_, R>,
+        guest: &GuestGuard<'_, R>,
         missing: &mut Vec<Miss>,
     ) -> Result<Option<Miss>, RingError> {
         let mut first = None;
@@ -314,7 +314,7 @@ impl Queue {
                         if missed.is_some() {
                             self.missed += 1;
                         }
-                        // An answer may come between the two looks, in a cache whose bursts do not keep writers out. Then
+                        // An answer may come between the two looks, in a cache whose guards do not keep writers out. Then
                         // there are not all pieces of this chain, and what it misses is not missing any more: the next look has it.
                         first = first.or(missed).or((!later).then_some(miss));
                         self.overtaken |= missed.is_none() && !later;
@@ -347,9 +347,9 @@ impl Queue {
         }
     }
 
-    /// Brings the memory of the piece `number` of those that are ready nearer; see [`GuestBurst::prefetch`].
+    /// Brings the memory of the piece `number` of those that are ready nearer; see [`GuestGuard::prefetch`].
     #[inline]
-    pub fn prefetch<R: IotlbReader>(&self, guest: &GuestBurst<'_, R>, number: usize) {
+    pub fn prefetch<R: IotlbReader>(&self, guest: &GuestGuard<'_, R>, number: usize) {
         if let Some(piece) = self.pieces.get(number) {
             guest.prefetch(piece, self.access);
         }
@@ -371,14 +371,14 @@ impl Queue {
     #[allow(unsafe_code)]
     pub fn slices<'b, R: IotlbReader>(
         &'b self,
-        guest: &'b GuestBurst<'_, R>,
+        guest: &'b GuestGuard<'_, R>,
         chains: usize,
     ) -> impl Iterator<Item = VolatileSlice<'b>> + 'b {
         let current = self.known == Some(guest.known());
         assert!(chains <= self.ready && current, "not translated");
         let pieces: usize = self.chains.range(..chains).map(|c| c.pieces).sum();
         let all: Range<usize> = 0..pieces;
-        // SAFETY: looked up in this burst's memory and generation, checked above.
+        // SAFETY: looked up under this guard's memory and generation, checked above.
         self.pieces.range(all).map(|p| unsafe { guest.slice(p) })
     }
 
@@ -391,7 +391,7 @@ impl Queue {
     /// There is none ready.
     pub fn give_back<R: IotlbReader>(
         &mut self,
-        guest: &GuestBurst<'_, R>,
+        guest: &GuestGuard<'_, R>,
         written: u32,
     ) -> Result<(), RingError> {
         assert!(self.ready > 0, "no chain is ready");
@@ -414,7 +414,7 @@ impl Queue {
     /// The ring cannot be accessed.
     pub fn publish<R: IotlbReader>(
         &mut self,
-        guest: &GuestBurst<'_, R>,
+        guest: &GuestGuard<'_, R>,
     ) -> Result<Call, RingError> {
         self.with_ring(guest, |ring, view| ring.publish(view))
             .unwrap_or(Ok(Call::No))
@@ -427,7 +427,7 @@ impl Queue {
     /// The ring cannot be accessed.
     pub fn want<R: IotlbReader>(
         &mut self,
-        guest: &GuestBurst<'_, R>,
+        guest: &GuestGuard<'_, R>,
         kicks: Kicks,
     ) -> Result<bool, RingError> {
         match self.with_ring(guest, |ring, view| ring.want(view, kicks)) {
@@ -439,7 +439,7 @@ impl Queue {
     /// Does something with the ring, if it is translated.
     fn with_ring<T, R: IotlbReader>(
         &mut self,
-        guest: &GuestBurst<'_, R>,
+        guest: &GuestGuard<'_, R>,
         what: impl FnOnce(&mut Ring, &RingView<'_>) -> T,
     ) -> Option<T> {
         for part in &mut self.parts {
@@ -480,7 +480,7 @@ fn total(id: u16, segments: &[Segment]) -> Result<u32, RingError> {
 /// Looks a segment up.
 #[inline]
 fn gather<R: IotlbReader>(
-    guest: &GuestBurst<'_, R>,
+    guest: &GuestGuard<'_, R>,
     segment: &Segment,
     pieces: &mut VecDeque<Piece>,
 ) -> Result<(), Miss> {
@@ -526,7 +526,7 @@ fn put_first(missing: &mut [Miss], first: Miss) {
 
 /// Adds every page of a range that is missing; returns the first miss.
 fn collect<R: IotlbReader>(
-    guest: &GuestBurst<'_, R>,
+    guest: &GuestGuard<'_, R>,
     range: Miss,
     missing: &mut Vec<Miss>,
 ) -> Option<Miss> {
@@ -553,7 +553,7 @@ fn collect<R: IotlbReader>(
 /// Copies a table; returns the first miss if it is not all there.
 #[allow(unsafe_code)]
 fn read<R: IotlbReader>(
-    guest: &GuestBurst<'_, R>,
+    guest: &GuestGuard<'_, R>,
     table: &Table,
     bytes: &mut Vec<u8>,
     missing: &mut Vec<Miss>,

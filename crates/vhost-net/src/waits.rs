@@ -18,7 +18,7 @@ use crate::queue::Look;
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
     Miss, MissCause,
-    plug::Fault,
+    guest_memory::Fault,
     protocol::misses::{Asked, MissChannel},
 };
 use std::{

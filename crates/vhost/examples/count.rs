@@ -10,11 +10,11 @@
 //! ```
 //!
 //! Cases: `lookup/ENTRIES` and `pair/ENTRIES` (an invalidation and an update of the same page), entries of 4 KiB at pages that adjoin, none of which can be
-//! merged; `lookup48/ENTRIES`, over 48 bits; `plug/ENTRIES`, 8 bytes read by `vm_memory::Bytes` from such pages; `mmap/PAGES`, the same from vm-memory's own guest memory.
+//! merged; `lookup48/ENTRIES`, over 48 bits; `guest-memory/ENTRIES`, 8 bytes read by `vm_memory::Bytes` from such pages; `mmap/PAGES`, the same from vm-memory's own guest memory.
 
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
-    plug::{IovaMemory, Patience},
+    guest_memory::{IovaMemory, Patience},
     protocol::misses::MissChannel,
     *,
 };
@@ -23,7 +23,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemor
 
 const PAGE: u64 = 4096;
 /// Operations of a burst, as in the benchmark.
-const BURST: usize = 32;
+const PER_GUARD: usize = 32;
 /// Operations before those that count.
 const WARM_UP: usize = 20_000;
 
@@ -53,7 +53,7 @@ fn run(case: &str, count: &str) -> Result<(), String> {
         .ok_or_else(|| format!("`{case}` is no case"))?;
     let many = number(entries)? as u64;
     match kind {
-        "plug" => return plug(many, WARM_UP + count),
+        "guest-memory" => return translated(many, WARM_UP + count),
         "mmap" => return mmap(many, WARM_UP + count),
         _ => {}
     }
@@ -63,7 +63,7 @@ fn run(case: &str, count: &str) -> Result<(), String> {
         "lookup48" => (0..many).map(|_| random.next() >> 28).collect(),
         _ => {
             return Err(format!(
-                "`{kind}` is neither lookup, lookup48, pair, plug nor mmap"
+                "`{kind}` is neither lookup, lookup48, pair, guest-memory nor mmap"
             ));
         }
     };
@@ -104,11 +104,11 @@ fn filled(pages: &[u64]) -> Result<Arc<RadixIotlb>, String> {
 fn lookups(cache: &Arc<RadixIotlb>, pages: &[u64], count: usize) -> Result<(), String> {
     let mut random = Random(7);
     let mut reader = cache.reader().map_err(|e| e.to_string())?;
-    for _ in 0..count / BURST {
-        let burst = reader.burst();
-        for _ in 0..BURST {
+    for _ in 0..count / PER_GUARD {
+        let guard = reader.pin();
+        for _ in 0..PER_GUARD {
             let iova = Iova(pages[random.below(pages.len())] * PAGE);
-            let found = burst.lookup(iova, ByteCount(64), Perm::Read);
+            let found = guard.lookup(iova, ByteCount(64), Perm::Read);
             black_box(found.map_err(|e| e.to_string())?.host);
         }
     }
@@ -144,7 +144,7 @@ fn mmap(pages: u64, count: usize) -> Result<(), String> {
 }
 
 /// Pages lie backwards, so none can be merged.
-fn plug(pages: u64, count: usize) -> Result<(), String> {
+fn translated(pages: u64, count: usize) -> Result<(), String> {
     let memory = guest_memory(pages)?;
     let host = memory.get_host_address(GuestAddress(0));
     let host = host.map_err(|e| e.to_string())? as u64;
@@ -163,9 +163,9 @@ fn plug(pages: u64, count: usize) -> Result<(), String> {
     let mut guest =
         unsafe { IovaMemory::new(reader, Arc::<MissChannel>::default(), Patience::default()) };
     let mut random = Random(7);
-    for _ in 0..count / BURST {
-        let burst = guest.burst();
-        (0..BURST).try_for_each(|_| read(&burst, &mut random, pages))?;
+    for _ in 0..count / PER_GUARD {
+        let guard = guest.pin();
+        (0..PER_GUARD).try_for_each(|_| read(&guard, &mut random, pages))?;
     }
     Ok(())
 }

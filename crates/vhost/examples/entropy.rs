@@ -7,7 +7,7 @@
 
 use ioatlas_vhost::{
     cache::{IotlbReader, Limits, RadixIotlb},
-    runner::{Config, Device, Event, Failure, Lane, Next, Runner, Stop},
+    runner::{Config, Device, Event, Failure, Next, QueueWorker, Runner, Stop},
 };
 use std::{fs::File, os::unix::net::UnixListener};
 use vm_memory::Bytes;
@@ -24,11 +24,15 @@ impl Device for Entropy {
         0
     }
 
-    fn process<R: IotlbReader>(&self, event: Event, lane: &mut Lane<R>) -> Result<Next, Failure> {
+    fn process<R: IotlbReader>(
+        &self,
+        event: Event,
+        worker: &mut QueueWorker<R>,
+    ) -> Result<Next, Failure> {
         let Event::Queue(queue) = event else {
             return Ok(Next::Wait);
         };
-        lane.each_chain(queue, |memory, chain| {
+        worker.each_chain(queue, |memory, chain| {
             let mut written = 0;
             for buffer in chain.writable() {
                 let len = buffer.len() as usize;

@@ -6,7 +6,7 @@
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
     cache::{DeviceIotlb, Entry, HostAddr, Limits, ListIotlb},
-    plug::{IovaMemory, Patience},
+    guest_memory::{IovaMemory, Patience},
     protocol::misses::MissChannel,
 };
 use std::sync::Arc;
@@ -52,21 +52,21 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let misses = Arc::new(MissChannel::default()); // with nobody at its end
     // SAFETY: the entries name memory that `guest` keeps mapped until the end of this function.
     let mut memory = unsafe { IovaMemory::new(cache.reader()?, misses, Patience::default()) };
-    let burst = memory.burst();
+    let guard = memory.pin();
     let mut queue = Queue::new(16)?;
     queue.try_set_desc_table_address(GuestAddress(IOVA))?;
     queue.try_set_avail_ring_address(GuestAddress(IOVA + 0x800))?;
     queue.try_set_used_ring_address(GuestAddress(IOVA + PAGE))?;
     queue.set_ready(true);
-    if !queue.is_valid(&burst) {
+    if !queue.is_valid(&guard) {
         return Err("the rings are not translated".into());
     }
 
-    let chain = queue.iter(&burst)?.next().ok_or("nothing is available")?;
+    let chain = queue.iter(&guard)?.next().ok_or("nothing is available")?;
     let head = chain.head_index();
     for buffer in chain {
         let mut bytes = vec![0; buffer.len() as usize];
-        burst.read_slice(&mut bytes, buffer.addr())?;
+        guard.read_slice(&mut bytes, buffer.addr())?;
         println!(
             "{:#x}: {}",
             buffer.addr().0,
@@ -76,14 +76,14 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
             return Err("the buffer is not what the driver wrote".into());
         }
     }
-    queue.add_used(&burst, head, 0)?;
+    queue.add_used(&guard, head, 0)?;
     println!(
         "used index in guest memory: {}",
         guest.read_obj::<u16>(at(1, 2))?
     );
 
     // Outside of what is mapped there is nothing, and nobody to ask.
-    let outside = burst.read_obj::<u8>(GuestAddress(IOVA + 4 * PAGE));
+    let outside = guard.read_obj::<u8>(GuestAddress(IOVA + 4 * PAGE));
     println!(
         "beyond: {}",
         outside.err().ok_or("read beyond the mapping")?

@@ -11,7 +11,7 @@ use crate::{
     invalidation::{ContextSelection, Drain, Selection},
     observe::AccessId,
 };
-use ioatlas_dma::{grace::Caches, units::*};
+use ioatlas_dma::{invalidation::Caches, units::*};
 
 /// Where a walk is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -16,7 +16,7 @@ use crate::{
     config::Features,
     invalidation::{ContextSelection, Drain, Invalidation, Selection},
 };
-use ioatlas_dma::{grace::Caches, units::*};
+use ioatlas_dma::{invalidation::Caches, units::*};
 
 /// What a descriptor asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

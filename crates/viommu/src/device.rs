@@ -69,7 +69,7 @@ pub enum Ats {
 /// No device with ATS has this source id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0} is no device with ATS")]
-pub struct NotAts(pub SourceId);
+pub struct NotAtsError(pub SourceId);
 
 /// Why the devices of a configuration cannot be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -112,7 +112,7 @@ pub(crate) struct Held {
 
 /// How an access comes to the unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Door {
+pub(crate) enum AddressType {
     Untranslated,
     /// The device wants to know first.
     TranslationRequest,
@@ -157,13 +157,18 @@ impl Devices {
             .filter(|device| device.ats == Ats::On)
     }
     /// How the device makes an access; a hit is a use.
-    pub(crate) fn door(&mut self, source: SourceId, page: IovaPage, kind: AccessKind) -> Door {
+    pub(crate) fn address_type(
+        &mut self,
+        source: SourceId,
+        page: IovaPage,
+        kind: AccessKind,
+    ) -> AddressType {
         let Some(device) = self.using(source) else {
-            return Door::Untranslated;
+            return AddressType::Untranslated;
         };
         match device.tlb.get(&page).filter(|held| held.perm.allows(kind)) {
-            Some(held) => Door::Translated(held),
-            None => Door::TranslationRequest,
+            Some(held) => AddressType::Translated(held),
+            None => AddressType::TranslationRequest,
         }
     }
     /// The device is told a translation. `None`: its ATS was switched off meanwhile. Otherwise how many others that displaced.
@@ -225,9 +230,9 @@ impl Devices {
 }
 
 impl State {
-    fn switch_ats(&mut self, source: SourceId, ats: Ats) -> Result<(), NotAts> {
+    fn switch_ats(&mut self, source: SourceId, ats: Ats) -> Result<(), NotAtsError> {
         let devices = &mut self.devices.by_source;
-        let device = devices.get_mut(&source).ok_or(NotAts(source))?;
+        let device = devices.get_mut(&source).ok_or(NotAtsError(source))?;
         device.ats = ats;
         if ats == Ats::Off {
             device.tlb.sweep(|_, _| true);
@@ -242,7 +247,7 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
     ///
     /// # Errors
     /// The unit's configuration names no such device.
-    pub fn switch_ats(&self, source: SourceId, ats: Ats) -> Result<(), NotAts> {
+    pub fn switch_ats(&self, source: SourceId, ats: Ats) -> Result<(), NotAtsError> {
         self.state.with(|s| s.switch_ats(source, ats))
     }
     /// What a device's TLB holds for a page. Not a use.

@@ -2,7 +2,7 @@
 //! What an invalidation names, as decoded from its descriptor (VT-d 4.1 §6.5.2).
 
 use core::fmt;
-use ioatlas_dma::{grace::Caches, units::*};
+use ioatlas_dma::{invalidation::Caches, units::*};
 
 /// Which cached translations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

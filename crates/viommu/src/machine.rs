@@ -14,7 +14,7 @@ use ioatlas_dma::{
     domain::{Colours, Domain},
     platform::{PhysMemory, Platform},
     table::Format,
-    translator::{NewError, Paged},
+    translator::{Paged, PagedError},
     units::{AccessKind, Iova, SourceId},
 };
 use ioatlas_vtd::driver;
@@ -89,13 +89,13 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
     /// A domain with tables in format `F`, whose geometry must be the unit's.
     ///
     /// # Errors
-    /// [`NewError`]; [`NewError::Shape`] where the unit does not walk such tables.
+    /// [`PagedError`]; [`PagedError::Shape`] where the unit does not walk such tables.
     pub fn domain<F: Format>(
         &self,
         design: impl Into<Design>,
-    ) -> Result<SoftDomain<P, F>, NewError> {
+    ) -> Result<SoftDomain<P, F>, PagedError> {
         if Geometry::of::<F>() != self.soft.geometry() {
-            return Err(NewError::Shape {
+            return Err(PagedError::Shape {
                 levels: F::LEVELS,
                 entries: 1 << F::ENTRIES_LG2,
             });
@@ -197,11 +197,11 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
     /// watch is told of ([`Watched::tick`]).
     ///
     /// # Errors
-    /// [`NewError`].
+    /// [`PagedError`].
     pub fn domain<F: Format>(
         &self,
         design: impl Into<Design>,
-    ) -> Result<WatchedDomain<B, F>, NewError> {
+    ) -> Result<WatchedDomain<B, F>, PagedError> {
         let design = design.into();
         let cpus = self.machine.platform().cpus();
         let bounds = Bounds::of(&design.domain.policy, cpus);

@@ -26,7 +26,7 @@ use crate::{
 use core::fmt;
 use errors::QueueFault;
 use ioatlas_dma::{
-    grace::Caches,
+    invalidation::Caches,
     platform::{Atomic64, Lock, Ordering, PhysMemory, Platform},
     units::*,
 };

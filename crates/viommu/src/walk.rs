@@ -11,7 +11,7 @@ mod take_in;
 use crate::{
     active::{Active, Pointer as Reading, Ticket},
     decode::{Context, Rights},
-    device::Door,
+    device::AddressType,
     observe::*,
     unit::SoftUnit,
 };
@@ -47,7 +47,7 @@ struct Request {
     source: SourceId,
     page: IovaPage,
     kind: AccessKind,
-    door: Door,
+    address_type: AddressType,
 }
 
 #[derive(Clone, Copy)]
@@ -112,7 +112,7 @@ impl<'u, P: Platform, M: PhysMemory<P>> InFlight<'u, P, M> {
                 source,
                 page,
                 kind,
-                door: s.devices.door(source, page, kind),
+                address_type: s.devices.address_type(source, page, kind),
             };
             let (stage, from) = s.start(ticket, request);
             InFlight {

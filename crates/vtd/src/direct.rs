@@ -25,7 +25,7 @@ use crate::{
 };
 use alloc::boxed::Box;
 use ioatlas_dma::{
-    grace::{InvalidateError, WaitLimit},
+    invalidation::{InvalidateError, WaitLimit},
     platform::{Lock, Platform},
     units::DomainId,
 };

@@ -29,7 +29,7 @@
 
 use crate::layout::*;
 use ioatlas_dma::{
-    grace::{Caches, Scope},
+    invalidation::{Caches, Scope},
     units::{DomainId, IovaPage, IovaRange, SourceId},
 };
 

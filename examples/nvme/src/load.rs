@@ -24,7 +24,7 @@ use std::{cell::Cell, sync::Arc};
 
 /// Memory for many buffers, contiguous in the arena. What it is in the machine depends on the arena.
 ///
-/// It goes home when this is dropped, unless a device may still have some of it: see
+/// It is freed when this is dropped, unless a device may still have some of it: see
 /// [`while_lent`](Self::while_lent).
 pub struct Buffers {
     platform: Arc<Host>,
@@ -316,7 +316,7 @@ fn check(
     nth: usize,
     buffer: PhysRange,
     whole: PhysRange,
-) -> Result<(), ioatlas_dma::platform::NotMemory> {
+) -> Result<(), ioatlas_dma::platform::NotMemoryError> {
     let mut bytes = vec![0; buffer.len.0 as usize];
     p.read(buffer.addr, &mut bytes)?;
     work.seen.wrong_bytes += expected.wrong_bytes(&bytes, work.at[nth]) as u64;

@@ -3,7 +3,7 @@
 
 use clap::Parser;
 use ioatlas_dma::{
-    bounce::NoPool,
+    bounce::PoolError,
     dma_api::DmaMapError,
     domain::{Domain, DomainConfig, MapError},
     platform::host::Host,
@@ -157,8 +157,8 @@ fn mapping(error: &SessionError) -> Option<&MapError> {
         SessionError::Nvme(error)
         | SessionError::Verify(VerifyError::Nvme(error))
         | SessionError::Revoke(RevokeError::Nvme(error)) => error,
-        SessionError::Verify(VerifyError::NoPool(NoPool::Map(error)))
-        | SessionError::Revoke(RevokeError::NoPool(NoPool::Map(error))) => return Some(error),
+        SessionError::Verify(VerifyError::NoPool(PoolError::Map(error)))
+        | SessionError::Revoke(RevokeError::NoPool(PoolError::Map(error))) => return Some(error),
         _ => return None,
     };
     match driver {

@@ -5,7 +5,7 @@
 //! nobody may write is filled with a *canary*, which is a function of the place, too, and of what the test calls it.
 
 use ioatlas_dma::{
-    platform::{CopyMemory, NotMemory},
+    platform::{CopyMemory, NotMemoryError},
     units::*,
 };
 
@@ -84,7 +84,7 @@ pub fn wrong_bytes(bytes: &[u8], at: ByteCount) -> usize {
 ///
 /// # Errors
 /// It is not memory.
-pub fn plant(p: &impl CopyMemory, name: u64, range: PhysRange) -> Result<(), NotMemory> {
+pub fn plant(p: &impl CopyMemory, name: u64, range: PhysRange) -> Result<(), NotMemoryError> {
     let mut words = vec![0; range.len.0 as usize];
     for (n, word) in words.chunks_exact_mut(8).enumerate() {
         let at = PhysAddr(range.addr.0 + 8 * n as u64);
@@ -97,7 +97,7 @@ pub fn plant(p: &impl CopyMemory, name: u64, range: PhysRange) -> Result<(), Not
 ///
 /// # Errors
 /// It is not memory.
-pub fn changed(p: &impl CopyMemory, name: u64, range: PhysRange) -> Result<usize, NotMemory> {
+pub fn changed(p: &impl CopyMemory, name: u64, range: PhysRange) -> Result<usize, NotMemoryError> {
     let mut words = vec![0; range.len.0 as usize];
     p.read(range.addr, &mut words)?;
     let words = words.chunks_exact(8).enumerate();

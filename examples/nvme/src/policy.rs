@@ -87,11 +87,11 @@ impl Policy {
     /// A client of `domain` that does so, with a pool that no other policy's traffic has warmed.
     ///
     /// # Errors
-    /// [`NoPool`].
+    /// [`PoolError`].
     pub fn client<T: Translator<Host>>(
         self,
         domain: &Arc<Domain<Host, T>>,
-    ) -> Result<Client<Host, T>, NoPool> {
+    ) -> Result<Client<Host, T>, PoolError> {
         let mut pool = PoolConfig::default();
         for class in &mut pool.classes {
             class.slots = class.slots.max(SLOTS);
@@ -126,12 +126,12 @@ impl fmt::Display for Policy {
 #[error(
     "no policy is called `{0}`; there are static, map-unmap, always, below-16k, untrusted, adaptive, single-use"
 )]
-pub struct NoPolicy(String);
+pub struct PolicyError(String);
 
 impl FromStr for Policy {
-    type Err = NoPolicy;
-    fn from_str(name: &str) -> Result<Self, NoPolicy> {
+    type Err = PolicyError;
+    fn from_str(name: &str) -> Result<Self, PolicyError> {
         let policy = Policy::ALL.into_iter().find(|p| p.name() == name);
-        policy.ok_or_else(|| NoPolicy(name.into()))
+        policy.ok_or_else(|| PolicyError(name.into()))
     }
 }

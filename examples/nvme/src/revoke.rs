@@ -15,7 +15,7 @@ use crate::{
     window::{Idle, RegisterWindow},
 };
 use ioatlas_dma::{
-    dma_api::{Client, DmaMapError, NoPool},
+    dma_api::{Client, DmaMapError, PoolError},
     domain::Domain,
     platform::{Platform, host::Host},
     translator::Translator,
@@ -62,7 +62,7 @@ pub enum RevokeError {
     Nvme(#[from] NvmeError),
     /// There is no client.
     #[error(transparent)]
-    NoPool(#[from] NoPool),
+    NoPool(#[from] PoolError),
     /// No page.
     #[error("no memory for a page")]
     NoMemory,
@@ -224,7 +224,7 @@ fn write_protected<T: Translator<Host>, W: RegisterWindow>(
     })
 }
 
-fn map_error(error: ioatlas_dma::platform::NotMemory) -> RevokeError {
+fn map_error(error: ioatlas_dma::platform::NotMemoryError) -> RevokeError {
     NvmeError::from(DmaMapError::from(error)).into()
 }
 

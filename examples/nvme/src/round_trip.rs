@@ -10,7 +10,7 @@ use crate::{
 };
 use ioatlas_dma::{
     domain::{Domain, MapError, UnmapError},
-    platform::{CopyMemory, NotMemory, Platform, host::Host},
+    platform::{CopyMemory, NotMemoryError, Platform, host::Host},
     translator::{AttachError, Translator},
     units::*,
 };
@@ -52,7 +52,7 @@ pub enum RoundTripError {
     Edu(#[from] EduError),
     /// The pages are no memory.
     #[error(transparent)]
-    NotMemory(#[from] NotMemory),
+    NotMemory(#[from] NotMemoryError),
     /// There are no pages.
     #[error("no memory for two pages")]
     NoMemory,

@@ -142,7 +142,7 @@ pub fn run<T: Translator<Host>>(
     place: &Place<'_, T>,
     orders: &Orders,
 ) -> Result<Report, SessionError> {
-    // a CPU slot of this thread's own: the short ways of map and unmap are for those who have one
+    // a CPU slot of this thread's own: the fast paths of map and unmap are for those who have one
     ioatlas_dma::platform::host::register();
     let domain = &place.domain;
     let mapped = |p: &Arc<Domain<Host, T>>| p.audit().map_or(0, |audit| audit.census.pages.0);

@@ -9,7 +9,7 @@ use crate::{
     window::{Idle, Interrupts, Vector},
 };
 use ioatlas_dma::{
-    dma_api::{Client, CpuBuffer, FromDevice, NoPool},
+    dma_api::{Client, CpuBuffer, FromDevice, PoolError},
     domain::Domain,
     platform::host::Host,
     translator::Translator,
@@ -64,7 +64,7 @@ pub enum VerifyError {
     Nvme(#[from] NvmeError),
     /// There is no client.
     #[error(transparent)]
-    NoPool(#[from] NoPool),
+    NoPool(#[from] PoolError),
 }
 
 #[allow(clippy::too_many_arguments)] // each is another thing

@@ -44,10 +44,10 @@ fn run(case: &str, pairs: &str) -> Result<(), String> {
     if contestant.threads() > 1 {
         return Err(format!("{} takes two threads", case.pattern));
     }
-    let mut lane = contestant.lane(0).map_err(failed)?;
-    lane.fill(&mut || true).map_err(failed)?;
-    lane.run(WARM_UP).map_err(failed)?;
-    lane.run(pairs).map_err(failed)?;
-    std::mem::forget(lane);
+    let mut worker = contestant.worker(0).map_err(failed)?;
+    worker.fill(&mut || true).map_err(failed)?;
+    worker.run(WARM_UP).map_err(failed)?;
+    worker.run(pairs).map_err(failed)?;
+    std::mem::forget(worker);
     Ok(())
 }

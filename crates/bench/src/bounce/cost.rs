@@ -146,13 +146,13 @@ impl fmt::Display for Preset {
 /// A word that names no preset.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is no translator (free, moderate, vfio-guest, bounce21)")]
-pub struct NoPreset(String);
+pub struct PresetError(String);
 
 impl FromStr for Preset {
-    type Err = NoPreset;
-    fn from_str(word: &str) -> Result<Self, NoPreset> {
+    type Err = PresetError;
+    fn from_str(word: &str) -> Result<Self, PresetError> {
         let named = Self::ALL.into_iter().find(|preset| preset.name() == word);
-        named.ok_or_else(|| NoPreset(word.into()))
+        named.ok_or_else(|| PresetError(word.into()))
     }
 }
 

@@ -11,8 +11,8 @@ use super::cost::{BigLock, Charge};
 use core::marker::PhantomData;
 use ioatlas_dma::{
     domain::Domain,
-    grace::InvalidateError,
-    iova::LeaseKind,
+    invalidation::InvalidateError,
+    iova::AllocKind,
     platform::*,
     table::{Cleared, InstallError, LeafAttrs, LeafTable, RawError},
     translator::{AttachError, Authority, Census, OnMap, Translator},
@@ -129,7 +129,7 @@ pub fn charged<P: Platform, T: Translator<P>, S: Pace>(
 }
 
 #[allow(unsafe_code)] // a promise
-// SAFETY: all is done by the one inside, or not at all where a short way may do nothing.
+// SAFETY: all is done by the one inside, or not at all where a fast path may do nothing.
 unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<P, T, S> {
     type Unit = T::Unit;
 
@@ -170,7 +170,7 @@ unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<
     }
     #[inline]
     fn knows(&self, by: Authority, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
-        // the short way is pinned, and nobody waits there
+        // the fast path is pinned, and nobody waits there
         self.inner
             .knows(by, cpu, first)
             .filter(|_| self.charge.is_free())
@@ -207,7 +207,7 @@ unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<
         p: &P,
         cpu: &Cpu<'_>,
         range: IovaRange,
-        kind: LeaseKind,
+        kind: AllocKind,
     ) -> Option<LeafTable> {
         let known = self.inner.learn(by, p, cpu, range, kind);
         known.filter(|_| self.charge.is_free())
@@ -233,7 +233,7 @@ unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<
         by: Authority,
         p: &P,
         range: IovaRange,
-        kind: LeaseKind,
+        kind: AllocKind,
         detached: impl FnMut(TableFrame),
     ) -> Cleared {
         let cleared = self.inner.clear(by, p, range, kind, detached);
@@ -250,7 +250,7 @@ unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<
     fn give_up(&self, by: Authority, p: &P, page: IovaPage) {
         self.inner.give_up(by, p, page);
     }
-    fn claim(&self, by: Authority, p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
+    fn claim(&self, by: Authority, p: &P, range: IovaRange) -> Result<AllocKind, RawError> {
         self.inner.claim(by, p, range)
     }
     fn attach(&self, by: Authority, p: &P, device: SourceId) -> Result<(), AttachError> {
@@ -259,7 +259,7 @@ unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<
     fn detach(&self, by: Authority, p: &P, device: SourceId) -> Result<(), AttachError> {
         self.inner.detach(by, p, device)
     }
-    fn mappings(&self, p: &P, within: IovaRange, each: impl FnMut(IovaRange, LeaseKind)) {
+    fn mappings(&self, p: &P, within: IovaRange, each: impl FnMut(IovaRange, AllocKind)) {
         self.inner.mappings(p, within, each);
     }
     fn dismantle(&mut self, by: Authority, p: &P, detached: impl FnMut(TableFrame)) {

@@ -82,14 +82,14 @@ impl fmt::Display for Policy {
 /// A word that names no policy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{word}` is no placement ({})", Policy::ALL.map(|policy| policy.name()).join(", "))]
-pub struct NoPolicy {
+pub struct PolicyError {
     word: String,
 }
 
 impl FromStr for Policy {
-    type Err = NoPolicy;
-    fn from_str(word: &str) -> Result<Self, NoPolicy> {
+    type Err = PolicyError;
+    fn from_str(word: &str) -> Result<Self, PolicyError> {
         let named = Self::ALL.into_iter().find(|policy| policy.name() == word);
-        named.ok_or_else(|| NoPolicy { word: word.into() })
+        named.ok_or_else(|| PolicyError { word: word.into() })
     }
 }

@@ -6,7 +6,7 @@ use crate::{Failure, Subject, platform::Slots};
 use ioatlas_dma::{
     design::Design,
     dma_api::{
-        ClassConfig, Client, ClientConfig, Clock, Dma, DmaConfig, DmaMapping, PoolConfig, Road,
+        ClassConfig, Client, ClientConfig, Clock, Dma, DmaConfig, DmaMapping, PoolConfig, Route,
     },
     domain::Domain,
     platform::{
@@ -154,7 +154,7 @@ impl Served {
     }
 
     /// What [`Policy::Adaptive`] has found for this load; `None` while it does not know, and of other policies.
-    pub fn settled(&self) -> Option<Road> {
+    pub fn settled(&self) -> Option<Route> {
         let (pages, direction) = (self.load.block.pages(), self.load.direction.direction());
         let learned = self.client.dma().learned();
         let mut cells = learned.iter();

@@ -19,7 +19,7 @@ const fn allocator(
 ) -> Peer {
     Peer {
         name,
-        rival: Rival::Assigner,
+        rival: Rival::Allocator,
         doc,
         make,
     }

@@ -19,8 +19,8 @@ use std::sync::{Mutex, PoisonError};
 /// What a peer is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Rival {
-    /// An assigner alone.
-    Assigner,
+    /// An allocator alone.
+    Allocator,
     /// The table alone.
     Table,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A whole domain: assigner, tables and policy.
+//! A whole domain: allocator, tables and policy.
 
 use super::Buffers;
 use crate::{Failure, Subject, platform::Slots};

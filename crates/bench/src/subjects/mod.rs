@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Our own subjects: a whole domain, an assigner alone, a table alone, a bounced operation; a software unit's invalidation, and nothing at all.
+//! Our own subjects: a whole domain, an allocator alone, a table alone, a bounced operation; a software unit's invalidation, and nothing at all.
 
-mod assigner;
+mod allocator;
 mod bounced;
 mod domain;
 mod nothing;
 mod table;
 mod unit;
 
-pub use assigner::AssignerAlone;
+pub use allocator::AllocatorAlone;
 pub use bounced::Bounced;
 pub use domain::Whole;
 pub use nothing::Nothing;

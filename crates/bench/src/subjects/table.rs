@@ -4,7 +4,7 @@
 use super::Buffers;
 use crate::{Failure, Subject, platform::Slots, stack::Stacks};
 use ioatlas_dma::{
-    iova::LeaseKind,
+    iova::AllocKind,
     table::{Format, LeafAttrs, Table, TableConfig},
     units::{IovaRange, PageCount, Perm, PhysRun},
 };
@@ -53,7 +53,7 @@ impl<P: Slots, F: Format> Subject for TableAlone<P, F> {
         let first = hand.free.pop(pages)?;
         let range = IovaRange::new(first, pages);
         let run = PhysRun::new(hand.buffers.next(pages), pages);
-        let leaf = LeafAttrs::new(Perm::Write, LeaseKind::Assigned);
+        let leaf = LeafAttrs::new(Perm::Write, AllocKind::Dynamic);
         let installed = self
             .table
             .install(&self.platform, range, std::iter::once(run), leaf);
@@ -65,7 +65,7 @@ impl<P: Slots, F: Format> Subject for TableAlone<P, F> {
         let nothing = |_| unreachable!("no range covers all that a table maps");
         let cleared = self
             .table
-            .clear(&self.platform, range, LeaseKind::Assigned, nothing);
+            .clear(&self.platform, range, AllocKind::Dynamic, nothing);
         if cleared.found != range.pages {
             return Err(Failure::new(format!(
                 "{range}: {} pages translated",

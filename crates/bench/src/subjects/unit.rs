@@ -4,7 +4,7 @@
 use crate::{Failure, Subject, platform::Slots, subjects::Whole};
 use ioatlas_dma::{
     design::Design,
-    grace::{Grace, Scope, WaitLimit},
+    invalidation::{FlushSequence, Scope, WaitLimit},
     platform::PhysMemory,
     table::Format,
     translator::{Authority, Paged, RemappingUnit},
@@ -48,9 +48,9 @@ impl<P: Slots + PhysMemory<P>> Software<P> {
         let id = driver.domain_id(&*platform);
         // SAFETY: nothing is ever retired: what is measured is the unit.
         #[allow(unsafe_code)]
-        let grace = unsafe { Grace::new(&*platform) };
+        let sequence = unsafe { FlushSequence::new(&*platform) };
         Ok(Invalidation {
-            grace,
+            sequence,
             id: id.ok_or_else(|| Failure::new("the unit has no domain id left"))?,
             platform,
             driver,
@@ -62,7 +62,7 @@ impl<P: Slots + PhysMemory<P>> Software<P> {
 pub struct Invalidation<P: Slots + PhysMemory<P>> {
     platform: Arc<P>,
     driver: Arc<Driver<P>>,
-    grace: Grace<P>,
+    sequence: FlushSequence<P>,
     id: DomainId,
 }
 
@@ -94,7 +94,7 @@ impl<P: Slots + PhysMemory<P>> Subject for Invalidation<P> {
     fn give(&self, _: &mut u64, range: IovaRange) -> Result<(), Failure> {
         let (scope, limit) = (Scope::leaves(range), WaitLimit::default());
         let (p, driver) = (&*self.platform, &*self.driver);
-        let flushed = self.grace.flush(p, driver, self.id, scope, limit);
+        let flushed = self.sequence.flush(p, driver, self.id, scope, limit);
         match flushed {
             Ok(_) => Ok(()),
             Err(failed) => Err(Failure::new(failed.cause)),

@@ -109,18 +109,18 @@ unsafe impl CopyMemory for Slow {
     fn is_memory(&self, range: PhysRange) -> bool {
         self.0.is_memory(range)
     }
-    fn copy(&self, from: PhysRange, _: PhysAddr) -> Result<(), NotMemory> {
+    fn copy(&self, from: PhysRange, _: PhysAddr) -> Result<(), NotMemoryError> {
         charge(COPY + from.len.0 * COPY_A_BYTE);
         Ok(())
     }
-    fn zero(&self, range: PhysRange) -> Result<(), NotMemory> {
+    fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError> {
         charge(COPY + range.len.0 * ZERO_A_BYTE);
         Ok(())
     }
-    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
+    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
         self.0.read(from, into)
     }
-    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory> {
+    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
         self.0.write(from, to)
     }
 }
@@ -132,7 +132,7 @@ type Dear = Expensive<Slow, Tables, Charged>;
 const DEPTH: u64 = 8;
 /// Operations after which a cell must have been learned.
 const LEARNING: u64 = 999;
-/// Operations that are looked at then: beyond two looks at the other road where those are most frequent.
+/// Operations that are looked at then: beyond two looks at the other route where those are most frequent.
 const SEEN: u64 = 10_000;
 
 struct Driver {
@@ -189,7 +189,7 @@ impl Driver {
         (NOW.get() - begun) as f64 / PART as f64 / operations as f64
     }
 
-    fn settled(&self) -> Option<Road> {
+    fn settled(&self) -> Option<Route> {
         let learned = self.client.dma().learned();
         learned.iter().find_map(|cell| cell.settled)
     }
@@ -207,7 +207,7 @@ impl Drop for Driver {
 #[test]
 fn adaptive_is_at_most_five_percent_behind_the_better_way_in_every_cell() {
     register();
-    let (mut roads, mut worst, mut behind) = ([0, 0], 1.0f64, Vec::<String>::new());
+    let (mut routes, mut worst, mut behind) = ([0, 0], 1.0f64, Vec::<String>::new());
     for preset in Preset::ALL {
         for way in Way::ALL {
             for kib in [4, 8, 16, 32, 64, 128, 256] {
@@ -225,12 +225,12 @@ fn adaptive_is_at_most_five_percent_behind_the_better_way_in_every_cell() {
                 let mut adaptive = driver(Placement::Adaptive);
                 adaptive.run(LEARNING);
                 let what = format!("{preset}, {kib} KiB, {}", way.name());
-                let road = adaptive.settled();
-                let road = road.unwrap_or_else(|| panic!("{what}: not learned"));
-                roads[road as usize] += 1;
+                let route = adaptive.settled();
+                let route = route.unwrap_or_else(|| panic!("{what}: not learned"));
+                routes[route as usize] += 1;
                 let took = adaptive.run(SEEN);
                 let better = never.min(always);
-                println!("{what}: {road:?}, {took:.0} ns; never {never:.0}, always {always:.0}");
+                println!("{what}: {route:?}, {took:.0} ns; never {never:.0}, always {always:.0}");
                 worst = worst.max(took / better);
                 if took > better * 1.05 {
                     behind.push(format!("{what}: {took} ns, {never} and {always}"));
@@ -241,7 +241,7 @@ fn adaptive_is_at_most_five_percent_behind_the_better_way_in_every_cell() {
     println!("the worst: {worst:.3}");
     assert!(behind.is_empty(), "{behind:#?}");
     assert!(
-        roads[0] > 5 && roads[1] > 5,
-        "both roads are taken: {roads:?}"
+        routes[0] > 5 && routes[1] > 5,
+        "both routes are taken: {routes:?}"
     );
 }

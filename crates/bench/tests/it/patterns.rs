@@ -2,11 +2,11 @@
 //! Patterns take and give back what they say, of any subject.
 
 use ioatlas_bench::{
-    Contestant, Failure, Kind, Lane, Pattern, Sizes, Subject,
+    Contestant, Failure, Kind, Pattern, Sizes, Subject, Worker,
     case::Ours,
     pattern::{HANDOFF, MIXED},
     peers::{Rival, peers},
-    subjects::AssignerAlone,
+    subjects::AllocatorAlone,
 };
 use ioatlas_dma::{
     design,
@@ -64,13 +64,13 @@ fn patterns() -> impl Iterator<Item = Pattern> {
 /// Runs a contestant, on as many threads as it has, and gives everything back. What one fails with stops the others.
 fn run(contestant: &Contestant<'_>, pairs: u32) -> Result<(), Failure> {
     let one = |thread: usize| -> Result<(), Failure> {
-        let mut lane = contestant.lane(thread)?;
-        lane.fill(&mut || true)?;
+        let mut worker = contestant.worker(thread)?;
+        worker.fill(&mut || true)?;
         let mut done = 0;
         while done < pairs {
-            done += lane.run((pairs - done).min(100))?;
+            done += worker.run((pairs - done).min(100))?;
         }
-        lane.finish()
+        worker.finish()
     };
     std::thread::scope(|scope| {
         let one = &one;
@@ -137,21 +137,21 @@ fn orders_are_those_of_the_patterns() {
 fn filling_stops_when_it_may_not_go_on() {
     let subject = Counting::default();
     let contestant = Contestant::new(&subject, Pattern::Replace(1000), Sizes::One, 1);
-    let mut lane: Box<dyn Lane + '_> = contestant.lane(0).unwrap();
+    let mut worker: Box<dyn Worker + '_> = contestant.worker(0).unwrap();
     let mut left = 3;
-    let stopped = lane.fill(&mut || {
+    let stopped = worker.fill(&mut || {
         left -= 1;
         left >= 0
     });
     let why = stopped.unwrap_err().to_string();
     assert!(why.contains("of 2000 ranges"), "{why}");
-    lane.finish().unwrap();
+    worker.finish().unwrap();
     assert!(subject.0.lock().unwrap().live.is_empty());
 }
 
 #[test]
 fn every_design_serves_every_pattern_and_nothing_is_lost() {
-    let alone = design::assigners().map(|a| Kind::Assigner(a.config));
+    let alone = design::allocators().map(|a| Kind::Allocator(a.config));
     let others = [Kind::Table, Kind::Control, Kind::Nothing];
     for kind in design::all().map(Kind::Domain).chain(alone).chain(others) {
         for pattern in patterns() {
@@ -170,32 +170,32 @@ fn every_design_serves_every_pattern_and_nothing_is_lost() {
                     .unwrap_or_else(|why| panic!("{kind}: {why}"));
                 assert_eq!(audit.stats.live, PageCount(0), "{kind}, {pattern}");
             }
-            if let Ours::Assigner(assigner) = &ours {
-                assert_whole(assigner);
+            if let Ours::Allocator(allocator) = &ours {
+                assert_whole(allocator);
             }
         }
     }
 }
 
-fn assert_whole(alone: &AssignerAlone<Host>) {
-    let (p, assigner) = (alone.platform(), alone.assigner());
-    assigner.audit(p).unwrap();
-    let usage = assigner.usage(p);
-    assert_eq!(usage.leased, PageCount(0), "{usage:?}");
+fn assert_whole(alone: &AllocatorAlone<Host>) {
+    let (p, allocator) = (alone.platform(), alone.allocator());
+    allocator.audit(p).unwrap();
+    let usage = allocator.usage(p);
+    assert_eq!(usage.allocated, PageCount(0), "{usage:?}");
     let sum = usage.free.0 + usage.cached.0 + usage.others.0;
     assert_eq!(sum, usage.aperture.0, "{usage:?}");
 }
 
 #[test]
-fn numbers_of_an_assigner_alone_are_disjoint_and_come_back() {
-    for entry in design::assigners().filter(|entry| entry.name != "identity") {
+fn numbers_of_an_allocator_alone_are_disjoint_and_come_back() {
+    for entry in design::allocators().filter(|entry| entry.name != "identity") {
         let host = Host::new(HostConfig {
             frames: 1,
             slots: 1,
         });
         let host = Arc::new(host.with_heap(ByteCount(1 << 20)).unwrap());
         let aperture = IovaRange::new(IovaPage(0), PageCount(1 << 24));
-        let alone = AssignerAlone::new(host, entry.config, aperture).unwrap();
+        let alone = AllocatorAlone::new(host, entry.config, aperture).unwrap();
         let mut hand = alone.hand(0);
         let mut numbers = Vec::new();
         for nth in 0..200 {

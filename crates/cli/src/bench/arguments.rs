@@ -5,11 +5,11 @@ use super::bounce::arguments::BounceArguments;
 use clap::{Args, Subcommand};
 use ioatlas_bench::{
     Pattern, Sizes,
-    case::{assigner, policy},
+    case::{allocator, policy},
     peers::{Peer, peers},
     plan::{Choice, Extent, Filter},
 };
-use ioatlas_dma::domain::{AssignerConfig, PolicyConfig};
+use ioatlas_dma::domain::{AllocatorConfig, PolicyConfig};
 
 /// Measure what a map and its unmap cost on this machine, of every IOVA allocator under every policy, beside other people's code.
 ///
@@ -18,7 +18,7 @@ use ioatlas_dma::domain::{AssignerConfig, PolicyConfig};
 /// memory only: compare ratios. Slices that were disturbed do not count. Two threads are near or far, as their CPUs are at the moment, and a figure is of one mode.
 /// It takes at most four minutes, 22 seconds with `--quick`, on any machine: rows that a busy one has no time for say so.
 ///
-/// JSON: an array with one object a row. Fields: kind (domain, assigner, table, software, peer), assigner, policy ("none" where the row is of an allocator or a
+/// JSON: an array with one object a row. Fields: kind (domain, allocator, table, software, peer), allocator, policy ("none" where the row is of an allocator or a
 /// table alone; null for peers), peer (the name of foreign code, else null), pattern (immediate, ring256, ring1024, producer-consumer, replace), sizes (1, mixed),
 /// threads, outstanding (ranges at a time on each thread), ns_per_pair (median), ns_p10, ns_p90, control_ns, control_ratio (the median of ratios within
 /// rounds), mode (near, far; null for one thread), slices (how many count), handoff_ns (under producer-consumer: the hand-off alone), wait_ns (on
@@ -29,8 +29,8 @@ pub(crate) struct BenchArguments {
     #[command(subcommand)]
     pub part: Option<Part>,
     /// Only these IOVA allocators, separated by commas; `none` is page tables alone.
-    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = any_assigner)]
-    pub assigner: Vec<Choice<AssignerConfig>>,
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = any_allocator)]
+    pub allocator: Vec<Choice<AllocatorConfig>>,
     /// Only these policies; `none` is allocators and page tables alone.
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = any_policy)]
     pub policy: Vec<Choice<PolicyConfig>>,
@@ -73,7 +73,7 @@ impl BenchArguments {
     }
     pub fn filter(&self) -> Filter {
         Filter {
-            assigners: self.assigner.clone(),
+            allocators: self.allocator.clone(),
             policies: self.policy.clone(),
             patterns: self.pattern.iter().flat_map(|p| p.0.clone()).collect(),
             sizes: self.sizes.clone(),
@@ -85,11 +85,11 @@ impl BenchArguments {
 
 const NONE: &str = "none";
 
-fn any_assigner(word: &str) -> Result<Choice<AssignerConfig>, String> {
+fn any_allocator(word: &str) -> Result<Choice<AllocatorConfig>, String> {
     if word == NONE {
         return Ok(None);
     }
-    assigner(word).map(Some).map_err(|e| e.to_string())
+    allocator(word).map(Some).map_err(|e| e.to_string())
 }
 
 fn any_policy(word: &str) -> Result<Choice<PolicyConfig>, String> {

@@ -10,7 +10,7 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 struct Object {
     kind: &'static str,
-    assigner: Option<&'static str>,
+    allocator: Option<&'static str>,
     policy: Option<&'static str>,
     peer: Option<&'static str>,
     pattern: &'static str,
@@ -30,10 +30,10 @@ struct Object {
     reason: Option<String>,
 }
 
-/// How a row is told from others: its kind, its assigner, its policy and its peer.
+/// How a row is told from others: its kind, its allocator, its policy and its peer.
 pub(super) struct Names {
     pub kind: &'static str,
-    pub assigner: Option<&'static str>,
+    pub allocator: Option<&'static str>,
     pub policy: Option<&'static str>,
     pub peer: Option<&'static str>,
 }
@@ -41,20 +41,20 @@ pub(super) struct Names {
 impl Names {
     pub fn of(what: &What) -> Self {
         let none = Some("none");
-        let names = |kind, assigner, policy| Names {
+        let names = |kind, allocator, policy| Names {
             kind,
-            assigner,
+            allocator,
             policy,
             peer: None,
         };
         let design = |kind, design: &Design| {
-            let (assigner, policy) = (design.domain.assigner, design.domain.policy);
-            names(kind, Some(assigner.name()), Some(policy.name()))
+            let (allocator, policy) = (design.domain.allocator, design.domain.policy);
+            names(kind, Some(allocator.name()), Some(policy.name()))
         };
         match what {
             What::Ours(Kind::Domain(d)) => design("domain", d),
             What::Software(d) => design("software", d),
-            What::Ours(Kind::Assigner(a)) => names("assigner", Some(a.name()), none),
+            What::Ours(Kind::Allocator(a)) => names("assigner", Some(a.name()), none),
             What::Ours(Kind::Table) => names("table", none, none),
             What::Ours(Kind::Bounce(_)) => names("bounce", none, none),
             What::Ours(Kind::Control) => names("control", none, none),
@@ -73,7 +73,7 @@ impl Object {
         let spec = &row.spec;
         let Names {
             kind,
-            assigner,
+            allocator,
             policy,
             peer,
         } = Names::of(&spec.what);
@@ -83,7 +83,7 @@ impl Object {
         let handoff = spec.pattern == Pattern::ProducerConsumer;
         Object {
             kind,
-            assigner,
+            allocator,
             policy,
             peer,
             pattern: spec.pattern.name(),

@@ -88,7 +88,7 @@ fn of_rows(rows: &[Row]) -> Vec<String> {
         };
         let mode = figure.and_then(|figure| figure.mode);
         cells.push(vec![
-            names.peer.or(names.assigner).unwrap_or(DASH).into(),
+            names.peer.or(names.allocator).unwrap_or(DASH).into(),
             policy.into(),
             spec.pattern.to_string(),
             spec.sizes.name().into(),

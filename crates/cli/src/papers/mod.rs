@@ -3,7 +3,7 @@
 //!
 //! # Theory
 //!
-//! An [`Exhibit`] is one figure or table. It *runs* to data, *judges* the data, and *shows* them. Judging is a function of the
+//! An [`Experiment`] is one figure or table. It *runs* to data, *judges* the data, and *shows* them. Judging is a function of the
 //! data alone, with its thresholds stated beside it, so that tests can give it data that reproduce the claim and data that do not; no
 //! verdict is written down. [`exhibits`] is the registry; a module a document adds its own.
 //!
@@ -18,7 +18,7 @@
 
 mod atc15;
 mod bounce21;
-mod exhibit;
+mod experiment;
 mod output;
 mod page;
 mod plot;
@@ -26,7 +26,9 @@ mod random;
 mod replays;
 mod wiosca10;
 
-use exhibit::{About, Cell, Exhibit, Found, Judgement, Made, Runs, Shown, Statement, Verdict};
+use experiment::{
+    About, Cell, Experiment, Found, Judgement, Made, Runs, Shown, Statement, Verdict,
+};
 
 use crate::Answer;
 use crate::args::PapersArguments;
@@ -107,7 +109,7 @@ fn make(arguments: &PapersArguments, command: &[OsString]) -> Result<String, Err
         };
         progress("");
         let done = exhibit.make(&progress);
-        made.push(done.map_err(|detail| Error::Exhibit {
+        made.push(done.map_err(|detail| Error::Experiment {
             exhibit: format!("{paper}, {which}"),
             detail,
         })?);

@@ -15,7 +15,7 @@ use super::{
 use crate::replay::{Probe, replay};
 use crate::report::figure::Tag;
 use crate::report::systems::iotlb;
-use ioatlas_dma::design::{Design, assigners};
+use ioatlas_dma::design::{Design, allocators};
 use ioatlas_iotlb::Geometry;
 
 /// The only size of page tables here, in KiB.
@@ -38,19 +38,19 @@ struct Table {
 }
 
 impl Table {
-    fn of(&self, assigner: &str) -> Counts {
-        let found = self.rows.iter().find(|(name, _)| *name == assigner);
+    fn of(&self, allocator: &str) -> Counts {
+        let found = self.rows.iter().find(|(name, _)| *name == allocator);
         found.map(|(_, counts)| *counts).unwrap_or_default()
     }
 
-    fn frames(&self, assigner: &str) -> f64 {
-        self.of(assigner).frames as f64
+    fn frames(&self, allocator: &str) -> f64 {
+        self.of(allocator).frames as f64
     }
 
     /// Its page tables over the fewest that any allocator needs.
-    fn over_fewest(&self, assigner: &str) -> f64 {
+    fn over_fewest(&self, allocator: &str) -> f64 {
         let fewest = self.rows.iter().map(|(_, counts)| counts.frames).min();
-        self.frames(assigner) / fewest.unwrap_or(1).max(1) as f64
+        self.frames(allocator) / fewest.unwrap_or(1).max(1) as f64
     }
 }
 
@@ -71,9 +71,9 @@ impl Runs for Replays {
         for workload in all() {
             let recorded = workload.today.load().map_err(|error| error.to_string())?;
             let mut rows = Vec::new();
-            for assigner in assigners() {
-                progress(&format!("{} under {}", workload.name, assigner.name));
-                let design = Design::parse(&format!("{},strict", assigner.name));
+            for allocator in allocators() {
+                progress(&format!("{} under {}", workload.name, allocator.name));
+                let design = Design::parse(&format!("{},strict", allocator.name));
                 let design = design.map_err(|error| error.to_string())?;
                 let replayed = replay(
                     &recorded.trace,
@@ -88,7 +88,7 @@ impl Runs for Replays {
                     frames: replayed.table_kib / FRAME_KIB,
                     skipped: replayed.anomalies + replayed.limited,
                 };
-                rows.push((assigner.name, counts));
+                rows.push((allocator.name, counts));
             }
             tables.push(Table { workload, rows });
         }
@@ -171,11 +171,11 @@ fn show(tables: &[Table]) -> Shown {
     let mut plots = Vec::new();
     for table in tables {
         let tree = table.of("rbtree").misses;
-        for (assigner, counts) in &table.rows {
+        for (allocator, counts) in &table.rows {
             let part = |of: u64, whole: u64| of as f64 / whole.max(1) as f64;
             rows.push(vec![
                 table.workload.title.into(),
-                (*assigner).into(),
+                (*allocator).into(),
                 Cell::count(counts.accesses),
                 Cell::count(counts.misses),
                 Cell::Number(part(counts.misses, counts.accesses) * 100.0),

@@ -3,8 +3,8 @@
 
 use super::*;
 use ioatlas_dma::{
-    design::{self, assigners, policies},
-    domain::{AssignerConfig, DomainConfig, PolicyConfig},
+    design::{self, allocators, policies},
+    domain::{AllocatorConfig, DomainConfig, PolicyConfig},
 };
 use ioatlas_iotlb::Limits;
 
@@ -25,13 +25,13 @@ fn designs() -> Vec<Design> {
 
 /// Whether mappings share pages.
 fn shares(design: &Design) -> bool {
-    matches!(design.domain.assigner, AssignerConfig::Identity(_))
+    matches!(design.domain.allocator, AllocatorConfig::Identity(_))
 }
 
-/// Every assigner with a strict policy and with a deferred one, and every policy, for long traces.
+/// Every allocator with a strict policy and with a deferred one, and every policy, for long traces.
 fn some() -> Vec<Design> {
-    let first = assigners().next().unwrap().config;
-    let with = |policy| assigners().map(move |a| DomainConfig::new(a.config, policy));
+    let first = allocators().next().unwrap().config;
+    let with = |policy| allocators().map(move |a| DomainConfig::new(a.config, policy));
     let mut some: Vec<_> = with(PolicyConfig::Strict).collect();
     some.extend(with(PolicyConfig::DeferredPerCpu(Default::default())));
     some.extend(policies().map(|p| DomainConfig::new(first, p.config)));

@@ -97,7 +97,7 @@ pub struct SystemRow {
     pub name: String,
     /// Who ships it: `Linux since 4.9`; null for nobody.
     pub shipped_by: Option<&'static str>,
-    /// Assigner, policy and options: `magazine, deferred-percpu`.
+    /// Allocator, policy and options: `magazine, deferred-percpu`.
     pub design: String,
     /// Where the design is described: `ATC'15 4.3, 5`.
     pub paper_ref: String,
@@ -163,7 +163,7 @@ pub enum Rows {
     /// Those that a system ships.
     #[default]
     Systems,
-    /// Every assigner with every policy.
+    /// Every allocator with every policy.
     All,
     /// These, in this order.
     Named(Vec<Design>),
@@ -217,9 +217,9 @@ impl System {
     pub fn of(design: Design) -> Self {
         let Design { domain, .. } = design;
         let of_parts = || {
-            let assigner = design::assigners().find(|a| a.name == domain.assigner.name());
+            let allocator = design::allocators().find(|a| a.name == domain.allocator.name());
             let policy = design::policies().find(|p| p.name == domain.policy.name());
-            let papers: Vec<&str> = assigner
+            let papers: Vec<&str> = allocator
                 .map(|a| a.paper)
                 .into_iter()
                 .chain(policy.map(|p| p.paper))
@@ -447,7 +447,7 @@ mod tests {
         let all = names(&Rows::All);
         assert_eq!(
             all.len(),
-            design::assigners().len() * design::policies().len()
+            design::allocators().len() * design::policies().len()
         );
         assert_eq!(all[..systems.len()], systems);
         let mut unique = all.clone();

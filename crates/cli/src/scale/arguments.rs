@@ -3,8 +3,8 @@
 
 use super::plan::{CpuCounts, Extent};
 use clap::Args;
-use ioatlas_bench::case::{assigner, policy};
-use ioatlas_dma::domain::{AssignerConfig, PolicyConfig};
+use ioatlas_bench::case::{allocator, policy};
+use ioatlas_dma::domain::{AllocatorConfig, PolicyConfig};
 use ioatlas_simcpu::{LockModel, Params, workload::Workload};
 
 /// The seed if nothing is said.
@@ -26,8 +26,8 @@ pub(crate) const SEED: u64 = 1;
 #[derive(Args, Debug, Default)]
 pub(crate) struct ScaleArguments {
     /// Only these IOVA allocators, separated by commas.
-    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = assigner)]
-    pub design: Vec<AssignerConfig>,
+    #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = allocator)]
+    pub design: Vec<AllocatorConfig>,
     /// Only these invalidation policies.
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = policy)]
     pub policy: Vec<PolicyConfig>,

@@ -99,8 +99,8 @@ pub(crate) fn measure(
 
 /// The paper's two results.
 pub(crate) fn rows(all: &[Frames]) -> Vec<Row> {
-    let growth = |assigner: &str| {
-        let of = |series: &&Frames| series.design.split(',').next() == Some(assigner);
+    let growth = |allocator: &str| {
+        let of = |series: &&Frames| series.design.split(',').next() == Some(allocator);
         all.iter().find(of).map(|series| Growth::of(&series.frames))
     };
     let fewer = all.iter().any(|series| series.cpus < CPUS);

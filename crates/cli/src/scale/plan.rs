@@ -88,8 +88,8 @@ pub(crate) fn design(words: &str) -> Design {
 pub(crate) fn chosen(arguments: &ScaleArguments) -> impl Iterator<Item = Design> {
     let (designs, policies) = (&arguments.design, &arguments.policy);
     design::all().filter(move |design| {
-        let (assigner, policy) = (design.domain.assigner.name(), design.domain.policy.name());
-        (designs.is_empty() || designs.iter().any(|asked| asked.name() == assigner))
+        let (allocator, policy) = (design.domain.allocator.name(), design.domain.policy.name());
+        (designs.is_empty() || designs.iter().any(|asked| asked.name() == allocator))
             && (policies.is_empty() || policies.iter().any(|asked| asked.name() == policy))
     })
 }

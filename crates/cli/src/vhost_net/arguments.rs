@@ -4,7 +4,7 @@
 use clap::{Args, ValueEnum};
 use ioatlas_vhost::{
     Limits,
-    plug::Patience,
+    guest_memory::Patience,
     protocol::memory::{Files, Shrink},
     runner,
 };

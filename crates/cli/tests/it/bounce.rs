@@ -130,7 +130,7 @@ fn every_part_has_its_fields_and_figures_or_reasons() {
     // what is charged is waited for: 10.2 and 7.1 us, but for what passes in interrupts, which is not the thread's own time
     assert!(never["ns_per_operation"].as_f64().unwrap() >= 17_300.0 * 0.95);
     assert!(never["map_ms_per_gb"].as_f64().unwrap() > 10_199.0 / 4096.0 * 1e3 * 0.9);
-    // which road it finds is the machine's affair; that it finds one is not
+    // which route it finds is the machine's affair; that it finds one is not
     assert!(rows[3]["learned_after"].as_u64().unwrap() >= 64);
     assert!(rows[2]["behind_better_percent"].is_null() && rows[2]["learned_after"].is_null());
     for point in list("in_flight") {

@@ -191,7 +191,7 @@ fn convert_writes_all_or_nothing_and_says_what_it_did() {
 #[test]
 fn commands_take_captures_and_say_what_results_rest_on() {
     let off = fixture("ftrace-pipe-off-6.12.txt.zst");
-    let assigned = "assumed: IOVAs of 1550 maps; the IOMMU was off";
+    let allocated = "assumed: IOVAs of 1550 maps; the IOMMU was off";
     let accesses = "assumed: 1758 accesses, one to each streaming page just before its unmap";
     for command in [
         &["iotlb", &off, "--strategy", "alh"][..],
@@ -200,12 +200,12 @@ fn commands_take_captures_and_say_what_results_rest_on() {
     ] {
         let text = succeeds(command);
         assert!(
-            text.contains(assigned) && text.contains(accesses),
+            text.contains(allocated) && text.contains(accesses),
             "{command:?}: {text}"
         );
         let json = succeeds(&[command, &["--json"]].concat());
         assert!(
-            json.contains(assigned) && json.contains(accesses),
+            json.contains(allocated) && json.contains(accesses),
             "{command:?}: {json}"
         );
     }

@@ -70,10 +70,10 @@ fn replay_shows_systems_by_default_and_all_designs_on_demand() {
 
 #[test]
 fn help_lists_the_registry() {
-    use ioatlas_dma::design::{assigners, policies, presets};
+    use ioatlas_dma::design::{allocators, policies, presets};
     for command in ["report", "replay"] {
         let help = ioatlas(&[command, "--help"]).out;
-        let parts = assigners()
+        let parts = allocators()
             .map(|a| (a.name, a.doc, a.paper))
             .chain(policies().map(|p| (p.name, p.doc, p.paper)))
             .chain(presets().map(|p| (p.name, p.doc, p.paper)));

@@ -229,7 +229,9 @@ fn the_page_of_designs_lists_what_there_is() {
     };
     let presets = design::presets().map(|preset| preset.name).collect();
     assert_eq!(table("Systems"), names(presets));
-    let allocators: Vec<&str> = design::assigners().map(|assigner| assigner.name).collect();
+    let allocators: Vec<&str> = design::allocators()
+        .map(|allocator| allocator.name)
+        .collect();
     let policies: Vec<&str> = design::policies().map(|policy| policy.name).collect();
     // README says how many.
     assert_eq!((allocators.len(), policies.len()), (8, 6));

@@ -9,8 +9,8 @@
 //! outside. Under it at most `chunks_max` words are looked at.
 
 use super::{
-    class::open_tables, config::CHUNK_PAGES, own::zeroed_frames, pieces::Frames, tally::Lack,
-    window::Extent,
+    class::open_tables, config::CHUNK_PAGES, pieces::Frames, single_use::zeroed_frames,
+    stats::Lack, window::Extent,
 };
 use crate::{
     domain::{Domain, MapError, Region},
@@ -251,7 +251,7 @@ impl<P: Platform> Chunks<P> {
                 })
             }
             Err(error @ MapError::Invalidate(_)) => {
-                // caches may hold any of it: the region stays leased
+                // caches may hold any of it: the region stays allocated
                 domain.lose_frames(fresh.len() as u64);
                 Err(error.into())
             }

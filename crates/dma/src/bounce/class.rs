@@ -22,9 +22,9 @@
 
 use super::{
     config::{ClassConfig, SLOT_PAGES_LG2_MAX, SLOTS_MAX},
-    numbers::Numbers,
-    own::zeroed_frames,
+    frame_table::FrameTable,
     pieces::{Frames, zero_bytes},
+    single_use::zeroed_frames,
     window::Extent,
 };
 use crate::{
@@ -64,7 +64,7 @@ pub(crate) struct Class<P: Platform> {
     pages: PageCount,
     slots: u32,
     region: Region,
-    frames: Numbers<P>,
+    frames: FrameTable<P>,
     kept: [Words<P>; KINDS],
     empty: P::Lock<Vec<u32>>,
     lost: P::Lock<Vec<u32>>,
@@ -194,7 +194,7 @@ impl<P: CopyMemory> Class<P> {
             pages,
             slots: config.slots,
             region,
-            frames: Numbers::new(config.pages_lg2, config.slots),
+            frames: FrameTable::new(config.pages_lg2, config.slots),
             kept: shelves.map(|shelf| Magazines::in_places(shelf, sizes)),
             empty: P::Lock::new((0..config.slots).rev().collect()),
             lost: P::Lock::new(Vec::new()),
@@ -242,14 +242,14 @@ impl<P: CopyMemory> Class<P> {
     /// A kept slot of this permission, from this CPU's magazine.
     pub fn take_kept(&self, cpu: &Cpu<'_>, perm: Perm) -> Option<Kept> {
         let kept = self.list(perm);
-        let word = kept.take_at_hand(cpu).or_else(|| kept.take(cpu));
+        let word = kept.take_fast(cpu).or_else(|| kept.take(cpu));
         word.map(Kept)
     }
 
     /// The same where nothing has to be called for it.
-    #[inline(always)] // on the short way of a map
-    pub fn take_at_hand(&self, cpu: &Cpu<'_>, perm: Perm) -> Option<Kept> {
-        self.list(perm).take_at_hand(cpu).map(Kept)
+    #[inline(always)] // on the fast path of a map
+    pub fn take_fast(&self, cpu: &Cpu<'_>, perm: Perm) -> Option<Kept> {
+        self.list(perm).take_fast(cpu).map(Kept)
     }
 
     #[inline(always)]
@@ -321,21 +321,21 @@ impl<P: CopyMemory> Class<P> {
         });
     }
 
-    /// Keeps a slot for CPU `home`.
+    /// Keeps a slot for CPU `origin`.
     #[inline]
-    pub fn give(&self, home: CpuIndex, slot: Kept, perm: Perm) {
+    pub fn give(&self, origin: CpuIndex, slot: Kept, perm: Perm) {
         let kept = &self.kept[list_of(perm)];
-        if !kept.give_at_hand(home, slot.0) {
-            self.give_otherwise(home, slot, perm);
+        if !kept.give_fast(origin, slot.0) {
+            self.give_otherwise(origin, slot, perm);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn give_otherwise(&self, home: CpuIndex, slot: Kept, perm: Perm) {
+    fn give_otherwise(&self, origin: CpuIndex, slot: Kept, perm: Perm) {
         let kept = &self.kept[list_of(perm)];
         // there is room for all
-        if let Some(over) = kept.give(home, slot.0) {
+        if let Some(over) = kept.give(origin, slot.0) {
             debug_assert!(false, "the depot has room for every slot of its class");
             kept.recycle(over);
         }
@@ -383,8 +383,8 @@ impl<P: CopyMemory> Class<P> {
     pub fn take_anyones(&self, p: &P, perm: Perm) -> Option<Kept> {
         let mut found = self.drain(perm);
         let one = found.pop()?;
-        let home = p.pinned(|cpu| cpu.index());
-        found.into_iter().for_each(|at| self.give(home, at, perm));
+        let origin = p.pinned(|cpu| cpu.index());
+        found.into_iter().for_each(|at| self.give(origin, at, perm));
         Some(one)
     }
 
@@ -414,7 +414,7 @@ impl<P: CopyMemory> Class<P> {
 
     /// Takes the memory of up to `max` kept slots away; returns how many it was.
     pub fn trim<T: Translator<P>>(&self, domain: &Domain<P, T>, max: usize) -> usize {
-        let home = domain.platform().pinned(|cpu| cpu.index());
+        let origin = domain.platform().pinned(|cpu| cpu.index());
         let mut trimmed = 0;
         for (perm, kept) in [Perm::Read, Perm::Write, Perm::ReadWrite]
             .into_iter()
@@ -422,7 +422,7 @@ impl<P: CopyMemory> Class<P> {
         {
             let mut found = self.drain(perm);
             let stay = found.split_off(found.len().min(max - trimmed));
-            stay.into_iter().for_each(|at| self.give(home, at, perm));
+            stay.into_iter().for_each(|at| self.give(origin, at, perm));
             if !found.is_empty() {
                 let found: Vec<u32> = found.iter().map(|kept| kept.index()).collect();
                 self.depopulate(domain, &found);
@@ -450,10 +450,10 @@ impl<P: CopyMemory> Class<P> {
 
     /// Bytes of metadata, magazines and their depots included.
     pub fn metadata(&self) -> u64 {
-        let numbers = self.empty.with(|empty| empty.capacity()) * size_of::<u32>();
+        let frame_table = self.empty.with(|empty| empty.capacity()) * size_of::<u32>();
         let kept = self.kept.iter().map(Magazines::footprint);
         size_of::<Self>() as u64
-            + numbers as u64
+            + frame_table as u64
             + self.frames.bytes()
             + kept.map(|bytes| bytes.0).sum::<u64>()
     }
@@ -461,8 +461,8 @@ impl<P: CopyMemory> Class<P> {
     /// Checks that each slot is in one place, nobody else being active.
     pub fn audit(&self) -> Result<SlotUsage, String> {
         let mut seen = vec![false; self.slots as usize];
-        let mut see = |place: &str, numbers: Vec<u32>| {
-            for at in numbers {
+        let mut see = |place: &str, frame_table: Vec<u32>| {
+            for at in frame_table {
                 match seen.get_mut(at as usize) {
                     Some(seen) if !*seen => *seen = true,
                     Some(_) => return Err(format!("slot {at} is {place} and somewhere else")),
@@ -473,8 +473,8 @@ impl<P: CopyMemory> Class<P> {
         };
         for kept in &self.kept {
             kept.audit()?;
-            let numbers = kept.snapshot().into_iter().map(|word| Kept(word).index());
-            see("kept", numbers.collect())?;
+            let frame_table = kept.snapshot().into_iter().map(|word| Kept(word).index());
+            see("kept", frame_table.collect())?;
         }
         see("empty", self.empty.with(|empty| empty.clone()))?;
         see("lost", self.lost.with(|lost| lost.clone()))?;
@@ -529,7 +529,7 @@ impl<P: CopyMemory> Class<P> {
         if !mapped.is_empty() {
             self.depopulate(domain, &mapped);
         }
-        // Caches may hold what is lost, so those IOVAs stay leased, and the region with them, until the domain ends.
+        // Caches may hold what is lost, so those IOVAs stay allocated, and the region with them, until the domain ends.
         if lost.is_empty() && self.lost.with(|lost| lost.is_empty()) {
             let _ = domain.close_region(self.region); // quarantined if that fails
         }

@@ -98,16 +98,16 @@ impl PoolConfig {
     /// Whether it can be built.
     ///
     /// # Errors
-    /// [`BadPool`].
-    pub fn check(&self) -> Result<(), BadPool> {
+    /// [`PoolConfigError`].
+    pub fn check(&self) -> Result<(), PoolConfigError> {
         for (nth, class) in self.classes.iter().enumerate() {
             if class.pages_lg2 > SLOT_PAGES_LG2_MAX || !(1..=SLOTS_MAX).contains(&class.slots) {
-                return Err(BadPool::Class { nth, class: *class });
+                return Err(PoolConfigError::Class { nth, class: *class });
             }
         }
         match self.classes.is_sorted_by(|a, b| a.pages_lg2 < b.pages_lg2) {
             true => Ok(()),
-            false => Err(BadPool::Order),
+            false => Err(PoolConfigError::Order),
         }
     }
 }
@@ -115,7 +115,7 @@ impl PoolConfig {
 /// Why a pool cannot be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum BadPool {
+pub enum PoolConfigError {
     /// A class is out of bounds.
     #[error("class {nth}: {} slots of 2^{} pages; there must be 1 to 65536 of up to 2^8", class.slots, class.pages_lg2)]
     Class {

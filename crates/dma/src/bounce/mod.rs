@@ -6,7 +6,7 @@
 //! (BOUNCE'21: D. Stevens, "Add dynamic iommu backed bounce buffers", v2.) A *pool* belongs to one domain and one address limit; all devices of the domain share it. It has
 //! size *classes* of power-of-two *slots*; each class has one IOVA range, in which each slot has its place for good. A slot that has memory is mapped once, with one
 //! permission, and stays mapped from user to user; so an operation costs a push and a pop of a per-CPU magazine ([`crate::magazine`]), and the copy.
-//! What the classes cannot serve goes down a ladder ([`Step`]), so that there is no cliff.
+//! What the classes cannot serve goes down a fallback chain ([`Step`]), so that there is no cliff.
 //!
 //! # What a device can see (P7)
 //!
@@ -33,18 +33,18 @@
 //!
 //! [`crate::dma_api`] is the way in.
 
-mod at_hand;
 mod chunks;
 mod class;
 mod config;
-mod ladder;
-mod learn;
-mod numbers;
-mod own;
+mod cost_model;
+mod fallback;
+mod fast_path;
+mod frame_table;
 mod pieces;
 mod pool;
+mod single_use;
 mod split;
-mod tally;
+mod stats;
 mod usage;
 mod window;
 mod zeroed;
@@ -52,17 +52,18 @@ mod zeroed;
 pub use chunks::ChunkUsage;
 pub use class::SlotUsage;
 pub use config::{
-    BadPool, CHUNK_PAGES, ClassConfig, Growth, PoolConfig, SLOT_PAGES_LG2_MAX, SLOTS_MAX, SingleUse,
+    CHUNK_PAGES, ClassConfig, Growth, PoolConfig, PoolConfigError, SLOT_PAGES_LG2_MAX, SLOTS_MAX,
+    SingleUse,
 };
-pub use learn::{Clock, Learned, Road};
+pub use cost_model::{Clock, Learned, Route};
 pub use pieces::Span;
-pub use pool::NoPool;
-pub use tally::{Lack, NoSpace, Step, StepCounts};
+pub use pool::PoolError;
+pub use stats::{BounceError, Lack, Step, StepCounts};
 pub use usage::PoolUsage;
 
 pub(crate) use class::Slot;
-pub(crate) use learn::{Advice, CellIndex};
-pub(crate) use own::{Own, map_own, zeroed_frames};
+pub(crate) use cost_model::{Advice, CellIndex};
 pub(crate) use pieces::Move;
-pub(crate) use pool::{Buffer, Need, NoReturn, Pool};
+pub(crate) use pool::{Buffer, Need, Pool, ReturnError};
+pub(crate) use single_use::{SingleUseBuffer, map_own, zeroed_frames};
 pub(crate) use split::Split;

@@ -2,7 +2,7 @@
 //! Moving bytes between a list of buffers and the frames of one bounce buffer.
 
 use crate::{
-    platform::{CopyMemory, NotMemory},
+    platform::{CopyMemory, NotMemoryError},
     units::*,
 };
 
@@ -74,7 +74,7 @@ pub(crate) fn move_all<P: CopyMemory>(
     offset: u64,
     frames: &impl Frames,
     way: Move,
-) -> Result<(), NotMemory> {
+) -> Result<(), NotMemoryError> {
     let [buffer] = list else {
         let all = Span::new(ByteCount(0), len);
         return move_bytes(p, list, all, offset, frames, way);
@@ -95,7 +95,7 @@ pub(crate) fn move_all<P: CopyMemory>(
 /// Moves `span` of `list`, whose first byte is `offset` bytes into the bounce buffer.
 ///
 /// # Errors
-/// [`NotMemory`]; what lies before it has been moved.
+/// [`NotMemoryError`]; what lies before it has been moved.
 #[inline(never)]
 pub(crate) fn move_bytes<P: CopyMemory>(
     p: &P,
@@ -104,7 +104,7 @@ pub(crate) fn move_bytes<P: CopyMemory>(
     offset: u64,
     frames: &impl Frames,
     way: Move,
-) -> Result<(), NotMemory> {
+) -> Result<(), NotMemoryError> {
     let mut skip = span.at.0;
     let mut left = span.len.0;
     let mut at = offset + span.at.0;
@@ -142,14 +142,14 @@ pub(crate) fn move_bytes<P: CopyMemory>(
 /// Zeroes the bytes `from` to `to` of a bounce buffer; none where `to` is not behind `from`.
 ///
 /// # Errors
-/// [`NotMemory`].
+/// [`NotMemoryError`].
 #[inline(always)]
 pub(crate) fn zero_bytes<P: CopyMemory>(
     p: &P,
     from: u64,
     to: u64,
     frames: &impl Frames,
-) -> Result<(), NotMemory> {
+) -> Result<(), NotMemoryError> {
     if from >= to {
         return Ok(());
     }
@@ -166,7 +166,7 @@ fn zero_more<P: CopyMemory>(
     from: u64,
     to: u64,
     frames: &impl Frames,
-) -> Result<(), NotMemory> {
+) -> Result<(), NotMemoryError> {
     let mut at = from;
     while at < to {
         let (there, len) = frames.stretch(at, to - at);

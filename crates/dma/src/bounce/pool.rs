@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The pool of one address limit: its parts, what moves in its buffers, and its end.
 //!
-//! How it comes to a buffer is in `ladder`, the usual case of that by itself in `at_hand`; what it has is in `usage`.
+//! How it comes to a buffer is in `fallback`, the usual case of that by itself in `fast_path`; what it has is in `usage`.
 
 use super::{
     chunks::{Chunks, Run},
     class::{Class, KINDS, Kept, NoSlot, Slot, WordRack},
-    config::{BadPool, Growth, PoolConfig, SLOT_PAGES_LG2_MAX},
-    learn::{Advice, Learner, Road},
-    own::Own,
+    config::{Growth, PoolConfig, PoolConfigError, SLOT_PAGES_LG2_MAX},
+    cost_model::{Advice, CostModel, Route},
     pieces::{Move, Span},
-    tally::{Step, Tally},
+    single_use::SingleUseBuffer,
+    stats::{Step, StepStats},
     window::{Extent, Window},
     zeroed::Zeroed,
 };
@@ -40,8 +40,8 @@ pub(crate) struct Pool<P: Platform> {
     /// For edges.
     pub(super) zeroed: Zeroed<P>,
     pub(super) growth: Growth,
-    pub(super) tally: Tally<P>,
-    pub learner: Learner<P>,
+    pub(super) stats: StepStats<P>,
+    pub model: CostModel<P>,
     idle_ns: u64,
     idle: P::Lock<Idle>,
 }
@@ -58,7 +58,7 @@ pub(crate) enum Buffer {
     Slot(Slot),
     Run(Run),
     /// In a box, as it is rare and large.
-    Own(Box<Own>),
+    Own(Box<SingleUseBuffer>),
 }
 
 /// What a mapping asks of a buffer.
@@ -84,7 +84,7 @@ impl<P: CopyMemory> Pool<P> {
         config: &PoolConfig,
         limits: Limits,
         rest: Option<Arc<Pool<P>>>,
-    ) -> Result<Self, NoPool> {
+    ) -> Result<Self, PoolError> {
         config.check()?;
         let chunks_max = match config.growth {
             Growth::OnDemand { chunks_max, .. } => chunks_max,
@@ -103,8 +103,8 @@ impl<P: CopyMemory> Pool<P> {
             chunks: Chunks::new(chunks_max),
             zeroed: Zeroed::new(rack.shelf(kinds)),
             growth: config.growth,
-            tally: Tally::new(p),
-            learner: Learner::new(p),
+            stats: StepStats::new(p),
+            model: CostModel::new(p),
             idle_ns: config.idle_ns,
             idle: P::Lock::new(Idle {
                 served: 0,
@@ -131,14 +131,14 @@ impl<P: CopyMemory> Pool<P> {
     }
 
     /// Gives every slot memory, mapped both ways.
-    fn populate_all<T: Translator<P>>(&self, domain: &Domain<P, T>) -> Result<(), NoPool> {
+    fn populate_all<T: Translator<P>>(&self, domain: &Domain<P, T>) -> Result<(), PoolError> {
         let home = domain.platform().pinned(|cpu| cpu.index());
         for class in &self.classes {
             loop {
                 match class.populate(domain, Perm::ReadWrite) {
                     Ok(kept) => class.give(home, kept, Perm::ReadWrite),
                     Err(NoSlot::Full) => break,
-                    Err(NoSlot::NoFrame) => return Err(NoPool::NoFrame),
+                    Err(NoSlot::NoFrame) => return Err(PoolError::NoFrame),
                     Err(NoSlot::Map(why)) => return Err(why.into()),
                 }
             }
@@ -158,16 +158,16 @@ impl<P: CopyMemory> Pool<P> {
     /// Notes a step that the caller took.
     #[inline]
     pub fn count(&self, p: &P, step: Step) {
-        p.pinned(|cpu| self.tally.count(&cpu, step));
+        p.pinned(|cpu| self.stats.count(&cpu, step));
     }
 
-    /// Which road an operation is to take. One that goes directly, and whose time is not taken, is counted as that: if it fails, [take it back](Self::did_not).
+    /// Which route an operation is to take. One that goes directly, and whose time is not taken, is counted as that: if it fails, [take it back](Self::did_not).
     #[inline]
     pub fn advise(&self, p: &P, len: ByteCount, direction: Direction) -> Option<Advice> {
         p.pinned(|cpu| {
-            let advice = self.learner.advise_on(&cpu, len, direction)?;
-            if advice.timed.is_none() && advice.road == Road::Direct {
-                self.tally.count(&cpu, Step::Direct);
+            let advice = self.model.advise_on(&cpu, len, direction)?;
+            if advice.timed.is_none() && advice.route == Route::Direct {
+                self.stats.count(&cpu, Step::Direct);
             }
             Some(advice)
         })
@@ -175,7 +175,7 @@ impl<P: CopyMemory> Pool<P> {
     /// A step that was counted was not taken.
     #[cold]
     pub fn did_not(&self, p: &P, step: Step) {
-        p.pinned(|cpu| self.tally.take_back(&cpu, step));
+        p.pinned(|cpu| self.stats.take_back(&cpu, step));
     }
 
     /// Where the first byte of the data is.
@@ -214,7 +214,7 @@ impl<P: CopyMemory> Pool<P> {
         buffer: &mut Buffer,
         need: &Need,
         list: &[PhysRange],
-    ) -> Result<(), NotMemory> {
+    ) -> Result<(), NotMemoryError> {
         match buffer {
             Buffer::Slot(slot) => self.fill_slot(p, slot, need, list)?,
             Buffer::Run(run) => {
@@ -232,7 +232,7 @@ impl<P: CopyMemory> Pool<P> {
         slot: &mut Slot,
         need: &Need,
         list: &[PhysRange],
-    ) -> Result<(), NotMemory> {
+    ) -> Result<(), NotMemoryError> {
         let (class, index) = (self.class(slot), slot.kept.index());
         let window = window(class.frames(p, index), slot.perm, class.bytes(), need);
         slot.kept = Kept::new(index, window.fill(p, list, slot.kept.extent())?);
@@ -248,7 +248,7 @@ impl<P: CopyMemory> Pool<P> {
         list: &[PhysRange],
         span: Span,
         way: Move,
-    ) -> Result<(), NotMemory> {
+    ) -> Result<(), NotMemoryError> {
         match buffer {
             Buffer::Slot(slot) => {
                 let class = self.class(slot);
@@ -268,7 +268,7 @@ impl<P: CopyMemory> Pool<P> {
         buffer: Buffer,
         need: &Need,
         list: &[PhysRange],
-    ) -> Result<(), NoReturn> {
+    ) -> Result<(), ReturnError> {
         let p = &**domain.platform();
         match buffer {
             Buffer::Slot(slot) => Ok(self.give_slot(p, slot, need, list)?),
@@ -289,7 +289,7 @@ impl<P: CopyMemory> Pool<P> {
         mut slot: Slot,
         need: &Need,
         list: &[PhysRange],
-    ) -> Result<(), NotMemory> {
+    ) -> Result<(), NotMemoryError> {
         let (class, index) = (self.class(&slot), slot.kept.index());
         let window = window(class.frames(p, index), slot.perm, class.bytes(), need);
         let (copied, extent) = window.empty(p, list, slot.kept.extent());
@@ -314,7 +314,7 @@ impl<P: CopyMemory> Pool<P> {
             }
             Buffer::Run(run) => self.chunks.give(run, Extent::NONE),
             Buffer::Own(own) => {
-                let Own { mapping, frames } = *own;
+                let SingleUseBuffer { mapping, frames } = *own;
                 let _ = domain.unmap_with_frames(mapping, frames); // quarantined if that fails
             }
         }
@@ -322,7 +322,7 @@ impl<P: CopyMemory> Pool<P> {
 
     /// Takes the memory of what nobody asked for in the idle time away, a bounded part of it; while somebody asks, sees to edges. (What has memory for good keeps it.)
     pub fn tick<T: Translator<P>>(&self, domain: &Domain<P, T>, now: TimeNs) {
-        let served = self.tally.sum().served();
+        let served = self.stats.sum().served();
         let is_idle = self.idle.with(|idle| {
             if idle.served != served {
                 *idle = Idle { served, since: now };
@@ -383,30 +383,30 @@ fn window<F>(frames: F, perm: Perm, bytes: u64, need: &Need) -> Window<F> {
 }
 
 /// Why a buffer's end went wrong.
-pub(crate) enum NoReturn {
-    NotMemory(NotMemory),
+pub(crate) enum ReturnError {
+    NotMemory(NotMemoryError),
     Unmap(UnmapError),
 }
 
-impl From<NotMemory> for NoReturn {
-    fn from(why: NotMemory) -> Self {
-        NoReturn::NotMemory(why)
+impl From<NotMemoryError> for ReturnError {
+    fn from(why: NotMemoryError) -> Self {
+        ReturnError::NotMemory(why)
     }
 }
 
-impl From<UnmapError> for NoReturn {
+impl From<UnmapError> for ReturnError {
     fn from(why: UnmapError) -> Self {
-        NoReturn::Unmap(why)
+        ReturnError::Unmap(why)
     }
 }
 
 /// Why there is no pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoPool {
+pub enum PoolError {
     /// It was asked for what cannot be.
     #[error(transparent)]
-    Config(#[from] BadPool),
+    Config(#[from] PoolConfigError),
     /// Its IOVAs cannot be had, or its memory cannot be mapped.
     #[error("no bounce pool: {0}")]
     Map(#[from] MapError),

@@ -7,7 +7,7 @@
 
 use super::{
     pieces::{Frames, Move, Span, move_bytes},
-    tally::Lack,
+    stats::Lack,
     zeroed::Zeroed,
 };
 use crate::{
@@ -147,7 +147,7 @@ fn move_edges<P: CopyMemory>(
     at: &EdgeFrames,
     span: Span,
     way: Move,
-) -> Result<(), NotMemory> {
+) -> Result<(), NotMemoryError> {
     let offset = list.first().map_or(0, |first| first.addr.offset());
     for part in edges.within(len, span) {
         if part.len.0 > 0 {
@@ -165,7 +165,7 @@ impl Split {
         list: &[PhysRange],
         span: Span,
         way: Move,
-    ) -> Result<(), NotMemory> {
+    ) -> Result<(), NotMemoryError> {
         let at = EdgeFrames::of(self.frames.iter().map(TableFrame::page), self.edges);
         move_edges(p, list, self.mapping.len(), self.edges, &at, span, way)
     }
@@ -176,7 +176,7 @@ impl Split {
         domain: &Domain<P, T>,
         list: &[PhysRange],
         direction: Direction,
-    ) -> (Result<(), NotMemory>, Result<(), UnmapError>) {
+    ) -> (Result<(), NotMemoryError>, Result<(), UnmapError>) {
         let copied = match direction {
             Direction::ToDevice => Ok(()),
             _ => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a pool has, and what it did.
 
-use super::{chunks::ChunkUsage, class::SlotUsage, pool::Pool, tally::StepCounts};
+use super::{chunks::ChunkUsage, class::SlotUsage, pool::Pool, stats::StepCounts};
 use crate::{iova::Limits, platform::*, units::*};
 use alloc::{string::String, vec::Vec};
 
@@ -26,7 +26,7 @@ impl<P: CopyMemory> Pool<P> {
     pub fn usage(&self) -> PoolUsage {
         let mut usage = PoolUsage {
             limits: self.limits,
-            steps: self.tally.sum(),
+            steps: self.stats.sum(),
             classes: Vec::with_capacity(self.classes.len()),
             chunks: self.chunks.usage(),
             memory: ByteCount(0),
@@ -34,8 +34,8 @@ impl<P: CopyMemory> Pool<P> {
                 size_of::<Self>() as u64
                     + self.chunks.metadata()
                     + self.zeroed.metadata()
-                    + self.tally.bytes()
-                    + self.learner.bytes(),
+                    + self.stats.bytes()
+                    + self.model.bytes(),
             ),
         };
         for class in &self.classes {

@@ -15,7 +15,7 @@
 
 use super::pieces::{Frames, Move, Span, move_all, move_bytes, zero_bytes};
 use crate::{
-    platform::{CopyMemory, NotMemory},
+    platform::{CopyMemory, NotMemoryError},
     units::*,
 };
 
@@ -76,7 +76,7 @@ impl<F: Frames> Window<F> {
         p: &P,
         list: &[PhysRange],
         extent: Extent,
-    ) -> Result<Extent, NotMemory> {
+    ) -> Result<Extent, NotMemoryError> {
         let (from, to) = self.data();
         let (old_from, old_to) = match self.perm {
             // devices may have written anywhere
@@ -109,7 +109,7 @@ impl<F: Frames> Window<F> {
 
     /// Brings back what the device wrote.
     #[inline(always)]
-    pub fn copy_out<P: CopyMemory>(&self, p: &P, list: &[PhysRange]) -> Result<(), NotMemory> {
+    pub fn copy_out<P: CopyMemory>(&self, p: &P, list: &[PhysRange]) -> Result<(), NotMemoryError> {
         if self.direction == Direction::ToDevice {
             return Ok(());
         }
@@ -123,7 +123,7 @@ impl<F: Frames> Window<F> {
         p: &P,
         list: &[PhysRange],
         extent: Extent,
-    ) -> (Result<(), NotMemory>, Extent) {
+    ) -> (Result<(), NotMemoryError>, Extent) {
         let takes = self.perm == Perm::Write && self.direction != Direction::ToDevice;
         if takes {
             let taken = move_all(p, list, self.len, self.offset, &self.frames, Move::Take);
@@ -151,7 +151,7 @@ impl<F: Frames> Window<F> {
 
     /// Leaves it to its next user; returns the extent that describes it then.
     #[inline(always)]
-    fn clear<P: CopyMemory>(&self, p: &P, extent: Extent) -> Result<Extent, NotMemory> {
+    fn clear<P: CopyMemory>(&self, p: &P, extent: Extent) -> Result<Extent, NotMemoryError> {
         if self.perm != Perm::Write {
             return Ok(extent);
         }
@@ -167,12 +167,12 @@ impl<F: Frames> Window<F> {
         list: &[PhysRange],
         span: Span,
         way: Move,
-    ) -> Result<(), NotMemory> {
+    ) -> Result<(), NotMemoryError> {
         move_bytes(p, list, span, self.offset, &self.frames, way)
     }
 
     #[inline(always)]
-    fn zero<P: CopyMemory>(&self, p: &P, from: u64, to: u64) -> Result<(), NotMemory> {
+    fn zero<P: CopyMemory>(&self, p: &P, from: u64, to: u64) -> Result<(), NotMemoryError> {
         zero_bytes(p, from, to, &self.frames)
     }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Zeroed frames at hand: for the edges of split buffers.
+//! Zeroed frames in a cache: for the edges of split buffers.
 //!
 //! An edge needs a frame in which nothing is but its bytes, and zeroing one takes longer than all else of a split. So a CPU that has split anything finds frames in its magazine, which the
 //! timer fills, as far as memory goes: only what is split beyond a magazine between two ticks is zeroed by the platform on the way. When a pool is idle, all of them go back.
 //!
-//! The frames are fresh, seen by no device since they were zeroed: what a device has seen goes home through a flush, and to the platform.
+//! The frames are fresh, seen by no device since they were zeroed: what a device has seen is freed through a flush, and to the platform.
 //!
 //! Locking: that of the magazines.
 
@@ -17,7 +17,7 @@ use crate::{
 use alloc::vec::Vec;
 
 /// Frames of a magazine: heads and tails of eight lists.
-const AT_HAND: usize = 16;
+const FAST: usize = 16;
 /// Frames that a tick zeroes at the most.
 const REFILL_MAX: usize = 64;
 
@@ -35,7 +35,7 @@ impl<P: Platform> Zeroed<P> {
     /// None at first.
     pub fn new(shelf: WordShelf<P>) -> Self {
         let sizes = MagazineSizes {
-            magazine_len: AT_HAND,
+            magazine_len: FAST,
             depot_full_max: 1,
         };
         Zeroed {
@@ -43,12 +43,12 @@ impl<P: Platform> Zeroed<P> {
         }
     }
 
-    /// So many zeroed frames, or none: those at hand first, then the platform's, at last those of other CPUs.
+    /// So many zeroed frames, or none: those cached first, then the platform's, at last those of other CPUs.
     pub fn take(&self, p: &P, frames: u64) -> Option<Vec<FreshFrame>> {
         let mut taken = Vec::new();
         for _ in 0..frames {
-            let at_hand = p.pinned(|cpu| self.kept.take(&cpu));
-            let frame = at_hand.map(fresh).or_else(|| p.frame_alloc());
+            let fast_path = p.pinned(|cpu| self.kept.take(&cpu));
+            let frame = fast_path.map(fresh).or_else(|| p.frame_alloc());
             match frame.or_else(|| self.take_anyones(p)) {
                 Some(frame) => taken.push(frame),
                 None => {

@@ -3,23 +3,23 @@
 //!
 //! # Theory
 //!
-//! A design is an assigner, a policy, and options of both and of the tables. [`assigners`] and [`policies`] list what there is, each once;
+//! A design is an allocator, a policy, and options of both and of the tables. [`allocators`] and [`policies`] list what there is, each once;
 //! their product is every design ([`all`]). [`presets`] are designs with a name: those of systems that people run, as
 //! ATC'15 §3 and its table 1 describe them, and those that nobody ships. Whatever lists, measures or attacks designs asks here, so
 //! a new one appears everywhere.
 //!
-//! In words ([`Design::parse`], and `Display` back): a preset, or an assigner and a policy, then options, separated by commas:
+//! In words ([`Design::parse`], and `Display` back): a preset, or an allocator and a policy, then options, separated by commas:
 //! `linux-3.17`, `magazine,strict`, `eiovar,deferred-global,order=descending,leaf=2m`.
 
 mod parse;
 mod registry;
 
-pub use parse::NotADesign;
-pub use registry::{Entry, Preset, Shipped, all, assigners, policies, presets};
+pub use parse::DesignError;
+pub use registry::{Entry, Preset, Shipped, all, allocators, policies, presets};
 
 use crate::{domain::DomainConfig, table::TableConfig};
 
-/// Assigner, policy and tables.
+/// Allocator, policy and tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Design {
     /// Of the domain.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Designs in words, for command lines and tables.
 
-use super::{Design, assigners, policies, presets};
+use super::{Design, allocators, policies, presets};
 use crate::{
     domain::{COLOUR_SPAN, DomainConfig, ListOrder, Offset},
     table::Reclaim,
@@ -16,22 +16,22 @@ use core::fmt;
 /// Words that name no design.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NotADesign {
-    /// The first word is neither a preset nor an assigner.
-    #[error("`{word}` is neither a system ({presets}) nor an assigner ({assigners})")]
+pub enum DesignError {
+    /// The first word is neither a preset nor an allocator.
+    #[error("`{word}` is neither a system ({presets}) nor an allocator ({allocators})")]
     Unknown {
         /// The word.
         word: String,
         /// What systems there are.
         presets: String,
-        /// What assigners there are.
-        assigners: String,
+        /// What allocators there are.
+        allocators: String,
     },
-    /// An assigner without a policy, or a second word that is none.
-    #[error("`{assigner}` needs a policy ({policies}), and `{word}` is none")]
+    /// An allocator without a policy, or a second word that is none.
+    #[error("`{allocator}` needs a policy ({policies}), and `{word}` is none")]
     Policy {
-        /// The assigner.
-        assigner: &'static str,
+        /// The allocator.
+        allocator: &'static str,
         /// The word.
         word: String,
         /// What there is.
@@ -63,44 +63,44 @@ impl Design {
     /// What `words` name.
     ///
     /// # Errors
-    /// [`NotADesign`], with the word that names nothing.
-    pub fn parse(words: &str) -> Result<Self, NotADesign> {
+    /// [`DesignError`], with the word that names nothing.
+    pub fn parse(words: &str) -> Result<Self, DesignError> {
         let mut words = words.split(',').map(str::trim);
         let first = words.next().unwrap_or_default();
         let mut design = match presets().find(|p| p.name == first) {
-            // `freebsd` alone is the system, before a policy the assigner
-            Some(preset) if !assigners().any(|a| a.name == first) => preset.design,
+            // `freebsd` alone is the system, before a policy the allocator
+            Some(preset) if !allocators().any(|a| a.name == first) => preset.design,
             preset => {
-                let assigner = assigners().find(|a| a.name == first);
+                let allocator = allocators().find(|a| a.name == first);
                 let mut rest = words.clone();
                 let policy = rest
                     .next()
                     .and_then(|word| policies().find(|p| p.name == word));
-                match (assigner, policy, preset) {
-                    (Some(assigner), Some(policy), _) => {
+                match (allocator, policy, preset) {
+                    (Some(allocator), Some(policy), _) => {
                         words = rest;
-                        DomainConfig::new(assigner.config, policy.config).into()
+                        DomainConfig::new(allocator.config, policy.config).into()
                     }
                     (_, None, Some(preset)) => preset.design,
-                    (Some(assigner), None, None) => {
-                        return Err(NotADesign::Policy {
-                            assigner: assigner.name,
+                    (Some(allocator), None, None) => {
+                        return Err(DesignError::Policy {
+                            allocator: allocator.name,
                             word: words.next().unwrap_or_default().to_string(),
                             policies: list(policies().map(|p| p.name)),
                         });
                     }
                     (None, ..) => {
-                        return Err(NotADesign::Unknown {
+                        return Err(DesignError::Unknown {
                             word: first.to_string(),
                             presets: list(presets().map(|p| p.name)),
-                            assigners: list(assigners().map(|a| a.name)),
+                            allocators: list(allocators().map(|a| a.name)),
                         });
                     }
                 }
             }
         };
         for word in words {
-            design.set(word).ok_or_else(|| NotADesign::Option {
+            design.set(word).ok_or_else(|| DesignError::Option {
                 word: word.to_string(),
             })?;
         }
@@ -141,11 +141,11 @@ impl Design {
     }
 }
 
-/// In words that [`Design::parse`] takes; sizes of assigner and policy apart.
+/// In words that [`Design::parse`] takes; sizes of allocator and policy apart.
 impl fmt::Display for Design {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Design { domain, tables } = self;
-        write!(f, "{},{}", domain.assigner.name(), domain.policy.name())?;
+        write!(f, "{},{}", domain.allocator.name(), domain.policy.name())?;
         if domain.order == ListOrder::Descending {
             write!(f, ",order=descending")?;
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! All assigners, all policies, and the designs with a name.
+//! All allocators, all policies, and the designs with a name.
 
 use super::Design;
 use crate::{
-    domain::{AssignerConfig, DomainConfig, PolicyConfig},
+    domain::{AllocatorConfig, DomainConfig, PolicyConfig},
     iova::BackingConfig,
 };
 use alloc::string::ToString;
@@ -47,9 +47,9 @@ pub enum Shipped {
     ByNobody,
 }
 
-/// Every assigner.
-pub fn assigners() -> impl ExactSizeIterator<Item = Entry<AssignerConfig>> {
-    let entry = |config: AssignerConfig, paper, doc| Entry {
+/// Every allocator.
+pub fn allocators() -> impl ExactSizeIterator<Item = Entry<AllocatorConfig>> {
+    let entry = |config: AllocatorConfig, paper, doc| Entry {
         name: config.name(),
         config,
         doc,
@@ -57,42 +57,42 @@ pub fn assigners() -> impl ExactSizeIterator<Item = Entry<AssignerConfig>> {
     };
     [
         entry(
-            AssignerConfig::RBTREE,
+            AllocatorConfig::RBTREE,
             "ATC'15 3.1",
             "one lock, top-down first fit from a cached node: Linux until 4.8",
         ),
         entry(
-            AssignerConfig::Plain(BackingConfig::Eiovar(Default::default())),
+            AllocatorConfig::Plain(BackingConfig::Eiovar(Default::default())),
             "ATC'15 3.1",
             "one lock, a cache of freed ranges by size over that tree: EiovaR",
         ),
         entry(
-            AssignerConfig::Plain(BackingConfig::Freebsd),
+            AllocatorConfig::Plain(BackingConfig::Freebsd),
             "ATC'15 3.4",
             "one lock, bottom-up first fit in a tree that knows its gaps",
         ),
         entry(
-            AssignerConfig::Plain(BackingConfig::Vmem),
+            AllocatorConfig::Plain(BackingConfig::Vmem),
             "ATC'15 3.4",
             "one lock, boundary tags and instant fit: constant time",
         ),
         entry(
-            AssignerConfig::Plain(BackingConfig::MacOs),
+            AllocatorConfig::Plain(BackingConfig::MacOs),
             "ATC'15 3.4",
             "one lock, a buddy allocator up to 512 MiB, a tree above",
         ),
         entry(
-            AssignerConfig::Magazine(Default::default()),
+            AllocatorConfig::Magazine(Default::default()),
             "ATC'15 4.3",
             "per-CPU magazines and a depot over a tree: Linux since 4.9",
         ),
         entry(
-            AssignerConfig::Identity(Default::default()),
+            AllocatorConfig::Identity(Default::default()),
             "ATC'15 4.1",
             "the buffer's own address, in a region for each permission; leaves are counted",
         ),
         entry(
-            AssignerConfig::Kmalloc(Default::default()),
+            AllocatorConfig::Kmalloc(Default::default()),
             "ATC'15 4.2",
             "addresses that a general-purpose allocator returns; needs a platform with a heap",
         ),
@@ -146,12 +146,12 @@ pub fn policies() -> impl ExactSizeIterator<Item = Entry<PolicyConfig>> {
 /// The designs with a name.
 pub fn presets() -> impl ExactSizeIterator<Item = Preset> {
     use Shipped::*;
-    let magazine = AssignerConfig::Magazine(Default::default());
-    let plain = AssignerConfig::Plain;
-    let preset = |(name, title), (assigner, policy), shipped, paper, doc| Preset {
+    let magazine = AllocatorConfig::Magazine(Default::default());
+    let plain = AllocatorConfig::Plain;
+    let preset = |(name, title), (allocator, policy), shipped, paper, doc| Preset {
         name,
         title,
-        design: DomainConfig::new(assigner, policy).into(),
+        design: DomainConfig::new(allocator, policy).into(),
         doc,
         paper,
         shipped,
@@ -160,7 +160,7 @@ pub fn presets() -> impl ExactSizeIterator<Item = Preset> {
         preset(
             ("linux-3.17", "Linux 3.17"),
             (
-                AssignerConfig::RBTREE,
+                AllocatorConfig::RBTREE,
                 PolicyConfig::DeferredGlobal(Default::default()),
             ),
             By("Linux 3.17"),
@@ -193,7 +193,7 @@ pub fn presets() -> impl ExactSizeIterator<Item = Preset> {
             (plain(BackingConfig::Vmem), PolicyConfig::Solaris),
             By("Solaris (as illumos has it)"),
             "ATC'15 3.4",
-            "constant-time assignment under a lock; what is unmapped stays reachable until its range is mapped again",
+            "constant-time allocation under a lock; what is unmapped stays reachable until its range is mapped again",
         ),
         preset(
             ("macos", "Mac OS X"),
@@ -203,16 +203,16 @@ pub fn presets() -> impl ExactSizeIterator<Item = Preset> {
             ),
             By("Mac OS X"),
             "ATC'15 3.4",
-            "logarithmic assignment under a lock; invalidations are queued, and nobody waits",
+            "logarithmic allocation under a lock; invalidations are queued, and nobody waits",
         ),
     ]
     .into_iter()
 }
 
-/// Every assigner with every policy, each with its preset's name if it has one.
+/// Every allocator with every policy, each with its preset's name if it has one.
 pub fn all() -> impl Iterator<Item = Design> {
-    assigners().flat_map(|assigner| {
-        policies().map(move |policy| DomainConfig::new(assigner.config, policy.config).into())
+    allocators().flat_map(|allocator| {
+        policies().map(move |policy| DomainConfig::new(allocator.config, policy.config).into())
     })
 }
 
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
     use alloc::{collections::BTreeSet, string::ToString};
 
-    /// `freebsd` and the like name an assigner, a policy and a system, but one of each.
+    /// `freebsd` and the like name an allocator, a policy and a system, but one of each.
     fn assert_unique(names: impl Iterator<Item = &'static str>) {
         let mut seen = BTreeSet::new();
         names.for_each(|name| assert!(seen.insert(name), "{name} twice"));
@@ -254,9 +254,9 @@ mod tests {
 
     #[test]
     fn every_variant_is_listed_once() {
-        use AssignerConfig::*;
+        use AllocatorConfig::*;
         use BackingConfig::*;
-        variants!(AssignerConfig, assigners() =>
+        variants!(AllocatorConfig, allocators() =>
             Plain(Rbtree), Plain(Eiovar(_)), Plain(Freebsd), Plain(Vmem), Plain(BackingConfig::MacOs),
             Magazine(_), Identity(_), Kmalloc(_));
         use PolicyConfig::*;
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn every_entry_says_what_it_is_and_where_that_is_written() {
-        let words = assigners().map(|a| (a.doc, a.paper));
+        let words = allocators().map(|a| (a.doc, a.paper));
         let words = words.chain(policies().map(|p| (p.doc, p.paper)));
         for (doc, paper) in words.chain(presets().map(|p| (p.doc, p.paper))) {
             assert!(
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_lead_back() {
-        assert_unique(assigners().map(|a| a.name));
+        assert_unique(allocators().map(|a| a.name));
         assert_unique(policies().map(|p| p.name));
         assert_unique(presets().map(|p| p.name));
         assert_unique(presets().map(|p| p.title));
@@ -289,7 +289,7 @@ mod tests {
         for design in all() {
             assert_eq!(Design::parse(&design.to_string()), Ok(design));
         }
-        assert_eq!(all().count(), assigners().len() * policies().len());
+        assert_eq!(all().count(), allocators().len() * policies().len());
     }
 
     #[test]

@@ -64,7 +64,7 @@
 use super::*;
 use crate::{
     domain::MapError,
-    grace::{DomainKey, InvalidateError},
+    invalidation::{DomainKey, InvalidateError},
     units::*,
 };
 use core::{marker::PhantomData, mem::ManuallyDrop};
@@ -109,7 +109,7 @@ impl DeviceReads for BothWays {}
 impl DeviceWrites for FromDevice {}
 impl DeviceWrites for BothWays {}
 
-/// Frames that go home when nobody uses them any more.
+/// Frames that are freed when nobody uses them any more.
 struct Memory<P: CopyMemory> {
     platform: Arc<P>,
     frames: Vec<FreshFrame>,
@@ -356,7 +356,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// flushed first.
     ///
     /// # Errors
-    /// [`DmaMapError`]; the buffer's memory goes home, once no translation cache leads there.
+    /// [`DmaMapError`]; the buffer's memory is freed, once no translation cache leads there.
     pub fn give<W: Way>(&self, buffer: CpuBuffer<P, W>) -> Result<DeviceBuffer<P, W>, DmaMapError> {
         let mut memory = buffer.memory;
         let domain = self.dma().domain();
@@ -388,8 +388,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// Takes it from the device, with what the device wrote.
     ///
     /// Under a deferred invalidation policy a device may write to memory that was mapped directly for as long as that policy's
-    /// [exposure](crate::policy::PolicyConfig::exposure); the frames stay this buffer's, and go
-    /// home after a flush.
+    /// [exposure](crate::policy::PolicyConfig::exposure); the frames stay this buffer's, and are
+    /// freed after a flush.
     ///
     /// # Errors
     /// [`DmaUnmapError`]. As the device may reach the memory still, it is lost.

@@ -19,7 +19,7 @@ pub struct Client<P: CopyMemory, T: Translator<P>, D = Off> {
     pub(super) dma: Arc<Dma<P, T, D>>,
 }
 
-/// Which single buffers may take the short way, that of a kept slot: those of up to `max` bytes, if `granules` says so too.
+/// Which single buffers may take the fast path, that of a kept slot: those of up to `max` bytes, if `granules` says so too.
 #[derive(Clone, Copy)]
 pub(super) struct ShortWay {
     pub max: u64,

@@ -51,7 +51,7 @@ pub enum Placement {
     /// Whichever has taken less time here, for operations of this size and direction: mapping and unmapping, or copying. It is measured while it is
     /// used ([`Dma::learned`](super::Dma::learned)); what decides is known within 1,000 operations, and learned anew when it changes. Lists that cannot be mapped as they are are bounced.
     /// It needs [`DmaConfig::clock`]: without one no client is made
-    /// ([`NoPool::NoClock`](super::NoPool::NoClock)).
+    /// ([`PoolError::NoClock`](super::PoolError::NoClock)).
     Adaptive,
     /// What Linux does for untrusted devices today, for comparison: each segment is mapped by itself; one that is not whole granules is copied to memory that is allocated, mapped and
     /// unmapped for this one use.

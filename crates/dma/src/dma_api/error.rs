@@ -3,9 +3,9 @@
 
 use super::DmaMapping;
 use crate::{
-    bounce::{NoSpace, Span},
+    bounce::{BounceError, Span},
     domain::{BufferError, MapError, UnmapError},
-    platform::NotMemory,
+    platform::NotMemoryError,
     units::*,
 };
 use alloc::boxed::Box;
@@ -26,10 +26,10 @@ pub enum DmaMapError {
     Direct(MapError),
     /// The CPU cannot reach the bytes that it would have to copy.
     #[error(transparent)]
-    NotMemory(#[from] NotMemory),
+    NotMemory(#[from] NotMemoryError),
     /// No bounce buffer, nor any other way that the placement allows.
     #[error(transparent)]
-    NoSpace(#[from] NoSpace),
+    NoSpace(#[from] BounceError),
     /// A mapping that is never synchronised cannot be bounced, and the placement forbids to map these bytes where they are, for others lie beside them.
     #[error(
         "{len} bytes that are not whole granules are to stay mapped without syncs, which cannot be protected"
@@ -58,7 +58,7 @@ pub enum DmaUnmapError<L = PhysRange> {
     Direct(UnmapError),
     /// The CPU does not reach the buffer any more. The mapping has ended; some of the bytes were not copied back.
     #[error(transparent)]
-    NotMemory(#[from] NotMemory),
+    NotMemory(#[from] NotMemoryError),
 }
 
 /// Why nothing was synchronised.
@@ -82,5 +82,5 @@ pub enum SyncError {
     },
     /// The CPU does not reach the buffer any more.
     #[error(transparent)]
-    NotMemory(#[from] NotMemory),
+    NotMemory(#[from] NotMemoryError),
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Mapping.
 //!
-//! # The short way
+//! # The fast path
 //!
-//! A single buffer that the placement bounces whole takes a slot that this CPU has at hand, if there is one: one push and one pop of its magazines for a map and its unmap,
-//! one count, one copy. It calls nothing, allocates nothing, and writes no line that another CPU writes. Whatever it cannot do is left to the long way, which begins anew. A placement that learns
+//! A single buffer that the placement bounces whole takes a slot that this CPU has cached, if there is one: one push and one pop of its magazines for a map and its unmap,
+//! one count, one copy. It calls nothing, allocates nothing, and writes no line that another CPU writes. Whatever it cannot do is left to the slow path, which begins anew. A placement that learns
 //! asks what is known first, and takes the same way from there, or that of a direct mapping.
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
     *,
 };
 use crate::{
-    bounce::{Advice, Buffer, Lack, Need, NoReturn, NoSpace, Slot, Step, map_own},
+    bounce::{Advice, BounceError, Buffer, Lack, Need, ReturnError, Slot, Step, map_own},
     domain::{MapAttrs, MapError, UnmapError},
     units::*,
 };
@@ -86,7 +86,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         direction: Direction,
         attrs: DmaAttrs,
     ) -> Result<DmaMapping<L>, DmaMapError> {
-        match self.bounce_at_hand(list.as_ref(), direction, attrs.streaming) {
+        match self.bounce_fast(list.as_ref(), direction, attrs.streaming) {
             Some((iova, len, slot)) => Ok(DmaMapping {
                 list: ManuallyDrop::new(list),
                 iova,
@@ -99,7 +99,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             None if self.short.choice == Choice::Learned => {
                 self.map_by_choice(list, direction, attrs)
             }
-            None => self.map_otherwise(list, direction, attrs, None),
+            None => self.map_slow(list, direction, attrs, None),
         }
     }
 
@@ -111,7 +111,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         direction: Direction,
         attrs: DmaAttrs,
     ) -> Result<DmaMapping<L>, DmaMapError> {
-        match self.map_as_learned(list.as_ref(), direction, attrs) {
+        match self.map_fast_learned(list.as_ref(), direction, attrs) {
             Ok((iova, len, held)) => Ok(DmaMapping {
                 list: ManuallyDrop::new(list),
                 iova,
@@ -121,13 +121,13 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                 held,
                 timed: None,
             }),
-            Err(advice) => self.map_otherwise(list, direction, attrs, advice),
+            Err(advice) => self.map_slow(list, direction, attrs, advice),
         }
     }
 
-    /// The short way.
+    /// The fast path.
     #[inline(always)]
-    fn bounce_at_hand(
+    fn bounce_fast(
         &self,
         list: &[PhysRange],
         direction: Direction,
@@ -145,12 +145,12 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             return None;
         }
         let need = self.need(buffer, buffer.len, direction);
-        let (iova, slot) = pool.bounce_at_hand(&self.dma.domain, buffer, &need)?;
+        let (iova, slot) = pool.bounce_fast(&self.dma.domain, buffer, &need)?;
         Some((iova, buffer.len, slot))
     }
 
     #[inline(never)]
-    fn map_otherwise<L: AsRef<[PhysRange]>>(
+    fn map_slow<L: AsRef<[PhysRange]>>(
         &self,
         list: L,
         direction: Direction,
@@ -199,7 +199,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         let (place, timed) = match placed {
             Some((place, timed)) => (place?, timed),
             None => {
-                let plan = plan(self.config().placement, &shape, attrs, Road::Direct)?;
+                let plan = plan(self.config().placement, &shape, attrs, Route::Direct)?;
                 (self.place(&job, plan)?, None)
             }
         };
@@ -211,9 +211,9 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         Ok((iova, shape.len, held, timed))
     }
 
-    /// The short ways of a single buffer whose road is known, and whose time is not taken. Else there may be advice, which is given once for each operation.
+    /// The fast paths of a single buffer whose route is known, and whose time is not taken. Else there may be advice, which is given once for each operation.
     #[inline(always)] // of its one caller
-    fn map_as_learned(
+    fn map_fast_learned(
         &self,
         list: &[PhysRange],
         direction: Direction,
@@ -233,8 +233,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             return Err(other_way);
         }
         let domain = &self.dma.domain;
-        match advice.road {
-            Road::Direct => {
+        match advice.route {
+            Route::Direct => {
                 let mapped = domain.map_with(buffer, direction, self.config().map_attrs(attrs));
                 let mapping = mapped.map_err(|_| {
                     pool.did_not(p, Step::Direct);
@@ -242,13 +242,13 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                 })?;
                 Ok((mapping.iova(), buffer.len, Held::Direct(mapping)))
             }
-            Road::Bounce => {
+            Route::Bounce => {
                 let limits = &self.config().limits;
                 if limits.align_lg2 > 0 || limits.boundary_lg2.is_some() || !p.is_memory(buffer) {
                     return Err(other_way);
                 }
                 let need = self.need(buffer, buffer.len, direction);
-                let bounced = pool.bounce_at_hand(domain, buffer, &need);
+                let bounced = pool.bounce_fast(domain, buffer, &need);
                 let (iova, slot) = bounced.ok_or(other_way)?;
                 Ok((iova, buffer.len, Held::Bounced(Buffer::Slot(slot))))
             }
@@ -264,15 +264,15 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     ) -> Option<(Placed, Option<Timed>)> {
         let (pool, clock) = (self.pool.as_ref()?, self.dma.config.clock?);
         if attrs.streaming == Streaming::Persistent || job.shape.edges == Edges::Inner {
-            let plan = plan(self.config().placement, &job.shape, attrs, Road::Bounce);
+            let plan = plan(self.config().placement, &job.shape, attrs, Route::Bounce);
             return Some((plan.and_then(|plan| self.place(job, plan)), None));
         }
         let anew = || {
-            pool.learner
+            pool.model
                 .advise(self.platform(), job.shape.len, job.direction)
         };
         let advice = advice.or_else(anew)?;
-        let plan = plan(self.config().placement, &job.shape, attrs, advice.road);
+        let plan = plan(self.config().placement, &job.shape, attrs, advice.route);
         let Some(cell) = advice.timed else {
             return Some((plan.and_then(|plan| self.place(job, plan)), None));
         };
@@ -282,12 +282,12 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         // what there was no buffer for went directly, after a search in vain: while that is so it is what bouncing costs, and else a cell of full pools would learn for ever
         let tells = match &placed {
             Ok((_, Held::Direct(_))) => true,
-            Ok((_, Held::Bounced(_))) => advice.road == Road::Bounce,
+            Ok((_, Held::Bounced(_))) => advice.route == Route::Bounce,
             _ => false,
         };
         let timed = tells.then_some(Timed {
             cell,
-            road: advice.road,
+            route: advice.route,
             map_ns: u32::try_from(took).unwrap_or(u32::MAX),
         });
         Some((placed, timed))
@@ -374,7 +374,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         pool: &Pool<P>,
         job: &Job<'_>,
         otherwise: Otherwise,
-        none: NoSpace,
+        none: BounceError,
     ) -> Result<(Iova, Held), DmaMapError> {
         let p = self.platform();
         let mapped = match otherwise {
@@ -401,7 +401,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                 pool.count(self.platform(), Step::Split);
                 Ok((split.mapping.iova(), Held::Split(Box::new(split))))
             }
-            Err(lack) => Err(NoSpace {
+            Err(lack) => Err(BounceError {
                 len,
                 slots: Lack::TooLarge,
                 chunks: Lack::TooLarge,
@@ -425,7 +425,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                     // quarantined where that fails
                     let undone = self.unmap_parts(parts, job.list, Direction::ToDevice);
                     return Err(match undone {
-                        Err(NoReturn::Unmap(UnmapError::Invalidate { cause, .. })) => {
+                        Err(ReturnError::Unmap(UnmapError::Invalidate { cause, .. })) => {
                             DmaMapError::Direct(MapError::Invalidate(cause))
                         }
                         _ => error,
@@ -446,7 +446,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         }
         let offset = segment.addr.offset();
         let own = map_own(domain, offset, segment.len, job.direction, job.attrs);
-        let own = own.map_err(|lack| NoSpace {
+        let own = own.map_err(|lack| BounceError {
             len: segment.len,
             slots: Lack::Off,
             chunks: Lack::Off,
@@ -465,7 +465,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     fn check_memory(&self, job: &Job<'_>) -> Result<(), DmaMapError> {
         let p = self.platform();
         match job.list.iter().find(|buffer| !p.is_memory(**buffer)) {
-            Some(hole) => Err(NotMemory(*hole).into()),
+            Some(hole) => Err(NotMemoryError(*hole).into()),
             None => Ok(()),
         }
     }

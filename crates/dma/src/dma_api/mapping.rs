@@ -2,7 +2,7 @@
 //! What map returns.
 
 use crate::{
-    bounce::{Buffer, CellIndex, Own, Road, Split},
+    bounce::{Buffer, CellIndex, Route, SingleUseBuffer, Split},
     domain::Mapping,
     units::*,
 };
@@ -30,7 +30,7 @@ pub struct DmaMapping<L = PhysRange> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Timed {
     pub cell: CellIndex,
-    pub road: Road,
+    pub route: Route,
     /// At most what fits: whatever takes seconds is not counted.
     pub map_ns: u32,
 }
@@ -52,7 +52,7 @@ pub(super) enum Held {
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Part {
     Direct(Mapping),
-    Own(Own),
+    Own(SingleUseBuffer),
 }
 
 impl Part {

@@ -76,8 +76,8 @@ mod unmap;
 mod watch;
 
 pub use crate::bounce::{
-    BadPool, ChunkUsage, ClassConfig, Clock, Growth, Lack, Learned, NoPool, NoSpace, PoolConfig,
-    PoolUsage, Road, SingleUse, SlotUsage, Span, Step, StepCounts,
+    BounceError, ChunkUsage, ClassConfig, Clock, Growth, Lack, Learned, PoolConfig,
+    PoolConfigError, PoolError, PoolUsage, Route, SingleUse, SlotUsage, Span, Step, StepCounts,
 };
 pub use buffer::{
     BothWays, CpuBuffer, CpuView, DeviceBuffer, DeviceReads, DeviceWrites, FromDevice, ToDevice,
@@ -149,8 +149,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
     /// Lets a device map. The pool for its address limits is made now, if its placement may ever bounce and no client before had the same.
     ///
     /// # Errors
-    /// [`NoPool`].
-    pub fn client(self: &Arc<Self>, config: ClientConfig) -> Result<Client<P, T, D>, NoPool> {
+    /// [`PoolError`].
+    pub fn client(self: &Arc<Self>, config: ClientConfig) -> Result<Client<P, T, D>, PoolError> {
         self.check(&config)?;
         let pool = match config.placement {
             Placement::Never => None,
@@ -162,9 +162,9 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
         Ok(Client::new(self.clone(), config, pool))
     }
 
-    fn check(&self, config: &ClientConfig) -> Result<(), NoPool> {
+    fn check(&self, config: &ClientConfig) -> Result<(), PoolError> {
         match (config.placement, self.config.clock) {
-            (Placement::Adaptive, None) => Err(NoPool::NoClock),
+            (Placement::Adaptive, None) => Err(PoolError::NoClock),
             _ => Ok(()),
         }
     }
@@ -172,19 +172,19 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
     /// What [`Placement::Adaptive`] has learned, of each pool, size and direction that it was used for.
     pub fn learned(&self) -> Vec<Learned> {
         let mut all = Vec::new();
-        self.pools.each(|pool| all.extend(pool.learner.learned()));
+        self.pools.each(|pool| all.extend(pool.model.learned()));
         all
     }
 
     /// The same with a pool of its own, so that no other device's traffic can take what this one needs. With [`Growth::Fixed`] all of it is there from the beginning.
     ///
     /// # Errors
-    /// [`NoPool`].
+    /// [`PoolError`].
     pub fn client_with_pool(
         self: &Arc<Self>,
         config: ClientConfig,
         pool: &PoolConfig,
-    ) -> Result<Client<P, T, D>, NoPool> {
+    ) -> Result<Client<P, T, D>, PoolError> {
         self.check(&config)?;
         let pool = self.pools.ones(&self.domain, pool, config.limits, None)?;
         Ok(Client::new(self.clone(), config, Some(pool)))
@@ -198,7 +198,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
         self.pools.each(|pool| pool.tick(&self.domain, now));
     }
 
-    /// Mappings that were given up to the raw door and not unmapped yet.
+    /// Mappings that were given up to the address API and not unmapped yet.
     pub fn raw_mappings(&self) -> usize {
         self.raw.len()
     }

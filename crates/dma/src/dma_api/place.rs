@@ -2,7 +2,7 @@
 //! Placement: where a list goes. This is the one place that decides.
 
 use super::{DmaAttrs, DmaMapError, Placement, Streaming};
-use crate::{bounce::Road, domain::BufferError, units::*};
+use crate::{bounce::Route, domain::BufferError, units::*};
 
 /// What matters of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,13 +94,13 @@ impl Shape {
     }
 }
 
-/// What the placement says; for `Adaptive`, `road` is what it has learned.
+/// What the placement says; for `Adaptive`, `route` is what it has learned.
 #[inline]
 pub(super) fn plan(
     placement: Placement,
     shape: &Shape,
     attrs: DmaAttrs,
-    road: Road,
+    route: Route,
 ) -> Result<Plan, DmaMapError> {
     let whole = shape.granules == Granules::Whole;
     if attrs.streaming == Streaming::Persistent {
@@ -121,8 +121,8 @@ pub(super) fn plan(
             Plan::Direct
         }
         Placement::Below(_) => Plan::Bounce(optimised),
-        Placement::Adaptive => match road {
-            Road::Direct if optimised == Otherwise::Direct => Plan::Direct,
+        Placement::Adaptive => match route {
+            Route::Direct if optimised == Otherwise::Direct => Plan::Direct,
             _ => Plan::Bounce(optimised),
         },
         Placement::SingleUse => Plan::Each,

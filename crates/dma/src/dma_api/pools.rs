@@ -2,7 +2,7 @@
 //! The pools of one [`Dma`](super::Dma): one for each address limit that its clients have, and those that are one client's own.
 
 use crate::{
-    bounce::{NoPool, Pool, PoolConfig},
+    bounce::{Pool, PoolConfig, PoolError},
     domain::Domain,
     iova::Limits,
     platform::*,
@@ -44,7 +44,7 @@ impl<P: CopyMemory> Pools<P> {
         domain: &Domain<P, T>,
         config: &PoolConfig,
         limits: Limits,
-    ) -> Result<Arc<Pool<P>>, NoPool> {
+    ) -> Result<Arc<Pool<P>>, PoolError> {
         let limits = region_limits(limits);
         if let Some(pool) = self.0.with(|pools| find(pools, limits)) {
             return Ok(pool);
@@ -66,7 +66,7 @@ impl<P: CopyMemory> Pools<P> {
         config: &PoolConfig,
         limits: Limits,
         rest: Option<Arc<Pool<P>>>,
-    ) -> Result<Arc<Pool<P>>, NoPool> {
+    ) -> Result<Arc<Pool<P>>, PoolError> {
         let made = Arc::new(Pool::new(domain, config, region_limits(limits), rest)?);
         Ok(self.keep(Whose::Ones, &made))
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The raw door: for interfaces that pass addresses in place of tokens.
+//! The address API: for interfaces that pass addresses in place of tokens.
 //!
 //! [`Client::into_raw`] puts a mapping's token into an ordered table by its IOVA, and [`Client::unmap_raw`] takes it out again if address, length and direction are what they were; so a second
 //! unmap finds nothing, and a wrong one changes nothing.
@@ -18,7 +18,7 @@ type Token = Box<DmaMapping<Arc<[PhysRange]>>>;
 /// Tokens that were given up, by IOVA.
 pub(super) struct RawTable<P: Platform>([P::Lock<Vec<(u64, Token)>>; SHARDS]);
 
-/// Why the raw door did not open.
+/// Why the address API refused.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RawDmaError {
@@ -106,7 +106,7 @@ impl<P: Platform> RawTable<P> {
     }
 }
 
-/// Where the token of `iova` is. Leases are aligned to their size, so the lowest bits of the page are
+/// Where the token of `iova` is. Allocations are aligned to their size, so the lowest bits of the page are
 /// the same for all large ones: the highest bits of its product decide (Fibonacci hashing).
 fn shard_of(iova: Iova) -> usize {
     let hash = iova.page().0.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -38,7 +38,7 @@ fn fixed(classes: Vec<ClassConfig>) -> PoolConfig {
 }
 
 /// Memory of all slots.
-fn bytes(pool: &PoolConfig) -> Result<u64, NoPool> {
+fn bytes(pool: &PoolConfig) -> Result<u64, PoolError> {
     pool.check()?; // bounds what is multiplied
     let of = |class: &ClassConfig| u64::from(class.slots) * (class.pages().0 << GRANULE_LG2);
     Ok(pool.classes.iter().map(of).sum())
@@ -48,8 +48,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
     /// A budget to be shared. What is to be borrowed is mapped now.
     ///
     /// # Errors
-    /// [`NoPool`].
-    pub fn shares(self: &Arc<Self>, config: SharesConfig) -> Result<Shares<P, T, D>, NoPool> {
+    /// [`PoolError`].
+    pub fn shares(self: &Arc<Self>, config: SharesConfig) -> Result<Shares<P, T, D>, PoolError> {
         let pool = fixed(config.rest);
         let left = P::Lock::new(config.budget.0);
         take::<P>(&left, bytes(&pool)?)?;
@@ -63,13 +63,13 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
     }
 }
 
-fn take<P: Platform>(left: &P::Lock<u64>, wanted: u64) -> Result<(), NoPool> {
+fn take<P: Platform>(left: &P::Lock<u64>, wanted: u64) -> Result<(), PoolError> {
     left.with(|left| match left.checked_sub(wanted) {
         Some(rest) => {
             *left = rest;
             Ok(())
         }
-        None => Err(NoPool::Budget {
+        None => Err(PoolError::Budget {
             wanted: ByteCount(wanted),
             left: ByteCount(*left),
         }),
@@ -80,14 +80,14 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Shares<P, T, D> {
     /// Lets a device map, with at least `minimum` for itself, which is mapped now.
     ///
     /// # Errors
-    /// [`NoPool`]: most likely the budget does not have it. The device's limits must be those of the budget.
+    /// [`PoolError`]: most likely the budget does not have it. The device's limits must be those of the budget.
     pub fn client(
         &self,
         config: ClientConfig,
         minimum: Vec<ClassConfig>,
-    ) -> Result<Client<P, T, D>, NoPool> {
+    ) -> Result<Client<P, T, D>, PoolError> {
         if config.limits.end != self.limits.end {
-            return Err(NoPool::Limits);
+            return Err(PoolError::Limits);
         }
         self.dma.check(&config)?;
         let pool = fixed(minimum);

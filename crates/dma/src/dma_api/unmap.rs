@@ -6,7 +6,7 @@ use super::{
     *,
 };
 use crate::{
-    bounce::{Buffer, Need, NoReturn},
+    bounce::{Buffer, Need, ReturnError},
     units::*,
 };
 use alloc::boxed::Box;
@@ -28,11 +28,11 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         mapping: DmaMapping<L>,
     ) -> Result<L, DmaUnmapError<L>> {
         if mapping.key != self.key || self.dma.watch.is_on() {
-            return self.unmap_otherwise(mapping);
+            return self.unmap_strict_or_slow(mapping);
         }
         let need = need_of(&mapping);
         match (mapping, &self.pool) {
-            // the short way: see `map`
+            // the fast path: see `map`
             (
                 DmaMapping {
                     list,
@@ -41,7 +41,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                     ..
                 },
                 Some(pool),
-            ) => match pool.give_at_hand(self.platform(), slot, &need, (*list).as_ref()) {
+            ) => match pool.give_fast(self.platform(), slot, &need, (*list).as_ref()) {
                 Ok(()) => Ok(ManuallyDrop::into_inner(list)),
                 Err(hole) => {
                     drop(ManuallyDrop::into_inner(list));
@@ -54,7 +54,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
 
     #[cold]
     #[inline(never)]
-    fn unmap_otherwise<L: AsRef<[PhysRange]>>(
+    fn unmap_strict_or_slow<L: AsRef<[PhysRange]>>(
         &self,
         mapping: DmaMapping<L>,
     ) -> Result<L, DmaUnmapError<L>> {
@@ -125,7 +125,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         let ended = self.end(mapping);
         let took = (clock.0)().0.saturating_sub(began.0);
         let both = u64::from(timed.map_ns).saturating_add(took);
-        pool.learner.note(timed.cell, timed.road, both);
+        pool.model.note(timed.cell, timed.route, both);
         ended
     }
 
@@ -136,11 +136,11 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         let named = (*list).as_ref();
         let ended = match (held, &self.pool) {
             (Held::Bounced(buffer), Some(pool)) => pool.give(domain, buffer, &need, named),
-            (Held::Direct(mapping), _) => domain.unmap(mapping).map_err(NoReturn::Unmap),
+            (Held::Direct(mapping), _) => domain.unmap(mapping).map_err(ReturnError::Unmap),
             (Held::Split(split), _) => {
                 let (copied, ended) = (*split).end(domain, named, need.direction);
-                let ended = ended.map_err(NoReturn::Unmap);
-                ended.and(copied.map_err(NoReturn::NotMemory))
+                let ended = ended.map_err(ReturnError::Unmap);
+                ended.and(copied.map_err(ReturnError::NotMemory))
             }
             (Held::Each(parts), _) => self.unmap_parts(parts, named, need.direction),
             // its key is that of a pool
@@ -149,8 +149,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         match ended {
             Ok(()) => Ok(ManuallyDrop::into_inner(list)),
             // the device may reach the list still, so what owns it is never dropped
-            Err(NoReturn::Unmap(error)) => Err(DmaUnmapError::Direct(error)),
-            Err(NoReturn::NotMemory(hole)) => {
+            Err(ReturnError::Unmap(error)) => Err(DmaUnmapError::Direct(error)),
+            Err(ReturnError::NotMemory(hole)) => {
                 drop(ManuallyDrop::into_inner(list));
                 Err(hole.into())
             }
@@ -164,20 +164,20 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         parts: Vec<Part>,
         list: &[PhysRange],
         direction: Direction,
-    ) -> Result<(), NoReturn> {
+    ) -> Result<(), ReturnError> {
         let domain = &self.dma.domain;
         let mut ended = Ok(());
         for (part, segment) in parts.into_iter().zip(list) {
             let one = match part {
-                Part::Direct(mapping) => domain.unmap(mapping).map_err(NoReturn::Unmap),
+                Part::Direct(mapping) => domain.unmap(mapping).map_err(ReturnError::Unmap),
                 Part::Own(own) => {
                     let list = core::slice::from_ref(segment);
                     own.end(domain, list, direction)
                 }
             };
             ended = match (ended, one) {
-                (Err(NoReturn::NotMemory(_)), Err(NoReturn::Unmap(error))) => {
-                    Err(NoReturn::Unmap(error))
+                (Err(ReturnError::NotMemory(_)), Err(ReturnError::Unmap(error))) => {
+                    Err(ReturnError::Unmap(error))
                 }
                 (ended, one) => ended.and(one),
             };

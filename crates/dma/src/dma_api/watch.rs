@@ -65,7 +65,7 @@ pub enum Flush {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Mistake {
-    /// An unmap or a sync through the raw door of what is not mapped: most often the second one.
+    /// An unmap or a sync through the address API of what is not mapped: most often the second one.
     #[error("nothing is mapped there")]
     NotMapped,
     /// With another length.

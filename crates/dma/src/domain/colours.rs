@@ -3,7 +3,7 @@
 //!
 //! # Theory
 //!
-//! Drivers allocate their rings first, and assigners begin at the end of an aperture; so the pages that each device uses most have the same
+//! Drivers allocate their rings first, and allocators begin at the end of an aperture; so the pages that each device uses most have the same
 //! numbers in every domain. Where an IOTLB chooses the set by the number alone, they evict each other. [`Colours`] is shared by the domains of
 //! a unit and tells each how far from the end to begin: an [`Offset`].
 //!
@@ -14,7 +14,7 @@
 //!
 //! Offsets are taken modulo 2^16 pages: an IOTLB with no more sets than that sees the same, and little of the aperture is lost.
 //!
-//! Exact where a design assigns in order: from the top (`rbtree`, `eiovar`, `vmem`) or the bottom (`freebsd`). `macos` hands out aligned blocks, the
+//! Exact where a design allocates in order: from the top (`rbtree`, `eiovar`, `vmem`) or the bottom (`freebsd`). `macos` hands out aligned blocks, the
 //! smallest first: there the fixed pages should be a power of two, and as many less one, taken page by page, have a colour of their own. Magazines
 //! take runs, aligned, that double: of 64 fixed pages one CPU gets 56 single ones before it meets the next colour; and runs of several
 //! sizes may leave so much out that `coherent` is too little.

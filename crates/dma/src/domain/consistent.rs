@@ -46,15 +46,15 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let p = &*self.platform;
         let wanted = PageCount(len.0 / GRANULE);
         // IOVAs first: a length that no aperture has must not take every frame before it is refused
-        let lease = self.assign(&Request::pages(wanted))?;
+        let alloc = self.alloc(&Request::pages(wanted))?;
         let mut fresh = Vec::new();
         for done in 0..wanted.0 {
             match p.frame_alloc() {
                 Some(frame) => fresh.push(frame),
                 None => {
                     fresh.into_iter().for_each(|frame| p.frame_free(frame));
-                    let none = IovaRange::new(lease.range().first, PageCount(0));
-                    self.undo(lease, none)?;
+                    let none = IovaRange::new(alloc.range().first, PageCount(0));
+                    self.undo(alloc, none)?;
                     return Err(MapError::NoFrame {
                         done: PageCount(done),
                         wanted,
@@ -69,9 +69,9 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             direction: Direction::Bidirectional,
             lifetime: Lifetime::default(),
         };
-        match self.install(lease, &list, place) {
+        match self.install(alloc, &list, place) {
             Ok(mapping) => {
-                self.colour.allocated(mapping.lease.range().pages);
+                self.colour.allocated(mapping.alloc.range().pages);
                 Ok(Consistent {
                     mapping,
                     frames: fresh.into_iter().map(FreshFrame::publish).collect(),
@@ -89,7 +89,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
     }
 
-    /// Unmaps and frees consistent memory; the frames come home with the IOVAs, after the flush.
+    /// Unmaps and frees consistent memory; the frames are freed with the IOVAs, after the flush.
     ///
     /// # Errors
     /// As [`Domain::unmap`].
@@ -99,7 +99,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
         let Consistent { mapping, frames } = memory;
         let range = mapping.range();
-        self.end(mapping.lease, range, frames)
+        self.end(mapping.alloc, range, frames)
     }
 
     /// The 512 words of frame `index` of consistent memory. They are there as long as the memory

@@ -3,8 +3,8 @@
 
 use super::{Consistent, Mapping};
 use crate::{
-    grace::InvalidateError,
-    iova::{NoAssigner, NoIova, NoReserve},
+    invalidation::InvalidateError,
+    iova::{AllocError, AllocatorError, FixedRangeError},
     table::{InstallError, RawError},
     translator::AttachError,
     units::*,
@@ -76,13 +76,13 @@ pub struct OutsideAperture {
 /// Why a domain cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoDomain {
+pub enum DomainError {
     /// See [`OutsideAperture`].
     #[error(transparent)]
     Outside(#[from] OutsideAperture),
-    /// The assigner cannot work there.
+    /// The allocator cannot work there.
     #[error(transparent)]
-    Assigner(#[from] NoAssigner),
+    Allocator(#[from] AllocatorError),
 }
 
 /// Why a map failed. Nothing is mapped then, and nothing is lost.
@@ -94,10 +94,10 @@ pub enum MapError {
     Buffer(#[from] BufferError),
     /// No IOVA range, also after draining what was retired.
     #[error(transparent)]
-    NoIova(#[from] NoIova),
+    NoIova(#[from] AllocError),
     /// The range asked for is in use, or outside.
     #[error(transparent)]
-    NoReserve(#[from] NoReserve),
+    NoReserve(#[from] FixedRangeError),
     /// The range asked for is among those that follow from a buffer's own address.
     #[error("IOVA pages {range} are among {shared}, which buffers share by their own addresses")]
     SharedRegion {
@@ -129,7 +129,7 @@ pub enum MapError {
 pub enum ReserveError {
     /// It is in use, or outside.
     #[error(transparent)]
-    NoReserve(#[from] NoReserve),
+    NoReserve(#[from] FixedRangeError),
     /// An invalidation failed while draining what was in the way; what it should have freed is quarantined.
     #[error("{0}; what it should have freed is quarantined")]
     Invalidate(InvalidateError),

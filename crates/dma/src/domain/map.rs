@@ -2,7 +2,7 @@
 //! Mapping buffers and lists.
 
 use super::*;
-use crate::iova::{Lease, LeaseKind, Request};
+use crate::iova::{AllocKind, IovaAlloc, Request};
 use crate::table::{InstallCause, InstallError, LeafAttrs};
 use crate::units::pages_touched;
 
@@ -49,15 +49,15 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         attrs: MapAttrs,
     ) -> Result<Mapping, MapError> {
         if !attrs.limits.is_none() {
-            return self.map_beyond(&buffer, direction, &attrs);
+            return self.map_slow(&buffer, direction, &attrs);
         }
         self.map_buffer(buffer, direction, attrs.lifetime)
     }
 
-    /// The long way of a single buffer, without limits.
+    /// The slow path of a single buffer, without limits.
     #[cold]
     #[inline(never)]
-    pub(super) fn map_beyond_all(
+    pub(super) fn map_slow_unlimited(
         &self,
         buffer: &PhysRange,
         direction: Direction,
@@ -67,13 +67,13 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             lifetime,
             ..MapAttrs::default()
         };
-        self.map_beyond(buffer, direction, &attrs)
+        self.map_slow(buffer, direction, &attrs)
     }
 
-    /// The long way of a single buffer.
+    /// The slow path of a single buffer.
     #[cold]
     #[inline(never)]
-    pub(super) fn map_beyond(
+    pub(super) fn map_slow(
         &self,
         buffer: &PhysRange,
         direction: Direction,
@@ -156,7 +156,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ///
     /// # Errors
     /// [`MapError`]; the address must lie in its granule as the buffer does, and its pages must be free. Pages that another
-    /// CPU is bringing home at this moment are waited for within a bound, beyond which they count as in use.
+    /// CPU is freeing at this moment are waited for within a bound, beyond which they count as in use.
     pub fn map_at(
         &self,
         iova: Iova,
@@ -172,13 +172,13 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             .into());
         }
         let range = IovaRange::new(iova.page(), buffer.pages());
-        if let Some(shared) = self.assigner.shared().filter(|s| s.overlaps(&range)) {
+        if let Some(shared) = self.allocator.shared().filter(|s| s.overlaps(&range)) {
             return Err(MapError::SharedRegion { range, shared });
         }
-        let lease = self.claim(range)?;
-        let lease = self.assigned(lease)?;
+        let alloc = self.claim(range)?;
+        let alloc = self.on_alloc(alloc)?;
         let place = Place::of(&buffer, direction, Lifetime::default());
-        self.install(lease, &[buffer], place)
+        self.install(alloc, &[buffer], place)
     }
 
     /// The granules of `list` in the order of the IOVAs that [`map_list`](Self::map_list) gives them.
@@ -200,14 +200,14 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     #[inline]
     fn order_of(&self, contiguous: bool) -> ListOrder {
         match self.order {
-            ListOrder::Descending if contiguous && self.assigner.shared().is_some() => {
+            ListOrder::Descending if contiguous && self.allocator.shared().is_some() => {
                 ListOrder::Ascending
             }
             order => order,
         }
     }
 
-    /// Assigns and installs.
+    /// Allocates and installs.
     #[inline]
     pub(super) fn place(
         &self,
@@ -215,55 +215,55 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         list: &[PhysRange],
         place: Place,
     ) -> Result<Mapping, MapError> {
-        let lease = self.assign(request)?;
-        let kind = lease.kind();
-        let installed = self.install(lease, list, place);
+        let alloc = self.alloc(request)?;
+        let kind = alloc.kind();
+        let installed = self.install(alloc, list, place);
         match installed {
-            Err(MapError::Install(error)) if kind == LeaseKind::Shared && is_full(&error) => {
+            Err(MapError::Install(error)) if kind == AllocKind::Shared && is_full(&error) => {
                 // ATC'15 §4.1: what was counted is taken back by now; the fallback serves
                 let elsewhere = Request {
                     contiguous: None,
                     ..*request
                 };
-                let lease = self.assign(&elsewhere)?;
-                self.install(lease, list, place)
+                let alloc = self.alloc(&elsewhere)?;
+                self.install(alloc, list, place)
             }
             installed => installed,
         }
     }
 
     #[inline]
-    pub(super) fn assign(&self, request: &Request) -> Result<Lease, MapError> {
+    pub(super) fn alloc(&self, request: &Request) -> Result<IovaAlloc, MapError> {
         if self.policy.minds_maps() {
-            return self.assign_by_policy(request);
+            return self.alloc_by_policy(request);
         }
-        self.assign_fresh(request)
+        self.alloc_fresh(request)
     }
 
     /// Under a policy that has something to do in every map.
     #[inline(never)]
-    fn assign_by_policy(&self, request: &Request) -> Result<Lease, MapError> {
-        let kept = self.policy.assign(&self.engine(), request);
+    fn alloc_by_policy(&self, request: &Request) -> Result<IovaAlloc, MapError> {
+        let kept = self.policy.alloc(&self.engine(), request);
         match kept.map_err(|failed| MapError::Invalidate(failed.cause))? {
-            Some(lease) => Ok(lease),
-            None => self.assigned(self.assign_fresh(request)?),
+            Some(alloc) => Ok(alloc),
+            None => self.on_alloc(self.alloc_fresh(request)?),
         }
     }
 
-    /// Lets the policy see a lease that comes from the assigner.
-    fn assigned(&self, lease: Lease) -> Result<Lease, MapError> {
-        let lease = self.policy.assigned(&self.engine(), lease);
-        lease.map_err(|failed| MapError::Invalidate(failed.cause))
+    /// Lets the policy see an allocation that comes from the allocator.
+    fn on_alloc(&self, alloc: IovaAlloc) -> Result<IovaAlloc, MapError> {
+        let alloc = self.policy.on_alloc(&self.engine(), alloc);
+        alloc.map_err(|failed| MapError::Invalidate(failed.cause))
     }
 
     #[inline]
-    fn assign_fresh(&self, request: &Request) -> Result<Lease, MapError> {
-        match self.assigner.assign(&self.platform, request) {
-            Ok(lease) => Ok(lease),
+    fn alloc_fresh(&self, request: &Request) -> Result<IovaAlloc, MapError> {
+        match self.allocator.alloc(&self.platform, request) {
+            Ok(alloc) => Ok(alloc),
             Err(never) if never.is_final() => Err(never.into()),
             Err(_) => {
                 self.drain_for_iova()?;
-                Ok(self.assigner.assign(&self.platform, request)?)
+                Ok(self.allocator.alloc(&self.platform, request)?)
             }
         }
     }
@@ -275,11 +275,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         drained.map_err(|failed| MapError::Invalidate(failed.cause))
     }
 
-    /// Installs `list` at the start of the lease, or undoes all.
+    /// Installs `list` at the start of the allocation, or undoes all.
     #[inline]
     pub(super) fn install(
         &self,
-        lease: Lease,
+        alloc: IovaAlloc,
         list: &[PhysRange],
         place: Place,
     ) -> Result<Mapping, MapError> {
@@ -287,9 +287,9 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             ListOrder::Ascending => {
                 let runs = list.iter().map(PhysRange::run);
                 let begin = list[0].addr.offset();
-                self.install_runs(lease, begin, runs, place, begin)
+                self.install_runs(alloc, begin, runs, place, begin)
             }
-            ListOrder::Descending => self.install_descending(lease, list, place),
+            ListOrder::Descending => self.install_descending(alloc, list, place),
         }
     }
 
@@ -297,7 +297,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     #[inline(never)]
     fn install_descending(
         &self,
-        lease: Lease,
+        alloc: IovaAlloc,
         list: &[PhysRange],
         place: Place,
     ) -> Result<Mapping, MapError> {
@@ -305,14 +305,14 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         // inner edges are whole granules, so all segments but the first fill those below it
         let below = pages_touched(offset, place.len).0 - list[0].pages().0;
         let runs = list.iter().rev().map(PhysRange::run);
-        self.install_runs(lease, offset, runs, place, below * GRANULE + offset)
+        self.install_runs(alloc, offset, runs, place, below * GRANULE + offset)
     }
 
-    /// Installs `runs` at the start of the lease. The buffer begins `offset` bytes into its granule; its first byte is `begin` bytes into the lease.
+    /// Installs `runs` at the start of the allocation. The buffer begins `offset` bytes into its granule; its first byte is `begin` bytes into the allocation.
     #[inline]
     fn install_runs(
         &self,
-        lease: Lease,
+        alloc: IovaAlloc,
         offset: u64,
         runs: impl Iterator<Item = PhysRun> + Clone,
         place: Place,
@@ -320,37 +320,37 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ) -> Result<Mapping, MapError> {
         let p = &*self.platform;
         let len = place.len;
-        let range = IovaRange::new(lease.range().first, pages_touched(offset, len));
+        let range = IovaRange::new(alloc.range().first, pages_touched(offset, len));
         let leaves = LeafAttrs {
             perm: place.direction.perm(),
-            kind: lease.kind(),
+            kind: alloc.kind(),
             lifetime: place.lifetime,
         };
-        let lease = self.make_room(lease, range, runs.clone())?;
+        let alloc = self.make_room(alloc, range, runs.clone())?;
         match self.translator.install(OURS, p, range, runs, leaves) {
             Ok(()) => {
                 let on_map = self.translator.on_map();
                 if on_map != OnMap::Nothing
                     && let Err(cause) = self.follow_map(on_map, range)
                 {
-                    self.undo(lease, range)?;
+                    self.undo(alloc, range)?;
                     return Err(MapError::Invalidate(cause));
                 }
                 let table = p.pinned(|cpu| {
-                    self.counters.mapped(&cpu, range.pages, &lease);
-                    self.translator.learn(OURS, p, &cpu, range, lease.kind())
+                    self.counters.mapped(&cpu, range.pages, &alloc);
+                    self.translator.learn(OURS, p, &cpu, range, alloc.kind())
                 });
                 Ok(Mapping {
                     iova: Iova(range.first.addr().0 + begin),
                     len,
                     key: self.key,
                     table,
-                    lease,
+                    alloc,
                 })
             }
             Err(error) => {
                 let written = IovaRange::new(range.first, error.done);
-                self.undo(lease, written)?;
+                self.undo(alloc, written)?;
                 Err(error.into())
             }
         }
@@ -374,11 +374,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
     }
 
-    /// Takes a half-made map back, by the road of every unmap.
+    /// Takes a half-made map back, on the path of every unmap.
     #[cold]
-    pub(super) fn undo(&self, lease: Lease, written: IovaRange) -> Result<(), MapError> {
-        let (_, settled) = self.retire(lease, written, []);
-        settled.map_err(|failed| MapError::Invalidate(failed.cause))
+    pub(super) fn undo(&self, alloc: IovaAlloc, written: IovaRange) -> Result<(), MapError> {
+        let (_, completed) = self.retire(alloc, written, []);
+        completed.map_err(|failed| MapError::Invalidate(failed.cause))
     }
 }
 

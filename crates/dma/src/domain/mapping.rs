@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What map returns.
 
-use crate::{grace::DomainKey, iova::Lease, table::LeafTable, units::*};
+use crate::{invalidation::DomainKey, iova::IovaAlloc, table::LeafTable, units::*};
 
 /// One live mapping. Unmapping consumes it.
 ///
@@ -9,7 +9,7 @@ use crate::{grace::DomainKey, iova::Lease, table::LeafTable, units::*};
 #[must_use = "a dropped mapping stays mapped until its domain ends"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct Mapping {
-    pub(super) lease: Lease,
+    pub(super) alloc: IovaAlloc,
     pub(super) iova: Iova,
     pub(super) len: ByteCount,
     pub(super) key: DomainKey,
@@ -35,7 +35,7 @@ impl Mapping {
     pub fn range(&self) -> IovaRange {
         // as `install` had it: its lengths are bounded
         let pages = PageCount((self.iova.offset() + self.len.0 + GRANULE - 1) >> GRANULE_LG2);
-        IovaRange::new(self.lease.range().first, pages)
+        IovaRange::new(self.alloc.range().first, pages)
     }
     /// For a mapped list: the address of each segment, in order. `list` is the one that was mapped.
     pub fn segments<'l>(&self, list: &'l [PhysRange]) -> impl Iterator<Item = Iova> + 'l {
@@ -57,6 +57,6 @@ impl Mapping {
 
     /// Whether it is a list whose first segment lies highest ([`ListOrder::Descending`](super::ListOrder::Descending)).
     pub(super) fn descends(&self) -> bool {
-        self.iova.page() != self.lease.range().first
+        self.iova.page() != self.alloc.range().first
     }
 }

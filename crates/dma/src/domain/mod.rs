@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One I/O address space: a translator, an assigner and an invalidation policy.
+//! One I/O address space: a translator, an allocator and an invalidation policy.
 //!
 //! # Theory
 //!
 //! ```text
 //! map(buffer, direction)                       unmap(mapping)
-//!   assign IOVA -> install -> Mapping            clear leaves -> Retired -> [policy] -> Flushed
-//!                                                  -> IOVA to the assigner, frames to the platform
+//!   allocate IOVA -> install -> Mapping            clear leaves -> Retired -> [policy] -> Flushed
+//!                                                  -> IOVA to the allocator, frames to the platform
 //! ```
 //!
-//! **One road back.** Undoing a half-made map is an unmap of what was written; it retires and settles as any other.
+//! **One undo path.** Undoing a half-made map is an unmap of what was written; it retires and completes as any other.
 //!
-//! **Two doors of unmap.** [`Domain::unmap`] consumes the [`Mapping`] that map returned; it cannot be called twice, or for a
+//! **Two interfaces of unmap.** [`Domain::unmap`] consumes the [`Mapping`] that map returned; it cannot be called twice, or for a
 //! part. For interfaces that pass addresses, [`Domain::into_raw`] gives the token up, and [`Domain::unmap_raw`] takes an address
-//! and a length and checks them by marks in the leaves. A mapping has one of the two at a time, so the doors cannot be mixed.
+//! and a length and checks them by marks in the leaves. A mapping has one of the two at a time, so the interfaces cannot be mixed.
 //!
 //! **Buffers are bytes, translations are granules.** A buffer is rounded out to granules and the address returned keeps its
 //! offset; so a device can reach what else lies in the first and last granule. That is a stated weakness of direct mapping.
 //!
 //! **Maps may invalidate.** Where the unit caches absent entries, or has write buffers of its own, what must follow the installation follows
-//! before map returns ([`OnMap`]); a map whose invalidation fails is undone. The policy `solaris` invalidates *before* the installation: it must prove its lease clean
+//! before map returns ([`OnMap`]); a map whose invalidation fails is undone. The policy `solaris` invalidates *before* the installation: it must prove its allocation clean
 //! to have one to install with, while a unit that caches absent entries must forget them after. So one place serves each, and both call one flush.
 //!
 //! Ordering: when map returns, the unit sees the translation (P14). When a strict unmap returns, no access that
@@ -33,12 +33,12 @@ mod colours;
 mod consistent;
 mod devices;
 mod error;
+mod fast_path;
 mod map;
 mod mapping;
+mod promote;
 mod region;
 mod reserved;
-mod room;
-mod short;
 mod stats;
 mod unmap;
 
@@ -46,18 +46,18 @@ pub use attrs::{Lifetime, ListOrder, MapAttrs, Offset};
 pub use colours::{COLOUR_SPAN, COLOURS_MAX, Colours};
 pub use consistent::Consistent;
 pub use error::{
-    BufferError, CloseError, MapError, NoDomain, OutsideAperture, ReserveError, UnmapError,
+    BufferError, CloseError, DomainError, MapError, OutsideAperture, ReserveError, UnmapError,
 };
 pub use mapping::Mapping;
 pub(crate) use region::Region;
 pub use stats::{DomainAudit, DomainStats};
 
-pub use crate::iova::AssignerConfig;
+pub use crate::iova::AllocatorConfig;
 pub use crate::policy::{DeferredConfig, Exposure, MacOsConfig, PolicyConfig, TickReport};
 
 use crate::{
-    grace::*,
-    iova::{Assign, Assigner, Backing, BackingConfig},
+    invalidation::*,
+    iova::{AnyAllocator, Backing, BackingConfig, IovaAllocator},
     platform::*,
     policy::{Engine, Policy, Quarantine},
     translator::{AttachError, OURS, OnMap, Translator},
@@ -73,12 +73,12 @@ use stats::Counters;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DomainConfig {
     /// Who chooses IOVAs.
-    pub assigner: AssignerConfig,
+    pub allocator: AllocatorConfig,
     /// When invalidations happen.
     pub policy: PolicyConfig,
     /// IOVA pages to use, or `None` for all that the translator has. A device with an address mask gets a domain whose aperture lies below it.
     pub aperture: Option<IovaRange>,
-    /// How far from the end of the aperture assigning begins.
+    /// How far from the end of the aperture allocating begins.
     pub offset: Offset,
     /// In which order the segments of a list get their IOVAs.
     pub order: ListOrder,
@@ -88,9 +88,9 @@ pub struct DomainConfig {
 
 impl DomainConfig {
     /// These designs, over the translator's whole aperture, with the default bound on waiting.
-    pub fn new(assigner: AssignerConfig, policy: PolicyConfig) -> Self {
+    pub fn new(allocator: AllocatorConfig, policy: PolicyConfig) -> Self {
         DomainConfig {
-            assigner,
+            allocator,
             policy,
             aperture: None,
             offset: Offset::None,
@@ -104,7 +104,7 @@ impl Default for DomainConfig {
     /// Magazines and strict invalidation.
     fn default() -> Self {
         Self::new(
-            AssignerConfig::Magazine(Default::default()),
+            AllocatorConfig::Magazine(Default::default()),
             PolicyConfig::Strict,
         )
     }
@@ -114,9 +114,9 @@ impl Default for DomainConfig {
 pub struct Domain<P: Platform, T: Translator<P>> {
     platform: Arc<P>,
     translator: T,
-    assigner: Assigner<P>,
+    allocator: AnyAllocator<P>,
     policy: Policy<P, <T::Unit as Invalidate>::Token>,
-    grace: Grace<P>,
+    sequence: FlushSequence<P>,
     key: DomainKey,
     quarantine: Quarantine<P>,
     suspect: Suspect<P, <T::Unit as Invalidate>::Token>,
@@ -140,8 +140,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// A domain in which nothing is mapped and to which no device is attached.
     ///
     /// # Errors
-    /// [`NoDomain`]; the translator's frames and id are given back.
-    pub fn new(platform: Arc<P>, translator: T, config: DomainConfig) -> Result<Self, NoDomain> {
+    /// [`DomainError`]; the translator's frames and id are given back.
+    pub fn new(platform: Arc<P>, translator: T, config: DomainConfig) -> Result<Self, DomainError> {
         Self::made(platform, translator, config, None)
     }
 
@@ -154,7 +154,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         translator: T,
         config: DomainConfig,
         colours: Arc<Colours<P>>,
-    ) -> Result<Self, NoDomain> {
+    ) -> Result<Self, DomainError> {
         Self::made(platform, translator, config, Some(colours))
     }
 
@@ -163,28 +163,28 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         translator: T,
         config: DomainConfig,
         colours: Option<Arc<Colours<P>>>,
-    ) -> Result<Self, NoDomain> {
+    ) -> Result<Self, DomainError> {
         let p = &*platform;
         let colour = Colour::new(colours, config.offset);
         let whole = translator.aperture();
         let wanted = config.aperture.unwrap_or(whole);
         let fits = whole.contains(&wanted);
         let aperture = if fits { wanted } else { whole };
-        let (assigner, refused) =
-            match Assigner::beyond(p, config.assigner, aperture, colour.offset) {
-                Ok(assigner) => (assigner, None),
+        let (allocator, refused) =
+            match AnyAllocator::with_offset(p, config.allocator, aperture, colour.offset) {
+                Ok(allocator) => (allocator, None),
                 // any will do to end the domain by
                 Err(why) => {
                     let any = Backing::new(p, BackingConfig::Rbtree, aperture);
-                    (Assigner::Plain(any), Some(why))
+                    (AnyAllocator::Plain(any), Some(why))
                 }
             };
-        let grace = Grace::of_domain(p);
+        let sequence = FlushSequence::of_domain(p);
         let domain = Domain {
-            assigner,
-            policy: Policy::new(p, config.policy, grace.key()),
-            key: grace.key(),
-            grace,
+            allocator,
+            policy: Policy::new(p, config.policy, sequence.key()),
+            key: sequence.key(),
+            sequence,
             quarantine: Quarantine::new(),
             suspect: Suspect::new(),
             counters: Counters::new(p),
@@ -203,7 +203,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             None => OutsideAperture { wanted, whole }.into(),
             Some(why) => why.into(),
         };
-        drop(domain); // by the road of every domain: its root and its id come home after a flush
+        drop(domain); // on the path of every domain: its root and its id are freed after a flush
         Err(why)
     }
 
@@ -236,12 +236,12 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let deferred = !matches!(self.policy, Policy::Strict | Policy::FreeBsd);
         deferred || self.quarantine.held() != Default::default()
     }
-    /// Waits until no cache leads to what was unmapped before; nothing comes home by it.
+    /// Waits until no cache leads to what was unmapped before; nothing is freed by it.
     pub(crate) fn flush_unmapped(&self) -> Result<(), InvalidateError> {
         let flushed = self.engine().flush(Scope::DOMAIN);
         flushed.map(drop).map_err(|failed| failed.cause)
     }
-    /// The pages from which IOVAs are assigned.
+    /// The pages from which IOVAs are allocated.
     pub(crate) fn aperture(&self) -> IovaRange {
         self.aperture
     }
@@ -267,22 +267,22 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     }
 
     /// The host's timer calls this, every few milliseconds at best; it is what bounds the deferred policy's window
-    /// in time. It waits for one invalidation at most and then sends home a bounded number of things, the rest in later
-    /// ticks; after a failed invalidation it quarantines everything at once. Under `macos` it sends home what the unit has done meanwhile, and
+    /// in time. It waits for one invalidation at most and then frees a bounded number of things, the rest in later
+    /// ticks; after a failed invalidation it quarantines everything at once. Under `macos` it frees what the unit has done meanwhile, and
     /// waits for nothing. Where nothing is retired for long, or all of it until the next map (`strict`, `freebsd`, `solaris`), that is nothing.
     /// It also gives a bounded part of the IOVA ranges that nobody has asked for in a while back to the backing allocator, and frees what they were kept in.
     ///
     /// # Errors
     /// An invalidation failed; what it should have freed is quarantined.
     pub fn tick(&self, now: TimeNs) -> Result<TickReport, InvalidateError> {
-        self.assigner.tick(&self.platform, now);
+        self.allocator.tick(&self.platform, now);
         // a unit that answers again is waited for again, and its old token is not kept for long
         self.suspect.is_silent(self.translator.unit());
         let ticked = self.policy.tick(&self.engine(), now);
         ticked.map_err(|failed| failed.cause)
     }
 
-    /// Flushes, and sends home everything that is retired.
+    /// Flushes, and frees everything that is retired.
     ///
     /// # Errors
     /// The invalidation failed; what it should have freed is quarantined.
@@ -293,7 +293,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
     /// Gives IOVA ranges that are kept for reuse back to the backing allocator; returns how much it was.
     pub fn shrink(&self) -> PageCount {
-        self.assigner.drain(&self.platform)
+        self.allocator.drain(&self.platform)
     }
 
     /// Ends the domain: detaches every device, flushes, frees every table. Mappings that are still alive end with it.
@@ -309,10 +309,10 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     fn engine(&self) -> Engine<'_, P, T::Unit> {
         Engine {
             p: &self.platform,
-            grace: &self.grace,
+            sequence: &self.sequence,
             unit: self.translator.unit(),
             id: self.translator.id(),
-            assigner: &self.assigner,
+            allocator: &self.allocator,
             quarantine: &self.quarantine,
             suspect: &self.suspect,
             limit: self.wait_limit,
@@ -334,30 +334,30 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.policy.drain_all(&self.engine()).map_err(lost)?;
         let p = &*self.platform;
         let mut borrowed = Vec::new();
-        if let Some(within) = self.assigner.borrowed() {
+        if let Some(within) = self.allocator.borrowed() {
             self.translator.mappings(p, within, |range, kind| {
-                let lease = self.lease_of(range, kind);
-                // stamped before the tables go, but settled by the flush that follows that
-                borrowed.push(self.grace.retire(p, lease, Scope::DOMAIN));
+                let alloc = self.alloc_of(range, kind);
+                // stamped before the tables go, but completed by the flush that follows that
+                borrowed.push(self.sequence.retire(p, alloc, Scope::DOMAIN));
             });
         }
         let mut frames = Vec::new();
         self.translator.dismantle(OURS, p, |frame| {
-            frames.push(self.grace.retire(p, frame, Scope::DOMAIN));
+            frames.push(self.sequence.retire(p, frame, Scope::DOMAIN));
         });
         let flushed = self.engine().flush(Scope::DOMAIN);
         let completion = flushed.map_err(lost)?;
         for frame in frames {
             // an unsettled frame is leaked: the domain-wide flush above covers all, so that would be a bug
-            match frame.settle(&completion) {
+            match frame.complete(&completion) {
                 Ok(frame) => p.frame_free(frame.into_fresh()),
                 Err((_, why)) => debug_assert!(false, "{why}"),
             }
         }
-        let home = p.pinned(|cpu| cpu.index());
-        for lease in borrowed {
-            match lease.settle(&completion) {
-                Ok(lease) => self.assigner.release(p, home, lease),
+        let origin = p.pinned(|cpu| cpu.index());
+        for alloc in borrowed {
+            match alloc.complete(&completion) {
+                Ok(alloc) => self.allocator.free(p, origin, alloc),
                 Err((_, why)) => debug_assert!(false, "{why}"),
             }
         }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Regions: IOVA ranges that are leased once, and whose parts are mapped and unmapped again and again.
+//! Regions: IOVA ranges that are allocated once, and whose parts are mapped and unmapped again and again.
 //!
-//! Bounce pools live in them. Whoever has a [`Region`] decides which part is mapped; the leaves are written and cleared by the same road as any mapping's. A part that was
+//! Bounce pools live in them. Whoever has a [`Region`] decides which part is mapped; the leaves are written and cleared by the same path as any mapping's. A part that was
 //! revoked may be mapped again only against [`Flushed`], which [`Domain::revoke`] gives: it waits for its invalidation, whatever the policy.
 
 use super::{map::Place, *};
 use crate::{
-    iova::{LeaseKind, Limits, Request},
+    iova::{AllocKind, Limits, Request},
     policy::Resource,
     table::LeafAttrs,
     units::pages_touched,
 };
 
-/// A leased range. It counts as reserved as long as it is open.
+/// An allocated range. It counts as reserved as long as it is open.
 #[derive(PartialEq, Eq, Debug)]
-#[must_use = "a dropped region stays leased until its domain ends"]
+#[must_use = "a dropped region stays allocated until its domain ends"]
 pub(crate) struct Region {
     range: IovaRange,
-    kind: LeaseKind,
+    kind: AllocKind,
 }
 
 impl Region {
@@ -28,36 +28,36 @@ impl Region {
 }
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
-    /// Leases `pages`.
+    /// Allocates `pages`.
     ///
     /// # Errors
     /// [`MapError`].
     pub(crate) fn open_region(&self, pages: PageCount, limits: Limits) -> Result<Region, MapError> {
-        let lease = self.assign(&Request {
+        let alloc = self.alloc(&Request {
             pages,
             limits,
             contiguous: None,
         })?;
         let region = Region {
-            range: lease.range(),
-            kind: lease.kind(),
+            range: alloc.range(),
+            kind: alloc.kind(),
         };
-        self.reserved.keep(lease);
+        self.reserved.keep(alloc);
         Ok(region)
     }
 
-    /// Ends the lease of a region of which nothing is mapped any more.
+    /// Ends the allocation of a region of which nothing is mapped any more.
     ///
     /// # Errors
     /// The invalidation failed; the range is quarantined.
     pub(crate) fn close_region(&self, region: Region) -> Result<(), InvalidateError> {
-        let Some(lease) = self.reserved.take(region.range) else {
-            debug_assert!(false, "a region's lease is kept as long as it is open");
+        let Some(alloc) = self.reserved.take(region.range) else {
+            debug_assert!(false, "a region's allocation is kept as long as it is open");
             return Ok(());
         };
         let none = IovaRange::new(region.range.first, PageCount(0));
-        let (_, settled) = self.retire(lease, none, []);
-        settled.map_err(|failed| failed.cause)
+        let (_, completed) = self.retire(alloc, none, []);
+        completed.map_err(|failed| failed.cause)
     }
 
     /// Maps `part` of a region to `runs`. Nothing of it is mapped, and what was before is flushed.
@@ -129,7 +129,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         what: W,
         frames: impl IntoIterator<Item = TableFrame>,
     ) -> Result<Flushed<W>, InvalidateError> {
-        if region.kind == LeaseKind::Shared {
+        if region.kind == AllocKind::Shared {
             return self.revoke(region, parts, what, frames); // its leaves are counted one by one
         }
         self.count_unmapped(parts);
@@ -163,14 +163,14 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         };
         let mut retired = Vec::new();
         let mut keep = |frame| {
-            retired.push(self.grace.retire(p, Resource::Frame(frame), scope));
+            retired.push(self.sequence.retire(p, Resource::Frame(frame), scope));
         };
         for part in parts {
             debug_assert!(region.range.contains(&part));
             self.translator.clear(OURS, p, part, region.kind, &mut keep);
         }
         frames.into_iter().for_each(keep);
-        let what = self.grace.retire(p, what, scope);
+        let what = self.sequence.retire(p, what, scope);
         let completion = match engine.flush(scope) {
             Ok(completion) => completion,
             Err(failed) => {
@@ -179,11 +179,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
                 return Err(failed);
             }
         };
-        let home = p.pinned(|cpu| cpu.index());
+        let origin = p.pinned(|cpu| cpu.index());
         for frame in retired {
-            engine.settle(home, frame, &completion);
+            engine.complete(origin, frame, &completion);
         }
-        what.settle(&completion).map_err(|(what, why)| {
+        what.complete(&completion).map_err(|(what, why)| {
             // it covers just that, and began after
             debug_assert!(false, "{why}");
             Failed {
@@ -197,7 +197,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// else owns: they come back with the mapping, and go with it.
     ///
     /// # Errors
-    /// [`MapError`]; the frames have gone home, or are quarantined.
+    /// [`MapError`]; the frames have been freed, or are quarantined.
     pub(crate) fn map_with_frames(
         &self,
         list: &[PhysRange],
@@ -248,7 +248,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             return self.unmap(mapping);
         }
         let range = mapping.range();
-        self.end(mapping.lease, range, frames)
+        self.end(mapping.alloc, range, frames)
     }
 
     /// Counts frames that caches may hold and nobody may use again.

@@ -6,13 +6,13 @@
 //! firmware lets a device use (RMRR, VT-d 4.1 §8.4) is the opposite, it must be reached: [`Domain::map_at`] maps it where it
 //! is, and holds its IOVAs all the same.
 //!
-//! A reserved range is a lease that is never mapped, kept until the domain ends. It may lie anywhere, also where it splits the aperture.
+//! A reserved range is an allocation that is never mapped, kept until the domain ends. It may lie anywhere, also where it splits the aperture.
 
 use super::*;
-use crate::iova::{Lease, NoReserve};
+use crate::iova::{FixedRangeError, IovaAlloc};
 
-/// The leases.
-pub(super) struct Reserved<P: Platform>(P::Lock<Vec<Lease>>);
+/// The allocations.
+pub(super) struct Reserved<P: Platform>(P::Lock<Vec<IovaAlloc>>);
 
 impl<P: Platform> Reserved<P> {
     pub fn new() -> Self {
@@ -21,34 +21,34 @@ impl<P: Platform> Reserved<P> {
 
     /// Pages reserved.
     pub fn pages(&self) -> PageCount {
-        let pages = |all: &mut Vec<Lease>| all.iter().map(|lease| lease.owned().0).sum();
+        let pages = |all: &mut Vec<IovaAlloc>| all.iter().map(|alloc| alloc.owned().0).sum();
         PageCount(self.0.with(pages))
     }
 
-    /// Takes the lease of exactly `range` out again.
-    pub fn take(&self, range: IovaRange) -> Option<Lease> {
+    /// Takes the allocation of exactly `range` out again.
+    pub fn take(&self, range: IovaRange) -> Option<IovaAlloc> {
         self.0.with(|all| {
-            let at = all.iter().position(|lease| lease.range() == range)?;
+            let at = all.iter().position(|alloc| alloc.range() == range)?;
             Some(all.swap_remove(at))
         })
     }
 
     /// Allocates outside the lock.
-    pub fn keep(&self, lease: Lease) {
-        let mut lease = Some(lease);
+    pub fn keep(&self, alloc: IovaAlloc) {
+        let mut alloc = Some(alloc);
         let mut room = Vec::new();
-        while lease.is_some() {
+        while alloc.is_some() {
             let len = self.0.with(|all| {
                 if all.len() == all.capacity() && room.capacity() > all.len() {
                     room.append(all);
                     core::mem::swap(all, &mut room);
                 }
                 if all.len() < all.capacity() {
-                    all.extend(lease.take());
+                    all.extend(alloc.take());
                 }
                 all.len()
             });
-            if lease.is_some() {
+            if alloc.is_some() {
                 room = Vec::with_capacity(2 * len + 4);
             }
         }
@@ -62,20 +62,20 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// # Errors
     /// [`ReserveError`]: a page of it is mapped or reserved already, or it is outside the aperture. Nothing is reserved then.
     pub fn reserve(&self, range: IovaRange) -> Result<(), ReserveError> {
-        let lease = self.claim(range)?;
-        self.reserved.keep(lease);
+        let alloc = self.claim(range)?;
+        self.reserved.keep(alloc);
         Ok(())
     }
 
-    /// The lease of exactly `range`; what is in the way may be retired only, so that is drained.
-    pub(super) fn claim(&self, range: IovaRange) -> Result<Lease, ReserveError> {
+    /// The allocation of exactly `range`; what is in the way may be retired only, so that is drained.
+    pub(super) fn claim(&self, range: IovaRange) -> Result<IovaAlloc, ReserveError> {
         let p = &*self.platform;
-        match self.assigner.reserve(p, range) {
-            Ok(lease) => Ok(lease),
-            Err(NoReserve::Taken { .. } | NoReserve::NoRecord { .. }) => {
+        match self.allocator.reserve(p, range) {
+            Ok(alloc) => Ok(alloc),
+            Err(FixedRangeError::Taken { .. } | FixedRangeError::NoRecord { .. }) => {
                 let drained = self.policy.drain_all(&self.engine());
                 drained.map_err(|failed| ReserveError::Invalidate(failed.cause))?;
-                Ok(self.assigner.reserve(p, range)?)
+                Ok(self.allocator.reserve(p, range)?)
             }
             Err(never) => Err(never.into()),
         }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::{
-    iova::{Lease, Usage},
+    iova::{IovaAlloc, Usage},
     policy::Held,
     translator::Census,
 };
@@ -18,8 +18,8 @@ pub(super) struct Words<P: Platform> {
     unmaps: P::A64,
     pages_mapped: P::A64,
     pages_unmapped: P::A64,
-    leased: P::A64,
-    unleased: P::A64,
+    allocated: P::A64,
+    unallocated: P::A64,
 }
 
 /// What a domain has done, summed over CPUs; each number may be a little old.
@@ -27,13 +27,13 @@ pub(super) struct Words<P: Platform> {
 pub struct DomainStats {
     /// Maps that succeeded.
     pub maps: u64,
-    /// Unmaps, through either door.
+    /// Unmaps, through either interface.
     pub unmaps: u64,
     /// Pages mapped now.
     pub live: PageCount,
-    /// Pages whose leases are held by live mappings: `live`, each mapping rounded up to what was granted. Shared leases do not count.
-    pub leased: PageCount,
-    /// Pages kept off by [`Domain::reserve`].
+    /// Pages whose allocations are held by live mappings: `live`, each mapping rounded up to what was granted. Shared allocations do not count.
+    pub allocated: PageCount,
+    /// Pages reserved by [`Domain::reserve`].
     pub reserved: PageCount,
     /// Retired and not flushed yet.
     pub retired: Held,
@@ -62,8 +62,8 @@ impl<P: Platform> Counters<P> {
             unmaps: P::A64::new(0),
             pages_mapped: P::A64::new(0),
             pages_unmapped: P::A64::new(0),
-            leased: P::A64::new(0),
-            unleased: P::A64::new(0),
+            allocated: P::A64::new(0),
+            unallocated: P::A64::new(0),
         }))
     }
     /// Those of this CPU, for as long as it is pinned.
@@ -71,8 +71,8 @@ impl<P: Platform> Counters<P> {
     pub fn of<'c>(&'c self, cpu: &'c Cpu<'_>) -> Option<&'c Words<P>> {
         self.0.try_get(cpu)
     }
-    pub fn mapped(&self, cpu: &Cpu<'_>, pages: PageCount, lease: &Lease) {
-        self.0.get(cpu).mapped(pages, lease.owned());
+    pub fn mapped(&self, cpu: &Cpu<'_>, pages: PageCount, alloc: &IovaAlloc) {
+        self.0.get(cpu).mapped(pages, alloc.owned());
     }
     pub fn unmapped(&self, cpu: &Cpu<'_>, pages: PageCount, owned: PageCount) {
         self.0.get(cpu).unmapped(pages, owned);
@@ -88,13 +88,13 @@ impl<P: Platform> Words<P> {
     pub fn mapped(&self, pages: PageCount, owned: PageCount) {
         bump(&self.maps, 1);
         bump(&self.pages_mapped, pages.0);
-        bump(&self.leased, owned.0);
+        bump(&self.allocated, owned.0);
     }
     #[inline]
     pub fn unmapped(&self, pages: PageCount, owned: PageCount) {
         bump(&self.unmaps, 1);
         bump(&self.pages_unmapped, pages.0);
-        bump(&self.unleased, owned.0);
+        bump(&self.unallocated, owned.0);
     }
 }
 
@@ -117,43 +117,43 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             maps: sum(|w| &w.maps),
             unmaps: sum(|w| &w.unmaps),
             live: difference(|w| &w.pages_mapped, |w| &w.pages_unmapped),
-            leased: difference(|w| &w.leased, |w| &w.unleased),
+            allocated: difference(|w| &w.allocated, |w| &w.unallocated),
             reserved: self.reserved.pages(),
             retired: self.policy.retired(),
             quarantined: self.quarantine.held(),
-            invalidations: self.grace.started(),
+            invalidations: self.sequence.started(),
         }
     }
 
-    /// The pages among which mappings of one buffer share leaves, if the assigner shares any.
+    /// The pages among which mappings of one buffer share leaves, if the allocator shares any.
     pub fn shared(&self) -> Option<IovaRange> {
-        self.assigner.shared()
+        self.allocator.shared()
     }
 
     /// Bytes of all magazines of IOVA ranges that there are, on all CPUs and in depots; nothing where the design has none.
     pub fn magazine_bytes(&self) -> ByteCount {
-        match &self.assigner {
-            Assigner::Magazine(magazines) => magazines.bytes(),
+        match &self.allocator {
+            AnyAllocator::Magazine(magazines) => magazines.bytes(),
             _ => ByteCount(0),
         }
     }
 
     /// Where the IOVA pages are. Exact when nobody else is active.
     pub fn usage(&self) -> Usage {
-        self.assigner.usage(&self.platform)
+        self.allocator.usage(&self.platform)
     }
 
-    /// Checks every invariant, nobody else being active: tables, assigner, and that the IOVA pages mapped + reserved + retired +
+    /// Checks every invariant, nobody else being active: tables, allocator, and that the IOVA pages mapped + reserved + retired +
     /// quarantined + cached + free are the whole (P10).
     ///
     /// # Errors
     /// A sentence that names the first thing that does not add up.
     pub fn audit(&self) -> Result<DomainAudit, String> {
         let p = &*self.platform;
-        self.assigner.audit(p)?;
+        self.allocator.audit(p)?;
         let audit = DomainAudit {
-            census: self.translator.audit(p, self.assigner.shared())?,
-            usage: self.assigner.usage(p),
+            census: self.translator.audit(p, self.allocator.shared())?,
+            usage: self.allocator.usage(p),
             stats: self.stats(),
         };
         let DomainAudit {
@@ -168,18 +168,18 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             ));
         }
         let gone = stats.retired.pages.0 + stats.quarantined.pages.0;
-        let owned = stats.leased.0 + stats.reserved.0 + gone;
-        if usage.leased.0 != owned {
+        let owned = stats.allocated.0 + stats.reserved.0 + gone;
+        if usage.allocated.0 != owned {
             return Err(format!(
-                "{} IOVA pages are leased: {} mapped, {} reserved, {} retired, {} quarantined",
-                usage.leased,
-                stats.leased,
+                "{} IOVA pages are allocated: {} mapped, {} reserved, {} retired, {} quarantined",
+                usage.allocated,
+                stats.allocated,
                 stats.reserved,
                 stats.retired.pages,
                 stats.quarantined.pages
             ));
         }
-        if usage.free.0 + usage.cached.0 + usage.leased.0 + usage.others.0 != usage.aperture.0 {
+        if usage.free.0 + usage.cached.0 + usage.allocated.0 + usage.others.0 != usage.aperture.0 {
             return Err(format!("IOVA pages do not add up: {usage:?}"));
         }
         Ok(audit)
@@ -200,6 +200,6 @@ impl<P: Platform, T: Translator<P>> fmt::Display for Domain<P, T> {
             s.quarantined.pages,
             s.invalidations
         )?;
-        self.assigner.describe(&self.platform, f)
+        self.allocator.describe(&self.platform, f)
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Unmapping: one road, two doors.
+//! Unmapping: one path, two interfaces.
 
 use super::*;
-use crate::iova::{Lease, LeaseKind};
+use crate::iova::{AllocKind, IovaAlloc};
 use crate::{table::RawError, units::pages_touched};
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
@@ -18,15 +18,15 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.unmap_token(mapping)
     }
 
-    /// The long way.
+    /// The slow path.
     #[cold]
     #[inline(never)]
-    pub(super) fn unmap_beyond(&self, mapping: Mapping) -> Result<(), UnmapError> {
+    pub(super) fn unmap_slow(&self, mapping: Mapping) -> Result<(), UnmapError> {
         if mapping.key != self.key {
             return Err(UnmapError::Foreign(mapping));
         }
         let range = mapping.range();
-        self.end(mapping.lease, range, [])
+        self.end(mapping.alloc, range, [])
     }
 
     /// Gives a mapping's token up, for interfaces that pass addresses: from now on only [`unmap_raw`](Self::unmap_raw) ends it.
@@ -39,7 +39,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         if mapping.key != self.key {
             return Err(UnmapError::Foreign(mapping));
         }
-        if mapping.lease.kind() == LeaseKind::Shared {
+        if mapping.alloc.kind() == AllocKind::Shared {
             return Err(UnmapError::SharedLeaves(mapping));
         }
         self.translator
@@ -74,38 +74,38 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             let cause = RawError::Outside(range, aperture);
             return Err(UnmapError::NotAMapping { iova, len, cause });
         }
-        if self.assigner.shared().is_some_and(|s| s.overlaps(&range)) {
+        if self.allocator.shared().is_some_and(|s| s.overlaps(&range)) {
             let cause = RawError::Shared(range);
             return Err(UnmapError::NotAMapping { iova, len, cause });
         }
         let claimed = self.translator.claim(OURS, &self.platform, range);
         let kind = claimed.map_err(|cause| UnmapError::NotAMapping { iova, len, cause })?;
-        self.end(self.lease_of(range, kind), range, [])
+        self.end(self.alloc_of(range, kind), range, [])
     }
 
-    /// The lease of a mapping, which follows from its pages.
-    pub(super) fn lease_of(&self, range: IovaRange, kind: LeaseKind) -> Lease {
+    /// The allocation of a mapping, which follows from its pages.
+    pub(super) fn alloc_of(&self, range: IovaRange, kind: AllocKind) -> IovaAlloc {
         let pages = match kind {
-            LeaseKind::Assigned => self.assigner.granted(range.pages),
-            LeaseKind::Fixed | LeaseKind::Shared => range.pages,
+            AllocKind::Dynamic => self.allocator.granted(range.pages),
+            AllocKind::Fixed | AllocKind::Shared => range.pages,
         };
-        Lease::new(IovaRange::new(range.first, pages), kind)
+        IovaAlloc::new(IovaRange::new(range.first, pages), kind)
     }
 
-    /// Clears `range` and retires it, its lease, and `frames` that only it made reachable.
+    /// Clears `range` and retires it, its allocation, and `frames` that only it made reachable.
     pub(super) fn end(
         &self,
-        lease: Lease,
+        alloc: IovaAlloc,
         range: IovaRange,
         frames: impl IntoIterator<Item = TableFrame>,
     ) -> Result<(), UnmapError> {
-        let owned = lease.owned();
-        let (found, settled) = self.retire(lease, range, frames);
+        let owned = alloc.owned();
+        let (found, completed) = self.retire(alloc, range, frames);
         if found == range.pages {
             let p = &*self.platform;
             p.pinned(|cpu| self.counters.unmapped(&cpu, range.pages, owned));
         }
-        settled.map_err(|failed| self.failed(range, failed))?;
+        completed.map_err(|failed| self.failed(range, failed))?;
         if found != range.pages {
             return Err(UnmapError::Holes { range, found });
         }
@@ -120,25 +120,25 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
     }
 
-    /// The road: clear, retire, and let the policy decide when what comes home. Returns the pages found translated.
+    /// The path: clear, retire, and let the policy decide when what is freed. Returns the pages found translated.
     #[inline]
     pub(super) fn retire(
         &self,
-        lease: Lease,
+        alloc: IovaAlloc,
         range: IovaRange,
         frames: impl IntoIterator<Item = TableFrame>,
     ) -> (PageCount, Result<(), Failed>) {
         let p = &*self.platform;
         let engine = self.engine();
-        // a map that failed before its first page still retires its lease: nothing was ever there, so the least that can be asked for is enough
+        // a map that failed before its first page still retires its allocation: nothing was ever there, so the least that can be asked for is enough
         let flushed = match range.pages {
-            PageCount(0) => IovaRange::new(lease.range().first, PageCount(1)),
+            PageCount(0) => IovaRange::new(alloc.range().first, PageCount(1)),
             _ => range,
         };
         let mut batch = self.policy.begin(Some(flushed));
         let cleared = self
             .translator
-            .clear(OURS, p, range, lease.kind(), |frame| {
+            .clear(OURS, p, range, alloc.kind(), |frame| {
                 batch.add_frame(&engine, frame);
             });
         let found = cleared.found;
@@ -148,18 +148,18 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             batch.add_frame(&engine, frame);
         }
         if found != range.pages {
-            // The translator lost what only the holder of the lease may remove: who has those pages now is unknown, so the lease never goes home.
-            drop(lease);
+            // The translator lost what only the holder of the allocation may remove: who has those pages now is unknown, so the allocation never is freed.
+            drop(alloc);
             batch.finish_frames(&engine);
             return (found, engine.flush(Scope::tables(flushed)).map(drop));
         }
-        if lease.kind() == LeaseKind::Shared && cleared.gone.0 == 0 && !frames_retired {
+        if alloc.kind() == AllocKind::Shared && cleared.gone.0 == 0 && !frames_retired {
             // Every page is mapped still, by others, to the same place for the same kind of access: caches hold nothing that they may
             // not hold, and nothing has become free. Whoever takes the last of a page away flushes it, so P1 holds after that unmap.
-            // The address is not reused but for that very page, so nobody waits for this lease.
-            self.assigner.release_shared(p, lease);
+            // The address is not reused but for that very page, so nobody waits for this allocation.
+            self.allocator.free_shared(p, alloc);
             return (found, Ok(()));
         }
-        (found, batch.finish(&engine, lease))
+        (found, batch.finish(&engine, alloc))
     }
 }

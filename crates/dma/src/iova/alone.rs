@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! An assigner on its own: page numbers behind which no table stands.
+//! An allocator on its own: page numbers behind which no table stands.
 //!
 //! # Theory
 //!
-//! A lease comes back as `Flushed<Lease>` because translation caches may hold its pages. Where a number never leaves as a
-//! [`Lease`], nobody can have written leaves by the right of it, so there is nothing to flush: [`Number`] is that, and [`Alone`]
-//! keeps its assigner to itself, so that the two roads cannot be mixed. It is how an assigner's own cost is measured, and how it may serve
+//! An allocation comes back as `Flushed<IovaAlloc>` because translation caches may hold its pages. Where a number never leaves as an
+//! [`IovaAlloc`], nobody can have written leaves by the right of it, so there is nothing to flush: [`Number`] is that, and [`Alone`]
+//! keeps its allocator to itself, so that the two ways cannot be mixed. It is how an allocator's own cost is measured, and how it may serve
 //! as an allocator of any other numbers.
 
 use super::*;
 
-/// An assigner of numbers that nobody translates.
-pub struct Alone<P: Platform>(Assigner<P>);
+/// An allocator of numbers that nobody translates.
+pub struct Alone<P: Platform>(AnyAllocator<P>);
 
-/// A range of an [`Alone`]. Not a lease: no right to write leaves comes with it.
+/// A range of an [`Alone`]. Not an allocation: no right to write leaves comes with it.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a dropped number leaks its range"]
-pub struct Number(Lease);
+pub struct Number(IovaAlloc);
 
 impl Number {
     /// The pages.
@@ -26,30 +26,34 @@ impl Number {
 }
 
 impl<P: Platform> Alone<P> {
-    /// An assigner over `aperture`.
+    /// An allocator over `aperture`.
     ///
     /// # Errors
-    /// As [`Assigner::new`].
-    pub fn new(p: &P, config: AssignerConfig, aperture: IovaRange) -> Result<Self, NoAssigner> {
-        Ok(Alone(Assigner::new(p, config, aperture)?))
+    /// As [`AnyAllocator::new`].
+    pub fn new(
+        p: &P,
+        config: AllocatorConfig,
+        aperture: IovaRange,
+    ) -> Result<Self, AllocatorError> {
+        Ok(Alone(AnyAllocator::new(p, config, aperture)?))
     }
-    /// As [`Assigner::assign_at_hand`].
+    /// As [`AnyAllocator::alloc_fast`].
     #[inline]
-    pub fn assign_at_hand(&self, p: &P, pages: PageCount) -> Option<Number> {
-        self.0.assign_at_hand(p, pages).map(Number)
+    pub fn alloc_fast(&self, p: &P, pages: PageCount) -> Option<Number> {
+        self.0.alloc_fast(p, pages).map(Number)
     }
-    /// As [`Assign::assign`].
+    /// As [`IovaAllocator::alloc`].
     ///
     /// # Errors
-    /// [`NoIova`].
+    /// [`AllocError`].
     #[inline]
-    pub fn assign(&self, p: &P, request: &Request) -> Result<Number, NoIova> {
-        self.0.assign(p, request).map(Number)
+    pub fn alloc(&self, p: &P, request: &Request) -> Result<Number, AllocError> {
+        self.0.alloc(p, request).map(Number)
     }
-    /// As [`Assign::release`].
+    /// As [`IovaAllocator::free`].
     #[inline]
-    pub fn release(&self, p: &P, home: CpuIndex, number: Number) {
-        self.0.release(p, home, Flushed::untranslated(number.0));
+    pub fn free(&self, p: &P, origin: CpuIndex, number: Number) {
+        self.0.free(p, origin, Flushed::untranslated(number.0));
     }
     /// Where the pages are.
     pub fn usage(&self, p: &P) -> Usage {
@@ -58,14 +62,14 @@ impl<P: Platform> Alone<P> {
     /// Checks every internal invariant.
     ///
     /// # Errors
-    /// As [`Assign::audit`].
+    /// As [`IovaAllocator::audit`].
     pub fn audit(&self, p: &P) -> Result<(), alloc::string::String> {
         self.0.audit(p)
     }
     /// The magazines, if the design has any.
     pub fn magazines(&self) -> Option<&Magazines<P>> {
         match &self.0 {
-            Assigner::Magazine(magazines) => Some(magazines),
+            AnyAllocator::Magazine(magazines) => Some(magazines),
             _ => None,
         }
     }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Assigners that own an aperture, each behind a lock of its own; magazines can be put over any of them.
+//! Allocators that own an aperture, each behind a lock of its own; magazines can be put over any of them.
 
 use super::*;
 
-/// What magazines need of the assigner below, besides [`Assign`].
-pub trait Refill<P: Platform>: Assign<P> {
+/// What magazines need of the allocator below, besides [`IovaAllocator`].
+pub trait Refill<P: Platform>: IovaAllocator<P> {
     /// `count` adjacent ranges of [`granted`]`(each)` pages at once; returns all of their pages.
     ///
     /// Each is naturally aligned and is given back on its own; the whole is aligned to its size, rounded up to
     /// a power of two. A `count` of 0 is taken for 1.
     ///
     /// # Errors
-    /// [`NoIova`], with the run as what was wanted; single ranges may be left.
-    fn assign_run(&self, each: PageCount, count: u64) -> Result<IovaRange, NoIova>;
-    /// Takes flushed ranges back, each as it was assigned.
-    fn release_all(&self, ranges: impl Iterator<Item = IovaRange>);
-    /// Whether exactly this range is leased. For audits.
+    /// [`AllocError`], with the run as what was wanted; single ranges may be left.
+    fn alloc_run(&self, each: PageCount, count: u64) -> Result<IovaRange, AllocError>;
+    /// Takes flushed ranges back, each as it was allocated.
+    fn free_all(&self, ranges: impl Iterator<Item = IovaRange>);
+    /// Whether exactly this range is allocated. For audits.
     fn holds(&self, range: IovaRange) -> bool;
 }
 
@@ -27,12 +27,12 @@ pub(super) fn clipped(aperture: IovaRange) -> IovaRange {
 }
 
 /// The range as it is, or why it cannot be one of this aperture. An empty one is nowhere.
-pub(super) fn inside(aperture: IovaRange, wanted: IovaRange) -> Result<IovaRange, NoReserve> {
+pub(super) fn inside(aperture: IovaRange, wanted: IovaRange) -> Result<IovaRange, FixedRangeError> {
     let end = wanted.first.0.checked_add(wanted.pages.0);
     if wanted.pages.0 > 0 && end.is_some() && aperture.contains(&wanted) {
         return Ok(wanted);
     }
-    Err(NoReserve::Outside { wanted, aperture })
+    Err(FixedRangeError::Outside { wanted, aperture })
 }
 
 /// What [`granted`] says, or `pages` themselves where no power of two is as large.
@@ -57,8 +57,8 @@ pub enum BackingConfig {
 }
 
 impl BackingConfig {
-    /// `aperture` without `offset` pages at the end where assigning begins, if any page is left.
-    pub(super) fn beyond(&self, aperture: IovaRange, offset: PageCount) -> Option<IovaRange> {
+    /// `aperture` without `offset` pages at the end where allocating begins, if any page is left.
+    pub(super) fn with_offset(&self, aperture: IovaRange, offset: PageCount) -> Option<IovaRange> {
         if offset.0 == 0 {
             return Some(aperture);
         }
@@ -66,7 +66,7 @@ impl BackingConfig {
             BackingConfig::Rbtree | BackingConfig::Eiovar(_) | BackingConfig::Vmem => {
                 aperture.first.0
             }
-            // counted from the first page that may be assigned
+            // counted from the first page that may be allocated
             BackingConfig::Freebsd | BackingConfig::MacOs => {
                 aperture.first.0.max(1).checked_add(offset.0)?
             }
@@ -108,7 +108,7 @@ pub enum Backing<P: Platform> {
 }
 
 impl<P: Platform> Backing<P> {
-    /// An assigner over `aperture`, all of it free.
+    /// An allocator over `aperture`, all of it free.
     pub fn new(_p: &P, config: BackingConfig, aperture: IovaRange) -> Self {
         match config {
             BackingConfig::Rbtree => Backing::Rbtree(Rbtree::new(aperture)),
@@ -119,7 +119,7 @@ impl<P: Platform> Backing<P> {
         }
     }
 
-    /// Nodes that searches have looked at: what an assign costs, without a clock. 0 where nothing is searched.
+    /// Nodes that searches have looked at: what an allocation costs, without a clock. 0 where nothing is searched.
     pub fn nodes_visited(&self) -> u64 {
         match self {
             Backing::Rbtree(tree) => tree.nodes_visited(),
@@ -143,20 +143,20 @@ macro_rules! dispatch {
     };
 }
 
-impl<P: Platform> Assign<P> for Backing<P> {
+impl<P: Platform> IovaAllocator<P> for Backing<P> {
     #[inline]
-    fn assign(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
-        dispatch!(self, a => a.assign(p, request))
+    fn alloc(&self, p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {
+        dispatch!(self, a => a.alloc(p, request))
     }
     fn granted(&self, pages: PageCount) -> PageCount {
-        dispatch!(self, a => Assign::<P>::granted(a, pages))
+        dispatch!(self, a => IovaAllocator::<P>::granted(a, pages))
     }
-    fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve> {
+    fn reserve(&self, p: &P, range: IovaRange) -> Result<IovaAlloc, FixedRangeError> {
         dispatch!(self, a => a.reserve(p, range))
     }
     #[inline]
-    fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
-        dispatch!(self, a => a.release(p, home, lease))
+    fn free(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
+        dispatch!(self, a => a.free(p, origin, alloc))
     }
     fn drain(&self, p: &P) -> PageCount {
         dispatch!(self, a => a.drain(p))
@@ -173,11 +173,11 @@ impl<P: Platform> Assign<P> for Backing<P> {
 }
 
 impl<P: Platform> Refill<P> for Backing<P> {
-    fn assign_run(&self, each: PageCount, count: u64) -> Result<IovaRange, NoIova> {
-        dispatch!(self, a => Refill::<P>::assign_run(a, each, count))
+    fn alloc_run(&self, each: PageCount, count: u64) -> Result<IovaRange, AllocError> {
+        dispatch!(self, a => Refill::<P>::alloc_run(a, each, count))
     }
-    fn release_all(&self, ranges: impl Iterator<Item = IovaRange>) {
-        dispatch!(self, a => Refill::<P>::release_all(a, ranges))
+    fn free_all(&self, ranges: impl Iterator<Item = IovaRange>) {
+        dispatch!(self, a => Refill::<P>::free_all(a, ranges))
     }
     fn holds(&self, range: IovaRange) -> bool {
         dispatch!(self, a => Refill::<P>::holds(a, range))

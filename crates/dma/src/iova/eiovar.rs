@@ -3,20 +3,20 @@
 //!
 //! # Theory
 //!
-//! For each size there is a stack of ranges given back. What is in it stays *in use* in the tree, so a release that is kept and an assign
+//! For each size there is a stack of ranges given back. What is in it stays *in use* in the tree, so a free that is kept and an allocation
 //! that is served from a stack do not touch the tree, and the tree's linear walk is met only by what no stack can serve. A ring, which
 //! gives back the sizes that it asks for, lives on the stacks alone.
 //!
-//! Everything is behind the tree's one lock, as in the original: an assign is short, but one CPU at a time makes it. That is what
+//! Everything is behind the tree's one lock, as in the original: an allocation is short, but one CPU at a time makes it. That is what
 //! ATC'15 measures as the bottleneck, and what magazines remove.
 //!
-//! Bounded: a stack that is full passes what comes home on to the tree, and so do sizes beyond the largest class and ranges
+//! Bounded: a stack that is full passes what is freed on to the tree, and so do sizes beyond the largest class and ranges
 //! that the caller chose. When the tree has no place, and when a range that a caller chose is taken, all stacks are emptied into it and it
 //! is asked once more; so what is kept never fails a request.
 //!
 //! A request with limits takes the topmost range of its stack that keeps them, which is a walk of the stack; the tree is asked next.
 //!
-//! Invariants ([`Assign::audit`]): each kept range is in use in the tree under just this size, and kept once.
+//! Invariants ([`IovaAllocator::audit`]): each kept range is in use in the tree under just this size, and kept once.
 //!
 //! Locking: one lock ([`Locked`]), held for a push, a pop, a walk of one stack, what [`rbtree`] says, and for emptying all
 //! stacks: `list_len` x `classes` removals from the tree.
@@ -127,11 +127,11 @@ impl Ranges for Kept {
         self.tree.take_exactly(range)
     }
 
-    fn give(&mut self, range: IovaRange, kind: LeaseKind) {
+    fn give(&mut self, range: IovaRange, kind: AllocKind) {
         let list_len = self.list_len;
         let stack = match kind {
-            LeaseKind::Assigned => self.stack(range.pages),
-            LeaseKind::Fixed | LeaseKind::Shared => None,
+            AllocKind::Dynamic => self.stack(range.pages),
+            AllocKind::Fixed | AllocKind::Shared => None,
         };
         match stack.filter(|stack| stack.len() < list_len) {
             Some(stack) => {
@@ -147,7 +147,7 @@ impl Ranges for Kept {
             let pages = PageCount(1 << lg2);
             for first in stack.drain(..) {
                 self.tree
-                    .give(IovaRange::new(first, pages), LeaseKind::Assigned);
+                    .give(IovaRange::new(first, pages), AllocKind::Dynamic);
             }
         }
         PageCount(core::mem::take(&mut self.pages))
@@ -161,7 +161,7 @@ impl Ranges for Kept {
         let tree = self.tree.usage();
         Usage {
             cached: PageCount(self.pages),
-            leased: PageCount(tree.leased.0.saturating_sub(self.pages)),
+            allocated: PageCount(tree.allocated.0.saturating_sub(self.pages)),
             ..tree
         }
     }

@@ -10,7 +10,7 @@ use core::fmt;
 #[error(
     "no free run of {wanted} IOVA pages{cause} ({free} pages free, {cached} cached, of {aperture})"
 )]
-pub struct NoIova {
+pub struct AllocError {
     /// Pages wanted, as granted.
     pub wanted: PageCount,
     /// Pages free at that moment, in pieces that do not serve.
@@ -20,10 +20,10 @@ pub struct NoIova {
     /// Pages in all.
     pub aperture: PageCount,
     /// What stood in the way.
-    pub cause: NoIovaCause,
+    pub cause: AllocErrorCause,
 }
 
-impl NoIova {
+impl AllocError {
     /// Whether the same request fails for as long as the aperture is what it is, whatever is given back.
     pub fn is_final(&self) -> bool {
         self.cause.is_final() || self.wanted > self.aperture
@@ -33,7 +33,7 @@ impl NoIova {
 /// What stood in the way of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum NoIovaCause {
+pub enum AllocErrorCause {
     /// Other ranges, or the size of the aperture.
     Full,
     /// Other ranges; what lies outside the limits was not considered.
@@ -59,33 +59,33 @@ pub enum NoIovaCause {
     },
 }
 
-impl NoIovaCause {
-    /// Whether nothing that is given back helps against it. [`NoIova::is_final`] knows sizes too.
+impl AllocErrorCause {
+    /// Whether nothing that is given back helps against it. [`AllocError::is_final`] knows sizes too.
     pub fn is_final(&self) -> bool {
         match self {
-            NoIovaCause::Full | NoIovaCause::FullWithin(_) => false,
-            NoIovaCause::Mask { .. }
-            | NoIovaCause::Alignment { .. }
-            | NoIovaCause::Boundary { .. } => true,
+            AllocErrorCause::Full | AllocErrorCause::FullWithin(_) => false,
+            AllocErrorCause::Mask { .. }
+            | AllocErrorCause::Alignment { .. }
+            | AllocErrorCause::Boundary { .. } => true,
         }
     }
 }
 
 /// What follows "no free run of n IOVA pages".
-impl fmt::Display for NoIovaCause {
+impl fmt::Display for AllocErrorCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NoIovaCause::Full => Ok(()),
-            NoIovaCause::FullWithin(limits) => write!(f, " {limits}"),
-            NoIovaCause::Mask { end, aperture } => write!(
+            AllocErrorCause::Full => Ok(()),
+            AllocErrorCause::FullWithin(limits) => write!(f, " {limits}"),
+            AllocErrorCause::Mask { end, aperture } => write!(
                 f,
                 ": the device reaches pages below {end} only, the aperture is {aperture}"
             ),
-            NoIovaCause::Alignment {
+            AllocErrorCause::Alignment {
                 align_lg2,
                 aperture,
             } => write!(f, " in {aperture} at any multiple of 2^{align_lg2} pages"),
-            NoIovaCause::Boundary { boundary_lg2 } => write!(
+            AllocErrorCause::Boundary { boundary_lg2 } => write!(
                 f,
                 ": each crosses the device's boundary of 2^{boundary_lg2} pages"
             ),

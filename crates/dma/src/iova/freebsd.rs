@@ -6,7 +6,7 @@
 //! The tree is that of `rbtree`, with a summary in each node: where its subtree begins and ends, and the *room* in it, the
 //! largest naturally aligned block that some gap between two ranges of the subtree holds. First fit by address goes down from the root: to
 //! the left if there is enough room, else to the gap on either side of the node, else to the right. A summary that promises room is
-//! kept, so nothing is tried in vain: a search looks at two nodes a level, whatever was released before. There is
+//! kept, so nothing is tried in vain: a search looks at two nodes a level, whatever was freed before. There is
 //! no cached node, and nothing that makes a search linear.
 //!
 //! Addresses are given out from the low end upwards (`rbtree`: from the high end downwards). So a 32-bit preference is met by
@@ -19,7 +19,7 @@
 //! gives what is asked for; and room counts aligned blocks, where FreeBSD's tree counts pages and its search goes on
 //! where a gap that is long enough cannot hold an aligned range.
 //!
-//! Invariants ([`Assign::audit`]): those of the tree, whose summaries are recomputed.
+//! Invariants ([`IovaAllocator::audit`]): those of the tree, whose summaries are recomputed.
 //!
 //! Locking: one lock around everything ([`Locked`]), held for work that is logarithmic in the number of ranges, but for the case above
 //! and the growth of the slab. A search recurs as deep as the tree is, at most 64 levels.
@@ -33,7 +33,7 @@ use super::{
 };
 use alloc::string::String;
 
-/// FreeBSD's assigner.
+/// FreeBSD's allocator.
 pub type Freebsd<P> = Locked<P, Gaps>;
 
 /// Ranges in use, in a tree that knows the gaps between them.
@@ -193,7 +193,7 @@ impl Ranges for Gaps {
         self.used.take_exactly(range)
     }
 
-    fn give(&mut self, range: IovaRange, _kind: LeaseKind) {
+    fn give(&mut self, range: IovaRange, _kind: AllocKind) {
         if let Some(node) = self.used.leaving(range) {
             self.used.give(node);
         }

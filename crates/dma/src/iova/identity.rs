@@ -5,10 +5,10 @@
 //!
 //! Nothing is searched and nothing is locked. The IOVA space is divided by its two top bits, which a physical address does not need:
 //!
-//! | top bits | region | leases |
+//! | top bits | region | allocations |
 //! |---|---|---|
 //! | 00 | fallback | of magazines over a tree, as in any other design |
-//! | 01 | buffers that the device reads | [`LeaseKind::Shared`] |
+//! | 01 | buffers that the device reads | [`AllocKind::Shared`] |
 //! | 10 | buffers that the device writes | shared |
 //! | 11 | buffers for both | shared |
 //!
@@ -16,8 +16,8 @@
 //! with the last mapping of its kind. The bits are those of a VT-d entry. The fallback is the lowest region, so
 //! that the interrupt window, and addresses that somebody reserves or that fit a narrow device, are ordinary there.
 //!
-//! Two mappings of one page for one use have the same leaf. The table counts them ([`crate::table`]); here a shared lease
-//! is counted as so many pages, and a shared lease that comes home changes nothing else.
+//! Two mappings of one page for one use have the same leaf. The table counts them ([`crate::table`]); here a shared allocation
+//! is counted as so many pages, and a shared allocation that is freed changes nothing else.
 //!
 //! To the fallback go, counted in [`Usage::diverted`]: what is not physically contiguous, consistent memory among it; buffers
 //! beyond the configured physical width; requests whose limits or preference the buffer's own address breaks; buffers that
@@ -28,7 +28,7 @@
 //! Locking: that of the fallback alone. Not handled: page tables are as sparse as buffers are in memory, and are not reclaimed before the
 //! domain ends, since nobody owns a span of a shared region.
 
-use super::{kept_off::KeptOff, *};
+use super::{reserved_ranges::ReservedRanges, *};
 use crate::platform::{Atomic64, Ordering, PerCpu};
 use alloc::string::String;
 
@@ -58,7 +58,7 @@ pub struct Identity<P: Platform> {
     /// Physical pages below this one have an IOVA of their own.
     phys_end: PhysPage,
     fallback: Magazines<P>,
-    regions: KeptOff<P>,
+    regions: ReservedRanges<P>,
     diverted: PerCpu<P::A64>,
 }
 
@@ -66,30 +66,30 @@ impl<P: Platform> Identity<P> {
     /// All of `aperture` is free, which must be a whole space: from page 0, and a power of two of pages.
     ///
     /// # Errors
-    /// [`NoAssigner::IdentityAperture`] where it is not; [`NoAssigner::IdentityWidth`] where two bits are not left.
+    /// [`AllocatorError::IdentityAperture`] where it is not; [`AllocatorError::IdentityWidth`] where two bits are not left.
     pub fn new(
         p: &P,
         config: IdentityConfig,
         aperture: IovaRange,
         offset: PageCount,
-    ) -> Result<Self, NoAssigner> {
+    ) -> Result<Self, AllocatorError> {
         if aperture.first.0 != 0 || !aperture.pages.0.is_power_of_two() {
-            return Err(NoAssigner::IdentityAperture { aperture });
+            return Err(AllocatorError::IdentityAperture { aperture });
         }
         let (phys_bits, pages_lg2) = (config.phys_bits, aperture.pages.0.trailing_zeros());
         let iova_bits = pages_lg2 + GRANULE_LG2;
         // a page at least, or the regions would be of less
         let needed = phys_bits.max(GRANULE_LG2).checked_add(2);
         if needed.is_none_or(|needed| iova_bits < needed) {
-            return Err(NoAssigner::IdentityWidth {
+            return Err(AllocatorError::IdentityWidth {
                 iova_bits,
                 phys_bits,
             });
         }
         let region_lg2 = pages_lg2 - 2;
         let fallback = IovaRange::new(IovaPage(0), PageCount(1 << region_lg2));
-        let left = config.fallback.backing.beyond(fallback, offset);
-        let fallback = left.ok_or(NoAssigner::Offset {
+        let left = config.fallback.backing.with_offset(fallback, offset);
+        let fallback = left.ok_or(AllocatorError::Offset {
             offset,
             aperture: fallback,
         })?;
@@ -97,7 +97,7 @@ impl<P: Platform> Identity<P> {
             region_lg2,
             phys_end: PhysPage(phys_bits.checked_sub(GRANULE_LG2).map_or(0, |lg2| 1 << lg2)),
             fallback: Magazines::new(p, config.fallback, fallback),
-            regions: KeptOff::new(p, shared(region_lg2)),
+            regions: ReservedRanges::new(p, shared(region_lg2)),
             diverted: PerCpu::new(p, || P::A64::new(0)),
         })
     }
@@ -131,9 +131,9 @@ fn shared(region_lg2: u32) -> IovaRange {
     IovaRange::new(IovaPage(1 << region_lg2), PageCount(3 << region_lg2))
 }
 
-impl<P: Platform> Assign<P> for Identity<P> {
+impl<P: Platform> IovaAllocator<P> for Identity<P> {
     #[inline]
-    fn assign(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
+    fn alloc(&self, p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {
         let pages = PageCount(request.pages.0.max(1));
         let own = request
             .contiguous
@@ -142,9 +142,9 @@ impl<P: Platform> Assign<P> for Identity<P> {
         if let Some(range) = own
             && self.regions.lend(p, range).is_some()
         {
-            return Ok(Lease::new(range, LeaseKind::Shared));
+            return Ok(IovaAlloc::new(range, AllocKind::Shared));
         }
-        let diverted = self.fallback.assign(
+        let diverted = self.fallback.alloc(
             p,
             &Request {
                 contiguous: None,
@@ -159,7 +159,7 @@ impl<P: Platform> Assign<P> for Identity<P> {
         Some(shared(self.region_lg2))
     }
 
-    fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve> {
+    fn reserve(&self, p: &P, range: IovaRange) -> Result<IovaAlloc, FixedRangeError> {
         let whole = self.whole();
         let range = backing::inside(whole, range)?;
         let shared = shared(self.region_lg2);
@@ -170,20 +170,20 @@ impl<P: Platform> Assign<P> for Identity<P> {
     }
 
     #[inline]
-    fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
-        let (range, kind) = (lease.get().range(), lease.get().kind());
+    fn free(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
+        let (range, kind) = (alloc.get().range(), alloc.get().kind());
         match kind {
-            LeaseKind::Shared => self.regions.take_back(p, range.pages),
-            LeaseKind::Fixed if range.first.0 >> self.region_lg2 > 0 => {
-                self.regions.release(lease.into_inner().range())
+            AllocKind::Shared => self.regions.take_back(p, range.pages),
+            AllocKind::Fixed if range.first.0 >> self.region_lg2 > 0 => {
+                self.regions.free(alloc.into_inner().range())
             }
-            LeaseKind::Fixed | LeaseKind::Assigned => self.fallback.release(p, home, lease),
+            AllocKind::Fixed | AllocKind::Dynamic => self.fallback.free(p, origin, alloc),
         }
     }
 
-    fn release_shared(&self, p: &P, lease: Lease) {
-        debug_assert!(lease.kind() == LeaseKind::Shared, "{lease:?} is owned");
-        self.regions.take_back(p, lease.range().pages);
+    fn free_shared(&self, p: &P, alloc: IovaAlloc) {
+        debug_assert!(alloc.kind() == AllocKind::Shared, "{alloc:?} is owned");
+        self.regions.take_back(p, alloc.range().pages);
     }
 
     fn tick(&self, p: &P, now: TimeNs) {
@@ -194,15 +194,15 @@ impl<P: Platform> Assign<P> for Identity<P> {
         self.fallback.drain(p)
     }
 
-    /// Of the fallback, and of what is kept off elsewhere: the other regions have no pages of their own.
+    /// Of the fallback, and of what is reserved elsewhere: the other regions have no pages of their own.
     fn usage(&self, p: &P) -> Usage {
         let fallback = self.fallback.usage(p);
         let kept = self.regions.kept().0;
         let diverted = self.diverted.iter();
         Usage {
             aperture: PageCount(fallback.aperture.0 + kept),
-            leased: PageCount(fallback.leased.0 + kept),
-            shared: self.regions.leased(),
+            allocated: PageCount(fallback.allocated.0 + kept),
+            shared: self.regions.allocated(),
             diverted: diverted
                 .map(|(_, count)| count.load(Ordering::Relaxed))
                 .sum(),
@@ -216,13 +216,13 @@ impl<P: Platform> Assign<P> for Identity<P> {
     }
 
     fn describe(&self, p: &P, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (leased, end) = (self.regions.leased(), self.phys_end);
+        let (allocated, end) = (self.regions.allocated(), self.phys_end);
         write!(
             f,
-            "identity below physical page {end}: {leased} shared pages"
+            "identity below physical page {end}: {allocated} shared pages"
         )?;
         for range in self.regions.ranges() {
-            write!(f, ", {range} kept off")?;
+            write!(f, ", {range} reserved")?;
         }
         write!(f, "; else ")?;
         self.fallback.describe(p, f)

@@ -35,12 +35,12 @@ impl<A: Augment> InUse<A> {
     pub fn tree(&self) -> &RangeTree<A> {
         &self.tree
     }
-    /// Where the pages are, all ranges being leased.
+    /// Where the pages are, all ranges being allocated.
     pub fn usage(&self) -> Usage {
         Usage {
             aperture: self.aperture.pages,
             free: PageCount(self.aperture.pages.0 - self.pages),
-            leased: PageCount(self.pages),
+            allocated: PageCount(self.pages),
             ..Usage::default()
         }
     }

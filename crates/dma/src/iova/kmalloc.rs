@@ -3,32 +3,32 @@
 //!
 //! # Theory
 //!
-//! To assign R bytes, ask the platform's [`Heap`] for a block of ceil(R/4096) *bytes*, and take the addresses of these bytes for page
+//! To allocate R bytes, ask the platform's [`Heap`] for a block of ceil(R/4096) *bytes*, and take the addresses of these bytes for page
 //! numbers. Blocks are disjoint, so the ranges are; the memory is never touched. It costs a byte a page, eight at
 //! least, as much as the page's leaf. What the heap does to scale serves IOVAs too; nothing here is locked.
 //!
 //! An address is the offset of the block in the heap's arena. The paper has physical addresses: no two of them name the same page as long as
 //! they have 36 bits, which it ensures by asking for memory of a low zone (GFP_DMA) of at most 64 GiB. An arena is that
-//! zone, counted from its own start, and its size is checked when the assigner is made: at most a byte for each page of the aperture, and
-//! 64 GiB. So in 39 bits it is at most 128 MiB. Page 0 is never assigned, for no block is at offset 0.
+//! zone, counted from its own start, and its size is checked when the allocator is made: at most a byte for each page of the aperture, and
+//! 64 GiB. So in 39 bits it is at most 128 MiB. Page 0 is never allocated, for no block is at offset 0.
 //!
 //! Others allocate from the same heap, so IOVAs spread as memory does, and there may be no end of page tables; that is what the
 //! paper found (figure 6).
 //!
-//! A lease is as long as its block: what a heap grants follows from the length asked for, [`HeapBlock::rounded`].
+//! An allocation is as long as its block: what a heap grants follows from the length asked for, [`HeapBlock::rounded`].
 //!
 //! The caller has no say in where a block lies. So a request with limits is tried, and where they are broken the block is given back
 //! and the request served, as fixed ranges are, from the *fallback*: magazines over a tree of the pages beyond the arena. Where the arena
-//! has all pages, the fallback has none, and that is refused. A fixed range inside the arena is kept off, and can
-//! be had only while the arena has no lease. A block that overlaps such a range is *parked*, for good, and
+//! has all pages, the fallback has none, and that is refused. A fixed range inside the arena is reserved, and can
+//! be had only while the arena has no allocation. A block that overlaps such a range is *parked*, for good, and
 //! another asked for, [`PARKED_AT_ONCE`] blocks in all at most; one of more than [`PARKED_MAX`] bytes is given back, and the request goes to the fallback.
 //!
-//! Blocks are borrowed: what is mapped still when the domain ends goes back to the heap then ([`Assign::borrowed`]). Parked ones stay
+//! Blocks are borrowed: what is mapped still when the domain ends goes back to the heap then ([`IovaAllocator::borrowed`]). Parked ones stay
 //! where they are, in the way of no other domain that keeps the same range off.
 //!
 //! Not handled: whether the fallback honours limits is the fallback's matter.
 
-use super::{kept_off::KeptOff, *};
+use super::{reserved_ranges::ReservedRanges, *};
 use crate::platform::{Atomic64, Heap, HeapBlock, Ordering, PerCpu};
 use alloc::{format, string::String};
 
@@ -49,7 +49,7 @@ pub struct KmallocConfig {
 /// See the module's theory.
 pub struct Kmalloc<P: Platform> {
     arena: IovaRange,
-    leases: KeptOff<P>,
+    allocs: ReservedRanges<P>,
     fallback: Magazines<P>,
     counts: PerCpu<Counts<P>>,
 }
@@ -71,32 +71,32 @@ impl<P: Platform> Kmalloc<P> {
     /// Takes pages from the platform's heap, or beyond its arena.
     ///
     /// # Errors
-    /// [`NoAssigner::NoHeap`], [`NoAssigner::KmallocArena`], [`NoAssigner::KmallocAperture`].
+    /// [`AllocatorError::NoHeap`], [`AllocatorError::KmallocArena`], [`AllocatorError::KmallocAperture`].
     pub fn new(
         p: &P,
         config: KmallocConfig,
         aperture: IovaRange,
         offset: PageCount,
-    ) -> Result<Self, NoAssigner> {
-        let arena = p.heap().ok_or(NoAssigner::NoHeap)?.arena();
+    ) -> Result<Self, AllocatorError> {
+        let arena = p.heap().ok_or(AllocatorError::NoHeap)?.arena();
         if aperture.first.0 != 0 {
-            return Err(NoAssigner::KmallocAperture { aperture });
+            return Err(AllocatorError::KmallocAperture { aperture });
         }
         let limit = ByteCount(aperture.pages.0.min(ARENA_MAX.0));
         if arena > limit {
-            return Err(NoAssigner::KmallocArena { arena, limit });
+            return Err(AllocatorError::KmallocArena { arena, limit });
         }
         let beyond = PageCount(aperture.pages.0 - arena.0);
         let beyond = IovaRange::new(IovaPage(arena.0), beyond);
-        let left = config.fallback.backing.beyond(beyond, offset);
-        let beyond = left.ok_or(NoAssigner::Offset {
+        let left = config.fallback.backing.with_offset(beyond, offset);
+        let beyond = left.ok_or(AllocatorError::Offset {
             offset,
             aperture: beyond,
         })?;
         let arena = IovaRange::new(IovaPage(0), PageCount(arena.0));
         Ok(Kmalloc {
             arena,
-            leases: KeptOff::new(p, arena),
+            allocs: ReservedRanges::new(p, arena),
             fallback: Magazines::new(p, config.fallback, beyond),
             counts: PerCpu::new(p, || Counts {
                 diverted: P::A64::new(0),
@@ -124,7 +124,7 @@ impl<P: Platform> Kmalloc<P> {
         p.pinned(|cpu| pick(self.counts.get(&cpu)).fetch_add(1, Ordering::Relaxed));
     }
 
-    /// A block that keeps the limits and overlaps nothing that is kept off, counted as leased.
+    /// A block that keeps the limits and overlaps nothing that is reserved, counted as allocated.
     #[inline]
     fn block(&self, p: &P, request: &Request) -> Result<IovaRange, Unfit> {
         let heap = p.heap().ok_or(Unfit::NoBlock)?;
@@ -136,7 +136,7 @@ impl<P: Platform> Kmalloc<P> {
                 give_back(heap, block);
                 return Err(Unfit::Misplaced);
             }
-            if self.leases.lend(p, range).is_some() {
+            if self.allocs.lend(p, range).is_some() {
                 return Ok(range);
             }
             if block.len > PARKED_MAX {
@@ -149,14 +149,14 @@ impl<P: Platform> Kmalloc<P> {
     }
 
     #[cold]
-    fn none(&self, p: &P, request: &Request) -> NoIova {
+    fn none(&self, p: &P, request: &Request) -> AllocError {
         let Usage {
             free,
             cached,
             aperture,
             ..
         } = self.usage(p);
-        NoIova {
+        AllocError {
             wanted: self.granted(request.pages),
             free,
             cached,
@@ -176,19 +176,19 @@ fn give_back(heap: &dyn Heap, block: HeapBlock) {
     debug_assert!(freed.is_ok(), "{freed:?}"); // a heap that does not know its own block
 }
 
-impl<P: Platform> Assign<P> for Kmalloc<P> {
+impl<P: Platform> IovaAllocator<P> for Kmalloc<P> {
     #[inline]
-    fn assign(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
+    fn alloc(&self, p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {
         match self.block(p, request) {
-            Ok(range) => Ok(Lease::new(range, LeaseKind::Assigned)),
+            Ok(range) => Ok(IovaAlloc::new(range, AllocKind::Dynamic)),
             Err(Unfit::NoBlock) => Err(self.none(p, request)),
             Err(Unfit::Misplaced) => {
-                // as long as a block, so that a lease follows from its mapping
+                // as long as a block, so that an allocation follows from its mapping
                 let pages = self.granted(request.pages);
-                let lease = self.fallback.assign(p, &Request { pages, ..*request });
-                let lease = lease.map_err(|_| self.none(p, request))?;
+                let alloc = self.fallback.alloc(p, &Request { pages, ..*request });
+                let alloc = alloc.map_err(|_| self.none(p, request))?;
                 self.count(p, |counts| &counts.diverted);
-                Ok(lease)
+                Ok(alloc)
             }
         }
     }
@@ -201,27 +201,27 @@ impl<P: Platform> Assign<P> for Kmalloc<P> {
         Some(self.arena)
     }
 
-    fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve> {
+    fn reserve(&self, p: &P, range: IovaRange) -> Result<IovaAlloc, FixedRangeError> {
         let pages = PageCount(self.arena.pages.0 + self.fallback.usage(p).aperture.0);
         let range = backing::inside(IovaRange::new(IovaPage(0), pages), range)?;
         if self.arena.contains(&range) {
-            return self.leases.reserve(range);
+            return self.allocs.reserve(range);
         }
-        let lease = self.fallback.reserve(p, range)?;
+        let alloc = self.fallback.reserve(p, range)?;
         self.count(p, |counts| &counts.diverted);
-        Ok(lease)
+        Ok(alloc)
     }
 
     #[inline]
-    fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
-        let (range, kind) = (lease.get().range(), lease.get().kind());
+    fn free(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
+        let (range, kind) = (alloc.get().range(), alloc.get().kind());
         if range.first >= self.arena.end() {
-            return self.fallback.release(p, home, lease);
+            return self.fallback.free(p, origin, alloc);
         }
-        if kind == LeaseKind::Fixed {
-            return self.leases.release(lease.into_inner().range());
+        if kind == AllocKind::Fixed {
+            return self.allocs.free(alloc.into_inner().range());
         }
-        let range = lease.into_inner().range();
+        let range = alloc.into_inner().range();
         if let Some(heap) = p.heap() {
             let block = HeapBlock {
                 offset: ByteCount(range.first.0),
@@ -229,7 +229,7 @@ impl<P: Platform> Assign<P> for Kmalloc<P> {
             };
             give_back(heap, block);
         }
-        self.leases.take_back(p, range.pages);
+        self.allocs.take_back(p, range.pages);
     }
 
     fn tick(&self, p: &P, now: TimeNs) {
@@ -240,46 +240,46 @@ impl<P: Platform> Assign<P> for Kmalloc<P> {
         self.fallback.drain(p)
     }
 
-    /// A range that is kept off counts as leased, and on top of what overlaps it in the heap.
+    /// A range that is reserved counts as allocated, and on top of what overlaps it in the heap.
     fn usage(&self, p: &P) -> Usage {
         let fallback = self.fallback.usage(p);
         let in_use = p.heap().map_or(0, |heap| heap.in_use().0);
-        let (arena, kept) = (self.arena.pages.0, self.leases.kept().0);
-        let blocks = self.leases.leased().0;
+        let (arena, kept) = (self.arena.pages.0, self.allocs.kept().0);
+        let blocks = self.allocs.allocated().0;
         let free = arena.saturating_sub(in_use + kept);
-        let leased = blocks + kept;
+        let allocated = blocks + kept;
         Usage {
             aperture: PageCount(arena + fallback.aperture.0),
             free: PageCount(free + fallback.free.0),
             cached: fallback.cached,
-            leased: PageCount(leased + fallback.leased.0),
-            others: PageCount(arena.saturating_sub(free + leased)),
+            allocated: PageCount(allocated + fallback.allocated.0),
+            others: PageCount(arena.saturating_sub(free + allocated)),
             shared: PageCount(0),
             diverted: self.sum(|counts| &counts.diverted),
         }
     }
 
     fn audit(&self, p: &P) -> Result<(), String> {
-        self.leases.audit()?;
-        let leased = self.leases.leased();
+        self.allocs.audit()?;
+        let allocated = self.allocs.allocated();
         let in_use = p.heap().map_or(ByteCount(0), |heap| heap.in_use());
-        if leased.0 > in_use.0 {
+        if allocated.0 > in_use.0 {
             return Err(format!(
-                "kmalloc: {leased} pages are leased, and {in_use} bytes of the heap in use"
+                "kmalloc: {allocated} pages are allocated, and {in_use} bytes of the heap in use"
             ));
         }
         self.fallback.audit(p)
     }
 
     fn describe(&self, p: &P, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (arena, leased) = (self.arena, self.leases.leased());
+        let (arena, allocated) = (self.arena, self.allocs.allocated());
         write!(
             f,
-            "kmalloc from an arena of {} bytes: {leased} pages",
+            "kmalloc from an arena of {} bytes: {allocated} pages",
             arena.pages
         )?;
-        for range in self.leases.ranges() {
-            write!(f, ", {range} kept off")?;
+        for range in self.allocs.ranges() {
+            write!(f, ", {range} reserved")?;
         }
         write!(f, ", {} blocks parked; else ", self.parked())?;
         self.fallback.describe(p, f)

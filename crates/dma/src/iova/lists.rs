@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Free lists by the block that a free range is good for, and the bitmap of those that are not empty.
 //!
-//! List n has the ranges whose *largest naturally aligned block* has 2^n pages. What is leased is a power of two, aligned, so
+//! List n has the ranges whose *largest naturally aligned block* has 2^n pages. What is allocated is a power of two, aligned, so
 //! any range of the first list from log2 of the size on serves, and where there is none, none fits.
 
 use super::slots::*;
@@ -115,11 +115,11 @@ impl FreeLists {
     }
 
     /// How many things there are in lists, if the bitmap says which lists have any, links go both ways, and each thing is
-    /// in the list where `home` says it is; else what is not so.
+    /// in the list where `origin` says it is; else what is not so.
     pub(super) fn count<T>(
         &self,
         things: &Slots<T>,
-        home: impl Fn(&T) -> Option<u32>,
+        origin: impl Fn(&T) -> Option<u32>,
     ) -> Result<usize, alloc::string::String> {
         let mut count = 0;
         for list in 0..LISTS as u32 {
@@ -130,7 +130,7 @@ impl FreeLists {
             for at in self.list(list, things) {
                 count += 1;
                 if things.prev(at) != prev
-                    || home(things.at(at)) != Some(list)
+                    || origin(things.at(at)) != Some(list)
                     || count > things.len()
                 {
                     return Err(alloc::format!("{at:?} is wrongly in free list {list}"));

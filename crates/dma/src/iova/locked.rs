@@ -7,7 +7,7 @@
 //! are turned into windows to search ([`Search`]), what is kept for reuse is given up before a request fails, failures get their
 //! numbers.
 //!
-//! Page 0 is never assigned, because drivers take address 0 for "none"; [`Assign::reserve`] gives it to those who ask.
+//! Page 0 is never allocated, because drivers take address 0 for "none"; [`IovaAllocator::reserve`] gives it to those who ask.
 //! Where the aperture has it, it counts as free until then.
 //!
 //! Locking: one lock, nothing is called with it held. How long it is held is what the design costs: see there.
@@ -33,12 +33,12 @@ pub trait Ranges: Send {
     /// Takes exactly `range`, which lies in the aperture, or says what is in the way. Page 0 may be asked for.
     fn take_exactly(&mut self, range: IovaRange) -> Result<(), IovaRange>;
     /// Takes a range back.
-    fn give(&mut self, range: IovaRange, kind: LeaseKind);
+    fn give(&mut self, range: IovaRange, kind: AllocKind);
     /// Gives up all that is kept for reuse.
     fn drain(&mut self) -> PageCount {
         PageCount(0)
     }
-    /// Whether exactly this range is leased.
+    /// Whether exactly this range is allocated.
     fn holds(&self, range: IovaRange) -> bool;
     /// Where the pages are.
     fn usage(&self) -> Usage;
@@ -50,7 +50,7 @@ pub trait Ranges: Send {
     fn sketch(&self) -> Sketch;
 }
 
-/// Ranges behind a lock: an assigner.
+/// Ranges behind a lock: an allocator.
 pub struct Locked<P: Platform, R: Ranges> {
     aperture: IovaRange,
     ranges: P::Lock<R>,
@@ -71,7 +71,7 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
         self.aperture
     }
 
-    /// How many nodes searches have looked at since the beginning: the price of assigning, in no unit of time.
+    /// How many nodes searches have looked at since the beginning: the price of allocating, in no unit of time.
     pub fn nodes_visited(&self) -> u64 {
         self.ranges.with(|ranges| ranges.visited())
     }
@@ -86,9 +86,9 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
     fn find(
         &self,
         wanted: PageCount,
-        cause: NoIovaCause,
+        cause: AllocErrorCause,
         take: impl Fn(&mut R) -> Option<IovaRange>,
-    ) -> Result<IovaRange, NoIova> {
+    ) -> Result<IovaRange, AllocError> {
         let found = self.ranges.with_counted(R::visited, |ranges| {
             take(ranges)
                 .or_else(|| match wanted <= self.aperture.pages {
@@ -101,10 +101,10 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
     }
 
     #[cold]
-    fn find_within(&self, pages: PageCount, limits: &Limits) -> Result<IovaRange, NoIova> {
+    fn find_within(&self, pages: PageCount, limits: &Limits) -> Result<IovaRange, AllocError> {
         let wanted = granted_or_all(pages);
         let search = Run::new(pages, 1)
-            .ok_or(NoIovaCause::Full)
+            .ok_or(AllocErrorCause::Full)
             .and_then(|run| Search::new(run, limits, self.aperture));
         let search = search.map_err(|cause| {
             let usage = self.ranges.with(|ranges| ranges.usage());
@@ -117,8 +117,8 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
     }
 
     #[cold]
-    fn failed(&self, wanted: PageCount, cause: NoIovaCause, usage: Usage) -> NoIova {
-        NoIova {
+    fn failed(&self, wanted: PageCount, cause: AllocErrorCause, usage: Usage) -> AllocError {
+        AllocError {
             wanted,
             free: usage.free,
             cached: usage.cached,
@@ -128,22 +128,22 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
     }
 }
 
-impl<P: Platform, R: Ranges> Assign<P> for Locked<P, R> {
+impl<P: Platform, R: Ranges> IovaAllocator<P> for Locked<P, R> {
     #[inline]
-    fn assign(&self, _p: &P, request: &Request) -> Result<Lease, NoIova> {
+    fn alloc(&self, _p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {
         let Request { pages, limits, .. } = request;
         let range = if limits.is_none() {
             let run = Run::new(*pages, 1);
-            self.find(granted_or_all(*pages), NoIovaCause::Full, |ranges| {
+            self.find(granted_or_all(*pages), AllocErrorCause::Full, |ranges| {
                 run.and_then(|run| ranges.take(run))
             })?
         } else {
             self.find_within(*pages, limits)?
         };
-        Ok(Lease::new(range, LeaseKind::Assigned))
+        Ok(IovaAlloc::new(range, AllocKind::Dynamic))
     }
 
-    fn reserve(&self, _p: &P, wanted: IovaRange) -> Result<Lease, NoReserve> {
+    fn reserve(&self, _p: &P, wanted: IovaRange) -> Result<IovaAlloc, FixedRangeError> {
         let wanted = inside(self.aperture, wanted)?;
         let taken = self.ranges.with(|ranges| {
             ranges
@@ -154,14 +154,14 @@ impl<P: Platform, R: Ranges> Assign<P> for Locked<P, R> {
                 })
         });
         match taken {
-            Ok(()) => Ok(Lease::new(wanted, LeaseKind::Fixed)),
-            Err(taken) => Err(NoReserve::Taken { wanted, taken }),
+            Ok(()) => Ok(IovaAlloc::new(wanted, AllocKind::Fixed)),
+            Err(taken) => Err(FixedRangeError::Taken { wanted, taken }),
         }
     }
 
-    fn release(&self, _p: &P, _home: CpuIndex, lease: Flushed<Lease>) {
-        let lease = lease.into_inner();
-        let (range, kind) = (lease.range(), lease.kind());
+    fn free(&self, _p: &P, _home: CpuIndex, alloc: Flushed<IovaAlloc>) {
+        let alloc = alloc.into_inner();
+        let (range, kind) = (alloc.range(), alloc.kind());
         self.ranges.with(|ranges| ranges.give(range, kind));
     }
 
@@ -181,24 +181,24 @@ impl<P: Platform, R: Ranges> Assign<P> for Locked<P, R> {
     fn describe(&self, _p: &P, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // copied out first: printing may allocate, which the lock's contract forbids
         let (sketch, usage) = self.ranges.with(|ranges| (ranges.sketch(), ranges.usage()));
-        let (name, aperture, leased) = (R::NAME, self.aperture, usage.leased);
-        write!(f, "{name} {aperture}: {leased} pages leased, ")?;
+        let (name, aperture, allocated) = (R::NAME, self.aperture, usage.allocated);
+        write!(f, "{name} {aperture}: {allocated} pages allocated, ")?;
         write!(f, "{} cached; {sketch}", usage.cached)
     }
 }
 
 impl<P: Platform, R: Ranges> Refill<P> for Locked<P, R> {
-    fn assign_run(&self, each: PageCount, count: u64) -> Result<IovaRange, NoIova> {
+    fn alloc_run(&self, each: PageCount, count: u64) -> Result<IovaRange, AllocError> {
         let run = Run::new(each, count);
         let wanted = PageCount(each.0.saturating_mul(count));
-        self.find(wanted, NoIovaCause::Full, |ranges| {
+        self.find(wanted, AllocErrorCause::Full, |ranges| {
             run.and_then(|run| ranges.take(run))
         })
     }
 
-    fn release_all(&self, all: impl Iterator<Item = IovaRange>) {
+    fn free_all(&self, all: impl Iterator<Item = IovaRange>) {
         self.ranges.with(|ranges| {
-            all.for_each(|range| ranges.give(range, LeaseKind::Assigned));
+            all.for_each(|range| ranges.give(range, AllocKind::Dynamic));
         });
     }
 
@@ -273,7 +273,7 @@ mod tests {
     }
 
     fn run(tree: &Rbtree<Host>, each: u64, count: u64) -> Option<(u64, u64)> {
-        let found = tree.assign_run(PageCount(each), count).ok();
+        let found = tree.alloc_run(PageCount(each), count).ok();
         tree.ranges.with(|ranges| ranges.audit()).unwrap();
         found.map(|range| (range.first.0, range.pages.0))
     }
@@ -289,7 +289,7 @@ mod tests {
         for nth in 0..8 {
             let range = IovaRange::new(IovaPage(64 + 4 * nth), PageCount(4));
             assert!(tree.holds(range));
-            tree.release_all([range].into_iter());
+            tree.free_all([range].into_iter());
             assert!(!tree.holds(range));
         }
         assert_eq!(run(&tree, 32, 1), Some((64, 32)));
@@ -318,11 +318,11 @@ mod tests {
     fn the_audit_names_a_range_that_was_not_in_use() {
         let tree = tree(1, 15);
         assert_eq!(run(&tree, 2, 1), Some((14, 2)));
-        tree.release_all([IovaRange::new(IovaPage(14), PageCount(1))].into_iter());
+        tree.free_all([IovaRange::new(IovaPage(14), PageCount(1))].into_iter());
         let what = tree.ranges.with(|ranges| ranges.audit()).unwrap_err();
         assert!(what.contains("1 ranges were given back"), "{what}");
         assert_eq!(
-            tree.ranges.with(|ranges| ranges.usage().leased),
+            tree.ranges.with(|ranges| ranges.usage().allocated),
             PageCount(2)
         );
     }

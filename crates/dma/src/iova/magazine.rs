@@ -4,13 +4,13 @@
 //! # Theory
 //!
 //! Each size class (1, 2, 4.. pages) has magazines of its own, which hold first pages; the class says how many follow. What is
-//! cached stays *in use* in the tree, so assigning from a magazine touches neither tree nor its lock. An assign looks
-//! at loaded, previous and depot, then refills from the tree; a release goes to the magazines of its home CPU.
+//! cached stays *in use* in the tree, so allocating from a magazine touches neither tree nor its lock. An allocation looks
+//! at loaded, previous and depot, then refills from the tree; a free goes to the magazines of its origin CPU.
 //!
 //! A refill takes a *run* of adjacent ranges, aligned as a whole, and keeps all but the one asked for. Eight entries of 8 bytes
 //! are a cache line of a page table: CPUs that got their pages in such runs do not write to each other's lines. A CPU that finds nothing again takes
 //! twice as many the next time (8, 16, 32..), up to a full magazine. So a domain that maps little takes little, and one that maps
-//! much visits the tree once in M assigns, as it does once in M releases when the depot is full. Where no place for such a run is left it asks for the
+//! much visits the tree once in M allocations, as it does once in M frees when the depot is full. Where no place for such a run is left it asks for the
 //! shortest one, and then for single ranges.
 //!
 //! Straight to the tree go ranges beyond the largest class, and fixed ones, which are of any size and place.
@@ -19,12 +19,12 @@
 //! When the tree is exhausted, or a fixed range is taken, all magazines are drained into it and it is asked once more; so what is
 //! cached by other CPUs never fails a request, unless it is on its way between the two at that moment.
 //!
-//! Invariants ([`Assign::audit`]): each cached range is in use in the tree under just this size, and cached once.
+//! Invariants ([`IovaAllocator::audit`]): each cached range is in use in the tree under just this size, and cached once.
 //!
 //! Locking: that of [`crate::magazine`]; the tree is never entered with a lock held, nor pinned.
 //!
 //! Memory: capped for each CPU, in bytes and in pages; see [`MagazineConfig`]. What lies idle in the depots goes back to the tree by and by
-//! ([`Assign::tick`]).
+//! ([`IovaAllocator::tick`]).
 //!
 //! Not handled: keeping the tree's packing when magazines spread ranges over CPUs.
 
@@ -45,7 +45,7 @@ pub struct Magazines<P: Platform> {
     looked: P::A64,
 }
 
-/// Idle magazines of a class that one tick sends home, so that a tick is short.
+/// Idle magazines of a class that one tick frees, so that a tick is short.
 const IDLE_AT_ONCE: usize = 4;
 
 /// The magazines of ranges of one size.
@@ -68,8 +68,8 @@ impl<P: Platform> Class<P> {
     fn range(&self, first: IovaPage) -> IovaRange {
         IovaRange::new(first, self.pages)
     }
-    fn lease(&self, first: IovaPage) -> Lease {
-        Lease::new(self.range(first), LeaseKind::Assigned)
+    fn alloc(&self, first: IovaPage) -> IovaAlloc {
+        IovaAlloc::new(self.range(first), AllocKind::Dynamic)
     }
     fn kept_pages(&self) -> u64 {
         self.kept.kept() as u64 * self.pages.0
@@ -122,9 +122,9 @@ impl<P: Platform> Magazines<P> {
         self.classes.get(class_lg2(pages) as usize)
     }
 
-    /// See [`Assigner::assign_here`].
+    /// See [`AnyAllocator::alloc_fast_with`].
     #[inline(always)]
-    pub(super) fn assign_here<const MOST: usize, R>(
+    pub(super) fn alloc_fast_with<const MOST: usize, R>(
         &self,
         cpu: &Cpu<'_>,
         pages: PageCount,
@@ -142,56 +142,56 @@ impl<P: Platform> Magazines<P> {
             }
         };
         let serves = |first| serves(IovaRange::new(first, granted));
-        class.kept.take_at_hand_if(cpu, serves)
+        class.kept.take_fast_if(cpu, serves)
     }
 
-    /// See [`Assigner::bring_to_hand`].
+    /// See [`AnyAllocator::bring_to_hand`].
     pub(super) fn bring_to_hand(&self, cpu: &Cpu<'_>, pages: PageCount) {
         if let Some(class) = self.class(pages) {
             class.kept.bring_to_hand(cpu);
         }
     }
 
-    /// The class that `lease` comes from and goes to, if there is one.
+    /// The class that `alloc` comes from and goes to, if there is one.
     #[inline]
-    fn class_of(&self, lease: &Lease) -> Option<&Class<P>> {
-        self.classes.get(lease.class_lg2()? as usize)
+    fn class_of(&self, alloc: &IovaAlloc) -> Option<&Class<P>> {
+        self.classes.get(alloc.class_lg2()? as usize)
     }
 
-    /// See [`Assigner::assign_at_hand`].
+    /// See [`AnyAllocator::alloc_fast`].
     #[inline]
-    pub fn assign_at_hand(&self, p: &P, pages: PageCount) -> Option<Lease> {
+    pub fn alloc_fast(&self, p: &P, pages: PageCount) -> Option<IovaAlloc> {
         let class = self.class(pages)?;
-        let first = p.try_pinned(|cpu| class.kept.take_at_hand(&cpu))??;
-        Some(class.lease(first))
+        let first = p.try_pinned(|cpu| class.kept.take_fast(&cpu))??;
+        Some(class.alloc(first))
     }
 
-    /// The long way: limits, sizes without a class, an exchange of magazines, a refill.
+    /// The slow path: limits, sizes without a class, an exchange of magazines, a refill.
     #[cold]
     #[inline(never)]
-    fn assign_beyond(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
+    fn alloc_slow(&self, p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {
         let Some(class) = self.class(request.pages) else {
-            return self.assign_single(p, request);
+            return self.alloc_single(p, request);
         };
         if !request.limits.is_none() {
-            return self.assign_within(p, class, request);
+            return self.alloc_within(p, class, request);
         }
         if let Some(first) = p.pinned(|cpu| class.kept.take(&cpu)) {
-            return Ok(class.lease(first));
+            return Ok(class.alloc(first));
         }
         self.refill(p, class)
-            .map_or_else(|| self.assign_single(p, request), Ok)
+            .map_or_else(|| self.alloc_single(p, request), Ok)
     }
 
     /// One range from a run of the tree; the others are kept for the CPU that this is.
-    fn refill(&self, p: &P, class: &Class<P>) -> Option<Lease> {
-        let home = p.pinned(|cpu| cpu.index());
+    fn refill(&self, p: &P, class: &Class<P>) -> Option<IovaAlloc> {
+        let origin = p.pinned(|cpu| cpu.index());
         let most = class.kept.sizes().magazine_len + 1;
         let shortest = self.config.run.min(most);
-        let again = class.kept.misses(home).saturating_sub(1).min(12); // 2^12 is beyond any magazine
+        let again = class.kept.misses(origin).saturating_sub(1).min(12); // 2^12 is beyond any magazine
         let longest = (shortest << again).min(most - 1).max(shortest);
         let run = |count: usize| {
-            let run = self.tree.assign_run(class.pages, count as u64).ok()?;
+            let run = self.tree.alloc_run(class.pages, count as u64).ok()?;
             Some((run.first, count))
         };
         let found = match run(longest) {
@@ -202,26 +202,26 @@ impl<P: Platform> Magazines<P> {
         // lowest first, so that they are handed out from the highest down, as the tree does
         let nth = |nth: usize| IovaPage(first.0 + nth as u64 * class.pages.0);
         let mut lower = (0..count - 1).map(nth);
-        class.kept.fill(home, &mut lower);
+        class.kept.fill(origin, &mut lower);
         if lower.len() > 0 {
             // no room: someone has filled this CPU's magazine since we found it empty
-            self.tree.release_all(lower.map(|first| class.range(first)));
+            self.tree.free_all(lower.map(|first| class.range(first)));
         }
-        Some(class.lease(nth(count - 1)))
+        Some(class.alloc(nth(count - 1)))
     }
 
     /// From the tree alone; everything cached goes into it if that is what it takes.
-    fn assign_single(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
-        self.tree.assign(p, request).or_else(|error| {
+    fn alloc_single(&self, p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {
+        self.tree.alloc(p, request).or_else(|error| {
             if error.is_final() {
-                return Err(NoIova {
+                return Err(AllocError {
                     cached: PageCount(error.cached.0 + self.cached().0),
                     ..error
                 });
             }
             self.drain(p);
-            let retried = self.tree.assign(p, request);
-            retried.map_err(|error| NoIova {
+            let retried = self.tree.alloc(p, request);
+            retried.map_err(|error| AllocError {
                 cached: PageCount(error.cached.0 + self.cached().0),
                 ..error
             })
@@ -229,23 +229,28 @@ impl<P: Platform> Magazines<P> {
     }
 
     /// From the magazines if what they offer keeps the limits, else from the tree.
-    fn assign_within(&self, p: &P, class: &Class<P>, request: &Request) -> Result<Lease, NoIova> {
+    fn alloc_within(
+        &self,
+        p: &P,
+        class: &Class<P>,
+        request: &Request,
+    ) -> Result<IovaAlloc, AllocError> {
         let offered = p.pinned(|cpu| {
             let first = class.kept.take(&cpu)?;
             Some((first, cpu.index()))
         });
         if let Some((first, cpu)) = offered {
             if request.limits.prefer(class.range(first)) {
-                return Ok(class.lease(first));
+                return Ok(class.alloc(first));
             }
             self.keep(class, cpu, first);
         }
         self.diverted.fetch_add(1, Ordering::Relaxed);
-        self.assign_single(p, request)
+        self.alloc_single(p, request)
     }
 
-    fn keep(&self, class: &Class<P>, home: CpuIndex, first: IovaPage) {
-        if let Some(overflow) = class.kept.give(home, first) {
+    fn keep(&self, class: &Class<P>, origin: CpuIndex, first: IovaPage) {
+        if let Some(overflow) = class.kept.give(origin, first) {
             self.spill(class, overflow);
         }
     }
@@ -254,18 +259,17 @@ impl<P: Platform> Magazines<P> {
     #[inline(never)]
     fn spill(&self, class: &Class<P>, overflow: Overflow<IovaPage>) {
         let things = overflow.things();
-        self.tree
-            .release_all(things.map(|first| class.range(first)));
+        self.tree.free_all(things.map(|first| class.range(first)));
         class.kept.recycle(overflow);
     }
 
-    /// The long way: ranges without a class, an exchange of magazines, an overflow.
+    /// The slow path: ranges without a class, an exchange of magazines, an overflow.
     #[cold]
     #[inline(never)]
-    fn release_beyond(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
-        match self.class_of(lease.get()) {
-            Some(class) => self.keep(class, home, lease.into_inner().range().first),
-            None => self.tree.release(p, home, lease),
+    fn free_slow(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
+        match self.class_of(alloc.get()) {
+            Some(class) => self.keep(class, origin, alloc.into_inner().range().first),
+            None => self.tree.free(p, origin, alloc),
         }
     }
 
@@ -274,23 +278,23 @@ impl<P: Platform> Magazines<P> {
     }
 }
 
-impl<P: Platform> Assign<P> for Magazines<P> {
+impl<P: Platform> IovaAllocator<P> for Magazines<P> {
     #[inline]
-    fn assign(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
-        // from here on nothing is called but the long way, in tail position, so that no register need be saved
+    fn alloc(&self, p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {
+        // from here on nothing is called but the slow path, in tail position, so that no register need be saved
         if request.limits.is_none()
             && let Some(class) = self.class(request.pages)
-            && let Some(first) = p.try_pinned(|cpu| class.kept.take_at_hand(&cpu)).flatten()
+            && let Some(first) = p.try_pinned(|cpu| class.kept.take_fast(&cpu)).flatten()
         {
-            return Ok(class.lease(first));
+            return Ok(class.alloc(first));
         }
         // a copy, here: so that a request that is inlined need not be in memory before
-        self.assign_beyond(p, &{ *request })
+        self.alloc_slow(p, &{ *request })
     }
 
-    fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve> {
+    fn reserve(&self, p: &P, range: IovaRange) -> Result<IovaAlloc, FixedRangeError> {
         self.tree.reserve(p, range).or_else(|error| match error {
-            NoReserve::Taken { .. } => {
+            FixedRangeError::Taken { .. } => {
                 self.drain(p);
                 self.tree.reserve(p, range)
             }
@@ -299,38 +303,38 @@ impl<P: Platform> Assign<P> for Magazines<P> {
     }
 
     #[inline]
-    fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
-        if let Some(class) = self.class_of(lease.get())
-            && class.kept.give_at_hand(home, lease.get().range().first)
+    fn free(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
+        if let Some(class) = self.class_of(alloc.get())
+            && class.kept.give_fast(origin, alloc.get().range().first)
         {
-            let _kept = lease.into_inner();
+            let _kept = alloc.into_inner();
             return;
         }
-        self.release_beyond(p, home, lease)
+        self.free_slow(p, origin, alloc)
     }
 
     #[inline]
-    fn release_many(&self, p: &P, mut next: impl FnMut() -> Option<(CpuIndex, Flushed<Lease>)>) {
+    fn free_many(&self, p: &P, mut next: impl FnMut() -> Option<(CpuIndex, Flushed<IovaAlloc>)>) {
         let mut ahead = next();
-        while let Some((home, lease)) = ahead {
-            let Some(class) = self.class_of(lease.get()) else {
-                self.release_beyond(p, home, lease);
+        while let Some((origin, alloc)) = ahead {
+            let Some(class) = self.class_of(alloc.get()) else {
+                self.free_slow(p, origin, alloc);
                 ahead = next();
                 continue;
             };
             ahead = None;
-            let lease = lease.into_inner();
+            let alloc = alloc.into_inner();
             // those that follow and are of the same class and CPU, under the same acquisition
-            let over = class.kept.give_while(home, lease.range().first, || {
+            let over = class.kept.give_while(origin, alloc.range().first, || {
                 let (to, flushed) = next()?;
-                if to == home && flushed.get().is_like(&lease) {
+                if to == origin && flushed.get().is_like(&alloc) {
                     return Some(flushed.into_inner().range().first);
                 }
                 ahead = Some((to, flushed));
                 None
             });
             if let Some(first) = over {
-                self.keep(class, home, first);
+                self.keep(class, origin, first);
                 ahead = next();
             }
         }
@@ -343,7 +347,7 @@ impl<P: Platform> Assign<P> for Magazines<P> {
             class.kept.drain(|firsts| {
                 let ranges = firsts.map(|first| class.range(first));
                 self.tree
-                    .release_all(ranges.inspect(|range| drained += range.pages.0));
+                    .free_all(ranges.inspect(|range| drained += range.pages.0));
             });
         }
         self.tree.drain(p);
@@ -359,8 +363,7 @@ impl<P: Platform> Assign<P> for Magazines<P> {
         self.looked.store(now.0, Ordering::Relaxed);
         for class in &self.classes {
             class.kept.shrink_idle(IDLE_AT_ONCE, |firsts| {
-                self.tree
-                    .release_all(firsts.map(|first| class.range(first)));
+                self.tree.free_all(firsts.map(|first| class.range(first)));
             });
         }
     }
@@ -372,7 +375,7 @@ impl<P: Platform> Assign<P> for Magazines<P> {
             cached: PageCount(cached.0 + tree.cached.0),
             diverted: tree.diverted + self.diverted.load(Ordering::Relaxed),
             // cached ranges are in use as the tree sees it; others may have moved between the two looks
-            leased: PageCount(tree.leased.0.saturating_sub(cached.0)),
+            allocated: PageCount(tree.allocated.0.saturating_sub(cached.0)),
             ..tree
         }
     }

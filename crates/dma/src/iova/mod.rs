@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Assigners: who chooses IOVAs.
+//! Allocators: who chooses IOVAs.
 //!
 //! # Theory
 //!
-//! An assigner hands out disjoint ranges of an aperture. A [`Lease`] is the right to write the leaves of one
-//! range: holding it *is* the lock on those table entries. Every lease is a power of two of pages, naturally
+//! An allocator hands out disjoint ranges of an aperture. An [`IovaAlloc`] is the right to write the leaves of one
+//! range: holding it *is* the lock on those table entries. Every allocation is a power of two of pages, naturally
 //! aligned, so that the size class of a range follows from its page count alone ([`granted`]); the
-//! exception is a range that the caller chose ([`Assign::reserve`]), which is exact and marked [`LeaseKind::Fixed`].
+//! exception is a range that the caller chose ([`IovaAllocator::reserve`]), which is exact and marked [`AllocKind::Fixed`].
 //!
-//! `identity` shares pages between mappings: its leases are [`LeaseKind::Shared`], and the table counts who holds a leaf.
+//! `identity` shares pages between mappings: its allocations are [`AllocKind::Shared`], and the table counts who holds a leaf.
 //!
-//! A lease comes back as `Flushed<Lease>` and in no other way, so no IOVA is handed out again before no cache
-//! holds it (ATC'15 §5, requirement 1). It goes home to the CPU that unmapped it.
+//! An allocation comes back as `Flushed<IovaAlloc>` and in no other way, so no IOVA is handed out again before no cache
+//! holds it (ATC'15 §5, requirement 1). It returns to the CPU that unmapped it.
 //!
-//! Page counts always add up: aperture = free + leased + cached + others ([`Assign::usage`]), where *cached* is what the
-//! assigner keeps for fast reuse, and *others* are those of a heap that it shares.
+//! Page counts always add up: aperture = free + allocated + cached + others ([`IovaAllocator::usage`]), where *cached* is what the
+//! allocator keeps for fast reuse, and *others* are those of a heap that it shares.
 //!
-//! Designs are variants of one enum ([`Assigner`]): a design is chosen at run time, and one predicted branch is cheap.
+//! Designs are variants of one enum ([`AnyAllocator`]): a design is chosen at run time, and one predicted branch is cheap.
 
 mod alone;
 pub mod backing;
@@ -25,7 +25,6 @@ mod error;
 pub mod freebsd;
 pub mod identity;
 mod in_use;
-mod kept_off;
 pub mod kmalloc;
 mod lists;
 mod locked;
@@ -34,6 +33,7 @@ pub mod magazine;
 mod magazine_config;
 pub mod rbtree;
 mod request;
+mod reserved_ranges;
 mod run_bounds;
 mod search;
 mod slots;
@@ -41,7 +41,7 @@ mod tree;
 pub mod vmem;
 
 use crate::{
-    grace::Flushed,
+    invalidation::Flushed,
     platform::{Cpu, Platform},
     units::*,
 };
@@ -50,7 +50,7 @@ use core::{fmt, num::NonZeroU64};
 pub use alone::{Alone, Number};
 pub use backing::{Backing, BackingConfig};
 pub use eiovar::{Eiovar, EiovarConfig};
-pub use error::{NoIova, NoIovaCause};
+pub use error::{AllocError, AllocErrorCause};
 pub use freebsd::Freebsd;
 pub use identity::{Identity, IdentityConfig};
 pub use kmalloc::{Kmalloc, KmallocConfig};
@@ -66,52 +66,52 @@ pub use vmem::Vmem;
 ///
 /// Two words, so that it travels in registers; the second is never 0, so that a place for one that may be empty has two words as well.
 #[derive(PartialEq, Eq)]
-#[must_use = "a dropped lease leaks its IOVA range"]
-pub struct Lease {
+#[must_use = "a dropped allocation leaks its IOVA range"]
+pub struct IovaAlloc {
     first: IovaPage,
     /// Pages, and below them the kind, in [`KIND_BITS`] bits. There are fewer than 2^62 pages: no aperture has more.
     pages_and_kind: NonZeroU64,
 }
 
-/// Of a lease's second word.
+/// Of an allocation's second word.
 const KIND_BITS: u32 = 2;
-/// The most pages that an aperture has, so that a lease of any part of it can be written down: 1,024 times all
+/// The most pages that an aperture has, so that an allocation of any part of it can be written down: 1,024 times all
 /// that 64 bits of address have.
 pub(crate) const PAGES_MAX: u64 = u64::MAX >> KIND_BITS;
 
 /// How a range was chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LeaseKind {
-    /// By the assigner: a power of two of pages, naturally aligned.
-    Assigned = 1,
+pub enum AllocKind {
+    /// By the allocator: a power of two of pages, naturally aligned.
+    Dynamic = 1,
     /// By the caller: exactly the pages asked for.
     Fixed = 2,
-    /// By the buffer's own address (ATC'15 §4.1): others may hold leases of the same pages, so leaves are counted.
+    /// By the buffer's own address (ATC'15 §4.1): others may hold allocations of the same pages, so leaves are counted.
     Shared = 3,
 }
 
-impl LeaseKind {
+impl AllocKind {
     #[inline]
     fn bits(self) -> NonZeroU64 {
-        const { assert!(LeaseKind::Shared as u64 >> KIND_BITS == 0) };
+        const { assert!(AllocKind::Shared as u64 >> KIND_BITS == 0) };
         // the second is never used: no kind is 0
         NonZeroU64::new(self as u64).unwrap_or(NonZeroU64::MIN)
     }
 }
 
-impl Lease {
+impl IovaAlloc {
     #[inline]
-    pub(crate) fn new(range: IovaRange, kind: LeaseKind) -> Self {
+    pub(crate) fn new(range: IovaRange, kind: AllocKind) -> Self {
         debug_assert!(range.pages.0 <= PAGES_MAX, "{range} is in no aperture");
-        Lease {
+        IovaAlloc {
             first: range.first,
             pages_and_kind: kind.bits() | range.pages.0 << KIND_BITS,
         }
     }
     /// The same once more, for who ends what holds this one, in the same breath.
     #[inline]
-    pub(crate) fn again(&self) -> Self {
-        Lease { ..*self }
+    pub(crate) fn duplicate(&self) -> Self {
+        IovaAlloc { ..*self }
     }
     /// The pages.
     #[inline]
@@ -122,42 +122,42 @@ impl Lease {
     fn pages(&self) -> PageCount {
         PageCount(self.pages_and_kind.get() >> KIND_BITS)
     }
-    /// How many pages are nobody else's while this lease lives: all, or none where it is shared.
+    /// How many pages are nobody else's while this allocation lives: all, or none where it is shared.
     #[inline]
     pub fn owned(&self) -> PageCount {
         match self.kind() {
-            LeaseKind::Assigned | LeaseKind::Fixed => self.pages(),
-            LeaseKind::Shared => PageCount(0),
+            AllocKind::Dynamic | AllocKind::Fixed => self.pages(),
+            AllocKind::Shared => PageCount(0),
         }
     }
     /// How they were chosen.
     #[inline]
-    pub fn kind(&self) -> LeaseKind {
+    pub fn kind(&self) -> AllocKind {
         match self.pages_and_kind.get() & ((1 << KIND_BITS) - 1) {
-            1 => LeaseKind::Assigned,
-            2 => LeaseKind::Fixed,
-            _ => LeaseKind::Shared,
+            1 => AllocKind::Dynamic,
+            2 => AllocKind::Fixed,
+            _ => AllocKind::Shared,
         }
     }
     /// Whether it has as many pages, chosen in the same way.
     #[inline]
-    pub(crate) fn is_like(&self, other: &Lease) -> bool {
+    pub(crate) fn is_like(&self, other: &IovaAlloc) -> bool {
         self.pages_and_kind == other.pages_and_kind
     }
-    /// Log2 of its pages, where an assigner chose them: the size class.
+    /// Log2 of its pages, where an allocator chose them: the size class.
     #[inline]
     pub(crate) fn class_lg2(&self) -> Option<u32> {
-        (self.kind() == LeaseKind::Assigned).then(|| self.pages().0.trailing_zeros())
+        (self.kind() == AllocKind::Dynamic).then(|| self.pages().0.trailing_zeros())
     }
 }
 
-impl fmt::Debug for Lease {
+impl fmt::Debug for IovaAlloc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} lease of {}", self.kind(), self.range())
+        write!(f, "{:?} allocation of {}", self.kind(), self.range())
     }
 }
 
-/// How many pages an assigner grants for `pages`: the next power of two, held at 2^63, which no aperture has.
+/// How many pages an allocator grants for `pages`: the next power of two, held at 2^63, which no aperture has.
 #[inline]
 pub fn granted(pages: PageCount) -> PageCount {
     PageCount(pages.0.checked_next_power_of_two().unwrap_or(1 << 63))
@@ -165,8 +165,8 @@ pub fn granted(pages: PageCount) -> PageCount {
 
 /// A chosen range cannot be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum NoReserve {
-    /// Some page of it is leased, or unmapped and not yet flushed.
+pub enum FixedRangeError {
+    /// Some page of it is allocated, or unmapped and not yet flushed.
     #[error("IOVA pages {wanted} overlap {taken}, which is in use")]
     Taken {
         /// The range wanted.
@@ -182,15 +182,17 @@ pub enum NoReserve {
         /// The aperture.
         aperture: IovaRange,
     },
-    /// It lies where the design keeps no record of which ranges are leased, and some are: it can be had only while none is.
-    #[error("IOVA pages {wanted}: {leased} pages of {region} are leased, and nothing says which")]
+    /// It lies where the design keeps no record of which ranges are allocated, and some are: it can be had only while none is.
+    #[error(
+        "IOVA pages {wanted}: {allocated} pages of {region} are allocated, and nothing says which"
+    )]
     NoRecord {
         /// The range wanted.
         wanted: IovaRange,
         /// Where it lies.
         region: IovaRange,
-        /// Pages leased there.
-        leased: PageCount,
+        /// Pages allocated there.
+        allocated: PageCount,
     },
     /// It lies where the design keeps a few such ranges only.
     #[error("IOVA pages {wanted}: {max} ranges of {region} are kept already")]
@@ -213,60 +215,60 @@ pub struct Usage {
     pub free: PageCount,
     /// Kept for fast reuse.
     pub cached: PageCount,
-    /// Leased: mapped, retired or quarantined. Shared leases are not counted.
-    pub leased: PageCount,
+    /// Allocated: mapped, retired or quarantined. Shared allocations are not counted.
+    pub allocated: PageCount,
     /// Not to be had, since the design chooses by a heap whose other users hold them, or by which they were parked.
     pub others: PageCount,
-    /// Pages of shared leases, each as often as it is leased. They are no part of the sum.
+    /// Pages of shared allocations, each as often as it is allocated. They are no part of the sum.
     pub shared: PageCount,
     /// Requests that the design could not serve itself and sent to its fallback, ever.
     pub diverted: u64,
 }
 
-/// What every assigner does. One test suite runs over all implementations.
-pub trait Assign<P: Platform>: Send + Sync {
+/// What every allocator does. One test suite runs over all implementations.
+pub trait IovaAllocator<P: Platform>: Send + Sync {
     /// A range of [`granted`](Self::granted)`(pages)` pages, within the request's limits.
     ///
     /// # Errors
-    /// [`NoIova`]; retired ranges that are not flushed yet may still come back.
-    fn assign(&self, p: &P, request: &Request) -> Result<Lease, NoIova>;
-    /// How many pages a lease for `pages` has, where the assigner chooses. A lease follows from its mapping by this.
+    /// [`AllocError`]; retired ranges that are not flushed yet may still come back.
+    fn alloc(&self, p: &P, request: &Request) -> Result<IovaAlloc, AllocError>;
+    /// How many pages an allocation for `pages` has, where the allocator chooses. An allocation follows from its mapping by this.
     fn granted(&self, pages: PageCount) -> PageCount {
         granted(pages)
     }
-    /// The pages among which leases are shared, if the design shares any.
+    /// The pages among which allocations are shared, if the design shares any.
     fn shared(&self) -> Option<IovaRange> {
         None
     }
-    /// The pages whose ranges somebody else owns, and gets back when they are released: also those that are mapped still when a domain ends.
+    /// The pages whose ranges somebody else owns, and gets back when they are freed: also those that are mapped still when a domain ends.
     fn borrowed(&self) -> Option<IovaRange> {
         None
     }
     /// Exactly `range`.
     ///
     /// # Errors
-    /// [`NoReserve`]; ranges kept for reuse do not count as in use.
-    fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve>;
-    /// Takes a range back, to the caches of CPU `home`.
-    fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>);
-    /// Takes back the ranges that `next` has, each to the caches of its CPU, as [`release`](Self::release) does. Where it has none it is not asked again.
+    /// [`FixedRangeError`]; ranges kept for reuse do not count as in use.
+    fn reserve(&self, p: &P, range: IovaRange) -> Result<IovaAlloc, FixedRangeError>;
+    /// Takes a range back, to the caches of CPU `origin`.
+    fn free(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>);
+    /// Takes back the ranges that `next` has, each to the caches of its CPU, as [`free`](Self::free) does. Where it has none it is not asked again.
     #[inline]
-    fn release_many(&self, p: &P, mut next: impl FnMut() -> Option<(CpuIndex, Flushed<Lease>)>) {
-        while let Some((home, lease)) = next() {
-            self.release(p, home, lease);
+    fn free_many(&self, p: &P, mut next: impl FnMut() -> Option<(CpuIndex, Flushed<IovaAlloc>)>) {
+        while let Some((origin, alloc)) = next() {
+            self.free(p, origin, alloc);
         }
     }
-    /// Takes back a shared lease whose pages are all mapped still, by others: nothing has become free, so there is nothing to flush.
-    fn release_shared(&self, _p: &P, lease: Lease) {
-        debug_assert!(false, "{lease:?} is not shared here");
+    /// Takes back a shared allocation whose pages are all mapped still, by others: nothing has become free, so there is nothing to flush.
+    fn free_shared(&self, _p: &P, alloc: IovaAlloc) {
+        debug_assert!(false, "{alloc:?} is not shared here");
     }
     /// Gives everything that is kept for reuse back to the backing structure; returns how much it was.
     fn drain(&self, p: &P) -> PageCount;
     /// Gives back what has lain idle for long: a bounded part of it, the rest in later ticks. May free memory. `now` never goes back.
     fn tick(&self, _p: &P, _now: TimeNs) {}
-    /// Where the pages are. Exact when nobody else is in the assigner.
+    /// Where the pages are. Exact when nobody else is in the allocator.
     fn usage(&self, p: &P) -> Usage;
-    /// Checks every internal invariant; exact when nobody else is in the assigner.
+    /// Checks every internal invariant; exact when nobody else is in the allocator.
     ///
     /// # Errors
     /// A sentence that names the first invariant that does not hold.
@@ -275,9 +277,9 @@ pub trait Assign<P: Platform>: Send + Sync {
     fn describe(&self, p: &P, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// Which assigner, and its sizes.
+/// Which allocator, and its sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AssignerConfig {
+pub enum AllocatorConfig {
     /// One of those that own an aperture, behind its lock.
     Plain(BackingConfig),
     /// Per-CPU magazines over one of them (ATC'15 §4.3).
@@ -288,23 +290,23 @@ pub enum AssignerConfig {
     Kmalloc(KmallocConfig),
 }
 
-impl AssignerConfig {
+impl AllocatorConfig {
     /// Linux 3.17's: one lock, top-down first fit (ATC'15 §3.1).
-    pub const RBTREE: Self = AssignerConfig::Plain(BackingConfig::Rbtree);
+    pub const RBTREE: Self = AllocatorConfig::Plain(BackingConfig::Rbtree);
 
     /// The name used on command lines and in tables.
     pub fn name(&self) -> &'static str {
         match self {
-            AssignerConfig::Plain(backing) => backing.name(),
-            AssignerConfig::Magazine(_) => "magazine",
-            AssignerConfig::Identity(_) => "identity",
-            AssignerConfig::Kmalloc(_) => "kmalloc",
+            AllocatorConfig::Plain(backing) => backing.name(),
+            AllocatorConfig::Magazine(_) => "magazine",
+            AllocatorConfig::Identity(_) => "identity",
+            AllocatorConfig::Kmalloc(_) => "kmalloc",
         }
     }
 }
 
-/// An assigner, chosen at run time.
-pub enum Assigner<P: Platform> {
+/// An allocator, chosen at run time.
+pub enum AnyAllocator<P: Platform> {
     /// See [`Backing`].
     Plain(Backing<P>),
     /// See [`Magazines`].
@@ -315,10 +317,10 @@ pub enum Assigner<P: Platform> {
     Kmalloc(Kmalloc<P>),
 }
 
-/// Why an assigner cannot be made over an aperture.
+/// Why an allocator cannot be made over an aperture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoAssigner {
+pub enum AllocatorError {
     /// Identity mapping needs two spare bits (ATC'15 §4.1).
     #[error("identity needs IOVAs of {phys_bits} + 2 bits, and there are {iova_bits}")]
     IdentityWidth {
@@ -333,7 +335,7 @@ pub enum NoAssigner {
         /// The pages given.
         aperture: IovaRange,
     },
-    /// Page colouring leaves no page to assign.
+    /// Page colouring leaves no page to allocate.
     #[error("an offset of {offset} pages leaves nothing of {aperture}")]
     Offset {
         /// The pages left out.
@@ -360,41 +362,45 @@ pub enum NoAssigner {
     },
 }
 
-impl<P: Platform> Assigner<P> {
-    /// An assigner over `aperture`.
+impl<P: Platform> AnyAllocator<P> {
+    /// An allocator over `aperture`.
     ///
     /// # Errors
-    /// [`NoAssigner`], where the design cannot work there.
-    pub fn new(p: &P, config: AssignerConfig, aperture: IovaRange) -> Result<Self, NoAssigner> {
-        Self::beyond(p, config, aperture, PageCount(0))
+    /// [`AllocatorError`], where the design cannot work there.
+    pub fn new(
+        p: &P,
+        config: AllocatorConfig,
+        aperture: IovaRange,
+    ) -> Result<Self, AllocatorError> {
+        Self::with_offset(p, config, aperture, PageCount(0))
     }
 
-    /// The same, but `offset` pages at the end where assigning begins stay unused. Where the design has a fallback, only that heeds it.
+    /// The same, but `offset` pages at the end where allocating begins stay unused. Where the design has a fallback, only that heeds it.
     ///
     /// # Errors
-    /// [`NoAssigner`]; [`NoAssigner::Offset`] where no page is left.
-    pub fn beyond(
+    /// [`AllocatorError`]; [`AllocatorError::Offset`] where no page is left.
+    pub fn with_offset(
         p: &P,
-        config: AssignerConfig,
+        config: AllocatorConfig,
         aperture: IovaRange,
         offset: PageCount,
-    ) -> Result<Self, NoAssigner> {
+    ) -> Result<Self, AllocatorError> {
         let left = |backing: BackingConfig| {
-            let left = backing.beyond(aperture, offset);
-            left.ok_or(NoAssigner::Offset { offset, aperture })
+            let left = backing.with_offset(aperture, offset);
+            left.ok_or(AllocatorError::Offset { offset, aperture })
         };
         Ok(match config {
-            AssignerConfig::Plain(backing) => {
-                Assigner::Plain(Backing::new(p, backing, left(backing)?))
+            AllocatorConfig::Plain(backing) => {
+                AnyAllocator::Plain(Backing::new(p, backing, left(backing)?))
             }
-            AssignerConfig::Magazine(sizes) => {
-                Assigner::Magazine(Magazines::new(p, sizes, left(sizes.backing)?))
+            AllocatorConfig::Magazine(sizes) => {
+                AnyAllocator::Magazine(Magazines::new(p, sizes, left(sizes.backing)?))
             }
-            AssignerConfig::Identity(widths) => {
-                Assigner::Identity(Identity::new(p, widths, aperture, offset)?)
+            AllocatorConfig::Identity(widths) => {
+                AnyAllocator::Identity(Identity::new(p, widths, aperture, offset)?)
             }
-            AssignerConfig::Kmalloc(config) => {
-                Assigner::Kmalloc(Kmalloc::new(p, config, aperture, offset)?)
+            AllocatorConfig::Kmalloc(config) => {
+                AnyAllocator::Kmalloc(Kmalloc::new(p, config, aperture, offset)?)
             }
         })
     }
@@ -404,94 +410,96 @@ impl<P: Platform> Assigner<P> {
 macro_rules! dispatch {
     ($self:ident, $a:ident => $e:expr) => {
         match $self {
-            Assigner::Plain($a) => $e,
-            Assigner::Magazine($a) => $e,
-            Assigner::Identity($a) => $e,
-            Assigner::Kmalloc($a) => $e,
+            AnyAllocator::Plain($a) => $e,
+            AnyAllocator::Magazine($a) => $e,
+            AnyAllocator::Identity($a) => $e,
+            AnyAllocator::Kmalloc($a) => $e,
         }
     };
 }
 
-impl<P: Platform> Assigner<P> {
-    /// A range for `pages` anywhere, if one is at hand on this CPU; else nothing has happened, and [`Assign::assign`] is to be asked.
+impl<P: Platform> AnyAllocator<P> {
+    /// A range for `pages` anywhere, if one is cached on this CPU; else nothing has happened, and [`IovaAllocator::alloc`] is to be asked.
     ///
     /// Not one call is made, and the answer fits into two registers. So whoever asks here first and calls
-    /// what does all the rest last needs no stack for the short way.
+    /// what does all the rest last needs no stack for the fast path.
     #[inline]
-    pub fn assign_at_hand(&self, p: &P, pages: PageCount) -> Option<Lease> {
+    pub fn alloc_fast(&self, p: &P, pages: PageCount) -> Option<IovaAlloc> {
         match self {
-            Assigner::Magazine(magazines) => magazines.assign_at_hand(p, pages),
+            AnyAllocator::Magazine(magazines) => magazines.alloc_fast(p, pages),
             _ => None,
         }
     }
 
-    /// The first page of a lease for `pages` pages that this CPU has at hand, if `serves` makes something of the lease's range; else nothing has happened, and
-    /// [`Assign::assign`] is to be asked. The lease is as [`granted`] says; of `MOST` pages, if that
-    /// is not 0. `serves` runs under a lock, and with the rights of the lease's holder.
-    #[inline(always)] // on the short way of a map, which calls nothing
-    pub(crate) fn assign_here<const MOST: usize, R>(
+    /// The first page of an allocation for `pages` pages that this CPU has cached, if `serves` makes something of the allocation's range; else nothing has happened, and
+    /// [`IovaAllocator::alloc`] is to be asked. The allocation is as [`granted`] says; of `MOST` pages, if that
+    /// is not 0. `serves` runs under a lock, and with the rights of the allocation's holder.
+    #[inline(always)] // on the fast path of a map, which calls nothing
+    pub(crate) fn alloc_fast_with<const MOST: usize, R>(
         &self,
         cpu: &Cpu<'_>,
         pages: PageCount,
         serves: impl FnOnce(IovaRange) -> Option<R>,
     ) -> Option<(IovaPage, R)> {
         match self {
-            Assigner::Magazine(magazines) => magazines.assign_here::<MOST, R>(cpu, pages, serves),
+            AnyAllocator::Magazine(magazines) => {
+                magazines.alloc_fast_with::<MOST, R>(cpu, pages, serves)
+            }
             _ => None,
         }
     }
 
-    /// Brings a lease for `pages` to this CPU's hand, if there is one that was given back.
+    /// Brings an allocation for `pages` to this CPU's hand, if there is one that was given back.
     pub(crate) fn bring_to_hand(&self, cpu: &Cpu<'_>, pages: PageCount) {
-        if let Assigner::Magazine(magazines) = self {
+        if let AnyAllocator::Magazine(magazines) = self {
             magazines.bring_to_hand(cpu, pages);
         }
     }
 
     #[inline(never)]
-    fn assign_otherwise(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
-        dispatch!(self, a => a.assign(p, request))
+    fn alloc_slow(&self, p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {
+        dispatch!(self, a => a.alloc(p, request))
     }
     #[inline(never)]
-    fn release_otherwise(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
-        dispatch!(self, a => a.release(p, home, lease))
+    fn free_slow(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
+        dispatch!(self, a => a.free(p, origin, alloc))
     }
 }
 
 /// The magazines' own paths are short enough to be inlined where they are called; the others are not.
-impl<P: Platform> Assign<P> for Assigner<P> {
+impl<P: Platform> IovaAllocator<P> for AnyAllocator<P> {
     #[inline]
-    fn assign(&self, p: &P, request: &Request) -> Result<Lease, NoIova> {
+    fn alloc(&self, p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {
         match self {
-            Assigner::Magazine(magazines) => magazines.assign(p, request),
-            _ => self.assign_otherwise(p, request),
+            AnyAllocator::Magazine(magazines) => magazines.alloc(p, request),
+            _ => self.alloc_slow(p, request),
         }
     }
     fn granted(&self, pages: PageCount) -> PageCount {
-        dispatch!(self, a => Assign::<P>::granted(a, pages))
+        dispatch!(self, a => IovaAllocator::<P>::granted(a, pages))
     }
     fn shared(&self) -> Option<IovaRange> {
-        dispatch!(self, a => Assign::<P>::shared(a))
+        dispatch!(self, a => IovaAllocator::<P>::shared(a))
     }
     fn borrowed(&self) -> Option<IovaRange> {
-        dispatch!(self, a => Assign::<P>::borrowed(a))
+        dispatch!(self, a => IovaAllocator::<P>::borrowed(a))
     }
-    fn reserve(&self, p: &P, range: IovaRange) -> Result<Lease, NoReserve> {
+    fn reserve(&self, p: &P, range: IovaRange) -> Result<IovaAlloc, FixedRangeError> {
         dispatch!(self, a => a.reserve(p, range))
     }
     #[inline]
-    fn release(&self, p: &P, home: CpuIndex, lease: Flushed<Lease>) {
+    fn free(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
         match self {
-            Assigner::Magazine(magazines) => magazines.release(p, home, lease),
-            _ => self.release_otherwise(p, home, lease),
+            AnyAllocator::Magazine(magazines) => magazines.free(p, origin, alloc),
+            _ => self.free_slow(p, origin, alloc),
         }
     }
     #[inline]
-    fn release_many(&self, p: &P, next: impl FnMut() -> Option<(CpuIndex, Flushed<Lease>)>) {
-        dispatch!(self, a => a.release_many(p, next))
+    fn free_many(&self, p: &P, next: impl FnMut() -> Option<(CpuIndex, Flushed<IovaAlloc>)>) {
+        dispatch!(self, a => a.free_many(p, next))
     }
-    fn release_shared(&self, p: &P, lease: Lease) {
-        dispatch!(self, a => a.release_shared(p, lease))
+    fn free_shared(&self, p: &P, alloc: IovaAlloc) {
+        dispatch!(self, a => a.free_shared(p, alloc))
     }
     fn drain(&self, p: &P) -> PageCount {
         dispatch!(self, a => a.drain(p))

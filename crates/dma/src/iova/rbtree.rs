@@ -3,16 +3,16 @@
 //!
 //! # Theory
 //!
-//! A red-black tree holds the ranges in use, disjoint. To assign, walk its nodes downwards and take the first gap that
+//! A red-black tree holds the ranges in use, disjoint. To allocate, walk its nodes downwards and take the first gap that
 //! holds the wanted range, naturally aligned, as high in the gap as it goes. The walk does not begin at the top
 //! but at the *cached node*, the range given out last: as long as ranges are given out only, the gap is right below it,
 //! and the scan looks at one node. Giving back a range at or above the cached node moves the cache to the next
 //! range above, so that the new gap is found.
 //!
-//! That is where it becomes linear: with n ranges in use, one of them the topmost and small, `release` of that one
-//! followed by `assign` of a larger size walks past all n. Rings whose buffers differ in size do this all the time.
+//! That is where it becomes linear: with n ranges in use, one of them the topmost and small, `free` of that one
+//! followed by `alloc` of a larger size walks past all n. Rings whose buffers differ in size do this all the time.
 //! It is kept, being the baseline to compare with; [`Locked::nodes_visited`] counts it. One thing is added: a
-//! scan that finds nothing below the cached node looks above it, once, so that [`NoIova`] is never wrong.
+//! scan that finds nothing below the cached node looks above it, once, so that [`AllocError`] is never wrong.
 //!
 //! Runs, for which magazines ask and Linux does not, are looked for from where the highest one may be (`RunBounds`), whatever the cached node is.
 //!
@@ -32,7 +32,7 @@ use super::{
 };
 use alloc::{format, string::String};
 
-/// Linux 3.17's assigner.
+/// Linux 3.17's allocator.
 pub type Rbtree<P> = Locked<P, Scan>;
 
 /// The tree, the cached node, and first fit.
@@ -121,7 +121,7 @@ impl Ranges for Scan {
     }
 
     /// Giving back at or above the cached node moves the cache up, past the range.
-    fn give(&mut self, range: IovaRange, _kind: LeaseKind) {
+    fn give(&mut self, range: IovaRange, _kind: AllocKind) {
         let Some(node) = self.used.leaving(range) else {
             return;
         };
@@ -198,7 +198,7 @@ mod tests {
                 match what {
                     0 if !held.is_empty() => {
                         let gone = held.swap_remove(which.index(held.len()));
-                        tree.give(gone, LeaseKind::Assigned);
+                        tree.give(gone, AllocKind::Dynamic);
                     }
                     1 => {
                         let exactly = IovaRange::new(IovaPage(which.index(300) as u64), PageCount(count));

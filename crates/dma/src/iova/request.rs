@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What is asked of an assigner: how many pages, and where they may lie.
+//! What is asked of an allocator: how many pages, and where they may lie.
 
-use super::NoIovaCause;
+use super::AllocErrorCause;
 use crate::units::*;
 use core::fmt;
 
@@ -35,24 +35,24 @@ impl Limits {
     }
 
     /// Why nothing was found within them, though some place of the aperture would do.
-    pub(super) fn full(&self) -> NoIovaCause {
+    pub(super) fn full(&self) -> AllocErrorCause {
         match self {
             Limits {
                 end: None,
                 align_lg2: 0,
                 ..
-            } => NoIovaCause::Full,
-            limits => NoIovaCause::FullWithin(*limits),
+            } => AllocErrorCause::Full,
+            limits => AllocErrorCause::FullWithin(*limits),
         }
     }
 
-    /// Whether a lease of `range` keeps them and lies where it is preferred.
+    /// Whether an allocation of `range` keeps them and lies where it is preferred.
     #[inline]
     pub fn prefer(&self, range: IovaRange) -> bool {
         self.allow(range) && self.prefer_end.is_none_or(|end| range.end() <= end)
     }
 
-    /// Whether a lease of `range` keeps them. A preference is none that must be kept.
+    /// Whether an allocation of `range` keeps them. A preference is none that must be kept.
     #[inline]
     pub fn allow(&self, range: IovaRange) -> bool {
         if self.is_none() {

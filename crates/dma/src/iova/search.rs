@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Where a run of ranges may lie: the arithmetic of size, alignment and limits, once for all designs that search.
 //!
-//! What an assigner grants is a power of two of pages, naturally aligned. So of the four limits only three
+//! What an allocator grants is a power of two of pages, naturally aligned. So of the four limits only three
 //! are left to a search, and they are simple: a run crosses a boundary of 2^b pages exactly if it is larger than one (then
 //! it always does); the mask and the preference are ends of the [`Window`] in which it is looked for; and
 //! alignment beyond the run's own is a larger step between the places that are considered.
 
-use super::{Limits, NoIovaCause};
+use super::{AllocErrorCause, Limits};
 use crate::units::*;
 
 /// A run of ranges to be found: `count` of `each` pages, side by side.
@@ -33,7 +33,7 @@ pub struct Search {
 }
 
 impl Window {
-    /// All that may be assigned of `aperture`: page 0 is for those who ask for it by number, drivers read address 0 as "none".
+    /// All that may be allocated of `aperture`: page 0 is for those who ask for it by number, drivers read address 0 as "none".
     pub fn of(aperture: IovaRange) -> Self {
         Window {
             floor: aperture.first.0.max(1),
@@ -110,18 +110,18 @@ impl Search {
     ///
     /// # Errors
     /// Why it fits nowhere in `aperture`, were all of it free.
-    pub fn new(run: Run, limits: &Limits, aperture: IovaRange) -> Result<Self, NoIovaCause> {
+    pub fn new(run: Run, limits: &Limits, aperture: IovaRange) -> Result<Self, AllocErrorCause> {
         let whole = Window::of(aperture);
         if !run.fits(whole) {
-            return Err(NoIovaCause::Full);
+            return Err(AllocErrorCause::Full);
         }
         let boundary = limits.boundary_lg2.filter(|lg2| *lg2 < u64::BITS);
         if let Some(boundary_lg2) = boundary.filter(|lg2| run.pages() > 1 << lg2) {
-            return Err(NoIovaCause::Boundary { boundary_lg2 });
+            return Err(AllocErrorCause::Boundary { boundary_lg2 });
         }
         let within = whole.below(limits.end);
         if let Some(end) = limits.end.filter(|_| !run.fits(within)) {
-            return Err(NoIovaCause::Mask { end, aperture });
+            return Err(AllocErrorCause::Mask { end, aperture });
         }
         let align_lg2 = limits.align_lg2;
         let aligned = 1u64.checked_shl(align_lg2).map(|align| Run {
@@ -130,7 +130,7 @@ impl Search {
         });
         let run = aligned
             .filter(|run| run.fits(within))
-            .ok_or(NoIovaCause::Alignment {
+            .ok_or(AllocErrorCause::Alignment {
                 align_lg2,
                 aperture: within.range(),
             })?;

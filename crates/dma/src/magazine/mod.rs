@@ -20,8 +20,8 @@
 //!
 //! Conservation: a thing given is in exactly one magazine until it is taken, drained, or has overflown.
 //!
-//! Locking: each CPU's pair has a lock of its own, of the home CPU alone but for drains and for things that come home from elsewhere;
-//! it may be held while that of the depot is taken (order: CPU cache -> depot). [`Magazines::take_at_hand`] and [`Magazines::give_at_hand`] are the paths of
+//! Locking: each CPU's pair has a lock of its own, of the origin CPU alone but for drains and for things that are freed from elsewhere;
+//! it may be held while that of the depot is taken (order: CPU cache -> depot). [`Magazines::take_fast`] and [`Magazines::give_fast`] are the paths of
 //! nearly every operation: they only try that lock, push or pop once, and leave all else to [`Magazines::take`] and [`Magazines::give`]. All work under a lock is a push, a pop or an
 //! exchange of vectors, or a copy of at most [`CHUNK`] things; a fill copies M.
 //!
@@ -67,7 +67,7 @@ pub struct Magazines<P: Platform, T: Copy + Send, S = PerCpu<<P as Platform>::Lo
 pub struct Overflow<T> {
     magazine: Vec<T>,
     over: T,
-    home: CpuIndex,
+    origin: CpuIndex,
 }
 
 impl<T: Copy> Overflow<T> {
@@ -163,13 +163,13 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
 
     /// The top of this CPU's loaded magazine, if there is one and nobody else is at it. Nothing is called: else ask [`take`](Self::take).
     #[inline]
-    pub fn take_at_hand(&self, cpu: &Cpu<'_>) -> Option<T> {
+    pub fn take_fast(&self, cpu: &Cpu<'_>) -> Option<T> {
         self.cpus.get(cpu).try_with(Pair::pop::<P>)?
     }
 
     /// The same, if `serves` makes something of it, which also comes back; else it stays where it is. Called under the lock.
-    #[inline(always)] // on the short way of a map, which calls nothing
-    pub fn take_at_hand_if<R>(
+    #[inline(always)] // on the fast path of a map, which calls nothing
+    pub fn take_fast_if<R>(
         &self,
         cpu: &Cpu<'_>,
         serves: impl FnOnce(T) -> Option<R>,
@@ -182,7 +182,7 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         taken.flatten()
     }
 
-    /// Makes this CPU's next [`take_at_hand`](Self::take_at_hand) find something, if its other magazine or the depot has anything. What is looked for in vain
+    /// Makes this CPU's next [`take_fast`](Self::take_fast) find something, if its other magazine or the depot has anything. What is looked for in vain
     /// here does not count: [`take`](Self::take) will be asked, and count.
     pub fn bring_to_hand(&self, cpu: &Cpu<'_>) {
         self.cpus.get(cpu).with(|pair| {
@@ -206,14 +206,14 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         })
     }
 
-    /// Keeps `thing` for CPU `home` if its loaded magazine has room and nobody else is at it; returns whether. Nothing is called: else
+    /// Keeps `thing` for CPU `origin` if its loaded magazine has room and nobody else is at it; returns whether. Nothing is called: else
     /// [`give`](Self::give).
     ///
     /// # Panics
-    /// If `home` is not a CPU of the platform.
+    /// If `origin` is not a CPU of the platform.
     #[inline]
-    pub fn give_at_hand(&self, home: CpuIndex, thing: T) -> bool {
-        let kept = self.cpus.at(home).try_with(|pair| {
+    pub fn give_fast(&self, origin: CpuIndex, thing: T) -> bool {
+        let kept = self.cpus.at(origin).try_with(|pair| {
             if is_full(&pair.loaded) {
                 return false;
             }
@@ -223,16 +223,16 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         kept.unwrap_or(false)
     }
 
-    /// Keeps `thing` for CPU `home`.
+    /// Keeps `thing` for CPU `origin`.
     ///
     /// # Panics
-    /// If `home` is not a CPU of the platform.
-    pub fn give(&self, home: CpuIndex, thing: T) -> Option<Overflow<T>> {
+    /// If `origin` is not a CPU of the platform.
+    pub fn give(&self, origin: CpuIndex, thing: T) -> Option<Overflow<T>> {
         let mut spare = Vec::new();
         loop {
             let given = self
                 .cpus
-                .at(home)
+                .at(origin)
                 .with(|pair| self.push(pair, thing, &mut spare));
             match given {
                 Given::Kept => {
@@ -244,7 +244,7 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
                     return Some(Overflow {
                         magazine,
                         over: thing,
-                        home,
+                        origin,
                     });
                 }
                 // at most once: with a spare there is an empty one
@@ -253,19 +253,19 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         }
     }
 
-    /// Keeps `thing` for CPU `home`, and what `more` has, as long as its loaded magazine has room and nobody else is at
+    /// Keeps `thing` for CPU `origin`, and what `more` has, as long as its loaded magazine has room and nobody else is at
     /// it. What comes back is for [`give`](Self::give); `more` was not asked again then.
     ///
     /// # Panics
-    /// If `home` is not a CPU of the platform.
+    /// If `origin` is not a CPU of the platform.
     #[inline]
     pub fn give_while(
         &self,
-        home: CpuIndex,
+        origin: CpuIndex,
         thing: T,
         mut more: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        let over = self.cpus.at(home).try_with(|pair| {
+        let over = self.cpus.at(origin).try_with(|pair| {
             let mut thing = thing;
             loop {
                 if is_full(&pair.loaded) {
@@ -278,14 +278,14 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         over.unwrap_or(Some(thing))
     }
 
-    /// Keeps as many of `things` for CPU `home` as its loaded magazine has room for; the rest stay in the iterator.
+    /// Keeps as many of `things` for CPU `origin` as its loaded magazine has room for; the rest stay in the iterator.
     ///
     /// # Panics
-    /// If `home` is not a CPU of the platform.
-    pub fn fill(&self, home: CpuIndex, things: &mut impl Iterator<Item = T>) {
+    /// If `origin` is not a CPU of the platform.
+    pub fn fill(&self, origin: CpuIndex, things: &mut impl Iterator<Item = T>) {
         let mut spare = Vec::new();
         // at most twice: with a spare there is a magazine
-        while !self.cpus.at(home).with(|pair| {
+        while !self.cpus.at(origin).with(|pair| {
             if pair.loaded.capacity() == 0 {
                 core::mem::swap(&mut pair.loaded, &mut spare);
             }
@@ -297,12 +297,12 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         }
     }
 
-    /// How many things [`fill`](Self::fill) would take for CPU `home` now.
+    /// How many things [`fill`](Self::fill) would take for CPU `origin` now.
     ///
     /// # Panics
-    /// If `home` is not a CPU of the platform.
-    pub fn room(&self, home: CpuIndex) -> usize {
-        let (room, len) = self.cpus.at(home).with(|pair| {
+    /// If `origin` is not a CPU of the platform.
+    pub fn room(&self, origin: CpuIndex) -> usize {
+        let (room, len) = self.cpus.at(origin).with(|pair| {
             let loaded = &pair.loaded;
             (loaded.capacity(), loaded.len())
         });
@@ -312,22 +312,24 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         }
     }
 
-    /// How often a take of CPU `home` found nothing since the last drain: how much it lacks.
+    /// How often a take of CPU `origin` found nothing since the last drain: how much it lacks.
     ///
     /// # Panics
-    /// If `home` is not a CPU of the platform.
-    pub fn misses(&self, home: CpuIndex) -> u32 {
-        self.cpus.at(home).with(|pair| pair.misses)
+    /// If `origin` is not a CPU of the platform.
+    pub fn misses(&self, origin: CpuIndex) -> u32 {
+        self.cpus.at(origin).with(|pair| pair.misses)
     }
 
     /// Takes back the magazine of an overflow, whose things the caller has dealt with.
     pub fn recycle(&self, overflow: Overflow<T>) {
         let Overflow {
-            mut magazine, home, ..
+            mut magazine,
+            origin,
+            ..
         } = overflow;
         magazine.clear();
         // the CPU that it comes from has none in its place, unless an interrupt has brought one
-        self.cpus.at(home).with(|pair| {
+        self.cpus.at(origin).with(|pair| {
             if pair.previous.capacity() == 0 {
                 core::mem::swap(&mut pair.previous, &mut magazine);
             }

@@ -92,7 +92,7 @@ pub struct Shelf<P: Platform, T: Send> {
 }
 
 impl<P: Platform, T: Send> Places<P, T> for Shelf<P, T> {
-    #[inline(always)] // on the short way of a map, which calls nothing
+    #[inline(always)] // on the fast path of a map, which calls nothing
     fn at(&self, index: CpuIndex) -> &P::Lock<Pair<T>> {
         &self.twos[index.0 * self.stride + self.two].0[self.which]
     }

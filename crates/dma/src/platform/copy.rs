@@ -28,36 +28,36 @@ pub unsafe trait CopyMemory: Platform {
     /// Copies `from` to as many bytes at `to`. The two must not overlap, or what is at `to` then is open.
     ///
     /// # Errors
-    /// [`NotMemory`]; nothing is copied.
-    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory>;
+    /// [`NotMemoryError`]; nothing is copied.
+    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError>;
     /// Zeroes `range`.
     ///
     /// # Errors
-    /// [`NotMemory`]; nothing is written.
-    fn zero(&self, range: PhysRange) -> Result<(), NotMemory>;
+    /// [`NotMemoryError`]; nothing is written.
+    fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError>;
     /// Copies `from` to as many bytes at `to`, and leaves zeroes behind: [`copy`](Self::copy) and [`zero`](Self::zero), which a platform may do in one pass. Both keep their
     /// contracts; of what a device writes to `from` meanwhile, any byte may be copied, be zeroed unseen, or stay.
     ///
     /// # Errors
-    /// [`NotMemory`]; nothing is moved.
+    /// [`NotMemoryError`]; nothing is moved.
     #[inline]
-    fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+    fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
         self.copy(from, to)?;
         self.zero(from)
     }
     /// Reads the bytes at `from`.
     ///
     /// # Errors
-    /// [`NotMemory`]; nothing is read.
-    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory>;
+    /// [`NotMemoryError`]; nothing is read.
+    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError>;
     /// Writes `from` to `to`.
     ///
     /// # Errors
-    /// [`NotMemory`]; nothing is written.
-    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory>;
+    /// [`NotMemoryError`]; nothing is written.
+    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError>;
 }
 
 /// Bytes that the CPU cannot reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0} is not memory, or not all of it")]
-pub struct NotMemory(pub PhysRange);
+pub struct NotMemoryError(pub PhysRange);

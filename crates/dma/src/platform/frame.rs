@@ -6,7 +6,7 @@
 //! `Retired` and `Flushed`: "the page tables that were mapping the IOVA range will not be reclaimed"
 //! before the invalidation is done (ATC'15 §5, requirement 2).
 
-use crate::{grace::Flushed, units::PhysPage};
+use crate::{invalidation::Flushed, units::PhysPage};
 use core::marker::PhantomData;
 
 /// A zeroed frame that hardware cannot reach yet.

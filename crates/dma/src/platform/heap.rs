@@ -2,7 +2,7 @@
 //! The platform's general-purpose allocator, as far as `kmalloc` (ATC'15 §4.2) needs it: it uses addresses, never the memory.
 //!
 //! An address is an offset in the heap's arena. Rounding and alignment are part of the contract, so that a
-//! block's length follows from the length asked for, and a lease from its mapping.
+//! block's length follows from the length asked for, and an allocation from its mapping.
 
 use crate::units::ByteCount;
 
@@ -29,7 +29,7 @@ impl HeapBlock {
 /// What was to be freed is not allocated, at least not so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no block of {} bytes at offset {:#x} of the heap is allocated", .0.len, .0.offset.0)]
-pub struct NotABlock(pub HeapBlock);
+pub struct HeapBlockError(pub HeapBlock);
 
 /// A general-purpose allocator over an arena of real memory. Anybody may allocate from it.
 ///
@@ -47,6 +47,6 @@ pub trait Heap: Send + Sync {
     /// Takes a block back.
     ///
     /// # Errors
-    /// [`NotABlock`]; nothing has changed then.
-    fn free(&self, block: HeapBlock) -> Result<(), NotABlock>;
+    /// [`HeapBlockError`]; nothing has changed then.
+    fn free(&self, block: HeapBlock) -> Result<(), HeapBlockError>;
 }

@@ -29,10 +29,10 @@ pub mod host;
 #[allow(unsafe_code)]
 pub mod sim;
 
-pub use copy::{CopyMemory, NotMemory};
+pub use copy::{CopyMemory, NotMemoryError};
 pub use core::sync::atomic::Ordering;
 pub use frame::{FrameRef, FreshFrame, TableFrame};
-pub use heap::{Heap, HeapBlock, NotABlock};
+pub use heap::{Heap, HeapBlock, HeapBlockError};
 pub use percpu::{CachePadded, PerCpu};
 
 use crate::units::*;
@@ -71,7 +71,7 @@ pub trait Lock<T>: Send + Sync {
     fn new(value: T) -> Self;
     /// Runs `f` with the data, interrupts masked on this CPU.
     fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R;
-    /// The same, or nothing where the lock is held: for paths that then take the long way. Waits where the platform cannot tell.
+    /// The same, or nothing where the lock is held: for paths that then take the slow path. Waits where the platform cannot tell.
     fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         Some(self.with(f))
     }
@@ -152,7 +152,7 @@ pub unsafe trait Platform: Send + Sync + 'static {
 
     /// Runs `f` with no migration and no re-entry on this CPU. Must not be nested.
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R;
-    /// The same, or nothing where this CPU cannot be pinned at once, without a call: for paths that then take the long way.
+    /// The same, or nothing where this CPU cannot be pinned at once, without a call: for paths that then take the slow path.
     fn try_pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> Option<R> {
         Some(self.pinned(f))
     }
@@ -167,24 +167,24 @@ pub unsafe trait Platform: Send + Sync + 'static {
     /// there for as long as the frame is lent:
     ///
     /// ```
-    /// # use ioatlas_dma::{grace::*, platform::{host::*, *}};
+    /// # use ioatlas_dma::{invalidation::*, platform::{host::*, *}};
     /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
-    /// # let grace = unsafe { Grace::new(p) }; // no unit ever sees the frame
+    /// # let sequence = unsafe { FlushSequence::new(p) }; // no unit ever sees the frame
     /// let frame = p.frame_alloc().unwrap().publish();
     /// let words = p.entries(frame.by_ref());
     /// words[0].store(1, Ordering::Relaxed);
-    /// let retired = grace.retire(p, frame, Scope::DOMAIN);
+    /// let retired = sequence.retire(p, frame, Scope::DOMAIN);
     /// ```
     ///
     /// Not when it is on its way back:
     ///
     /// ```compile_fail,E0505
-    /// # use ioatlas_dma::{grace::*, platform::{host::*, *}};
+    /// # use ioatlas_dma::{invalidation::*, platform::{host::*, *}};
     /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
-    /// # let grace = unsafe { Grace::new(p) }; // no unit ever sees the frame
+    /// # let sequence = unsafe { FlushSequence::new(p) }; // no unit ever sees the frame
     /// let frame = p.frame_alloc().unwrap().publish();
     /// let words = p.entries(frame.by_ref());
-    /// let retired = grace.retire(p, frame, Scope::DOMAIN);
+    /// let retired = sequence.retire(p, frame, Scope::DOMAIN);
     /// words[0].store(1, Ordering::Relaxed);
     /// ```
     fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Self::A64];

@@ -1,57 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The queue of a deferred policy: a pile of things under a lock, counted to a batch.
+//! The queue of a deferred policy: retired things in a queue under a lock, counted to a batch.
 //!
-//! Things are stamped under the lock, so their order is that of the stamps. What a flush settles leaves in one of two ways. Where that is
-//! everything, as it is for the CPU whose batch is full, the whole pile is exchanged for an empty spare one, and sent home from without the lock. Else, and while
-//! somebody else has the spare one, up to 16 things at a time are settled under the lock, and sent home from without it.
+//! Things are stamped under the lock, so their order is that of the stamps. What a flush completes leaves in one of two ways. Where that is
+//! everything, as it is for the CPU whose batch is full, the whole queue is exchanged for an empty spare one, and freed without the lock. Else, and while
+//! somebody else has the spare one, up to 16 things at a time are completed under the lock, and freed without it.
 //!
-//! What has been taken out and is not home yet is *in transit*. Each thing remembers the CPU that unmapped it, its *home*.
+//! What has been taken out and is not freed yet is *in transit*. Each thing remembers the CPU that unmapped it, its *origin*.
 //!
-//! Memory: pile and spare have room for two batches each, and 32 bytes a thing.
+//! Memory: queue and spare have room for two batches each, and 32 bytes a thing.
 //!
-//! Locking: one lock a queue, taken alone, never held while waiting, releasing or allocating.
+//! Locking: one lock a queue, taken alone, never held while waiting, freeing or allocating.
 
 use super::{queue::Drained, *};
 
-/// A resource, and the home of what has one.
-pub(crate) enum Homed {
-    Iova(u32, Lease),
+/// A resource, and the origin of what has one.
+pub(crate) enum CpuResource {
+    Iova(u32, IovaAlloc),
     Frame(TableFrame),
 }
 
-impl Homed {
+impl CpuResource {
     #[inline]
-    pub fn new(home: CpuIndex, what: Resource) -> Self {
+    pub fn new(origin: CpuIndex, what: Resource) -> Self {
         match what {
-            Resource::Iova(lease) => Homed::lease(home, lease),
-            Resource::Frame(frame) => Homed::Frame(frame),
+            Resource::Iova(alloc) => CpuResource::alloc(origin, alloc),
+            Resource::Frame(frame) => CpuResource::Frame(frame),
         }
     }
     #[inline]
-    pub fn lease(home: CpuIndex, lease: Lease) -> Self {
+    pub fn alloc(origin: CpuIndex, alloc: IovaAlloc) -> Self {
         // fewer than 2^32 CPUs
-        Homed::Iova(home.0 as u32, lease)
+        CpuResource::Iova(origin.0 as u32, alloc)
     }
     fn add_to(&self, held: &mut Held) {
         match self {
-            Homed::Iova(_, lease) => held.pages.0 += lease.owned().0,
-            Homed::Frame(..) => held.frames += 1,
+            CpuResource::Iova(_, alloc) => held.pages.0 += alloc.owned().0,
+            CpuResource::Frame(..) => held.frames += 1,
         }
     }
 }
 
-impl Flushed<Homed> {
-    /// A lease with its CPU; or a frame, which goes into `frames`.
+impl Flushed<CpuResource> {
+    /// An allocation with its CPU; or a frame, which goes into `frames`.
     #[inline(always)]
-    fn lease(self, frames: &mut Option<Flushed<TableFrame>>) -> Option<(CpuIndex, Flushed<Lease>)> {
+    fn alloc(
+        self,
+        frames: &mut Option<Flushed<TableFrame>>,
+    ) -> Option<(CpuIndex, Flushed<IovaAlloc>)> {
         let parted = self.either(|what| match what {
-            Homed::Iova(home, lease) => Ok((CpuIndex(home as usize), lease)),
-            Homed::Frame(frame) => Err(frame),
+            CpuResource::Iova(origin, alloc) => Ok((CpuIndex(origin as usize), alloc)),
+            CpuResource::Frame(frame) => Err(frame),
         });
         match parted {
             Ok(both) => {
-                let home = both.get().0;
-                Some((home, both.map(|(_, lease)| lease)))
+                let origin = both.get().0;
+                Some((origin, both.map(|(_, alloc)| alloc)))
             }
             Err(frame) => {
                 set_aside(frames, frame);
@@ -86,27 +89,27 @@ pub(super) enum NotQueued {
 pub(super) struct BatchQueue<P: Platform>(P::Lock<Inner>);
 
 struct Inner {
-    pile: Pile<Homed>,
-    /// What the pile is exchanged for, unless somebody has it.
-    spare: Option<Pile<Homed>>,
+    queue: FlushQueue<CpuResource>,
+    /// What the queue is exchanged for, unless somebody has it.
+    spare: Option<FlushQueue<CpuResource>>,
     /// Things that start an invalidation.
     batch: u32,
     /// Things that are still to come until then.
     to_come: u32,
-    /// Taken out, and not home yet.
+    /// Taken out, and not freed yet.
     in_transit: usize,
 }
 
-/// Things settled under the lock at a time, to be released without it.
-const HANDFUL: usize = 16;
+/// Things completed under the lock at a time, to be freed without it.
+const DRAIN_CHUNK: usize = 16;
 
 impl<P: Platform> BatchQueue<P> {
     /// An empty one of the domain with `key`, with room for two batches.
     pub fn new(key: DomainKey, batch: u32) -> Self {
         let room = 2 * batch as usize;
         BatchQueue(Lock::new(Inner {
-            pile: Pile::new(key, room),
-            spare: Some(Pile::new(key, room)),
+            queue: FlushQueue::new(key, room),
+            spare: Some(FlushQueue::new(key, room)),
             batch,
             to_come: batch,
             in_transit: 0,
@@ -117,7 +120,7 @@ impl<P: Platform> BatchQueue<P> {
     #[inline(always)]
     pub fn try_push(
         &self,
-        retire: impl FnOnce() -> Option<Retired<Homed>>,
+        retire: impl FnOnce() -> Option<Retired<CpuResource>>,
     ) -> Option<Result<Queued, NotQueued>> {
         self.0.try_with(|q| q.push::<P>(retire))
     }
@@ -125,37 +128,37 @@ impl<P: Platform> BatchQueue<P> {
     /// The same, but waits, and finds all room that there is.
     pub fn push(
         &self,
-        retire: impl FnOnce() -> Option<Retired<Homed>>,
+        retire: impl FnOnce() -> Option<Retired<CpuResource>>,
     ) -> Result<Queued, NotQueued> {
         self.0.with(|q| {
-            q.pile.go_round();
+            q.queue.go_round();
             q.push::<P>(retire)
         })
     }
 
-    /// Sends home what `by` settles, at most `budget` things; returns how many.
-    pub fn settle<I: Invalidate>(
+    /// Frees what `by` completes, at most `budget` things; returns how many.
+    pub fn complete<I: Invalidate>(
         &self,
         engine: &Engine<'_, P, I>,
         by: &Whole,
         budget: usize,
     ) -> usize {
-        let Some(mut pile) = self.0.with(|q| q.take_all(by, budget)) else {
-            return self.settle_handfuls(engine, by, budget);
+        let Some(mut queue) = self.0.with(|q| q.take_all(by, budget)) else {
+            return self.complete_chunks(engine, by, budget);
         };
-        let things = pile.len();
-        pile.each_element(|element| P::touches(|| Some(element)));
-        for mut settled in pile.settled(by) {
-            send_home(engine, || settled.next());
+        let things = queue.len();
+        queue.each_element(|element| P::touches(|| Some(element)));
+        for mut completed in queue.completed(by) {
+            free_completed(engine, || completed.next());
         }
         self.0.with(|q| {
             q.in_transit -= things;
-            q.spare = Some(pile);
+            q.spare = Some(queue);
         });
         things
     }
 
-    fn settle_handfuls<I: Invalidate>(
+    fn complete_chunks<I: Invalidate>(
         &self,
         engine: &Engine<'_, P, I>,
         by: &Whole,
@@ -163,44 +166,47 @@ impl<P: Platform> BatchQueue<P> {
     ) -> usize {
         let (mut taken, mut last) = (0, 0);
         loop {
-            let mut handful = [const { None }; HANDFUL];
+            let mut chunk = [const { None }; DRAIN_CHUNK];
             last = self.0.with(|q| {
                 q.in_transit -= last;
-                let places = handful.iter_mut().take(budget - taken);
-                let settled = core::iter::from_fn(|| take::<P>(&mut q.pile, by));
-                let now = places.zip(settled).map(|(to, it)| *to = Some(it)).count();
+                let places = chunk.iter_mut().take(budget - taken);
+                let completed = core::iter::from_fn(|| take::<P>(&mut q.queue, by));
+                let now = places.zip(completed).map(|(to, it)| *to = Some(it)).count();
                 q.took(now);
                 now
             });
             if last == 0 {
                 return taken;
             }
-            let mut settled = handful.into_iter().flatten();
-            send_home(engine, || settled.next());
+            let mut completed = chunk.into_iter().flatten();
+            free_completed(engine, || completed.next());
             taken += last;
         }
     }
 }
 
-/// Takes the first thing of `pile`, if `by` settles it.
+/// Takes the first thing of `queue`, if `by` completes it.
 #[inline]
-fn take<P: Platform>(pile: &mut Pile<Homed>, by: &Whole) -> Option<Flushed<Homed>> {
-    P::touches(|| pile.comes_first());
-    pile.take(by)
+fn take<P: Platform>(
+    queue: &mut FlushQueue<CpuResource>,
+    by: &Whole,
+) -> Option<Flushed<CpuResource>> {
+    P::touches(|| queue.comes_first());
+    queue.take(by)
 }
 
-/// Sends home what `next` has, until it has nothing.
+/// Frees what `next` has, until it has nothing.
 #[inline]
-fn send_home<P: Platform, I: Invalidate>(
+fn free_completed<P: Platform, I: Invalidate>(
     engine: &Engine<'_, P, I>,
-    mut next: impl FnMut() -> Option<Flushed<Homed>>,
+    mut next: impl FnMut() -> Option<Flushed<CpuResource>>,
 ) {
     let p = engine.p;
     loop {
         let mut frame = None;
-        // the assigner may hold a lock here, under which nothing is freed: so a frame ends what it gets at one go
-        let leases = || next()?.lease(&mut frame);
-        engine.assigner.release_many(p, leases);
+        // the allocator may hold a lock here, under which nothing is freed: so a frame ends what it gets at one go
+        let allocs = || next()?.alloc(&mut frame);
+        engine.allocator.free_many(p, allocs);
         match frame {
             Some(frame) => p.frame_free(frame.into_fresh()),
             None => return,
@@ -212,12 +218,12 @@ impl Inner {
     #[inline(always)]
     fn push<P: Platform>(
         &mut self,
-        retire: impl FnOnce() -> Option<Retired<Homed>>,
+        retire: impl FnOnce() -> Option<Retired<CpuResource>>,
     ) -> Result<Queued, NotQueued> {
-        let place = self.pile.place().ok_or(NotQueued::Full)?;
+        let place = self.queue.place().ok_or(NotQueued::Full)?;
         let put = place.put(retire().ok_or(NotQueued::Declined)?);
         debug_assert!(put.is_ok(), "there is room, and it is of this domain");
-        P::touches(|| self.pile.came_last());
+        P::touches(|| self.queue.came_last());
         self.to_come -= 1;
         if self.to_come > 0 {
             return Ok(Queued::Waits);
@@ -226,39 +232,39 @@ impl Inner {
         Ok(Queued::BatchFull)
     }
 
-    /// The whole pile, if `by` settles it, there is a spare one, and it is no more than `most`.
-    fn take_all(&mut self, by: &Whole, most: usize) -> Option<Pile<Homed>> {
-        let things = self.pile.len();
-        if things == 0 || things > most || !self.pile.is_settled(by) {
+    /// The whole queue, if `by` completes it, there is a spare one, and it is no more than `most`.
+    fn take_all(&mut self, by: &Whole, most: usize) -> Option<FlushQueue<CpuResource>> {
+        let things = self.queue.len();
+        if things == 0 || things > most || !self.queue.is_completed(by) {
             return None;
         }
-        let pile = core::mem::replace(&mut self.pile, self.spare.take()?);
+        let queue = core::mem::replace(&mut self.queue, self.spare.take()?);
         self.took(things);
-        Some(pile)
+        Some(queue)
     }
 
     fn took(&mut self, things: usize) {
         self.in_transit += things;
-        // what a tick or another CPU's flush took home needs no start any more
-        let least = self.batch.saturating_sub(self.pile.len() as u32);
+        // what a tick or another CPU's flush freed needs no start any more
+        let least = self.batch.saturating_sub(self.queue.len() as u32);
         self.to_come = self.to_come.max(least);
     }
 }
 
 impl<P: Platform> Drained<P> for BatchQueue<P> {
-    fn settle_all<I: Invalidate>(&self, engine: &Engine<'_, P, I>, by: &Completion) {
+    fn complete_all<I: Invalidate>(&self, engine: &Engine<'_, P, I>, by: &Completion) {
         match by.whole() {
             Some(by) => {
-                self.settle(engine, &by, usize::MAX);
+                self.complete(engine, &by, usize::MAX);
             }
             None => debug_assert!(false, "{} is not the domain", by.scope()),
         }
     }
-    /// Gives up on what a failed invalidation should have settled.
+    /// Gives up on what a failed invalidation should have completed.
     fn quarantine<I: Invalidate>(&self, engine: &Engine<'_, P, I>, failed: Failed) {
         let mut held = Held::default();
         self.0.with(|q| {
-            while let Some(thing) = q.pile.give_up(failed.seq) {
+            while let Some(thing) = q.queue.give_up(failed.seq) {
                 thing.add_to(&mut held);
             }
             q.took(0);
@@ -266,13 +272,13 @@ impl<P: Platform> Drained<P> for BatchQueue<P> {
         engine.quarantine.lose(held);
     }
     fn is_empty(&self) -> bool {
-        self.0.with(|q| q.pile.len() == 0)
+        self.0.with(|q| q.queue.len() == 0)
     }
     fn in_transit(&self) -> usize {
         self.0.with(|q| q.in_transit)
     }
     fn add_to(&self, held: &mut Held) {
         self.0
-            .with(|q| q.pile.iter().for_each(|thing| thing.add_to(held)));
+            .with(|q| q.queue.iter().for_each(|thing| thing.add_to(held)));
     }
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Deferred: retired things are queued, and one domain-wide invalidation settles many.
+//! Deferred: retired things are queued, and one domain-wide invalidation completes many.
 //!
 //! Two designs differ in who shares a queue: **deferred-percpu**, "batching invalidation requests locally on each core instead of
 //! globally" (ATC'15 §5), has one a CPU; **deferred-global**, Linux 3.17's (ATC'15 §3.2), has one for all. Its lock is what all
-//! contend for, and while one CPU flushes and sends home, all others wait before the queue's gate, as they do for Linux 3.17's lock.
+//! contend for, and while one CPU flushes and frees, all others wait before the queue's gate, as they do for Linux 3.17's lock.
 //!
 //! Things stand in a queue oldest first. The `batch`-th thing since the last start makes its CPU
-//! start one domain-wide invalidation, wait for it, and drain that queue as far as the completion settles it. Things
+//! start one domain-wide invalidation, wait for it, and drain that queue as far as the completion completes it. Things
 //! leave from the front, so a queue drains in order and nothing is allocated: a queue has room for two batches,
 //! and a CPU that finds it full (other CPUs' unmaps, or unmaps nested in interrupts, while one waits) flushes for itself.
 //!
 //! [`Deferred::tick`] flushes once for all queues when `window` has passed, then drains at most
 //! [`DeferredConfig::tick_budget`] things, and goes on in the next tick: a flush timer that freed every CPU's
-//! queue at one go has stalled machines. What it drains goes home to the CPU that unmapped it.
+//! queue at one go has stalled machines. What it drains returns to the CPU that unmapped it.
 //!
 //! Exposure: a thing is flushed by its queue's `batch`-th thing after it at the latest, or by the first tick that is
 //! `window` after the last one that flushed; that is, `window` plus the host's tick interval plus one invalidation.
@@ -20,7 +20,7 @@
 //! who finds no room must flush before its unmap returns.
 
 use super::{
-    batch::{BatchQueue, Homed, NotQueued, Queued},
+    batch::{BatchQueue, CpuResource, NotQueued, Queued},
     gate::Gate,
     queue::{self, Drained},
     *,
@@ -34,7 +34,7 @@ pub const MAX_BATCH: u32 = 1 << 16;
 pub struct TickReport {
     /// Invalidations started: 0 or 1.
     pub invalidations: u32,
-    /// Things that went home.
+    /// Things that were freed.
     pub drained: u32,
 }
 
@@ -96,15 +96,15 @@ impl<P: Platform> Deferred<P> {
 
     /// Queues what `retire` retires for this CPU, where that calls nothing; else nothing has happened.
     #[inline(always)]
-    pub fn push_at_hand(
+    pub fn push_fast(
         &self,
         cpu: &Cpu<'_>,
-        retire: impl FnOnce() -> Option<Retired<Homed>>,
+        retire: impl FnOnce() -> Option<Retired<CpuResource>>,
     ) -> Option<Queued> {
-        let home = cpu.index();
+        let origin = cpu.index();
         let queue = match &self.gate {
-            None => self.queues.get(home.0)?,
-            Some(gate) if gate.lets_in(home) => self.queues.first()?,
+            None => self.queues.get(origin.0)?,
+            Some(gate) if gate.lets_in(origin) => self.queues.first()?,
             Some(_) => return None,
         };
         queue.0.try_push(retire)?.ok()
@@ -120,23 +120,24 @@ impl<P: Platform> Deferred<P> {
         let mut what = Some(what);
         let mut retire = || {
             let what = what.take()?;
-            Some(engine.grace.retire(engine.p, what, need))
+            Some(engine.sequence.retire(engine.p, what, need))
         };
         loop {
             if let Some(gate) = &self.gate {
                 gate.wait(engine.p, engine.p.pinned(|cpu| cpu.index()));
             }
-            let (home, pushed) = engine.p.pinned(|cpu| {
-                let home = cpu.index();
-                let queue = self.queue_of(home);
-                let retire = || retire().map(|retired| retired.map(|what| Homed::new(home, what)));
-                (home, queue.push(retire))
+            let (origin, pushed) = engine.p.pinned(|cpu| {
+                let origin = cpu.index();
+                let queue = self.queue_of(origin);
+                let retire =
+                    || retire().map(|retired| retired.map(|what| CpuResource::new(origin, what)));
+                (origin, queue.push(retire))
             });
             match pushed {
                 Ok(Queued::Waits) | Err(NotQueued::Declined) => return Ok(()),
-                Ok(Queued::BatchFull) => return self.flush_batch(engine, home),
+                Ok(Queued::BatchFull) => return self.flush_batch(engine, origin),
                 Err(NotQueued::Full) => {
-                    if let Err(failed) = self.flush_batch(engine, home) {
+                    if let Err(failed) = self.flush_batch(engine, origin) {
                         // stamped after the invalidation that failed: it is as lost as what stood before it
                         retire().into_iter().for_each(|r| engine.quarantine.put(r));
                         return Err(failed);
@@ -146,17 +147,17 @@ impl<P: Platform> Deferred<P> {
         }
     }
 
-    /// Flushes, and drains the queue of CPU `home`.
+    /// Flushes, and drains the queue of CPU `origin`.
     pub fn flush_batch<I: Invalidate>(
         &self,
         engine: &Engine<'_, P, I>,
-        home: CpuIndex,
+        origin: CpuIndex,
     ) -> Result<(), Failed> {
-        let queue = self.queue_of(home);
-        let _closed = self.gate.as_ref().map(|gate| gate.close(engine.p, home));
+        let queue = self.queue_of(origin);
+        let _closed = self.gate.as_ref().map(|gate| gate.close(engine.p, origin));
         let flushed = engine.flush(Scope::DOMAIN);
         match &flushed {
-            Ok(completion) => queue.settle_all(engine, completion),
+            Ok(completion) => queue.complete_all(engine, completion),
             Err(failed) => queue.quarantine(engine, *failed),
         }
         flushed.map(drop)
@@ -199,14 +200,14 @@ impl<P: Platform> Deferred<P> {
         if let Some(proof) = completion.as_ref().and_then(Completion::whole) {
             for _ in 0..self.queues.len() {
                 let at = next_queue % self.queues.len();
-                left -= self.queues[at].0.settle(engine, &proof, left);
+                left -= self.queues[at].0.complete(engine, &proof, left);
                 if left == 0 {
                     break; // this queue first in the next tick
                 }
                 next_queue = at + 1;
             }
             if left > 0 {
-                completion = None; // everything it settles is home
+                completion = None; // everything it completes is freed
             }
         }
         report.drained = self.config.tick_budget - left as u32;

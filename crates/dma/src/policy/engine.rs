@@ -6,7 +6,7 @@ use super::*;
 /// What can be retired. One list serves them all.
 #[derive(Debug)]
 pub(crate) enum Resource {
-    Iova(Lease),
+    Iova(IovaAlloc),
     Frame(TableFrame),
 }
 
@@ -22,7 +22,7 @@ pub struct Held {
 impl Held {
     pub(crate) fn add(&mut self, what: &Resource) {
         match what {
-            Resource::Iova(lease) => self.pages.0 += lease.owned().0,
+            Resource::Iova(alloc) => self.pages.0 += alloc.owned().0,
             Resource::Frame(_) => self.frames += 1,
         }
     }
@@ -31,10 +31,10 @@ impl Held {
 /// What policies need of a domain: how to flush, and where things go.
 pub(crate) struct Engine<'d, P: Platform, I: Invalidate> {
     pub p: &'d P,
-    pub grace: &'d Grace<P>,
+    pub sequence: &'d FlushSequence<P>,
     pub unit: &'d I,
     pub id: DomainId,
-    pub assigner: &'d Assigner<P>,
+    pub allocator: &'d AnyAllocator<P>,
     pub quarantine: &'d Quarantine<P>,
     pub suspect: &'d Suspect<P, I::Token>,
     pub limit: WaitLimit,
@@ -44,14 +44,15 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
     /// Invalidates and waits.
     pub fn flush(&self, scope: Scope) -> Result<Completion, Failed> {
         let patience = self.patience();
-        self.grace
+        self.sequence
             .flush_with(self.p, self.unit, self.id, scope, &patience)
     }
 
     /// Waits for what was started.
     pub fn wait(&self, started: Started<I::Token>) -> Result<Completion, Failed> {
         let patience = self.patience();
-        self.grace.wait_with(self.p, self.unit, started, &patience)
+        self.sequence
+            .wait_with(self.p, self.unit, started, &patience)
     }
 
     #[inline]
@@ -68,8 +69,8 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
     /// The invalidation failed; the thing is quarantined.
     #[inline]
     pub fn flush_retired(&self, what: Resource, need: Scope) -> Result<Flushed<Resource>, Failed> {
-        let (p, grace) = (self.p, self.grace);
-        let flushed = grace.flush_retired(p, self.unit, self.id, what, need, &self.patience());
+        let (p, sequence) = (self.p, self.sequence);
+        let flushed = sequence.flush_retired(p, self.unit, self.id, what, need, &self.patience());
         flushed.map_err(|(retired, failed)| {
             self.quarantine.put(retired);
             failed
@@ -99,15 +100,15 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
 
     /// Starts an invalidation that somebody waits for later.
     pub fn start(&self, scope: Scope) -> Result<Started<I::Token>, Failed> {
-        self.grace.start(self.p, self.unit, self.id, scope)
+        self.sequence.start(self.p, self.unit, self.id, scope)
     }
 
-    /// Settles a lease by `completion`, for its next holder.
-    pub fn settle_lease(&self, retired: Retired<Resource>, by: &Completion) -> Option<Lease> {
-        match retired.settle(by).map(Flushed::split) {
-            Ok(Split::Iova(lease)) => Some(lease.into_inner()),
+    /// Completes an allocation by `completion`, for its next holder.
+    pub fn complete_alloc(&self, retired: Retired<Resource>, by: &Completion) -> Option<IovaAlloc> {
+        match retired.complete(by).map(Flushed::split) {
+            Ok(Split::Iova(alloc)) => Some(alloc.into_inner()),
             Ok(Split::Frame(frame)) => {
-                debug_assert!(false, "a frame is no lease");
+                debug_assert!(false, "a frame is no allocation");
                 self.p.frame_free(frame.into_fresh());
                 None
             }
@@ -119,21 +120,21 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
         }
     }
 
-    /// Settles `retired` by `completion` and sends it home.
-    pub fn settle(&self, home: CpuIndex, retired: Retired<Resource>, completion: &Completion) {
-        if let Some(flushed) = self.settled(retired, completion) {
-            self.free(home, flushed);
+    /// Completes `retired` by `completion` and frees it.
+    pub fn complete(&self, origin: CpuIndex, retired: Retired<Resource>, completion: &Completion) {
+        if let Some(flushed) = self.completed(retired, completion) {
+            self.free(origin, flushed);
         }
     }
 
-    /// Settles `retired` by `completion`.
+    /// Completes `retired` by `completion`.
     #[inline]
-    pub fn settled(
+    pub fn completed(
         &self,
         retired: Retired<Resource>,
         completion: &Completion,
     ) -> Option<Flushed<Resource>> {
-        match retired.settle(completion) {
+        match retired.complete(completion) {
             Ok(flushed) => Some(flushed),
             Err((retired, why)) => {
                 self.unsettled(retired, why);
@@ -145,21 +146,21 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
     /// Callers pair things with completions that cover them, so this is a bug; losing the resource is safe.
     #[cold]
     #[inline(never)]
-    fn unsettled(&self, retired: Retired<Resource>, why: Unsettled) {
+    fn unsettled(&self, retired: Retired<Resource>, why: CompleteError) {
         debug_assert!(false, "{why}");
         self.quarantine.put(retired);
     }
 
-    pub fn free(&self, home: CpuIndex, flushed: Flushed<Resource>) {
+    pub fn free(&self, origin: CpuIndex, flushed: Flushed<Resource>) {
         match flushed.split() {
-            Split::Iova(lease) => self.assigner.release(self.p, home, lease),
+            Split::Iova(alloc) => self.allocator.free(self.p, origin, alloc),
             Split::Frame(frame) => self.p.frame_free(frame.into_fresh()),
         }
     }
 }
 
 enum Split {
-    Iova(Flushed<Lease>),
+    Iova(Flushed<IovaAlloc>),
     Frame(Flushed<TableFrame>),
 }
 
@@ -168,7 +169,7 @@ impl Flushed<Resource> {
     fn split(self) -> Split {
         match self.get() {
             Resource::Iova(_) => Split::Iova(self.map(|what| match what {
-                Resource::Iova(lease) => lease,
+                Resource::Iova(alloc) => alloc,
                 Resource::Frame(_) => unreachable!("just looked"),
             })),
             Resource::Frame(_) => Split::Frame(self.map(|what| match what {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Invalidation policies: *when* an invalidation starts, and *who* drains what it settles.
+//! Invalidation policies: *when* an invalidation starts, and *who* drains what it completes.
 //!
 //! # Theory
 //!
-//! Whatever the policy, unmap clears entries, retires what it cleared ([`Grace::retire`]), and things come home only
+//! Whatever the policy, unmap clears entries, retires what it cleared ([`FlushSequence::retire`]), and things are freed only
 //! against a completion; the policies differ in nothing else.
 //!
 //! | policy | an invalidation starts | and is waited for | exposure |
@@ -28,30 +28,30 @@ mod config;
 mod deferred;
 mod engine;
 mod gate;
-mod lot;
 mod outstanding;
 mod queue;
+mod retired_cache;
 pub mod rules;
-mod stock;
+mod unmap_batch;
 
-pub(crate) use batch::{Homed, Queued};
+pub(crate) use batch::{CpuResource, Queued};
 pub use config::{DeferredConfig, Exposure, MacOsConfig, PolicyConfig};
 pub(crate) use deferred::Deferred;
 pub use deferred::{MAX_BATCH, TickReport};
 pub use engine::Held;
 pub(crate) use engine::{Engine, Quarantine, Resource};
-pub(crate) use lot::{Lot, Way};
+pub(crate) use unmap_batch::{UnmapBatch, Way};
 
 use crate::{
-    grace::*,
-    iova::{Assign, Assigner, Lease, Request},
+    invalidation::*,
+    iova::{AnyAllocator, IovaAlloc, IovaAllocator, Request},
     platform::*,
     units::*,
 };
 use alloc::boxed::Box;
 use deferred::Sharing;
 use outstanding::Outstanding;
-use stock::Stock;
+use retired_cache::RetiredCache;
 
 /// A policy, chosen at run time. `K` names an invalidation of the unit's.
 #[repr(u8)] // a tag of its own: one comparison tells
@@ -60,7 +60,7 @@ pub(crate) enum Policy<P: Platform, K: Copy + Send> {
     FreeBsd,
     Deferred(Deferred<P>),
     MacOs(Outstanding<P, K>),
-    Solaris(Stock<P>),
+    Solaris(RetiredCache<P>),
 }
 
 impl<P: Platform, K: Copy + Send> Policy<P, K> {
@@ -75,7 +75,7 @@ impl<P: Platform, K: Copy + Send> Policy<P, K> {
                 Policy::Deferred(Deferred::new(p, bounds, Sharing::Global, key))
             }
             PolicyConfig::MacOs(bounds) => Policy::MacOs(Outstanding::new(bounds)),
-            PolicyConfig::Solaris => Policy::Solaris(Stock::new()),
+            PolicyConfig::Solaris => Policy::Solaris(RetiredCache::new()),
         }
     }
 
@@ -86,7 +86,7 @@ impl<P: Platform, K: Copy + Send> Policy<P, K> {
             Policy::Strict => Way::Whole,
             Policy::FreeBsd => Way::PageByPage,
             Policy::MacOs(outstanding) => Way::Queued(outstanding),
-            Policy::Solaris(stock) => Way::AtMap(stock),
+            Policy::Solaris(cache) => Way::AtMap(cache),
             Policy::Deferred(queues) => {
                 return Batch::Deferred {
                     queues,
@@ -96,23 +96,23 @@ impl<P: Platform, K: Copy + Send> Policy<P, K> {
                 };
             }
         };
-        Batch::Lot(Lot::new(way, pages))
+        Batch::Immediate(UnmapBatch::new(way, pages))
     }
 
-    /// Whether maps go by way of [`Policy::assign`] and [`Policy::assigned`].
+    /// Whether maps go by way of [`Policy::alloc`] and [`Policy::on_alloc`].
     #[inline]
     pub fn minds_maps(&self) -> bool {
         matches!(self, Policy::MacOs(_) | Policy::Solaris(_))
     }
 
-    /// What a map does first: a lease from the policy's own stock, if it has one that serves.
-    pub fn assign<I: Invalidate<Token = K>>(
+    /// What a map does first: an allocation from the policy's own cache, if it has one that serves.
+    pub fn alloc<I: Invalidate<Token = K>>(
         &self,
         engine: &Engine<'_, P, I>,
         request: &Request,
-    ) -> Result<Option<Lease>, Failed> {
+    ) -> Result<Option<IovaAlloc>, Failed> {
         match self {
-            Policy::Solaris(stock) => stock.assign(engine, request),
+            Policy::Solaris(cache) => cache.alloc(engine, request),
             Policy::MacOs(outstanding) => {
                 // a failure is for the next unmap, tick or flush to report
                 let _ = outstanding.collect(engine);
@@ -122,15 +122,15 @@ impl<P: Platform, K: Copy + Send> Policy<P, K> {
         }
     }
 
-    /// What a map does with a lease that comes from the assigner.
-    pub fn assigned<I: Invalidate<Token = K>>(
+    /// What a map does with an allocation that comes from the allocator.
+    pub fn on_alloc<I: Invalidate<Token = K>>(
         &self,
         engine: &Engine<'_, P, I>,
-        lease: Lease,
-    ) -> Result<Lease, Failed> {
+        alloc: IovaAlloc,
+    ) -> Result<IovaAlloc, Failed> {
         match self {
-            Policy::Solaris(stock) => stock.flush_fresh(engine, lease),
-            _ => Ok(lease),
+            Policy::Solaris(cache) => cache.flush_fresh(engine, alloc),
+            _ => Ok(alloc),
         }
     }
 
@@ -147,7 +147,7 @@ impl<P: Platform, K: Copy + Send> Policy<P, K> {
         }
     }
 
-    /// Flushes, and drains everything that is retired. The last resort of an exhausted assigner.
+    /// Flushes, and drains everything that is retired. The last resort of an exhausted allocator.
     pub fn drain_all<I: Invalidate<Token = K>>(
         &self,
         engine: &Engine<'_, P, I>,
@@ -156,7 +156,7 @@ impl<P: Platform, K: Copy + Send> Policy<P, K> {
             Policy::Strict | Policy::FreeBsd => Ok(()),
             Policy::Deferred(queues) => queues.drain_all(engine),
             Policy::MacOs(outstanding) => outstanding.drain_all(engine),
-            Policy::Solaris(stock) => stock.drain_all(engine),
+            Policy::Solaris(cache) => cache.drain_all(engine),
         }
     }
 
@@ -166,15 +166,15 @@ impl<P: Platform, K: Copy + Send> Policy<P, K> {
             Policy::Strict | Policy::FreeBsd => Held::default(),
             Policy::Deferred(queues) => queues.retired(),
             Policy::MacOs(outstanding) => outstanding.retired(),
-            Policy::Solaris(stock) => stock.retired(),
+            Policy::Solaris(cache) => cache.retired(),
         }
     }
 }
 
-/// What one unmap retires, until it is settled or queued.
+/// What one unmap retires, until it is completed or queued.
 #[allow(clippy::large_enum_variant)] // it lives on the stack of one unmap, which must not allocate
 pub(crate) enum Batch<'a, P: Platform, K: Copy + Send> {
-    Lot(Lot<'a, P, K>),
+    Immediate(UnmapBatch<'a, P, K>),
     Deferred {
         queues: &'a Deferred<P>,
         pages: Option<IovaRange>,
@@ -191,7 +191,7 @@ impl<P: Platform, K: Copy + Send> Batch<'_, P, K> {
         frame: TableFrame,
     ) {
         match self {
-            Batch::Lot(lot) => lot.add_frame(engine, frame),
+            Batch::Immediate(batch) => batch.add_frame(engine, frame),
             Batch::Deferred {
                 queues,
                 pages,
@@ -209,15 +209,15 @@ impl<P: Platform, K: Copy + Send> Batch<'_, P, K> {
         }
     }
 
-    /// The lease comes last: all entries of its range are cleared and published.
+    /// The allocation comes last: all entries of its range are cleared and published.
     #[inline]
     pub fn finish<I: Invalidate<Token = K>>(
         self,
         engine: &Engine<'_, P, I>,
-        lease: Lease,
+        alloc: IovaAlloc,
     ) -> Result<(), Failed> {
         match self {
-            Batch::Lot(lot) => lot.finish(engine, lease),
+            Batch::Immediate(batch) => batch.finish(engine, alloc),
             Batch::Deferred {
                 queues,
                 pages,
@@ -225,7 +225,7 @@ impl<P: Platform, K: Copy + Send> Batch<'_, P, K> {
                 failed,
             } => {
                 let need = Scope { pages, caches };
-                let last = queues.push(engine, Resource::Iova(lease), need);
+                let last = queues.push(engine, Resource::Iova(alloc), need);
                 failed.map_or(last, Err)
             }
         }
@@ -233,8 +233,8 @@ impl<P: Platform, K: Copy + Send> Batch<'_, P, K> {
 
     /// Ends a batch of frames alone. Those of a failed flush are quarantined.
     pub fn finish_frames<I: Invalidate<Token = K>>(self, engine: &Engine<'_, P, I>) {
-        if let Batch::Lot(lot) = self {
-            lot.finish_frames(engine).ok(); // quarantined
+        if let Batch::Immediate(batch) = self {
+            batch.finish_frames(engine).ok(); // quarantined
         }
     }
 }

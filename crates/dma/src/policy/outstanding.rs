@@ -2,20 +2,20 @@
 //! **macos**: unmap starts its invalidation and returns; whoever comes by later collects what is done (ATC'15 §3.4).
 //!
 //! Each thing stands in one queue, oldest first, with the invalidation that was started for it. Unmaps, maps and ticks look at the
-//! first, and while it is done send home what it settles. The queue has room for `depth` things: an unmap that finds it full waits for the first's
-//! invalidation, without the lock. An exhausted assigner drains all by one flush of the domain.
+//! first, and while it is done free what it completes. The queue has room for `depth` things: an unmap that finds it full waits for the first's
+//! invalidation, without the lock. An exhausted allocator drains all by one flush of the domain.
 //!
 //! **One CPU collects at a time**, behind a gate; who comes by meanwhile leaves it to that one, and who needs room waits before the gate. Else every CPU looks at the same first
-//! thing, all but one find it gone when they have the lock again, and on 16 CPUs they do little else. Ticks go through. No correctness rests on the gate: while the CPU that closed it is off its core, things only come home later.
+//! thing, all but one find it gone when they have the lock again, and on 16 CPUs they do little else. Ticks go through. No correctness rests on the gate: while the CPU that closed it is off its core, things are only freed later.
 //!
-//! Unlike Mac OS X, which as ATC'15 has it does not wait before it hands an IOVA out again, nothing goes home here before its own invalidation is done;
-//! that is no choice of this file, but what [`Retired::settle`] asks for.
+//! Unlike Mac OS X, which as ATC'15 has it does not wait before it hands an IOVA out again, nothing is freed here before its own invalidation is done;
+//! that is no choice of this file, but what [`Retired::complete`] asks for.
 //!
 //! Exposure: until the unit has done what was asked of it at the unmap, which takes the host no further call. It is bounded in unmaps too: `depth`
 //! things later the first has been waited for. (What another CPU has started and not queued yet has not returned from its unmap.)
 //!
 //! A failure is found later than the unmap that it belongs to, as under a deferred policy: the unmap, tick or flush that finds it reports it,
-//! and what it should have settled is quarantined. A map that comes upon one leaves it for them.
+//! and what it should have completed is quarantined. A map that comes upon one leaves it for them.
 
 use super::{
     gate::{Gate, Waited},
@@ -50,37 +50,37 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         &self.queues[0].0
     }
 
-    /// Starts one invalidation for `lot`, which it settles, and queues it.
+    /// Starts one invalidation for `batch`, which it completes, and queues it.
     pub fn start<I: Invalidate<Token = K>>(
         &self,
         engine: &Engine<'_, P, I>,
         scope: Scope,
-        lot: impl Iterator<Item = Retired<Resource>>,
+        batch: impl Iterator<Item = Retired<Resource>>,
     ) -> Result<(), Failed> {
         let started = match engine.start(scope) {
             Ok(started) => started,
             Err(failed) => {
-                lot.for_each(|retired| engine.quarantine.put(retired));
+                batch.for_each(|retired| engine.quarantine.put(retired));
                 return Err(failed);
             }
         };
         let mut result = self.collect_or_quarantine(engine).map(drop);
-        let home = engine.p.pinned(|cpu| cpu.index());
-        for retired in lot {
+        let origin = engine.p.pinned(|cpu| cpu.index());
+        for retired in batch {
             let mut item = Item {
-                home,
+                origin,
                 retired,
                 beside: started,
             };
             while let Pushed::NoRoom(back) = self.queue().push(item, u32::MAX) {
                 item = back;
-                result = result.and(self.make_room(engine, home));
+                result = result.and(self.make_room(engine, origin));
             }
         }
         result
     }
 
-    /// Sends home what is done, from the first on, at most `depth` things, as other CPUs may add what is done at once; returns how many: 0 if another CPU is
+    /// Frees what is done, from the first on, at most `depth` things, as other CPUs may add what is done at once; returns how many: 0 if another CPU is
     /// at it.
     ///
     /// # Errors
@@ -94,36 +94,40 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         }
         let cpu = engine.p.pinned(|cpu| cpu.index());
         match self.collecting.try_close(cpu) {
-            Some(_closed) => self.send_home_done(engine),
+            Some(_closed) => self.free_done(engine),
             None => Ok(0),
         }
     }
 
-    fn send_home_done<I: Invalidate<Token = K>>(
+    fn free_done<I: Invalidate<Token = K>>(
         &self,
         engine: &Engine<'_, P, I>,
     ) -> Result<usize, Failed> {
-        let (mut home, most) = (0, self.depth as usize);
-        while home < most {
+        let (mut origin, most) = (0, self.depth as usize);
+        while origin < most {
             let firsts: [Option<Started<K>>; LOOKED_AT] = self.queue().firsts();
             let mut completions = [const { None }; LOOKED_AT];
             let mut done = 0;
             for first in firsts.iter().flatten() {
-                match engine.grace.poll(engine.unit, first) {
+                match engine.sequence.poll(engine.unit, first) {
                     Ok(Some(completion)) => completions[done] = Some(completion),
                     Ok(None) => break,
-                    // those before it go home, and then it is the first
+                    // those before it are freed, and then it is the first
                     Err(_) if done > 0 => break,
                     Err(failed) => return Err(failed),
                 }
                 done += 1;
             }
-            home += match self.send_home(engine, &completions[..done], (most - home).min(done)) {
+            origin += match self.free_completed(
+                engine,
+                &completions[..done],
+                (most - origin).min(done),
+            ) {
                 0 => break, // nothing is done, or an interrupt that came between does it
                 some => some,
             };
         }
-        Ok(home)
+        Ok(origin)
     }
 
     /// The same, for those who report a failure.
@@ -140,7 +144,7 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         engine: &Engine<'_, P, I>,
     ) -> Result<TickReport, Failed> {
         // Whatever ticks need not be a CPU that could close the gate; and what the one that did leaves lying is found by it.
-        let drained = self.send_home_done(engine);
+        let drained = self.free_done(engine);
         let drained = drained.inspect_err(|failed| self.give_up(engine, *failed))?;
         Ok(TickReport {
             invalidations: 0,
@@ -156,7 +160,7 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         queue::held(&self.queues)
     }
 
-    /// Waits until some has left the queue: sent home by the CPU that collects, or by this one if none does.
+    /// Waits until some has left the queue: freed by the CPU that collects, or by this one if none does.
     #[cold]
     fn make_room<I: Invalidate<Token = K>>(
         &self,
@@ -172,16 +176,16 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         };
         match engine.wait(first) {
             Ok(completion) => {
-                self.send_home(engine, &[Some(completion)], usize::MAX);
-                self.send_home_done(engine).map(drop)
+                self.free_completed(engine, &[Some(completion)], usize::MAX);
+                self.free_done(engine).map(drop)
             }
             Err(failed) => Err(failed),
         }
         .inspect_err(|failed| self.give_up(engine, *failed))
     }
 
-    /// At most `budget` things from the first on that were started with one of `completions`; others may have taken them home already.
-    fn send_home<I: Invalidate<Token = K>>(
+    /// At most `budget` things from the first on that were started with one of `completions`; others may have freed them already.
+    fn free_completed<I: Invalidate<Token = K>>(
         &self,
         engine: &Engine<'_, P, I>,
         completions: &[Option<Completion>],
@@ -198,7 +202,7 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
             budget,
             |item| its(item).is_some(),
             |item| match its(&item) {
-                Some(completion) => engine.settle(item.home, item.retired, completion),
+                Some(completion) => engine.complete(item.origin, item.retired, completion),
                 None => unreachable!("taken out for its completion"),
             },
         )

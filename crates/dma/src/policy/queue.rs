@@ -2,13 +2,13 @@
 //! Queues of retired things, each of which needs an invalidation of its own: what `macos` and `solaris` keep. (The deferred policies, which flush the
 //! domain, have smaller things in `batch.rs`.)
 //!
-//! A thing is in exactly one queue, or *in transit*: taken out under the lock and not yet home. Things are taken out under the lock, up to 16 at a time,
-//! and settled without it. They leave in the order in which they came, but for those that [`RetiredQueue::take_newest`] picks. That is nearly the order of
+//! A thing is in exactly one queue, or *in transit*: taken out under the lock and not yet freed. Things are taken out under the lock, up to 16 at a time,
+//! and completed without it. They leave in the order in which they came, but for those that [`RetiredQueue::take_newest`] picks. That is nearly the order of
 //! their stamps (a CPU may be overtaken between stamp and push): what stands behind a younger one leaves with it, later than it could.
 //!
-//! Each thing remembers the CPU that unmapped it, its *home*, so whoever drains sends it there.
+//! Each thing remembers the CPU that unmapped it, its *origin*, so whoever drains sends it there.
 //!
-//! Locking: one lock a queue, taken alone, never held while waiting, settling or allocating.
+//! Locking: one lock a queue, taken alone, never held while waiting, completing or allocating.
 
 use super::*;
 use alloc::collections::VecDeque;
@@ -21,7 +21,7 @@ pub(super) struct RetiredQueue<P: Platform, K: Send>(P::Lock<Inner<K>>);
 
 /// A retired thing in a queue.
 pub(super) struct Item<K> {
-    pub home: CpuIndex,
+    pub origin: CpuIndex,
     pub retired: Retired<Resource>,
     pub beside: K,
 }
@@ -30,7 +30,7 @@ struct Inner<K> {
     items: VecDeque<Item<K>>,
     since_start: u32,
     room: usize,
-    /// Taken out, and not home yet.
+    /// Taken out, and not freed yet.
     in_transit: usize,
 }
 
@@ -40,33 +40,33 @@ pub(super) enum Pushed<K> {
     NoRoom(Item<K>),
 }
 
-/// Things taken out under the lock at a time, to be released without it.
-const HANDFUL: usize = 16;
-type Handful<K> = [Option<Item<K>>; HANDFUL];
+/// Things taken out under the lock at a time, to be freed without it.
+const DRAIN_CHUNK: usize = 16;
+type DrainChunk<K> = [Option<Item<K>>; DRAIN_CHUNK];
 
-/// Turns to wait for other CPUs' handfuls. One is home within microseconds.
+/// Turns to wait for other CPUs' chunks. One is freed within microseconds.
 const TRANSIT_TURNS: u32 = 4096;
 
 impl<K> Inner<K> {
-    /// Takes up to a handful of things that `which` names from the front. `home` of an earlier handful are home now.
+    /// Takes up to a chunk of things that `which` names from the front. `origin` of an earlier chunk are freed now.
     fn pop_while(
         &mut self,
         which: impl Fn(&Item<K>) -> bool,
         most: usize,
-        home: usize,
-    ) -> Handful<K> {
-        self.in_transit -= home;
-        let mut handful = [const { None }; HANDFUL];
-        for place in handful.iter_mut().take(most) {
+        origin: usize,
+    ) -> DrainChunk<K> {
+        self.in_transit -= origin;
+        let mut chunk = [const { None }; DRAIN_CHUNK];
+        for place in chunk.iter_mut().take(most) {
             if !self.items.front().is_some_and(&which) {
                 break;
             }
             *place = self.items.pop_front();
             self.in_transit += 1;
         }
-        // what a tick or another CPU's flush took home needs no start any more
+        // what a tick or another CPU's flush freed needs no start any more
         self.since_start = self.since_start.min(self.items.len() as u32);
-        handful
+        chunk
     }
 }
 
@@ -116,11 +116,11 @@ impl<P: Platform, K: Send> RetiredQueue<P, K> {
             });
             let Err((back, full)) = pushed else { return };
             item = back;
-            larger = VecDeque::with_capacity(2 * full + HANDFUL);
+            larger = VecDeque::with_capacity(2 * full + DRAIN_CHUNK);
         }
     }
 
-    /// Takes the newest thing that `which` names out of the last `look`. It is not in transit: it is not on its way home.
+    /// Takes the newest thing that `which` names out of the last `look`. It is not in transit: it is not on its way to be freed.
     pub fn take_newest(&self, look: usize, which: impl Fn(&Resource) -> bool) -> Option<Item<K>> {
         self.0.with(|q| {
             let last = q.items.iter().rev().take(look);
@@ -131,7 +131,7 @@ impl<P: Platform, K: Send> RetiredQueue<P, K> {
         })
     }
 
-    /// Takes things that `which` names out of the front, a handful at a time and at most `budget`, and gives them to `each` without
+    /// Takes things that `which` names out of the front, a chunk at a time and at most `budget`, and gives them to `each` without
     /// the lock; returns how many.
     pub fn take_out(
         &self,
@@ -141,8 +141,8 @@ impl<P: Platform, K: Send> RetiredQueue<P, K> {
     ) -> usize {
         let (mut taken, mut last) = (0, 0);
         loop {
-            let handful = self.0.with(|q| q.pop_while(&which, budget - taken, last));
-            last = handful.into_iter().flatten().map(&mut each).count();
+            let chunk = self.0.with(|q| q.pop_while(&which, budget - taken, last));
+            last = chunk.into_iter().flatten().map(&mut each).count();
             if last == 0 {
                 return taken;
             }
@@ -172,10 +172,10 @@ impl<P: Platform, K: Copy + Send> RetiredQueue<P, K> {
 }
 
 impl<P: Platform, K: Send> Drained<P> for RetiredQueue<P, K> {
-    fn settle_all<I: Invalidate>(&self, engine: &Engine<'_, P, I>, by: &Completion) {
+    fn complete_all<I: Invalidate>(&self, engine: &Engine<'_, P, I>, by: &Completion) {
         let stamped_by = |item: &Item<K>| item.retired.seq() <= by.seq();
         self.take_out(usize::MAX, stamped_by, |item| {
-            engine.settle(item.home, item.retired, by);
+            engine.complete(item.origin, item.retired, by);
         });
     }
     fn quarantine<I: Invalidate>(&self, engine: &Engine<'_, P, I>, failed: Failed) {
@@ -200,18 +200,18 @@ impl<P: Platform, K: Send> Drained<P> for RetiredQueue<P, K> {
 
 /// What can be drained by one flush of its domain.
 pub(super) trait Drained<P: Platform> {
-    /// Sends home what `by`, of the whole domain, settles.
-    fn settle_all<I: Invalidate>(&self, engine: &Engine<'_, P, I>, by: &Completion);
-    /// Gives up on what a failed invalidation should have settled.
+    /// Frees what `by`, of the whole domain, completes.
+    fn complete_all<I: Invalidate>(&self, engine: &Engine<'_, P, I>, by: &Completion);
+    /// Gives up on what a failed invalidation should have completed.
     fn quarantine<I: Invalidate>(&self, engine: &Engine<'_, P, I>, failed: Failed);
     fn is_empty(&self) -> bool;
-    /// How many things are taken out, and not home yet.
+    /// How many things are taken out, and not freed yet.
     fn in_transit(&self) -> usize;
     /// Counts what it holds.
     fn add_to(&self, held: &mut Held);
 }
 
-/// Flushes the domain, and sends home everything that is in the queues.
+/// Flushes the domain, and frees everything that is in the queues.
 pub(super) fn drain_all<P: Platform, I: Invalidate>(
     queues: &[CachePadded<impl Drained<P>>],
     engine: &Engine<'_, P, I>,
@@ -221,7 +221,7 @@ pub(super) fn drain_all<P: Platform, I: Invalidate>(
         let completion = engine.flush(Scope::DOMAIN);
         for CachePadded(queue) in queues {
             match &completion {
-                Ok(completion) => queue.settle_all(engine, completion),
+                Ok(completion) => queue.complete_all(engine, completion),
                 Err(failed) => queue.quarantine(engine, *failed),
             }
         }
@@ -231,7 +231,7 @@ pub(super) fn drain_all<P: Platform, I: Invalidate>(
     flushed
 }
 
-/// Waits until what others have taken out of the queues is home, or the caller would find IOVAs missing that are
+/// Waits until what others have taken out of the queues is freed, or the caller would find IOVAs missing that are
 /// as good as free. The bound is for a caller in an interrupt that hit such a drain on its own CPU.
 fn await_transit<P: Platform>(queues: &[CachePadded<impl Drained<P>>], p: &P) {
     for _ in 0..TRANSIT_TURNS {

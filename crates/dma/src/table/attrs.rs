@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What callers decide about a table and its leaves, and what clearing found.
 
-use crate::{domain::Lifetime, iova::LeaseKind, units::*};
+use crate::{domain::Lifetime, iova::AllocKind, units::*};
 
 /// What is decided once for a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,15 +37,15 @@ impl Default for TableConfig {
 pub struct LeafAttrs {
     /// What the device may do.
     pub perm: Perm,
-    /// How the range was chosen. Leaves of [`LeaseKind::Shared`] are counted.
-    pub kind: LeaseKind,
+    /// How the range was chosen. Leaves of [`AllocKind::Shared`] are counted.
+    pub kind: AllocKind,
     /// A hint for the unit.
     pub lifetime: Lifetime,
 }
 
 impl LeafAttrs {
     /// Of a mapping about whose lifetime nothing is known.
-    pub fn new(perm: Perm, kind: LeaseKind) -> Self {
+    pub fn new(perm: Perm, kind: AllocKind) -> Self {
         LeafAttrs {
             perm,
             kind,

@@ -2,7 +2,7 @@
 //! Checking and showing a table that nobody is changing.
 
 use super::*;
-use crate::{iova::LeaseKind, translator::Census};
+use crate::{iova::AllocKind, translator::Census};
 use alloc::{collections::BTreeSet, format, string::String};
 use core::fmt;
 
@@ -81,7 +81,7 @@ impl<P: Platform, F: Format> Table<P, F> {
     }
 
     /// Shows `each` every mapping that begins in `within`, whose leaves are not shared, with how its range was chosen.
-    pub fn mappings(&self, p: &P, within: IovaRange, mut each: impl FnMut(IovaRange, LeaseKind)) {
+    pub fn mappings(&self, p: &P, within: IovaRange, mut each: impl FnMut(IovaRange, AllocKind)) {
         let mut open = None;
         // it stops at an entry that the audit would name; what is behind it is not shown
         let _ = self.visit_all(p, &mut |_| Ok(()), &mut |leaf| {

@@ -2,10 +2,10 @@
 //! Removing translations, and detaching what one call covers whole.
 
 use super::*;
-use crate::iova::LeaseKind;
+use crate::iova::AllocKind;
 
 impl<P: Platform, F: Format> Table<P, F> {
-    /// Removes the translations of `range`, whose lease of `kind` the caller holds; under [`Reclaim::Covered`], tables that the range
+    /// Removes the translations of `range`, whose allocation of `kind` the caller holds; under [`Reclaim::Covered`], tables that the range
     /// covers whole come out by `detached`.
     ///
     /// A detached table still holds its entries: a walk in flight may be reading it. A large leaf goes only if all of it is in the range.
@@ -17,14 +17,14 @@ impl<P: Platform, F: Format> Table<P, F> {
         &self,
         p: &P,
         range: IovaRange,
-        kind: LeaseKind,
+        kind: AllocKind,
         mut detached: impl FnMut(TableFrame),
     ) -> Cleared {
         assert!(
             F::aperture().contains(&range),
-            "{range} is no lease of ours"
+            "{range} is no allocation of ours"
         );
-        if kind == LeaseKind::Shared {
+        if kind == AllocKind::Shared {
             return self.unshare(p, range);
         }
         let root = TableFrame::from_entry(self.root.page());

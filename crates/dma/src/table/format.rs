@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a format says: geometry and the encoding of entries. One small file each, in `fmt`.
 
-use crate::{iova::LeaseKind, units::*};
+use crate::{iova::AllocKind, units::*};
 
 /// What an entry says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +27,7 @@ impl LeafMarks {
     pub const LAST: LeafMarks = LeafMarks(2);
     /// On the first page: the caller chose the range.
     pub const FIXED: LeafMarks = LeafMarks(4);
-    /// On the first page: the mapping's token was given up, so the raw door may end it.
+    /// On the first page: the mapping's token was given up, so the address API may end it.
     pub const RAW: LeafMarks = LeafMarks(8);
     /// How many bits.
     pub const BITS: u32 = 4;
@@ -41,10 +41,10 @@ impl LeafMarks {
         u64::from(self.0)
     }
     /// How the range was chosen, by the marks of its first page.
-    pub fn kind(self) -> LeaseKind {
+    pub fn kind(self) -> AllocKind {
         match self.has(LeafMarks::FIXED) {
-            true => LeaseKind::Fixed,
-            false => LeaseKind::Assigned,
+            true => AllocKind::Fixed,
+            false => AllocKind::Dynamic,
         }
     }
     /// Both.

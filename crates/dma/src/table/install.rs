@@ -2,7 +2,7 @@
 //! Installing translations: descend once a leaf table, then write its entries in a row; or write one large leaf.
 
 use super::*;
-use crate::{domain::Lifetime, iova::LeaseKind};
+use crate::{domain::Lifetime, iova::AllocKind};
 
 /// An install that stopped on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum InstallCause {
     /// No frame for a table.
     #[error("no frame for a page table")]
     NoFrame,
-    /// A translation exists already: two leases overlap, which is a bug.
+    /// A translation exists already: two allocations overlap, which is a bug.
     #[error("IOVA page {0} is mapped already")]
     AlreadyMapped(IovaPage),
     /// The physical pages end before the range does.
@@ -44,7 +44,7 @@ pub enum InstallCause {
 }
 
 impl<P: Platform, F: Format> Table<P, F> {
-    /// Makes `range` translate to `runs`, in order. The caller owns the range, or one lease of it where leaves are shared.
+    /// Makes `range` translate to `runs`, in order. The caller owns the range, or one allocation of it where leaves are shared.
     ///
     /// A run gets large leaves where it can, but never in place of a table: [`Table::make_room`] comes before.
     ///
@@ -63,12 +63,12 @@ impl<P: Platform, F: Format> Table<P, F> {
     ) -> Result<(), InstallError> {
         assert!(
             F::aperture().contains(&range),
-            "{range} is no lease of ours"
+            "{range} is no allocation of ours"
         );
         let rest = Rest::new(runs);
         let installed = match leaf.kind {
-            LeaseKind::Shared => self.share(p, range, rest, leaf.perm),
-            LeaseKind::Assigned | LeaseKind::Fixed => self.own(p, range, rest, leaf),
+            AllocKind::Shared => self.share(p, range, rest, leaf.perm),
+            AllocKind::Dynamic | AllocKind::Fixed => self.own(p, range, rest, leaf),
         };
         installed.map_err(|(at, cause)| InstallError {
             done: PageCount(at.0 - range.first.0),
@@ -207,7 +207,7 @@ impl<I: Iterator<Item = PhysRun>> Rest<I> {
         let run = PhysRun::new(PhysPage(0), PageCount(0));
         Rest { run, runs }
     }
-    /// What is left of the run at hand, or the next one if that is nothing; it is for IOVAs from `at` on.
+    /// What is left of the current run, or the next one if that is nothing; it is for IOVAs from `at` on.
     #[inline]
     pub(super) fn run(&mut self, at: IovaPage) -> Result<PhysRun, At<InstallCause>> {
         while self.run.pages.0 == 0 {
@@ -218,7 +218,7 @@ impl<I: Iterator<Item = PhysRun>> Rest<I> {
         }
         Ok(self.run)
     }
-    /// Takes `pages` from the run at hand, which has as many.
+    /// Takes `pages` from the current run, which has as many.
     #[inline]
     pub(super) fn take(&mut self, pages: u64) {
         self.run.first.0 += pages;
@@ -237,11 +237,11 @@ pub(super) fn hint<F: Format>(lifetime: Lifetime) -> u64 {
 
 /// The marks of the leaf that covers `pages` pages from `at`.
 #[inline]
-pub(super) fn marks(range: IovaRange, at: IovaPage, pages: u64, kind: LeaseKind) -> LeafMarks {
+pub(super) fn marks(range: IovaRange, at: IovaPage, pages: u64, kind: AllocKind) -> LeafMarks {
     let mut marks = LeafMarks::NONE;
     if at == range.first {
         marks = marks.with(LeafMarks::FIRST);
-        if kind == LeaseKind::Fixed {
+        if kind == AllocKind::Fixed {
             marks = marks.with(LeafMarks::FIXED);
         }
     }

@@ -91,7 +91,7 @@ impl<P: Platform, F: Format> Table<P, F> {
                 return;
             };
             frame = TableFrame::from_entry(next);
-            // a translation below would be a bug of the assigner's; the install will name it
+            // a translation below would be a bug of the allocator's; the install will name it
             if above == level && Self::maps_nothing(p, &frame, level - 1) {
                 self.detach(p, entry, next, level, detached);
             }

@@ -4,7 +4,7 @@
 //! # Theory
 //!
 //! A table is a tree of frames; level `LEVELS` is the root, level 1 holds leaves of one page, and leaves of a whole
-//! span may stand above. **Owning the IOVA range is the lock**: only the holder of a lease writes the leaves of its
+//! span may stand above. **Owning the IOVA range is the lock**: only the holder of an allocation writes the leaves of its
 //! range, so leaves need no compare-and-swap. Tables above are shared by neighbours: an absent entry is filled by
 //! compare-and-swap with a zeroed frame, and the loser frees its own, which nobody has seen.
 //!
@@ -17,21 +17,21 @@
 //!
 //! **Tables go away** in three ways only: at the end of the domain; to make room; and, under [`Reclaim::Covered`], where one `clear`
 //! covers all that a table maps (Linux's rule, ATC'15 §3.3). The last two are safe because whoever has the whole span holds
-//! leases on all of it, so nobody else can be installing below. A detached table is left as it is, since a walk in flight may
-//! still be reading it, and comes out as a `TableFrame`, to be retired. The lease is retired with it, needing the same flush, so
+//! allocations on all of it, so nobody else can be installing below. A detached table is left as it is, since a walk in flight may
+//! still be reading it, and comes out as a `TableFrame`, to be retired. The allocation is retired with it, needing the same flush, so
 //! no new table takes its place before the walk caches have been flushed (P14).
 //!
 //! Each leaf carries marks in bits that hardware ignores: the first and the last page of a mapping,
-//! whether its range was chosen by the caller, and whether its token was given up. By them the raw door of unmap checks what it is given.
-//! That check reads tables of ranges that the caller may not own, so it holds its CPU's *visitor* lock, a table at a
-//! time; whoever detaches a table then takes every CPU's visitor lock once, after which nobody reads it any more.
+//! whether its range was chosen by the caller, and whether its token was given up. By them the address API of unmap checks what it is given.
+//! That check reads tables of ranges that the caller may not own, so it holds its CPU's *reader* lock, a table at a
+//! time; whoever detaches a table then takes every CPU's reader lock once, after which nobody reads it any more.
 //!
-//! **Known leaf tables** save the walk: see `known.rs`.
+//! **Known leaf tables** save the walk: see `leaf_cache.rs`.
 //!
 //! **Shared leaves** (`identity`, ATC'15 §4.1) have no owner, so they are counted, in all ten ignored bits, by compare-and-swap: see `shared.rs`.
 //!
 //! Ordering: a leaf is stored with release, after its page's owner filled it in; a table entry is installed with acquire
-//! and release. Clearing is relaxed: the fence of `Grace::retire` follows. Units that do not snoop get each changed
+//! and release. Clearing is relaxed: the fence of `FlushSequence::retire` follows. Units that do not snoop get each changed
 //! entry by [`Platform::publish`], a new table whole before its entry. A neighbour that finds an entry whose *written back*
 //! bit is not set yet writes it back too, or its own map could return before the entry is in memory.
 //!
@@ -43,8 +43,8 @@ mod clear;
 pub mod fmt;
 mod format;
 mod install;
-mod known;
 mod large;
+mod leaf_cache;
 mod raw;
 mod shared;
 mod view;
@@ -52,7 +52,7 @@ mod view;
 pub use attrs::{Cleared, LeafAttrs, Reclaim, TableConfig};
 pub use format::{Entry, Format, LeafMarks};
 pub use install::{InstallCause, InstallError};
-pub use known::LeafTable;
+pub use leaf_cache::LeafTable;
 pub use raw::RawError;
 pub use shared::COUNT_MAX;
 pub use view::TableView;
@@ -61,13 +61,13 @@ use crate::{platform::*, units::*};
 use clear::pieces;
 use core::marker::PhantomData;
 use install::{At, Rest, hint, marks};
-use known::Known;
+use leaf_cache::Known;
 
 /// One radix table.
 pub struct Table<P: Platform, F: Format> {
     root: TableFrame,
-    /// Held by whoever reads tables of ranges that it does not own: the raw door's check.
-    visitors: PerCpu<P::Lock<()>>,
+    /// Held by whoever reads tables of ranges that it does not own: the address API's check.
+    readers: PerCpu<P::Lock<()>>,
     /// What each CPU knows of leaf tables, and how many detachments there have been, by which that is known to be true.
     known: PerCpu<Known<P>>,
     detached: P::A64,
@@ -87,7 +87,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         };
         Some(Table {
             root,
-            visitors: PerCpu::new(p, || Lock::new(())),
+            readers: PerCpu::new(p, || Lock::new(())),
             known: PerCpu::new(p, Known::new),
             detached: P::A64::new(0),
             config,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The raw door's check: whether a range that somebody names is exactly one mapping, by the marks in its leaves.
+//! The address API's check: whether a range that somebody names is exactly one mapping, by the marks in its leaves.
 
 use super::*;
-use crate::iova::LeaseKind;
+use crate::iova::AllocKind;
 
-/// Why a range given to the raw door is not exactly one live mapping.
+/// Why a range given to the address API is not exactly one live mapping.
 ///
 /// Not detected: a range that was unmapped and, before this call, mapped again with the same first and last page, and given up again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum RawError {
     /// Another mapping begins or ends inside the range.
     #[error("the mapping ends or another begins at IOVA page {0}, inside the range")]
     Several(IovaPage),
-    /// Leaves there are shared and counted, so they have no room for the marks by which the raw door knows a mapping.
+    /// Leaves there are shared and counted, so they have no room for the marks by which the address API knows a mapping.
     #[error("IOVA pages {0} are shared between mappings, which addresses cannot tell apart")]
     Shared(IovaRange),
     /// Empty, or outside what the table can translate.
@@ -34,7 +34,7 @@ pub enum RawError {
 }
 
 impl<P: Platform, F: Format> Table<P, F> {
-    /// Lets the raw door end the mapping that begins at `page`. The caller owns it; its leaves are not shared.
+    /// Lets the address API end the mapping that begins at `page`. The caller owns it; its leaves are not shared.
     pub fn give_up(&self, p: &P, page: IovaPage) {
         self.visit_leaves(p, IovaRange::new(page, PageCount(1)), |leaf| {
             let given_up = F::marked(leaf.word, leaf.marks.with(LeafMarks::RAW));
@@ -50,7 +50,7 @@ impl<P: Platform, F: Format> Table<P, F> {
     ///
     /// # Errors
     /// [`RawError`]; nothing has changed then.
-    pub fn claim(&self, p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
+    pub fn claim(&self, p: &P, range: IovaRange) -> Result<AllocKind, RawError> {
         let aperture = F::aperture();
         if range.pages.0 == 0 || !aperture.contains(&range) {
             return Err(RawError::Outside(range, aperture));
@@ -118,7 +118,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         let mut at = range.first;
         for (_, piece) in pieces::<F>(range, 2) {
             p.pinned(|cpu| {
-                self.visitors.get(&cpu).with(|()| {
+                self.readers.get(&cpu).with(|()| {
                     // a large leaf may have covered pieces to come
                     while at < piece.end() {
                         let leaf = self.visit(p, at).ok_or(RawError::NotMapped(at))?;
@@ -132,7 +132,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         Ok(())
     }
 
-    /// The leaf that covers `page`. Nobody is detaching tables, or the caller is a visitor.
+    /// The leaf that covers `page`. Nobody is detaching tables, or the caller is a reader.
     fn visit<'p>(&self, p: &'p P, page: IovaPage) -> Option<Visited<'p, P::A64>> {
         let (entry, level) = self.find(p, page)?;
         let word = entry.load(Ordering::Acquire);
@@ -148,10 +148,10 @@ impl<P: Platform, F: Format> Table<P, F> {
         })
     }
 
-    /// Returns when every visitor that could have seen an entry that is cleared now has gone.
+    /// Returns when every reader that could have seen an entry that is cleared now has gone.
     pub(super) fn wait_for_visitors(&self) {
-        for (_, visitor) in self.visitors.iter() {
-            visitor.with(|()| ());
+        for (_, reader) in self.readers.iter() {
+            reader.with(|()| ());
         }
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! Ordering: taking one more is a release, so that a device which finds the entry finds what was written to the buffer before *every* map that
 //! is counted in it, as each later compare-and-swap continues the release sequence of those before. Taking one away is
-//! relaxed for that very reason; where it was the last, the full fence of `Grace::retire` follows, as for any leaf. A map that comes
+//! relaxed for that very reason; where it was the last, the full fence of `FlushSequence::retire` follows, as for any leaf. A map that comes
 //! right after the last unmap, and before its flush, makes the entry that was there before: what caches still hold is right.
 //! A map under way counts as one from its first page on: where it fails on a later page, a page that somebody else has unmapped meanwhile stays
 //! reachable until the undo has flushed it.

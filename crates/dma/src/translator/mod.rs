@@ -7,12 +7,12 @@
 mod paged;
 mod uncached;
 
-pub use paged::{NewError, Paged};
+pub use paged::{Paged, PagedError};
 pub use uncached::Uncached;
 
 use crate::{
-    grace::{Invalidate, InvalidateError},
-    iova::LeaseKind,
+    invalidation::{Invalidate, InvalidateError},
+    iova::AllocKind,
     platform::*,
     table::{Cleared, InstallError, LeafAttrs, LeafTable, RawError},
     units::*,
@@ -23,7 +23,7 @@ use crate::{
 ///
 /// A domain has it, and hands it down to its translator, which hands it to its unit, with each
 /// call. So what a domain shows ([`Domain::translator`], [`Domain::unit`]) can be looked at by all,
-/// and changed by the domain alone: whatever else writes a leaf has no lease of the page, and
+/// and changed by the domain alone: whatever else writes a leaf has no allocation of the page, and
 /// whatever else clears one retires nothing.
 ///
 /// ```
@@ -33,11 +33,11 @@ use crate::{
 /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
 /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
 /// # let run = std::iter::once(PhysRun::new(PhysPage(5), range.pages));
-/// # let leaf = LeafAttrs::new(Perm::ReadWrite, LeaseKind::Assigned);
+/// # let leaf = LeafAttrs::new(Perm::ReadWrite, AllocKind::Dynamic);
 /// // SAFETY: an example; no device is attached.
 /// let by = unsafe { Authority::assume() };
 /// domain.translator().install(by, &*p, range, run, leaf)?;
-/// # domain.translator().clear(by, &*p, range, LeaseKind::Assigned, drop);
+/// # domain.translator().clear(by, &*p, range, AllocKind::Dynamic, drop);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -50,10 +50,10 @@ use crate::{
 /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
 /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
 /// # let run = std::iter::once(PhysRun::new(PhysPage(5), range.pages));
-/// # let leaf = LeafAttrs::new(Perm::ReadWrite, LeaseKind::Assigned);
+/// # let leaf = LeafAttrs::new(Perm::ReadWrite, AllocKind::Dynamic);
 /// let by = Authority::assume();
 /// domain.translator().install(by, &*p, range, run, leaf)?;
-/// # domain.translator().clear(by, &*p, range, LeaseKind::Assigned, drop);
+/// # domain.translator().clear(by, &*p, range, AllocKind::Dynamic, drop);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -66,7 +66,7 @@ use crate::{
 /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
 /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
 /// # let run = std::iter::once(PhysRun::new(PhysPage(5), range.pages));
-/// # let leaf = LeafAttrs::new(Perm::ReadWrite, LeaseKind::Assigned);
+/// # let leaf = LeafAttrs::new(Perm::ReadWrite, AllocKind::Dynamic);
 /// domain.translator().install(&*p, range, run, leaf)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -92,17 +92,17 @@ impl Authority {
     }
 }
 
-/// That of a domain over its translator, whose leases it has.
+/// That of a domain over its translator, whose allocations it has.
 pub(crate) const OURS: Authority = Authority(());
 
 /// Holds the translations of one domain.
 ///
 /// # Safety
-/// A domain assigns pages again, and frees frames, on the word of its translator. As long as that
+/// A domain allocates pages again, and frees frames, on the word of its translator. As long as that
 /// lives
 ///
 /// * a device that is attached reaches by a page of `range` what [`install`](Self::install) was
-///   told, while that is installed, and else nothing; so with the short ways, which do the same or
+///   told, while that is installed, and else nothing; so with the fast paths, which do the same or
 ///   nothing;
 /// * what [`clear`](Self::clear) was given is in caches at most when it returns, and those are
 ///   emptied by [`unit`](Self::unit), always the same, under [`id`](Self::id), always the same too;
@@ -128,7 +128,7 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     /// IOVA pages that can be translated. Page 0 may be among them.
     fn aperture(&self) -> IovaRange;
 
-    /// Makes `range` translate to `runs`, in order. The caller holds the lease.
+    /// Makes `range` translate to `runs`, in order. The caller holds the allocation.
     ///
     /// Ordering: the entries are stored with release and written back; a unit sees them once it sees what the caller
     /// does next in order (a doorbell write with the bus's usual barrier).
@@ -150,7 +150,7 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
         false
     }
     /// Detaches the empty tables in the way of the large leaves that [`install`](Self::install) would like to write. The caller holds
-    /// the lease, and flushes what comes out from leaf and walk caches before it installs (P14).
+    /// the allocation, and flushes what comes out from leaf and walk caches before it installs (P14).
     fn make_room(
         &self,
         _by: Authority,
@@ -161,12 +161,12 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     ) {
     }
 
-    /// The leaf table of the lease that begins at `first`, if this CPU knows it, and nothing has to follow an installation ([`on_map`](Self::on_map)).
+    /// The leaf table of the allocation that begins at `first`, if this CPU knows it, and nothing has to follow an installation ([`on_map`](Self::on_map)).
     #[inline]
     fn knows(&self, _by: Authority, _cpu: &Cpu<'_>, _first: IovaPage) -> Option<LeafTable> {
         None
     }
-    /// The same, by a walk if that is what it takes. The caller holds the lease, or is about to take it and nobody else can.
+    /// The same, by a walk if that is what it takes. The caller holds the allocation, or is about to take it and nobody else can.
     fn get_to_know(
         &self,
         _by: Authority,
@@ -198,7 +198,7 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
         _p: &P,
         _cpu: &Cpu<'_>,
         _range: IovaRange,
-        _kind: LeaseKind,
+        _kind: AllocKind,
     ) -> Option<LeafTable> {
         None
     }
@@ -220,13 +220,13 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
         false
     }
 
-    /// Removes the translations of `range`, and gives each table detached on the way to `detached`. The caller holds the lease.
+    /// Removes the translations of `range`, and gives each table detached on the way to `detached`. The caller holds the allocation.
     fn clear(
         &self,
         by: Authority,
         p: &P,
         range: IovaRange,
-        kind: LeaseKind,
+        kind: AllocKind,
         detached: impl FnMut(TableFrame),
     ) -> Cleared;
 
@@ -242,13 +242,13 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// Lets the raw door end the mapping that begins at `page`, whose lease the caller holds.
+    /// Lets the address API end the mapping that begins at `page`, whose allocation the caller holds.
     fn give_up(&self, by: Authority, p: &P, page: IovaPage);
-    /// The raw door: checks that `range` is exactly one live mapping and takes it, so that of two racing callers one wins.
+    /// The address API: checks that `range` is exactly one live mapping and takes it, so that of two racing callers one wins.
     ///
     /// # Errors
     /// Why it is not.
-    fn claim(&self, by: Authority, p: &P, range: IovaRange) -> Result<LeaseKind, RawError>;
+    fn claim(&self, by: Authority, p: &P, range: IovaRange) -> Result<AllocKind, RawError>;
 
     /// Lets `device` use this domain.
     ///
@@ -263,7 +263,7 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
 
     /// Shows `each` every mapping that begins in `within` and is not shared, with how its range was chosen. Nobody else is active.
     /// A translator that cannot say shows none, and their ranges do not go back to whom they are borrowed from.
-    fn mappings(&self, _p: &P, _within: IovaRange, _each: impl FnMut(IovaRange, LeaseKind)) {}
+    fn mappings(&self, _p: &P, _within: IovaRange, _each: impl FnMut(IovaRange, AllocKind)) {}
     /// Every table, root included, for the end of the domain. No device is attached any more.
     fn dismantle(&mut self, by: Authority, p: &P, detached: impl FnMut(TableFrame));
     /// Gives back the domain id, after the last flush.

@@ -16,7 +16,7 @@ pub struct Paged<P: Platform, F: Format, U: RemappingUnit<P>> {
 
 /// Why a translator, or a domain over it, cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum NewError {
+pub enum PagedError {
     /// No frame for the root table.
     #[error("no frame for the root table")]
     NoFrame,
@@ -33,25 +33,25 @@ pub enum NewError {
     },
     /// The domain cannot be made over the translator.
     #[error(transparent)]
-    Domain(#[from] crate::domain::NoDomain),
+    Domain(#[from] crate::domain::DomainError),
 }
 
 impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
     /// An empty table under `unit`.
     ///
     /// # Errors
-    /// [`NewError`].
-    pub fn new(p: &P, unit: U, config: TableConfig) -> Result<Self, NewError> {
+    /// [`PagedError`].
+    pub fn new(p: &P, unit: U, config: TableConfig) -> Result<Self, PagedError> {
         let config = TableConfig {
             largest_leaf: config.largest_leaf.clamp(1, unit.largest_leaf()),
             ..config
         };
-        let id = unit.domain_id(p).ok_or(NewError::NoDomainId)?;
+        let id = unit.domain_id(p).ok_or(PagedError::NoDomainId)?;
         match Table::new(p, config) {
             Some(table) => Ok(Paged { table, unit, id }),
             None => {
                 unit.release_domain_id(OURS, p, id);
-                Err(NewError::NoFrame)
+                Err(PagedError::NoFrame)
             }
         }
     }
@@ -73,7 +73,7 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
     /// # let p = &Host::new(HostConfig { frames: 64, slots: 1 });
     /// # let paged = Paged::<_, VtdSecond48, _>::new(p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
-    /// paged.table().clear(p, range, LeaseKind::Assigned, drop);
+    /// paged.table().clear(p, range, AllocKind::Dynamic, drop);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn table(&self) -> TableView<'_, P, F> {
@@ -136,7 +136,7 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
             OnMap::FlushWriteBuffers | OnMap::Invalidate => None,
         }
     }
-    #[inline(always)] // on the short way, which calls nothing
+    #[inline(always)] // on the fast path, which calls nothing
     fn install_known<const MOST: usize>(
         &self,
         _: Authority,
@@ -156,7 +156,7 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
         p: &P,
         cpu: &Cpu<'_>,
         range: IovaRange,
-        kind: LeaseKind,
+        kind: AllocKind,
     ) -> Option<LeafTable> {
         self.table.learn(p, cpu, range, kind)
     }
@@ -194,7 +194,7 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
         _: Authority,
         p: &P,
         range: IovaRange,
-        kind: LeaseKind,
+        kind: AllocKind,
         detached: impl FnMut(TableFrame),
     ) -> Cleared {
         self.table.clear(p, range, kind, detached)
@@ -209,7 +209,7 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
     fn give_up(&self, _: Authority, p: &P, page: IovaPage) {
         self.table.give_up(p, page)
     }
-    fn claim(&self, _: Authority, p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
+    fn claim(&self, _: Authority, p: &P, range: IovaRange) -> Result<AllocKind, RawError> {
         self.table.claim(p, range)
     }
     fn attach(&self, by: Authority, p: &P, device: SourceId) -> Result<(), AttachError> {
@@ -219,7 +219,7 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
     fn detach(&self, by: Authority, p: &P, device: SourceId) -> Result<(), AttachError> {
         self.unit.detach(by, p, device, self.id)
     }
-    fn mappings(&self, p: &P, within: IovaRange, each: impl FnMut(IovaRange, LeaseKind)) {
+    fn mappings(&self, p: &P, within: IovaRange, each: impl FnMut(IovaRange, AllocKind)) {
         self.table.mappings(p, within, each)
     }
     fn dismantle(&mut self, _: Authority, p: &P, detached: impl FnMut(TableFrame)) {

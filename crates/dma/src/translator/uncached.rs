@@ -5,7 +5,7 @@
 
 use super::{AttachError, Authority, RemappingUnit};
 use crate::{
-    grace::{Invalidate, InvalidateError, Scope},
+    invalidation::{Invalidate, InvalidateError, Scope},
     platform::*,
     units::*,
 };

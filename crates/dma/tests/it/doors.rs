@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Every public door, tried from safe code. What compiles here is refused, or harms none but its
-//! caller: no table of a domain changes, and no frame comes home unflushed. What must not compile
+//! Every public interface, tried from safe code. What compiles here is refused, or harms none but its
+//! caller: no table of a domain changes, and no frame is freed unflushed. What must not compile
 //! stands in the documents of the items: words that outlive their memory (`Domain::words`,
 //! `Platform::entries`), frames, CPUs, sequences and authority out of nothing (`FreshFrame::new`,
-//! `Cpu::new`, `Grace::new`, `Authority`), a live table changed from outside (`Paged::table`),
+//! `Cpu::new`, `FlushSequence::new`, `Authority`), a live table changed from outside (`Paged::table`),
 //! units that are none (`Invalidate`).
 #![forbid(unsafe_code)]
 
 use ioatlas_dma::{
     domain::*,
-    grace::{Invalidate, Scope},
-    iova::{Assign, LeaseKind, Rbtree, Request},
+    invalidation::{Invalidate, Scope},
+    iova::{AllocKind, IovaAllocator, Rbtree, Request},
     platform::{host::*, *},
     table::{LeafAttrs, RawError, Table, TableConfig, fmt::VtdSecond39},
-    translator::{NewError, Paged, RemappingUnit, Translator, Uncached},
+    translator::{Paged, PagedError, RemappingUnit, Translator, Uncached},
     units::*,
 };
 use std::{
@@ -37,7 +37,7 @@ fn host() -> Arc<Host> {
 
 fn domain(host: &Arc<Host>, unit: &Unit) -> Dom {
     let tables = Paged::new(&**host, unit.clone(), TableConfig::default()).expect("a root");
-    let config = DomainConfig::new(AssignerConfig::RBTREE, PolicyConfig::Strict);
+    let config = DomainConfig::new(AllocatorConfig::RBTREE, PolicyConfig::Strict);
     Domain::new(host.clone(), tables, config).expect("it fits")
 }
 
@@ -147,7 +147,7 @@ fn an_address_ends_only_what_was_given_up() {
     domain.free_consistent(ring).unwrap();
 }
 
-/// Tables, leases and frames of one's own lead no device anywhere, and a frame that was published
+/// Tables, allocations and frames of one's own lead no device anywhere, and a frame that was published
 /// once never comes back.
 #[test]
 fn what_one_makes_oneself_reaches_no_device() {
@@ -158,15 +158,15 @@ fn what_one_makes_oneself_reaches_no_device() {
 
     let aperture = domain.translator().aperture();
     let end = IovaRange::new(IovaPage(aperture.end().0 - 64), PageCount(64));
-    let assigner = Rbtree::<Host>::new(end);
-    let lease = assigner
-        .assign(&*host, &Request::pages(PageCount(1)))
+    let allocator = Rbtree::<Host>::new(end);
+    let alloc = allocator
+        .alloc(&*host, &Request::pages(PageCount(1)))
         .unwrap();
     let table = Table::<Host, VtdSecond39>::new(&host, TableConfig::default()).unwrap();
     let run = std::iter::once(PhysRun::new(SECRET, PageCount(1)));
-    let leaf = LeafAttrs::new(Perm::ReadWrite, LeaseKind::Assigned);
-    table.install(&host, lease.range(), run, leaf).unwrap();
-    let walked = table.walk(&host, lease.range().first);
+    let leaf = LeafAttrs::new(Perm::ReadWrite, AllocKind::Dynamic);
+    table.install(&host, alloc.range(), run, leaf).unwrap();
+    let walked = table.walk(&host, alloc.range().first);
     assert_eq!(walked, Some((SECRET, Perm::ReadWrite)), "in its own table");
     assert_eq!((unit.root_of(NIC), reached(&domain)), (root, vec![]));
 
@@ -177,7 +177,7 @@ fn what_one_makes_oneself_reaches_no_device() {
     let all: Vec<_> = std::iter::from_fn(|| host.frame_alloc()).collect();
     assert!(all.iter().all(|frame| frame.page() != page), "it is lost");
     let none = Paged::<Host, VtdSecond39, _>::new(&*host, unit.clone(), TableConfig::default());
-    assert!(matches!(none, Err(NewError::NoFrame)));
+    assert!(matches!(none, Err(PagedError::NoFrame)));
     all.into_iter().for_each(|frame| host.frame_free(frame));
     assert_eq!((unit.root_of(NIC), reached(&domain)), (root, vec![]));
 }

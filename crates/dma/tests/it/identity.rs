@@ -3,7 +3,7 @@
 
 use ioatlas_dma::{
     domain::*,
-    iova::{IdentityConfig, Limits, NoAssigner},
+    iova::{AllocatorError, IdentityConfig, Limits},
     platform::host::{Host, HostConfig, register},
     table::{
         Format, RawError, TableConfig,
@@ -20,8 +20,8 @@ type Dom<F = VtdSecond48> = Domain<Host, Paged<Host, F, Uncached<Host>>>;
 const FULL: usize = 1023;
 const REGION: u64 = 1 << 34;
 
-fn identity(phys_bits: u32) -> AssignerConfig {
-    AssignerConfig::Identity(IdentityConfig {
+fn identity(phys_bits: u32) -> AllocatorConfig {
+    AllocatorConfig::Identity(IdentityConfig {
         phys_bits,
         ..IdentityConfig::default()
     })
@@ -32,15 +32,15 @@ fn deferred() -> PolicyConfig {
 }
 
 fn try_domain<F: Format>(
-    assigner: AssignerConfig,
+    allocator: AllocatorConfig,
     policy: PolicyConfig,
-) -> Result<Dom<F>, NoDomain> {
+) -> Result<Dom<F>, DomainError> {
     let host = Arc::new(Host::new(HostConfig {
         frames: 1024,
         slots: 8,
     }));
     let tables = Paged::new(&*host, Uncached::new(), TableConfig::default()).expect("a root");
-    Domain::new(host, tables, DomainConfig::new(assigner, policy))
+    Domain::new(host, tables, DomainConfig::new(allocator, policy))
 }
 
 fn domain(policy: PolicyConfig) -> Dom {
@@ -55,16 +55,21 @@ fn page(n: u64) -> PhysRange {
     PhysRange::page(PhysPage(n))
 }
 
-/// Nothing is mapped, nothing leased, shared leases included.
+/// Nothing is mapped, nothing allocated, shared allocations included.
 fn assert_empty(domain: &Dom) {
     domain.flush().expect("a flush");
     let audit = domain.audit().unwrap_or_else(|what| panic!("P10: {what}"));
     let (live, usage) = (audit.stats.live, audit.usage);
-    let left = (live.0, audit.census.pages.0, usage.leased.0, usage.shared.0);
+    let left = (
+        live.0,
+        audit.census.pages.0,
+        usage.allocated.0,
+        usage.shared.0,
+    );
     assert_eq!(
         left,
         (0, 0, 0, 0),
-        "P10: mapped, translated, leased, shared"
+        "P10: mapped, translated, allocated, shared"
     );
 }
 
@@ -228,7 +233,7 @@ fn limits_and_far_buffers_go_to_the_fallback() {
 }
 
 #[test]
-fn the_raw_door_and_chosen_addresses_stay_out_of_the_shared_regions() {
+fn the_address_api_and_chosen_addresses_stay_out_of_the_shared_regions() {
     let domain = domain(PolicyConfig::Strict);
     let mapping = domain.map(page(5), Direction::ToDevice).unwrap();
     let (iova, len) = (mapping.iova(), mapping.len());
@@ -267,12 +272,12 @@ fn the_raw_door_and_chosen_addresses_stay_out_of_the_shared_regions() {
 #[test]
 fn thirty_nine_bits_serve_thirty_seven() {
     let refused = |phys_bits| match try_domain::<VtdSecond39>(identity(phys_bits), deferred()) {
-        Err(NoDomain::Assigner(why)) => why,
+        Err(DomainError::Allocator(why)) => why,
         Err(why) => panic!("{why}"),
         Ok(_) => panic!("{phys_bits} bits in 39"),
     };
     let (iova_bits, phys_bits) = (39, 46);
-    let width = |phys_bits| NoAssigner::IdentityWidth {
+    let width = |phys_bits| AllocatorError::IdentityWidth {
         iova_bits,
         phys_bits,
     };
@@ -302,9 +307,9 @@ fn a_part_of_the_space_does_not_do() {
         .unwrap_err();
     assert_eq!(
         refused,
-        NoDomain::Assigner(NoAssigner::IdentityAperture { aperture })
+        DomainError::Allocator(AllocatorError::IdentityAperture { aperture })
     );
-    assert_eq!(host.frames_in_use(), 0, "the root came home");
+    assert_eq!(host.frames_in_use(), 0, "the root was freed");
 }
 
 #[test]
@@ -376,11 +381,11 @@ fn a_map_that_finds_no_frame_takes_back_what_it_counted() {
 }
 
 #[test]
-fn shared_leases_are_counted_apart() {
+fn shared_allocs_are_counted_apart() {
     let domain = domain(PolicyConfig::Strict);
     let mapping = domain.map(page(1), Direction::ToDevice).unwrap();
     assert_eq!(domain.usage().shared, PageCount(1));
-    assert_eq!(domain.stats().leased, PageCount(0), "nobody owns it");
+    assert_eq!(domain.stats().allocated, PageCount(0), "nobody owns it");
     domain.unmap(mapping).unwrap();
     assert_empty(&domain);
 }

@@ -3,7 +3,7 @@
 
 use ioatlas_dma::{
     domain::*,
-    iova::{Limits, NoAssigner},
+    iova::{AllocatorError, Limits},
     platform::{
         Heap, HeapBlock, Platform,
         host::{Host, HostConfig, register},
@@ -23,7 +23,7 @@ fn deferred() -> PolicyConfig {
     PolicyConfig::DeferredPerCpu(DeferredConfig::default())
 }
 
-fn try_domain<F: Format>(heap: Option<u64>, policy: PolicyConfig) -> Result<Dom<F>, NoDomain> {
+fn try_domain<F: Format>(heap: Option<u64>, policy: PolicyConfig) -> Result<Dom<F>, DomainError> {
     let host = Host::new(HostConfig {
         frames: 4096,
         slots: 8,
@@ -37,8 +37,8 @@ fn try_domain<F: Format>(heap: Option<u64>, policy: PolicyConfig) -> Result<Dom<
     Domain::new(host, tables, DomainConfig::new(kmalloc(), policy))
 }
 
-fn kmalloc() -> AssignerConfig {
-    AssignerConfig::Kmalloc(Default::default())
+fn kmalloc() -> AllocatorConfig {
+    AllocatorConfig::Kmalloc(Default::default())
 }
 
 fn domain(heap: u64, policy: PolicyConfig) -> Dom {
@@ -57,7 +57,7 @@ fn assert_empty(domain: &Dom, others: u64) {
     domain.flush().expect("a flush");
     let audit = domain.audit().unwrap_or_else(|what| panic!("P10: {what}"));
     let usage = audit.usage;
-    assert_eq!((usage.leased.0, usage.others.0), (0, others));
+    assert_eq!((usage.allocated.0, usage.others.0), (0, others));
     assert_eq!(heap(domain).in_use(), ByteCount(others));
 }
 
@@ -81,7 +81,7 @@ fn mappings_are_blocks_of_the_heap() {
         let audit = domain.audit().unwrap();
         assert_eq!(audit.usage.others, PageCount(128));
         assert!(
-            audit.usage.leased > audit.stats.live,
+            audit.usage.allocated > audit.stats.live,
             "rounded up to a block"
         );
         for (nth, mapping) in held.into_iter().enumerate() {
@@ -169,7 +169,7 @@ fn chosen_addresses_and_limits_lie_beyond_the_arena() {
         .unwrap();
     assert!(aligned.range().first.0 >= 4096 && aligned.range().first.0.is_multiple_of(4096));
     assert_eq!(domain.usage().diverted, 2);
-    // the arena has a lease now: of what, nobody knows
+    // the arena has an allocation now: of what, nobody knows
     let block = domain.map(page(9), Direction::ToDevice).unwrap();
     let error = domain.map_at(IovaPage(1000).addr(), page(7), Direction::ToDevice);
     assert!(matches!(error, Err(MapError::NoReserve(_))));
@@ -209,8 +209,8 @@ fn what_is_mapped_still_goes_back_to_the_heap_when_its_domain_ends() {
 
 #[test]
 fn an_arena_is_at_most_a_byte_for_each_page() {
-    let refused = |domain: Result<Dom<VtdSecond39>, NoDomain>| match domain {
-        Err(NoDomain::Assigner(why)) => why,
+    let refused = |domain: Result<Dom<VtdSecond39>, DomainError>| match domain {
+        Err(DomainError::Allocator(why)) => why,
         Err(why) => panic!("{why}"),
         Ok(_) => panic!("it was made"),
     };
@@ -218,8 +218,8 @@ fn an_arena_is_at_most_a_byte_for_each_page() {
     let arena = ByteCount(256 << 20);
     let strict = PolicyConfig::Strict;
     let error = refused(try_domain(Some(arena.0), strict));
-    assert_eq!(error, NoAssigner::KmallocArena { arena, limit });
-    assert_eq!(refused(try_domain(None, strict)), NoAssigner::NoHeap);
+    assert_eq!(error, AllocatorError::KmallocArena { arena, limit });
+    assert_eq!(refused(try_domain(None, strict)), AllocatorError::NoHeap);
     // all of the aperture: the fallback has nothing
     let domain = try_domain::<VtdSecond39>(Some(limit.0), strict).unwrap();
     let mapping = domain.map(page(1), Direction::ToDevice).unwrap();

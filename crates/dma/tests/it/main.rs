@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The integration tests of this crate, in one program: each is a module.
 
-mod assigners;
+mod address_api;
+mod allocators;
 mod bounce;
 mod doors;
 mod identity;
-mod kept_off;
 mod kmalloc;
 mod loom;
 mod options;
 mod policies;
-mod raw_door;
+mod reserved_ranges;
 mod sim;
 mod suspect;
 mod tables;

@@ -3,8 +3,8 @@
 
 use ioatlas_dma::{
     domain::*,
-    grace::{Invalidate, InvalidateError, Scope},
-    iova::{BackingConfig, IdentityConfig, MagazineConfig, NoAssigner},
+    invalidation::{Invalidate, InvalidateError, Scope},
+    iova::{AllocatorError, BackingConfig, IdentityConfig, MagazineConfig},
     platform::{
         Ordering, PhysMemory,
         host::{Host, HostConfig},
@@ -83,8 +83,8 @@ fn domain(config: DomainConfig) -> Dom {
     Domain::new(host, tables, config).expect("a domain")
 }
 
-fn strict(assigner: AssignerConfig) -> DomainConfig {
-    DomainConfig::new(assigner, PolicyConfig::Strict)
+fn strict(allocator: AllocatorConfig) -> DomainConfig {
+    DomainConfig::new(allocator, PolicyConfig::Strict)
 }
 
 /// The leaf entry of `page`, as a walk of 4 levels finds it; 0 where there is none.
@@ -125,13 +125,13 @@ fn a_descending_list_has_its_first_segment_highest() {
         vec![bytes(0x40, 0xff0, 0x10), bytes(0x41, 0, 1)],
         vec![bytes(0x50, 0x123, 2 * GRANULE)],
     ];
-    for assigner in [
-        AssignerConfig::RBTREE,
-        AssignerConfig::Magazine(Default::default()),
+    for allocator in [
+        AllocatorConfig::RBTREE,
+        AllocatorConfig::Magazine(Default::default()),
     ] {
         let domain = domain(DomainConfig {
             order: ListOrder::Descending,
-            ..strict(assigner)
+            ..strict(allocator)
         });
         for list in &lists {
             for door in ["token", "raw"] {
@@ -183,7 +183,7 @@ fn a_descending_list_has_its_first_segment_highest() {
 fn where_addresses_are_kept_a_contiguous_list_ascends_all_the_same() {
     let domain = domain(DomainConfig {
         order: ListOrder::Descending,
-        ..strict(AssignerConfig::Identity(IdentityConfig::default()))
+        ..strict(AllocatorConfig::Identity(IdentityConfig::default()))
     });
     let adjacent = [bytes(0x30, 0, GRANULE), bytes(0x31, 0, 2 * GRANULE)];
     let apart = [bytes(0x31, 0, GRANULE), bytes(0x30, 0, GRANULE)];
@@ -250,7 +250,7 @@ fn backings() -> [BackingConfig; 5] {
     ]
 }
 
-fn coloured(colours: &Arc<Colours<Host>>, config: DomainConfig) -> Result<Dom, NoDomain> {
+fn coloured(colours: &Arc<Colours<Host>>, config: DomainConfig) -> Result<Dom, DomainError> {
     let host = host();
     let tables = tables(&host, TransientHint::Reserved);
     Domain::coloured(host, tables, config, colours.clone())
@@ -282,21 +282,21 @@ fn domains_never_share_a_colour_until_colours_run_out() {
             backing,
             ..MagazineConfig::default()
         };
-        for assigner in [
-            AssignerConfig::Plain(backing),
-            AssignerConfig::Magazine(magazines),
+        for allocator in [
+            AllocatorConfig::Plain(backing),
+            AllocatorConfig::Magazine(magazines),
         ] {
-            let what = format!("{} over {}", assigner.name(), backing.name());
+            let what = format!("{} over {}", allocator.name(), backing.name());
             let (each, count) = (64, 8);
             let colours = Arc::new(Colours::new());
             let config = DomainConfig {
                 offset: Offset::Fixed(PageCount(each)),
-                ..strict(assigner)
+                ..strict(allocator)
             };
             let make = |_| coloured(&colours, config).expect("a domain");
             let domains: Vec<_> = (0..count).map(make).collect();
             // the buddy's smallest blocks; under magazines, runs of 8, 16 and 32
-            let pages = if assigner.name() == "magazine" {
+            let pages = if allocator.name() == "magazine" {
                 56
             } else {
                 63
@@ -312,7 +312,7 @@ fn a_colour_is_free_again_when_its_domain_has_ended() {
     let colours = Arc::new(Colours::new());
     let config = DomainConfig {
         offset: Offset::Fixed(PageCount(1 << 14)), // four of them
-        ..strict(AssignerConfig::RBTREE)
+        ..strict(AllocatorConfig::RBTREE)
     };
     let first = |domain: &Dom| rings(domain, 1)[0].iova().page().0;
     let make = || coloured(&colours, config).expect("a domain");
@@ -340,7 +340,7 @@ fn coherent_offsets_follow_what_others_have_allocated() {
         let colours = Arc::new(Colours::new());
         let config = DomainConfig {
             offset: Offset::Coherent,
-            ..strict(AssignerConfig::Plain(backing))
+            ..strict(AllocatorConfig::Plain(backing))
         };
         let make = || coloured(&colours, config).expect("a domain");
         let (mut domains, mut held) = (Vec::new(), Vec::new());
@@ -368,7 +368,7 @@ fn coherent_offsets_leave_room_for_what_alignment_leaves_out() {
             let colours = Arc::new(Colours::new());
             let config = DomainConfig {
                 offset: Offset::Coherent,
-                ..strict(AssignerConfig::Plain(backing))
+                ..strict(AllocatorConfig::Plain(backing))
             };
             let mut owned: Vec<(u64, u64)> = Vec::new();
             let mut domains = Vec::new();
@@ -400,7 +400,7 @@ fn an_offset_beyond_the_aperture_is_named() {
         let config = |pages| DomainConfig {
             aperture: Some(IovaRange::new(IovaPage(0), PageCount(100))),
             offset: Offset::Fixed(PageCount(pages)),
-            ..strict(AssignerConfig::Plain(backing))
+            ..strict(AllocatorConfig::Plain(backing))
         };
         let _first = coloured(&colours, config(98)).expect("no offset");
         let second = coloured(&colours, config(98)).expect("page 1, or 99, is left");
@@ -411,8 +411,8 @@ fn an_offset_beyond_the_aperture_is_named() {
             let error = coloured(&colours, config(pages)).map(drop).unwrap_err();
             let offset = PageCount(2 * pages);
             let aperture = IovaRange::new(IovaPage(0), PageCount(100));
-            let expected = NoAssigner::Offset { offset, aperture };
-            assert_eq!(error, NoDomain::Assigner(expected));
+            let expected = AllocatorError::Offset { offset, aperture };
+            assert_eq!(error, DomainError::Allocator(expected));
             let words = format!("an offset of {offset} pages leaves nothing of 0x0+100");
             assert_eq!(error.to_string(), words);
         }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 type Dom = Domain<Host, Paged<Host, VtdSecond39, Uncached<Host>>>;
 
-fn domain(assigner: AssignerConfig, policy: PolicyConfig, aperture: Option<IovaRange>) -> Dom {
+fn domain(allocator: AllocatorConfig, policy: PolicyConfig, aperture: Option<IovaRange>) -> Dom {
     let host = Arc::new(Host::new(HostConfig {
         frames: 64,
         slots: 2,
@@ -21,7 +21,7 @@ fn domain(assigner: AssignerConfig, policy: PolicyConfig, aperture: Option<IovaR
     let tables = Paged::new(&*host, Uncached::new(), TableConfig::default()).expect("a root");
     let config = DomainConfig {
         aperture,
-        ..DomainConfig::new(assigner, policy)
+        ..DomainConfig::new(allocator, policy)
     };
     Domain::new(host, tables, config).expect("it fits")
 }
@@ -33,7 +33,7 @@ fn buffer(pages: u64) -> PhysRange {
 /// What is kept is no reason to break a preference that a fresh range would keep.
 #[test]
 fn solaris_prefers_what_the_device_prefers() {
-    let domain = domain(AssignerConfig::RBTREE, PolicyConfig::Solaris, None);
+    let domain = domain(AllocatorConfig::RBTREE, PolicyConfig::Solaris, None);
     let low = IovaPage(1 << 20);
     let high = domain.map(buffer(1), Direction::ToDevice).unwrap();
     let kept = high.range();
@@ -57,10 +57,10 @@ fn solaris_prefers_what_the_device_prefers() {
     domain.audit().unwrap();
 }
 
-/// Tables are settled in lots; that must not make each page's invalidation happen once a lot.
+/// Tables are completed in batches; that must not make each page's invalidation happen once a batch.
 #[test]
 fn freebsd_invalidates_each_page_once_however_many_tables_go() {
-    let domain = domain(AssignerConfig::RBTREE, PolicyConfig::FreeBsd, None);
+    let domain = domain(AllocatorConfig::RBTREE, PolicyConfig::FreeBsd, None);
     let (tables, lot) = (32, 8);
     let mapping = domain.map(buffer(512 * tables), Direction::ToDevice);
     let mapping = mapping.unwrap();
@@ -69,7 +69,7 @@ fn freebsd_invalidates_each_page_once_however_many_tables_go() {
     let made = domain.stats().invalidations - before;
     assert_eq!(made, 512 * tables + tables / lot);
     let audit = domain.audit().unwrap();
-    assert_eq!(audit.usage.leased, PageCount(0));
+    assert_eq!(audit.usage.allocated, PageCount(0));
 }
 
 /// Or a caller with a broken length would flush everything, and empty every cache, each time.
@@ -77,20 +77,20 @@ fn freebsd_invalidates_each_page_once_however_many_tables_go() {
 fn what_is_larger_than_the_aperture_costs_nobody_anything() {
     let eiovar = BackingConfig::Eiovar(EiovarConfig::default());
     let magazine = |backing| {
-        AssignerConfig::Magazine(MagazineConfig {
+        AllocatorConfig::Magazine(MagazineConfig {
             backing,
             ..MagazineConfig::DEFAULT
         })
     };
-    for assigner in [
-        AssignerConfig::RBTREE,
-        AssignerConfig::Plain(eiovar),
+    for allocator in [
+        AllocatorConfig::RBTREE,
+        AllocatorConfig::Plain(eiovar),
         magazine(BackingConfig::Rbtree),
         magazine(eiovar),
     ] {
         let aperture = IovaRange::new(IovaPage(1), PageCount(1000));
         let policy = PolicyConfig::DeferredGlobal(DeferredConfig::default());
-        let domain = domain(assigner, policy, Some(aperture));
+        let domain = domain(allocator, policy, Some(aperture));
         // something is cached, and something retired
         for flushed in [true, false] {
             let mapping = domain.map(buffer(1), Direction::ToDevice).unwrap();

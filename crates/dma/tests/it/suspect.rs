@@ -3,7 +3,7 @@
 
 use ioatlas_dma::{
     domain::*,
-    grace::{Invalidate, InvalidateError, Scope, WaitLimit},
+    invalidation::{Invalidate, InvalidateError, Scope, WaitLimit},
     iova::MagazineConfig,
     platform::host::{Host, HostConfig},
     table::{TableConfig, fmt::VtdSecond48},
@@ -107,7 +107,7 @@ fn domain(policy: PolicyConfig) -> (Dom, Late) {
     let tables = Paged::new(&*host, unit.clone(), TableConfig::default()).expect("tables");
     let config = DomainConfig {
         wait_limit: LIMIT,
-        ..DomainConfig::new(AssignerConfig::Magazine(MagazineConfig::default()), policy)
+        ..DomainConfig::new(AllocatorConfig::Magazine(MagazineConfig::default()), policy)
     };
     (Domain::new(host, tables, config).expect("a domain"), unit)
 }

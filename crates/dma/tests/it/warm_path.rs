@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A warm map and unmap calls no allocator, in any design.
 
-use crate::assigners::counting::calls;
+use crate::allocators::counting::calls;
 use ioatlas_dma::{
     design::policies,
     domain::*,
@@ -14,17 +14,17 @@ use std::{collections::VecDeque, sync::Arc};
 
 type Dom = Domain<Host, Paged<Host, VtdSecond48, Uncached<Host>>>;
 
-fn domain(assigner: AssignerConfig, policy: PolicyConfig) -> Dom {
+fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Dom {
     let host = Host::new(HostConfig {
         frames: 4096,
         slots: 2,
     });
     let host = Arc::new(host.with_heap(ByteCount(1 << 20)).expect("room"));
     let tables = Paged::new(&*host, Uncached::new(), TableConfig::default()).expect("a root");
-    Domain::new(host, tables, DomainConfig::new(assigner, policy)).expect("within the aperture")
+    Domain::new(host, tables, DomainConfig::new(allocator, policy)).expect("within the aperture")
 }
 
-/// Maps and unmaps `pairs` times with a ring outstanding: single pages and lists of three, through both doors.
+/// Maps and unmaps `pairs` times with a ring outstanding: single pages and lists of three, through both interfaces.
 fn traffic(domain: &Dom, ring: &mut VecDeque<Mapping>, pairs: u64) {
     for i in 0..pairs {
         if ring.len() == 200 {
@@ -52,14 +52,14 @@ fn traffic(domain: &Dom, ring: &mut VecDeque<Mapping>, pairs: u64) {
 
 #[test]
 fn warm_traffic_does_not_allocate() {
-    for assigner in [
-        AssignerConfig::RBTREE,
-        AssignerConfig::Magazine(Default::default()),
-        AssignerConfig::Identity(Default::default()),
-        AssignerConfig::Kmalloc(Default::default()),
+    for allocator in [
+        AllocatorConfig::RBTREE,
+        AllocatorConfig::Magazine(Default::default()),
+        AllocatorConfig::Identity(Default::default()),
+        AllocatorConfig::Kmalloc(Default::default()),
     ] {
         for policy in policies().map(|policy| policy.config) {
-            let domain = domain(assigner, policy);
+            let domain = domain(allocator, policy);
             let mut ring = VecDeque::with_capacity(200);
             traffic(&domain, &mut ring, 20_000);
             let before = calls();
@@ -68,8 +68,8 @@ fn warm_traffic_does_not_allocate() {
                 domain.tick(TimeNs(tick * 20_000_000)).expect("a flush");
             }
             let during = calls() - before;
-            let (assigner, policy) = (assigner.name(), policy.name());
-            assert_eq!(during, 0, "{assigner} {policy} called the allocator");
+            let (allocator, policy) = (allocator.name(), policy.name());
+            assert_eq!(during, 0, "{allocator} {policy} called the allocator");
             for mapping in ring {
                 domain.unmap(mapping).expect("a live mapping");
             }

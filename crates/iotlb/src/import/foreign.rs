@@ -7,7 +7,9 @@ use super::order::{Order, Waiting};
 use super::qemu_events::Log;
 use super::raw::{Complaint, Parsed};
 use super::tracepoint::System;
-use super::{Assign, Fault, Format, ImportError, LINE_BYTES, Limits, SHOWN, csv, ftrace, perf};
+use super::{
+    AssignIovas, Fault, Format, ImportError, LINE_BYTES, Limits, SHOWN, csv, ftrace, perf,
+};
 use crate::event::{DeviceId, Event};
 use crate::note::{Note, Topic};
 use crate::parse::quoted;
@@ -112,13 +114,13 @@ impl<'a> Foreign<'a> {
         name: &str,
         lines: Lines<'a>,
         parser: Parser,
-        assign: Assign,
+        assign: AssignIovas,
         survey: HashMap<String, Addresses>,
         limits: Limits,
     ) -> Self {
         let assign = match parser.can_be_physical() {
             true => assign,
-            false => Assign::Never,
+            false => AssignIovas::Never,
         };
         Self {
             name: name.into(),

@@ -155,7 +155,7 @@ impl FromStr for Format {
 
 /// Whether mappings get IOVAs here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Assign {
+pub enum AssignIovas {
     /// On devices whose bus addresses are memory addresses: no IOMMU translates for them.
     #[default]
     Auto,
@@ -183,7 +183,7 @@ pub struct Options {
     /// Where accesses are assumed in a file without any.
     pub assume: Assume,
     /// Whether mappings get IOVAs here.
-    pub assign: Assign,
+    pub assign: AssignIovas,
     /// Whether the machine is to be recognised.
     pub identity: Identity,
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Captures by real tools, several of one run where they can be compared; and what must not pass for a capture.
 
-use ioatlas_iotlb::import::{Assign, Assume, Capture, Format, Identity, Options, load};
+use ioatlas_iotlb::import::{AssignIovas, Assume, Capture, Format, Identity, Options, load};
 use ioatlas_iotlb::{Event, Kind, Limits, Topic, Trace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -181,7 +181,7 @@ fn without_an_iommu_each_mapping_gets_pages_of_its_own() {
     // as it stands in the capture, buffers share pages
     let bytes = fixture("ftrace-pipe-off-6.12.txt.zst");
     let never = Options {
-        assign: Assign::Never,
+        assign: AssignIovas::Never,
         ..options(Assume::None)
     };
     let as_is = load("t.zst", bytes.as_slice(), never, Limits::default()).unwrap();

@@ -99,7 +99,7 @@ pub struct Iterations {
 pub enum WorkloadError {
     /// There is no such machine.
     #[error(transparent)]
-    Machine(#[from] NoMachine),
+    Machine(#[from] MachineError),
     /// The unit cannot be brought up.
     #[error(transparent)]
     Unit(#[from] BringUpError),

@@ -3,7 +3,7 @@
 
 use ioatlas_dma::{
     design::{self, Design},
-    domain::{AssignerConfig, DeferredConfig, Domain, DomainConfig, MacOsConfig, PolicyConfig},
+    domain::{AllocatorConfig, DeferredConfig, Domain, DomainConfig, MacOsConfig, PolicyConfig},
     platform::{Platform, sim::Sim},
     table::{TableConfig, fmt::VtdSecond48},
     translator::Paged,
@@ -23,8 +23,8 @@ const RING: usize = 64;
 /// Work between an unmap and the next one.
 const WORK: Cycles = Cycles(4000);
 
-const MAGAZINE: AssignerConfig =
-    AssignerConfig::Magazine(ioatlas_dma::iova::MagazineConfig::DEFAULT);
+const MAGAZINE: AllocatorConfig =
+    AllocatorConfig::Magazine(ioatlas_dma::iova::MagazineConfig::DEFAULT);
 
 fn short() -> Span {
     Span::fixed(Cycles::from_us(150), Cycles::from_us(150))
@@ -90,9 +90,9 @@ fn run(cpus: usize, design: Design, span: Span) -> Run {
 
 #[test]
 fn a_globally_locked_design_waits_for_its_locks_and_magazines_do_not() {
-    let share = |cpus, assigner, policy| {
+    let share = |cpus, allocator, policy| {
         let span = Span::fixed(Cycles::from_us(1000), Cycles::from_us(1000));
-        let run = run(cpus, DomainConfig::new(assigner, policy).into(), span);
+        let run = run(cpus, DomainConfig::new(allocator, policy).into(), span);
         run.lock_share(Category::Iova) + run.lock_share(Category::Invalidation)
     };
     let deferred = DeferredConfig::default();
@@ -100,7 +100,7 @@ fn a_globally_locked_design_waits_for_its_locks_and_magazines_do_not() {
         PolicyConfig::DeferredGlobal(deferred),
         PolicyConfig::DeferredPerCpu(deferred),
     );
-    let locked = [1, 2, 8, 16].map(|cpus| share(cpus, AssignerConfig::RBTREE, global));
+    let locked = [1, 2, 8, 16].map(|cpus| share(cpus, AllocatorConfig::RBTREE, global));
     let cached = [1, 2, 8, 16].map(|cpus| share(cpus, MAGAZINE, percpu));
     assert!(locked.is_sorted(), "{locked:?}");
     assert!(locked[3] > 10.0 * cached[3], "{locked:?} {cached:?}");
@@ -267,7 +267,7 @@ fn ticks_flush_what_lies_in_queues() {
     let run = machine.run(span, Some(timer), body).unwrap();
     assert_eq!(ticks.get(), 4);
     assert_eq!((run.unit.domains, run.unit.statuses), (1, 1));
-    assert_eq!(domain.audit().unwrap().usage.leased, PageCount(0));
+    assert_eq!(domain.audit().unwrap().usage.allocated, PageCount(0));
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn the_hottest_lines_have_names() {
     assert!(
         names
             .iter()
-            .any(|name| name.starts_with("dma/grace/mod.rs:")),
+            .any(|name| name.starts_with("dma/invalidation/mod.rs:")),
         "{names:?}"
     );
     assert!(
@@ -302,7 +302,7 @@ fn the_hottest_lines_have_names() {
 fn things_in_magazines_and_queues_have_lines_of_their_own() {
     let policy = PolicyConfig::DeferredPerCpu(DeferredConfig::default());
     let run = run(2, DomainConfig::new(MAGAZINE, policy).into(), short());
-    for of in ["units::IovaPage", "policy::batch::Homed"] {
+    for of in ["units::IovaPage", "policy::batch::CpuResource"] {
         let named = format!(" of {of}, line ");
         let lines = run.lines.iter().filter(|line| line.name.contains(&named));
         assert!(lines.count() >= 4, "{of}");

@@ -492,7 +492,7 @@ fn machines_have_a_bounded_number_of_cpus() {
         };
         assert!(matches!(
             Machine::new(config, Params::default()),
-            Err(NoMachine::Cpus { .. })
+            Err(MachineError::Cpus { .. })
         ));
     }
     let config = MachineConfig {

@@ -29,12 +29,12 @@ impl fmt::Display for PciAddress {
 /// What is no PCI address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is no PCI address; one is written 0000:00:04.0 or 00:04.0")]
-pub struct NotAnAddress(pub String);
+pub struct AddressError(pub String);
 
 impl FromStr for PciAddress {
-    type Err = NotAnAddress;
-    fn from_str(text: &str) -> Result<Self, NotAnAddress> {
-        parse(text).ok_or_else(|| NotAnAddress(text.to_owned()))
+    type Err = AddressError;
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        parse(text).ok_or_else(|| AddressError(text.to_owned()))
     }
 }
 

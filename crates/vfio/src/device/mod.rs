@@ -28,7 +28,7 @@ mod bar;
 mod error;
 mod interrupt;
 
-pub use address::{NotAnAddress, PciAddress};
+pub use address::{AddressError, PciAddress};
 pub use bar::{Bar, BarIndex, Word};
 pub use error::DeviceError;
 pub use interrupt::{Interrupt, IrqKind};

@@ -27,7 +27,7 @@ pub enum ArenaPlace {
 /// What pages it is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Pages {
-    /// Small ones, or large ones where the kernel has some at hand (transparent huge pages).
+    /// Small ones, or large ones where the kernel has some cached (transparent huge pages).
     #[default]
     Usual,
     /// Small ones only.
@@ -39,7 +39,7 @@ pub enum Pages {
 /// Why there is no arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoArena {
+pub enum ArenaError {
     /// Of no frames, or of more than there are addresses.
     #[error("an arena of {pages} pages")]
     Length {
@@ -84,18 +84,18 @@ unsafe impl Send for Arena {}
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    pub fn new(pages: PageCount, place: ArenaPlace, kind: Pages) -> Result<Self, NoArena> {
+    pub fn new(pages: PageCount, place: ArenaPlace, kind: Pages) -> Result<Self, ArenaError> {
         let huge = 1u64 << 9;
         let rounded = match kind {
             Pages::Huge => pages.0.checked_next_multiple_of(huge),
             Pages::Usual | Pages::Small => Some(pages.0),
         };
         let frames = rounded.filter(|pages| *pages > 0 && *pages < 1 << 35);
-        let frames = frames.ok_or(NoArena::Length { pages })?;
+        let frames = frames.ok_or(ArenaError::Length { pages })?;
         let len = (frames << GRANULE_LG2) as usize;
         let failed = |errno: Errno| match kind {
-            Pages::Huge if errno == Errno::NOMEM => NoArena::NoHugePages { pages },
-            _ => NoArena::Kernel {
+            Pages::Huge if errno == Errno::NOMEM => ArenaError::NoHugePages { pages },
+            _ => ArenaError::Kernel {
                 pages,
                 errno: errno.raw_os_error(),
             },
@@ -108,7 +108,7 @@ impl Arena {
         let at = match place {
             ArenaPlace::Anywhere => map(0, len, flags).map_err(failed)?,
             ArenaPlace::Below(bits) => {
-                let none = NoArena::NoLowPlace { pages, bits };
+                let none = ArenaError::NoLowPlace { pages, bits };
                 let end = 1u64.checked_shl(bits).ok_or(none)?;
                 let last = end.checked_sub(len as u64).ok_or(none)?;
                 let mut places = (LOWEST..=last).step_by(STEP as usize);

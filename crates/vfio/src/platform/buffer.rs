@@ -3,7 +3,7 @@
 
 use super::UserSpace;
 use ioatlas_dma::{
-    platform::{CopyMemory, NotMemory},
+    platform::{CopyMemory, NotMemoryError},
     units::*,
 };
 use std::{mem::ManuallyDrop, sync::Arc};
@@ -47,25 +47,25 @@ impl Buffer {
     /// Copies bytes out, from byte `at` on.
     ///
     /// # Errors
-    /// [`NotMemory`], where they are not inside; nothing is read then.
-    pub fn read(&self, at: ByteCount, into: &mut [u8]) -> Result<(), NotMemory> {
+    /// [`NotMemoryError`], where they are not inside; nothing is read then.
+    pub fn read(&self, at: ByteCount, into: &mut [u8]) -> Result<(), NotMemoryError> {
         let from = self.inside(at, into.len())?;
         self.platform.read(from, into)
     }
     /// Copies bytes in, from byte `at` on.
     ///
     /// # Errors
-    /// [`NotMemory`], where they are not inside; nothing is written then.
-    pub fn write(&self, at: ByteCount, from: &[u8]) -> Result<(), NotMemory> {
+    /// [`NotMemoryError`], where they are not inside; nothing is written then.
+    pub fn write(&self, at: ByteCount, from: &[u8]) -> Result<(), NotMemoryError> {
         let to = self.inside(at, from.len())?;
         self.platform.write(from, to)
     }
-    fn inside(&self, at: ByteCount, len: usize) -> Result<PhysAddr, NotMemory> {
+    fn inside(&self, at: ByteCount, len: usize) -> Result<PhysAddr, NotMemoryError> {
         let len = ByteCount(len as u64);
         let wanted = PhysAddr(self.run.first.addr().0.saturating_add(at.0));
         let part = self.part(at, len);
         part.map(|part| part.addr)
-            .ok_or(NotMemory(PhysRange::new(wanted, len)))
+            .ok_or(NotMemoryError(PhysRange::new(wanted, len)))
     }
     /// Never uses its memory again: for a buffer that a device may still reach, after an error of
     /// the unmap or of the flush.

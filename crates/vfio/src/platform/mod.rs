@@ -27,9 +27,9 @@ mod buffer;
 mod frames;
 mod user_space;
 
-pub use arena::{ArenaPlace, NoArena, Pages};
+pub use arena::{ArenaError, ArenaPlace, Pages};
 pub use buffer::Buffer;
-pub use user_space::{NotLent, UserSpace, UserSpaceConfig};
+pub use user_space::{NotBorrowedError, UserSpace, UserSpaceConfig};
 
 use crate::kernel::VirtAddr;
 use ioatlas_dma::{

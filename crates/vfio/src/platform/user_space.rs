@@ -3,7 +3,7 @@
 
 use super::{
     DeviceMemory,
-    arena::{Arena, ArenaPlace, NoArena, Pages, WORDS},
+    arena::{Arena, ArenaError, ArenaPlace, Pages, WORDS},
     frames::{self, Frames, Run},
 };
 use crate::kernel::VirtAddr;
@@ -56,7 +56,7 @@ pub struct UserSpace {
 /// What cannot be lent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{len} bytes at {at} are not whole pages of 4 KiB, or not addresses of this process")]
-pub struct NotLent {
+pub struct NotBorrowedError {
     /// The first byte.
     pub at: VirtAddr,
     /// How many.
@@ -67,11 +67,11 @@ impl UserSpace {
     /// With an arena of its own.
     ///
     /// # Errors
-    /// [`NoArena`].
+    /// [`ArenaError`].
     ///
     /// # Panics
     /// If `config.slots` is 0.
-    pub fn new(config: UserSpaceConfig) -> Result<Self, NoArena> {
+    pub fn new(config: UserSpaceConfig) -> Result<Self, ArenaError> {
         let arena = Arena::new(config.pages, config.place, config.kind)?;
         Ok(UserSpace {
             frames: Mutex::new(Frames::new(arena.frames().len())),
@@ -101,16 +101,16 @@ impl UserSpace {
     /// Lets devices have memory of the process beside the arena: whole pages, which then are frames as those are.
     ///
     /// # Errors
-    /// [`NotLent`].
+    /// [`NotBorrowedError`].
     ///
     /// # Safety
     /// As long as the platform lives, the memory stays mapped in the process, and nobody has a reference to any of it, but for such that atomic words and other interior
     /// mutability allow: a device may read and write it at any time.
-    pub unsafe fn lend(&self, at: VirtAddr, len: ByteCount) -> Result<PhysRange, NotLent> {
+    pub unsafe fn lend(&self, at: VirtAddr, len: ByteCount) -> Result<PhysRange, NotBorrowedError> {
         let range = PhysRange::new(PhysAddr(at.0), len);
         let whole = at.0.is_multiple_of(GRANULE) && len.0.is_multiple_of(GRANULE);
         if !whole || len.0 == 0 || range.end().is_none() {
-            return Err(NotLent { at, len });
+            return Err(NotBorrowedError { at, len });
         }
         let lent = self.lent.write();
         lent.unwrap_or_else(PoisonError::into_inner)
@@ -154,12 +154,12 @@ impl UserSpace {
 // SAFETY: the arena is atomic words and lives as long as this; what was lent is as its lender promised.
 unsafe impl InProcess for UserSpace {
     #[inline]
-    fn bytes(&self, range: PhysRange) -> Result<*mut u8, NotMemory> {
+    fn bytes(&self, range: PhysRange) -> Result<*mut u8, NotMemoryError> {
         let known = range.end().is_some() && (range.len.0 == 0 || self.has(range.run()));
         match known {
             // the arena's own pointer and those of who lent the memory were exposed
             true => Ok(std::ptr::with_exposed_provenance_mut(range.addr.0 as usize)),
-            false => Err(NotMemory(range)),
+            false => Err(NotMemoryError(range)),
         }
     }
 }

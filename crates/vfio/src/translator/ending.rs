@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{kernel::Errno, space::AddressSpace};
 use ioatlas_dma::{
-    grace::{Invalidate, InvalidateError, Scope},
+    invalidation::{Invalidate, InvalidateError, Scope},
     table::{Cleared, InstallCause},
     units::*,
 };

@@ -26,7 +26,7 @@
 //!
 //! **Shared pages** (`identity`) are counted beside the kernel's tables, which do not count: see `shared.rs`.
 //!
-//! **Records.** One for each mapping: its pages, for the raw door's check and the audit. A domain's memory beyond that is the kernel's.
+//! **Records.** One for each mapping: its pages, for the address API's check and the audit. A domain's memory beyond that is the kernel's.
 //!
 //! Locking: `turn -> pending`, `turn -> shared`; `records` alone. `turn` is held across the calls that end mappings: who finds its range taken by another thread waits for
 //! that thread's call, and then knows that it is done. `shared` is held across calls, `records` never. These are locks of the process, not the platform's: threads sleep in them, as they do in the kernel's own.
@@ -47,8 +47,8 @@ use crate::{
     space::AddressSpace,
 };
 use ioatlas_dma::{
-    domain::{Domain, DomainConfig, NoDomain, ReserveError},
-    iova::LeaseKind,
+    domain::{Domain, DomainConfig, DomainError, ReserveError},
+    iova::AllocKind,
     platform::TableFrame,
     table::{Cleared, InstallCause, InstallError, LeafAttrs, RawError},
     translator::{AttachError, Authority, Census, Translator},
@@ -94,11 +94,11 @@ pub struct Calls {
 /// Why a domain over a space cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoVfioDomain {
-    /// The space's IOVAs are not those wanted, or the assigner cannot work there.
+pub enum VfioDomainError {
+    /// The space's IOVAs are not those wanted, or the allocator cannot work there.
     #[error(transparent)]
-    Domain(#[from] NoDomain),
-    /// What the host reserves could not be kept off.
+    Domain(#[from] DomainError),
+    /// What the host reserves could not be reserved.
     #[error("IOVA pages {hole}, which the host reserves: {cause}")]
     Hole {
         /// The pages.
@@ -120,15 +120,15 @@ impl<S: AddressSpace> Vfio<S> {
         }
     }
 
-    /// A domain over `space`, with what the host reserves kept off.
+    /// A domain over `space`, with what the host reserves reserved.
     ///
     /// # Errors
-    /// [`NoVfioDomain`]; the space is closed then.
+    /// [`VfioDomainError`]; the space is closed then.
     pub fn domain<P: DeviceMemory>(
         p: Arc<P>,
         space: S,
         config: DomainConfig,
-    ) -> Result<Domain<P, Self>, NoVfioDomain> {
+    ) -> Result<Domain<P, Self>, VfioDomainError> {
         let translator = Vfio::new(&*p, space);
         let holes = translator.space().limits().holes();
         let whole = translator.space().limits().whole();
@@ -140,7 +140,7 @@ impl<S: AddressSpace> Vfio<S> {
             if first < end {
                 let hole = IovaRange::new(first, PageCount(end.0 - first.0));
                 let kept = domain.reserve(hole);
-                kept.map_err(|cause| NoVfioDomain::Hole { hole, cause })?;
+                kept.map_err(|cause| VfioDomainError::Hole { hole, cause })?;
             }
         }
         Ok(domain)
@@ -272,13 +272,13 @@ unsafe impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
         for run in joined(runs, range.pages) {
             let at = IovaPage(range.first.0 + done);
             let mapped = match leaf.kind {
-                LeaseKind::Shared => {
+                AllocKind::Shared => {
                     let part = IovaRange::new(at, run.pages);
                     let map =
                         |at, page| self.map_run(p, at, PhysRun::new(page, PageCount(1)), leaf.perm);
                     self.ending.share(part, run.first, map)
                 }
-                LeaseKind::Assigned | LeaseKind::Fixed => self
+                AllocKind::Dynamic | AllocKind::Fixed => self
                     .map_run(p, at, run, leaf.perm)
                     .map_err(|cause| (PageCount(0), cause)),
             };
@@ -295,7 +295,7 @@ unsafe impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
         if done < range.pages.0 && result.is_ok() {
             result = Err(InstallCause::TooFewPages(IovaPage(range.first.0 + done)));
         }
-        if leaf.kind != LeaseKind::Shared && done > 0 {
+        if leaf.kind != AllocKind::Shared && done > 0 {
             let record = Record::new(PageCount(done), leaf.kind, calls);
             locked(&self.records).insert(range.first, record);
         }
@@ -307,10 +307,10 @@ unsafe impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
         _: Authority,
         _p: &P,
         range: IovaRange,
-        kind: LeaseKind,
+        kind: AllocKind,
         _detached: impl FnMut(TableFrame),
     ) -> Cleared {
-        if kind == LeaseKind::Shared {
+        if kind == AllocKind::Shared {
             return self.ending.unshare(range);
         }
         let whole = locked(&self.records).take_exactly(range);
@@ -333,7 +333,7 @@ unsafe impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
     fn give_up(&self, _: Authority, _p: &P, page: IovaPage) {
         locked(&self.records).give_up(page);
     }
-    fn claim(&self, _: Authority, _p: &P, range: IovaRange) -> Result<LeaseKind, RawError> {
+    fn claim(&self, _: Authority, _p: &P, range: IovaRange) -> Result<AllocKind, RawError> {
         let whole = self.space().limits().whole();
         if range.pages.0 == 0 || !whole.contains(&range) {
             return Err(RawError::Outside(range, whole));
@@ -348,7 +348,7 @@ unsafe impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
         self.space().detach(device)
     }
 
-    fn mappings(&self, _p: &P, within: IovaRange, mut each: impl FnMut(IovaRange, LeaseKind)) {
+    fn mappings(&self, _p: &P, within: IovaRange, mut each: impl FnMut(IovaRange, AllocKind)) {
         for (range, record) in locked(&self.records).all() {
             if within.contains(&IovaRange::new(range.first, PageCount(1))) {
                 each(range, record.kind());

@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What is mapped, mapping by mapping: for the raw door, for the end of a domain, and for the audit.
+//! What is mapped, mapping by mapping: for the address API, for the end of a domain, and for the audit.
 
 use crate::space::SpaceLimits;
-use ioatlas_dma::{iova::LeaseKind, table::RawError, units::*};
+use ioatlas_dma::{iova::AllocKind, table::RawError, units::*};
 use std::collections::{BTreeMap, btree_map::Entry};
 
 /// One mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     pages: PageCount,
-    kind: LeaseKind,
-    door: Door,
+    kind: AllocKind,
+    unmap_by: UnmapBy,
     /// How many mappings it is to the kernel.
     calls: u64,
 }
 
 /// Who ends a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Door {
+enum UnmapBy {
     Token,
     Raw,
 }
 
 impl Record {
-    pub fn new(pages: PageCount, kind: LeaseKind, calls: u64) -> Self {
+    pub fn new(pages: PageCount, kind: AllocKind, calls: u64) -> Self {
         Record {
             pages,
             kind,
-            door: Door::Token,
+            unmap_by: UnmapBy::Token,
             calls,
         }
     }
-    pub fn kind(&self) -> LeaseKind {
+    pub fn kind(&self) -> AllocKind {
         self.kind
     }
     pub fn calls(&self) -> u64 {
@@ -49,7 +49,7 @@ pub(super) struct Records(BTreeMap<IovaPage, Record>);
 impl Records {
     pub fn insert(&mut self, first: IovaPage, record: Record) {
         let before = self.0.insert(first, record);
-        debug_assert!(before.is_none(), "a lease of {first} was given twice");
+        debug_assert!(before.is_none(), "an allocation of {first} was given twice");
     }
 
     /// Takes the mapping `range` out, if it is one.
@@ -77,13 +77,13 @@ impl Records {
 
     pub fn give_up(&mut self, first: IovaPage) {
         match self.0.get_mut(&first) {
-            Some(record) => record.door = Door::Raw,
+            Some(record) => record.unmap_by = UnmapBy::Raw,
             None => debug_assert!(false, "no mapping begins at {first}"),
         }
     }
 
-    /// Takes the raw door of exactly the mapping `range`.
-    pub fn claim(&mut self, range: IovaRange) -> Result<LeaseKind, RawError> {
+    /// Takes the address API of exactly the mapping `range`.
+    pub fn claim(&mut self, range: IovaRange) -> Result<AllocKind, RawError> {
         let first = range.first;
         let before = self.0.range_mut(..=first).next_back();
         let found = before.filter(|(at, record)| record.at(**at).end() > first);
@@ -98,9 +98,9 @@ impl Records {
         if mapped.end() < range.end() {
             return Err(RawError::Several(IovaPage(mapped.end().0 - 1)));
         }
-        match std::mem::replace(&mut record.door, Door::Token) {
-            Door::Raw => Ok(record.kind),
-            Door::Token => Err(RawError::NotGivenUp(first)),
+        match std::mem::replace(&mut record.unmap_by, UnmapBy::Token) {
+            UnmapBy::Raw => Ok(record.kind),
+            UnmapBy::Token => Err(RawError::NotGivenUp(first)),
         }
     }
 

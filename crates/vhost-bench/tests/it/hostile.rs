@@ -4,7 +4,7 @@
 use crate::common::*;
 use ioatlas_vhost::{
     IotlbReader,
-    runner::{Device, Event, Failure, Lane, Next, Stop, StopHandle},
+    runner::{Device, Event, Failure, Next, QueueWorker, Stop, StopHandle},
 };
 use ioatlas_vhost_bench::*;
 use std::collections::VecDeque;
@@ -60,20 +60,25 @@ impl Hostile {
         }
     }
 
-    fn deliver<R: IotlbReader>(&self, n: u64, frame: &[u8], lane: &mut Lane<R>) -> Option<bool> {
-        let (ring, memory) = lane.ring(0)?;
-        let burst = memory.burst();
-        let mut chain = ring.queue.pop_descriptor_chain(&burst)?;
+    fn deliver<R: IotlbReader>(
+        &self,
+        n: u64,
+        frame: &[u8],
+        worker: &mut QueueWorker<R>,
+    ) -> Option<bool> {
+        let (ring, memory) = worker.ring(0)?;
+        let guard = memory.pin();
+        let mut chain = ring.queue.pop_descriptor_chain(&guard)?;
         let head = chain.head_index();
         let buffer = chain.next().unwrap();
-        burst.write_slice(frame, buffer.addr()).unwrap();
+        guard.write_slice(frame, buffer.addr()).unwrap();
         let times = match self.vice {
             Vice::UsesTwice if n > 50 => 2,
             _ => 1,
         };
         for _ in 0..times {
             let len = frame.len() as u32;
-            ring.queue.add_used(&burst, head, len).unwrap();
+            ring.queue.add_used(&guard, head, len).unwrap();
         }
         Some(true)
     }
@@ -89,13 +94,17 @@ impl Device for Hostile {
     fn queues_per_thread(&self) -> Vec<u64> {
         vec![3]
     }
-    fn process<R: IotlbReader>(&self, _: Event, lane: &mut Lane<R>) -> Result<Next, Failure> {
+    fn process<R: IotlbReader>(
+        &self,
+        _: Event,
+        worker: &mut QueueWorker<R>,
+    ) -> Result<Next, Failure> {
         if self.vice == Vice::Idle {
             return Ok(Next::Wait);
         }
         let mut state = self.frames.lock().unwrap();
         let (count, frames) = &mut *state;
-        lane.each_chain(1, |memory, mut chain| {
+        worker.each_chain(1, |memory, mut chain| {
             let buffer = chain.next().unwrap();
             let mut frame = vec![0; buffer.len() as usize];
             let read = memory.read_slice(&mut frame, buffer.addr());
@@ -105,7 +114,7 @@ impl Device for Hostile {
             Ok(0)
         })?;
         while let Some(frame) = frames.front() {
-            if self.deliver(*count, frame, lane).is_none() {
+            if self.deliver(*count, frame, worker).is_none() {
                 break;
             }
             frames.pop_front();

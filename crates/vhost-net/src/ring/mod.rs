@@ -183,7 +183,7 @@ pub enum Call {
     No,
 }
 
-/// A ring's parts in one burst.
+/// A ring's parts under one guard.
 #[derive(Clone, Copy)]
 pub struct RingView<'b> {
     /// Descriptors.

@@ -6,7 +6,7 @@
 //! A part of one piece (the usual one) costs one comparison more.
 
 use super::RingError;
-use crate::guest::{self, GuestBurst, Known};
+use crate::guest::{self, GuestGuard, Known};
 use ioatlas_dma::{platform::Ordering, units::*};
 use ioatlas_vhost::{IotlbReader, LookupError, Piece};
 use vm_memory::{AtomicAccess, Bytes, VolatileSlice};
@@ -41,45 +41,45 @@ impl RingPart {
     #[inline]
     pub fn translate<R: IotlbReader>(
         &mut self,
-        burst: &GuestBurst<'_, R>,
+        guard: &GuestGuard<'_, R>,
     ) -> Result<(), LookupError> {
-        match self.known == Some(burst.known()) {
+        match self.known == Some(guard.known()) {
             true => Ok(()),
-            false => self.look_up(burst),
+            false => self.look_up(guard),
         }
     }
 
     #[cold]
-    fn look_up<R: IotlbReader>(&mut self, burst: &GuestBurst<'_, R>) -> Result<(), LookupError> {
+    fn look_up<R: IotlbReader>(&mut self, guard: &GuestGuard<'_, R>) -> Result<(), LookupError> {
         self.known = None;
         self.pieces.clear();
         let mut done = 0;
         while done < self.len.0 {
             let (at, left) = (Iova(self.iova.0 + done), ByteCount(self.len.0 - done));
-            let piece = burst.lookup(at, left, self.need)?;
+            let piece = guard.lookup(at, left, self.need)?;
             done += piece.len.0;
             self.pieces.push(piece);
         }
-        self.known = Some(burst.known());
+        self.known = Some(guard.known());
         Ok(())
     }
 
-    /// Its memory; translated in this burst's memory and generation.
+    /// Its memory; translated under this guard's memory and generation.
     ///
     /// # Panics
     /// It is not.
     #[inline]
     #[allow(unsafe_code)]
-    pub fn view<'b, R: IotlbReader>(&'b self, burst: &'b GuestBurst<'_, R>) -> PartView<'b> {
-        assert!(self.known == Some(burst.known()), "not translated");
+    pub fn view<'b, R: IotlbReader>(&'b self, guard: &'b GuestGuard<'_, R>) -> PartView<'b> {
+        assert!(self.known == Some(guard.known()), "not translated");
         let (first, rest) = self.pieces.split_first().expect("parts are not empty");
         // SAFETY: looked up in this memory and generation, checked above.
-        let first = unsafe { burst.slice(first) };
+        let first = unsafe { guard.slice(first) };
         PartView { first, rest }
     }
 }
 
-/// A part's memory in one burst. Offsets are bytes from the part's start.
+/// A part's memory under one guard. Offsets are bytes from the part's start.
 #[derive(Clone, Copy)]
 pub struct PartView<'b> {
     first: VolatileSlice<'b>,
@@ -102,7 +102,7 @@ impl<'b> PartView<'b> {
         for piece in self.rest {
             let len = piece.len.0 as usize;
             if offset - start < len {
-                // SAFETY: a piece of the same part as `first`, looked up in the same burst or generation, for which `'b` stands.
+                // SAFETY: a piece of the same part as `first`, looked up in the same guard or generation, for which `'b` stands.
                 let slice = unsafe { guest::memory(piece) };
                 return (slice, offset - start);
             }

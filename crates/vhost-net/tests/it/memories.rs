@@ -2,10 +2,10 @@
 //! Two memories whose caches happen to be in the same generation: what was looked up in one is nothing to the other.
 
 use ioatlas_dma::units::*;
-use ioatlas_vhost::plug::{IovaMemory, Patience};
+use ioatlas_vhost::guest_memory::{IovaMemory, Patience};
 use ioatlas_vhost::protocol::misses::MissChannel;
 use ioatlas_vhost::{DeviceIotlb, Entry, HostAddr, Limits, RadixIotlb, Updated};
-use ioatlas_vhost_net::{guest::GuestBurst, ring::RingPart};
+use ioatlas_vhost_net::{guest::GuestGuard, ring::RingPart};
 use std::{panic::*, sync::Arc};
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
@@ -27,8 +27,8 @@ fn what_one_memory_has_another_does_not_give() {
         unsafe { IovaMemory::new(cache.reader().unwrap(), misses, Patience::default()) }
     });
     let (first, second) = (
-        GuestBurst::begin(&mut first),
-        GuestBurst::begin(&mut second),
+        GuestGuard::begin(&mut first),
+        GuestGuard::begin(&mut second),
     );
     let mut part = RingPart::new(Iova(GRANULE), ByteCount(64), Perm::Read);
     assert_eq!(part.translate(&first), Ok(()));
@@ -38,7 +38,7 @@ fn what_one_memory_has_another_does_not_give() {
     }));
     assert!(
         foreign.is_err(),
-        "P12: a view without the grace of its memory"
+        "P12: a view without the guard of its memory"
     );
     assert!(part.translate(&second).is_err(), "P8: it has no such page");
 }

@@ -4,7 +4,7 @@
 
 use crate::common::{driver::*, guest::*, nic::*};
 use ioatlas_dma::units::*;
-use ioatlas_vhost::plug::{Fault, IovaMemory, Patience};
+use ioatlas_vhost::guest_memory::{Fault, IovaMemory, Patience};
 use ioatlas_vhost::protocol::message::{HEADER_BYTES, IOTLB_BYTES, IotlbMessage, perm_of};
 use ioatlas_vhost::protocol::misses::MissChannel;
 use ioatlas_vhost::runner::{EVENT_IDX, RING_PACKED, Stop, VERSION_1};
@@ -231,7 +231,7 @@ fn what_was_not_mapped_when_it_was_asked_for_is_asked_for_again() {
 enum Step {
     Send(usize, Vec<u32>, bool, Unmap),
     Post(Vec<u32>, bool),
-    Burst,
+    Guard,
     /// Answer all questions but so many.
     Answer(usize),
     Reap(Unmap),
@@ -250,7 +250,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (1600..5000usize, cuts(), any::<bool>(), unmap())
             .prop_map(|(len, cuts, indirect, unmap)| Step::Send(len, cuts, indirect, unmap)),
         6 => (cuts(), any::<bool>()).prop_map(|(cuts, indirect)| Step::Post(cuts, indirect)),
-        6 => Just(Step::Burst),
+        6 => Just(Step::Guard),
         4 => (0..4usize).prop_map(Step::Answer),
         3 => unmap().prop_map(Step::Reap),
         2 => any::<u16>().prop_map(Step::Invalidate),
@@ -301,7 +301,7 @@ proptest! {
                 Step::Post(cuts, indirect) => {
                     bench.nic.post(&cuts, indirect);
                 }
-                Step::Burst => {
+                Step::Guard => {
                     bench.burst();
                 }
                 Step::Answer(but) => bench.answer(but),

@@ -12,7 +12,7 @@ use vm_memory::{GuestAddress, Permissions, iommu::Iotlb};
 
 pub const PAGE: u64 = 4096;
 /// Lookups of a burst.
-const BURST: usize = 32;
+const PER_GUARD: usize = 32;
 /// What a request is long, bytes.
 const REQUEST: u64 = 64;
 
@@ -76,18 +76,18 @@ pub fn look<R: IotlbReader>(reader: &mut R, keys: &[u64], from: &mut usize, ops:
     let mut sum = 0u64;
     let mut done = 0;
     while done < ops {
-        if *from + BURST > keys.len() {
+        if *from + PER_GUARD > keys.len() {
             *from = 0;
         }
-        let burst = reader.burst();
-        for key in &keys[*from..*from + BURST] {
-            match burst.lookup(Iova(*key), ByteCount(REQUEST), Perm::Read) {
+        let guard = reader.pin();
+        for key in &keys[*from..*from + PER_GUARD] {
+            match guard.lookup(Iova(*key), ByteCount(REQUEST), Perm::Read) {
                 Ok(piece) => sum = sum.wrapping_add(piece.host.0),
                 Err(error) => panic!("{error}"),
             }
         }
-        *from += BURST;
-        done += BURST;
+        *from += PER_GUARD;
+        done += PER_GUARD;
     }
     sum
 }
@@ -97,19 +97,19 @@ fn chase<R: IotlbReader>(reader: &mut R, keys: &[u64], from: &mut usize, ops: us
     let nothing = black_box(0u64);
     let (mut last, mut done) = (0u64, 0);
     while done < ops {
-        if *from + BURST > keys.len() {
+        if *from + PER_GUARD > keys.len() {
             *from = 0;
         }
-        let burst = reader.burst();
-        for key in &keys[*from..*from + BURST] {
+        let guard = reader.pin();
+        for key in &keys[*from..*from + PER_GUARD] {
             let iova = Iova(*key + (last & nothing));
-            match burst.lookup(iova, ByteCount(REQUEST), Perm::Read) {
+            match guard.lookup(iova, ByteCount(REQUEST), Perm::Read) {
                 Ok(piece) => last = piece.host.0,
                 Err(error) => panic!("{error}"),
             }
         }
-        *from += BURST;
-        done += BURST;
+        *from += PER_GUARD;
+        done += PER_GUARD;
     }
     last
 }
@@ -239,14 +239,14 @@ fn long() {
         Box::new(move |ops| {
             let (mut sum, mut done) = (0u64, 0);
             while done < ops {
-                let burst = reader.burst();
-                for group in &groups[from..from + BURST] {
-                    for piece in burst.pieces(Iova(*group), ByteCount(len), Perm::Read) {
+                let guard = reader.pin();
+                for group in &groups[from..from + PER_GUARD] {
+                    for piece in guard.pieces(Iova(*group), ByteCount(len), Perm::Read) {
                         sum = sum.wrapping_add(piece.expect("it is there").host.0);
                     }
                 }
-                from = (from + BURST) % groups.len();
-                done += BURST;
+                from = (from + PER_GUARD) % groups.len();
+                done += PER_GUARD;
             }
             black_box(sum);
         })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The traits: one cache, many readers, one burst a reader at a time.
+//! The traits: one cache, many readers, one guard a reader at a time.
 
 use super::*;
 use ioatlas_dma::units::*;
@@ -13,14 +13,14 @@ pub trait DeviceIotlb: private::Sealed + Send + Sync + Sized + 'static {
     type Reader: IotlbReader;
     /// For messages and the command line.
     const NAME: &'static str;
-    /// How updates meet bursts.
-    const UPDATES: Updates = Updates::BetweenBursts;
+    /// How updates meet guards.
+    const UPDATES: Updates = Updates::Exclusive;
 
     /// A new reader, for one thread at a time. Its place is free again when it is dropped.
     ///
     /// # Errors
     /// There are as many as there may be.
-    fn reader(self: &Arc<Self>) -> Result<Self::Reader, NoReader>;
+    fn reader(self: &Arc<Self>) -> Result<Self::Reader, ReaderError>;
 
     /// Puts a translation in, in place of all that was known of its range.
     ///
@@ -42,17 +42,17 @@ pub trait DeviceIotlb: private::Sealed + Send + Sync + Sized + 'static {
 
     /// Begins to invalidate: every page that has one of the bytes. A range that wraps around goes to the end of the address space; one of no bytes is nothing.
     ///
-    /// Never refused, and what it names is not found any more by bursts that begin after it returns. A range that is pinned is removed, too. Lock-based
-    /// implementations wait for bursts here; others return at once.
+    /// Never refused, and what it names is not found any more by guards that begin after it returns. A range that is pinned is removed, too. Lock-based
+    /// implementations wait for guards here; others return at once.
     fn start_invalidate(&self, iova: Iova, len: ByteCount) -> Invalidation;
 
     /// Begins to invalidate everything. The front end's memory may be unmapped when it is done.
     fn start_clear(&self) -> Invalidation;
 
-    /// Whether every burst is over that may have used what it removed. Once true, always true. Does not wait.
+    /// Whether every guard has been dropped that may have used what it removed. Once true, always true. Does not wait.
     fn is_done(&self, invalidation: Invalidation) -> bool;
 
-    /// Waits until it is done. Must not be called in a burst of this cache.
+    /// Waits until it is done. Must not be called under a guard of this cache.
     fn wait(&self, invalidation: Invalidation) {
         let mut turns = 0u32;
         while !self.is_done(invalidation) {
@@ -99,35 +99,35 @@ pub trait DeviceIotlb: private::Sealed + Send + Sync + Sized + 'static {
     fn audit(&self) -> Result<Census, String>;
 }
 
-/// How an update meets the bursts that are under way.
+/// How an update meets the guards that are under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Updates {
     /// It waits for none of them.
-    BesideBursts,
+    Concurrent,
     /// It may wait until they are over.
-    BetweenBursts,
+    Exclusive,
 }
 
 /// One reader: a queue's thread. Sealed, as [`DeviceIotlb`] is.
 pub trait IotlbReader: private::Sealed + Send {
-    /// Its bursts.
-    type Burst<'r>: Burst
+    /// Its guards.
+    type Guard<'r>: Guard
     where
         Self: 'r;
 
-    /// Begins a burst, which ends when what is returned is dropped. Do not wait for a translation in one: leave it, and begin another.
-    fn burst(&mut self) -> Self::Burst<'_>;
+    /// Pins the reader until the guard that is returned is dropped. Do not wait for a translation in one: leave it, and begin another.
+    fn pin(&mut self) -> Self::Guard<'_>;
 }
 
 /// The time in which what was looked up may be used. Sealed, as [`DeviceIotlb`] is.
-pub trait Burst: private::Sealed {
+pub trait Guard: private::Sealed {
     /// Translates the first bytes of a range, for an access that needs `need`.
     ///
     /// # Errors
     /// The first byte is not translated, or not for that; or the range is none.
     fn lookup(&self, iova: Iova, len: ByteCount, need: Perm) -> Result<Piece, LookupError>;
 
-    /// The generation that this burst began in.
+    /// The generation that this guard began in.
     fn generation(&self) -> Generation;
 
     /// Translates a range piece by piece; ends after the first error.
@@ -137,7 +137,7 @@ pub trait Burst: private::Sealed {
         Self: Sized,
     {
         Pieces {
-            burst: self,
+            guard: self,
             iova,
             left: len,
             need,
@@ -148,21 +148,21 @@ pub trait Burst: private::Sealed {
 
 /// The pieces of a range, in order: together they are all of it, unless an error comes last. A range of no bytes is an error.
 pub struct Pieces<'b, B> {
-    burst: &'b B,
+    guard: &'b B,
     iova: Iova,
     left: ByteCount,
     need: Perm,
     over: bool,
 }
 
-impl<B: Burst> Iterator for Pieces<'_, B> {
+impl<B: Guard> Iterator for Pieces<'_, B> {
     type Item = Result<Piece, LookupError>;
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.over {
             return None;
         }
-        let found = self.burst.lookup(self.iova, self.left, self.need);
+        let found = self.guard.lookup(self.iova, self.left, self.need);
         match &found {
             Ok(piece) => {
                 self.left.0 -= piece.len.0;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The seed's way of meeting readers (KVM'17, "IOTLB cache implementation"): a cache for each queue, under a reader-writer lock that a
-//! burst takes once.
+//! guard takes once.
 //!
 //! # Theory
 //!
 //! The writer keeps a copy of its own, and makes every change there first, then in each reader's copy, for which it waits until the
-//! reader's burst is over. So an invalidation is done when the call returns. Lock order: `writer -> copy`; a reader takes its
+//! reader's guard is over. So an invalidation is done when the call returns. Lock order: `writer -> copy`; a reader takes its
 //! copy's lock alone. What is evicted is chosen in the writer's copy, so all copies stay alike.
 //!
-//! Not handled: a reader that goes from burst to burst without a break may keep the writer waiting, as long as the standard library's
+//! Not handled: a reader that goes from guard to guard without a break may keep the writer waiting, as long as the standard library's
 //! lock lets it.
 
 use super::*;
@@ -41,8 +41,8 @@ pub struct LockedReader<S> {
     copy: Arc<RwLock<Copied<S>>>,
 }
 
-/// Its burst: the lock, held.
-pub struct LockedBurst<'r, S> {
+/// Its guard: the lock, held.
+pub struct LockedGuard<'r, S> {
     copy: RwLockReadGuard<'r, Copied<S>>,
 }
 
@@ -126,17 +126,17 @@ impl<S: Store> Writer<S> {
 
 impl<S: Store> private::Sealed for Locked<S> {}
 impl<S: Store> private::Sealed for LockedReader<S> {}
-impl<S: Store> private::Sealed for LockedBurst<'_, S> {}
+impl<S: Store> private::Sealed for LockedGuard<'_, S> {}
 
 impl<S: Store> DeviceIotlb for Locked<S> {
     type Reader = LockedReader<S>;
     const NAME: &'static str = S::NAME;
 
-    fn reader(self: &Arc<Self>) -> Result<LockedReader<S>, NoReader> {
+    fn reader(self: &Arc<Self>) -> Result<LockedReader<S>, ReaderError> {
         let mut writer = locked(&self.writer);
         writer.readers.retain(|copy| copy.strong_count() > 0);
         if writer.readers.len() >= self.limits.readers as usize {
-            return Err(NoReader {
+            return Err(ReaderError {
                 limit: self.limits.readers,
             });
         }
@@ -260,15 +260,15 @@ fn census<S: Store>(store: &S) -> Result<Census, String> {
 }
 
 impl<S: Store> IotlbReader for LockedReader<S> {
-    type Burst<'r> = LockedBurst<'r, S>;
+    type Guard<'r> = LockedGuard<'r, S>;
     #[inline]
-    fn burst(&mut self) -> LockedBurst<'_, S> {
+    fn pin(&mut self) -> LockedGuard<'_, S> {
         let copy = self.copy.read().unwrap_or_else(PoisonError::into_inner);
-        LockedBurst { copy }
+        LockedGuard { copy }
     }
 }
 
-impl<S: Store> Burst for LockedBurst<'_, S> {
+impl<S: Store> Guard for LockedGuard<'_, S> {
     #[inline]
     fn lookup(&self, iova: Iova, len: ByteCount, need: Perm) -> Result<Piece, LookupError> {
         Span::touched(iova, len).map_err(|why| LookupError::Range { iova, len, why })?;

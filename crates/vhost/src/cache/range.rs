@@ -6,7 +6,7 @@ use ioatlas_dma::units::*;
 /// What is wrong with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum BadRange {
+pub enum RangeError {
     /// No bytes.
     #[error("the length is 0")]
     Empty,
@@ -41,11 +41,11 @@ impl Span {
     ///
     /// # Errors
     /// Where it is not.
-    pub fn exact(iova: Iova, len: ByteCount) -> Result<Span, BadRange> {
+    pub fn exact(iova: Iova, len: ByteCount) -> Result<Span, RangeError> {
         let span = Self::touched(iova, len)?;
         match (iova.0 | len.0).is_multiple_of(GRANULE) {
             true => Ok(span),
-            false => Err(BadRange::Unaligned),
+            false => Err(RangeError::Unaligned),
         }
     }
 
@@ -54,12 +54,12 @@ impl Span {
     /// # Errors
     /// There are none, or they wrap around.
     #[inline]
-    pub fn touched(iova: Iova, len: ByteCount) -> Result<Span, BadRange> {
+    pub fn touched(iova: Iova, len: ByteCount) -> Result<Span, RangeError> {
         if len.0 == 0 {
-            return Err(BadRange::Empty);
+            return Err(RangeError::Empty);
         }
         if !Self::is_range(iova, len) {
-            return Err(BadRange::Wraps);
+            return Err(RangeError::Wraps);
         }
         let last = iova.0.wrapping_add(len.0 - 1);
         Ok(Span {
@@ -78,7 +78,7 @@ impl Span {
     pub fn invalidated(iova: Iova, len: ByteCount) -> Option<Span> {
         match Self::touched(iova, len) {
             Ok(span) => Some(span),
-            Err(BadRange::Empty) => None,
+            Err(RangeError::Empty) => None,
             Err(_) => Some(Span {
                 first: iova.0 >> GRANULE_LG2,
                 end: PAGES,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What goes in and out of a cache.
 
-use super::BadRange;
+use super::RangeError;
 use core::fmt;
 use ioatlas_dma::units::*;
 
@@ -52,7 +52,7 @@ pub enum UpdateError {
         /// As given, bytes.
         len: ByteCount,
         /// What is wrong with it.
-        why: BadRange,
+        why: RangeError,
     },
     /// The host addresses end beyond the address space.
     #[error("update of IOVA {iova}: host address {host} and {len} bytes wrap around")]
@@ -119,15 +119,15 @@ pub enum LookupError {
         /// As given, bytes.
         len: ByteCount,
         /// What is wrong with it.
-        why: BadRange,
+        why: RangeError,
     },
 }
 
-/// Grows whenever something is invalidated, cleared or replaced. What was looked up at one generation is good in any burst of the same.
+/// Grows whenever something is invalidated, cleared or replaced. What was looked up at one generation is good under any guard of the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Generation(pub u64);
 
-/// An invalidation that was started. What it removes is not found by any burst that begins afterwards.
+/// An invalidation that was started. What it removes is not found by any guard that begins afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "an invalidation may be acknowledged only when it is done"]
 pub struct Invalidation {
@@ -199,7 +199,7 @@ impl Default for Limits {
 /// Too many readers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("there are {limit} readers of this cache already")]
-pub struct NoReader {
+pub struct ReaderError {
     /// How many there may be.
     pub limit: u32,
 }
@@ -215,7 +215,7 @@ pub enum PinError {
         /// As given, bytes.
         len: ByteCount,
         /// What is wrong with it.
-        why: BadRange,
+        why: RangeError,
     },
     /// Too many.
     #[error("{limit} ranges are pinned already")]

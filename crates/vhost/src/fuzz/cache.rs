@@ -9,7 +9,7 @@
 //! | 3: invalidate | as above | as above | as above | - | - | bytes off |
 //! | 4, 5: look up | as above | as above | as above | - | need | bytes off |
 //! | 6: pin, unpin | as above | as above | as above | - | bit 0 | - |
-//! | 7: clear (0), begin (1) or end (2) a burst to be held; all else is nothing | modulo 16 | - | - | - | - | - |
+//! | 7: clear (0), begin (1) or end (2) a guard to be held; all else is nothing | modulo 16 | - | - | - | - | - |
 
 use crate::{cache::*, oracle::Oracle};
 use ioatlas_dma::units::*;
@@ -34,7 +34,7 @@ pub enum Op {
     Unpin(Iova, ByteCount),
     /// Everything is invalidated.
     Clear,
-    /// A burst begins, and goes on while other things are done. Lock-based caches have none such.
+    /// A guard begins, and goes on while other things are done. Lock-based caches have none such.
     Hold,
     /// It ends.
     Release,
@@ -53,7 +53,7 @@ pub struct Findings {
     pub evictions: u64,
     /// Updates that an invalidation beat.
     pub beaten: u64,
-    /// Invalidations that waited for a burst.
+    /// Invalidations that waited for a guard.
     pub waited: u64,
 }
 
@@ -187,7 +187,7 @@ pub fn replay<C: DeviceIotlb>(
             let started = replay.step(op, &mut other);
             assert!(
                 started.is_none_or(|i| cache.is_done(i)),
-                "{}: no burst is on",
+                "{}: no guard is held",
                 C::NAME
             );
         }
@@ -229,7 +229,7 @@ impl<C: DeviceIotlb> Replay<'_, C> {
         }
     }
 
-    /// One op outside of bursts. Returns the invalidation that it started.
+    /// One op without a guard. Returns the invalidation that it started.
     fn step(&mut self, op: Op, reader: &mut C::Reader) -> Option<Invalidation> {
         let mut started = None;
         match op {
@@ -252,7 +252,7 @@ impl<C: DeviceIotlb> Replay<'_, C> {
                     self.truth.remove(span);
                 }
             }
-            Op::Lookup(iova, len, need) => self.compare(&reader.burst(), iova, len, need),
+            Op::Lookup(iova, len, need) => self.compare(&reader.pin(), iova, len, need),
             Op::Pin(iova, len) => match self.cache.pin(iova, len) {
                 Ok(()) => self
                     .pins
@@ -283,8 +283,8 @@ impl<C: DeviceIotlb> Replay<'_, C> {
     }
 
     /// Outside of updates, a lookup finds exactly what is true, in the longest pieces.
-    fn compare(&mut self, burst: &impl Burst, iova: Iova, len: ByteCount, need: Perm) {
-        for found in burst.pieces(iova, len, need) {
+    fn compare(&mut self, guard: &impl Guard, iova: Iova, len: ByteCount, need: Perm) {
+        for found in guard.pieces(iova, len, need) {
             match found {
                 Ok(piece) => {
                     let left = ByteCount(len.0 - (piece.iova.0.wrapping_sub(iova.0)));
@@ -313,7 +313,7 @@ impl<C: DeviceIotlb> Replay<'_, C> {
         }
     }
 
-    /// Goes on with `ops` while `held` is in a burst, which may see what was true at any moment since it began, and for which every invalidation has to wait.
+    /// Goes on with `ops` while `held` is under a guard, which may see what was true at any moment since it began, and for which every invalidation has to wait.
     fn hold(
         &mut self,
         held: &mut C::Reader,
@@ -321,38 +321,38 @@ impl<C: DeviceIotlb> Replay<'_, C> {
         ops: &mut impl Iterator<Item = Op>,
     ) {
         let mut waiting = Vec::new();
-        let burst = held.burst();
+        let guard = held.pin();
         let since = self.truth.moment();
         for op in ops {
             match op {
                 Op::Release => break,
                 Op::Lookup(iova, len, need) => {
-                    self.plausible(&burst, since, iova, len, need);
-                    self.compare(&other.burst(), iova, len, need);
+                    self.plausible(&guard, since, iova, len, need);
+                    self.compare(&other.pin(), iova, len, need);
                 }
                 _ => waiting.extend(self.step(op, other)),
             }
             for started in &waiting {
                 assert!(
                     *started == Invalidation { number: 0 } || !self.cache.is_done(*started),
-                    "{}: an invalidation is done in a burst that began before (P12)",
+                    "{}: an invalidation is done under a guard that began before (P12)",
                     C::NAME
                 );
             }
         }
         self.findings.waited += waiting.len() as u64;
-        drop(burst);
+        drop(guard);
         for started in waiting {
             assert!(
                 self.cache.is_done(started),
-                "{}: the burst is over (P11)",
+                "{}: the guard has been dropped (P11)",
                 C::NAME
             );
         }
     }
 
-    fn plausible(&self, burst: &impl Burst, since: usize, iova: Iova, len: ByteCount, need: Perm) {
-        for found in burst.pieces(iova, len, need) {
+    fn plausible(&self, guard: &impl Guard, since: usize, iova: Iova, len: ByteCount, need: Perm) {
+        for found in guard.pieces(iova, len, need) {
             let Ok(piece) = found else { return };
             let span = Span::touched(piece.iova, piece.len).expect("a piece is a range (P12)");
             let diff = piece.host.0.wrapping_sub(piece.iova.0);
@@ -364,7 +364,7 @@ impl<C: DeviceIotlb> Replay<'_, C> {
                     known
                         .iter()
                         .any(|(d, perm)| *d == diff && covers(*perm, need)),
-                    "{}: page {page:#x} was never at {} since the burst began (P12)",
+                    "{}: page {page:#x} was never at {} since the guard began (P12)",
                     C::NAME,
                     piece.host
                 );

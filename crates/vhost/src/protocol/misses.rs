@@ -6,8 +6,8 @@
 //!
 //! # Who waits for whom
 //! A front end may be unable to answer misses before its own request is acknowledged, and an invalidation is acknowledged only
-//! when bursts are over. So a reader that waits *in* a burst (a device holds slices of guest memory) must give up as soon as the
-//! control thread waits for bursts, and any reader must when the control thread wants its queues: [`Urgency`].
+//! when guards have been dropped. So a reader that waits *in* a guard (a device holds slices of guest memory) must give up as soon as the
+//! control thread waits for guards, and any reader must when the control thread wants its queues: [`Urgency`].
 //! Waits are bounded: a question that is not answered in time is withdrawn, and may be put again.
 //!
 //! # Bounds
@@ -30,8 +30,8 @@ use super::{
     socket::{self, BACKEND_IOTLB_MSG},
 };
 use crate::{
-    burst::{Asked as Noted, PendingMisses},
     cache::Miss,
+    data_path::{Asked as Noted, PendingMisses},
     log_limit::peer_log,
 };
 use ioatlas_dma::{
@@ -58,8 +58,8 @@ const REPEAT: Duration = Duration::from_millis(250);
 /// Who has to stop waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
-    /// Whoever waits in a burst: an invalidation waits for it.
-    Bursts,
+    /// Whoever waits under a guard: an invalidation waits for it.
+    Guards,
     /// Everybody: queues are being changed or stopped.
     Everybody,
 }
@@ -68,9 +68,9 @@ pub enum Urgency {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waiting {
     /// With slices in its hands.
-    InBurst,
+    Pinned,
     /// With none.
-    OutsideBursts,
+    Unpinned,
 }
 
 /// Why a wait is over.
@@ -134,7 +134,7 @@ pub struct MissChannel {
     pending: PendingMisses,
     /// Updates so far: who waits compares.
     answers: Word,
-    /// Who wants bursts, or everybody, to end; by [`Urgency`].
+    /// Who wants guards, or everybody, to end; by [`Urgency`].
     wanted: [Word; 2],
     /// Who waits for a change of these.
     waiters: Word,
@@ -304,7 +304,7 @@ impl MissChannel {
         let _waiter = Counted(&self.waiters);
         loop {
             if self.is_wanted(Urgency::Everybody)
-                || (waiting == Waiting::InBurst && self.is_wanted(Urgency::Bursts))
+                || (waiting == Waiting::Pinned && self.is_wanted(Urgency::Guards))
             {
                 return Waited::GiveUp;
             }
@@ -334,7 +334,7 @@ impl MissChannel {
     }
 
     /// Makes readers give up waiting, as long as what is returned lives.
-    pub fn hurry(&self, urgency: Urgency) -> Hurry<'_> {
+    pub fn interrupt_waiters(&self, urgency: Urgency) -> Hurry<'_> {
         let word = &self.wanted[urgency as usize];
         word.fetch_add(1, Ordering::SeqCst);
         self.wake();
@@ -375,7 +375,7 @@ impl State {
     }
 }
 
-/// See [`MissChannel::hurry`].
+/// See [`MissChannel::interrupt_waiters`].
 #[derive(Debug)]
 pub struct Hurry<'c>(#[expect(dead_code, reason = "it ends with this")] Counted<'c>);
 

@@ -10,7 +10,7 @@
 //! # What goes where
 //! * *Update* (front end to us): front-end address, through the memory table, to pieces of host memory, into the cache. Outside the table:
 //!   refused, with a line in the log.
-//! * *Invalidate*: out of the cache; acknowledged when every burst is over that could have used it.
+//! * *Invalidate*: out of the cache; acknowledged when every guard has been dropped that could have used it.
 //! * *Miss* (us to the front end): sent without waiting for a reply; the update is the answer. Bounded in number and in time.
 //! * *Access failure*: told the front end when its answer does not permit the access.
 

@@ -7,7 +7,7 @@
 //! made and the pool is empty, where the machine's memory fails. So every region is watched: the
 //! process gets, once, a handler that puts zeroed anonymous memory in the place of the *whole region*
 //! and marks it dead; the access is repeated, reads zeros or writes where nobody looks, and whoever
-//! drives the queues sees the mark at the end of the burst and stops the device. (The whole region,
+//! drives the queues sees the mark at the end of the guard and stops the device. (The whole region,
 //! because huge pages cannot be replaced in parts, and nothing in it is worth having once its owner
 //! has gone mad.)
 //!

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a device is, to the runner.
 
-use super::Lane;
-use crate::{cache::IotlbReader, plug::Fault};
+use super::QueueWorker;
+use crate::{cache::IotlbReader, guest_memory::Fault};
 use std::{error::Error, io, os::fd::OwnedFd};
 use vhost::vhost_user::{Backend, message::VhostUserProtocolFeatures};
 
 /// A virtio device behind a vhost-user socket.
 ///
 /// The runner offers `VIRTIO_F_VERSION_1`, `VIRTIO_F_ACCESS_PLATFORM` and what the protocol needs by itself; with or without an
-/// IOMMU, memory is what [`Lane`] gives, and the addresses in descriptors are its addresses.
+/// IOMMU, memory is what [`QueueWorker`] gives, and the addresses in descriptors are its addresses.
 pub trait Device: Send + Sync + 'static {
     /// How many queues it has, at most 64.
     fn queues(&self) -> u16;
@@ -70,7 +70,11 @@ pub trait Device: Send + Sync + 'static {
     ///
     /// # Errors
     /// The named queue stops. [`Stop::Fault`] with [`Fault::Interrupted`] only asks to be called again, with the same event.
-    fn process<R: IotlbReader>(&self, event: Event, lane: &mut Lane<R>) -> Result<Next, Failure>;
+    fn process<R: IotlbReader>(
+        &self,
+        event: Event,
+        worker: &mut QueueWorker<R>,
+    ) -> Result<Next, Failure>;
 
     /// A queue has stopped because of an error. It stays so until the front end starts it anew.
     fn stopped(&self, _queue: u16, _why: &Stop) {}

@@ -25,7 +25,7 @@
 use super::*;
 use crate::{
     cache::{DeviceIotlb, IotlbReader, Limits, ListIotlb, RadixIotlb},
-    plug::Patience,
+    guest_memory::Patience,
     protocol::{
         message::{FrontAddr, Header, IotlbMessage},
         socket::IOTLB_MSG,
@@ -84,11 +84,15 @@ impl Device for Filler {
     fn features(&self) -> u64 {
         EVENT_IDX
     }
-    fn process<R: IotlbReader>(&self, event: Event, lane: &mut Lane<R>) -> Result<Next, Failure> {
+    fn process<R: IotlbReader>(
+        &self,
+        event: Event,
+        worker: &mut QueueWorker<R>,
+    ) -> Result<Next, Failure> {
         let Event::Queue(queue) = event else {
             return Ok(Next::Wait);
         };
-        lane.each_chain(queue, |memory, chain| {
+        worker.each_chain(queue, |memory, chain| {
             let mut written = 0;
             for buffer in chain.writable() {
                 let fill = vec![0xff; buffer.len() as usize];

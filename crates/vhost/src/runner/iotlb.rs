@@ -13,7 +13,7 @@ use crate::{
 use ioatlas_dma::units::*;
 use std::time::{Duration, Instant};
 
-/// After this time a burst that holds an acknowledgement up is named in the log.
+/// After this time a guard that holds an acknowledgement up is named in the log.
 const SLOW: Duration = Duration::from_secs(1);
 
 impl<D: Device, T: DeviceIotlb> Session<D, T> {
@@ -74,10 +74,10 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         for entry in entries.clone() {
             entry.run().map_err(|e| e.to_string())?;
         }
-        // A burst that waits for an answer must not wait for us, if we wait for it.
+        // A guard that waits for an answer must not wait for us, if we wait for it.
         let _hurry = match T::UPDATES {
-            Updates::BesideBursts => None,
-            Updates::BetweenBursts => Some(self.misses.hurry(Urgency::Bursts)),
+            Updates::Concurrent => None,
+            Updates::Exclusive => Some(self.misses.interrupt_waiters(Urgency::Guards)),
         };
         for (number, entry) in entries.enumerate() {
             match self.cache.update(entry) {
@@ -90,9 +90,9 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
                     // The front end is told that nothing was mapped, so nothing may be, of what was
                     // put in before as well. A cache may forget more than it has to.
                     if number > 0 {
-                        let _hurry = self.misses.hurry(Urgency::Bursts);
+                        let _hurry = self.misses.interrupt_waiters(Urgency::Guards);
                         let invalidation = self.cache.start_invalidate(iova, len);
-                        self.await_bursts(invalidation, Instant::now());
+                        self.await_guards(invalidation, Instant::now());
                     }
                     return Err(why.to_string());
                 }
@@ -106,9 +106,9 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         let (first, last) = message.invalidated();
         // One byte less than everything is on its last page, too.
         let len = ByteCount((last.0 - first.0).saturating_add(1));
-        let _hurry = self.misses.hurry(Urgency::Bursts);
+        let _hurry = self.misses.interrupt_waiters(Urgency::Guards);
         let invalidation = self.cache.start_invalidate(first, len);
-        self.await_bursts(invalidation, start);
+        self.await_guards(invalidation, start);
         let took = start.elapsed().as_nanos() as u64;
         let mut stats = self.stats();
         stats.invalidations += 1;
@@ -116,8 +116,8 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         stats.slowest_acknowledgement.0 = stats.slowest_acknowledgement.0.max(took);
     }
 
-    /// Waits until bursts are over. There is no bound: an acknowledgement before would be a lie.
-    fn await_bursts(&self, invalidation: Invalidation, start: Instant) {
+    /// Waits until guards have been dropped. There is no bound: an acknowledgement before would be a lie.
+    fn await_guards(&self, invalidation: Invalidation, start: Instant) {
         let mut turns = 0u32;
         while !self.cache.is_done(invalidation) {
             turns = turns.saturating_add(1);
@@ -128,7 +128,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
                 _ => {
                     peer_log!(
                         Warn,
-                        "an invalidation waits for a device's burst, for over {SLOW:?}"
+                        "an invalidation waits for a device's guard, for over {SLOW:?}"
                     );
                     return self.cache.wait(invalidation);
                 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Runs a device behind a vhost-user socket, with an IOMMU or without.
 //!
-//! Vocabulary: a *lane* is one thread's queues with its reader; the *control thread* is the one that serves the socket.
+//! Vocabulary: a *worker* is one thread's queues with its reader; the *control thread* is the one that serves the socket.
 //!
 //! # How it hangs together
 //! The control thread looks at each request first (`protocol::socket`): message 22 goes to the cache, anything else to `vhost`'s
@@ -11,13 +11,13 @@
 //! to memory, and an address outside the table is a miss that nobody answers.
 //!
 //! # Invariants
-//! * Whatever the cache names is mapped: the table changes with all lanes' locks held and the cache cleared.
+//! * Whatever the cache names is mapped: the table changes with all workers' locks held and the cache cleared.
 //! * A queue's ring is pinned in the cache while it is live.
-//! * An invalidation is acknowledged when the cache says that bursts are over, and in the order of the socket.
+//! * An invalidation is acknowledged when the cache says that guards have been dropped, and in the order of the socket.
 //! * An error of the protocol ends the connection, one of a queue that queue; never the process. A new connection starts from nothing.
 //! * A queue's thread that panics ends the runner: its queues would stand still, and nobody would know.
 //!
-//! Lock order: `lanes, by number -> misses' state`. The session is the control thread's alone. The stop event's lock is taken alone, too.
+//! Lock order: `workers, by number -> misses' state`. The session is the control thread's alone. The stop event's lock is taken alone, too.
 //!
 //! Not handled: in-flight descriptor tracking (`INFLIGHT_SHMFD`), dirty logging, postcopy, in-band notifications.
 
@@ -26,8 +26,8 @@ mod device;
 mod event_fd;
 pub mod fuzz;
 mod iotlb;
-mod lane;
 mod listen;
+mod queue_worker;
 mod requests;
 mod ring;
 mod session;
@@ -35,16 +35,16 @@ mod stats;
 mod worker;
 
 pub use device::{Device, Event, Failure, Next, Stop};
-pub use lane::{CHAINS_A_BURST, Chain, Lane};
 pub use listen::{Access, Inherited, ListenError, Listener, Stale};
+pub use queue_worker::{CHAINS_PER_BATCH, Chain, QueueWorker};
 pub use ring::{EVENT_IDX, RING_PACKED, Ring, RingParts};
 pub use session::{ACCESS_PLATFORM, VERSION_1};
 pub use stats::{ControlStats, Observer, RunnerStats};
 
 use crate::{
-    cache::{DeviceIotlb, NoReader},
+    cache::{DeviceIotlb, ReaderError},
+    guest_memory::{IovaMemory, Patience},
     log_limit::peer_log,
-    plug::{IovaMemory, Patience},
     protocol::{
         memory::{Files, Shrink},
         message::Header,
@@ -127,7 +127,7 @@ pub enum RunnerError {
     Threads(u16),
     /// The cache has too few readers.
     #[error(transparent)]
-    Reader(#[from] NoReader),
+    Reader(#[from] ReaderError),
     /// The device's queues cannot be.
     #[error("queues of {0} entries: {1}")]
     Queue(u16, #[source] virtio_queue::Error),
@@ -170,7 +170,7 @@ pub struct Runner<D, T: DeviceIotlb> {
     device: Arc<D>,
     cache: Arc<T>,
     misses: Arc<MissChannel>,
-    lanes: Arc<[Shared<T::Reader>]>,
+    workers: Arc<[Shared<T::Reader>]>,
     threads: Vec<JoinHandle<()>>,
     config: Config,
     stop: Arc<StopEvent>,
@@ -184,7 +184,7 @@ pub struct StopHandle(Arc<StopEvent>);
 /// What stops a runner: an event, never taken back, and the connection, since its thread may be busy answering a front end that does not read.
 struct StopEvent {
     event: OwnedFd,
-    /// Ends all lanes' threads: none begins to call the device any more. Waits for nothing.
+    /// Ends all workers' threads: none begins to call the device any more. Waits for nothing.
     end: Box<dyn Fn() + Send + Sync>,
     /// Takes all rings out of service. Waits for those that call the device.
     quiesce: Box<dyn Fn() + Send + Sync>,
@@ -266,7 +266,7 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
                 return Err(RunnerError::Threads(queue));
             }
         }
-        let mut lanes = Vec::new();
+        let mut workers = Vec::new();
         for (thread, mask) in masks.iter().enumerate() {
             let size = device.max_queue_size();
             let raiser = Arc::new(Raiser::new()?);
@@ -279,18 +279,18 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
             // only observers, which read). The session's invariants are those that are asked for.
             let memory =
                 unsafe { IovaMemory::new(cache.reader()?, misses.clone(), config.patience) };
-            let lane = Lane::new(thread, rings, memory);
-            lanes.push(Shared::new(lane, misses.clone(), device.events(thread))?);
+            let worker = QueueWorker::new(thread, rings, memory);
+            workers.push(Shared::new(worker, misses.clone(), device.events(thread))?);
         }
-        let lanes: Arc<[Shared<T::Reader>]> = lanes.into();
+        let workers: Arc<[Shared<T::Reader>]> = workers.into();
         let end = {
-            let lanes = lanes.clone();
-            Box::new(move || lanes.iter().for_each(Shared::end))
+            let workers = workers.clone();
+            Box::new(move || workers.iter().for_each(Shared::end))
         };
         let quiesce = {
-            let lanes = lanes.clone();
+            let workers = workers.clone();
             Box::new(move || {
-                for shared in lanes.iter() {
+                for shared in workers.iter() {
                     shared.take().rings.iter_mut().for_each(Ring::stop);
                 }
             })
@@ -299,7 +299,7 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
             device,
             cache,
             misses,
-            lanes,
+            workers,
             threads: Vec::new(),
             config,
             stop: Arc::new(StopEvent {
@@ -311,14 +311,14 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
             }),
             control: Arc::default(),
         };
-        for thread in 0..runner.lanes.len() {
-            let (lanes, device) = (runner.lanes.clone(), runner.device.clone());
+        for thread in 0..runner.workers.len() {
+            let (workers, device) = (runner.workers.clone(), runner.device.clone());
             let stop = runner.stop_handle();
             let name = format!("vhost-queues-{thread}");
             let builder = std::thread::Builder::new().name(name);
             let handle = builder.spawn(move || {
-                // What a panic may have left half done is a lane's, which is used no more.
-                let run = AssertUnwindSafe(|| lanes[thread].run(&*device, &config));
+                // What a panic may have left half done is a worker's, which is used no more.
+                let run = AssertUnwindSafe(|| workers[thread].run(&*device, &config));
                 let why = match catch_unwind(run) {
                     Ok(Ok(())) => return,
                     Ok(Err(why)) => format!("a queue's thread failed: {why}"),
@@ -597,8 +597,8 @@ fn is_shortage(e: &io::Error) -> bool {
 
 impl<D, T: DeviceIotlb> Drop for Runner<D, T> {
     fn drop(&mut self) {
-        for lane in self.lanes.iter() {
-            lane.end();
+        for worker in self.workers.iter() {
+            worker.end();
         }
         for thread in self.threads.drain(..) {
             // A panic was caught, and told of.

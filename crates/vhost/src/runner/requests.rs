@@ -276,7 +276,7 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
         backend.set_reply_ack_flag(self.replies());
         self.device.back_channel(backend);
         // Queues that stopped for want of somebody to ask begin when kicked again.
-        self.lanes.iter().for_each(Shared::wake);
+        self.workers.iter().for_each(Shared::wake);
     }
 
     fn set_gpu_socket(&mut self, _: GpuBackend) -> Result<()> {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One connection's state, and how it changes: memory, features, rings.
 //!
-//! Requests (`requests`) and IOTLB messages (`iotlb`) come one at a time, on the control thread. What they change in lanes they
-//! change with the lanes' locks. A session that ends leaves nothing: rings stopped, cache empty, memory unmapped, nobody to ask.
+//! Requests (`requests`) and IOTLB messages (`iotlb`) come one at a time, on the control thread. What they change in workers they
+//! change with the workers' locks. A session that ends leaves nothing: rings stopped, cache empty, memory unmapped, nobody to ask.
 
 use super::{
     ControlStats, Device, Runner,
-    lane::Lane,
+    queue_worker::QueueWorker,
     requests::system,
     ring::{Kick, RawParts, Ring, RingParts},
     worker::Shared,
@@ -38,7 +38,7 @@ pub(super) struct Session<D: Device, T: DeviceIotlb> {
     pub(super) device: Arc<D>,
     pub(super) cache: Arc<T>,
     pub(super) misses: Arc<MissChannel>,
-    pub(super) lanes: Arc<[Shared<T::Reader>]>,
+    pub(super) workers: Arc<[Shared<T::Reader>]>,
     pub(super) config: super::Config,
     pub(super) stats: Arc<Mutex<ControlStats>>,
     pub(super) table: MemoryTable,
@@ -62,7 +62,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
             device: runner.device.clone(),
             cache: runner.cache.clone(),
             misses: runner.misses.clone(),
-            lanes: runner.lanes.clone(),
+            workers: runner.workers.clone(),
             config: runner.config,
             stats: runner.control.clone(),
             table: MemoryTable::default(),
@@ -118,7 +118,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
     /// go with the device; and a guest that boots again maps other pages at the same IOVAs. Nor are questions answered that are under way.
     pub(super) fn forget_if_idle(&mut self) {
         let idle = |shared: &Shared<T::Reader>| shared.take().rings.iter().all(|ring| !ring.live);
-        if self.has_iommu() && self.lanes.iter().all(idle) {
+        if self.has_iommu() && self.workers.iter().all(idle) {
             self.change_all(|session| session.connect_misses());
         }
     }
@@ -134,12 +134,12 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         self.misses.connect(channel);
     }
 
-    /// Changes what all lanes work with: no device runs meanwhile.
+    /// Changes what all workers work with: no device runs meanwhile.
     pub(super) fn change_all(&mut self, change: impl FnOnce(&mut Self)) {
-        let shared = self.lanes.clone();
-        let mut lanes: Vec<_> = shared.iter().map(Shared::take).collect();
+        let shared = self.workers.clone();
+        let mut workers: Vec<_> = shared.iter().map(Shared::take).collect();
         change(self);
-        // No burst is under way: clearing does not wait.
+        // No guard is held: clearing does not wait.
         self.cache.clear();
         for (_, iova, len) in self.pins.drain(..) {
             self.cache.unpin(iova, len);
@@ -147,16 +147,16 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         if self.negotiated && !self.has_iommu() {
             self.fill();
         }
-        for lane in lanes.iter_mut() {
+        for worker in workers.iter_mut() {
             // The old table goes here, and with it what nobody names any more.
-            lane.table = self.table.clone();
-            for ring in 0..lane.rings.len() {
-                lane.rings[ring].features = self.features;
-                self.halt(&mut lane.rings[ring]);
-                self.settle(&mut lane.rings[ring]);
+            worker.table = self.table.clone();
+            for ring in 0..worker.rings.len() {
+                worker.rings[ring].features = self.features;
+                self.halt(&mut worker.rings[ring]);
+                self.settle(&mut worker.rings[ring]);
             }
         }
-        drop(lanes);
+        drop(workers);
         shared.iter().for_each(Shared::wake);
     }
 
@@ -193,10 +193,10 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         index: u32,
         change: impl FnOnce(&mut Self, &mut Ring, &Shared<T::Reader>) -> Result<O>,
     ) -> Result<O> {
-        let shared = self.lanes.clone();
+        let shared = self.workers.clone();
         for shared in shared.iter() {
-            let mut lane: MutexGuard<'_, Lane<T::Reader>> = shared.take();
-            let ring = lane
+            let mut worker: MutexGuard<'_, QueueWorker<T::Reader>> = shared.take();
+            let ring = worker
                 .rings
                 .iter_mut()
                 .find(|r| u32::from(r.index()) == index);
@@ -205,7 +205,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
             if changed.is_ok() {
                 self.settle(ring);
             }
-            drop(lane);
+            drop(worker);
             shared.wake();
             return changed;
         }
@@ -299,10 +299,10 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
 
     /// Stops all rings until they are enabled anew.
     pub(super) fn disable_rings(&mut self) {
-        let shared = self.lanes.clone();
-        let lanes: Vec<_> = shared.iter().map(Shared::take).collect();
-        for mut lane in lanes {
-            for ring in &mut lane.rings {
+        let shared = self.workers.clone();
+        let workers: Vec<_> = shared.iter().map(Shared::take).collect();
+        for mut worker in workers {
+            for ring in &mut worker.rings {
                 ring.enabled = false;
                 ring.failed = false;
                 self.halt(ring);
@@ -316,10 +316,10 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         self.negotiated = false;
         self.protocol = 0;
         (self.back, self.channel) = (None, None);
-        let shared = self.lanes.clone();
+        let shared = self.workers.clone();
         for shared in shared.iter() {
-            let mut lane = shared.take();
-            for ring in &mut lane.rings {
+            let mut worker = shared.take();
+            for ring in &mut worker.rings {
                 self.halt(ring);
                 if let Kick::Event(kick) = &ring.kick {
                     shared.unwatch(kick);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The threads that process queues.
 //!
-//! A worker waits for events, takes its lane's lock, and calls the device for each. The control thread changes a lane under the same
+//! A worker waits for events, takes the lock of its queues, and calls the device for each. The control thread changes a worker under the same
 //! lock; so that it gets it from a worker that polls, it says so in `wanted` first, and the worker lets it pass. Readers that wait for
-//! answers in the lane are told to give up ([`Urgency::Everybody`]).
+//! answers in the worker are told to give up ([`Urgency::Everybody`]).
 
-use super::{Config, Device, Event, Failure, Lane, Next, Ring, Stop, event_fd, ring::Kick};
+use super::{Config, Device, Event, Failure, Next, QueueWorker, Ring, Stop, event_fd, ring::Kick};
 use crate::{
     cache::IotlbReader,
     log_limit::peer_log,
@@ -36,9 +36,9 @@ const WAKE: u64 = u64::MAX;
 /// Tokens from here on are the device's.
 const OWN: u64 = 1 << 32;
 
-/// A lane, and what is needed to share it.
+/// A worker, and what is needed to share it.
 pub(super) struct Shared<R> {
-    lane: Mutex<Lane<R>>,
+    worker: Mutex<QueueWorker<R>>,
     epoll: OwnedFd,
     wake: OwnedFd,
     wanted: Word,
@@ -55,14 +55,14 @@ thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the caller is on a thread that processes queues: then it has a lane, and must not wait for one.
+/// Whether the caller is on a thread that processes queues: then it has a worker, and must not wait for one.
 pub(super) fn is_worker() -> bool {
     IS_WORKER.get()
 }
 
 impl<R: IotlbReader> Shared<R> {
     pub fn new(
-        lane: Lane<R>,
+        worker: QueueWorker<R>,
         misses: Arc<MissChannel>,
         own: Vec<(OwnedFd, u64)>,
     ) -> io::Result<Self> {
@@ -74,7 +74,7 @@ impl<R: IotlbReader> Shared<R> {
             epoll::add(&epoll, fd, token, EventFlags::IN)?;
         }
         Ok(Shared {
-            lane: Mutex::new(lane),
+            worker: Mutex::new(worker),
             epoll,
             wake,
             wanted: Word::new(0),
@@ -84,13 +84,13 @@ impl<R: IotlbReader> Shared<R> {
         })
     }
 
-    /// Takes the lane from its thread.
-    pub fn take(&self) -> MutexGuard<'_, Lane<R>> {
+    /// Takes the worker from its thread.
+    pub fn take(&self) -> MutexGuard<'_, QueueWorker<R>> {
         self.wanted.fetch_add(1, Ordering::AcqRel);
-        let _hurry = self.misses.hurry(Urgency::Everybody);
-        let lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
+        let _hurry = self.misses.interrupt_waiters(Urgency::Everybody);
+        let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         self.wanted.fetch_add(u64::MAX, Ordering::AcqRel);
-        lane
+        worker
     }
 
     /// Makes the thread look at all its queues.
@@ -139,10 +139,10 @@ impl<R: IotlbReader> Shared<R> {
             while self.wanted.load(Ordering::Acquire) > 0 {
                 std::thread::sleep(PAUSE);
             }
-            let mut lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
             due.append(&mut again);
             for event in &events {
-                self.note(event.data.u64(), &mut lane, &mut due, device);
+                self.note(event.data.u64(), &mut worker, &mut due, device);
             }
             due.sort_unstable_by_key(|event| match event {
                 Event::Queue(queue) => u64::from(*queue),
@@ -154,12 +154,12 @@ impl<R: IotlbReader> Shared<R> {
                 if self.exit.load(Ordering::Acquire) != 0 {
                     return Ok(());
                 }
-                if call(device, event, &mut lane) {
+                if call(device, event, &mut worker) {
                     again.push(event);
                 }
-                lane.rings_lost(device);
+                worker.rings_lost(device);
             }
-            drop(lane);
+            drop(worker);
             if !again.is_empty() && config.pause_between_polls > Duration::ZERO {
                 std::thread::sleep(config.pause_between_polls);
             }
@@ -168,16 +168,16 @@ impl<R: IotlbReader> Shared<R> {
     }
 
     /// Turns what epoll says into events for the device.
-    fn note<D: Device>(&self, token: u64, lane: &mut Lane<R>, due: &mut Due, device: &D) {
+    fn note<D: Device>(&self, token: u64, worker: &mut QueueWorker<R>, due: &mut Due, device: &D) {
         if token == WAKE {
             event_fd::clear(&self.wake);
-            let live = lane.rings.iter().filter(|ring| ring.live);
+            let live = worker.rings.iter().filter(|ring| ring.live);
             due.extend(live.map(|ring| Event::Queue(ring.index())));
         } else if token >= OWN {
             let token = self.own[(token - OWN) as usize].1;
             due.push(Event::Own(token));
         } else {
-            let ring = lane
+            let ring = worker
                 .rings
                 .iter_mut()
                 .find(|r| u64::from(r.index()) == token);
@@ -204,13 +204,13 @@ const ZERO: rustix::event::Timespec = rustix::event::Timespec {
 };
 
 /// Calls the device once; says whether it is to be called again.
-fn call<D: Device, R: IotlbReader>(device: &D, event: Event, lane: &mut Lane<R>) -> bool {
+fn call<D: Device, R: IotlbReader>(device: &D, event: Event, worker: &mut QueueWorker<R>) -> bool {
     if let Event::Queue(queue) = event
-        && !lane.rings.iter().any(|r| r.index() == queue && r.live)
+        && !worker.rings.iter().any(|r| r.index() == queue && r.live)
     {
         return false;
     }
-    match device.process(event, lane) {
+    match device.process(event, worker) {
         Ok(Next::Wait) => false,
         Ok(Next::Again) => true,
         Err(failure) if failure.why.is_interruption() => {
@@ -218,11 +218,11 @@ fn call<D: Device, R: IotlbReader>(device: &D, event: Event, lane: &mut Lane<R>)
             true
         }
         Err(Failure { queue, why }) => {
-            let why = match lane.memory_is_gone() {
+            let why = match worker.memory_is_gone() {
                 true => Stop::MemoryGone,
                 false => why,
             };
-            let ring = lane.rings.iter_mut().find(|r| r.index() == queue);
+            let ring = worker.rings.iter_mut().find(|r| r.index() == queue);
             match ring {
                 Some(ring) => ring.fail(&why),
                 None => peer_log!(
@@ -236,7 +236,7 @@ fn call<D: Device, R: IotlbReader>(device: &D, event: Event, lane: &mut Lane<R>)
     }
 }
 
-impl<R: IotlbReader> Lane<R> {
+impl<R: IotlbReader> QueueWorker<R> {
     /// Stops every queue if memory was lost under one: what it reads from now on is not the guest's.
     fn rings_lost<D: Device>(&mut self, device: &D) {
         if self.memory_is_gone() {

@@ -26,8 +26,8 @@ fn put(cache: &impl DeviceIotlb, page: u64, pages: u64, host: u64) {
 }
 
 fn hits<C: DeviceIotlb>(reader: &mut C::Reader, page: u64) -> bool {
-    let burst = reader.burst();
-    burst
+    let guard = reader.pin();
+    guard
         .lookup(Iova(page * PAGE), ByteCount(8), Perm::Read)
         .is_ok()
 }
@@ -81,8 +81,8 @@ fn whole_memory_takes_no_table_and_its_holes_few() {
     assert!(!hits::<RadixIotlb>(&mut reader, (1 << 28) + 77_777));
     assert!(hits::<RadixIotlb>(&mut reader, (1 << 28) + 77_778));
     put(&*cache, (1 << 28) + 77_777, 1, (1 << 34) + 77_777);
-    let burst = reader.burst();
-    let whole = burst.lookup(Iova(PAGE << 28), ByteCount(pages * PAGE), Perm::Write);
+    let guard = reader.pin();
+    let whole = guard.lookup(Iova(PAGE << 28), ByteCount(pages * PAGE), Perm::Write);
     assert_eq!(whole.unwrap().len, ByteCount(pages * PAGE), "merged again");
 }
 
@@ -230,10 +230,10 @@ fn replaces_all<C: DeviceIotlb>(cache: Arc<C>) {
         assert_eq!(cache.stats().evictions, evicted, "{}", C::NAME);
         let census = cache.audit().unwrap();
         assert_eq!((census.runs, census.pages), (2, 201), "{}", C::NAME);
-        let burst = reader.burst();
-        let whole = burst.lookup(Iova(8 * PAGE), ByteCount(200 * PAGE), Perm::Write);
+        let guard = reader.pin();
+        let whole = guard.lookup(Iova(8 * PAGE), ByteCount(200 * PAGE), Perm::Write);
         assert_eq!(whole.unwrap().len, ByteCount(200 * PAGE), "{}", C::NAME);
-        drop(burst);
+        drop(guard);
         assert!(hits::<C>(&mut reader, 0), "{}: pinned", C::NAME);
         cache.invalidate(Iova(8 * PAGE), ByteCount(200 * PAGE));
     }

@@ -16,8 +16,8 @@ fn entry(page: u64, pages: u64, host: u64, perm: Perm) -> Entry {
     }
 }
 
-fn piece<B: Burst>(burst: &B, iova: u64, len: u64, need: Perm) -> Result<(u64, u64), LookupError> {
-    let piece = burst.lookup(Iova(iova), ByteCount(len), need)?;
+fn piece<B: Guard>(guard: &B, iova: u64, len: u64, need: Perm) -> Result<(u64, u64), LookupError> {
+    let piece = guard.lookup(Iova(iova), ByteCount(len), need)?;
     assert_eq!(piece.iova, Iova(iova));
     Ok((piece.host.0, piece.len.0))
 }
@@ -31,18 +31,18 @@ fn pieces_end_where_host_addresses_do<C: DeviceIotlb>(cache: Arc<C>) {
     put(&*cache, entry(1, 1, 0x10_0000, Perm::ReadWrite));
     put(&*cache, entry(2, 1, 0x10_1000, Perm::ReadWrite));
     put(&*cache, entry(3, 1, 0x30_0000, Perm::ReadWrite));
-    let burst = reader.burst();
+    let guard = reader.pin();
     assert_eq!(
-        piece(&burst, PAGE + 5, 9000, Perm::Read),
+        piece(&guard, PAGE + 5, 9000, Perm::Read),
         Ok((0x10_0005, 2 * PAGE - 5)),
         "(P12)"
     );
-    let all: Vec<_> = burst
+    let all: Vec<_> = guard
         .pieces(Iova(PAGE), ByteCount(3 * PAGE), Perm::Read)
         .map(|piece| piece.unwrap().host.0)
         .collect();
     assert_eq!(all, [0x10_0000, 0x30_0000], "(P12)");
-    drop(burst);
+    drop(guard);
     assert_eq!(cache.audit().unwrap().runs, 2);
 }
 
@@ -50,12 +50,12 @@ fn an_invalidation_splits_and_a_miss_says_where<C: DeviceIotlb>(cache: Arc<C>) {
     let mut reader = cache.reader().unwrap();
     put(&*cache, entry(0, 4, 0x10_0000, Perm::ReadWrite));
     cache.invalidate(Iova(PAGE + 7), ByteCount(1));
-    let burst = reader.burst();
+    let guard = reader.pin();
     assert_eq!(
-        piece(&burst, 0, 4 * PAGE, Perm::Read),
+        piece(&guard, 0, 4 * PAGE, Perm::Read),
         Ok((0x10_0000, PAGE))
     );
-    let mut pieces = burst.pieces(Iova(0), ByteCount(4 * PAGE), Perm::Read);
+    let mut pieces = guard.pieces(Iova(0), ByteCount(4 * PAGE), Perm::Read);
     assert!(pieces.next().unwrap().is_ok());
     let Some(Err(LookupError::Miss(miss))) = pieces.next() else {
         panic!("it was invalidated (P12)");
@@ -66,15 +66,15 @@ fn an_invalidation_splits_and_a_miss_says_where<C: DeviceIotlb>(cache: Arc<C>) {
         "(P12)"
     );
     assert!(pieces.next().is_none());
-    assert_eq!(piece(&burst, 2 * PAGE, 9, Perm::Read), Ok((0x10_2000, 9)));
+    assert_eq!(piece(&guard, 2 * PAGE, 9, Perm::Read), Ok((0x10_2000, 9)));
 }
 
 fn what_was_not_given_is_missed<C: DeviceIotlb>(cache: Arc<C>) {
     let mut reader = cache.reader().unwrap();
     put(&*cache, entry(8, 1, 0x10_0000, Perm::ReadWrite));
-    let burst = reader.burst();
+    let guard = reader.pin();
     for page in [0, 7, 9, 8 + 64, 8 + (1 << 18), 8 + (1 << 36)] {
-        let found = piece(&burst, page * PAGE, 8, Perm::Read);
+        let found = piece(&guard, page * PAGE, 8, Perm::Read);
         assert!(
             matches!(found, Err(LookupError::Miss(_))),
             "page {page} by what is at page 8: {found:?} (P12)"
@@ -85,19 +85,19 @@ fn what_was_not_given_is_missed<C: DeviceIotlb>(cache: Arc<C>) {
 fn a_later_update_wins<C: DeviceIotlb>(cache: Arc<C>) {
     let mut reader = cache.reader().unwrap();
     put(&*cache, entry(8, 4, 0x10_0000, Perm::Read));
-    let forbidden = piece(&reader.burst(), 9 * PAGE, 8, Perm::Write);
+    let forbidden = piece(&reader.pin(), 9 * PAGE, 8, Perm::Write);
     let Err(LookupError::Miss(miss)) = forbidden else {
         panic!("it may only be read (P6)");
     };
     assert_eq!(miss.cause, MissCause::Forbidden);
     put(&*cache, entry(9, 1, 0x10_1000, Perm::ReadWrite));
     assert_eq!(
-        piece(&reader.burst(), 9 * PAGE, 8, Perm::Write),
+        piece(&reader.pin(), 9 * PAGE, 8, Perm::Write),
         Ok((0x10_1000, 8))
     );
     assert_eq!(cache.audit().unwrap().runs, 3, "permissions differ");
     put(&*cache, entry(0, 64, 0x80_0000, Perm::ReadWrite));
-    let all = piece(&reader.burst(), 0, 64 * PAGE, Perm::Write);
+    let all = piece(&reader.pin(), 0, 64 * PAGE, Perm::Write);
     assert_eq!(all, Ok((0x80_0000, 64 * PAGE)));
     assert_eq!(
         cache.update(entry(5, 2, 0x80_5000, Perm::ReadWrite)),
@@ -122,40 +122,40 @@ fn what_is_no_range_is_refused<C: DeviceIotlb>(cache: Arc<C>) {
         UpdateError::Range { why, .. } => why,
         other => panic!("{other}"),
     };
-    assert_eq!(why(bad(0, 0, 0)), BadRange::Empty);
-    assert_eq!(why(bad(PAGE, PAGE + 1, 0)), BadRange::Unaligned);
+    assert_eq!(why(bad(0, 0, 0)), RangeError::Empty);
+    assert_eq!(why(bad(PAGE, PAGE + 1, 0)), RangeError::Unaligned);
     assert_eq!(
         why(bad(2 * PAGE, 0u64.wrapping_sub(PAGE), 0)),
-        BadRange::Wraps,
+        RangeError::Wraps,
         "(P12)"
     );
-    assert_eq!(why(bad(7, PAGE, 0)), BadRange::Unaligned);
+    assert_eq!(why(bad(7, PAGE, 0)), RangeError::Unaligned);
     assert!(matches!(
         bad(0, PAGE, u64::MAX),
         UpdateError::HostWraps { .. }
     ));
     let mut reader = cache.reader().unwrap();
-    let burst = reader.burst();
-    let wraps = burst.lookup(Iova(u64::MAX), ByteCount(2), Perm::Read);
+    let guard = reader.pin();
+    let wraps = guard.lookup(Iova(u64::MAX), ByteCount(2), Perm::Read);
     assert!(
         matches!(
             wraps,
             Err(LookupError::Range {
-                why: BadRange::Wraps,
+                why: RangeError::Wraps,
                 ..
             })
         ),
         "(P12)"
     );
-    let empty = burst.lookup(Iova(0), ByteCount(0), Perm::Read);
+    let empty = guard.lookup(Iova(0), ByteCount(0), Perm::Read);
     assert!(matches!(
         empty,
         Err(LookupError::Range {
-            why: BadRange::Empty,
+            why: RangeError::Empty,
             ..
         })
     ));
-    drop(burst);
+    drop(guard);
     // an invalidation is never refused
     let last = u64::MAX / PAGE;
     put(&*cache, entry(last, 1, 0x1000, Perm::Read));
@@ -163,10 +163,10 @@ fn what_is_no_range_is_refused<C: DeviceIotlb>(cache: Arc<C>) {
     cache.invalidate(Iova((last - 3) * PAGE), ByteCount(u64::MAX));
     let mut reader = cache.reader().unwrap();
     assert!(
-        piece(&reader.burst(), last * PAGE, 1, Perm::Read).is_err(),
+        piece(&reader.pin(), last * PAGE, 1, Perm::Read).is_err(),
         "(P12)"
     );
-    assert!(piece(&reader.burst(), PAGE, 1, Perm::Read).is_ok());
+    assert!(piece(&reader.pin(), PAGE, 1, Perm::Read).is_ok());
     cache.clear();
     assert_eq!(cache.audit().unwrap().runs, 0);
 }

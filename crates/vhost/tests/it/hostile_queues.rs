@@ -5,7 +5,7 @@ use crate::common::{raw::*, *};
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
     cache::IotlbReader,
-    runner::{self, Device, End, Event, Failure, Lane, Next, Stop},
+    runner::{self, Device, End, Event, Failure, Next, QueueWorker, Stop},
     server::*,
 };
 use std::sync::{Arc, Mutex};
@@ -121,11 +121,15 @@ impl Device for Interrupted {
     fn features(&self) -> u64 {
         self.inner.features()
     }
-    fn process<R: IotlbReader>(&self, event: Event, lane: &mut Lane<R>) -> Result<Next, Failure> {
+    fn process<R: IotlbReader>(
+        &self,
+        event: Event,
+        worker: &mut QueueWorker<R>,
+    ) -> Result<Next, Failure> {
         let Event::Queue(queue) = event else {
             return Ok(Next::Wait);
         };
-        lane.each_chain(queue, |memory, chain| {
+        worker.each_chain(queue, |memory, chain| {
             let available = GUEST + IOVA + 0x1000;
             memory
                 .write_obj(u16::MAX, GuestAddress(available + 6))
@@ -141,7 +145,7 @@ impl Device for Interrupted {
     }
 }
 
-fn a_chain_that_comes_in_the_middle_of_a_burst_is_checked_as_well() {
+fn a_chain_that_comes_in_the_middle_of_a_guard_is_checked_as_well() {
     let stopped: Arc<Mutex<Vec<String>>> = Arc::default();
     let inner = Inverter {
         stopped: stopped.clone(),
@@ -391,7 +395,7 @@ with_every_cache! {
     an_answer_that_does_not_permit_the_access_stops_the_queue_at_once,
     a_loop_of_descriptors_stops_the_queue,
     links_to_nowhere_stop_the_queue,
-    a_chain_that_comes_in_the_middle_of_a_burst_is_checked_as_well,
+    a_chain_that_comes_in_the_middle_of_a_guard_is_checked_as_well,
     an_indirect_table_that_is_none_stops_the_queue,
     an_indirect_table_without_end_stops_the_queue,
     lengths_that_wrap_stop_the_queue,

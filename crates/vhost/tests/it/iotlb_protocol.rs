@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Updates, invalidations, misses: their order against bursts, and what reaches the device.
+//! Updates, invalidations, misses: their order against guards, and what reaches the device.
 
 use crate::common::*;
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
-    cache::IotlbReader, plug::Patience, protocol::message::FrontAddr, runner::*, server::*,
+    cache::IotlbReader, guest_memory::Patience, protocol::message::FrontAddr, runner::*, server::*,
 };
 use std::{
     os::{fd::AsRawFd, unix::fs::FileExt},
@@ -254,7 +254,7 @@ fn an_answer_gives_what_is_contiguous_or_a_page() {
     }
 }
 
-fn a_burst_is_asked_for_ahead_all_at_once() {
+fn a_batch_is_asked_for_ahead_all_at_once() {
     let (back, mut front) = session();
     let mut driver = Driver::by_iova(&mut front, 0);
     map(&front, 0, FROM, 0x1000, Perm::ReadWrite);
@@ -297,11 +297,15 @@ impl Device for Holder {
     fn features(&self) -> u64 {
         0
     }
-    fn process<R: IotlbReader>(&self, event: Event, lane: &mut Lane<R>) -> Result<Next, Failure> {
+    fn process<R: IotlbReader>(
+        &self,
+        event: Event,
+        worker: &mut QueueWorker<R>,
+    ) -> Result<Next, Failure> {
         let Event::Queue(queue) = event else {
             return Ok(Next::Wait);
         };
-        lane.each_chain(queue, |memory, chain| {
+        worker.each_chain(queue, |memory, chain| {
             let buffer = chain.clone().readable().next().expect("a buffer");
             let len = buffer.len() as usize;
             let slices = memory.get_slices(buffer.addr(), len, Permissions::Read);
@@ -367,7 +371,7 @@ fn held(patience: Duration, second: Option<Buffer>) -> Held {
     }
 }
 
-fn an_invalidation_is_acknowledged_only_after_the_burst() {
+fn an_invalidation_is_acknowledged_only_after_the_guard() {
     let mut session = held(SOON, None);
     session.holds.recv_timeout(SOON).unwrap();
     let server = session.front.server().clone();
@@ -391,7 +395,7 @@ fn an_invalidation_is_acknowledged_only_after_the_burst() {
     assert!(matches!(session.back.ends()[..], [End::HungUp]));
 }
 
-fn a_reader_that_waits_in_a_burst_makes_way_for_an_invalidation() {
+fn a_reader_that_waits_under_a_guard_makes_way_for_an_invalidation() {
     // Patience beyond the test's: were the invalidation to wait for it, the front end would give up first.
     let second = Some((0x9000_0000, 8, Way::Write));
     let mut session = held(SOON * 10, second);
@@ -410,7 +414,7 @@ fn a_reader_that_waits_in_a_burst_makes_way_for_an_invalidation() {
         go_on,
         ..
     } = &mut session;
-    // Whatever interrupts the burst, the chain is tried again from its start: late answers to earlier questions do so as well.
+    // Whatever interrupts the guard, the chain is tried again from its start: late answers to earlier questions do so as well.
     eventually("the invalidation is acknowledged", || {
         if holds.try_recv().is_ok() {
             go_on.send(()).unwrap();
@@ -430,11 +434,11 @@ fn a_reader_that_waits_in_a_burst_makes_way_for_an_invalidation() {
     let interrupted = |why: &String| why.contains("interrupted at IOVA 0x90100000");
     assert!(
         !failed.is_empty() && failed.iter().all(interrupted),
-        "P12: the burst was left while slices were held: {failed:?}"
+        "P12: the guard was dropped while slices were held: {failed:?}"
     );
 }
 
-fn an_answer_reaches_a_reader_that_waits_in_a_burst() {
+fn an_answer_reaches_a_reader_that_waits_under_a_guard() {
     let second = Some((0x9000_0000, 8, Way::Write));
     let mut session = held(SOON * 10, second);
     map(&session.front, 0x9010_0000, FROM, 0x1000, Perm::Read);
@@ -448,13 +452,16 @@ fn an_answer_reaches_a_reader_that_waits_in_a_burst() {
     });
     let failed = session.failed.lock().unwrap().len();
     match cache() {
-        Cache::Radix => assert_eq!(failed, 0, "its updates go on beside bursts"),
-        _ => assert!(failed > 0, "its updates wait for bursts, which must end"),
+        Cache::Radix => assert_eq!(failed, 0, "its updates go on beside guards"),
+        _ => assert!(
+            failed > 0,
+            "its updates wait for guards, which must be dropped"
+        ),
     }
 }
 
 with_every_cache! {
-    an_answer_reaches_a_reader_that_waits_in_a_burst,
+    an_answer_reaches_a_reader_that_waits_under_a_guard,
     pages_that_are_neighbours_only_as_iovas_come_as_pieces,
     what_was_invalidated_is_asked_for_again,
     nothing_is_sent_for_what_the_back_end_does_not_hold,
@@ -463,7 +470,7 @@ with_every_cache! {
     memory_regions_come_and_go_one_by_one,
     a_queue_that_was_stopped_goes_on_where_it_stood,
     an_answer_gives_what_is_contiguous_or_a_page,
-    a_burst_is_asked_for_ahead_all_at_once,
-    an_invalidation_is_acknowledged_only_after_the_burst,
-    a_reader_that_waits_in_a_burst_makes_way_for_an_invalidation,
+    a_batch_is_asked_for_ahead_all_at_once,
+    an_invalidation_is_acknowledged_only_after_the_guard,
+    a_reader_that_waits_under_a_guard_makes_way_for_an_invalidation,
 }

@@ -13,7 +13,7 @@ use ioatlas_dma::{
     units::*,
 };
 use ioatlas_vhost::{
-    Burst, DeviceIotlb, Entry, HostAddr, IotlbReader, Limits, LookupError, MissCause, Updated,
+    DeviceIotlb, Entry, Guard, HostAddr, IotlbReader, Limits, LookupError, MissCause, Updated,
     cache::radix::{Radix, RadixReader, Shape, TreeMemory},
 };
 use platform::{Loom, Word};
@@ -47,9 +47,9 @@ type Reader = RadixReader<Loom, Narrow>;
 
 /// Counts over executions, unseen by loom; shows that a model reaches what it is about.
 #[derive(Clone, Default)]
-struct Tally(Arc<Mutex<u64>>);
+struct Counter(Arc<Mutex<u64>>);
 
-impl Tally {
+impl Counter {
     fn add(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
@@ -59,7 +59,7 @@ impl Tally {
 }
 
 fn explore(name: &str, preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
-    let executions = Tally::default();
+    let executions = Counter::default();
     let counted = executions.clone();
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -109,8 +109,8 @@ fn take(cache: &Cache, page: u64) {
 }
 
 /// Which memory a page is in, and how many pages are contiguous; or why not.
-fn find(burst: &impl Burst, page: u64, pages: u64, need: Perm) -> Result<(u64, u64), MissCause> {
-    match burst.lookup(Iova(page * PAGE), ByteCount(pages * PAGE), need) {
+fn find(guard: &impl Guard, page: u64, pages: u64, need: Perm) -> Result<(u64, u64), MissCause> {
+    match guard.lookup(Iova(page * PAGE), ByteCount(pages * PAGE), need) {
         Ok(piece) => {
             let memory = piece.host.0 >> 30;
             assert_eq!(
@@ -128,8 +128,8 @@ fn find(burst: &impl Burst, page: u64, pages: u64, need: Perm) -> Result<(u64, u
 /// A front end fills a page and sends its translation; who finds it finds what was filled in.
 #[test]
 fn publish_and_lookup() {
-    let seen: [Tally; 2] = Default::default();
-    let tallies = seen.clone();
+    let seen: [Counter; 2] = Default::default();
+    let counters = seen.clone();
     explore("publish and lookup", 4, move || {
         let (cache, mut reader) = cache();
         put(&cache, 2, 1, 1, Perm::Read);
@@ -137,11 +137,11 @@ fn publish_and_lookup() {
         let other = {
             let data = data.clone();
             loom::thread::spawn(move || {
-                let burst = reader.burst();
-                let found = find(&burst, 1, 1, Perm::Read);
+                let guard = reader.pin();
+                let found = find(&guard, 1, 1, Perm::Read);
                 let read = data.load(Ordering::Relaxed);
-                assert_eq!(find(&burst, 2, 1, Perm::Read), Ok((1, 1)), "(P14)");
-                drop(burst);
+                assert_eq!(find(&guard, 2, 1, Perm::Read), Ok((1, 1)), "(P14)");
+                drop(guard);
                 (reader, found, read)
             })
         };
@@ -155,36 +155,36 @@ fn publish_and_lookup() {
                     ((2, 1), 7),
                     "the translation came before the data"
                 );
-                tallies[1].add();
+                counters[1].add();
             }
             Err(cause) => {
                 assert_eq!(cause, MissCause::Absent);
-                tallies[0].add();
+                counters[0].add();
             }
         }
         cache.audit().unwrap();
     });
-    let seen = seen.map(|tally| tally.get());
+    let seen = seen.map(|counter| counter.get());
     println!("missed, found: {seen:?}");
     assert!(seen.iter().all(|n| *n > 0));
 }
 
-/// Once an invalidation is acknowledged the page is reused; a burst that found it must have been over.
+/// Once an invalidation is acknowledged the page is reused; a guard that found it must have been over.
 #[test]
-fn invalidate_and_burst() {
-    let seen: [Tally; 2] = Default::default();
-    let tallies = seen.clone();
-    explore("invalidate and burst", 4, move || {
+fn invalidate_and_guard() {
+    let seen: [Counter; 2] = Default::default();
+    let counters = seen.clone();
+    explore("invalidate and guard", 4, move || {
         let (cache, mut reader) = cache();
         put(&cache, 1, 1, 1, Perm::Read);
         let data = Arc::new(Word::new(7));
         let other = {
             let data = data.clone();
             loom::thread::spawn(move || {
-                let burst = reader.burst();
-                let found = find(&burst, 1, 1, Perm::Read);
+                let guard = reader.pin();
+                let found = find(&guard, 1, 1, Perm::Read);
                 let read = found.map(|_| data.load(Ordering::Relaxed));
-                drop(burst);
+                drop(guard);
                 (reader, read)
             })
         };
@@ -193,13 +193,13 @@ fn invalidate_and_burst() {
         let (_reader, read) = other.join().unwrap();
         match read {
             Ok(read) => {
-                assert_eq!(read, 7, "acknowledged while a burst went on (P12)");
-                tallies[1].add();
+                assert_eq!(read, 7, "acknowledged while a guard was held (P12)");
+                counters[1].add();
             }
-            Err(_) => tallies[0].add(),
+            Err(_) => counters[0].add(),
         }
     });
-    let seen = seen.map(|tally| tally.get());
+    let seen = seen.map(|counter| counter.get());
     println!("missed, read: {seen:?}");
     assert!(seen.iter().all(|n| *n > 0));
 }
@@ -207,21 +207,21 @@ fn invalidate_and_burst() {
 /// The middle page of three becomes writable: nobody ever misses what may be read.
 #[test]
 fn upgrade() {
-    let seen: [Tally; 2] = Default::default();
-    let tallies = seen.clone();
+    let seen: [Counter; 2] = Default::default();
+    let counters = seen.clone();
     explore("upgrade", 3, move || {
         let (cache, mut reader) = cache();
         put(&cache, 0, 3, 1, Perm::Read);
         let other = loom::thread::spawn(move || {
-            let burst = reader.burst();
-            let written = find(&burst, 1, 1, Perm::Write);
-            drop(burst);
-            let burst = reader.burst();
+            let guard = reader.pin();
+            let written = find(&guard, 1, 1, Perm::Write);
+            drop(guard);
+            let guard = reader.pin();
             for page in [1, 2] {
-                let found = find(&burst, page, 1, Perm::Read);
+                let found = find(&guard, page, 1, Perm::Read);
                 assert_eq!(found, Ok((1, 1)), "page {page} was always there (P14)");
             }
-            drop(burst);
+            drop(guard);
             (reader, written)
         });
         put(&cache, 1, 1, 1, Perm::ReadWrite);
@@ -230,10 +230,10 @@ fn upgrade() {
             [Ok((1, 1)), Err(MissCause::Forbidden)].contains(&written),
             "{written:?}"
         );
-        tallies[usize::from(written.is_ok())].add();
+        counters[usize::from(written.is_ok())].add();
         cache.audit().unwrap();
     });
-    let seen = seen.map(|tally| tally.get());
+    let seen = seen.map(|counter| counter.get());
     println!("not writable yet, writable: {seen:?}");
     assert!(seen.iter().all(|n| *n > 0));
 }
@@ -241,30 +241,30 @@ fn upgrade() {
 /// A page fills the gap between two runs, which become one; then it is taken out again, and they are two.
 #[test]
 fn merge_and_split() {
-    let seen: [Tally; 3] = Default::default();
-    let tallies = seen.clone();
+    let seen: [Counter; 3] = Default::default();
+    let counters = seen.clone();
     explore("merge and split", 3, move || {
         let (cache, mut reader) = cache();
         put(&cache, 0, 1, 1, Perm::Read);
         put(&cache, 2, 1, 1, Perm::Read);
         let other = loom::thread::spawn(move || {
-            let burst = reader.burst();
-            let (memory, pages) = find(&burst, 0, 3, Perm::Read).expect("it stays (P14)");
+            let guard = reader.pin();
+            let (memory, pages) = find(&guard, 0, 3, Perm::Read).expect("it stays (P14)");
             assert!(
                 memory == 1 && [1, 2, 3].contains(&pages),
                 "{pages} pages (P12)"
             );
-            assert_eq!(find(&burst, 2, 1, Perm::Read), Ok((1, 1)), "it stays (P14)");
-            drop(burst);
+            assert_eq!(find(&guard, 2, 1, Perm::Read), Ok((1, 1)), "it stays (P14)");
+            drop(guard);
             (reader, pages)
         });
         put(&cache, 1, 1, 1, Perm::Read);
         take(&cache, 1);
         let (_reader, pages) = other.join().unwrap();
-        tallies[pages as usize - 1].add();
+        counters[pages as usize - 1].add();
         assert_eq!(cache.audit().unwrap().runs, 2);
     });
-    let [apart, _, one] = seen.map(|tally| tally.get());
+    let [apart, _, one] = seen.map(|counter| counter.get());
     println!("apart {apart}, one {one}");
     assert!(apart > 0 && one > 0);
 }
@@ -272,17 +272,17 @@ fn merge_and_split() {
 /// Tables and records come and go under a reader: what it finds is the page's own.
 #[test]
 fn node_reclaim() {
-    let seen: [Tally; 2] = Default::default();
-    let tallies = seen.clone();
+    let seen: [Counter; 2] = Default::default();
+    let counters = seen.clone();
     explore("node reclaim", 3, move || {
         let (cache, mut reader) = cache();
         put(&cache, 0, 1, 1, Perm::Read);
         put(&cache, 1, 1, 2, Perm::Read);
         let other = loom::thread::spawn(move || {
-            let burst = reader.burst();
-            let found = find(&burst, 1, 1, Perm::Read);
-            assert_eq!(find(&burst, 0, 1, Perm::Read), Ok((1, 1)), "it stays (P14)");
-            drop(burst);
+            let guard = reader.pin();
+            let found = find(&guard, 1, 1, Perm::Read);
+            assert_eq!(find(&guard, 0, 1, Perm::Read), Ok((1, 1)), "it stays (P14)");
+            drop(guard);
             (reader, found)
         });
         take(&cache, 1); // the table of the two goes, and the record
@@ -292,10 +292,10 @@ fn node_reclaim() {
             [Ok((2, 1)), Err(MissCause::Absent)].contains(&found),
             "{found:?} (P12)"
         );
-        tallies[usize::from(found.is_ok())].add();
+        counters[usize::from(found.is_ok())].add();
         cache.audit().unwrap();
     });
-    let seen = seen.map(|tally| tally.get());
+    let seen = seen.map(|counter| counter.get());
     println!("missed, found: {seen:?}");
     assert!(seen.iter().all(|n| *n > 0));
 }

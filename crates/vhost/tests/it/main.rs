@@ -5,11 +5,12 @@
 mod common;
 
 mod bounds;
-mod bursts;
 mod contract;
+mod data_path;
 mod differential;
 mod examples;
 mod fuzz_regress;
+mod guest_memory;
 mod hostile_events;
 mod hostile_memory;
 mod hostile_messages;
@@ -20,7 +21,6 @@ mod log_lines;
 mod loom;
 mod membarrier;
 mod misses;
-mod plug;
 mod server;
 mod serving;
 mod session;

@@ -103,12 +103,7 @@ fn a_front_end_that_does_not_read_blocks_nobody_and_costs_bounded_memory() {
 fn without_a_front_end_nobody_is_waited_for() {
     let channel = MissChannel::default();
     assert_eq!(channel.ask(&miss(1, Perm::Read)), Asked::Nobody);
-    let waited = channel.wait(
-        channel.answers(),
-        soon(),
-        Waiting::OutsideBursts,
-        Asked::Nobody,
-    );
+    let waited = channel.wait(channel.answers(), soon(), Waiting::Unpinned, Asked::Nobody);
     assert_eq!(waited, Waited::Nobody);
     let (back, front) = UnixStream::pair().unwrap();
     channel.connect(Some(back.into()));
@@ -122,20 +117,20 @@ fn who_waits_makes_way_for_who_waits_for_it() {
     let channel = MissChannel::default();
     channel.connect(Some(back.into()));
     let wait = |waiting| channel.wait(channel.answers(), soon(), waiting, Asked::Sent);
-    let both = [Waiting::InBurst, Waiting::OutsideBursts];
+    let both = [Waiting::Pinned, Waiting::Unpinned];
     assert_eq!(both.map(wait), [Waited::TimedOut; 2]);
     {
-        let _hurry = channel.hurry(Urgency::Bursts);
+        let _hurry = channel.interrupt_waiters(Urgency::Guards);
         assert_eq!(both.map(wait), [Waited::GiveUp, Waited::TimedOut]);
     }
     {
-        let _hurry = channel.hurry(Urgency::Everybody);
+        let _hurry = channel.interrupt_waiters(Urgency::Everybody);
         assert_eq!(both.map(wait), [Waited::GiveUp; 2]);
     }
     assert_eq!(both.map(wait), [Waited::TimedOut; 2]);
     let before = channel.answers();
     channel.answered(Iova(0), ByteCount(GRANULE));
-    let waited = channel.wait(before, soon(), Waiting::InBurst, Asked::Sent);
+    let waited = channel.wait(before, soon(), Waiting::Pinned, Asked::Sent);
     assert_eq!(waited, Waited::Answered, "an answer before the wait counts");
 }
 
@@ -186,7 +181,7 @@ fn no_answer_is_slept_through() {
                 // From here on the answer comes, before, while or after we fall asleep.
                 begun.store(round, Ordering::Release);
                 let until = Instant::now() + Duration::from_secs(60);
-                let waited = channel.wait(seen, until, Waiting::OutsideBursts, Asked::Sent);
+                let waited = channel.wait(seen, until, Waiting::Unpinned, Asked::Sent);
                 assert_eq!(waited, Waited::Answered, "round {round}");
             }
         });

@@ -191,7 +191,7 @@ impl Device for Keeper {
     fn back_channel(&self, backend: Backend) {
         *self.0.lock().unwrap() = Some(backend);
     }
-    fn process<R: IotlbReader>(&self, _: Event, _: &mut Lane<R>) -> Result<Next, Failure> {
+    fn process<R: IotlbReader>(&self, _: Event, _: &mut QueueWorker<R>) -> Result<Next, Failure> {
         Ok(Next::Wait)
     }
 }
@@ -228,7 +228,7 @@ impl Device for Faulty {
     fn queues_per_thread(&self) -> Vec<u64> {
         vec![1, 2]
     }
-    fn process<R: IotlbReader>(&self, _: Event, _: &mut Lane<R>) -> Result<Next, Failure> {
+    fn process<R: IotlbReader>(&self, _: Event, _: &mut QueueWorker<R>) -> Result<Next, Failure> {
         panic!("not what a device should do");
     }
 }

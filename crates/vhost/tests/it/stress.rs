@@ -2,7 +2,7 @@
 //! Threads that hammer one cache, over host memory with canaries.
 //!
 //! Each page of host memory says which IOVA page it stands for, or that it is nobody's. A reader that follows a translation must find the page
-//! that it asked for, until its burst is over; the writer makes a page nobody's as soon as its invalidation is acknowledged.
+//! that it asked for, until its guard has been dropped; the writer makes a page nobody's as soon as its invalidation is acknowledged.
 
 use ioatlas_dma::{
     platform::{Ordering, Platform, host::Host},
@@ -45,11 +45,11 @@ fn read<C: DeviceIotlb>(
 ) {
     let mut random = Random(seed);
     while running.load(Ordering::Relaxed) == 1 {
-        let burst = reader.burst();
+        let guard = reader.pin();
         for _ in 0..16 {
             let page = random.below(IOVAS);
             let len = ByteCount((1 + random.below(5)) * PAGE);
-            for piece in burst.pieces(Iova(page * PAGE), len, Perm::Read) {
+            for piece in guard.pieces(Iova(page * PAGE), len, Perm::Read) {
                 let Ok(piece) = piece else { break };
                 for page in 0..piece.len.0 / PAGE {
                     let host = &memory[(piece.host.0 / PAGE + page) as usize];
@@ -58,7 +58,7 @@ fn read<C: DeviceIotlb>(
                     assert_eq!(
                         says,
                         asked,
-                        "{}: a burst reached another page (P12)",
+                        "{}: a guard reached another page (P12)",
                         C::NAME
                     );
                     found.fetch_add(1, Ordering::Relaxed);
@@ -172,7 +172,7 @@ fn radix_without_room() {
             let page = random.below(IOVAS);
             let perm = [Perm::Read, Perm::ReadWrite][random.below(2) as usize];
             let (iova, host, len) = (Iova(page * PAGE), HostAddr(page * PAGE), ByteCount(PAGE));
-            // refused where the reader's burst holds all that could be used again
+            // refused where the reader's guard holds all that could be used again
             let _ = cache.update(Entry {
                 iova,
                 len,

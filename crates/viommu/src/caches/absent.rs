@@ -7,7 +7,7 @@
 
 use super::{Lru, WalkTag};
 use crate::{config::Geometry, fault::FaultReason, invalidation::Selection};
-use ioatlas_dma::{grace::Caches as Reach, units::*};
+use ioatlas_dma::{invalidation::Caches as Reach, units::*};
 
 pub(crate) struct AbsentEntries {
     geometry: Geometry,

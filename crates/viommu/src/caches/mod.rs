@@ -19,7 +19,7 @@ use crate::{
     decode::{BadContext, Context, Pointer},
     invalidation::{ContextSelection, Selection},
 };
-use ioatlas_dma::{grace::Caches as Reach, units::*};
+use ioatlas_dma::{invalidation::Caches as Reach, units::*};
 
 /// Tag of a walk-cache entry: the domain, and the page number without the bits below the entry's span.
 pub(crate) type WalkTag = (DomainId, u64);

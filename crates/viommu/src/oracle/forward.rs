@@ -43,19 +43,19 @@ macro_rules! forward_copies_to_inner {
         fn is_memory(&self, range: PhysRange) -> bool {
             self.inner.is_memory(range)
         }
-        fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+        fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
             self.inner.copy(from, to)
         }
-        fn zero(&self, range: PhysRange) -> Result<(), NotMemory> {
+        fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError> {
             self.inner.zero(range)
         }
-        fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+        fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
             self.inner.take(from, to)
         }
-        fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
+        fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
             self.inner.read(from, into)
         }
-        fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory> {
+        fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
             self.inner.write(from, to)
         }
     };

@@ -3,7 +3,7 @@
 
 use super::{Bounds, DomainSerial, Oracle, Property, ledger::Stage};
 use ioatlas_dma::{
-    domain::*, grace::InvalidateError, platform::Platform, translator::AttachError,
+    domain::*, invalidation::InvalidateError, platform::Platform, translator::AttachError,
     translator::Translator, units::*,
 };
 use std::sync::Arc;

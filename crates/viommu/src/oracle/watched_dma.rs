@@ -88,7 +88,7 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedDma<P, F, U> {
     ///
     /// # Errors
     /// As there.
-    pub fn client(&self, config: ClientConfig) -> Result<WatchedClient<P, F, U>, NoPool> {
+    pub fn client(&self, config: ClientConfig) -> Result<WatchedClient<P, F, U>, PoolError> {
         Ok(WatchedClient {
             client: self.dma.client(config)?,
             oracle: self.oracle.clone(),

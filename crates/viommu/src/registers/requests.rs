@@ -20,7 +20,7 @@ use crate::{
     unit::State,
 };
 use core::mem::take;
-use ioatlas_dma::grace::Caches;
+use ioatlas_dma::invalidation::Caches;
 
 /// CCMD (§11.4.6.1): ICC 63, CIRG 62:61, CAIG 60:59 (read only), FM 33:32, SID 31:16, DID 15:0.
 mod ccmd {

@@ -6,7 +6,7 @@ use crate::{
     active::{Pointer as Reading, Ticket},
     caches::{KnownContext, Translation},
     decode::{BadContext, Pointer},
-    device::{Door, Held},
+    device::{AddressType, Held},
     fault::{FaultReason, FaultRecord},
     observe::*,
     unit::State,
@@ -137,11 +137,11 @@ impl State {
     }
 
     /// Counts how an access comes; by a translation of its own it needs none of the unit's.
-    pub(super) fn enter_by(&mut self, ticket: Ticket, door: Door) {
-        match door {
-            Door::Untranslated => {}
-            Door::TranslationRequest => self.stats.translation_requests += 1,
-            Door::Translated(_) => {
+    pub(super) fn enter_by(&mut self, ticket: Ticket, address_type: AddressType) {
+        match address_type {
+            AddressType::Untranslated => {}
+            AddressType::TranslationRequest => self.stats.translation_requests += 1,
+            AddressType::Translated(_) => {
                 self.stats.device_tlb_hits += 1;
                 if let Some(active) = self.active.get(ticket) {
                     active.own = true;
@@ -161,7 +161,7 @@ impl State {
         let Request {
             id, source, page, ..
         } = request;
-        if request.door != Door::TranslationRequest {
+        if request.address_type != AddressType::TranslationRequest {
             return;
         }
         if let Some(active) = self.active.get(ticket) {
@@ -227,7 +227,7 @@ impl State {
             reason,
             FaultReason::NotPresent { .. } | FaultReason::NotPermitted { .. }
         );
-        let answered = nothing && request.door == Door::TranslationRequest;
+        let answered = nothing && request.address_type == AddressType::TranslationRequest;
         if !silent && !answered {
             self.record_fault(FaultRecord {
                 source: request.source,

@@ -5,7 +5,7 @@ use super::{Request, Stage};
 use crate::{
     active::{Pointer as Reading, Ticket},
     decode::*,
-    device::Door,
+    device::AddressType,
     fault::FaultReason,
     observe::*,
     unit::State,
@@ -27,7 +27,7 @@ impl State {
             };
             return (Stage::Ready(outcome), From::Nowhere);
         }
-        self.enter_by(ticket, request.door);
+        self.enter_by(ticket, request.address_type);
         if let Some(known) = self.caches.context.get(&request.source) {
             self.stats.context_hits += 1;
             return match known {
@@ -58,14 +58,14 @@ impl State {
             active.domain = Some(domain);
         }
         self.point(ticket, Reading::None);
-        if request.door != Door::Untranslated {
+        if request.address_type != AddressType::Untranslated {
             let allowed = matches!(context.attachment, Attachment::TablesAndDeviceTlb(_));
             if !allowed {
                 let stage = self.fault(request, FaultReason::TranslationBlocked, context.silent);
                 return (stage, From::Nowhere);
             }
         }
-        if let Door::Translated(held) = request.door {
+        if let AddressType::Translated(held) = request.address_type {
             let outcome = Outcome::Translated {
                 page: held.to,
                 domain: held.domain,

@@ -9,7 +9,7 @@
 mod qemu;
 
 use ioatlas_dma::{
-    grace::WaitLimit,
+    invalidation::WaitLimit,
     platform::host::{Host, HostConfig},
     units::{PhysAddr, SourceId},
 };

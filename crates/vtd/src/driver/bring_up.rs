@@ -103,14 +103,14 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         // (`shut_down.rs`): each needs everything, and is settled by what removes everything,
         // whatever the id, or by the queue's being off.
         #[allow(unsafe_code)]
-        let grace = unsafe { Grace::new(p) };
+        let sequence = unsafe { FlushSequence::new(p) };
         Ok(Unit {
             engine,
             root,
             contexts: P::Lock::new(Contexts::new()),
             ids: P::Lock::new(Ids::new(domain_ids, stale)),
             tlbs: DeviceTlbs::new(),
-            grace,
+            sequence,
             faults: P::Lock::new(()),
             stage: P::A64::new(PREPARED),
         })

@@ -17,7 +17,7 @@
 use super::{Command, Stuck};
 use crate::registers::*;
 use ioatlas_dma::{
-    grace::{InvalidateError, WaitLimit},
+    invalidation::{InvalidateError, WaitLimit},
     platform::{Lock, Platform},
 };
 

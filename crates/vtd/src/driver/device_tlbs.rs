@@ -4,7 +4,7 @@
 //! A device is *declared* by the host, which read its ATS capability; it is *active* in a domain from before its context entry
 //! is made until after its TLB was flushed. Whoever invalidates asks for the active devices of the domain.
 //!
-//! **Nobody is missed**: entering a device and reading who is there are a store-buffering pair, as of [`ioatlas_dma::grace`]. An unmap
+//! **Nobody is missed**: entering a device and reading who is there are a store-buffering pair, as of [`ioatlas_dma::invalidation`]. An unmap
 //! clears, fences, then looks here; an attach enters the device here, fences, then makes the context entry. If the unmap did not see the device,
 //! then whatever the device fetches, it fetches after the clearing. Where there is no device at all, nobody takes the lock: one
 //! relaxed load tells.

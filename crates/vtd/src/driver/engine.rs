@@ -11,7 +11,7 @@ use crate::{
 };
 use alloc::sync::Arc;
 use ioatlas_dma::{
-    grace::{Invalidate, InvalidateError, Scope, WaitLimit},
+    invalidation::{Invalidate, InvalidateError, Scope, WaitLimit},
     platform::Platform,
     units::DomainId,
 };

@@ -4,7 +4,7 @@
 use crate::registers::*;
 use core::fmt;
 use ioatlas_dma::{
-    grace::{InvalidateError, WaitLimit},
+    invalidation::{InvalidateError, WaitLimit},
     units::{DomainId, PhysAddr, SourceId},
 };
 

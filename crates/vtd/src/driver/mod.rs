@@ -6,7 +6,7 @@
 //! The unit reads three kinds of memory of ours: the root table and its context tables (which table translates which
 //! device), the invalidation queue, and the domains' own tables. The first two belong to the [`Unit`]; once the
 //! unit has been told of a frame, the frame goes back to the platform only by [`Unit::shut_down`], against the same
-//! kind of proof as everywhere ([`ioatlas_dma::grace`]): a global invalidation for the tables, the
+//! kind of proof as everywhere ([`ioatlas_dma::invalidation`]): a global invalidation for the tables, the
 //! disabled queue for the queue.
 //!
 //! * **Attach** writes a context entry: high word, then the low one with the present bit, then write-back. Absent entries
@@ -57,7 +57,7 @@ use device_tlbs::{Activation, DeviceTlbs};
 use engine::{Engine, Path};
 use ids::Ids;
 use ioatlas_dma::{
-    grace::{Grace, Invalidate, InvalidateError, Scope, WaitLimit},
+    invalidation::{FlushSequence, Invalidate, InvalidateError, Scope, WaitLimit},
     platform::{Lock, Platform, TableFrame},
     translator::{AttachError, Authority, OnMap, RemappingUnit},
     units::{DomainId, PhysPage, SourceId},
@@ -90,7 +90,7 @@ pub struct Unit<P: Platform, R> {
     contexts: P::Lock<Contexts>,
     ids: P::Lock<Ids>,
     tlbs: DeviceTlbs<P>,
-    grace: Grace<P>,
+    sequence: FlushSequence<P>,
     /// Whoever reads fault records, one record at a time.
     faults: P::Lock<()>,
     stage: P::A64,

@@ -32,7 +32,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
             engine,
             root,
             contexts,
-            grace,
+            sequence,
             stage,
             ..
         } = self;
@@ -51,7 +51,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
                 .map_err(|cause| ShutDownError::Stuck { cause, lost })?;
         }
         let failed = |cause| ShutDownError::Invalidate { cause, lost };
-        release(p, &grace, &Everything(&engine), engine.limit, tables).map_err(failed)?;
+        release(p, &sequence, &Everything(&engine), engine.limit, tables).map_err(failed)?;
         let Engine {
             registers,
             path,
@@ -69,7 +69,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
             limit,
         };
         let failed = |cause| ShutDownError::Invalidate { cause, lost: 2 };
-        release(p, &grace, &off, limit, queue.into_frames()).map_err(failed)
+        release(p, &sequence, &off, limit, queue.into_frames()).map_err(failed)
     }
 }
 
@@ -77,21 +77,21 @@ impl<P: Platform, R: Registers> Unit<P, R> {
 /// proof they are lost.
 fn release<P: Platform>(
     p: &P,
-    grace: &Grace<P>,
+    sequence: &FlushSequence<P>,
     unit: &impl Invalidate,
     limit: WaitLimit,
     frames: impl IntoIterator<Item = TableFrame>,
 ) -> Result<(), InvalidateError> {
     let retired: Vec<_> = frames
         .into_iter()
-        .map(|frame| grace.retire(p, frame, Scope::DOMAIN))
+        .map(|frame| sequence.retire(p, frame, Scope::DOMAIN))
         .collect();
-    let done = grace
+    let done = sequence
         .flush(p, unit, DomainId(0), Scope::DOMAIN, limit)
         .map_err(|failed| failed.cause)?;
     for frame in retired {
         // retired just before the flush began, which was of everything: it always settles
-        if let Ok(flushed) = frame.settle(&done) {
+        if let Ok(flushed) = frame.complete(&done) {
             p.frame_free(flushed.into_fresh());
         }
     }

@@ -4,7 +4,7 @@
 //! Room is bounded. What is pushed out is remembered as a bound: everything up to it is reported as failed when asked
 //! again, since nobody can tell any more. That is the safe side, and takes 32 failures that nobody asked for.
 
-use ioatlas_dma::grace::InvalidateError;
+use ioatlas_dma::invalidation::InvalidateError;
 
 /// How many failures are remembered one by one.
 const REMEMBERED: usize = 32;

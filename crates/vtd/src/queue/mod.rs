@@ -46,7 +46,7 @@ use crate::{
 };
 use alloc::boxed::Box;
 use ioatlas_dma::{
-    grace::{InvalidateError, WaitLimit},
+    invalidation::{InvalidateError, WaitLimit},
     platform::{Atomic64, Lock, Ordering, Platform, TableFrame},
     units::{PhysAddr, SourceId},
 };

@@ -46,7 +46,7 @@ use crate::{
 };
 use core::fmt;
 use ioatlas_dma::{
-    grace::InvalidateError,
+    invalidation::InvalidateError,
     platform::{Atomic64, Ordering, Platform},
     units::SourceId,
 };

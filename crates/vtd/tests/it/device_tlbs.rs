@@ -2,7 +2,7 @@
 //! Devices that keep translations of their own: invalidated after the IOTLB, fenced where they do not answer.
 
 use crate::common::{Happened::*, rig::*, *};
-use ioatlas_dma::grace::{Invalidate, InvalidateError, Scope};
+use ioatlas_dma::invalidation::{Invalidate, InvalidateError, Scope};
 use ioatlas_dma::translator::{AttachError, RemappingUnit};
 use ioatlas_dma::units::*;
 use ioatlas_vtd::driver::*;

@@ -2,7 +2,7 @@
 //! A unit without a queue: the same invalidations, by registers, one at a time.
 
 use crate::common::{Happened::*, rig::*, *};
-use ioatlas_dma::grace::{Invalidate, InvalidateError, Scope};
+use ioatlas_dma::invalidation::{Invalidate, InvalidateError, Scope};
 use ioatlas_dma::translator::{AttachError, RemappingUnit};
 use ioatlas_dma::units::*;
 use ioatlas_vtd::driver::*;

@@ -2,7 +2,7 @@
 //! A unit's life: bring-up step by step, devices, ids, shutdown, and each way in which a step fails.
 
 use crate::common::{rig::*, *};
-use ioatlas_dma::grace::{Invalidate, InvalidateError, Scope};
+use ioatlas_dma::invalidation::{Invalidate, InvalidateError, Scope};
 use ioatlas_dma::translator::{AttachError, RemappingUnit};
 use ioatlas_dma::units::*;
 use ioatlas_vtd::driver::*;

@@ -3,7 +3,7 @@
 //! fetch), and room in the ring: nothing is ever reported done that the unit did not carry out.
 
 use crate::common::bench::*;
-use ioatlas_dma::grace::InvalidateError;
+use ioatlas_dma::invalidation::InvalidateError;
 use ioatlas_vtd::layout::Words;
 use ioatlas_vtd::queue::Ticket;
 use std::collections::HashSet;

@@ -2,7 +2,7 @@
 //! Units as firmware and hosts leave them: in use, with interrupts remapped, with write buffers, with roots that flush.
 
 use crate::common::{Happened::*, rig::*, *};
-use ioatlas_dma::grace::{Invalidate, InvalidateError, Scope};
+use ioatlas_dma::invalidation::{Invalidate, InvalidateError, Scope};
 use ioatlas_dma::platform::{Ordering, Platform};
 use ioatlas_dma::translator::{OnMap, RemappingUnit};
 use ioatlas_dma::units::*;

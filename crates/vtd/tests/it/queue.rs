@@ -2,7 +2,7 @@
 //! The queue: order, wrap, room, several submitters, and every way in which a unit does not answer.
 
 use crate::common::bench::*;
-use ioatlas_dma::grace::{InvalidateError, WaitLimit};
+use ioatlas_dma::invalidation::{InvalidateError, WaitLimit};
 
 #[test]
 fn a_submission_is_its_invalidations_in_order_and_one_wait() {

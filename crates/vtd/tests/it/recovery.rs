@@ -2,7 +2,7 @@
 //! Errors of the queue: whose submission fails, whose does not, and that nobody waits for ever.
 
 use crate::common::bench::*;
-use ioatlas_dma::grace::{InvalidateError, WaitLimit};
+use ioatlas_dma::invalidation::{InvalidateError, WaitLimit};
 use ioatlas_vtd::layout::Words;
 use ioatlas_vtd::queue::{QueueErrorInfo, Ticket};
 

@@ -6,7 +6,7 @@ use crate::common::{
     bench::*,
     rig::{ROOT, up_with},
 };
-use ioatlas_dma::grace::{Invalidate, InvalidateError, Scope};
+use ioatlas_dma::invalidation::{Invalidate, InvalidateError, Scope};
 use ioatlas_dma::translator::{AttachError, RemappingUnit};
 use ioatlas_dma::units::{DomainId, SourceId};
 

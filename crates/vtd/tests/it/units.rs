@@ -3,8 +3,8 @@
 
 use ioatlas_dma::{
     domain::{Domain, DomainConfig, PolicyConfig},
-    grace::{InvalidateError, WaitLimit},
-    iova::AssignerConfig,
+    invalidation::{InvalidateError, WaitLimit},
+    iova::AllocatorConfig,
     platform::host::{Host, HostConfig},
     table::{TableConfig, fmt::VtdSecond48},
     translator::Paged,
@@ -124,7 +124,7 @@ impl Machine {
     fn domain(&self, unit: &SharedUnit<Host, Window>) -> Domain<Host, Tables> {
         let design = DomainConfig {
             wait_limit: LIMIT,
-            ..DomainConfig::new(AssignerConfig::RBTREE, PolicyConfig::Strict)
+            ..DomainConfig::new(AllocatorConfig::RBTREE, PolicyConfig::Strict)
         };
         let tables = Tables::new(&self.host, unit.clone(), TableConfig::default());
         Domain::new(self.host.clone(), tables.unwrap(), design).unwrap()

@@ -11,7 +11,7 @@ use ioatlas_dma::{
 /// Takes `lent` back from the controller if the command that has it is over, as `ended` says.
 ///
 /// # Errors
-/// That of the command. Its buffer's memory goes home if the controller does not touch it any more
+/// That of the command. Its buffer's memory is freed if the controller does not touch it any more
 /// ([`NvmeError::is_over`]); else it stays the device's, mapped, until the domain ends. Of a
 /// command that went well also [`NvmeError::UnmapList`].
 pub fn settle<T: Translator<Host>, W: Way, R>(

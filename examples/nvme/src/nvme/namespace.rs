@@ -7,7 +7,7 @@
 //! Where a command is not answered, the device may still have the buffer; then it is dropped as the
 //! device's, which leaves it mapped and its memory unused: the safe way out is the one that costs
 //! nothing to write. A command that was answered, though by an error, is over, and its buffer's
-//! memory goes home ([`settle`]).
+//! memory is freed ([`settle`]).
 
 use super::{
     command::*, controller::Controller, error::NvmeError, lent::settle, prp::DataPointer,

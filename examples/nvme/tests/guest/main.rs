@@ -58,7 +58,7 @@ fn main() -> ExitCode {
             claims::ratios,
         ),
         (
-            "adaptive takes the better road, for 300 instructions or 15 % more at most",
+            "adaptive takes the better route, for 300 instructions or 15 % more at most",
             claims::adaptive,
         ),
     ];

@@ -14,7 +14,7 @@
 
 use super::{
     super::{
-        About, Cell, Exhibit, Judgement, Shown, Verdict,
+        About, Cell, Experiment, Judgement, Shown, Verdict,
         plot::{Drawing, Line, Plot, Scale},
         random::Random,
     },
@@ -123,7 +123,7 @@ impl Series {
 
 pub(super) struct Figure6;
 
-impl Exhibit for Figure6 {
+impl Experiment for Figure6 {
     type Data = Vec<Series>;
     const ABOUT: About = about(
         "figure 6",
@@ -278,9 +278,9 @@ impl Exhibit for Figure6 {
 }
 
 /// The tables before the first repetition and after each.
-fn tables(steps: &[Step], assigner: &str, background: Background) -> Result<Vec<u64>, String> {
-    let design =
-        Design::parse(&format!("{assigner},deferred-percpu")).map_err(|error| error.to_string())?;
+fn tables(steps: &[Step], allocator: &str, background: Background) -> Result<Vec<u64>, String> {
+    let design = Design::parse(&format!("{allocator},deferred-percpu"))
+        .map_err(|error| error.to_string())?;
     let host = Arc::new(host(FRAMES, 1).map_err(|e| e.to_string())?);
     let unit = Arc::new(Uncached::new());
     let paged: Paged<Host, VtdSecond48, _> =

@@ -5,7 +5,7 @@
 //! tests at the end of its file.
 
 use super::{
-    super::{About, Cell, Exhibit, Judgement, Shown, Verdict},
+    super::{About, Cell, Experiment, Judgement, Shown, Verdict},
     about,
 };
 use crate::report::figure::Tag;
@@ -56,7 +56,7 @@ pub(super) struct Table2;
 /// From the simplest on, as the paper orders them.
 const ORDER: [&str; 3] = ["kmalloc", "magazine", "identity"];
 
-impl Exhibit for Table2 {
+impl Experiment for Table2 {
     type Data = Vec<Row>;
     const ABOUT: About = about(
         "table 2",
@@ -70,9 +70,9 @@ impl Exhibit for Table2 {
             design,
             files: files.to_vec(),
         };
-        let kept_off = file!("iova/kept_off.rs");
+        let reserved = file!("iova/reserved_ranges.rs");
         Ok(vec![
-            row("kmalloc", &[file!("iova/kmalloc.rs"), kept_off]),
+            row("kmalloc", &[file!("iova/kmalloc.rs"), reserved]),
             row(
                 "magazine",
                 &[
@@ -86,7 +86,7 @@ impl Exhibit for Table2 {
                 "identity",
                 &[
                     file!("iova/identity.rs"),
-                    kept_off,
+                    reserved,
                     file!("table/shared.rs"),
                 ],
             ),
@@ -168,7 +168,7 @@ impl Exhibit for Table2 {
                  the paper's did not have to bring along. Ours without comments, blank lines and tests, counted when the program was compiled."
                     .into(),
                 "The magazines themselves (magazine/) also serve the heap and are not particular to IOVAs; kmalloc's heap is the platform's and not counted, as \
-                 in the paper; kept_off.rs is shared by kmalloc and identity. All have a tree below them or as fallback, also not counted."
+                 in the paper; reserved.rs is shared by kmalloc and identity. All have a tree below them or as fallback, also not counted."
                     .into(),
                 "eiovar is the paper's baseline, and not in its table.".into(),
             ],

@@ -2,17 +2,17 @@
 //! Table 1: the designs of systems. What the registry has for each, and its complexity by counted steps.
 //!
 //! The aperture is filled with N ranges of mixed sizes, then [`TURNS`] times a random one is given back and another of random
-//! size assigned. A *step* is one look at a node of a tree, or at a segment or list, as `Backing::nodes_visited` counts; the figure is
-//! steps an assignment, no time. The class follows from how it grows over [`SIZES`]: see [`Class::of`].
+//! size allocated. A *step* is one look at a node of a tree, or at a segment or list, as `Backing::nodes_visited` counts; the figure is
+//! steps an allocation, no time. The class follows from how it grows over [`SIZES`]: see [`Class::of`].
 
 use super::{
-    super::{About, Cell, Exhibit, Judgement, Shown, Verdict, random::Random},
+    super::{About, Cell, Experiment, Judgement, Shown, Verdict, random::Random},
     about,
 };
 use crate::report::figure::Tag;
 use ioatlas_dma::{
     design::{Design, Preset, presets},
-    domain::{AssignerConfig, Exposure},
+    domain::{AllocatorConfig, Exposure},
     iova::{Backing, backing::Refill},
     platform::host::{Host, HostConfig},
     units::{IovaPage, IovaRange, PageCount},
@@ -45,7 +45,7 @@ impl Class {
     fn of(steps: &[f64]) -> Self {
         let first = steps.first().copied().unwrap_or(0.0);
         let last = steps.last().copied().unwrap_or(0.0);
-        // a look is the least that an assignment takes, whatever is counted
+        // a look is the least that an allocation takes, whatever is counted
         let growth = last.max(1.0) / first.max(1.0);
         match growth {
             growth if growth <= 1.25 => Class::Constant,
@@ -110,16 +110,16 @@ const THEIRS: [(&str, &str, Class, &str, Window); 4] = [
 pub(super) struct Row {
     title: &'static str,
     theirs: (&'static str, Class, &'static str, Window),
-    assigner: &'static str,
+    allocator: &'static str,
     policy: &'static str,
     window: Window,
-    /// Steps an assignment, by [`SIZES`].
+    /// Steps an allocation, by [`SIZES`].
     steps: Vec<f64>,
 }
 
 pub(super) struct Table1;
 
-impl Exhibit for Table1 {
+impl Experiment for Table1 {
     type Data = Vec<Row>;
     const ABOUT: About = about(
         "table 1",
@@ -210,7 +210,7 @@ impl Exhibit for Table1 {
             let mut cells: Vec<Cell> = vec![
                 row.title.into(),
                 allocator.into(),
-                row.assigner.into(),
+                row.allocator.into(),
                 class.name().into(),
                 Class::of(&row.steps).name().into(),
             ];
@@ -227,7 +227,7 @@ impl Exhibit for Table1 {
             rows: rows.iter().map(row).collect(),
             notes: vec![
                 format!(
-                    "Steps: looks at nodes, segments or lists an assignment, counted over {TURNS} random replacements of ranges of 1, 2, 4 or 8 \
+                    "Steps: looks at nodes, segments or lists an allocation, counted over {TURNS} random replacements of ranges of 1, 2, 4 or 8 \
                      pages. Growth from {} to {} ranges, 64-fold: up to 1.25 times is called constant, up to 4 logarithmic, 16 and more linear.",
                     SIZES[0],
                     SIZES[SIZES.len() - 1]
@@ -251,7 +251,7 @@ fn row(
     Ok(Row {
         title: preset.title,
         theirs,
-        assigner: domain.assigner.name(),
+        allocator: domain.allocator.name(),
         policy: domain.policy.name(),
         window: match domain.policy.exposure(1) {
             Exposure::None => Window::None,
@@ -260,15 +260,15 @@ fn row(
         },
         steps: SIZES
             .iter()
-            .map(|size| steps(domain.assigner, *size))
+            .map(|size| steps(domain.allocator, *size))
             .collect::<Result<_, _>>()?,
     })
 }
 
-/// Steps an assignment while `size` ranges are in use.
-fn steps(assigner: AssignerConfig, size: usize) -> Result<f64, String> {
-    let AssignerConfig::Plain(config) = assigner else {
-        return Err(format!("{} counts no steps", assigner.name()));
+/// Steps an allocation while `size` ranges are in use.
+fn steps(allocator: AllocatorConfig, size: usize) -> Result<f64, String> {
+    let AllocatorConfig::Plain(config) = allocator else {
+        return Err(format!("{} counts no steps", allocator.name()));
     };
     let host = Host::new(HostConfig {
         frames: 0,
@@ -276,21 +276,21 @@ fn steps(assigner: AssignerConfig, size: usize) -> Result<f64, String> {
     });
     let backing: Backing<Host> = Backing::new(&host, config, APERTURE);
     let mut random = Random::new(size as u64);
-    let assign = |random: &mut Random| {
+    let alloc = |random: &mut Random| {
         let pages = PAGES[random.below(PAGES.len())];
         backing
-            .assign_run(PageCount(pages), 1)
+            .alloc_run(PageCount(pages), 1)
             .map_err(|error| error.to_string())
     };
     let mut held = Vec::with_capacity(size);
     for _ in 0..size {
-        held.push(assign(&mut random)?);
+        held.push(alloc(&mut random)?);
     }
     let before = backing.nodes_visited();
     for _ in 0..TURNS {
         let at = random.below(size);
-        backing.release_all(std::iter::once(held[at]));
-        held[at] = assign(&mut random)?;
+        backing.free_all(std::iter::once(held[at]));
+        held[at] = alloc(&mut random)?;
     }
     Ok((backing.nodes_visited() - before) as f64 / TURNS as f64)
 }
@@ -307,7 +307,7 @@ mod tests {
         )| Row {
             title: theirs.0,
             theirs: (theirs.1, theirs.2, theirs.3, theirs.4),
-            assigner: "a",
+            allocator: "a",
             policy: "p",
             window: theirs.4,
             steps: steps.into(),
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn steps_are_counted_and_not_timed() {
-        let linux = presets().next().unwrap().design.domain.assigner;
+        let linux = presets().next().unwrap().design.domain.allocator;
         assert_eq!(steps(linux, 256), steps(linux, 256));
         assert!(steps(linux, 1024).unwrap() > 1.0);
     }

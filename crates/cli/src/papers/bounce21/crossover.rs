@@ -3,7 +3,7 @@
 
 use super::{About, Verdict, about};
 use crate::papers::{
-    Cell as TableCell, Exhibit, Judgement, Shown,
+    Cell as TableCell, Experiment, Judgement, Shown,
     plot::{Drawing, Line, Plot, Scale, Whose},
 };
 use crate::report::figure::Tag;
@@ -50,7 +50,7 @@ impl Curve {
 
 pub(super) struct Crossover;
 
-impl Exhibit for Crossover {
+impl Experiment for Crossover {
     type Data = Vec<Curve>;
     const ABOUT: About = about(
         "crossover",

@@ -3,7 +3,7 @@
 
 use super::{About, Verdict, about};
 use crate::papers::{
-    Cell, Exhibit, Judgement, Shown,
+    Cell, Experiment, Judgement, Shown,
     plot::{Drawing, Line, Plot, Scale, Whose},
 };
 use crate::report::figure::Tag;
@@ -53,7 +53,7 @@ impl At {
 
 pub(super) struct Limit;
 
-impl Exhibit for Limit {
+impl Experiment for Limit {
     type Data = Vec<At>;
     const ABOUT: About = about(
         "limits",

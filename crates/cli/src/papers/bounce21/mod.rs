@@ -5,7 +5,7 @@
 //!
 //! It has eight results in two sentences and no figure. [`results`] has them beside what a model predicts; the
 //! model is arithmetic ([`ioatlas_bench::bounce::model`]), so these numbers are the same on every machine. The other exhibits are what the series
-//! lacks, measured on the machine at hand in short slices: from which size on direct mapping wins again, and what becomes of throughput beyond the pools' limits.
+//! lacks, measured on this machine in short slices: from which size on direct mapping wins again, and what becomes of throughput beyond the pools' limits.
 
 mod crossover;
 mod limit;

@@ -22,7 +22,7 @@ const HARDWARE: &str = "alh+of+descending+mpre+8-prefetch";
 const HARDWARE_SINGLE: &str = "sd-alh+of+descending+mpre+8-prefetch";
 
 /// A statement, and how it is judged on one workload: the verdict, and the numbers.
-struct Saying {
+struct Claim {
     says: &'static str,
     theirs: &'static str,
     rule: &'static str,
@@ -30,8 +30,8 @@ struct Saying {
 }
 
 /// In the order of the paper's sections.
-const SAYINGS: [Saying; 8] = [
-    Saying {
+const SAYINGS: [Claim; 8] = [
+    Claim {
         says: "These enhancements reduce the IOTLB miss rate by over 60 % for common I/O intensive workloads (abstract).",
         theirs: "over 60 %",
         rule: "on every workload the best configuration saves 60 % of the misses; weak: 45 %",
@@ -43,7 +43,7 @@ const SAYINGS: [Saying; 8] = [
             )
         },
     },
-    Saying {
+    Claim {
         says: "More entries or ways bring relatively little (4.9).",
         theirs: "relatively little",
         rule: "on every workload neither twice the entries nor twice the ways saves more than 10 % of the misses; weak: 20 %",
@@ -59,7 +59,7 @@ const SAYINGS: [Saying; 8] = [
             )
         },
     },
-    Saying {
+    Claim {
         says: "MPRE makes a negligible number of unnecessary prefetches (4.7).",
         theirs: "negligible",
         rule: "on every workload at most 5 % of its prefetches are not used; weak: 25 %",
@@ -78,7 +78,7 @@ const SAYINGS: [Saying; 8] = [
             )
         },
     },
-    Saying {
+    Claim {
         says: "Features of the chipset and reasonable changes of software easily reduce the miss rate by 30 % (4.9).",
         theirs: "30 %",
         rule: "on every workload ALH, offsetting and descending order together save 30 % of the misses; weak: 15 %",
@@ -87,7 +87,7 @@ const SAYINGS: [Saying; 8] = [
             (Verdict::at_least(saved, 0.3, 0.15), percent(saved))
         },
     },
-    Saying {
+    Claim {
         says: "Simple changes of hardware reduce it by an additional 20 % (4.9).",
         theirs: "20 % more",
         rule: "on every workload MPRE and 8 entries in the buffer save 20 % of the baseline's misses beyond ALH, offsetting and descending order; weak: 10 %",
@@ -103,7 +103,7 @@ const SAYINGS: [Saying; 8] = [
             )
         },
     },
-    Saying {
+    Claim {
         says: "The miss rate is 32 %, against less than 5 % of most applications in the TLB of a processor (5).",
         theirs: "32 %",
         rule: "the baseline's miss rate is from 24 to 40 % on every workload: a quarter less or more; weak: from 16 to 64 %, a factor of two",
@@ -119,7 +119,7 @@ const SAYINGS: [Saying; 8] = [
             (verdict, percent(rate))
         },
     },
-    Saying {
+    Claim {
         says: "ALH, descending order and offsetting, software alone, reduce the miss rate by 50 % (6).",
         theirs: "50 %",
         rule: "on every workload the three together save 50 % of the misses; weak: 25 %",
@@ -128,7 +128,7 @@ const SAYINGS: [Saying; 8] = [
             (Verdict::at_least(saved, 0.5, 0.25), percent(saved))
         },
     },
-    Saying {
+    Claim {
         says: "They have no negative side effects that one would expect (6).",
         theirs: "none",
         rule: "on every workload, offsetting and descending order beside ALH raise its misses by at most 5 %; weak: 20 %",
@@ -160,13 +160,13 @@ fn statements(all: &[Judged]) -> Vec<Statement> {
         Some(first) => first.results.iter().map(|results| results.kernel).collect(),
         None => Vec::new(),
     };
-    let found = |saying: &Saying, kernel: &'static str| {
+    let found = |claim: &Claim, kernel: &'static str| {
         let judged = all.iter().filter_map(|one| {
             let results = one
                 .results
                 .iter()
                 .find(|results| results.kernel == kernel)?;
-            let (verdict, reason) = (saying.judge)(results);
+            let (verdict, reason) = (claim.judge)(results);
             Some((verdict, format!("{} {reason}", one.name)))
         });
         let (verdicts, reasons): (Vec<Verdict>, Vec<String>) = judged.unzip();
@@ -175,11 +175,11 @@ fn statements(all: &[Judged]) -> Vec<Statement> {
             judgement: Verdict::all(verdicts).because(reasons.join("; ")),
         }
     };
-    let statement = |saying: &Saying| Statement {
-        says: saying.says,
-        theirs: saying.theirs,
-        rule: saying.rule,
-        found: kernels.iter().map(|kernel| found(saying, kernel)).collect(),
+    let statement = |claim: &Claim| Statement {
+        says: claim.says,
+        theirs: claim.theirs,
+        rule: claim.rule,
+        found: kernels.iter().map(|kernel| found(claim, kernel)).collect(),
     };
     SAYINGS.iter().map(statement).collect()
 }

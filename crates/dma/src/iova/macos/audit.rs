@@ -13,7 +13,7 @@ use alloc::{format, string::String};
 struct Walked {
     nodes: usize,
     free: Count,
-    leased: Count,
+    allocated: Count,
     carved: Count,
 }
 
@@ -33,13 +33,13 @@ impl TwoSizes {
         let in_blocks = self.blocks.free().0 + self.buddy.whole_blocks(self.whole_blocks) * BLOCK;
         if in_blocks + whole != self.whole_blocks.pages.0 {
             return Err(format!(
-                "{in_blocks} pages of blocks are free or the buddy's, {whole} leased, of {}",
+                "{in_blocks} pages of blocks are free or the buddy's, {whole} allocated, of {}",
                 self.whole_blocks
             ));
         }
         if self.strays > 0 {
             return Err(format!(
-                "{} ranges were taken that were not free, or given back that were not leased",
+                "{} ranges were taken that were not free, or given back that were not allocated",
                 self.strays
             ));
         }
@@ -75,11 +75,11 @@ impl Buddy {
             let nodes = self.nodes.len();
             return Err(format!("{} of {nodes} nodes are reached", walked.nodes));
         }
-        let counted = (self.leased, self.carved);
-        if (walked.leased, walked.carved) != counted {
+        let counted = (self.allocated, self.carved);
+        if (walked.allocated, walked.carved) != counted {
             return Err(format!(
                 "{:?}, {:?}: not {counted:?}",
-                walked.leased, walked.carved
+                walked.allocated, walked.carved
             ));
         }
         let listed = self.free.count(&self.nodes, Node::list)?;
@@ -89,7 +89,7 @@ impl Buddy {
                 walked.free.ranges
             ));
         }
-        let pages = walked.free.pages + walked.leased.pages + walked.carved.pages;
+        let pages = walked.free.pages + walked.allocated.pages + walked.carved.pages;
         if pages != self.blocks.len() as u64 * BLOCK {
             return Err(format!("{pages} pages in {} blocks", self.blocks.len()));
         }
@@ -102,7 +102,7 @@ impl Buddy {
         walked.nodes += 1;
         let count = match node.state {
             State::Free => &mut walked.free,
-            State::Leased => &mut walked.leased,
+            State::Allocated => &mut walked.allocated,
             State::Carved => &mut walked.carved,
             State::Split(halves) => {
                 let [lower, upper] = halves.map(|half| *self.nodes.at(half));
@@ -131,13 +131,13 @@ impl Buddy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::iova::{LeaseKind, locked::Ranges, search::Run};
+    use crate::iova::{AllocKind, locked::Ranges, search::Run};
 
     fn range(first: u64, pages: u64) -> IovaRange {
         IovaRange::new(IovaPage(first), PageCount(pages))
     }
 
-    /// Two blocks, of which one page is leased.
+    /// Two blocks, of which one page is allocated.
     fn build() -> (TwoSizes, IovaRange) {
         let mut both = TwoSizes::new(range(BLOCK, 2 * BLOCK));
         let page = both.take(Run::new(PageCount(1), 1).unwrap()).unwrap();
@@ -154,27 +154,27 @@ mod tests {
     #[test]
     fn the_audit_names_what_is_broken() {
         let (mut both, page) = build();
-        both.give(range(page.first.0 - 1, 1), LeaseKind::Assigned);
-        assert_names(&both, "given back that were not leased");
+        both.give(range(page.first.0 - 1, 1), AllocKind::Dynamic);
+        assert_names(&both, "given back that were not allocated");
         let (mut both, page) = build();
-        both.give(page, LeaseKind::Fixed);
+        both.give(page, AllocKind::Fixed);
         assert_names(&both, "ranges were given back that were not in use");
         let (mut both, page) = build();
-        both.claim((page.first.0, 0), State::Leased);
+        both.claim((page.first.0, 0), State::Allocated);
         assert_names(&both, "taken that were not free");
         let (mut both, _) = build();
         both.take_blocks(range(BLOCK, BLOCK));
         assert_names(&both, "pages of blocks are free or the buddy's");
         let (mut both, page) = build();
         // as if a block were not given back
-        both.buddy.give((page.first.0, 0), State::Leased);
+        both.buddy.give((page.first.0, 0), State::Allocated);
         assert_names(&both, "pages of blocks are free or the buddy's");
         let (mut both, _) = build();
-        both.buddy.leased.pages += 1;
+        both.buddy.allocated.pages += 1;
         assert_names(&both, "not (");
         let (mut both, page) = build();
-        let leased = both.buddy.node(page.first.0, 0).unwrap();
-        both.buddy.nodes.at_mut(leased).state = State::Free;
+        let allocated = both.buddy.node(page.first.0, 0).unwrap();
+        both.buddy.nodes.at_mut(allocated).state = State::Free;
         assert_names(&both, "both halves of");
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A binary buddy allocator over blocks of 512 MiB, which come and go.
 //!
-//! Each block that it has is a tree of *nodes*: halves of halves, down to a page. A node is free, leased, carved (part of a range
+//! Each block that it has is a tree of *nodes*: halves of halves, down to a page. A node is free, allocated, carved (part of a range
 //! that the caller chose, or outside the aperture) or split, and then has two children. Two buddies are never both free:
 //! they are joined, at once. A block that is all free is no longer ours.
 //!
-//! There are nodes only where something is split, so memory follows what is leased, not the aperture: at most 17 splits, hence 34
-//! nodes, for each leased range and for each end of a carved one, and a root for each block.
+//! There are nodes only where something is split, so memory follows what is allocated, not the aperture: at most 17 splits, hence 34
+//! nodes, for each allocated range and for each end of a carved one, and a root for each block.
 
 use super::super::{
     lists::{FreeLists, Lists},
@@ -34,8 +34,8 @@ pub(super) fn block_range(block: u64) -> IovaRange {
 pub(super) enum State {
     Free,
     /// A range that we chose, exactly.
-    Leased,
-    /// Not ours to assign.
+    Allocated,
+    /// Not ours to allocate.
     Carved,
     /// Into a lower and an upper half.
     Split([Link; 2]),
@@ -87,7 +87,7 @@ pub(super) struct Buddy {
     pub(super) blocks: RangeTree,
     /// Their roots, each at the slot of its block in the tree.
     pub(super) roots: Vec<Link>,
-    pub(super) leased: Count,
+    pub(super) allocated: Count,
     pub(super) carved: Count,
     pub(super) effort: Effort,
 }
@@ -118,15 +118,15 @@ impl Buddy {
             free: FreeLists::new(),
             blocks: RangeTree::new(),
             roots: Vec::new(),
-            leased: Count::default(),
+            allocated: Count::default(),
             carved: Count::default(),
             effort: Effort::default(),
         }
     }
 
-    /// Ranges that are leased as one node.
-    pub(super) fn leased(&self) -> Count {
-        self.leased
+    /// Ranges that are allocated as one node.
+    pub(super) fn allocated(&self) -> Count {
+        self.allocated
     }
     pub(super) fn sizes(&self) -> Sizes {
         Sizes {
@@ -189,7 +189,7 @@ impl Buddy {
                 State::Split(_) if node.lg2 == lg2 => return None,
                 State::Split(halves) => at = halves[half(first, node.lg2)],
                 State::Free => self.split(at),
-                State::Leased | State::Carved => return None,
+                State::Allocated | State::Carved => return None,
             }
         }
         self.free.remove(&mut self.nodes, lg2, at);
@@ -235,10 +235,10 @@ impl Buddy {
         Some(Given::Emptied(block))
     }
 
-    /// Whether just these pages are a leased range.
+    /// Whether just these pages are an allocated range.
     pub(super) fn holds(&self, first: u64, lg2: u32) -> bool {
         let node = self.node(first, lg2);
-        node.is_some_and(|at| self.nodes.at(at).state == State::Leased)
+        node.is_some_and(|at| self.nodes.at(at).state == State::Allocated)
     }
 
     /// A node in the way of `range`, which lies in one block.
@@ -250,7 +250,7 @@ impl Buddy {
                 let node = self.nodes.at(at);
                 at = match node.state {
                     State::Free => return None,
-                    State::Leased | State::Carved => return Some(node.range()),
+                    State::Allocated | State::Carved => return Some(node.range()),
                     State::Split(halves) if node.lg2 > lg2 => halves[half(first, node.lg2)],
                     // all below it is wanted, and not all of it is free
                     State::Split(halves) => {
@@ -299,7 +299,7 @@ impl Buddy {
     /// What is counted of nodes in that state.
     fn count(&mut self, state: State) -> &mut Count {
         match state {
-            State::Leased => &mut self.leased,
+            State::Allocated => &mut self.allocated,
             _ => &mut self.carved,
         }
     }

@@ -4,16 +4,16 @@
 //! # Theory
 //!
 //! The aperture is cut into *blocks* of 512 MiB, 2^17 pages, aligned. The tree (`Blocks`) owns them. A range of more than a block
-//! is a whole number of blocks, since leases are powers of two, aligned: the tree serves it. Any other lies in one
+//! is a whole number of blocks, since allocations are powers of two, aligned: the tree serves it. Any other lies in one
 //! block: the buddy allocator (`Buddy`) serves it from a block that it has, or takes one more from the tree. When all
 //! of a block is free again, it goes back, at once, and joins its neighbours: so whatever is free serves any size,
 //! and a request fails exactly if there is no place for it. The paper says no more than table 1 does; how the
 //! two share the aperture is our choice.
 //!
 //! Blocks that the aperture has only part of, at its ends, are the buddy's for good, the rest *carved* out of them; so is block 0, for
-//! page 0 is not assigned. An aperture of less than 512 MiB has none but these, and the tree nothing to do.
+//! page 0 is not allocated. An aperture of less than 512 MiB has none but these, and the tree nothing to do.
 //!
-//! A range that the caller chose ([`Assign::reserve`]) may begin and end anywhere and be of any length: whole blocks come
+//! A range that the caller chose ([`IovaAllocator::reserve`]) may begin and end anywhere and be of any length: whole blocks come
 //! from the tree, what is left and right of them is carved out of the buddy's, in at most 34 pieces each. Such ranges, and
 //! those of more than a block, are kept in a third tree, by which they are found when they come back or are in the way.
 //!
@@ -23,7 +23,7 @@
 //! The range is cut from the top of what serves, and whole blocks from the top of theirs, so that low addresses are left to devices that
 //! reach no others; but for the ends of the aperture, which the buddy has from the beginning and uses first: as a rule its lowest 512 MiB.
 //!
-//! A run of several ranges ([`super::backing::Refill::assign_run`]) has the place of one range of the next power of two; what it does
+//! A run of several ranges ([`super::backing::Refill::alloc_run`]) has the place of one range of the next power of two; what it does
 //! not need of that stays free. Where there is no such place, single ranges may be left.
 //!
 //! Invariants (`audit`): each page of the aperture is in exactly one of: a free range of the tree, a node of a block, a whole
@@ -54,7 +54,7 @@ pub use buddy::{Effort, Sizes};
 /// Pages of a block.
 const BLOCK: u64 = 1 << BLOCK_LG2;
 
-/// Mac OS X's assigner.
+/// Mac OS X's allocator.
 pub type MacOs<P> = Locked<P, TwoSizes>;
 
 impl<P: Platform> MacOs<P> {
@@ -68,7 +68,7 @@ impl<P: Platform> MacOs<P> {
         self.look(|both| both.buddy.effort)
     }
 
-    /// Where its memory goes: it must follow what is leased.
+    /// Where its memory goes: it must follow what is allocated.
     pub fn sizes(&self) -> Sizes {
         self.look(|both| both.buddy.sizes())
     }
@@ -83,7 +83,7 @@ pub struct TwoSizes {
     buddy: Buddy,
     /// Chosen ranges, and those of more than a block.
     held: InUse,
-    /// Ranges given back that were not leased as such. Always 0, unless the caller is broken.
+    /// Ranges given back that were not allocated as such. Always 0, unless the caller is broken.
     strays: u64,
 }
 
@@ -176,7 +176,7 @@ impl TwoSizes {
         if range.pages.0 <= BLOCK {
             self.fetch(block_of(range.first));
             let lg2 = range.pages.0.trailing_zeros();
-            self.claim((range.first.0, lg2), State::Leased);
+            self.claim((range.first.0, lg2), State::Allocated);
         } else {
             self.take_blocks(range);
             self.strays += u64::from(self.held.take_exactly(range).is_err());
@@ -209,7 +209,7 @@ impl TwoSizes {
         }
     }
 
-    /// Some lease that overlaps `range`.
+    /// Some allocation that overlaps `range`.
     fn in_the_way(&self, range: IovaRange) -> Option<IovaRange> {
         let tree = self.held.tree();
         if let Some(held) = tree.overlapping(range) {
@@ -258,10 +258,10 @@ impl Ranges for TwoSizes {
         Ok(())
     }
 
-    fn give(&mut self, range: IovaRange, kind: LeaseKind) {
-        if kind == LeaseKind::Assigned && range.pages.0 <= BLOCK {
+    fn give(&mut self, range: IovaRange, kind: AllocKind) {
+        if kind == AllocKind::Dynamic && range.pages.0 <= BLOCK {
             let lg2 = range.pages.0.trailing_zeros();
-            return self.give_back((range.first.0, lg2), State::Leased);
+            return self.give_back((range.first.0, lg2), State::Allocated);
         }
         // counted as a stray by itself where there is none
         let Some(held) = self.held.leaving(range) else {
@@ -287,11 +287,11 @@ impl Ranges for TwoSizes {
     }
 
     fn usage(&self) -> Usage {
-        let leased = self.held.usage().leased.0 + self.buddy.leased().pages;
+        let allocated = self.held.usage().allocated.0 + self.buddy.allocated().pages;
         Usage {
             aperture: self.aperture.pages,
-            free: PageCount(self.aperture.pages.0 - leased),
-            leased: PageCount(leased),
+            free: PageCount(self.aperture.pages.0 - allocated),
+            allocated: PageCount(allocated),
             ..Usage::default()
         }
     }
@@ -307,7 +307,7 @@ impl Ranges for TwoSizes {
     fn sketch(&self) -> Sketch {
         let tree = self.held.tree();
         let up = core::iter::successors(tree.first(), |at| tree.next(*at));
-        let ranges = tree.len() + self.buddy.leased().ranges;
+        let ranges = tree.len() + self.buddy.allocated().ranges;
         let shown = up.map(|at| tree.range(at));
         Sketch::of(ranges, "chosen and large ones from the bottom", shown)
     }

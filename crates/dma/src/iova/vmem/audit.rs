@@ -7,7 +7,7 @@ use alloc::{format, string::String};
 
 impl Arena {
     pub(super) fn check(&self) -> Result<(), String> {
-        let (mut free, mut leased, mut used) = (0, 0, 0);
+        let (mut free, mut allocated, mut used) = (0, 0, 0);
         let (mut below, mut end, mut was_free) = (NIL, self.aperture.first, false);
         for at in self.segments.iter().take(self.segments.slots.len() + 1) {
             let Segment {
@@ -24,29 +24,29 @@ impl Arena {
                     return Err(format!("{range} is free, and so is its neighbour below"));
                 }
                 State::Free => free += usize::from(list_of(range).is_some()),
-                State::Leased if self.leased.holds(&self.segments, range) => {
-                    leased += 1;
+                State::Allocated if self.allocated.holds(&self.segments, range) => {
+                    allocated += 1;
                     used += range.pages.0;
                 }
-                State::Leased => return Err(format!("{range} is not in the hash table")),
+                State::Allocated => return Err(format!("{range} is not in the hash table")),
             }
             (below, end, was_free) = (at, range.end(), state == State::Free);
         }
         if end != self.aperture.end() {
             return Err(format!("the segments end at {end}, not {}", self.aperture));
         }
-        if (leased, used) != (self.leased.len(), self.used) {
+        if (allocated, used) != (self.allocated.len(), self.used) {
             return Err(format!(
-                "{used} pages in {leased} segments are leased; {} in {} are counted",
+                "{used} pages in {allocated} segments are allocated; {} in {} are counted",
                 self.used,
-                self.leased.len()
+                self.allocated.len()
             ));
         }
-        let home = |segment: &Segment| match segment.state {
+        let origin = |segment: &Segment| match segment.state {
             State::Free => list_of(segment.range),
-            State::Leased => None,
+            State::Allocated => None,
         };
-        let listed = self.free.count(&self.segments.slots, home)?;
+        let listed = self.free.count(&self.segments.slots, origin)?;
         if listed != free {
             return Err(format!("{listed} of {free} free segments are listed"));
         }
@@ -55,7 +55,7 @@ impl Arena {
         }
         if self.strays > 0 {
             return Err(format!(
-                "{} ranges were given back that were not leased",
+                "{} ranges were given back that were not allocated",
                 self.strays
             ));
         }
@@ -67,7 +67,7 @@ impl Arena {
 mod tests {
     use super::*;
     use crate::{
-        iova::{LeaseKind, locked::Ranges, slots::Link},
+        iova::{AllocKind, locked::Ranges, slots::Link},
         units::*,
     };
 
@@ -75,7 +75,7 @@ mod tests {
         IovaRange::new(IovaPage(first), PageCount(pages))
     }
 
-    /// Pages 1 to 4, 5 to 8 leased, 9 to 16 free.
+    /// Pages 1 to 4, 5 to 8 allocated, 9 to 16 free.
     fn build() -> (Arena, [Link; 3]) {
         let mut arena = Arena::new(range(1, 16));
         arena.take_exactly(range(5, 4)).unwrap();
@@ -93,14 +93,14 @@ mod tests {
     #[test]
     fn the_audit_names_what_is_broken() {
         let (mut arena, _) = build();
-        arena.give(range(5, 3), LeaseKind::Fixed);
-        arena.give(range(1, 4), LeaseKind::Assigned);
+        arena.give(range(5, 3), AllocKind::Fixed);
+        arena.give(range(1, 4), AllocKind::Dynamic);
         assert_names(&arena, "2 ranges were given back");
-        let (mut arena, [_, leased, _]) = build();
-        arena.segments.set(leased, State::Free);
+        let (mut arena, [_, allocated, _]) = build();
+        arena.segments.set(allocated, State::Free);
         assert_names(&arena, "0x5+4 is free, and so is its neighbour");
         let (mut arena, [low, _, _]) = build();
-        arena.segments.set(low, State::Leased);
+        arena.segments.set(low, State::Allocated);
         assert_names(&arena, "0x1+4 is not in the hash table");
         let (mut arena, [low, ..]) = build();
         arena.unlist(low);

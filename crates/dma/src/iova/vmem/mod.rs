@@ -4,37 +4,37 @@
 //!
 //! # Theory
 //!
-//! The aperture is cut into *segments*, free or leased, in the order of their addresses. Neighbours know each other, two
-//! free ones never lie side by side. Free segments are in *free lists*, leased ones in a hash table by first page.
+//! The aperture is cut into *segments*, free or allocated, in the order of their addresses. Neighbours know each other, two
+//! free ones never lie side by side. Free segments are in *free lists*, allocated ones in a hash table by first page.
 //!
 //! *Instant fit*: the paper's list n has the segments of 2^n pages or more, so that any segment of the first list from log2 of
-//! the size on serves, and a bitmap of the lists that are not empty finds it. What we lease is a power of two,
+//! the size on serves, and a bitmap of the lists that are not empty finds it. What we allocation is a power of two,
 //! naturally aligned, and a segment of 2^n pages need not hold an aligned block of as many. So list n has the segments whose *largest
 //! aligned block* has 2^n pages: 6 pages from page 3 on (3 to 8) hold a block of 4 at page 4, and are in list 2. Then again any
-//! segment of the first list from log2 of the size on serves, exactly: one segment is looked at for an assign, however many
+//! segment of the first list from log2 of the size on serves, exactly: one segment is looked at for an allocation, however many
 //! there are, and where there is none, none fits. Alignment beyond the size is the same with another list to begin at.
 //!
-//! A release finds its segment in a hash chain, one long on average, and joins it with at most two neighbours: constant.
+//! A free finds its segment in a hash chain, one long on average, and joins it with at most two neighbours: constant.
 //!
 //! Three requests are not served by the lists alone and may look at every free segment of some lists ([`Effort::scans`] counts
 //! them): those with an address mask or a preference, where the first segment lies elsewhere; those aligned beyond their
 //! size, where no larger block is left; runs that are no power of two, where no block of the next power is.
-//! A chosen range ([`Assign::reserve`]) is looked for along the addresses, linearly: drivers do this at start.
+//! A chosen range ([`IovaAllocator::reserve`]) is looked for along the addresses, linearly: drivers do this at start.
 //!
 //! The range is cut from the top of its segment, so that low addresses are left to devices that reach no others.
 //!
-//! Page 0 is never assigned: a segment that begins there is good for what is above. See [`Rbtree`].
+//! Page 0 is never allocated: a segment that begins there is good for what is above. See [`Rbtree`].
 //!
 //! Invariants (`audit`): the segments are the aperture without gaps; no two free neighbours; a free segment is in the
-//! list that it belongs to, a leased one in the hash table, each once; the bitmap says which lists have any.
+//! list that it belongs to, an allocated one in the hash table, each once; the bitmap says which lists have any.
 //!
 //! Locking: one lock around everything, as in Solaris. It is held for constant time but for the cases above, and for the growth of
 //! the segment vector and of the hash table the first time there are more ranges than ever before.
 //!
 //! Not handled: the paper's quantum caches (that is what [`Magazines`] are), arenas that import from others, next fit.
 
+mod allocated;
 mod audit;
-mod leased;
 mod segments;
 
 use super::{
@@ -45,10 +45,10 @@ use super::{
     *,
 };
 use alloc::string::String;
-use leased::Leased;
+use allocated::Allocated;
 use segments::{Segments, State};
 
-/// Solaris' assigner.
+/// Solaris' allocator.
 pub type Vmem<P> = Locked<P, Arena>;
 
 impl<P: Platform> Vmem<P> {
@@ -68,11 +68,11 @@ pub struct Arena {
     aperture: IovaRange,
     segments: Segments,
     free: FreeLists,
-    leased: Leased,
-    /// Pages leased.
+    allocated: Allocated,
+    /// Pages allocated.
     used: u64,
     effort: Effort,
-    /// Ranges given back that were not leased as such. Always 0, unless the caller is broken.
+    /// Ranges given back that were not allocated as such. Always 0, unless the caller is broken.
     strays: u64,
 }
 
@@ -83,7 +83,7 @@ pub struct Effort {
     pub segments: u64,
     /// Searches that the first segment of the first list did not serve, and that looked at whole lists.
     pub scans: u64,
-    /// Segments looked at in hash chains, for releases.
+    /// Segments looked at in hash chains, for frees.
     pub chained: u64,
     /// Segments passed to find chosen ranges.
     pub passed: u64,
@@ -95,7 +95,7 @@ impl Arena {
             aperture,
             segments: Segments::new(aperture),
             free: FreeLists::new(),
-            leased: Leased::new(),
+            allocated: Allocated::new(),
             used: 0,
             effort: Effort::default(),
             strays: 0,
@@ -156,13 +156,13 @@ impl Arena {
         here
     }
 
-    fn lease(&mut self, at: Link) {
-        self.segments.set(at, State::Leased);
+    fn alloc(&mut self, at: Link) {
+        self.segments.set(at, State::Allocated);
         self.used += self.segments.range(at).pages.0;
-        self.leased.add(&mut self.segments, at);
+        self.allocated.add(&mut self.segments, at);
     }
 
-    /// The lowest leased segment that overlaps `range`, or the free one that contains it.
+    /// The lowest allocated segment that overlaps `range`, or the free one that contains it.
     fn at(&mut self, range: IovaRange) -> Result<Link, IovaRange> {
         let mut next = self.segments.lowest();
         while let Some(at) = next {
@@ -177,7 +177,7 @@ impl Arena {
             }
             next = self.segments.at(at).above.some();
         }
-        // not reached: the segments are the aperture, and free ones have leased neighbours only
+        // not reached: the segments are the aperture, and free ones have allocated neighbours only
         Err(range)
     }
 }
@@ -198,7 +198,7 @@ impl Ranges for Arena {
             if each.end() < range.end() {
                 rest = self.segments.split(here, each.end());
             }
-            self.lease(here);
+            self.alloc(here);
         }
         Some(range)
     }
@@ -206,13 +206,13 @@ impl Ranges for Arena {
     fn take_exactly(&mut self, range: IovaRange) -> Result<(), IovaRange> {
         let at = self.at(range)?;
         let here = self.cut_out(at, range);
-        self.lease(here);
+        self.alloc(here);
         Ok(())
     }
 
-    fn give(&mut self, range: IovaRange, _kind: LeaseKind) {
+    fn give(&mut self, range: IovaRange, _kind: AllocKind) {
         let looked = &mut self.effort.chained;
-        let Some(mut at) = self.leased.remove(&mut self.segments, range, looked) else {
+        let Some(mut at) = self.allocated.remove(&mut self.segments, range, looked) else {
             self.strays += 1;
             return;
         };
@@ -232,14 +232,14 @@ impl Ranges for Arena {
     }
 
     fn holds(&self, range: IovaRange) -> bool {
-        self.leased.holds(&self.segments, range)
+        self.allocated.holds(&self.segments, range)
     }
 
     fn usage(&self) -> Usage {
         Usage {
             aperture: self.aperture.pages,
             free: PageCount(self.aperture.pages.0 - self.used),
-            leased: PageCount(self.used),
+            allocated: PageCount(self.used),
             ..Usage::default()
         }
     }
@@ -254,8 +254,8 @@ impl Ranges for Arena {
 
     fn sketch(&self) -> Sketch {
         let all = self.segments.iter();
-        let leased = all.filter(|at| self.segments.at(*at).state == State::Leased);
-        let leased = leased.map(|at| self.segments.range(at));
-        Sketch::of(self.leased.len(), "from the bottom", leased)
+        let allocated = all.filter(|at| self.segments.at(*at).state == State::Allocated);
+        let allocated = allocated.map(|at| self.segments.range(at));
+        Sketch::of(self.allocated.len(), "from the bottom", allocated)
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Segments with boundary tags: the aperture, cut into free and leased pieces, in the order of their addresses.
+//! Segments with boundary tags: the aperture, cut into free and allocated pieces, in the order of their addresses.
 //!
 //! A segment knows its neighbours by address (its *boundary tags*), so that coalescing looks at two slots and no more.
 //! Besides, it is in one list: a free list, or a chain of the hash table.
@@ -9,7 +9,7 @@ use crate::{iova::slots::*, units::*};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     Free,
-    Leased,
+    Allocated,
 }
 
 /// With its links, 40 bytes.

@@ -35,7 +35,7 @@ unsafe impl Sync for Arena {}
 
 /// Why there is no arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum NoArena {
+pub enum ArenaError {
     /// Too small for any block, or beyond what blocks can be.
     #[error("a heap of {len} bytes: it must have 16 to {ARENA_MAX}")]
     Size {
@@ -56,15 +56,15 @@ impl Arena {
     /// An arena of `len` bytes, rounded down to a multiple of 8, all of it free but the first 8.
     ///
     /// # Errors
-    /// [`NoArena`].
-    pub fn new(len: ByteCount) -> Result<Self, NoArena> {
+    /// [`ArenaError`].
+    pub fn new(len: ByteCount) -> Result<Self, ArenaError> {
         let min = HeapBlock::MIN.0;
         let len = ByteCount(len.0 / min * min);
         if len.0 < 2 * min || len > ARENA_MAX {
-            return Err(NoArena::Size { len });
+            return Err(ArenaError::Size { len });
         }
         let align = len.0.next_power_of_two();
-        let no_room = |errno| NoArena::NoRoom { len, errno };
+        let no_room = |errno| ArenaError::NoRoom { len, errno };
         let mapped = usize::try_from(len.0 / min + len.0 + align).map_err(|_| no_room(0))?;
         // SAFETY: a new anonymous mapping, at an address of the system's choice, touches no memory that exists.
         let mapping = unsafe {
@@ -135,7 +135,7 @@ impl Arena {
     }
 
     /// Nobody does any more. Of two that free one block, one succeeds.
-    pub(super) fn untag(&self, block: HeapBlock) -> Result<(), NotABlock> {
+    pub(super) fn untag(&self, block: HeapBlock) -> Result<(), HeapBlockError> {
         let HeapBlock { offset, len } = block;
         let tag = 1 + len.0.trailing_zeros() as u8;
         let fits = len.0.is_power_of_two()
@@ -145,7 +145,7 @@ impl Arena {
                 .compare_exchange(tag, 0, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
         if !fits {
-            return Err(NotABlock(block));
+            return Err(HeapBlockError(block));
         }
         Ok(())
     }
@@ -188,7 +188,7 @@ impl Heap for Arena {
         self.take(len, 1, |offset| found = Some(offset));
         found.map(|offset| self.tag(offset, len))
     }
-    fn free(&self, block: HeapBlock) -> Result<(), NotABlock> {
+    fn free(&self, block: HeapBlock) -> Result<(), HeapBlockError> {
         self.untag(block)?;
         // SAFETY: its tag said that it was taken with this length, and nobody else has removed that tag.
         unsafe { self.give(block.len, core::iter::once(block.offset.0)) };

@@ -10,7 +10,7 @@ use super::wide;
 #[cfg(not(target_arch = "x86_64"))]
 use super::{Ordering, atomic::AtomicU8};
 use crate::{
-    platform::{CopyMemory, NotMemory, Platform},
+    platform::{CopyMemory, NotMemoryError, Platform},
     units::*,
 };
 
@@ -23,18 +23,18 @@ pub unsafe trait InProcess: Platform {
     /// Where the bytes of `range` are, all of them.
     ///
     /// # Errors
-    /// [`NotMemory`], if any of them is not.
-    fn bytes(&self, range: PhysRange) -> Result<*mut u8, NotMemory>;
+    /// [`NotMemoryError`], if any of them is not.
+    fn bytes(&self, range: PhysRange) -> Result<*mut u8, NotMemoryError>;
 }
 
 // SAFETY: the arena lives as long as `self`, and is atomic words.
 unsafe impl InProcess for Host {
     #[inline]
-    fn bytes(&self, range: PhysRange) -> Result<*mut u8, NotMemory> {
+    fn bytes(&self, range: PhysRange) -> Result<*mut u8, NotMemoryError> {
         let len = size_of_val(self.words.frames()) as u64;
         let end = range.addr.0.checked_add(range.len.0);
         if end.is_none_or(|end| end > len) {
-            return Err(NotMemory(range));
+            return Err(NotMemoryError(range));
         }
         let base = self.words.frames().as_ptr().cast::<u8>().cast_mut();
         // inside, or just behind: the end was checked, and what is mapped has less than `isize::MAX` bytes
@@ -50,7 +50,7 @@ unsafe impl<P: InProcess> CopyMemory for P {
         self.bytes(range).is_ok()
     }
     #[inline]
-    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
         let source = self.bytes(from)?;
         let target = self.bytes(PhysRange::new(to, from.len))?;
         // SAFETY: both are so many bytes that may race, by the contract of `bytes`.
@@ -58,27 +58,27 @@ unsafe impl<P: InProcess> CopyMemory for P {
         Ok(())
     }
     #[inline]
-    fn zero(&self, range: PhysRange) -> Result<(), NotMemory> {
+    fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError> {
         let target = self.bytes(range)?;
         // SAFETY: as above.
         unsafe { zero(target, range.len.0 as usize) };
         Ok(())
     }
     #[inline]
-    fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+    fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
         let source = self.bytes(from)?;
         let target = self.bytes(PhysRange::new(to, from.len))?;
         // SAFETY: as above.
         unsafe { take(source, target, from.len.0 as usize) };
         Ok(())
     }
-    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
+    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
         let source = self.bytes(PhysRange::new(from, ByteCount(into.len() as u64)))?;
         // SAFETY: as above; the target is borrowed for writing.
         unsafe { copy(source, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
-    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory> {
+    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
         let target = self.bytes(PhysRange::new(to, ByteCount(from.len() as u64)))?;
         // SAFETY: as above; the source is borrowed for reading, and nothing is written there.
         unsafe { copy(from.as_ptr(), target, from.len()) };

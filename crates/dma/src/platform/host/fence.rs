@@ -35,7 +35,7 @@ pub(super) fn lost(why: io::Error) -> ! {
 }
 
 /// Orders everything before against everything after, in all threads, at the price that the statement above names. For rings that are shared
-/// with another process, where no [`super::Host`] is at hand.
+/// with another process, where no [`super::Host`] is available.
 #[inline]
 pub fn full_fence() {
     fence(Ordering::SeqCst)

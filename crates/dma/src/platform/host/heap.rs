@@ -90,7 +90,7 @@ impl Caches {
         Some(*first)
     }
 
-    fn free(&self, host: &Host, block: HeapBlock) -> Result<(), NotABlock> {
+    fn free(&self, host: &Host, block: HeapBlock) -> Result<(), HeapBlockError> {
         self.arena.untag(block)?;
         let offset = block.offset.0;
         match self.class(block.len) {
@@ -139,8 +139,8 @@ impl Heap for Host {
     fn alloc(&self, len: ByteCount) -> Option<HeapBlock> {
         self.heap.as_ref()?.alloc(self, len)
     }
-    fn free(&self, block: HeapBlock) -> Result<(), NotABlock> {
-        let heap = self.heap.as_ref().ok_or(NotABlock(block))?;
+    fn free(&self, block: HeapBlock) -> Result<(), HeapBlockError> {
+        let heap = self.heap.as_ref().ok_or(HeapBlockError(block))?;
         heap.free(self, block)
     }
 }
@@ -219,13 +219,13 @@ mod tests {
             block(u64::MAX, u64::MAX),
             block(u64::MAX - 7, 1 << 63),
         ] {
-            assert_eq!(host.free(wrong), Err(NotABlock(wrong)));
+            assert_eq!(host.free(wrong), Err(HeapBlockError(wrong)));
         }
         host.free(held).unwrap();
-        assert_eq!(host.free(held), Err(NotABlock(held)));
+        assert_eq!(host.free(held), Err(HeapBlockError(held)));
         let without = Host::new(HostConfig::default());
         assert!(Platform::heap(&without).is_none());
-        assert_eq!(without.free(held), Err(NotABlock(held)));
+        assert_eq!(without.free(held), Err(HeapBlockError(held)));
         assert_eq!(without.alloc(ByteCount(8)), None);
     }
 
@@ -233,7 +233,7 @@ mod tests {
     fn arenas_of_no_use_are_refused() {
         for len in [0, 8, 15, (64 << 30) + 8, u64::MAX] {
             let refused = Arena::new(ByteCount(len)).err().unwrap();
-            assert!(matches!(refused, NoArena::Size { .. }), "{refused}");
+            assert!(matches!(refused, ArenaError::Size { .. }), "{refused}");
         }
         // no power of two, and no multiple of 8
         let odd = Arena::new(ByteCount(1003)).unwrap();

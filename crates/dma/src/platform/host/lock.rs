@@ -2,7 +2,7 @@
 //! Locks of a process: one byte before the data, so that a lock and what it guards share a cache line.
 //!
 //! Taking one is an exchange, giving it back a plain store; the standard library's mutex costs three times the
-//! instructions, for poisoning and for waiters that sleep. What the core does under a lock is a handful of loads and stores, so who finds
+//! instructions, for poisoning and for waiters that sleep. What the core does under a lock is a few loads and stores, so who finds
 //! one held spins. The holder may have lost its core, though, perhaps to the very thread that spins: so after a moment each turn
 //! lets others run, and after many it sleeps, which lets even a thread of lower priority go on.
 
@@ -82,7 +82,7 @@ impl<T: Send> Lock<T> for HostLock<T> {
         // meanwhile: each is made here, and cannot outlive its closure.
         f(unsafe { &mut *self.data.get() })
     }
-    #[inline(always)] // short ways call nothing
+    #[inline(always)] // fast paths call nothing
     fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let _held = self.try_hold()?;
         // SAFETY: as in `with`.

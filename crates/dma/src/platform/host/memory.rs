@@ -68,7 +68,7 @@ impl Memory {
     pub fn is_on_file(&self) -> bool {
         matches!(self.owner, Owner::Kernel)
     }
-    /// By frame: how many there are is at hand, so that to find one takes one comparison.
+    /// By frame: how many there are is available, so that to find one takes one comparison.
     #[inline]
     pub fn frames(&self) -> &[[AtomicU64; WORDS]] {
         // SAFETY: the words live until `self` is dropped, aligned (a box, or a page) and initialised (zeroed, or a file's).

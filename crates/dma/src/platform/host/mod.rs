@@ -30,7 +30,7 @@ mod memory;
 mod wide;
 
 use super::*;
-use arena::{Arena, NoArena};
+use arena::{Arena, ArenaError};
 pub use fence::full_fence;
 pub use lock::HostLock;
 use memory::Memory;
@@ -179,8 +179,8 @@ impl Host {
     /// The same with a heap of `arena` bytes, which cost address space until they are used; by default there is none.
     ///
     /// # Errors
-    /// [`NoArena`].
-    pub fn with_heap(mut self, arena: ByteCount) -> Result<Self, NoArena> {
+    /// [`ArenaError`].
+    pub fn with_heap(mut self, arena: ByteCount) -> Result<Self, ArenaError> {
         let arena = Arena::new(arena)?;
         self.heap = Some(heap::Caches::new(&self, arena));
         Ok(self)
@@ -210,7 +210,7 @@ impl Host {
 
     /// This thread's slot, if it has one of its own and need not fence.
     #[inline]
-    fn quick_slot(&self) -> Option<Cpu<'_>> {
+    fn fast_slot(&self) -> Option<Cpu<'_>> {
         let slot = SLOT.get();
         // one comparison: the shared slot, 0, wraps around
         // SAFETY: the slot is this thread's alone, and its number is below ours. (A nested call is
@@ -227,7 +227,7 @@ impl Host {
             atomic::fence(Ordering::SeqCst); // whoever enters fences itself
         }
         if slot != SHARED && slot < self.slots {
-            // SAFETY: as in `quick_slot`.
+            // SAFETY: as in `fast_slot`.
             return f(unsafe { Cpu::new(CpuIndex(slot)) });
         }
         let _shared = locked(&self.shared);
@@ -250,14 +250,14 @@ unsafe impl Platform for Host {
 
     #[inline]
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
-        match self.quick_slot() {
+        match self.fast_slot() {
             Some(cpu) => f(cpu),
             None => self.pinned_slowly(f),
         }
     }
     #[inline(always)] // closures of callers are large, and their results better off in registers
     fn try_pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> Option<R> {
-        self.quick_slot().map(f)
+        self.fast_slot().map(f)
     }
     fn cpus(&self) -> usize {
         self.slots

@@ -2,24 +2,23 @@
 //! The CPU's way to simulated memory. Each call passes one point, before its first byte; then it is done at once.
 
 use super::{
-    Sim,
-    conduct::{Point, Subject},
-    engine,
+    Sim, engine,
+    scheduler::{Subject, YieldPoint},
 };
 use crate::{
-    platform::{CopyMemory, NotMemory, PhysMemory},
+    platform::{CopyMemory, NotMemoryError, PhysMemory},
     units::*,
 };
 use core::panic::Location;
 
 impl Sim {
-    fn check(&self, range: PhysRange) -> Result<(), NotMemory> {
+    fn check(&self, range: PhysRange) -> Result<(), NotMemoryError> {
         let whole = range.end().is_some_and(|end| {
             let last = PhysAddr(end.0.saturating_sub(1)).page();
             range.len.0 == 0
                 || (self.word(range.addr.page(), 0).is_some() && self.word(last, 0).is_some())
         });
-        whole.then_some(()).ok_or(NotMemory(range))
+        whole.then_some(()).ok_or(NotMemoryError(range))
     }
     fn peek(&self, at: PhysAddr) -> u8 {
         let word = self.word(at.page(), at.offset() as usize / 8);
@@ -36,7 +35,7 @@ impl Sim {
 
 #[track_caller]
 fn point() {
-    engine::point(Point::Turn, Subject::Nothing, Location::caller());
+    engine::point(YieldPoint::Turn, Subject::Nothing, Location::caller());
 }
 
 // SAFETY: whole ranges are looked up first; words are moved one by one, at points of the schedule.
@@ -45,7 +44,7 @@ unsafe impl CopyMemory for Sim {
         self.check(range).is_ok()
     }
     #[track_caller]
-    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
         self.check(from)?;
         self.check(PhysRange::new(to, from.len))?;
         point();
@@ -56,7 +55,7 @@ unsafe impl CopyMemory for Sim {
         Ok(())
     }
     #[track_caller]
-    fn zero(&self, range: PhysRange) -> Result<(), NotMemory> {
+    fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError> {
         self.check(range)?;
         point();
         (0..range.len.0).for_each(|at| self.poke(PhysAddr(range.addr.0 + at), 0));
@@ -64,7 +63,7 @@ unsafe impl CopyMemory for Sim {
         Ok(())
     }
     #[track_caller]
-    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
+    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
         self.check(PhysRange::new(from, ByteCount(into.len() as u64)))?;
         point();
         for (at, byte) in (from.0..).zip(into) {
@@ -73,7 +72,7 @@ unsafe impl CopyMemory for Sim {
         Ok(())
     }
     #[track_caller]
-    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory> {
+    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
         self.check(PhysRange::new(to, ByteCount(from.len() as u64)))?;
         point();
         for (at, byte) in (to.0..).zip(from) {

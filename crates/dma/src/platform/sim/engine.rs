@@ -4,7 +4,7 @@
 //! Words and locks carry no handle to the run, so it is found by a thread-local. No borrow of its state is
 //! held while a handler runs or another coroutine does.
 
-use super::conduct::{Conductor, Passage, Point, Subject, Then, Touch};
+use super::scheduler::{Scheduler, SchedulerEvent, Subject, Then, Touch, YieldPoint};
 use crate::units::{CpuIndex, PhysPage};
 use core::panic::Location;
 use corosensei::Yielder;
@@ -53,7 +53,7 @@ pub(super) struct Engine {
     /// Whether the current agent runs; else whoever does is outside.
     pub(super) running: Cell<bool>,
     pub(super) handlers: RefCell<Vec<Rc<dyn Fn()>>>,
-    conductor: Rc<dyn Conductor>,
+    scheduler: Rc<dyn Scheduler>,
 }
 
 thread_local! {
@@ -103,11 +103,15 @@ pub fn inspect<R>(f: impl FnOnce() -> R) -> R {
 
 /// Points passed so far in this thread's run. 0 outside a run.
 pub fn steps() -> u64 {
-    CURRENT.with_borrow(|run| run.as_ref().map_or(0, |e| e.conductor.steps()))
+    CURRENT.with_borrow(|run| run.as_ref().map_or(0, |e| e.scheduler.steps()))
 }
 
 /// Passes a point; whether the agent does what it was about to do.
-pub(super) fn point(point: Point, subject: Subject, location: &'static Location<'static>) -> bool {
+pub(super) fn point(
+    point: YieldPoint,
+    subject: Subject,
+    location: &'static Location<'static>,
+) -> bool {
     match seen() {
         Some(engine) => engine.pass(point, subject, location),
         None => true,
@@ -117,28 +121,28 @@ pub(super) fn point(point: Point, subject: Subject, location: &'static Location<
 /// Says that a shared word changed: whoever waits looks again.
 pub(super) fn changed() {
     if let Some(engine) = seen() {
-        engine.conductor.changed();
+        engine.scheduler.changed();
     }
 }
 
 /// Says which frame was allocated.
 pub(super) fn got_frame(page: PhysPage) {
     if let Some(engine) = seen() {
-        engine.conductor.got_frame(engine.current.get(), page);
+        engine.scheduler.got_frame(engine.current.get(), page);
     }
 }
 
 /// Says that the heap is about to be called.
 pub(super) fn heap_called(location: &'static Location<'static>) {
     if let Some(engine) = seen() {
-        engine.conductor.heap_called(engine.current.get(), location);
+        engine.scheduler.heap_called(engine.current.get(), location);
     }
 }
 
 /// Says how much the holder of a lock looked at.
 pub(super) fn visited(nodes: u64) {
     if let Some(engine) = seen() {
-        engine.conductor.visited(engine.current.get(), nodes);
+        engine.scheduler.visited(engine.current.get(), nodes);
     }
 }
 
@@ -148,7 +152,7 @@ pub(super) fn touched(location: &'static Location<'static>, what: impl FnOnce() 
         && let Some(touch) = what()
     {
         let agent = engine.current.get();
-        engine.conductor.touched(agent, &touch, location);
+        engine.scheduler.touched(agent, &touch, location);
     }
 }
 
@@ -156,7 +160,7 @@ pub(super) fn touched(location: &'static Location<'static>, what: impl FnOnce() 
 pub(super) fn freed(block: usize) {
     CURRENT.with_borrow(|run| {
         if let Some(engine) = run {
-            engine.conductor.freed(block);
+            engine.scheduler.freed(block);
         }
     });
 }
@@ -196,7 +200,7 @@ pub(super) fn relax(location: &'static Location<'static>) {
     if agent.locks.get() > 0 {
         panic!("{} waits with a lock held, at {location}", engine.name(me));
     }
-    engine.pass(Point::Relax, Subject::Nothing, location);
+    engine.pass(YieldPoint::Relax, Subject::Nothing, location);
 }
 
 /// Interrupts are kept out until it is dropped.
@@ -231,13 +235,13 @@ pub(super) fn mask(mask: Mask) -> Masked {
 
 impl Masked {
     /// Lets interrupts in, and delivers what came in meanwhile.
-    pub(super) fn end(self, point: Point, location: &'static Location<'static>) {
+    pub(super) fn end(self, point: YieldPoint, location: &'static Location<'static>) {
         drop(self);
         if let Some(engine) = seen() {
-            if point == Point::Release {
-                engine.conductor.released();
+            if point == YieldPoint::Release {
+                engine.scheduler.released();
             }
-            engine.deliver(&Passage {
+            engine.deliver(&SchedulerEvent {
                 agent: engine.current.get(),
                 point,
                 subject: Subject::Nothing,
@@ -263,14 +267,14 @@ impl Engine {
     pub(super) fn new(
         agents: impl Iterator<Item = Agent>,
         handlers: Vec<Rc<dyn Fn()>>,
-        conductor: Rc<dyn Conductor>,
+        scheduler: Rc<dyn Scheduler>,
     ) -> Self {
         Engine {
             agents: agents.collect(),
             current: Cell::new(0),
             running: Cell::new(false),
             handlers: RefCell::new(handlers),
-            conductor,
+            scheduler,
         }
     }
 
@@ -280,21 +284,26 @@ impl Engine {
     }
 
     fn name(&self, agent: usize) -> String {
-        self.conductor.name(agent)
+        self.scheduler.name(agent)
     }
 
-    fn pass(&self, point: Point, subject: Subject, location: &'static Location<'static>) -> bool {
+    fn pass(
+        &self,
+        point: YieldPoint,
+        subject: Subject,
+        location: &'static Location<'static>,
+    ) -> bool {
         let agent = self.current.get();
-        let passage = Passage {
+        let event = SchedulerEvent {
             agent,
             point,
             subject,
             location,
         };
-        self.conductor.arrive(&passage);
-        self.deliver(&passage);
+        self.scheduler.arrive(&event);
+        self.deliver(&event);
         loop {
-            let then = self.conductor.pass(&passage);
+            let then = self.scheduler.pass(&event);
             match then {
                 Then::Go => return true,
                 Then::Refused => return false,
@@ -307,15 +316,15 @@ impl Engine {
                 return true;
             }
             // who waits for a lock has masked interrupts before
-            if point == Point::Relax {
-                self.deliver(&passage);
+            if point == YieldPoint::Relax {
+                self.deliver(&event);
             }
         }
     }
 
-    fn deliver(&self, passage: &Passage) {
-        while !self.agents[passage.agent].masked() {
-            let Some(handler) = self.conductor.due(passage) else {
+    fn deliver(&self, event: &SchedulerEvent) {
+        while !self.agents[event.agent].masked() {
+            let Some(handler) = self.scheduler.due(event) else {
                 return;
             };
             let handler = self.handlers.borrow()[handler].clone();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What ended a run badly, with what is needed to replay and to understand it.
 
-use super::{Point, Schedule};
+use super::{Schedule, YieldPoint};
 use core::{fmt, panic::Location};
 
 /// A run that did not end well. Its `Display` names seed and step, and lists the last points passed.
@@ -57,7 +57,7 @@ pub struct Event {
     /// The agent's name.
     pub agent: String,
     /// What it was about to do.
-    pub point: Point,
+    pub point: YieldPoint,
     /// Which line does it.
     pub location: &'static Location<'static>,
 }

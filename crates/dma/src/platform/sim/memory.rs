@@ -3,8 +3,8 @@
 
 use super::{
     SimLock, SimWord,
-    conduct::{Point, Subject, Touch},
     engine::{self, Mask},
+    scheduler::{Subject, Touch, YieldPoint},
     slabs::Slabs,
 };
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
         Cpu, Element, FrameRef, FreshFrame, Heap, Ordering, PhysMemory, Platform,
         host::{
             self,
-            arena::{Arena, NoArena},
+            arena::{Arena, ArenaError},
         },
     },
     units::{ByteCount, PhysPage},
@@ -81,16 +81,16 @@ impl Sim {
     /// The same with a heap of `arena` bytes. What goes on in it is no point: it is somebody else's code.
     ///
     /// # Errors
-    /// [`NoArena`].
-    pub fn with_heap(mut self, arena: ByteCount) -> Result<Self, NoArena> {
+    /// [`ArenaError`].
+    pub fn with_heap(mut self, arena: ByteCount) -> Result<Self, ArenaError> {
         self.heap = Some(Box::new(Arena::new(arena)?));
         Ok(self)
     }
     /// The same with free blocks kept for each virtual CPU, as real heaps do: what a CPU gets lies together.
     ///
     /// # Errors
-    /// [`NoArena`].
-    pub fn with_slabs(mut self, arena: ByteCount) -> Result<Self, NoArena> {
+    /// [`ArenaError`].
+    pub fn with_slabs(mut self, arena: ByteCount) -> Result<Self, ArenaError> {
         self.heap = Some(Box::new(Slabs::new(Arena::new(arena)?, self.cpus)));
         Ok(self)
     }
@@ -115,7 +115,7 @@ impl Sim {
     /// Passes a point that touches nothing, so that what the caller does next is in order with what others do.
     #[track_caller]
     pub fn turn(&self) {
-        engine::point(Point::Turn, Subject::Nothing, Location::caller());
+        engine::point(YieldPoint::Turn, Subject::Nothing, Location::caller());
     }
     /// Where the host has the first frame; the others follow.
     pub fn host_address(&self) -> usize {
@@ -145,14 +145,14 @@ unsafe impl Platform for Sim {
     #[track_caller]
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
         let location = Location::caller();
-        engine::point(Point::Pin, Subject::Nothing, location);
+        engine::point(YieldPoint::Pin, Subject::Nothing, location);
         let cpu = engine::cpu();
         assert!(cpu.0 < self.cpus, "CPU {} of {}", cpu.0, self.cpus);
         let mask = engine::mask(Mask::Pinned);
         // SAFETY: the mask keeps interrupts of this CPU out until `f` is done, and it is one of
         // ours.
         let result = f(unsafe { Cpu::new(cpu) });
-        mask.end(Point::Unpin, location);
+        mask.end(YieldPoint::Unpin, location);
         result
     }
     fn cpus(&self) -> usize {
@@ -160,7 +160,7 @@ unsafe impl Platform for Sim {
     }
     #[track_caller]
     fn frame_alloc(&self) -> Option<FreshFrame> {
-        engine::point(Point::FrameAlloc, Subject::Nothing, Location::caller());
+        engine::point(YieldPoint::FrameAlloc, Subject::Nothing, Location::caller());
         let mut frames = self.frames();
         frames.attempts += 1;
         if frames.fail_at == Some(frames.attempts) {
@@ -178,7 +178,11 @@ unsafe impl Platform for Sim {
     #[track_caller]
     fn frame_free(&self, frame: FreshFrame) {
         let page = frame.page();
-        engine::point(Point::FrameFree, Subject::Frame(page), Location::caller());
+        engine::point(
+            YieldPoint::FrameFree,
+            Subject::Frame(page),
+            Location::caller(),
+        );
         assert!(self.in_use(page), "frame {page} is freed and not in use");
         let mut frames = self.frames();
         if let Some(used) = slot(page).and_then(|slot| frames.used.get_mut(slot)) {
@@ -194,11 +198,11 @@ unsafe impl Platform for Sim {
     }
     #[track_caller]
     fn fence(&self, _: Ordering) {
-        engine::point(Point::Fence, Subject::Nothing, Location::caller());
+        engine::point(YieldPoint::Fence, Subject::Nothing, Location::caller());
     }
     #[track_caller]
     fn heavy_fence(&self) {
-        engine::point(Point::HeavyFence, Subject::Nothing, Location::caller());
+        engine::point(YieldPoint::HeavyFence, Subject::Nothing, Location::caller());
     }
     #[track_caller]
     fn relax(&self) {

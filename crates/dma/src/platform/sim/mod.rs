@@ -4,7 +4,7 @@
 //! # Theory
 //!
 //! A [`World`] holds *virtual CPUs* and *agents* that are no CPU (a device, a remapping unit's own work), each
-//! a coroutine on the one host thread. A *point* ([`Point`]) is a place where another may go on instead: before each
+//! a coroutine on the one host thread. A *point* ([`YieldPoint`]) is a place where another may go on instead: before each
 //! atomic operation and fence, before a lock is acquired and before it is released, at each turn of a wait, before
 //! pinning, and before a frame is allocated or freed. What lies between two points happens at once. A [`Schedule`]
 //! decides at each point, from its seed alone, so a failing seed replays.
@@ -20,8 +20,8 @@
 //! **Contract checks.** Nested `pinned`, `pinned` outside a CPU, `relax` while pinned or with a lock held, and freeing a frame that
 //! is free are panics of the agent that does it.
 //!
-//! **Two conductors.** Who decides at a point is a [`Conductor`](conduct::Conductor). A world's is its schedule, and counts time in points: nothing costs anything. The crate
-//! `ioatlas-simcpu` has another one, with virtual time and a cost for everything. Words, locks, frames, masks and coroutines ([`Crew`]) are these for both.
+//! **Two schedulers.** Who decides at a point is a [`Scheduler`](scheduler::Scheduler). A world's is its schedule, and counts time in points: nothing costs anything. The crate
+//! `ioatlas-simcpu` has another one, with virtual time and a cost for everything. Words, locks, frames, masks and coroutines ([`Tasks`]) are these for both.
 //!
 //! **Where things lie.** Words have the size of real ones, and a lock begins a cache line of 64 bytes; so does everything that holds a lock, a
 //! [`PerCpu`](crate::platform::PerCpu) or a frame. Which of the core's words share a line follows from types alone then, and not from the host's
@@ -34,24 +34,24 @@
 
 #![allow(clippy::disallowed_types)] // a platform: here the atomics are made
 
-pub mod conduct;
 mod copy;
-mod crew;
 mod engine;
 mod failure;
 mod memory;
 mod schedule;
+pub mod scheduler;
 mod shared;
 mod slabs;
 mod state;
+mod tasks;
 mod world;
 
-pub use conduct::Point;
-pub use crew::{Body, Crew, Handler, Stop};
 pub use engine::{inspect, steps};
 pub use failure::{Cause, Event, Failure};
 pub use memory::{Sim, SimConfig, WORDS};
 pub use schedule::Schedule;
+pub use scheduler::YieldPoint;
 pub use shared::{SimLock, SimWord};
 pub use state::DeliveryPoint;
+pub use tasks::{Body, Handler, Stop, Tasks};
 pub use world::{Interrupt, Outcome, World};

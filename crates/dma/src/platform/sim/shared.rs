@@ -4,8 +4,8 @@
 //! Underneath are the standard library's atomics and mutex, so that both are sound whatever the caller does with threads.
 
 use super::{
-    conduct::{LockPlace, Point, Subject},
     engine::{self, Mask, Masked},
+    scheduler::{LockPlace, Subject, YieldPoint},
 };
 use crate::platform::{Atomic64, Lock, Ordering};
 use core::{any::type_name, panic::Location, sync::atomic::AtomicU64};
@@ -28,7 +28,7 @@ impl SimWord {
     pub fn poke(&self, value: u64) {
         self.0.store(value, Ordering::SeqCst);
     }
-    fn point(&self, point: Point, location: &'static Location<'static>) {
+    fn point(&self, point: YieldPoint, location: &'static Location<'static>) {
         let address = core::ptr::from_ref(self).addr();
         engine::point(point, Subject::Word(address), location);
     }
@@ -41,24 +41,24 @@ impl Atomic64 for SimWord {
     }
     #[track_caller]
     fn load(&self, _: Ordering) -> u64 {
-        self.point(Point::Load, Location::caller());
+        self.point(YieldPoint::Load, Location::caller());
         self.peek()
     }
     #[track_caller]
     fn store(&self, value: u64, _: Ordering) {
-        self.point(Point::Store, Location::caller());
+        self.point(YieldPoint::Store, Location::caller());
         tell(self.0.swap(value, Ordering::SeqCst) != value);
     }
     #[track_caller]
     fn swap(&self, value: u64, _: Ordering) -> u64 {
-        self.point(Point::Swap, Location::caller());
+        self.point(YieldPoint::Swap, Location::caller());
         let old = self.0.swap(value, Ordering::SeqCst);
         tell(old != value);
         old
     }
     #[track_caller]
     fn fetch_add(&self, value: u64, _: Ordering) -> u64 {
-        self.point(Point::FetchAdd, Location::caller());
+        self.point(YieldPoint::FetchAdd, Location::caller());
         let old = self.0.fetch_add(value, Ordering::SeqCst);
         tell(value != 0);
         old
@@ -71,7 +71,7 @@ impl Atomic64 for SimWord {
         _: Ordering,
         _: Ordering,
     ) -> Result<u64, u64> {
-        self.point(Point::CompareExchange, Location::caller());
+        self.point(YieldPoint::CompareExchange, Location::caller());
         let all = Ordering::SeqCst;
         let result = self.0.compare_exchange(current, new, all, all);
         tell(result.is_ok() && current != new);
@@ -94,7 +94,7 @@ pub struct SimLock<T>(Mutex<T>);
 
 impl<T> SimLock<T> {
     /// Passes a point at the lock; whether it may be had.
-    fn point(&self, point: Point, location: &'static Location<'static>) -> bool {
+    fn point(&self, point: YieldPoint, location: &'static Location<'static>) -> bool {
         let place = LockPlace {
             address: core::ptr::from_ref(self).addr(),
             bytes: size_of::<Self>(),
@@ -115,13 +115,13 @@ impl<T> SimLock<T> {
 
     /// Waits for the data, and runs `f` with it.
     fn enter<R>(&self, location: &'static Location<'static>, f: impl FnOnce(&mut T) -> R) -> R {
-        self.point(Point::Acquire, location);
+        self.point(YieldPoint::Acquire, location);
         let mask = engine::mask(Mask::Lock);
         let guard = loop {
             match self.hold() {
                 Some(guard) => break guard,
                 None if engine::is_seen() => {
-                    self.point(Point::Contend, location);
+                    self.point(YieldPoint::Contend, location);
                 }
                 None => {
                     panic!(
@@ -142,9 +142,9 @@ impl<T> SimLock<T> {
         f: impl FnOnce(&mut T) -> R,
     ) -> R {
         let result = f(&mut guard);
-        self.point(Point::Release, location);
+        self.point(YieldPoint::Release, location);
         drop(guard);
-        mask.end(Point::Release, location);
+        mask.end(YieldPoint::Release, location);
         result
     }
 }
@@ -160,12 +160,12 @@ impl<T: Send> Lock<T> for SimLock<T> {
     #[track_caller]
     fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let location = Location::caller();
-        let free = self.point(Point::TryAcquire, location);
+        let free = self.point(YieldPoint::TryAcquire, location);
         let mask = engine::mask(Mask::Lock);
         match free.then(|| self.hold()).flatten() {
             Some(guard) => Some(self.inside(guard, mask, location, f)),
             None => {
-                mask.end(Point::Contend, location);
+                mask.end(YieldPoint::Contend, location);
                 None
             }
         }

@@ -7,7 +7,7 @@
 
 use super::engine;
 use crate::{
-    platform::{Heap, HeapBlock, NotABlock, host::arena::Arena},
+    platform::{Heap, HeapBlock, HeapBlockError, host::arena::Arena},
     units::ByteCount,
 };
 use core::hash::Hasher;
@@ -125,10 +125,10 @@ impl Heap for Slabs {
         state.held.insert(found);
         Some(found)
     }
-    fn free(&self, block: HeapBlock) -> Result<(), NotABlock> {
+    fn free(&self, block: HeapBlock) -> Result<(), HeapBlockError> {
         let state = &mut *self.state();
         if !state.held.remove(&block) {
-            return Err(NotABlock(block));
+            return Err(HeapBlockError(block));
         }
         let (list, most) = (
             &mut state.free[engine::cpu().0][list_of(block.len)],

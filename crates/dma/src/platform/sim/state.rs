@@ -2,9 +2,9 @@
 //! The state of a run by schedule: who waits for what, who goes on, which interrupts are due.
 
 use super::{
-    Cause, Event, Point,
-    conduct::{Conductor, Passage, Then},
+    Cause, Event, YieldPoint,
     schedule::Chooser,
+    scheduler::{Scheduler, SchedulerEvent, Then},
 };
 use core::panic::Location;
 use std::{cell::RefCell, collections::VecDeque};
@@ -17,7 +17,7 @@ pub struct DeliveryPoint {
     /// Points passed by the interrupted CPU, this one included.
     pub cpu_access: u64,
     /// What the CPU was about to do or, for `Release` and `Unpin`, had just done.
-    pub point: Point,
+    pub point: YieldPoint,
     /// Which line does it.
     pub location: &'static Location<'static>,
 }
@@ -32,7 +32,7 @@ enum Wait {
 
 pub(super) struct Armed {
     pub(super) at_access: u64,
-    /// Which of the crew's handlers.
+    /// Which of the task set's handlers.
     pub(super) handler: usize,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct State {
     pub(super) failed: Option<Cause>,
     /// Turns of waiting since a shared word changed.
     pub(super) idle_turns: u64,
-    recent: VecDeque<(usize, Point, &'static Location<'static>)>,
+    recent: VecDeque<(usize, YieldPoint, &'static Location<'static>)>,
 }
 
 impl State {
@@ -104,7 +104,7 @@ impl State {
         }
     }
 
-    fn record(&mut self, point: Point, location: &'static Location<'static>) {
+    fn record(&mut self, point: YieldPoint, location: &'static Location<'static>) {
         self.step += 1;
         let step = (self.current as u64) << 8 | point as u64;
         self.trace = (self.trace.rotate_left(5) ^ step).wrapping_mul(0x517c_c1b7_2722_0a95);
@@ -116,7 +116,7 @@ impl State {
     }
 
     /// An interrupt that is due, on the record.
-    fn due(&mut self, point: Point, location: &'static Location<'static>) -> Option<usize> {
+    fn due(&mut self, point: YieldPoint, location: &'static Location<'static>) -> Option<usize> {
         let me = &mut self.agents[self.current];
         let next = me.armed.iter().position(|a| a.at_access <= me.accesses)?;
         let armed = me.armed.remove(next);
@@ -130,7 +130,7 @@ impl State {
     }
 
     /// Whether to switch now; if so `current` is the next, unless the run has failed.
-    fn decide(&mut self, point: Point, location: &'static Location<'static>) -> bool {
+    fn decide(&mut self, point: YieldPoint, location: &'static Location<'static>) -> bool {
         if self.step > self.limits.steps {
             self.failed = Some(Cause::StepLimit {
                 limit: self.limits.steps,
@@ -139,11 +139,11 @@ impl State {
         }
         let me = self.current;
         let wait = match point {
-            Point::Relax => {
+            YieldPoint::Relax => {
                 self.chooser.waits(me);
                 Wait::Relaxes(location)
             }
-            Point::Contend => Wait::Contends(location),
+            YieldPoint::Contend => Wait::Contends(location),
             _ => {
                 let others = able(&self.agents, Some(me));
                 if !self.chooser.preempts(self.step, me, others) {
@@ -232,19 +232,19 @@ impl State {
 /// A run by schedule.
 pub(super) struct Scheduled(pub(super) RefCell<State>);
 
-impl Conductor for Scheduled {
-    fn arrive(&self, passage: &Passage) {
-        self.0.borrow_mut().record(passage.point, passage.location);
+impl Scheduler for Scheduled {
+    fn arrive(&self, event: &SchedulerEvent) {
+        self.0.borrow_mut().record(event.point, event.location);
     }
-    fn pass(&self, passage: &Passage) -> Then {
+    fn pass(&self, event: &SchedulerEvent) -> Then {
         let mut state = self.0.borrow_mut();
-        match state.decide(passage.point, passage.location) {
+        match state.decide(event.point, event.location) {
             true => Then::Switch,
             false => Then::Go,
         }
     }
-    fn due(&self, passage: &Passage) -> Option<usize> {
-        self.0.borrow_mut().due(passage.point, passage.location)
+    fn due(&self, event: &SchedulerEvent) -> Option<usize> {
+        self.0.borrow_mut().due(event.point, event.location)
     }
     fn changed(&self) {
         let mut state = self.0.borrow_mut();

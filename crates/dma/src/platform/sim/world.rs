@@ -3,9 +3,9 @@
 
 use super::{
     Cause, DeliveryPoint, Failure, Schedule,
-    crew::{Body, Crew, Handler, Stop},
     schedule::Chooser,
     state::{Agent, Armed, Limits, Scheduled, State},
+    tasks::{Body, Handler, Stop, Tasks},
 };
 use crate::units::CpuIndex;
 use std::{
@@ -157,7 +157,7 @@ impl<'a> World<'a> {
         }
         let state = State::new(agents, chooser, self.limits);
         let run = Rc::new(Scheduled(RefCell::new(state)));
-        let ended = Crew::run(run.clone(), bodies, handlers, |crew| drive(crew, &run));
+        let ended = Tasks::run(run.clone(), bodies, handlers, |tasks| drive(tasks, &run));
         let state = run.0.borrow();
         match ended {
             Ok(()) => Ok(Outcome {
@@ -187,13 +187,13 @@ fn once<'a>(handler: Box<dyn FnOnce() + 'a>) -> Handler<'a> {
     })
 }
 
-fn drive(crew: &mut Crew<'_>, run: &Scheduled) -> Result<(), Cause> {
+fn drive(tasks: &mut Tasks<'_>, run: &Scheduled) -> Result<(), Cause> {
     if !run.0.borrow_mut().choose(None) {
         return Ok(());
     }
     loop {
         let current = run.0.borrow().current;
-        let stop = crew.resume(current);
+        let stop = tasks.resume(current);
         let mut state = run.0.borrow_mut();
         match stop {
             Stop::Switched => {

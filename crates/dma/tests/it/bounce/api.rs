@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The doors: bad input, syncs, addresses in place of tokens, typed buffers, the debug layer.
+//! The interfaces: bad input, syncs, addresses in place of tokens, typed buffers, the debug layer.
 
 #![allow(clippy::disallowed_types)] // of the clocks here
 
@@ -83,7 +83,7 @@ fn what_cannot_be_a_buffer_is_refused_by_every_placement() {
             Err(DmaMapError::Direct(MapError::Install(error))) => {
                 assert!(matches!(error.cause, InstallCause::NotMemory(_)), "{error}");
             }
-            Err(error) => assert_eq!(error, NotMemory(hole).into(), "{placement:?}"),
+            Err(error) => assert_eq!(error, NotMemoryError(hole).into(), "{placement:?}"),
         }
         // as large as it may be: no allocation may be tried by its length
         let huge = client.map_single(range(0, 1 << 52), Direction::FromDevice);
@@ -167,7 +167,7 @@ fn raw(
 }
 
 #[test]
-fn the_raw_door_takes_what_was_given_up_once_and_as_it_was() {
+fn the_address_api_takes_what_was_given_up_once_and_as_it_was() {
     let rig = Rig::new(DmaConfig::default());
     let memory = rig.memory(2);
     let buffer = PhysRange::new(memory, ByteCount(100));
@@ -351,7 +351,7 @@ fn the_recorder_tells_what_went_wrong_and_what_went_before() {
 #[test]
 fn adaptive_bounces_what_is_cheaper_to_copy_and_keeps_every_byte() {
     static TICKS: AtomicU64 = AtomicU64::new(0);
-    // every reading is later by the same: both roads look alike, so either will do
+    // every reading is later by the same: both routes look alike, so either will do
     fn clock() -> TimeNs {
         TimeNs(TICKS.fetch_add(50, Relaxed))
     }
@@ -375,7 +375,7 @@ fn adaptive_bounces_what_is_cheaper_to_copy_and_keeps_every_byte() {
     assert_eq!(learned.len(), 1);
     assert_eq!(
         learned[0].settled,
-        Some(Road::Direct),
+        Some(Route::Direct),
         "the simpler one where they are alike"
     );
     assert!((256..400).contains(&bounced), "{bounced}");
@@ -385,7 +385,7 @@ fn adaptive_bounces_what_is_cheaper_to_copy_and_keeps_every_byte() {
         placement,
         ..ClientConfig::default()
     });
-    assert!(matches!(refused, Err(NoPool::NoClock)));
+    assert!(matches!(refused, Err(PoolError::NoClock)));
 }
 
 #[test]
@@ -422,7 +422,7 @@ fn adaptive_learns_also_where_there_is_no_buffer_left() {
         assert!(!mapping.is_bounced());
         client.unmap(mapping).unwrap();
     }
-    assert_eq!(rig.dma.learned()[0].settled, Some(Road::Direct));
+    assert_eq!(rig.dma.learned()[0].settled, Some(Route::Direct));
     for mapping in held {
         greedy.unmap(mapping).unwrap();
     }

@@ -5,7 +5,7 @@ mod api;
 mod calls;
 mod crowd;
 mod failed;
-mod ladder;
+mod fallback;
 mod lengths;
 mod oracle;
 mod owners;

@@ -56,7 +56,7 @@ fn clients(rig: &Rig) -> Vec<Client<Host, Tables>> {
     plain.into_iter().chain(kept).collect()
 }
 
-/// Few slots, so that every step of the ladder is taken.
+/// Few slots, so that every step of the fallback chain is taken.
 fn tight() -> DmaConfig {
     let class = |(pages_lg2, slots)| ClassConfig { pages_lg2, slots };
     DmaConfig {

@@ -6,7 +6,7 @@
 use ioatlas_dma::{
     dma_api::*,
     domain::*,
-    grace::{Invalidate, InvalidateError, Scope},
+    invalidation::{Invalidate, InvalidateError, Scope},
     platform::{host::*, *},
     table::{TableConfig, fmt::VtdSecond48},
     translator::{AttachError, Authority, Paged, RemappingUnit, Uncached},
@@ -31,9 +31,9 @@ pub struct Patchy {
 }
 
 impl Patchy {
-    fn copies(&self, range: PhysRange) -> Result<(), NotMemory> {
+    fn copies(&self, range: PhysRange) -> Result<(), NotMemoryError> {
         match self.no_copies.load(Relaxed) {
-            true => Err(NotMemory(range)),
+            true => Err(NotMemoryError(range)),
             false => Ok(()),
         }
     }
@@ -81,17 +81,17 @@ unsafe impl CopyMemory for Patchy {
     fn is_memory(&self, range: PhysRange) -> bool {
         self.host.is_memory(range)
     }
-    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
         self.copies(from)?;
         self.host.copy(from, to)
     }
-    fn zero(&self, range: PhysRange) -> Result<(), NotMemory> {
+    fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError> {
         self.host.zero(range)
     }
-    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
+    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
         self.host.read(from, into)
     }
-    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory> {
+    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
         self.host.write(from, to)
     }
 }
@@ -222,7 +222,7 @@ pub fn client(dma: &Arc<Dma<Patchy, Tables>>, placement: Placement) -> Dev {
 
 fn dma(p: &Arc<Patchy>, unit: &Arc<Unit>, policy: PolicyConfig) -> Arc<Dma<Patchy, Tables>> {
     let tables = Paged::new(&**p, unit.clone(), TableConfig::default()).unwrap();
-    let config = DomainConfig::new(AssignerConfig::Magazine(Default::default()), policy);
+    let config = DomainConfig::new(AllocatorConfig::Magazine(Default::default()), policy);
     let domain = Domain::new(p.clone(), tables, config).unwrap();
     Arc::new(Dma::new(Arc::new(domain), DmaConfig::default()))
 }

@@ -106,7 +106,7 @@ fn a_dropped_buffers_frames_wait_for_the_flush() {
         let used = rig.in_use();
         drop(taken_back(&client));
         rig.dma.domain().flush().unwrap();
-        assert_eq!(rig.in_use(), used, "{policy:?}: it did not come home");
+        assert_eq!(rig.in_use(), used, "{policy:?}: it did not be freed");
     }
 }
 

@@ -2,13 +2,13 @@
 //! The whole of map, unmap and flush on a domain of four pages. Map and unmap with at most three preemptions, the rest unbounded.
 
 use crate::loom::{
-    Tally, explore,
+    Counter, explore,
     platform::{Loom, Tiny, on_cpu_1},
     unit::{After, PAGES, Unit},
 };
 use ioatlas_dma::{
     domain::{
-        AssignerConfig, DeferredConfig, Domain, DomainConfig, MacOsConfig, Mapping, PolicyConfig,
+        AllocatorConfig, DeferredConfig, Domain, DomainConfig, MacOsConfig, Mapping, PolicyConfig,
     },
     iova::{BackingConfig, MagazineConfig},
     table::TableConfig,
@@ -24,7 +24,7 @@ const DEVICE: SourceId = SourceId(8);
 const FRAMES: u64 = 4;
 
 fn domain(
-    assigner: AssignerConfig,
+    allocator: AllocatorConfig,
     policy: PolicyConfig,
     after: After,
 ) -> (Arc<Tiniest>, Arc<Unit>) {
@@ -33,13 +33,13 @@ fn domain(
     let paged =
         Paged::new(&*p, unit.clone(), TableConfig::default()).expect("a frame for the root");
     let domain =
-        Domain::new(p, paged, DomainConfig::new(assigner, policy)).expect("within the aperture");
+        Domain::new(p, paged, DomainConfig::new(allocator, policy)).expect("within the aperture");
     domain.attach(DEVICE).expect("this unit takes any device");
     (Arc::new(domain), unit)
 }
 
-fn small_magazines() -> AssignerConfig {
-    AssignerConfig::Magazine(MagazineConfig {
+fn small_magazines() -> AllocatorConfig {
+    AllocatorConfig::Magazine(MagazineConfig {
         magazine_len: 1,
         classes: 1,
         run: 1,
@@ -56,11 +56,11 @@ fn map(domain: &Tiniest, page: u64) -> Mapping {
 }
 
 /// Each CPU maps; one unmaps again. A device reads everywhere meanwhile.
-fn map_and_unmap(name: &str, assigner: AssignerConfig) {
-    let (before, between) = (Tally::default(), Tally::default());
-    let tallies = (before.clone(), between.clone());
+fn map_and_unmap(name: &str, allocator: AllocatorConfig) {
+    let (before, between) = (Counter::default(), Counter::default());
+    let counters = (before.clone(), between.clone());
     explore(name, Some(3), move || {
-        let (domain, unit) = domain(assigner, PolicyConfig::Strict, After::Idle);
+        let (domain, unit) = domain(allocator, PolicyConfig::Strict, After::Idle);
         let device = {
             let unit = unit.clone();
             loom::thread::spawn(move || unit.access(IovaPage(PAGES - 1)))
@@ -79,8 +79,8 @@ fn map_and_unmap(name: &str, assigner: AssignerConfig) {
         domain.unmap(mapping).expect("this unit does not fail");
         assert_ne!(unit.access(at), Some(PhysPage(100)), "unmapped (P1)");
         match device.join().unwrap() {
-            None => tallies.0.add(),
-            Some(PhysPage(100)) => tallies.1.add(),
+            None => counters.0.add(),
+            Some(PhysPage(100)) => counters.1.add(),
             seen => assert_eq!(seen, Some(PhysPage(101)), "what was mapped"),
         }
         let kept = other.join().unwrap();
@@ -102,7 +102,7 @@ fn map_and_unmap(name: &str, assigner: AssignerConfig) {
 
 #[test]
 fn map_and_unmap_over_the_tree() {
-    map_and_unmap("map, unmap (rbtree)", AssignerConfig::RBTREE);
+    map_and_unmap("map, unmap (rbtree)", AllocatorConfig::RBTREE);
 }
 
 #[test]
@@ -111,17 +111,17 @@ fn map_and_unmap_over_magazines() {
 }
 
 /// A deferred unmap against another CPU's flush, which an earlier unmap makes necessary, under a unit that reads everything again as soon as it has invalidated.
-/// What has come home must be in no cache.
+/// What has are freed must be in no cache.
 #[test]
 fn unmap_against_a_flush_of_another_cpu() {
-    let (home, held) = (Tally::default(), Tally::default());
-    let tallies = (home.clone(), held.clone());
+    let (origin, held) = (Counter::default(), Counter::default());
+    let counters = (origin.clone(), held.clone());
     explore("unmap, flush (deferred)", None, move || {
         let policy = PolicyConfig::DeferredPerCpu(DeferredConfig {
             batch: 4,
             ..DeferredConfig::default()
         });
-        let (domain, unit) = domain(AssignerConfig::RBTREE, policy, After::Prefetch);
+        let (domain, unit) = domain(AllocatorConfig::RBTREE, policy, After::Prefetch);
         let (earlier, mapping) = (map(&domain, 101), map(&domain, 100));
         let at = mapping.iova().page();
         assert_eq!(unit.access(at), Some(PhysPage(100)));
@@ -134,18 +134,18 @@ fn unmap_against_a_flush_of_another_cpu() {
         flusher.join().unwrap();
         match domain.stats().retired.pages {
             PageCount(0) => {
-                tallies.0.add();
-                assert_eq!(unit.cached(at), None, "came home over the old entry (P2)");
+                counters.0.add();
+                assert_eq!(unit.cached(at), None, "was freed over the old entry (P2)");
             }
             later => {
-                tallies.1.add();
-                assert_eq!(later, PageCount(1), "the earlier one came home");
+                counters.1.add();
+                assert_eq!(later, PageCount(1), "the earlier one was freed");
             }
         }
         domain.audit().unwrap_or_else(|why| panic!("{why}"));
     });
-    println!("came home in {}, held in {}", home.get(), held.get());
-    assert!(home.get() > 0 && held.get() > 0, "both must be seen");
+    println!("was freed in {}, held in {}", origin.get(), held.get());
+    assert!(origin.get() > 0 && held.get() > 0, "both must be seen");
 }
 
 /// Two CPUs end what shares a table, each waiting for its own invalidation.
@@ -153,7 +153,7 @@ fn unmap_against_a_flush_of_another_cpu() {
 fn unmap_against_unmap() {
     explore("unmap, unmap (strict)", None, || {
         let (domain, unit) = domain(
-            AssignerConfig::RBTREE,
+            AllocatorConfig::RBTREE,
             PolicyConfig::Strict,
             After::Prefetch,
         );
@@ -178,11 +178,11 @@ fn unmap_against_unmap() {
 /// A map that another CPU's unmap races with under the policy that flushes at map: what was kept is flushed before it is used again, by whoever takes it.
 #[test]
 fn maps_take_what_unmaps_keep() {
-    let (reused, fresh) = (Tally::default(), Tally::default());
-    let tallies = (reused.clone(), fresh.clone());
+    let (reused, fresh) = (Counter::default(), Counter::default());
+    let counters = (reused.clone(), fresh.clone());
     explore("map, unmap (solaris)", None, move || {
         let (domain, unit) = domain(
-            AssignerConfig::RBTREE,
+            AllocatorConfig::RBTREE,
             PolicyConfig::Solaris,
             After::Prefetch,
         );
@@ -200,8 +200,8 @@ fn maps_take_what_unmaps_keep() {
         };
         domain.unmap(mapping).expect("this unit does not fail");
         match other.join().unwrap() == at {
-            true => tallies.0.add(),
-            false => tallies.1.add(),
+            true => counters.0.add(),
+            false => counters.1.add(),
         }
         domain.audit().unwrap_or_else(|why| panic!("{why}"));
     });
@@ -214,7 +214,7 @@ fn maps_take_what_unmaps_keep() {
 fn unmaps_collect_each_others_completions() {
     explore("unmap, unmap (macos)", None, || {
         let policy = PolicyConfig::MacOs(MacOsConfig { depth: 1 });
-        let (domain, unit) = domain(AssignerConfig::RBTREE, policy, After::Prefetch);
+        let (domain, unit) = domain(AllocatorConfig::RBTREE, policy, After::Prefetch);
         let [one, two] = [100, 101].map(|page| map(&domain, page));
         let pages = [&one, &two].map(|mapping| mapping.iova().page());
         let _ = pages.map(|at| unit.access(at)); // both are cached now
@@ -227,7 +227,7 @@ fn unmaps_collect_each_others_completions() {
         // this unit is done at once
         assert_eq!(pages.map(|at| unit.cached(at)), [None, None]);
         let held = domain.stats().retired.pages;
-        assert_eq!(held, PageCount(1), "the later sent the earlier home");
+        assert_eq!(held, PageCount(1), "the later freed the earlier");
         domain.audit().unwrap_or_else(|why| panic!("{why}"));
     });
 }

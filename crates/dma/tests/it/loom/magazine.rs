@@ -2,7 +2,7 @@
 //! Magazines: two CPUs that exchange through the depot lose nothing and get nothing twice. No preemption bound.
 
 use crate::loom::{
-    Tally, explore,
+    Counter, explore,
     platform::{Loom, on_cpu_1},
 };
 use ioatlas_dma::{
@@ -22,14 +22,14 @@ fn magazines(p: &Loom) -> Kept {
     Kept::new(p, sizes)
 }
 
-/// Gives as owners do, the short way first; what the depot has no room for comes out.
-fn give(kept: &Kept, home: usize, things: impl IntoIterator<Item = u32>) -> Vec<u32> {
+/// Gives as owners do, the fast path first; what the depot has no room for comes out.
+fn give(kept: &Kept, origin: usize, things: impl IntoIterator<Item = u32>) -> Vec<u32> {
     let mut out = Vec::new();
     for thing in things {
-        if kept.give_at_hand(CpuIndex(home), thing) {
+        if kept.give_fast(CpuIndex(origin), thing) {
             continue;
         }
-        if let Some(overflow) = kept.give(CpuIndex(home), thing) {
+        if let Some(overflow) = kept.give(CpuIndex(origin), thing) {
             out.extend(Overflow::things(&overflow));
             kept.recycle(overflow);
         }
@@ -38,7 +38,7 @@ fn give(kept: &Kept, home: usize, things: impl IntoIterator<Item = u32>) -> Vec<
 }
 
 fn take(p: &Loom, kept: &Kept) -> Option<u32> {
-    p.pinned(|cpu| kept.take_at_hand(&cpu).or_else(|| kept.take(&cpu)))
+    p.pinned(|cpu| kept.take_fast(&cpu).or_else(|| kept.take(&cpu)))
 }
 
 fn each_is_in_one_place(kept: &Kept, outside: impl IntoIterator<Item = u32>, all: &[u32]) {
@@ -51,8 +51,8 @@ fn each_is_in_one_place(kept: &Kept, outside: impl IntoIterator<Item = u32>, all
 
 #[test]
 fn what_one_cpu_gives_another_takes_once() {
-    let (took, nothing) = (Tally::default(), Tally::default());
-    let tallies = (took.clone(), nothing.clone());
+    let (took, nothing) = (Counter::default(), Counter::default());
+    let counters = (took.clone(), nothing.clone());
     explore("give against take", None, move || {
         let p = Arc::new(Loom::new(0));
         let kept = Arc::new(magazines(&p));
@@ -63,9 +63,9 @@ fn what_one_cpu_gives_another_takes_once() {
         let out = give(&kept, 0, [1, 2, 3, 4]);
         let taken = taker.join().unwrap();
         if taken.iter().any(Option::is_some) {
-            tallies.0.add();
+            counters.0.add();
         } else {
-            tallies.1.add();
+            counters.1.add();
         }
         let outside = taken.into_iter().flatten().chain(out);
         each_is_in_one_place(&kept, outside, &[1, 2, 3, 4]);
@@ -76,8 +76,8 @@ fn what_one_cpu_gives_another_takes_once() {
 
 #[test]
 fn two_cpus_that_give_and_take_keep_everything() {
-    let crossed = Tally::default();
-    let tally = crossed.clone();
+    let crossed = Counter::default();
+    let counter = crossed.clone();
     explore("give and take against the same", None, move || {
         let p = Arc::new(Loom::new(0));
         let kept = Arc::new(magazines(&p));
@@ -92,7 +92,7 @@ fn two_cpus_that_give_and_take_keep_everything() {
         let taken = [0; 3].map(|_| take(&p, &kept));
         let (theirs, other_taken) = other.join().unwrap();
         if other_taken.iter().flatten().any(|thing| *thing < 10) {
-            tally.add();
+            counter.add();
         }
         let outside = taken.into_iter().chain(other_taken).flatten();
         let outside = outside.chain(ours).chain(theirs);
@@ -102,39 +102,43 @@ fn two_cpus_that_give_and_take_keep_everything() {
     assert!(crossed.get() > 0, "the depot must be crossed");
 }
 
-/// The only door by which another CPU gets at a CPU's own magazines.
+/// The only interface by which another CPU gets at a CPU's own magazines.
 #[test]
 fn a_drain_and_the_owner_share_no_thing() {
-    let (lost, won) = (Tally::default(), Tally::default());
-    let tallies = (lost.clone(), won.clone());
-    explore("drain against give and take at hand", None, move || {
-        let p = Arc::new(Loom::new(0));
-        let kept = Arc::new(magazines(&p));
-        let mut out = give(&kept, 0, [1, 2]);
-        let drainer = {
-            let kept = kept.clone();
-            on_cpu_1(move || {
-                let mut drained = Vec::new();
-                kept.drain(|things| drained.extend(things));
-                drained
-            })
-        };
-        let taken = [0; 2].map(|_| p.pinned(|cpu| kept.take_at_hand(&cpu)));
-        out.extend(
-            [3, 4]
-                .into_iter()
-                .filter(|thing| !kept.give_at_hand(CpuIndex(0), *thing)),
-        );
-        let drained = drainer.join().unwrap();
-        if taken.iter().any(Option::is_none) {
-            tallies.0.add();
-        }
-        if taken.iter().any(Option::is_some) {
-            tallies.1.add();
-        }
-        let outside = taken.into_iter().flatten().chain(drained).chain(out);
-        each_is_in_one_place(&kept, outside, &[1, 2, 3, 4]);
-    });
+    let (lost, won) = (Counter::default(), Counter::default());
+    let counters = (lost.clone(), won.clone());
+    explore(
+        "drain against give and take on the fast path",
+        None,
+        move || {
+            let p = Arc::new(Loom::new(0));
+            let kept = Arc::new(magazines(&p));
+            let mut out = give(&kept, 0, [1, 2]);
+            let drainer = {
+                let kept = kept.clone();
+                on_cpu_1(move || {
+                    let mut drained = Vec::new();
+                    kept.drain(|things| drained.extend(things));
+                    drained
+                })
+            };
+            let taken = [0; 2].map(|_| p.pinned(|cpu| kept.take_fast(&cpu)));
+            out.extend(
+                [3, 4]
+                    .into_iter()
+                    .filter(|thing| !kept.give_fast(CpuIndex(0), *thing)),
+            );
+            let drained = drainer.join().unwrap();
+            if taken.iter().any(Option::is_none) {
+                counters.0.add();
+            }
+            if taken.iter().any(Option::is_some) {
+                counters.1.add();
+            }
+            let outside = taken.into_iter().flatten().chain(drained).chain(out);
+            each_is_in_one_place(&kept, outside, &[1, 2, 3, 4]);
+        },
+    );
     println!(
         "the drain came first in {}, a take in {}",
         lost.get(),

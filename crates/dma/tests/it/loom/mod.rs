@@ -10,7 +10,7 @@ mod platform;
 mod unit;
 
 mod domain;
-mod grace;
+mod invalidation;
 mod magazine;
 mod shared;
 mod table;
@@ -22,7 +22,7 @@ const FRAME_WORDS: usize = 2;
 
 /// Runs a model and returns how many executions it has. `preemptions` bounds switches that nobody asked for.
 fn explore(name: &str, preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) -> u64 {
-    let executions = Tally::default();
+    let executions = Counter::default();
     let counted = executions.clone();
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;
@@ -37,9 +37,9 @@ fn explore(name: &str, preemptions: Option<usize>, body: impl Fn() + Sync + Send
 
 /// Counts over executions, unseen by loom; shows that a model reaches what it is about.
 #[derive(Clone, Default)]
-struct Tally(Arc<Mutex<u64>>);
+struct Counter(Arc<Mutex<u64>>);
 
-impl Tally {
+impl Counter {
     fn add(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }

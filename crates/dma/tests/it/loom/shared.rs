@@ -2,11 +2,11 @@
 //! Shared leaves: CPUs that map and unmap one page at once. No preemption bound.
 
 use crate::loom::{
-    Tally, explore,
+    Counter, explore,
     platform::{Loom, Tiny, Word, on_cpu_1},
 };
 use ioatlas_dma::{
-    iova::LeaseKind,
+    iova::AllocKind,
     platform::{Atomic64, Ordering},
     table::{LeafAttrs, Table, TableConfig},
     units::*,
@@ -23,7 +23,7 @@ const ONE: IovaRange = IovaRange {
 
 fn map(p: &Loom, table: &Tables) {
     let run = core::iter::once(PhysRun::new(PhysPage(101), PageCount(1)));
-    let leaf = LeafAttrs::new(Perm::Read, LeaseKind::Shared);
+    let leaf = LeafAttrs::new(Perm::Read, AllocKind::Shared);
     let mapped = table.install(p, ONE, run, leaf);
     mapped.expect("there are frames, and the count is small");
     assert!(reached(p, table), "it sees its own (P14)");
@@ -31,7 +31,7 @@ fn map(p: &Loom, table: &Tables) {
 
 /// Whether the translation went with it.
 fn unmap(p: &Loom, table: &Tables) -> bool {
-    let cleared = table.clear(p, ONE, LeaseKind::Shared, |_| {
+    let cleared = table.clear(p, ONE, AllocKind::Shared, |_| {
         panic!("nobody owns the table")
     });
     assert_eq!(cleared.found, PageCount(1), "it was mapped");
@@ -59,8 +59,8 @@ fn table(frames: u64) -> (Arc<Loom>, Arc<Tables>) {
 /// Each CPU maps and unmaps the page: it is reached while either has it, and gone in the end.
 #[test]
 fn two_cpus_share_a_page_from_nothing_to_nothing() {
-    let gone: [Tally; 3] = Default::default();
-    let tallies = gone.clone();
+    let gone: [Counter; 3] = Default::default();
+    let counters = gone.clone();
     explore("share and share", None, move || {
         let (p, table) = table(3);
         let other = {
@@ -77,9 +77,9 @@ fn two_cpus_share_a_page_from_nothing_to_nothing() {
         assert!(!reached(&p, &table), "unmapped by both (P1)");
         assert_eq!(references(&p, &table), 0);
         assert_eq!(p.frames_in_use(), 2, "the loser's frame came back");
-        tallies[usize::from(mine) + usize::from(theirs) * 2 - 1].add();
+        counters[usize::from(mine) + usize::from(theirs) * 2 - 1].add();
     });
-    let gone = gone.map(|tally| tally.get());
+    let gone = gone.map(|counter| counter.get());
     println!("it went with the one, the other, each: {gone:?}");
     assert!(gone.iter().all(|n| *n > 0));
 }
@@ -87,8 +87,8 @@ fn two_cpus_share_a_page_from_nothing_to_nothing() {
 /// A map runs into the last unmap: it is mapped afterwards, whoever came first.
 #[test]
 fn a_map_that_meets_the_last_unmap_is_not_lost() {
-    let seen: [Tally; 2] = Default::default();
-    let tallies = seen.clone();
+    let seen: [Counter; 2] = Default::default();
+    let counters = seen.clone();
     explore("share and unshare", None, move || {
         let (p, table) = table(2);
         map(&p, &table);
@@ -102,9 +102,9 @@ fn a_map_that_meets_the_last_unmap_is_not_lost() {
         assert_eq!(references(&p, &table), 1);
         assert!(unmap(&p, &table), "the last one");
         assert!(!reached(&p, &table), "(P1)");
-        tallies[usize::from(gone)].add();
+        counters[usize::from(gone)].add();
     });
-    let seen = seen.map(|tally| tally.get());
+    let seen = seen.map(|counter| counter.get());
     println!("the map came before the last unmap, after it: {seen:?}");
     assert!(seen.iter().all(|n| *n > 0));
 }
@@ -112,8 +112,8 @@ fn a_map_that_meets_the_last_unmap_is_not_lost() {
 /// Two unmaps of the last two, and a device that walks: one of them is the last, not both and not none.
 #[test]
 fn of_two_last_unmaps_one_clears() {
-    let seen: [Tally; 2] = Default::default();
-    let tallies = seen.clone();
+    let seen: [Counter; 2] = Default::default();
+    let counters = seen.clone();
     explore("unshare and unshare", None, move || {
         let (p, table) = table(2);
         map(&p, &table);
@@ -131,9 +131,9 @@ fn of_two_last_unmaps_one_clears() {
         assert!(mine != theirs, "one is the last");
         assert!(!reached(&p, &table), "(P1)");
         assert_eq!(references(&p, &table), 0);
-        tallies[usize::from(device.join().unwrap())].add();
+        counters[usize::from(device.join().unwrap())].add();
     });
-    let seen = seen.map(|tally| tally.get());
+    let seen = seen.map(|counter| counter.get());
     println!("the device found nothing, the page: {seen:?}");
     assert!(seen.iter().all(|n| *n > 0));
 }
@@ -142,8 +142,8 @@ fn of_two_last_unmaps_one_clears() {
 /// the second compare-and-swap continues what the first released.
 #[test]
 fn who_finds_a_page_counted_twice_finds_what_both_wrote() {
-    let seen: [Tally; 3] = Default::default();
-    let tallies = seen.clone();
+    let seen: [Counter; 3] = Default::default();
+    let counters = seen.clone();
     explore("fill, share and walk", None, move || {
         let (p, table) = table(2);
         // the table is there already: nothing but the leaf orders them
@@ -170,9 +170,9 @@ fn who_finds_a_page_counted_twice_finds_what_both_wrote() {
         let (found, read) = device.join().unwrap();
         let filled = read.iter().filter(|half| **half == 7).count() as u64;
         assert!(filled >= found, "{found} maps found, {filled} halves read");
-        tallies[found as usize].add();
+        counters[found as usize].add();
     });
-    let seen = seen.map(|tally| tally.get());
+    let seen = seen.map(|counter| counter.get());
     println!("the device found none, one, two: {seen:?}");
     assert!(seen.iter().all(|n| *n > 0));
 }

@@ -2,11 +2,11 @@
 //! The lock-free table: neighbours that race for the table they share. No preemption bound.
 
 use crate::loom::{
-    Tally, explore,
+    Counter, explore,
     platform::{Loom, Tiny, Word, on_cpu_1},
 };
 use ioatlas_dma::{
-    iova::LeaseKind,
+    iova::AllocKind,
     platform::{Atomic64, Ordering},
     table::{LeafAttrs, Table, TableConfig},
     units::*,
@@ -18,7 +18,7 @@ type Tables = Table<Loom, Tiny>;
 fn install(p: &Loom, table: &Tables, at: u64, to: u64) {
     let range = IovaRange::new(IovaPage(at), PageCount(1));
     let run = core::iter::once(PhysRun::new(PhysPage(to), PageCount(1)));
-    let leaf = LeafAttrs::new(Perm::Read, LeaseKind::Assigned);
+    let leaf = LeafAttrs::new(Perm::Read, AllocKind::Dynamic);
     table
         .install(p, range, run, leaf)
         .expect("there are frames, and nothing is mapped");
@@ -26,7 +26,7 @@ fn install(p: &Loom, table: &Tables, at: u64, to: u64) {
 
 fn clear(p: &Loom, table: &Tables, at: u64) {
     let range = IovaRange::new(IovaPage(at), PageCount(1));
-    let cleared = table.clear(p, range, LeaseKind::Assigned, |_| {
+    let cleared = table.clear(p, range, AllocKind::Dynamic, |_| {
         panic!("half of a table is not all of it")
     });
     assert_eq!(cleared.gone, PageCount(1));
@@ -40,8 +40,8 @@ fn walk(p: &Loom, table: &Tables, at: u64) -> Option<u64> {
 
 #[test]
 fn neighbours_that_map_at_once_share_one_table() {
-    let raced = Tally::default();
-    let tally = raced.clone();
+    let raced = Counter::default();
+    let counter = raced.clone();
     explore("map and map", None, move || {
         let p = Arc::new(Loom::new(3));
         let table =
@@ -62,7 +62,7 @@ fn neighbours_that_map_at_once_share_one_table() {
         );
         assert_eq!(p.frames_in_use(), 2, "the root, and one table for both");
         if p.allocated() == 3 {
-            tally.add(); // the loser's frame came back
+            counter.add(); // the loser's frame came back
         }
     });
     println!("both made a table in {} executions", raced.get());
@@ -72,8 +72,8 @@ fn neighbours_that_map_at_once_share_one_table() {
 /// A map and an unmap in one table, and a walk that runs into both.
 #[test]
 fn a_walk_sees_each_entry_whole_while_neighbours_change() {
-    let seen: [Tally; 4] = Default::default();
-    let tallies = seen.clone();
+    let seen: [Counter; 4] = Default::default();
+    let counters = seen.clone();
     explore("map, unmap and walk", None, move || {
         let p = Arc::new(Loom::new(3));
         let table =
@@ -94,12 +94,12 @@ fn a_walk_sees_each_entry_whole_while_neighbours_change() {
         assert!([None, Some(100)].contains(&gone), "{gone:?}");
         assert!([None, Some(101)].contains(&added), "{added:?}");
         assert!([None, Some(102)].contains(&far), "{far:?}");
-        tallies[usize::from(added.is_some()) * 2 + usize::from(far.is_some())].add();
+        counters[usize::from(added.is_some()) * 2 + usize::from(far.is_some())].add();
         let found = [0, 1, 2, 3].map(|at| walk(&p, &table, at));
         assert_eq!(found, [None, Some(101), Some(102), None]);
         assert_eq!(p.frames_in_use(), 3);
     });
-    let seen = seen.map(|tally| tally.get());
+    let seen = seen.map(|counter| counter.get());
     println!("walks saw neither, the second, the first, both: {seen:?}");
     assert!(seen.iter().all(|n| *n > 0));
 }
@@ -107,8 +107,8 @@ fn a_walk_sees_each_entry_whole_while_neighbours_change() {
 /// A CPU fills a buffer and maps it; a device whose walk finds the mapping reads what was filled in.
 #[test]
 fn who_sees_a_mapping_sees_what_was_written_before_it() {
-    let seen: [Tally; 2] = Default::default();
-    let tallies = seen.clone();
+    let seen: [Counter; 2] = Default::default();
+    let counters = seen.clone();
     explore("fill, map and walk", None, move || {
         let p = Arc::new(Loom::new(2));
         let table =
@@ -125,14 +125,14 @@ fn who_sees_a_mapping_sees_what_was_written_before_it() {
         buffer.store(7, Ordering::Relaxed);
         install(&p, &table, 0, 100);
         match device.join().unwrap() {
-            None => tallies[0].add(),
+            None => counters[0].add(),
             found => {
                 assert_eq!(found, Some((100, 7)), "the mapping came before the data");
-                tallies[1].add();
+                counters[1].add();
             }
         }
     });
-    let seen = seen.map(|tally| tally.get());
+    let seen = seen.map(|counter| counter.get());
     println!("the device found nothing, the data: {seen:?}");
     assert!(seen.iter().all(|n| *n > 0), "both must be seen");
 }

@@ -3,7 +3,7 @@
 
 use crate::loom::platform::{Loom, Tiny};
 use ioatlas_dma::{
-    grace::{Invalidate, InvalidateError, Scope},
+    invalidation::{Invalidate, InvalidateError, Scope},
     platform::{Atomic64, Ordering, PhysMemory},
     table::{Entry, Format},
     translator::{AttachError, Authority, RemappingUnit},

@@ -4,11 +4,11 @@
 use super::{bounded, sticky};
 use ioatlas_dma::{
     domain::{
-        AssignerConfig, DeferredConfig, Domain, DomainConfig, MacOsConfig, MapError, Mapping,
+        AllocatorConfig, DeferredConfig, Domain, DomainConfig, MacOsConfig, MapError, Mapping,
         PolicyConfig,
     },
     iova::{BackingConfig, MagazineConfig},
-    platform::sim::{DeliveryPoint, Interrupt, Point, Sim, SimConfig, World, inspect},
+    platform::sim::{DeliveryPoint, Interrupt, Sim, SimConfig, World, YieldPoint, inspect},
     table::{TableConfig, fmt::Toy},
     translator::{Paged, Translator, Uncached},
     units::*,
@@ -22,15 +22,15 @@ use std::{
 /// Four entries, three levels: 64 pages, tables of four leaves.
 type Small = Domain<Sim, Paged<Sim, Toy<2, 3>, Uncached<Sim>>>;
 
-fn domain(assigner: AssignerConfig, policy: PolicyConfig) -> Small {
+fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Small {
     let p = Arc::new(Sim::new(SimConfig::default()));
     let translator =
         Paged::new(&*p, Uncached::new(), TableConfig::default()).expect("a frame for the root");
-    Domain::new(p, translator, DomainConfig::new(assigner, policy)).expect("within the aperture")
+    Domain::new(p, translator, DomainConfig::new(allocator, policy)).expect("within the aperture")
 }
 
-fn designs() -> impl Iterator<Item = (AssignerConfig, PolicyConfig)> {
-    let magazine = AssignerConfig::Magazine(MagazineConfig {
+fn designs() -> impl Iterator<Item = (AllocatorConfig, PolicyConfig)> {
+    let magazine = AllocatorConfig::Magazine(MagazineConfig {
         magazine_len: 2,
         classes: 4,
         run: 2,
@@ -50,7 +50,7 @@ fn designs() -> impl Iterator<Item = (AssignerConfig, PolicyConfig)> {
         PolicyConfig::MacOs(MacOsConfig { depth: 2 }),
         PolicyConfig::Solaris,
     ];
-    [AssignerConfig::RBTREE, magazine]
+    [AllocatorConfig::RBTREE, magazine]
         .into_iter()
         .flat_map(move |a| policies.map(|policy| (a, policy)))
 }
@@ -80,7 +80,7 @@ fn nothing_is_lost(domain: Small) {
     domain.flush().expect("this unit does not fail");
     let audit = domain.audit().unwrap_or_else(|why| panic!("{why}"));
     assert_eq!(audit.census.pages, PageCount(0));
-    assert_eq!(audit.usage.leased, PageCount(0));
+    assert_eq!(audit.usage.allocated, PageCount(0));
     assert_eq!(audit.census.frames, p.frames_in_use() as u64);
     domain.close().expect("this unit does not fail");
     assert_eq!(p.frames_in_use(), 0);
@@ -88,10 +88,10 @@ fn nothing_is_lost(domain: Small) {
 
 #[test]
 fn two_cpus_map_and_unmap_under_many_schedules() {
-    for (assigner, policy) in designs() {
+    for (allocator, policy) in designs() {
         let mut traces = HashSet::new();
         for schedule in (0..60).flat_map(|seed| [sticky(seed), bounded(seed)]) {
-            let domain = domain(assigner, policy);
+            let domain = domain(allocator, policy);
             let body = |cpu: u64| {
                 for round in 0..4 {
                     let first = 1000 * (cpu + 1) + 10 * round;
@@ -107,7 +107,7 @@ fn two_cpus_map_and_unmap_under_many_schedules() {
             traces.insert(outcome.trace);
             nothing_is_lost(domain);
         }
-        let (a, p) = (assigner.name(), policy.name());
+        let (a, p) = (allocator.name(), policy.name());
         println!("{a}, {p}: {} distinct interleavings of 120", traces.len());
         assert!(traces.len() > 60);
     }
@@ -122,13 +122,13 @@ const SECOND_LEAF_TABLE: u64 = 3;
 ///
 /// Returns where the interrupts were delivered, with how many of the pages had a translation there.
 fn interrupted_map(
-    assigner: AssignerConfig,
+    allocator: AllocatorConfig,
     policy: PolicyConfig,
     fail_frame_at: Option<u64>,
 ) -> Vec<(DeliveryPoint, u64)> {
     let mut delivered = Vec::new();
     for at_access in 1.. {
-        let domain = domain(assigner, policy);
+        let domain = domain(allocator, policy);
         let p = domain.platform().clone();
         // at the other end of the aperture, so that unmapping it early does not change where the map goes
         let buffer = PhysRange::page(PhysPage(500));
@@ -178,7 +178,9 @@ fn interrupted_map(
 }
 
 /// Distinct places, by the file of the core in which they are.
-fn places(delivered: &[(DeliveryPoint, u64)]) -> BTreeMap<&'static str, HashSet<(u32, Point)>> {
+fn places(
+    delivered: &[(DeliveryPoint, u64)],
+) -> BTreeMap<&'static str, HashSet<(u32, YieldPoint)>> {
     let mut places: BTreeMap<_, HashSet<_>> = BTreeMap::new();
     for (at, _) in delivered {
         let (_, file) = at
@@ -196,11 +198,11 @@ fn places(delivered: &[(DeliveryPoint, u64)]) -> BTreeMap<&'static str, HashSet<
 
 #[test]
 fn an_unmap_may_interrupt_a_map_anywhere() {
-    for (assigner, policy) in designs() {
-        let whole = interrupted_map(assigner, policy, None);
+    for (allocator, policy) in designs() {
+        let whole = interrupted_map(allocator, policy, None);
         let places_of_map = places(&whole);
         let distinct: usize = places_of_map.values().map(HashSet::len).sum();
-        let (a, p) = (assigner.name(), policy.name());
+        let (a, p) = (allocator.name(), policy.name());
         println!(
             "{a}, {p}: {} deliveries, {distinct} distinct points",
             whole.len()
@@ -211,7 +213,7 @@ fn an_unmap_may_interrupt_a_map_anywhere() {
         assert!(distinct >= 15, "{places_of_map:?}");
         assert!(
             places_of_map["table/install.rs"].len() >= 3,
-            "between assign and install"
+            "between allocate and install"
         );
         let counts: HashSet<u64> = whole.iter().map(|(_, pages)| *pages).collect();
         assert_eq!(counts, (0..=PAGES).collect(), "between any two leaves");
@@ -220,10 +222,10 @@ fn an_unmap_may_interrupt_a_map_anywhere() {
 
 #[test]
 fn an_unmap_may_interrupt_the_undoing_of_a_map() {
-    for (assigner, policy) in designs() {
-        let undone = interrupted_map(assigner, policy, Some(SECOND_LEAF_TABLE));
+    for (allocator, policy) in designs() {
+        let undone = interrupted_map(allocator, policy, Some(SECOND_LEAF_TABLE));
         let places = places(&undone);
-        let (a, p) = (assigner.name(), policy.name());
+        let (a, p) = (allocator.name(), policy.name());
         let distinct: usize = places.values().map(HashSet::len).sum();
         println!(
             "{a}, {p}: {} deliveries, {distinct} distinct points",
@@ -247,7 +249,7 @@ fn an_unmap_may_interrupt_the_undoing_of_a_map() {
             PolicyConfig::DeferredPerCpu(_) | PolicyConfig::DeferredGlobal(_) => {
                 "policy/deferred.rs"
             }
-            _ => "grace/mod.rs",
+            _ => "invalidation/mod.rs",
         };
         assert_eq!(counts_in(retires), [0].into(), "retired once it is cleared");
         assert!(places[retires].len() >= 2, "{places:?}");
@@ -255,13 +257,13 @@ fn an_unmap_may_interrupt_the_undoing_of_a_map() {
 }
 
 #[test]
-fn no_frame_goes_home_under_a_lock() {
+fn no_frame_is_freed_under_a_lock() {
     const FRAMES: u64 = 3;
     let deferred = DeferredConfig {
-        batch: 2 * (FRAMES as u32 + 1), // two buffers: their frames, and a lease each
+        batch: 2 * (FRAMES as u32 + 1), // two buffers: their frames, and an allocation each
         ..DeferredConfig::default()
     };
-    let magazine = AssignerConfig::Magazine(MagazineConfig::default());
+    let magazine = AllocatorConfig::Magazine(MagazineConfig::default());
     let mut freed = Vec::new();
     for at_access in 1.. {
         let domain = domain(magazine, PolicyConfig::DeferredPerCpu(deferred));
@@ -284,7 +286,7 @@ fn no_frame_goes_home_under_a_lock() {
         let Some(at) = outcome.delivered_at() else {
             break;
         };
-        freed.extend((at.point == Point::FrameFree).then_some(at.cpu_access));
+        freed.extend((at.point == YieldPoint::FrameFree).then_some(at.cpu_access));
     }
     // an interrupt comes in at each of them: none has it masked, as all locks do
     freed.dedup();

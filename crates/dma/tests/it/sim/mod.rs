@@ -2,15 +2,15 @@
 //! The simulated multiprocessor: it finds races, replays them, masks interrupts, and reports when nothing moves.
 //! And the core on it.
 
-mod conduct;
 mod core;
+mod scheduler;
 
 use ioatlas_dma::{
     platform::{
         Atomic64, Lock, Ordering, Platform,
         sim::{
-            Cause, DeliveryPoint, Failure, Interrupt, Outcome, Point, Schedule, Sim, SimConfig,
-            SimLock, SimWord, World, inspect, steps,
+            Cause, DeliveryPoint, Failure, Interrupt, Outcome, Schedule, Sim, SimConfig, SimLock,
+            SimWord, World, YieldPoint, inspect, steps,
         },
     },
     units::CpuIndex,
@@ -405,9 +405,9 @@ fn interrupts_wait_until_pinned_and_locked_sections_end() {
         lock.with(|()| ()); // panics if it is held
         (pinned.peek(), locked.peek())
     });
-    let points: Vec<Point> = seen.iter().map(|(at, _)| at.point).collect();
+    let points: Vec<YieldPoint> = seen.iter().map(|(at, _)| at.point).collect();
     // armed at: pin and 3 stores; acquire, 3 stores and release; the addition
-    use Point::*;
+    use YieldPoint::*;
     let expected = [
         Pin, Unpin, Unpin, Unpin, Acquire, Release, Release, Release, Release, FetchAdd,
     ];

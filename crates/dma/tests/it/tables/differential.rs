@@ -3,7 +3,7 @@
 
 use crate::tables::rig::{Rig, range, run};
 use ioatlas_dma::{
-    iova::LeaseKind,
+    iova::AllocKind,
     table::{
         Format, LeafAttrs, RawError, Reclaim, TableConfig,
         fmt::{Toy, VtdSecond39, VtdSecond48, VtdSecond57},
@@ -75,9 +75,9 @@ fn agrees_with_a_map<F: Format>(config: TableConfig, ops: &[Op]) {
             } => {
                 let perm = [Perm::Read, Perm::Write, Perm::ReadWrite][usize::from(perm)];
                 let kind = if fixed {
-                    LeaseKind::Fixed
+                    AllocKind::Fixed
                 } else {
-                    LeaseKind::Assigned
+                    AllocKind::Dynamic
                 };
                 let (first, pages, to) = (base + at * unit, units * unit, to * unit);
                 let before = units.min(cut) * unit;
@@ -111,7 +111,7 @@ fn agrees_with_a_map<F: Format>(config: TableConfig, ops: &[Op]) {
     }
 }
 
-/// The raw door takes exactly what is one mapping.
+/// The address API takes exactly what is one mapping.
 fn claim<F: Format>(rig: &mut Rig<F>, first: u64, pages: u64) {
     let fits = first + pages <= F::aperture().pages.0;
     let range = range(first, pages);

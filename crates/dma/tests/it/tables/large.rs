@@ -4,7 +4,7 @@
 use crate::tables::rig::{PhysWords, Rig, range, run};
 use ioatlas_dma::{
     domain::Lifetime,
-    iova::LeaseKind,
+    iova::AllocKind,
     table::{
         Format, InstallCause, LeafAttrs, RawError, Reclaim, TableConfig,
         fmt::{Toy, VtdSecond39, VtdSecond48, VtdSecond57},
@@ -21,7 +21,7 @@ fn up_to(largest_leaf: u32) -> TableConfig {
 
 const LEAF: LeafAttrs = LeafAttrs {
     perm: Perm::Read,
-    kind: LeaseKind::Assigned,
+    kind: AllocKind::Dynamic,
     lifetime: Lifetime::Normal,
 };
 
@@ -98,7 +98,7 @@ fn every_level_of_a_toy_has_leaves() {
 #[test]
 fn a_large_leaf_never_takes_the_place_of_a_table_by_itself() {
     let mut rig = Rig::<Toy<2, 3>>::with(16, up_to(3));
-    rig.install(17, 1, 1, Perm::Read, LeaseKind::Assigned);
+    rig.install(17, 1, 1, Perm::Read, AllocKind::Dynamic);
     assert_eq!(rig.clear(17, 1), 1);
     let installed = rig.try_install(range(16, 16), [run(32, 16)], LEAF);
     installed.expect("frames");
@@ -117,7 +117,7 @@ fn a_large_leaf_never_takes_the_place_of_a_table_by_itself() {
         expected,
         "the root's entry and one below are tables"
     );
-    assert_eq!(rig.clear_as(16, 16, LeaseKind::Assigned).found.0, 16);
+    assert_eq!(rig.clear_as(16, 16, AllocKind::Dynamic).found.0, 16);
     assert_eq!(rig.detached.len(), 2);
 }
 
@@ -130,12 +130,12 @@ fn room_is_made_for_exactly_the_leaves_that_will_be_written() {
         };
         let mut rig = Rig::<Toy<2, 3>>::with(32, config);
         for page in [0, 5, 17, 40] {
-            rig.install(page, 1, page, Perm::Read, LeaseKind::Assigned);
+            rig.install(page, 1, page, Perm::Read, AllocKind::Dynamic);
             assert_eq!(rig.clear(page, 1), 1);
         }
         assert!(rig.detached.is_empty());
         // 1 to 3 in pages, a leaf of 4, one of 8 in two, one of 16
-        rig.install(1, 31, 65, Perm::Read, LeaseKind::Assigned);
+        rig.install(1, 31, 65, Perm::Read, AllocKind::Dynamic);
         let gone = rig.detached.len();
         assert_eq!(gone, 3, "of page 5, and both of page 17; {reclaim:?}");
         assert_eq!(rig.leaves().len(), 3 + 3 + 1);
@@ -147,8 +147,8 @@ fn room_is_made_for_exactly_the_leaves_that_will_be_written() {
 #[test]
 fn room_is_not_made_where_something_is_mapped() {
     let mut rig = Rig::<Toy<2, 3>>::with(32, up_to(3));
-    rig.install(5, 1, 5, Perm::Read, LeaseKind::Assigned);
-    let whole = range(0, 16); // two leases that overlap: a bug of the assigner's
+    rig.install(5, 1, 5, Perm::Read, AllocKind::Dynamic);
+    let whole = range(0, 16); // two allocations that overlap: a bug of the allocator's
     let all = [run(64, 16)];
     rig.table
         .make_room(&rig.host, whole, all.into_iter(), |frame| {
@@ -157,7 +157,7 @@ fn room_is_not_made_where_something_is_mapped() {
     let error = rig.try_install(whole, all, LEAF).unwrap_err();
     assert_eq!(error.cause, InstallCause::AlreadyMapped(IovaPage(5)));
     assert_eq!(
-        rig.clear_as(0, error.done.0, LeaseKind::Assigned).found,
+        rig.clear_as(0, error.done.0, AllocKind::Dynamic).found,
         error.done
     );
     rig.agrees_at(5);
@@ -167,7 +167,7 @@ fn room_is_not_made_where_something_is_mapped() {
 #[test]
 fn nothing_is_installed_below_a_large_leaf() {
     let mut rig = Rig::<Toy<2, 3>>::with(8, up_to(3));
-    rig.install(16, 16, 32, Perm::Write, LeaseKind::Assigned);
+    rig.install(16, 16, 32, Perm::Write, AllocKind::Dynamic);
     for (at, pages) in [(16, 1), (20, 4), (16, 16), (31, 1)] {
         let installed = rig.try_install(range(at, pages), [run(64, pages)], LEAF);
         let error = installed.unwrap_err();
@@ -181,17 +181,17 @@ fn nothing_is_installed_below_a_large_leaf() {
 #[test]
 fn a_part_of_a_large_leaf_is_not_cleared() {
     let mut rig = Rig::<Toy<2, 3>>::with(8, up_to(3));
-    rig.install(16, 16, 32, Perm::Write, LeaseKind::Assigned);
-    assert_eq!(rig.clear_as(16, 8, LeaseKind::Assigned).found, PageCount(0));
+    rig.install(16, 16, 32, Perm::Write, AllocKind::Dynamic);
+    assert_eq!(rig.clear_as(16, 8, AllocKind::Dynamic).found, PageCount(0));
     rig.check();
     rig.agrees_at(16);
 }
 
 #[test]
-fn the_raw_door_knows_the_edges_of_large_leaves() {
+fn the_address_api_knows_the_edges_of_large_leaves() {
     let mut rig = Rig::<Toy<2, 3>>::with(16, up_to(3));
-    rig.install(3, 22, 67, Perm::Read, LeaseKind::Fixed); // 3, then 4, 8 and 12, then 16 to 19 and 20, then 24
-    rig.install(32, 16, 32, Perm::Read, LeaseKind::Assigned);
+    rig.install(3, 22, 67, Perm::Read, AllocKind::Fixed); // 3, then 4, 8 and 12, then 16 to 19 and 20, then 24
+    rig.install(32, 16, 32, Perm::Read, AllocKind::Dynamic);
     rig.table.give_up(&rig.host, IovaPage(3));
     rig.table.give_up(&rig.host, IovaPage(32));
     let claim = |first, pages| rig.table.claim(&rig.host, range(first, pages));
@@ -206,9 +206,9 @@ fn the_raw_door_knows_the_edges_of_large_leaves() {
     assert_eq!(claim(33, 15), Err(NotFirst(IovaPage(33))));
     assert_eq!(claim(32, 17), Err(Several(IovaPage(47))));
     assert_eq!(claim(31, 17), Err(NotMapped(IovaPage(31))));
-    assert_eq!(claim(32, 16), Ok(LeaseKind::Assigned));
+    assert_eq!(claim(32, 16), Ok(AllocKind::Dynamic));
     assert_eq!(claim(32, 16), Err(NotGivenUp(IovaPage(32))));
-    assert_eq!(claim(3, 22), Ok(LeaseKind::Fixed));
+    assert_eq!(claim(3, 22), Ok(AllocKind::Fixed));
     rig.check();
 }
 
@@ -240,7 +240,7 @@ fn a_transient_mapping_has_the_hint_in_every_leaf_and_keeps_it() {
     rig.table.give_up(&rig.host, IovaPage(0));
     assert_eq!(
         rig.table.claim(&rig.host, range(0, 513)),
-        Ok(LeaseKind::Assigned)
+        Ok(AllocKind::Dynamic)
     );
     assert_eq!(hints(), [1, 0, 1]);
     rig.agrees_at(0);

@@ -10,7 +10,7 @@ mod shared;
 mod walker;
 
 use ioatlas_dma::{
-    iova::LeaseKind,
+    iova::AllocKind,
     platform::{FreshFrame, Platform, host::Host},
     table::{
         Format, InstallCause, LeafAttrs, RawError, Table, TableConfig,
@@ -25,7 +25,7 @@ use rig::{PhysWords, Rig, range, run};
 fn one_clear_of_a_whole_span_gives_its_tables_back_unwritten() {
     let mut rig = Rig::<Toy<2, 3>>::new(16);
     // 16 pages: one level-2 table and its four leaf tables
-    rig.install(16, 16, 0x100, Perm::Read, LeaseKind::Assigned);
+    rig.install(16, 16, 0x100, Perm::Read, AllocKind::Dynamic);
     assert_eq!(rig.host.frames_in_use(), 6);
     assert_eq!(rig.clear(16, 16), 16);
     assert_eq!(rig.detached.len(), 5);
@@ -38,7 +38,7 @@ fn one_clear_of_a_whole_span_gives_its_tables_back_unwritten() {
     assert_eq!(leaf_words, 16 + 4, "a walk in flight may still read them");
     rig.check();
     // and the span can be used anew
-    rig.install(16, 3, 0x200, Perm::Write, LeaseKind::Assigned);
+    rig.install(16, 3, 0x200, Perm::Write, AllocKind::Dynamic);
     rig.check();
     rig.agrees_at(17);
 }
@@ -46,8 +46,8 @@ fn one_clear_of_a_whole_span_gives_its_tables_back_unwritten() {
 #[test]
 fn a_clear_of_all_but_one_page_keeps_the_tables() {
     let mut rig = Rig::<Toy<2, 3>>::new(16);
-    rig.install(0, 3, 1, Perm::Read, LeaseKind::Assigned);
-    rig.install(3, 1, 9, Perm::Read, LeaseKind::Assigned);
+    rig.install(0, 3, 1, Perm::Read, AllocKind::Dynamic);
+    rig.install(3, 1, 9, Perm::Read, AllocKind::Dynamic);
     assert_eq!(rig.clear(0, 3), 3);
     assert!(rig.detached.is_empty());
     rig.agrees_at(3);
@@ -57,7 +57,7 @@ fn a_clear_of_all_but_one_page_keeps_the_tables() {
 #[test]
 fn running_out_of_frames_says_how_far_it_came() {
     let mut rig = Rig::<Toy<2, 3>>::new(4); // root, one level-2 table, two leaf tables
-    let leaf = LeafAttrs::new(Perm::Read, LeaseKind::Assigned);
+    let leaf = LeafAttrs::new(Perm::Read, AllocKind::Dynamic);
     let installed = rig.try_install(range(0, 12), [run(0, 12)], leaf);
     let error = installed.unwrap_err();
     assert_eq!((error.done, error.wanted), (PageCount(8), PageCount(12)));
@@ -73,8 +73,8 @@ fn running_out_of_frames_says_how_far_it_came() {
 #[test]
 fn installing_over_a_translation_is_refused_and_changes_nothing() {
     let mut rig = Rig::<VtdSecond48>::new(8);
-    rig.install(0x1000, 1, 5, Perm::Read, LeaseKind::Fixed);
-    let leaf = LeafAttrs::new(Perm::Write, LeaseKind::Assigned);
+    rig.install(0x1000, 1, 5, Perm::Read, AllocKind::Fixed);
+    let leaf = LeafAttrs::new(Perm::Write, AllocKind::Dynamic);
     let installed = rig.try_install(range(0xfff, 2), [run(7, 2)], leaf);
     let error = installed.unwrap_err();
     assert_eq!(error.cause, InstallCause::AlreadyMapped(IovaPage(0x1000)));
@@ -85,7 +85,7 @@ fn installing_over_a_translation_is_refused_and_changes_nothing() {
 #[test]
 fn physical_pages_that_end_too_early_are_an_error_that_says_where() {
     let mut rig = Rig::<Toy<2, 3>>::new(8);
-    let leaf = LeafAttrs::new(Perm::Read, LeaseKind::Assigned);
+    let leaf = LeafAttrs::new(Perm::Read, AllocKind::Dynamic);
     let runs = [run(8, 2), run(0, 0), run(20, 1)]; // an empty run is none
     let error = rig.try_install(range(6, 5), runs, leaf).unwrap_err();
     assert_eq!(error.cause, InstallCause::TooFewPages(IovaPage(9)));
@@ -101,7 +101,7 @@ fn physical_pages_that_end_too_early_are_an_error_that_says_where() {
 fn dismantling_hands_out_every_frame_once_the_root_last() {
     let mut rig = Rig::<VtdSecond48>::new(32);
     for first in [1, 1 << 9, 1 << 18, (1 << 36) - 1] {
-        rig.install(first, 1, first, Perm::Read, LeaseKind::Assigned);
+        rig.install(first, 1, first, Perm::Read, AllocKind::Dynamic);
     }
     let census = rig.table.audit(&rig.host, None).unwrap();
     let root = rig.table.root();
@@ -119,8 +119,8 @@ fn dismantling_hands_out_every_frame_once_the_root_last() {
 fn the_audit_names_what_is_broken() {
     let broken = |page: u64, change: fn(u64) -> u64| {
         let mut rig = Rig::<Toy<2, 3>>::new(16);
-        rig.install(4, 3, 0x40, Perm::Read, LeaseKind::Assigned);
-        rig.install(9, 1, 0x90, Perm::Read, LeaseKind::Assigned);
+        rig.install(4, 3, 0x40, Perm::Read, AllocKind::Dynamic);
+        rig.install(9, 1, 0x90, Perm::Read, AllocKind::Dynamic);
         let mut frame = rig.table.root();
         for level in [3, 2] {
             let words = PhysWords(&rig.host, frame);
@@ -142,8 +142,8 @@ fn the_audit_names_what_is_broken() {
 #[test]
 fn a_display_shows_each_page_with_the_edges_of_its_mapping() {
     let mut rig = Rig::<Toy<2, 3>>::new(16);
-    rig.install(4, 2, 0x40, Perm::Read, LeaseKind::Assigned);
-    rig.install(9, 1, 0x90, Perm::Write, LeaseKind::Assigned);
+    rig.install(4, 2, 0x40, Perm::Read, AllocKind::Dynamic);
+    rig.install(9, 1, 0x90, Perm::Write, AllocKind::Dynamic);
     let shown = rig.table.show(&rig.host).to_string();
     let lines: Vec<&str> = shown.lines().skip(1).collect();
     assert_eq!(

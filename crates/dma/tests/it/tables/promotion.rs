@@ -4,7 +4,7 @@
 use crate::tables::walker::Walker;
 use ioatlas_dma::{
     domain::*,
-    grace::InvalidateError,
+    invalidation::InvalidateError,
     platform::host::{Host, HostConfig},
     table::{
         Format, Reclaim, TableConfig,
@@ -24,7 +24,7 @@ fn domain<F: Format>(policy: PolicyConfig, config: TableConfig) -> (Dom<F>, Arc<
     }));
     let unit = Arc::new(Walker::new(host.clone()));
     let tables = Paged::new(&*host, unit.clone(), config).expect("a root");
-    let design = DomainConfig::new(AssignerConfig::RBTREE, policy);
+    let design = DomainConfig::new(AllocatorConfig::RBTREE, policy);
     let domain = Domain::new(host, tables, design).expect("within the aperture");
     domain.attach(SourceId(8)).expect("this unit takes any");
     (domain, unit)

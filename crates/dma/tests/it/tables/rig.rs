@@ -2,7 +2,7 @@
 //! A table, and what ought to be in it.
 
 use ioatlas_dma::{
-    iova::LeaseKind,
+    iova::AllocKind,
     platform::{
         TableFrame,
         host::{Host, HostConfig},
@@ -29,7 +29,7 @@ pub struct Rig<F: Format> {
     pub detached: Vec<TableFrame>,
     pub model: BTreeMap<u64, (u64, Perm)>,
     /// Mappings by first page: pages and kind.
-    pub mappings: BTreeMap<u64, (u64, LeaseKind)>,
+    pub mappings: BTreeMap<u64, (u64, AllocKind)>,
 }
 
 impl<F: Format> Rig<F> {
@@ -53,7 +53,7 @@ impl<F: Format> Rig<F> {
         self.model.range(first..first + pages).next().is_none()
     }
 
-    pub fn install(&mut self, first: u64, pages: u64, to: u64, perm: Perm, kind: LeaseKind) {
+    pub fn install(&mut self, first: u64, pages: u64, to: u64, perm: Perm, kind: AllocKind) {
         self.install_runs(first, &[run(to, pages)], LeafAttrs::new(perm, kind));
     }
 
@@ -84,7 +84,7 @@ impl<F: Format> Rig<F> {
     }
 
     pub fn clear(&mut self, first: u64, pages: u64) -> u64 {
-        let cleared = self.clear_as(first, pages, LeaseKind::Assigned);
+        let cleared = self.clear_as(first, pages, AllocKind::Dynamic);
         assert_eq!(cleared.gone, cleared.found, "nothing is shared");
         for page in first..first + pages {
             self.model.remove(&page);
@@ -93,7 +93,7 @@ impl<F: Format> Rig<F> {
         cleared.found.0
     }
 
-    pub fn clear_as(&mut self, first: u64, pages: u64, kind: LeaseKind) -> Cleared {
+    pub fn clear_as(&mut self, first: u64, pages: u64, kind: AllocKind) -> Cleared {
         let detached = &mut self.detached;
         let range = range(first, pages);
         self.table

@@ -3,7 +3,7 @@
 
 use crate::tables::rig::{PhysWords, Rig, range, run};
 use ioatlas_dma::{
-    iova::LeaseKind,
+    iova::AllocKind,
     table::{
         COUNT_MAX, Cleared, Format, InstallCause, InstallError, LeafAttrs, TableConfig,
         fmt::{Toy, VtdSecond39, VtdSecond48, VtdSecond57},
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 const SHARED: LeafAttrs = LeafAttrs {
     perm: Perm::Write,
-    kind: LeaseKind::Shared,
+    kind: AllocKind::Shared,
     lifetime: ioatlas_dma::domain::Lifetime::Normal,
 };
 
@@ -35,7 +35,7 @@ fn map<F: Format>(rig: &Rig<F>, first: u64, pages: u64) -> Result<(), InstallErr
 }
 
 fn unmap<F: Format>(rig: &mut Rig<F>, first: u64, pages: u64) -> Cleared {
-    rig.clear_as(first, pages, LeaseKind::Shared)
+    rig.clear_as(first, pages, AllocKind::Shared)
 }
 
 fn found_and_gone(found: u64, gone: u64) -> Cleared {

@@ -2,7 +2,7 @@
 //! A small remapping unit with an IOTLB and a walk cache that forget nothing by themselves.
 
 use ioatlas_dma::{
-    grace::{Caches, Invalidate, InvalidateError, Scope},
+    invalidation::{Caches, Invalidate, InvalidateError, Scope},
     platform::{Ordering, PhysMemory, host::Host},
     table::{Entry, Format},
     translator::{AttachError, Authority, RemappingUnit},

@@ -18,7 +18,7 @@ use super::items::{Devices, Item};
 use super::order::Waiting;
 use super::raw::{Raw, Segment, Via};
 use super::runs::{Joined, Runs, page_range};
-use super::{Assign, Fault, Limits};
+use super::{AssignIovas, Fault, Limits};
 use crate::event::{DeviceId, Event, Kind, Permission};
 use crate::note::Topic;
 use crate::trace::Stamp;
@@ -106,7 +106,7 @@ pub(super) enum Unmaps {
 
 pub(super) struct Assembler {
     limits: Limits,
-    assign: Assign,
+    assign: AssignIovas,
     unmaps: Unmaps,
     survey: HashMap<String, Addresses>,
     devices: Devices,
@@ -119,7 +119,7 @@ pub(super) struct Assembler {
 
 impl Assembler {
     pub fn new(
-        assign: Assign,
+        assign: AssignIovas,
         unmaps: Unmaps,
         survey: HashMap<String, Addresses>,
         limits: Limits,
@@ -217,9 +217,9 @@ impl Assembler {
         if device.index() == self.states.len() {
             self.states.push(Device {
                 assigned: match self.assign {
-                    Assign::Always => true,
-                    Assign::Never => false,
-                    Assign::Auto => self.is_physical(event),
+                    AssignIovas::Always => true,
+                    AssignIovas::Never => false,
+                    AssignIovas::Auto => self.is_physical(event),
                 },
                 ..Device::default()
             });

@@ -3,7 +3,8 @@
 
 use crate::suite::rig::*;
 use ioatlas_dma::{
-    dma_api::*, domain::*, grace::InvalidateError, platform::*, table::InstallCause, units::*,
+    dma_api::*, domain::*, invalidation::InvalidateError, platform::*, table::InstallCause,
+    units::*,
 };
 use ioatlas_vfio::{kernel::Errno, simulated::*, translator::*};
 use std::sync::Arc;

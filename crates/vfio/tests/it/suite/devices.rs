@@ -121,7 +121,7 @@ fn a_device_whose_reset_is_held_up_is_quiet_all_the_same() {
 }
 
 #[test]
-fn a_removed_device_says_so_and_everything_comes_home() {
+fn a_removed_device_says_so_and_everything_returns() {
     for kind in KINDS {
         let rig = Rig::strict(kind);
         let (buffer, bar) = (rig.buffer(2), rig.device.bar(BarIndex(0)).unwrap());

@@ -39,7 +39,7 @@ fn a_low_arena_is_low_and_several_of_them_are_apart() {
     assert!(firsts.iter().all(|first| first + 1024 <= 1 << 25));
     let error = UserSpace::new(config(20)).map(drop).unwrap_err();
     assert!(
-        matches!(error, NoArena::NoLowPlace { bits: 20, .. }),
+        matches!(error, ArenaError::NoLowPlace { bits: 20, .. }),
         "{error}"
     );
     let huge = UserSpaceConfig {
@@ -47,7 +47,7 @@ fn a_low_arena_is_low_and_several_of_them_are_apart() {
         ..UserSpaceConfig::default()
     };
     let error = UserSpace::new(huge).map(drop).unwrap_err();
-    assert!(matches!(error, NoArena::Length { .. }), "{error}");
+    assert!(matches!(error, ArenaError::Length { .. }), "{error}");
 }
 
 #[test]

@@ -102,25 +102,25 @@ pub fn memory(pages: u64) -> Arc<UserSpace> {
 }
 
 /// What identity needs on an IOMMU of 39 bits.
-pub fn identity() -> AssignerConfig {
-    AssignerConfig::Identity(IdentityConfig {
+pub fn identity() -> AllocatorConfig {
+    AllocatorConfig::Identity(IdentityConfig {
         phys_bits: 37,
         fallback: MagazineConfig::default(),
     })
 }
 
-/// Every assigner that this platform has (there is no heap, which `kmalloc` needs), with every policy.
+/// Every allocator that this platform has (there is no heap, which `kmalloc` needs), with every policy.
 pub fn designs() -> Vec<(String, DomainConfig)> {
     let mut all = Vec::new();
-    for assigner in design::assigners() {
-        let config = match assigner.config {
-            AssignerConfig::Kmalloc(_) => continue,
-            AssignerConfig::Identity(_) => identity(),
+    for allocator in design::allocators() {
+        let config = match allocator.config {
+            AllocatorConfig::Kmalloc(_) => continue,
+            AllocatorConfig::Identity(_) => identity(),
             // its blocks end at powers of two, so an aperture of 39 bits is one
             other => other,
         };
         for policy in design::policies() {
-            let name = format!("{}, {}", assigner.name, policy.name);
+            let name = format!("{}, {}", allocator.name, policy.name);
             all.push((name, DomainConfig::new(config, policy.config)));
         }
     }
@@ -128,5 +128,5 @@ pub fn designs() -> Vec<(String, DomainConfig)> {
 }
 
 pub fn rbtree(policy: PolicyConfig) -> DomainConfig {
-    DomainConfig::new(AssignerConfig::Plain(BackingConfig::Rbtree), policy)
+    DomainConfig::new(AllocatorConfig::Plain(BackingConfig::Rbtree), policy)
 }

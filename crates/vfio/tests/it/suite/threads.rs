@@ -5,8 +5,8 @@ use crate::suite::rig::*;
 use ioatlas_dma::{domain::*, platform::host::register, units::*};
 
 /// Under `strict`, each thread finds its own page gone as soon as its unmap is back.
-fn crowd(kind: Kind, assigner: AssignerConfig) {
-    let rig = Rig::new(kind, DomainConfig::new(assigner, PolicyConfig::Strict));
+fn crowd(kind: Kind, allocator: AllocatorConfig) {
+    let rig = Rig::new(kind, DomainConfig::new(allocator, PolicyConfig::Strict));
     let shared = rig.domain.shared();
     let buffer = rig.buffer(16);
     std::thread::scope(|scope| {
@@ -40,8 +40,8 @@ fn crowd(kind: Kind, assigner: AssignerConfig) {
 #[test]
 fn no_unmap_returns_before_the_kernel_has_ended_it() {
     for kind in KINDS {
-        crowd(kind, rbtree(PolicyConfig::Strict).assigner);
-        crowd(kind, DomainConfig::default().assigner);
+        crowd(kind, rbtree(PolicyConfig::Strict).allocator);
+        crowd(kind, DomainConfig::default().allocator);
     }
 }
 

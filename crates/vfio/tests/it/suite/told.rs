@@ -3,7 +3,7 @@
 //! what they have to.
 
 use crate::suite::rig::*;
-use ioatlas_dma::{domain::*, grace::InvalidateError, units::*};
+use ioatlas_dma::{domain::*, invalidation::InvalidateError, units::*};
 use ioatlas_vfio::{kernel::Errno, platform::Buffer, simulated::*};
 
 fn deferred() -> PolicyConfig {

@@ -3,7 +3,7 @@
 
 use ioatlas_vhost::{
     Limits, RadixIotlb,
-    plug::Patience,
+    guest_memory::Patience,
     runner::{self, Device, Runner, StopHandle},
 };
 use ioatlas_vhost_bench::*;

@@ -5,7 +5,7 @@ use super::{driver::*, front::*, guest::*, nic::*};
 use ioatlas_dma::units::*;
 use ioatlas_vhost::runner::{self, Runner};
 use ioatlas_vhost::server::Answer;
-use ioatlas_vhost::{DeviceIotlb, Limits, plug::Patience};
+use ioatlas_vhost::{DeviceIotlb, Limits, guest_memory::Patience};
 use ioatlas_vhost_net::*;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;

@@ -25,10 +25,10 @@
 //! runs that had them are trimmed. Between, both are found, never none. To take the middle out of a run, its right part is given to a new record first.
 //! A page that joins no neighbour, and whose slot stands for it alone, is one store (`page.rs`).
 //!
-//! **Readers** do not write but to say, once a burst and on a line of their own, at which *epoch* they began. A lookup that finds nothing while a writer is at work looks
+//! **Readers** do not write but to say, once a guard and on a line of their own, at which *epoch* they began. A lookup that finds nothing while a writer is at work looks
 //! again, at most eight times, and then says that it missed, which is harmless in a cache: that bounds every lookup.
 //!
-//! **Grace** (`bursts.rs`): what was removed, and records and tables that were taken out, wait until every burst that began before is over.
+//! **Epochs** (`epochs.rs`): what was removed, and records and tables that were taken out, wait until every guard that began before is over.
 //! A back end that sandboxes itself must allow `membarrier`, or install its filter before it makes
 //! the cache: see [`ioatlas_dma::platform::host`].
 //!
@@ -43,17 +43,17 @@
 
 mod arena;
 mod audit;
-mod bursts;
 mod edit;
+mod epochs;
 mod page;
 mod reader;
 mod writer;
 
-pub use reader::{RadixBurst, RadixReader};
+pub use reader::{RadixGuard, RadixReader};
 
 use super::*;
 use arena::*;
-use bursts::Bursts;
+use epochs::Epochs;
 use ioatlas_dma::{
     platform::{
         Atomic64, CachePadded, Lock, Ordering, Platform,
@@ -119,13 +119,13 @@ struct Tree<P: Platform, S> {
     root: CachePadded<P::A64>,
     /// Odd while a writer is at work.
     changes: CachePadded<P::A64>,
-    bursts: Bursts<P>,
+    epochs: Epochs<P>,
     _shape: PhantomData<fn() -> S>,
 }
 
 impl<P: TreeMemory, S: Shape> private::Sealed for Radix<P, S> {}
 impl<P: TreeMemory, S: Shape> private::Sealed for RadixReader<P, S> {}
-impl<P: TreeMemory, S: Shape> private::Sealed for RadixBurst<'_, P, S> {}
+impl<P: TreeMemory, S: Shape> private::Sealed for RadixGuard<'_, P, S> {}
 
 impl RadixIotlb {
     /// An empty cache. Memory is taken as it is needed.
@@ -166,13 +166,13 @@ impl<P: TreeMemory, S: Shape> Radix<P, S> {
         // less serves nobody
         limits.runs = limits.runs_held();
         limits.tables = limits.tables.max(2 * Edit::<P, S>::PATHS as u32);
-        let bursts = Bursts::new(limits.readers as usize);
+        let epochs = Epochs::new(limits.readers as usize);
         let cache = Radix {
             tree: Tree {
                 platform,
                 root: CachePadded(P::A64::new(EMPTY)),
                 changes: CachePadded(P::A64::new(0)),
-                bursts,
+                epochs,
                 _shape: PhantomData,
             },
             writer: P::Lock::new(Writer::new(limits)),

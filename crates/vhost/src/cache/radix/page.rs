@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The short way of an edit: one page that a slot stands for, and that neither was nor becomes a part of a larger run. One slot is written, so
+//! The fast path of an edit: one page that a slot stands for, and that neither was nor becomes a part of a larger run. One slot is written, so
 //! nothing is in between that a reader should look at again.
 
 use super::{writer::Edit, *};
@@ -43,7 +43,7 @@ impl<P: TreeMemory, S: Shape> Edit<'_, P, S> {
                 let (first, end) = (page, page + 1);
                 self.writer
                     .removed(Span { first, end }, RemovalCause::Replaced);
-                self.tree.bursts.advance(); // who remembers a translation looks it up again
+                self.tree.epochs.advance(); // who remembers a translation looks it up again
             }
         }
         self.writer.upkeep.stats.updates += 1;

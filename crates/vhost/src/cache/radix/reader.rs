@@ -13,13 +13,13 @@ pub struct RadixReader<P: TreeMemory, S: Shape> {
     number: usize,
 }
 
-/// Its burst.
-pub struct RadixBurst<'r, P: TreeMemory, S: Shape> {
+/// Its guard.
+pub struct RadixGuard<'r, P: TreeMemory, S: Shape> {
     tree: &'r Tree<P, S>,
     words: &'r [P::A64],
     own: &'r P::A64,
     generation: u64,
-    /// The run last found. It stays true for as long as the burst is.
+    /// The run last found. It stays true for as long as the guard is.
     last: Cell<Fields>,
 }
 
@@ -37,12 +37,12 @@ impl<P: TreeMemory, S: Shape> Drop for RadixReader<P, S> {
 }
 
 impl<P: TreeMemory, S: Shape> IotlbReader for RadixReader<P, S> {
-    type Burst<'r> = RadixBurst<'r, P, S>;
+    type Guard<'r> = RadixGuard<'r, P, S>;
     #[inline]
-    fn burst(&mut self) -> RadixBurst<'_, P, S> {
+    fn pin(&mut self) -> RadixGuard<'_, P, S> {
         let tree = &self.cache.tree;
-        let (own, generation) = tree.bursts.begin(&tree.platform, self.number);
-        RadixBurst {
+        let (own, generation) = tree.epochs.begin(&tree.platform, self.number);
+        RadixGuard {
             tree,
             words: tree.platform.words(),
             own,
@@ -52,14 +52,14 @@ impl<P: TreeMemory, S: Shape> IotlbReader for RadixReader<P, S> {
     }
 }
 
-impl<P: TreeMemory, S: Shape> Drop for RadixBurst<'_, P, S> {
+impl<P: TreeMemory, S: Shape> Drop for RadixGuard<'_, P, S> {
     #[inline]
     fn drop(&mut self) {
-        Bursts::<P>::end(self.own);
+        Epochs::<P>::end(self.own);
     }
 }
 
-impl<P: TreeMemory, S: Shape> RadixBurst<'_, P, S> {
+impl<P: TreeMemory, S: Shape> RadixGuard<'_, P, S> {
     #[inline(always)]
     fn walk(&self, page: u64) -> Option<Fields> {
         let (_, fields) = self.tree.search(self.words, page)?;
@@ -110,7 +110,7 @@ impl Fields {
     }
 }
 
-impl<P: TreeMemory, S: Shape> Burst for RadixBurst<'_, P, S> {
+impl<P: TreeMemory, S: Shape> Guard for RadixGuard<'_, P, S> {
     #[inline(always)]
     fn lookup(&self, iova: Iova, len: ByteCount, need: Perm) -> Result<Piece, LookupError> {
         let page = iova.0 >> GRANULE_LG2;

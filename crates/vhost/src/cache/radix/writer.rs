@@ -7,7 +7,7 @@ use super::{
 };
 use std::{collections::VecDeque, time::Duration};
 
-/// Dead things that may gather before it is looked whether bursts are over: so a heavy fence, about a microsecond, serves as many.
+/// Dead things that may gather before it is looked whether guards have been dropped: so a heavy fence, about a microsecond, serves as many.
 const GATHER: usize = 128;
 /// Invalidations that may be under way and be told apart. Beyond, the two oldest count as one of all pages between.
 const UNDER_WAY: usize = 64;
@@ -240,7 +240,7 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
         self.replaced = false;
         self.lay_out(layout, RemovalCause::Replaced);
         if self.replaced {
-            self.tree.bursts.advance(); // who remembers a translation looks it up again
+            self.tree.epochs.advance(); // who remembers a translation looks it up again
         }
         self.writer.upkeep.stats.updates += 1;
         Ok(Updated::Done)
@@ -252,7 +252,7 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
             self.take(&mut span);
         }
         self.writer.upkeep.invalidated(span);
-        let number = self.tree.bursts.advance();
+        let number = self.tree.epochs.advance();
         if self.writer.has_readers() {
             let under_way = &mut self.writer.under_way;
             if under_way.len() == UNDER_WAY
@@ -299,7 +299,7 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
         self.lay_out(layout, RemovalCause::Replaced);
     }
 
-    // grace
+    // epochs
 
     pub fn is_done(&mut self, invalidation: Invalidation) -> bool {
         if self.writer.settled < invalidation.number {
@@ -319,20 +319,20 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
     /// Finds out what is out of use by now, and has it back.
     fn settle(&mut self) {
         let w = &mut *self.writer;
-        let bursts = &self.tree.bursts;
+        let epochs = &self.tree.epochs;
         if w.dead
             .back()
-            .is_some_and(|(epoch, _)| *epoch >= bursts.epoch())
+            .is_some_and(|(epoch, _)| *epoch >= epochs.epoch())
         {
-            bursts.advance();
+            epochs.advance();
         }
-        if w.fenced < bursts.epoch() && w.has_readers() {
+        if w.fenced < epochs.epoch() && w.has_readers() {
             self.tree.platform.heavy_fence();
-            w.fenced = bursts.epoch();
+            w.fenced = epochs.epoch();
         }
         let readers = (0..w.readers.len()).filter(|number| w.readers[*number]);
-        // a burst that begins may say an epoch that was, if its thread was away between reading and writing it; done stays done
-        w.settled = w.settled.max(bursts.settled(readers));
+        // a guard that begins may say an epoch that was, if its thread was away between reading and writing it; done stays done
+        w.settled = w.settled.max(epochs.settled(readers));
         while let Some((epoch, what)) = w.dead.front().copied()
             && epoch < w.settled
         {
@@ -353,7 +353,7 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
         }
         match self.writer.has_readers() {
             true => {
-                let epoch = self.tree.bursts.epoch();
+                let epoch = self.tree.epochs.epoch();
                 self.writer.dead.push_back((epoch, dead));
             }
             // who comes later does not find it
@@ -473,7 +473,7 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
         };
         self.lay_out(layout, RemovalCause::Evicted);
         // Who remembers a translation must not go on with it: an update may bring another in its place, which then finds nothing to replace.
-        self.tree.bursts.advance();
+        self.tree.epochs.advance();
         self.writer.upkeep.stats.evictions += 1;
         true
     }
@@ -532,12 +532,12 @@ impl<P: TreeMemory, S: Shape> Radix<P, S> {
 impl<P: TreeMemory, S: Shape> DeviceIotlb for Radix<P, S> {
     type Reader = RadixReader<P, S>;
     const NAME: &'static str = "radix";
-    const UPDATES: Updates = Updates::BesideBursts;
+    const UPDATES: Updates = Updates::Concurrent;
 
-    fn reader(self: &Arc<Self>) -> Result<RadixReader<P, S>, NoReader> {
+    fn reader(self: &Arc<Self>) -> Result<RadixReader<P, S>, ReaderError> {
         let number = self.writer.with(Writer::add_reader);
         let limit = self.limits.readers;
-        let number = number.ok_or(NoReader { limit })?;
+        let number = number.ok_or(ReaderError { limit })?;
         Ok(RadixReader::new(self.clone(), number))
     }
     fn update_since(&self, entry: Entry, asked: Moment) -> Result<Updated, UpdateError> {
@@ -570,7 +570,7 @@ impl<P: TreeMemory, S: Shape> DeviceIotlb for Radix<P, S> {
             self.tree.platform.relax();
             turns += 1;
             if turns > RELAXED {
-                std::thread::sleep(NAP); // the burst's thread has lost its core, perhaps to this one
+                std::thread::sleep(NAP); // the guard's thread has lost its core, perhaps to this one
             }
         }
     }

@@ -48,11 +48,15 @@ impl Device for Inverter {
     fn queues_per_thread(&self) -> Vec<u64> {
         vec![1, 2]
     }
-    fn process<R: IotlbReader>(&self, event: Event, lane: &mut Lane<R>) -> Result<Next, Failure> {
+    fn process<R: IotlbReader>(
+        &self,
+        event: Event,
+        worker: &mut QueueWorker<R>,
+    ) -> Result<Next, Failure> {
         let Event::Queue(queue) = event else {
             return Ok(Next::Wait);
         };
-        lane.each_chain(queue, |memory, chain| invert(memory, chain))
+        worker.each_chain(queue, |memory, chain| invert(memory, chain))
     }
     fn stopped(&self, queue: u16, why: &Stop) {
         self.stopped.lock().unwrap().push(format!("{queue}: {why}"));
@@ -242,7 +246,7 @@ pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 /// A runner's settings for tests in which all goes well, however slow the machine.
 pub fn patient() -> Config {
     Config {
-        patience: ioatlas_vhost::plug::Patience { answer: SOON },
+        patience: ioatlas_vhost::guest_memory::Patience { answer: SOON },
         message: SOON,
         ..Config::default()
     }
@@ -255,7 +259,7 @@ const NEVER: Duration = Duration::from_secs(5);
 /// The same where an answer to a miss is waited for that does not come.
 pub fn without_answers() -> Config {
     Config {
-        patience: ioatlas_vhost::plug::Patience { answer: NEVER },
+        patience: ioatlas_vhost::guest_memory::Patience { answer: NEVER },
         ..patient()
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! A bounce buffer stays mapped from user to user, and mappings name only what their users have of it. So an access that no mapping explains is fine if it went
 //! to a frame that the domain allocated, that no walk reads, and that has been reached in this place only since it was allocated: a frame that goes
-//! elsewhere goes home first, through a flush. What its bytes are is not seen here (P7).
+//! elsewhere is freed first, through a flush. What its bytes are is not seen here (P7).
 
 use super::{DomainSerial, Event, Ledger, Slots, space::Space, summary::Property};
 use crate::oracle::Holders;

@@ -249,7 +249,11 @@ fn whichever_allocation_fails_nothing_is_lost_and_the_next_try_succeeds() {
                 break;
             }
         }
-        assert!(failed > 0, "{}: the ladder hid them all", name(&design));
+        assert!(
+            failed > 0,
+            "{}: the fallback chain hid them all",
+            name(&design)
+        );
     }
 }
 

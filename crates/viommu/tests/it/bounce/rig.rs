@@ -160,7 +160,7 @@ impl<B: Base> Rig<B> {
         drop(dma); // ends the pools
         domain.flush().expect("a flush");
         let audit = domain.audit().map_err(say).expect("an audit");
-        let left = (audit.stats.live, audit.usage.leased);
+        let left = (audit.stats.live, audit.usage.allocated);
         assert_eq!(
             left,
             (PageCount(0), PageCount(0)),

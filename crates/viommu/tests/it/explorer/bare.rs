@@ -3,8 +3,8 @@
 
 use crate::explorer::{crowd::*, pieces::*, plan::Plan};
 use ioatlas_dma::{
-    grace::*,
-    iova::{Assign, Lease, LeaseKind, Request},
+    invalidation::*,
+    iova::{AllocKind, IovaAlloc, IovaAllocator, Request},
     platform::{
         Platform, TableFrame,
         sim::{Sim, World},
@@ -34,55 +34,55 @@ impl Bench {
     }
 
     /// By the last completion if it does, and else by an invalidation of what is needed.
-    fn settle<T>(&self, retired: Retired<T>) -> Flushed<T> {
+    fn complete<T>(&self, retired: Retired<T>) -> Flushed<T> {
         // nobody switches meanwhile: there is no shared access in between
         let last = self.last.take();
         let tried = match &last {
             None => Err(retired),
-            Some(last) => retired.settle(last).map_err(|(retired, _)| retired),
+            Some(last) => retired.complete(last).map_err(|(retired, _)| retired),
         };
         self.last.replace(last);
         let retired = match tried {
             Ok(flushed) => return flushed,
             Err(retired) => retired,
         };
-        let (flushed, fresh) = self.pieces.settle_anew(retired);
+        let (flushed, fresh) = self.pieces.complete_anew(retired);
         self.last.replace(Some(fresh));
         flushed
     }
 
-    /// Maps, lets the device reach it, unmaps, and gives all back once it is settled.
+    /// Maps, lets the device reach it, unmaps, and gives all back once it is completed.
     fn round(&self, random: &mut Random, to: PhysPage) {
         let pieces = &self.pieces;
         let p = pieces.p();
         let pages = PageCount([1, 1, 4][random.below(3) as usize]);
-        let Ok(lease) = pieces.assigner.assign(p, &Request::pages(pages)) else {
+        let Ok(alloc) = pieces.allocator.alloc(p, &Request::pages(pages)) else {
             return;
         };
-        let range = lease.range();
-        pieces.install(&lease, to);
+        let range = alloc.range();
+        pieces.install(&alloc, to);
         self.maps.set(self.maps.get() + 1);
         for (page, to) in range.iter().zip(to.0..) {
             let reached = pieces.reach(page);
             let expected = Some(PhysPage(to));
             assert_eq!(
                 reached, expected,
-                "P3: {page} came home while a cache held it"
+                "P3: {page} was freed while a cache held it"
             );
         }
         let mut detached = Vec::new();
         let mut take = |frame: TableFrame| detached.push(frame);
-        pieces.table.clear(p, range, LeaseKind::Assigned, &mut take);
+        pieces.table.clear(p, range, AllocKind::Dynamic, &mut take);
         for frame in detached {
             let page = frame.page();
-            let retired = pieces.grace.retire(p, frame, Scope::tables(range));
-            let flushed = self.settle(retired);
+            let retired = pieces.sequence.retire(p, frame, Scope::tables(range));
+            let flushed = self.complete(retired);
             let unit = pieces.machine.unit();
             let held = unit.holds_pointer_to(page);
-            assert!(!held, "P4: table {page} came home while a cache held it");
+            assert!(!held, "P4: table {page} was freed while a cache held it");
             p.frame_free(flushed.into_fresh());
         }
-        let retired: Retired<Lease> = pieces.grace.retire(p, lease, Scope::leaves(range));
+        let retired: Retired<IovaAlloc> = pieces.sequence.retire(p, alloc, Scope::leaves(range));
         if random.below(3) == 0 {
             // somebody flushes something else
             let other = IovaPage(random.below(Small::aperture().pages.0));
@@ -90,9 +90,9 @@ impl Bench {
             let flushed = pieces.flush(Scope::leaves(other));
             self.last.replace(Some(flushed));
         }
-        let flushed = self.settle(retired);
-        let home = p.pinned(|cpu| cpu.index());
-        pieces.assigner.release(p, home, flushed);
+        let flushed = self.complete(retired);
+        let origin = p.pinned(|cpu| cpu.index());
+        pieces.allocator.free(p, origin, flushed);
     }
 }
 

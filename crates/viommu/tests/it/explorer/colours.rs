@@ -17,7 +17,7 @@ pub fn run(plan: &Plan) -> Checked {
     let design = DomainConfig {
         offset: Offset::Fixed(PageCount(EACH)),
         wait_limit: LIMIT,
-        ..DomainConfig::new(AssignerConfig::RBTREE, plan.design.domain.policy)
+        ..DomainConfig::new(AllocatorConfig::RBTREE, plan.design.domain.policy)
     };
     let base = Failing::new(plan.platform());
     let rig = &Rig {

@@ -3,13 +3,13 @@
 
 use crate::explorer::{
     crowd::*,
-    door::Door,
+    interface::Interface,
     plan::{Plan, Scenario, Tables},
     rig::*,
 };
 use ioatlas_dma::{
     domain::*,
-    grace::WaitLimit,
+    invalidation::WaitLimit,
     platform::sim::{Interrupt, Sim, World},
     table::Format,
     units::*,
@@ -37,9 +37,15 @@ pub fn run(plan: &Plan) -> Checked {
 
 fn on<F: Format>(plan: &Plan) -> Checked {
     let seed = plan.seed;
-    let crowd = OnSim::<F>::on(plan.platform(), Door::Domain, plan.design, LIMIT, |unit| {
-        plan.unit.adjust::<F>(seed, unit);
-    });
+    let crowd = OnSim::<F>::on(
+        plan.platform(),
+        Interface::Domain,
+        plan.design,
+        LIMIT,
+        |unit| {
+            plan.unit.adjust::<F>(seed, unit);
+        },
+    );
     let unit = crowd.rig.machine.machine().unit().clone();
     unit.set_processing(Processing::Inline);
     let brim: Vec<Mapping> = match plan.scenario {
@@ -91,7 +97,7 @@ fn act<F: Format>(plan: &Plan, c: &OnSim<F>, ends: &[End; 2], pot: &RefCell<Vec<
     for cpu in 0..plan.cpus {
         world = world.cpu(move || {
             on_cpu(plan, c, cpu, ends, pot);
-            // what goes home by an address is counted on a CPU, so there a CPU ticks
+            // what is freed by an address is counted on a CPU, so there a CPU ticks
             c.ticker(if c.by_address && cpu == 0 { 5 } else { 0 });
             done();
         });
@@ -198,7 +204,7 @@ fn tables<F: Format>(c: &OnSim<F>, seed: u64, failing: bool, looks: Looks) {
             c.domain.domain().flush().expect("a flush");
             c.domain.domain().shrink();
         }
-        // few, and those that assigners which begin at the end give first
+        // few, and those that allocators which begin at the end give first
         let tables = c.span.pages.0 / span;
         let whole = match last {
             // a table that this CPU may remember

@@ -20,7 +20,7 @@ mod crowded;
 pub mod pieces;
 mod plan;
 
-use crate::suite::{crowd, door, rig};
+use crate::suite::{crowd, interface, rig};
 use plan::{Plan, Scenario};
 use std::{
     env,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a domain is made of, without a policy: a table under a unit, an assigner and a grace sequence.
+//! What a domain is made of, without a policy: a table under a unit, an allocator and a flush sequence.
 //!
-//! The shipped policies pair what they retire with a completion that settles it, so they never meet a refusal. Who uses this tries what they do not.
+//! The shipped policies pair what they retire with a completion that completes it, so they never meet a refusal. Who uses this tries what they do not.
 
 use ioatlas_dma::{
-    grace::*,
-    iova::{Lease, Rbtree},
+    invalidation::*,
+    iova::{IovaAlloc, Rbtree},
     platform::{PhysMemory, Platform},
     table::{Format, LeafAttrs, Table, TableConfig, fmt::Toy},
     translator::{Authority, RemappingUnit},
@@ -26,8 +26,8 @@ const LIMIT: WaitLimit = WaitLimit(1_000);
 pub struct Pieces<P: Platform + PhysMemory<P>> {
     pub machine: Machine<P>,
     pub table: Table<P, Small>,
-    pub grace: Grace<P>,
-    pub assigner: Rbtree<P>,
+    pub sequence: FlushSequence<P>,
+    pub allocator: Rbtree<P>,
     id: DomainId,
 }
 
@@ -46,9 +46,9 @@ impl<P: Platform + PhysMemory<P>> Pieces<P> {
         Pieces {
             table,
             // SAFETY: of this machine's unit, by the id of the one table; the tests say what is
-            // retired, and settle it as a domain does.
-            grace: unsafe { Grace::new(p) },
-            assigner: Rbtree::new(Small::aperture()),
+            // retired, and complete it as a domain does.
+            sequence: unsafe { FlushSequence::new(p) },
+            allocator: Rbtree::new(Small::aperture()),
             id,
             machine,
         }
@@ -58,11 +58,11 @@ impl<P: Platform + PhysMemory<P>> Pieces<P> {
         self.machine.platform()
     }
 
-    /// Leaves of a lease, for pages from `to` on.
-    pub fn install(&self, lease: &Lease, to: PhysPage) {
-        let run = std::iter::once(PhysRun::new(to, lease.range().pages));
-        let leaf = LeafAttrs::new(Perm::ReadWrite, lease.kind());
-        let installed = self.table.install(self.p(), lease.range(), run, leaf);
+    /// Leaves of an allocation, for pages from `to` on.
+    pub fn install(&self, alloc: &IovaAlloc, to: PhysPage) {
+        let run = std::iter::once(PhysRun::new(to, alloc.range().pages));
+        let leaf = LeafAttrs::new(Perm::ReadWrite, alloc.kind());
+        let installed = self.table.install(self.p(), alloc.range(), run, leaf);
         installed.expect("P3: free pages have no leaf");
     }
 
@@ -77,16 +77,16 @@ impl<P: Platform + PhysMemory<P>> Pieces<P> {
 
     pub fn flush(&self, scope: Scope) -> Completion {
         let (p, driver) = (self.p(), self.machine.driver());
-        let flushed = self.grace.flush(p, driver, self.id, scope, LIMIT);
+        let flushed = self.sequence.flush(p, driver, self.id, scope, LIMIT);
         flushed.expect("this unit does not fail")
     }
 
-    /// By an invalidation of what is needed, which settles it.
-    pub fn settle_anew<T>(&self, retired: Retired<T>) -> (Flushed<T>, Completion) {
+    /// By an invalidation of what is needed, which completes it.
+    pub fn complete_anew<T>(&self, retired: Retired<T>) -> (Flushed<T>, Completion) {
         let fresh = self.flush(retired.need());
-        match retired.settle(&fresh) {
+        match retired.complete(&fresh) {
             Ok(flushed) => (flushed, fresh),
-            Err((_, why)) => panic!("the right completion settles: {why}"),
+            Err((_, why)) => panic!("the right completion completes: {why}"),
         }
     }
 }

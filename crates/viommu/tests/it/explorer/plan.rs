@@ -121,7 +121,7 @@ impl Plan {
 
 /// The designs under which mappings share leaves.
 fn shared() -> Vec<DomainConfig> {
-    let identity = |d: &DomainConfig| matches!(d.assigner, AssignerConfig::Identity(_));
+    let identity = |d: &DomainConfig| matches!(d.allocator, AllocatorConfig::Identity(_));
     by_address::<Wide>().into_iter().filter(identity).collect()
 }
 

@@ -4,7 +4,7 @@
 use crate::suite::rig::*;
 use ioatlas_dma::{
     domain::*,
-    iova::{NoReserve, granted},
+    iova::{FixedRangeError, granted},
     table::Format,
     translator::{AttachError, Authority, RemappingUnit},
     units::*,
@@ -36,7 +36,7 @@ pub fn refused<B: Base, F: Format, T, E: Display>(
 ) -> E {
     let state = || {
         let stats = domain.domain().stats();
-        let counts = (stats.maps, stats.unmaps, stats.live, stats.leased);
+        let counts = (stats.maps, stats.unmaps, stats.live, stats.allocated);
         (counts, stats.quarantined, rig.frames_in_use())
     };
     let before = state();
@@ -208,7 +208,7 @@ pub fn a_chosen_address_that_cannot_be_had<B: Base, F: Format>() {
             let error = refused(rig, domain, &numbers, || {
                 map_at(wanted.first.addr().0, buffer(0, pages))
             });
-            let outside = NoReserve::Outside { wanted, aperture };
+            let outside = FixedRangeError::Outside { wanted, aperture };
             assert_eq!(error, MapError::NoReserve(outside));
             assert_eq!(domain.domain().stats().invalidations, flushed);
         }
@@ -223,7 +223,7 @@ pub fn a_chosen_address_that_cannot_be_had<B: Base, F: Format>() {
             let taken = there.range();
             assert_eq!(
                 error,
-                MapError::NoReserve(NoReserve::Taken { wanted, taken })
+                MapError::NoReserve(FixedRangeError::Taken { wanted, taken })
             );
         }
         let to = rig.access(IovaPage(7), AccessKind::Read);

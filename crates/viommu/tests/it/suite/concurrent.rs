@@ -3,7 +3,7 @@
 //!
 //! Every design x variant of the unit. The host schedules, so a failure is not replayable; `schedules` is.
 
-use crate::suite::{crowd::*, door::Door, rig::*};
+use crate::suite::{crowd::*, interface::Interface, rig::*};
 use ioatlas_dma::{
     platform::{
         Atomic64, Ordering, Platform,
@@ -54,9 +54,9 @@ fn coarse(unit: &mut UnitConfig) {
 const UNITS: usize = 5;
 
 /// The `nth` of the units, changed by `adjust`. Each design has one of them: schedules are where each has all.
-fn everybody_at_once<F: Format>(door: Door, nth: usize, adjust: Adjust) {
+fn everybody_at_once<F: Format>(interface: Interface, nth: usize, adjust: Adjust) {
     for design in designs().into_iter().skip(nth).step_by(UNITS) {
-        let crowd = Crowd::<Host, F>::by(door, design, PATIENT, adjust);
+        let crowd = Crowd::<Host, F>::by(interface, design, PATIENT, adjust);
         crowd.domain.attach(DISK).expect("attached");
         let (left, right) = exchange();
         let over = <Host as Platform>::A64::new(0);
@@ -92,16 +92,16 @@ fn everybody_at_once<F: Format>(door: Door, nth: usize, adjust: Adjust) {
 
 macro_rules! on_every_unit {
     ($($nth:literal $variant:ident),*) => {
-        mod vtd { use crate::suite::door::Door; $( #[test] fn $variant() {
-            super::everybody_at_once::<crate::suite::rig::Vtd>(Door::Domain, $nth, super::$variant);
+        mod vtd { use crate::suite::interface::Interface; $( #[test] fn $variant() {
+            super::everybody_at_once::<crate::suite::rig::Vtd>(Interface::Domain, $nth, super::$variant);
         } )* }
-        mod dma_api { use crate::suite::door::Door; $( #[test] fn $variant() {
-            super::everybody_at_once::<crate::suite::rig::Vtd>(Door::Dma, ($nth + 1) % super::UNITS, super::$variant);
+        mod dma_api { use crate::suite::interface::Interface; $( #[test] fn $variant() {
+            super::everybody_at_once::<crate::suite::rig::Vtd>(Interface::Dma, ($nth + 1) % super::UNITS, super::$variant);
         } )* }
-        mod toy { use crate::suite::door::Door; $( #[test] fn $variant() {
+        mod toy { use crate::suite::interface::Interface; $( #[test] fn $variant() {
             // not the design that it has above
             let nth = ($nth + 2) % super::UNITS;
-            super::everybody_at_once::<crate::suite::rig::Small>(Door::Domain, nth, super::$variant);
+            super::everybody_at_once::<crate::suite::rig::Small>(Interface::Domain, nth, super::$variant);
         } )* }
     };
 }

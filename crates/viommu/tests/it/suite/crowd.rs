@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What CPUs, devices, a timer and the unit do when they all act at once, for threads and for schedules alike.
 //!
-//! They map by one of two doors ([`Door`]): the domain's own, or the DMA API, by each of its placements in turn, beside what only the domain has.
+//! They map by one of two interfaces ([`Interface`]): the domain's own, or the DMA API, by each of its placements in turn, beside what only the domain has.
 //! What is expected is the same.
 //!
 //! Everything is bounded by operations. The choices come from seeds; what is mapped where depends on the interleaving.
 
-use crate::suite::{door::*, rig::*};
+use crate::suite::{interface::*, rig::*};
 use ioatlas_dma::{
-    design::Design, domain::*, grace::WaitLimit, platform::Platform, table::*, units::*,
+    design::Design, domain::*, invalidation::WaitLimit, platform::Platform, table::*, units::*,
 };
 use ioatlas_viommu::{
     config::{Geometry, Processing, UnitConfig},
@@ -116,23 +116,29 @@ impl<B: Base, F: Format> Crowd<B, F> {
         limit: WaitLimit,
         adjust: impl FnOnce(&mut UnitConfig),
     ) -> Self {
-        Self::on(B::make(frames), Door::Domain, design, limit, adjust)
+        Self::on(B::make(frames), Interface::Domain, design, limit, adjust)
     }
 
-    /// The same by a door, with as many frames as it takes.
+    /// The same by an interface, with as many frames as it takes.
     pub fn by(
-        door: Door,
+        interface: Interface,
         design: impl Into<Design>,
         limit: WaitLimit,
         adjust: impl FnOnce(&mut UnitConfig),
     ) -> Self {
-        Self::on(B::make(door.frames()), door, design, limit, adjust)
+        Self::on(
+            B::make(interface.frames()),
+            interface,
+            design,
+            limit,
+            adjust,
+        )
     }
 
-    /// The same on that platform, by that door.
+    /// The same on that platform, by that interface.
     pub fn on(
         base: B,
-        door: Door,
+        interface: Interface,
         design: impl Into<Design>,
         limit: WaitLimit,
         adjust: impl FnOnce(&mut UnitConfig),
@@ -154,9 +160,9 @@ impl<B: Base, F: Format> Crowd<B, F> {
         let rig = Rig {
             machine: machine.expect("a machine"),
         };
-        let span = design.aperture.unwrap_or(match door {
-            Door::Domain => playground::<F>(),
-            Door::Dma => room::<F>(),
+        let span = design.aperture.unwrap_or(match interface {
+            Interface::Domain => playground::<F>(),
+            Interface::Dma => room::<F>(),
         });
         let by_address = !chooses_freely(&design);
         if !by_address {
@@ -176,7 +182,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
         if config.features.device_tlbs {
             unit.switch_ats(NIC, Ats::On).expect("a device with ATS");
         }
-        let clients = (door == Door::Dma).then(|| Clients::new(&rig, &domain));
+        let clients = (interface == Interface::Dma).then(|| Clients::new(&rig, &domain));
         // once it is up
         rig.machine.machine().unit().set_processing(processing);
         let hot = Mutex::new(Vec::new());
@@ -216,12 +222,12 @@ impl<B: Base, F: Format> Crowd<B, F> {
             Ok(taken) => Some(taken),
             Err(MapError::NoIova(_) | MapError::NoReserve(_) | MapError::NoFrame { .. }) => None,
             Err(MapError::Install(e)) if e.cause == InstallCause::NoFrame => None,
-            Err(MapError::Install(e)) => panic!("P3: two leases overlap: {e}"),
+            Err(MapError::Install(e)) => panic!("P3: two allocations overlap: {e}"),
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// Ends what it is given, by the door of tokens or the raw one.
+    /// Ends what it is given, by the token API or the address API.
     pub fn end(&self, live: Live, raw: u64) {
         self.heat(live.range());
         let ended = match live {
@@ -406,7 +412,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
         self.domain.domain().flush().expect("a flush");
         let after = self.domain.domain().audit();
         let after = after.unwrap_or_else(|e| panic!("{context}: P10: {e}"));
-        assert_eq!(after.usage.leased, PageCount(0), "{context}: P10");
+        assert_eq!(after.usage.allocated, PageCount(0), "{context}: P10");
         self.domain.close(&[]).expect("closed");
         machine
             .unit()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Lists of operations against a naive model: a map of pages, and the leases in a list.
+//! Lists of operations against a naive model: a map of pages, and the allocations in a list.
 //!
 //! Under strict every access does just what the model says. Under a deferred policy a page that is not mapped may still
 //! lead where it led, if it was unmapped since the last flush; what is mapped is exact there too.
@@ -33,11 +33,11 @@ enum Held {
     Memory(Consistent),
 }
 
-/// A live mapping: the domain's token, its pages, and the pages leased for it.
+/// A live mapping: the domain's token, its pages, and the pages allocated for it.
 struct Live {
     held: Held,
     range: IovaRange,
-    lease: IovaRange,
+    alloc: IovaRange,
 }
 
 /// Where physical pages begin that are mapped here.
@@ -72,8 +72,8 @@ impl<B: Base, F: Format> Run<'_, B, F> {
         (stats.retired == Default::default(), stats.invalidations)
     }
 
-    fn leased(&self, range: IovaRange) -> bool {
-        self.live.iter().any(|live| live.lease.overlaps(&range))
+    fn allocated(&self, range: IovaRange) -> bool {
+        self.live.iter().any(|live| live.alloc.overlaps(&range))
     }
 
     fn shares(&self, range: IovaRange) -> bool {
@@ -81,10 +81,10 @@ impl<B: Base, F: Format> Run<'_, B, F> {
         shared.is_some_and(|shared| shared.overlaps(&range))
     }
 
-    /// How many pages a lease has.
+    /// How many pages an allocation has.
     fn granted(&self, pages: u64) -> u64 {
-        match self.design.assigner {
-            AssignerConfig::Kmalloc(_) => pages.max(HeapBlock::MIN.0).next_power_of_two(),
+        match self.design.allocator {
+            AllocatorConfig::Kmalloc(_) => pages.max(HeapBlock::MIN.0).next_power_of_two(),
             _ => pages.next_power_of_two(),
         }
     }
@@ -97,13 +97,13 @@ impl<B: Base, F: Format> Run<'_, B, F> {
         }
         (0..end / granted)
             .map(|n| IovaRange::new(IovaPage(n * granted), PageCount(granted)))
-            .any(|range| range.first.0 > 0 && !self.leased(range))
+            .any(|range| range.first.0 > 0 && !self.allocated(range))
     }
 
     fn mapped(&mut self, held: Held, range: IovaRange, fixed: bool, to: Vec<PhysPage>, perm: Perm) {
         let granted = self.granted(range.pages.0);
         let shares = self.shares(range);
-        let lease = if shares {
+        let alloc = if shares {
             // its own address, by its permission (ATC'15 §4.1)
             let quarter = F::aperture().pages.0 / 4;
             let region = [(Perm::Read, 1), (Perm::Write, 2), (Perm::ReadWrite, 3)];
@@ -116,8 +116,8 @@ impl<B: Base, F: Format> Run<'_, B, F> {
             assert_eq!(range.first.0 % granted, 0, "{range} is aligned");
             IovaRange::new(range.first, PageCount(granted))
         };
-        assert!(F::aperture().contains(&lease), "{lease}");
-        assert!(shares || !self.leased(lease), "{lease} is somebody's");
+        assert!(F::aperture().contains(&alloc), "{alloc}");
+        assert!(shares || !self.allocated(alloc), "{alloc} is somebody's");
         assert_eq!(to.len() as u64, range.pages.0);
         for (page, to) in range.iter().zip(to) {
             if let Some(there) = self.model.pages.insert(page.0, (to, perm)) {
@@ -125,7 +125,7 @@ impl<B: Base, F: Format> Run<'_, B, F> {
                 *self.model.more.entry(page.0).or_default() += 1;
             }
         }
-        self.live.push(Live { held, range, lease });
+        self.live.push(Live { held, range, alloc });
     }
 
     /// A map that was tried: the mapping, or no room, if there is none indeed.
@@ -232,9 +232,9 @@ impl<B: Base, F: Format> Run<'_, B, F> {
                 direction,
             } => {
                 let range = IovaRange::new(IovaPage(page), PageCount(pages));
-                let free = F::aperture().contains(&range) && !self.leased(range);
-                // a heap says nothing of a range, so it can be had while nothing in the arena is leased
-                let heap = matches!(self.design.assigner, AssignerConfig::Kmalloc(_));
+                let free = F::aperture().contains(&range) && !self.allocated(range);
+                // a heap says nothing of a range, so it can be had while nothing in the arena is allocated
+                let heap = matches!(self.design.allocator, AllocatorConfig::Kmalloc(_));
                 let first = self.fresh(pages);
                 let result =
                     self.domain
@@ -267,7 +267,7 @@ impl<B: Base, F: Format> Run<'_, B, F> {
             }
             Op::Unmap(which) | Op::Raw(which) if !self.live.is_empty() => {
                 let live = self.live.swap_remove(which % self.live.len());
-                // there is no raw door for consistent memory's frames
+                // there is no address API for consistent memory's frames
                 let raw = matches!(op, Op::Raw(_));
                 self.unmap(live, raw);
                 retires = true;

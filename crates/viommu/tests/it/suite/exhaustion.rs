@@ -4,7 +4,7 @@
 use crate::suite::{bad_input::*, rig::*};
 use ioatlas_dma::{
     domain::*,
-    iova::{NoIova, NoIovaCause},
+    iova::{AllocError, AllocErrorCause},
     table::Format,
     units::*,
 };
@@ -36,12 +36,12 @@ pub fn an_exhausted_aperture_recovers<B: Base, F: Format>() {
             let error = refused(&rig, &domain, &numbers, || {
                 domain.map(buffer(0x99, 1), Direction::ToDevice)
             });
-            let expected = NoIova {
+            let expected = AllocError {
                 wanted: PageCount(1),
                 free: PageCount(0),
                 cached: PageCount(0),
                 aperture: PageCount(8),
-                cause: NoIovaCause::Full,
+                cause: AllocErrorCause::Full,
             };
             assert_eq!(error, MapError::NoIova(expected));
             // one goes, and its page is had again at once, under a deferred policy by flushing

@@ -118,7 +118,7 @@ fn maps<B: Base, F: Format>(
                     assert!(text.contains(&format!("{} of {wanted}", stopped.done)));
                     let stats = domain.domain().stats();
                     assert_eq!((stats.maps, stats.live), (0, PageCount(0)));
-                    assert_eq!(stats.leased, PageCount(0));
+                    assert_eq!(stats.allocated, PageCount(0));
                     false
                 }
             };
@@ -127,7 +127,7 @@ fn maps<B: Base, F: Format>(
             domain.domain().flush().unwrap();
             hammer::<B, F>(&rig);
             let audit = domain.domain().audit().unwrap();
-            assert_eq!(audit.usage.leased, PageCount(0), "all IOVAs came home");
+            assert_eq!(audit.usage.allocated, PageCount(0), "all IOVAs were freed");
             let tables = rig.frames_in_use() - root;
             assert_eq!(
                 audit.census.frames as usize,
@@ -216,7 +216,7 @@ pub fn consistent_memory<B: Base, F: Format>() {
             domain.domain().flush().unwrap();
             hammer::<B, F>(&rig);
             let audit = domain.domain().audit().unwrap();
-            assert_eq!(audit.usage.leased, PageCount(0));
+            assert_eq!(audit.usage.allocated, PageCount(0));
             assert_eq!(rig.frames_in_use() + 1 - root, audit.census.frames as usize);
             rig.close(domain, &[NIC]);
             succeeded
@@ -302,7 +302,7 @@ pub fn a_new_domain<B: Base, F: Format>() {
                     true
                 }
                 Err(error) => {
-                    assert_eq!(error, NewError::NoFrame);
+                    assert_eq!(error, PagedError::NoFrame);
                     false
                 }
             });

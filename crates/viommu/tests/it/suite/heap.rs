@@ -20,7 +20,7 @@ on_toy_machines! {
 const READ: AccessKind = AccessKind::Read;
 
 fn kmalloc(design: &DomainConfig) -> bool {
-    matches!(design.assigner, AssignerConfig::Kmalloc(_))
+    matches!(design.allocator, AllocatorConfig::Kmalloc(_))
 }
 
 fn each<B: Base, F: Format>(run: impl Fn(&Rig<B>, &Dom<B, F>)) {
@@ -139,7 +139,7 @@ pub fn a_chosen_address_waits_for_the_arena<B: Base, F: Format>() {
         let lent = map(domain, 0x40, 1);
         let error = refused(rig, domain, &["0x200+2", "8 pages"], chosen);
         assert!(
-            matches!(error, MapError::NoReserve(NoReserve::NoRecord { .. })),
+            matches!(error, MapError::NoReserve(FixedRangeError::NoRecord { .. })),
             "{error}"
         );
         domain.unmap(lent).unwrap();

@@ -4,7 +4,7 @@
 use crate::suite::{bad_input::refused, rig::*};
 use ioatlas_dma::{
     domain::*,
-    iova::{AssignerConfig, LeaseKind},
+    iova::{AllocKind, AllocatorConfig},
     table::{Format, LeafAttrs},
     translator::{Authority, Translator},
     units::*,
@@ -17,7 +17,7 @@ on_wide_machines! {
     identity::buffers_that_overlap_share_what_they_share,
     identity::a_full_count_sends_the_next_to_the_fallback,
     identity::what_has_no_own_address_goes_to_the_fallback,
-    identity::what_is_kept_off_goes_to_the_fallback,
+    identity::what_is_reserved_goes_to_the_fallback,
     identity::no_address_names_one_of_several_mappings,
     identity::widths_without_two_spare_bits_are_refused,
     identity::p1_a_page_that_survives_its_last_unmap,
@@ -32,7 +32,7 @@ const WRITE: AccessKind = AccessKind::Write;
 const FULL: usize = 1023;
 
 fn designs<F: Format>() -> Vec<DomainConfig> {
-    let identity = |d: &DomainConfig| matches!(d.assigner, AssignerConfig::Identity(_));
+    let identity = |d: &DomainConfig| matches!(d.allocator, AllocatorConfig::Identity(_));
     let all: Vec<_> = by_address::<F>().into_iter().filter(identity).collect();
     assert!(!all.is_empty());
     all
@@ -231,10 +231,10 @@ pub fn what_has_no_own_address_goes_to_the_fallback<B: Base, F: Format>() {
     });
 }
 
-pub fn what_is_kept_off_goes_to_the_fallback<B: Base, F: Format>() {
+pub fn what_is_reserved_goes_to_the_fallback<B: Base, F: Format>() {
     each::<B, F>(|rig, domain, _| {
-        let kept_off = IovaRange::new(IovaPage(quarter::<F>() + 0x30), PageCount(2));
-        domain.domain().reserve(kept_off).unwrap();
+        let reserved = IovaRange::new(IovaPage(quarter::<F>() + 0x30), PageCount(2));
+        domain.domain().reserve(reserved).unwrap();
         for (first, pages, own) in [
             (0x2f, 1, true),
             (0x2f, 2, false),
@@ -243,7 +243,7 @@ pub fn what_is_kept_off_goes_to_the_fallback<B: Base, F: Format>() {
         ] {
             let mapping = map(domain, first, pages, Direction::ToDevice);
             assert_eq!(in_fallback::<F>(&mapping), !own);
-            assert!(!mapping.range().overlaps(&kept_off));
+            assert!(!mapping.range().overlaps(&reserved));
             let at = mapping.range().first;
             assert_eq!(rig.access(at, READ), Some(PhysPage(first)), "P14");
             domain.unmap(mapping).unwrap();
@@ -284,7 +284,7 @@ pub fn widths_without_two_spare_bits_are_refused<B: Base, F: Format>() {
     for mut design in designs::<F>() {
         let iova_bits = F::aperture().pages.0.ilog2() + GRANULE_LG2;
         for phys_bits in [iova_bits - 1, iova_bits, 64, u32::MAX] {
-            if let AssignerConfig::Identity(widths) = &mut design.assigner {
+            if let AllocatorConfig::Identity(widths) = &mut design.allocator {
                 widths.phys_bits = phys_bits;
             }
             let rig = Rig::<B>::new::<F>(64);
@@ -371,7 +371,7 @@ pub fn p6_a_write_in_the_region_of_reads<B: Base, F: Format>() {
         let inner = domain.domain();
         inner.unmap(read).unwrap();
         inner.flush().unwrap();
-        let wider = LeafAttrs::new(Perm::ReadWrite, LeaseKind::Shared);
+        let wider = LeafAttrs::new(Perm::ReadWrite, AllocKind::Shared);
         let run = [PhysRun::new(PhysPage(0x30), range.pages)].into_iter();
         // SAFETY: it is not, which the oracle is to see; this memory is the software unit's alone.
         let by = unsafe { Authority::assume() };

@@ -8,7 +8,7 @@
 use crate::suite::{crowd::Crowd, rig::*};
 use ioatlas_dma::{
     domain::*,
-    grace::WaitLimit,
+    invalidation::WaitLimit,
     platform::sim::{Interrupt, Schedule, Sim, World, inspect},
     table::Format,
     units::*,
@@ -23,7 +23,7 @@ use std::{
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Place {
     /// No IOVA yet.
-    BeforeAssign,
+    BeforeAlloc,
     /// It has an IOVA, and no leaf.
     BeforeFirstLeaf,
     /// So many leaves, of those it is going to write.
@@ -32,7 +32,7 @@ enum Place {
     AfterLastLeaf,
     /// It failed, and so many leaves are still there.
     InUndo(u64),
-    /// The leaves are gone; their flush or the way home is under way.
+    /// The leaves are gone; their flush or its free is under way.
     AfterUndo,
 }
 
@@ -121,7 +121,7 @@ fn interrupted_at<F: Format>(n: u64, design: DomainConfig, case: Case) -> Option
         seen_.set(Some(match (leaves, failed()) {
             (0, true) => Place::AfterUndo,
             (left, true) => Place::InUndo(left),
-            (0, false) if now.0 == before.0 => Place::BeforeAssign,
+            (0, false) if now.0 == before.0 => Place::BeforeAlloc,
             (0, false) => Place::BeforeFirstLeaf,
             (all, false) if all == case.pages() => Place::AfterLastLeaf,
             (some, false) => Place::AmongLeaves(some),
@@ -154,7 +154,7 @@ fn interrupted_at<F: Format>(n: u64, design: DomainConfig, case: Case) -> Option
     sweep(&crowd);
     let result = mapped.take().expect("it ran");
     // the pages of the victim, if they are free before the map has any, may need no frame
-    let spared = seen.get() == Some(Place::BeforeAssign) && result.is_ok();
+    let spared = seen.get() == Some(Place::BeforeAlloc) && result.is_ok();
     assert!(
         result.is_err() == case.failing.is_some() || spared,
         "{context}: {result:?}"
@@ -207,13 +207,13 @@ fn sweep<F: Format>(crowd: &Crowd<Sim, F>) {
     }
 }
 
-/// Pages leased, and pages with a translation.
+/// Pages allocated, and pages with a translation.
 fn state<F: Format>(crowd: &Crowd<Sim, F>) -> (u64, u64) {
     let domain = crowd.domain.domain();
     let table = domain.translator().table();
     let there = |page: &IovaPage| table.walk(domain.platform(), *page).is_some();
     let leaves = near::<F>().iter().filter(there).count();
-    (domain.usage().leased.0, leaves as u64)
+    (domain.usage().allocated.0, leaves as u64)
 }
 
 /// Every access of the map, over every frame allocation that may fail in it.
@@ -252,7 +252,7 @@ fn at_every_access<F: Format>(what: &str, at: Option<IovaPage>, undone: &[u64]) 
             code.len(),
         );
         let hit = |place: &Place| places.contains_key(place);
-        assert!(hit(&Place::BeforeAssign) && hit(&Place::BeforeFirstLeaf));
+        assert!(hit(&Place::BeforeAlloc) && hit(&Place::BeforeFirstLeaf));
         assert!(
             (1..4).all(|leaves| hit(&Place::AmongLeaves(leaves))),
             "{places:?}"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One suite over every assigner x policy x format x platform.
+//! One suite over every allocator x policy x format x platform.
 //!
 //! # The matrix
 //!
@@ -9,9 +9,9 @@
 //! * Designs that go by addresses promise other things of IOVAs; what these are is in `identity` and `heap`. They run with all the others
 //!   through what expects nothing of a design but that it is safe: failures of each allocation, random operations against the model, and the
 //!   schedule in which everything happens at once.
-//! * The road, tables, large leaves and failures run in the other widths too. Failures meet one kind of tables (largest leaf, reclaim) a
+//! * The path, tables, large leaves and failures run in the other widths too. Failures meet one kind of tables (largest leaf, reclaim) a
 //!   design in turn, large leaves all of them; random operations draw design and tables from all that there are.
-//! * What several do at once is done by two doors: the domain's own, and the DMA API with all its placements over one pool (`door`). The oracle is the same.
+//! * What several do at once is done by two interfaces: the domain's own, and the DMA API with all its placements over one pool (`interface`). The oracle is the same.
 //! * Schedules and races run a third of the designs on each seed, threads one kind of unit a design: these are what takes long.
 //! * With `--cfg ioatlas_killers` only what `ci/mutants.sh` runs is built, on simulated platforms with small tables. The rest takes minutes to
 //!   compile.
@@ -75,19 +75,19 @@ macro_rules! copies_by {
             fn is_memory(&self, range: PhysRange) -> bool {
                 self.$inner.is_memory(range)
             }
-            fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+            fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
                 self.$inner.copy(from, to)
             }
-            fn zero(&self, range: PhysRange) -> Result<(), NotMemory> {
+            fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError> {
                 self.$inner.zero(range)
             }
-            fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemory> {
+            fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
                 self.$inner.take(from, to)
             }
-            fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemory> {
+            fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
                 self.$inner.read(from, into)
             }
-            fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemory> {
+            fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
                 self.$inner.write(from, to)
             }
         }
@@ -103,6 +103,8 @@ macro_rules! on_machines {
 }
 
 #[cfg(not(ioatlas_killers))]
+mod address_api;
+#[cfg(not(ioatlas_killers))]
 mod ats;
 #[cfg(not(ioatlas_killers))]
 mod attach;
@@ -112,20 +114,22 @@ mod concurrent;
 pub mod crowd;
 #[cfg(not(ioatlas_killers))]
 mod differential;
-pub mod door;
 #[cfg(not(ioatlas_killers))]
 mod exhaustion;
 #[cfg(not(ioatlas_killers))]
 mod failure;
 #[cfg(not(ioatlas_killers))]
-mod grace;
-#[cfg(not(ioatlas_killers))]
 mod guarded;
 #[cfg(not(ioatlas_killers))]
 mod heap;
 mod identity;
+pub mod interface;
 mod interrupt;
+#[cfg(not(ioatlas_killers))]
+mod invalidation;
 mod large;
+#[cfg(not(ioatlas_killers))]
+mod lifecycle;
 #[cfg(not(ioatlas_killers))]
 mod operations;
 #[cfg(not(ioatlas_killers))]
@@ -142,12 +146,8 @@ mod quarantine;
 #[cfg(not(ioatlas_killers))]
 mod races;
 #[cfg(not(ioatlas_killers))]
-mod raw_door;
-#[cfg(not(ioatlas_killers))]
 mod reserved;
 pub mod rig;
-#[cfg(not(ioatlas_killers))]
-mod road;
 #[cfg(not(ioatlas_killers))]
 mod rules;
 mod schedules;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The oracle itself: each violation is provoked, by a defect of the unit or by calls that it is not told of, and named.
 
-use crate::suite::{door::*, placements::PLACEMENTS, rig::*};
+use crate::suite::{interface::*, placements::PLACEMENTS, rig::*};
 use ioatlas_dma::{
     dma_api::Placement,
     domain::*,
@@ -376,7 +376,7 @@ pub fn p6_a_write_to_what_is_mapped_for_reading<B: Base, F: Format>() {
 /// The pool's two slots are written, kept, and one of them is turned for a device that reads.
 pub fn p6_a_kept_buffer_that_was_turned_and_not_flushed<B: Base, F: Format>() {
     for design in strict() {
-        let rig = Rig::<B>::new::<F>(Door::Dma.frames());
+        let rig = Rig::<B>::new::<F>(Interface::Dma.frames());
         let aperture = Some(room::<F>());
         let domain = rig.domain::<F>(DomainConfig { aperture, ..design });
         let clients = Clients::new(&rig, &domain);
@@ -492,7 +492,7 @@ pub fn p9_a_bounce_buffer_whose_frame_is_free<B: Base, F: Format>() {
             (Placement::SingleUse, Property::P9, "which no mapping"),
             (Placement::Never, Property::P1, "after unmap had returned"),
         ] {
-            let rig = Rig::<B>::new::<F>(Door::Dma.frames());
+            let rig = Rig::<B>::new::<F>(Interface::Dma.frames());
             let aperture = Some(room::<F>());
             let domain = rig.domain::<F>(DomainConfig { aperture, ..design });
             let clients = Clients::new(&rig, &domain);

@@ -29,7 +29,7 @@ fn now() -> TimeNs {
     TimeNs(NOW.get())
 }
 
-/// Few slots, so that each step of the ladder is taken.
+/// Few slots, so that each step of the fallback chain is taken.
 pub fn tight(growth: Growth) -> DmaConfig {
     let class = |(pages_lg2, slots)| ClassConfig { pages_lg2, slots };
     DmaConfig {

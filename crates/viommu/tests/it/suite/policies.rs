@@ -120,7 +120,7 @@ pub fn macos_collects_at_maps_and_ticks<B: Base, F: Format>() {
         let mapping = map(&domain, 0x10, 1);
         domain.unmap(mapping).unwrap();
         let next = map(&domain, 0x20, 1);
-        assert_eq!(counts(&domain), (2, 0), "the map sent it home");
+        assert_eq!(counts(&domain), (2, 0), "the map freed it");
         domain.unmap(next).unwrap();
         rig.close(domain, &[NIC]);
         rig.end();
@@ -148,7 +148,7 @@ pub fn macos_waits_for_the_first_when_it_is_full<B: Base, F: Format>() {
         assert_eq!(stats.quarantined.pages, PageCount(1));
         assert_eq!(stats.retired.pages, PageCount(4));
         drop(hangs);
-        // the others come home all the same
+        // the others are freed all the same
         assert_eq!(domain.tick(TimeNs(0)).unwrap().drained, 4);
         rig.close(domain, &[NIC]);
         rig.end();
@@ -179,11 +179,11 @@ pub fn solaris_serves_maps_from_what_it_keeps<B: Base, F: Format>() {
         let live: Vec<_> = (0..8).map(|i| map(&domain, 0x10 + i, 1)).collect();
         let pages: Vec<_> = live.iter().map(|m| m.iova().page()).collect();
         live.into_iter().for_each(|m| domain.unmap(m).unwrap());
-        let leased = domain.domain().usage().leased;
-        assert_eq!(leased, PageCount(8), "none went home");
+        let allocated = domain.domain().usage().allocated;
+        assert_eq!(allocated, PageCount(8), "none were freed");
         // the newest first, each size for itself
         let two = map(&domain, 0x100, 2);
-        assert_eq!(domain.domain().usage().leased, PageCount(10));
+        assert_eq!(domain.domain().usage().allocated, PageCount(10));
         for page in pages.iter().rev() {
             let mapping = map(&domain, 0x200, 1);
             assert_eq!(mapping.iova().page(), *page);
@@ -192,7 +192,7 @@ pub fn solaris_serves_maps_from_what_it_keeps<B: Base, F: Format>() {
         assert_eq!(counts(&domain).1, 0);
         domain.unmap(two).unwrap();
         domain.domain().flush().unwrap();
-        assert_eq!(domain.domain().usage().leased, PageCount(8));
+        assert_eq!(domain.domain().usage().allocated, PageCount(8));
         rig.close(domain, &[NIC]);
         rig.end();
     });

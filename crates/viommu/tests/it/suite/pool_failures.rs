@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! An invalidation fails at each step in the life of a bounce pool, while a device reaches whatever it was ever told of.
 
-use crate::suite::{door::room, placements::*, rig::*};
+use crate::suite::{interface::room, placements::*, rig::*};
 use ioatlas_dma::{dma_api::*, domain::*, platform::Platform, table::Format, units::*};
 use ioatlas_viommu::{
     machine::Driver,
@@ -102,7 +102,7 @@ enum Fault {
 fn each_step<B: Base, F: Format>(fault: Fault) {
     for (nth, design) in designs().into_iter().enumerate() {
         let steps = steps::<B, F>();
-        // every policy has each step with one assigner or another
+        // every policy has each step with one allocator or another
         for (at, (failing, _)) in steps.iter().enumerate().skip(nth % 2).step_by(2) {
             let rig = Rig::<B>::new::<F>(512);
             let unit = rig.machine.machine().unit().clone();

@@ -3,7 +3,7 @@
 
 use crate::suite::rig::*;
 use ioatlas_dma::{
-    domain::*, grace::*, platform::Platform, table::Format, translator::*, units::*,
+    domain::*, invalidation::*, platform::Platform, table::Format, translator::*, units::*,
 };
 use ioatlas_viommu::{
     config::Processing,
@@ -348,7 +348,7 @@ fn take_ids<B: Base, F: Format>(rig: &Rig<B>, design: DomainConfig) -> BTreeSet<
     loop {
         match rig.machine.domain::<F>(design) {
             Ok(domain) => taken.push(domain),
-            Err(NewError::NoDomainId) => break,
+            Err(PagedError::NoDomainId) => break,
             Err(error) => panic!("{error}"),
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Races that a caller may lose: for one mapping through the raw door, for one device, for the last domain id.
+//! Races that a caller may lose: for one mapping through the address API, for one device, for the last domain id.
 //!
 //! Schedules and seeds are those of [`crate::suite::schedules`]; whoever touches a frame after it was freed fails there.
 
@@ -15,7 +15,7 @@ use ioatlas_dma::{
         sim::{Schedule, inspect},
         *,
     },
-    translator::{AttachError, NewError},
+    translator::{AttachError, PagedError},
     units::*,
 };
 use ioatlas_viommu::config::Processing;
@@ -130,7 +130,7 @@ fn of_two_raw_unmaps_of_one_mapping_one_wins() {
             let nothing = vec![None; pages as usize + 1];
             assert_eq!(mapped(&c, iova.page(), pages), nothing, "{}", race.context);
         }
-        c.finish(race.context); // leases and frames are back, once
+        c.finish(race.context); // allocations and frames are back, once
     });
     println!("each CPU won: {:?}", firsts.get());
     assert!(firsts.get().iter().all(|n| *n > 0), "both must be seen");
@@ -260,7 +260,7 @@ fn an_id_is_given_again_only_when_its_domain_is_gone() {
                 Err(none) => break none,
             }
         };
-        assert_eq!(none, NewError::NoDomainId);
+        assert_eq!(none, PagedError::NoDomainId);
         let id = old.domain().id();
         let with = c.rig.frames_in_use();
         let gone = old.domain().audit().expect("sound").census.frames as usize;
@@ -269,11 +269,11 @@ fn an_id_is_given_again_only_when_its_domain_is_gone() {
             let domain = loop {
                 match open() {
                     Ok(domain) => break domain,
-                    Err(none) => assert_eq!(none, NewError::NoDomainId),
+                    Err(none) => assert_eq!(none, PagedError::NoDomainId),
                 }
                 c.rig.machine.machine().platform().relax();
             };
-            // frames come home by the domain's last flush, and so does the id
+            // frames are freed by the domain's last flush, and so does the id
             let left = c.rig.frames_in_use();
             assert_eq!(left, with - gone + 1, "the id came before the last flush");
             assert_eq!(domain.domain().id(), id, "the only one that is free");

@@ -30,15 +30,15 @@ fn domains<B: Base, F: Format>(run: impl Fn(&Rig<B>, &Dom<B, F>)) {
 
 pub fn a_reserved_range_that_splits_the_aperture<B: Base, F: Format>() {
     domains::<B, F>(|rig, domain| {
-        let kept_off = range(11, 2);
-        domain.domain().reserve(kept_off).unwrap();
+        let reserved = range(11, 2);
+        domain.domain().reserve(reserved).unwrap();
         for _ in 0..3 {
             let live: Vec<Mapping> = (0..6)
                 .map(|i| domain.map(buffer(0x10 + i, 1), Direction::Bidirectional))
                 .collect::<Result<_, _>>()
                 .expect("every page on either side can be had");
-            assert!(live.iter().all(|m| !m.range().overlaps(&kept_off)));
-            for page in kept_off.iter() {
+            assert!(live.iter().all(|m| !m.range().overlaps(&reserved)));
+            for page in reserved.iter() {
                 assert_eq!(rig.access(page, AccessKind::Write), None);
             }
             refused(
@@ -66,29 +66,29 @@ pub fn a_reserved_range_that_splits_the_aperture<B: Base, F: Format>() {
 
 pub fn what_is_mapped_or_reserved_cannot_be_reserved<B: Base, F: Format>() {
     domains::<B, F>(|rig, domain| {
-        let kept_off = range(10, 3);
-        domain.domain().reserve(kept_off).unwrap();
+        let reserved = range(10, 3);
+        domain.domain().reserve(reserved).unwrap();
         // memory that firmware uses: mapped where it is
         let at = IovaPage(14);
         let rmrr = domain.map_at(at.addr(), buffer(14, 2), Direction::Bidirectional);
         let rmrr = rmrr.unwrap();
         for (wanted, taken) in [
-            (kept_off, kept_off),
-            (range(12, 2), kept_off),
-            (range(9, 2), kept_off),
+            (reserved, reserved),
+            (range(12, 2), reserved),
+            (range(9, 2), reserved),
             (range(15, 1), rmrr.range()),
             (range(13, 2), rmrr.range()),
         ] {
             let numbers = [&*wanted.to_string(), &taken.to_string()];
             let error = refused(rig, domain, &numbers, || domain.domain().reserve(wanted));
-            let expected = NoReserve::Taken { wanted, taken };
+            let expected = FixedRangeError::Taken { wanted, taken };
             assert_eq!(error, ReserveError::NoReserve(expected));
         }
         let error = refused(rig, domain, &["0xc+1", "0xa+3"], || {
             domain.map_at(IovaPage(12).addr(), buffer(0x30, 1), Direction::ToDevice)
         });
-        let (wanted, taken) = (range(12, 1), kept_off);
-        let expected = NoReserve::Taken { wanted, taken };
+        let (wanted, taken) = (range(12, 1), reserved);
+        let expected = FixedRangeError::Taken { wanted, taken };
         assert_eq!(error, MapError::NoReserve(expected));
         for wanted in [range(7, 1), range(15, 2), range(16, 1), range(9, 0)] {
             let error = refused(rig, domain, &[&wanted.to_string(), "0x8+8"], || {
@@ -96,7 +96,7 @@ pub fn what_is_mapped_or_reserved_cannot_be_reserved<B: Base, F: Format>() {
             });
             assert!(matches!(
                 error,
-                ReserveError::NoReserve(NoReserve::Outside { .. })
+                ReserveError::NoReserve(FixedRangeError::Outside { .. })
             ));
         }
         assert_eq!(rig.access(at, AccessKind::Write), Some(PhysPage(14)));

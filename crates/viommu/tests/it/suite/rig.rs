@@ -4,7 +4,7 @@
 use ioatlas_dma::{
     design::{self, Design},
     domain::*,
-    grace::WaitLimit,
+    invalidation::WaitLimit,
     iova::*,
     platform::{
         CopyMemory, PhysMemory,
@@ -89,7 +89,7 @@ pub const LIMIT: WaitLimit = WaitLimit(2_000);
 /// Hours of waiting, for threads: those with an access to be drained may be off their cores for long, and no test depends on speed.
 pub const PATIENT: WaitLimit = WaitLimit(1 << 40);
 
-/// Every assigner that chooses from an aperture of its own, with every policy.
+/// Every allocator that chooses from an aperture of its own, with every policy.
 pub fn designs() -> Vec<DomainConfig> {
     let registered = design::all().map(|design| small(design.domain));
     registered.filter(chooses_freely).collect()
@@ -105,7 +105,7 @@ pub fn by_address<F: Format>() -> Vec<DomainConfig> {
     let registered = design::all().map(|design| small(design.domain));
     let mut all: Vec<_> = registered.filter(|d| !chooses_freely(d)).collect();
     for design in &mut all {
-        if let AssignerConfig::Identity(widths) = &mut design.assigner {
+        if let AllocatorConfig::Identity(widths) = &mut design.allocator {
             let spare = pages.ilog2() + GRANULE_LG2 - 2;
             widths.phys_bits = widths.phys_bits.min(spare);
         }
@@ -120,11 +120,11 @@ pub fn core_designs<F: Format>() -> Vec<DomainConfig> {
     all
 }
 
-/// Whether the assigner may give any free page of its aperture to any request.
+/// Whether the allocator may give any free page of its aperture to any request.
 pub fn chooses_freely(design: &DomainConfig) -> bool {
-    match design.assigner {
-        AssignerConfig::Plain(_) | AssignerConfig::Magazine(_) => true,
-        AssignerConfig::Identity(_) | AssignerConfig::Kmalloc(_) => false,
+    match design.allocator {
+        AllocatorConfig::Plain(_) | AllocatorConfig::Magazine(_) => true,
+        AllocatorConfig::Identity(_) | AllocatorConfig::Kmalloc(_) => false,
     }
 }
 
@@ -136,20 +136,20 @@ fn small(design: DomainConfig) -> DomainConfig {
         run: 2,
         ..sizes
     };
-    let assigner = match design.assigner {
-        AssignerConfig::Plain(BackingConfig::Eiovar(_)) => {
-            AssignerConfig::Plain(BackingConfig::Eiovar(EiovarConfig {
+    let allocator = match design.allocator {
+        AllocatorConfig::Plain(BackingConfig::Eiovar(_)) => {
+            AllocatorConfig::Plain(BackingConfig::Eiovar(EiovarConfig {
                 list_len: 4,
                 classes: 3,
             }))
         }
-        AssignerConfig::Plain(backing) => AssignerConfig::Plain(backing),
-        AssignerConfig::Magazine(sizes) => AssignerConfig::Magazine(magazines(sizes)),
-        AssignerConfig::Identity(widths) => AssignerConfig::Identity(IdentityConfig {
+        AllocatorConfig::Plain(backing) => AllocatorConfig::Plain(backing),
+        AllocatorConfig::Magazine(sizes) => AllocatorConfig::Magazine(magazines(sizes)),
+        AllocatorConfig::Identity(widths) => AllocatorConfig::Identity(IdentityConfig {
             fallback: magazines(widths.fallback),
             ..widths
         }),
-        AssignerConfig::Kmalloc(sizes) => AssignerConfig::Kmalloc(KmallocConfig {
+        AllocatorConfig::Kmalloc(sizes) => AllocatorConfig::Kmalloc(KmallocConfig {
             fallback: magazines(sizes.fallback),
         }),
     };
@@ -165,7 +165,7 @@ fn small(design: DomainConfig) -> DomainConfig {
         policy @ (PolicyConfig::Strict | PolicyConfig::FreeBsd | PolicyConfig::Solaris) => policy,
     };
     DomainConfig {
-        assigner,
+        allocator,
         policy,
         wait_limit: LIMIT,
         ..design
@@ -184,7 +184,7 @@ pub fn all_tables() -> Vec<TableConfig> {
 }
 
 pub fn name(design: &DomainConfig) -> String {
-    format!("{} {}", design.assigner.name(), design.policy.name())
+    format!("{} {}", design.allocator.name(), design.policy.name())
 }
 
 /// Machine and oracle, before any domain.
@@ -281,13 +281,13 @@ pub fn machine_on<B: Base, F: Format>(
 /// What becomes of what unmap retires, by what its policy promises.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Afterwards {
-    /// It is home when unmap returns.
+    /// It is freed when unmap returns.
     Never,
     /// A batch, a tick or a flush invalidates.
     Batched,
-    /// Unmap has started an invalidation; this unit is done with it at once, but things go home later.
+    /// Unmap has started an invalidation; this unit is done with it at once, but things are freed later.
     Started,
-    /// The next map of the range invalidates. What holds frames, or was chosen by the caller, is home when unmap returns.
+    /// The next map of the range invalidates. What holds frames, or was chosen by the caller, is freed when unmap returns.
     Kept,
 }
 

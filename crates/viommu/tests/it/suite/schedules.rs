@@ -6,10 +6,10 @@
 //! * `IOATLAS_SEEDS=n` runs n seeds a scenario, instead of the few of the default;
 //! * `IOATLAS_SEED=s` runs that one seed.
 
-use crate::suite::{crowd::*, door::Door, rig::*};
+use crate::suite::{crowd::*, interface::Interface, rig::*};
 use ioatlas_dma::{
     domain::*,
-    grace::WaitLimit,
+    invalidation::WaitLimit,
     platform::sim::{Schedule, Sim, World},
     table::Format,
     units::*,
@@ -91,12 +91,12 @@ fn over_seeds<F: Format>(
     aperture: Option<IovaRange>,
     cast: impl for<'a> Fn(&'a OnSim<F>, &'a [End; 2], u64) -> Cast<'a>,
 ) -> Checked {
-    through::<F>(Door::Domain, scenario, fits, aperture, cast)
+    through::<F>(Interface::Domain, scenario, fits, aperture, cast)
 }
 
-/// The same by a door.
+/// The same by an interface.
 fn through<F: Format>(
-    door: Door,
+    interface: Interface,
     scenario: &str,
     fits: impl Fn(&DomainConfig) -> bool,
     aperture: Option<IovaRange>,
@@ -108,8 +108,8 @@ fn through<F: Format>(
         for mut design in drawn(seed, core_designs::<F>()).filter(&fits) {
             design.aperture = aperture;
             let schedule = schedule(seed);
-            let context = format!("{scenario}, {door:?}, {}, {schedule}", name(&design));
-            let crowd = Crowd::<Sim, F>::by(door, design, LIMIT, |u| unit(seed, u));
+            let context = format!("{scenario}, {interface:?}, {}, {schedule}", name(&design));
+            let crowd = Crowd::<Sim, F>::by(interface, design, LIMIT, |u| unit(seed, u));
             let ends = exchange();
             let ends = [ends.0, ends.1];
             run(schedule, &crowd, cast(&crowd, &ends, seed), &context);
@@ -169,62 +169,68 @@ fn at(first: u64, pages: u64) -> IovaRange {
     IovaRange::new(IovaPage(first), PageCount(pages))
 }
 
-fn everything<F: Format>(door: Door) {
-    let sum = through::<F>(door, "everything", every_design, None, |c, ends, seed| {
-        c.domain.attach(DISK).expect("attached");
-        // what goes home by an address, or is a pool's, is counted on a CPU, so there a CPU ticks
-        let on_a_cpu = c.by_address || door == Door::Dma;
-        let (ticks, cpu_ticks) = if on_a_cpu { (0, 6) } else { (6, 0) };
-        Cast {
-            cpus: [
-                Box::new(move || c.cpu(2 * seed, 14, 3, &ends[0])),
-                Box::new(move || {
-                    c.cpu(2 * seed + 1, 14, 3, &ends[1]);
-                    c.ticker(cpu_ticks);
-                }),
-            ],
-            agents: vec![
-                ("NIC", Box::new(move || c.device(NIC, seed, 40))),
-                ("disk", Box::new(move || c.device(DISK, !seed, 20))),
-                ("timer", Box::new(move || c.ticker(ticks))),
-            ],
-        }
-    });
+fn everything<F: Format>(interface: Interface) {
+    let sum = through::<F>(
+        interface,
+        "everything",
+        every_design,
+        None,
+        |c, ends, seed| {
+            c.domain.attach(DISK).expect("attached");
+            // what is freed by an address, or is a pool's, is counted on a CPU, so there a CPU ticks
+            let on_a_cpu = c.by_address || interface == Interface::Dma;
+            let (ticks, cpu_ticks) = if on_a_cpu { (0, 6) } else { (6, 0) };
+            Cast {
+                cpus: [
+                    Box::new(move || c.cpu(2 * seed, 14, 3, &ends[0])),
+                    Box::new(move || {
+                        c.cpu(2 * seed + 1, 14, 3, &ends[1]);
+                        c.ticker(cpu_ticks);
+                    }),
+                ],
+                agents: vec![
+                    ("NIC", Box::new(move || c.device(NIC, seed, 40))),
+                    ("disk", Box::new(move || c.device(DISK, !seed, 20))),
+                    ("timer", Box::new(move || c.ticker(ticks))),
+                ],
+            }
+        },
+    );
     assert!(sum.succeeded > 0 && sum.blocked > 0 && sum.stale > 0);
 }
 
 #[test]
 fn everything_at_once_on_toy_tables() {
-    everything::<Small>(Door::Domain);
+    everything::<Small>(Interface::Domain);
 }
 
 #[cfg(not(ioatlas_killers))]
 #[test]
 fn everything_at_once_on_vtd_tables() {
-    everything::<Vtd>(Door::Domain);
+    everything::<Vtd>(Interface::Domain);
 }
 
 /// With the designs that go by addresses.
 #[test]
 fn everything_at_once_on_wide_tables() {
-    everything::<Wide>(Door::Domain);
+    everything::<Wide>(Interface::Domain);
 }
 
 #[test]
 fn everything_at_once_through_the_dma_api_on_toy_tables() {
-    everything::<Small>(Door::Dma);
+    everything::<Small>(Interface::Dma);
 }
 
 #[cfg(not(ioatlas_killers))]
 #[test]
 fn everything_at_once_through_the_dma_api_on_vtd_tables() {
-    everything::<Vtd>(Door::Dma);
+    everything::<Vtd>(Interface::Dma);
 }
 
 #[cfg(not(ioatlas_killers))]
 #[test]
 fn everything_at_once_through_the_dma_api_on_wide_tables() {
-    everything::<Wide>(Door::Dma);
+    everything::<Wide>(Interface::Dma);
 }
 
 /// Both find the tables above missing, and one of them loses the race to add them; then both unmap again.

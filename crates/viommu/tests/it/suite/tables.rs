@@ -4,7 +4,7 @@
 
 use crate::suite::rig::*;
 use ioatlas_dma::{
-    domain::{AssignerConfig, DomainConfig},
+    domain::{AllocatorConfig, DomainConfig},
     table::Format,
     units::*,
 };
@@ -89,9 +89,9 @@ pub fn a_leaf_table_goes_after_the_flush_and_the_span_is_good_again<B: Base, F: 
 
 /// A CPU that has mapped a page knows its leaf table, and the next map there does not walk. When that table is gone, it must.
 pub fn a_cpu_forgets_a_table_that_was_detached<B: Base, F: Format>() {
-    // others have nothing at hand, and walk at every map
+    // others have nothing cached, and walk at every map
     let has_magazines =
-        |design: &DomainConfig| matches!(design.assigner, AssignerConfig::Magazine(_));
+        |design: &DomainConfig| matches!(design.allocator, AllocatorConfig::Magazine(_));
     for design in designs().into_iter().filter(has_magazines) {
         let rig = Rig::<B>::new::<F>(64);
         let domain = rig.domain::<F>(design);
@@ -101,7 +101,7 @@ pub fn a_cpu_forgets_a_table_that_was_detached<B: Base, F: Format>() {
             domain.domain().shrink();
         };
         let map_two = |to: u64| {
-            // the first finds nothing at hand, walks, and learns; the second uses what the CPU knows
+            // the first finds nothing cached, walks, and learns; the second uses what the CPU knows
             let two = [to, to + 1].map(|to| {
                 let mapping = domain.map(buffer(to, 1), Direction::ToDevice);
                 let mapping = mapping.expect("room");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The deferred policy's window: in time by ticks, in operations by the batch; bounded work; entries go home.
+//! The deferred policy's window: in time by ticks, in operations by the batch; bounded work; entries are freed.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{
@@ -17,7 +17,7 @@ on_every_machine! {
     ticks::the_window_is_kept_to_the_nanosecond,
     ticks::a_tick_does_bounded_work,
     ticks::a_budget_of_nothing_still_gets_on,
-    ticks::a_completion_settles_nothing_that_came_later,
+    ticks::a_completion_completes_nothing_that_came_later,
     ticks::the_batch_starts_at_exactly_its_size,
     ticks::exposure_in_operations_is_bounded_by_the_batch,
     ticks::exposure_in_time_is_bounded_by_window_and_interval,
@@ -126,7 +126,7 @@ pub fn a_tick_does_bounded_work<B: Base, F: Format>() {
             (0..BATCH - 1).for_each(|i| map_unmap(&domain, 0x20 + i));
         });
         assert_eq!(counts(&domain), (0, 2 * (BATCH - 1)));
-        // one start for both queues; what is above the budget goes home in the next tick, without another start
+        // one start for both queues; what is above the budget is freed in the next tick, without another start
         assert_eq!(domain.tick(TimeNs(0)), Ok(report(1, BUDGET)));
         assert_eq!(counts(&domain), (1, 4));
         domain.domain().audit().unwrap();
@@ -166,7 +166,7 @@ pub fn a_budget_of_nothing_still_gets_on<B: Base, F: Format>() {
     });
 }
 
-pub fn a_completion_settles_nothing_that_came_later<B: Base, F: Format>() {
+pub fn a_completion_completes_nothing_that_came_later<B: Base, F: Format>() {
     deferred(|design| {
         let rig = Rig::<B>::new::<F>(64);
         // room for all of it in one queue
@@ -178,7 +178,7 @@ pub fn a_completion_settles_nothing_that_came_later<B: Base, F: Format>() {
         let domain = rig.domain::<F>(with_bounds(design, bounds));
         (0..6).for_each(|i| map_unmap(&domain, 0x10 + i));
         assert_eq!(domain.tick(TimeNs(0)), Ok(report(1, 4)));
-        // two are settled and still queued; one more comes after the start
+        // two are completed and still queued; one more comes after the start
         let late = domain.map(buffer(0x50, 1), Direction::ToDevice).unwrap();
         let at = late.iova().page();
         assert!(rig.access(at, AccessKind::Read).is_some());
@@ -201,7 +201,7 @@ pub fn the_batch_starts_at_exactly_its_size<B: Base, F: Format>() {
             assert_eq!(counts(&domain), (done / BATCH, done % BATCH));
             map_unmap(&domain, 0x10 + done);
         }
-        // what a flush or a tick took home does not count
+        // what a flush or a tick freed does not count
         (0..BATCH - 1).for_each(|i| map_unmap(&domain, 0x40 + i));
         domain.domain().flush().unwrap();
         assert_eq!(counts(&domain), (5, 0));
@@ -273,9 +273,9 @@ pub fn exposure_in_time_is_bounded_by_window_and_interval<B: Base, F: Format>() 
 }
 
 /// What another CPU unmapped and a tick here drained is in the other CPU's magazine.
-fn entries_go_home<B: Base, F: Format>() {
+fn entries_return<B: Base, F: Format>() {
     deferred(|design| {
-        if !matches!(design.assigner, AssignerConfig::Magazine(_)) {
+        if !matches!(design.allocator, AllocatorConfig::Magazine(_)) {
             return; // a tree has no homes
         }
         let rig = Rig::<B>::new::<F>(64);
@@ -292,7 +292,7 @@ fn entries_go_home<B: Base, F: Format>() {
         let mut there = None;
         other(&mut || there = Some(domain.map(buffer(0x30, 1), Direction::ToDevice).unwrap()));
         let there = there.unwrap();
-        assert_eq!(there.iova().page(), at, "the last that came home there");
+        assert_eq!(there.iova().page(), at, "the last that was freed there");
         domain.unmap(here).unwrap();
         domain.unmap(there).unwrap();
         rig.close(domain, &[NIC]);
@@ -301,14 +301,14 @@ fn entries_go_home<B: Base, F: Format>() {
 }
 
 #[test]
-fn entries_go_home_to_the_virtual_cpu_that_unmapped_them() {
-    entries_go_home::<Sim, Vtd>();
-    entries_go_home::<Sim, Small>();
+fn entries_return_to_the_virtual_cpu_that_unmapped_them() {
+    entries_return::<Sim, Vtd>();
+    entries_return::<Sim, Small>();
 }
 
 #[test]
 fn entries_of_a_thread_that_is_gone_are_found_when_they_are_needed() {
-    // its slot may be another thread's by now, or nobody's: an exhausted assigner drains every magazine
+    // its slot may be another thread's by now, or nobody's: an exhausted allocator drains every magazine
     for design in designs() {
         let aperture = Some(IovaRange::new(IovaPage(8), PageCount(8)));
         let rig = Rig::<Host>::new::<Small>(64);

@@ -2,7 +2,7 @@
 //! Typed buffers, given, reached, taken back, dropped, and what their frames are next; and that the oracle sees a frame that is freed, or
 //! becomes a table, while a translation leads there.
 
-use crate::suite::{door::room, placements::*, rig::*};
+use crate::suite::{interface::room, placements::*, rig::*};
 use ioatlas_dma::{
     design::Design,
     dma_api::*,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One road under every kind of unit: what it can do and what it caches changes nothing that a domain promises.
+//! One path under every kind of unit: what it can do and what it caches changes nothing that a domain promises.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{domain::PolicyConfig, table::Format, units::*};
@@ -23,7 +23,7 @@ on_every_machine! {
 }
 
 /// Maps, accesses, unmaps and maps again, single pages, lists, whole tables and chosen addresses.
-fn road<B: Base, F: Format>(adjust: impl Fn(&mut UnitConfig)) -> Vec<Stats> {
+fn lifecycle<B: Base, F: Format>(adjust: impl Fn(&mut UnitConfig)) -> Vec<Stats> {
     let mut seen = Vec::new();
     for design in designs() {
         let rig = Rig::<B>::with::<F>(64, &adjust);
@@ -103,21 +103,21 @@ fn eviction(one_in: u32) -> Option<Eviction> {
 }
 
 pub fn without_page_selective_invalidation<B: Base, F: Format>() {
-    for stats in road::<B, F>(|config| config.features.page_selective = None) {
+    for stats in lifecycle::<B, F>(|config| config.features.page_selective = None) {
         assert_eq!(stats.page_invalidations, 0);
         assert!(stats.domain_invalidations > 0);
     }
 }
 
 pub fn with_small_invalidation_masks<B: Base, F: Format>() {
-    let seen = road::<B, F>(|config| config.features.page_selective = Some(0));
+    let seen = lifecycle::<B, F>(|config| config.features.page_selective = Some(0));
     // strict: one page at a time is within the mask, a list and a table are not
     for (stats, design) in seen.into_iter().zip(designs()) {
         assert_eq!(stats.page_invalidations > 0, !is_batched(&design));
         let single = design.policy == PolicyConfig::FreeBsd;
         assert_eq!(stats.domain_invalidations > 0, !single);
     }
-    let seen = road::<B, F>(|config| config.features.page_selective = Some(1));
+    let seen = lifecycle::<B, F>(|config| config.features.page_selective = Some(1));
     for (stats, design) in seen.into_iter().zip(designs()) {
         let single = design.policy == PolicyConfig::FreeBsd;
         assert_eq!(stats.domain_invalidations > 0, !single);
@@ -127,7 +127,7 @@ pub fn with_small_invalidation_masks<B: Base, F: Format>() {
 pub fn without_drains<B: Base, F: Format>() {
     // nobody is in flight while a single thread unmaps, so nothing need be drained
     for (reads, writes) in [(false, true), (true, false), (false, false)] {
-        let seen = road::<B, F>(|config| {
+        let seen = lifecycle::<B, F>(|config| {
             config.features.drain_reads = reads;
             config.features.drain_writes = writes;
         });
@@ -136,11 +136,11 @@ pub fn without_drains<B: Base, F: Format>() {
 }
 
 pub fn without_snooping<B: Base, F: Format>() {
-    road::<B, F>(|config| config.features.coherent = false);
+    lifecycle::<B, F>(|config| config.features.coherent = false);
 }
 
 pub fn without_caches<B: Base, F: Format>() {
-    let seen = road::<B, F>(|config| {
+    let seen = lifecycle::<B, F>(|config| {
         config.caches.context = 0;
         config.caches.walk.clear();
         config.caches.iotlb = SetGeometry {
@@ -156,7 +156,7 @@ pub fn without_caches<B: Base, F: Format>() {
 }
 
 pub fn with_caches_of_one_entry<B: Base, F: Format>() {
-    let seen = road::<B, F>(|config| {
+    let seen = lifecycle::<B, F>(|config| {
         config.caches.context = 1;
         config.caches.walk.fill(1);
         config.caches.iotlb = SetGeometry {
@@ -170,7 +170,7 @@ pub fn with_caches_of_one_entry<B: Base, F: Format>() {
 }
 
 pub fn with_large_direct_mapped_caches<B: Base, F: Format>() {
-    let seen = road::<B, F>(|config| {
+    let seen = lifecycle::<B, F>(|config| {
         config.caches.context = 256;
         config.caches.walk.fill(256);
         config.caches.iotlb = SetGeometry {
@@ -185,7 +185,7 @@ pub fn with_large_direct_mapped_caches<B: Base, F: Format>() {
 
 pub fn that_evicts_at_every_turn<B: Base, F: Format>() {
     for one_in in [1, 3] {
-        for stats in road::<B, F>(|config| config.caches.eviction = eviction(one_in)) {
+        for stats in lifecycle::<B, F>(|config| config.caches.eviction = eviction(one_in)) {
             assert!(stats.evicted > 0);
         }
     }
@@ -193,14 +193,14 @@ pub fn that_evicts_at_every_turn<B: Base, F: Format>() {
 
 pub fn that_reads_ahead<B: Base, F: Format>() {
     for pages in [1, 3, 512] {
-        for stats in road::<B, F>(|config| config.caches.prefetch = pages) {
+        for stats in lifecycle::<B, F>(|config| config.caches.prefetch = pages) {
             assert!(stats.prefetch_reads > 0);
         }
     }
 }
 
 pub fn that_evicts_and_reads_ahead<B: Base, F: Format>() {
-    let seen = road::<B, F>(|config| {
+    let seen = lifecycle::<B, F>(|config| {
         config.caches.prefetch = 8;
         config.caches.eviction = eviction(2);
         config.caches.iotlb = SetGeometry {

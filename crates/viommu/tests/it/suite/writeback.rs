@@ -190,7 +190,7 @@ fn ended(rig: &Rig<Incoherent>, domain: &Dom<Incoherent, impl Format>, range: Io
 }
 
 /// Maps and ends single pages, lists, whole tables and consistent memory, with devices coming and going.
-fn road<F: Format>() {
+fn lifecycle<F: Format>() {
     for design in designs() {
         let context = &*name(&design);
         let rig = rig::<F>();
@@ -246,13 +246,13 @@ fn road<F: Format>() {
 
 #[test]
 fn all_that_the_unit_needs_is_written_back_on_toy_tables() {
-    road::<Small>();
+    lifecycle::<Small>();
 }
 
 #[cfg(not(ioatlas_killers))]
 #[test]
 fn all_that_the_unit_needs_is_written_back_on_vtd_tables() {
-    road::<Vtd>();
+    lifecycle::<Vtd>();
 }
 
 /// Maps one page of two under one leaf table, and has the NIC read it at once.

@@ -116,7 +116,7 @@ fn with_ats_off_every_access_is_untranslated() {
     rig.unit.switch_ats(DEVICE, Ats::On).unwrap();
     assert_eq!(rig.read(9).from, From::Iotlb, "it has to ask again");
     let other = SourceId(0x0318);
-    assert_eq!(rig.unit.switch_ats(other, Ats::On), Err(NotAts(other)));
+    assert_eq!(rig.unit.switch_ats(other, Ats::On), Err(NotAtsError(other)));
 }
 
 #[test]

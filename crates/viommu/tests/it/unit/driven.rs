@@ -3,8 +3,8 @@
 
 use crate::unit::rig::{DEVICE, target};
 use ioatlas_dma::{
-    grace::{Grace, Scope, WaitLimit},
-    iova::LeaseKind,
+    invalidation::{FlushSequence, Scope, WaitLimit},
+    iova::AllocKind,
     platform::{
         Platform,
         host::{Host, HostConfig},
@@ -44,7 +44,7 @@ pub fn whole_life_by<F: Format, R: Registers + 'static>(
     let unit = driver::Unit::bring_up(host.clone(), registers, driver::Config::default());
     let unit = Arc::new(unit.unwrap());
     // SAFETY: of this unit and this table's id, by which all that is retired below is flushed.
-    let grace = unsafe { Grace::new(p) };
+    let sequence = unsafe { FlushSequence::new(p) };
     let mut paged = Paged::<Host, F, _>::new(p, unit.clone(), TableConfig::default()).unwrap();
     // SAFETY: this table has no other user; what is cleared below is flushed before it is used
     // again.
@@ -56,7 +56,7 @@ pub fn whole_life_by<F: Format, R: Registers + 'static>(
     assert_eq!(get(range.first, AccessKind::Read), None, "not attached");
     paged.attach(ours, p, DEVICE).unwrap();
     let runs = [70, 80].map(|at| PhysRun::new(PhysPage(at), PageCount(1)));
-    let kind = LeaseKind::Assigned;
+    let kind = AllocKind::Dynamic;
     let leaf = LeafAttrs::new(Perm::Write, kind);
     paged
         .install(ours, p, range, runs.into_iter(), leaf)
@@ -72,11 +72,11 @@ pub fn whole_life_by<F: Format, R: Registers + 'static>(
     assert_eq!(cleared.gone, PageCount(2));
     let stale = get(range.first, AccessKind::Write);
     assert_eq!(stale, Some(70), "until the flush");
-    let retired = grace.retire(p, range, Scope::leaves(range));
-    let done = grace
+    let retired = sequence.retire(p, range, Scope::leaves(range));
+    let done = sequence
         .flush(p, paged.unit(), paged.id(), Scope::leaves(range), LIMIT)
         .unwrap();
-    assert!(retired.settle(&done).is_ok());
+    assert!(retired.complete(&done).is_ok());
     for page in range.iter() {
         assert_eq!(get(page, AccessKind::Write), None);
     }
@@ -84,13 +84,13 @@ pub fn whole_life_by<F: Format, R: Registers + 'static>(
     paged.detach(ours, p, DEVICE).unwrap();
     let mut tables = Vec::new();
     paged.dismantle(ours, p, |frame| {
-        tables.push(grace.retire(p, frame, Scope::DOMAIN))
+        tables.push(sequence.retire(p, frame, Scope::DOMAIN))
     });
-    let done = grace
+    let done = sequence
         .flush(p, paged.unit(), paged.id(), Scope::DOMAIN, LIMIT)
         .unwrap();
     for table in tables {
-        let flushed = table.settle(&done).unwrap();
+        let flushed = table.complete(&done).unwrap();
         assert!(!soft.holds_pointer_to(flushed.get().page()));
         p.frame_free(flushed.into_fresh());
     }

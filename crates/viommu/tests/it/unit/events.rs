@@ -2,7 +2,7 @@
 //! What an observer sees, and that it sees it in order.
 
 use crate::unit::rig::*;
-use ioatlas_dma::{grace::Caches, units::*};
+use ioatlas_dma::{invalidation::Caches, units::*};
 use ioatlas_viommu::{
     config::*,
     invalidation::{Drain, Invalidation, Selection},

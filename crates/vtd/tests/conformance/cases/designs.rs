@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Every assigner with every policy, on the driver: what is mapped is reached, and what is unmapped is reached no longer than the policy says.
+//! Every allocator with every policy, on the driver: what is mapped is reached, and what is unmapped is reached no longer than the policy says.
 //!
 //! Both units keep what they have cached until it is flushed, and flush at once when asked. So what a design leaves exposed is seen in full:
 //! under `strict`, `freebsd` and, since the flush is started in unmap, `macos` nothing; under the others the page until the flush.
@@ -8,7 +8,7 @@ use super::{driver::*, *};
 use ioatlas_dma::{
     design::{self, Design},
     domain::PolicyConfig,
-    iova::AssignerConfig,
+    iova::AllocatorConfig,
 };
 
 pub fn cases() -> Vec<Case> {
@@ -25,7 +25,7 @@ pub fn cases() -> Vec<Case> {
 
 /// Whether a page that the device has used can still be reached when unmap has returned.
 pub fn exposes(design: &Design) -> bool {
-    let shared = matches!(design.domain.assigner, AssignerConfig::Identity(_));
+    let shared = matches!(design.domain.allocator, AllocatorConfig::Identity(_));
     match design.domain.policy {
         PolicyConfig::Strict | PolicyConfig::FreeBsd | PolicyConfig::MacOs(_) => false,
         PolicyConfig::DeferredPerCpu(_) | PolicyConfig::DeferredGlobal(_) => true,

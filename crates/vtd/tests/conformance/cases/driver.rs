@@ -4,8 +4,8 @@
 use super::*;
 use ioatlas_dma::{
     domain::{Domain, DomainConfig, PolicyConfig},
-    grace::WaitLimit,
-    iova::AssignerConfig,
+    invalidation::WaitLimit,
+    iova::AllocatorConfig,
     platform::host::Host,
     table::{TableConfig, fmt::VtdSecond},
     translator::{Authority, Paged, RemappingUnit},
@@ -107,7 +107,7 @@ pub fn domain<const L: u32>(run: &Run<'_>, driver: &Driver, config: DomainConfig
         wait_limit: LIMIT,
         ..config
     };
-    if let AssignerConfig::Identity(identity) = &mut config.assigner {
+    if let AllocatorConfig::Identity(identity) = &mut config.allocator {
         identity.phys_bits = MEMORY.ilog2(); // all that this machine has, for the sake of 39 bits
     }
     let tables = Paged::new(&*run.host(), driver.clone(), TableConfig::default());
@@ -115,7 +115,7 @@ pub fn domain<const L: u32>(run: &Run<'_>, driver: &Driver, config: DomainConfig
 }
 
 pub fn plain<const L: u32>(run: &Run<'_>, driver: &Driver) -> TestDomain<L> {
-    let config = DomainConfig::new(AssignerConfig::RBTREE, PolicyConfig::Strict);
+    let config = DomainConfig::new(AllocatorConfig::RBTREE, PolicyConfig::Strict);
     domain(run, driver, config)
 }
 

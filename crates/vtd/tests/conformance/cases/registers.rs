@@ -2,7 +2,7 @@
 //! Invalidation by registers, in the words of [`ioatlas_vtd::direct`], and the commands (VT-d 4.1 §6.5.1, §11.4.4, §11.4.6).
 
 use super::*;
-use ioatlas_dma::grace::WaitLimit;
+use ioatlas_dma::invalidation::WaitLimit;
 use ioatlas_vtd::direct::Direct;
 
 const LIMIT: WaitLimit = WaitLimit(16);

@@ -2,7 +2,7 @@
 //! A queue alone, in front of the fake unit.
 
 use super::*;
-use ioatlas_dma::grace::{InvalidateError, WaitLimit};
+use ioatlas_dma::invalidation::{InvalidateError, WaitLimit};
 use ioatlas_vtd::layout::Words;
 use ioatlas_vtd::queue::{Queue, Ticket};
 

@@ -2,7 +2,7 @@
 //! A driver in front of the fake unit.
 
 use super::*;
-use ioatlas_dma::grace::WaitLimit;
+use ioatlas_dma::invalidation::WaitLimit;
 use ioatlas_dma::units::*;
 use ioatlas_vtd::driver::{BringUpError, Config, Live, Unit};
 

@@ -5,14 +5,14 @@
 
 use crate::common::BY;
 use crate::loom::{
-    CLEARED, OLD, Tally,
+    CLEARED, Counter, OLD,
     chip::{Chip, DOMAIN, NIC, Reports, Runs},
     explore,
     machine::Machine,
     platform::on_cpu_1,
 };
 use ioatlas_dma::{
-    grace::{Grace, InvalidateError, Scope, WaitLimit},
+    invalidation::{FlushSequence, InvalidateError, Scope, WaitLimit},
     platform::{Atomic64, Ordering},
     translator::{AttachError, RemappingUnit},
     units::{PhysPage, SourceId},
@@ -32,7 +32,7 @@ struct Bench {
     p: Arc<Machine>,
     chip: Arc<Chip>,
     unit: Unit<Machine, Arc<Chip>>,
-    grace: Grace<Machine>,
+    sequence: FlushSequence<Machine>,
 }
 
 impl Bench {
@@ -52,12 +52,12 @@ impl Bench {
             .expect("a free entry");
         // SAFETY: nothing is translated in the model; what is settled is asserted on, and never freed.
         #[allow(unsafe_code)]
-        let grace = unsafe { Grace::new(&*p) };
+        let sequence = unsafe { FlushSequence::new(&*p) };
         Arc::new(Bench {
             p,
             chip,
             unit,
-            grace,
+            sequence,
         })
     }
     fn attach(&self) -> Result<(), AttachError> {
@@ -74,12 +74,12 @@ impl Bench {
     fn clear_and_flush(&self) -> Result<(), InvalidateError> {
         let table = &self.chip.tables[usize::from(DOMAIN.0)];
         table.store(CLEARED, Ordering::Relaxed);
-        let retired = self.grace.retire(&self.p, (), Scope::DOMAIN);
+        let retired = self.sequence.retire(&self.p, (), Scope::DOMAIN);
         let flushed = self
-            .grace
+            .sequence
             .flush(&self.p, &self.unit, DOMAIN, Scope::DOMAIN, LIMIT);
         let completion = flushed.map_err(|failed| failed.cause)?;
-        if retired.settle(&completion).is_ok() {
+        if retired.complete(&completion).is_ok() {
             let reached = self.chip.access();
             assert_ne!(reached, Some(OLD), "P1: flushed, and the device reaches it");
         }
@@ -94,8 +94,8 @@ fn against_an_unmap(
     change: fn(&Bench),
     unmapped: fn(Result<(), InvalidateError>) -> bool,
 ) {
-    let reached: [Tally; 2] = Default::default();
-    let tallies = reached.clone();
+    let reached: [Counter; 2] = Default::default();
+    let counters = reached.clone();
     explore(name, 2, move || {
         let bench = begin();
         let device = {
@@ -110,14 +110,14 @@ fn against_an_unmap(
         let told = other.join().unwrap();
         assert!(unmapped(told), "{told:?}");
         let found = device.join().unwrap();
-        tallies[usize::from(found == Some(OLD))].add();
+        counters[usize::from(found == Some(OLD))].add();
         if told.is_ok() {
             // what was detached may be attached anew, and finds nothing old then either
             let _ = bench.attach();
             assert_ne!(bench.chip.access(), Some(OLD), "P1: in the end");
         }
     });
-    let reached = reached.map(|tally| tally.get());
+    let reached = reached.map(|counter| counter.get());
     println!("the device found nothing, the page in {reached:?}");
     assert!(reached.iter().all(|n| *n > 0), "both must be seen");
 }
@@ -159,7 +159,7 @@ fn a_fence_against_an_unmap() {
         |bench| {
             let scope = Scope::DOMAIN;
             let flushed = bench
-                .grace
+                .sequence
                 .flush(&bench.p, &bench.unit, DOMAIN, scope, LIMIT);
             let silent = InvalidateError::DeviceTimedOut { device: NIC };
             assert!(flushed.is_ok() || flushed.is_err_and(|f| f.cause == silent));

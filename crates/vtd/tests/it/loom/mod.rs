@@ -26,7 +26,7 @@ const CLEARED: u64 = 0;
 
 /// Runs a model. `preemptions` bounds switches that nobody asked for.
 fn explore(name: &str, preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
-    let executions = Tally::default();
+    let executions = Counter::default();
     let counted = executions.clone();
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -40,9 +40,9 @@ fn explore(name: &str, preemptions: usize, body: impl Fn() + Sync + Send + 'stat
 
 /// Counts over executions, unseen by loom; shows that a model reaches what it is about.
 #[derive(Clone, Default)]
-struct Tally(Arc<Mutex<u64>>);
+struct Counter(Arc<Mutex<u64>>);
 
-impl Tally {
+impl Counter {
     fn add(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }

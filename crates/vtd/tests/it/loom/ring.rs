@@ -3,14 +3,14 @@
 //! unit, or one CPU and the unit; at most two preemptions.
 
 use crate::loom::{
-    CLEARED, Tally,
+    CLEARED, Counter,
     chip::{Chip, NIC, Reports, Runs},
     explore,
     machine::Machine,
     platform::on_cpu_1,
 };
 use ioatlas_dma::{
-    grace::{InvalidateError, WaitLimit},
+    invalidation::{InvalidateError, WaitLimit},
     platform::{Atomic64, Ordering, Platform},
 };
 use ioatlas_vtd::{
@@ -99,8 +99,8 @@ impl Bench {
 /// Each CPU clears an entry, invalidates it and waits, and the unit runs beside them. CPU 1 submits
 /// `theirs`, and is told what is `due` if it is told anything; CPU 0's is done, whatever that is.
 fn two_cpus(name: &str, prepare: fn(&Chip), theirs: fn() -> Vec<Words>, due: fn(Outcome) -> bool) {
-    let ended: [Tally; 2] = Default::default();
-    let tallies = ended.clone();
+    let ended: [Counter; 2] = Default::default();
+    let counters = ended.clone();
     explore(name, 2, move || {
         let bench = Bench::new(Reports::AtOnce);
         prepare(&bench.chip);
@@ -119,11 +119,11 @@ fn two_cpus(name: &str, prepare: fn(&Chip), theirs: fn() -> Vec<Words>, due: fn(
         for (cpu, (answer, as_due)) in ends.into_iter().enumerate() {
             assert!(as_due || answer == Ok(false), "P1: CPU {cpu}: {answer:?}");
             if as_due {
-                tallies[cpu].add();
+                counters[cpu].add();
             }
         }
     });
-    let ended = ended.map(|tally| tally.get());
+    let ended = ended.map(|counter| counter.get());
     println!("CPU 0 and CPU 1 were answered in {ended:?}");
     assert!(ended.iter().all(|n| *n > 0), "both must be seen");
 }
@@ -171,8 +171,8 @@ fn asks_device() -> Vec<Words> {
 /// be the one that recovers it. Here nobody yields: loom lets those who yielded go on only when
 /// nobody else can, and so would not look into the middle of a recovery.
 fn recovery(name: &str, prepare: fn(&Chip), theirs: fn() -> Vec<Words>, due: fn(Outcome) -> bool) {
-    let ended: [Tally; 2] = Default::default();
-    let tallies = ended.clone();
+    let ended: [Counter; 2] = Default::default();
+    let counters = ended.clone();
     explore(name, 2, move || {
         let bench = Bench::new(Reports::AtOnce);
         prepare(&bench.chip);
@@ -191,16 +191,16 @@ fn recovery(name: &str, prepare: fn(&Chip), theirs: fn() -> Vec<Words>, due: fn(
         for answer in waits.join().unwrap() {
             assert!(due(answer) || answer == Ok(false), "P1: {answer:?}");
             if due(answer) {
-                tallies[1].add();
+                counters[1].add();
             }
         }
         unit.join().unwrap();
         if mine.contains(&Ok(true)) {
             assert_eq!(bench.chip.carried_out(0), 1, "P1: done, and never was");
-            tallies[0].add();
+            counters[0].add();
         }
     });
-    let ended = ended.map(|tally| tally.get());
+    let ended = ended.map(|counter| counter.get());
     println!("CPU 0 and CPU 1 were answered in {ended:?}");
     assert!(ended.iter().all(|n| *n > 0), "both must be seen");
 }
@@ -220,8 +220,8 @@ fn full(bench: &Bench) -> Vec<(u64, Ticket, usize)> {
 /// A CPU finds no room in a full ring, and waits for it: what it overwrites, the unit has read and done.
 #[test]
 fn a_full_ring_loses_nothing() {
-    let done = Tally::default();
-    let tally = done.clone();
+    let done = Counter::default();
+    let counter = done.clone();
     // one preemption: of eight reports the CPU may see any
     explore("a full ring", 1, move || {
         let bench = Bench::new(Reports::AtOnce);
@@ -234,7 +234,7 @@ fn a_full_ring_loses_nothing() {
             && bench.done(ticket) == Ok(true)
         {
             assert_eq!(bench.chip.carried_out(0), 1, "P1: done, and never was");
-            tally.add();
+            counter.add();
         }
         unit.join().unwrap();
         bench.run();
@@ -251,8 +251,8 @@ fn a_full_ring_loses_nothing() {
 /// reports the first whenever it likes: before the recovery, after it, or meanwhile.
 #[test]
 fn what_is_reported_during_a_recovery_makes_no_room() {
-    let (recovered, fitted) = (Tally::default(), Tally::default());
-    let tallies = (recovered.clone(), fitted.clone());
+    let (recovered, fitted) = (Counter::default(), Counter::default());
+    let counters = (recovered.clone(), fitted.clone());
     explore("late reports", 2, move || {
         let bench = Bench::new(Reports::Later);
         let before = full(&bench);
@@ -280,11 +280,11 @@ fn what_is_reported_during_a_recovery_makes_no_room() {
         };
         let (id, ticket, size) = before[0];
         if all(bench.answer(ticket), id, size) {
-            tallies.0.add();
+            counters.0.add();
         }
         let batch = vec![of_domain(0); 32];
         if let Ok(ticket) = bench.submit(&batch) {
-            tallies.1.add();
+            counters.1.add();
             all(bench.answer(ticket), 0, batch.len());
         }
         for (id, ticket, size) in &before {

@@ -7,7 +7,7 @@ mod rig;
 mod take_over;
 
 use ioatlas_dma::{
-    grace::InvalidateError,
+    invalidation::InvalidateError,
     platform::host::Host,
     translator::{AttachError, RemappingUnit},
     units::*,

@@ -3,8 +3,8 @@
 
 use ioatlas_dma::{
     domain::{Domain, DomainConfig, PolicyConfig},
-    grace::WaitLimit,
-    iova::AssignerConfig,
+    invalidation::WaitLimit,
+    iova::AllocatorConfig,
     platform::{
         Ordering, PhysMemory,
         host::{Host, HostConfig},
@@ -100,7 +100,7 @@ impl Rig {
     pub fn domain(&self) -> TestDomain {
         let design = DomainConfig {
             wait_limit: LIMIT,
-            ..DomainConfig::new(AssignerConfig::RBTREE, PolicyConfig::Strict)
+            ..DomainConfig::new(AllocatorConfig::RBTREE, PolicyConfig::Strict)
         };
         let tables = Tables::new(&self.host, self.driver.clone(), TableConfig::default());
         Domain::new(self.host.clone(), tables.unwrap(), design).unwrap()

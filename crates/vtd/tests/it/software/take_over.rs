@@ -6,7 +6,7 @@ use super::rig::*;
 use crate::common::BY;
 use ioatlas_dma::{
     platform::{Platform, host::Host},
-    translator::{NewError, RemappingUnit},
+    translator::{PagedError, RemappingUnit},
     units::*,
 };
 use ioatlas_viommu::{config::*, observe::Outcome};
@@ -110,7 +110,7 @@ fn no_id_is_given_before_it_is_known_which_are_free() {
     let unit = Unit::prepare(host.clone(), Stepping(soft.clone()), TAKE_OVER).unwrap();
     let unit = Arc::new(unit);
     let tables = Tables::new(&host, unit.clone(), Default::default());
-    assert!(matches!(tables.err(), Some(NewError::NoDomainId)));
+    assert!(matches!(tables.err(), Some(PagedError::NoDomainId)));
     // no memory can be read; then the root table can, and no other
     let nothing = |_: PhysAddr, _: &mut [u8]| Err(Unreadable);
     let root = PhysAddr(soft.read64(RTADDR));

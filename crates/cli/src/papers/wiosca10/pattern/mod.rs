@@ -6,11 +6,11 @@
 //! neighbour* if the pages are adjacent. Accesses to descriptors in between are none. A *group* is what the paper's 4.7 calls so: streaming maps of a device, one after
 //! the other with nothing between, each beginning where the last ended; a scatter-gather list is one.
 
-mod sayings;
-mod seen;
+mod claims;
+mod observed;
 
-use sayings::*;
-use seen::{Seen, stream};
+use claims::*;
+use observed::{Observed, stream};
 
 use super::{
     About, Found, Made, Runs, Shown, Statement, about,
@@ -60,7 +60,7 @@ pub(super) struct Figure {
     about: About,
     what: What,
     workload: &'static Workload,
-    says: &'static [Saying],
+    says: &'static [Claim],
 }
 
 pub(super) static FIGURES: [Figure; 4] = [
@@ -112,7 +112,7 @@ struct Data {
     kernel: &'static str,
     suffix: &'static str,
     /// By device.
-    seen: Vec<Seen>,
+    seen: Vec<Observed>,
     /// Access events: device, class, and the event.
     accesses: Vec<(usize, Class, Dot)>,
     maps: Vec<(usize, Class, Dot)>,
@@ -138,7 +138,7 @@ impl Data {
         let mut data = Data {
             kernel: recorded.kernel,
             suffix: recorded.suffix(),
-            seen: vec![Seen::default(); trace.devices().len()],
+            seen: vec![Observed::default(); trace.devices().len()],
             accesses: Vec::new(),
             maps: Vec::new(),
             unmaps: Vec::new(),
@@ -179,7 +179,7 @@ impl Data {
                 }
             }
         }
-        data.seen.iter_mut().for_each(Seen::end_group);
+        data.seen.iter_mut().for_each(Observed::end_group);
         data
     }
 }
@@ -192,15 +192,15 @@ impl Runs for Figure {
     fn make(&self, progress: &dyn Fn(&str)) -> Result<Made, String> {
         progress(self.workload.name);
         let data: Vec<Data> = self.workload.load()?.iter().map(Data::of).collect();
-        let statement = |saying: &Saying| Statement {
-            says: saying.says,
-            theirs: saying.theirs,
-            rule: saying.rule,
+        let statement = |claim: &Claim| Statement {
+            says: claim.says,
+            theirs: claim.theirs,
+            rule: claim.rule,
             found: data
                 .iter()
                 .map(|data| Found {
                     on: data.kernel,
-                    judgement: (saying.judge)(&data.seen),
+                    judgement: (claim.judge)(&data.seen),
                 })
                 .collect(),
         };
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn steps_are_counted_by_direction_and_rests_are_none() {
-        let mut seen = Seen::default();
+        let mut seen = Observed::default();
         for page in [9, 9, 8, 7, 7, 8, 20, 19] {
             seen.access(Class::Streaming, 0, page);
             seen.access(Class::Streaming, 1, 500); // another stream

@@ -4,10 +4,10 @@
 //! All by the model's reference: 32 entries in 2 ways, least recently used, 4 entries in the prefetch buffer, a prefetch after a miss and after a hit in the buffer. A
 //! *reduction* is the part of the baseline's misses that a strategy saves; it is negative where it adds some. Thresholds are about that, not about points of the miss rate.
 
-mod sayings;
+mod claims;
 
-pub(super) use sayings::Saying;
-use sayings::*;
+pub(super) use claims::Claim;
+use claims::*;
 
 use super::{
     About, Found, Made, Runs, Shown, Statement, about,
@@ -185,7 +185,7 @@ impl Results {
 pub(super) struct Figure {
     about: About,
     workload: &'static Workload,
-    says: &'static [Saying],
+    says: &'static [Claim],
 }
 
 pub(super) static FIGURES: [Figure; 3] = [
@@ -251,17 +251,17 @@ pub(super) static OTHERS: [Figure; 2] = [
 
 const BEYOND: &str = "The paper did not have this device; what it says of strategies (4.9) is judged on it all the same.";
 
-/// Judges `saying` on each of `all`.
-fn statement(saying: &Saying, all: &[Results]) -> Statement {
+/// Judges `claim` on each of `all`.
+fn statement(claim: &Claim, all: &[Results]) -> Statement {
     Statement {
-        says: saying.says,
-        theirs: saying.theirs,
-        rule: saying.rule,
+        says: claim.says,
+        theirs: claim.theirs,
+        rule: claim.rule,
         found: all
             .iter()
             .map(|results| Found {
                 on: results.kernel,
-                judgement: (saying.judge)(results),
+                judgement: (claim.judge)(results),
             })
             .collect(),
     }
@@ -275,7 +275,7 @@ impl Runs for Figure {
     fn make(&self, progress: &dyn Fn(&str)) -> Result<Made, String> {
         progress(self.workload.name);
         let all = results(self.workload)?;
-        let statements = self.says.iter().map(|saying| statement(saying, &all));
+        let statements = self.says.iter().map(|claim| statement(claim, &all));
         Ok(Made::by_statements(
             self.about,
             statements.collect(),
@@ -381,13 +381,13 @@ mod tests {
         }
     }
 
-    fn verdict(saying: &Saying, misses: &[(&'static str, u64)]) -> Verdict {
-        (saying.judge)(&results(misses)).verdict
+    fn verdict(claim: &Claim, misses: &[(&'static str, u64)]) -> Verdict {
+        (claim.judge)(&results(misses)).verdict
     }
 
     #[test]
     fn verdicts_follow_from_misses() {
-        for (saying, misses, expected) in [
+        for (claim, misses, expected) in [
             (&MOST, [("alh", 500), ("mpre", 800)], Reproduced),
             (&MOST, [("alh", 500), ("mpre", 950)], Weak),
             (&MOST, [("alh", 500), ("64 entries", 400)], Not),
@@ -449,10 +449,10 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                verdict(saying, &misses),
+                verdict(claim, &misses),
                 expected,
                 "{} {misses:?}",
-                saying.says
+                claim.says
             );
         }
     }

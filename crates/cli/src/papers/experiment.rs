@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What an exhibit is: its data judged and shown. The module above has the theory.
+
+use super::plot::Plot;
+use crate::report::figure::Tag;
+use serde::{Serialize, Serializer};
+
+/// What an exhibit is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct About {
+    /// Short name of the document: `ATC'15`.
+    pub paper: &'static str,
+    /// `table 1`.
+    pub exhibit: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// What the document says of it.
+    pub claim: &'static str,
+}
+
+impl About {
+    /// Stem of its files: `atc15-table-1`.
+    pub fn stem(&self) -> String {
+        let kept = |c: char| c.is_ascii_alphanumeric() || c == ' ';
+        let words: String = format!("{} {}", self.paper, self.exhibit);
+        let words: String = words.chars().filter(|c| kept(*c)).collect();
+        words.to_lowercase().replace(' ', "-")
+    }
+}
+
+/// Whether a claim holds here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    /// It does.
+    Reproduced,
+    /// Part of it does, or less clearly.
+    Weak,
+    /// It does not.
+    Not,
+}
+
+impl Verdict {
+    /// As shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Reproduced => "reproduced",
+            Verdict::Weak => "weak",
+            Verdict::Not => "not",
+        }
+    }
+
+    /// Of a number of which more is better for the claim.
+    pub fn at_least(value: f64, reproduced: f64, weak: f64) -> Self {
+        match value {
+            value if value >= reproduced => Verdict::Reproduced,
+            value if value >= weak => Verdict::Weak,
+            _ => Verdict::Not,
+        }
+    }
+
+    /// Of a number of which less is better for the claim.
+    pub fn at_most(value: f64, reproduced: f64, weak: f64) -> Self {
+        Self::at_least(-value, -reproduced, -weak)
+    }
+
+    /// Of several parts of a claim: reproduced if all are, not if all are not.
+    pub fn all(parts: impl IntoIterator<Item = Verdict>) -> Self {
+        let mut parts = parts.into_iter();
+        let Some(first) = parts.next() else {
+            return Verdict::Not;
+        };
+        parts.fold(
+            first,
+            |whole, part| if part == whole { whole } else { Verdict::Weak },
+        )
+    }
+
+    /// With its reason.
+    pub fn because(self, reason: impl Into<String>) -> Judgement {
+        Judgement {
+            verdict: self,
+            reason: reason.into(),
+        }
+    }
+}
+
+/// A verdict and why, with the numbers it follows from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Judgement {
+    /// Whether the claim holds.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: String,
+}
+
+impl Judgement {
+    /// Of a whole exhibit: reproduced if every finding is, not if none is even weak, else weak.
+    pub fn of(statements: &[Statement]) -> Self {
+        let found: Vec<&Found> = statements.iter().flat_map(|s| &s.found).collect();
+        let mut places: Vec<&str> = Vec::new();
+        for found in &found {
+            if !places.contains(&found.on) {
+                places.push(found.on);
+            }
+        }
+        let count = |place: &str| {
+            let here = |which| {
+                let such = found.iter().filter(|f| f.on == place);
+                such.filter(|f| f.judgement.verdict == which).count()
+            };
+            format!(
+                "{place}: {} reproduced, {} weak, {} not",
+                here(Verdict::Reproduced),
+                here(Verdict::Weak),
+                here(Verdict::Not)
+            )
+        };
+        let by_place: Vec<String> = places.iter().map(|place| count(place)).collect();
+        let verdict = Verdict::all(found.iter().map(|f| f.judgement.verdict));
+        verdict.because(format!(
+            "{} statements; {}",
+            statements.len(),
+            by_place.join("; ")
+        ))
+    }
+}
+
+/// What a document says of a result, and what is found of it here.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Statement {
+    /// In our words, with the section.
+    pub says: &'static str,
+    /// Their number, or their word where they give none.
+    pub theirs: &'static str,
+    /// When it counts as reproduced, and when as weak. Otherwise it is not.
+    pub rule: &'static str,
+    /// What we see, one for each kernel or model.
+    pub found: Vec<Found>,
+}
+
+/// What we see of a statement in one place.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Found {
+    /// Where: a kernel or a model.
+    pub on: &'static str,
+    /// The verdict, and our numbers.
+    #[serde(flatten)]
+    pub judgement: Judgement,
+}
+
+/// A cell of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Cell {
+    /// Words.
+    Words(String),
+    /// A number.
+    Number(f64),
+}
+
+impl Cell {
+    /// Of a count.
+    pub fn count(count: u64) -> Self {
+        Cell::Number(count as f64)
+    }
+
+    /// As shown: whole numbers whole, others to two decimals.
+    pub fn text(&self) -> String {
+        match self {
+            Cell::Words(words) => words.clone(),
+            Cell::Number(number) if number.fract() == 0.0 => format!("{number:.0}"),
+            Cell::Number(number) => format!("{number:.2}"),
+        }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(words: &str) -> Self {
+        Cell::Words(words.into())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(words: String) -> Self {
+        Cell::Words(words)
+    }
+}
+
+impl Serialize for Cell {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Cell::Words(words) => serializer.serialize_str(words),
+            Cell::Number(number) => serializer.serialize_f64(*number),
+        }
+    }
+}
+
+/// What is shown of an exhibit.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Shown {
+    /// Heading of the table.
+    pub columns: Vec<String>,
+    /// Where the numbers of each column come from; none for words.
+    pub tags: Vec<Option<Tag>>,
+    /// Its rows, each of a cell a column.
+    pub rows: Vec<Vec<Cell>>,
+    /// Drawings.
+    #[serde(skip)]
+    pub plots: Vec<Plot>,
+    /// How it was made, and what differs from the document.
+    pub notes: Vec<String>,
+}
+
+impl Shown {
+    /// A table with the heading and tags of `columns`, no rows yet.
+    pub fn table(columns: impl IntoIterator<Item = (String, Option<Tag>)>) -> Self {
+        let (columns, tags) = columns.into_iter().unzip();
+        Shown {
+            columns,
+            tags,
+            ..Shown::default()
+        }
+    }
+
+    /// Where the numbers of table and drawings come from, each once, in the order of [`Tag::LEGEND`].
+    pub fn sources(&self) -> impl Iterator<Item = Tag> {
+        let drawn = self.plots.iter().map(|plot| plot.tag);
+        let all: Vec<Tag> = self.tags.iter().flatten().copied().chain(drawn).collect();
+        let known = Tag::LEGEND.into_iter().map(|(tag, _)| tag);
+        known.filter(move |tag| all.contains(tag))
+    }
+}
+
+/// One figure or table of a document.
+pub(crate) trait Experiment: Sync {
+    /// What running it gives.
+    type Data;
+    /// What it is about.
+    const ABOUT: About;
+    /// Makes the data.
+    ///
+    /// # Errors
+    /// A sentence: something failed that must not.
+    fn run(&self, progress: &dyn Fn(&str)) -> Result<Self::Data, String>;
+    /// The verdict, of the data alone.
+    fn judge(data: &Self::Data) -> Judgement;
+    /// The data as table and drawings.
+    fn show(data: &Self::Data) -> Shown;
+}
+
+/// An exhibit whose data nobody needs to know.
+pub(crate) trait Runs: Sync {
+    /// See [`Experiment::ABOUT`].
+    fn about(&self) -> About;
+    /// Runs, judges and shows.
+    ///
+    /// # Errors
+    /// As [`Experiment::run`].
+    fn make(&self, progress: &dyn Fn(&str)) -> Result<Made, String>;
+}
+
+impl<E: Experiment> Runs for E {
+    fn about(&self) -> About {
+        E::ABOUT
+    }
+    fn make(&self, progress: &dyn Fn(&str)) -> Result<Made, String> {
+        let data = self.run(progress)?;
+        Ok(Made {
+            about: E::ABOUT,
+            judgement: E::judge(&data),
+            statements: Vec::new(),
+            shown: E::show(&data),
+        })
+    }
+}
+
+/// An exhibit, done.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Made {
+    #[serde(flatten)]
+    pub about: About,
+    #[serde(flatten)]
+    pub judgement: Judgement,
+    /// What the document says of results, one by one. Empty: the claim is all.
+    pub statements: Vec<Statement>,
+    #[serde(flatten)]
+    pub shown: Shown,
+}
+
+impl Made {
+    /// An exhibit that is judged by its statements.
+    pub fn by_statements(about: About, statements: Vec<Statement>, shown: Shown) -> Self {
+        Made {
+            about,
+            judgement: Judgement::of(&statements),
+            statements,
+            shown,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn statement(verdicts: &[Verdict]) -> Statement {
+        let found = |verdict: &Verdict| Found {
+            on: "here",
+            judgement: Judgement {
+                verdict: *verdict,
+                reason: "because".into(),
+            },
+        };
+        Statement {
+            says: "so",
+            theirs: "1",
+            rule: "2",
+            found: verdicts.iter().map(found).collect(),
+        }
+    }
+
+    #[test]
+    fn an_exhibit_is_as_good_as_all_of_its_findings() {
+        use Verdict::{Not, Reproduced, Weak};
+        let of = |all: &[&[Verdict]]| {
+            let statements: Vec<Statement> = all.iter().map(|v| statement(v)).collect();
+            Judgement::of(&statements).verdict
+        };
+        assert_eq!(of(&[&[Reproduced], &[Reproduced, Reproduced]]), Reproduced);
+        assert_eq!(of(&[&[Reproduced], &[Reproduced, Not]]), Weak);
+        assert_eq!(of(&[&[Not], &[Weak]]), Weak);
+        assert_eq!(of(&[&[Not, Not]]), Not);
+        assert_eq!(of(&[]), Not, "nothing was found");
+    }
+
+    #[test]
+    fn thresholds_belong_to_the_better_verdict() {
+        let more = |value| Verdict::at_least(value, 50.0, 25.0);
+        assert_eq!(more(50.0), Verdict::Reproduced);
+        assert_eq!(more(49.9), Verdict::Weak);
+        assert_eq!(more(24.9), Verdict::Not);
+        let less = |value| Verdict::at_most(value, 5.0, 10.0);
+        assert_eq!(less(5.0), Verdict::Reproduced);
+        assert_eq!(less(10.0), Verdict::Weak);
+        assert_eq!(less(10.1), Verdict::Not);
+        assert_eq!(less(f64::NAN), Verdict::Not);
+    }
+
+    #[test]
+    fn numbers_are_shown_as_what_they_are() {
+        assert_eq!(Cell::count(12_345).text(), "12345");
+        assert_eq!(Cell::Number(1.0 / 3.0).text(), "0.33");
+        let json = serde_json::to_string(&[Cell::from("a"), Cell::Number(0.5)]).unwrap();
+        assert_eq!(json, "[\"a\",0.5]");
+    }
+}

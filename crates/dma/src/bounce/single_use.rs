@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Buffers mapped for one use: what is left when the pools are full, and what Linux does today.
+
+use super::{
+    pieces::{Frames, Move, Span, move_bytes},
+    pool::ReturnError,
+    stats::Lack,
+    window::{Extent, Window},
+};
+use crate::{
+    domain::{Domain, MapAttrs, Mapping},
+    platform::*,
+    translator::Translator,
+    units::*,
+};
+use alloc::vec::Vec;
+
+/// A mapping of frames of its own.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "a dropped buffer stays mapped"]
+pub(crate) struct SingleUseBuffer {
+    pub mapping: Mapping,
+    pub frames: Vec<TableFrame>,
+}
+
+impl SingleUseBuffer {
+    pub fn bytes(&self) -> u64 {
+        (self.frames.len() as u64) << GRANULE_LG2
+    }
+}
+
+impl SingleUseBuffer {
+    fn window(&self, direction: Direction) -> Window<&SingleUseBuffer> {
+        // it is zero all of it, so as good as one that only the CPU writes
+        let perm = match direction {
+            Direction::FromDevice => Perm::Write,
+            _ => Perm::Read,
+        };
+        Window {
+            frames: self,
+            perm,
+            bytes: self.bytes(),
+            offset: self.mapping.iova().offset(),
+            len: self.mapping.len(),
+            direction,
+        }
+    }
+    /// Makes it show `list`.
+    pub fn fill<P: CopyMemory>(
+        &self,
+        p: &P,
+        list: &[PhysRange],
+        direction: Direction,
+    ) -> Result<(), NotMemoryError> {
+        let window = self.window(direction);
+        let zeroed = Extent::zeroed(window.perm, window.bytes);
+        window.fill(p, list, zeroed).map(drop)
+    }
+    /// Moves a part of it.
+    pub fn sync<P: CopyMemory>(
+        &self,
+        p: &P,
+        list: &[PhysRange],
+        span: Span,
+        way: Move,
+    ) -> Result<(), NotMemoryError> {
+        move_bytes(p, list, span, self.mapping.iova().offset(), &self, way)
+    }
+    /// Brings back what the device wrote, and ends it.
+    pub fn end<P: CopyMemory, T: Translator<P>>(
+        self,
+        domain: &Domain<P, T>,
+        list: &[PhysRange],
+        direction: Direction,
+    ) -> Result<(), ReturnError> {
+        let copied = self.window(direction).copy_out(&**domain.platform(), list);
+        domain.unmap_with_frames(self.mapping, self.frames)?;
+        Ok(copied?)
+    }
+}
+
+impl Frames for &SingleUseBuffer {
+    #[inline]
+    fn frame(&self, nth: usize) -> PhysPage {
+        self.frames[nth].page()
+    }
+}
+
+/// As many frames, all of them zeroed, or none. In the order of their addresses, for what adjoins is mapped and copied in one go, and allocators
+/// mostly give first what they got last.
+pub(crate) fn zeroed_frames<P: Platform>(p: &P, pages: PageCount) -> Option<Vec<FreshFrame>> {
+    let mut fresh = Vec::new(); // grows: a length from outside must not allocate before there are frames
+    for _ in 0..pages.0 {
+        match p.frame_alloc() {
+            Some(frame) => fresh.push(frame),
+            None => {
+                fresh.into_iter().for_each(|frame| p.frame_free(frame));
+                return None;
+            }
+        }
+    }
+    fresh.sort_unstable_by_key(FreshFrame::page);
+    Some(fresh)
+}
+
+/// Maps `len` zero bytes, `offset` bytes into their first granule.
+pub(crate) fn map_own<P: Platform, T: Translator<P>>(
+    domain: &Domain<P, T>,
+    offset: u64,
+    len: ByteCount,
+    direction: Direction,
+    attrs: MapAttrs,
+) -> Result<SingleUseBuffer, Lack> {
+    let pages = pages_touched(offset, len);
+    let frames = zeroed_frames(&**domain.platform(), pages).ok_or(Lack::NoFrame)?;
+    let mut left = len.0;
+    let mut at = offset;
+    let list: Vec<PhysRange> = frames
+        .iter()
+        .map(|frame| {
+            let here = left.min(GRANULE - at);
+            let part = PhysRange::new(PhysAddr(frame.page().addr().0 + at), ByteCount(here));
+            (left, at) = (left - here, 0);
+            part
+        })
+        .collect();
+    let mapped = domain.map_with_frames(&list, direction, attrs, frames);
+    let (mapping, frames) = mapped?;
+    Ok(SingleUseBuffer { mapping, frames })
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What provides the proof: an invalidation queue, a device-TLB fence, an ioctl.
+
+use super::Scope;
+use crate::units::DomainId;
+use alloc::sync::Arc;
+
+/// Submits invalidations and polls them. It knows no sequence and makes no proof; [`super::FlushSequence`] does.
+///
+/// # Safety
+/// Memory is reused on the word of [`done`](Self::done) alone. Once it has said yes, nothing that
+/// the unit or a device has cached holds what was in `scope` of `domain` and had been cleared when
+/// [`submit`](Self::submit) was called, and no access that found its way by it is under way. That
+/// stays so. It may say it late, or never, or fail. Nothing checks it at run time; over the
+/// software unit the oracle does (P1, P3 to P5).
+///
+/// ```
+/// # use ioatlas_dma::{invalidation::*, units::*};
+/// struct NoCache;
+/// // SAFETY: there is no cache, so nothing is in one.
+/// unsafe impl Invalidate for NoCache {
+///     type Token = ();
+///     fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> { Ok(()) }
+///     fn done(&self, _: ()) -> Result<bool, InvalidateError> { Ok(true) }
+/// }
+/// ```
+///
+/// No safe code makes a unit that says "done":
+///
+/// ```compile_fail,E0200
+/// # use ioatlas_dma::{invalidation::*, units::*};
+/// struct NoCache;
+/// impl Invalidate for NoCache {
+///     type Token = ();
+///     fn submit(&self, _: DomainId, _: Scope) -> Result<(), InvalidateError> { Ok(()) }
+///     fn done(&self, _: ()) -> Result<bool, InvalidateError> { Ok(true) }
+/// }
+/// ```
+#[allow(unsafe_code)]
+pub unsafe trait Invalidate: Send + Sync {
+    /// Names one submitted invalidation.
+    type Token: Copy + Send;
+
+    /// Asks for an invalidation of at least `scope`, with what is in flight drained. May wait for room.
+    ///
+    /// Ordering: the caller has fenced; everything it wrote before must be visible to the unit when it acts.
+    ///
+    /// # Errors
+    /// The unit cannot take the request.
+    fn submit(&self, domain: DomainId, scope: Scope) -> Result<Self::Token, InvalidateError>;
+
+    /// Whether that invalidation is done. Once it said yes it always does.
+    ///
+    /// # Errors
+    /// The unit failed; the invalidation will never be done.
+    fn done(&self, token: Self::Token) -> Result<bool, InvalidateError>;
+}
+
+/// Why an invalidation did not happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidateError {
+    /// The unit stopped at a descriptor that it does not take (VT-d 4.1 §11.4.7.1, IQE).
+    #[error("the invalidation queue stopped with an error at descriptor {head}")]
+    QueueError {
+        /// Index of the descriptor.
+        head: u32,
+    },
+    /// It was not done after that many turns of waiting.
+    #[error("an invalidation was not done after {turns} turns of waiting")]
+    TimedOut {
+        /// How many turns.
+        turns: u64,
+    },
+    /// A device did not remove translations from its own TLB (VT-d 4.1 §11.4.7.1, ITE). The unit goes on without it.
+    #[error("device {device} did not answer an invalidation of its own TLB")]
+    DeviceTimedOut {
+        /// The device.
+        device: crate::units::SourceId,
+    },
+    /// The unit took a command and reports that it did nothing (VT-d 4.1 §11.4.6, CAIG or IAIG = 0).
+    #[error("the unit reports that it did not carry out an invalidation")]
+    Refused,
+    /// The kernel that holds the tables did not remove translations.
+    #[error("the host did not remove translations (error number {errno})")]
+    Host {
+        /// The kernel's error number.
+        errno: i32,
+    },
+    /// The kernel that holds the tables had fewer translations than were made: somebody else removes them.
+    #[error("the host had only {found} of {range}'s pages: somebody else removed the others")]
+    Missing {
+        /// The pages.
+        range: crate::units::IovaRange,
+        /// How many of them, or of what was removed together with them, it had.
+        found: crate::units::PageCount,
+    },
+    /// The unit failed earlier and is not used any more.
+    #[error("the unit is out of service after an earlier failure")]
+    OutOfService,
+}
+
+#[allow(unsafe_code)] // a promise
+// SAFETY: the one inside does.
+unsafe impl<I: Invalidate> Invalidate for Arc<I> {
+    type Token = I::Token;
+    fn submit(&self, domain: DomainId, scope: Scope) -> Result<Self::Token, InvalidateError> {
+        (**self).submit(domain, scope)
+    }
+    fn done(&self, token: Self::Token) -> Result<bool, InvalidateError> {
+        (**self).done(token)
+    }
+}
