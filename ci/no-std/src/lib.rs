@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A kernel's view of ioatlas: no `std`, a platform of its own, every path of core and driver compiled for it.
+//! A kernel's view of ioatlas: no `std`, a platform of its own, every path of core and driver
+//! compiled for it.
 //!
-//! Nothing here is run. `ci/check-no-std.sh` looks into the archive for what a kernel could not link: symbols of
-//! `std`, of the C library, and thread-local storage.
+//! Nothing here is run. `ci/check-no-std.sh` looks into the archive for what a kernel could not
+//! link: symbols of `std`, of the C library, and thread-local storage.
 #![no_std]
 
 extern crate alloc;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The platform of a kernel that has one CPU, a few static frames and no interrupts.
 //!
-//! A real one masks interrupts in [`Spin::with`] and [`Platform::pinned`], and maps physical memory where
-//! [`Platform::entries`] finds it; the rest is as here.
+//! A real one masks interrupts in [`Spin::with`] and [`Platform::pinned`], and maps physical memory
+//! where [`Platform::entries`] finds it; the rest is as here.
 
 use core::{
     cell::UnsafeCell,
@@ -45,7 +45,8 @@ impl<T: Send> Lock<T> for Spin<T> {
         while self.held.swap(true, Ordering::Acquire) {
             core::hint::spin_loop();
         }
-        // SAFETY: `held` was clear and we set it, so nobody else has a reference until we clear it below.
+        // SAFETY: `held` was clear and we set it, so nobody else has a reference until we clear it
+        // below.
         let result = f(unsafe { &mut *self.data.get() });
         self.held.store(false, Ordering::Release);
         result

@@ -19,8 +19,8 @@ struct Bump {
 // SAFETY: each byte of the heap is given out once, by an atomic update of `used`.
 unsafe impl Sync for Bump {}
 
-// SAFETY: blocks lie within the heap, do not overlap, and are aligned: the heap is to 4096, offsets are rounded up to
-// the layout's alignment, and more than 4096 is refused.
+// SAFETY: blocks lie within the heap, do not overlap, and are aligned: the heap is to 4096, offsets
+// are rounded up to the layout's alignment, and more than 4096 is refused.
 unsafe impl GlobalAlloc for Bump {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let place = |used: usize| {

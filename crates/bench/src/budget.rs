@@ -3,19 +3,23 @@
 //!
 //! # Theory
 //!
-//! *Work* is bounded in advance: a group runs at most [`TRIES`] rounds for each clean slice that it wants, so a plan's slices are at most as many as
-//! [`slices_at_most`] says, on any machine.
+//! *Work* is bounded in advance: a group runs at most [`TRIES`] rounds for each clean slice that it
+//! wants, so a plan's slices are at most as many as [`slices_at_most`] says, on any machine.
 //!
-//! *Time* is bounded by a total. Before each group, what is left of it is divided over the groups that are left, by their weights. A group may
-//! take [`TIMES`] its part, since most need less, but half of that at most for filling patterns, and never more than is left. When its time is over it begins
-//! nothing any more: what then has too few slices has no figure, and says so. A group that there is no time for is not run at all, and
-//! says so too. What the clock does not bound is what is under way when time is over: one slice, or one range of a filling; and making and dropping what a group measures.
+//! *Time* is bounded by a total. Before each group, what is left of it is divided over the groups
+//! that are left, by their weights. A group may take [`TIMES`] its part, since most need less, but
+//! half of that at most for filling patterns, and never more than is left. When its time is over it
+//! begins nothing any more: what then has too few slices has no figure, and says so. A group that
+//! there is no time for is not run at all, and says so too. What the clock does not bound is what
+//! is under way when time is over: one slice, or one range of a filling; and making and dropping
+//! what a group measures.
 
 use crate::{Effort, slices::Limit};
 use std::time::{Duration, Instant};
 
-/// Rounds for each clean slice that is wanted. Half the slices of two threads are of the other mode on a machine that moves its CPUs, and of the rest some are
-/// disturbed: more tries than these say that the machine is busy, not how fast anything is.
+/// Rounds for each clean slice that is wanted. Half the slices of two threads are of the other mode
+/// on a machine that moves its CPUs, and of the rest some are disturbed: more tries than these say
+/// that the machine is busy, not how fast anything is.
 pub const TRIES: usize = 6;
 /// Parts of time that one group may take.
 pub const TIMES: u32 = 3;

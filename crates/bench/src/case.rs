@@ -26,7 +26,8 @@ pub enum Kind {
     Allocator(AllocatorConfig),
     /// The table alone.
     Table,
-    /// The DMA API over such a domain, 64 bytes through a bounce slot that is kept: sizes of the pattern are not looked at.
+    /// The DMA API over such a domain, 64 bytes through a bounce slot that is kept: sizes of the
+    /// pattern are not looked at.
     Bounce(Way),
     /// The control loop: see [`crate::control`].
     Control,
@@ -167,8 +168,8 @@ impl FromStr for Case {
     }
 }
 
-/// Frames of the arena: enough for the tables of two threads with 200,000 ranges of mixed sizes each. Those never used cost address
-/// space only.
+/// Frames of the arena: enough for the tables of two threads with 200,000 ranges of mixed sizes
+/// each. Those never used cost address space only.
 const FRAMES: usize = 1 << 15;
 
 type Bare = Whole<Host, Paged<Host, VtdSecond48, Arc<Uncached<Host>>>>;

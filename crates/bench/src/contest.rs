@@ -9,7 +9,8 @@ use crate::{
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::{Mutex, PoisonError};
 
-/// A subject under a pattern. Borrowed from the subject, made once, and run in slices between those of others.
+/// A subject under a pattern. Borrowed from the subject, made once, and run in slices between those
+/// of others.
 pub struct Contestant<'s> {
     threads: usize,
     outstanding: usize,
@@ -23,7 +24,8 @@ type Workers<'s> = dyn Fn(usize) -> Result<Box<dyn Worker + 's>, Failure> + Sync
 const PRODUCER_AND_CONSUMER: usize = 2;
 
 impl<'s> Contestant<'s> {
-    /// `subject` under `pattern` on so many threads, which share it. Producer and consumer are always two.
+    /// `subject` under `pattern` on so many threads, which share it. Producer and consumer are
+    /// always two.
     pub fn new<S: Subject>(
         subject: &'s S,
         pattern: Pattern,

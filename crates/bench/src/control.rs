@@ -3,16 +3,20 @@
 //!
 //! # Theory
 //!
-//! A figure in nanoseconds is of a machine at a moment: a busy neighbour on the same core makes everything that runs on it
-//! slower, by half or more. So each slice has a control slice near it, and the ratio of the two is what can be compared. The control does what the
-//! fast path of a map and unmap has to do, and shares nothing:
+//! A figure in nanoseconds is of a machine at a moment: a busy neighbour on the same core makes
+//! everything that runs on it slower, by half or more. So each slice has a control slice near it,
+//! and the ratio of the two is what can be compared. The control does what the fast path of a map
+//! and unmap has to do, and shares nothing:
 //!
-//! * take: pops a number off a stack, as from a magazine; follows three dependent loads to a leaf table; tests and stores one entry a page;
-//!   adds to three counters.
-//! * give: follows the same three loads; tests and stores one entry a page; a full fence; adds to three counters; pushes the number.
+//! * take: pops a number off a stack, as from a magazine; follows three dependent loads to a leaf
+//!   table; tests and stores one entry a page; adds to three counters.
+//! * give: follows the same three loads; tests and stores one entry a page; a full fence; adds to
+//!   three counters; pushes the number.
 //!
-//! The pattern around it is the subject's own, so that rings and random places are in both. Leaf tables have 512 entries of 8 bytes, as real ones, and are
-//! as many as the numbers need; a private table is what nobody else's CPU ever touches, so two threads of it slow down only as the machine makes them.
+//! The pattern around it is the subject's own, so that rings and random places are in both. Leaf
+//! tables have 512 entries of 8 bytes, as real ones, and are as many as the numbers need; a private
+//! table is what nobody else's CPU ever touches, so two threads of it slow down only as the machine
+//! makes them.
 
 use crate::{Failure, Subject, platform::Slots, stack::Stacks};
 use ioatlas_dma::{
@@ -81,7 +85,8 @@ impl Tables {
             self.leaves.push([0; ENTRIES]);
         }
     }
-    /// Exchanges the entries of `range`, whose ranges are aligned, so that all are in one table. True if all were as expected.
+    /// Exchanges the entries of `range`, whose ranges are aligned, so that all are in one table.
+    /// True if all were as expected.
     #[inline]
     fn write(&mut self, range: IovaRange, entry: impl Fn(u64) -> u64, present: Present) -> bool {
         let (leaf, first) = self.leaf(range.first.0);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! From slices to figures.
 //!
-//! A figure of one thread is of all its slices, as they are timed by its own CPU time. One of two threads is of clean ones, and of one mode: that in which more of its group's clean slices were, or else, where it has too few of these, the other; see
-//! [`crate::probe`]. A ratio is the median of ratios within
-//! rounds, so that what disturbs a round disturbs both sides of it.
+//! A figure of one thread is of all its slices, as they are timed by its own CPU time. One of two
+//! threads is of clean ones, and of one mode: that in which more of its group's clean slices were,
+//! or else, where it has too few of these, the other; see [`crate::probe`]. A ratio is the median
+//! of ratios within rounds, so that what disturbs a round disturbs both sides of it.
 
 use crate::{
     probe::Mode,
@@ -93,7 +94,8 @@ impl Figure {
             slices.filter(fits).collect::<Vec<_>>()
         };
         let (mode, slices) = if threads == 1 {
-            // of CPU time: what waiting does to caches, the median bears, and rounds have both sides of a ratio
+            // of CPU time: what waiting does to caches, the median bears, and rounds have both
+            // sides of a ratio
             (None, record.slices.clone())
         } else {
             let of = |mode| (Some(mode), clean(Some(mode)));
@@ -123,7 +125,8 @@ impl Figure {
         })
     }
 
-    /// This figure by another's, slice by slice of the same rounds; `None` where fewer than [`LEAST`] rounds have both.
+    /// This figure by another's, slice by slice of the same rounds; `None` where fewer than
+    /// [`LEAST`] rounds have both.
     pub fn ratio(&self, to: &Figure) -> Option<Spread> {
         self.paired(to, |ours, theirs| ours / theirs)
     }

@@ -15,8 +15,9 @@ const PAIRS: u32 = 50_000;
 /// Frames for its tables.
 const FRAMES: usize = 1 << 12;
 
-/// Bytes of magazines and depots of a domain under `design` for each of [`CPUS`] CPUs, after both have mapped and unmapped all sizes, 1,024 outstanding on
-/// each. What the platform's shared slot has is counted as theirs.
+/// Bytes of magazines and depots of a domain under `design` for each of [`CPUS`] CPUs, after both
+/// have mapped and unmapped all sizes, 1,024 outstanding on each. What the platform's shared slot
+/// has is counted as theirs.
 ///
 /// # Errors
 /// The design failed; or other threads of this process hold the slots.

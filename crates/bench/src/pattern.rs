@@ -4,13 +4,14 @@
 //! # Theory
 //!
 //! * *immediate*: each range is given back at once.
-//! * *ring*: a driver's ring of N descriptors. The oldest range is given back, then one is taken in its place.
-//! * *replace*: N ranges are outstanding, and a random one of them is replaced. Before, 2 N are taken and a random half is given back, so
-//!   that free ranges lie scattered among used ones.
+//! * *ring*: a driver's ring of N descriptors. The oldest range is given back, then one is taken in
+//!   its place.
+//! * *replace*: N ranges are outstanding, and a random one of them is replaced. Before, 2 N are
+//!   taken and a random half is given back, so that free ranges lie scattered among used ones.
 //! * *producer-consumer*: one thread takes and hands over, another gives back.
 //!
-//! Sizes are 1 page, or drawn from 1, 2, 4, 8, 16, 17 and 32 with equal chance; 17 is granted 32 by designs that round up.
-//! Draws are from a fixed sequence, so every run does the same.
+//! Sizes are 1 page, or drawn from 1, 2, 4, 8, 16, 17 and 32 with equal chance; 17 is granted 32 by
+//! designs that round up. Draws are from a fixed sequence, so every run does the same.
 
 use crate::{Failure, Subject};
 use ioatlas_dma::units::PageCount;
@@ -42,7 +43,8 @@ impl Pattern {
         Pattern::Replace(100_000),
     ];
 
-    /// The name used on command lines and in tables; how many are outstanding under `replace` is told apart.
+    /// The name used on command lines and in tables; how many are outstanding under `replace` is
+    /// told apart.
     pub fn name(&self) -> &'static str {
         match self {
             Pattern::Immediate => "immediate",
@@ -146,7 +148,8 @@ impl Draw for One {
 
 /// The sizes of [`Sizes::Mixed`].
 pub const MIXED: [u8; 7] = [1, 2, 4, 8, 16, 17, 32];
-/// Draws before they repeat: no multiple of any ring's length, so that a place does not see the same size each time round.
+/// Draws before they repeat: no multiple of any ring's length, so that a place does not see the
+/// same size each time round.
 const DRAWS: usize = 4099;
 
 /// [`Sizes::Mixed`]: drawn beforehand, so that drawing is one load.
@@ -256,7 +259,8 @@ impl<T> Sequence<T> for Immediate {
     }
 }
 
-/// Where a round begins, apart from the loop: else each pair would choose between this place and the next.
+/// Where a round begins, apart from the loop: else each pair would choose between this place and
+/// the next.
 #[cold]
 #[inline(never)]
 fn from_the_start() -> usize {

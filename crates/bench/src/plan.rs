@@ -3,11 +3,14 @@
 //!
 //! # Theory
 //!
-//! First come the *key groups*: rows that are compared with each other, with a peer or with a limit stand in one group and get many slices. Then the
-//! *matrix*: every allocator under every policy, alone and with all policies, the table alone, and the peers, under every pattern, with few slices
-//! each; a row that a key group has is not in the matrix again. Large patterns of two threads are left out: what two threads do to each other shows with few outstanding.
+//! First come the *key groups*: rows that are compared with each other, with a peer or with a limit
+//! stand in one group and get many slices. Then the *matrix*: every allocator under every policy,
+//! alone and with all policies, the table alone, and the peers, under every pattern, with few
+//! slices each; a row that a key group has is not in the matrix again. Large patterns of two
+//! threads are left out: what two threads do to each other shows with few outstanding.
 //!
-//! The whole has a *budget* ([`crate::budget`]): of work, so that a machine on which no slice is clean does not make it endless; and of time, for slow and busy ones.
+//! The whole has a *budget* ([`crate::budget`]): of work, so that a machine on which no slice is
+//! clean does not make it endless; and of time, for slow and busy ones.
 
 use crate::{
     Effort, Kind, Pattern, Row, Sizes, Spec, What,
@@ -256,7 +259,8 @@ fn matrix_rows(extent: Extent) -> Vec<Vec<Spec>> {
                 }
                 let rivals = peers().into_iter();
                 let rivals = rivals.filter(|peer| threads == 1 || peer.rival == Rival::Allocator);
-                // a thread's places in a table are its own, and what another gives back would be lost to it
+                // a thread's places in a table are its own, and what another gives back would be
+                // lost to it
                 let table =
                     (pattern != Pattern::ProducerConsumer).then_some(What::Ours(Kind::Table));
                 groups.push(
@@ -272,7 +276,8 @@ fn matrix_rows(extent: Extent) -> Vec<Vec<Spec>> {
     groups
 }
 
-/// Measures `groups` one after the other. `at` is told what comes next, and how many groups lie behind.
+/// Measures `groups` one after the other. `at` is told what comes next, and how many groups lie
+/// behind.
 pub fn run(extent: Extent, groups: &[Group], at: impl FnMut(&Spec, usize)) -> Vec<Row> {
     let begun = Instant::now();
     let measured = |group: &Group, spent, time| {
@@ -282,7 +287,8 @@ pub fn run(extent: Extent, groups: &[Group], at: impl FnMut(&Spec, usize)) -> Ve
     run_by(extent.budget(), groups, || begun.elapsed(), measured, at)
 }
 
-/// The same by a clock that says how much time is spent. `measured` gets a group, that, and how much time the group may take.
+/// The same by a clock that says how much time is spent. `measured` gets a group, that, and how
+/// much time the group may take.
 fn run_by(
     total: Duration,
     groups: &[Group],

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The platform that designs are measured on: this process, with a heap for those that take their IOVAs from one.
+//! The platform that designs are measured on: this process, with a heap for those that take their
+//! IOVAs from one.
 
 use crate::Failure;
 use ioatlas_dma::{
@@ -8,8 +9,8 @@ use ioatlas_dma::{
     units::{ByteCount, CpuIndex},
 };
 
-/// Bytes of the heap, from which `kmalloc` takes eight at least for each mapping (ATC'15 §4.2): room for eight million.
-/// They cost address space until they are used.
+/// Bytes of the heap, from which `kmalloc` takes eight at least for each mapping (ATC'15 §4.2):
+/// room for eight million. They cost address space until they are used.
 pub const HEAP: ByteCount = ByteCount(64 << 20);
 
 /// A platform of so many frames and slots, with a heap.
@@ -28,7 +29,8 @@ pub trait Slots: Platform {
 }
 
 impl Slots for Host {
-    /// The slot of the thread, which it keeps until it exits; the shared one where this host has none so high.
+    /// The slot of the thread, which it keeps until it exits; the shared one where this host has
+    /// none so high.
     fn enter(&self) -> CpuIndex {
         register();
         self.pinned(|cpu| cpu.index())

@@ -3,12 +3,15 @@
 //!
 //! # Theory
 //!
-//! Two threads pass a cache line back and forth. On a virtual machine the host moves virtual CPUs, and they flip between *near* (two threads
-//! of a core, or cores under one cache: 50 to 75 ns for both ways on the machine this was found on) and *far* (300 to 340 ns), every few
-//! seconds. What two threads share costs several times as much in one mode as in the other, so a figure of two threads is of one mode.
+//! Two threads pass a cache line back and forth. On a virtual machine the host moves virtual CPUs,
+//! and they flip between *near* (two threads of a core, or cores under one cache: 50 to 75 ns for
+//! both ways on the machine this was found on) and *far* (300 to 340 ns), every few seconds. What
+//! two threads share costs several times as much in one mode as in the other, so a figure of two
+//! threads is of one mode.
 //!
-//! The threshold is the geometric mean of the largest near and the smallest far round trip seen, 75 and 300 ns. What counts is the fastest of several
-//! batches: an interrupt, or a thread that lost its CPU, makes a batch slower and never faster.
+//! The threshold is the geometric mean of the largest near and the smallest far round trip seen, 75
+//! and 300 ns. What counts is the fastest of several batches: an interrupt, or a thread that lost
+//! its CPU, makes a batch slower and never faster.
 
 use ioatlas_dma::platform::{Atomic64, CachePadded, Ordering, Platform};
 use std::time::{Duration, Instant};
@@ -59,7 +62,8 @@ const BATCH: Duration = Duration::from_micros(128);
 /// Looks at the word between two at the clock.
 const LOOKS: u32 = 1 << 6;
 
-/// The line, and what is written on it: balls go there and back, until the server says how it ended.
+/// The line, and what is written on it: balls go there and back, until the server says how it
+/// ended.
 pub struct PingPong<P: Platform> {
     ping: CachePadded<P::A64>,
     pong: CachePadded<P::A64>,
@@ -86,9 +90,10 @@ impl<P: Platform> PingPong<P> {
         self.pong.0.store(0, Ordering::Relaxed);
     }
 
-    /// The part of thread number `thread`: 0 serves, 1 answers, others wait for the end. It has a result only while 0 and 1 both run,
-    /// which is waited for at most `patience`; so when it returns a result they all begin to run something else at the same time. Only 0
-    /// gets to know which.
+    /// The part of thread number `thread`: 0 serves, 1 answers, others wait for the end. It has a
+    /// result only while 0 and 1 both run, which is waited for at most `patience`; so when it
+    /// returns a result they all begin to run something else at the same time. Only 0 gets to know
+    /// which.
     pub fn probe(&self, thread: usize, patience: Duration) -> Option<Duration> {
         if thread > 0 {
             self.answer(thread, patience);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Rows of a table of figures, and how a group of them is measured together.
 //!
-//! A group is run by [`alternate_within`]: all of its rows, with the controls they need, in slices one after the other. So what is compared stands in one
-//! group. Under `producer-consumer` the control is the ring of 256 on two threads, since what is private cannot be handed over; and the hand-off
-//! itself, of numbers that nobody took anywhere, is a contestant too.
+//! A group is run by [`alternate_within`]: all of its rows, with the controls they need, in slices
+//! one after the other. So what is compared stands in one group. Under `producer-consumer` the
+//! control is the ring of 256 on two threads, since what is private cannot be handed over; and the
+//! hand-off itself, of numbers that nobody took anywhere, is a contestant too.
 
 use crate::{
     Case, Contestant, Effort, Failure, Figure, Kind, Pattern, Sizes, Spread,
@@ -22,7 +23,8 @@ use std::{fmt, sync::Arc};
 pub enum What {
     /// Ours.
     Ours(Kind),
-    /// A whole domain on the software unit, which does every invalidation when it is asked, on the thread that asks.
+    /// A whole domain on the software unit, which does every invalidation when it is asked, on the
+    /// thread that asks.
     Software(Design),
     /// The software unit's latency: one invalidation after the other.
     Invalidation,
@@ -118,7 +120,8 @@ pub struct Row {
     pub control: Option<Figure>,
     /// Its time by the control's, in the same rounds.
     pub control_ratio: Option<Spread>,
-    /// Under `producer-consumer`, the time of the hand-off itself; on the software unit, that of an invalidation.
+    /// Under `producer-consumer`, the time of the hand-off itself; on the software unit, that of an
+    /// invalidation.
     pub beside: Option<Figure>,
     /// Its time beyond that, in the same rounds.
     pub excess: Option<Spread>,
@@ -134,7 +137,8 @@ enum Subject {
 
 /// Frames of a software unit's platform.
 const FRAMES: usize = 1 << 14;
-/// Slots of a host beyond those of a measurement's threads: other threads of this process may hold some.
+/// Slots of a host beyond those of a measurement's threads: other threads of this process may hold
+/// some.
 const SPARE_SLOTS: usize = 16;
 
 impl Subject {
@@ -255,8 +259,9 @@ pub fn measure_within(rows: &[Spec], effort: Effort, limit: Limit) -> Vec<Row> {
     rows.iter().map(row).collect()
 }
 
-/// The time of a map and an unmap of one page, 256 of them outstanding, on each of `threads` threads at once. `None` where there are fewer CPUs, or
-/// where the machine was too busy to run all threads at the same time.
+/// The time of a map and an unmap of one page, 256 of them outstanding, on each of `threads`
+/// threads at once. `None` where there are fewer CPUs, or where the machine was too busy to run all
+/// threads at the same time.
 ///
 /// # Errors
 /// The design failed where it must not.

@@ -3,21 +3,28 @@
 //!
 //! # Theory
 //!
-//! A *slice* is [`SLICE`] of one contestant's pairs; a *round* is one slice of each. What disturbs the machine for longer than a slice so disturbs
-//! all contestants alike, and what is compared is of one round. Before each slice its contestant runs untimed, to have in the
-//! caches what the others displaced: for [`WARM_UP`], and on until it has replaced all that is outstanding twice over, or for [`WARM_UP_MOST`]. Threads stay on a CPU each, and those of a slice first find each other
-//! running ([`PingPong::probe`]), so that even a machine with other work has both of them on CPUs at the same time.
+//! A *slice* is [`SLICE`] of one contestant's pairs; a *round* is one slice of each. What disturbs
+//! the machine for longer than a slice so disturbs all contestants alike, and what is compared is
+//! of one round. Before each slice its contestant runs untimed, to have in the caches what the
+//! others displaced: for [`WARM_UP`], and on until it has replaced all that is outstanding twice
+//! over, or for [`WARM_UP_MOST`]. Threads stay on a CPU each, and those of a slice first find each
+//! other running ([`PingPong::probe`]), so that even a machine with other work has both of them on
+//! CPUs at the same time.
 //!
-//! One thread alone is timed by its own CPU time, since it waits for nobody: what others run meanwhile on its CPU does not count, but for what they displace from its caches. Several
-//! are timed by the clock, as waiting for each other is part of what is measured.
+//! One thread alone is timed by its own CPU time, since it waits for nobody: what others run
+//! meanwhile on its CPU does not count, but for what they displace from its caches. Several are
+//! timed by the clock, as waiting for each other is part of what is measured.
 //!
 //! A slice is *clean* if
-//! * no thread waited for a CPU longer than `QUEUED` of it, where the kernel tells (involuntary switches show as such waiting);
-//!   waiting for a lock asleep is no such wait, and part of the figure;
-//! * of several threads: their intervals overlap by `OVERLAP`, else it is in truth one thread after the other and its figure that of no contention;
+//! * no thread waited for a CPU longer than `QUEUED` of it, where the kernel tells (involuntary
+//!   switches show as such waiting); waiting for a lock asleep is no such wait, and part of the
+//!   figure;
+//! * of several threads: their intervals overlap by `OVERLAP`, else it is in truth one thread after
+//!   the other and its figure that of no contention;
 //! * of several threads: the probe ([`crate::probe`]) found the same mode before and after it.
 //!
-//! What a hypervisor takes away nobody here can see; medians over slices are for that. Of one thread alone all slices count, clean or not, so there is always a figure.
+//! What a hypervisor takes away nobody here can see; medians over slices are for that. Of one
+//! thread alone all slices count, clean or not, so there is always a figure.
 //!
 //! Threads that a contestant has no use for sleep meanwhile.
 
@@ -50,9 +57,11 @@ const LOOK: Duration = Duration::from_micros(10);
 const PAIRS: u32 = 4096;
 /// Slices that count at the least; with fewer there is no figure.
 pub const LEAST: usize = 5;
-/// Share of the time from the first start to the last end in which all threads of a slice are under way.
+/// Share of the time from the first start to the last end in which all threads of a slice are under
+/// way.
 const OVERLAP: f64 = 0.9;
-/// How long the threads of a slice wait until both run: beyond what schedulers make a thread wait for its turn.
+/// How long the threads of a slice wait until both run: beyond what schedulers make a thread wait
+/// for its turn.
 const MEETING: Duration = Duration::from_millis(20);
 /// How long after it; who does not come then did not run in the slice.
 const PARTING: Duration = Duration::from_millis(1);
@@ -156,8 +165,9 @@ impl Record {
     }
 }
 
-/// Runs rounds of `contestants` until each has as many clean slices as wanted, or time is out; of contestants on one thread there are [`LEAST`] slices
-/// in any case. A contestant that fails says so in its record, and the others go on.
+/// Runs rounds of `contestants` until each has as many clean slices as wanted, or time is out; of
+/// contestants on one thread there are [`LEAST`] slices in any case. A contestant that fails says
+/// so in its record, and the others go on.
 pub fn alternate(contestants: &[Contestant<'_>], effort: Effort) -> Vec<Record> {
     alternate_within(contestants, effort, Limit::NONE)
 }
@@ -213,7 +223,8 @@ struct Ran {
     used: Duration,
 }
 
-/// Nanoseconds a pair of a slice, and whether its threads ran, all at the same time. `None` if there were no pairs.
+/// Nanoseconds a pair of a slice, and whether its threads ran, all at the same time. `None` if
+/// there were no pairs.
 fn judged(slice: &[Ran]) -> Option<(f64, Quality)> {
     let starts = || slice.iter().map(|ran| ran.start);
     let ends = || slice.iter().map(|ran| ran.end);
@@ -236,8 +247,8 @@ fn judged(slice: &[Ran]) -> Option<(f64, Quality)> {
     (pairs > 0).then(|| (time.as_nanos() as f64 / f64::from(pairs), quality))
 }
 
-/// Keeps this thread on the CPU of that number among those that it may use. Where the system does not let it, it moves as before: slices in which two
-/// threads share a CPU do not count.
+/// Keeps this thread on the CPU of that number among those that it may use. Where the system does
+/// not let it, it moves as before: slices in which two threads share a CPU do not count.
 fn stay(thread: usize) {
     let Ok(allowed) = sched_getaffinity(None) else {
         return;
@@ -327,7 +338,8 @@ impl<'s> Shared<'_, 's> {
             if thread == 0 {
                 let mut state = self.state();
                 let late = begun.elapsed() >= self.effort.patience;
-                // alone every slice counts at need, so what a figure needs is certain to come: a busy machine only delays it
+                // alone every slice counts at need, so what a figure needs is certain to come: a
+                // busy machine only delays it
                 let alone = self.contestants.iter().all(|c| c.threads() == 1);
                 let wants = |record: &Record| record.wants(self.effort);
                 state.over = state.late
@@ -418,7 +430,8 @@ impl<'s> Shared<'_, 's> {
     }
 }
 
-/// A panic of somebody's code is a failure of that contestant: the other threads must still meet this one.
+/// A panic of somebody's code is a failure of that contestant: the other threads must still meet
+/// this one.
 fn caught<T>(run: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let ran = std::panic::catch_unwind(AssertUnwindSafe(run));
     ran.unwrap_or_else(|what| {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Page numbers of one thread, as magazines would hand them out: what was given back last is taken next.
+//! Page numbers of one thread, as magazines would hand them out: what was given back last is taken
+//! next.
 
 use crate::Failure;
 use ioatlas_dma::units::{IovaPage, IovaRange, PageCount};
 
 /// Classes of ranges, of 1, 2, 4.. pages, up to what the largest of all sizes needs.
 const CLASSES: usize = 6;
-/// Pages of a thread, as log2: twice what the largest pattern has in mixed sizes, 200,000 ranges of 13.6 pages as granted.
+/// Pages of a thread, as log2: twice what the largest pattern has in mixed sizes, 200,000 ranges of
+/// 13.6 pages as granted.
 const REGION_LG2: u32 = 23;
 
 /// A stack of free ranges for each size, powers of two of pages, aligned.

@@ -3,14 +3,16 @@
 
 use ioatlas_dma::units::PageCount;
 
-/// Gives out ranges and takes them back. Shared by threads; what a thread needs of its own is its *hand*.
+/// Gives out ranges and takes them back. Shared by threads; what a thread needs of its own is its
+/// *hand*.
 pub trait Subject: Sync {
     /// One range that was taken. Another thread may give it back.
     type Token: Send;
     /// What each thread has of its own.
     type Hand: Send;
 
-    /// The hand of thread number `thread`, made on that thread: subjects with per-CPU caches give it a CPU of its own.
+    /// The hand of thread number `thread`, made on that thread: subjects with per-CPU caches give
+    /// it a CPU of its own.
     fn hand(&self, thread: usize) -> Self::Hand;
     /// Takes `pages` pages.
     ///

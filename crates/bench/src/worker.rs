@@ -8,12 +8,14 @@ use crate::{
 
 /// One thread's part of a case. Made and used on that thread.
 pub trait Worker {
-    /// Brings the subject to where the pattern starts. `go_on` is asked now and then, since that may take long.
+    /// Brings the subject to where the pattern starts. `go_on` is asked now and then, since that
+    /// may take long.
     ///
     /// # Errors
     /// The subject's; and where it may not go on.
     fn fill(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<(), Failure>;
-    /// Runs at most `pairs` pairs and returns how many: fewer where another thread has to come first.
+    /// Runs at most `pairs` pairs and returns how many: fewer where another thread has to come
+    /// first.
     ///
     /// # Errors
     /// The subject's.
@@ -50,7 +52,8 @@ impl<S: Subject, Q: Sequence<S::Token>, D: Draw> Worker for Solo<'_, S, Q, D> {
     }
 }
 
-/// The worker of thread number `thread`, which is the caller. `None` for [`Pattern::ProducerConsumer`], which no thread does alone.
+/// The worker of thread number `thread`, which is the caller. `None` for
+/// [`Pattern::ProducerConsumer`], which no thread does alone.
 pub fn solo<'s, S: Subject>(
     subject: &'s S,
     thread: usize,

@@ -6,8 +6,8 @@
 //! cargo run --release -p ioatlas --example picture >docs/report.svg
 //! ```
 //!
-//! It depends on the trace alone, so a test can compare the file with what this draws. The page's own
-//! drawing is finer; here cells are larger, so that the file stays small.
+//! It depends on the trace alone, so a test can compare the file with what this draws. The page's
+//! own drawing is finer; here cells are larger, so that the file stays small.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use ioatlas::output::Target;
@@ -43,7 +43,8 @@ const REMEDIES: [(&str, &str); 3] = [
     ("alh+mpre+8-prefetch", "and when mapped, into 8 entries"),
 ];
 
-/// What a cell shows, the least important first: class of its path, words, colour of the page's style.
+/// What a cell shows, the least important first: class of its path, words, colour of the page's
+/// style.
 const LAYERS: [(&str, &str, &str); 4] = [
     ("s", "streaming buffer", "#8fa3b0"),
     ("c", "consistent memory (rings)", "#2266aa"),

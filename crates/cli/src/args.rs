@@ -53,11 +53,12 @@ pub(crate) enum TraceCommand {
 
 /// Simulate IOTLBs on traces.
 ///
-/// Strategies: baseline; opt-ev (optimal eviction: knows the future); eh (eviction hints: streaming entries go first); alh (prefetch
-/// the pages beside the one accessed); sd-alh (on one side); mpre (prefetch the first page of a group of mappings when it is
-/// mapped); of (each device's pages moved by the consistent pages of those before it); 8-prefetch (8 entries in the prefetch buffer);
-/// descending (groups of mappings in descending order); superpage (entries of 2 MiB). They combine with +, as in
-/// alh+mpre+8-prefetch; opt-ev with of and descending only.
+/// Strategies: baseline; opt-ev (optimal eviction: knows the future); eh (eviction hints: streaming
+/// entries go first); alh (prefetch the pages beside the one accessed); sd-alh (on one side); mpre
+/// (prefetch the first page of a group of mappings when it is mapped); of (each device's pages
+/// moved by the consistent pages of those before it); 8-prefetch (8 entries in the prefetch
+/// buffer); descending (groups of mappings in descending order); superpage (entries of 2 MiB). They
+/// combine with +, as in alh+mpre+8-prefetch; opt-ev with of and descending only.
 ///
 /// JSON: for one trace an array with one object a strategy, in the order asked; for
 /// several traces an object, file name -> such an array. Fields: strategy, accesses, hits,
@@ -89,8 +90,8 @@ pub(crate) struct IotlbArguments {
     /// Where sd-alh prefetches: down (the page before) or up.
     #[arg(long, value_name = "WHERE", default_value = "down", value_parser = toward)]
     pub direction: Toward,
-    /// Walk caches: entries by level of the page table, as L2=16,L3=8,L4=4. A level that is absent, 0, or not on the way to the leaf
-    /// is not cached.
+    /// Walk caches: entries by level of the page table, as L2=16,L3=8,L4=4. A level that is absent,
+    /// 0, or not on the way to the leaf is not cached.
     #[arg(long, value_name = "L2=N,..", default_value = "", hide_default_value = true, value_parser = walk_caches)]
     pub walk_cache: Walks,
     /// Levels of the page table, 2 to 6.
@@ -99,10 +100,12 @@ pub(crate) struct IotlbArguments {
     /// Invalidation hint of unmaps: 1 leaves the walk caches alone, 0 clears those of the device.
     #[arg(long, value_name = "0|1", default_value = "1", value_parser = hint)]
     pub ih: InvalidationHint,
-    /// Sweep instead: DIMENSION=VALUES,.. over entries, ways, prefetch (entries of the buffer), strategy and page (4k, 2m). Values
-    /// are separated by |; 8..256 is 8, 16, 32 and so on, 8..64:8 goes in steps of 8. Quote it: entries=8..256,ways=1..16,'page=4k|2m'.
-    /// What is not swept over is as the other options say. Points that cannot be (ways > entries, not a multiple) are skipped and
-    /// counted. JSON: points[] (entries, ways, prefetch_entries, page and the fields above) and skipped.
+    /// Sweep instead: DIMENSION=VALUES,.. over entries, ways, prefetch (entries of the buffer),
+    /// strategy and page (4k, 2m). Values are separated by |; 8..256 is 8, 16, 32 and so on,
+    /// 8..64:8 goes in steps of 8. Quote it: entries=8..256,ways=1..16,'page=4k|2m'. What is not
+    /// swept over is as the other options say. Points that cannot be (ways > entries, not a
+    /// multiple) are skipped and counted. JSON: points[] (entries, ways, prefetch_entries, page and
+    /// the fields above) and skipped.
     #[arg(long, value_name = "DIM=VALUES,..")]
     pub sweep: Option<Grid>,
     /// Write all points of the sweep as CSV.
@@ -210,9 +213,11 @@ impl GeometryArguments {
 /// Say what is in traces: devices, events, kinds, peaks, anomalies.
 ///
 /// JSON: for one trace an object, for several an object, file name -> such an object.
-/// Fields: name, events, peak_live_pages, marks, anomalies, clock (null, or seconds, cpus, maps_per_second, unmaps_per_second), notes[]
-/// (what the trace says about its making), devices[] (device, maps, unmaps, accesses, kinds, consistent_maps, streaming_maps,
-/// peak_live_pages, anomalies). With --assumption-error: trace, strategy, saving, saving_at_unmap, saving_at_map (fractions).
+/// Fields: name, events, peak_live_pages, marks, anomalies, clock (null, or seconds, cpus,
+/// maps_per_second, unmaps_per_second), notes[] (what the trace says about its making), devices[]
+/// (device, maps, unmaps, accesses, kinds, consistent_maps, streaming_maps, peak_live_pages,
+/// anomalies). With --assumption-error: trace, strategy, saving, saving_at_unmap, saving_at_map
+/// (fractions).
 #[derive(Args, Debug)]
 pub(crate) struct InfoArguments {
     /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`.
@@ -220,8 +225,9 @@ pub(crate) struct InfoArguments {
     pub traces: Vec<PathBuf>,
     #[command(flatten)]
     pub capture: CaptureArguments,
-    /// Say how wrong results are where accesses are assumed: what strategies save of the misses, by the accesses of these traces (the
-    /// bundled ones if there are none), and with one to each streaming page at its unmap or at its map instead.
+    /// Say how wrong results are where accesses are assumed: what strategies save of the misses, by
+    /// the accesses of these traces (the bundled ones if there are none), and with one to each
+    /// streaming page at its unmap or at its map instead.
     #[arg(long)]
     pub assumption_error: bool,
     /// Print JSON.
@@ -236,17 +242,20 @@ pub(crate) struct InfoArguments {
 /// simulated, or assumed. JSON: the same model that page and summary are made from; every
 /// number is an object with value, unit, tag, and the text shown.
 ///
-/// Words. ns/pair: measured time of one map and its unmap, without the invalidation. +w: the wait of a strict design for
-/// one invalidation, assumed. per 1k: per 1,000 map lines of the trace. tables: page-table memory at its peak; a deferred
-/// design has more. window: how long a device may reach a page after its unmap returned; unbounded: until its range is mapped again. violations: what the oracle, a
-/// checker that watches every access, found forbidden. (nobody): a design that nobody ships. Papers: ATC'15 is Peleg et al., Utilizing the IOMMU Scalably;
-/// WIOSCA'10 is Amit et al., Strategies for Mitigating the IOTLB Bottleneck; rIOMMU is Malka et al., ASPLOS 2015.
+/// Words. ns/pair: measured time of one map and its unmap, without the invalidation. +w: the wait
+/// of a strict design for one invalidation, assumed. per 1k: per 1,000 map lines of the trace.
+/// tables: page-table memory at its peak; a deferred design has more. window: how long a device may
+/// reach a page after its unmap returned; unbounded: until its range is mapped again. violations:
+/// what the oracle, a checker that watches every access, found forbidden. (nobody): a design that
+/// nobody ships. Papers: ATC'15 is Peleg et al., Utilizing the IOMMU Scalably; WIOSCA'10 is Amit et
+/// al., Strategies for Mitigating the IOTLB Bottleneck; rIOMMU is Malka et al., ASPLOS 2015.
 ///
 /// Fails, once the page is written, if the oracle found a violation.
 #[derive(Args, Debug)]
 #[command(after_long_help = registry())]
 pub(crate) struct ReportArguments {
-    /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`; the bundled sample traces if there is none.
+    /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`; the
+    /// bundled sample traces if there is none.
     #[arg(value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
     #[command(flatten)]
@@ -268,14 +277,19 @@ pub(crate) struct ReportArguments {
 /// Re-run the maps and unmaps of traces under designs, then the IOTLB on the result.
 ///
 /// One CPU does everything, in the order of the trace, whatever CPUs the trace has.
-/// Every mapping goes where the design's IOVA allocator puts it; the accesses move along, through a software unit with an IOTLB of
-/// the given shape, watched by the oracle. Each device of a trace is a domain; virtual time is the event, and no timer ticks.
+/// Every mapping goes where the design's IOVA allocator puts it; the accesses move along, through a
+/// software unit with an IOTLB of the given shape, watched by the oracle. Each device of a trace is
+/// a domain; virtual time is the event, and no timer ticks.
 ///
-/// JSON: for one trace an array with one object a design, in the order asked; for several an object, file name -> such an
-/// array. Fields: system (what people call it, or null), design, shipped_by (or null), maps, unmaps, invalidations, accesses, misses,
-/// miss_rate (a fraction), table_kib (page tables at their peak), exposure (none, bounded, unbounded: how long an unmapped page may be
-/// reached), exposure_unmaps (the most unmaps seen between an unmap and its flush), exposure_us (how long so many unmaps take at most in
-/// the trace, or until the design's timer, in microseconds; null without times), notes[] (what the trace says about its making; absent if nothing), violations, anomalies and limited (lines skipped: they do not fit; the replay would be too large).
+/// JSON: for one trace an array with one object a design, in the order asked; for several an
+/// object, file name -> such an array. Fields: system (what people call it, or null), design,
+/// shipped_by (or null), maps, unmaps, invalidations, accesses, misses, miss_rate (a fraction),
+/// table_kib (page tables at their peak), exposure (none, bounded, unbounded: how long an unmapped
+/// page may be reached), exposure_unmaps (the most unmaps seen between an unmap and its flush),
+/// exposure_us (how long so many unmaps take at most in the trace, or until the design's timer, in
+/// microseconds; null without times), notes[] (what the trace says about its making; absent if
+/// nothing), violations, anomalies and limited (lines skipped: they do not fit; the replay would be
+/// too large).
 ///
 /// Fails, with the results printed, if the oracle found a violation.
 #[derive(Args, Debug)]
@@ -295,22 +309,29 @@ pub(crate) struct ReplayArguments {
     pub json: bool,
 }
 
-/// Make the figures and tables of the papers, ours beside theirs, each with a verdict and its reason.
+/// Make the figures and tables of the papers, ours beside theirs, each with a verdict and its
+/// reason.
 ///
-/// Writes one CSV file an exhibit, its drawings as SVG and as CSV, and index.html, one page that needs none of the others. Each file is replaced
-/// whole, the page last. Here so far: tables 1 and 2 and figure 6 of ATC'15 (Peleg et al., Utilizing the IOMMU Scalably), the results of BOUNCE'21 (Stevens, Add dynamic iommu backed bounce buffers) with two plots that it lacks, measured here, and WIOSCA'10 (Amit et al.,
-/// Strategies for Mitigating the IOTLB Bottleneck), with what it states of results one by one, each judged on two kernels.
+/// Writes one CSV file an exhibit, its drawings as SVG and as CSV, and index.html, one page that
+/// needs none of the others. Each file is replaced whole, the page last. Here so far: tables 1 and
+/// 2 and figure 6 of ATC'15 (Peleg et al., Utilizing the IOMMU Scalably), the results of BOUNCE'21
+/// (Stevens, Add dynamic iommu backed bounce buffers) with two plots that it lacks, measured here,
+/// and WIOSCA'10 (Amit et al., Strategies for Mitigating the IOTLB Bottleneck), with what it states
+/// of results one by one, each judged on two kernels.
 ///
-/// A verdict (reproduced, weak, not) is computed from our data. One that is not "reproduced" is a result, not a failure.
+/// A verdict (reproduced, weak, not) is computed from our data. One that is not "reproduced" is a
+/// result, not a failure.
 ///
-/// JSON: exhibits[] (paper, exhibit, title, claim, verdict, reason, statements[] (says, theirs, rule, found[] (on, verdict, reason)), columns[],
-/// tags[] (of each column, where its numbers come from; null for words), rows[][], notes[]), version, commit, files[].
+/// JSON: exhibits[] (paper, exhibit, title, claim, verdict, reason, statements[] (says, theirs,
+/// rule, found[] (on, verdict, reason)), columns[], tags[] (of each column, where its numbers come
+/// from; null for words), rows[][], notes[]), version, commit, files[].
 #[derive(Args, Debug)]
 pub(crate) struct PapersArguments {
     /// Directory to write into; made if there is none.
     #[arg(short, long, value_name = "DIR", default_value = "papers")]
     pub output: PathBuf,
-    /// Only exhibits whose files' names begin so, as in atc15,bounce21-crossover: less of the time, and a page of these.
+    /// Only exhibits whose files' names begin so, as in atc15,bounce21-crossover: less of the time,
+    /// and a page of these.
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = crate::papers::beginning)]
     pub only: Vec<String>,
     /// Print JSON instead of the verdicts.
@@ -320,12 +341,14 @@ pub(crate) struct PapersArguments {
 
 #[derive(Args, Debug)]
 pub(crate) struct DesignArguments {
-    /// Only this design; may be given several times. A system (linux-3.17, linux, linux-strict, freebsd, solaris, macos), or an
-    /// IOVA allocator and a policy (eiovar,strict); then options: order=descending, offset=fixed:PAGES,
-    /// offset=coherent, leaf=2m, leaf=1g, reclaim=never. The list is below
+    /// Only this design; may be given several times. A system (linux-3.17, linux, linux-strict,
+    /// freebsd, solaris, macos), or an IOVA allocator and a policy (eiovar,strict); then options:
+    /// order=descending, offset=fixed:PAGES, offset=coherent, leaf=2m, leaf=1g, reclaim=never. The
+    /// list is below
     #[arg(long = "as", value_name = "DESIGN", value_parser = Design::parse)]
     pub named: Vec<Design>,
-    /// Every IOVA allocator with every policy, instead of the systems that people run. Where time is measured, each gets less of it.
+    /// Every IOVA allocator with every policy, instead of the systems that people run. Where time
+    /// is measured, each gets less of it.
     #[arg(long, conflicts_with = "named")]
     pub all: bool,
 }

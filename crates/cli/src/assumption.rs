@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `ioatlas trace info --assumption-error`: how wrong assumed accesses are.
 //!
-//! A trace with recorded accesses loses them, gets assumed ones, and what each strategy saves of the baseline's misses is compared. The
-//! answer is for these traces; on others nobody can know, which is why they need the assumption.
+//! A trace with recorded accesses loses them, gets assumed ones, and what each strategy saves of
+//! the baseline's misses is compared. The answer is for these traces; on others nobody can know,
+//! which is why they need the assumption.
 
 use crate::Answer;
 use crate::args::InfoArguments;

@@ -17,11 +17,12 @@ pub(crate) struct CaptureArguments {
     /// What the file is: trace, qemu, ftrace, perf or csv [default: found out from its content].
     #[arg(long, value_name = "FORMAT")]
     pub from: Option<Format>,
-    /// Where accesses are put if the file has none: one to each streaming page just before its unmap, just after its map, or none.
+    /// Where accesses are put if the file has none: one to each streaming page just before its
+    /// unmap, just after its map, or none.
     #[arg(long, value_name = "WHERE", value_enum, default_value_t)]
     pub assume: AssumeArgument,
-    /// Whether mappings get new IOVAs while they are imported: auto, where bus addresses are memory addresses because the IOMMU was
-    /// off; always; never.
+    /// Whether mappings get new IOVAs while they are imported: auto, where bus addresses are memory
+    /// addresses because the IOMMU was off; always; never.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     pub assign: AssignArgument,
 }

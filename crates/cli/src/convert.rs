@@ -18,19 +18,23 @@ use std::path::{Path, PathBuf};
 ///
 /// IN is, in plain text or compressed (.zst, .gz):
 ///
-///   a log of QEMU (-trace enable=PATTERN -D FILE): vtd_iotlb_page_hit, vtd_iotlb_page_update, vtd_inv_desc_iotlb_*, vtd_dmar_fault,
-///   or virtio_iommu_attach, _map, _unmap, _translate. VT-d logs no maps: a page is taken to be mapped when it is first used.
+///   a log of QEMU (-trace enable=PATTERN -D FILE): vtd_iotlb_page_hit, vtd_iotlb_page_update,
+///   vtd_inv_desc_iotlb_*, vtd_dmar_fault, or virtio_iommu_attach, _map, _unmap, _translate. VT-d
+///   logs no maps: a page is taken to be mapped when it is first used.
 ///
-///   the text of the kernel's tracepoints, from /sys/kernel/tracing/trace, trace_pipe or `perf script`: dma:* (Linux 6.12 and later;
-///   with device, kind and direction, and also without an IOMMU) or, if there are none, iommu:map and iommu:unmap (without).
+///   the text of the kernel's tracepoints, from /sys/kernel/tracing/trace, trace_pipe or
+///   `perf script`: dma:* (Linux 6.12 and later; with device, kind and direction, and also without
+///   an IOMMU) or, if there are none, iommu:map and iommu:unmap (without).
 ///
-///   comma-separated values with a first line of column names: event (map, unmap, access), device, iova, bytes, and perhaps
-///   direction (r, w, rw), phys, kind (alloc, page, sg), time_ns, cpu; addresses in bytes, decimal or 0x.
+///   comma-separated values with a first line of column names: event (map, unmap, access), device,
+///   iova, bytes, and perhaps direction (r, w, rw), phys, kind (alloc, page, sg), time_ns, cpu;
+///   addresses in bytes, decimal or 0x.
 ///
 ///   a trace, to compress it, to anonymize it, or to put accesses in.
 ///
-/// Where there are no accesses, `--assume` puts some in, and results say so. What else was assumed, lost or left out is printed, and
-/// kept in the trace as `# note` lines. Times and CPUs become `# at NANOSECONDS CPU` lines.
+/// Where there are no accesses, `--assume` puts some in, and results say so. What else was assumed,
+/// lost or left out is printed, and kept in the trace as `# note` lines. Times and CPUs become
+/// `# at NANOSECONDS CPU` lines.
 ///
 /// The trace is written whole or not at all, compressed if its name ends in .zst or .gz.
 #[derive(Args, Debug)]
@@ -44,7 +48,8 @@ pub(crate) struct ConvertArguments {
     pub output: Option<PathBuf>,
     #[command(flatten)]
     pub capture: CaptureArguments,
-    /// Renumber devices, memory and times, and drop comments, so that the trace can be shown to others. Results stay as they are.
+    /// Renumber devices, memory and times, and drop comments, so that the trace can be shown to
+    /// others. Results stay as they are.
     #[arg(long)]
     pub anonymize: bool,
 }
@@ -197,7 +202,8 @@ impl<'a> Input<'a> {
 }
 
 impl Reopen for Input<'_> {
-    /// Refuses to read a pipe again: the open would wait for a writer that never comes, or find the end.
+    /// Refuses to read a pipe again: the open would wait for a writer that never comes, or find the
+    /// end.
     fn reopen(&self) -> io::Result<Box<dyn BufRead + '_>> {
         self.readings.set(self.readings.get() + 1);
         if self.is_once && self.readings.get() > 1 {

@@ -53,7 +53,8 @@ pub enum Error {
         /// As given by the user.
         path: PathBuf,
     },
-    /// The oracle found that a design let a device do what it must not. The report is written all the same.
+    /// The oracle found that a design let a device do what it must not. The report is written all
+    /// the same.
     #[error("violation: {first} (one of {count})")]
     Violation {
         /// The first in words.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Whether page tables grow over repetitions of a workload (ATC'15 figure 6).
 //!
-//! A series has the tables before the first repetition and after each. The first repetition fills the tables that every design needs, and is left out.
+//! A series has the tables before the first repetition and after each. The first repetition fills
+//! the tables that every design needs, and is left out.
 //!
-//! *Flat*: over the last half of the repetitions the series grows by at most 1 % of what it is in the end, or by one table. *Almost linear*: over the
-//! last half it grows at least [`ALMOST_LINEAR`] times as much as over the first.
+//! *Flat*: over the last half of the repetitions the series grows by at most 1 % of what it is in
+//! the end, or by one table. *Almost linear*: over the last half it grows at least
+//! [`ALMOST_LINEAR`] times as much as over the first.
 
 /// Late growth over early growth, at the least, of what grows almost linearly.
 pub(crate) const ALMOST_LINEAR: f64 = 0.5;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The `ioatlas` command line: `report`, `replay`, `papers`, `iotlb`, `trace info`, `trace record`, `vhost-net`, `vhost-bench` and `vhost-compare`.
+//! The `ioatlas` command line: `report`, `replay`, `papers`, `iotlb`, `trace info`, `trace record`,
+//! `vhost-net`, `vhost-bench` and `vhost-compare`.
 //!
 //! [`run`] is the whole program: arguments in, an exit status and text out. Results
 //! go to standard output, errors and progress to standard error. The exit status is

@@ -17,8 +17,8 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// Whether a character steers a terminal or the order of text instead of showing: controls, and Unicode's format
-/// characters (category Cf) and separators of lines.
+/// Whether a character steers a terminal or the order of text instead of showing: controls, and
+/// Unicode's format characters (category Cf) and separators of lines.
 #[must_use]
 pub fn steers(c: char) -> bool {
     c.is_control()

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Corpora of fuzz targets, for the tests that replay and mutate them without a fuzzer.
 //!
-//! A *corpus* is a folder of a crate, `corpus/TARGET`, of *inputs*. A file `*.hex` is a *seed*: hex, with comments from `#` to the end of the line;
-//! any other file (what a fuzzer found) is taken as it is. *Mutations* are small and come from a seed of the generator, so that a run can be repeated.
+//! A *corpus* is a folder of a crate, `corpus/TARGET`, of *inputs*. A file `*.hex` is a *seed*:
+//! hex, with comments from `#` to the end of the line; any other file (what a fuzzer found) is
+//! taken as it is. *Mutations* are small and come from a seed of the generator, so that a run can
+//! be repeated.
 //!
-//! `IOATLAS_FUZZ_SECONDS=n` mutates for n seconds, from a new seed each time unless `IOATLAS_FUZZ_SEED` names one; without it there is a fixed small number of
-//! fixed mutations. Only for tests: it panics where a corpus is not as described.
+//! `IOATLAS_FUZZ_SECONDS=n` mutates for n seconds, from a new seed each time unless
+//! `IOATLAS_FUZZ_SEED` names one; without it there is a fixed small number of fixed mutations. Only
+//! for tests: it panics where a corpus is not as described.
 
 use std::{
     path::Path,
@@ -97,7 +100,8 @@ impl Random {
     }
 }
 
-/// One to four small changes to a random input: a bit, a byte, or a record from anywhere put in, out or elsewhere.
+/// One to four small changes to a random input: a bit, a byte, or a record from anywhere put in,
+/// out or elsewhere.
 fn mutate(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut input = random.pick(corpus).clone();
     let whole_record = |random: &mut Random, of: &[u8]| {

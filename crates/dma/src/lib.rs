@@ -2,18 +2,23 @@
 //! DMA protection that is strict and fast, for software outside the Linux kernel.
 //!
 //! A [`domain::Domain`] is one I/O address space. Mapping a buffer allocates an IOVA, installs the
-//! translation and returns a [`domain::Mapping`]; unmapping clears the translation and *retires* the
-//! IOVA, which goes back to its allocator only against proof that no translation cache holds it any
-//! more ([`invalidation`]). Everything the core needs of its surroundings is one trait, [`platform::Platform`].
+//! translation and returns a [`domain::Mapping`]; unmapping clears the translation and *retires*
+//! the IOVA, which goes back to its allocator only against proof that no translation cache holds it
+//! any more ([`invalidation`]). Everything the core needs of its surroundings is one trait,
+//! [`platform::Platform`].
 //!
 //! # Words
 //!
-//! * *IOVA*: the address a device uses. *Granule*: the smallest mappable unit, 4 KiB; a *page* is one granule.
-//! * *Domain*: a translator, an IOVA space and an invalidation policy, attached to one or more devices.
-//! * *Allocator*: the IOVA allocator. *Allocation*: the right to write the leaves of one IOVA range.
+//! * *IOVA*: the address a device uses. *Granule*: the smallest mappable unit, 4 KiB; a *page* is
+//!   one granule.
+//! * *Domain*: a translator, an IOVA space and an invalidation policy, attached to one or more
+//!   devices.
+//! * *Allocator*: the IOVA allocator. *Allocation*: the right to write the leaves of one IOVA
+//!   range.
 //! * *Translator*: holds translations where a device's accesses meet them (our own tables under a
 //!   remapping unit, a kernel's tables behind an ioctl, a software unit).
-//! * *Retired*: unmapped, but perhaps still in some translation cache. *Flushed*: in no cache any more.
+//! * *Retired*: unmapped, but perhaps still in some translation cache. *Flushed*: in no cache any
+//!   more.
 //! * *Completion*: proof that an invalidation that began at or after a sequence number is done.
 //! * *Magazine*, *depot*: Bonwick's per-CPU stacks and their global exchange.
 //! * *Walk cache*: the paging-structure cache of an IOMMU.

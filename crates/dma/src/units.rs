@@ -36,7 +36,8 @@ pub struct PageCount(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ByteCount(pub u64);
 
-/// A point in time of the host's monotonic clock, in nanoseconds. The core never reads a clock; it is told.
+/// A point in time of the host's monotonic clock, in nanoseconds. The core never reads a clock; it
+/// is told.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct TimeNs(pub u64);
 
@@ -194,7 +195,8 @@ impl PhysRange {
     }
 }
 
-/// Granules touched by `len` bytes that begin `offset` bytes into a granule; `len` must not overflow with it.
+/// Granules touched by `len` bytes that begin `offset` bytes into a granule; `len` must not
+/// overflow with it.
 pub(crate) fn pages_touched(offset: u64, len: ByteCount) -> PageCount {
     PageCount((offset + len.0).div_ceil(GRANULE))
 }
@@ -213,7 +215,8 @@ impl IovaRange {
     pub fn new(first: IovaPage, pages: PageCount) -> Self {
         IovaRange { first, pages }
     }
-    /// The granule just past the last; held at the largest number where it would wrap, so such a range fits nowhere.
+    /// The granule just past the last; held at the largest number where it would wrap, so such a
+    /// range fits nowhere.
     pub fn end(&self) -> IovaPage {
         IovaPage(self.first.0.saturating_add(self.pages.0))
     }

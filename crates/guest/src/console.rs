@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a guest says on its console: lines `ioatlas: WORD REST` of its script, among the kernel's.
 //!
-//! Some words are known to whoever watches the guest, and end it: `done` (all is well), `failed: WHY`; so does the kernel's last line when
-//! it panics. All other words go to a [`Console`].
+//! Some words are known to whoever watches the guest, and end it: `done` (all is well),
+//! `failed: WHY`; so does the kernel's last line when it panics. All other words go to a
+//! [`Console`].
 
 use std::borrow::Cow;
 

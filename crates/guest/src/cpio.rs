@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Archives that a kernel unpacks into its first file system: cpio, "new ASCII" format without checksums.
+//! Archives that a kernel unpacks into its first file system: cpio, "new ASCII" format without
+//! checksums.
 //!
-//! An entry is a header of 110 bytes (a magic number and 13 numbers of 8 hexadecimal digits), the name with a zero byte, and the content;
-//! header with name, and content, are each padded to 4 bytes. An entry named `TRAILER!!!` ends an archive. The kernel takes several
-//! archives in a row; a file `kernel/firmware/acpi/*.aml` of the first, uncompressed, overrides an ACPI table.
+//! An entry is a header of 110 bytes (a magic number and 13 numbers of 8 hexadecimal digits), the
+//! name with a zero byte, and the content; header with name, and content, are each padded to 4
+//! bytes. An entry named `TRAILER!!!` ends an archive. The kernel takes several archives in a row;
+//! a file `kernel/firmware/acpi/*.aml` of the first, uncompressed, overrides an ACPI table.
 
 /// An archive that grows.
 #[derive(Debug, Default)]
@@ -62,7 +64,8 @@ impl Archive {
         self.entries = self.entries.wrapping_add(1);
         let size = u32::try_from(content.len()).expect("a file below 4 GiB");
         let name = path.len() as u32 + 1;
-        // inode, mode, uid, gid, links, mtime, size, device (2), node's device (2), name's length, checksum
+        // inode, mode, uid, gid, links, mtime, size, device (2), node's device (2), name's length,
+        // checksum
         let numbers = [self.entries, mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name, 0];
         self.bytes.extend_from_slice(b"070701");
         for number in numbers {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The guest's first and only file system.
 //!
-//! `/init` is a prelude that all guests share, then the caller's script. The prelude puts busybox's programs into `/bin`, mounts `/proc`, `/sys`,
-//! `/dev` and `/tmp`, reads the variables of `/config`, and gives the script `say`, `fail`, `end` (powers off) and `load` (all modules).
+//! `/init` is a prelude that all guests share, then the caller's script. The prelude puts busybox's
+//! programs into `/bin`, mounts `/proc`, `/sys`, `/dev` and `/tmp`, reads the variables of
+//! `/config`, and gives the script `say`, `fail`, `end` (powers off) and `load` (all modules).
 //! Programs are in `/programs`, which is in the path, their libraries in `/lib`.
 
 use crate::GuestError;
@@ -26,7 +27,8 @@ pub struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// A file system with busybox, whose guest runs `script` (of a POSIX shell). Programs, libraries and modules come from `tree`.
+    /// A file system with busybox, whose guest runs `script` (of a POSIX shell). Programs,
+    /// libraries and modules come from `tree`.
     ///
     /// # Errors
     ///
@@ -66,8 +68,9 @@ impl<'a> Image<'a> {
         self.archive.file(path, content);
     }
 
-    /// A program of our own, as `/programs/NAME`. A static one runs in any guest; of another the libraries are the tree's (`libc6`,
-    /// `libgcc-s1`), which must not be older than those it was linked with.
+    /// A program of our own, as `/programs/NAME`. A static one runs in any guest; of another the
+    /// libraries are the tree's (`libc6`, `libgcc-s1`), which must not be older than those it was
+    /// linked with.
     ///
     /// # Errors
     ///
@@ -77,7 +80,8 @@ impl<'a> Image<'a> {
         self.needed_by(name, content)
     }
 
-    /// A program of a package, by its name as a file, with the libraries and the loader that it needs.
+    /// A program of a package, by its name as a file, with the libraries and the loader that it
+    /// needs.
     ///
     /// # Errors
     ///
@@ -87,7 +91,8 @@ impl<'a> Image<'a> {
         self.executable(name, &bytes)
     }
 
-    /// A library by its name as a file, with those that it needs: for what a program loads while it runs.
+    /// A library by its name as a file, with those that it needs: for what a program loads while it
+    /// runs.
     ///
     /// # Errors
     ///
@@ -116,7 +121,8 @@ impl<'a> Image<'a> {
         Ok(())
     }
 
-    /// A module of the kernel, after those that it needs; `load` of the script loads all, in this order. Either of `-` and `_` will do.
+    /// A module of the kernel, after those that it needs; `load` of the script loads all, in this
+    /// order. Either of `-` and `_` will do.
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Guests for tests and recordings: a stock Debian kernel, programs of Debian's and of ours, under QEMU, with nothing installed but QEMU.
+//! Guests for tests and recordings: a stock Debian kernel, programs of Debian's and of ours, under
+//! QEMU, with nothing installed but QEMU.
 //!
 //! | | |
 //! |---|---|
@@ -43,7 +44,8 @@
 //! # }
 //! ```
 //!
-//! Guests are not trusted less than Debian's archive is: packages come through the machine's own `apt`, which checks their signatures.
+//! Guests are not trusted less than Debian's archive is: packages come through the machine's own
+//! `apt`, which checks their signatures.
 #![forbid(unsafe_code)]
 
 pub mod console;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A network of our own, in which a guest's cards have their other ends.
 //!
-//! Only the privileged make a TAP interface: so the whole command starts again in a user and network name space of its own (`unshare`), in
-//! which it is, and in which nobody else's network is touched. An interface stays when who serves it goes, with its address.
+//! Only the privileged make a TAP interface: so the whole command starts again in a user and
+//! network name space of its own (`unshare`), in which it is, and in which nobody else's network is
+//! touched. An interface stays when who serves it goes, with its address.
 
 use crate::GuestError;
 use std::env;
@@ -24,7 +25,8 @@ pub enum Queues {
     Several,
 }
 
-/// Starts this program again inside, with these arguments, unless it is there. On success it does not return.
+/// Starts this program again inside, with these arguments, unless it is there. On success it does
+/// not return.
 ///
 /// # Errors
 ///

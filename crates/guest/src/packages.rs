@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Debian packages as a supply of files: fetched, unpacked into a cache, never installed.
 //!
-//! `apt-get download` fetches what the machine's own lists say; `dpkg-deb` takes the package apart. Of each package only programs,
-//! libraries, the kernel and some of its modules are kept; modules that are compressed, as they are since Linux 6.10, stay so until they are read. A package that is in the cache is not fetched again, so that a second guest
-//! needs no network; which version it was fetched in, its directory's name says.
+//! `apt-get download` fetches what the machine's own lists say; `dpkg-deb` takes the package apart.
+//! Of each package only programs, libraries, the kernel and some of its modules are kept; modules
+//! that are compressed, as they are since Linux 6.10, stay so until they are read. A package that
+//! is in the cache is not fetched again, so that a second guest needs no network; which version it
+//! was fetched in, its directory's name says.
 //!
 //! A directory appears in the cache by a rename, so one that is there is whole.
 
@@ -68,7 +70,8 @@ impl Cache {
         })
     }
 
-    /// The kernel's package: the newest in the cache, else the one that Debian's `linux-image-amd64` stands for today.
+    /// The kernel's package: the newest in the cache, else the one that Debian's
+    /// `linux-image-amd64` stands for today.
     ///
     /// # Errors
     ///
@@ -77,7 +80,8 @@ impl Cache {
         self.kernel_of("linux-image-amd64")
     }
 
-    /// The same of another metapackage, of a series or a flavour or both: `linux-image-6.12-cloud-amd64`.
+    /// The same of another metapackage, of a series or a flavour or both:
+    /// `linux-image-6.12-cloud-amd64`.
     ///
     /// # Errors
     ///
@@ -137,13 +141,15 @@ impl Cache {
         Ok(tree)
     }
 
-    /// Whether it has the package. Without its version: `busybox-static`, `linux-image-6.1.0-56-amd64`.
+    /// Whether it has the package. Without its version: `busybox-static`,
+    /// `linux-image-6.1.0-56-amd64`.
     #[must_use]
     pub fn has(&self, package: &str) -> bool {
         self.unpacked(package).is_some()
     }
 
-    /// The directory for packages where nobody names one: `ioatlas/packages` in `$XDG_CACHE_HOME`, else in `~/.cache`.
+    /// The directory for packages where nobody names one: `ioatlas/packages` in `$XDG_CACHE_HOME`,
+    /// else in `~/.cache`.
     #[must_use]
     pub fn default_directory() -> Option<PathBuf> {
         let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A running guest, watched.
 //!
-//! QEMU's standard output is the guest's console, its standard error the log. One thread reads each, so that neither pipe fills; a third
-//! waits for signals (which end the guest, not the program); all speak to the one that waits, with a time limit. The log is never a file: a
-//! full pipe makes QEMU wait.
+//! QEMU's standard output is the guest's console, its standard error the log. One thread reads
+//! each, so that neither pipe fills; a third waits for signals (which end the guest, not the
+//! program); all speak to the one that waits, with a time limit. The log is never a file: a full
+//! pipe makes QEMU wait.
 //!
-//! QEMU does not outlive us: it is killed when what watches it is dropped, and by the kernel (`setpriv --pdeathsig`) if we are killed.
+//! QEMU does not outlive us: it is killed when what watches it is dropped, and by the kernel
+//! (`setpriv --pdeathsig`) if we are killed.
 
 use crate::GuestError;
 use crate::console::{Console, Heard, State};
@@ -41,8 +43,8 @@ impl Drop for Running {
 
 const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// Whether a signal came since the last call; the first listens. Once somebody has listened to signals they end no program any more: one that comes between two
-/// guests is to end the second.
+/// Whether a signal came since the last call; the first listens. Once somebody has listened to
+/// signals they end no program any more: one that comes between two guests is to end the second.
 fn was_interrupted() -> Result<bool, GuestError> {
     static HEARD: Mutex<Option<Signals>> = Mutex::new(None);
     let mut heard = HEARD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +134,8 @@ impl Watch<'_> {
         self.directory.join("console.log")
     }
 
-    /// Boots the guest and waits for its end. `console` hears what it says, `phase` what it does; `beside` runs once QEMU does.
+    /// Boots the guest and waits for its end. `console` hears what it says, `phase` what it does;
+    /// `beside` runs once QEMU does.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Rates of reading, planning and simulating, on one core: medians. Where the system tells it (Linux), time is the time that this
-//! program had a core, so that a busy machine changes little; else it is the clock's.
+//! Rates of reading, planning and simulating, on one core: medians. Where the system tells it
+//! (Linux), time is the time that this program had a core, so that a busy machine changes little;
+//! else it is the clock's.
 //!
 //! *Simulating* starts from steps that are in memory: 10 million events of one device
 //! with 100,000 live pages. *Planning* makes steps of events; sweeps do it once. The

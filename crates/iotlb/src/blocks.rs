@@ -4,8 +4,8 @@
 //! *Block*: 64 pages that begin at a multiple of 64, one word of bits a fact. A block
 //! exists while one of its pages is mapped. Long mappings are kept as runs instead;
 //! the first access in a run turns the 64 pages around it into a block. Of any such 64
-//! pages, all that are mapped are in a block, or all in runs. So memory follows the mappings and the pages
-//! accessed, and not the page counts in the trace.
+//! pages, all that are mapped are in a block, or all in runs. So memory follows the mappings and
+//! the pages accessed, and not the page counts in the trace.
 //!
 //! *Slot*: number of a block * 64 + bit: stands for a page until its block goes.
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What the times and CPUs of a trace say (`# at <ns> <cpu>`).
 //!
-//! A stamp holds for the events up to the next one. Where tracers disagree about the order, times can step back; the whole span is from
-//! the earliest to the latest.
+//! A stamp holds for the events up to the next one. Where tracers disagree about the order, times
+//! can step back; the whole span is from the earliest to the latest.
 
 use crate::event::Event;
 use crate::trace::{Stamp, Trace};
@@ -61,8 +61,8 @@ impl Trace {
         })
     }
 
-    /// The longest time, in nanoseconds, from an unmap to the `later`-th one after it: how long a page stays reachable whose
-    /// invalidation waits for so many unmaps. `None` without stamps.
+    /// The longest time, in nanoseconds, from an unmap to the `later`-th one after it: how long a
+    /// page stays reachable whose invalidation waits for so many unmaps. `None` without stamps.
     #[must_use]
     pub fn longest_wait_of_unmaps(&self, later: u64) -> Option<u64> {
         let later = usize::try_from(later).ok()?;

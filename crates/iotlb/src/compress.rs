@@ -181,7 +181,8 @@ impl<R: BufRead> Read for ZstdFrames<R> {
     }
 }
 
-/// The `io::Error` at the root of a decoder error, else `InvalidData`. The decoder's own words are for its authors.
+/// The `io::Error` at the root of a decoder error, else `InvalidData`. The decoder's own words are
+/// for its authors.
 fn as_io(error: &FrameDecoderError, bytes: u64) -> io::Error {
     let mut cause = error.source();
     while let Some(inner) = cause {
@@ -204,7 +205,8 @@ fn as_io(error: &FrameDecoderError, bytes: u64) -> io::Error {
 ///
 /// Those of reading and writing.
 pub fn compress_zstd(source: impl Read, target: impl Write) -> io::Result<()> {
-    // the encoder panics where its reader or writer fails, so both keep their errors and then do nothing
+    // the encoder panics where its reader or writer fails, so both keep their errors and then do
+    // nothing
     let (mut read, mut written) = (None, None);
     let mut encoder = FrameCompressor::new(CompressionLevel::Fastest);
     encoder.set_source(Latched {

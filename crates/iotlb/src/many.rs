@@ -39,8 +39,8 @@ const OPTIMAL_EVENTS: usize = 1 << 28;
 
 /// Runs the trace in `path` through each setup, on `jobs` threads. Memory does not grow
 /// with the length of the trace, unless a setup has the optimal eviction, or `path` is no
-/// regular file and can be read only once. Gives the trace's notes as well. `progress` is told how many events, counted
-/// once a setup, are done, of how many.
+/// regular file and can be read only once. Gives the trace's notes as well. `progress` is told how
+/// many events, counted once a setup, are done, of how many.
 ///
 /// # Errors
 ///

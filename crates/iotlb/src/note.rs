@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a trace says about its own making: `# note <topic> <count>`, a comment that tools keep.
 //!
-//! A capture rarely holds all that a trace should. What was made up, left out or lost on the way is noted in the trace itself, so
-//! that whoever computes something from it can say so, however often the file was copied.
+//! A capture rarely holds all that a trace should. What was made up, left out or lost on the way is
+//! noted in the trace itself, so that whoever computes something from it can say so, however often
+//! the file was copied.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -146,8 +147,8 @@ impl Note {
         Some(Self { topic, count })
     }
 
-    /// For people, in one sentence without its end: what stands before and after the count. Without the count where the second is
-    /// `None`.
+    /// For people, in one sentence without its end: what stands before and after the count. Without
+    /// the count where the second is `None`.
     #[must_use]
     pub const fn words(self) -> (&'static str, Option<&'static str>) {
         match self.topic {

@@ -86,7 +86,8 @@ impl Trace {
         &self.marks
     }
 
-    /// When and where events happened, where recorded, in order of events; [`crate::Limits::stamps`] bounds how many are kept.
+    /// When and where events happened, where recorded, in order of events;
+    /// [`crate::Limits::stamps`] bounds how many are kept.
     #[must_use]
     pub fn stamps(&self) -> &[Stamped] {
         &self.stamps

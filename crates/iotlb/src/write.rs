@@ -7,7 +7,8 @@ use std::fmt;
 /// The first line of every trace, without its end.
 pub const HEADER: &str = "# ioatlas-trace 1";
 
-/// One event as a line, without its end. What the reader makes of it is the event, if `device` has no white space in it.
+/// One event as a line, without its end. What the reader makes of it is the event, if `device` has
+/// no white space in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a> {
     /// The device's name. The index in the event is not looked at.

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One sequence of pairs, on this machine or on a simulated CPU: to compare which cache lines it touches. See `ci/lines-check.sh`.
+//! One sequence of pairs, on this machine or on a simulated CPU: to compare which cache lines it
+//! touches. See `ci/lines-check.sh`.
 //!
-//! `lines native SKIP N` runs it here, and says which addresses to look for in a trace of memory: each block that was allocated, and three words
-//! that are written when the ring is full, where each of the last N pairs begins, and where the last ends. `lines traced PLACES TRACE` says which lines these pairs touch, from what
-//! `native` has printed and the trace of it; `lines simulated SKIP N` says so of the simulator. The sequence: a ring of [`RING`] mappings is filled, SKIP pairs replace the oldest one each, and so do N more.
+//! `lines native SKIP N` runs it here, and says which addresses to look for in a trace of memory:
+//! each block that was allocated, and three words that are written when the ring is full, where
+//! each of the last N pairs begins, and where the last ends. `lines traced PLACES TRACE` says which
+//! lines these pairs touch, from what `native` has printed and the trace of it;
+//! `lines simulated SKIP N` says so of the simulator. The sequence: a ring of [`RING`] mappings is
+//! filled, SKIP pairs replace the oldest one each, and so do N more.
 //!
-//! **What counts** is the same on both sides. A line counts if it lies in an allocated block or in a page-table frame, and somebody has written it since the ring was full. What lies on the stack is private (the ring itself does); what
-//! nobody writes, as the address and length of an array, stays in every CPU's cache for good. Both are printed as *constant* where they are in a block.
+//! **What counts** is the same on both sides. A line counts if it lies in an allocated block or in
+//! a page-table frame, and somebody has written it since the ring was full. What lies on the stack
+//! is private (the ring itself does); what nobody writes, as the address and length of an array,
+//! stays in every CPU's cache for good. Both are printed as *constant* where they are in a block.
 
 #![allow(clippy::disallowed_types)] // the allocator's notes and the marks are no part of what is compared
 
@@ -163,7 +169,8 @@ fn native(skip: usize, pairs: usize) {
 /// Lines by number, each with its name.
 type Named = BTreeMap<usize, String>;
 
-/// The lines that pairs `from..to` touch on a simulated CPU, and those of them that they write. The ring is full before pair 0.
+/// The lines that pairs `from..to` touch on a simulated CPU, and those of them that they write. The
+/// ring is full before pair 0.
 fn simulate(from: usize, to: usize) -> (Named, BTreeSet<usize>) {
     let config = MachineConfig {
         topology: Topology::of_eights(1),
@@ -212,7 +219,8 @@ fn simulated(skip: usize, pairs: usize) {
     std::process::exit(0);
 }
 
-/// `each`: lines that count, summed over the pairs; `all`: of all pairs together; `touched`: those that do not count included.
+/// `each`: lines that count, summed over the pairs; `all`: of all pairs together; `touched`: those
+/// that do not count included.
 fn said(pairs: usize, each: usize, all: usize, touched: usize) {
     println!(
         "pairs {pairs} each {each} all {all} constant {}",
@@ -250,7 +258,8 @@ fn places(text: &str) -> Option<Places> {
     Some(places)
 }
 
-/// How often a line was read and written by the pairs that count, and whether anything has written it since the ring was full.
+/// How often a line was read and written by the pairs that count, and whether anything has written
+/// it since the ring was full.
 #[derive(Default)]
 struct Touched {
     reads: usize,
@@ -268,7 +277,8 @@ struct Traced {
 
 /// The lines of blocks that `trace` touches between the last two kinds of marks.
 ///
-/// What `valgrind --tool=lackey --trace-mem=yes` writes: ` L`, ` S` or ` M` (load, store, both), an address and a size.
+/// What `valgrind --tool=lackey --trace-mem=yes` writes: ` L`, ` S` or ` M` (load, store, both), an
+/// address and a size.
 fn lines_of(trace: impl BufRead, places: &Places) -> Traced {
     let mut seen = Traced::default();
     let (mut filled, mut counts) = (false, false);

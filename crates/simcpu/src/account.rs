@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Where time goes: for what ([`Category`], the bars of ATC'15 figure 2) and how ([`Way`]).
 //!
-//! Each shared access belongs to the category of the source file that makes it, so nothing in the core need be marked.
+//! Each shared access belongs to the category of the source file that makes it, so nothing in the
+//! core need be marked.
 
 use core::panic::Location;
 use serde::Serialize;
@@ -46,7 +47,8 @@ impl Category {
         Category::Outside,
     ];
 
-    /// By the file in which an access is written. `None` for one that says nothing, such as a workload's.
+    /// By the file in which an access is written. `None` for one that says nothing, such as a
+    /// workload's.
     fn of_file(file: &str) -> Option<Category> {
         let has = |part: &str| file.contains(part);
         if has("/iova/") || has("dma/src/magazine") {
@@ -67,7 +69,8 @@ impl Way {
     /// All, in the order of [`Account`].
     pub const ALL: [Way; 4] = [Way::Compute, Way::Transfer, Way::Lock, Way::Wait];
 
-    /// How time in a wait loop at `location` is spent. A policy's gate stands for a lock that is held for long.
+    /// How time in a wait loop at `location` is spent. A policy's gate stands for a lock that is
+    /// held for long.
     pub(crate) fn of_wait(location: &Location<'_>) -> Way {
         match location.file().contains("/policy/gate") {
             true => Way::Lock,

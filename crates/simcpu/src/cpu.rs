@@ -49,7 +49,8 @@ impl VirtualCpu {
     pub fn now(&self) -> Cycles {
         Cycles(self.run.now(self.index))
     }
-    /// Whether the run goes on. A body asks after each operation, and ends, or cleans up, when it does not: what it does then is not counted.
+    /// Whether the run goes on. A body asks after each operation, and ends, or cleans up, when it
+    /// does not: what it does then is not counted.
     pub fn running(&self) -> bool {
         let now = self.run.now(self.index);
         let mut counts = self.counts.get();
@@ -106,8 +107,9 @@ impl VirtualCpu {
     pub fn idle_until(&self, until: Cycles) {
         self.run.idle(self.index, until.0);
     }
-    /// Lets whoever is earlier go first. What the body does next with something of its own that is shared (a `RefCell` that stands for a device, say)
-    /// is then in the order of virtual time, until the CPU's clock moves.
+    /// Lets whoever is earlier go first. What the body does next with something of its own that is
+    /// shared (a `RefCell` that stands for a device, say) is then in the order of virtual time,
+    /// until the CPU's clock moves.
     #[track_caller]
     pub fn turn(&self) {
         self.platform.turn();
@@ -136,7 +138,8 @@ impl VirtualCpu {
     }
 }
 
-/// The calling CPU's clock, for what has no handle to it (a translator, an allocator): `None` outside of a run.
+/// The calling CPU's clock, for what has no handle to it (a translator, an allocator): `None`
+/// outside of a run.
 pub fn now() -> Option<Cycles> {
     timed::current().map(|run| Cycles(run.now(run.running())))
 }

@@ -1,28 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A simulated multiprocessor: the core's real code on virtual CPUs, with a cost for everything that is shared.
+//! A simulated multiprocessor: the core's real code on virtual CPUs, with a cost for everything
+//! that is shared.
 //!
 //! # Theory
 //!
-//! A [`Machine`] has CPUs on sockets, memory, and a remapping unit. [`Machine::run`] runs a body on each CPU, on *virtual time*: cycles of a machine that is
-//! described by [`Params`], and nothing else. The bodies call domains, drivers and locks as they are; what they touch that is shared goes through the platform's associated
-//! types, so every access is seen by construction, has a cost, and happens in the order of virtual time. A [`Run`] says how much was done, where the time of each CPU
-//! went ([`Account`]), who waited for which lock, and which cache lines moved.
+//! A [`Machine`] has CPUs on sockets, memory, and a remapping unit. [`Machine::run`] runs a body on
+//! each CPU, on *virtual time*: cycles of a machine that is described by [`Params`], and nothing
+//! else. The bodies call domains, drivers and locks as they are; what they touch that is shared
+//! goes through the platform's associated types, so every access is seen by construction, has a
+//! cost, and happens in the order of virtual time. A [`Run`] says how much was done, where the time
+//! of each CPU went ([`Account`]), who waited for which lock, and which cache lines moved.
 //!
-//! **One platform, two schedulers.** Words, locks, frames and coroutines are those of [`ioatlas_dma::platform::sim`], on which schedules are explored and
-//! the software unit runs under the oracle; this crate is another *scheduler* of them. So what is timed is the code that is checked, there is one place where coroutines are unwound, and this crate
-//! needs no unsafe code. A scheduler of its own it is, and not an observer of the other one, because time *is* the schedule: who runs next, who gets a lock and when a
-//! waiting CPU looks again are the model.
+//! **One platform, two schedulers.** Words, locks, frames and coroutines are those of
+//! [`ioatlas_dma::platform::sim`], on which schedules are explored and the software unit runs under
+//! the oracle; this crate is another *scheduler* of them. So what is timed is the code that is
+//! checked, there is one place where coroutines are unwound, and this crate needs no unsafe code. A
+//! scheduler of its own it is, and not an observer of the other one, because time *is* the
+//! schedule: who runs next, who gets a lock and when a waiting CPU looks again are the model.
 //!
-//! **What a cycle is charged for** (`state`, `lines`, `locks`, `unit`): an access that hits, or a transfer of a line, one at a time for each line; atomic operations, fences, pins,
-//! frames, heap calls; a number of instructions before each access and under each lock, by what they are for; nodes that a search looks at; the unit's
-//! descriptors and registers; a timer's interrupts. All else is free, and so is memory bandwidth.
+//! **What a cycle is charged for** (`state`, `lines`, `locks`, `unit`): an access that hits, or a
+//! transfer of a line, one at a time for each line; atomic operations, fences, pins, frames, heap
+//! calls; a number of instructions before each access and under each lock, by what they are for;
+//! nodes that a search looks at; the unit's descriptors and registers; a timer's interrupts. All
+//! else is free, and so is memory bandwidth.
 //!
-//! **Determinism.** A run depends on its parameters and bodies alone. Lines and locks are known by the order of their first use; the host's addresses find
-//! them, and say what shares a line. For that everything shared must begin a line of the host: what holds a lock, a frame or a `PerCpu` does by its type; a word of a
-//! body's own belongs in a `CachePadded`. Objects with shared words are made before the run and live through it.
+//! **Determinism.** A run depends on its parameters and bodies alone. Lines and locks are known by
+//! the order of their first use; the host's addresses find them, and say what shares a line. For
+//! that everything shared must begin a line of the host: what holds a lock, a frame or a `PerCpu`
+//! does by its type; a word of a body's own belongs in a `CachePadded`. Objects with shared words
+//! are made before the run and live through it.
 //!
-//! **Not handled.** Out-of-order execution, but that the lines of one lock come together; store buffers (a store waits for its line); prefetching; caches that are full; bandwidth of
-//! sockets and memory; migration; locks inside the page allocator and the heap; devices' accesses and the lines they take. Real instructions are not counted.
+//! **Not handled.** Out-of-order execution, but that the lines of one lock come together; store
+//! buffers (a store waits for its line); prefetching; caches that are full; bandwidth of sockets
+//! and memory; migration; locks inside the page allocator and the heap; devices' accesses and the
+//! lines they take. Real instructions are not counted.
 //!
 //! # Example
 //!

@@ -3,18 +3,22 @@
 //!
 //! # Theory
 //!
-//! Each line of 64 bytes is held by a set of CPUs: nobody (it is in memory), one, who may write it, or several, who may read it. A
-//! CPU that holds it in the way it needs *hits*. Else the line is *transferred*: to read, from the nearest holder; to write, all
-//! other holders let go of it, which takes as long as the farthest one. A line serves **one transfer at a time**, in
-//! the order in which CPUs ask; so a hot line is a queue. Caches are never full: nothing is evicted.
+//! Each line of 64 bytes is held by a set of CPUs: nobody (it is in memory), one, who may write it,
+//! or several, who may read it. A CPU that holds it in the way it needs *hits*. Else the line is
+//! *transferred*: to read, from the nearest holder; to write, all other holders let go of it, which
+//! takes as long as the farthest one. A line serves **one transfer at a time**, in the order in
+//! which CPUs ask; so a hot line is a queue. Caches are never full: nothing is evicted.
 //!
-//! **Names.** A line is known by the order in which lines were first touched, and called by the source line that touched it first; a
-//! frame's lines by frame and offset. Addresses of the host only find lines. What shares a line is said in `ioatlas_dma::platform::sim`.
+//! **Names.** A line is known by the order in which lines were first touched, and called by the
+//! source line that touched it first; a frame's lines by frame and offset. Addresses of the host
+//! only find lines. What shares a line is said in `ioatlas_dma::platform::sim`.
 //!
 //! **Blocks.** What a lock guards behind a pointer, the core tells the platform
-//! ([`Platform::touches`](ioatlas_dma::platform::Platform::touches)): what lies in magazines, in the depot and in the queues of the deferred
-//! policies. A block counts as one that begins a line, wherever the host has put it. Its lines are followed as others are, but cost nothing: [`Params::guarded_lines`] charges
-//! for them, for every lock alike. Trees, and the queues of `macos` and `solaris`, are not told.
+//! ([`Platform::touches`](ioatlas_dma::platform::Platform::touches)): what lies in magazines, in
+//! the depot and in the queues of the deferred policies. A block counts as one that begins a line,
+//! wherever the host has put it. Its lines are followed as others are, but cost nothing:
+//! [`Params::guarded_lines`] charges for them, for every lock alike. Trees, and the queues of
+//! `macos` and `solaris`, are not told.
 
 use crate::{
     params::Params,
@@ -250,8 +254,9 @@ impl Lines {
         }
     }
 
-    /// CPU `cpu` reads and writes line `number` of the block at `block`, whose elements are `of`. Where it comes from is noted, and costs nothing: the lock that guards
-    /// the block is charged for lines behind pointers.
+    /// CPU `cpu` reads and writes line `number` of the block at `block`, whose elements are `of`.
+    /// Where it comes from is noted, and costs nothing: the lock that guards the block is charged
+    /// for lines behind pointers.
     pub(crate) fn note(
         &mut self,
         cpu: usize,
@@ -296,7 +301,8 @@ impl Lines {
         core::mem::take(&mut line.holders)
     }
 
-    /// All CPUs of `readers` read `line`, one after the other, from time `now` on. Returns when all have it.
+    /// All CPUs of `readers` read `line`, one after the other, from time `now` on. Returns when all
+    /// have it.
     pub(crate) fn all_read(
         &mut self,
         line: LineId,
@@ -352,7 +358,8 @@ fn add(lines: &mut Vec<Line>, place: Place, first: &'static Location<'static>) -
     id
 }
 
-/// Spreads line numbers over a hash table by one multiplication: nobody chooses addresses against us.
+/// Spreads line numbers over a hash table by one multiplication: nobody chooses addresses against
+/// us.
 #[derive(Default)]
 pub(crate) struct Spread(u64);
 

@@ -3,16 +3,19 @@
 //!
 //! # Theory
 //!
-//! Every CPU that wants a lock writes the lock's line (test-and-set: reads it, if it is held). What then differs is the way from one holder to the next:
+//! Every CPU that wants a lock writes the lock's line (test-and-set: reads it, if it is held). What
+//! then differs is the way from one holder to the next:
 //!
-//! * **Test-and-set**: all that wait hold the line to read. The release takes it from them; they all get it back, one at a time, and the
-//!   nearest one wins, of equals the one that came first. The others' attempts still occupy the line.
-//! * **Ticket**: the same, but the order is that of arrival. The line is served in no particular order, so the
-//!   next holder has it after half of those that wait, on average.
+//! * **Test-and-set**: all that wait hold the line to read. The release takes it from them; they
+//!   all get it back, one at a time, and the nearest one wins, of equals the one that came first.
+//!   The others' attempts still occupy the line.
+//! * **Ticket**: the same, but the order is that of arrival. The line is served in no particular
+//!   order, so the next holder has it after half of those that wait, on average.
 //! * **Queue**: each waits on a line of its own; handing over is one transfer, however many wait.
 //!
-//! The data under a lock moves with it: first lock and data, lines that the holder writes and that come together; then, one after the other, a number of lines behind
-//! pointers ([`Params::guarded_lines`](crate::params::Params::guarded_lines)), from the last holder.
+//! The data under a lock moves with it: first lock and data, lines that the holder writes and that
+//! come together; then, one after the other, a number of lines behind pointers
+//! ([`Params::guarded_lines`](crate::params::Params::guarded_lines)), from the last holder.
 
 use crate::{
     account::Category,

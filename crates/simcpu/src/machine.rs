@@ -149,7 +149,8 @@ impl Machine {
         Unit::bring_up(self.platform.clone(), self.registers.clone(), config).map(Arc::new)
     }
 
-    /// Runs `body` on every CPU, from time 0 until all have returned, with cold caches; `timer` interrupts CPU 0.
+    /// Runs `body` on every CPU, from time 0 until all have returned, with cold caches; `timer`
+    /// interrupts CPU 0.
     ///
     /// # Errors
     /// [`RunError`]; all bodies are unwound then.

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Every number of the model, in one place: its value, where the value comes from, and whether it was fitted.
+//! Every number of the model, in one place: its value, where the value comes from, and whether it
+//! was fitted.
 //!
-//! Cycles are those of the paper's machine, 2.4 GHz (ATC'15 §6). "Baselines" are this project's measurements of a Zen 4 machine, section
-//! "physical limits", in nanoseconds, times 2.4. A parameter that is *fitted* was chosen once, by figure 2's baseline bar, by
-//! request-response on one CPU, and (the work of a memcached request) by where figure 5 has no IOMMU near line rate; then all are frozen, and every other
-//! figure is a prediction.
+//! Cycles are those of the paper's machine, 2.4 GHz (ATC'15 §6). "Baselines" are this project's
+//! measurements of a Zen 4 machine, section "physical limits", in nanoseconds, times 2.4. A
+//! parameter that is *fitted* was chosen once, by figure 2's baseline bar, by request-response on
+//! one CPU, and (the work of a memcached request) by where figure 5 has no IOMMU near line rate;
+//! then all are frozen, and every other figure is a prediction.
 
 use serde::Serialize;
 
@@ -68,7 +70,8 @@ macro_rules! params {
         /// All parameters. See the module for what their values rest on.
         #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
         pub struct Params {
-            /// How CPUs wait for a lock that is held. Fitted: with tickets, as Linux 3.17 has them, the model's locks collapse beyond figure 2.
+            /// How CPUs wait for a lock that is held. Fitted: with tickets, as Linux 3.17 has them,
+            /// the model's locks collapse beyond figure 2.
             pub lock_model: LockModel,
             $($(#[$doc])* pub $name: u64,)*
         }
@@ -142,7 +145,8 @@ params! {
     section_other = 20 cycles, Free, "such locks are not contended";
     /// One node that a search looks at.
     node = 12 cycles, Published, "a dependent load from the second-level cache of the paper's CPU, 12 cycles";
-    /// Lines behind pointers that a lock guards and that every holder touches: the top of a list, the head of a queue.
+    /// Lines behind pointers that a lock guards and that every holder touches: the top of a list,
+    /// the head of a queue.
     guarded_lines = 5 lines, Fitted, "figure 2, baseline: list heads and ends, counters, the range's own node";
 
     /// Taking a frame from the page allocator, zeroed.
@@ -189,7 +193,8 @@ params! {
     away = 56100 cycles, Published, "figure 4: 29 us on one core without an IOMMU, less the transaction's work";
     /// By how much longer for each other connection.
     away_growth = 1920 cycles, Published, "figure 4: 41 us on 16 cores without an IOMMU";
-    /// Room of a buffer: at least a page, or buffers share pages, and identity mapping then invalidates only with the last of a page.
+    /// Room of a buffer: at least a page, or buffers share pages, and identity mapping then
+    /// invalidates only with the last of a page.
     buffer = 4096 bytes, Free, "one buffer a page, as page-based receive rings have";
     /// Buffers of a receive ring.
     receive_ring = 256 buffers, Free, "a common size";
@@ -216,7 +221,8 @@ pub enum LockModel {
     TestAndSet,
     /// All spin on the lock's line, and get it in the order in which they came (Linux 3.17).
     Ticket,
-    /// Each spins on a line of its own, and is handed the lock in the order in which they came (MCS).
+    /// Each spins on a line of its own, and is handed the lock in the order in which they came
+    /// (MCS).
     Queue,
 }
 
@@ -224,7 +230,8 @@ pub enum LockModel {
 const JITTER_PERCENT: u64 = 30;
 
 impl Params {
-    /// All numbers drawn anew, independently and evenly, from within 30 % of what they are. The same seed draws the same.
+    /// All numbers drawn anew, independently and evenly, from within 30 % of what they are. The
+    /// same seed draws the same.
     pub fn jittered(&self, seed: u64) -> Params {
         let mut drawn = self.clone();
         let mut state = seed;

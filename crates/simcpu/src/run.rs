@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a run gave. All of it is the same in every run of the same program and parameters, to the byte.
+//! What a run gave. All of it is the same in every run of the same program and parameters, to the
+//! byte.
 
 use crate::{
     account::{Account, Category},
@@ -29,7 +30,8 @@ pub struct Run {
     pub lines: Vec<LineRun>,
     /// The unit's invalidation engine, over the whole run.
     pub unit: UnitUse,
-    /// Operations of all CPUs in each of [`SLICES`](crate::SLICES) equal parts of the measured time.
+    /// Operations of all CPUs in each of [`SLICES`](crate::SLICES) equal parts of the measured
+    /// time.
     pub slices: Vec<u64>,
     /// Points passed, over the whole run.
     pub points: u64,
@@ -42,7 +44,8 @@ pub struct Run {
 pub struct CpuRun {
     /// Operations of the workload.
     pub operations: u64,
-    /// What they took together, where the workload says ([`VirtualCpu::operation_of`](crate::VirtualCpu::operation_of)).
+    /// What they took together, where the workload says
+    /// ([`VirtualCpu::operation_of`](crate::VirtualCpu::operation_of)).
     pub took: Cycles,
     /// How long it ran.
     pub cycles: Cycles,
@@ -130,7 +133,8 @@ impl Run {
     pub fn hottest(&self, n: usize) -> &[LineRun] {
         &self.lines[..n.min(self.lines.len())]
     }
-    /// Half the width of the interval that holds the throughput with 95 % confidence, as a part of it; by the spread of the slices. Infinite where nothing was done.
+    /// Half the width of the interval that holds the throughput with 95 % confidence, as a part of
+    /// it; by the spread of the slices. Infinite where nothing was done.
     pub fn uncertainty(&self) -> f64 {
         span::uncertainty(&self.slices)
     }
@@ -207,7 +211,8 @@ fn place(location: &Location<'_>) -> String {
     format!("{}:{}", file.replace("/src/", "/"), location.line())
 }
 
-/// What lies in an element of a block, which may be empty or hold several things: the type of the first, as below.
+/// What lies in an element of a block, which may be empty or hold several things: the type of the
+/// first, as below.
 fn element_type(name: &str) -> &str {
     let value = name.strip_prefix("core::option::Option<").unwrap_or(name);
     let first = value.trim_start_matches('(').split([',', '<', '>']).next();

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! How long a run is, and when its throughput is known well enough.
 //!
-//! The measured time is cut into [`SLICES`] equal parts, and operations are counted in each. From their spread follows how well the throughput is
-//! known (the method of batch means). Where that is not good enough, all that was counted is thrown away, as warm-up that was too short, and twice the
-//! time is measured: what is left is never the beginning, before queues have filled. The first CPU that reaches the end decides for all.
+//! The measured time is cut into [`SLICES`] equal parts, and operations are counted in each. From
+//! their spread follows how well the throughput is known (the method of batch means). Where that is
+//! not good enough, all that was counted is thrown away, as warm-up that was too short, and twice
+//! the time is measured: what is left is never the beginning, before queues have filled. The first
+//! CPU that reaches the end decides for all.
 //!
-//! What a body does before it asks for the first time whether to go on, filling its rings say, is no part of a run that is to be known well: there the
-//! warm-up begins when all have asked.
+//! What a body does before it asks for the first time whether to go on, filling its rings say, is
+//! no part of a run that is to be known well: there the warm-up begins when all have asked.
 
 use crate::params::Cycles;
 use serde::Serialize;
@@ -15,13 +17,15 @@ use std::cell::{Cell, RefCell};
 /// Parts of the measured time.
 pub const SLICES: usize = 20;
 
-/// How often [`Span::to_one_percent`] doubles the measured time at most. With what is thrown away a run is up to 63 times as long as it would be at the least.
+/// How often [`Span::to_one_percent`] doubles the measured time at most. With what is thrown away a
+/// run is up to 63 times as long as it would be at the least.
 pub const DOUBLINGS: u32 = 5;
 
 /// How long a run is.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Span {
-    /// Before this nothing is counted: caches and magazines fill. From time 0, or, with a precision, from when every CPU has asked whether to go on.
+    /// Before this nothing is counted: caches and magazines fill. From time 0, or, with a
+    /// precision, from when every CPU has asked whether to go on.
     pub warm_up: Cycles,
     /// How long is counted, at least.
     pub measured: Cycles,
@@ -106,7 +110,8 @@ impl Window {
     pub(crate) fn waits(&self) -> bool {
         self.missing.get() > 0
     }
-    /// Which measurement, counted from 1, what is done from `now` on belongs to: `None` before the first.
+    /// Which measurement, counted from 1, what is done from `now` on belongs to: `None` before the
+    /// first.
     pub(crate) fn measurement(&self, now: u64) -> Option<u32> {
         (now >= self.begin.get()).then(|| self.doublings.get() + 1)
     }
@@ -156,7 +161,8 @@ impl Window {
     }
 }
 
-/// Half the width of the interval that holds the mean with 95 % confidence, as a part of the mean. Infinite where nothing was counted.
+/// Half the width of the interval that holds the mean with 95 % confidence, as a part of the mean.
+/// Infinite where nothing was counted.
 pub(crate) fn uncertainty(counts: &[u64]) -> f64 {
     let n = counts.len() as f64;
     let mean = counts.iter().sum::<u64>() as f64 / n;

@@ -3,12 +3,15 @@
 //!
 //! # Theory
 //!
-//! Each CPU has a clock. The one whose clock is least runs, of equals the one with the lowest number, and runs ahead for as long as that is so;
-//! what is private to it (instructions, work) only moves its clock. At a point it first pays for the instructions before it; if another one is then
-//! earlier, that one goes first. So accesses to anything shared happen in the order of virtual time, and a run depends on nothing else.
+//! Each CPU has a clock. The one whose clock is least runs, of equals the one with the lowest
+//! number, and runs ahead for as long as that is so; what is private to it (instructions, work)
+//! only moves its clock. At a point it first pays for the instructions before it; if another one is
+//! then earlier, that one goes first. So accesses to anything shared happen in the order of virtual
+//! time, and a run depends on nothing else.
 //!
-//! **Waiting** in a loop: a CPU that relaxes sleeps until a line changes that it has read since it relaxed last, as one does that spins on lines in
-//! its cache, or until its timer is due. One that has read more lines than are watched, or none, just pauses.
+//! **Waiting** in a loop: a CPU that relaxes sleeps until a line changes that it has read since it
+//! relaxed last, as one does that spins on lines in its cache, or until its timer is due. One that
+//! has read more lines than are watched, or none, just pauses.
 //!
 //! **Devices** write memory at set times ([`Timed::at`]); they are no agents.
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Whose turn it is: the least of a few moments, each of which changes often. A tree of winners: a change costs the depth.
+//! Whose turn it is: the least of a few moments, each of which changes often. A tree of winners: a
+//! change costs the depth.
 
 /// Moments by slot.
 pub(crate) struct Turns {
-    /// The tree's leaves are the second half; each node above has the lesser of its two children. Node 0 is unused.
+    /// The tree's leaves are the second half; each node above has the lesser of its two children.
+    /// Node 0 is unused.
     nodes: Vec<Turn>,
     leaves: usize,
 }

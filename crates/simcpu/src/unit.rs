@@ -3,9 +3,11 @@
 //!
 //! # Theory
 //!
-//! The real driver (`ioatlas_vtd`) runs on these registers: its queue, its lock, its tail writes and its status word are the core's own code. The engine is *serial*: it
-//! takes a descriptor when it has done the one before, and when the tail register has been written. An invalidation takes d + p, or d + g for a domain and more, a wait
-//! descriptor w; at its end the status word is written. Nothing is cached and nothing translated here: no access of a device is simulated.
+//! The real driver (`ioatlas_vtd`) runs on these registers: its queue, its lock, its tail writes
+//! and its status word are the core's own code. The engine is *serial*: it takes a descriptor when
+//! it has done the one before, and when the tail register has been written. An invalidation takes
+//! d + p, or d + g for a domain and more, a wait descriptor w; at its end the status word is
+//! written. Nothing is cached and nothing translated here: no access of a device is simulated.
 //!
 //! Outside of a run everything is done at once, for setting up.
 //!
@@ -26,7 +28,8 @@ use ioatlas_vtd::registers::*;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// 16-bit domain ids, tables of three and four levels, 48-bit addresses, page-selective invalidation of up to 2^18 pages, both drains; no caching mode, no write buffers.
+/// 16-bit domain ids, tables of three and four levels, 48-bit addresses, page-selective
+/// invalidation of up to 2^18 pages, both drains; no caching mode, no write buffers.
 const CAPABILITIES: u64 = 0x00d2_008c_222f_0606;
 /// A queue, and a unit that snoops.
 const EXTENDED: u64 = 0xf43;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a map and its unmap cost above the kernel's calls: `count CASE N`, to be run under `valgrind --tool=callgrind`, the difference of two N.
+//! What a map and its unmap cost above the kernel's calls: `count CASE N`, to be run under
+//! `valgrind --tool=callgrind`, the difference of two N.
 //!
-//! The space answers at once and keeps nothing, so what is counted is the core's and the translator's share. Cases: `strict`, `deferred` (single pages),
-//! `list` (8 runs of one page), `identity` (4 pages that nobody else has), `bounce` (a kept slot, 64 bytes).
+//! The space answers at once and keeps nothing, so what is counted is the core's and the
+//! translator's share. Cases: `strict`, `deferred` (single pages), `list` (8 runs of one page),
+//! `identity` (4 pages that nobody else has), `bounce` (a kept slot, 64 bytes).
 
 use ioatlas_dma::{dma_api::*, domain::*, iova::*, platform::*, translator::AttachError, units::*};
 use ioatlas_vfio::{kernel::*, platform::*, space::*, translator::Vfio};

@@ -224,7 +224,8 @@ pub(crate) fn no_file(path: &str, errno: Errno) -> OpenError {
     }
 }
 
-/// That VFIO does not have the device, which is another's, or is bound already and cannot be had for another reason.
+/// That VFIO does not have the device, which is another's, or is bound already and cannot be had
+/// for another reason.
 pub(crate) fn not_bound<K: Kernel>(k: &K, device: PciAddress, errno: Errno) -> OpenError {
     match driver(k, device) {
         Some(name) if name.contains("vfio") => match errno {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! DMA protection for drivers in user space: VFIO type 1 and iommufd as translators of [`ioatlas_dma`].
+//! DMA protection for drivers in user space: VFIO type 1 and iommufd as translators of
+//! [`ioatlas_dma`].
 //!
-//! A device that the kernel has given to this process reaches what is mapped in its address space and nothing else. This crate makes that
-//! space a [`Translator`](ioatlas_dma::translator::Translator), so that `Domain` and the DMA API, with their allocators, policies and bounce pools, work above it unchanged.
+//! A device that the kernel has given to this process reaches what is mapped in its address space
+//! and nothing else. This crate makes that space a
+//! [`Translator`](ioatlas_dma::translator::Translator), so that `Domain` and the DMA API, with
+//! their allocators, policies and bounce pools, work above it unchanged.
 //!
 //! ```no_run
 //! use ioatlas_dma::{dma_api::*, domain::DomainConfig, units::*};
@@ -28,14 +31,17 @@
 //!
 //! # Words
 //!
-//! * *Space*: an I/O address space that the kernel keeps: a container under type 1, or an IOAS of an iommufd ([`space`]).
+//! * *Space*: an I/O address space that the kernel keeps: a container under type 1, or an IOAS of
+//!   an iommufd ([`space`]).
 //! * *Frame*: a page of this process, by its virtual address ([`platform`]).
-//! * *Pending*: unmapped by the core, and to be ended in the kernel by the next invalidation ([`translator`]).
+//! * *Pending*: unmapped by the core, and to be ended in the kernel by the next invalidation
+//!   ([`translator`]).
 //! * *Quiet*: a device that is no bus master, and was reset if it can be ([`device`]).
 //!
 //! # Order at the end
 //!
-//! `Domain` detaches its devices, which makes them quiet, then ends what is mapped, then closes the space. A driver may drop its handles whenever it likes.
+//! `Domain` detaches its devices, which makes them quiet, then ends what is mapped, then closes the
+//! space. A driver may drop its handles whenever it likes.
 
 pub mod device;
 pub mod error;

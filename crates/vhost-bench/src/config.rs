@@ -133,8 +133,8 @@ pub struct Config {
     pub mapping: Mapping,
     /// How misses are answered.
     pub answers: Answers,
-    /// Pages of 4 KiB for buffers in each direction, 8 to [`MAX_PAGES`]. A frame takes a page of its own, the one that was not used for longest,
-    /// unless there are fewer pages than entries.
+    /// Pages of 4 KiB for buffers in each direction, 8 to [`MAX_PAGES`]. A frame takes a page of
+    /// its own, the one that was not used for longest, unless there are fewer pages than entries.
     pub pages: u32,
     /// Bytes of a frame, its check sequence not counted, 60 to [`MAX_FRAME`].
     pub frame_bytes: u16,
@@ -150,7 +150,8 @@ pub struct Config {
     pub warm_up: Length,
 }
 
-/// Entries of a ring, at most: descriptors of 16 bytes, and both rings in the area set aside for them.
+/// Entries of a ring, at most: descriptors of 16 bytes, and both rings in the area set aside for
+/// them.
 pub const MAX_RING: u16 = 4096;
 /// Pages in each direction, at most: 4 GiB.
 pub const MAX_PAGES: u32 = 1 << 20;
@@ -162,7 +163,8 @@ pub const HEADER: usize = 12;
 pub const MAX_BATCH: u32 = 4096;
 
 impl Default for Config {
-    /// Split rings of 256, no optional features, IOMMU off, 512 pages, 64 bytes, 5 seconds of patience, a second of warm-up.
+    /// Split rings of 256, no optional features, IOMMU off, 512 pages, 64 bytes, 5 seconds of
+    /// patience, a second of warm-up.
     fn default() -> Self {
         Config {
             layout: Layout::Split,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The loop that drives a back end.
 //!
-//! A *step* takes what was used, refills, offers what is due, answers misses and invalidates; it never waits, but for acknowledgements. The clock
-//! is read once a step.
+//! A *step* takes what was used, refills, offers what is due, answers misses and invalidates; it
+//! never waits, but for acknowledgements. The clock is read once a step.
 
 use crate::{
     config::*,
@@ -20,7 +20,8 @@ use ioatlas_dma::units::*;
 use ioatlas_vhost::server::ServerStats;
 use std::time::{Duration, Instant};
 
-/// Buffers that a step takes, or frames that it offers, at most: misses and the clock are looked at in between.
+/// Buffers that a step takes, or frames that it offers, at most: misses and the clock are looked at
+/// in between.
 const BURST: usize = 64;
 /// Steps between two looks for misses while frames move; when none does, every step looks.
 const STEPS_PER_LOOK: u32 = 16;
@@ -30,7 +31,8 @@ const PATIENT_STEPS: u32 = 64;
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// A step that took longer, acknowledgements apart, was interrupted; no frame was due meanwhile.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Quiet after which frames are written off that the back end took, while more are to be offered. Such as come later count as back.
+/// Quiet after which frames are written off that the back end took, while more are to be offered.
+/// Such as come later count as back.
 const WRITE_OFF: Duration = Duration::from_millis(2);
 /// At the end, where no later one can prove a frame lost, it is this part of the patience.
 const PATIENCE_BY_WRITE_OFF_AT_END: u32 = 20;
@@ -168,7 +170,8 @@ impl<R: DriverRing> Engine<R> {
                 waited: plan.start.elapsed(),
             });
         }
-        // By the clock of the last step; frames that came while others were still offered are those that count.
+        // By the clock of the last step; frames that came while others were still offered are those
+        // that count.
         let in_time = match length {
             Length::Time(_) => in_time,
             Length::Frames(_) => frames.back,

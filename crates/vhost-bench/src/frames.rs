@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Frames: how they look, and whether they still do when they come back.
 //!
-//! A frame is two addresses, an EtherType, its number, and bytes that follow from the number. The back end may exchange the addresses (MAC swap) or
-//! leave them alone (loopback); nothing else. Of the virtio header it must clear flags and GSO type, since no offload was negotiated.
+//! A frame is two addresses, an EtherType, its number, and bytes that follow from the number. The
+//! back end may exchange the addresses (MAC swap) or leave them alone (loopback); nothing else. Of
+//! the virtio header it must clear flags and GSO type, since no offload was negotiated.
 
 use crate::config::{Config, HEADER, MAX_FRAME};
 
@@ -110,7 +111,8 @@ impl Frames {
         &self.pattern[start..start + self.len - HEAD]
     }
 
-    /// The number in a buffer that came back, if its head is one of ours; whether it was sent, the ledger says.
+    /// The number in a buffer that came back, if its head is one of ours; whether it was sent, the
+    /// ledger says.
     #[inline]
     pub(crate) fn number(&self, buffer: &[u8], written: u32) -> Result<u64, Damage> {
         let want = (HEADER + self.len) as u32;
@@ -175,7 +177,8 @@ mod tests {
         for at in (0..2).chain(HEADER..good.len()) {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
-            // One in the number may make another frame of it, which is not out; that is the ledger's to say.
+            // One in the number may make another frame of it, which is not out; that is the
+            // ledger's to say.
             let other = frames.number(&bad, bad.len() as u32).is_ok_and(|n| n != 77);
             assert!(other || check(&bad).is_err(), "byte {at}");
         }

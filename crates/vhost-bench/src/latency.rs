@@ -15,7 +15,8 @@ pub(crate) struct Latency {
     max: u64,
 }
 
-/// Round trips in nanoseconds: from sending a message to its acknowledgement. Of misses that are answered in one go, each counts as their mean.
+/// Round trips in nanoseconds: from sending a message to its acknowledgement. Of misses that are
+/// answered in one go, each counts as their mean.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct RoundTrips {
     /// How many there were.

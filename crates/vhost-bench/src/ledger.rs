@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Which frames are out, back, or lost.
 //!
-//! Frames are numbered in the order in which they were made available, and a back end keeps it. So a frame is *missing* once a later one came back;
-//! should it come after all, it is not lost. Whatever is out when the back end has given every transmit buffer back and stays quiet is
+//! Frames are numbered in the order in which they were made available, and a back end keeps it. So
+//! a frame is *missing* once a later one came back; should it come after all, it is not lost.
+//! Whatever is out when the back end has given every transmit buffer back and stays quiet is
 //! *written off*: missing, too.
 //!
-//! A missing frame is lost *for want of a translation* if a miss arrived between its being sent and its being missed. There was a receive
-//! buffer for it (the generator sends no more than there are), so nothing but the back end's own queues can explain it otherwise.
+//! A missing frame is lost *for want of a translation* if a miss arrived between its being sent and
+//! its being missed. There was a receive buffer for it (the generator sends no more than there
+//! are), so nothing but the back end's own queues can explain it otherwise.
 
 /// Frames for which it is remembered what became of them.
 const REMEMBERED: u64 = 1 << 16;
@@ -43,7 +45,8 @@ pub(crate) struct Ledger {
     /// All before are back or missing.
     expected: u64,
     counts: Counts,
-    /// By number, modulo their own length: misses that had arrived when it was sent; what became of it.
+    /// By number, modulo their own length: misses that had arrived when it was sent; what became of
+    /// it.
     misses: Vec<u32>,
     fates: Vec<Fate>,
 }

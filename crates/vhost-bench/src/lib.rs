@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A load generator for vhost-user-net back ends: a front end without a VM, with memory, rings and an I/O page table of its own.
+//! A load generator for vhost-user-net back ends: a front end without a VM, with memory, rings and
+//! an I/O page table of its own.
 //!
-//! Vocabulary: a *run* drives one back end with one [`Config`]; a *phase* of it offers frames for a time, and then waits until none is out. What a
-//! back end does wrong ends a run with a [`BenchError`] that says what it was; frames that come back damaged are counted, and the run goes on.
+//! Vocabulary: a *run* drives one back end with one [`Config`]; a *phase* of it offers frames for a
+//! time, and then waits until none is out. What a back end does wrong ends a run with a
+//! [`BenchError`] that says what it was; frames that come back damaged are counted, and the run
+//! goes on.
 //!
 //! # How it works
-//! One thread does everything: it takes used buffers, checks what came back, offers more, answers misses, invalidates. A back end's misses so
-//! wait for no switch of threads on this side, and whatever happens has one order. It never sleeps; when nothing happens, it yields.
+//! One thread does everything: it takes used buffers, checks what came back, offers more, answers
+//! misses, invalidates. A back end's misses so wait for no switch of threads on this side, and
+//! whatever happens has one order. It never sleeps; when nothing happens, it yields.
 //!
-//! A frame is offered only while there is a receive buffer in the ring for it to come back in. So a back end that loses one has lost it itself.
+//! A frame is offered only while there is a receive buffer in the ring for it to come back in. So a
+//! back end that loses one has lost it itself.
 //!
 //! # Bounds
-//! Every wait ends after [`Config::patience`]: requests and their answers ([`ioatlas_vhost::server::FrontEnd`] shuts the socket down, since `vhost`'s waits for ever), acknowledgements of updates and invalidations (the socket's timeout), used buffers, frames.
+//! Every wait ends after [`Config::patience`]: requests and their answers
+//! ([`ioatlas_vhost::server::FrontEnd`] shuts the socket down, since `vhost`'s waits for ever),
+//! acknowledgements of updates and invalidations (the socket's timeout), used buffers, frames.
 //!
-//! Not handled: several queue pairs, frames in several receive buffers, indirect descriptors, offloads, being called (the driver polls).
+//! Not handled: several queue pairs, frames in several receive buffers, indirect descriptors,
+//! offloads, being called (the driver polls).
 #![forbid(unsafe_code)]
 
 mod config;
@@ -111,7 +119,8 @@ impl Bench {
         Ok(report)
     }
 
-    /// Finds the highest rate at which at most `tolerated` of the frames are lost, by halving; `trial` is how long each rate is tried.
+    /// Finds the highest rate at which at most `tolerated` of the frames are lost, by halving;
+    /// `trial` is how long each rate is tried.
     ///
     /// # Errors
     /// What the back end did wrong, or there is no such rate.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Memory that is shared with a back end.
 //!
-//! The back end is another process (or thread) that may write any byte at any time. So nothing here makes a reference to shared bytes: words are
-//! atomic, and bytes are copied out before they are looked at. Every access is checked against the length; one outside it is a bug of ours.
+//! The back end is another process (or thread) that may write any byte at any time. So nothing here
+//! makes a reference to shared bytes: words are atomic, and bytes are copied out before they are
+//! looked at. Every access is checked against the length; one outside it is a bug of ours.
 
 use ioatlas_dma::{platform::Ordering, units::ByteCount};
 use ioatlas_vhost::server::{Sealed, memory_file};

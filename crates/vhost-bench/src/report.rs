@@ -70,7 +70,8 @@ pub struct Report {
     pub offered_per_second: Option<f64>,
     /// How long frames were sent.
     pub seconds: f64,
-    /// Of that, how long the generator itself was kept from running, as far as it noticed; no frames were due then.
+    /// Of that, how long the generator itself was kept from running, as far as it noticed; no
+    /// frames were due then.
     pub paused_seconds: f64,
     /// Frames that came back in that time, a second.
     pub frames_per_second: f64,
@@ -82,7 +83,8 @@ pub struct Report {
     pub frames_corrupt: u64,
     /// Frames that were sent and did not come back.
     pub frames_lost: u64,
-    /// Of those: a miss arrived between sending and missing them, so the back end had to ask for a translation meanwhile.
+    /// Of those: a miss arrived between sending and missing them, so the back end had to ask for a
+    /// translation meanwhile.
     pub frames_lost_for_translation: u64,
     /// Frames that were due, and for which the back end had left no room.
     pub frames_refused: u64,

@@ -39,7 +39,8 @@ pub(crate) const MRG_RXBUF: u64 = 1 << 15;
 pub enum Socket {
     /// It listens here.
     Connect(PathBuf),
-    /// It will connect to here. The socket is removed when it did, or when it is not waited for any longer.
+    /// It will connect to here. The socket is removed when it did, or when it is not waited for any
+    /// longer.
     Listen(PathBuf),
 }
 

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Which addresses there are, and the I/O page table behind them.
 //!
-//! Vocabulary: an *offset* counts bytes of memory from its start. The *plan* of IOVAs is the same for every mapping: rings first, then receive
-//! pages, then transmit pages; a *page* is named by its number in the plan, and is at the offset that [`Space::offset`] says, which is
-//! another one where leaves are scattered. A *slot* is a page of the windows from which dynamic mappings take their IOVAs.
+//! Vocabulary: an *offset* counts bytes of memory from its start. The *plan* of IOVAs is the same
+//! for every mapping: rings first, then receive pages, then transmit pages; a *page* is named by
+//! its number in the plan, and is at the offset that [`Space::offset`] says, which is another one
+//! where leaves are scattered. A *slot* is a page of the windows from which dynamic mappings take
+//! their IOVAs.
 //!
-//! Rings are where they are in the plan, so that those of more than a page are contiguous for back ends that need it.
+//! Rings are where they are in the plan, so that those of more than a page are contiguous for back
+//! ends that need it.
 //!
 //! # Ordering
-//! Only the generator's thread changes slots and looks them up; they are atomic because a page table must be shareable.
+//! Only the generator's thread changes slots and looks them up; they are atomic because a page
+//! table must be shareable.
 
 use crate::config::{Config, Lie, Mapping};
 use ioatlas_dma::platform::{Ordering, Platform, host::Host};
@@ -21,15 +25,18 @@ use std::sync::OnceLock;
 
 type Word = <Host as Platform>::A64;
 
-/// Where memory begins for the guest. Not 0, so that addresses and offsets are never mistaken for each other.
+/// Where memory begins for the guest. Not 0, so that addresses and offsets are never mistaken for
+/// each other.
 pub(crate) const GUEST_START: u64 = 1 << 32;
 /// Where the plan begins in IOVAs.
 const STATIC_START: u64 = 0x10_0000_0000;
 /// Where the windows of dynamic mappings begin, one for each direction.
 const WINDOWS: u64 = 0x20_0000_0000;
-/// Log2 of a window's slots: twice all that [`crate::config`] lets be in rings and batches (2 pages of 8,192 buffers), and eight times more.
+/// Log2 of a window's slots: twice all that [`crate::config`] lets be in rings and batches (2 pages
+/// of 8,192 buffers), and eight times more.
 const WINDOW_LG2: u32 = 17;
-/// Bytes of the plan for rings: four times both of the largest size (4,096 entries: 106,518 bytes each).
+/// Bytes of the plan for rings: four times both of the largest size (4,096 entries: 106,518 bytes
+/// each).
 pub(crate) const RINGS_BYTES: u64 = 1 << 20;
 
 /// Receive or transmit.
@@ -49,7 +56,8 @@ impl Way {
         }
     }
 
-    /// What dynamic mappings permit. Receive buffers may be read, too: back ends ask so (DPDK does).
+    /// What dynamic mappings permit. Receive buffers may be read, too: back ends ask so (DPDK
+    /// does).
     fn perm(self) -> Perm {
         match self {
             Way::Receive => Perm::ReadWrite,
@@ -211,8 +219,8 @@ impl IoPageTable for Space {
     }
 }
 
-/// A permutation of 0 to `count` that leaves what is before `first` alone. The rest goes in steps by about the golden ratio, prime to
-/// its number, so that neighbours are far from each other.
+/// A permutation of 0 to `count` that leaves what is before `first` alone. The rest goes in steps
+/// by about the golden ratio, prime to its number, so that neighbours are far from each other.
 fn scattered(first: u32, count: u32) -> Vec<u32> {
     let n = u64::from(count.saturating_sub(first));
     if n < 2 {

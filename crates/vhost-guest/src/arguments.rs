@@ -7,15 +7,18 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Boot an unmodified Debian guest on `ioatlas vhost-net`, under QEMU with an emulated VT-d unit, and check its traffic.
+/// Boot an unmodified Debian guest on `ioatlas vhost-net`, under QEMU with an emulated VT-d unit,
+/// and check its traffic.
 ///
-/// Linux, in each mode of the IOMMU: the guest pings, moves TCP and UDP and compares every byte, keeps a TCP connection while the back end is
-/// ended and started anew, reboots, and does it again.
+/// Linux, in each mode of the IOMMU: the guest pings, moves TCP and UDP and compares every byte,
+/// keeps a TCP connection while the back end is ended and started anew, reboots, and does it again.
 ///
-/// testpmd in the guest, with each size of pages: DPDK drives the card from a process of the guest, through VFIO, its memory mapped once. Frames of all lengths
-/// go out, come back and are compared; then as many as go; none may be lost, and none may miss a translation once all memory was used.
+/// testpmd in the guest, with each size of pages: DPDK drives the card from a process of the guest,
+/// through VFIO, its memory mapped once. Frames of all lengths go out, come back and are compared;
+/// then as many as go; none may be lost, and none may miss a translation once all memory was used.
 ///
-/// With `--back-end testpmd` the rates of either guest are taken instead, on vhost-net and on testpmd as back end, in turns.
+/// With `--back-end testpmd` the rates of either guest are taken instead, on vhost-net and on
+/// testpmd as back end, in turns.
 #[derive(Debug, Parser)]
 pub struct Arguments {
     #[command(subcommand)]

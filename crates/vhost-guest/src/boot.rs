@@ -19,7 +19,8 @@ pub fn directory() -> Result<TempDir, Error> {
     made.map_err(|why| Error::file(&env::temp_dir(), why))
 }
 
-/// Does something with such a directory, which is kept where that fails, unless somebody asked it to stop.
+/// Does something with such a directory, which is kept where that fails, unless somebody asked it
+/// to stop.
 pub fn within<T>(
     of: &impl Display,
     work: impl FnOnce(&Path) -> Result<T, Error>,

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Files of captured frames (pcap): what DPDK's `net_pcap` sends and what it was given, as a card that remembers.
+//! Files of captured frames (pcap): what DPDK's `net_pcap` sends and what it was given, as a card
+//! that remembers.
 //!
-//! A file begins with 24 bytes: a magic number (either of two: by microseconds or nanoseconds), version 2.4, zone and accuracy (0), bytes of a frame at most, and 1 for Ethernet. A frame is
-//! 16 bytes (seconds, and parts of one; bytes here, bytes on the wire) and its bytes. Numbers are those of the machine that wrote it, little-endian here.
+//! A file begins with 24 bytes: a magic number (either of two: by microseconds or nanoseconds),
+//! version 2.4, zone and accuracy (0), bytes of a frame at most, and 1 for Ethernet. A frame is 16
+//! bytes (seconds, and parts of one; bytes here, bytes on the wire) and its bytes. Numbers are
+//! those of the machine that wrote it, little-endian here.
 
 use std::io::{self, Read, Write};
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Our back end beside DPDK's testpmd, under the same guest, in turns.
 //!
-//! Both send each frame back. testpmd polls; ours is notified, as it is by default: with QEMU's threads beside it a polling one had half the
-//! rate on two CPUs. Linux sends by its own generator (pktgen: a new frame each time, so in strict mode a new page);
-//! DPDK's testpmd in the guest as [`crate::dpdk`] has it. A round is a boot on each; ratios are of one round, figures medians of rounds.
+//! Both send each frame back. testpmd polls; ours is notified, as it is by default: with QEMU's
+//! threads beside it a polling one had half the rate on two CPUs. Linux sends by its own generator
+//! (pktgen: a new frame each time, so in strict mode a new page); DPDK's testpmd in the guest as
+//! [`crate::dpdk`] has it. A round is a boot on each; ratios are of one round, figures medians of
+//! rounds.
 //!
-//! What is compared is not the same: testpmd drops a frame for which it has no receive buffer, or no translation of one. Ours leaves it where
-//! it is, which holds the guest up. So both rates are told: frames that the guest sent, and that it was given back.
+//! What is compared is not the same: testpmd drops a frame for which it has no receive buffer, or
+//! no translation of one. Ours leaves it where it is, which holds the guest up. So both rates are
+//! told: frames that the guest sent, and that it was given back.
 
 use crate::arguments::{Arguments, Driver, Mode, Pages};
 use crate::back_end::{self, BackEnd};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A guest in which DPDK has the card: testpmd on its virtio driver, through VFIO, its memory mapped once.
+//! A guest in which DPDK has the card: testpmd on its virtio driver, through VFIO, its memory
+//! mapped once.
 //!
-//! The back end sends every frame back as it is. With mappings that stay, each page is asked for once; how many frames went after the last
-//! miss, the back end tells.
+//! The back end sends every frame back as it is. With mappings that stay, each page is asked for
+//! once; how many frames went after the last miss, the back end tells.
 
 use crate::arguments::{Arguments, Pages};
 use crate::back_end::{self, BackEnd};
@@ -15,7 +16,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What testpmd loads: buffers, the card's driver, and files as a card. Package (with the version of DPDK's interface after it) and library.
+/// What testpmd loads: buffers, the card's driver, and files as a card. Package (with the version
+/// of DPDK's interface after it) and library.
 const DRIVERS: [(&str, &str); 3] = [
     ("librte-mempool-ring", "librte_mempool_ring.so."),
     ("librte-net-virtio", "librte_net_virtio.so."),
@@ -182,7 +184,8 @@ impl Counts {
         }
     }
 
-    /// Refuses a guest in which a frame was lost, or missed a translation after all memory was used.
+    /// Refuses a guest in which a frame was lost, or missed a translation after all memory was
+    /// used.
     fn check(&self) -> Result<(), String> {
         let equal = |what: &str, is: u64, wanted: u64| match is == wanted {
             true => Ok(()),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What runs in the guest. It speaks to whoever watches by lines `ioatlas: ..` on the console, and ends with an error at the first byte that is
-//! not what it should be.
+//! What runs in the guest. It speaks to whoever watches by lines `ioatlas: ..` on the console, and
+//! ends with an error at the first byte that is not what it should be.
 
 use crate::arguments::Work;
 use crate::pattern;
@@ -85,7 +85,8 @@ fn connect(peer: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends so many bytes, reads them back at the same time, compares. `at` hears how many were sent, each 64 KiB.
+/// Sends so many bytes, reads them back at the same time, compares. `at` hears how many were sent,
+/// each 64 KiB.
 fn stream(
     peer: Ipv4Addr,
     seed: u64,
@@ -123,7 +124,8 @@ fn stream(
     reader.join().map_err(|_| end())?
 }
 
-/// Sends datagrams of all lengths, a window at a time, and compares what comes back. Returns how many did not.
+/// Sends datagrams of all lengths, a window at a time, and compares what comes back. Returns how
+/// many did not.
 fn datagrams(peer: Ipv4Addr) -> io::Result<u64> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect((peer, ECHO))?;

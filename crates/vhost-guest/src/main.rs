@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! An unmodified Debian guest on `ioatlas vhost-net`, with QEMU as the front end.
 //!
-//! The guest's kernel drives a virtio network card behind QEMU's VT-d unit ([`machine`]); the card's rings and buffers are served by the back
-//! end ([`back_end`]), whose other side is a TAP interface. At that, this machine's network stack answers pings, and [`peer`] echoes TCP and
-//! UDP. In the guest runs this same program ([`inside`]), which checks every byte that comes back.
+//! The guest's kernel drives a virtio network card behind QEMU's VT-d unit ([`machine`]); the
+//! card's rings and buffers are served by the back end ([`back_end`]), whose other side is a TAP
+//! interface. At that, this machine's network stack answers pings, and [`peer`] echoes TCP and UDP.
+//! In the guest runs this same program ([`inside`]), which checks every byte that comes back.
 //!
 //! ```text
 //! inside -- guest's stack -- virtio-net -- QEMU ==vhost-user== vhost-net -- TAP -- this machine's stack -- peer
 //! ```
 //!
-//! On the way the back end is ended and started anew in the middle of a TCP connection, and the guest reboots; both must go on as if
-//! nothing had been. The TAP interface is in a user and network name space of our own ([`ioatlas_guest::network`]), so nothing of this needs privileges, and
-//! nobody else's network is touched.
+//! On the way the back end is ended and started anew in the middle of a TCP connection, and the
+//! guest reboots; both must go on as if nothing had been. The TAP interface is in a user and
+//! network name space of our own ([`ioatlas_guest::network`]), so nothing of this needs privileges,
+//! and nobody else's network is touched.
 //!
-//! Or DPDK has the card in the guest ([`dpdk`]): testpmd, driven by this same program ([`testpmd`]), through VFIO, all its memory mapped once.
-//! Then the back end sends each frame back itself, and there is no network.
+//! Or DPDK has the card in the guest ([`dpdk`]): testpmd, driven by this same program
+//! ([`testpmd`]), through VFIO, all its memory mapped once. Then the back end sends each frame back
+//! itself, and there is no network.
 //!
 //! Rates are taken beside testpmd as back end ([`compare`]).
 //!
-//! Under software emulation QEMU 7.2 crashes where vhost-user meets MSI-X, hence `vectors=0`: the card has one interrupt line. What is measured
-//! is the guest under emulation as well as the back end, so a rate says nothing but beside another of the same run.
+//! Under software emulation QEMU 7.2 crashes where vhost-user meets MSI-X, hence `vectors=0`: the
+//! card has one interrupt line. What is measured is the guest under emulation as well as the back
+//! end, so a rate says nothing but beside another of the same run.
 #![forbid(unsafe_code)]
 
 mod arguments;

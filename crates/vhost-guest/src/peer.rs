@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The other side: echoes TCP and UDP, and tells the guest how often it has booted and the back end has been started.
+//! The other side: echoes TCP and UDP, and tells the guest how often it has booted and the back end
+//! has been started.
 //!
 //! Threads end with the process, and do nothing while nobody connects.
 

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Drives DPDK's testpmd in the guest, by its console.
 //!
-//! It has two ports: the card, and files of frames (`net_pcap`). First it forwards between them: frames of all lengths, each of which
-//! tells which it is, from a file to the card, and what the back end sends back into another file, which is compared. Then it makes frames of its
-//! own for the card, as fast as they are taken (`flowgen`), for as long as the rate is taken; after that it only receives what is under way.
+//! It has two ports: the card, and files of frames (`net_pcap`). First it forwards between them:
+//! frames of all lengths, each of which tells which it is, from a file to the card, and what the
+//! back end sends back into another file, which is compared. Then it makes frames of its own for
+//! the card, as fast as they are taken (`flowgen`), for as long as the rate is taken; after that it
+//! only receives what is under way.
 //!
-//! Its buffers are used in turn (no cache for each core): when [`BUFFERS`] frames came, all its memory has been used.
+//! Its buffers are used in turn (no cache for each core): when [`BUFFERS`] frames came, all its
+//! memory has been used.
 
 use crate::arguments::{Drive, Pages};
 use crate::capture;
@@ -87,7 +90,8 @@ pub fn run(drive: &Drive) -> io::Result<()> {
     Ok(())
 }
 
-/// Frame `number`: to nobody, of a protocol for experiments, its number, and bytes that tell where they belong.
+/// Frame `number`: to nobody, of a protocol for experiments, its number, and bytes that tell where
+/// they belong.
 fn frame(number: u64) -> Vec<u8> {
     let (shortest, longest) = LENGTHS;
     // 911 visits all lengths
@@ -101,7 +105,8 @@ fn frame(number: u64) -> Vec<u8> {
     frame
 }
 
-/// Compares what came back; returns how many frames did. They are in order, each once; some may not have come.
+/// Compares what came back; returns how many frames did. They are in order, each once; some may not
+/// have come.
 fn compare(back: &Path) -> io::Result<u64> {
     let (mut next, mut came) = (0, 0);
     capture::read(&mut BufReader::new(File::open(back)?), |got| {
@@ -234,7 +239,8 @@ impl Testpmd {
     }
 }
 
-/// A terminal: our end of it, and the other. Into a pipe testpmd would write once it has 4 KiB to say.
+/// A terminal: our end of it, and the other. Into a pipe testpmd would write once it has 4 KiB to
+/// say.
 fn terminal() -> io::Result<(File, File)> {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
     grantpt(&ours)?;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The device, as the runner sees it: queue pairs, a thread each.
 //!
-//! Queues 2n and 2n+1 are pair n's receive and transmit queues (virtio 1.2, 5.1.2). The control queue is the front end's own affair,
-//! as always with vhost-user.
+//! Queues 2n and 2n+1 are pair n's receive and transmit queues (virtio 1.2, 5.1.2). The control
+//! queue is the front end's own affair, as always with vhost-user.
 //!
-//! A device that *polls* is called all the time and never wants a kick. One that is *notified* sleeps when there is nothing to do, having asked for
-//! kicks and looked once more.
+//! A device that *polls* is called all the time and never wants a kick. One that is *notified*
+//! sleeps when there is nothing to do, having asked for kicks and looked once more.
 //!
 //! Lock order: `the runner's worker -> pair`.
 
@@ -83,8 +83,8 @@ pub struct NetConfig {
     pub layouts: Layouts,
     /// Chains that are read ahead in each queue; at least one.
     pub depth: Depth,
-    /// How long a translation may take before a queue stops, and stays so until the driver resets the
-    /// device; `None`: any time.
+    /// How long a translation may take before a queue stops, and stays so until the driver resets
+    /// the device; `None`: any time.
     pub patience: Option<Duration>,
 }
 
@@ -154,7 +154,8 @@ impl Net {
         Net::with_taps(config, taps)
     }
 
-    /// A device on queues of a TAP interface that somebody else has opened, one for each pair; on none where the mode is another.
+    /// A device on queues of a TAP interface that somebody else has opened, one for each pair; on
+    /// none where the mode is another.
     ///
     /// # Errors
     /// See [`NetError`].

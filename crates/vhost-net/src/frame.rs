@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Frames in guest memory: the header before them (virtio 1.2, 5.1.6), and moving bytes between lists of slices.
+//! Frames in guest memory: the header before them (virtio 1.2, 5.1.6), and moving bytes between
+//! lists of slices.
 //!
-//! Offloads are not offered, so a header says nothing on the way in, and only how many buffers a frame took on the way out.
+//! Offloads are not offered, so a header says nothing on the way in, and only how many buffers a
+//! frame took on the way out.
 
 use vm_memory::VolatileSlice;
 
-/// Bytes of a frame without its header, at most: the largest that any transport puts into one virtio-net frame.
+/// Bytes of a frame without its header, at most: the largest that any transport puts into one
+/// virtio-net frame.
 pub const MAX_FRAME: u32 = 65_550;
 /// Bytes of two MAC addresses.
 pub const MACS: usize = 12;

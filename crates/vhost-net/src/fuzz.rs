@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Entry point for fuzzers: arbitrary bytes become rings, descriptors, translations and what happens to them.
+//! Entry point for fuzzers: arbitrary bytes become rings, descriptors, translations and what
+//! happens to them.
 //!
-//! The first byte chooses, bit by bit: packed rings (0), event index (1), mergeable buffers (2), MAC swap (3), the header of before
-//! virtio 1.0 (4). The second is how many chains are read ahead, the third the rings' size. Then come records of 12 bytes; what is left over, or
-//! comes after [`MAX_RECORDS`], is ignored. Numbers are little-endian, as in rings.
+//! The first byte chooses, bit by bit: packed rings (0), event index (1), mergeable buffers (2),
+//! MAC swap (3), the header of before virtio 1.0 (4). The second is how many chains are read ahead,
+//! the third the rings' size. Then come records of 12 bytes; what is left over, or comes after
+//! [`MAX_RECORDS`], is ignored. Numbers are little-endian, as in rings.
 //!
 //! | byte 0: what | byte 1 | bytes 2, 3 | bytes 4 to 11 |
 //! |---|---|---|---|
@@ -15,8 +17,10 @@
 //! | 5: start a queue anew | which, behind it the size | offset of its parts | its base |
 //! | 6: write eight bytes eight times | page | offset | the word |
 //!
-//! IOVA pages 0 to 11 can be translated: 0 to 2 are the receive queue's parts, 3 to 5 the transmit queue's. Between the pages that they are translated to
-//! lie others that nothing is; two of them are neighbours. After each record, every page that the device may not write to must be as it was.
+//! IOVA pages 0 to 11 can be translated: 0 to 2 are the receive queue's parts, 3 to 5 the transmit
+//! queue's. Between the pages that they are translated to lie others that nothing is; two of them
+//! are neighbours. After each record, every page that the device may not write to must be as it
+//! was.
 
 use crate::{frame::MAX_FRAME, pair::*, port::Port, queue::*, ring::Kicks};
 use ioatlas_dma::units::*;
@@ -59,7 +63,8 @@ struct Attack {
     cache: Arc<ListIotlb>,
     misses: Arc<MissChannel>,
     guest: IovaMemory<<ListIotlb as DeviceIotlb>::Reader>,
-    /// The front end's end of the back channel, which nobody reads: there can be no more questions than fit.
+    /// The front end's end of the back channel, which nobody reads: there can be no more questions
+    /// than fit.
     _back: UnixStream,
     pair: Pair,
     features: u64,
@@ -114,7 +119,8 @@ impl Attack {
         let (ours, back) = UnixStream::pair().expect("a pair of sockets");
         misses.connect(Some(ours.into()));
         let reader = cache.reader().expect("the first");
-        // SAFETY: entries are made in `translate`, of `memory`, which nobody else has and which lives as long as `guest`.
+        // SAFETY: entries are made in `translate`, of `memory`, which nobody else has and which
+        // lives as long as `guest`.
         let guest = unsafe { IovaMemory::new(reader, misses.clone(), Patience::default()) };
         let depth = Depth(usize::from(start[1] % 70).max(1));
         let mut attack = Attack {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Guest memory under a guard, without waiting.
 //!
-//! `GuardedMemory` of the guest-memory adapter waits for what is missing; a data path that reads ahead must not. This is the same memory with
-//! the other half of the choice: what is missing is an answer, and the guard goes on.
+//! `GuardedMemory` of the guest-memory adapter waits for what is missing; a data path that reads
+//! ahead must not. This is the same memory with the other half of the choice: what is missing is an
+//! answer, and the guard goes on.
 //!
 //! The only module here that turns addresses into memory.
 #![allow(unsafe_code)]
@@ -20,9 +21,11 @@ pub struct GuestGuard<'r, R: IotlbReader + 'r> {
     guard: R::Guard<'r>,
 }
 
-/// When, and in whose memory, something was looked up: where these are alike, what was found under one guard may be used in the other.
+/// When, and in whose memory, something was looked up: where these are alike, what was found under
+/// one guard may be used in the other.
 ///
-/// A generation alone does not say that: another memory's cache counts its own, and another reader's guards are not waited for.
+/// A generation alone does not say that: another memory's cache counts its own, and another
+/// reader's guards are not waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
     memory: MemoryId,
@@ -56,8 +59,9 @@ impl<'r, R: IotlbReader> GuestGuard<'r, R> {
         self.guard.lookup(iova, len, need)
     }
 
-    /// Begins to bring the first bytes of a piece into the CPU's cache, for what is about to be done with them: a header and the
-    /// start of a frame are two lines. The other side of a ring has written them last, on another CPU, so that each is a long way off.
+    /// Begins to bring the first bytes of a piece into the CPU's cache, for what is about to be
+    /// done with them: a header and the start of a frame are two lines. The other side of a ring
+    /// has written them last, on another CPU, so that each is a long way off.
     ///
     /// A hint: whatever the address, nothing is accessed, and nothing can fail.
     #[inline]
@@ -71,9 +75,10 @@ impl<'r, R: IotlbReader> GuestGuard<'r, R> {
     /// The piece was looked up under this guard, or in one whose [`known`](Self::known) is equal.
     #[inline]
     pub unsafe fn slice(&self, piece: &Piece) -> VolatileSlice<'_> {
-        // SAFETY: the guard came from an `IovaMemory`, so whoever made that promised that what the cache names is mapped until an
-        // invalidation of it is done. That waits for this guard; and none that began before it changed what was looked up, since the
-        // generation is the same (P12).
+        // SAFETY: the guard came from an `IovaMemory`, so whoever made that promised that what the
+        // cache names is mapped until an invalidation of it is done. That waits for this guard; and
+        // none that began before it changed what was looked up, since the generation is the same
+        // (P12).
         unsafe { memory(piece) }
     }
 }
@@ -88,13 +93,15 @@ fn prefetch(piece: &Piece, access: AccessKind) {
     let first = piece.host.0;
     let second = first + (piece.len.0 - 1).min(LINE);
     for at in [first, second] {
-        // SAFETY: a prefetch is no access, neither for the language nor for the CPU, which drops one that would fault.
+        // SAFETY: a prefetch is no access, neither for the language nor for the CPU, which drops
+        // one that would fault.
         unsafe {
             match access {
                 AccessKind::Read => core::arch::asm!(
                     "prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags, readonly)
                 ),
-                // Else the line comes to be shared, and is asked for again when it is written. (CPUs without it ignore it.)
+                // Else the line comes to be shared, and is asked for again when it is written.
+                // (CPUs without it ignore it.)
                 AccessKind::Write => core::arch::asm!(
                     "prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly)
                 ),

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A vhost-user-net back end over a device IOTLB (KVM'17): split and packed rings by IOVA, mergeable receive buffers, event index,
-//! indirect descriptors, several queue pairs; loopback, MAC swap or TAP; polling or notified.
+//! A vhost-user-net back end over a device IOTLB (KVM'17): split and packed rings by IOVA,
+//! mergeable receive buffers, event index, indirect descriptors, several queue pairs; loopback, MAC
+//! swap or TAP; polling or notified.
 //!
-//! [`Net`] is a device for [`ioatlas_vhost::runner`]. Below it, [`ring`] is the two layouts as code over translated memory,
-//! [`queue`] reads ahead and translates a burst at once, [`pair`] says which are ready, [`port`] moves them.
+//! [`Net`] is a device for [`ioatlas_vhost::runner`]. Below it, [`ring`] is the two layouts as code
+//! over translated memory, [`queue`] reads ahead and translates a burst at once, [`pair`] says
+//! which are ready, [`port`] moves them.
 //!
-//! The guest is hostile: nothing here trusts a word of its memory, and a driver that breaks the rules stops its own queue, with a reason.
+//! The guest is hostile: nothing here trusts a word of its memory, and a driver that breaks the
+//! rules stops its own queue, with a reason.
 #![deny(unsafe_code)]
 
 mod device;

@@ -4,17 +4,21 @@
 //! # A burst
 //! 1. Look at both queues: read what is available ahead, translate it, collect what is missing.
 //! 2. Move frames in order, as long as frame *and* receive buffers are ready.
-//! 3. Publish what was used, in both queues; the guard has been dropped, and invalidations may be acknowledged.
+//! 3. Publish what was used, in both queues; the guard has been dropped, and invalidations may be
+//!    acknowledged.
 //! 4. Ask for what is missing, both queues' at once; then call the driver.
 //!
 //! # What is never lost
-//! A frame whose translation, or whose receive buffer's, is on its way stays in the transmit queue, and keeps those behind it waiting.
-//! Receive buffers are looked at before there is a frame for them. In loopback a frame also waits for the guest to make receive buffers available:
-//! the guest waits for itself. Under TAP such a frame is dropped and counted, as network cards do.
+//! A frame whose translation, or whose receive buffer's, is on its way stays in the transmit queue,
+//! and keeps those behind it waiting. Receive buffers are looked at before there is a frame for
+//! them. In loopback a frame also waits for the guest to make receive buffers available: the guest
+//! waits for itself. Under TAP such a frame is dropped and counted, as network cards do.
 //!
-//! A TAP interface from which reading fails is not read again: both queues stop, one a burst, with that as the reason.
+//! A TAP interface from which reading fails is not read again: both queues stop, one a burst, with
+//! that as the reason.
 //!
-//! Lost are frames that fit nowhere ([`PairStats::too_long`]) and such as are none ([`PairStats::too_short`]).
+//! Lost are frames that fit nowhere ([`PairStats::too_long`]) and such as are none
+//! ([`PairStats::too_short`]).
 
 use crate::{
     frame::*,
@@ -102,8 +106,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// A pair without queues. `patience` is how long a translation may take before a queue stops; without, it
-    /// may take any time.
+    /// A pair without queues. `patience` is how long a translation may take before a queue stops;
+    /// without, it may take any time.
     pub fn new(port: Port, depth: Depth, patience: Option<Duration>) -> Self {
         Pair {
             port,
@@ -140,15 +144,16 @@ impl Pair {
         self.stats.stopped += 1;
     }
 
-    /// Counts a call of the driver that failed. The front end can make every one fail, so only the 1st, 2nd, 4th, 8th, ... are worth a line in a
-    /// log: then returns how many there were.
+    /// Counts a call of the driver that failed. The front end can make every one fail, so only the
+    /// 1st, 2nd, 4th, 8th, ... are worth a line in a log: then returns how many there were.
     pub fn count_failed_call(&mut self) -> Option<u64> {
         self.failed_calls += 1;
         let times = self.failed_calls;
         times.is_power_of_two().then_some(times)
     }
 
-    /// Counts a long wait, as rarely worth a line as a failed call: the front end can make every one long.
+    /// Counts a long wait, as rarely worth a line as a failed call: the front end can make every
+    /// one long.
     fn count_long_wait(&mut self, side: Side, miss: Miss) -> Option<Late> {
         self.long_waits += 1;
         let times = self.long_waits;
@@ -337,7 +342,8 @@ impl Pair {
         port.move_frames(guest, transmit, receive, *header, stats)
     }
 
-    /// Says for both queues whether kicks are wanted; after asking for them looks again, and says whether there is something after all.
+    /// Says for both queues whether kicks are wanted; after asking for them looks again, and says
+    /// whether there is something after all.
     ///
     /// # Errors
     /// As for [`burst`](Self::burst).
@@ -392,17 +398,20 @@ impl Pair {
 }
 
 impl Live {
-    /// Asks for what is missing, and gives up on what will not come. `answers` is how many had come before the look.
+    /// Asks for what is missing, and gives up on what will not come. `answers` is how many had come
+    /// before the look.
     fn ask<R: IotlbReader>(&mut self, memory: &IovaMemory<R>, answers: u64) -> Result<(), Fault> {
         let misses = memory.misses();
-        // Where one answer may be for many, the first is enough: the next look, after it, finds what is left.
+        // Where one answer may be for many, the first is enough: the next look, after it, finds
+        // what is left.
         let most = match misses.answering() {
             Answering::Ranges => 1,
             Answering::Pages => self.missing.len(),
         };
         for (number, miss) in self.missing.iter().take(most).enumerate() {
             let again = number == 0 && self.queue.is_repeated();
-            // It is the next to be answered: that may have been since the look, and it would be asked for twice.
+            // It is the next to be answered: that may have been since the look, and it would be
+            // asked for twice.
             if again && misses.answers() != answers {
                 continue;
             }

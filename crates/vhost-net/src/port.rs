@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Where frames go: back to the guest, or to and from a TAP interface.
 //!
-//! A port is handed both queues of a pair in a burst, looked at and translated already, and moves frames in order as long as frame and receive buffers are ready;
-//! [`crate::pair`] says what is never lost. In loopback a frame that has no room yet stays with the guest, from TAP it is held back only where a translation is missing.
+//! A port is handed both queues of a pair in a burst, looked at and translated already, and moves
+//! frames in order as long as frame and receive buffers are ready; [`crate::pair`] says what is
+//! never lost. In loopback a frame that has no room yet stays with the guest, from TAP it is held
+//! back only where a translation is missing.
 
 use crate::{
     frame::*,
@@ -145,7 +147,8 @@ impl Receiver<'_> {
         })
     }
 
-    /// Writes a header, `head` and then `rest` bytes of `from` into the first `buffers` buffers, and gives them back.
+    /// Writes a header, `head` and then `rest` bytes of `from` into the first `buffers` buffers,
+    /// and gives them back.
     fn receive<'c, R: IotlbReader>(
         &mut self,
         guest: &GuestGuard<'_, R>,

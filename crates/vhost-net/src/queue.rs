@@ -2,19 +2,24 @@
 //! A queue read ahead: chains in the order of the ring, and what of them is translated.
 //!
 //! # Theory
-//! *Ahead* are the chains that were peeked and not given back; they stay so from guard to guard, copied, until they are used, so a frame or a
-//! buffer that waits for a translation is never lost. The first of them are *ready*: every byte translated, in the
-//! memory and the generation of its cache that `known` names. Anything invalidated makes a new generation, and nothing is ready until it was
-//! looked up again (P12). A cache's own pretranslation looks everything up under every guard; here a buffer is looked up once, however long it waits
-//! in the ring, while nothing is invalidated.
+//! *Ahead* are the chains that were peeked and not given back; they stay so from guard to guard,
+//! copied, until they are used, so a frame or a buffer that waits for a translation is never lost.
+//! The first of them are *ready*: every byte translated, in the memory and the generation of its
+//! cache that `known` names. Anything invalidated makes a new generation, and nothing is ready
+//! until it was looked up again (P12). A cache's own pretranslation looks everything up under every
+//! guard; here a buffer is looked up once, however long it waits in the ring, while nothing is
+//! invalidated.
 //!
-//! What is missing is collected, for the whole of what is ahead, page by page (a question has no length), and asked for after the
-//! guard: together, or where answers are for ranges only what stands in the way, which is the first. The next look at it is when an answer came. Chains that were *asked for* are then passed over until their turn comes: where answers come page
-//! by page, a look for each of them at everything would be the square of what is ahead.
+//! What is missing is collected, for the whole of what is ahead, page by page (a question has no
+//! length), and asked for after the guard: together, or where answers are for ranges only what
+//! stands in the way, which is the first. The next look at it is when an answer came. Chains that
+//! were *asked for* are then passed over until their turn comes: where answers come page by page, a
+//! look for each of them at everything would be the square of what is ahead.
 //!
 //! # Bounds
-//! [`Depth`] chains, and no new one beyond [`SEGMENTS`] segments (so at most that many and one chain more); [`QUESTIONS`] missing pages a guard.
-//! Of a chain only its first [`CHAIN_BYTES`] are translated: a chain may say 4 GiB, which answers page by page would make a million pieces. So
+//! [`Depth`] chains, and no new one beyond [`SEGMENTS`] segments (so at most that many and one
+//! chain more); [`QUESTIONS`] missing pages a guard. Of a chain only its first [`CHAIN_BYTES`] are
+//! translated: a chain may say 4 GiB, which answers page by page would make a million pieces. So
 //! there are at most 18 pieces a chain more than segments.
 
 use crate::{
@@ -33,8 +38,8 @@ pub struct Depth(pub usize);
 
 /// No chain is peeked while this many segments are ahead.
 pub const SEGMENTS: usize = 4096;
-/// Bytes of a chain that are translated, at most: the longest frame with the longest header. No more is ever read or written, since what is longer
-/// is dropped.
+/// Bytes of a chain that are translated, at most: the longest frame with the longest header. No
+/// more is ever read or written, since what is longer is dropped.
 pub const CHAIN_BYTES: u32 = MAX_FRAME + 12;
 /// Missing pages that one look collects, at most.
 pub const QUESTIONS: usize = 256;
@@ -56,7 +61,8 @@ pub struct Chain {
 pub struct Look {
     /// Chains that are ready.
     pub ready: usize,
-    /// Whether something is missing that stands in the way: of the ring, or of the first chain not ready.
+    /// Whether something is missing that stands in the way: of the ring, or of the first chain not
+    /// ready.
     pub blocked: Option<Miss>,
 }
 
@@ -140,8 +146,8 @@ impl Queue {
         self.ring.base()
     }
 
-    /// Looks at the ring and translates what is ahead, as far as possible. `answers` is how many answers had come before the guard began;
-    /// pages that are missing are added to `missing`.
+    /// Looks at the ring and translates what is ahead, as far as possible. `answers` is how many
+    /// answers had come before the guard began; pages that are missing are added to `missing`.
     ///
     /// # Errors
     /// The driver did what it must not.
@@ -189,7 +195,8 @@ impl Queue {
         Ok(Look { ready, blocked })
     }
 
-    /// Forgets that it looked in vain, and what it collected: a question could not be put, or was put for the first of many.
+    /// Forgets that it looked in vain, and what it collected: a question could not be put, or was
+    /// put for the first of many.
     pub fn look_again(&mut self) {
         self.waiting = None;
         self.asked = 0;
@@ -200,13 +207,15 @@ impl Queue {
         self.asked = 0;
     }
 
-    /// Whether what the last look missed first had been collected before. So its question is under way; if not, it is lost with its
-    /// answer (an eviction, an invalidation), and so may be those of the others.
+    /// Whether what the last look missed first had been collected before. So its question is under
+    /// way; if not, it is lost with its answer (an eviction, an invalidation), and so may be those
+    /// of the others.
     pub fn is_repeated(&self) -> bool {
         self.again
     }
 
-    /// Reads new chains. Returns the miss of the first table that is not translated; nothing is peeked from its chain on.
+    /// Reads new chains. Returns the miss of the first table that is not translated; nothing is
+    /// peeked from its chain on.
     fn peek<R: IotlbReader>(
         &mut self,
         guest: &GuestGuard<'_, R>,
@@ -314,8 +323,9 @@ impl Queue {
                         if missed.is_some() {
                             self.missed += 1;
                         }
-                        // An answer may come between the two looks, in a cache whose guards do not keep writers out. Then
-                        // there are not all pieces of this chain, and what it misses is not missing any more: the next look has it.
+                        // An answer may come between the two looks, in a cache whose guards do not
+                        // keep writers out. Then there are not all pieces of this chain, and what
+                        // it misses is not missing any more: the next look has it.
                         first = first.or(missed).or((!later).then_some(miss));
                         self.overtaken |= missed.is_none() && !later;
                     }
@@ -347,7 +357,8 @@ impl Queue {
         }
     }
 
-    /// Brings the memory of the piece `number` of those that are ready nearer; see [`GuestGuard::prefetch`].
+    /// Brings the memory of the piece `number` of those that are ready nearer; see
+    /// [`GuestGuard::prefetch`].
     #[inline]
     pub fn prefetch<R: IotlbReader>(&self, guest: &GuestGuard<'_, R>, number: usize) {
         if let Some(piece) = self.pieces.get(number) {
@@ -364,7 +375,8 @@ impl Queue {
         self.chains.len() >= most || self.segments.len() >= SEGMENTS
     }
 
-    /// The memory of the first `chains` chains, which are ready, in order; of each no more than [`CHAIN_BYTES`].
+    /// The memory of the first `chains` chains, which are ready, in order; of each no more than
+    /// [`CHAIN_BYTES`].
     ///
     /// # Panics
     /// They are not.
@@ -420,8 +432,8 @@ impl Queue {
             .unwrap_or(Ok(Call::No))
     }
 
-    /// Says whether kicks are wanted. The caller looks again after asking for them. False if it could not be said, since the
-    /// ring is not translated.
+    /// Says whether kicks are wanted. The caller looks again after asking for them. False if it
+    /// could not be said, since the ring is not translated.
     ///
     /// # Errors
     /// The ring cannot be accessed.
@@ -454,7 +466,8 @@ impl Queue {
     }
 }
 
-/// What is to be asked for; nothing where a range is none, which no part, table or segment is (checked when they were read).
+/// What is to be asked for; nothing where a range is none, which no part, table or segment is
+/// (checked when they were read).
 fn miss(error: LookupError) -> Option<Miss> {
     match error {
         LookupError::Miss(miss) => Some(miss),
@@ -516,7 +529,8 @@ fn ask(missing: &mut Vec<Miss>, miss: Miss) {
     }
 }
 
-/// Puts the question for `first` before all others: patience runs for it, and where only one is put it must not wait for tables of chains behind it.
+/// Puts the question for `first` before all others: patience runs for it, and where only one is put
+/// it must not wait for tables of chains behind it.
 fn put_first(missing: &mut [Miss], first: Miss) {
     let asks = |m: &Miss| m.iova.page() == first.iova.page() && m.need == first.need;
     if let Some(at) = missing.iter().position(asks) {

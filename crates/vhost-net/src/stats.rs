@@ -10,7 +10,8 @@ pub struct PairStats {
     pub received: u64,
     /// Bytes of the latter, without headers.
     pub received_bytes: u64,
-    /// Frames dropped: no room for them in a buffer or in all buffers there may be, or longer than a frame can be.
+    /// Frames dropped: no room for them in a buffer or in all buffers there may be, or longer than
+    /// a frame can be.
     pub too_long: u64,
     /// Frames dropped: not even a header.
     pub too_short: u64,

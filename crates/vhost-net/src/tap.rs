@@ -22,7 +22,8 @@ pub enum TapError {
     /// The machine has no TAP driver, or it is not for us.
     #[error("/dev/net/tun: {0} ({hint})", hint = open_hint(.0))]
     Open(#[source] io::Error),
-    /// Making or attaching to an interface takes the capability `CAP_NET_ADMIN`, unless it was made for this user.
+    /// Making or attaching to an interface takes the capability `CAP_NET_ADMIN`, unless it was made
+    /// for this user.
     #[error("TAP interface '{name}': {why} ({hint})", hint = attach_hint(name, *queues, why))]
     Attach {
         /// Which.
@@ -35,7 +36,8 @@ pub enum TapError {
     },
 }
 
-/// Why nothing comes from an interface any more. It was removed, or whoever stood behind it is gone; reading does not begin again.
+/// Why nothing comes from an interface any more. It was removed, or whoever stood behind it is
+/// gone; reading does not begin again.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("TAP: frames cannot be read any more: {0}")]
 pub struct TapLost(#[source] pub(crate) Arc<io::Error>);
@@ -115,7 +117,8 @@ impl Tap {
         }
     }
 
-    /// A queue that somebody with more rights has opened. Any file will do of which one read is a frame, and one write, too.
+    /// A queue that somebody with more rights has opened. Any file will do of which one read is a
+    /// frame, and one write, too.
     ///
     /// # Errors
     /// It cannot be made not to block.

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! How long a queue waits for translations, and when it gives up.
 //!
-//! A queue waits while its first chain, or its ring, is not translated, and no thread waits with it. So it
-//! may wait for as long as it takes, as DPDK's and the kernel's do: what is missing is asked for again
-//! every [`REPEAT`], and the queue goes on when the answer comes, be that after a paused VMM's minutes.
-//! Only where a patience is set does the queue stop when it ends; front ends are known to ignore the error
-//! event, and then the guest has to reset the device. A wait that is [`LONG`] is said once.
+//! A queue waits while its first chain, or its ring, is not translated, and no thread waits with
+//! it. So it may wait for as long as it takes, as DPDK's and the kernel's do: what is missing is
+//! asked for again every [`REPEAT`], and the queue goes on when the answer comes, be that after a
+//! paused VMM's minutes. Only where a patience is set does the queue stop when it ends; front ends
+//! are known to ignore the error event, and then the guest has to reset the device. A wait that is
+//! [`LONG`] is said once.
 //!
 //! Of patience: the wait begins anew when what is missing first is a page that was not
-//! before, as in a ring that is answered page by page. Answers that bring it no further do not extend the wait; nor does a page that comes and
-//! goes again, or any beyond [`MOVES`]. It ends at once where there is nobody to ask, or where the answer came and still does not permit the access.
+//! before, as in a ring that is answered page by page. Answers that bring it no further do not
+//! extend the wait; nor does a page that comes and goes again, or any beyond [`MOVES`]. It ends at
+//! once where there is nobody to ask, or where the answer came and still does not permit the
+//! access.
 //!
-//! A question that has to be sent a second time was answered, or was withdrawn as one that nobody answered for long. The latter are counted
-//! by the channel; only where that count stood still is the second question a refusal, however slow the front end is.
+//! A question that has to be sent a second time was answered, or was withdrawn as one that nobody
+//! answered for long. The latter are counted by the channel; only where that count stood still is
+//! the second question a refusal, however slow the front end is.
 
 use crate::queue::Look;
 use ioatlas_dma::units::*;
@@ -26,14 +30,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// After this time without what is missing, it is asked for again: a front end says nothing when an address is not mapped, and the guest may have
-/// mapped it since.
+/// After this time without what is missing, it is asked for again: a front end says nothing when an
+/// address is not mapped, and the guest may have mapped it since.
 const REPEAT: Duration = Duration::from_millis(250);
 /// After this time a wait is worth a line in a log.
 const LONG: Duration = Duration::from_secs(10);
 /// Refusals that are remembered; one beyond them is noticed once the others are gone.
 const REMEMBERED: usize = 64;
-/// How often a wait begins anew, at most. The largest packed ring has 128 pages, the parts of the largest split one 209.
+/// How often a wait begins anew, at most. The largest packed ring has 128 pages, the parts of the
+/// largest split one 209.
 const MOVES: usize = 1024;
 
 /// One queue's waiting.
@@ -84,7 +89,8 @@ impl Waits {
         self.waiting.is_some()
     }
 
-    /// Whether it is time to ask again; then every question that was not answered for long is withdrawn.
+    /// Whether it is time to ask again; then every question that was not answered for long is
+    /// withdrawn.
     pub fn is_overdue(&mut self, misses: &MissChannel) -> bool {
         let overdue = self.waiting.is_some_and(|asked| asked.elapsed() >= REPEAT);
         if overdue {
@@ -138,7 +144,8 @@ impl Waits {
         asked
     }
 
-    /// A question for more permission was sent; the channel had withdrawn `before` questions before that, and `after` when that was done.
+    /// A question for more permission was sent; the channel had withdrawn `before` questions before
+    /// that, and `after` when that was done.
     fn sent_forbidden(&mut self, miss: &Miss, before: u64, after: u64) {
         let Miss { iova, need, .. } = *miss;
         let same = |f: &&mut Forbidden| f.iova == iova && f.need == need;

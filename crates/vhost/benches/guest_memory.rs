@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What the guest-memory adapter costs: 8 bytes read at random places by `vm_memory::Bytes`, as device code does, from vm-memory's own guest memory by guest-physical
-//! address, and from ours by IOVA. The cache's lookup alone stands beside it: what ours takes beyond that is the guest-memory adapter's.
+//! What the guest-memory adapter costs: 8 bytes read at random places by `vm_memory::Bytes`, as
+//! device code does, from vm-memory's own guest memory by guest-physical address, and from ours by
+//! IOVA. The cache's lookup alone stands beside it: what ours takes beyond that is the guest-memory
+//! adapter's.
 //!
 //! Contenders take turns; medians of slices, in nanoseconds of the thread's own CPU time.
 
@@ -66,7 +68,8 @@ fn row(what: &str, pages: u64, lie: Lie) {
         };
         assert!(cache.update(entry).is_ok());
     }
-    // SAFETY: the cache names what is mapped above, which stays mapped until the end of this function; nobody has references into it.
+    // SAFETY: the cache names what is mapped above, which stays mapped until the end of this
+    // function; nobody has references into it.
     let mut guest = unsafe {
         let reader = cache.reader().expect("few readers");
         IovaMemory::new(reader, Arc::<MissChannel>::default(), Patience::default())

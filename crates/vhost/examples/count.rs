@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Runs operations of a cache and exits: what to count instructions and cache misses of.
 //!
-//! `count CASE N` fills the radix cache, warms up, and makes N operations. It reads no clock and draws from fixed sequences, so what 2 N
-//! operations take beyond N is what N take:
+//! `count CASE N` fills the radix cache, warms up, and makes N operations. It reads no clock and
+//! draws from fixed sequences, so what 2 N operations take beyond N is what N take:
 //!
 //! ```text
 //! cargo build --release -p ioatlas-vhost --example count
 //! valgrind --tool=callgrind --cache-sim=yes target/release/examples/count lookup/2048 100000
 //! ```
 //!
-//! Cases: `lookup/ENTRIES` and `pair/ENTRIES` (an invalidation and an update of the same page), entries of 4 KiB at pages that adjoin, none of which can be
-//! merged; `lookup48/ENTRIES`, over 48 bits; `guest-memory/ENTRIES`, 8 bytes read by `vm_memory::Bytes` from such pages; `mmap/PAGES`, the same from vm-memory's own guest memory.
+//! Cases: `lookup/ENTRIES` and `pair/ENTRIES` (an invalidation and an update of the same page),
+//! entries of 4 KiB at pages that adjoin, none of which can be merged; `lookup48/ENTRIES`, over 48
+//! bits; `guest-memory/ENTRIES`, 8 bytes read by `vm_memory::Bytes` from such pages; `mmap/PAGES`,
+//! the same from vm-memory's own guest memory.
 
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
@@ -159,7 +161,8 @@ fn translated(pages: u64, count: usize) -> Result<(), String> {
         let _ = cache.update(entry).map_err(|e| e.to_string())?;
     }
     let reader = cache.reader().map_err(|e| e.to_string())?;
-    // SAFETY: the cache names `memory`, which stays mapped until the end of this function; nobody has references into it.
+    // SAFETY: the cache names `memory`, which stays mapped until the end of this function; nobody
+    // has references into it.
     let mut guest =
         unsafe { IovaMemory::new(reader, Arc::<MissChannel>::default(), Patience::default()) };
     let mut random = Random(7);

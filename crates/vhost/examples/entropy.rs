@@ -2,8 +2,9 @@
 //! A virtio entropy device (virtio 1.2, 5.4) behind a vhost-user socket, with IOMMU support.
 //!
 //! `cargo run --example entropy -- SOCKET`, then start QEMU with `-chardev socket,id=c,path=SOCKET
-//! -device vhost-user-rng-pci,chardev=c,iommu_platform=on,ats=on` and a virtual IOMMU. The guest's buffers are IOVAs; nothing
-//! in `process` knows.
+//! -device
+//! vhost-user-rng-pci,chardev=c,iommu_platform=on,ats=on` and a virtual IOMMU. The guest's buffers are IOVAs; nothing in `process
+//! ` knows.
 
 use ioatlas_vhost::{
     cache::{IotlbReader, Limits, RadixIotlb},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `virtio_queue::Queue` over a device IOTLB: rings and buffers by IOVA, on pages that are not where they seem to be.
+//! `virtio_queue::Queue` over a device IOTLB: rings and buffers by IOVA, on pages that are not
+//! where they seem to be.
 //!
 //! No socket and no front end: the example fills the cache itself. `cargo run --example queue`.
 
@@ -16,7 +17,8 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 const PAGE: u64 = 4096;
 /// Where the device sees four pages in a row.
 const IOVA: u64 = 0x7fff_0000_0000;
-/// Where they are in guest memory: ring, used ring, and a buffer that crosses from one page to another.
+/// Where they are in guest memory: ring, used ring, and a buffer that crosses from one page to
+/// another.
 const PLACES: [u64; 4] = [5, 2, 7, 0];
 
 /// See above.
@@ -40,7 +42,8 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         let _ = cache.update(entry)?;
     }
 
-    // What a driver would do: one descriptor, offered, for 16 bytes that begin 8 before the end of a page.
+    // What a driver would do: one descriptor, offered, for 16 bytes that begin 8 before the end of
+    // a page.
     let text = b"two pages of one";
     let at = |n: usize, offset: u64| GuestAddress(PLACES[n] * PAGE + offset);
     guest.write_slice(&text[..8], at(2, PAGE - 8))?;

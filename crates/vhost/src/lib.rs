@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The device IOTLB of a vhost back end: the cache that it keeps of its front end's translations (KVM'17).
+//! The device IOTLB of a vhost back end: the cache that it keeps of its front end's translations
+//! (KVM'17).
 //!
-//! [`cache`] holds the contract, [`DeviceIotlb`], and the structures behind it; [`data_path`] what a data path does with
-//! it: translate a batch of descriptors ahead, ask for what is missing once, remember where the rings are.
-//! [`protocol`] speaks to the front end, [`guest_memory`] is `vm_memory::GuestMemory` over a cache, [`runner`] runs a device behind a socket, and
-//! [`server`] is the front end's half, for VMM authors.
+//! [`cache`] holds the contract, [`DeviceIotlb`], and the structures behind it; [`data_path`] what
+//! a data path does with it: translate a batch of descriptors ahead, ask for what is missing once,
+//! remember where the rings are. [`protocol`] speaks to the front end, [`guest_memory`] is
+//! `vm_memory::GuestMemory` over a cache, [`runner`] runs a device behind a socket, and [`server`]
+//! is the front end's half, for VMM authors.
 #![deny(unsafe_code)]
 
 pub mod cache;

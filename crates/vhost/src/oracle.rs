@@ -7,7 +7,8 @@ use ioatlas_dma::units::*;
 /// What is true of a page: host address minus IOVA, and permission.
 pub type Said = (u64, Perm);
 
-/// Every update and removal so far, in order. The last one that names a page says what is true of it.
+/// Every update and removal so far, in order. The last one that names a page says what is true of
+/// it.
 #[derive(Clone, Default, Debug)]
 pub struct Oracle {
     history: Vec<(Span, Option<Said>)>,
@@ -38,7 +39,8 @@ impl Oracle {
         self.at(page, self.moment())
     }
 
-    /// The piece that a lookup must give now: where it is, and how many bytes are contiguous; or `None` for a miss.
+    /// The piece that a lookup must give now: where it is, and how many bytes are contiguous; or
+    /// `None` for a miss.
     pub fn piece(&self, iova: Iova, len: ByteCount, need: Perm) -> Option<(HostAddr, ByteCount)> {
         let first = iova.0 >> GRANULE_LG2;
         let said = self.now(first)?;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Accesses in flight: what an invalidation marks and drains.
 //!
-//! An access is in flight from its begin to its finish, because data still moves after the translation is done. An
-//! invalidation concerns it if it may still fill, or still use, an entry that the invalidation names:
-//! a page within its reach (its own, those it reads ahead, those of the large leaf that it uses or may be about to read), or, where
-//! walk caches are meant too, any page below the table that it is about to read. While its domain is not known yet, every domain may be its own.
+//! An access is in flight from its begin to its finish, because data still moves after the
+//! translation is done. An invalidation concerns it if it may still fill, or still use, an entry
+//! that the invalidation names: a page within its reach (its own, those it reads ahead, those of
+//! the large leaf that it uses or may be about to read), or, where walk caches are meant too, any
+//! page below the table that it is about to read. While its domain is not known yet, every domain
+//! may be its own.
 
 use crate::{
     config::Geometry,
@@ -29,11 +31,13 @@ pub(crate) struct Active {
     pub(crate) source: SourceId,
     pub(crate) kind: AccessKind,
     pub(crate) page: IovaPage,
-    /// The first and the last page that it may fill, once it is known which leaf it uses; before that, of pages.
+    /// The first and the last page that it may fill, once it is known which leaf it uses; before
+    /// that, of pages.
     pub(crate) first: IovaPage,
     pub(crate) last: IovaPage,
     pub(crate) domain: Option<DomainId>,
-    /// The device has the translation. Unless it still reads ahead, only an invalidation of the device's TLB waits for it.
+    /// The device has the translation. Unless it still reads ahead, only an invalidation of the
+    /// device's TLB waits for it.
     pub(crate) own: bool,
     pub(crate) pointer: Pointer,
     /// An invalidation overtook it: it must not fill IOTLB or walk caches.

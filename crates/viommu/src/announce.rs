@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a VMM tells its guest of software units: the ACPI table DMAR (VT-d 4.1 §8).
 //!
-//! The VMM chooses where in the guest's address space the register windows lie, and whose devices each unit translates; what else the table says follows
-//! from the units. The table is built with the values of [`ioatlas_vtd::acpi`], and the VMM hands its bytes to the guest's firmware.
+//! The VMM chooses where in the guest's address space the register windows lie, and whose devices
+//! each unit translates; what else the table says follows from the units. The table is built with
+//! the values of [`ioatlas_vtd::acpi`], and the VMM hands its bytes to the guest's firmware.
 
 use crate::{config::InterruptRemapping, mmio::MmioWindow};
 use ioatlas_dma::{
@@ -39,8 +40,9 @@ impl Announcement {
         Announcement { dmar }
     }
 
-    /// Adds the unit behind `window`. A unit that serves device TLBs also gets an ATSR: for the bridges among its scopes, or for all
-    /// ports of a segment of which it covers the rest. Interrupts can be remapped where every unit can.
+    /// Adds the unit behind `window`. A unit that serves device TLBs also gets an ATSR: for the
+    /// bridges among its scopes, or for all ports of a segment of which it covers the rest.
+    /// Interrupts can be remapped where every unit can.
     pub fn unit<P: Platform, M: PhysMemory<P>>(
         mut self,
         window: &MmioWindow<P, M>,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a unit is made of: walk geometry, caches, capabilities. Every size is checked before anything is allocated.
+//! What a unit is made of: walk geometry, caches, capabilities. Every size is checked before
+//! anything is allocated.
 
 mod features;
 
@@ -100,13 +101,15 @@ pub struct CacheConfig {
     pub context: usize,
     /// The IOTLB.
     pub iotlb: SetGeometry,
-    /// Walk caches, fully associative: element i caches entries of tables at level i + 2 (their pointers to tables one level
-    /// down). Missing elements are 0, 0 disables.
+    /// Walk caches, fully associative: element i caches entries of tables at level i + 2 (their
+    /// pointers to tables one level down). Missing elements are 0, 0 disables.
     pub walk: Vec<usize>,
-    /// IOTLB entries for large leaves, fully associative and beside [`iotlb`](Self::iotlb), which holds pages only: element i caches leaves
-    /// of tables at level i + 2. Missing elements are 0, 0 disables. Levels that have no leaves hold nothing.
+    /// IOTLB entries for large leaves, fully associative and beside [`iotlb`](Self::iotlb), which
+    /// holds pages only: element i caches leaves of tables at level i + 2. Missing elements are 0,
+    /// 0 disables. Levels that have no leaves hold nothing.
     pub large: Vec<usize>,
-    /// Entries that are absent or faulty, of all levels together, fully associative; 0 disables. Nothing without caching mode.
+    /// Entries that are absent or faulty, of all levels together, fully associative; 0 disables.
+    /// Nothing without caching mode.
     pub absent: usize,
     /// How many following pages (of the same table) a walk reads ahead into the IOTLB.
     pub prefetch: u32,
@@ -117,9 +120,11 @@ pub struct CacheConfig {
 /// Who processes the invalidation queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Processing {
-    /// The write of the tail register does, until done or blocked; whoever ends what blocked it goes on.
+    /// The write of the tail register does, until done or blocked; whoever ends what blocked it
+    /// goes on.
     Inline,
-    /// Someone who calls [`SoftUnit::service`](crate::unit::SoftUnit::service), a micro-step at a time.
+    /// Someone who calls [`SoftUnit::service`](crate::unit::SoftUnit::service), a micro-step at a
+    /// time.
     Asynchronous,
     /// Nobody: a dead unit, for fault injection.
     Stuck,
@@ -163,7 +168,8 @@ pub struct UnitConfig {
 }
 
 impl UnitConfig {
-    /// A unit for `geometry` with an IOTLB of 32 entries in 2 ways (WIOSCA'10 §4) and small walk caches, nothing at random.
+    /// A unit for `geometry` with an IOTLB of 32 entries in 2 ways (WIOSCA'10 §4) and small walk
+    /// caches, nothing at random.
     pub fn new(geometry: Geometry) -> Self {
         UnitConfig {
             geometry,

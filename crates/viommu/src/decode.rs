@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What the words in memory mean, decoded here from the specification and shared with no driver: one wrong bit is then not wrong twice.
+//! What the words in memory mean, decoded here from the specification and shared with no driver:
+//! one wrong bit is then not wrong twice.
 //!
-//! Bit positions are those of VT-d 4.1 §9.1 (root entry), §9.3 (context entry) and §9.8 (second-stage entries).
+//! Bit positions are those of VT-d 4.1 §9.1 (root entry), §9.3 (context entry) and §9.8
+//! (second-stage entries).
 
 use crate::{
     config::{Features, Geometry},
@@ -66,7 +68,8 @@ pub(crate) struct Context {
     pub(crate) silent: bool,
 }
 
-/// Why a context entry is not good; `silent` if the entry says that faults are not to be recorded (FPD).
+/// Why a context entry is not good; `silent` if the entry says that faults are not to be recorded
+/// (FPD).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BadContext {
     pub(crate) reason: FaultReason,
@@ -149,7 +152,8 @@ pub(crate) fn context_entry(
     })
 }
 
-/// What a second-stage entry found at `level` says to an access of `kind`. Neither right: not present.
+/// What a second-stage entry found at `level` says to an access of `kind`. Neither right: not
+/// present.
 pub(crate) fn second_stage(
     word: u64,
     level: u32,
@@ -169,7 +173,8 @@ pub(crate) fn second_stage(
         _ => 0,
     };
     let size = if large { 0 } else { size };
-    // no snoop control (SC = 0); transient mappings (TM, 62) mean nothing here, but come with device TLBs, in leaves
+    // no snoop control (SC = 0); transient mappings (TM, 62) mean nothing here, but come with
+    // device TLBs, in leaves
     let transient = if f.device_tlbs && (level == 1 || large) {
         0
     } else {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Descriptors of the invalidation queue, 128 bits each, decoded from the specification (VT-d 4.1 §6.5.2).
+//! Descriptors of the invalidation queue, 128 bits each, decoded from the specification (VT-d 4.1
+//! §6.5.2).
 //!
 //! | type | | |
 //! |---|---|---|
@@ -9,8 +10,9 @@
 //! | 4 | interrupt entries | 4 granularity, 31:27 index mask, 47:32 index |
 //! | 5 | wait | 4 interrupt, 5 write status, 6 fence, 63:32 status; 127:66 address |
 //!
-//! All other bits are reserved, and all other types are not offered by this unit (no page requests). Of type 3 the PFSID is reserved too
-//! (no throttling, ECAP.DIT = 0); the depth does not matter. Whether type 4 is offered depends on the registers, so the queue decides.
+//! All other bits are reserved, and all other types are not offered by this unit (no page
+//! requests). Of type 3 the PFSID is reserved too (no throttling, ECAP.DIT = 0); the depth does not
+//! matter. Whether type 4 is offered depends on the registers, so the queue decides.
 
 use crate::{
     config::Features,
@@ -65,7 +67,8 @@ pub(crate) fn decode(low: u64, high: u64, f: &Features) -> Result<Descriptor, Re
 /// Page numbers of the address field have so many bits.
 const PAGE_BITS: u32 = 52;
 
-/// With S set, the lowest 0 of the address ends the size: 2^(n+1) pages above n ones (PCI Express, ATS).
+/// With S set, the lowest 0 of the address ends the size: 2^(n+1) pages above n ones (PCI Express,
+/// ATS).
 fn device_tlb(low: u64, high: u64) -> Result<Descriptor, Refused> {
     if field(low, 4, 5) | field(low, 12, 4) | field(low, 21, 11) | field(low, 48, 16) != 0
         || field(high, 1, 11) != 0

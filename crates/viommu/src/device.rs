@@ -3,21 +3,26 @@
 //!
 //! # Theory
 //!
-//! While ATS is on for a device, each of its accesses first looks into the device's own TLB. What is there goes out as a *translated request*:
-//! of the unit's tables and caches it meets the context entry only, which must allow it (TT = 01b). What is not there is asked of the
-//! unit by a *translation request*, which is a walk like any other; its answer enters the device's TLB, and the access goes on
-//! with it. A translation request that finds nothing is answered so, and is recorded as no fault (reasons 5h and 6h); other faults are.
+//! While ATS is on for a device, each of its accesses first looks into the device's own TLB. What
+//! is there goes out as a *translated request*: of the unit's tables and caches it meets the
+//! context entry only, which must allow it (TT = 01b). What is not there is asked of the unit by a
+//! *translation request*, which is a walk like any other; its answer enters the device's TLB, and
+//! the access goes on with it. A translation request that finds nothing is answered so, and is
+//! recorded as no fault (reasons 5h and 6h); other faults are.
 //!
-//! An invalidation of the IOTLB drains translation requests that are not answered yet, and nothing that the device does with an answer.
-//! That is what an invalidation of the device's TLB does: it removes entries, and is done when the accesses that use them have
-//! ended. It does not touch translation requests that are not answered yet. So one that comes before the IOTLB's is of no use: the device asks
-//! again, and the IOTLB still knows. [`Refetch::AtOnce`] makes a device do just that.
+//! An invalidation of the IOTLB drains translation requests that are not answered yet, and nothing
+//! that the device does with an answer. That is what an invalidation of the device's TLB does: it
+//! removes entries, and is done when the accesses that use them have ended. It does not touch
+//! translation requests that are not answered yet. So one that comes before the IOTLB's is of no
+//! use: the device asks again, and the IOTLB still knows. [`Refetch::AtOnce`] makes a device do
+//! just that.
 //!
-//! A device that does not answer keeps what it holds, and the wait descriptor that follows finds the time-out (ITE). So does one whose
-//! ATS is off, and one that does not exist.
+//! A device that does not answer keeps what it holds, and the wait descriptor that follows finds
+//! the time-out (ITE). So does one whose ATS is off, and one that does not exist.
 //!
-//! Not handled: translation requests without an access, entries of more than a page, page requests, PASIDs, untranslated
-//! accesses of a device whose ATS is on, the depth of a device's invalidation queue, global and no-snoop attributes.
+//! Not handled: translation requests without an access, entries of more than a page, page requests,
+//! PASIDs, untranslated accesses of a device whose ATS is on, the depth of a device's invalidation
+//! queue, global and no-snoop attributes.
 
 use crate::{caches::Lru, config::MAX_CACHE_ENTRIES, unit::SoftUnit, unit::State};
 use ioatlas_dma::{
@@ -171,7 +176,8 @@ impl Devices {
             None => AddressType::TranslationRequest,
         }
     }
-    /// The device is told a translation. `None`: its ATS was switched off meanwhile. Otherwise how many others that displaced.
+    /// The device is told a translation. `None`: its ATS was switched off meanwhile. Otherwise how
+    /// many others that displaced.
     pub(crate) fn keep(&mut self, source: SourceId, page: IovaPage, held: Held) -> Option<u64> {
         let device = self.using(source)?;
         Some(device.tlb.insert(page, held))
@@ -243,7 +249,8 @@ impl State {
 }
 
 impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
-    /// Switches ATS of a device on or off, as the host does by its configuration space. Off empties its TLB. After reset it is off.
+    /// Switches ATS of a device on or off, as the host does by its configuration space. Off empties
+    /// its TLB. After reset it is off.
     ///
     /// # Errors
     /// The unit's configuration names no such device.

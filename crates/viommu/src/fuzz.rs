@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Entry point for fuzzers: arbitrary bytes become memory, register writes and device accesses.
 //!
-//! The first byte chooses the unit, bit by bit: caches with eviction and prefetch (0), pass-through (1), three levels of
-//! four entries (2), no page-selective invalidation (3), no drains (4), large leaves (5), caching mode (6). Then come records
-//! of 12 bytes; what is left over, or comes after [`MAX_RECORDS`], is ignored. Numbers are big-endian, so that a seed can be
-//! read as hex:
+//! The first byte chooses the unit, bit by bit: caches with eviction and prefetch (0), pass-through
+//! (1), three levels of four entries (2), no page-selective invalidation (3), no drains (4), large
+//! leaves (5), caching mode (6). Then come records of 12 bytes; what is left over, or comes after
+//! [`MAX_RECORDS`], is ignored. Numbers are big-endian, so that a seed can be read as hex:
 //!
 //! | byte 0: what | byte 1 | bytes 2, 3 | bytes 4 to 11 |
 //! |---|---|---|---|
@@ -17,8 +17,8 @@
 //! | 6: give it up | place | - | - |
 //! | 7: micro-step the queue; make it inline, asynchronous, stuck; read faults | which | - | - |
 //!
-//! Every choice is taken modulo what there is, so each input means something. After each record the unit's audit must
-//! pass; without caches, a whole access must end where a walk by other code ends.
+//! Every choice is taken modulo what there is, so each input means something. After each record the
+//! unit's audit must pass; without caches, a whole access must end where a walk by other code ends.
 
 mod dmar;
 mod expected;
@@ -244,7 +244,8 @@ impl Machine {
     }
 
     fn check(&self, places: &Places<'_>) {
-        // A tail beyond the ring is the guest's fault, not the unit's; the audit does not tell the two apart.
+        // A tail beyond the ring is the guest's fault, not the unit's; the audit does not tell the
+        // two apart.
         let ring = 256 << (self.unit.read64(offset::IQA) & 7);
         if self.unit.read64(offset::IQT) >> 4 < ring && self.unit.read64(offset::IQH) >> 4 < ring {
             let census = self.unit.audit().expect("the unit's invariants");

@@ -83,7 +83,8 @@ impl Selection {
             }
         }
     }
-    /// Whether it names any page below an entry with tag `prefix`, which covers 2^`span_lg2` pages of `domain`.
+    /// Whether it names any page below an entry with tag `prefix`, which covers 2^`span_lg2` pages
+    /// of `domain`.
     pub(crate) fn meets_span(&self, domain: DomainId, prefix: u64, span_lg2: u32) -> bool {
         let first = prefix << span_lg2;
         self.meets(

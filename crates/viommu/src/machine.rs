@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A machine without hardware: a platform, a software unit in front of its memory, and the driver that runs it.
+//! A machine without hardware: a platform, a software unit in front of its memory, and the driver
+//! that runs it.
 //!
 //! The in-process default where there is no IOMMU; and, watched, what tests and reports run on.
 
@@ -193,8 +194,8 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
         Ok(WatchedMachine { machine, oracle })
     }
 
-    /// A watched domain. What the oracle allows it is what its policy promises ([`Bounds::of`]). Where that is a time, it goes by the ticks that the
-    /// watch is told of ([`Watched::tick`]).
+    /// A watched domain. What the oracle allows it is what its policy promises ([`Bounds::of`]).
+    /// Where that is a time, it goes by the ticks that the watch is told of ([`Watched::tick`]).
     ///
     /// # Errors
     /// [`PagedError`].

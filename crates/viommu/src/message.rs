@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The interrupts that the unit itself sends: fault events (VT-d 4.1 §7.3) and invalidation completion events (§6.5.2.8).
+//! The interrupts that the unit itself sends: fault events (VT-d 4.1 §7.3) and invalidation
+//! completion events (§6.5.2.8).
 //!
-//! Both have the same four registers: control (IM mask, IP pending), data, address, upper address. What is to be signalled while
-//! the mask is set stays pending, and is sent when the mask is cleared, or is taken back when software has cleared the status
-//! that it announces. A message is told to the unit's observer ([`Event::Message`](crate::observe::Event::Message)); there is
+//! Both have the same four registers: control (IM mask, IP pending), data, address, upper address.
+//! What is to be signalled while the mask is set stays pending, and is sent when the mask is
+//! cleared, or is taken back when software has cleared the status that it announces. A message is
+//! told to the unit's observer ([`Event::Message`](crate::observe::Event::Message)); there is
 //! nobody else who could send it on.
 
 use core::fmt;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The register block as bytes on a bus, for a VMM that routes memory-mapped accesses to it.
 //!
-//! What the specification defines are accesses of 4 bytes at a multiple of 4 and of 8 at a multiple of 8 (VT-d 4.1 §11.2). Others are
-//! undefined; here nothing happens, and a read gives all ones, which is what a bus gives that nobody answers. Registers are
-//! little-endian. An 8-byte access is one section under the unit's lock.
+//! What the specification defines are accesses of 4 bytes at a multiple of 4 and of 8 at a multiple
+//! of 8 (VT-d 4.1 §11.2). Others are undefined; here nothing happens, and a read gives all ones,
+//! which is what a bus gives that nobody answers. Registers are little-endian. An 8-byte access is
+//! one section under the unit's lock.
 //!
-//! Offsets count from the start of the window. Those of it without a register read as 0; those beyond it are treated as a wrong access.
-//! Nothing that a guest can do here panics.
+//! Offsets count from the start of the window. Those of it without a register read as 0; those
+//! beyond it are treated as a wrong access. Nothing that a guest can do here panics.
 
 use crate::unit::SoftUnit;
 use ioatlas_dma::{

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What an observer is told, and what is counted.
 //!
-//! Events are delivered with the unit's lock held, so their order is the order in which the unit acted. An observer
-//! must not call the unit or anything that the platform may switch at; it takes note and returns.
+//! Events are delivered with the unit's lock held, so their order is the order in which the unit
+//! acted. An observer must not call the unit or anything that the platform may switch at; it takes
+//! note and returns.
 
 use crate::{device::Ats, fault::FaultReason, invalidation::Invalidation, message::Message};
 use core::fmt;
@@ -31,7 +32,8 @@ pub enum Outcome {
         domain: DomainId,
         /// What the translation permits.
         perm: Perm,
-        /// How many pages the leaf covers, naturally aligned around the access's: 1, or those of a large leaf.
+        /// How many pages the leaf covers, naturally aligned around the access's: 1, or those of a
+        /// large leaf.
         leaf: PageCount,
     },
     /// Nothing translates it: the IOVA is the physical address, whatever the direction.
@@ -65,7 +67,8 @@ pub enum From {
     DeviceTlb,
     /// An entry remembered as absent or faulty stopped it (caching mode).
     AbsentEntry,
-    /// A walk that began below the root: an entry of a table at this level (2 or higher) was cached.
+    /// A walk that began below the root: an entry of a table at this level (2 or higher) was
+    /// cached.
     WalkCache(u32),
     /// A walk from the root.
     Walk,
@@ -104,7 +107,8 @@ pub enum Filled {
         /// The domain it is attached to.
         domain: DomainId,
     },
-    /// Into the context cache: the device is attached nowhere, or its entry is faulty (caching mode).
+    /// Into the context cache: the device is attached nowhere, or its entry is faulty (caching
+    /// mode).
     AbsentContext {
         /// The device.
         source: SourceId,
@@ -268,7 +272,8 @@ pub struct Stats {
     pub translation_requests: u64,
     /// Invalidations of device TLBs.
     pub device_tlb_invalidations: u64,
-    /// Stopped by entries remembered as absent or faulty; each is an IOTLB miss too, unless of the context cache.
+    /// Stopped by entries remembered as absent or faulty; each is an IOTLB miss too, unless of the
+    /// context cache.
     pub absent_hits: u64,
     /// Not in the IOTLB, though the device was attached and the page within the aperture.
     pub iotlb_misses: u64,

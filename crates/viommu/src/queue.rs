@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The invalidation queue (VT-d 4.1 §6.5.2): a ring of 16-byte descriptors, processed strictly in order.
+//! The invalidation queue (VT-d 4.1 §6.5.2): a ring of 16-byte descriptors, processed strictly in
+//! order.
 //!
-//! A micro-step fetches one descriptor and acts on it, or writes one wait descriptor's status. At most one agent is inside
-//! a micro-step; another that comes meanwhile is told `Blocked`, and need not come again, because the first looks at the tail
-//! once more before it leaves. While an invalidation drains nobody is inside: the access that ends last completes it.
+//! A micro-step fetches one descriptor and acts on it, or writes one wait descriptor's status. At
+//! most one agent is inside a micro-step; another that comes meanwhile is told `Blocked`, and need
+//! not come again, because the first looks at the tail once more before it leaves. While an
+//! invalidation drains nobody is inside: the access that ends last completes it.
 //!
-//! Hardware may act on later descriptors before a drain is over, as long as the wait descriptor comes last; this unit
-//! does not, which no driver can rely on or tell. It may report later than it fetches, though
-//! ([`WaitReports`]): the head says what was fetched, never what was done.
+//! Hardware may act on later descriptors before a drain is over, as long as the wait descriptor
+//! comes last; this unit does not, which no driver can rely on or tell. It may report later than it
+//! fetches, though ([`WaitReports`]): the head says what was fetched, never what was done.
 //!
-//! After an error (IQE) the head stays at the descriptor, and nothing is processed until IQE is cleared (§6.5.2.10), and where so
-//! configured ([`Restart`]) not before the tail is written once more.
+//! After an error (IQE) the head stays at the descriptor, and nothing is processed until IQE is
+//! cleared (§6.5.2.10), and where so configured ([`Restart`]) not before the tail is written once
+//! more.
 
 mod errors;
 
@@ -161,7 +164,8 @@ impl Queue {
                 "the queue waits for {pending} accesses, {blocking} block it"
             ));
         }
-        // the tail is whatever software wrote: one beyond the queue is an error of its own, found when it is used
+        // the tail is whatever software wrote: one beyond the queue is an error of its own, found
+        // when it is used
         let (head, len) = (self.head, self.len());
         if self.enabled && !self.error && head >= len {
             return Err(format!("head {head} is beyond the queue of {len}"));
@@ -209,7 +213,8 @@ impl fmt::Display for Queue {
 }
 
 impl State {
-    /// An access that blocked the queue, or a request by register, has ended; returns whether the caller is to run the queue.
+    /// An access that blocked the queue, or a request by register, has ended; returns whether the
+    /// caller is to run the queue.
     pub(crate) fn drained_one(&mut self) -> bool {
         if self.request_drained_one() {
             return self.queue.processing == Processing::Inline;
@@ -278,7 +283,8 @@ impl State {
         Work::None(Progress::Did)
     }
 
-    /// Back from a micro-step's memory access. `false`: the queue was switched off meanwhile, and it counts for nothing.
+    /// Back from a micro-step's memory access. `false`: the queue was switched off meanwhile, and
+    /// it counts for nothing.
     fn return_from(&mut self, generation: u64) -> bool {
         let ours = self.queue.generation == generation;
         if ours {
@@ -358,8 +364,8 @@ impl State {
         }
     }
 
-    /// Removes entries and marks accesses; returns how many of them the invalidation waits for. Both are one section under the
-    /// lock: no walk slips between them.
+    /// Removes entries and marks accesses; returns how many of them the invalidation waits for.
+    /// Both are one section under the lock: no walk slips between them.
     pub(crate) fn begin_invalidation(&mut self, what: Invalidation) -> (InvalidationId, usize) {
         let id = InvalidationId(self.invalidations_named);
         self.invalidations_named += 1;

@@ -3,16 +3,19 @@
 //!
 //! # Theory
 //!
-//! Everything happens in 32-bit words, as the bus has them: a 64-bit access is its low word, then its high word, in one section
-//! under the unit's lock. So the halves of a 64-bit register can be written one at a time, and what a register triggers is
-//! triggered by the word that holds the bit: CCMD and IOTLB by their high word, the tail by its low one.
+//! Everything happens in 32-bit words, as the bus has them: a 64-bit access is its low word, then
+//! its high word, in one section under the unit's lock. So the halves of a 64-bit register can be
+//! written one at a time, and what a register triggers is triggered by the word that holds the bit:
+//! CCMD and IOTLB by their high word, the tail by its low one.
 //!
-//! Commands take effect at once, save those that drain: requests (module `requests`) are done (IVT, RTPS) when what was in flight has ended. A
-//! write that concerns the queue processes it where [`Processing`] says so, after the lock is released.
+//! Commands take effect at once, save those that drain: requests (module `requests`) are done (IVT,
+//! RTPS) when what was in flight has ended. A write that concerns the queue processes it where
+//! [`Processing`] says so, after the lock is released.
 //!
-//! Reserved bits are ignored and read as 0. Offsets without a register, and those of registers that this unit does not have
-//! (protected memory, advanced fault log, page requests, MTRRs, everything of scalable mode), read as 0 and ignore writes. Several
-//! commands in one write to GCMD are all done: one at a time is what software owes hardware (§11.4.4.1), and QEMU does not mind either.
+//! Reserved bits are ignored and read as 0. Offsets without a register, and those of registers that
+//! this unit does not have (protected memory, advanced fault log, page requests, MTRRs, everything
+//! of scalable mode), read as 0 and ignore writes. Several commands in one write to GCMD are all
+//! done: one at a time is what software owes hardware (§11.4.4.1), and QEMU does not mind either.
 
 mod command;
 pub(crate) mod config;
@@ -42,7 +45,8 @@ pub(crate) struct RegisterFile {
     root_address: u64,
     /// The set-root-table-pointer command is done.
     root_set: bool,
-    /// The table as latched by it; none before, and where the address asks for other than legacy mode.
+    /// The table as latched by it; none before, and where the address asks for other than legacy
+    /// mode.
     pub(crate) root: Option<PhysPage>,
     pub(crate) translating: bool,
     interrupts: InterruptState,
@@ -88,7 +92,8 @@ fn recording(config: &RegisterConfig, records: usize, at: u32) -> Option<(usize,
 }
 
 impl State {
-    /// §11.4.2: ND 2:0, SAGAW 12:8, MGAW 21:16, FRO 33:24, PSI 39, NFR 47:40, MAMV 53:48, DWD 54, DRD 55, ESRTPS 63.
+    /// §11.4.2: ND 2:0, SAGAW 12:8, MGAW 21:16, FRO 33:24, PSI 39, NFR 47:40, MAMV 53:48, DWD 54,
+    /// DRD 55, ESRTPS 63.
     fn capabilities(&self) -> u64 {
         let (f, g) = (&self.features, self.geometry);
         let config = &self.registers.config;
@@ -246,7 +251,8 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
     }
 }
 
-/// A register of another size than named is what its words are; a 32-bit one at an offset that is no multiple of 4 is none.
+/// A register of another size than named is what its words are; a 32-bit one at an offset that is
+/// no multiple of 4 is none.
 #[allow(unsafe_code)] // a promise
 // SAFETY: a unit by the specification; the conformance cases say how far.
 unsafe impl<P: Platform, M: PhysMemory<P>> Registers for SoftUnit<P, M> {

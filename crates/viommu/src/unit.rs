@@ -3,27 +3,33 @@
 //!
 //! # Theory
 //!
-//! The unit has one lock, over everything it holds: registers, caches, accesses in flight, the queue, fault records. It
-//! never touches memory with the lock held. Each step of a walk, and each step of the queue, is one read (or write) of
-//! memory and then one section under the lock; both are switch points of the platform, so a schedule can put anything
-//! between any two of them. What happens under the lock is atomic, and the order of those sections is *the* order of
-//! events: an [`Observer`] is told in it.
+//! The unit has one lock, over everything it holds: registers, caches, accesses in flight, the
+//! queue, fault records. It never touches memory with the lock held. Each step of a walk, and each
+//! step of the queue, is one read (or write) of memory and then one section under the lock; both
+//! are switch points of the platform, so a schedule can put anything between any two of them. What
+//! happens under the lock is atomic, and the order of those sections is *the* order of events: an
+//! [`Observer`] is told in it.
 //!
-//! Stale translations arise as in hardware. A walk reads an entry, is overtaken by unmap and invalidation, and
-//! fills the cache afterwards. What prevents that is the drain that the descriptor asks for: it marks the accesses in
-//! flight that the invalidation concerns, so that they fill nothing, and the queue goes no further until they have ended. An
-//! invalidation that asks for none removes entries and is done, and the walk it overlooked fills what it read. Context-cache
-//! invalidations have no drain bits: they keep walks in flight from caching what they read of a context entry, and wait for nobody; the IOTLB
-//! invalidation that must follow (VT-d 4.1 §6.5.3.1) does.
+//! Stale translations arise as in hardware. A walk reads an entry, is overtaken by unmap and
+//! invalidation, and fills the cache afterwards. What prevents that is the drain that the
+//! descriptor asks for: it marks the accesses in flight that the invalidation concerns, so that
+//! they fill nothing, and the queue goes no further until they have ended. An invalidation that
+//! asks for none removes entries and is done, and the walk it overlooked fills what it read.
+//! Context-cache invalidations have no drain bits: they keep walks in flight from caching what they
+//! read of a context entry, and wait for nobody; the IOTLB invalidation that must follow (VT-d 4.1
+//! §6.5.3.1) does.
 //!
-//! What else a unit can be is described where it is modelled: large leaves and absent entries (caching mode) in `caches`, write buffers in
-//! `write_buffer`, devices that keep translations in [`device`](crate::device).
+//! What else a unit can be is described where it is modelled: large leaves and absent entries
+//! (caching mode) in `caches`, write buffers in `write_buffer`, devices that keep translations in
+//! [`device`](crate::device).
 //!
-//! Memory ordering: entries are read with acquire. A register write enters the lock, so what the CPU wrote before it
-//! happens before all that the unit does because of it; a wait descriptor's status is written with release.
+//! Memory ordering: entries are read with acquire. A register write enters the lock, so what the
+//! CPU wrote before it happens before all that the unit does because of it; a wait descriptor's
+//! status is written with release.
 //!
 //! Not handled: interrupt remapping, page requests, first-stage and scalable-mode tables.
-//! Clearing GSTS.TES drains nothing, nor does changing the root table unless the unit offers to (ESRTPS).
+//! Clearing GSTS.TES drains nothing, nor does changing the root table unless the unit offers to
+//! (ESRTPS).
 
 use crate::{
     active::{InFlightSet, Pointer, Shape},
@@ -209,7 +215,8 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
         })
     }
 
-    /// Begins an access: looks into the caches. It is in flight, and drained, until finished or dropped.
+    /// Begins an access: looks into the caches. It is in flight, and drained, until finished or
+    /// dropped.
     pub fn begin(&self, source: SourceId, page: IovaPage, kind: AccessKind) -> InFlight<'_, P, M> {
         InFlight::begin(self, source, page, kind)
     }
@@ -244,9 +251,11 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
             .with(|s| s.caches.peek(domain, page))
             .map(|t| (t.to, t.perm))
     }
-    /// Whether a walk-cache entry, a context-cache entry or a walk in flight points to the table in `frame` (P4).
+    /// Whether a walk-cache entry, a context-cache entry or a walk in flight points to the table in
+    /// `frame` (P4).
     ///
-    /// A walk counts from the moment at which [`Event::Pointed`] says so; what it has just read from memory and not yet taken in does not.
+    /// A walk counts from the moment at which [`Event::Pointed`] says so; what it has just read
+    /// from memory and not yet taken in does not.
     pub fn holds_pointer_to(&self, frame: PhysPage) -> bool {
         self.state
             .with(|s| s.caches.point_to(frame) || s.active.points_to(frame))

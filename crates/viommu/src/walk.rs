@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One access: lookups, then a walk in separable steps.
 //!
-//! Root entry, context entry, one entry a level, then what is read ahead. Each step reads one entry from memory without the
-//! lock, then takes it in under the lock: there the caches are filled at once, unless an invalidation has overtaken the walk.
-//! Rights narrow on the way down (VT-d 4.1 §3.7.1); a faulting walk caches nothing of the entry that stopped it.
+//! Root entry, context entry, one entry a level, then what is read ahead. Each step reads one entry
+//! from memory without the lock, then takes it in under the lock: there the caches are filled at
+//! once, unless an invalidation has overtaken the walk. Rights narrow on the way down (VT-d 4.1
+//! §3.7.1); a faulting walk caches nothing of the entry that stopped it.
 
 mod fill;
 mod take_in;
@@ -20,7 +21,8 @@ use ioatlas_dma::{
     units::*,
 };
 
-/// An access under way. It is in flight until [`finish`](Self::finish), or until dropped: then it is given up.
+/// An access under way. It is in flight until [`finish`](Self::finish), or until dropped: then it
+/// is given up.
 #[must_use = "a dropped access is given up"]
 pub struct InFlight<'u, P: Platform, M: PhysMemory<P>> {
     unit: &'u SoftUnit<P, M>,
@@ -180,7 +182,8 @@ impl<'u, P: Platform, M: PhysMemory<P>> InFlight<'u, P, M> {
         }
     }
 
-    /// Where its data go, once that is known. They move before [`finish`](Self::finish): until then, an invalidation waits for it.
+    /// Where its data go, once that is known. They move before [`finish`](Self::finish): until
+    /// then, an invalidation waits for it.
     pub fn outcome(&self) -> Option<Outcome> {
         match self.stage {
             Stage::Ready(outcome) => Some(outcome),
@@ -223,8 +226,9 @@ impl<'u, P: Platform, M: PhysMemory<P>> InFlight<'u, P, M> {
         self.reads += 1;
         self.unit.seen_word(table, index)
     }
-    /// Hardware fetches the 16 bytes of a root or context entry at once. Two loads cannot, so they are repeated while
-    /// the low word changes meanwhile; a writer who never stops is not waited for.
+    /// Hardware fetches the 16 bytes of a root or context entry at once. Two loads cannot, so they
+    /// are repeated while the low word changes meanwhile; a writer who never stops is not waited
+    /// for.
     fn read_pair(&mut self, table: PhysPage, index: u64) -> Option<(u64, u64)> {
         self.reads += 1;
         let at = index as usize * 2;

@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Writes that the unit does not see yet: a chipset with write buffers (CAP.RWBF = 1, VT-d 4.1 §6.8).
+//! Writes that the unit does not see yet: a chipset with write buffers (CAP.RWBF = 1, VT-d 4.1
+//! §6.8).
 //!
 //! # Theory
 //!
-//! Walks read the tables *as they were at the last flush*. A flush copies every table that the root table leads to, root table,
-//! context tables and second-stage tables of all domains; what a walk then meets that was not among them reads as zeros. So
+//! Walks read the tables *as they were at the last flush*. A flush copies every table that the root
+//! table leads to, root table, context tables and second-stage tables of all domains; what a walk
+//! then meets that was not among them reads as zeros. So
 //!
 //! - a map, or an attach, without a flush stays invisible: the device is blocked (P14);
-//! - an unmap or a detach without one is undone by the next walk, however well the caches were invalidated: the device
-//!   still gets through (P1), or through a freed table (P4).
+//! - an unmap or a detach without one is undone by the next walk, however well the caches were
+//!   invalidated: the device still gets through (P1), or through a freed table (P4).
 //!
-//! What flushes: the write-buffer flush command (GCMD.WBF), setting the root table pointer, and, under
-//! [`FlushedByInvalidations`](WriteBuffers::FlushedByInvalidations), every context-cache and IOTLB invalidation, which the specification obliges hardware to. The
-//! copy is made after the command and before GSTS.WBFS drops, or before the invalidation removes anything; of two copies the one that was begun later counts.
-//! The command is done where the queue is processed: at once, by [`service`](SoftUnit::service), or never.
+//! What flushes: the write-buffer flush command (GCMD.WBF), setting the root table pointer, and,
+//! under [`FlushedByInvalidations`](WriteBuffers::FlushedByInvalidations), every context-cache and
+//! IOTLB invalidation, which the specification obliges hardware to. The copy is made after the
+//! command and before GSTS.WBFS drops, or before the invalidation removes anything; of two copies
+//! the one that was begun later counts. The command is done where the queue is processed: at once,
+//! by [`service`](SoftUnit::service), or never.
 //!
-//! Not handled: buffers that empty by themselves, at any moment or in part (every real one does: this is the worst case), and buffers
-//! before the invalidation queue, whose descriptors are always seen.
+//! Not handled: buffers that empty by themselves, at any moment or in part (every real one does:
+//! this is the worst case), and buffers before the invalidation queue, whose descriptors are always
+//! seen.
 
 use crate::{
     config::{Features, Geometry, Processing, WriteBuffers},

@@ -3,17 +3,20 @@
 //!
 //! # Theory
 //!
-//! The unit has two registers for it, one of the context cache (CCMD) and one of the IOTLB, and takes one invalidation at a time:
-//! write it, wait until the begin bit is 0 again, look whether it was carried out, write the next. Here is the queue that
-//! the unit lacks: a *line* of invalidations in our memory, in the order of submission, of which the first is in its register.
+//! The unit has two registers for it, one of the context cache (CCMD) and one of the IOTLB, and
+//! takes one invalidation at a time: write it, wait until the begin bit is 0 again, look whether it
+//! was carried out, write the next. Here is the queue that the unit lacks: a *line* of
+//! invalidations in our memory, in the order of submission, of which the first is in its register.
 //!
-//! Nobody owns the unit. Whoever submits or waits *turns the crank* under the lock: reads the register of the invalidation
-//! under way; if it is done, counts it off and writes the next. So no lock is held while the unit works, the order
-//! (context cache before IOTLB) is that of the line, and an interrupt handler that flushes moves the invalidations of
-//! the code that it interrupted along with its own.
+//! Nobody owns the unit. Whoever submits or waits *turns the crank* under the lock: reads the
+//! register of the invalidation under way; if it is done, counts it off and writes the next. So no
+//! lock is held while the unit works, the order (context cache before IOTLB) is that of the line,
+//! and an interrupt handler that flushes moves the invalidations of the code that it interrupted
+//! along with its own.
 //!
-//! **Errors**: an invalidation that the unit reports as not carried out (CAIG or IAIG = 0) fails its submission with
-//! [`InvalidateError::Refused`], and the line goes on. There are no device TLBs without a queue (ECAP.DT needs ECAP.QI).
+//! **Errors**: an invalidation that the unit reports as not carried out (CAIG or IAIG = 0) fails
+//! its submission with [`InvalidateError::Refused`], and the line goes on. There are no device TLBs
+//! without a queue (ECAP.DT needs ECAP.QI).
 //!
 //! The lock is alone: nothing else is taken inside.
 
@@ -214,7 +217,8 @@ enum Actual {
 }
 
 impl Line {
-    /// The number of the submission, or `None` where there is no room. An empty one stands for whatever is ahead of it.
+    /// The number of the submission, or `None` where there is no room. An empty one stands for
+    /// whatever is ahead of it.
     fn add(&mut self, batch: impl Iterator<Item = Invalidation> + Clone) -> Option<u64> {
         let count = batch.clone().count();
         if count == 0 {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Which invalidations a change calls for: a pure function of the change, of what the unit can do, and of the devices with TLBs of their own.
+//! Which invalidations a change calls for: a pure function of the change, of what the unit can do,
+//! and of the devices with TLBs of their own.
 //!
 //! A [`Plan`] is run from left to right, each step done (or ahead in one queue) before the next:
 //!
@@ -24,8 +25,8 @@
 //! | leaves only | IH = 1, where page-selective; a domain-selective one takes the walk caches with it |
 //! | always | DR and DW where the unit offers them (P5: done means drained) |
 //!
-//! Sources: VT-d 4.1 §6.5 (what must follow a change), §6.5.2.5 (IOTLB before device TLB), §6.1 (caching mode), §6.8 (write
-//! buffers), §11.4.5 with §11.4.2 (root table, ESRTPS).
+//! Sources: VT-d 4.1 §6.5 (what must follow a change), §6.5.2.5 (IOTLB before device TLB), §6.1
+//! (caching mode), §6.8 (write buffers), §11.4.5 with §11.4.2 (root table, ESRTPS).
 
 use crate::layout::*;
 use ioatlas_dma::{
@@ -132,8 +133,8 @@ pub struct Plan<'d> {
     pub device_pages: DevicePages,
 }
 
-/// What must follow `change` on that unit. `devices` are those with TLBs of their own: of the domain where translations changed, of the
-/// context entry where that was removed.
+/// What must follow `change` on that unit. `devices` are those with TLBs of their own: of the
+/// domain where translations changed, of the context entry where that was removed.
 pub fn plan<'d>(unit: &Capabilities, change: Change, devices: &'d [AtsDevice]) -> Plan<'d> {
     let (context, iotlb) = match change {
         Change::Translations { domain, scope } => (None, Some(iotlb(unit, domain, scope))),
@@ -211,7 +212,8 @@ fn of_device(device: SourceId, domain: DomainId) -> ContextInvalidate {
     }
 }
 
-/// The IOTLB invalidation that removes at least `scope` of `domain`. It never fails: the whole domain always serves.
+/// The IOTLB invalidation that removes at least `scope` of `domain`. It never fails: the whole
+/// domain always serves.
 pub fn iotlb(unit: &Capabilities, domain: DomainId, scope: Scope) -> IotlbInvalidate {
     let hint = match scope.caches {
         Caches::Leaves => LeafHint::LeavesOnly,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The register block (VT-d 4.1 §11.4), as far as DMA remapping in legacy mode needs it.
 //!
-//! [`Registers`] is the seam: memory-mapped hardware, QEMU by a test socket and the software unit all sit behind it.
+//! [`Registers`] is the seam: memory-mapped hardware, QEMU by a test socket and the software unit
+//! all sit behind it.
 
 use alloc::sync::Arc;
 
@@ -55,13 +56,14 @@ pub const GCMD_SRTP: u32 = 1 << 30;
 pub const GCMD_WBF: u32 = 1 << 27;
 /// Queued invalidation enable: QIE of [`GCMD`], QIES of [`GSTS`].
 pub const GCMD_QIE: u32 = 1 << 26;
-/// The bits of [`GSTS`] that a write to [`GCMD`] must repeat so as not to change them: all enables, none of the one-shot
-/// commands SRTP (30), SFL (29), WBF (27) and SIRTP (24) (§11.4.4.1).
+/// The bits of [`GSTS`] that a write to [`GCMD`] must repeat so as not to change them: all enables,
+/// none of the one-shot commands SRTP (30), SFL (29), WBF (27) and SIRTP (24) (§11.4.4.1).
 pub const GSTS_ENABLES: u32 = !(1 << 30 | 1 << 29 | 1 << 27 | 1 << 24);
 
 /// Fault overflow: PFO of [`FSTS`], a fault found no free record. Cleared by writing 1 (§11.4.7.1).
 pub const FSTS_PFO: u32 = 1 << 0;
-/// Fault pending: PPF of [`FSTS`], some record is occupied. Read only: it falls when the last record is cleared.
+/// Fault pending: PPF of [`FSTS`], some record is occupied. Read only: it falls when the last
+/// record is cleared.
 pub const FSTS_PPF: u32 = 1 << 1;
 /// FRI of [`FSTS`] begins here: which record was the first to be filled (bits 15..8).
 pub const FSTS_FRI_SHIFT: u32 = 8;
@@ -95,7 +97,8 @@ pub const CCMD_SOURCE_SHIFT: u32 = 16;
 pub const IOTLB_IVT: u64 = 1 << 63;
 /// IOTLB command: IIRG begins here, what to invalidate (bits 61..60).
 pub const IOTLB_REQUEST_SHIFT: u32 = 60;
-/// IOTLB command: IAIG begins here, what was invalidated (bits 58..57); 0 is a request that was not carried out.
+/// IOTLB command: IAIG begins here, what was invalidated (bits 58..57); 0 is a request that was not
+/// carried out.
 pub const IOTLB_ACTUAL_SHIFT: u32 = 57;
 /// IOTLB command: DR, drain reads (bit 49).
 pub const IOTLB_DRAIN_READS: u64 = 1 << 49;
@@ -103,7 +106,8 @@ pub const IOTLB_DRAIN_READS: u64 = 1 << 49;
 pub const IOTLB_DRAIN_WRITES: u64 = 1 << 48;
 /// IOTLB command: DID begins here (bits 47..32).
 pub const IOTLB_DOMAIN_SHIFT: u32 = 32;
-/// Both actual granularities are two bits, with the codes of the requests: 1 global, 2 domain, 3 device or pages.
+/// Both actual granularities are two bits, with the codes of the requests: 1 global, 2 domain, 3
+/// device or pages.
 pub const ACTUAL_MASK: u64 = 0b11;
 
 /// [`IQH`] and [`IQT`] hold the index of a 128-bit descriptor from this bit on (bits 18..4).
@@ -117,8 +121,8 @@ pub const IQA_WIDE: u64 = 1 << 11;
 /// [`RTADDR`]: TTM, the table mode (bits 11..10). 0 is legacy mode.
 pub const RTADDR_MODE_MASK: u64 = 3 << 10;
 
-/// Access to a unit's registers. Reads and writes are ordered as uncached accesses of one CPU are: a write is after
-/// everything that the caller wrote to memory before it.
+/// Access to a unit's registers. Reads and writes are ordered as uncached accesses of one CPU are:
+/// a write is after everything that the caller wrote to memory before it.
 ///
 /// # Safety
 /// They are the registers of a remapping unit, or of what behaves like one (VT-d 4.1 §11): each
@@ -164,7 +168,8 @@ pub unsafe trait Registers: Send + Sync + 'static {
     fn write64(&self, register: Reg64, value: u64);
 }
 
-/// Shared registers are registers: a software unit is used by its driver and by its devices at once.
+/// Shared registers are registers: a software unit is used by its driver and by its devices at
+/// once.
 #[allow(unsafe_code)] // a promise
 // SAFETY: those inside are.
 unsafe impl<R: Registers + ?Sized> Registers for Arc<R> {

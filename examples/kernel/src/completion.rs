@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The mapping that an interrupt ends.
 //!
-//! A driver maps a buffer, tells its device, hands the mapping over, and goes on; the completion interrupt unmaps. It may hit whatever
-//! the kernel does at that time, a map in the same domain included.
+//! A driver maps a buffer, tells its device, hands the mapping over, and goes on; the completion
+//! interrupt unmaps. It may hit whatever the kernel does at that time, a map in the same domain
+//! included.
 
 use crate::{Io, platform::Masked};
 use alloc::sync::Arc;

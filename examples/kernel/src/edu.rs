@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The driver of QEMU's `edu` device: it copies between memory and a buffer of its own, and interrupts when it is done.
+//! The driver of QEMU's `edu` device: it copies between memory and a buffer of its own, and
+//! interrupts when it is done.
 
 use crate::machine::{Block, DEVICE, sleep_until};
 use ioatlas_dma::units::{ByteCount, Direction, Iova, SourceId};
 use ioatlas_vtd::registers::{Reg32, Reg64, Registers};
 
-/// Where firmware places the configuration space of bus 0, 4 KiB a function (the ACPI table MCFG says so).
+/// Where firmware places the configuration space of bus 0, 4 KiB a function (the ACPI table MCFG
+/// says so).
 const CONFIGURATION: u64 = 0xb000_0000;
 /// Configuration space: device and vendor.
 const IDS: Reg32 = Reg32(0x00);
@@ -19,7 +21,8 @@ const MSI: Reg32 = Reg32(0x40);
 const MSI_ENABLE: u32 = 1 << 16;
 const ADDRESS: Reg32 = Reg32(0x44);
 const VALUE: Reg32 = Reg32(0x4c);
-/// Where such messages go, for the first CPU. No IOVA is ever there: the unit takes writes to it for interrupts.
+/// Where such messages go, for the first CPU. No IOVA is ever there: the unit takes writes to it
+/// for interrupts.
 const MSI_ADDRESS: u32 = 0xfee0_0000;
 
 /// The device's registers.

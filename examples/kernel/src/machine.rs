@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The processor's surroundings: ports, registers in memory, interrupts, the serial line, and the way out.
+//! The processor's surroundings: ports, registers in memory, interrupts, the serial line, and the
+//! way out.
 
 use crate::{completion::complete, platform::Masked};
 use core::fmt::{self, Write};
@@ -63,7 +64,8 @@ pub fn sleep_until(done: impl Fn() -> bool) {
     while without_interrupts(|| {
         let asleep = !done();
         if asleep {
-            // SAFETY: handlers are in place. `sti` takes effect one instruction late, so an interrupt since the check ends `hlt`.
+            // SAFETY: handlers are in place. `sti` takes effect one instruction late, so an
+            // interrupt since the check ends `hlt`.
             unsafe { asm!("sti", "hlt", "cli", options(nostack)) };
         }
         asleep
@@ -94,7 +96,8 @@ unsafe impl Registers for Block {
         unsafe { ((self.0 + u64::from(register.0)) as *const u64).read_volatile() }
     }
     fn write32(&self, register: Reg32, value: u32) {
-        // SAFETY: as in `read32`. Assembly, since the compiler could move other stores past a volatile one; the processor does not.
+        // SAFETY: as in `read32`. Assembly, since the compiler could move other stores past a
+        // volatile one; the processor does not.
         unsafe { asm!("mov [{}], {:e}", in(reg) self.0 + u64::from(register.0), in(reg) value) };
     }
     fn write64(&self, register: Reg64, value: u64) {
@@ -106,7 +109,8 @@ unsafe impl Registers for Block {
 /// The interrupt descriptor table, two words a gate.
 static TABLE: Masked<[[u64; 2]; VECTORS]> = Masked::new([[0; 2]; VECTORS]);
 
-/// What a stub leaves on the stack: nine registers, the vector, the error code, and where it happened.
+/// What a stub leaves on the stack: nine registers, the vector, the error code, and where it
+/// happened.
 type Frame = [u64; 12];
 /// The vector's place in that.
 const VECTOR: usize = 9;

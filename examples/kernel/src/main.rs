@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A kernel that drives a VT-d unit: brings it up, moves data by a device, has the unit block the device, unmaps from
-//! interrupts that hit maps, shuts everything down, and says whether all went well. See README.md.
+//! A kernel that drives a VT-d unit: brings it up, moves data by a device, has the unit block the
+//! device, unmaps from interrupts that hit maps, shuts everything down, and says whether all went
+//! well. See README.md.
 #![no_std]
 #![no_main]
 #![allow(clippy::disallowed_types)] // a platform, and what is built on it alone, may
@@ -115,7 +116,8 @@ fn intact(words: &[AtomicU64], seed: u64) -> usize {
     words.iter().zip(seed..).filter(right).count()
 }
 
-/// From the buffer, through the device, into consistent memory. The device's interrupt unmaps the buffer.
+/// From the buffer, through the device, into consistent memory. The device's interrupt unmaps the
+/// buffer.
 fn move_data(io: &Arc<Io>, edu: &Edu) -> Outcome<()> {
     let ring = io.alloc_consistent(ByteCount(GRANULE))?;
     println!("consistent memory: {} bytes at {}", ring.len(), ring.iova());
@@ -150,7 +152,8 @@ fn block_stray(io: &Arc<Io>, unit: &Remapping, edu: &Edu) -> Outcome<()> {
     Ok(())
 }
 
-/// Maps and unmaps until `wanted` interrupts by `vector` have hit a map, and unmapped another mapping there. `arm` has one come.
+/// Maps and unmaps until `wanted` interrupts by `vector` have hit a map, and unmapped another
+/// mapping there. `arm` has one come.
 fn interrupt_maps(io: &Arc<Io>, vector: u64, wanted: u64, arm: impl Fn(u32, Iova)) -> Outcome<()> {
     let translation = |iova: Iova| io.translator().table().walk(&Kernel, iova.page());
     let right = Some((buffer().addr.page(), Perm::Read));

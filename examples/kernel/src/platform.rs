@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What ioatlas asks of a kernel: a lock, frames, and the trait [`Platform`]; besides, a heap for `alloc`.
+//! What ioatlas asks of a kernel: a lock, frames, and the trait [`Platform`]; besides, a heap for
+//! `alloc`.
 //!
-//! Interrupt handlers unmap, so whatever they may share with what they interrupt is done with interrupts masked: all that is under a
-//! lock, and all that is pinned to a CPU. Frames are found by their physical addresses, since memory is mapped one to one.
+//! Interrupt handlers unmap, so whatever they may share with what they interrupt is done with
+//! interrupts masked: all that is under a lock, and all that is pinned to a CPU. Frames are found
+//! by their physical addresses, since memory is mapped one to one.
 
 use crate::machine::without_interrupts;
 use alloc::vec::Vec;
@@ -12,7 +14,8 @@ use core::{arch::asm, cell::RefCell, hint::spin_loop, ptr::null_mut};
 use ioatlas_dma::platform::{Cpu, FrameRef, FreshFrame, Lock, Platform};
 use ioatlas_dma::units::{CpuIndex, GRANULE, PhysPage};
 
-/// What follows the image; every machine that boot.sh starts has memory there. A kernel asks its loader for the map.
+/// What follows the image; every machine that boot.sh starts has memory there. A kernel asks its
+/// loader for the map.
 const HEAP: usize = 16 << 20;
 const HEAP_END: usize = FIRST_FRAME as usize * GRANULE as usize;
 const FIRST_FRAME: u64 = 17 << 20 >> 12;
@@ -22,8 +25,9 @@ const WORDS: usize = GRANULE as usize / 8;
 /// Bytes in a cache line.
 const LINE: usize = 64;
 
-/// A lock for one CPU: interrupts are masked while it is held, or a handler could wait for what it interrupted. A kernel with more CPUs
-/// takes a spin lock as well, inside. To take it twice is a bug, and a panic.
+/// A lock for one CPU: interrupts are masked while it is held, or a handler could wait for what it
+/// interrupted. A kernel with more CPUs takes a spin lock as well, inside. To take it twice is a
+/// bug, and a panic.
 pub struct Masked<T>(RefCell<T>);
 
 // SAFETY: borrowed by `with` only, in which nothing else runs on the only CPU.
@@ -113,7 +117,8 @@ unsafe impl Platform for Kernel {
     }
 }
 
-/// A heap that never takes back: where it ends by now. A kernel has a better one, with interrupts masked inside or without locks.
+/// A heap that never takes back: where it ends by now. A kernel has a better one, with interrupts
+/// masked inside or without locks.
 struct Heap(AtomicUsize);
 
 #[global_allocator]

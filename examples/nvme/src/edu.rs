@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! QEMU's `edu`: the smallest device that moves data by itself.
 //!
-//! It has a buffer of 4096 bytes and copies between that and memory, a tenth of a second after it was told to. What makes it worth having is when it
-//! asks the remapping unit: at the end of that time, not at its beginning. So a mapping that is taken away meanwhile is honoured, and *revocation under way* can be tested with it, as it cannot
-//! with QEMU's NVMe controller, which translates as a command begins.
+//! It has a buffer of 4096 bytes and copies between that and memory, a tenth of a second after it
+//! was told to. What makes it worth having is when it asks the remapping unit: at the end of that
+//! time, not at its beginning. So a mapping that is taken away meanwhile is honoured, and
+//! *revocation under way* can be tested with it, as it cannot with QEMU's NVMe controller, which
+//! translates as a command begins.
 //!
 //! Source: QEMU, docs/specs/edu.
 

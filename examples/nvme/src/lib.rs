@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A driver of NVMe controllers in user space, made to be read: how a driver uses ioatlas's DMA API, from the first register to a measured table.
+//! A driver of NVMe controllers in user space, made to be read: how a driver uses ioatlas's DMA
+//! API, from the first register to a measured table.
 //!
 //! # In which order to read
 //!
@@ -25,20 +26,26 @@
 //!
 //! # Words
 //!
-//! *Controller*: the device. *Namespace*: one of its disks. *Submission queue*: the ring that the driver writes commands to; *completion queue*: the one that the controller writes
-//! answers to; *doorbell*: the register that tells of it. *PRP*: an entry of a command's list of pages. *Policy*: how buffers are made reachable for the device and taken away again.
+//! *Controller*: the device. *Namespace*: one of its disks. *Submission queue*: the ring that the
+//! driver writes commands to; *completion queue*: the one that the controller writes answers to;
+//! *doorbell*: the register that tells of it. *PRP*: an entry of a command's list of pages.
+//! *Policy*: how buffers are made reachable for the device and taken away again.
 //!
 //! # Invariants
 //!
-//! * Nothing that the controller may still write to is freed or unmapped: a queue's memory lives in its controller, which is disabled before that goes; a command's data are unmapped after its
+//! * Nothing that the controller may still write to is freed or unmapped: a queue's memory lives in
+//!   its controller, which is disabled before that goes; a command's data are unmapped after its
 //!   completion was seen, or after the controller was disabled.
-//! * What the device says is checked before it is used: a completion names a command that is under way, or is an error.
+//! * What the device says is checked before it is used: a completion names a command that is under
+//!   way, or is an error.
 //!
 //! # Memory ordering
 //!
-//! Rings are words of coherent memory. A doorbell is written after a fence that orders it behind the command; a completion's other words are read after its phase, which is loaded with acquire.
+//! Rings are words of coherent memory. A doorbell is written after a fence that orders it behind
+//! the command; a completion's other words are read after its phase, which is loaded with acquire.
 //!
-//! Not handled: more than one thread to a queue; queues in the controller's own memory; scatter-gather lists in place of PRPs; namespaces with metadata.
+//! Not handled: more than one thread to a queue; queues in the controller's own memory;
+//! scatter-gather lists in place of PRPs; namespaces with metadata.
 #![forbid(unsafe_code)]
 
 pub mod cost;

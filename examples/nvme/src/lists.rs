@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Scatter-gather lists: however many segments a list has, what is asked of the unit's owner is one call for each run of neighbours.
+//! Scatter-gather lists: however many segments a list has, what is asked of the unit's owner is one
+//! call for each run of neighbours.
 
 use crate::{
     load::Buffers,
@@ -27,7 +28,8 @@ pub struct Mapped {
 const SEGMENTS: u64 = 16;
 const LISTS: u64 = 8;
 
-/// Maps and unmaps lists of 1, 4 and 16 runs; `note` is the last number that the controller was told.
+/// Maps and unmaps lists of 1, 4 and 16 runs; `note` is the last number that the controller was
+/// told.
 ///
 /// # Errors
 /// [`VerifyError`].

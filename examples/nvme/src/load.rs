@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Many reads at once, under one policy: what is measured, and what is verified.
 //!
-//! A load keeps `depth` reads of one size under way. Each read uses one of `depth` buffers, which the CPU owns again between two of its reads; what is between those two moments is the policy's cost: map,
-//! describe, submit, complete, unmap. Time is the *thread's processor time*. In a guest whose clock counts instructions this is the number of instructions, the kernel's included.
+//! A load keeps `depth` reads of one size under way. Each read uses one of `depth` buffers, which
+//! the CPU owns again between two of its reads; what is between those two moments is the policy's
+//! cost: map, describe, submit, complete, unmap. Time is the *thread's processor time*. In a guest
+//! whose clock counts instructions this is the number of instructions, the kernel's included.
 //!
-//! A driver that spins ([`Idle::Spin`]) takes each completion as it comes; its processor time is all time. One that naps waits for all that is under way, and its waiting is left out: what remains
-//! is what the reads cost the processor, and depends neither on the device nor on who else runs.
+//! A driver that spins ([`Idle::Spin`]) takes each completion as it comes; its processor time is
+//! all time. One that naps waits for all that is under way, and its waiting is left out: what
+//! remains is what the reads cost the processor, and depends neither on the device nor on who else
+//! runs.
 
 use crate::{
     nvme::{NvmeError, command::*, namespace::Namespace, queue::*},
@@ -22,7 +26,8 @@ use ioatlas_dma::{
 use rustix::time::{ClockId, clock_gettime};
 use std::{cell::Cell, sync::Arc};
 
-/// Memory for many buffers, contiguous in the arena. What it is in the machine depends on the arena.
+/// Memory for many buffers, contiguous in the arena. What it is in the machine depends on the
+/// arena.
 ///
 /// It is freed when this is dropped, unless a device may still have some of it: see
 /// [`while_lent`](Self::while_lent).
@@ -142,7 +147,8 @@ pub struct Load<'e> {
     pub reads: u32,
     /// Bytes before each buffer in its first granule. A multiple of 512.
     pub offset: ByteCount,
-    /// What every byte of what was read is held against, and then every byte of the buffer's granules beside it against a canary. `None`: it is to be fast.
+    /// What every byte of what was read is held against, and then every byte of the buffer's
+    /// granules beside it against a canary. `None`: it is to be fast.
     pub check: Option<&'e Expected>,
 }
 

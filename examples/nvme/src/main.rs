@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The command: takes a controller that is bound to `vfio-pci`, checks every policy on it, and prints what each costs. Reads only, unless told `--destructive`.
+//! The command: takes a controller that is bound to `vfio-pci`, checks every policy on it, and
+//! prints what each costs. Reads only, unless told `--destructive`.
 
 use clap::Parser;
 use ioatlas_dma::{
@@ -29,7 +30,8 @@ use ioatlas_vfio::{
 };
 use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
 
-/// Drives an NVMe controller that is bound to vfio-pci: verifies each policy of mapping, and prints what a read costs under it.
+/// Drives an NVMe controller that is bound to vfio-pci: verifies each policy of mapping, and prints
+/// what a read costs under it.
 #[derive(Parser, Debug)]
 #[command(name = "ioatlas-nvme", version)]
 struct Args {
@@ -74,7 +76,8 @@ struct Args {
     /// How buffers lie in the machine: huge, small, scattered
     #[arg(long, default_value = "small")]
     memory: Layout,
-    /// Sleep between looks for completions, in microseconds, so that processor time is the driver's alone; 0 never sleeps
+    /// Sleep between looks for completions, in microseconds, so that processor time is the driver's
+    /// alone; 0 never sleeps
     #[arg(long, default_value_t = 20)]
     nap: u64,
     /// The clock of this machine counts instructions (QEMU's -icount): say so in the table

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The memory that buffers come from: one file in memory, mapped shared, which is the platform's arena.
+//! The memory that buffers come from: one file in memory, mapped shared, which is the platform's
+//! arena.
 //!
-//! How its pages lie in the machine decides what mapping them costs: the kernel maps a run of neighbours at once. *Contiguous* memory is huge pages where the system has some reserved;
-//! *scattered* memory is small pages touched in an order that keeps neighbours apart. What really came of it is asked of the kernel ([`runs`]), which tells root only.
+//! How its pages lie in the machine decides what mapping them costs: the kernel maps a run of
+//! neighbours at once. *Contiguous* memory is huge pages where the system has some reserved;
+//! *scattered* memory is small pages touched in an order that keeps neighbours apart. What really
+//! came of it is asked of the kernel ([`runs`]), which tells root only.
 
 use ioatlas_dma::{platform::host::*, units::*};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -75,7 +78,8 @@ impl Layout {
     fn touch(self, file: &File, pages: u64) -> io::Result<()> {
         let touch = |page: u64| file.write_all_at(&[0], page * GRANULE);
         match self {
-            // a huge page is touched by the first access through the mapping; it cannot be written by a call
+            // a huge page is touched by the first access through the mapping; it cannot be written
+            // by a call
             Layout::Huge => Ok(()),
             Layout::Small => (0..pages).try_for_each(touch),
             Layout::Scattered => {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Data that say where they come from.
 //!
-//! Each 8 bytes of the disk hold a function of their own address, so that what a read brought proves which block it came from, whatever the device reports. Memory that
-//! nobody may write is filled with a *canary*, which is a function of the place, too, and of what the test calls it.
+//! Each 8 bytes of the disk hold a function of their own address, so that what a read brought
+//! proves which block it came from, whatever the device reports. Memory that nobody may write is
+//! filled with a *canary*, which is a function of the place, too, and of what the test calls it.
 
 use ioatlas_dma::{
     platform::{CopyMemory, NotMemoryError},

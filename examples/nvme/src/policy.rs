@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Policies: how buffers are made reachable for a device, and taken away again.
 //!
-//! A driver does not choose among them in its code: it maps and unmaps, and the [`Client`] it was given does what its configuration says. One alone needs a driver that knows: a *static* mapping, which is
-//! made once and never ended, and so protects nothing. It is here as the limit that the others are held against.
+//! A driver does not choose among them in its code: it maps and unmaps, and the [`Client`] it was
+//! given does what its configuration says. One alone needs a driver that knows: a *static* mapping,
+//! which is made once and never ended, and so protects nothing. It is here as the limit that the
+//! others are held against.
 
 use ioatlas_dma::{
     dma_api::*, domain::Domain, platform::host::Host, translator::Translator, units::*,
@@ -17,7 +19,8 @@ use std::{
 /// One policy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Policy {
-    /// All buffers are mapped once: no protection of anything that shares their memory or their time.
+    /// All buffers are mapped once: no protection of anything that shares their memory or their
+    /// time.
     Static,
     /// Mapped and unmapped for each command, strictly.
     MapUnmap,
@@ -36,7 +39,8 @@ pub enum Policy {
 /// [`Policy::Below`]'s bound.
 pub const BELOW: ByteCount = ByteCount(16 << 10);
 
-/// At least so many bounce slots of each size: as many as there are reads under way, so that a policy's pool need not grow while it is used.
+/// At least so many bounce slots of each size: as many as there are reads under way, so that a
+/// policy's pool need not grow while it is used.
 const SLOTS: u32 = 64;
 
 impl Policy {

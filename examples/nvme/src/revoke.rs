@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a device reaches after an unmap.
 //!
-//! The verdict is made of canaries: memory that must stay as it is. `edu` asks the unit at the end of a transfer, so an unmap under way must be honoured, and is expected to be.
+//! The verdict is made of canaries: memory that must stay as it is. `edu` asks the unit at the end
+//! of a transfer, so an unmap under way must be honoured, and is expected to be.
 //!
-//! QEMU's NVMe controller is *excluded by name* from that: it translates when a command begins and writes to what it found when the command ends, so an unmap in between does not stop it, whatever the unit
-//! does. [`late`] shows it. (A real device asks again for each transaction, or holds the translation in a cache that an unmap invalidates.) A driver must wait for completions before it unmaps; this one does.
+//! QEMU's NVMe controller is *excluded by name* from that: it translates when a command begins and
+//! writes to what it found when the command ends, so an unmap in between does not stop it, whatever
+//! the unit does. [`late`] shows it. (A real device asks again for each transaction, or holds the
+//! translation in a cache that an unmap invalidates.) A driver must wait for completions before it
+//! unmaps; this one does.
 
 use crate::{
     edu::{Edu, EduError},
@@ -35,11 +39,13 @@ pub struct Revoked {
     pub iova: u64,
     /// Bytes of the page that changed.
     pub changed_bytes: u64,
-    /// Attempts before this one that show nothing: the transfer was over before the unmap was, since this process had to wait.
+    /// Attempts before this one that show nothing: the transfer was over before the unmap was,
+    /// since this process had to wait.
     pub overtaken: u32,
     /// Whether the transfer was to be seen.
     pub lands: bool,
-    /// Whether the unit must have blocked it. Where the page was copied, the device wrote to the copy's memory, which stays mapped.
+    /// Whether the unit must have blocked it. Where the page was copied, the device wrote to the
+    /// copy's memory, which stays mapped.
     pub blocked: bool,
 }
 
@@ -121,7 +127,8 @@ pub fn all<T: Translator<Host>, W: RegisterWindow>(
 }
 
 const MOVED: ByteCount = ByteCount(2048);
-/// `edu` takes a tenth of a second, an unmap far less. Who was kept waiting so often has no machine to test on.
+/// `edu` takes a tenth of a second, an unmap far less. Who was kept waiting so often has no machine
+/// to test on.
 const ATTEMPTS: u32 = 16;
 
 fn write<T: Translator<Host>, W: RegisterWindow>(
@@ -141,7 +148,8 @@ fn write<T: Translator<Host>, W: RegisterWindow>(
     Err(RevokeError::Overtaken(ATTEMPTS))
 }
 
-/// Nothing where the transfer was not under way any more when the mapping ended: it may have landed before, and what is planted then hides it.
+/// Nothing where the transfer was not under way any more when the mapping ended: it may have landed
+/// before, and what is planted then hides it.
 fn write_once<T: Translator<Host>, W: RegisterWindow>(
     edu: &Edu<W>,
     policy: Policy,
@@ -228,8 +236,9 @@ fn map_error(error: ioatlas_dma::platform::NotMemoryError) -> RevokeError {
     NvmeError::from(DmaMapError::from(error)).into()
 }
 
-/// Unmaps while `reads` reads of a slow disk are under way, one at a time; returns how many wrote afterwards. No verdict is made of it. The page is this function's until each
-/// completion was seen.
+/// Unmaps while `reads` reads of a slow disk are under way, one at a time; returns how many wrote
+/// afterwards. No verdict is made of it. The page is this function's until each completion was
+/// seen.
 ///
 /// # Errors
 /// [`RevokeError`].

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One page to the device, back to another page, and no further: the smallest whole use of a [`Domain`], for whatever is below it.
+//! One page to the device, back to another page, and no further: the smallest whole use of a
+//! [`Domain`], for whatever is below it.
 //!
-//! `examples/everywhere` runs this very function over a software unit, over QEMU's VT-d unit driven by our driver, and over VFIO.
+//! `examples/everywhere` runs this very function over a software unit, over QEMU's VT-d unit driven
+//! by our driver, and over VFIO.
 
 use crate::{
     edu::{Edu, EduError},

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Everything that is done with a controller, in order, and what came of it.
 //!
-//! It is the same wherever the controller is: what is below it comes as a domain, a window of registers and, where there are any, interrupts.
+//! It is the same wherever the controller is: what is below it comes as a domain, a window of
+//! registers and, where there are any, interrupts.
 
 use crate::{
     cost::{self, Cost, Plan},
@@ -37,7 +38,8 @@ use std::sync::Arc;
 /// What is known of the disk's content, and what may be done to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Disk {
-    /// Nothing is known, and nothing may be written: what one read brought is what others are held against.
+    /// Nothing is known, and nothing may be written: what one read brought is what others are held
+    /// against.
     ReadOnly,
     /// It holds the pattern, all of it.
     HasPattern,

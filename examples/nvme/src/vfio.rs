@@ -92,7 +92,8 @@ fn system(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.0)
 }
 
-/// The first vectors of a device's MSI-X table, each an event file. They are off again when this is dropped.
+/// The first vectors of a device's MSI-X table, each an event file. They are off again when this is
+/// dropped.
 pub struct Msix {
     device: Device<Linux>,
     events: Vec<Interrupt>,

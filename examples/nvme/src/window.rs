@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a driver needs of a bus: a window of registers, and somebody who tells of interrupts.
 //!
-//! Two small traits, so that the drivers here run wherever a device can be reached: over VFIO in a process, over QEMU's test socket in a test, over a device that is
-//! nothing but code. What differs between these is here, and in nobody's way elsewhere.
+//! Two small traits, so that the drivers here run wherever a device can be reached: over VFIO in a
+//! process, over QEMU's test socket in a test, over a device that is nothing but code. What differs
+//! between these is here, and in nobody's way elsewhere.
 
 use std::{
     io,
@@ -12,7 +13,8 @@ use std::{
 
 /// The registers of a device, by their offset in bytes.
 ///
-/// An access reaches the device in program order with the others of its window. An offset outside of the window is an error of the driver's, and may panic.
+/// An access reaches the device in program order with the others of its window. An offset outside
+/// of the window is an error of the driver's, and may panic.
 pub trait RegisterWindow: Send + Sync {
     /// Reads 4 bytes. All ones if the device is gone.
     fn read32(&self, offset: u64) -> u32;
@@ -50,7 +52,8 @@ pub struct Vector(pub u16);
 
 /// Somebody who tells of a device's interrupts.
 pub trait Interrupts: Send + Sync {
-    /// Waits for the next interrupt of `vector`, at most so long; returns whether there was one. One that came before the call counts.
+    /// Waits for the next interrupt of `vector`, at most so long; returns whether there was one.
+    /// One that came before the call counts.
     ///
     /// # Errors
     /// What the system says.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The driver behind a remapping unit that is nothing but code: what becomes of memory that runs out, and of evidence that is none.
+//! The driver behind a remapping unit that is nothing but code: what becomes of memory that runs
+//! out, and of evidence that is none.
 
 #[path = "../examples/everywhere/software.rs"]
 mod software;
@@ -21,7 +22,8 @@ use ioatlas_viommu::{
 use software::SoftEdu;
 use std::sync::{Arc, Mutex};
 
-/// Two rings, and a list for each of three commands: with every number of frames that are too few, what was there is there again.
+/// Two rings, and a list for each of three commands: with every number of frames that are too few,
+/// what was there is there again.
 #[test]
 fn a_pair_of_queues_that_does_not_fit_leaves_nothing() {
     let config = host::HostConfig {
@@ -58,7 +60,8 @@ fn a_pair_of_queues_that_does_not_fit_leaves_nothing() {
     assert_eq!(domain.audit().unwrap().census.pages, PageCount(0));
 }
 
-/// An `edu` that takes as many looks as it is told for each transfer, the last number for all that follow.
+/// An `edu` that takes as many looks as it is told for each transfer, the last number for all that
+/// follow.
 struct Slow {
     inner: Arc<SoftEdu>,
     looks: Vec<u32>,
@@ -123,7 +126,8 @@ fn revoked(looks: &[u32]) -> Result<Vec<Revoked>, RevokeError> {
     Ok(seen)
 }
 
-/// A page that was written while it was mapped, and planted anew, looks as if it had never been written.
+/// A page that was written while it was mapped, and planted anew, looks as if it had never been
+/// written.
 #[test]
 fn a_transfer_that_was_over_before_its_unmap_is_no_evidence() {
     let calm = revoked(&[2]).unwrap();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Runs pairs of a case and exits: what to count instructions of.
 //!
-//! `pairs CASE N` fills the pattern, warms up, and runs N pairs; then it exits without giving back what is outstanding. It reads no
-//! clock and draws from fixed sequences, so what 2 N pairs take beyond N is what N pairs take:
+//! `pairs CASE N` fills the pattern, warms up, and runs N pairs; then it exits without giving back
+//! what is outstanding. It reads no clock and draws from fixed sequences, so what 2 N pairs take
+//! beyond N is what N pairs take:
 //!
 //! ```text
 //! valgrind --tool=callgrind target/release/pairs domain/magazine+deferred-percpu/ring256/1 100000
@@ -12,7 +13,8 @@
 use ioatlas_bench::{Case, Failure, case::Ours};
 use std::process::ExitCode;
 
-/// Pairs before those that count, besides filling the pattern: every magazine, queue and table that they use is there by then.
+/// Pairs before those that count, besides filling the pattern: every magazine, queue and table that
+/// they use is there by then.
 const WARM_UP: u32 = 20_000;
 /// Slots of the host: the shared one, and one for the only thread.
 const SLOTS: usize = 2;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Measuring a load: every policy, in slices that alternate, beside the copy alone.
 //!
-//! The time of an operation is that of [`alternate`]'s slices. What of it is map and what is unmap is looked at apart, on one thread, since two looks at the clock take as
-//! long as the fastest operations: batches of up to 32 operations of each policy in turn, the median of all, less what a look takes. So an operation in which the thread lost its CPU counts as one.
+//! The time of an operation is that of [`alternate`]'s slices. What of it is map and what is unmap
+//! is looked at apart, on one thread, since two looks at the clock take as long as the fastest
+//! operations: batches of up to 32 operations of each policy in turn, the median of all, less what
+//! a look takes. So an operation in which the thread lost its CPU counts as one.
 //!
-//! A policy that learns does so before, until it says that it has, or for [`LEARNING`] operations; it is measured as it is then.
+//! A policy that learns does so before, until it says that it has, or for [`LEARNING`] operations;
+//! it is measured as it is then.
 
 use super::{
     load::Load,
@@ -48,13 +51,15 @@ pub struct Row {
     pub beyond_copy: Option<Spread>,
     /// Nanoseconds of a map and of an unmap, on one thread.
     pub split: Option<Split>,
-    /// Throughput by that of [`Policy::Never`] where the CPU does other things, too, and the device sets a limit: see [`Machine`].
+    /// Throughput by that of [`Policy::Never`] where the CPU does other things, too, and the device
+    /// sets a limit: see [`Machine`].
     pub paced_ratio: Option<f64>,
     /// How many of 100 operations were bounced while it was measured.
     pub bounced_percent: Option<f64>,
     /// Operations after which a policy that learns had decided.
     pub learned_after: Option<usize>,
-    /// Of a policy that learns: its time by the better one of [`Policy::Never`] and [`Policy::Always`], in the same rounds.
+    /// Of a policy that learns: its time by the better one of [`Policy::Never`] and
+    /// [`Policy::Always`], in the same rounds.
     pub by_better: Option<Spread>,
 }
 
@@ -68,7 +73,8 @@ pub struct Split {
 }
 
 impl Split {
-    /// Of so many nanoseconds for an operation of `bytes`, milliseconds for each 10^9 bytes: the unit in which BOUNCE'21 compares.
+    /// Of so many nanoseconds for an operation of `bytes`, milliseconds for each 10^9 bytes: the
+    /// unit in which BOUNCE'21 compares.
     pub fn ms_per_gb(ns: f64, bytes: u64) -> f64 {
         // 10^9 / bytes operations, of ns / 10^6 ms each
         ns / bytes as f64 * 1e3

@@ -75,13 +75,17 @@ impl Charge {
 pub enum Preset {
     /// Our own tables under a unit that caches nothing: nothing is charged.
     Free,
-    /// A hardware unit under a strict policy: 2,127 cycles of 2.4 GHz for each invalidation, waited for at each unmap, whatever its pages (rIOMMU, ASPLOS 2015). Waiting
-    /// holds no lock (ATC'15 §5). Writing the tables is not charged: it is done.
+    /// A hardware unit under a strict policy: 2,127 cycles of 2.4 GHz for each invalidation, waited
+    /// for at each unmap, whatever its pages (rIOMMU, ASPLOS 2015). Waiting holds no lock (ATC'15
+    /// §5). Writing the tables is not charged: it is done.
     Moderate,
-    /// VFIO type 1 over virtio-iommu in an emulated guest (QEMU 7.2 with TCG, Linux 6.12): wall time of the two ioctls, measured by this project on one page and on 32
-    /// pages of buffers that lie together: map 10.2 and 13.5 us, unmap 7.1 and 12.0 us. Nothing is fitted. An exit is nearly free there, so hardware is dearer.
+    /// VFIO type 1 over virtio-iommu in an emulated guest (QEMU 7.2 with TCG, Linux 6.12): wall
+    /// time of the two ioctls, measured by this project on one page and on 32 pages of buffers that
+    /// lie together: map 10.2 and 13.5 us, unmap 7.1 and 12.0 us. Nothing is fitted. An exit is
+    /// nearly free there, so hardware is dearer.
     VfioGuest,
-    /// BOUNCE'21's laptop (i5-10210U, NVMe passed through, virtio-iommu): see [`model::Machine::bounce21`], fitted on one number of four.
+    /// BOUNCE'21's laptop (i5-10210U, NVMe passed through, virtio-iommu): see
+    /// [`model::Machine::bounce21`], fitted on one number of four.
     Bounce21,
 }
 

@@ -8,7 +8,8 @@ use super::load::Block;
 pub struct Ratios(pub Vec<(Block, f64)>);
 
 impl Ratios {
-    /// Where the ratio falls to 1 for the first time, in KiB: between two sizes on a straight line over the logarithm of the size. `None` where it never does.
+    /// Where the ratio falls to 1 for the first time, in KiB: between two sizes on a straight line
+    /// over the logarithm of the size. `None` where it never does.
     pub fn crossover_kib(&self) -> Option<f64> {
         let mut before: Option<(f64, f64)> = None;
         for (block, ratio) in &self.0 {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A translator that takes its time.
 //!
-//! [`Expensive`] does what the translator under it does, and for each installation and each removal waits, on the CPU, as long as its [`Charge`] says; where the
-//! charge says so, with one lock of the translator held. A removal's charge stands for its invalidation too, so put it over a unit that
-//! caches nothing. Where nothing is charged it reads no clock and takes no lock.
+//! [`Expensive`] does what the translator under it does, and for each installation and each removal
+//! waits, on the CPU, as long as its [`Charge`] says; where the charge says so, with one lock of
+//! the translator held. A removal's charge stands for its invalidation too, so put it over a unit
+//! that caches nothing. Where nothing is charged it reads no clock and takes no lock.
 //!
-//! This breaks the contract of locks on purpose, which are to be held shortly: it is a measuring device for host processes. Lock order: `big -> frames`.
+//! This breaks the contract of locks on purpose, which are to be held shortly: it is a measuring
+//! device for host processes. Lock order: `big -> frames`.
 
 use super::cost::{BigLock, Charge};
 use core::marker::PhantomData;
@@ -26,11 +28,13 @@ pub trait Pace: Send + Sync + 'static {
     fn spend(time: Duration);
 }
 
-/// Keeps the CPU busy, as one that waits for an exit is lost to the guest. Time without the CPU is not spent: slices of one thread are timed by its CPU time,
-/// and a wait that passed while others ran would cost nothing there.
+/// Keeps the CPU busy, as one that waits for an exit is lost to the guest. Time without the CPU is
+/// not spent: slices of one thread are timed by its CPU time, and a wait that passed while others
+/// ran would cost nothing there.
 pub struct Spin;
 
-/// Looks at the clock are closer together than this; between two that are not, the CPU was somebody else's.
+/// Looks at the clock are closer together than this; between two that are not, the CPU was somebody
+/// else's.
 const APART: Duration = Duration::from_micros(2);
 
 impl Pace for Spin {

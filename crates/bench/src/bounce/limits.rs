@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Throughput across the pools' limits: with more operations in flight than there are slots, does it fall off a cliff?
+//! Throughput across the pools' limits: with more operations in flight than there are slots, does
+//! it fall off a cliff?
 //!
-//! The pools have one class of [`SLOTS`] slots of the operations' size, so that what is beyond has no larger class to go to. All policies and numbers in flight
-//! are in one group of slices, and what is compared is of the same rounds.
+//! The pools have one class of [`SLOTS`] slots of the operations' size, so that what is beyond has
+//! no larger class to go to. All policies and numbers in flight are in one group of slices, and
+//! what is compared is of the same rounds.
 
 use super::{
     cost::Preset,

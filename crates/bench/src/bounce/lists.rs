@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Lists of whole pages from a device that is not trusted: what pools save the CPU against buffers for one use, which map each segment by itself.
+//! Lists of whole pages from a device that is not trusted: what pools save the CPU against buffers
+//! for one use, which map each segment by itself.
 //!
-//! BOUNCE'21 measured the load of a whole CPU, 2.28 and 2.17 % with blocks of 64 KiB on an internal NVMe drive, so its ratio has everything else in it that the CPU did. Here are the
-//! times of map and unmap alone, over one strict invalidation ([`Preset::Moderate`]), and the ratio with the assumed rest of an operation added.
+//! BOUNCE'21 measured the load of a whole CPU, 2.28 and 2.17 % with blocks of 64 KiB on an internal
+//! NVMe drive, so its ratio has everything else in it that the CPU did. Here are the times of map
+//! and unmap alone, over one strict invalidation ([`Preset::Moderate`]), and the ratio with the
+//! assumed rest of an operation added.
 
 use super::{
     cost::Preset,

@@ -24,13 +24,15 @@ const TICKS: u64 = 4_096;
 pub struct Memory {
     /// Of slots and chunks, with 64 operations of 64 KiB in flight.
     pub in_flight: ByteCount,
-    /// Of everything, after the timer has ticked on for long with nothing in flight: slots, chunks, page tables, and the bookkeeping.
+    /// Of everything, after the timer has ticked on for long with nothing in flight: slots, chunks,
+    /// page tables, and the bookkeeping.
     pub idle: ByteCount,
     /// Of it the bookkeeping.
     pub metadata: ByteCount,
 }
 
-/// Of pools of the default size, in virtual time, on a platform with as many CPUs as the machine: each has its magazines, empty when idle.
+/// Of pools of the default size, in virtual time, on a platform with as many CPUs as the machine:
+/// each has its magazines, empty when idle.
 ///
 /// # Errors
 /// A map or unmap failed.

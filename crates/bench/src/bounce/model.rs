@@ -3,15 +3,20 @@
 //!
 //! # Theory
 //!
-//! One CPU issues operations and one device carries them out, many at a time (64 there), so that the slower of the two sets the pace: an operation takes
-//! `max(other + map + unmap + copy, bytes / rate)`. `other` is what the CPU does for each operation besides: block layer, system call, interrupt. Only quotients of
-//! these times matter to ratios.
+//! One CPU issues operations and one device carries them out, many at a time (64 there), so that
+//! the slower of the two sets the pace: an operation takes
+//! `max(other + map + unmap + copy, bytes / rate)`. `other` is what the CPU does for each operation
+//! besides: block layer, system call, interrupt. Only quotients of these times matter to ratios.
 //!
-//! BOUNCE'21 gives results for four sizes and none of these costs. So: `other`, the device's rate, the cost of a copied byte, and how a base compares with a page are
-//! [`Assumed`], each with its reason; the cost of a request is *fitted*, on 2.8 times at 4 KiB and on nothing else; the other three ratios, and all times in map and
-//! unmap, are predictions. [`range`] says how far they move if what is assumed is wrong.
+//! BOUNCE'21 gives results for four sizes and none of these costs. So: `other`, the device's rate,
+//! the cost of a copied byte, and how a base compares with a page are [`Assumed`], each with its
+//! reason; the cost of a request is *fitted*, on 2.8 times at 4 KiB and on nothing else; the other
+//! three ratios, and all times in map and unmap, are predictions. [`range`] says how far they move
+//! if what is assumed is wrong.
 //!
-//! Not modelled: waiting of the device for the CPU and the reverse where both take about as long, segments of several pages, caches that a copy displaces, a device whose rate depends on the size.
+//! Not modelled: waiting of the device for the CPU and the reverse where both take about as long,
+//! segments of several pages, caches that a copy displaces, a device whose rate depends on the
+//! size.
 
 use super::cost::{BigLock, Charge, Cost};
 use ioatlas_dma::units::{ByteCount, GRANULE, PageCount};
@@ -37,7 +42,8 @@ pub const THEIRS: [Theirs; 4] = [
 
 /// Change of the time in map per GB, at most, in percent: "more than 99 %".
 pub const THEIR_MAP_CHANGE: f64 = -99.0;
-/// Load of a CPU, percent, with an untrusted internal NVMe drive and blocks of 64 KiB: single-use bounce buffers, pools.
+/// Load of a CPU, percent, with an untrusted internal NVMe drive and blocks of 64 KiB: single-use
+/// bounce buffers, pools.
 pub const THEIR_LOAD: (f64, f64) = (2.28, 2.17);
 
 const fn theirs(kib: u64, ratio: f64, unmap_change: f64) -> Theirs {
@@ -66,11 +72,15 @@ pub struct Assumed {
 impl Assumed {
     /// The values used.
     ///
-    /// * other: 5 us, 200,000 operations a second: one thread of a guest whose interrupts need exits. A guess.
-    /// * rate: 3.5 GB/s, what PCIe 3.0 with four lanes carries at most (3.94 GB/s less headers); this CPU has no faster port. The drive is not named.
-    /// * copy: 0.119 ns a byte: 64 KiB, neither side in a cache, in 7.8 us, measured on another machine (Zen 4, virtual).
+    /// * other: 5 us, 200,000 operations a second: one thread of a guest whose interrupts need
+    ///   exits. A guess.
+    /// * rate: 3.5 GB/s, what PCIe 3.0 with four lanes carries at most (3.94 GB/s less headers);
+    ///   this CPU has no faster port. The drive is not named.
+    /// * copy: 0.119 ns a byte: 64 KiB, neither side in a cache, in 7.8 us, measured on another
+    ///   machine (Zen 4, virtual).
     /// * slot: 40 ns, the aim of this project for the pools.
-    /// * base by page: 1: a request, with its exit, costs what a page of it does, with its pinning and its invalidation in the host. A guess.
+    /// * base by page: 1: a request, with its exit, costs what a page of it does, with its pinning
+    ///   and its invalidation in the host. A guess.
     pub const BOUNCE21: Self = Self {
         other_ns: 5_000.0,
         rate: 3.5,
@@ -79,7 +89,8 @@ impl Assumed {
         base_by_page: 1.0,
     };
 
-    /// Other values that would be as good: guesses four times less or more, half or twice, a slower drive.
+    /// Other values that would be as good: guesses four times less or more, half or twice, a slower
+    /// drive.
     fn others() -> impl Iterator<Item = Self> {
         let all = [0.25, 1.0, 4.0].into_iter().flat_map(|base_by_page| {
             [2_500.0, 5_000.0, 10_000.0].map(move |other_ns| (base_by_page, other_ns))
@@ -134,7 +145,8 @@ impl Machine {
         Self::fitted(Assumed::BOUNCE21)
     }
 
-    /// With map and unmap that cost the same, so much that bouncing is [`THEIRS`]`[0].ratio` times as fast at its size.
+    /// With map and unmap that cost the same, so much that bouncing is [`THEIRS`]`[0].ratio` times
+    /// as fast at its size.
     pub fn fitted(assumed: Assumed) -> Self {
         let Theirs { block, ratio, .. } = THEIRS[0];
         let free = Machine {
@@ -158,7 +170,8 @@ impl Machine {
         }
     }
 
-    /// An operation that takes the CPU `own` nanoseconds in map, unmap and copies: its nanoseconds at full load, and what sets them.
+    /// An operation that takes the CPU `own` nanoseconds in map, unmap and copies: its nanoseconds
+    /// at full load, and what sets them.
     pub fn paced_ns(&self, block: ByteCount, own_ns: f64) -> (f64, Bound) {
         let cpu = self.assumed.other_ns + own_ns;
         let device = block.0 as f64 / self.assumed.rate;
@@ -213,8 +226,9 @@ impl Machine {
     }
 }
 
-/// The size from which a map and its unmap cost less than a copy and a slot, looked for in whole granules up to `most`; `None` where bouncing is cheaper at all of them.
-/// Of sizes of which only some are dearer, the first.
+/// The size from which a map and its unmap cost less than a copy and a slot, looked for in whole
+/// granules up to `most`; `None` where bouncing is cheaper at all of them. Of sizes of which only
+/// some are dearer, the first.
 pub fn crossover(
     charge: &Charge,
     copy_ns: f64,

@@ -90,7 +90,8 @@ pub fn loads(extent: Extent, filter: &Filter) -> Vec<Load> {
     loads
 }
 
-/// How long all cells together may take, about, divided by [`Budget`]: slow ones cost the others precision, not the user time. A cell on one thread takes what a figure needs in any case.
+/// How long all cells together may take, about, divided by [`Budget`]: slow ones cost the others
+/// precision, not the user time. A cell on one thread takes what a figure needs in any case.
 pub fn budget(extent: Extent) -> Duration {
     match extent {
         Extent::Quick => Duration::from_secs(22),
@@ -98,7 +99,8 @@ pub fn budget(extent: Extent) -> Duration {
     }
 }
 
-/// How long a cell of two threads may take that an aim is about: where the machine has other work, both are seldom on CPUs at once.
+/// How long a cell of two threads may take that an aim is about: where the machine has other work,
+/// both are seldom on CPUs at once.
 const PATIENT: Duration = Duration::from_secs(4);
 
 /// Whether it is one that says what two threads cost each other.

@@ -17,7 +17,8 @@ pub enum Policy {
     Adaptive,
     /// As far as protection needs it: the measured operations are whole pages, so directly.
     Untrusted,
-    /// What Linux has for devices that are not trusted: each segment by itself, in buffers for one use where it is not whole pages.
+    /// What Linux has for devices that are not trusted: each segment by itself, in buffers for one
+    /// use where it is not whole pages.
     SingleUse,
 }
 
@@ -47,7 +48,8 @@ impl Policy {
         }
     }
 
-    /// Whether it may map directly where there is no slot, so that it should never be slower than direct mapping.
+    /// Whether it may map directly where there is no slot, so that it should never be slower than
+    /// direct mapping.
     pub fn has_direct_way_out(&self) -> bool {
         match self {
             Policy::Below | Policy::Adaptive => true,

@@ -27,13 +27,15 @@ pub type Tables = Paged<Host, VtdSecond48, Arc<Uncached<Host>>>;
 /// The translator of all measurements.
 pub type Dear = Expensive<Host, Tables>;
 
-/// The design of every domain here: what is charged for an unmap has its invalidation in it, and nothing is deferred.
+/// The design of every domain here: what is charged for an unmap has its invalidation in it, and
+/// nothing is deferred.
 const DESIGN: &str = "magazine,strict";
 /// Slots of threads: two measure, and others may be there.
 const SLOTS: usize = 16;
 /// Frames for tables and for what pools keep beyond what is in flight.
 const SPARE: usize = 1 << 12;
-/// Log2 of the pages of the largest slot, 1 MiB, and how many slots each class has: more than any load has in flight.
+/// Log2 of the pages of the largest slot, 1 MiB, and how many slots each class has: more than any
+/// load has in flight.
 const LARGEST_LG2: u32 = 8;
 const ENOUGH: u32 = 256;
 
@@ -153,7 +155,8 @@ impl Served {
         })
     }
 
-    /// What [`Policy::Adaptive`] has found for this load; `None` while it does not know, and of other policies.
+    /// What [`Policy::Adaptive`] has found for this load; `None` while it does not know, and of
+    /// other policies.
     pub fn settled(&self) -> Option<Route> {
         let (pages, direction) = (self.load.block.pages(), self.load.direction.direction());
         let learned = self.client.dma().learned();
@@ -177,7 +180,8 @@ impl Served {
     }
 }
 
-/// The buffers of a thread: each operation that is in flight has its own, used again when its operation is over.
+/// The buffers of a thread: each operation that is in flight has its own, used again when its
+/// operation is over.
 pub struct Hand {
     thread: u64,
     done: u64,
@@ -212,7 +216,8 @@ impl Subject for Served {
     }
 }
 
-/// The copy itself: as many bytes, between as many buffers, with the platform's own copy, and nothing else.
+/// The copy itself: as many bytes, between as many buffers, with the platform's own copy, and
+/// nothing else.
 pub struct Copies {
     load: Load,
     platform: Arc<Host>,

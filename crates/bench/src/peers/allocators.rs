@@ -9,7 +9,8 @@ use range_alloc::RangeAllocator;
 use std::ops::Range;
 use vm_allocator::{AddressAllocator, AllocPolicy, RangeInclusive};
 
-/// Pages of the space: what the narrowest of them, of 32 bits, is given comfortably, and the largest pattern fills to less than half.
+/// Pages of the space: what the narrowest of them, of 32 bits, is given comfortably, and the
+/// largest pattern fills to less than half.
 const PAGES: u32 = 1 << 24;
 
 const fn allocator(
@@ -60,7 +61,8 @@ pub(super) const PEERS: [Peer; 4] = [
     ),
 ];
 
-/// Ranges that `offset-allocator` is made for: those of the largest pattern on two threads, and as many holes.
+/// Ranges that `offset-allocator` is made for: those of the largest pattern on two threads, and as
+/// many holes.
 const RANGES: u32 = 1 << 20;
 
 #[cold]

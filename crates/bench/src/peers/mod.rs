@@ -3,9 +3,10 @@
 //!
 //! # Theory
 //!
-//! None of them is an IOVA allocator for several CPUs: each is one structure that one thread at a time may change. Alone a thread owns it
-//! ([`Owned`]); several share it behind a mutex ([`Shared`]). Ranges are asked for aligned to their size rounded up to a power of two, as ours are, where
-//! the peer's interface can say so. What each cannot do is in its line of [`Peer::doc`].
+//! None of them is an IOVA allocator for several CPUs: each is one structure that one thread at a
+//! time may change. Alone a thread owns it ([`Owned`]); several share it behind a mutex
+//! ([`Shared`]). Ranges are asked for aligned to their size rounded up to a power of two, as ours
+//! are, where the peer's interface can say so. What each cannot do is in its line of [`Peer::doc`].
 
 mod allocators;
 #[cfg(target_arch = "x86_64")]

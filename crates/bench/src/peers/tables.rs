@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Page tables of x86, which have as many levels and entries as VT-d's of 48 bits.
 //!
-//! They are written with plain stores, for one thread at a time, and nothing is flushed: their TLB flushes are left out. "Physical" addresses of tables are
-//! those of this process, so that no arithmetic but theirs is measured; nothing walks the tables but the peers themselves.
+//! They are written with plain stores, for one thread at a time, and nothing is flushed: their TLB
+//! flushes are left out. "Physical" addresses of tables are those of this process, so that no
+//! arithmetic but theirs is measured; nothing walks the tables but the peers themselves.
 
 use super::{Exclusive, Peer, Rival};
 use crate::{Failure, stack::Stacks, subjects::Buffers};
@@ -198,8 +199,8 @@ impl Offset {
         let mut arena = Arena::default();
         let root = page(1).ok_or_else(no_page)?;
         arena.0.push(root);
-        // SAFETY: a zeroed page, aligned, is an empty table; it lives as long as the arena, which outlives the only reference; and
-        // all frames lie at their own addresses
+        // SAFETY: a zeroed page, aligned, is an empty table; it lives as long as the arena, which
+        // outlives the only reference; and all frames lie at their own addresses
         let table = unsafe {
             let root = &mut *root.cast::<PageTable>();
             OffsetPageTable::new(root, x86_64::VirtAddr::zero())

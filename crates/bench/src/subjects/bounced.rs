@@ -25,7 +25,8 @@ const THREADS: u64 = 2;
 
 type Tables = Paged<Host, VtdSecond48, Arc<Uncached<Host>>>;
 
-/// Pools over real tables, under a unit that caches nothing. Pairs are `map_single` and `unmap` under [`Placement::Always`].
+/// Pools over real tables, under a unit that caches nothing. Pairs are `map_single` and `unmap`
+/// under [`Placement::Always`].
 pub struct Bounced {
     client: Client<Host, Tables>,
     way: Way,

@@ -12,12 +12,13 @@ use ioatlas_dma::{
 };
 use std::sync::Arc;
 
-/// A domain. Pairs are `map` and `unmap` of one buffer, for the device to write to; no timer ticks, so deferred policies flush by their bound in
-/// operations alone.
+/// A domain. Pairs are `map` and `unmap` of one buffer, for the device to write to; no timer ticks,
+/// so deferred policies flush by their bound in operations alone.
 pub struct Whole<P: Slots, T: Translator<P>>(pub Domain<P, T>);
 
 impl<P: Slots, F: Format> Whole<P, Paged<P, F, Arc<Uncached<P>>>> {
-    /// Over real tables, under a unit that caches nothing: every invalidation is done at once, and no time of a unit is in the figure.
+    /// Over real tables, under a unit that caches nothing: every invalidation is done at once, and
+    /// no time of a unit is in the figure.
     ///
     /// # Errors
     /// The design cannot work there.
@@ -44,7 +45,8 @@ impl<P: Slots, T: Translator<P>> Subject for Whole<P, T> {
         let mapping = self.0.map(buffer, Direction::FromDevice);
         mapping.map_err(Failure::new)
     }
-    /// Without a copy between, as in a driver that keeps what it gets; and without a call, as this is the driver.
+    /// Without a copy between, as in a driver that keeps what it gets; and without a call, as this
+    /// is the driver.
     #[inline(always)]
     fn take_into(
         &self,

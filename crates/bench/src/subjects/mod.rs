@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Our own subjects: a whole domain, an allocator alone, a table alone, a bounced operation; a software unit's invalidation, and nothing at all.
+//! Our own subjects: a whole domain, an allocator alone, a table alone, a bounced operation; a
+//! software unit's invalidation, and nothing at all.
 
 mod allocator;
 mod bounced;
@@ -17,8 +18,8 @@ pub use unit::{Invalidation, Software, UnderSoftware};
 
 use ioatlas_dma::units::{PageCount, PhysPage};
 
-/// Pages of memory that a thread's buffers go round, a power of two: drivers use theirs again, and page tables that follow them
-/// (`identity`) are finite.
+/// Pages of memory that a thread's buffers go round, a power of two: drivers use theirs again, and
+/// page tables that follow them (`identity`) are finite.
 const BUFFERS: u64 = 1 << 16;
 
 /// The buffers of one thread: each begins where the last one ended.

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `Adaptive` against the better of `Never` and `Always` in every cell of size x translator x direction, on a clock that only what is charged moves.
+//! `Adaptive` against the better of `Never` and `Always` in every cell of size x translator x
+//! direction, on a clock that only what is charged moves.
 //!
-//! The code is the real one: a domain with tables, pools, placements. Time is charged by what surrounds it: the translator's charge of the preset and what tables cost anyway, copied and zeroed
-//! bytes, each time that the core pins its CPU, and each look at the clock. Nothing depends on the machine, so a verdict is the same everywhere, and `ioatlas bench bounce` can
-//! be held against it.
+//! The code is the real one: a domain with tables, pools, placements. Time is charged by what
+//! surrounds it: the translator's charge of the preset and what tables cost anyway, copied and
+//! zeroed bytes, each time that the core pins its CPU, and each look at the clock. Nothing depends
+//! on the machine, so a verdict is the same everywhere, and `ioatlas bench bounce` can be held
+//! against it.
 
 use ioatlas_bench::bounce::{
     Block, Charge, Preset, Way,
@@ -35,7 +38,8 @@ const COPY: u64 = 15 * PART;
 const PIN: u64 = 3 * PART;
 /// A look at the clock: 25 ns.
 const LOOK: u64 = 25 * PART;
-/// What a map and an unmap of our own tables take, each: `ioatlas bench` measures about 90 ns for both.
+/// What a map and an unmap of our own tables take, each: `ioatlas bench` measures about 90 ns for
+/// both.
 const OWN_NS: f64 = 45.0;
 
 thread_local! {
@@ -132,7 +136,8 @@ type Dear = Expensive<Slow, Tables, Charged>;
 const DEPTH: u64 = 8;
 /// Operations after which a cell must have been learned.
 const LEARNING: u64 = 999;
-/// Operations that are looked at then: beyond two looks at the other route where those are most frequent.
+/// Operations that are looked at then: beyond two looks at the other route where those are most
+/// frequent.
 const SEEN: u64 = 10_000;
 
 struct Driver {

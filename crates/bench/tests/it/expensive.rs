@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The expensive translator: does what the one under it does, charges each request once, and holds its lock where it says so. Nothing here depends on how
-//! long anything takes, but that a wait is not shorter than what is charged.
+//! The expensive translator: does what the one under it does, charges each request once, and holds
+//! its lock where it says so. Nothing here depends on how long anything takes, but that a wait is
+//! not shorter than what is charged.
 
 use ioatlas_bench::bounce::{BigLock, Charge, Charged, Cost, Expensive};
 use ioatlas_dma::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a measurement says of subjects that behave, fail and panic. What runs real threads for a time is ignored unless asked for:
-//! `ci/full.sh timing`.
+//! What a measurement says of subjects that behave, fail and panic. What runs real threads for a
+//! time is ignored unless asked for: `ci/full.sh timing`.
 
 use ioatlas_bench::{
     Contestant, Effort, Failure, Figure, Kind, Limit, Mode, Pattern, Sizes, Spec, Subject,
@@ -138,7 +138,8 @@ fn what_takes_too_long_to_fill_is_given_up() {
 #[ignore = "measures real threads, for a time: ci/full.sh timing"]
 fn threads_meet_again_when_one_of_them_fails() {
     let serves = Does::Serve;
-    // while it fills; while it warms up; and before the hand-off is full, so that no consumer is needed for it
+    // while it fills; while it warms up; and before the hand-off is full, so that no consumer is
+    // needed for it
     for (pattern, after) in [
         (Pattern::Ring(256), 100),
         (Pattern::Ring(256), 300),

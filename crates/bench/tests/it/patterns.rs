@@ -61,7 +61,8 @@ fn patterns() -> impl Iterator<Item = Pattern> {
     Pattern::ALL.into_iter().map(small)
 }
 
-/// Runs a contestant, on as many threads as it has, and gives everything back. What one fails with stops the others.
+/// Runs a contestant, on as many threads as it has, and gives everything back. What one fails with
+/// stops the others.
 fn run(contestant: &Contestant<'_>, pairs: u32) -> Result<(), Failure> {
     let one = |thread: usize| -> Result<(), Failure> {
         let mut worker = contestant.worker(thread)?;

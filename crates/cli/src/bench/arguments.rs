@@ -11,18 +11,24 @@ use ioatlas_bench::{
 };
 use ioatlas_dma::domain::{AllocatorConfig, PolicyConfig};
 
-/// Measure what a map and its unmap cost on this machine, of every IOVA allocator under every policy, beside other people's code.
+/// Measure what a map and its unmap cost on this machine, of every IOVA allocator under every
+/// policy, beside other people's code.
 ///
-/// Whole domains have real page tables under a unit that caches nothing, so that an invalidation takes no time; allocators and tables are measured
-/// alone too. Each figure is the median of slices of about 1 ms that alternate with those of a control loop, which touches private
-/// memory only: compare ratios. Slices that were disturbed do not count. Two threads are near or far, as their CPUs are at the moment, and a figure is of one mode.
-/// It takes at most four minutes, 22 seconds with `--quick`, on any machine: rows that a busy one has no time for say so.
+/// Whole domains have real page tables under a unit that caches nothing, so that an invalidation
+/// takes no time; allocators and tables are measured alone too. Each figure is the median of slices
+/// of about 1 ms that alternate with those of a control loop, which touches private memory only:
+/// compare ratios. Slices that were disturbed do not count. Two threads are near or far, as their
+/// CPUs are at the moment, and a figure is of one mode. It takes at most four minutes, 22 seconds
+/// with `--quick`, on any machine: rows that a busy one has no time for say so.
 ///
-/// JSON: an array with one object a row. Fields: kind (domain, allocator, table, software, peer), allocator, policy ("none" where the row is of an allocator or a
-/// table alone; null for peers), peer (the name of foreign code, else null), pattern (immediate, ring256, ring1024, producer-consumer, replace), sizes (1, mixed),
-/// threads, outstanding (ranges at a time on each thread), ns_per_pair (median), ns_p10, ns_p90, control_ns, control_ratio (the median of ratios within
-/// rounds), mode (near, far; null for one thread), slices (how many count), handoff_ns (under producer-consumer: the hand-off alone), wait_ns (on
-/// the software unit: one invalidation alone), excess_ns (beyond either), reason (why figures are null, else null).
+/// JSON: an array with one object a row. Fields: kind (domain, allocator, table, software, peer),
+/// allocator, policy ("none" where the row is of an allocator or a table alone; null for peers),
+/// peer (the name of foreign code, else null), pattern (immediate, ring256, ring1024,
+/// producer-consumer, replace), sizes (1, mixed), threads, outstanding (ranges at a time on each
+/// thread), ns_per_pair (median), ns_p10, ns_p90, control_ns, control_ratio (the median of ratios
+/// within rounds), mode (near, far; null for one thread), slices (how many count), handoff_ns
+/// (under producer-consumer: the hand-off alone), wait_ns (on the software unit: one invalidation
+/// alone), excess_ns (beyond either), reason (why figures are null, else null).
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArguments {
@@ -34,7 +40,8 @@ pub(crate) struct BenchArguments {
     /// Only these policies; `none` is allocators and page tables alone.
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = any_policy)]
     pub policy: Vec<Choice<PolicyConfig>>,
-    /// Only these patterns: immediate, ring256, ring1024, producer-consumer, replace (or replace1000, replace10000, replace100000).
+    /// Only these patterns: immediate, ring256, ring1024, producer-consumer, replace (or
+    /// replace1000, replace10000, replace100000).
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = patterns)]
     pub pattern: Vec<Patterns>,
     /// Only these sizes: 1 (page), mixed (1, 2, 4, 8, 16, 17 and 32 pages).

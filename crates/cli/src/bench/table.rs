@@ -110,7 +110,8 @@ fn of_rows(rows: &[Row]) -> Vec<String> {
     table(&align, 2, &cells)
 }
 
-/// Why rows have no figure, each reason once; of busy machines and of time that was over only how often.
+/// Why rows have no figure, each reason once; of busy machines and of time that was over only how
+/// often.
 fn reasons(rows: &[Row]) -> Vec<String> {
     let mut lines = Vec::new();
     let (mut busy, mut late) = (0, 0);

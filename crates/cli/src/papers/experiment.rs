@@ -222,7 +222,8 @@ impl Shown {
         }
     }
 
-    /// Where the numbers of table and drawings come from, each once, in the order of [`Tag::LEGEND`].
+    /// Where the numbers of table and drawings come from, each once, in the order of
+    /// [`Tag::LEGEND`].
     pub fn sources(&self) -> impl Iterator<Item = Tag> {
         let drawn = self.plots.iter().map(|plot| plot.tag);
         let all: Vec<Tag> = self.tags.iter().flatten().copied().chain(drawn).collect();

@@ -3,18 +3,20 @@
 //!
 //! # Theory
 //!
-//! An [`Experiment`] is one figure or table. It *runs* to data, *judges* the data, and *shows* them. Judging is a function of the
-//! data alone, with its thresholds stated beside it, so that tests can give it data that reproduce the claim and data that do not; no
-//! verdict is written down. [`exhibits`] is the registry; a module a document adds its own.
+//! An [`Experiment`] is one figure or table. It *runs* to data, *judges* the data, and *shows*
+//! them. Judging is a function of the data alone, with its thresholds stated beside it, so that
+//! tests can give it data that reproduce the claim and data that do not; no verdict is written
+//! down. [`exhibits`] is the registry; a module a document adds its own.
 //!
-//! A verdict is on the claim as [`About::claim`] words it: *reproduced*, *weak* (part of it, or less clearly), or *not*. Numbers of the
-//! documents appear only where our copy of the text has them.
+//! A verdict is on the claim as [`About::claim`] words it: *reproduced*, *weak* (part of it, or
+//! less clearly), or *not*. Numbers of the documents appear only where our copy of the text has
+//! them.
 //!
-//! Where a document states several results, each is a [`Statement`] with the rule of its verdict, judged on each kernel apart, and the
-//! exhibit's verdict follows from theirs.
+//! Where a document states several results, each is a [`Statement`] with the rule of its verdict,
+//! judged on each kernel apart, and the exhibit's verdict follows from theirs.
 //!
-//! Every column of numbers and every drawing says where it comes from: counted, measured, simulated or assumed
-//! ([`Tag`](crate::report::figure::Tag)).
+//! Every column of numbers and every drawing says where it comes from: counted, measured, simulated
+//! or assumed ([`Tag`](crate::report::figure::Tag)).
 
 mod atc15;
 mod bounce21;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The files of `ioatlas papers`: each appears whole or not at all, the page, which needs none of the others, last.
+//! The files of `ioatlas papers`: each appears whole or not at all, the page, which needs none of
+//! the others, last.
 
 use super::{About, Cell, Made, Papers, page};
 use crate::error::Error;
@@ -21,7 +22,8 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory if there is none, and checks that page and tables of `abouts` can be written.
+    /// Makes the directory if there is none, and checks that page and tables of `abouts` can be
+    /// written.
     ///
     /// # Errors
     /// [`Error::StandardOutput`], [`Error::NotADirectory`], [`Error::Output`], [`Error::NotAFile`].

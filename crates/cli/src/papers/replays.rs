@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What no document has: which allocator of I/O addresses costs how many misses, walk reads and page tables.
+//! What no document has: which allocator of I/O addresses costs how many misses, walk reads and
+//! page tables.
 //!
-//! A trace's maps and unmaps are replayed under every allocator of the registry, strict, and its accesses move along, through a software unit with
-//! the IOTLB of WIOSCA'10's baseline and walk caches of 8 entries a level ([`replay`] has the rules). What changes from row to row is only where buffers lie
-//! in the I/O address space. Traces are those of today's kernel: what its own allocator did is replaced anyway.
+//! A trace's maps and unmaps are replayed under every allocator of the registry, strict, and its
+//! accesses move along, through a software unit with the IOTLB of WIOSCA'10's baseline and walk
+//! caches of 8 entries a level ([`replay`] has the rules). What changes from row to row is only
+//! where buffers lie in the I/O address space. Traces are those of today's kernel: what its own
+//! allocator did is replaced anyway.
 //!
-//! What ATC'15 says of page tables is judged on it, since the paper gives no numbers for most allocators.
+//! What ATC'15 says of page tables is judged on it, since the paper gives no numbers for most
+//! allocators.
 
 use super::{
     About, Cell, Found, Made, Runs, Shown, Statement, Verdict,

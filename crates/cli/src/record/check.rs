@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Does a recording add up?
 //!
-//! The guest's kernel counts maps and unmaps itself, at its own tracepoints, with their sizes; the importer counted calls in QEMU's log;
-//! the unit counted invalidations, one an unmap in strict mode. All three must agree, and the trace must make sense: each access to a page
-//! that is mapped, no page mapped or unmapped twice.
+//! The guest's kernel counts maps and unmaps itself, at its own tracepoints, with their sizes; the
+//! importer counted calls in QEMU's log; the unit counted invalidations, one an unmap in strict
+//! mode. All three must agree, and the trace must make sense: each access to a page that is mapped,
+//! no page mapped or unmapped twice.
 
 use super::console::Said;
 use ioatlas_iotlb::TraceInfo;

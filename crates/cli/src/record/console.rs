@@ -73,7 +73,8 @@ impl Console for Said {
 }
 
 impl Counted {
-    /// A line of a histogram over sizes in bytes: `{ size: 4096 } hitcount: 3128`, and the totals below it.
+    /// A line of a histogram over sizes in bytes: `{ size: 4096 } hitcount: 3128`, and the totals
+    /// below it.
     fn line(&mut self, line: &str) {
         let mut words = line.split_ascii_whitespace();
         let mut next = || words.next().unwrap_or_default();

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One more reserved region in a firmware's DMAR table.
 //!
-//! QEMU's LSI 53C895A fetches its scripts from its own on-chip memory by DMA, through the unit, where real hardware stays on the chip.
-//! Without a mapping every fetch faults. A reserved region (RMRR, VT-d 8.4) of that memory for that device makes the kernel map it onto
-//! itself; the importer then leaves these accesses out. The kernel takes the table from the first archive of its file system.
+//! QEMU's LSI 53C895A fetches its scripts from its own on-chip memory by DMA, through the unit,
+//! where real hardware stays on the chip. Without a mapping every fetch faults. A reserved region
+//! (RMRR, VT-d 8.4) of that memory for that device makes the kernel map it onto itself; the
+//! importer then leaves these accesses out. The kernel takes the table from the first archive of
+//! its file system.
 
 use ioatlas_guest::cpio::Archive;
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Changing five bytes of a guest's kernel before it hands out its first IOVA, through QEMU's debugger port.
+//! Changing five bytes of a guest's kernel before it hands out its first IOVA, through QEMU's
+//! debugger port.
 //!
-//! Linux keeps freed IOVA ranges in per-CPU caches (since 4.8): `free_iova_fast` puts a range there, and the next allocation of that size
-//! takes it. Where `free_iova_fast` jumps to `free_iova` at its first instruction (same first two arguments), the caches stay empty, and
-//! every range comes from the tree, from the top down, as in 2010. No caller sees a difference but in the addresses it gets.
+//! Linux keeps freed IOVA ranges in per-CPU caches (since 4.8): `free_iova_fast` puts a range
+//! there, and the next allocation of that size takes it. Where `free_iova_fast` jumps to
+//! `free_iova` at its first instruction (same first two arguments), the caches stay empty, and
+//! every range comes from the tree, from the top down, as in 2010. No caller sees a difference but
+//! in the addresses it gets.
 //!
 //! The protocol is GDB's remote serial one: `$command#checksum`, acknowledged by `+`.
 
@@ -42,7 +45,8 @@ impl Patch {
             .fold("e9".into(), |text, byte| format!("{text}{byte:02x}")))
     }
 
-    /// Connects to the port at `socket`, where QEMU waits with the guest stopped; runs to the place, patches, lets the guest go.
+    /// Connects to the port at `socket`, where QEMU waits with the guest stopped; runs to the
+    /// place, patches, lets the guest go.
     ///
     /// # Errors
     ///

@@ -99,10 +99,12 @@ impl Machine<'_> {
                     let ring = self.ring;
                     let several = match queues {
                         1 => String::new(),
-                        // one vector a queue of either direction, one for control, one for configuration
+                        // one vector a queue of either direction, one for control, one for
+                        // configuration
                         _ => format!(",mq=on,vectors={}", 2 * queues + 2),
                     };
-                    // ats: the address space through the unit needs it no more, but the guest's driver looks for it
+                    // ats: the address space through the unit needs it no more, but the guest's
+                    // driver looks for it
                     format!(
                         "virtio-net-pci,disable-legacy=on,iommu_platform=on,ats=on,rx_queue_size={ring}{several}"
                     )

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `ioatlas trace record`: a trace of an unmodified guest at work.
 //!
-//! A stock Debian kernel, with stock drivers, runs under QEMU's software emulation behind an emulated VT-d unit in strict mode. What the
-//! guest maps, unmaps, and what the device then accesses is in QEMU's log ([`ioatlas_iotlb::import::qemu`]), which is converted as it is
-//! written. Nothing is installed but QEMU: kernel and programs are fetched as packages and unpacked ([`ioatlas_guest`]), and go into a file
-//! system in memory.
+//! A stock Debian kernel, with stock drivers, runs under QEMU's software emulation behind an
+//! emulated VT-d unit in strict mode. What the guest maps, unmaps, and what the device then
+//! accesses is in QEMU's log ([`ioatlas_iotlb::import::qemu`]), which is converted as it is
+//! written. Nothing is installed but QEMU: kernel and programs are fetched as packages and unpacked
+//! ([`ioatlas_guest`]), and go into a file system in memory.
 //!
-//! The guest boots twice: once to say where its kernel has the functions of interest (and the firmware its tables), once to work. In the
-//! end the trace must agree with the guest's own counts ([`check`]), or it is refused.
+//! The guest boots twice: once to say where its kernel has the functions of interest (and the
+//! firmware its tables), once to work. In the end the trace must agree with the guest's own counts
+//! ([`check`]), or it is refused.
 //!
-//! What emulation cannot tell: time (a guest's second is many of ours, and not evenly), how a real device groups its accesses (QEMU's
-//! read one descriptor at a time and prefetch none), and whether an access to a page mapped for both directions read or wrote.
+//! What emulation cannot tell: time (a guest's second is many of ours, and not evenly), how a real
+//! device groups its accesses (QEMU's read one descriptor at a time and prefetch none), and whether
+//! an access to a page mapped for both directions read or wrote.
 
 mod check;
 mod console;

@@ -11,19 +11,23 @@ use std::path::{Path, PathBuf};
 
 /// Record a trace: boots a guest under software emulation and watches a device at work.
 ///
-/// A stock Debian kernel and the programs of the workload are fetched as packages (apt-get download) into a cache and unpacked there;
-/// nothing is installed. QEMU (qemu-system-x86) must be. The guest boots behind an emulated VT-d unit in strict mode, does its work, and
-/// the trace is checked against its own counts; one that does not add up is refused. Progress goes to standard error.
+/// A stock Debian kernel and the programs of the workload are fetched as packages (apt-get
+/// download) into a cache and unpacked there; nothing is installed. QEMU (qemu-system-x86) must be.
+/// The guest boots behind an emulated VT-d unit in strict mode, does its work, and the trace is
+/// checked against its own counts; one that does not add up is refused. Progress goes to standard
+/// error.
 ///
-/// Network cards (e1000, 2xe1000, virtio-net, 2xvirtio-net) do stream, rr and mix; disks (lsi, ide, nvme, virtio-scsi) do bonnie, dd and
-/// fio.
+/// Network cards (e1000, 2xe1000, virtio-net, 2xvirtio-net) do stream, rr and mix; disks (lsi, ide,
+/// nvme, virtio-scsi) do bonnie, dd and fio.
 ///
-/// The trace has lines `# at <ns> <cpu>`: time of the emulating machine since the log's first event, and CPU, of the maps and unmaps that
-/// follow. A guest's second takes many of this machine's, and not evenly: order and counts are to be trusted, times are not.
+/// The trace has lines `# at <ns> <cpu>`: time of the emulating machine since the log's first
+/// event, and CPU, of the maps and unmaps that follow. A guest's second takes many of this
+/// machine's, and not evenly: order and counts are to be trusted, times are not.
 ///
-/// JSON: file, bytes, sha256, device, workload, iova_cache, cpus, queues, ring, mib, round_trips, depth, kernel, qemu, packages[], maps,
-/// unmaps, accesses, left_out (direct_maps, direct_accesses, repeated_dumps), checks[] (what, found, wanted), seconds (packages, probe,
-/// guest, checks, total).
+/// JSON: file, bytes, sha256, device, workload, iova_cache, cpus, queues, ring, mib, round_trips,
+/// depth, kernel, qemu, packages[], maps, unmaps, accesses, left_out (direct_maps, direct_accesses,
+/// repeated_dumps), checks[] (what, found, wanted), seconds (packages, probe, guest, checks,
+/// total).
 #[derive(Args, Debug)]
 pub(crate) struct RecordArguments {
     /// What to record.
@@ -40,11 +44,12 @@ pub(crate) struct RecordArguments {
         required_unless_present = "fetch_only"
     )]
     pub output: Option<PathBuf>,
-    /// The kernel's cache of freed IOVA ranges. Off: five bytes of the guest's kernel are changed, so that each range comes from the
-    /// tree, from the top down.
+    /// The kernel's cache of freed IOVA ranges. Off: five bytes of the guest's kernel are changed,
+    /// so that each range comes from the tree, from the top down.
     #[arg(long, value_enum, default_value = "on")]
     pub iova_cache: IovaCache,
-    /// Mebibytes to move, each card and direction [default: 8 for stream and fio, 3 for mix, 24 for bonnie and dd].
+    /// Mebibytes to move, each card and direction
+    /// [default: 8 for stream and fio, 3 for mix, 24 for bonnie and dd].
     #[arg(long, value_name = "N")]
     pub mib: Option<u32>,
     /// Round trips of rr and mix.
@@ -56,12 +61,14 @@ pub(crate) struct RecordArguments {
     /// CPUs of the guest.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub cpus: u32,
-    /// Pairs of queues (virtio-net, virtio-scsi, nvme), with a connection or job for each. Network cards with several need
-    /// a network of their own: unshare and ip, and a kernel that lets users have one.
+    /// Pairs of queues (virtio-net, virtio-scsi, nvme), with a connection or job for each. Network
+    /// cards with several need a network of their own: unshare and ip, and a kernel that lets users
+    /// have one.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queues: u32,
-    /// Entries of a receive ring (virtio-net): 256, 512 or 1024. QEMU's transmit rings have 256. Above 256 QEMU 7.2 faults once
-    /// more than about 247 packets arrive at a queue, and the recording is refused: fewer --mib help.
+    /// Entries of a receive ring (virtio-net): 256, 512 or 1024. QEMU's transmit rings have 256.
+    /// Above 256 QEMU 7.2 faults once more than about 247 packets arrive at a queue, and the
+    /// recording is refused: fewer --mib help.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub ring: u32,
     /// Memory of the guest in MiB [default: 512; 192 for bonnie].

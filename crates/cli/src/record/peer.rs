@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The other end of the guest's connections: swallows, sends, or asks for an echo.
 //!
-//! QEMU's user-mode network leads the guest's gateway to this machine's loopback address, so three ports there are enough, and no other
-//! program. Threads end with the process, and do nothing while nobody connects.
+//! QEMU's user-mode network leads the guest's gateway to this machine's loopback address, so three
+//! ports there are enough, and no other program. Threads end with the process, and do nothing while
+//! nobody connects.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

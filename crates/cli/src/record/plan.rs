@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What can be recorded: devices, workloads, which go together, and what each needs.
 //!
-//! A network card moves bytes over TCP, a disk moves blocks; neither does the other's work. Everything that differs between devices is a
-//! row here: QEMU's options, the guest's kernel modules, and the packages that have the programs.
+//! A network card moves bytes over TCP, a disk moves blocks; neither does the other's work.
+//! Everything that differs between devices is a row here: QEMU's options, the guest's kernel
+//! modules, and the packages that have the programs.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -230,7 +231,8 @@ impl Workload {
         }
     }
 
-    /// Memory of the guest in MiB, unless told otherwise. bonnie++ is to write more than the page cache holds.
+    /// Memory of the guest in MiB, unless told otherwise. bonnie++ is to write more than the page
+    /// cache holds.
     #[must_use]
     pub const fn default_memory_mib(self) -> u32 {
         match self {

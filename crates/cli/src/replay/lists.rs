@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Which map lines of a trace were one scatter-gather list.
 //!
-//! A kernel maps a list segment by segment and unmaps it at once, so a trace shows several `M` lines and one `U` line.
-//! Map lines are taken for one list if a later unmap of the same device ends exactly them, and they
+//! A kernel maps a list segment by segment and unmaps it at once, so a trace shows several `M`
+//! lines and one `U` line. Map lines are taken for one list if a later unmap of the same device
+//! ends exactly them, and they
 //!
 //! * lie side by side in IOVA space, in the order of their lines;
-//! * have no other map or unmap of the device between them, nor an access of it outside every mapping;
+//! * have no other map or unmap of the device between them, nor an access of it outside every
+//!   mapping;
 //! * have one permission, and each its physical page recorded.
 //!
 //! Events that do not fit are ignored here by the same rules as in the replay.
@@ -105,7 +107,8 @@ impl Device {
         Some((*start, line))
     }
 
-    /// Ends the mappings that fill the range exactly, in order of pages; none if others do or nothing does.
+    /// Ends the mappings that fill the range exactly, in order of pages; none if others do or
+    /// nothing does.
     fn end(&mut self, first: u64, pages: u64) -> Vec<Line> {
         let mut next = first;
         let mut starts = Vec::new();

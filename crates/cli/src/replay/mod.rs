@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Re-running a trace's maps, unmaps and accesses under a design of the core, on the software unit, watched by the oracle.
+//! Re-running a trace's maps, unmaps and accesses under a design of the core, on the software unit,
+//! watched by the oracle.
 //!
 //! # Rules
 //!
-//! * Each device of the trace is a domain with one device; one CPU does everything, in the order of the trace.
-//! * A map is mapped anew: the same pages, physical page and permission where recorded, at an IOVA that the design chooses.
-//! * Maps that were one scatter-gather list ([`lists`] says how that shows) are one list, mapped where its first line
-//!   stands, and their unmap is one unmap.
-//! * An access moves along: to the new IOVA plus its offset in the mapping. One whose recorded direction the mapping does not
-//!   permit (permissions do not affect hits in the model), or has none, goes in a direction that it permits.
-//! * Virtual time is the event index and no timer ticks, so deferred policies flush by their bound in operations alone.
-//! * Events that do not fit are skipped and counted as *anomalies*: a map over a mapped page, an unmap of anything but whole
-//!   mappings, an access outside every mapping.
-//! * What would make the replay itself too large ([`MAX_PAGES`], [`MAX_DEVICES`], page tables beyond [`FRAMES`]) is skipped and
-//!   counted as *limited*, and so is what needs a map that was.
-//! * With [`Probe::UnmappedPages`] the device tries the pages of each mapping once more when its unmap has returned. That
-//!   disturbs the caches, so it is a run of its own, and what is counted of the traffic comes from a run without. A page that another
-//!   mapping shares (`identity`) is still mapped, and left alone.
+//! * Each device of the trace is a domain with one device; one CPU does everything, in the order of
+//!   the trace.
+//! * A map is mapped anew: the same pages, physical page and permission where recorded, at an IOVA
+//!   that the design chooses.
+//! * Maps that were one scatter-gather list ([`lists`] says how that shows) are one list, mapped
+//!   where its first line stands, and their unmap is one unmap.
+//! * An access moves along: to the new IOVA plus its offset in the mapping. One whose recorded
+//!   direction the mapping does not permit (permissions do not affect hits in the model), or has
+//!   none, goes in a direction that it permits.
+//! * Virtual time is the event index and no timer ticks, so deferred policies flush by their bound
+//!   in operations alone.
+//! * Events that do not fit are skipped and counted as *anomalies*: a map over a mapped page, an
+//!   unmap of anything but whole mappings, an access outside every mapping.
+//! * What would make the replay itself too large ([`MAX_PAGES`], [`MAX_DEVICES`], page tables
+//!   beyond [`FRAMES`]) is skipped and counted as *limited*, and so is what needs a map that was.
+//! * With [`Probe::UnmappedPages`] the device tries the pages of each mapping once more when its
+//!   unmap has returned. That disturbs the caches, so it is a run of its own, and what is counted
+//!   of the traffic comes from a run without. A page that another mapping shares (`identity`) is
+//!   still mapped, and left alone.
 
 pub(crate) mod command;
 pub(crate) mod lists;
@@ -42,21 +48,22 @@ use ioatlas_viommu::{
 use ioatlas_vtd::driver;
 use std::collections::{BTreeMap, HashMap};
 
-/// Pages mapped in all, at most, each as often as it is: 4 GiB. A short line can map and unmap millions, and the oracle
-/// remembers each that is mapped.
+/// Pages mapped in all, at most, each as often as it is: 4 GiB. A short line can map and unmap
+/// millions, and the oracle remembers each that is mapped.
 pub const MAX_PAGES: u64 = 1 << 20;
 /// Devices that get a domain, at most.
 pub const MAX_DEVICES: usize = 4096;
 /// Pages of an ended mapping that the device tries again, at most.
 pub const PROBED_PAGES: u64 = 8;
-/// Frames of the arena that tables are made of: enough for the pages above, unless the design lays them where scattered memory is.
+/// Frames of the arena that tables are made of: enough for the pages above, unless the design lays
+/// them where scattered memory is.
 const FRAMES: usize = 1 << 16;
 
 /// The only size of page tables here, in KiB.
 const FRAME_KIB: u64 = GRANULE / 1024;
 
-/// How long the unmaps that an invalidation waited for in a replay took in the trace, at most, in ns; `None` without times.
-/// No timer ticks in a replay: in a kernel that has one it ends the wait.
+/// How long the unmaps that an invalidation waited for in a replay took in the trace, at most, in
+/// ns; `None` without times. No timer ticks in a replay: in a kernel that has one it ends the wait.
 pub(crate) fn exposure_ns(trace: &Trace, design: Design, replayed: &Replayed) -> Option<u64> {
     let by_unmaps = trace.longest_wait_of_unmaps(replayed.oracle.exposure.unmaps)?;
     Some(match design.domain.policy.exposure(1) {
@@ -235,7 +242,8 @@ fn request(lines: &[usize], trace: &Trace) -> Option<Request> {
             return None;
         };
         let (first, pages) = (range.first().number(), range.pages().0);
-        // without a record, any memory will do; the low half of what a page number can be is out of its way
+        // without a record, any memory will do; the low half of what a page number can be is out of
+        // its way
         let to = phys.map_or(first & ((1 << 39) - 1), |page| page.number());
         let buffer = PhysRange::new(PhysPage(to).addr(), ByteCount(pages * GRANULE));
         let request = whole.get_or_insert(Request {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The maps and unmaps of a trace alone, ready to be done many times over.
 //!
-//! The rules are those of the replay, without its limits: lists are one map and one unmap, and what does not fit is left out. All
-//! devices of the trace share one domain. What is still mapped at the end is unmapped there, as a driver that stops does.
+//! The rules are those of the replay, without its limits: lists are one map and one unmap, and what
+//! does not fit is left out. All devices of the trace share one domain. What is still mapped at the
+//! end is unmapped there, as a driver that stops does.
 
 use super::{lists, request};
 use ioatlas_dma::units::{Direction, PhysRange};

@@ -86,7 +86,8 @@ fn one_unmap_may_end_several_whole_mappings() {
 #[test]
 fn each_policy_invalidates_as_often_as_it_says() {
     let pairs: String = (0..1000).map(|_| "M a 100 1 r\nU a 100 1\n").collect();
-    // under `identity` the next map has the very page that was unmapped, to the same memory: nothing is exposed
+    // under `identity` the next map has the very page that was unmapped, to the same memory:
+    // nothing is exposed
     for design in designs().into_iter().filter(|design| !shares(design)) {
         let replayed = replay(&trace(&pairs), design, IOTLB, Probe::Off).unwrap();
         let (expected, exposed) = match design.domain.policy {

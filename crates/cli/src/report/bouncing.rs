@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Where bounce buffers would pay, by the sizes of a trace's maps.
 //!
-//! A streaming map and its unmap cost a request each, by a [`Charge`]; through a slot that is mapped already they cost a copy of every page and the
-//! slot. Whole pages are copied, since a trace knows no bytes: a bound from above. What lines up as one list is one map. Consistent mappings stay, so they
-//! do not count. Costs are assumed: of a strict policy on hardware, the wait for one invalidation that the report assumes anyway; of a virtual IOMMU, those of
+//! A streaming map and its unmap cost a request each, by a [`Charge`]; through a slot that is
+//! mapped already they cost a copy of every page and the slot. Whole pages are copied, since a
+//! trace knows no bytes: a bound from above. What lines up as one list is one map. Consistent
+//! mappings stay, so they do not count. Costs are assumed: of a strict policy on hardware, the wait
+//! for one invalidation that the report assumes anyway; of a virtual IOMMU, those of
 //! [`Preset::VfioGuest`]; of copies and slots, those of [`Assumed::BOUNCE21`].
 
 use super::figure::{Figure, Sentence, Unit, sentence};
@@ -33,7 +35,8 @@ pub struct Gain {
 }
 
 impl Bouncing {
-    /// Of all maps of `traces`, where an invalidation takes `wait`; `None` where nothing is mapped for streaming.
+    /// Of all maps of `traces`, where an invalidation takes `wait`; `None` where nothing is mapped
+    /// for streaming.
     #[must_use]
     pub fn of(traces: &[LoadedTrace], wait: Figure) -> Option<Self> {
         let sizes: Vec<PageCount> = traces.iter().flat_map(|t| streaming(&t.trace)).collect();

@@ -163,8 +163,9 @@ pub(super) fn size_curve(verdicts: &[DeviceVerdict]) -> String {
     svg + "</svg>"
 }
 
-/// Nanoseconds a pair against the exposure window in milliseconds, a point a system. A window that lasts as long as the unit takes is drawn as
-/// long as one invalidation is assumed to take, `wait_ns`: the software unit is done at once.
+/// Nanoseconds a pair against the exposure window in milliseconds, a point a system. A window that
+/// lasts as long as the unit takes is drawn as long as one invalidation is assumed to take,
+/// `wait_ns`: the software unit is done at once.
 pub(super) fn cost_against_safety(systems: &[SystemRow], wait_ns: f64) -> String {
     /// Height of the band at the bottom that stands for no window at all.
     const BAND: f64 = 56.0;

@@ -137,7 +137,8 @@ impl Figure {
 
     /// The number as shown, without its unit but for a percent sign: from 10 on (and
     /// for counts and shares) rounded to an integer, below to one decimal. A share or
-    /// change below 1 %, or a share or loss above 99 %, has one too, so that it does not look like none or all.
+    /// change below 1 %, or a share or loss above 99 %, has one too, so that it does not look like
+    /// none or all.
     #[must_use]
     pub fn text(&self) -> String {
         let shown = self.value.abs();

@@ -19,7 +19,8 @@ pub struct Report {
     pub iotlb_entries: usize,
     /// Ways of the reference IOTLB.
     pub iotlb_ways: usize,
-    /// Whether no trace has lost events: rates, lifetimes and misses of one that has are not its machine's.
+    /// Whether no trace has lost events: rates, lifetimes and misses of one that has are not its
+    /// machine's.
     pub usable: bool,
     /// Traces of which the tracer lost events.
     pub losses: Vec<Loss>,
@@ -309,8 +310,8 @@ pub struct OracleTotals {
 }
 
 impl OracleTotals {
-    /// Sums over `systems` (what was skipped is the same for each, up to what their designs can hold: the most);
-    /// `None` if there are none.
+    /// Sums over `systems` (what was skipped is the same for each, up to what their designs can
+    /// hold: the most); `None` if there are none.
     #[must_use]
     pub fn of(systems: &[SystemRow]) -> Option<Self> {
         systems.first()?;

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What each system costs and how safe it is: one row a system, or design that nobody ships. All come from the registry of the core.
+//! What each system costs and how safe it is: one row a system, or design that nobody ships. All
+//! come from the registry of the core.
 //!
-//! The designs are those of the crate `ioatlas-dma`, not the kernels' code. `crate::replay` has the rules of replay.
-//! Every trace is replayed twice: once as recorded, for the counts; once with a device that also tries each unmapped page
-//! again, so that "no violation" is said of accesses that a fault of the design would let through. Windows are those of
-//! the traces: the most unmaps that an invalidation waited for in the replay, and how long so many take in a trace that has
-//! times. Misses are those of the software unit's IOTLB.
+//! The designs are those of the crate `ioatlas-dma`, not the kernels' code. `crate::replay` has the
+//! rules of replay. Every trace is replayed twice: once as recorded, for the counts; once with a
+//! device that also tries each unmapped page again, so that "no violation" is said of accesses that
+//! a fault of the design would let through. Windows are those of the traces: the most unmaps that
+//! an invalidation waited for in the replay, and how long so many take in a trace that has times.
+//! Misses are those of the software unit's IOTLB.
 //!
-//! Two columns do not depend on the traces: the time a pair is that of this project's code on this machine, on a ring of 256
-//! single pages, without any invalidation. What a CPU waits for these is separate: the invalidations that the design makes a
-//! map of the traces, times an assumed wait for one.
+//! Two columns do not depend on the traces: the time a pair is that of this project's code on this
+//! machine, on a ring of 256 single pages, without any invalidation. What a CPU waits for these is
+//! separate: the invalidations that the design makes a map of the traces, times an assumed wait for
+//! one.
 
 use super::figure::{Figure, Unit};
 use crate::error::Error;
@@ -28,8 +31,8 @@ use serde::Serialize;
 pub struct Options {
     /// Which rows.
     pub rows: Rows,
-    /// Nanoseconds that one invalidation makes the CPU wait; assumed. Times the invalidations of the traces
-    /// it is [`SystemRow::wait`].
+    /// Nanoseconds that one invalidation makes the CPU wait; assumed. Times the invalidations of
+    /// the traces it is [`SystemRow::wait`].
     pub wait: Figure,
     /// Shape of the software unit's IOTLB.
     pub geometry: Geometry,
@@ -45,13 +48,13 @@ pub enum Exposure {
     Bounded {
         /// Configured: unmaps until a flush must start. Tagged assumed.
         operations_bound: Figure,
-        /// Configured: milliseconds after which the next tick of the caller's timer flushes. Tagged assumed. None where a flush was started
-        /// already and lasts as long as the unit takes.
+        /// Configured: milliseconds after which the next tick of the caller's timer flushes. Tagged
+        /// assumed. None where a flush was started already and lasts as long as the unit takes.
         time_bound: Option<Figure>,
         /// Largest number of unmaps seen between an unmap and its flush, in the replay.
         operations_observed: Figure,
-        /// How long so many unmaps take at most, in milliseconds, over the traces that have times; never more
-        /// than `time_bound`. `None` if no trace has times.
+        /// How long so many unmaps take at most, in milliseconds, over the traces that have times;
+        /// never more than `time_bound`. `None` if no trace has times.
         time_observed: Option<Figure>,
     },
     /// Until the range happens to be mapped again.
@@ -93,7 +96,8 @@ pub struct SystemOnTrace {
 /// One system, over all traces.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SystemRow {
-    /// What people call it: `as Linux today`; or, where nobody ships it, the design in the words of `--as`.
+    /// What people call it: `as Linux today`; or, where nobody ships it, the design in the words of
+    /// `--as`.
     pub name: String,
     /// Who ships it: `Linux since 4.9`; null for nobody.
     pub shipped_by: Option<&'static str>,
@@ -101,18 +105,20 @@ pub struct SystemRow {
     pub design: String,
     /// Where the design is described: `ATC'15 4.3, 5`.
     pub paper_ref: String,
-    /// Wall time of a map and its unmap of one page on one thread, 256 of them outstanding, without an
-    /// invalidation, in ns: this project's code on this machine, whatever the traces; measured, median.
+    /// Wall time of a map and its unmap of one page on one thread, 256 of them outstanding, without
+    /// an invalidation, in ns: this project's code on this machine, whatever the traces; measured,
+    /// median.
     pub ns_per_pair_1_thread: Figure,
     /// Its 10th and 90th percentile.
     pub ns_per_pair_1_thread_range: [Figure; 2],
-    /// The same with two threads at once, in ns of each thread's time. `None` with fewer CPUs than two, or where
-    /// two threads never ran at the same time for long enough.
+    /// The same with two threads at once, in ns of each thread's time. `None` with fewer CPUs than
+    /// two, or where two threads never ran at the same time for long enough.
     pub ns_per_pair_2_threads: Option<Figure>,
     /// Its 10th and 90th percentile.
     pub ns_per_pair_2_threads_range: Option<[Figure; 2]>,
-    /// What a CPU waits for invalidations a map of the traces, in ns, on top of the measured time: those that
-    /// are counted, times what one is assumed to take. `None` where maps and unmaps go on meanwhile.
+    /// What a CPU waits for invalidations a map of the traces, in ns, on top of the measured time:
+    /// those that are counted, times what one is assumed to take. `None` where maps and unmaps go
+    /// on meanwhile.
     pub wait: Option<Figure>,
     /// Invalidations per 1,000 map lines; counted.
     pub invalidations_per_1k_maps: Figure,
@@ -150,7 +156,8 @@ impl SystemRow {
         }
     }
 
-    /// Time of a pair on one thread as a user feels it, in ns: measured time plus the wait a map of the traces.
+    /// Time of a pair on one thread as a user feels it, in ns: measured time plus the wait a map of
+    /// the traces.
     #[must_use]
     pub fn felt_ns_per_pair(&self) -> f64 {
         self.ns_per_pair_1_thread.value + self.wait.map_or(0.0, |wait| wait.value)
@@ -401,7 +408,8 @@ fn row(
     })
 }
 
-/// Whether a CPU waits for the invalidations that it causes. Under `macos` maps and unmaps go on meanwhile.
+/// Whether a CPU waits for the invalidations that it causes. Under `macos` maps and unmaps go on
+/// meanwhile.
 fn waits(policy: &PolicyConfig) -> bool {
     !matches!(policy, PolicyConfig::MacOs(_))
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The report on a terminal: at most 24 lines of 100 columns, more only where more rows were asked for than the default has.
+//! The report on a terminal: at most 24 lines of 100 columns, more only where more rows were asked
+//! for than the default has.
 
 use super::figure::Sentence;
 use super::model::{Report, Source};

@@ -190,7 +190,8 @@ fn ratio(part: u64, whole: u64, scale: f64) -> f64 {
 }
 
 impl DeviceVerdict {
-    /// How much there was to do. All its numbers are counted, but for accesses that are assumed, and then it says so.
+    /// How much there was to do. All its numbers are counted, but for accesses that are assumed,
+    /// and then it says so.
     #[must_use]
     pub fn workload(&self) -> Sentence {
         let mut workload = sentence![

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A check against reality: what a second CPU does to a pair of map and unmap, in the model and on this machine.
+//! A check against reality: what a second CPU does to a pair of map and unmap, in the model and on
+//! this machine.
 //!
-//! The same loop on both: a ring of 256 single pages on each CPU, the oldest of which is replaced, nothing else done between, tables under a unit that caches nothing. The number is
-//! the time of a pair on two CPUs by that on one; 1 is no contention. The model has its two CPUs on one socket (near) or on two (far); the machine's are where they are
-//! while it is measured, which the probe of [`ioatlas_bench::probe`] tells. The model's costs are of another machine and fitted to request-response, and nothing here was looked at when they were.
+//! The same loop on both: a ring of 256 single pages on each CPU, the oldest of which is replaced,
+//! nothing else done between, tables under a unit that caches nothing. The number is the time of a
+//! pair on two CPUs by that on one; 1 is no contention. The model has its two CPUs on one socket
+//! (near) or on two (far); the machine's are where they are while it is measured, which the probe
+//! of [`ioatlas_bench::probe`] tells. The model's costs are of another machine and fitted to
+//! request-response, and nothing here was looked at when they were.
 
 use super::{
     arguments::ScaleArguments,

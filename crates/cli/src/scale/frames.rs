@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! ATC'15 figure 6 on simulated CPUs: page-table frames over repetitions of request-response in one domain.
+//! ATC'15 figure 6 on simulated CPUs: page-table frames over repetitions of request-response in one
+//! domain.
 //!
-//! Each repetition is short: rings are filled and taken back, and the background drifts on. What is flat and what grows: [`crate::growth`].
+//! Each repetition is short: rings are filled and taken back, and the background drifts on. What is
+//! flat and what grows: [`crate::growth`].
 
 use super::{
     plan::{self, Extent},
@@ -20,10 +22,11 @@ use serde::Serialize;
 const REPETITIONS: usize = 100;
 /// As in the paper.
 const CPUS: usize = 16;
-/// Half as many take a third of the time. Other shapes come of it, so rows say how many there were: magazines, which still grow late on 16, are flat on 8;
-/// on 4, kmalloc is not almost linear.
+/// Half as many take a third of the time. Other shapes come of it, so rows say how many there were:
+/// magazines, which still grow late on 16, are flat on 8; on 4, kmalloc is not almost linear.
 const CPUS_QUICK: usize = 8;
-/// Of a repetition, the filling of the rings included. Not long enough that 16 CPUs have taken all that they hold later within the first half of all.
+/// Of a repetition, the filling of the rings included. Not long enough that 16 CPUs have taken all
+/// that they hold later within the first half of all.
 const LENGTH: Cycles = Cycles::from_us(2000);
 /// In the paper's order.
 const DESIGNS: [&str; 4] = [

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Why a result is out of its range.
 //!
-//! One table, by the row's name. A note is shown only with a row that is out of range; a row without one is not explained, and says so.
+//! One table, by the row's name. A note is shown only with a row that is out of range; a row
+//! without one is not explained, and says so.
 
 use super::rows::Row;
 use serde::Serialize;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What `ioatlas scale` prints for people: results first, then why those out of range are, then points.
+//! What `ioatlas scale` prints for people: results first, then why those out of range are, then
+//! points.
 
 use super::{
     Scale,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The paper's results beside ours.
 //!
-//! A row's range was set before anything was measured: the paper's value and how far from it we may be. A row out of its range stays, marked.
+//! A row's range was set before anything was measured: the paper's value and how far from it we may
+//! be. A row out of its range stays, marked.
 
 use super::{
     plan::named,
@@ -390,7 +391,8 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     rows
 }
 
-/// The first number of CPUs from which memcached under EiovaR never grows by more than 5 % beyond what it has.
+/// The first number of CPUs from which memcached under EiovaR never grows by more than 5 % beyond
+/// what it has.
 fn plateau(points: &Points<'_>) -> Option<f64> {
     let mut curve: Vec<(usize, f64)> = points
         .0

@@ -10,15 +10,21 @@ use std::time::Duration;
 
 /// Drive a vhost-user-net back end without a VM, and check every frame that comes back.
 ///
-/// It is a front end with memory, rings and an I/O page table of its own, for any back end that sends frames back (a loopback or a MAC swap). It offers a frame only
-/// while there is a receive buffer for it to come back in; what does not come back, the back end has lost. A back end that does not answer, breaks a ring or hangs up ends the run
-/// with an error that says so. Exit status 1 too if a frame came back corrupt.
+/// It is a front end with memory, rings and an I/O page table of its own, for any back end that
+/// sends frames back (a loopback or a MAC swap). It offers a frame only while there is a receive
+/// buffer for it to come back in; what does not come back, the back end has lost. A back end that
+/// does not answer, breaks a ring or hangs up ends the run with an error that says so. Exit status
+/// 1 too if a frame came back corrupt.
 ///
-/// JSON: an object. Fields: settings (layout, ring_size, mapping, answers, pages, frame_bytes, placement, mergeable, event_index), offered_per_second (null: as fast as possible), seconds,
-/// paused_seconds (the generator itself was kept from running), frames_per_second (returned), frames_sent, frames_returned, frames_corrupt, frames_lost,
-/// frames_lost_for_translation (of those: the back end asked for a translation meanwhile), frames_refused (due, and no room), messages (misses, unresolved: for what is
-/// not mapped, updates, invalidations, skipped, access_failures), round_trips (count, mean_ns, median_ns, p99_ns, max_ns: from updates and invalidations
-/// to their acknowledgements), kicks, warm_up_lost. With --loss: tolerated_loss (a fraction), best (such an object), tried[] (offered_per_second, loss).
+/// JSON: an object. Fields: settings (layout, ring_size, mapping, answers, pages, frame_bytes,
+/// placement, mergeable, event_index), offered_per_second (null: as fast as possible), seconds,
+/// paused_seconds (the generator itself was kept from running), frames_per_second (returned),
+/// frames_sent, frames_returned, frames_corrupt, frames_lost, frames_lost_for_translation (of
+/// those: the back end asked for a translation meanwhile), frames_refused (due, and no room),
+/// messages (misses, unresolved: for what is not mapped, updates, invalidations, skipped,
+/// access_failures), round_trips (count, mean_ns, median_ns, p99_ns, max_ns: from updates and
+/// invalidations to their acknowledgements), kicks, warm_up_lost. With --loss: tolerated_loss (a
+/// fraction), best (such an object), tried[] (offered_per_second, loss).
 #[derive(Args, Debug)]
 pub(crate) struct VhostBenchArguments {
     /// Socket at which the back end listens.
@@ -27,20 +33,23 @@ pub(crate) struct VhostBenchArguments {
     /// Listen there, and have the back end connect.
     #[arg(long)]
     pub listen: bool,
-    /// What descriptors hold: guest-physical addresses (off: no IOMMU is negotiated), IOVAs that are mapped once (static), or a fresh IOVA for each
-    /// frame and buffer, invalidated when it is used (dynamic).
+    /// What descriptors hold: guest-physical addresses (off: no IOMMU is negotiated), IOVAs that
+    /// are mapped once (static), or a fresh IOVA for each frame and buffer, invalidated when it is
+    /// used (dynamic).
     #[arg(long, value_enum, default_value_t = Map::Off)]
     pub map: Map,
     /// Leaves of the I/O page table (static).
     #[arg(long, value_enum, default_value_t = LeafSize::Small)]
     pub leaf: LeafSize,
-    /// Neighbours in IOVA space are scattered in memory. (Off: buffers are where they would be then.)
+    /// Neighbours in IOVA space are scattered in memory. (Off: buffers are where they would be
+    /// then.)
     #[arg(long)]
     pub scattered: bool,
     /// Buffers that are invalidated together (dynamic).
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub batch: u32,
-    /// How misses are answered: with the page that missed, or with the largest contiguous range around it.
+    /// How misses are answered: with the page that missed, or with the largest contiguous range
+    /// around it.
     #[arg(long, value_enum, default_value_t = Answer::Page)]
     pub answers: Answer,
     /// Pages of 4 KiB for buffers in each direction.
@@ -58,7 +67,8 @@ pub(crate) struct VhostBenchArguments {
     /// Let every frame's header lie across the end of a page.
     #[arg(long)]
     pub straddling: bool,
-    /// Negotiate mergeable receive buffers if they are offered; each has room for a frame all the same.
+    /// Negotiate mergeable receive buffers if they are offered; each has room for a frame all the
+    /// same.
     #[arg(long)]
     pub mergeable: bool,
     /// Negotiate the event index if it is offered.
@@ -73,7 +83,8 @@ pub(crate) struct VhostBenchArguments {
     /// Frames a second to offer [default: as many as possible].
     #[arg(long, value_name = "RATE", value_parser = rate, conflicts_with = "loss")]
     pub rate: Option<f64>,
-    /// Find the highest rate at which at most this part of the frames is lost: 0.005%, or a fraction.
+    /// Find the highest rate at which at most this part of the frames is lost: 0.005%, or a
+    /// fraction.
     #[arg(long, value_name = "PART", value_parser = part)]
     pub loss: Option<f64>,
     /// Seconds before counting begins.

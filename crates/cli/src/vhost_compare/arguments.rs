@@ -9,15 +9,19 @@ use std::time::Duration;
 
 /// Compare `ioatlas vhost-net` with DPDK's testpmd, under the load generator of vhost-bench.
 ///
-/// Both swap MAC addresses. Every case is run with each in turn, `--rounds` times, started anew each time: the generator and the back end's control
-/// threads have one CPU, the thread that forwards has another. Figures are medians of rounds; ratios are medians of the ratios of one round. The thread's share of
-/// its CPU is printed, since a busy machine shows in it. As root, with a busy machine, give it priority: `setsid -w sh -c 'echo -20 > /proc/self/autogroup; exec ..'`.
+/// Both swap MAC addresses. Every case is run with each in turn, `--rounds` times, started anew
+/// each time: the generator and the back end's control threads have one CPU, the thread that
+/// forwards has another. Figures are medians of rounds; ratios are medians of the ratios of one
+/// round. The thread's share of its CPU is printed, since a busy machine shows in it. As root, with
+/// a busy machine, give it priority: `setsid -w sh -c 'echo -20 > /proc/self/autogroup; exec ..'`.
 ///
 /// Exit status 1: a back end of ours corrupted a frame or lost one, or something could not be run.
 ///
-/// JSON: an object. Fields: cpus, load_before, load_after (1 minute), rounds, seconds, comparisons[] (row, testpmd, ours, ratio; null where there is none), benchmarks[] (cell, seed,
-/// testpmd, testpmd_of_off, ours, ours_of_off), runs[] (case, back_end, round, frames_per_second, frames_sent, frames_lost, frames_lost_for_translation,
-/// frames_corrupt, misses, updates, invalidations, round_trip_ns, forwarding_share, failure).
+/// JSON: an object. Fields: cpus, load_before, load_after (1 minute), rounds, seconds,
+/// comparisons[] (row, testpmd, ours, ratio; null where there is none), benchmarks[] (cell, seed,
+/// testpmd, testpmd_of_off, ours, ours_of_off), runs[] (case, back_end, round, frames_per_second,
+/// frames_sent, frames_lost, frames_lost_for_translation, frames_corrupt, misses, updates,
+/// invalidations, round_trip_ns, forwarding_share, failure).
 #[derive(Args, Debug)]
 pub(crate) struct VhostCompareArguments {
     /// One round of short runs, without the searches for the highest rate: a minute or two.
@@ -29,8 +33,9 @@ pub(crate) struct VhostCompareArguments {
     /// Seconds of a run [default: 1, or 0.5 with --quick].
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub seconds: Option<f64>,
-    /// Cases to run [default: all]: off-512, 2m-512, 1g-512, off-scattered-512, 4k-scattered-512, off-scattered-1000, 4k-scattered-1000,
-    /// off-scattered-100000, 4k-scattered-100000, dynamic-pages, dynamic-ranges, off-32768, 2m-32768, 1g-32768.
+    /// Cases to run [default: all]: off-512, 2m-512, 1g-512, off-scattered-512, 4k-scattered-512,
+    /// off-scattered-1000, 4k-scattered-1000, off-scattered-100000, 4k-scattered-100000,
+    /// dynamic-pages, dynamic-ranges, off-32768, 2m-32768, 1g-32768.
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', value_parser = case)]
     pub case: Vec<Case>,
     /// DPDK's testpmd; ci/install-dpdk.sh installs it.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The two back ends as processes: started on their CPUs, and ended whatever happens.
 //!
-//! They are started under `setpriv --pdeathsig`, so that the kernel ends them if we are killed. testpmd places its own threads (`-l`); those of
-//! `vhost-net` are placed here in the same way: what forwards has one CPU, everything else the generator's.
+//! They are started under `setpriv --pdeathsig`, so that the kernel ends them if we are killed.
+//! testpmd places its own threads (`-l`); those of `vhost-net` are placed here in the same way:
+//! what forwards has one CPU, everything else the generator's.
 
 use super::VhostCompareError;
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,7 +16,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Translations that ours holds, at most: 100,000 scattered pages in each direction. (By default it is 65,536.)
+/// Translations that ours holds, at most: 100,000 scattered pages in each direction. (By default it
+/// is 65,536.)
 const RUNS: &str = "262144";
 /// How long a back end may take until it listens.
 const START: Duration = Duration::from_secs(120);

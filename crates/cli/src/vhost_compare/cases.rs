@@ -5,13 +5,15 @@ use super::back_end::Whose;
 use ioatlas_vhost_bench::{Answers, Config, Leaf, Length, Lie, Mapping};
 use std::time::Duration;
 
-/// Pages of the seed's cells: 128 MiB of buffers in each direction, 64 leaves of 2 MiB; a guest's testpmd has some 300 MB of them.
+/// Pages of the seed's cells: 128 MiB of buffers in each direction, 64 leaves of 2 MiB; a guest's
+/// testpmd has some 300 MB of them.
 const MANY: u32 = 32_768;
 /// Buffers that are invalidated together.
 const BATCH: u32 = 32;
 /// How long is run before counting begins, unless all pages are to be used before.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// How long ours may owe something, on the busiest machine; and testpmd, of which it is known to happen.
+/// How long ours may owe something, on the busiest machine; and testpmd, of which it is known to
+/// happen.
 const PATIENCE: Duration = Duration::from_secs(120);
 const PATIENCE_WITH_TESTPMD: Duration = Duration::from_secs(10);
 

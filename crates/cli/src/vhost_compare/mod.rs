@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `ioatlas vhost-compare`: `vhost-net` beside DPDK's testpmd, in turns, under one generator.
 //!
-//! A *case* is what is run, a *run* one case with one back end in one round. A run that fails is a line under the tables; the others go on.
+//! A *case* is what is run, a *run* one case with one back end in one round. A run that fails is a
+//! line under the tables; the others go on.
 
 pub(crate) mod arguments;
 mod back_end;

@@ -34,28 +34,35 @@ The unit comes before the card, memory is shared, and the guest's kernel has int
 
 /// Run a vhost-user-net back end whose guest's memory is behind a device IOTLB.
 ///
-/// It offers split and packed rings, mergeable receive buffers, indirect descriptors, the event index and VIRTIO_F_ACCESS_PLATFORM; give QEMU `-netdev vhost-user`, a
-/// virtual IOMMU, and `iommu_platform=on,ats=on` for the device. Front ends come and go; SIGINT or SIGTERM ends it, removes the socket and prints what was done.
-/// What goes wrong with a front end or a guest is a line on standard error, and never ends the program. --socket-path, --fd and
-/// --print-capabilities are what QEMU's conventions for back-end programs ask for.
+/// It offers split and packed rings, mergeable receive buffers, indirect descriptors, the event
+/// index and VIRTIO_F_ACCESS_PLATFORM; give QEMU `-netdev vhost-user`, a virtual IOMMU, and
+/// `iommu_platform=on,ats=on` for the device. Front ends come and go; SIGINT or SIGTERM ends it,
+/// removes the socket and prints what was done. What goes wrong with a front end or a guest is a
+/// line on standard error, and never ends the program. --socket-path, --fd and --print-capabilities
+/// are what QEMU's conventions for back-end programs ask for.
 ///
-/// JSON: an object. Fields: iotlb, mode, wakeup, queue_pairs, seconds, connections, hits and misses (buffers whose translations were all there
-/// when looked up, and others), questions (sent, deduplicated: under way already, postponed: no room, unanswered, in_flight now, most_in_flight,
-/// access_failures), updates, refused_updates, runs (contiguous translations held now), evictions, invalidations, acknowledgement_us (mean and max: from an invalidation's
-/// arrival until every burst that could use it was over; null if there was none), pairs[] (transmitted and received: frames from and to the guest, received_bytes, too_long,
-/// too_short, tap_dropped, hits, misses, since_miss: frames since something was missing last, bursts, calls, stopped: queues that stopped because of an error).
+/// JSON: an object. Fields: iotlb, mode, wakeup, queue_pairs, seconds, connections, hits and misses
+/// (buffers whose translations were all there when looked up, and others), questions (sent,
+/// deduplicated: under way already, postponed: no room, unanswered, in_flight now, most_in_flight,
+/// access_failures), updates, refused_updates, runs (contiguous translations held now), evictions,
+/// invalidations, acknowledgement_us (mean and max: from an invalidation's arrival until every
+/// burst that could use it was over; null if there was none), pairs[] (transmitted and received:
+/// frames from and to the guest, received_bytes, too_long, too_short, tap_dropped, hits, misses,
+/// since_miss: frames since something was missing last, bursts, calls, stopped: queues that stopped
+/// because of an error).
 #[derive(Args, Debug)]
 #[command(after_long_help = EXAMPLE)]
 pub(crate) struct VhostNetArguments {
     /// Socket at which front ends connect; it is made here, and removed at the end.
     #[arg(long, value_name = "PATH", required_unless_present_any = ["fd", "print_capabilities"])]
     pub socket_path: Option<PathBuf>,
-    /// Instead, the socket that is open as file descriptor N: front ends that connect, where it listens; else the one at its other
-    /// end, and the program ends with it.
+    /// Instead, the socket that is open as file descriptor N: front ends that connect, where it
+    /// listens; else the one at its other end, and the program ends with it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..),
         conflicts_with_all = ["socket_path", "socket_mode", "socket_group", "client", "replace"])]
     pub fd: Option<RawFd>,
-    /// Permission bits of the socket at PATH, in octal: who may write to it may connect [default: what the umask leaves].
+    /// Permission bits of the socket at PATH, in octal: who may write to it may connect
+    /// [default: what the umask leaves].
     #[arg(long, value_name = "MODE", value_parser = octal, conflicts_with = "client")]
     pub socket_mode: Option<u32>,
     /// Group of the socket at PATH, by its number or its name in /etc/group.
@@ -73,8 +80,9 @@ pub(crate) struct VhostNetArguments {
     /// Queue pairs, each served by a thread.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_PAIRS)))]
     pub queue_pairs: u16,
-    /// What happens to frames: loopback (each goes back), macswap (with its addresses exchanged), tap or tap=NAME (to and from that interface
-    /// [default: ioatlas0], which is made if there is none).
+    /// What happens to frames: loopback (each goes back), macswap (with its addresses exchanged),
+    /// tap or tap=NAME (to and from that interface [default: ioatlas0], which is made if there is
+    /// none).
     #[arg(long, default_value = "loopback", value_parser = mode)]
     pub mode: Mode,
     /// How new buffers are found.
@@ -92,9 +100,9 @@ pub(crate) struct VhostNetArguments {
     /// Buffers of each queue that are translated ahead.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub ahead: u16,
-    /// Milliseconds that a queue waits for a translation before it stops, and stays so until the guest
-    /// resets the device. By default it waits, and asks again, for as long as it takes: a VMM may be
-    /// paused, or get no CPU, for any time.
+    /// Milliseconds that a queue waits for a translation before it stops, and stays so until the
+    /// guest resets the device. By default it waits, and asks again, for as long as it takes: a VMM
+    /// may be paused, or get no CPU, for any time.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=3_600_000))]
     pub miss_timeout: Option<u32>,
     /// Refuse front ends without VIRTIO_F_ACCESS_PLATFORM: no device without protection.
@@ -103,8 +111,8 @@ pub(crate) struct VhostNetArguments {
     /// Refuse guest memory that could be truncated: files without F_SEAL_SHRINK.
     #[arg(long)]
     pub require_sealed_memory: bool,
-    /// Take guest memory of any regular file, as of an NVDIMM, and not only of memfd, tmpfs and hugetlbfs.
-    /// A file system that never answers can then hold everything up.
+    /// Take guest memory of any regular file, as of an NVDIMM, and not only of memfd, tmpfs and
+    /// hugetlbfs. A file system that never answers can then hold everything up.
     #[arg(long)]
     pub any_memory_file: bool,
     /// Print a line of statistics on standard error every so many seconds.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `ioatlas vhost-net`: a network device for guests, behind a device IOTLB.
 //!
-//! The control thread of the runner is this one; one thread waits for signals, another tells how things stand, on demand or where standard error is a terminal.
+//! The control thread of the runner is this one; one thread waits for signals, another tells how
+//! things stand, on demand or where standard error is a terminal.
 
 pub(crate) mod arguments;
 mod log_lines;
@@ -80,7 +81,8 @@ impl From<ListenError> for VhostNetError {
     }
 }
 
-/// What `--print-capabilities` prints, by QEMU's `docs/interop/vhost-user.json`: of a network back end it knows no features.
+/// What `--print-capabilities` prints, by QEMU's `docs/interop/vhost-user.json`: of a network back
+/// end it knows no features.
 const CAPABILITIES: &str = "{\"type\": \"net\"}\n";
 
 pub(crate) fn run(arguments: &VhostNetArguments) -> Answer {

@@ -127,7 +127,8 @@ fn every_part_has_its_fields_and_figures_or_reasons() {
         .collect();
     // whole pages need no protection, and go directly where only that is asked for
     assert_eq!(bounced, [0.0, 100.0, 100.0, bounced[3], 0.0, 0.0]);
-    // what is charged is waited for: 10.2 and 7.1 us, but for what passes in interrupts, which is not the thread's own time
+    // what is charged is waited for: 10.2 and 7.1 us, but for what passes in interrupts, which is
+    // not the thread's own time
     assert!(never["ns_per_operation"].as_f64().unwrap() >= 17_300.0 * 0.95);
     assert!(never["map_ms_per_gb"].as_f64().unwrap() > 10_199.0 / 4096.0 * 1e3 * 0.9);
     // which route it finds is the machine's affair; that it finds one is not

@@ -92,7 +92,8 @@ pub fn is_raised(event: &impl AsFd) -> bool {
     poll(&mut polled, Some(&timeout)).unwrap() > 0
 }
 
-/// Files of guest memory, and where each is: for the guest, how much, for the front end, where in the file.
+/// Files of guest memory, and where each is: for the guest, how much, for the front end, where in
+/// the file.
 pub type Regions = Vec<([u64; 4], Arc<OwnedFd>)>;
 
 /// What a front end has to say, and what stays with it.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Commands on captures by real tools: what they make of them, and that they say what results rest on.
+//! Commands on captures by real tools: what they make of them, and that they say what results rest
+//! on.
 
 use ioatlas::Status;
 use ioatlas_iotlb::{Laboratory, Named, Setup, Trace};
@@ -122,7 +123,8 @@ fn an_anonymous_trace_gives_the_same_results() {
         }
         assert_eq!(after.marks().len(), 0);
         assert_eq!(after.stamps().len(), before.stamps().len());
-        // a design that maps memory onto itself sees the same sets of the cache; only its upper tables can be fewer
+        // a design that maps memory onto itself sees the same sets of the cache; only its upper
+        // tables can be fewer
         let replay = |path: &Path| -> Vec<[u64; 4]> {
             let designs = ["--as", "identity,strict", "--as", "rbtree,strict"];
             let json =
@@ -281,7 +283,8 @@ fn the_error_of_assumed_accesses_is_what_we_say() {
     assert!((18.0..20.0).contains(&worst), "{worst}");
 }
 
-/// A pipe of `text`, as a path that a command can open; the descriptor lives as long as the process.
+/// A pipe of `text`, as a path that a command can open; the descriptor lives as long as the
+/// process.
 #[cfg(target_os = "linux")]
 fn pipe_of(text: &str) -> String {
     use std::io::Write;

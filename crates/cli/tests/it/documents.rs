@@ -135,7 +135,8 @@ fn a_broken_link_is_found_and_an_anchor_is_made_as_on_github() {
     assert_eq!(anchors(text), HashSet::from(expected));
 }
 
-/// Paths that documents name between backticks exist, so that a file that moves is renamed there too.
+/// Paths that documents name between backticks exist, so that a file that moves is renamed there
+/// too.
 #[test]
 fn files_that_documents_name_exist() {
     let folders = [

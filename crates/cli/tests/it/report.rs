@@ -345,7 +345,8 @@ fn terminal_and_page_have_each_number_in_its_column() {
     for row in &report.systems {
         let one = row.ns_per_pair_1_thread.text();
         let two = row.ns_per_pair_2_threads.map(|figure| figure.text());
-        // each invalidation of the traces is waited for, but under the one policy that goes on meanwhile
+        // each invalidation of the traces is waited for, but under the one policy that goes on
+        // meanwhile
         let waited = report.wait.time.value * row.invalidations_per_1k_maps.value / 1e3;
         let expected = (row.name != "as Mac OS X").then_some(waited);
         assert_eq!(row.wait.map(|wait| wait.value), expected, "{}", row.name);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `ioatlas vhost-net` and front ends that are hostile or out of luck, and die at any point of it: the program goes on, the next front
-//! end is served without waiting for what the one before has left, and SIGTERM ends it.
+//! `ioatlas vhost-net` and front ends that are hostile or out of luck, and die at any point of it:
+//! the program goes on, the next front end is served without waiting for what the one before has
+//! left, and SIGTERM ends it.
 //!
-//! What each kind of trouble does to a queue is tested in `ioatlas-vhost`: `hostile_memory`, `hostile_events`, `hostile_queues`,
-//! `membarrier`, `late_answers`.
+//! What each kind of trouble does to a queue is tested in `ioatlas-vhost`: `hostile_memory`,
+//! `hostile_events`, `hostile_queues`, `membarrier`, `late_answers`.
 
 #[path = "../../../vhost/tests/it/common/huge.rs"]
 mod huge;
@@ -276,7 +277,8 @@ fn answers_that_are_never_read() {
     survives(&trouble, &["--json"]);
 }
 
-/// A header that does not go on holds nobody up: neither the next front end, when its sender is dead, nor the end of the program.
+/// A header that does not go on holds nobody up: neither the next front end, when its sender is
+/// dead, nor the end of the program.
 #[test]
 fn half_a_header() {
     let trouble = Trouble {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `ioatlas vhost-bench` against `ioatlas vhost-net`, each a program of its own; and against what is no back end.
+//! `ioatlas vhost-bench` against `ioatlas vhost-net`, each a program of its own; and against what
+//! is no back end.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `ioatlas vhost-net`, the program itself: driven through its socket by a front end with rings by IOVA, ended by signals, given what it cannot take.
+//! `ioatlas vhost-net`, the program itself: driven through its socket by a front end with rings by
+//! IOVA, ended by signals, given what it cannot take.
 
 #[path = "../../../vhost-net/tests/it/common/mod.rs"]
 pub(crate) mod common;
@@ -61,7 +62,8 @@ impl Program {
         }
     }
 
-    /// Waits for a line with this on its standard error, and returns that. What it says before is lost.
+    /// Waits for a line with this on its standard error, and returns that. What it says before is
+    /// lost.
     fn line_with(&mut self, text: &str) -> String {
         let said = self.child.as_mut().unwrap().stderr.take().unwrap();
         let mut said = std::io::BufReader::new(said);
@@ -529,7 +531,8 @@ fn options_that_make_no_sense_are_refused() {
     }
 }
 
-/// Needs no TAP driver: whether the machine has none, or it is not for us, there is something to do.
+/// Needs no TAP driver: whether the machine has none, or it is not for us, there is something to
+/// do.
 #[test]
 fn a_tap_interface_that_cannot_be_had_says_what_to_do() {
     let directory = tempfile::tempdir().unwrap();

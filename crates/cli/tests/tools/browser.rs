@@ -28,7 +28,8 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Put before and after what a test does on the page: it ends with an element that says what was found.
+/// Put before and after what a test does on the page: it ends with an element that says what was
+/// found.
 const ACT: [&str; 2] = [
     "<script>\"use strict\";(async () => { let found; try { ",
     " } catch (error) { found = { error: String(error) }; }
@@ -39,7 +40,8 @@ const ACT: [&str; 2] = [
     })();</script></body>",
 ];
 
-/// Runs `script`, which sets `found`, on `page`, with `#fragment` in its address; gives what was found.
+/// Runs `script`, which sets `found`, on `page`, with `#fragment` in its address; gives what was
+/// found.
 fn act(browser: &Path, page: &Path, fragment: &str, script: &str) -> Result<Value, Failed> {
     let html = std::fs::read_to_string(page)?;
     let acted = page.with_file_name("acted.html");
@@ -185,7 +187,8 @@ fn address(browser: &Path) -> Result<(), Failed> {
 fn taken(browser: &Path) -> Result<(), Failed> {
     let directory = tempfile::tempdir()?;
     let page = page(directory.path())?;
-    // What a blob holds is noted where it is made: to read it back takes other processes, whom the browser's virtual time does not wait for.
+    // What a blob holds is noted where it is made: to read it back takes other processes, whom the
+    // browser's virtual time does not wait for.
     let script = r#"
         const files = [], texts = [];
         const encoded = (text) => new TextEncoder().encode(text).length;
@@ -271,8 +274,9 @@ fn page(directory: &Path) -> Result<PathBuf, Failed> {
 /// Times that a browser may come to nothing before that is a failure.
 const STARTS: usize = 3;
 
-/// Opens `page`; the browser ends by itself once the page has settled. One that ends with nothing of the page, neither in the document nor as the picture that it is asked for,
-/// is started again: that tells of the browser alone.
+/// Opens `page`; the browser ends by itself once the page has settled. One that ends with nothing
+/// of the page, neither in the document nor as the picture that it is asked for, is started again:
+/// that tells of the browser alone.
 fn open(browser: &Path, page: &Path, options: &[&str]) -> Result<Output, Failed> {
     let picture = options.iter().find_map(|o| o.strip_prefix("--screenshot="));
     let mut said = String::new();

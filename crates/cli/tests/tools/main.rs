@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Commands that run other programs: a browser on the report's page, QEMU, DPDK's testpmd. What needs these programs is ignored unless
-//! asked for, by the stage of `ci/full.sh` that is the reason shown.
+//! Commands that run other programs: a browser on the report's page, QEMU, DPDK's testpmd. What
+//! needs these programs is ignored unless asked for, by the stage of `ci/full.sh` that is the
+//! reason shown.
 
 mod browser;
 mod record;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Recording a guest, from packages to a checked trace: ignored unless asked for, by `ci/full.sh recording`. The packages' directory
-//! is named by `IOATLAS_RECORD_PACKAGES`; without it the user's cache is looked at. And what is refused, which needs no guest.
+//! Recording a guest, from packages to a checked trace: ignored unless asked for, by
+//! `ci/full.sh recording`. The packages' directory is named by `IOATLAS_RECORD_PACKAGES`; without
+//! it the user's cache is looked at. And what is refused, which needs no guest.
 
 use ioatlas_guest::Cache;
 use ioatlas_iotlb::{Event, Kind, Trace};

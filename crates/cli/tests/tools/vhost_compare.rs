@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `ioatlas vhost-compare`. What needs DPDK's testpmd, and both CPUs, is ignored unless asked for: `ci/full.sh compare`.
+//! `ioatlas vhost-compare`. What needs DPDK's testpmd, and both CPUs, is ignored unless asked for:
+//! `ci/full.sh compare`.
 
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
@@ -74,7 +75,8 @@ fn both() -> Result<(), Failed> {
     for run in runs {
         assert_eq!(run["failure"], Value::Null, "{run}");
         assert_eq!(run["frames_corrupt"], 0, "{run}");
-        // A rate counts what came back in a time so short that a busy machine may give none of it to who forwards.
+        // A rate counts what came back in a time so short that a busy machine may give none of it
+        // to who forwards.
         assert!(run["frames_per_second"].is_number(), "{run}");
         assert!(run["frames_sent"].as_u64() > Some(0), "{run}");
         if run["back_end"] == "ours" {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The second tier: chunks of memory that are mapped once and handed out by the page, when the classes are full.
+//! The second tier: chunks of memory that are mapped once and handed out by the page, when the
+//! classes are full.
 //!
-//! A chunk has one permission and [`CHUNK_PAGES`] pages; a bit of one word says of each whether it is taken. Of a chunk that devices only write, a bit of another says of a page
-//! that all of it was zeroed when its last user left: a run of such needs no zeroing when it is taken. Chunks are added as they are needed, up to a bound,
-//! and go, with the tables that they fill, when no run of their permission was taken in an idle interval and none is.
+//! A chunk has one permission and [`CHUNK_PAGES`] pages; a bit of one word says of each whether it
+//! is taken. Of a chunk that devices only write, a bit of another says of a page that all of it was
+//! zeroed when its last user left: a run of such needs no zeroing when it is taken. Chunks are
+//! added as they are needed, up to a bound, and go, with the tables that they fill, when no run of
+//! their permission was taken in an idle interval and none is.
 //!
-//! Locking: each permission's list has a lock, held to take and to give a run, and to add or remove a chunk, which is made and ended
-//! outside. Under it at most `chunks_max` words are looked at.
+//! Locking: each permission's list has a lock, held to take and to give a run, and to add or remove
+//! a chunk, which is made and ended outside. Under it at most `chunks_max` words are looked at.
 
 use super::{
     class::open_tables, config::CHUNK_PAGES, pieces::Frames, single_use::zeroed_frames,
@@ -84,7 +87,8 @@ fn mask(first: u32, pages: u32) -> u64 {
     ALL >> (64 - pages) << first
 }
 
-/// The lowest of `pages` free bits in a row, of a word whose taken bits are ones. `pages` is 1 to 64.
+/// The lowest of `pages` free bits in a row, of a word whose taken bits are ones. `pages` is 1
+/// to 64.
 fn find_run(taken: u64, pages: u32) -> Option<u32> {
     // bit n stays as long as the bits from n on are all free
     let mut free = !taken;
@@ -263,7 +267,8 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Ends chunks without taken pages, of permissions that nobody asked for since this was last asked.
+    /// Ends chunks without taken pages, of permissions that nobody asked for since this was last
+    /// asked.
     pub fn trim<T: Translator<P>>(&self, domain: &Domain<P, T>) {
         for list in &self.lists {
             loop {

@@ -3,22 +3,29 @@
 //!
 //! # Theory
 //!
-//! Slot `n` has the `n`-th run of pages of the class's region for good, so IOVA and slot follow from each other by arithmetic. A slot is in exactly one of these states:
+//! Slot `n` has the `n`-th run of pages of the class's region for good, so IOVA and slot follow
+//! from each other by arithmetic. A slot is in exactly one of these states:
 //!
 //! * *empty*: it has no memory, and nothing is mapped there. All are, at first.
-//! * *kept*: it has memory, mapped with one permission; nobody uses it. Its number is in the magazines of that permission.
-//! * *taken*: as kept, but somebody's mapping lives in it. Its number is in a [`Slot`], which cannot be copied.
+//! * *kept*: it has memory, mapped with one permission; nobody uses it. Its number is in the
+//!   magazines of that permission.
+//! * *taken*: as kept, but somebody's mapping lives in it. Its number is in a [`Slot`], which
+//!   cannot be copied.
 //! * *lost*: an invalidation of it failed; it is never used again, nor are its frames.
 //!
-//! From kept or taken to empty, and from one permission to another, a slot goes by [`Domain::revoke`] alone: the invalidation has completed before its
-//! frames are free or mapped again.
+//! From kept or taken to empty, and from one permission to another, a slot goes by
+//! [`Domain::revoke`] alone: the invalidation has completed before its frames are free or mapped
+//! again.
 //!
-//! What is known of a slot's bytes ([`Extent`]) goes with its number, from magazine to mapping and back: so CPUs that use different slots write no word in common, and no line.
-//! The region is whole page tables where there are IOVAs for that. When the last slot has lost its memory, all of it is cleared at once, and its tables go too.
+//! What is known of a slot's bytes ([`Extent`]) goes with its number, from magazine to mapping and
+//! back: so CPUs that use different slots write no word in common, and no line. The region is whole
+//! page tables where there are IOVAs for that. When the last slot has lost its memory, all of it is
+//! cleared at once, and its tables go too.
 //!
-//! Locking: taking and giving a kept slot is one push or pop of this CPU's magazine. Everything else is rare, and takes the lock of `empty` by itself. That a look at all
-//! magazines was in vain is a hint in a relaxed word.
-//! A slot's frames belong to whoever has its number; numbers change hands through locks, so relaxed accesses do.
+//! Locking: taking and giving a kept slot is one push or pop of this CPU's magazine. Everything
+//! else is rare, and takes the lock of `empty` by itself. That a look at all magazines was in vain
+//! is a hint in a relaxed word. A slot's frames belong to whoever has its number; numbers change
+//! hands through locks, so relaxed accesses do.
 
 use super::{
     config::{ClassConfig, SLOT_PAGES_LG2_MAX, SLOTS_MAX},
@@ -37,7 +44,8 @@ use crate::{
 };
 use alloc::{format, string::String, vec, vec::Vec};
 
-/// Pages of a leaf table, as log2, where tables have 512 entries; elsewhere some of them stay, or more go at once.
+/// Pages of a leaf table, as log2, where tables have 512 entries; elsewhere some of them stay, or
+/// more go at once.
 const TABLE_LG2: u32 = 9;
 /// Address spaces of less, 32 bits, are too small for that.
 const WIDE: PageCount = PageCount(1 << 20);
@@ -72,7 +80,8 @@ pub(crate) struct Class<P: Platform> {
     bare: P::A64,
 }
 
-/// For so many operations after a look at all CPUs' magazines in vain: a slot that another CPU gets back meanwhile is found that much later.
+/// For so many operations after a look at all CPUs' magazines in vain: a slot that another CPU gets
+/// back meanwhile is found that much later.
 const BARE: u64 = 32;
 
 /// The right to use one slot.
@@ -84,7 +93,8 @@ pub(crate) struct Slot {
     pub kept: Kept,
 }
 
-/// A slot in a magazine, in one word: its number, of 16 bits, and its extent, whose ends are up to 2^20.
+/// A slot in a magazine, in one word: its number, of 16 bits, and its extent, whose ends are up to
+/// 2^20.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kept(u64);
 
@@ -148,7 +158,8 @@ pub(crate) enum NoSlot {
     Map(MapError),
 }
 
-/// A region of whole page tables, whose slots lie at multiples of their size; one that is neither where there are no IOVAs for that.
+/// A region of whole page tables, whose slots lie at multiples of their size; one that is neither
+/// where there are no IOVAs for that.
 pub(super) fn open_tables<P: Platform, T: Translator<P>>(
     domain: &Domain<P, T>,
     pages: PageCount,
@@ -207,7 +218,8 @@ impl<P: CopyMemory> Class<P> {
         self.pages.0 << GRANULE_LG2
     }
 
-    /// Whether every slot lies within these limits, if the region does within theirs: how it is aligned, and which boundaries it crosses.
+    /// Whether every slot lies within these limits, if the region does within theirs: how it is
+    /// aligned, and which boundaries it crosses.
     #[inline]
     pub fn keeps(&self, limits: &Limits) -> bool {
         if limits.align_lg2 == 0 && limits.boundary_lg2.is_none() {
@@ -341,12 +353,14 @@ impl<P: CopyMemory> Class<P> {
         }
     }
 
-    /// Takes the memory of these slots, which the caller has, away, by one invalidation; and the tables, where these are the last.
+    /// Takes the memory of these slots, which the caller has, away, by one invalidation; and the
+    /// tables, where these are the last.
     pub fn depopulate<T: Translator<P>>(&self, domain: &Domain<P, T>, slots: &[u32]) {
         let p = &**domain.platform();
         let words = slots.iter().flat_map(|at| self.frames(p, *at).0);
         let frames = words.map(|w| TableFrame::from_entry(PhysPage(w.load(Ordering::Relaxed))));
-        // with all numbers here, nobody maps anything in the region meanwhile, nor puts a number there
+        // with all numbers here, nobody maps anything in the region meanwhile, nor puts a number
+        // there
         let rest = self.empty.with(|empty| {
             let all = empty.len() + slots.len() == self.slots as usize;
             all.then(|| core::mem::take(empty))
@@ -516,7 +530,8 @@ impl<P: CopyMemory> Class<P> {
         }
     }
 
-    /// Revokes every kept slot; for the end. Those taken are revoked too: their mappings end with the pool.
+    /// Revokes every kept slot; for the end. Those taken are revoked too: their mappings end with
+    /// the pool.
     pub fn close<T: Translator<P>>(self, domain: &Domain<P, T>) {
         let empty: Vec<u32> = self.empty.with(|empty| empty.clone());
         let mut is_empty = vec![false; self.slots as usize];
@@ -529,7 +544,8 @@ impl<P: CopyMemory> Class<P> {
         if !mapped.is_empty() {
             self.depopulate(domain, &mapped);
         }
-        // Caches may hold what is lost, so those IOVAs stay allocated, and the region with them, until the domain ends.
+        // Caches may hold what is lost, so those IOVAs stay allocated, and the region with them,
+        // until the domain ends.
         if lost.is_empty() && self.lost.with(|lost| lost.is_empty()) {
             let _ = domain.close_region(self.region); // quarantined if that fails
         }

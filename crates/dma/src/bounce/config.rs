@@ -9,7 +9,8 @@ use alloc::{vec, vec::Vec};
 pub struct ClassConfig {
     /// Log2 of the pages of a slot: 0 is 4 KiB. At most [`SLOT_PAGES_LG2_MAX`].
     pub pages_lg2: u32,
-    /// How many slots; each has its metadata and its IOVAs from the beginning, and memory only while it is used or kept. At least 1.
+    /// How many slots; each has its metadata and its IOVAs from the beginning, and memory only
+    /// while it is used or kept. At least 1.
     pub slots: u32,
 }
 
@@ -34,23 +35,25 @@ pub struct PoolConfig {
     pub classes: Vec<ClassConfig>,
     /// What happens beyond them.
     pub growth: Growth,
-    /// Slots and chunks that nobody asked for in this time lose their memory, in nanoseconds of [`Dma::tick`](crate::dma_api::Dma::tick)'s clock.
+    /// Slots and chunks that nobody asked for in this time lose their memory, in nanoseconds of
+    /// [`Dma::tick`](crate::dma_api::Dma::tick)'s clock.
     pub idle_ns: u64,
 }
 
 /// Whether a pool takes memory as it needs it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Growth {
-    /// Slots get memory when they are first needed, and lose it when they are idle. Beyond them come chunks, and beyond those
-    /// buffers that are mapped for one use.
+    /// Slots get memory when they are first needed, and lose it when they are idle. Beyond them
+    /// come chunks, and beyond those buffers that are mapped for one use.
     OnDemand {
         /// The most chunks of [`CHUNK_PAGES`], for each permission.
         chunks_max: u32,
         /// Buffers for one use.
         single_use: SingleUse,
     },
-    /// All slots have memory from the beginning, mapped both ways, and keep it; there is nothing beyond them. No map or unmap ever happens: what a
-    /// confidential VM's shared region needs. As the device may read whatever it is, more must be zeroed.
+    /// All slots have memory from the beginning, mapped both ways, and keep it; there is nothing
+    /// beyond them. No map or unmap ever happens: what a confidential VM's shared region needs. As
+    /// the device may read whatever it is, more must be zeroed.
     Fixed,
 }
 
@@ -74,8 +77,9 @@ impl Default for Growth {
 }
 
 impl Default for PoolConfig {
-    /// Slots of 4 KiB to 256 KiB: 256, 256, 128, 128, 64, 32 and 8 of them. Bookkeeping is 25 KiB and 1.8 KiB for each CPU; for the frames' numbers up to 38 KiB more, while there are
-    /// frames. Idle after 100 ms.
+    /// Slots of 4 KiB to 256 KiB: 256, 256, 128, 128, 64, 32 and 8 of them. Bookkeeping is 25 KiB
+    /// and 1.8 KiB for each CPU; for the frames' numbers up to 38 KiB more, while there are frames.
+    /// Idle after 100 ms.
     fn default() -> Self {
         let class = |(pages_lg2, slots)| ClassConfig { pages_lg2, slots };
         let classes = [256, 256, 128, 128, 64, 32, 8];

@@ -3,31 +3,44 @@
 //!
 //! # Theory
 //!
-//! What a map and its unmap take together is measured, for each size (in powers of two of pages) and direction, on both routes. A *cell* first
-//! *learns*: of every two operations one takes each route, in an order that is in step with no driver's own, all of them timed, until each has [`LEARN`] samples, of which the first [`FIRST`] do not count, as they pay for what is
-//! made once (slots, tables, what caches hold); a cell that is used knows after 512 operations, or after 896 where something happened once and may be about to happen again. Then it is
-//! *settled* on the cheaper route. One operation in [`EVERY`] on it is timed, and moves its estimate by a part in [`WEIGHT`]. Seldom, a burst of [`BURST`] operations takes the other route, to see whether that
-//! has become better, and moves its estimate by parts in [`WEIGHT_OTHER`]: the more it costs the more seldom, so that looking costs about half a hundredth. The cell changes routes when the other one is
-//! better by more than 1/32, and learns anew when its own has become half as dear again and costs a quarter of the other at least: while a cell learns
-//! only every second operation copies, so caches hold more of what it copies than later, and the estimate may be too low by that.
+//! What a map and its unmap take together is measured, for each size (in powers of two of pages)
+//! and direction, on both routes. A *cell* first *learns*: of every two operations one takes each
+//! route, in an order that is in step with no driver's own, all of them timed, until each has
+//! [`LEARN`] samples, of which the first [`FIRST`] do not count, as they pay for what is made once
+//! (slots, tables, what caches hold); a cell that is used knows after 512 operations, or after 896
+//! where something happened once and may be about to happen again. Then it is *settled* on the
+//! cheaper route. One operation in [`EVERY`] on it is timed, and moves its estimate by a part in
+//! [`WEIGHT`]. Seldom, a burst of [`BURST`] operations takes the other route, to see whether that
+//! has become better, and moves its estimate by parts in [`WEIGHT_OTHER`]: the more it costs the
+//! more seldom, so that looking costs about half a hundredth. The cell changes routes when the
+//! other one is better by more than 1/32, and learns anew when its own has become half as dear
+//! again and costs a quarter of the other at least: while a cell learns only every second operation
+//! copies, so caches hold more of what it copies than later, and the estimate may be too low by
+//! that.
 //!
 //! # What is rare
 //!
-//! Under a deferred invalidation policy one unmap in 250 pays for all, and must count. A CPU that is taken away for a while is a matter of the machine, and must not. Both look the same: a sample far above what is usual
-//! ([`is_odd`]). So an estimate has two parts. One is the mean of the usual samples. The other is what odd ones add: nothing as long as there was one only; from the second on their number, each as long as the *shortest* of them:
-//! batches take about the same time each, and of lost slices the shortest is short. If [`CHANGED`] in a row are odd on the route that the cell has settled on, that is usual now, and it learns anew. What took
-//! longer than [`OUTLIER_NS`], and [`OUTLIER_PAGE_NS`] more for each page, is not looked at, unless all of that route seems to: where half as long is usual, or nothing is known,
-//! it counts as so long; and to [`CHANGED`] in a row it belongs as well.
+//! Under a deferred invalidation policy one unmap in 250 pays for all, and must count. A CPU that
+//! is taken away for a while is a matter of the machine, and must not. Both look the same: a sample
+//! far above what is usual ([`is_odd`]). So an estimate has two parts. One is the mean of the usual
+//! samples. The other is what odd ones add: nothing as long as there was one only; from the second
+//! on their number, each as long as the *shortest* of them: batches take about the same time each,
+//! and of lost slices the shortest is short. If [`CHANGED`] in a row are odd on the route that the
+//! cell has settled on, that is usual now, and it learns anew. What took longer than
+//! [`OUTLIER_NS`], and [`OUTLIER_PAGE_NS`] more for each page, is not looked at, unless all of that
+//! route seems to: where half as long is usual, or nothing is known, it counts as so long; and to
+//! [`CHANGED`] in a row it belongs as well.
 //!
-//! Locking: none. Each CPU counts operations in words of its own; the words of a cell are written by timed operations only, and two at a time may lose a
-//! sample, which does no harm.
+//! Locking: none. Each CPU counts operations in words of its own; the words of a cell are written
+//! by timed operations only, and two at a time may lose a sample, which does no harm.
 
 use crate::{platform::*, units::*};
 use alloc::vec::Vec;
 
 /// Samples of each route before a cell decides.
 const LEARN: u64 = 256;
-/// The same, of a route on which something happened once: a batch of 250 comes again within these and the first.
+/// The same, of a route on which something happened once: a batch of 250 comes again within these
+/// and the first.
 const LEARN_LONGER: u64 = 448;
 /// Samples of each route that do not count.
 const FIRST: u64 = 64;
@@ -40,18 +53,21 @@ const LOOK_MIN: u64 = 1 << 12;
 const LOOK_MAX: u64 = 1 << 20;
 /// A sample's part of the estimate of the route that a cell has settled on.
 const WEIGHT: u64 = 32;
-/// The same of the other route: smaller, since looks are so short that most of them miss what is paid for once in 250 operations, and few of them must not make it look cheap.
+/// The same of the other route: smaller, since looks are so short that most of them miss what is
+/// paid for once in 250 operations, and few of them must not make it look cheap.
 const WEIGHT_OTHER: u64 = 128;
 /// A sample is odd that takes so many times what is usual, and so much more.
 const ODD_TIMES: u64 = 8;
 const ODD_NS: u64 = 2_000;
 /// So many odd samples in a row are a change.
 const CHANGED: u64 = 4;
-/// A route that costs less than this part of the other is not learned anew for having become dearer.
+/// A route that costs less than this part of the other is not learned anew for having become
+/// dearer.
 const NEAR: u64 = 4;
 /// Samples of a route after which older ones weigh half, as to how often odd ones come.
 const RECENT: u64 = 1 << 12;
-/// Longer operations are not counted, or as so long. A translator that takes 10 us for each page's map and unmap stays within it at every size.
+/// Longer operations are not counted, or as so long. A translator that takes 10 us for each page's
+/// map and unmap stays within it at every size.
 const OUTLIER_NS: u64 = 1_000_000;
 const OUTLIER_PAGE_NS: u64 = 20_000;
 /// Estimates are in parts of a nanosecond, as they are averages.
@@ -136,14 +152,16 @@ impl<P: Platform> Halves<P> {
 struct Cell<P: Platform> {
     /// 0 while it learns; else 1 and the route. And odd samples in a row of that route.
     settled: Halves<P>,
-    /// The estimate of the route that it settled on, when it did; operations of one CPU between two looks at the other route, a power of two.
+    /// The estimate of the route that it settled on, when it did; operations of one CPU between two
+    /// looks at the other route, a power of two.
     terms: Halves<P>,
     routes: [Seen<P>; 2],
 }
 
 /// What was seen of one route since its cell began to learn.
 struct Seen<P: Platform> {
-    /// The mean of the usual samples, of the first ones the shortest; how many there were of all kinds.
+    /// The mean of the usual samples, of the first ones the shortest; how many there were of all
+    /// kinds.
     usual: Halves<P>,
     /// The longest of the first ones; by how much the shortest odd one was longer than usual.
     long: Halves<P>,
@@ -190,7 +208,8 @@ impl<P: Platform> Seen<P> {
         usual + odd * by / counted.max(1)
     }
 
-    /// One more, where a settled cell gives it a part in `weight`, and a learning one takes the mean; whether it is odd.
+    /// One more, where a settled cell gives it a part in `weight`, and a learning one takes the
+    /// mean; whether it is odd.
     fn note(&self, sample: u64, weight: Option<u64>) -> bool {
         let (usual, samples) = self.usual.get();
         let (first, by) = self.long.get();
@@ -273,7 +292,8 @@ impl<P: Platform> Cell<P> {
         self.of(route).estimate()
     }
 
-    /// One more. Longer than `most_ns` it is a lost slice, unless the route has shown nothing much shorter.
+    /// One more. Longer than `most_ns` it is a lost slice, unless the route has shown nothing much
+    /// shorter.
     fn note(&self, route: Route, took_ns: u64, most_ns: u64) {
         let (seen, sample) = (self.of(route), took_ns.min(most_ns) * PART);
         let (usual, samples) = seen.usual.get();
@@ -310,7 +330,8 @@ impl<P: Platform> Cell<P> {
 
     fn reconsider(&self, now: Route, in_a_row: u64) {
         let (own, other) = (self.estimate(now), self.estimate(now.other()));
-        // what is still far cheaper than the other is only remembered wrongly: to learn anew would cost more than it could tell, for looks go on
+        // what is still far cheaper than the other is only remembered wrongly: to learn anew would
+        // cost more than it could tell, for looks go on
         let dearer = own > self.terms.get().0 / 2 * 3 + PART && own > other / NEAR;
         if other + other / 32 < own {
             self.settle(now.other());

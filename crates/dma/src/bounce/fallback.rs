@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! How a pool comes to a buffer.
 //!
-//! The fallback chain of [`Pool::take`]: each step tried when those before have nothing, and counted by itself ([`Step`]):
+//! The fallback chain of [`Pool::take`]: each step tried when those before have nothing, and
+//! counted by itself ([`Step`]):
 //!
-//! 1. a slot of the smallest class that fits: kept for this CPU, or by the depot; empty, given memory; kept for another CPU; kept with another permission, which costs an
-//!    invalidation. To look at all CPUs costs more the more there are, so where that was in vain the next few go on to what would serve them;
+//! 1. a slot of the smallest class that fits: kept for this CPU, or by the depot; empty, given
+//!    memory; kept for another CPU; kept with another permission, which costs an invalidation. To
+//!    look at all CPUs costs more the more there are, so where that was in vain the next few go on
+//!    to what would serve them;
 //! 2. the same of the next larger classes;
 //! 3. for a share of a fixed budget: a slot of what all shares have in common;
 //! 4. pages of a chunk;
@@ -12,7 +15,8 @@
 //!
 //! The first step's first part is also to be had by itself, in `fast_path`.
 //!
-//! So where the pool's limits are is where operations begin to cost what they would cost without it, and no more.
+//! So where the pool's limits are is where operations begin to cost what they would cost without
+//! it, and no more.
 
 use super::{
     class::{Class, Kept, NoSlot, Slot},

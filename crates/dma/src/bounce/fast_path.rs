@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The fast path: one buffer through a slot that this CPU has cached.
 //!
-//! A slot's usual next user has as many bytes at the same place, in one granule: then nothing is to be zeroed beside them (see `window`), and what is left is a pop of this CPU's
-//! magazine, one count, and one copy; at the end one copy and one push. Nothing is called for it but the platform's copy, nothing is allocated, and no line is written that another
-//! CPU writes: what is known of the slot came with its number. All else goes the slow path, which does the same for whatever there is.
+//! A slot's usual next user has as many bytes at the same place, in one granule: then nothing is to
+//! be zeroed beside them (see `window`), and what is left is a pop of this CPU's magazine, one
+//! count, and one copy; at the end one copy and one push. Nothing is called for it but the
+//! platform's copy, nothing is allocated, and no line is written that another CPU writes: what is
+//! known of the slot came with its number. All else goes the slow path, which does the same for
+//! whatever there is.
 
 use super::{
     class::{Kept, Slot},
@@ -14,7 +17,8 @@ use super::{
 use crate::{domain::Domain, platform::*, translator::Translator, units::*};
 
 impl<P: CopyMemory> Pool<P> {
-    /// A slot that shows `buffer`, and nothing of earlier users; and where the data begin. Slots keep the pool's limits, and perhaps no others.
+    /// A slot that shows `buffer`, and nothing of earlier users; and where the data begin. Slots
+    /// keep the pool's limits, and perhaps no others.
     #[inline(always)]
     pub fn bounce_fast<T: Translator<P>>(
         &self,

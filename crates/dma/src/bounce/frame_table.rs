@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Which frames the slots of a class have: a word a page, in memory that there is only while slots have theirs.
+//! Which frames the slots of a class have: a word a page, in memory that there is only while slots
+//! have theirs.
 //!
-//! The words lie in frames of the platform's. A *group* is the slots whose words share one such frame, which it has from when the first of them gets memory
-//! until the last has lost it; so a pool that is idle keeps a word for every 512 pages.
+//! The words lie in frames of the platform's. A *group* is the slots whose words share one such
+//! frame, which it has from when the first of them gets memory until the last has lost it; so a
+//! pool that is idle keeps a word for every 512 pages.
 //!
-//! Locking: how many slots of a group have memory is under one lock, alone; no frame is allocated or freed under it. Which frame a group has is in a word of its own: who has a
-//! slot with memory may follow it, since the group keeps its frame for that slot. Slots change hands through locks, so relaxed accesses do.
+//! Locking: how many slots of a group have memory is under one lock, alone; no frame is allocated
+//! or freed under it. Which frame a group has is in a word of its own: who has a slot with memory
+//! may follow it, since the group keeps its frame for that slot. Slots change hands through locks,
+//! so relaxed accesses do.
 
 use crate::{platform::*, units::*};
 use alloc::{boxed::Box, vec::Vec};

@@ -11,8 +11,9 @@ pub(crate) trait Frames {
     /// Frame number `nth`, which is one of the buffer's.
     fn frame(&self, nth: usize) -> PhysPage;
 
-    /// Where byte `at` is, and how many of the `len` bytes from there on, at least 1, follow each other in memory: frames
-    /// that were allocated together mostly adjoin, and one long copy is cheaper than many of a frame.
+    /// Where byte `at` is, and how many of the `len` bytes from there on, at least 1, follow each
+    /// other in memory: frames that were allocated together mostly adjoin, and one long copy is
+    /// cheaper than many of a frame.
     #[inline(always)]
     fn stretch(&self, at: u64, len: u64) -> (PhysAddr, u64) {
         let (nth, inside) = ((at >> GRANULE_LG2) as usize, at & (GRANULE - 1));
@@ -62,7 +63,8 @@ pub(crate) enum Move {
     Take,
 }
 
-/// Moves all `len` bytes of `list`: for one buffer within a granule nothing is called but the platform.
+/// Moves all `len` bytes of `list`: for one buffer within a granule nothing is called but the
+/// platform.
 ///
 /// # Errors
 /// As [`move_bytes`].

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The pool of one address limit: its parts, what moves in its buffers, and its end.
 //!
-//! How it comes to a buffer is in `fallback`, the usual case of that by itself in `fast_path`; what it has is in `usage`.
+//! How it comes to a buffer is in `fallback`, the usual case of that by itself in `fast_path`; what
+//! it has is in `usage`.
 
 use super::{
     chunks::{Chunks, Run},
@@ -161,7 +162,8 @@ impl<P: CopyMemory> Pool<P> {
         p.pinned(|cpu| self.stats.count(&cpu, step));
     }
 
-    /// Which route an operation is to take. One that goes directly, and whose time is not taken, is counted as that: if it fails, [take it back](Self::did_not).
+    /// Which route an operation is to take. One that goes directly, and whose time is not taken, is
+    /// counted as that: if it fails, [take it back](Self::did_not).
     #[inline]
     pub fn advise(&self, p: &P, len: ByteCount, direction: Direction) -> Option<Advice> {
         p.pinned(|cpu| {
@@ -320,7 +322,8 @@ impl<P: CopyMemory> Pool<P> {
         }
     }
 
-    /// Takes the memory of what nobody asked for in the idle time away, a bounded part of it; while somebody asks, sees to edges. (What has memory for good keeps it.)
+    /// Takes the memory of what nobody asked for in the idle time away, a bounded part of it; while
+    /// somebody asks, sees to edges. (What has memory for good keeps it.)
     pub fn tick<T: Translator<P>>(&self, domain: &Domain<P, T>, now: TimeNs) {
         let served = self.stats.sum().served();
         let is_idle = self.idle.with(|idle| {
@@ -362,7 +365,8 @@ impl<P: CopyMemory> Pool<P> {
     }
 }
 
-/// For each log2 of pages the first class whose slots have as many; beyond all classes where none has.
+/// For each log2 of pages the first class whose slots have as many; beyond all classes where none
+/// has.
 fn smallest(config: &PoolConfig) -> [u8; SLOT_PAGES_LG2_MAX as usize + 1] {
     core::array::from_fn(|lg2| {
         let mut classes = config.classes.iter();

@@ -86,8 +86,8 @@ impl Frames for &SingleUseBuffer {
     }
 }
 
-/// As many frames, all of them zeroed, or none. In the order of their addresses, for what adjoins is mapped and copied in one go, and allocators
-/// mostly give first what they got last.
+/// As many frames, all of them zeroed, or none. In the order of their addresses, for what adjoins
+/// is mapped and copied in one go, and allocators mostly give first what they got last.
 pub(crate) fn zeroed_frames<P: Platform>(p: &P, pages: PageCount) -> Option<Vec<FreshFrame>> {
     let mut fresh = Vec::new(); // grows: a length from outside must not allocate before there are frames
     for _ in 0..pages.0 {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Splitting: the whole granules of a list mapped where they are, its first and its last bytes in frames of their own.
+//! Splitting: the whole granules of a list mapped where they are, its first and its last bytes in
+//! frames of their own.
 //!
-//! The frames take the place of the granules in the mapping's own range of IOVAs, so the device sees one contiguous range, whose
-//! address keeps the buffer's offset. They come zeroed from a cache ([`Zeroed`]), so that nothing lies beside the bytes. Each segment but the first begins, and each but the last ends, at a granule, and
-//! the list touches two granules or more: what lies in one is bounced whole.
+//! The frames take the place of the granules in the mapping's own range of IOVAs, so the device
+//! sees one contiguous range, whose address keeps the buffer's offset. They come zeroed from a
+//! cache ([`Zeroed`]), so that nothing lies beside the bytes. Each segment but the first begins,
+//! and each but the last ends, at a granule, and the list touches two granules or more: what lies
+//! in one is bounced whole.
 
 use super::{
     pieces::{Frames, Move, Span, move_bytes},
@@ -27,7 +30,8 @@ pub(crate) struct Split {
     edges: Edges,
 }
 
-/// The bytes before the first granule's end, and behind the last one's beginning, where those are not whole.
+/// The bytes before the first granule's end, and behind the last one's beginning, where those are
+/// not whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Edges {
     head: u64,

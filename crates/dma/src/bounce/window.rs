@@ -9,9 +9,12 @@
 //! | write | nothing | the data's place: bytes that the device does not write come back as zero |
 //! | both | the data, unless it is `FromDevice` | all else |
 //!
-//! Zeroing what is zero already is avoided by the [`Extent`] that a slot has. A slot that devices only read holds, outside it, zeroes, as only the CPU writes there; so
-//! a user of the same size zeroes nothing. A slot that devices only write was zeroed within it when its last user left; so map need not touch it at all, and
-//! unmap zeroes in the pass that copies ([`CopyMemory::take`]). What a device wrote past its buffer lies outside, and is zeroed before somebody gets it as part of his.
+//! Zeroing what is zero already is avoided by the [`Extent`] that a slot has. A slot that devices
+//! only read holds, outside it, zeroes, as only the CPU writes there; so a user of the same size
+//! zeroes nothing. A slot that devices only write was zeroed within it when its last user left; so
+//! map need not touch it at all, and unmap zeroes in the pass that copies ([`CopyMemory::take`]).
+//! What a device wrote past its buffer lies outside, and is zeroed before somebody gets it as part
+//! of his.
 
 use super::pieces::{Frames, Move, Span, move_all, move_bytes, zero_bytes};
 use crate::{
@@ -69,7 +72,8 @@ impl<F: Frames> Window<F> {
         (self.offset, self.offset + self.len.0)
     }
 
-    /// Makes it show `list`, and nothing of earlier users; returns the extent that describes it then.
+    /// Makes it show `list`, and nothing of earlier users; returns the extent that describes it
+    /// then.
     #[inline(always)] // most of it is known where it is called
     pub fn fill<P: CopyMemory>(
         &self,
@@ -116,7 +120,8 @@ impl<F: Frames> Window<F> {
         move_all(p, list, self.len, self.offset, &self.frames, Move::Out)
     }
 
-    /// Brings back what the device wrote, and leaves it to its next user, with the extent that describes it then: in one pass where both touch the same bytes.
+    /// Brings back what the device wrote, and leaves it to its next user, with the extent that
+    /// describes it then: in one pass where both touch the same bytes.
     #[inline(always)]
     pub fn empty<P: CopyMemory>(
         &self,

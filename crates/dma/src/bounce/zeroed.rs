@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Zeroed frames in a cache: for the edges of split buffers.
 //!
-//! An edge needs a frame in which nothing is but its bytes, and zeroing one takes longer than all else of a split. So a CPU that has split anything finds frames in its magazine, which the
-//! timer fills, as far as memory goes: only what is split beyond a magazine between two ticks is zeroed by the platform on the way. When a pool is idle, all of them go back.
+//! An edge needs a frame in which nothing is but its bytes, and zeroing one takes longer than all
+//! else of a split. So a CPU that has split anything finds frames in its magazine, which the timer
+//! fills, as far as memory goes: only what is split beyond a magazine between two ticks is zeroed
+//! by the platform on the way. When a pool is idle, all of them go back.
 //!
-//! The frames are fresh, seen by no device since they were zeroed: what a device has seen is freed through a flush, and to the platform.
+//! The frames are fresh, seen by no device since they were zeroed: what a device has seen is freed
+//! through a flush, and to the platform.
 //!
 //! Locking: that of the magazines.
 
@@ -43,7 +46,8 @@ impl<P: Platform> Zeroed<P> {
         }
     }
 
-    /// So many zeroed frames, or none: those cached first, then the platform's, at last those of other CPUs.
+    /// So many zeroed frames, or none: those cached first, then the platform's, at last those of
+    /// other CPUs.
     pub fn take(&self, p: &P, frames: u64) -> Option<Vec<FreshFrame>> {
         let mut taken = Vec::new();
         for _ in 0..frames {

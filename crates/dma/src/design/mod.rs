@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A design: everything that is chosen for one domain with tables of its own; and the registry of all that can be chosen.
+//! A design: everything that is chosen for one domain with tables of its own; and the registry of
+//! all that can be chosen.
 //!
 //! # Theory
 //!
-//! A design is an allocator, a policy, and options of both and of the tables. [`allocators`] and [`policies`] list what there is, each once;
-//! their product is every design ([`all`]). [`presets`] are designs with a name: those of systems that people run, as
-//! ATC'15 §3 and its table 1 describe them, and those that nobody ships. Whatever lists, measures or attacks designs asks here, so
-//! a new one appears everywhere.
+//! A design is an allocator, a policy, and options of both and of the tables. [`allocators`] and
+//! [`policies`] list what there is, each once; their product is every design ([`all`]). [`presets`]
+//! are designs with a name: those of systems that people run, as ATC'15 §3 and its table 1 describe
+//! them, and those that nobody ships. Whatever lists, measures or attacks designs asks here, so a
+//! new one appears everywhere.
 //!
-//! In words ([`Design::parse`], and `Display` back): a preset, or an allocator and a policy, then options, separated by commas:
-//! `linux-3.17`, `magazine,strict`, `eiovar,deferred-global,order=descending,leaf=2m`.
+//! In words ([`Design::parse`], and `Display` back): a preset, or an allocator and a policy, then
+//! options, separated by commas: `linux-3.17`, `magazine,strict`,
+//! `eiovar,deferred-global,order=descending,leaf=2m`.
 
 mod parse;
 mod registry;

@@ -239,8 +239,8 @@ mod tests {
         names.for_each(|name| assert!(seen.insert(name), "{name} twice"));
     }
 
-    /// Names variants by their patterns: one that is missing here does not compile, and one that is here and not in the registry
-    /// fails the test below.
+    /// Names variants by their patterns: one that is missing here does not compile, and one that is
+    /// here and not in the registry fails the test below.
     macro_rules! variants {
         ($config:ty, $entries:expr => $($pattern:pat),+ $(,)?) => {{
             let name = |config: &$config| match config {

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Typed buffers: memory whose CPU view cannot be had while the device owns it.
 //!
-//! A [`CpuBuffer`] owns frames of the platform, and the CPU may read and write it. [`Client::give`] consumes it and returns a [`DeviceBuffer`], which has an address for the device and no
-//! view at all; [`Client::take_back`] consumes that and gives the `CpuBuffer` back. In between, [`Client::with_cpu`] lends a [`CpuView`] of some bytes,
-//! synchronised before and after; the direction of the buffer is a type, so what may be done with the view is checked when it is compiled.
+//! A [`CpuBuffer`] owns frames of the platform, and the CPU may read and write it. [`Client::give`]
+//! consumes it and returns a [`DeviceBuffer`], which has an address for the device and no view at
+//! all; [`Client::take_back`] consumes that and gives the `CpuBuffer` back. In between,
+//! [`Client::with_cpu`] lends a [`CpuView`] of some bytes, synchronised before and after; the
+//! direction of the buffer is a type, so what may be done with the view is checked when it is
+//! compiled.
 //!
-//! Views copy bytes out and in. They never make a `&[u8]` or `&mut [u8]` of the memory itself: a device that is not trusted, or that an invalidation has not reached yet, may write there
-//! at any time, and a reference to memory that changes is undefined behaviour. What was read out is stable.
+//! Views copy bytes out and in. They never make a `&[u8]` or `&mut [u8]` of the memory itself: a
+//! device that is not trusted, or that an invalidation has not reached yet, may write there at any
+//! time, and a reference to memory that changes is undefined behaviour. What was read out is
+//! stable.
 //!
-//! A buffer that a device has reached in its own place may stay in translation caches for as long as
-//! the policy defers invalidations. The CPU may use it meanwhile, but its frames must not become
-//! anything else. So it remembers the domain: dropping it retires its frames there, and the platform
-//! has them back after a flush. Dropping it may wait for an invalidation then, as an unmap may, and
-//! keeps the domain alive until then. What was never given, or only to a client that always
-//! bounces, or was taken back under a policy that flushes in each unmap, is free at once.
+//! A buffer that a device has reached in its own place may stay in translation caches for as long
+//! as the policy defers invalidations. The CPU may use it meanwhile, but its frames must not become
+//! anything else. So it remembers the domain: dropping it retires its frames there, and the
+//! platform has them back after a flush. Dropping it may wait for an invalidation then, as an unmap
+//! may, and keeps the domain alive until then. What was never given, or only to a client that
+//! always bounces, or was taken back under a policy that flushes in each unmap, is free at once.
 //!
 //! ```
 //! use ioatlas_dma::{dma_api::*, domain::*, platform::{host::*, *}, translator::Uncached, units::*};
@@ -158,7 +163,8 @@ pub struct CpuBuffer<P: CopyMemory, W> {
     way: PhantomData<W>,
 }
 
-/// The same memory while the device owns it. Dropping it leaves it mapped, and its memory allocated, until the domain ends.
+/// The same memory while the device owns it. Dropping it leaves it mapped, and its memory
+/// allocated, until the domain ends.
 #[must_use = "a dropped buffer stays mapped, and its memory is lost"]
 pub struct DeviceBuffer<P: CopyMemory, W> {
     memory: ManuallyDrop<Memory<P>>,
@@ -215,8 +221,8 @@ impl<P: CopyMemory> Memory<P> {
 }
 
 impl<P: CopyMemory, W> CpuBuffer<P, W> {
-    /// Where its bytes are in physical memory, each 4 KiB a segment, in order. They stay there while
-    /// a device owns it.
+    /// Where its bytes are in physical memory, each 4 KiB a segment, in order. They stay there
+    /// while a device owns it.
     pub fn list(&self) -> &Arc<[PhysRange]> {
         &self.memory.list
     }
@@ -252,8 +258,9 @@ impl<P: CopyMemory, W> CpuBuffer<P, W> {
 }
 
 impl<P: CopyMemory, W> DeviceBuffer<P, W> {
-    /// The address of the first byte. The others follow it, unless the client's placement maps segments by themselves
-    /// ([`Placement::SingleUse`]) or its domain lays lists out downwards: then [`segments`](Self::segments) tells.
+    /// The address of the first byte. The others follow it, unless the client's placement maps
+    /// segments by themselves ([`Placement::SingleUse`]) or its domain lays lists out downwards:
+    /// then [`segments`](Self::segments) tells.
     pub fn iova(&self) -> Iova {
         let mapping = self.mapping.as_ref();
         mapping.map_or(Iova(0), DmaMapping::iova) // it has one for as long as anybody has it
@@ -387,9 +394,9 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
 
     /// Takes it from the device, with what the device wrote.
     ///
-    /// Under a deferred invalidation policy a device may write to memory that was mapped directly for as long as that policy's
-    /// [exposure](crate::policy::PolicyConfig::exposure); the frames stay this buffer's, and are
-    /// freed after a flush.
+    /// Under a deferred invalidation policy a device may write to memory that was mapped directly
+    /// for as long as that policy's [exposure](crate::policy::PolicyConfig::exposure); the frames
+    /// stay this buffer's, and are freed after a flush.
     ///
     /// # Errors
     /// [`DmaUnmapError`]. As the device may reach the memory still, it is lost.
@@ -412,8 +419,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         })
     }
 
-    /// Lends `span` of a buffer that the device owns to the CPU: what the device wrote there is brought first, what the CPU wrote is
-    /// shown to the device after.
+    /// Lends `span` of a buffer that the device owns to the CPU: what the device wrote there is
+    /// brought first, what the CPU wrote is shown to the device after.
     ///
     /// # Errors
     /// [`SyncError`].

@@ -19,7 +19,8 @@ pub struct Client<P: CopyMemory, T: Translator<P>, D = Off> {
     pub(super) dma: Arc<Dma<P, T, D>>,
 }
 
-/// Which single buffers may take the fast path, that of a kept slot: those of up to `max` bytes, if `granules` says so too.
+/// Which single buffers may take the fast path, that of a kept slot: those of up to `max` bytes, if
+/// `granules` says so too.
 #[derive(Clone, Copy)]
 pub(super) struct ShortWay {
     pub max: u64,
@@ -113,8 +114,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         self.dma.domain.platform()
     }
 
-    /// Allocates and maps `len` bytes of zeroed memory, a multiple of 4096, that both sides may use at any time. The CPU reaches it
-    /// by [`Domain::words`].
+    /// Allocates and maps `len` bytes of zeroed memory, a multiple of 4096, that both sides may use
+    /// at any time. The CPU reaches it by [`Domain::words`].
     ///
     /// # Errors
     /// [`MapError`].

@@ -33,27 +33,34 @@ pub struct ClientConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Placement {
-    /// Never: buffers are mapped where they are, and the rest of their first and last granules with them.
+    /// Never: buffers are mapped where they are, and the rest of their first and last granules with
+    /// them.
     #[default]
     Never,
     /// Always, as a whole. The device never reaches the buffer itself. What it reaches is a slot of
     /// the pool, which stays mapped after the unmap, for whatever buffer is next: a late write does
     /// not fault, and may change what the device is taken to have written for that one.
     Always,
-    /// To protect what lies beside a buffer from a device that is not trusted: a list of whole granules is mapped where it is; another
-    /// of up to so many bytes is bounced as a whole; of a larger one the whole granules are mapped where they are, and its head and tail are copied to frames of their own.
+    /// To protect what lies beside a buffer from a device that is not trusted: a list of whole
+    /// granules is mapped where it is; another of up to so many bytes is bounced as a whole; of a
+    /// larger one the whole granules are mapped where they are, and its head and tail are copied to
+    /// frames of their own.
     Untrusted {
         /// The longest that is bounced as a whole.
         whole_up_to: ByteCount,
     },
-    /// Up to so many bytes, where mapping costs more than copying; lists that cannot be mapped as they are, whatever their length.
+    /// Up to so many bytes, where mapping costs more than copying; lists that cannot be mapped as
+    /// they are, whatever their length.
     Below(ByteCount),
-    /// Whichever has taken less time here, for operations of this size and direction: mapping and unmapping, or copying. It is measured while it is
-    /// used ([`Dma::learned`](super::Dma::learned)); what decides is known within 1,000 operations, and learned anew when it changes. Lists that cannot be mapped as they are are bounced.
-    /// It needs [`DmaConfig::clock`]: without one no client is made
+    /// Whichever has taken less time here, for operations of this size and direction: mapping and
+    /// unmapping, or copying. It is measured while it is used
+    /// ([`Dma::learned`](super::Dma::learned)); what decides is known within 1,000 operations, and
+    /// learned anew when it changes. Lists that cannot be mapped as they are are bounced. It
+    /// needs [`DmaConfig::clock`]: without one no client is made
     /// ([`PoolError::NoClock`](super::PoolError::NoClock)).
     Adaptive,
-    /// What Linux does for untrusted devices today, for comparison: each segment is mapped by itself; one that is not whole granules is copied to memory that is allocated, mapped and
+    /// What Linux does for untrusted devices today, for comparison: each segment is mapped by
+    /// itself; one that is not whole granules is copied to memory that is allocated, mapped and
     /// unmapped for this one use.
     SingleUse,
 }
@@ -64,7 +71,8 @@ pub enum LowBits {
     /// None: a bounced buffer begins where its slot does.
     #[default]
     Any,
-    /// Those within the granule, as for NVMe's physical region pages. What precedes the buffer in its slot is zero.
+    /// Those within the granule, as for NVMe's physical region pages. What precedes the buffer in
+    /// its slot is zero.
     Kept,
 }
 
@@ -80,11 +88,13 @@ pub struct DmaAttrs {
 /// Whether a driver that holds a mapping for long synchronises it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Streaming {
-    /// It calls [`Client::sync_for_cpu`](super::Client::sync_for_cpu) and its counterpart before and after each turn of the CPU.
+    /// It calls [`Client::sync_for_cpu`](super::Client::sync_for_cpu) and its counterpart before
+    /// and after each turn of the CPU.
     #[default]
     Synced,
-    /// It does not (`DMA_ATTR_PERSISTENT_STREAMING` of BOUNCE'21): it cannot be bounced. The mapping is direct; where the placement protects what lies beside the
-    /// buffer and something does, that is an error.
+    /// It does not (`DMA_ATTR_PERSISTENT_STREAMING` of BOUNCE'21): it cannot be bounced. The
+    /// mapping is direct; where the placement protects what lies beside the buffer and something
+    /// does, that is an error.
     Persistent,
 }
 

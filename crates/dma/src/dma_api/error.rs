@@ -30,7 +30,8 @@ pub enum DmaMapError {
     /// No bounce buffer, nor any other way that the placement allows.
     #[error(transparent)]
     NoSpace(#[from] BounceError),
-    /// A mapping that is never synchronised cannot be bounced, and the placement forbids to map these bytes where they are, for others lie beside them.
+    /// A mapping that is never synchronised cannot be bounced, and the placement forbids to map
+    /// these bytes where they are, for others lie beside them.
     #[error(
         "{len} bytes that are not whole granules are to stay mapped without syncs, which cannot be protected"
     )]
@@ -56,7 +57,8 @@ pub enum DmaUnmapError<L = PhysRange> {
     /// dropped, and never is.
     #[error(transparent)]
     Direct(UnmapError),
-    /// The CPU does not reach the buffer any more. The mapping has ended; some of the bytes were not copied back.
+    /// The CPU does not reach the buffer any more. The mapping has ended; some of the bytes were
+    /// not copied back.
     #[error(transparent)]
     NotMemory(#[from] NotMemoryError),
 }

@@ -3,9 +3,11 @@
 //!
 //! # The fast path
 //!
-//! A single buffer that the placement bounces whole takes a slot that this CPU has cached, if there is one: one push and one pop of its magazines for a map and its unmap,
-//! one count, one copy. It calls nothing, allocates nothing, and writes no line that another CPU writes. Whatever it cannot do is left to the slow path, which begins anew. A placement that learns
-//! asks what is known first, and takes the same way from there, or that of a direct mapping.
+//! A single buffer that the placement bounces whole takes a slot that this CPU has cached, if there
+//! is one: one push and one pop of its magazines for a map and its unmap, one count, one copy. It
+//! calls nothing, allocates nothing, and writes no line that another CPU writes. Whatever it cannot
+//! do is left to the slow path, which begins anew. A placement that learns asks what is known
+//! first, and takes the same way from there, or that of a direct mapping.
 
 use super::{
     client::{Choice, Takes},
@@ -211,7 +213,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         Ok((iova, shape.len, held, timed))
     }
 
-    /// The fast paths of a single buffer whose route is known, and whose time is not taken. Else there may be advice, which is given once for each operation.
+    /// The fast paths of a single buffer whose route is known, and whose time is not taken. Else
+    /// there may be advice, which is given once for each operation.
     #[inline(always)] // of its one caller
     fn map_fast_learned(
         &self,
@@ -279,7 +282,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         let began = (clock.0)();
         let placed = plan.and_then(|plan| self.place(job, plan));
         let took = (clock.0)().0.saturating_sub(began.0);
-        // what there was no buffer for went directly, after a search in vain: while that is so it is what bouncing costs, and else a cell of full pools would learn for ever
+        // what there was no buffer for went directly, after a search in vain: while that is so it
+        // is what bouncing costs, and else a cell of full pools would learn for ever
         let tells = match &placed {
             Ok((_, Held::Direct(_))) => true,
             Ok((_, Held::Bounced(_))) => advice.route == Route::Bounce,

@@ -3,8 +3,9 @@
 //!
 //! # Theory
 //!
-//! A [`Dma`] belongs to one [`Domain`], and has its bounce pools. Each device has a [`Client`] of it, which says how its mappings are to be placed
-//! ([`Placement`]), and which addresses it can reach. All clients of a `Dma` share its pools, as their devices share its domain.
+//! A [`Dma`] belongs to one [`Domain`], and has its bounce pools. Each device has a [`Client`] of
+//! it, which says how its mappings are to be placed ([`Placement`]), and which addresses it can
+//! reach. All clients of a `Dma` share its pools, as their devices share its domain.
 //!
 //! ```text
 //! map(list, direction)                                    unmap(mapping)
@@ -14,18 +15,23 @@
 //!   -> DmaMapping { iova, len, .. }  (one type)             consumes it, gives the list back
 //! ```
 //!
-//! A mapping carries the list that was mapped, by value or by whatever holds it (`&[PhysRange]`, `Vec`, `Arc<[_]>`; a [`PhysRange`](crate::units::PhysRange) is a list
-//! of one), so mapping allocates nothing for it, and unmapping cannot be given another. What holds
-//! it comes back from an unmap that succeeded, and is dropped neither with a token nor after an
-//! invalidation that failed: the device may reach the memory then.
+//! A mapping carries the list that was mapped, by value or by whatever holds it (`&[PhysRange]`,
+//! `Vec`, `Arc<[_]>`; a [`PhysRange`](crate::units::PhysRange) is a list of one), so mapping
+//! allocates nothing for it, and unmapping cannot be given another. What holds it comes back from
+//! an unmap that succeeded, and is dropped neither with a token nor after an invalidation that
+//! failed: the device may reach the memory then.
 //!
 //! # What the CPU sees
 //!
-//! * [`ToDevice`](crate::units::Direction::ToDevice): the device sees the bytes as they were at map, or at the last [`Client::sync_for_device`]. Nothing is copied back.
-//! * [`FromDevice`](crate::units::Direction::FromDevice): after unmap, or [`Client::sync_for_cpu`], a byte of the buffer is what the device wrote. *Bytes that the device did not write come back
+//! * [`ToDevice`](crate::units::Direction::ToDevice): the device sees the bytes as they were at
+//!   map, or at the last [`Client::sync_for_device`]. Nothing is copied back.
+//! * [`FromDevice`](crate::units::Direction::FromDevice): after unmap, or [`Client::sync_for_cpu`],
+//!   a byte of the buffer is what the device wrote. *Bytes that the device did not write come back
 //!   as they were where mapped directly, and as zero where bounced*; never as an earlier user's.
-//! * [`Bidirectional`](crate::units::Direction::Bidirectional): both; bytes that the device did not write come back as they were.
-//! * After unmap the device cannot change the bytes any more: TOCTOU rewrites end there. (Mapped directly, under a deferred invalidation policy, they end with its
+//! * [`Bidirectional`](crate::units::Direction::Bidirectional): both; bytes that the device did not
+//!   write come back as they were.
+//! * After unmap the device cannot change the bytes any more: TOCTOU rewrites end there. (Mapped
+//!   directly, under a deferred invalidation policy, they end with its
 //!   [exposure](crate::policy::PolicyConfig::exposure).) Where they were bounced the *slot* stays
 //!   mapped after unmap, whatever the policy: P1 (no access succeeds after a strict unmap) is then
 //!   true of the buffer, and not of the IOVA, at which the device reaches the slot and what it is
@@ -54,8 +60,9 @@
 //!
 //! # Locking
 //!
-//! None of its own on the way of a kept slot; see [`crate::bounce`]. Everything but [`Dma::new`] and [`Dma::client`] may be called in an interrupt handler,
-//! except that what falls back on fresh memory allocates.
+//! None of its own on the way of a kept slot; see [`crate::bounce`]. Everything but [`Dma::new`]
+//! and [`Dma::client`] may be called in an interrupt handler, except that what falls back on fresh
+//! memory allocates.
 //!
 //! # Not handled
 //!
@@ -146,7 +153,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
         &self.domain
     }
 
-    /// Lets a device map. The pool for its address limits is made now, if its placement may ever bounce and no client before had the same.
+    /// Lets a device map. The pool for its address limits is made now, if its placement may ever
+    /// bounce and no client before had the same.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -169,14 +177,16 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
         }
     }
 
-    /// What [`Placement::Adaptive`] has learned, of each pool, size and direction that it was used for.
+    /// What [`Placement::Adaptive`] has learned, of each pool, size and direction that it was used
+    /// for.
     pub fn learned(&self) -> Vec<Learned> {
         let mut all = Vec::new();
         self.pools.each(|pool| all.extend(pool.model.learned()));
         all
     }
 
-    /// The same with a pool of its own, so that no other device's traffic can take what this one needs. With [`Growth::Fixed`] all of it is there from the beginning.
+    /// The same with a pool of its own, so that no other device's traffic can take what this one
+    /// needs. With [`Growth::Fixed`] all of it is there from the beginning.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -192,8 +202,9 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
 }
 
 impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
-    /// The host's timer calls this, as it calls [`Domain::tick`]: slots and chunks that nobody asked for in [`PoolConfig::idle_ns`] lose their memory, a bounded
-    /// number of them in one call.
+    /// The host's timer calls this, as it calls [`Domain::tick`]: slots and chunks that nobody
+    /// asked for in [`PoolConfig::idle_ns`] lose their memory, a bounded number of them in one
+    /// call.
     pub fn tick(&self, now: TimeNs) {
         self.pools.each(|pool| pool.tick(&self.domain, now));
     }
@@ -203,7 +214,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
         self.raw.len()
     }
 
-    /// The slot that `iova` belongs to, used or not: how large it is, and its number. For whoever has to explain a fault.
+    /// The slot that `iova` belongs to, used or not: how large it is, and its number. For whoever
+    /// has to explain a fault.
     pub fn slot_at(&self, iova: Iova) -> Option<(ByteCount, u32)> {
         let mut found = None;
         self.pools.each(|pool| {
@@ -269,7 +281,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> fmt::Display for Dma<P, T, D>
 }
 
 impl<P: CopyMemory, T: Translator<P>, D> Drop for Dma<P, T, D> {
-    /// Ends the pools: every slot is unmapped and flushed, also those of mappings that are still alive, whose devices reach nothing any more.
+    /// Ends the pools: every slot is unmapped and flushed, also those of mappings that are still
+    /// alive, whose devices reach nothing any more.
     fn drop(&mut self) {
         self.pools.close(&self.domain);
     }

@@ -104,7 +104,8 @@ pub(super) fn plan(
 ) -> Result<Plan, DmaMapError> {
     let whole = shape.granules == Granules::Whole;
     if attrs.streaming == Streaming::Persistent {
-        // a driver that never synchronises cannot be bounced: without the optimisation, never without the protection
+        // a driver that never synchronises cannot be bounced: without the optimisation, never
+        // without the protection
         return match placement.protects() {
             true if !whole => Err(DmaMapError::Persistent { len: shape.len }),
             _ => Ok(Plan::Direct),

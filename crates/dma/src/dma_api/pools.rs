@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The pools of one [`Dma`](super::Dma): one for each address limit that its clients have, and those that are one client's own.
+//! The pools of one [`Dma`](super::Dma): one for each address limit that its clients have, and
+//! those that are one client's own.
 
 use crate::{
     bounce::{Pool, PoolConfig, PoolError},
@@ -24,7 +25,8 @@ pub(super) struct Pools<P: Platform>(P::Lock<Vec<Entry<P>>>);
 
 type Entry<P> = (Whose, Arc<Pool<P>>);
 
-/// Of a client's limits, those that its pool's region has to keep; slots keep the others, or are passed over.
+/// Of a client's limits, those that its pool's region has to keep; slots keep the others, or are
+/// passed over.
 fn region_limits(limits: Limits) -> Limits {
     Limits {
         align_lg2: 0,

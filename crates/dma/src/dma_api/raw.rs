@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The address API: for interfaces that pass addresses in place of tokens.
 //!
-//! [`Client::into_raw`] puts a mapping's token into an ordered table by its IOVA, and [`Client::unmap_raw`] takes it out again if address, length and direction are what they were; so a second
-//! unmap finds nothing, and a wrong one changes nothing.
+//! [`Client::into_raw`] puts a mapping's token into an ordered table by its IOVA, and
+//! [`Client::unmap_raw`] takes it out again if address, length and direction are what they were; so
+//! a second unmap finds nothing, and a wrong one changes nothing.
 //!
-//! Locking: the table is in [`SHARDS`] parts by IOVA, each a sorted vector under a lock of its own; it grows outside the lock.
+//! Locking: the table is in [`SHARDS`] parts by IOVA, each a sorted vector under a lock of its own;
+//! it grows outside the lock.
 
 use super::*;
 use crate::units::*;
@@ -106,8 +108,9 @@ impl<P: Platform> RawTable<P> {
     }
 }
 
-/// Where the token of `iova` is. Allocations are aligned to their size, so the lowest bits of the page are
-/// the same for all large ones: the highest bits of its product decide (Fibonacci hashing).
+/// Where the token of `iova` is. Allocations are aligned to their size, so the lowest bits of the
+/// page are the same for all large ones: the highest bits of its product decide (Fibonacci
+/// hashing).
 fn shard_of(iova: Iova) -> usize {
     let hash = iova.page().0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (hash >> (u64::BITS - SHARDS.ilog2())) as usize
@@ -191,7 +194,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         direction: Direction,
         to: SyncFor,
     ) -> Result<(), RawDmaError> {
-        // out of the table meanwhile, as nobody copies with a lock held: who unmaps it then finds nothing
+        // out of the table meanwhile, as nobody copies with a lock held: who unmaps it then finds
+        // nothing
         let table = &self.dma().raw;
         let len = table.shard(iova).with(|all| {
             let found = all.binary_search_by_key(&iova.0, |(key, _)| *key);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Shares of one fixed budget: what the devices of a confidential VM have of the memory that it shares with its host.
+//! Shares of one fixed budget: what the devices of a confidential VM have of the memory that it
+//! shares with its host.
 //!
-//! The memory is mapped once, both ways, and nothing is mapped or unmapped afterwards ([`Growth::Fixed`]). Each client has a minimum that nobody else can take, and borrows from what is
-//! left when that is all in use. So one that is busy takes at most its own and the rest; the minimum of another, used or not, stays that one's. All of it together is never more than
-//! the budget. A share stays with its client until the [`Dma`] ends.
+//! The memory is mapped once, both ways, and nothing is mapped or unmapped afterwards
+//! ([`Growth::Fixed`]). Each client has a minimum that nobody else can take, and borrows from what
+//! is left when that is all in use. So one that is busy takes at most its own and the rest; the
+//! minimum of another, used or not, stays that one's. All of it together is never more than the
+//! budget. A share stays with its client until the [`Dma`] ends.
 
 use super::*;
 use crate::{iova::Limits, units::GRANULE_LG2};

@@ -9,7 +9,8 @@ use super::{
 use crate::{bounce::Move, units::*};
 
 impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
-    /// Before the CPU looks at what the device wrote in `span`, while the mapping lives. Moves those bytes, no others.
+    /// Before the CPU looks at what the device wrote in `span`, while the mapping lives. Moves
+    /// those bytes, no others.
     ///
     /// # Errors
     /// [`SyncError`].
@@ -26,8 +27,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         }
     }
 
-    /// Before the device looks at what the CPU wrote in `span`, or writes there again, while the mapping lives. Moves those bytes, no others; none
-    /// where the device only writes.
+    /// Before the device looks at what the CPU wrote in `span`, or writes there again, while the
+    /// mapping lives. Moves those bytes, no others; none where the device only writes.
     ///
     /// # Errors
     /// [`SyncError`].

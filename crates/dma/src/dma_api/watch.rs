@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The debug layer: what a driver does wrong, with what went before.
 //!
-//! [`Dma::watched`] makes a [`Dma`] whose every map, sync and unmap is noted by a [`Recorder`]; a plain one has [`Off`], whose calls are empty and compiled away. (The idea is that of
-//! Linux's dma-debug.) Tokens make most mistakes impossible to write down; what is left is found here: mappings still alive when their device is detached, the CPU at a buffer that the device
-//! owns, raw unmaps that fit nothing; and of any IOVA the recorder tells what it was last, for whoever has to explain a fault.
+//! [`Dma::watched`] makes a [`Dma`] whose every map, sync and unmap is noted by a [`Recorder`]; a
+//! plain one has [`Off`], whose calls are empty and compiled away. (The idea is that of Linux's
+//! dma-debug.) Tokens make most mistakes impossible to write down; what is left is found here:
+//! mappings still alive when their device is detached, the CPU at a buffer that the device owns,
+//! raw unmaps that fit nothing; and of any IOVA the recorder tells what it was last, for whoever
+//! has to explain a fault.
 //!
-//! Locking: one lock for the live mappings and the history, held for a search in a sorted vector at most. Watching is for debugging: it makes all CPUs meet at that lock.
+//! Locking: one lock for the live mappings and the history, held for a search in a sorted vector at
+//! most. Watching is for debugging: it makes all CPUs meet at that lock.
 
 use super::*;
 use crate::units::*;
@@ -272,7 +276,8 @@ impl<P: Platform> Recorder<P> {
         })
     }
 
-    /// Checks an access by the CPU to memory that may be mapped: to what the device owns, it is a mistake, and noted.
+    /// Checks an access by the CPU to memory that may be mapped: to what the device owns, it is a
+    /// mistake, and noted.
     ///
     /// # Errors
     /// What was found.

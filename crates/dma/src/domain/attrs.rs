@@ -18,7 +18,8 @@ pub enum Lifetime {
     /// Nothing is known.
     #[default]
     Normal,
-    /// A few accesses: a hint to units that can evict such translations early (VT-d 4.1 §9.8, TM; WIOSCA'10 §4.1).
+    /// A few accesses: a hint to units that can evict such translations early (VT-d 4.1 §9.8, TM;
+    /// WIOSCA'10 §4.1).
     Transient,
 }
 
@@ -32,11 +33,13 @@ pub enum ListOrder {
     Descending,
 }
 
-/// How far from the end of its aperture a domain begins to allocate, so that the pages that each of several domains uses
-/// most do not fall into the same sets of an IOTLB: page colouring (WIOSCA'10 §4.2).
+/// How far from the end of its aperture a domain begins to allocate, so that the pages that each of
+/// several domains uses most do not fall into the same sets of an IOTLB: page colouring (WIOSCA'10
+/// §4.2).
 ///
-/// The pages left out stay unused: also a fixed range is refused there. Where the design chooses by addresses
-/// (`identity`, `kmalloc`), that is so for its fallback only. Without [`Colours`](super::Colours) shared with others, a domain is the first, and leaves out none.
+/// The pages left out stay unused: also a fixed range is refused there. Where the design chooses by
+/// addresses (`identity`, `kmalloc`), that is so for its fallback only. Without
+/// [`Colours`](super::Colours) shared with others, a domain is the first, and leaves out none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Offset {
     /// Every domain begins at the same page.
@@ -44,6 +47,7 @@ pub enum Offset {
     None,
     /// The k-th of the domains begins this much times k further.
     Fixed(PageCount),
-    /// As many pages as the other domains had allocated of consistent memory by the time that this one was made, with what alignment leaves out.
+    /// As many pages as the other domains had allocated of consistent memory by the time that this
+    /// one was made, with what alignment leaves out.
     Coherent,
 }

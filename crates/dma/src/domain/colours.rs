@@ -3,21 +3,27 @@
 //!
 //! # Theory
 //!
-//! Drivers allocate their rings first, and allocators begin at the end of an aperture; so the pages that each device uses most have the same
-//! numbers in every domain. Where an IOTLB chooses the set by the number alone, they evict each other. [`Colours`] is shared by the domains of
-//! a unit and tells each how far from the end to begin: an [`Offset`].
+//! Drivers allocate their rings first, and allocators begin at the end of an aperture; so the pages
+//! that each device uses most have the same numbers in every domain. Where an IOTLB chooses the set
+//! by the number alone, they evict each other. [`Colours`] is shared by the domains of a unit and
+//! tells each how far from the end to begin: an [`Offset`].
 //!
-//! `fixed`: the domain takes the first number k that the fewest living domains have, and begins k times the fixed pages further. So no two
-//! share a colour before all are taken: there are 2^16 / pages of them, [`COLOURS_MAX`] at most.
-//! `coherent`: it begins as many pages further as were ever allocated of consistent memory in the domains that share the object. What is
-//! granted is a power of two of pages, naturally aligned: for 2^n pages, 2^(n+1) - 1 count, since up to 2^n - 1 are left out above.
+//! `fixed`: the domain takes the first number k that the fewest living domains have, and begins k
+//! times the fixed pages further. So no two share a colour before all are taken: there are 2^16 /
+//! pages of them, [`COLOURS_MAX`] at most. `coherent`: it begins as many pages further as were ever
+//! allocated of consistent memory in the domains that share the object. What is granted is a power
+//! of two of pages, naturally aligned: for 2^n pages, 2^(n+1) - 1 count, since up to 2^n - 1 are
+//! left out above.
 //!
-//! Offsets are taken modulo 2^16 pages: an IOTLB with no more sets than that sees the same, and little of the aperture is lost.
+//! Offsets are taken modulo 2^16 pages: an IOTLB with no more sets than that sees the same, and
+//! little of the aperture is lost.
 //!
-//! Exact where a design allocates in order: from the top (`rbtree`, `eiovar`, `vmem`) or the bottom (`freebsd`). `macos` hands out aligned blocks, the
-//! smallest first: there the fixed pages should be a power of two, and as many less one, taken page by page, have a colour of their own. Magazines
-//! take runs, aligned, that double: of 64 fixed pages one CPU gets 56 single ones before it meets the next colour; and runs of several
-//! sizes may leave so much out that `coherent` is too little.
+//! Exact where a design allocates in order: from the top (`rbtree`, `eiovar`, `vmem`) or the bottom
+//! (`freebsd`). `macos` hands out aligned blocks, the smallest first: there the fixed pages should
+//! be a power of two, and as many less one, taken page by page, have a colour of their own.
+//! Magazines take runs, aligned, that double: of 64 fixed pages one CPU gets 56 single ones before
+//! it meets the next colour; and runs of several sizes may leave so much out that `coherent` is too
+//! little.
 
 use super::Offset;
 use crate::{platform::*, units::PageCount};
@@ -28,13 +34,15 @@ pub const COLOURS_MAX: usize = 256;
 /// What offsets are taken modulo.
 pub const COLOUR_SPAN: PageCount = PageCount(1 << 16);
 
-/// What the domains of a unit know of each other to begin at different pages. See the module's theory.
+/// What the domains of a unit know of each other to begin at different pages. See the module's
+/// theory.
 pub struct Colours<P: Platform>(P::Lock<State>);
 
 struct State {
     /// How many living domains have each number.
     domains: [u32; COLOURS_MAX],
-    /// Pages of consistent memory ever allocated, gaps of alignment included, modulo [`COLOUR_SPAN`].
+    /// Pages of consistent memory ever allocated, gaps of alignment included, modulo
+    /// [`COLOUR_SPAN`].
     consistent: u64,
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Consistent memory: allocated, mapped both ways, shared with the device for long (rings, mailboxes).
+//! Consistent memory: allocated, mapped both ways, shared with the device for long (rings,
+//! mailboxes).
 
 use super::{map::Place, *};
 use crate::iova::Request;
@@ -32,7 +33,8 @@ impl Consistent {
 }
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
-    /// Allocates and maps `len` bytes of zeroed memory, a multiple of 4096. The CPU reaches it by [`Domain::words`].
+    /// Allocates and maps `len` bytes of zeroed memory, a multiple of 4096. The CPU reaches it by
+    /// [`Domain::words`].
     ///
     /// # Errors
     /// [`MapError`]; nothing is allocated then.
@@ -78,7 +80,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
                 })
             }
             Err(error @ MapError::Invalidate(_)) => {
-                // undo could not flush: a cache may hold these frames, so they are as good as quarantined
+                // undo could not flush: a cache may hold these frames, so they are as good as
+                // quarantined
                 self.quarantine.lose_frames(fresh.len() as u64);
                 Err(error)
             }
@@ -138,8 +141,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.platform.entries(memory.frames[index].by_ref())
     }
 
-    /// Frees frames of a map that was undone. Under a deferred policy the device may still reach the part that was
-    /// written, so they are retired like any other.
+    /// Frees frames of a map that was undone. Under a deferred policy the device may still reach
+    /// the part that was written, so they are retired like any other.
     pub(crate) fn give_back(&self, fresh: Vec<FreshFrame>) {
         let engine = self.engine();
         let mut batch = self.policy.begin(None);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Which devices are attached, so that the end of the domain detaches every one.
 //!
-//! A device is entered before the translator attaches it and crossed out after the translator has detached it; in
-//! between it is *changing*, and nobody else may attach or detach it here.
+//! A device is entered before the translator attaches it and crossed out after the translator has
+//! detached it; in between it is *changing*, and nobody else may attach or detach it here.
 
 use crate::{platform::Lock, platform::Platform, translator::AttachError, units::*};
 use alloc::vec::Vec;
@@ -26,8 +26,8 @@ impl<P: Platform> Devices<P> {
         Devices(Lock::new(Vec::new()))
     }
 
-    /// Attaches by `attach`, one change of a device at a time. After a failed invalidation the device is blocked and counts as attached, to
-    /// be detached.
+    /// Attaches by `attach`, one change of a device at a time. After a failed invalidation the
+    /// device is blocked and counts as attached, to be detached.
     pub fn attach(
         &self,
         device: SourceId,

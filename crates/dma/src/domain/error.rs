@@ -31,7 +31,8 @@ pub enum BufferError {
         /// The segment.
         buffer: PhysRange,
     },
-    /// A segment but the first begins, or but the last ends, inside a granule, so that the list cannot be contiguous.
+    /// A segment but the first begins, or but the last ends, inside a granule, so that the list
+    /// cannot be contiguous.
     #[error("segment {segment}, {buffer}, has an inner edge that is not 4 KiB aligned")]
     InnerEdge {
         /// Which one.
@@ -117,8 +118,8 @@ pub enum MapError {
         /// Frames wanted.
         wanted: PageCount,
     },
-    /// An invalidation failed: while draining for an IOVA, undoing, making room for a large leaf, or one that the policy or the unit needs
-    /// at a map. What it should have freed is quarantined.
+    /// An invalidation failed: while draining for an IOVA, undoing, making room for a large leaf,
+    /// or one that the policy or the unit needs at a map. What it should have freed is quarantined.
     #[error("{0}; what it should have freed is quarantined")]
     Invalidate(InvalidateError),
 }
@@ -130,7 +131,8 @@ pub enum ReserveError {
     /// It is in use, or outside.
     #[error(transparent)]
     NoReserve(#[from] FixedRangeError),
-    /// An invalidation failed while draining what was in the way; what it should have freed is quarantined.
+    /// An invalidation failed while draining what was in the way; what it should have freed is
+    /// quarantined.
     #[error("{0}; what it should have freed is quarantined")]
     Invalidate(InvalidateError),
 }
@@ -151,14 +153,16 @@ pub enum UnmapError {
     /// The mapping is another domain's; here it is back.
     #[error("the mapping at {} belongs to another domain", .0.iova())]
     Foreign(Mapping),
-    /// The mapping shares its leaves with others (`identity`), so only its token can end it; here it is back.
+    /// The mapping shares its leaves with others (`identity`), so only its token can end it; here
+    /// it is back.
     #[error("the mapping at {} shares its leaves: its address alone cannot end it", .0.iova())]
     SharedLeaves(Mapping),
     /// The consistent memory is another domain's; here it is back.
     #[error("the consistent memory at {} belongs to another domain", .0.iova())]
     ForeignMemory(Consistent),
-    /// The translations are gone, but an invalidation failed: the device may still use cached ones, and what should have been freed is quarantined.
-    /// The buffer itself must never be used again, for anything: the device may still reach it.
+    /// The translations are gone, but an invalidation failed: the device may still use cached ones,
+    /// and what should have been freed is quarantined. The buffer itself must never be used again,
+    /// for anything: the device may still reach it.
     #[error("IOVA pages {range}: {cause}; they are quarantined")]
     Invalidate {
         /// The pages.
@@ -179,7 +183,8 @@ pub enum UnmapError {
     /// See [`BufferError`]; nothing was changed.
     #[error(transparent)]
     Buffer(#[from] BufferError),
-    /// Some pages of the mapping had no translation, which only a translator's bug explains. What is left of it is flushed, and its IOVAs are lost.
+    /// Some pages of the mapping had no translation, which only a translator's bug explains. What
+    /// is left of it is flushed, and its IOVAs are lost.
     #[error("IOVA pages {range}: only {found} pages had a translation")]
     Holes {
         /// The pages.

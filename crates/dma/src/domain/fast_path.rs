@@ -3,23 +3,32 @@
 //!
 //! # Theory
 //!
-//! A single buffer without limits, an allocation cached in this CPU's magazine, leaves in one table that this CPU knows ([`crate::table`]), and
-//! neither a policy nor a unit that needs anything of a map: then map is one pinned section that takes the allocation, writes the leaves and counts.
-//! An unmap whose token says where the leaves are clears them without a walk, and cannot detach a table; under a deferred policy, where the queue has room, it is
-//! one pinned section that clears, fences, stamps, queues and counts. Under `strict` one fence serves it and its own
-//! invalidation ([`crate::invalidation::FlushSequence::flush_retired`]).
+//! A single buffer without limits, an allocation cached in this CPU's magazine, leaves in one table
+//! that this CPU knows ([`crate::table`]), and neither a policy nor a unit that needs anything of a
+//! map: then map is one pinned section that takes the allocation, writes the leaves and counts. An
+//! unmap whose token says where the leaves are clears them without a walk, and cannot detach a
+//! table; under a deferred policy, where the queue has room, it is one pinned section that clears,
+//! fences, stamps, queues and counts. Under `strict` one fence serves it and its own invalidation
+//! ([`crate::invalidation::FlushSequence::flush_retired`]).
 //!
-//! **Whatever is not so is found before anything has been written**, and goes the slow path (`map.rs`, `unmap.rs`) from the start: an allocation is looked
-//! at, its leaf table looked up, and its leaves found absent, before it leaves the magazine; leaves are cleared when their place in the queue is sure. So the
-//! fast paths hand nothing over. They call nothing, and take and return what fits into registers: their callers pin the CPU and make the token, so that neither is saved and
-//! copied on the way. A map that finds this CPU's magazine empty, or does not know its leaf table, goes to the depot, walks, and goes on, out of line. The slow path of a map ends by
-//! learning where its leaves are. (Leaves that are not absent are a bug of the code that made the allocation, which the slow path says.)
+//! **Whatever is not so is found before anything has been written**, and goes the slow path
+//! (`map.rs`, `unmap.rs`) from the start: an allocation is looked at, its leaf table looked up, and
+//! its leaves found absent, before it leaves the magazine; leaves are cleared when their place in
+//! the queue is sure. So the fast paths hand nothing over. They call nothing, and take and return
+//! what fits into registers: their callers pin the CPU and make the token, so that neither is saved
+//! and copied on the way. A map that finds this CPU's magazine empty, or does not know its leaf
+//! table, goes to the depot, walks, and goes on, out of line. The slow path of a map ends by
+//! learning where its leaves are. (Leaves that are not absent are a bug of the code that made the
+//! allocation, which the slow path says.)
 //!
-//! Nothing here writes a word that another CPU writes, but for those of the depot, the unit and, where an invalidation starts, the domain's sequence.
+//! Nothing here writes a word that another CPU writes, but for those of the depot, the unit and,
+//! where an invalidation starts, the domain's sequence.
 //!
-//! Locking: the magazine's lock is held while leaves are written; the queue's lock while leaves are cleared, stamped and queued. Both are this CPU's own but
-//! for drains, and no lock is taken inside. As everything in a queue is stamped under its lock, its order is that of the stamps.
-//! While either is held, or the CPU pinned, at most as many leaves are written as a leaf table has, less one.
+//! Locking: the magazine's lock is held while leaves are written; the queue's lock while leaves are
+//! cleared, stamped and queued. Both are this CPU's own but for drains, and no lock is taken
+//! inside. As everything in a queue is stamped under its lock, its order is that of the stamps.
+//! While either is held, or the CPU pinned, at most as many leaves are written as a leaf table has,
+//! less one.
 
 use super::*;
 use crate::{
@@ -99,8 +108,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
     }
 
-    /// A buffer that touches at most `MOST` pages, and more than half as many; or any number of pages if that is 0. Two registers come back, so
-    /// that the token is made where it is to be.
+    /// A buffer that touches at most `MOST` pages, and more than half as many; or any number of
+    /// pages if that is 0. Two registers come back, so that the token is made where it is to be.
     #[inline(never)] // callers have other uses for registers
     fn map_pages<const MOST: usize>(
         &self,
@@ -115,7 +124,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.map_fast::<MOST>(&cpu, to, pages, direction, lifetime, known)
     }
 
-    /// The same, with an exchange of magazines where this CPU's is empty, and a walk to a leaf table that it does not know yet.
+    /// The same, with an exchange of magazines where this CPU's is empty, and a walk to a leaf
+    /// table that it does not know yet.
     #[cold]
     #[inline(never)]
     fn map_walking(
@@ -137,7 +147,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
     }
 
-    /// Takes an allocation that is available, whose leaf table `table_of` knows, and writes its leaves; or nothing has happened.
+    /// Takes an allocation that is available, whose leaf table `table_of` knows, and writes its
+    /// leaves; or nothing has happened.
     #[inline(always)]
     fn map_fast<const MOST: usize>(
         &self,
@@ -209,8 +220,9 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.unmap_strict_or_slow(mapping)
     }
 
-    /// Under a deferred policy. The mapping of the allocation, which has at most `MOST` pages and more than half as many, has ended, unless this comes nowhere. Any
-    /// number of pages if that is 0.
+    /// Under a deferred policy. The mapping of the allocation, which has at most `MOST` pages and
+    /// more than half as many, has ended, unless this comes nowhere. Any number of pages if that
+    /// is 0.
     #[inline(never)] // callers have other uses for registers
     fn unmap_pages<const MOST: usize>(
         &self,

@@ -91,9 +91,10 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
     /// Maps a scatter-gather list into one contiguous range of IOVAs; see [`Mapping::segments`].
     ///
-    /// Every segment but the first must begin, and every one but the last end, at a granule. Under [`ListOrder::Descending`] the first
-    /// segment has the highest addresses, and in each addresses ascend; what lies behind the last segment in its granule
-    /// is then inside the range, and the device can reach it as it can reach the rest of any granule.
+    /// Every segment but the first must begin, and every one but the last end, at a granule. Under
+    /// [`ListOrder::Descending`] the first segment has the highest addresses, and in each addresses
+    /// ascend; what lies behind the last segment in its granule is then inside the range, and the
+    /// device can reach it as it can reach the rest of any granule.
     ///
     /// # Errors
     /// [`MapError`]; nothing is mapped then.
@@ -155,8 +156,9 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Maps one buffer at an address that the caller chose.
     ///
     /// # Errors
-    /// [`MapError`]; the address must lie in its granule as the buffer does, and its pages must be free. Pages that another
-    /// CPU is freeing at this moment are waited for within a bound, beyond which they count as in use.
+    /// [`MapError`]; the address must lie in its granule as the buffer does, and its pages must be
+    /// free. Pages that another CPU is freeing at this moment are waited for within a bound, beyond
+    /// which they count as in use.
     pub fn map_at(
         &self,
         iova: Iova,
@@ -181,7 +183,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.install(alloc, &[buffer], place)
     }
 
-    /// The granules of `list` in the order of the IOVAs that [`map_list`](Self::map_list) gives them.
+    /// The granules of `list` in the order of the IOVAs that [`map_list`](Self::map_list) gives
+    /// them.
     pub fn in_iova_order<'l>(
         &self,
         list: &'l [PhysRange],
@@ -293,7 +296,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
     }
 
-    /// The first segment highest: WIOSCA'10 §5.2 would have lists map their pages as single buffers do, from the top down.
+    /// The first segment highest: WIOSCA'10 §5.2 would have lists map their pages as single buffers
+    /// do, from the top down.
     #[inline(never)]
     fn install_descending(
         &self,
@@ -308,7 +312,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.install_runs(alloc, offset, runs, place, below * GRANULE + offset)
     }
 
-    /// Installs `runs` at the start of the allocation. The buffer begins `offset` bytes into its granule; its first byte is `begin` bytes into the allocation.
+    /// Installs `runs` at the start of the allocation. The buffer begins `offset` bytes into its
+    /// granule; its first byte is `begin` bytes into the allocation.
     #[inline]
     fn install_runs(
         &self,

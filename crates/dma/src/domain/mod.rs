@@ -9,24 +9,30 @@
 //!                                                  -> IOVA to the allocator, frames to the platform
 //! ```
 //!
-//! **One undo path.** Undoing a half-made map is an unmap of what was written; it retires and completes as any other.
+//! **One undo path.** Undoing a half-made map is an unmap of what was written; it retires and
+//! completes as any other.
 //!
-//! **Two interfaces of unmap.** [`Domain::unmap`] consumes the [`Mapping`] that map returned; it cannot be called twice, or for a
-//! part. For interfaces that pass addresses, [`Domain::into_raw`] gives the token up, and [`Domain::unmap_raw`] takes an address
-//! and a length and checks them by marks in the leaves. A mapping has one of the two at a time, so the interfaces cannot be mixed.
+//! **Two interfaces of unmap.** [`Domain::unmap`] consumes the [`Mapping`] that map returned; it
+//! cannot be called twice, or for a part. For interfaces that pass addresses, [`Domain::into_raw`]
+//! gives the token up, and [`Domain::unmap_raw`] takes an address and a length and checks them by
+//! marks in the leaves. A mapping has one of the two at a time, so the interfaces cannot be mixed.
 //!
-//! **Buffers are bytes, translations are granules.** A buffer is rounded out to granules and the address returned keeps its
-//! offset; so a device can reach what else lies in the first and last granule. That is a stated weakness of direct mapping.
+//! **Buffers are bytes, translations are granules.** A buffer is rounded out to granules and the
+//! address returned keeps its offset; so a device can reach what else lies in the first and last
+//! granule. That is a stated weakness of direct mapping.
 //!
-//! **Maps may invalidate.** Where the unit caches absent entries, or has write buffers of its own, what must follow the installation follows
-//! before map returns ([`OnMap`]); a map whose invalidation fails is undone. The policy `solaris` invalidates *before* the installation: it must prove its allocation clean
-//! to have one to install with, while a unit that caches absent entries must forget them after. So one place serves each, and both call one flush.
+//! **Maps may invalidate.** Where the unit caches absent entries, or has write buffers of its own,
+//! what must follow the installation follows before map returns ([`OnMap`]); a map whose
+//! invalidation fails is undone. The policy `solaris` invalidates *before* the installation: it
+//! must prove its allocation clean to have one to install with, while a unit that caches absent
+//! entries must forget them after. So one place serves each, and both call one flush.
 //!
-//! Ordering: when map returns, the unit sees the translation (P14). When a strict unmap returns, no access that
-//! the unmap revoked succeeds any more (P1). Concurrent map and unmap of different mappings need no synchronisation;
-//! that one mapping is unmapped once is what `Mapping` is for.
+//! Ordering: when map returns, the unit sees the translation (P14). When a strict unmap returns, no
+//! access that the unmap revoked succeeds any more (P1). Concurrent map and unmap of different
+//! mappings need no synchronisation; that one mapping is unmapped once is what `Mapping` is for.
 //!
-//! Locking: no lock is held while waiting, and none across install or clear, so unmap may run in an interrupt that hit a map.
+//! Locking: no lock is held while waiting, and none across install or clear, so unmap may run in an
+//! interrupt that hit a map.
 
 mod attrs;
 mod colours;
@@ -76,7 +82,8 @@ pub struct DomainConfig {
     pub allocator: AllocatorConfig,
     /// When invalidations happen.
     pub policy: PolicyConfig,
-    /// IOVA pages to use, or `None` for all that the translator has. A device with an address mask gets a domain whose aperture lies below it.
+    /// IOVA pages to use, or `None` for all that the translator has. A device with an address mask
+    /// gets a domain whose aperture lies below it.
     pub aperture: Option<IovaRange>,
     /// How far from the end of the aperture allocating begins.
     pub offset: Offset,
@@ -145,7 +152,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         Self::made(platform, translator, config, None)
     }
 
-    /// The same, for one of several domains of a unit, whose offsets ([`DomainConfig::offset`]) follow from each other.
+    /// The same, for one of several domains of a unit, whose offsets ([`DomainConfig::offset`])
+    /// follow from each other.
     ///
     /// # Errors
     /// As there.
@@ -249,7 +257,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Lets `device` reach what is mapped here.
     ///
     /// # Errors
-    /// [`AttachError`]; the device is then as it was before. After a failed invalidation it is blocked and counts as attached: detach it.
+    /// [`AttachError`]; the device is then as it was before. After a failed invalidation it is
+    /// blocked and counts as attached: detach it.
     pub fn attach(&self, device: SourceId) -> Result<(), AttachError> {
         self.devices.attach(device, self.id(), || {
             self.translator.attach(OURS, &self.platform, device)
@@ -259,18 +268,22 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Ends that; when it returns, no access of `device` succeeds.
     ///
     /// # Errors
-    /// [`AttachError`]. After a failed invalidation the device is blocked and counts as attached still: detach it again.
+    /// [`AttachError`]. After a failed invalidation the device is blocked and counts as attached
+    /// still: detach it again.
     pub fn detach(&self, device: SourceId) -> Result<(), AttachError> {
         self.devices.detach(device, self.id(), || {
             self.translator.detach(OURS, &self.platform, device)
         })
     }
 
-    /// The host's timer calls this, every few milliseconds at best; it is what bounds the deferred policy's window
-    /// in time. It waits for one invalidation at most and then frees a bounded number of things, the rest in later
-    /// ticks; after a failed invalidation it quarantines everything at once. Under `macos` it frees what the unit has done meanwhile, and
-    /// waits for nothing. Where nothing is retired for long, or all of it until the next map (`strict`, `freebsd`, `solaris`), that is nothing.
-    /// It also gives a bounded part of the IOVA ranges that nobody has asked for in a while back to the backing allocator, and frees what they were kept in.
+    /// The host's timer calls this, every few milliseconds at best; it is what bounds the deferred
+    /// policy's window in time. It waits for one invalidation at most and then frees a bounded
+    /// number of things, the rest in later ticks; after a failed invalidation it quarantines
+    /// everything at once. Under `macos` it frees what the unit has done meanwhile, and waits for
+    /// nothing. Where nothing is retired for long, or all of it until the next map (`strict`,
+    /// `freebsd`, `solaris`), that is nothing. It also gives a bounded part of the IOVA ranges that
+    /// nobody has asked for in a while back to the backing allocator, and frees what they were kept
+    /// in.
     ///
     /// # Errors
     /// An invalidation failed; what it should have freed is quarantined.
@@ -291,13 +304,15 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         drained.map_err(|failed| failed.cause)
     }
 
-    /// Gives IOVA ranges that are kept for reuse back to the backing allocator; returns how much it was.
+    /// Gives IOVA ranges that are kept for reuse back to the backing allocator; returns how much it
+    /// was.
     pub fn shrink(&self) -> PageCount {
         self.allocator.drain(&self.platform)
     }
 
-    /// Ends the domain: detaches every device, flushes, frees every table. Mappings that are still alive end with it.
-    /// The frames of consistent memory that is still alive are lost: free it before.
+    /// Ends the domain: detaches every device, flushes, frees every table. Mappings that are still
+    /// alive end with it. The frames of consistent memory that is still alive are lost: free it
+    /// before.
     ///
     /// # Errors
     /// [`CloseError`]; what may still be cached is never freed then.
@@ -348,7 +363,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let flushed = self.engine().flush(Scope::DOMAIN);
         let completion = flushed.map_err(lost)?;
         for frame in frames {
-            // an unsettled frame is leaked: the domain-wide flush above covers all, so that would be a bug
+            // an unsettled frame is leaked: the domain-wide flush above covers all, so that would
+            // be a bug
             match frame.complete(&completion) {
                 Ok(frame) => p.frame_free(frame.into_fresh()),
                 Err((_, why)) => debug_assert!(false, "{why}"),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Promotion: making room for large leaves where emptied tables stand.
 //!
-//! A walk cache that still holds the pointer to such a table would lead a device past the large leaf, into nothing (P14). So
-//! the tables are detached, retired and flushed, whatever the policy, before the map goes on: this is the one map that
-//! waits for an invalidation. It costs small maps one predicted branch.
+//! A walk cache that still holds the pointer to such a table would lead a device past the large
+//! leaf, into nothing (P14). So the tables are detached, retired and flushed, whatever the policy,
+//! before the map goes on: this is the one map that waits for an invalidation. It costs small maps
+//! one predicted branch.
 
 use super::*;
 use crate::{
@@ -12,7 +13,8 @@ use crate::{
 };
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
-    /// Returns the allocation when nothing stands in the way of the large leaves of `range`, which it covers, any more.
+    /// Returns the allocation when nothing stands in the way of the large leaves of `range`, which
+    /// it covers, any more.
     ///
     /// # Errors
     /// The invalidation failed; allocation and tables are quarantined.
@@ -47,7 +49,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         match tables.map_or(Ok(()), |tables| tables.finish_frames(&engine)) {
             Ok(()) => Ok(alloc),
             Err(failed) => {
-                // A walk cache may point to a table that is no more: nothing mapped there would be sure to be reached.
+                // A walk cache may point to a table that is no more: nothing mapped there would be
+                // sure to be reached.
                 let need = Scope::tables(range);
                 let retired = self.sequence.retire(p, Resource::Iova(alloc), need);
                 self.quarantine.put(retired);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Regions: IOVA ranges that are allocated once, and whose parts are mapped and unmapped again and again.
+//! Regions: IOVA ranges that are allocated once, and whose parts are mapped and unmapped again and
+//! again.
 //!
-//! Bounce pools live in them. Whoever has a [`Region`] decides which part is mapped; the leaves are written and cleared by the same path as any mapping's. A part that was
-//! revoked may be mapped again only against [`Flushed`], which [`Domain::revoke`] gives: it waits for its invalidation, whatever the policy.
+//! Bounce pools live in them. Whoever has a [`Region`] decides which part is mapped; the leaves are
+//! written and cleared by the same path as any mapping's. A part that was revoked may be mapped
+//! again only against [`Flushed`], which [`Domain::revoke`] gives: it waits for its invalidation,
+//! whatever the policy.
 
 use super::{map::Place, *};
 use crate::{
@@ -63,8 +66,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Maps `part` of a region to `runs`. Nothing of it is mapped, and what was before is flushed.
     ///
     /// # Errors
-    /// [`MapError`]; nothing is mapped then, but for [`MapError::Invalidate`], after which caches may hold any of it: the part and what it
-    /// led to are not to be used again.
+    /// [`MapError`]; nothing is mapped then, but for [`MapError::Invalidate`], after which caches
+    /// may hold any of it: the part and what it led to are not to be used again.
     pub(crate) fn install_part(
         &self,
         region: &Region,
@@ -101,8 +104,9 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         Ok(())
     }
 
-    /// Unmaps `parts` of a region, and waits until they are flushed, by one invalidation; then `frames`, that only they made reachable, are free.
-    /// `what` stands for the parts: it comes back with the proof.
+    /// Unmaps `parts` of a region, and waits until they are flushed, by one invalidation; then
+    /// `frames`, that only they made reachable, are free. `what` stands for the parts: it comes
+    /// back with the proof.
     ///
     /// # Errors
     /// The invalidation failed: the frames are quarantined, and `what` is not to be used again.
@@ -118,7 +122,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         flushed.map_err(|failed| failed.cause)
     }
 
-    /// As [`revoke`](Self::revoke) where `parts` are all that is mapped of the region; the tables that it fills go too.
+    /// As [`revoke`](Self::revoke) where `parts` are all that is mapped of the region; the tables
+    /// that it fills go too.
     ///
     /// # Errors
     /// As there.
@@ -193,8 +198,9 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         })
     }
 
-    /// Maps `list`, whose inner edges lie at granules, as a mapping of its own whose addresses ascend. `frames` are those of its pages that nobody
-    /// else owns: they come back with the mapping, and go with it.
+    /// Maps `list`, whose inner edges lie at granules, as a mapping of its own whose addresses
+    /// ascend. `frames` are those of its pages that nobody else owns: they come back with the
+    /// mapping, and go with it.
     ///
     /// # Errors
     /// [`MapError`]; the frames have been freed, or are quarantined.
@@ -295,7 +301,8 @@ mod tests {
     /// Parts in two leaf tables, of which the second finds a frame or not.
     #[test]
     fn a_part_across_leaf_tables_is_mapped_and_revoked_whole_or_not_at_all() {
-        // three tables below the root are the way to a first page, one more to a page of the next table
+        // three tables below the root are the way to a first page, one more to a page of the next
+        // table
         for (frames, fits) in [(4, false), (5, true)] {
             for (before, behind) in [(1, 1), (1, 3), (3, 1), (5, TABLE - 1)] {
                 let what = alloc::format!("{before} and {behind} pages, {frames} frames");

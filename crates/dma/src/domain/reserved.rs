@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Ranges that no map gets: windows that devices reach without translation.
 //!
-//! A write to the interrupt window (on x86 0xfee0_0000 to 0xfeef_ffff) is an interrupt and never translated, so an IOVA there would not reach its
-//! buffer; other buses have windows of their own. The host, which knows them, reserves them right after the domain is made. Memory that
-//! firmware lets a device use (RMRR, VT-d 4.1 §8.4) is the opposite, it must be reached: [`Domain::map_at`] maps it where it
-//! is, and holds its IOVAs all the same.
+//! A write to the interrupt window (on x86 0xfee0_0000 to 0xfeef_ffff) is an interrupt and never
+//! translated, so an IOVA there would not reach its buffer; other buses have windows of their own.
+//! The host, which knows them, reserves them right after the domain is made. Memory that firmware
+//! lets a device use (RMRR, VT-d 4.1 §8.4) is the opposite, it must be reached: [`Domain::map_at`]
+//! maps it where it is, and holds its IOVAs all the same.
 //!
-//! A reserved range is an allocation that is never mapped, kept until the domain ends. It may lie anywhere, also where it splits the aperture.
+//! A reserved range is an allocation that is never mapped, kept until the domain ends. It may lie
+//! anywhere, also where it splits the aperture.
 
 use super::*;
 use crate::iova::{FixedRangeError, IovaAlloc};
@@ -56,8 +58,8 @@ impl<P: Platform> Reserved<P> {
 }
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
-    /// Keeps `range` off for as long as the domain lives: no map gets a page of it, and [`Domain::map_at`] into it is refused.
-    /// [`DomainStats::reserved`] counts it.
+    /// Keeps `range` off for as long as the domain lives: no map gets a page of it, and
+    /// [`Domain::map_at`] into it is refused. [`DomainStats::reserved`] counts it.
     ///
     /// # Errors
     /// [`ReserveError`]: a page of it is mapped or reserved already, or it is outside the aperture. Nothing is reserved then.
@@ -67,7 +69,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         Ok(())
     }
 
-    /// The allocation of exactly `range`; what is in the way may be retired only, so that is drained.
+    /// The allocation of exactly `range`; what is in the way may be retired only, so that is
+    /// drained.
     pub(super) fn claim(&self, range: IovaRange) -> Result<IovaAlloc, ReserveError> {
         let p = &*self.platform;
         match self.allocator.reserve(p, range) {

@@ -31,7 +31,8 @@ pub struct DomainStats {
     pub unmaps: u64,
     /// Pages mapped now.
     pub live: PageCount,
-    /// Pages whose allocations are held by live mappings: `live`, each mapping rounded up to what was granted. Shared allocations do not count.
+    /// Pages whose allocations are held by live mappings: `live`, each mapping rounded up to what
+    /// was granted. Shared allocations do not count.
     pub allocated: PageCount,
     /// Pages reserved by [`Domain::reserve`].
     pub reserved: PageCount,
@@ -43,8 +44,9 @@ pub struct DomainStats {
     pub invalidations: u64,
 }
 
-/// A domain in which nobody is active: every IOVA page is accounted for, and every translation. (Frames are the platform's to count:
-/// those of `census`, those retired and quarantined, and those of consistent memory are all that the domain holds.)
+/// A domain in which nobody is active: every IOVA page is accounted for, and every translation.
+/// (Frames are the platform's to count: those of `census`, those retired and quarantined, and those
+/// of consistent memory are all that the domain holds.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DomainAudit {
     /// What the tables hold.
@@ -108,7 +110,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// What the domain has done.
     pub fn stats(&self) -> DomainStats {
         let sum = |pick: fn(&Words<P>) -> &P::A64| self.counters.sum(pick);
-        // what left is read first, so what comes and goes meanwhile makes the difference larger, not negative
+        // what left is read first, so what comes and goes meanwhile makes the difference larger,
+        // not negative
         let difference = |came: fn(&Words<P>) -> &P::A64, left: fn(&Words<P>) -> &P::A64| {
             let left = sum(left);
             PageCount(sum(came).saturating_sub(left))
@@ -130,7 +133,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.allocator.shared()
     }
 
-    /// Bytes of all magazines of IOVA ranges that there are, on all CPUs and in depots; nothing where the design has none.
+    /// Bytes of all magazines of IOVA ranges that there are, on all CPUs and in depots; nothing
+    /// where the design has none.
     pub fn magazine_bytes(&self) -> ByteCount {
         match &self.allocator {
             AnyAllocator::Magazine(magazines) => magazines.bytes(),
@@ -143,8 +147,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.allocator.usage(&self.platform)
     }
 
-    /// Checks every invariant, nobody else being active: tables, allocator, and that the IOVA pages mapped + reserved + retired +
-    /// quarantined + cached + free are the whole (P10).
+    /// Checks every invariant, nobody else being active: tables, allocator, and that the IOVA pages
+    /// mapped + reserved + retired + quarantined + cached + free are the whole (P10).
     ///
     /// # Errors
     /// A sentence that names the first thing that does not add up.

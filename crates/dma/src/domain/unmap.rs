@@ -6,8 +6,8 @@ use crate::iova::{AllocKind, IovaAlloc};
 use crate::{table::RawError, units::pages_touched};
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
-    /// Ends a mapping. Under `strict` and `freebsd`, no access to it succeeds when this returns; under other policies, within their
-    /// [exposure](crate::policy::PolicyConfig::exposure).
+    /// Ends a mapping. Under `strict` and `freebsd`, no access to it succeeds when this returns;
+    /// under other policies, within their [exposure](crate::policy::PolicyConfig::exposure).
     ///
     /// May be called in an interrupt handler, on any CPU.
     ///
@@ -29,12 +29,15 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.end(mapping.alloc, range, [])
     }
 
-    /// Gives a mapping's token up, for interfaces that pass addresses: from now on only [`unmap_raw`](Self::unmap_raw) ends it.
+    /// Gives a mapping's token up, for interfaces that pass addresses: from now on only
+    /// [`unmap_raw`](Self::unmap_raw) ends it.
     ///
-    /// Returns the address and the length to end it by: those of its bytes; for a list whose first segment lies highest, those of its pages.
+    /// Returns the address and the length to end it by: those of its bytes; for a list whose first
+    /// segment lies highest, those of its pages.
     ///
     /// # Errors
-    /// Another domain's mapping comes back, and so does one whose leaves are shared: no address tells it from the others there.
+    /// Another domain's mapping comes back, and so does one whose leaves are shared: no address
+    /// tells it from the others there.
     pub fn into_raw(&self, mapping: Mapping) -> Result<(Iova, ByteCount), UnmapError> {
         if mapping.key != self.key {
             return Err(UnmapError::Foreign(mapping));
@@ -53,9 +56,10 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
     /// Ends the mapping of `len` bytes at `iova`, as [`into_raw`](Self::into_raw) returned them.
     ///
-    /// Detected: what is not mapped (a second unmap), a part of a mapping, another size, several mappings at once, a
-    /// mapping whose token is still held. Not detected: a second unmap after the same pages were mapped again as one mapping of the same
-    /// number of pages and given up; and, within the first and the last page, other bytes than those mapped.
+    /// Detected: what is not mapped (a second unmap), a part of a mapping, another size, several
+    /// mappings at once, a mapping whose token is still held. Not detected: a second unmap after
+    /// the same pages were mapped again as one mapping of the same number of pages and given up;
+    /// and, within the first and the last page, other bytes than those mapped.
     ///
     /// # Errors
     /// [`UnmapError`]; nothing has changed where the range is not a mapping.
@@ -120,7 +124,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
     }
 
-    /// The path: clear, retire, and let the policy decide when what is freed. Returns the pages found translated.
+    /// The path: clear, retire, and let the policy decide when what is freed. Returns the pages
+    /// found translated.
     #[inline]
     pub(super) fn retire(
         &self,
@@ -130,7 +135,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ) -> (PageCount, Result<(), Failed>) {
         let p = &*self.platform;
         let engine = self.engine();
-        // a map that failed before its first page still retires its allocation: nothing was ever there, so the least that can be asked for is enough
+        // a map that failed before its first page still retires its allocation: nothing was ever
+        // there, so the least that can be asked for is enough
         let flushed = match range.pages {
             PageCount(0) => IovaRange::new(alloc.range().first, PageCount(1)),
             _ => range,
@@ -148,15 +154,17 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             batch.add_frame(&engine, frame);
         }
         if found != range.pages {
-            // The translator lost what only the holder of the allocation may remove: who has those pages now is unknown, so the allocation never is freed.
+            // The translator lost what only the holder of the allocation may remove: who has those
+            // pages now is unknown, so the allocation never is freed.
             drop(alloc);
             batch.finish_frames(&engine);
             return (found, engine.flush(Scope::tables(flushed)).map(drop));
         }
         if alloc.kind() == AllocKind::Shared && cleared.gone.0 == 0 && !frames_retired {
-            // Every page is mapped still, by others, to the same place for the same kind of access: caches hold nothing that they may
-            // not hold, and nothing has become free. Whoever takes the last of a page away flushes it, so P1 holds after that unmap.
-            // The address is not reused but for that very page, so nobody waits for this allocation.
+            // Every page is mapped still, by others, to the same place for the same kind of access:
+            // caches hold nothing that they may not hold, and nothing has become free. Whoever
+            // takes the last of a page away flushes it, so P1 holds after that unmap. The address
+            // is not reused but for that very page, so nobody waits for this allocation.
             self.allocator.free_shared(p, alloc);
             return (found, Ok(()));
         }

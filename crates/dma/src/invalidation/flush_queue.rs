@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Retired things that all wait for an invalidation of their whole domain, as small as they get.
 //!
-//! A [`Retired`] remembers its domain and what must be invalidated. Things that are flushed by the domain need neither beside each: the queue
-//! has the one for all, and an invalidation of the domain covers whatever any of them needs. So what is kept is the thing and its stamp.
+//! A [`Retired`] remembers its domain and what must be invalidated. Things that are flushed by the
+//! domain need neither beside each: the queue has the one for all, and an invalidation of the
+//! domain covers whatever any of them needs. So what is kept is the thing and its stamp.
 //!
-//! The proof stays what it was: [`FlushQueue::take`] gives a [`Flushed`] only for a [`Whole`], which is a completion whose scope is the domain, of the queue's own
-//! domain, that began at or after the thing's stamp. Things leave from the front, in the order in which they came. As that is the order of their stamps, too,
-//! [`FlushQueue::completed`] need look at the newest alone.
+//! The proof stays what it was: [`FlushQueue::take`] gives a [`Flushed`] only for a [`Whole`],
+//! which is a completion whose scope is the domain, of the queue's own domain, that began at or
+//! after the thing's stamp. Things leave from the front, in the order in which they came. As that
+//! is the order of their stamps, too, [`FlushQueue::completed`] need look at the newest alone.
 
 use super::*;
 use crate::platform::Element;
@@ -30,13 +32,15 @@ impl Completion {
     }
 }
 
-/// Retired things of one domain, oldest first, in a ring. It has room from the beginning, and never allocates.
+/// Retired things of one domain, oldest first, in a ring. It has room from the beginning, and never
+/// allocates.
 ///
-/// Who puts things in stamps them in the same critical section, so no stamp is lower than the one before.
+/// Who puts things in stamps them in the same critical section, so no stamp is lower than the one
+/// before.
 pub(crate) struct FlushQueue<T> {
     key: DomainKey,
-    /// There are things from `first` up to `end`; where that is not beyond it, up to the last place, and on from the first. None where
-    /// the place at `first` is empty.
+    /// There are things from `first` up to `end`; where that is not beyond it, up to the last
+    /// place, and on from the first. None where the place at `first` is empty.
     things: Box<[Option<(T, Seq)>]>,
     first: usize,
     end: usize,
@@ -95,7 +99,8 @@ impl<T> FlushQueue<T> {
         let (older, newer) = self.places();
         older.len() + newer.len()
     }
-    /// Room for one more, if there is any before the last place: else [`go_round`](Self::go_round) may help.
+    /// Room for one more, if there is any before the last place: else [`go_round`](Self::go_round)
+    /// may help.
     #[inline]
     pub fn place(&mut self) -> Option<Place<'_, T>> {
         let to = self.things.get_mut(self.end)?;
@@ -155,7 +160,8 @@ impl<T> FlushQueue<T> {
         newest.is_none_or(|(_, seq)| *seq <= by.seq) && self.key == by.key
     }
 
-    /// Takes everything, oldest first, if `by` completes it; else nothing. What is left in either is lost.
+    /// Takes everything, oldest first, if `by` completes it; else nothing. What is left in either
+    /// is lost.
     pub fn completed(&mut self, by: &Whole) -> [Completed<'_, T>; 2] {
         let (older, newer) = match self.is_completed(by) {
             true => self.places(),
@@ -179,7 +185,8 @@ impl<T> FlushQueue<T> {
             .map(Flushed::by_its_own)
     }
 
-    /// Takes the first thing if it was stamped by `seq`, because the invalidation with that number failed. It is never used again.
+    /// Takes the first thing if it was stamped by `seq`, because the invalidation with that number
+    /// failed. It is never used again.
     pub fn give_up(&mut self, seq: Seq) -> Option<T> {
         self.take_if(|stamp| stamp <= seq)
     }
@@ -246,7 +253,8 @@ mod tests {
         assert_eq!(left.collect::<Vec<_>>(), [5, 6, 7]);
     }
 
-    /// Beside a plain queue: whatever comes and goes, in whatever part, a queue has the same things in the same order, and all of its room.
+    /// Beside a plain queue: whatever comes and goes, in whatever part, a queue has the same things
+    /// in the same order, and all of its room.
     #[test]
     fn however_it_goes_round_a_pile_is_a_queue() {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;

@@ -5,7 +5,8 @@ use super::Scope;
 use crate::units::DomainId;
 use alloc::sync::Arc;
 
-/// Submits invalidations and polls them. It knows no sequence and makes no proof; [`super::FlushSequence`] does.
+/// Submits invalidations and polls them. It knows no sequence and makes no proof;
+/// [`super::FlushSequence`] does.
 ///
 /// # Safety
 /// Memory is reused on the word of [`done`](Self::done) alone. Once it has said yes, nothing that
@@ -41,9 +42,11 @@ pub unsafe trait Invalidate: Send + Sync {
     /// Names one submitted invalidation.
     type Token: Copy + Send;
 
-    /// Asks for an invalidation of at least `scope`, with what is in flight drained. May wait for room.
+    /// Asks for an invalidation of at least `scope`, with what is in flight drained. May wait for
+    /// room.
     ///
-    /// Ordering: the caller has fenced; everything it wrote before must be visible to the unit when it acts.
+    /// Ordering: the caller has fenced; everything it wrote before must be visible to the unit when
+    /// it acts.
     ///
     /// # Errors
     /// The unit cannot take the request.
@@ -72,13 +75,15 @@ pub enum InvalidateError {
         /// How many turns.
         turns: u64,
     },
-    /// A device did not remove translations from its own TLB (VT-d 4.1 §11.4.7.1, ITE). The unit goes on without it.
+    /// A device did not remove translations from its own TLB (VT-d 4.1 §11.4.7.1, ITE). The unit
+    /// goes on without it.
     #[error("device {device} did not answer an invalidation of its own TLB")]
     DeviceTimedOut {
         /// The device.
         device: crate::units::SourceId,
     },
-    /// The unit took a command and reports that it did nothing (VT-d 4.1 §11.4.6, CAIG or IAIG = 0).
+    /// The unit took a command and reports that it did nothing (VT-d 4.1 §11.4.6, CAIG or IAIG =
+    /// 0).
     #[error("the unit reports that it did not carry out an invalidation")]
     Refused,
     /// The kernel that holds the tables did not remove translations.
@@ -87,7 +92,8 @@ pub enum InvalidateError {
         /// The kernel's error number.
         errno: i32,
     },
-    /// The kernel that holds the tables had fewer translations than were made: somebody else removes them.
+    /// The kernel that holds the tables had fewer translations than were made: somebody else
+    /// removes them.
     #[error("the host had only {found} of {range}'s pages: somebody else removed the others")]
     Missing {
         /// The pages.

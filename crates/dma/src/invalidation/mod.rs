@@ -5,32 +5,39 @@
 //!
 //! Each domain owns one sequence, `next`. Three events matter:
 //!
-//! * **retire**: the entries of a thing are cleared; then a full fence; then the thing is stamped with the
-//!   value of `next` (call it *s*), and becomes [`Retired`].
-//! * **start**: an invalidation takes *n* = `next`, adding one; then a full fence; then it is submitted.
-//! * **complete**: the hardware says that the invalidation is done; the proof is a [`Completion`] with *n*
-//!   and the scope that was submitted.
+//! * **retire**: the entries of a thing are cleared; then a full fence; then the thing is stamped
+//!   with the value of `next` (call it *s*), and becomes [`Retired`].
+//! * **start**: an invalidation takes *n* = `next`, adding one; then a full fence; then it is
+//!   submitted.
+//! * **complete**: the hardware says that the invalidation is done; the proof is a [`Completion`]
+//!   with *n* and the scope that was submitted.
 //!
-//! A completion *n* completes a stamp *s* iff *n* >= *s* and its [`Scope`] covers what the thing needs. Why this
-//! is enough: retire and start are a store-buffering pair. If the stamp's load did not see the start's
-//! addition (that is, *s* <= *n*), then by the two fences the unit, which acts after the start's fence, sees the
-//! cleared entries; whatever it caches from then on is clean, and what it cached before, the
-//! invalidation removes. If the load did see it, *s* > *n*, and the older invalidation proves nothing.
-//! The two rules of ATC'15 §5 (no IOVA reuse, no table reclamation before the invalidation is done) then hold in every
-//! policy, since `AnyAllocator::free` and the freeing of table frames take [`Flushed`] and nothing else.
+//! A completion *n* completes a stamp *s* iff *n* >= *s* and its [`Scope`] covers what the thing
+//! needs. Why this is enough: retire and start are a store-buffering pair. If the stamp's load did
+//! not see the start's addition (that is, *s* <= *n*), then by the two fences the unit, which acts
+//! after the start's fence, sees the cleared entries; whatever it caches from then on is clean, and
+//! what it cached before, the invalidation removes. If the load did see it, *s* > *n*, and the
+//! older invalidation proves nothing. The two rules of ATC'15 §5 (no IOVA reuse, no table
+//! reclamation before the invalidation is done) then hold in every policy, since
+//! `AnyAllocator::free` and the freeing of table frames take [`Flushed`] and nothing else.
 //!
-//! Memory ordering: both accesses to `next` are relaxed; the fences carry the order. (`tests/loom.rs` has a
-//! model of just this pair, with the unit's read in it; it fails without either fence.)
+//! Memory ordering: both accesses to `next` are relaxed; the fences carry the order.
+//! (`tests/loom.rs` has a model of just this pair, with the unit's read in it; it fails without
+//! either fence.)
 //!
 //! # Two proofs make one
 //!
-//! An invalidation may be made in pieces, a page at a time. [`Completion::join`] takes two, *n1* of pages *A* and *n2* of the
-//! pages *B* just after, for one of *A* and *B* with the lesser of *n1* and *n2*, that reached what both reached. It is no stronger than the two:
-//! let a thing stamped *s* <= min(*n1*, *n2*) need pages of both. Each page of it lies in *A* or in *B*, and the invalidation of
-//! that piece began after the stamp, so from its completion on no cache holds that page's leaf nor, if it reached walk caches, an entry
-//! on the way to it; and as the entries in memory are cleared nothing comes back, whatever order the pieces are in and whatever lies
-//! between them. All its pages clean is what an invalidation of the whole would have proved. A stamp taken between the two is later than the
-//! lesser number, and is completed by neither. Ranges with a gap do not join, since a scope is one range; nor does the scope of a whole domain, which needs no help.
+//! An invalidation may be made in pieces, a page at a time. [`Completion::join`] takes two, *n1* of
+//! pages *A* and *n2* of the pages *B* just after, for one of *A* and *B* with the lesser of *n1*
+//! and *n2*, that reached what both reached. It is no stronger than the two: let a thing stamped
+//! *s* <= min(*n1*, *n2*) need pages of both. Each page of it lies in *A* or in *B*, and the
+//! invalidation of that piece began after the stamp, so from its completion on no cache holds that
+//! page's leaf nor, if it reached walk caches, an entry on the way to it; and as the entries in
+//! memory are cleared nothing comes back, whatever order the pieces are in and whatever lies
+//! between them. All its pages clean is what an invalidation of the whole would have proved. A
+//! stamp taken between the two is later than the lesser number, and is completed by neither. Ranges
+//! with a gap do not join, since a scope is one range; nor does the scope of a whole domain, which
+//! needs no help.
 //!
 //! # Use before flush does not compile
 //!
@@ -94,7 +101,8 @@
 //! Each wait is bounded, and a domain whose unit let one wait run out of time no longer waits until
 //! the unit has answered that one: see `suspect`.
 //!
-//! Not handled: a unit that says "done" and is not. The software unit's oracle detects it (P13), nothing here can.
+//! Not handled: a unit that says "done" and is not. The software unit's oracle detects it (P13),
+//! nothing here can.
 
 mod flush_queue;
 mod invalidate;
@@ -112,7 +120,8 @@ use crate::{platform::*, units::*};
 
 /// The sequence of one domain.
 pub struct FlushSequence<P: Platform> {
-    /// Alone on its lines: each unmap reads it, and each start of an invalidation takes it from all CPUs.
+    /// Alone on its lines: each unmap reads it, and each start of an invalidation takes it from all
+    /// CPUs.
     next: CachePadded<P::A64>,
     key: DomainKey,
 }
@@ -146,8 +155,8 @@ impl<P: Platform> FlushSequence<P> {
     /// A new sequence, with a key that no other ever had.
     ///
     /// # Safety
-    /// What a sequence completes counts as being in no cache, and a frame that is completed may become
-    /// anything. So its owner sees to it, for as long as it is used, that
+    /// What a sequence completes counts as being in no cache, and a frame that is completed may
+    /// become anything. So its owner sees to it, for as long as it is used, that
     ///
     /// * what is given to [`retire`](Self::retire) has been cleared wherever it was, and `need`
     ///   names all that caches may hold of it;
@@ -206,7 +215,8 @@ impl<P: Platform> FlushSequence<P> {
         Retired::new(what, self.key, seq, need)
     }
 
-    /// Starts an invalidation of `scope`. It completes everything within the scope that was retired before.
+    /// Starts an invalidation of `scope`. It completes everything within the scope that was retired
+    /// before.
     ///
     /// # Errors
     /// What the unit says when it does not take the request.
@@ -322,12 +332,15 @@ impl<P: Platform> FlushSequence<P> {
         self.wait_with(p, unit, started, patience)
     }
 
-    /// Retires `what`, whose entries the caller has just cleared, and flushes it at once, with one fence where [`retire`](Self::retire) and
-    /// [`flush`](Self::flush) have two: that of the start comes after the clearing, too, and so the unit sees the entries cleared. No other
-    /// completion would prove that, for there is no fence between clearing and number; so none is ever held against it.
+    /// Retires `what`, whose entries the caller has just cleared, and flushes it at once, with one
+    /// fence where [`retire`](Self::retire) and [`flush`](Self::flush) have two: that of the start
+    /// comes after the clearing, too, and so the unit sees the entries cleared. No other completion
+    /// would prove that, for there is no fence between clearing and number; so none is ever held
+    /// against it.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush). What comes back is completed by no completion at all, and is to be quarantined.
+    /// As [`flush`](Self::flush). What comes back is completed by no completion at all, and is to
+    /// be quarantined.
     #[inline]
     pub(crate) fn flush_retired<T, I: Invalidate>(
         &self,
@@ -350,8 +363,8 @@ impl<P: Platform> FlushSequence<P> {
 
 /// How many turns of [`Platform::relax`] to wait for an invalidation before it counts as lost.
 ///
-/// The core reads no clock, so the bound is in turns. The default, 2^26, is about two seconds of `pause`,
-/// and longer where a turn asks the hardware too.
+/// The core reads no clock, so the bound is in turns. The default, 2^26, is about two seconds of
+/// `pause`, and longer where a turn asks the hardware too.
 ///
 /// A domain waits as long as this for a dead unit once, not for each of its mappings: until the
 /// unit has answered what it let run out of time, further waits look once and fail with

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `Retired<T>` -> `complete(&Completion)` -> `Flushed<T>`: use before flush cannot be written down.
+//! `Retired<T>` -> `complete(&Completion)` -> `Flushed<T>`: use before flush cannot be written
+//! down.
 
 use super::Scope;
 use crate::units::{IovaRange, PageCount};
 use core::fmt;
 
-/// Tells the sequences of domains apart, for good; unlike the hardware's domain id it is never reused.
+/// Tells the sequences of domains apart, for good; unlike the hardware's domain id it is never
+/// reused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DomainKey(u64);
 
@@ -89,8 +91,9 @@ impl Completion {
         self.scope
     }
 
-    /// One proof of two, where `next` is of the pages just after those of `self`: of both ranges, of what both reached, as of the
-    /// earlier beginning. `None` where they are of different domains, do not adjoin, or one is of a whole domain.
+    /// One proof of two, where `next` is of the pages just after those of `self`: of both ranges,
+    /// of what both reached, as of the earlier beginning. `None` where they are of different
+    /// domains, do not adjoin, or one is of a whole domain.
     ///
     /// Why it proves no more than the two did: see the theory of [`crate::invalidation`].
     pub fn join(self, next: Completion) -> Option<Completion> {
@@ -123,7 +126,8 @@ impl<T> Retired<T> {
     pub(super) fn key(&self) -> DomainKey {
         self.key
     }
-    /// For a [`FlushQueue`](super::FlushQueue) of its domain, which keeps the stamp and asks for no less than the whole domain.
+    /// For a [`FlushQueue`](super::FlushQueue) of its domain, which keeps the stamp and asks for no
+    /// less than the whole domain.
     #[inline]
     pub(super) fn queued(self) -> (T, Seq) {
         (self.what, self.seq)

@@ -3,10 +3,11 @@
 //!
 //! # Theory
 //!
-//! An allocation comes back as `Flushed<IovaAlloc>` because translation caches may hold its pages. Where a number never leaves as an
-//! [`IovaAlloc`], nobody can have written leaves by the right of it, so there is nothing to flush: [`Number`] is that, and [`Alone`]
-//! keeps its allocator to itself, so that the two ways cannot be mixed. It is how an allocator's own cost is measured, and how it may serve
-//! as an allocator of any other numbers.
+//! An allocation comes back as `Flushed<IovaAlloc>` because translation caches may hold its pages.
+//! Where a number never leaves as an [`IovaAlloc`], nobody can have written leaves by the right of
+//! it, so there is nothing to flush: [`Number`] is that, and [`Alone`] keeps its allocator to
+//! itself, so that the two ways cannot be mixed. It is how an allocator's own cost is measured, and
+//! how it may serve as an allocator of any other numbers.
 
 use super::*;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Allocators that own an aperture, each behind a lock of its own; magazines can be put over any of them.
+//! Allocators that own an aperture, each behind a lock of its own; magazines can be put over any of
+//! them.
 
 use super::*;
 
@@ -7,8 +8,8 @@ use super::*;
 pub trait Refill<P: Platform>: IovaAllocator<P> {
     /// `count` adjacent ranges of [`granted`]`(each)` pages at once; returns all of their pages.
     ///
-    /// Each is naturally aligned and is given back on its own; the whole is aligned to its size, rounded up to
-    /// a power of two. A `count` of 0 is taken for 1.
+    /// Each is naturally aligned and is given back on its own; the whole is aligned to its size,
+    /// rounded up to a power of two. A `count` of 0 is taken for 1.
     ///
     /// # Errors
     /// [`AllocError`], with the run as what was wanted; single ranges may be left.
@@ -119,7 +120,8 @@ impl<P: Platform> Backing<P> {
         }
     }
 
-    /// Nodes that searches have looked at: what an allocation costs, without a clock. 0 where nothing is searched.
+    /// Nodes that searches have looked at: what an allocation costs, without a clock. 0 where
+    /// nothing is searched.
     pub fn nodes_visited(&self) -> u64 {
         match self {
             Backing::Rbtree(tree) => tree.nodes_visited(),

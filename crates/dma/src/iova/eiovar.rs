@@ -1,25 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! EiovaR: a cache of recently freed ranges in front of the tree, under the same lock (ATC'15 §3.1).
+//! EiovaR: a cache of recently freed ranges in front of the tree, under the same lock (ATC'15
+//! §3.1).
 //!
 //! # Theory
 //!
-//! For each size there is a stack of ranges given back. What is in it stays *in use* in the tree, so a free that is kept and an allocation
-//! that is served from a stack do not touch the tree, and the tree's linear walk is met only by what no stack can serve. A ring, which
-//! gives back the sizes that it asks for, lives on the stacks alone.
+//! For each size there is a stack of ranges given back. What is in it stays *in use* in the tree,
+//! so a free that is kept and an allocation that is served from a stack do not touch the tree, and
+//! the tree's linear walk is met only by what no stack can serve. A ring, which gives back the
+//! sizes that it asks for, lives on the stacks alone.
 //!
-//! Everything is behind the tree's one lock, as in the original: an allocation is short, but one CPU at a time makes it. That is what
-//! ATC'15 measures as the bottleneck, and what magazines remove.
+//! Everything is behind the tree's one lock, as in the original: an allocation is short, but one
+//! CPU at a time makes it. That is what ATC'15 measures as the bottleneck, and what magazines
+//! remove.
 //!
-//! Bounded: a stack that is full passes what is freed on to the tree, and so do sizes beyond the largest class and ranges
-//! that the caller chose. When the tree has no place, and when a range that a caller chose is taken, all stacks are emptied into it and it
-//! is asked once more; so what is kept never fails a request.
+//! Bounded: a stack that is full passes what is freed on to the tree, and so do sizes beyond the
+//! largest class and ranges that the caller chose. When the tree has no place, and when a range
+//! that a caller chose is taken, all stacks are emptied into it and it is asked once more; so what
+//! is kept never fails a request.
 //!
-//! A request with limits takes the topmost range of its stack that keeps them, which is a walk of the stack; the tree is asked next.
+//! A request with limits takes the topmost range of its stack that keeps them, which is a walk of
+//! the stack; the tree is asked next.
 //!
-//! Invariants ([`IovaAllocator::audit`]): each kept range is in use in the tree under just this size, and kept once.
+//! Invariants ([`IovaAllocator::audit`]): each kept range is in use in the tree under just this
+//! size, and kept once.
 //!
-//! Locking: one lock ([`Locked`]), held for a push, a pop, a walk of one stack, what [`rbtree`] says, and for emptying all
-//! stacks: `list_len` x `classes` removals from the tree.
+//! Locking: one lock ([`Locked`]), held for a push, a pop, a walk of one stack, what [`rbtree`]
+//! says, and for emptying all stacks: `list_len` x `classes` removals from the tree.
 
 use super::{
     locked::{Ranges, Sketch},

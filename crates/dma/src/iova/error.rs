@@ -24,7 +24,8 @@ pub struct AllocError {
 }
 
 impl AllocError {
-    /// Whether the same request fails for as long as the aperture is what it is, whatever is given back.
+    /// Whether the same request fails for as long as the aperture is what it is, whatever is given
+    /// back.
     pub fn is_final(&self) -> bool {
         self.cause.is_final() || self.wanted > self.aperture
     }
@@ -60,7 +61,8 @@ pub enum AllocErrorCause {
 }
 
 impl AllocErrorCause {
-    /// Whether nothing that is given back helps against it. [`AllocError::is_final`] knows sizes too.
+    /// Whether nothing that is given back helps against it. [`AllocError::is_final`] knows sizes
+    /// too.
     pub fn is_final(&self) -> bool {
         match self {
             AllocErrorCause::Full | AllocErrorCause::FullWithin(_) => false,

@@ -1,28 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! FreeBSD's way to search: the tree of ranges in use knows how large the gaps below each node are (ATC'15 §3.4, table 1).
+//! FreeBSD's way to search: the tree of ranges in use knows how large the gaps below each node are
+//! (ATC'15 §3.4, table 1).
 //!
 //! # Theory
 //!
-//! The tree is that of `rbtree`, with a summary in each node: where its subtree begins and ends, and the *room* in it, the
-//! largest naturally aligned block that some gap between two ranges of the subtree holds. First fit by address goes down from the root: to
-//! the left if there is enough room, else to the gap on either side of the node, else to the right. A summary that promises room is
-//! kept, so nothing is tried in vain: a search looks at two nodes a level, whatever was freed before. There is
-//! no cached node, and nothing that makes a search linear.
+//! The tree is that of `rbtree`, with a summary in each node: where its subtree begins and ends,
+//! and the *room* in it, the largest naturally aligned block that some gap between two ranges of
+//! the subtree holds. First fit by address goes down from the root: to the left if there is enough
+//! room, else to the gap on either side of the node, else to the right. A summary that promises
+//! room is kept, so nothing is tried in vain: a search looks at two nodes a level, whatever was
+//! freed before. There is no cached node, and nothing that makes a search linear.
 //!
-//! Addresses are given out from the low end upwards (`rbtree`: from the high end downwards). So a 32-bit preference is met by
-//! every request anyway, and a mask only ends the search: if the lowest place is beyond it, there is none below.
+//! Addresses are given out from the low end upwards (`rbtree`: from the high end downwards). So a
+//! 32-bit preference is met by every request anyway, and a mask only ends the search: if the lowest
+//! place is beyond it, there is none below.
 //!
-//! A place aligned to more than the run's size may exist in gaps whose room is less. It is looked for where there is room for the whole
-//! step first, which is logarithmic, and only where that fails in each gap that has room for the run, which may be all of them.
+//! A place aligned to more than the run's size may exist in gaps whose room is less. It is looked
+//! for where there is room for the whole step first, which is logarithmic, and only where that
+//! fails in each gap that has room for the run, which may be all of them.
 //!
-//! Differences to FreeBSD: ranges are powers of two, naturally aligned ([`granted`]), so that magazines can go over them, where FreeBSD
-//! gives what is asked for; and room counts aligned blocks, where FreeBSD's tree counts pages and its search goes on
-//! where a gap that is long enough cannot hold an aligned range.
+//! Differences to FreeBSD: ranges are powers of two, naturally aligned ([`granted`]), so that
+//! magazines can go over them, where FreeBSD gives what is asked for; and room counts aligned
+//! blocks, where FreeBSD's tree counts pages and its search goes on where a gap that is long enough
+//! cannot hold an aligned range.
 //!
 //! Invariants ([`IovaAllocator::audit`]): those of the tree, whose summaries are recomputed.
 //!
-//! Locking: one lock around everything ([`Locked`]), held for work that is logarithmic in the number of ranges, but for the case above
-//! and the growth of the slab. A search recurs as deep as the tree is, at most 64 levels.
+//! Locking: one lock around everything ([`Locked`]), held for work that is logarithmic in the
+//! number of ranges, but for the case above and the growth of the slab. A search recurs as deep as
+//! the tree is, at most 64 levels.
 
 use super::{
     in_use::InUse,

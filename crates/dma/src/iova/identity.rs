@@ -3,7 +3,8 @@
 //!
 //! # Theory
 //!
-//! Nothing is searched and nothing is locked. The IOVA space is divided by its two top bits, which a physical address does not need:
+//! Nothing is searched and nothing is locked. The IOVA space is divided by its two top bits, which
+//! a physical address does not need:
 //!
 //! | top bits | region | allocations |
 //! |---|---|---|
@@ -12,21 +13,26 @@
 //! | 10 | buffers that the device writes | shared |
 //! | 11 | buffers for both | shared |
 //!
-//! So the permission is part of the address: a page that is mapped for reading and for writing has two translations, each revoked
-//! with the last mapping of its kind. The bits are those of a VT-d entry. The fallback is the lowest region, so
-//! that the interrupt window, and addresses that somebody reserves or that fit a narrow device, are ordinary there.
+//! So the permission is part of the address: a page that is mapped for reading and for writing has
+//! two translations, each revoked with the last mapping of its kind. The bits are those of a VT-d
+//! entry. The fallback is the lowest region, so that the interrupt window, and addresses that
+//! somebody reserves or that fit a narrow device, are ordinary there.
 //!
-//! Two mappings of one page for one use have the same leaf. The table counts them ([`crate::table`]); here a shared allocation
-//! is counted as so many pages, and a shared allocation that is freed changes nothing else.
+//! Two mappings of one page for one use have the same leaf. The table counts them
+//! ([`crate::table`]); here a shared allocation is counted as so many pages, and a shared
+//! allocation that is freed changes nothing else.
 //!
-//! To the fallback go, counted in [`Usage::diverted`]: what is not physically contiguous, consistent memory among it; buffers
-//! beyond the configured physical width; requests whose limits or preference the buffer's own address breaks; buffers that
-//! overlap a range reserved in their region; and, by the domain, mappings whose leaf is counted to the brim.
+//! To the fallback go, counted in [`Usage::diverted`]: what is not physically contiguous,
+//! consistent memory among it; buffers beyond the configured physical width; requests whose limits
+//! or preference the buffer's own address breaks; buffers that overlap a range reserved in their
+//! region; and, by the domain, mappings whose leaf is counted to the brim.
 //!
-//! Two spare bits there must be: a 39-bit table serves 37 bits of physical addresses, a 48-bit table 46.
+//! Two spare bits there must be: a 39-bit table serves 37 bits of physical addresses, a 48-bit
+//! table 46.
 //!
-//! Locking: that of the fallback alone. Not handled: page tables are as sparse as buffers are in memory, and are not reclaimed before the
-//! domain ends, since nobody owns a span of a shared region.
+//! Locking: that of the fallback alone. Not handled: page tables are as sparse as buffers are in
+//! memory, and are not reclaimed before the domain ends, since nobody owns a span of a shared
+//! region.
 
 use super::{reserved_ranges::ReservedRanges, *};
 use crate::platform::{Atomic64, Ordering, PerCpu};
@@ -63,10 +69,12 @@ pub struct Identity<P: Platform> {
 }
 
 impl<P: Platform> Identity<P> {
-    /// All of `aperture` is free, which must be a whole space: from page 0, and a power of two of pages.
+    /// All of `aperture` is free, which must be a whole space: from page 0, and a power of two of
+    /// pages.
     ///
     /// # Errors
-    /// [`AllocatorError::IdentityAperture`] where it is not; [`AllocatorError::IdentityWidth`] where two bits are not left.
+    /// [`AllocatorError::IdentityAperture`] where it is not; [`AllocatorError::IdentityWidth`]
+    /// where two bits are not left.
     pub fn new(
         p: &P,
         config: IdentityConfig,
@@ -194,7 +202,8 @@ impl<P: Platform> IovaAllocator<P> for Identity<P> {
         self.fallback.drain(p)
     }
 
-    /// Of the fallback, and of what is reserved elsewhere: the other regions have no pages of their own.
+    /// Of the fallback, and of what is reserved elsewhere: the other regions have no pages of their
+    /// own.
     fn usage(&self, p: &P) -> Usage {
         let fallback = self.fallback.usage(p);
         let kept = self.regions.kept().0;

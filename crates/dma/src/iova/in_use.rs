@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The ranges of an aperture that are in use, in a tree, with the books of them; what is free follows.
+//! The ranges of an aperture that are in use, in a tree, with the books of them; what is free
+//! follows.
 
 use super::{
     Usage,
@@ -69,7 +70,8 @@ impl<A: Augment> InUse<A> {
         Ok(())
     }
 
-    /// The node of exactly this range, which is about to be given back; if there is none, that is noted for the audit.
+    /// The node of exactly this range, which is about to be given back; if there is none, that is
+    /// noted for the audit.
     pub fn leaving(&mut self, range: IovaRange) -> Option<Link> {
         let node = self.find(range);
         self.strays += u64::from(node.is_none());

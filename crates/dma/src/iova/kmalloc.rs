@@ -3,28 +3,35 @@
 //!
 //! # Theory
 //!
-//! To allocate R bytes, ask the platform's [`Heap`] for a block of ceil(R/4096) *bytes*, and take the addresses of these bytes for page
-//! numbers. Blocks are disjoint, so the ranges are; the memory is never touched. It costs a byte a page, eight at
-//! least, as much as the page's leaf. What the heap does to scale serves IOVAs too; nothing here is locked.
+//! To allocate R bytes, ask the platform's [`Heap`] for a block of ceil(R/4096) *bytes*, and take
+//! the addresses of these bytes for page numbers. Blocks are disjoint, so the ranges are; the
+//! memory is never touched. It costs a byte a page, eight at least, as much as the page's leaf.
+//! What the heap does to scale serves IOVAs too; nothing here is locked.
 //!
-//! An address is the offset of the block in the heap's arena. The paper has physical addresses: no two of them name the same page as long as
-//! they have 36 bits, which it ensures by asking for memory of a low zone (GFP_DMA) of at most 64 GiB. An arena is that
-//! zone, counted from its own start, and its size is checked when the allocator is made: at most a byte for each page of the aperture, and
-//! 64 GiB. So in 39 bits it is at most 128 MiB. Page 0 is never allocated, for no block is at offset 0.
+//! An address is the offset of the block in the heap's arena. The paper has physical addresses: no
+//! two of them name the same page as long as they have 36 bits, which it ensures by asking for
+//! memory of a low zone (GFP_DMA) of at most 64 GiB. An arena is that zone, counted from its own
+//! start, and its size is checked when the allocator is made: at most a byte for each page of the
+//! aperture, and 64 GiB. So in 39 bits it is at most 128 MiB. Page 0 is never allocated, for no
+//! block is at offset 0.
 //!
-//! Others allocate from the same heap, so IOVAs spread as memory does, and there may be no end of page tables; that is what the
-//! paper found (figure 6).
+//! Others allocate from the same heap, so IOVAs spread as memory does, and there may be no end of
+//! page tables; that is what the paper found (figure 6).
 //!
-//! An allocation is as long as its block: what a heap grants follows from the length asked for, [`HeapBlock::rounded`].
+//! An allocation is as long as its block: what a heap grants follows from the length asked for,
+//! [`HeapBlock::rounded`].
 //!
-//! The caller has no say in where a block lies. So a request with limits is tried, and where they are broken the block is given back
-//! and the request served, as fixed ranges are, from the *fallback*: magazines over a tree of the pages beyond the arena. Where the arena
-//! has all pages, the fallback has none, and that is refused. A fixed range inside the arena is reserved, and can
-//! be had only while the arena has no allocation. A block that overlaps such a range is *parked*, for good, and
-//! another asked for, [`PARKED_AT_ONCE`] blocks in all at most; one of more than [`PARKED_MAX`] bytes is given back, and the request goes to the fallback.
+//! The caller has no say in where a block lies. So a request with limits is tried, and where they
+//! are broken the block is given back and the request served, as fixed ranges are, from the
+//! *fallback*: magazines over a tree of the pages beyond the arena. Where the arena has all pages,
+//! the fallback has none, and that is refused. A fixed range inside the arena is reserved, and can
+//! be had only while the arena has no allocation. A block that overlaps such a range is *parked*,
+//! for good, and another asked for, [`PARKED_AT_ONCE`] blocks in all at most; one of more than
+//! [`PARKED_MAX`] bytes is given back, and the request goes to the fallback.
 //!
-//! Blocks are borrowed: what is mapped still when the domain ends goes back to the heap then ([`IovaAllocator::borrowed`]). Parked ones stay
-//! where they are, in the way of no other domain that keeps the same range off.
+//! Blocks are borrowed: what is mapped still when the domain ends goes back to the heap then
+//! ([`IovaAllocator::borrowed`]). Parked ones stay where they are, in the way of no other domain
+//! that keeps the same range off.
 //!
 //! Not handled: whether the fallback honours limits is the fallback's matter.
 
@@ -36,7 +43,8 @@ use alloc::{format, string::String};
 pub const ARENA_MAX: ByteCount = ByteCount(64 << 30);
 /// Blocks that one request may park.
 pub const PARKED_AT_ONCE: usize = 16;
-/// The largest block that is parked: larger ones would take too much of the heap from its other users.
+/// The largest block that is parked: larger ones would take too much of the heap from its other
+/// users.
 pub const PARKED_MAX: ByteCount = ByteCount(512);
 
 /// Sizes of [`Kmalloc`]. The heap is the platform's.
@@ -71,7 +79,8 @@ impl<P: Platform> Kmalloc<P> {
     /// Takes pages from the platform's heap, or beyond its arena.
     ///
     /// # Errors
-    /// [`AllocatorError::NoHeap`], [`AllocatorError::KmallocArena`], [`AllocatorError::KmallocAperture`].
+    /// [`AllocatorError::NoHeap`], [`AllocatorError::KmallocArena`],
+    /// [`AllocatorError::KmallocAperture`].
     pub fn new(
         p: &P,
         config: KmallocConfig,

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Free lists by the block that a free range is good for, and the bitmap of those that are not empty.
+//! Free lists by the block that a free range is good for, and the bitmap of those that are not
+//! empty.
 //!
-//! List n has the ranges whose *largest naturally aligned block* has 2^n pages. What is allocated is a power of two, aligned, so
-//! any range of the first list from log2 of the size on serves, and where there is none, none fits.
+//! List n has the ranges whose *largest naturally aligned block* has 2^n pages. What is allocated
+//! is a power of two, aligned, so any range of the first list from log2 of the size on serves, and
+//! where there is none, none fits.
 
 use super::slots::*;
 use crate::units::*;
@@ -27,9 +29,11 @@ pub(super) struct Lists {
     pub(super) end: u32,
 }
 
-/// Log2 of the largest naturally aligned block in `range`, page 0 not counted; `None` where there is nothing left.
+/// Log2 of the largest naturally aligned block in `range`, page 0 not counted; `None` where there
+/// is nothing left.
 ///
-/// A range of 2^n pages or more, but fewer than 2^(n + 1), holds a block of 2^n pages or, wherever it begins, one of 2^(n - 1).
+/// A range of 2^n pages or more, but fewer than 2^(n + 1), holds a block of 2^n pages or, wherever
+/// it begins, one of 2^(n - 1).
 pub(super) fn list_of(range: IovaRange) -> Option<u32> {
     let (first, end) = (range.first.0.max(1), range.end().0);
     let lg2 = end.checked_sub(first)?.checked_ilog2()?;
@@ -47,7 +51,8 @@ impl FreeLists {
         }
     }
 
-    /// The first thing for which `room` finds a place. `scans` grows where the first one looked at has none, and there are others.
+    /// The first thing for which `room` finds a place. `scans` grows where the first one looked at
+    /// has none, and there are others.
     pub(super) fn find<T>(
         &self,
         things: &Slots<T>,
@@ -70,7 +75,8 @@ impl FreeLists {
         all.find_map(look)
     }
 
-    /// The first thing of the first list from `lg2` on that is not empty: a few instructions, whatever there is.
+    /// The first thing of the first list from `lg2` on that is not empty: a few instructions,
+    /// whatever there is.
     fn first_from(&self, lg2: u32) -> Option<Link> {
         let from = self.filled & u64::MAX.checked_shl(lg2)?;
         self.heads.get(from.trailing_zeros() as usize)?.some()
@@ -114,8 +120,8 @@ impl FreeLists {
         }
     }
 
-    /// How many things there are in lists, if the bitmap says which lists have any, links go both ways, and each thing is
-    /// in the list where `origin` says it is; else what is not so.
+    /// How many things there are in lists, if the bitmap says which lists have any, links go both
+    /// ways, and each thing is in the list where `origin` says it is; else what is not so.
     pub(super) fn count<T>(
         &self,
         things: &Slots<T>,

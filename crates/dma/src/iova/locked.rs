@@ -3,14 +3,15 @@
 //!
 //! # Theory
 //!
-//! What the systems differ in is what the lock protects ([`Ranges`]): how a free range is found. All else is here, once: limits
-//! are turned into windows to search ([`Search`]), what is kept for reuse is given up before a request fails, failures get their
-//! numbers.
+//! What the systems differ in is what the lock protects ([`Ranges`]): how a free range is found.
+//! All else is here, once: limits are turned into windows to search ([`Search`]), what is kept for
+//! reuse is given up before a request fails, failures get their numbers.
 //!
-//! Page 0 is never allocated, because drivers take address 0 for "none"; [`IovaAllocator::reserve`] gives it to those who ask.
-//! Where the aperture has it, it counts as free until then.
+//! Page 0 is never allocated, because drivers take address 0 for "none"; [`IovaAllocator::reserve`]
+//! gives it to those who ask. Where the aperture has it, it counts as free until then.
 //!
-//! Locking: one lock, nothing is called with it held. How long it is held is what the design costs: see there.
+//! Locking: one lock, nothing is called with it held. How long it is held is what the design costs:
+//! see there.
 //!
 //! Not handled: an aperture whose end is not a `u64` (it is cut off).
 
@@ -28,9 +29,11 @@ pub trait Ranges: Send {
     const NAME: &'static str;
     /// Finds a place for `run`, anywhere, and takes it.
     fn take(&mut self, run: Run) -> Option<IovaRange>;
-    /// Finds a place for `run`, a single range, in `window`, and takes it. The run may be aligned to more than its size.
+    /// Finds a place for `run`, a single range, in `window`, and takes it. The run may be aligned
+    /// to more than its size.
     fn take_within(&mut self, run: Run, window: Window) -> Option<IovaRange>;
-    /// Takes exactly `range`, which lies in the aperture, or says what is in the way. Page 0 may be asked for.
+    /// Takes exactly `range`, which lies in the aperture, or says what is in the way. Page 0 may be
+    /// asked for.
     fn take_exactly(&mut self, range: IovaRange) -> Result<(), IovaRange>;
     /// Takes a range back.
     fn give(&mut self, range: IovaRange, kind: AllocKind);
@@ -71,7 +74,8 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
         self.aperture
     }
 
-    /// How many nodes searches have looked at since the beginning: the price of allocating, in no unit of time.
+    /// How many nodes searches have looked at since the beginning: the price of allocating, in no
+    /// unit of time.
     pub fn nodes_visited(&self) -> u64 {
         self.ranges.with(|ranges| ranges.visited())
     }
@@ -81,7 +85,8 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
         self.ranges.with(|ranges| look(ranges))
     }
 
-    /// By `take`, if need be again after everything kept for reuse was given up; not for what is larger than the aperture.
+    /// By `take`, if need be again after everything kept for reuse was given up; not for what is
+    /// larger than the aperture.
     #[inline]
     fn find(
         &self,

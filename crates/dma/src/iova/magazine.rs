@@ -3,28 +3,33 @@
 //!
 //! # Theory
 //!
-//! Each size class (1, 2, 4.. pages) has magazines of its own, which hold first pages; the class says how many follow. What is
-//! cached stays *in use* in the tree, so allocating from a magazine touches neither tree nor its lock. An allocation looks
-//! at loaded, previous and depot, then refills from the tree; a free goes to the magazines of its origin CPU.
+//! Each size class (1, 2, 4.. pages) has magazines of its own, which hold first pages; the class
+//! says how many follow. What is cached stays *in use* in the tree, so allocating from a magazine
+//! touches neither tree nor its lock. An allocation looks at loaded, previous and depot, then
+//! refills from the tree; a free goes to the magazines of its origin CPU.
 //!
-//! A refill takes a *run* of adjacent ranges, aligned as a whole, and keeps all but the one asked for. Eight entries of 8 bytes
-//! are a cache line of a page table: CPUs that got their pages in such runs do not write to each other's lines. A CPU that finds nothing again takes
-//! twice as many the next time (8, 16, 32..), up to a full magazine. So a domain that maps little takes little, and one that maps
-//! much visits the tree once in M allocations, as it does once in M frees when the depot is full. Where no place for such a run is left it asks for the
-//! shortest one, and then for single ranges.
+//! A refill takes a *run* of adjacent ranges, aligned as a whole, and keeps all but the one asked
+//! for. Eight entries of 8 bytes are a cache line of a page table: CPUs that got their pages in
+//! such runs do not write to each other's lines. A CPU that finds nothing again takes twice as many
+//! the next time (8, 16, 32..), up to a full magazine. So a domain that maps little takes little,
+//! and one that maps much visits the tree once in M allocations, as it does once in M frees when
+//! the depot is full. Where no place for such a run is left it asks for the shortest one, and then
+//! for single ranges.
 //!
-//! Straight to the tree go ranges beyond the largest class, and fixed ones, which are of any size and place.
-//! A request with limits is served from a magazine if what that offers is allowed and lies where it is preferred; else the offer is put
-//! back, the tree is asked with the limits, and the request counts as diverted ([`Usage::diverted`]).
-//! When the tree is exhausted, or a fixed range is taken, all magazines are drained into it and it is asked once more; so what is
-//! cached by other CPUs never fails a request, unless it is on its way between the two at that moment.
+//! Straight to the tree go ranges beyond the largest class, and fixed ones, which are of any size
+//! and place. A request with limits is served from a magazine if what that offers is allowed and
+//! lies where it is preferred; else the offer is put back, the tree is asked with the limits, and
+//! the request counts as diverted ([`Usage::diverted`]). When the tree is exhausted, or a fixed
+//! range is taken, all magazines are drained into it and it is asked once more; so what is cached
+//! by other CPUs never fails a request, unless it is on its way between the two at that moment.
 //!
-//! Invariants ([`IovaAllocator::audit`]): each cached range is in use in the tree under just this size, and cached once.
+//! Invariants ([`IovaAllocator::audit`]): each cached range is in use in the tree under just this
+//! size, and cached once.
 //!
 //! Locking: that of [`crate::magazine`]; the tree is never entered with a lock held, nor pinned.
 //!
-//! Memory: capped for each CPU, in bytes and in pages; see [`MagazineConfig`]. What lies idle in the depots goes back to the tree by and by
-//! ([`IovaAllocator::tick`]).
+//! Memory: capped for each CPU, in bytes and in pages; see [`MagazineConfig`]. What lies idle in
+//! the depots goes back to the tree by and by ([`IovaAllocator::tick`]).
 //!
 //! Not handled: keeping the tree's packing when magazines spread ranges over CPUs.
 
@@ -54,7 +59,8 @@ struct Class<P: Platform> {
     kept: magazine::Magazines<P, IovaPage>,
 }
 
-/// Log2 of the smallest power of two that is at least `pages`: how many bits the number of the last page has. 64 where there are no pages.
+/// Log2 of the smallest power of two that is at least `pages`: how many bits the number of the last
+/// page has. 64 where there are no pages.
 #[inline]
 fn class_lg2(pages: PageCount) -> u32 {
     match NonZeroU64::new(pages.0.wrapping_sub(1)) {
@@ -105,7 +111,8 @@ impl<P: Platform> Magazines<P> {
         self.config
     }
 
-    /// How often CPUs had to go beyond their magazines, for each size class. A miss is one refill, of a run where there is place for one.
+    /// How often CPUs had to go beyond their magazines, for each size class. A miss is one refill,
+    /// of a run where there is place for one.
     pub fn visits(&self) -> impl Iterator<Item = (PageCount, Visits)> {
         let classes = self.classes.iter();
         classes.map(|class| (class.pages, class.kept.visits()))
@@ -281,7 +288,8 @@ impl<P: Platform> Magazines<P> {
 impl<P: Platform> IovaAllocator<P> for Magazines<P> {
     #[inline]
     fn alloc(&self, p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {
-        // from here on nothing is called but the slow path, in tail position, so that no register need be saved
+        // from here on nothing is called but the slow path, in tail position, so that no register
+        // need be saved
         if request.limits.is_none()
             && let Some(class) = self.class(request.pages)
             && let Some(first) = p.try_pinned(|cpu| class.kept.take_fast(&cpu)).flatten()
@@ -355,7 +363,8 @@ impl<P: Platform> IovaAllocator<P> for Magazines<P> {
     }
 
     fn tick(&self, _p: &P, now: TimeNs) {
-        // a relaxed load and store: of two ticks at once both may look, and the second then finds little
+        // a relaxed load and store: of two ticks at once both may look, and the second then finds
+        // little
         let due = self.looked.load(Ordering::Relaxed);
         if now.0 < due.saturating_add(self.config.idle.0) {
             return;
@@ -374,7 +383,8 @@ impl<P: Platform> IovaAllocator<P> for Magazines<P> {
         Usage {
             cached: PageCount(cached.0 + tree.cached.0),
             diverted: tree.diverted + self.diverted.load(Ordering::Relaxed),
-            // cached ranges are in use as the tree sees it; others may have moved between the two looks
+            // cached ranges are in use as the tree sees it; others may have moved between the two
+            // looks
             allocated: PageCount(tree.allocated.0.saturating_sub(cached.0)),
             ..tree
         }

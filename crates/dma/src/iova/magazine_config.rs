@@ -3,15 +3,19 @@
 //!
 //! # Theory
 //!
-//! What magazines can hold is bounded by how they are made, so no path counts. Each CPU has two magazines of each class, and the depot of each
-//! class as many as there are bytes and pages left for. Both caps are for each CPU, its share of the depots included; so a domain on more CPUs may
+//! What magazines can hold is bounded by how they are made, so no path counts. Each CPU has two
+//! magazines of each class, and the depot of each class as many as there are bytes and pages left
+//! for. Both caps are for each CPU, its share of the depots included; so a domain on more CPUs may
 //! keep more, in proportion.
 //!
-//! Magazines of larger ranges are shorter, since each range is worth more pages and is asked for less often: with M for one page, the class of 2^c
-//! pages has M / 2^c, but [`SHORTEST`] at least where M is no less. By the default that is 128, 64, 32, 16, 16, 16.
+//! Magazines of larger ranges are shorter, since each range is worth more pages and is asked for
+//! less often: with M for one page, the class of 2^c pages has M / 2^c, but [`SHORTEST`] at least
+//! where M is no less. By the default that is 128, 64, 32, 16, 16, 16.
 //!
-//! What does not fit is brought down in this order: a class whose two magazines exceed its part of the pages gets shorter ones, and none where one range is too
-//! much; then all are halved, down to 1, until two of each fit into half of the bytes; then the largest classes are given up. The depots get what is left.
+//! What does not fit is brought down in this order: a class whose two magazines exceed its part of
+//! the pages gets shorter ones, and none where one range is too much; then all are halved, down to
+//! 1, until two of each fit into half of the bytes; then the largest classes are given up. The
+//! depots get what is left.
 
 use super::BackingConfig;
 use crate::{
@@ -30,15 +34,18 @@ const PAIR: usize = 128;
 /// Bytes that the depot needs for a place, in its lists of full and of empty magazines.
 const PLACE: usize = 2 * size_of::<Vec<u64>>();
 
-/// Sizes of [`Magazines`](super::Magazines). Those beyond the limits named are brought to the nearest one.
+/// Sizes of [`Magazines`](super::Magazines). Those beyond the limits named are brought to the
+/// nearest one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MagazineConfig {
-    /// Ranges of one page in a full magazine; 1 to 4096. Larger classes have fewer; see the module's theory.
+    /// Ranges of one page in a full magazine; 1 to 4096. Larger classes have fewer; see the
+    /// module's theory.
     pub magazine_len: usize,
     /// Size classes: 1, 2, 4.. pages; 0 to 16.
     pub classes: usize,
-    /// Ranges that a CPU takes from the tree the first time that it finds none; 1 to `magazine_len` + 1. It takes twice as many each
-    /// time that it finds none again, up to a full magazine.
+    /// Ranges that a CPU takes from the tree the first time that it finds none; 1 to
+    /// `magazine_len` + 1. It takes twice as many each time that it finds none again, up to a full
+    /// magazine.
     pub run: usize,
     /// Magazines that the depot of one class keeps; 0 to 4096.
     pub depot_full_max: usize,
@@ -46,7 +53,8 @@ pub struct MagazineConfig {
     pub cpu_bytes_max: ByteCount,
     /// Pages cached for each CPU, its share of the depots included.
     pub cpu_pages_max: PageCount,
-    /// How long a magazine lies unused in the depot before its ranges go back to the tree, at the first tick then.
+    /// How long a magazine lies unused in the depot before its ranges go back to the tree, at the
+    /// first tick then.
     pub idle: TimeNs,
     /// What they are refilled from.
     pub backing: BackingConfig,

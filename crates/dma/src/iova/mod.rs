@@ -3,20 +3,25 @@
 //!
 //! # Theory
 //!
-//! An allocator hands out disjoint ranges of an aperture. An [`IovaAlloc`] is the right to write the leaves of one
-//! range: holding it *is* the lock on those table entries. Every allocation is a power of two of pages, naturally
-//! aligned, so that the size class of a range follows from its page count alone ([`granted`]); the
-//! exception is a range that the caller chose ([`IovaAllocator::reserve`]), which is exact and marked [`AllocKind::Fixed`].
+//! An allocator hands out disjoint ranges of an aperture. An [`IovaAlloc`] is the right to write
+//! the leaves of one range: holding it *is* the lock on those table entries. Every allocation is a
+//! power of two of pages, naturally aligned, so that the size class of a range follows from its
+//! page count alone ([`granted`]); the exception is a range that the caller chose
+//! ([`IovaAllocator::reserve`]), which is exact and marked [`AllocKind::Fixed`].
 //!
-//! `identity` shares pages between mappings: its allocations are [`AllocKind::Shared`], and the table counts who holds a leaf.
+//! `identity` shares pages between mappings: its allocations are [`AllocKind::Shared`], and the
+//! table counts who holds a leaf.
 //!
-//! An allocation comes back as `Flushed<IovaAlloc>` and in no other way, so no IOVA is handed out again before no cache
-//! holds it (ATC'15 §5, requirement 1). It returns to the CPU that unmapped it.
+//! An allocation comes back as `Flushed<IovaAlloc>` and in no other way, so no IOVA is handed out
+//! again before no cache holds it (ATC'15 §5, requirement 1). It returns to the CPU that unmapped
+//! it.
 //!
-//! Page counts always add up: aperture = free + allocated + cached + others ([`IovaAllocator::usage`]), where *cached* is what the
-//! allocator keeps for fast reuse, and *others* are those of a heap that it shares.
+//! Page counts always add up: aperture = free + allocated + cached + others
+//! ([`IovaAllocator::usage`]), where *cached* is what the allocator keeps for fast reuse, and
+//! *others* are those of a heap that it shares.
 //!
-//! Designs are variants of one enum ([`AnyAllocator`]): a design is chosen at run time, and one predicted branch is cheap.
+//! Designs are variants of one enum ([`AnyAllocator`]): a design is chosen at run time, and one
+//! predicted branch is cheap.
 
 mod alone;
 pub mod backing;
@@ -64,19 +69,21 @@ pub use vmem::Vmem;
 
 /// The right to write the leaves of one IOVA range. Not `Copy`: there is one for each range.
 ///
-/// Two words, so that it travels in registers; the second is never 0, so that a place for one that may be empty has two words as well.
+/// Two words, so that it travels in registers; the second is never 0, so that a place for one that
+/// may be empty has two words as well.
 #[derive(PartialEq, Eq)]
 #[must_use = "a dropped allocation leaks its IOVA range"]
 pub struct IovaAlloc {
     first: IovaPage,
-    /// Pages, and below them the kind, in [`KIND_BITS`] bits. There are fewer than 2^62 pages: no aperture has more.
+    /// Pages, and below them the kind, in [`KIND_BITS`] bits. There are fewer than 2^62 pages: no
+    /// aperture has more.
     pages_and_kind: NonZeroU64,
 }
 
 /// Of an allocation's second word.
 const KIND_BITS: u32 = 2;
-/// The most pages that an aperture has, so that an allocation of any part of it can be written down: 1,024 times all
-/// that 64 bits of address have.
+/// The most pages that an aperture has, so that an allocation of any part of it can be written
+/// down: 1,024 times all that 64 bits of address have.
 pub(crate) const PAGES_MAX: u64 = u64::MAX >> KIND_BITS;
 
 /// How a range was chosen.
@@ -86,7 +93,8 @@ pub enum AllocKind {
     Dynamic = 1,
     /// By the caller: exactly the pages asked for.
     Fixed = 2,
-    /// By the buffer's own address (ATC'15 §4.1): others may hold allocations of the same pages, so leaves are counted.
+    /// By the buffer's own address (ATC'15 §4.1): others may hold allocations of the same pages, so
+    /// leaves are counted.
     Shared = 3,
 }
 
@@ -122,7 +130,8 @@ impl IovaAlloc {
     fn pages(&self) -> PageCount {
         PageCount(self.pages_and_kind.get() >> KIND_BITS)
     }
-    /// How many pages are nobody else's while this allocation lives: all, or none where it is shared.
+    /// How many pages are nobody else's while this allocation lives: all, or none where it is
+    /// shared.
     #[inline]
     pub fn owned(&self) -> PageCount {
         match self.kind() {
@@ -157,7 +166,8 @@ impl fmt::Debug for IovaAlloc {
     }
 }
 
-/// How many pages an allocator grants for `pages`: the next power of two, held at 2^63, which no aperture has.
+/// How many pages an allocator grants for `pages`: the next power of two, held at 2^63, which no
+/// aperture has.
 #[inline]
 pub fn granted(pages: PageCount) -> PageCount {
     PageCount(pages.0.checked_next_power_of_two().unwrap_or(1 << 63))
@@ -182,7 +192,8 @@ pub enum FixedRangeError {
         /// The aperture.
         aperture: IovaRange,
     },
-    /// It lies where the design keeps no record of which ranges are allocated, and some are: it can be had only while none is.
+    /// It lies where the design keeps no record of which ranges are allocated, and some are: it can
+    /// be had only while none is.
     #[error(
         "IOVA pages {wanted}: {allocated} pages of {region} are allocated, and nothing says which"
     )]
@@ -217,7 +228,8 @@ pub struct Usage {
     pub cached: PageCount,
     /// Allocated: mapped, retired or quarantined. Shared allocations are not counted.
     pub allocated: PageCount,
-    /// Not to be had, since the design chooses by a heap whose other users hold them, or by which they were parked.
+    /// Not to be had, since the design chooses by a heap whose other users hold them, or by which
+    /// they were parked.
     pub others: PageCount,
     /// Pages of shared allocations, each as often as it is allocated. They are no part of the sum.
     pub shared: PageCount,
@@ -232,7 +244,8 @@ pub trait IovaAllocator<P: Platform>: Send + Sync {
     /// # Errors
     /// [`AllocError`]; retired ranges that are not flushed yet may still come back.
     fn alloc(&self, p: &P, request: &Request) -> Result<IovaAlloc, AllocError>;
-    /// How many pages an allocation for `pages` has, where the allocator chooses. An allocation follows from its mapping by this.
+    /// How many pages an allocation for `pages` has, where the allocator chooses. An allocation
+    /// follows from its mapping by this.
     fn granted(&self, pages: PageCount) -> PageCount {
         granted(pages)
     }
@@ -240,7 +253,8 @@ pub trait IovaAllocator<P: Platform>: Send + Sync {
     fn shared(&self) -> Option<IovaRange> {
         None
     }
-    /// The pages whose ranges somebody else owns, and gets back when they are freed: also those that are mapped still when a domain ends.
+    /// The pages whose ranges somebody else owns, and gets back when they are freed: also those
+    /// that are mapped still when a domain ends.
     fn borrowed(&self) -> Option<IovaRange> {
         None
     }
@@ -251,20 +265,24 @@ pub trait IovaAllocator<P: Platform>: Send + Sync {
     fn reserve(&self, p: &P, range: IovaRange) -> Result<IovaAlloc, FixedRangeError>;
     /// Takes a range back, to the caches of CPU `origin`.
     fn free(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>);
-    /// Takes back the ranges that `next` has, each to the caches of its CPU, as [`free`](Self::free) does. Where it has none it is not asked again.
+    /// Takes back the ranges that `next` has, each to the caches of its CPU, as
+    /// [`free`](Self::free) does. Where it has none it is not asked again.
     #[inline]
     fn free_many(&self, p: &P, mut next: impl FnMut() -> Option<(CpuIndex, Flushed<IovaAlloc>)>) {
         while let Some((origin, alloc)) = next() {
             self.free(p, origin, alloc);
         }
     }
-    /// Takes back a shared allocation whose pages are all mapped still, by others: nothing has become free, so there is nothing to flush.
+    /// Takes back a shared allocation whose pages are all mapped still, by others: nothing has
+    /// become free, so there is nothing to flush.
     fn free_shared(&self, _p: &P, alloc: IovaAlloc) {
         debug_assert!(false, "{alloc:?} is not shared here");
     }
-    /// Gives everything that is kept for reuse back to the backing structure; returns how much it was.
+    /// Gives everything that is kept for reuse back to the backing structure; returns how much it
+    /// was.
     fn drain(&self, p: &P) -> PageCount;
-    /// Gives back what has lain idle for long: a bounded part of it, the rest in later ticks. May free memory. `now` never goes back.
+    /// Gives back what has lain idle for long: a bounded part of it, the rest in later ticks. May
+    /// free memory. `now` never goes back.
     fn tick(&self, _p: &P, _now: TimeNs) {}
     /// Where the pages are. Exact when nobody else is in the allocator.
     fn usage(&self, p: &P) -> Usage;
@@ -375,7 +393,8 @@ impl<P: Platform> AnyAllocator<P> {
         Self::with_offset(p, config, aperture, PageCount(0))
     }
 
-    /// The same, but `offset` pages at the end where allocating begins stay unused. Where the design has a fallback, only that heeds it.
+    /// The same, but `offset` pages at the end where allocating begins stay unused. Where the
+    /// design has a fallback, only that heeds it.
     ///
     /// # Errors
     /// [`AllocatorError`]; [`AllocatorError::Offset`] where no page is left.
@@ -419,10 +438,11 @@ macro_rules! dispatch {
 }
 
 impl<P: Platform> AnyAllocator<P> {
-    /// A range for `pages` anywhere, if one is cached on this CPU; else nothing has happened, and [`IovaAllocator::alloc`] is to be asked.
+    /// A range for `pages` anywhere, if one is cached on this CPU; else nothing has happened, and
+    /// [`IovaAllocator::alloc`] is to be asked.
     ///
-    /// Not one call is made, and the answer fits into two registers. So whoever asks here first and calls
-    /// what does all the rest last needs no stack for the fast path.
+    /// Not one call is made, and the answer fits into two registers. So whoever asks here first and
+    /// calls what does all the rest last needs no stack for the fast path.
     #[inline]
     pub fn alloc_fast(&self, p: &P, pages: PageCount) -> Option<IovaAlloc> {
         match self {
@@ -431,9 +451,11 @@ impl<P: Platform> AnyAllocator<P> {
         }
     }
 
-    /// The first page of an allocation for `pages` pages that this CPU has cached, if `serves` makes something of the allocation's range; else nothing has happened, and
-    /// [`IovaAllocator::alloc`] is to be asked. The allocation is as [`granted`] says; of `MOST` pages, if that
-    /// is not 0. `serves` runs under a lock, and with the rights of the allocation's holder.
+    /// The first page of an allocation for `pages` pages that this CPU has cached, if `serves`
+    /// makes something of the allocation's range; else nothing has happened, and
+    /// [`IovaAllocator::alloc`] is to be asked. The allocation is as [`granted`] says; of `MOST`
+    /// pages, if that is not 0. `serves` runs under a lock, and with the rights of the allocation's
+    /// holder.
     #[inline(always)] // on the fast path of a map, which calls nothing
     pub(crate) fn alloc_fast_with<const MOST: usize, R>(
         &self,
@@ -466,7 +488,8 @@ impl<P: Platform> AnyAllocator<P> {
     }
 }
 
-/// The magazines' own paths are short enough to be inlined where they are called; the others are not.
+/// The magazines' own paths are short enough to be inlined where they are called; the others are
+/// not.
 impl<P: Platform> IovaAllocator<P> for AnyAllocator<P> {
     #[inline]
     fn alloc(&self, p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {

@@ -1,26 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Linux 3.17's IOVA allocator: one lock, a tree of ranges in use, top-down first fit (ATC'15 §3.1).
+//! Linux 3.17's IOVA allocator: one lock, a tree of ranges in use, top-down first fit (ATC'15
+//! §3.1).
 //!
 //! # Theory
 //!
-//! A red-black tree holds the ranges in use, disjoint. To allocate, walk its nodes downwards and take the first gap that
-//! holds the wanted range, naturally aligned, as high in the gap as it goes. The walk does not begin at the top
-//! but at the *cached node*, the range given out last: as long as ranges are given out only, the gap is right below it,
-//! and the scan looks at one node. Giving back a range at or above the cached node moves the cache to the next
-//! range above, so that the new gap is found.
+//! A red-black tree holds the ranges in use, disjoint. To allocate, walk its nodes downwards and
+//! take the first gap that holds the wanted range, naturally aligned, as high in the gap as it
+//! goes. The walk does not begin at the top but at the *cached node*, the range given out last: as
+//! long as ranges are given out only, the gap is right below it, and the scan looks at one node.
+//! Giving back a range at or above the cached node moves the cache to the next range above, so that
+//! the new gap is found.
 //!
-//! That is where it becomes linear: with n ranges in use, one of them the topmost and small, `free` of that one
-//! followed by `alloc` of a larger size walks past all n. Rings whose buffers differ in size do this all the time.
-//! It is kept, being the baseline to compare with; [`Locked::nodes_visited`] counts it. One thing is added: a
-//! scan that finds nothing below the cached node looks above it, once, so that [`AllocError`] is never wrong.
+//! That is where it becomes linear: with n ranges in use, one of them the topmost and small, `free`
+//! of that one followed by `alloc` of a larger size walks past all n. Rings whose buffers differ in
+//! size do this all the time. It is kept, being the baseline to compare with;
+//! [`Locked::nodes_visited`] counts it. One thing is added: a scan that finds nothing below the
+//! cached node looks above it, once, so that [`AllocError`] is never wrong.
 //!
-//! Runs, for which magazines ask and Linux does not, are looked for from where the highest one may be (`RunBounds`), whatever the cached node is.
+//! Runs, for which magazines ask and Linux does not, are looked for from where the highest one may
+//! be (`RunBounds`), whatever the cached node is.
 //!
-//! A request with limits is scanned for from the top of its window, which the tree finds, and leaves the cached node alone: so
-//! those of a device with a narrow mask are linear in what is in use below it.
+//! A request with limits is scanned for from the top of its window, which the tree finds, and
+//! leaves the cached node alone: so those of a device with a narrow mask are linear in what is in
+//! use below it.
 //!
-//! Locking: one lock around everything ([`Locked`]). It is held for a walk, linear as said, and the first time there
-//! are more ranges than ever before, for the growth of the slab.
+//! Locking: one lock around everything ([`Locked`]). It is held for a walk, linear as said, and the
+//! first time there are more ranges than ever before, for the growth of the slab.
 
 use super::{
     in_use::InUse,
@@ -38,7 +43,8 @@ pub type Rbtree<P> = Locked<P, Scan>;
 /// The tree, the cached node, and first fit.
 pub struct Scan {
     used: InUse,
-    /// The range given out last, or the next above it that is still in use; `None` for the top of the aperture.
+    /// The range given out last, or the next above it that is still in use; `None` for the top of
+    /// the aperture.
     cached: Option<Link>,
     runs: RunBounds,
     /// Nodes that scans have looked at, ever.
@@ -82,7 +88,8 @@ impl Scan {
             .or_else(|| self.scan(run, last, end, here.end().0.max(floor)))
     }
 
-    /// Looks at each gap between `top` and `floor`, downwards; `below` is the next node that begins under `top`.
+    /// Looks at each gap between `top` and `floor`, downwards; `below` is the next node that begins
+    /// under `top`.
     fn scan(&mut self, run: Run, mut below: Option<Link>, mut top: u64, floor: u64) -> Option<u64> {
         while top > floor {
             let node = below.map(|at| self.used.tree().range(at));

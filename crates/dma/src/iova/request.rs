@@ -10,7 +10,8 @@ use core::fmt;
 pub struct Limits {
     /// No page at or beyond this one: the device's address mask.
     pub end: Option<IovaPage>,
-    /// Below this page if any place there is free, else wherever `end` permits: 32-bit addresses first, for devices that ask.
+    /// Below this page if any place there is free, else wherever `end` permits: 32-bit addresses
+    /// first, for devices that ask.
     pub prefer_end: Option<IovaPage>,
     /// The first page is a multiple of 2^this.
     pub align_lg2: u32,
@@ -88,7 +89,8 @@ pub struct Request {
     pub pages: PageCount,
     /// Where they may lie.
     pub limits: Limits,
-    /// What will be mapped, if it is physically contiguous: its first page, and for what. Designs that choose by it are told.
+    /// What will be mapped, if it is physically contiguous: its first page, and for what. Designs
+    /// that choose by it are told.
     pub contiguous: Option<(PhysPage, Perm)>,
 }
 

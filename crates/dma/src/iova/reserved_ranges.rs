@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A region whose pages a design does not choose, though others may take some of them: what is reserved, and how much is allocated.
+//! A region whose pages a design does not choose, though others may take some of them: what is
+//! reserved, and how much is allocated.
 //!
 //! # Theory
 //!
-//! `identity` and `kmalloc` are told their pages, by a buffer or by a heap, and keep no record of them. So a range that somebody reserves
-//! there is reserved in a short list: the design looks at each place it is told, and turns to its fallback where
-//! the two overlap. Whether a range is allocated already nobody can say; it can be reserved only while nothing in the region is allocated,
-//! which is when reserved ranges are known, at the beginning of a domain.
+//! `identity` and `kmalloc` are told their pages, by a buffer or by a heap, and keep no record of
+//! them. So a range that somebody reserves there is reserved in a short list: the design looks at
+//! each place it is told, and turns to its fallback where the two overlap. Whether a range is
+//! allocated already nobody can say; it can be reserved only while nothing in the region is
+//! allocated, which is when reserved ranges are known, at the beginning of a domain.
 //!
-//! Two words decide that between them. Lending *counts, then looks at the list*; keeping off *writes the list, then looks at the count*. All
-//! four are sequentially consistent, so that one of the two sees the other, and gives way. The count is of each
-//! CPU: lending writes no word that another CPU writes, but reads the list, which hardly ever changes.
-//! An allocation that is taken back has been flushed, and its count is a release, so a reserved range is in no cache. One that a failed invalidation
-//! quarantines is counted as lent for good, so nothing can be reserved in its region any more.
+//! Two words decide that between them. Lending *counts, then looks at the list*; keeping off
+//! *writes the list, then looks at the count*. All four are sequentially consistent, so that one of
+//! the two sees the other, and gives way. The count is of each CPU: lending writes no word that
+//! another CPU writes, but reads the list, which hardly ever changes. An allocation that is taken
+//! back has been flushed, and its count is a release, so a reserved range is in no cache. One that
+//! a failed invalidation quarantines is counted as lent for good, so nothing can be reserved in its
+//! region any more.
 
 use super::*;
 use crate::platform::{Atomic64, Lock, Ordering, PerCpu};

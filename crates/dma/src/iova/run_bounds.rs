@@ -3,15 +3,18 @@
 //!
 //! # Theory
 //!
-//! Magazines ask a tree for long runs, and give back single ranges that lie scattered. So the highest gaps are small, and a top-down scan for a
-//! run walks past all of them, each time: with 100,000 ranges in use, that was most of what magazines cost.
+//! Magazines ask a tree for long runs, and give back single ranges that lie scattered. So the
+//! highest gaps are small, and a top-down scan for a run walks past all of them, each time: with
+//! 100,000 ranges in use, that was most of what magazines cost.
 //!
-//! For each size 2^k a *bound* is kept. Invariant: no gap that ends above it holds 2^k pages at a multiple of 2^k. A
-//! scan may therefore begin at the bound, and finds what a scan from the top would have found. What was found is the new bound: it is the highest place, and the rest
-//! of its gap above is too short. Taking anything else keeps the invariant. Giving back makes one gap; the bounds of all sizes that fit into it
-//! rise to its end.
+//! For each size 2^k a *bound* is kept. Invariant: no gap that ends above it holds 2^k pages at a
+//! multiple of 2^k. A scan may therefore begin at the bound, and finds what a scan from the top
+//! would have found. What was found is the new bound: it is the highest place, and the rest of its
+//! gap above is too short. Taking anything else keeps the invariant. Giving back makes one gap; the
+//! bounds of all sizes that fit into it rise to its end.
 //!
-//! Only sizes that were ever asked for are kept up to date, so who never asks for runs pays nothing.
+//! Only sizes that were ever asked for are kept up to date, so who never asks for runs pays
+//! nothing.
 
 use super::search::{Run, Window};
 

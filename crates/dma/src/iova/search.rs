@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Where a run of ranges may lie: the arithmetic of size, alignment and limits, once for all designs that search.
+//! Where a run of ranges may lie: the arithmetic of size, alignment and limits, once for all
+//! designs that search.
 //!
-//! What an allocator grants is a power of two of pages, naturally aligned. So of the four limits only three
-//! are left to a search, and they are simple: a run crosses a boundary of 2^b pages exactly if it is larger than one (then
-//! it always does); the mask and the preference are ends of the [`Window`] in which it is looked for; and
-//! alignment beyond the run's own is a larger step between the places that are considered.
+//! What an allocator grants is a power of two of pages, naturally aligned. So of the four limits
+//! only three are left to a search, and they are simple: a run crosses a boundary of 2^b pages
+//! exactly if it is larger than one (then it always does); the mask and the preference are ends of
+//! the [`Window`] in which it is looked for; and alignment beyond the run's own is a larger step
+//! between the places that are considered.
 
 use super::{AllocErrorCause, Limits};
 use crate::units::*;
@@ -33,7 +35,8 @@ pub struct Search {
 }
 
 impl Window {
-    /// All that may be allocated of `aperture`: page 0 is for those who ask for it by number, drivers read address 0 as "none".
+    /// All that may be allocated of `aperture`: page 0 is for those who ask for it by number,
+    /// drivers read address 0 as "none".
     pub fn of(aperture: IovaRange) -> Self {
         Window {
             floor: aperture.first.0.max(1),
@@ -51,8 +54,9 @@ impl Window {
 }
 
 impl Run {
-    /// `None` where the numbers overflow. `each` is rounded up to a power of two; the run is aligned to its own size,
-    /// rounded up likewise, so that each range in it is naturally aligned too. A `count` of 0 is taken for 1.
+    /// `None` where the numbers overflow. `each` is rounded up to a power of two; the run is
+    /// aligned to its own size, rounded up likewise, so that each range in it is naturally aligned
+    /// too. A `count` of 0 is taken for 1.
     pub fn new(each: PageCount, count: u64) -> Option<Run> {
         let each = each.0.checked_next_power_of_two()?;
         let count = count.max(1);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Things in the slots of one vector, each with two links for the one list that it is in.
 //!
-//! Links are indices, so lists need no unsafe code. Slots are never given back but chained as spare, so that nothing is
-//! allocated once there have been as many things as ever will be.
+//! Links are indices, so lists need no unsafe code. Slots are never given back but chained as
+//! spare, so that nothing is allocated once there have been as many things as ever will be.
 
 use alloc::vec::Vec;
 

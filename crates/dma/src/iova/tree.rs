@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A red-black tree of disjoint page ranges, in a slab.
 //!
-//! Nodes are slots of one vector and link to each other by index, so the tree needs no unsafe code, and no allocation once
-//! the vector has grown to the largest number of ranges at a time: slots of removed nodes are chained into a free list
-//! through their left link. A node keeps its slot for as long as it is in the tree, so a [`Link`] to it stays good.
+//! Nodes are slots of one vector and link to each other by index, so the tree needs no unsafe code,
+//! and no allocation once the vector has grown to the largest number of ranges at a time: slots of
+//! removed nodes are chained into a free list through their left link. A node keeps its slot for as
+//! long as it is in the tree, so a [`Link`] to it stays good.
 //!
-//! Slot 0 is the sentinel that stands for every absent child and for the root's parent; it is black, always, and its
-//! parent link is scratch space of `remove` (the one moment at which an absent child needs a parent).
+//! Slot 0 is the sentinel that stands for every absent child and for the root's parent; it is
+//! black, always, and its parent link is scratch space of `remove` (the one moment at which an
+//! absent child needs a parent).
 //!
-//! A tree can be *augmented*: each node then carries a summary of the ranges at and below it ([`Augment`]), which insert, remove
-//! and rotations keep up to date, and by which a search can leave whole subtrees out. Without one (`()`) nothing is carried or kept.
+//! A tree can be *augmented*: each node then carries a summary of the ranges at and below it
+//! ([`Augment`]), which insert, remove and rotations keep up to date, and by which a search can
+//! leave whole subtrees out. Without one (`()`) nothing is carried or kept.
 //!
-//! Invariants ([`RangeTree::check`]): in-order, ranges ascend and are disjoint; a red node has black
-//! children; every way down from the root passes equally many black nodes; each summary is that of its
-//! range and its children. Hence the depth is at most 2 log2(n + 1).
-//! The algorithms are those of textbooks, with left and right exchanged by a [`Side`] instead of by a second copy.
+//! Invariants ([`RangeTree::check`]): in-order, ranges ascend and are disjoint; a red node has
+//! black children; every way down from the root passes equally many black nodes; each summary is
+//! that of its range and its children. Hence the depth is at most 2 log2(n + 1). The algorithms are
+//! those of textbooks, with left and right exchanged by a [`Side`] instead of by a second copy.
 
 mod check;
 
@@ -245,13 +248,15 @@ impl<A: Augment> RangeTree<A> {
     /// Removes the range at `gone`, which is in the tree.
     pub(super) fn remove(&mut self, gone: Link) {
         let [left, right] = self.node(gone).child;
-        // `hole`: what comes up where a node leaves; it is one black node short if that node was black
+        // `hole`: what comes up where a node leaves; it is one black node short if that node was
+        // black
         let (hole, lost) = if left == NIL || right == NIL {
             let only = if left == NIL { right } else { left };
             self.replace(gone, only);
             (only, self.color(gone))
         } else {
-            // the successor has no left child; it leaves its own place and takes over that of `gone`
+            // the successor has no left child; it leaves its own place and takes over that of
+            // `gone`
             let heir = self.extreme(right, Left).unwrap_or(right);
             let (orphan, lost) = (self.child(heir, Right), self.color(heir));
             if heir == right {
@@ -301,7 +306,8 @@ impl<A: Augment> RangeTree<A> {
         self.paint(self.root, Black);
     }
 
-    /// All ways through `at` are one black node short: paint it black, or take one from its sibling's side.
+    /// All ways through `at` are one black node short: paint it black, or take one from its
+    /// sibling's side.
     fn mend_black(&mut self, mut at: Link) {
         while at != self.root && self.color(at) == Black {
             let parent = self.parent(at);

@@ -3,31 +3,41 @@
 //!
 //! # Theory
 //!
-//! (Bonwick and Adams, Magazines and Vmem, USENIX ATC 2001, §3; for IOVAs ATC'15 §4.3.) A *magazine* is a stack of at most M things.
-//! Each CPU has two: *loaded*, from which it takes and to which it gives, and *previous*, which is all full or
-//! all empty. When loaded cannot serve, the two are exchanged; when neither can, previous is exchanged at the *depot*, a
-//! global store of full and of empty magazines. After such an exchange a CPU holds M things, give or take one, of the 2M that it has room for.
-//! So between two visits to the depot for the same reason lie at least M operations of that kind, whatever else
-//! happens between, and a CPU that only takes lives on what another only gives. [`Visits`] counts.
+//! (Bonwick and Adams, Magazines and Vmem, USENIX ATC 2001, §3; for IOVAs ATC'15 §4.3.) A
+//! *magazine* is a stack of at most M things. Each CPU has two: *loaded*, from which it takes and
+//! to which it gives, and *previous*, which is all full or all empty. When loaded cannot serve, the
+//! two are exchanged; when neither can, previous is exchanged at the *depot*, a global store of
+//! full and of empty magazines. After such an exchange a CPU holds M things, give or take one, of
+//! the 2M that it has room for. So between two visits to the depot for the same reason lie at least
+//! M operations of that kind, whatever else happens between, and a CPU that only takes lives on
+//! what another only gives. [`Visits`] counts.
 //!
-//! The depot keeps a bounded number of full magazines. When a CPU must give one more, that one comes out of [`Magazines::give`] as
-//! an [`Overflow`], whose things go back to where they came from: one visit there for M + 1 things. When the depot has none, the owner
-//! [fills](Magazines::fill) the CPU's magazine, best with M things; how often that was so it learns from [`Magazines::misses`].
-//! Nothing here calls that place, so no lock is held while it is called.
+//! The depot keeps a bounded number of full magazines. When a CPU must give one more, that one
+//! comes out of [`Magazines::give`] as an [`Overflow`], whose things go back to where they came
+//! from: one visit there for M + 1 things. When the depot has none, the owner
+//! [fills](Magazines::fill) the CPU's magazine, best with M things; how often that was so it learns
+//! from [`Magazines::misses`]. Nothing here calls that place, so no lock is held while it is
+//! called.
 //!
-//! The depot shrinks: a magazine that lay there through a whole interval, as the smallest number seen in it tells, was not needed, and
-//! [`Magazines::shrink_idle`] sends it away (the working set of the paper's §3.3).
+//! The depot shrinks: a magazine that lay there through a whole interval, as the smallest number
+//! seen in it tells, was not needed, and [`Magazines::shrink_idle`] sends it away (the working set
+//! of the paper's §3.3).
 //!
-//! Conservation: a thing given is in exactly one magazine until it is taken, drained, or has overflown.
+//! Conservation: a thing given is in exactly one magazine until it is taken, drained, or has
+//! overflown.
 //!
-//! Locking: each CPU's pair has a lock of its own, of the origin CPU alone but for drains and for things that are freed from elsewhere;
-//! it may be held while that of the depot is taken (order: CPU cache -> depot). [`Magazines::take_fast`] and [`Magazines::give_fast`] are the paths of
-//! nearly every operation: they only try that lock, push or pop once, and leave all else to [`Magazines::take`] and [`Magazines::give`]. All work under a lock is a push, a pop or an
+//! Locking: each CPU's pair has a lock of its own, of the origin CPU alone but for drains and for
+//! things that are freed from elsewhere; it may be held while that of the depot is taken (order:
+//! CPU cache -> depot). [`Magazines::take_fast`] and [`Magazines::give_fast`] are the paths of
+//! nearly every operation: they only try that lock, push or pop once, and leave all else to
+//! [`Magazines::take`] and [`Magazines::give`]. All work under a lock is a push, a pop or an
 //! exchange of vectors, or a copy of at most [`CHUNK`] things; a fill copies M.
 //!
-//! Memory: a magazine is a vector made with its full capacity, with no lock held, when a CPU first needs it. Until then the CPU has a
-//! vector without room, which is as full as it is empty, so that the paths need not tell. There are at most two for each CPU and
-//! [`MagazineSizes::depot_full_max`] in the depot, full and empty together; once those exist, nothing is allocated.
+//! Memory: a magazine is a vector made with its full capacity, with no lock held, when a CPU first
+//! needs it. Until then the CPU has a vector without room, which is as full as it is empty, so that
+//! the paths need not tell. There are at most two for each CPU and
+//! [`MagazineSizes::depot_full_max`] in the depot, full and empty together; once those exist,
+//! nothing is allocated.
 //!
 //! Not handled: adapting M to contention.
 
@@ -61,8 +71,8 @@ pub struct Magazines<P: Platform, T: Copy + Send, S = PerCpu<<P as Platform>::Lo
     sizes: MagazineSizes,
 }
 
-/// A full magazine that the depot has no room for, and the thing for which it had to go. Deal with them, then
-/// [`Magazines::recycle`] it.
+/// A full magazine that the depot has no room for, and the thing for which it had to go. Deal with
+/// them, then [`Magazines::recycle`] it.
 #[must_use = "its things are lost with it"]
 pub struct Overflow<T> {
     magazine: Vec<T>,
@@ -161,13 +171,15 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         self.sizes
     }
 
-    /// The top of this CPU's loaded magazine, if there is one and nobody else is at it. Nothing is called: else ask [`take`](Self::take).
+    /// The top of this CPU's loaded magazine, if there is one and nobody else is at it. Nothing is
+    /// called: else ask [`take`](Self::take).
     #[inline]
     pub fn take_fast(&self, cpu: &Cpu<'_>) -> Option<T> {
         self.cpus.get(cpu).try_with(Pair::pop::<P>)?
     }
 
-    /// The same, if `serves` makes something of it, which also comes back; else it stays where it is. Called under the lock.
+    /// The same, if `serves` makes something of it, which also comes back; else it stays where it
+    /// is. Called under the lock.
     #[inline(always)] // on the fast path of a map, which calls nothing
     pub fn take_fast_if<R>(
         &self,
@@ -182,8 +194,9 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         taken.flatten()
     }
 
-    /// Makes this CPU's next [`take_fast`](Self::take_fast) find something, if its other magazine or the depot has anything. What is looked for in vain
-    /// here does not count: [`take`](Self::take) will be asked, and count.
+    /// Makes this CPU's next [`take_fast`](Self::take_fast) find something, if its other magazine
+    /// or the depot has anything. What is looked for in vain here does not count:
+    /// [`take`](Self::take) will be asked, and count.
     pub fn bring_to_hand(&self, cpu: &Cpu<'_>) {
         self.cpus.get(cpu).with(|pair| {
             if !pair.loaded.is_empty() {
@@ -206,8 +219,8 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         })
     }
 
-    /// Keeps `thing` for CPU `origin` if its loaded magazine has room and nobody else is at it; returns whether. Nothing is called: else
-    /// [`give`](Self::give).
+    /// Keeps `thing` for CPU `origin` if its loaded magazine has room and nobody else is at it;
+    /// returns whether. Nothing is called: else [`give`](Self::give).
     ///
     /// # Panics
     /// If `origin` is not a CPU of the platform.
@@ -253,8 +266,9 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         }
     }
 
-    /// Keeps `thing` for CPU `origin`, and what `more` has, as long as its loaded magazine has room and nobody else is at
-    /// it. What comes back is for [`give`](Self::give); `more` was not asked again then.
+    /// Keeps `thing` for CPU `origin`, and what `more` has, as long as its loaded magazine has room
+    /// and nobody else is at it. What comes back is for [`give`](Self::give); `more` was not asked
+    /// again then.
     ///
     /// # Panics
     /// If `origin` is not a CPU of the platform.
@@ -278,7 +292,8 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         over.unwrap_or(Some(thing))
     }
 
-    /// Keeps as many of `things` for CPU `origin` as its loaded magazine has room for; the rest stay in the iterator.
+    /// Keeps as many of `things` for CPU `origin` as its loaded magazine has room for; the rest
+    /// stay in the iterator.
     ///
     /// # Panics
     /// If `origin` is not a CPU of the platform.
@@ -337,8 +352,8 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         self.shelve(magazine);
     }
 
-    /// Sends away what the depot did not need since this was last asked, at most `max` full and as many empty magazines; the things
-    /// go to `sink` with no lock held. Frees memory.
+    /// Sends away what the depot did not need since this was last asked, at most `max` full and as
+    /// many empty magazines; the things go to `sink` with no lock held. Frees memory.
     pub fn shrink_idle(&self, max: usize, mut sink: impl FnMut(&mut dyn Iterator<Item = T>)) {
         let (full, empty) = self.depot.with(Depot::idle);
         for _ in 0..full.min(max) {

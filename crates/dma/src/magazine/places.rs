@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Where the CPUs' pairs of magazines are.
 //!
-//! One kind of thing has a pair a CPU, alone on its cache lines: [`PerCpu`]. Many kinds that are used together, as a bounce pool's classes and permissions are, share a
+//! One kind of thing has a pair a CPU, alone on its cache lines: [`PerCpu`]. Many kinds that are
+//! used together, as a bounce pool's classes and permissions are, share a
 //! [`Rack`]: all pairs of a CPU lie beside each other, on lines of that CPU alone, so that no two CPUs share one, and half of the padding is gone.
 
 use super::Pair;

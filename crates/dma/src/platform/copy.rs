@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! How the CPU reaches memory by physical address: what bouncing needs of a platform beside [`Platform`].
+//! How the CPU reaches memory by physical address: what bouncing needs of a platform beside
+//! [`Platform`].
 
 use super::Platform;
 use crate::units::*;
@@ -11,13 +12,15 @@ use crate::units::*;
 /// as the platform lives:
 ///
 /// * What is read and written is the memory that is named, all of it and nothing else.
-/// * Devices may read and write the same bytes at the same time, and so may other CPUs. An implementation makes no references to them; it
-///   moves bytes by accesses that may race (volatile, relaxed atomic, or assembly). Which of two racing writes a byte holds is open; every byte is
-///   moved once.
-/// * What [`read`](Self::read) and [`copy`](Self::copy) bring is stable from then on: it is not read again.
+/// * Devices may read and write the same bytes at the same time, and so may other CPUs. An
+///   implementation makes no references to them; it moves bytes by accesses that may race
+///   (volatile, relaxed atomic, or assembly). Which of two racing writes a byte holds is open;
+///   every byte is moved once.
+/// * What [`read`](Self::read) and [`copy`](Self::copy) bring is stable from then on: it is not
+///   read again.
 /// * A range that is not memory all of it is refused before the first byte is moved.
-/// * Bytes moved before a later store to a doorbell, or after a load that told of a completion, are in order with it by the fences that
-///   drivers have there anyway; an implementation adds none.
+/// * Bytes moved before a later store to a doorbell, or after a load that told of a completion, are
+///   in order with it by the fences that drivers have there anyway; an implementation adds none.
 ///
 /// That no byte of others is seen (P7) rests on it. Nothing checks it at run time; the oracle's
 /// tests of bounced buffers run on copies of this process's.
@@ -25,7 +28,8 @@ use crate::units::*;
 pub unsafe trait CopyMemory: Platform {
     /// Whether every byte of `range` is memory that the CPU can reach.
     fn is_memory(&self, range: PhysRange) -> bool;
-    /// Copies `from` to as many bytes at `to`. The two must not overlap, or what is at `to` then is open.
+    /// Copies `from` to as many bytes at `to`. The two must not overlap, or what is at `to` then is
+    /// open.
     ///
     /// # Errors
     /// [`NotMemoryError`]; nothing is copied.
@@ -35,8 +39,9 @@ pub unsafe trait CopyMemory: Platform {
     /// # Errors
     /// [`NotMemoryError`]; nothing is written.
     fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError>;
-    /// Copies `from` to as many bytes at `to`, and leaves zeroes behind: [`copy`](Self::copy) and [`zero`](Self::zero), which a platform may do in one pass. Both keep their
-    /// contracts; of what a device writes to `from` meanwhile, any byte may be copied, be zeroed unseen, or stay.
+    /// Copies `from` to as many bytes at `to`, and leaves zeroes behind: [`copy`](Self::copy) and
+    /// [`zero`](Self::zero), which a platform may do in one pass. Both keep their contracts; of
+    /// what a device writes to `from` meanwhile, any byte may be copied, be zeroed unseen, or stay.
     ///
     /// # Errors
     /// [`NotMemoryError`]; nothing is moved.

@@ -3,8 +3,8 @@
 //!
 //! `frame_alloc` gives a [`FreshFrame`]: zeroed, seen by nobody, freed at will (the loser of a
 //! compare-and-swap does). Publishing it makes a [`TableFrame`], which has no way back but through
-//! `Retired` and `Flushed`: "the page tables that were mapping the IOVA range will not be reclaimed"
-//! before the invalidation is done (ATC'15 §5, requirement 2).
+//! `Retired` and `Flushed`: "the page tables that were mapping the IOVA range will not be
+//! reclaimed" before the invalidation is done (ATC'15 §5, requirement 2).
 
 use crate::{invalidation::Flushed, units::PhysPage};
 use core::marker::PhantomData;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The platform's general-purpose allocator, as far as `kmalloc` (ATC'15 §4.2) needs it: it uses addresses, never the memory.
+//! The platform's general-purpose allocator, as far as `kmalloc` (ATC'15 §4.2) needs it: it uses
+//! addresses, never the memory.
 //!
-//! An address is an offset in the heap's arena. Rounding and alignment are part of the contract, so that a
-//! block's length follows from the length asked for, and an allocation from its mapping.
+//! An address is an offset in the heap's arena. Rounding and alignment are part of the contract, so
+//! that a block's length follows from the length asked for, and an allocation from its mapping.
 
 use crate::units::ByteCount;
 
@@ -19,7 +20,8 @@ impl HeapBlock {
     /// The smallest block: 8 bytes, as in Linux's kmalloc.
     pub const MIN: ByteCount = ByteCount(8);
 
-    /// How long a block for `len` bytes is: a power of two, at least [`MIN`](Self::MIN). `None` beyond 2^63.
+    /// How long a block for `len` bytes is: a power of two, at least [`MIN`](Self::MIN). `None`
+    /// beyond 2^63.
     pub fn rounded(len: ByteCount) -> Option<ByteCount> {
         let len = len.0.max(Self::MIN.0);
         len.checked_next_power_of_two().map(ByteCount)
@@ -35,8 +37,9 @@ pub struct HeapBlockError(pub HeapBlock);
 ///
 /// # Contract
 ///
-/// Blocks are disjoint while they are allocated, lie in the arena, and are naturally aligned (as kmalloc's blocks of a power of two of bytes
-/// are). No block is at offset 0, as none is at address 0. It scales, by whatever means, and may be called wherever the core may be.
+/// Blocks are disjoint while they are allocated, lie in the arena, and are naturally aligned (as
+/// kmalloc's blocks of a power of two of bytes are). No block is at offset 0, as none is at
+/// address 0. It scales, by whatever means, and may be called wherever the core may be.
 pub trait Heap: Send + Sync {
     /// How large the arena is. It never changes.
     fn arena(&self) -> ByteCount;

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What the core asks of its surroundings.
 //!
-//! One trait serves a kernel, a host process, loom and a simulated multiprocessor, so atomics and locks are
-//! its associated types and every shared word of the core goes through them: what loom or the simulator
-//! does not see does not exist. (A lint bans `core::sync::atomic` outside the platforms.)
+//! One trait serves a kernel, a host process, loom and a simulated multiprocessor, so atomics and
+//! locks are its associated types and every shared word of the core goes through them: what loom or
+//! the simulator does not see does not exist. (A lint bans `core::sync::atomic` outside the
+//! platforms.)
 //!
 //! # Contract
 //!
-//! * **Locks** are interrupt-safe: while a closure given to [`Lock::with`] runs, no interrupt handler that may
-//!   enter the core runs on this CPU. Closures are short, never wait for hardware and never allocate once warm.
-//! * **[`Platform::pinned`]**: the closure runs on one CPU, and nothing else enters the core on that CPU
-//!   meanwhile, so plain loads and stores of that CPU's words suffice.
-//! * **Frames** are 4 KiB, identified by their physical page number; [`Platform::frame_alloc`] zeroes.
-//! * **Waiting** calls [`Platform::relax`] each turn; never inside `pinned`, never with a lock held.
+//! * **Locks** are interrupt-safe: while a closure given to [`Lock::with`] runs, no interrupt
+//!   handler that may enter the core runs on this CPU. Closures are short, never wait for hardware
+//!   and never allocate once warm.
+//! * **[`Platform::pinned`]**: the closure runs on one CPU, and nothing else enters the core on
+//!   that CPU meanwhile, so plain loads and stores of that CPU's words suffice.
+//! * **Frames** are 4 KiB, identified by their physical page number; [`Platform::frame_alloc`]
+//!   zeroes.
+//! * **Waiting** calls [`Platform::relax`] each turn; never inside `pinned`, never with a lock
+//!   held.
 //!
 //! Lock order of the core: `CPU cache -> depot`, `queue` alone, `tree` alone, `timer` alone.
 
@@ -42,8 +46,8 @@ use core::marker::PhantomData;
 /// `AtomicU64`, is one, where the machine has it; a 32-bit machine's platform brings a word of its
 /// own.
 ///
-/// Table entries and queue descriptors are such words too; they are read by hardware as little-endian
-/// naturally aligned words, so only little-endian machines are supported.
+/// Table entries and queue descriptors are such words too; they are read by hardware as
+/// little-endian naturally aligned words, so only little-endian machines are supported.
 pub trait Atomic64: Send + Sync {
     /// A word that holds `value`.
     fn new(value: u64) -> Self;
@@ -71,11 +75,13 @@ pub trait Lock<T>: Send + Sync {
     fn new(value: T) -> Self;
     /// Runs `f` with the data, interrupts masked on this CPU.
     fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R;
-    /// The same, or nothing where the lock is held: for paths that then take the slow path. Waits where the platform cannot tell.
+    /// The same, or nothing where the lock is held: for paths that then take the slow path. Waits
+    /// where the platform cannot tell.
     fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         Some(self.with(f))
     }
-    /// As [`with`](Self::with), for data that counts what `f` looks at: `visited` reads the count. Only a platform that charges time asks.
+    /// As [`with`](Self::with), for data that counts what `f` looks at: `visited` reads the count.
+    /// Only a platform that charges time asks.
     #[inline]
     fn with_counted<R>(&self, _visited: impl Fn(&T) -> u64, f: impl FnOnce(&mut T) -> R) -> R {
         self.with(f)
@@ -123,7 +129,8 @@ impl Cpu<'_> {
     }
 }
 
-/// What the core asks of a kernel, a process, a model checker or a simulator. See the module's contract.
+/// What the core asks of a kernel, a process, a model checker or a simulator. See the module's
+/// contract.
 ///
 /// # Safety
 /// Tables that devices walk lie in this platform's frames, and the core, which has no other means,
@@ -152,7 +159,8 @@ pub unsafe trait Platform: Send + Sync + 'static {
 
     /// Runs `f` with no migration and no re-entry on this CPU. Must not be nested.
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R;
-    /// The same, or nothing where this CPU cannot be pinned at once, without a call: for paths that then take the slow path.
+    /// The same, or nothing where this CPU cannot be pinned at once, without a call: for paths that
+    /// then take the slow path.
     fn try_pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> Option<R> {
         Some(self.pinned(f))
     }
@@ -193,26 +201,31 @@ pub unsafe trait Platform: Send + Sync + 'static {
 
     /// A memory fence.
     fn fence(&self, order: Ordering);
-    /// A full fence on every CPU that runs the core (membarrier, an IPI, or nothing where readers fence themselves).
+    /// A full fence on every CPU that runs the core (membarrier, an IPI, or nothing where readers
+    /// fence themselves).
     fn heavy_fence(&self);
-    /// The other side of [`heavy_fence`](Self::heavy_fence), for readers that announce themselves with a plain store: either what they announced before is seen
-    /// by who fenced heavily, or what they read afterwards is what was written before that. Nothing but order for the compiler where the heavy fence
-    /// reaches every CPU; a full fence elsewhere.
+    /// The other side of [`heavy_fence`](Self::heavy_fence), for readers that announce themselves
+    /// with a plain store: either what they announced before is seen by who fenced heavily, or what
+    /// they read afterwards is what was written before that. Nothing but order for the compiler
+    /// where the heavy fence reaches every CPU; a full fence elsewhere.
     #[inline]
     fn light_fence(&self) {
         self.fence(Ordering::SeqCst)
     }
     /// One turn of a wait loop: a pause, a yield to the model, a step of virtual time.
     fn relax(&self);
-    /// The general-purpose allocator that the core shares with everybody else, if there is one: what `kmalloc` is to Linux.
+    /// The general-purpose allocator that the core shares with everybody else, if there is one:
+    /// what `kmalloc` is to Linux.
     fn heap(&self) -> Option<&dyn Heap> {
         None
     }
     /// A number that this kernel or process has never given before; tells domains apart for good.
     fn unique(&self) -> u64;
 
-    /// Says that `what`, an element of a block of memory that a lock guards and by which it is not held, is read or written by who holds the lock. Words and locks are seen
-    /// by construction; what lies behind a pointer is not. Only a platform that follows cache lines asks; for all others this is nothing.
+    /// Says that `what`, an element of a block of memory that a lock guards and by which it is not
+    /// held, is read or written by who holds the lock. Words and locks are seen by construction;
+    /// what lies behind a pointer is not. Only a platform that follows cache lines asks; for all
+    /// others this is nothing.
     #[inline(always)]
     fn touches<'b, T: 'b>(_what: impl FnOnce() -> Option<Element<'b, T>>) {}
     /// Says that a block is about to be freed, some of which [was touched](Self::touches).
@@ -220,7 +233,8 @@ pub unsafe trait Platform: Send + Sync + 'static {
     fn frees<T>(_block: &[T]) {}
 }
 
-/// An element of a block of memory: the block, at least its beginning, and the element's index, which may lie beyond what the slice shows.
+/// An element of a block of memory: the block, at least its beginning, and the element's index,
+/// which may lie beyond what the slice shows.
 pub type Element<'b, T> = (&'b [T], usize);
 
 /// Memory as a remapping unit sees it: by physical page number. Kernels never implement it.

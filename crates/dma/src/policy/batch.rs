@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The queue of a deferred policy: retired things in a queue under a lock, counted to a batch.
 //!
-//! Things are stamped under the lock, so their order is that of the stamps. What a flush completes leaves in one of two ways. Where that is
-//! everything, as it is for the CPU whose batch is full, the whole queue is exchanged for an empty spare one, and freed without the lock. Else, and while
-//! somebody else has the spare one, up to 16 things at a time are completed under the lock, and freed without it.
+//! Things are stamped under the lock, so their order is that of the stamps. What a flush completes
+//! leaves in one of two ways. Where that is everything, as it is for the CPU whose batch is full,
+//! the whole queue is exchanged for an empty spare one, and freed without the lock. Else, and while
+//! somebody else has the spare one, up to 16 things at a time are completed under the lock, and
+//! freed without it.
 //!
-//! What has been taken out and is not freed yet is *in transit*. Each thing remembers the CPU that unmapped it, its *origin*.
+//! What has been taken out and is not freed yet is *in transit*. Each thing remembers the CPU that
+//! unmapped it, its *origin*.
 //!
 //! Memory: queue and spare have room for two batches each, and 32 bytes a thing.
 //!
@@ -116,7 +119,8 @@ impl<P: Platform> BatchQueue<P> {
         }))
     }
 
-    /// Puts what `retire` retires at the end, and counts. `None` where somebody else is at the queue; nothing has happened then.
+    /// Puts what `retire` retires at the end, and counts. `None` where somebody else is at the
+    /// queue; nothing has happened then.
     #[inline(always)]
     pub fn try_push(
         &self,
@@ -204,7 +208,8 @@ fn free_completed<P: Platform, I: Invalidate>(
     let p = engine.p;
     loop {
         let mut frame = None;
-        // the allocator may hold a lock here, under which nothing is freed: so a frame ends what it gets at one go
+        // the allocator may hold a lock here, under which nothing is freed: so a frame ends what it
+        // gets at one go
         let allocs = || next()?.alloc(&mut frame);
         engine.allocator.free_many(p, allocs);
         match frame {

@@ -6,29 +6,33 @@ use crate::units::TimeNs;
 
 /// Which policy, and its bounds.
 ///
-/// *Exposure* is how long a device may still reach a page after its unmap has returned; [`PolicyConfig::exposure`] has it as numbers.
+/// *Exposure* is how long a device may still reach a page after its unmap has returned;
+/// [`PolicyConfig::exposure`] has it as numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PolicyConfig {
     /// Invalidate and wait in every unmap (ATC'15 §3.2, "strict"). Exposure: none.
     Strict,
-    /// The same a page at a time: one invalidation for each page of the range, each waited for (FreeBSD, ATC'15 §3.4), and one for every
-    /// eight tables that it detaches. Exposure: none.
+    /// The same a page at a time: one invalidation for each page of the range, each waited for
+    /// (FreeBSD, ATC'15 §3.4), and one for every eight tables that it detaches. Exposure: none.
     FreeBsd,
     /// Batch on each CPU (ATC'15 §5). Exposure: a batch of this CPU, or the window.
     DeferredPerCpu(DeferredConfig),
-    /// Batch in one queue under one lock (Linux 3.17, ATC'15 §3.2). Exposure: a batch, or the window.
+    /// Batch in one queue under one lock (Linux 3.17, ATC'15 §3.2). Exposure: a batch, or the
+    /// window.
     DeferredGlobal(DeferredConfig),
-    /// Nothing at unmap; map invalidates the range that it maps (Solaris, ATC'15 §3.4). Exposure: unbounded, until the range is mapped
-    /// again or [`crate::domain::Domain::flush`] is called.
+    /// Nothing at unmap; map invalidates the range that it maps (Solaris, ATC'15 §3.4). Exposure:
+    /// unbounded, until the range is mapped again or [`crate::domain::Domain::flush`] is called.
     Solaris,
-    /// Start at unmap and collect the completion later (Mac OS X, ATC'15 §3.4). Exposure: what the unit takes, at most a queue of unmaps.
+    /// Start at unmap and collect the completion later (Mac OS X, ATC'15 §3.4). Exposure: what the
+    /// unit takes, at most a queue of unmaps.
     MacOs(MacOsConfig),
 }
 
 /// The bounds of the deferred policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeferredConfig {
-    /// Things retired into one queue that start an invalidation. 1 to [`MAX_BATCH`]; other numbers are brought to the nearer end.
+    /// Things retired into one queue that start an invalidation. 1 to [`MAX_BATCH`]; other numbers
+    /// are brought to the nearer end.
     pub batch: u32,
     /// Time after which a tick starts one.
     pub window: TimeNs,
@@ -61,12 +65,14 @@ impl DeferredConfig {
 /// The bound of the policy of Mac OS X.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MacOsConfig {
-    /// Things whose invalidation is under way, at most; one more waits for the oldest. 1 to [`MAX_BATCH`]; other numbers are brought to the nearer end.
+    /// Things whose invalidation is under way, at most; one more waits for the oldest. 1 to
+    /// [`MAX_BATCH`]; other numbers are brought to the nearer end.
     pub depth: u32,
 }
 
 impl Default for MacOsConfig {
-    /// 256: descriptors of 16 bytes in one page, the smallest invalidation queue that VT-d has (VT-d 4.1 §11.4.9.3, QS = 0).
+    /// 256: descriptors of 16 bytes in one page, the smallest invalidation queue that VT-d has
+    /// (VT-d 4.1 §11.4.9.3, QS = 0).
     fn default() -> Self {
         MacOsConfig { depth: 256 }
     }
@@ -87,10 +93,12 @@ pub enum Exposure {
     None,
     /// Until an invalidation that starts by then at the latest is complete.
     Bounded {
-        /// After so many further unmaps of the domain, each of them retiring one thing at least. A CPU that fills a batch and is held up
-        /// before it starts the invalidation lets the other CPUs, and threads, fill each queue once more before they must start one themselves.
+        /// After so many further unmaps of the domain, each of them retiring one thing at least. A
+        /// CPU that fills a batch and is held up before it starts the invalidation lets the other
+        /// CPUs, and threads, fill each queue once more before they must start one themselves.
         operations: u64,
-        /// After so much time, if the host's timer ticks just then. `None`: the invalidation was started already, and takes what the unit takes.
+        /// After so much time, if the host's timer ticks just then. `None`: the invalidation was
+        /// started already, and takes what the unit takes.
         time: Option<TimeNs>,
     },
     /// As long as nobody maps the page's range again.

@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Deferred: retired things are queued, and one domain-wide invalidation completes many.
 //!
-//! Two designs differ in who shares a queue: **deferred-percpu**, "batching invalidation requests locally on each core instead of
-//! globally" (ATC'15 §5), has one a CPU; **deferred-global**, Linux 3.17's (ATC'15 §3.2), has one for all. Its lock is what all
-//! contend for, and while one CPU flushes and frees, all others wait before the queue's gate, as they do for Linux 3.17's lock.
+//! Two designs differ in who shares a queue: **deferred-percpu**, "batching invalidation requests
+//! locally on each core instead of globally" (ATC'15 §5), has one a CPU; **deferred-global**, Linux
+//! 3.17's (ATC'15 §3.2), has one for all. Its lock is what all contend for, and while one CPU
+//! flushes and frees, all others wait before the queue's gate, as they do for Linux 3.17's lock.
 //!
 //! Things stand in a queue oldest first. The `batch`-th thing since the last start makes its CPU
-//! start one domain-wide invalidation, wait for it, and drain that queue as far as the completion completes it. Things
-//! leave from the front, so a queue drains in order and nothing is allocated: a queue has room for two batches,
-//! and a CPU that finds it full (other CPUs' unmaps, or unmaps nested in interrupts, while one waits) flushes for itself.
+//! start one domain-wide invalidation, wait for it, and drain that queue as far as the completion
+//! completes it. Things leave from the front, so a queue drains in order and nothing is allocated:
+//! a queue has room for two batches, and a CPU that finds it full (other CPUs' unmaps, or unmaps
+//! nested in interrupts, while one waits) flushes for itself.
 //!
 //! [`Deferred::tick`] flushes once for all queues when `window` has passed, then drains at most
-//! [`DeferredConfig::tick_budget`] things, and goes on in the next tick: a flush timer that freed every CPU's
-//! queue at one go has stalled machines. What it drains returns to the CPU that unmapped it.
+//! [`DeferredConfig::tick_budget`] things, and goes on in the next tick: a flush timer that freed
+//! every CPU's queue at one go has stalled machines. What it drains returns to the CPU that
+//! unmapped it.
 //!
-//! Exposure: a thing is flushed by its queue's `batch`-th thing after it at the latest, or by the first tick that is
-//! `window` after the last one that flushed; that is, `window` plus the host's tick interval plus one invalidation.
-//! The CPU of the `batch`-th thing may be held up before it starts; then others put a second batch behind the first, and no more, since
-//! who finds no room must flush before its unmap returns.
+//! Exposure: a thing is flushed by its queue's `batch`-th thing after it at the latest, or by the
+//! first tick that is `window` after the last one that flushed; that is, `window` plus the host's
+//! tick interval plus one invalidation. The CPU of the `batch`-th thing may be held up before it
+//! starts; then others put a second batch behind the first, and no more, since who finds no room
+//! must flush before its unmap returns.
 
 use super::{
     batch::{BatchQueue, CpuResource, NotQueued, Queued},
@@ -94,7 +98,8 @@ impl<P: Platform> Deferred<P> {
         }
     }
 
-    /// Queues what `retire` retires for this CPU, where that calls nothing; else nothing has happened.
+    /// Queues what `retire` retires for this CPU, where that calls nothing; else nothing has
+    /// happened.
     #[inline(always)]
     pub fn push_fast(
         &self,
@@ -138,7 +143,8 @@ impl<P: Platform> Deferred<P> {
                 Ok(Queued::BatchFull) => return self.flush_batch(engine, origin),
                 Err(NotQueued::Full) => {
                     if let Err(failed) = self.flush_batch(engine, origin) {
-                        // stamped after the invalidation that failed: it is as lost as what stood before it
+                        // stamped after the invalidation that failed: it is as lost as what stood
+                        // before it
                         retire().into_iter().for_each(|r| engine.quarantine.put(r));
                         return Err(failed);
                     }

@@ -77,7 +77,8 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
         })
     }
 
-    /// One invalidation for each page, each waited for. The proof is of all pages ([`Completion::join`]).
+    /// One invalidation for each page, each waited for. The proof is of all pages
+    /// ([`Completion::join`]).
     pub fn flush_page_by_page(&self, scope: Scope) -> Result<Completion, Failed> {
         let mut pages = scope.pages.into_iter().flat_map(IovaRange::iter);
         let flush = |page| {
@@ -143,7 +144,8 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
         }
     }
 
-    /// Callers pair things with completions that cover them, so this is a bug; losing the resource is safe.
+    /// Callers pair things with completions that cover them, so this is a bug; losing the resource
+    /// is safe.
     #[cold]
     #[inline(never)]
     fn unsettled(&self, retired: Retired<Resource>, why: CompleteError) {

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A gate before a queue, closed while one CPU flushes and frees, or (`macos`) collects.
 //!
-//! Linux 3.17 keeps its one queue's lock from the 250th unmap until the last range is freed, so that all other CPUs' unmaps wait for the invalidation and for
-//! 250 frees (ATC'15 §3.2, figure 2). Nobody here waits with a lock held, nor inside `pinned`; so who finds the gate closed relaxes before it
-//! queues anything. The CPU that closed it goes through, and so does who came in before it was closed. And everybody does after a while: an interrupt
-//! handler may be on top of the very task that closed the gate, which has been moved to another CPU since. The gate delays, it excludes
-//! nobody, and no correctness rests on it.
+//! Linux 3.17 keeps its one queue's lock from the 250th unmap until the last range is freed, so
+//! that all other CPUs' unmaps wait for the invalidation and for 250 frees (ATC'15 §3.2, figure 2).
+//! Nobody here waits with a lock held, nor inside `pinned`; so who finds the gate closed relaxes
+//! before it queues anything. The CPU that closed it goes through, and so does who came in before
+//! it was closed. And everybody does after a while: an interrupt handler may be on top of the very
+//! task that closed the gate, which has been moved to another CPU since. The gate delays, it
+//! excludes nobody, and no correctness rests on it.
 
 use crate::platform::*;
 use crate::units::CpuIndex;
 
 /// Nobody flushes. Else the word is the CPU that does, plus 1.
 const OPEN: u64 = 0;
-/// Turns that one waits before a closed gate, then goes through: longer than a batch takes to be freed.
+/// Turns that one waits before a closed gate, then goes through: longer than a batch takes to be
+/// freed.
 const PATIENCE: u32 = 1 << 14;
 
 pub(super) struct Gate<P: Platform>(CachePadded<P::A64>);

@@ -3,8 +3,8 @@
 //!
 //! # Theory
 //!
-//! Whatever the policy, unmap clears entries, retires what it cleared ([`FlushSequence::retire`]), and things are freed only
-//! against a completion; the policies differ in nothing else.
+//! Whatever the policy, unmap clears entries, retires what it cleared ([`FlushSequence::retire`]),
+//! and things are freed only against a completion; the policies differ in nothing else.
 //!
 //! | policy | an invalidation starts | and is waited for | exposure |
 //! |---|---|---|---|
@@ -15,13 +15,13 @@
 //! | **macos** | in each unmap, of its pages | later, by whoever comes by | what the unit takes; `depth` unmaps (P2) |
 //! | **solaris** | in each map, of its pages | there | unbounded |
 //!
-//! All but `deferred-percpu` and `strict` are those of the systems in ATC'15 §3.4 and its table 1. What must be invalidated, whatever the
-//! policy, is in [`rules`].
+//! All but `deferred-percpu` and `strict` are those of the systems in ATC'15 §3.4 and its table 1.
+//! What must be invalidated, whatever the policy, is in [`rules`].
 //!
 //! An invalidation that fails quarantines what it should have freed, for good.
 //!
-//! Waiting happens with no lock held and not pinned; so an unmap in an interrupt handler may flush while the
-//! interrupted CPU is anywhere in map or unmap. Lock order: `queue` alone, `timer` alone.
+//! Waiting happens with no lock held and not pinned; so an unmap in an interrupt handler may flush
+//! while the interrupted CPU is anywhere in map or unmap. Lock order: `queue` alone, `timer` alone.
 
 mod batch;
 mod config;

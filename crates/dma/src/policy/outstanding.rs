@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! **macos**: unmap starts its invalidation and returns; whoever comes by later collects what is done (ATC'15 §3.4).
+//! **macos**: unmap starts its invalidation and returns; whoever comes by later collects what is
+//! done (ATC'15 §3.4).
 //!
-//! Each thing stands in one queue, oldest first, with the invalidation that was started for it. Unmaps, maps and ticks look at the
-//! first, and while it is done free what it completes. The queue has room for `depth` things: an unmap that finds it full waits for the first's
-//! invalidation, without the lock. An exhausted allocator drains all by one flush of the domain.
+//! Each thing stands in one queue, oldest first, with the invalidation that was started for it.
+//! Unmaps, maps and ticks look at the first, and while it is done free what it completes. The queue
+//! has room for `depth` things: an unmap that finds it full waits for the first's invalidation,
+//! without the lock. An exhausted allocator drains all by one flush of the domain.
 //!
-//! **One CPU collects at a time**, behind a gate; who comes by meanwhile leaves it to that one, and who needs room waits before the gate. Else every CPU looks at the same first
-//! thing, all but one find it gone when they have the lock again, and on 16 CPUs they do little else. Ticks go through. No correctness rests on the gate: while the CPU that closed it is off its core, things are only freed later.
+//! **One CPU collects at a time**, behind a gate; who comes by meanwhile leaves it to that one, and
+//! who needs room waits before the gate. Else every CPU looks at the same first thing, all but one
+//! find it gone when they have the lock again, and on 16 CPUs they do little else. Ticks go
+//! through. No correctness rests on the gate: while the CPU that closed it is off its core, things
+//! are only freed later.
 //!
-//! Unlike Mac OS X, which as ATC'15 has it does not wait before it hands an IOVA out again, nothing is freed here before its own invalidation is done;
-//! that is no choice of this file, but what [`Retired::complete`] asks for.
+//! Unlike Mac OS X, which as ATC'15 has it does not wait before it hands an IOVA out again, nothing
+//! is freed here before its own invalidation is done; that is no choice of this file, but what
+//! [`Retired::complete`] asks for.
 //!
-//! Exposure: until the unit has done what was asked of it at the unmap, which takes the host no further call. It is bounded in unmaps too: `depth`
-//! things later the first has been waited for. (What another CPU has started and not queued yet has not returned from its unmap.)
+//! Exposure: until the unit has done what was asked of it at the unmap, which takes the host no
+//! further call. It is bounded in unmaps too: `depth` things later the first has been waited for.
+//! (What another CPU has started and not queued yet has not returned from its unmap.)
 //!
-//! A failure is found later than the unmap that it belongs to, as under a deferred policy: the unmap, tick or flush that finds it reports it,
-//! and what it should have completed is quarantined. A map that comes upon one leaves it for them.
+//! A failure is found later than the unmap that it belongs to, as under a deferred policy: the
+//! unmap, tick or flush that finds it reports it, and what it should have completed is quarantined.
+//! A map that comes upon one leaves it for them.
 
 use super::{
     gate::{Gate, Waited},
@@ -80,8 +88,8 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         result
     }
 
-    /// Frees what is done, from the first on, at most `depth` things, as other CPUs may add what is done at once; returns how many: 0 if another CPU is
-    /// at it.
+    /// Frees what is done, from the first on, at most `depth` things, as other CPUs may add what is
+    /// done at once; returns how many: 0 if another CPU is at it.
     ///
     /// # Errors
     /// The unit says that the first will never be done; it stays where it is.
@@ -143,7 +151,8 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         &self,
         engine: &Engine<'_, P, I>,
     ) -> Result<TickReport, Failed> {
-        // Whatever ticks need not be a CPU that could close the gate; and what the one that did leaves lying is found by it.
+        // Whatever ticks need not be a CPU that could close the gate; and what the one that did
+        // leaves lying is found by it.
         let drained = self.free_done(engine);
         let drained = drained.inspect_err(|failed| self.give_up(engine, *failed))?;
         Ok(TickReport {
@@ -160,7 +169,8 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         queue::held(&self.queues)
     }
 
-    /// Waits until some has left the queue: freed by the CPU that collects, or by this one if none does.
+    /// Waits until some has left the queue: freed by the CPU that collects, or by this one if none
+    /// does.
     #[cold]
     fn make_room<I: Invalidate<Token = K>>(
         &self,
@@ -184,7 +194,8 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         .inspect_err(|failed| self.give_up(engine, *failed))
     }
 
-    /// At most `budget` things from the first on that were started with one of `completions`; others may have freed them already.
+    /// At most `budget` things from the first on that were started with one of `completions`;
+    /// others may have freed them already.
     fn free_completed<I: Invalidate<Token = K>>(
         &self,
         engine: &Engine<'_, P, I>,

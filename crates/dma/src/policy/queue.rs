@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Queues of retired things, each of which needs an invalidation of its own: what `macos` and `solaris` keep. (The deferred policies, which flush the
-//! domain, have smaller things in `batch.rs`.)
+//! Queues of retired things, each of which needs an invalidation of its own: what `macos` and
+//! `solaris` keep. (The deferred policies, which flush the domain, have smaller things in
+//! `batch.rs`.)
 //!
-//! A thing is in exactly one queue, or *in transit*: taken out under the lock and not yet freed. Things are taken out under the lock, up to 16 at a time,
-//! and completed without it. They leave in the order in which they came, but for those that [`RetiredQueue::take_newest`] picks. That is nearly the order of
-//! their stamps (a CPU may be overtaken between stamp and push): what stands behind a younger one leaves with it, later than it could.
+//! A thing is in exactly one queue, or *in transit*: taken out under the lock and not yet freed.
+//! Things are taken out under the lock, up to 16 at a time, and completed without it. They leave in
+//! the order in which they came, but for those that [`RetiredQueue::take_newest`] picks. That is
+//! nearly the order of their stamps (a CPU may be overtaken between stamp and push): what stands
+//! behind a younger one leaves with it, later than it could.
 //!
 //! Each thing remembers the CPU that unmapped it, its *origin*, so whoever drains sends it there.
 //!
@@ -48,7 +51,8 @@ type DrainChunk<K> = [Option<Item<K>>; DRAIN_CHUNK];
 const TRANSIT_TURNS: u32 = 4096;
 
 impl<K> Inner<K> {
-    /// Takes up to a chunk of things that `which` names from the front. `origin` of an earlier chunk are freed now.
+    /// Takes up to a chunk of things that `which` names from the front. `origin` of an earlier
+    /// chunk are freed now.
     fn pop_while(
         &mut self,
         which: impl Fn(&Item<K>) -> bool,
@@ -98,7 +102,8 @@ impl<P: Platform, K: Send> RetiredQueue<P, K> {
         })
     }
 
-    /// Puts `item` at the end, with more room if that is what it takes: room for twice as many, allocated without the lock.
+    /// Puts `item` at the end, with more room if that is what it takes: room for twice as many,
+    /// allocated without the lock.
     pub fn push_growing(&self, mut item: Item<K>) {
         let mut larger = VecDeque::new();
         loop {
@@ -120,7 +125,8 @@ impl<P: Platform, K: Send> RetiredQueue<P, K> {
         }
     }
 
-    /// Takes the newest thing that `which` names out of the last `look`. It is not in transit: it is not on its way to be freed.
+    /// Takes the newest thing that `which` names out of the last `look`. It is not in transit: it
+    /// is not on its way to be freed.
     pub fn take_newest(&self, look: usize, which: impl Fn(&Resource) -> bool) -> Option<Item<K>> {
         self.0.with(|q| {
             let last = q.items.iter().rev().take(look);
@@ -131,8 +137,8 @@ impl<P: Platform, K: Send> RetiredQueue<P, K> {
         })
     }
 
-    /// Takes things that `which` names out of the front, a chunk at a time and at most `budget`, and gives them to `each` without
-    /// the lock; returns how many.
+    /// Takes things that `which` names out of the front, a chunk at a time and at most `budget`,
+    /// and gives them to `each` without the lock; returns how many.
     pub fn take_out(
         &self,
         budget: usize,
@@ -231,8 +237,9 @@ pub(super) fn drain_all<P: Platform, I: Invalidate>(
     flushed
 }
 
-/// Waits until what others have taken out of the queues is freed, or the caller would find IOVAs missing that are
-/// as good as free. The bound is for a caller in an interrupt that hit such a drain on its own CPU.
+/// Waits until what others have taken out of the queues is freed, or the caller would find IOVAs
+/// missing that are as good as free. The bound is for a caller in an interrupt that hit such a
+/// drain on its own CPU.
 fn await_transit<P: Platform>(queues: &[CachePadded<impl Drained<P>>], p: &P) {
     for _ in 0..TRANSIT_TURNS {
         if queues.iter().all(|q| q.0.in_transit() == 0) {

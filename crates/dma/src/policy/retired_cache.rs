@@ -1,18 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! **solaris**: unmap invalidates nothing; map invalidates the range that it maps, before it returns (ATC'15 §3.4).
+//! **solaris**: unmap invalidates nothing; map invalidates the range that it maps, before it
+//! returns (ATC'15 §3.4).
 //!
-//! Where nothing is flushed at unmap, no allocation may go back to the allocator, and none does: a retired allocation is kept here, and it is from here that maps are
-//! served first. A map takes the newest allocation of its size (what was touched last is warm), flushes its pages, completes it by that very completion, and
-//! only then has an [`IovaAlloc`] to install with. An allocation that comes fresh from the allocator is flushed all the same: Solaris cannot tell. An exhausted allocator, or
-//! [`crate::domain::Domain::flush`], completes and frees the whole cache by one flush of the domain.
+//! Where nothing is flushed at unmap, no allocation may go back to the allocator, and none does: a
+//! retired allocation is kept here, and it is from here that maps are served first. A map takes the
+//! newest allocation of its size (what was touched last is warm), flushes its pages, completes it
+//! by that very completion, and only then has an [`IovaAlloc`] to install with. An allocation that
+//! comes fresh from the allocator is flushed all the same: Solaris cannot tell. An exhausted
+//! allocator, or [`crate::domain::Domain::flush`], completes and frees the whole cache by one flush
+//! of the domain.
 //!
-//! Size classes are powers of two of pages, one stack and one lock each, shared by all CPUs: ATC'15 finds no system of its table 1 that does without
-//! a global lock here. A stack has room for what it ever held, at most as many allocations as were mapped at once; it grows outside the lock, and once warm allocates nothing.
+//! Size classes are powers of two of pages, one stack and one lock each, shared by all CPUs: ATC'15
+//! finds no system of its table 1 that does without a global lock here. A stack has room for what
+//! it ever held, at most as many allocations as were mapped at once; it grows outside the lock, and
+//! once warm allocates nothing.
 //!
-//! What is not kept is flushed at unmap, waited for, and is freed, as under `strict`: an unmap that detaches tables or frees consistent memory (frames
-//! must not wait for a map that may never come, and a table in a detached one's place needs the walk caches clean: P14); ranges that the caller chose;
-//! shared allocations of `identity`, whose next map may be of another holder; ranges of no class. They are less exposed than Solaris's, none more.
-//! A request with limits takes what lies within them, and where it is preferred, among the newest [`LOOK`] of its class, or a fresh allocation.
+//! What is not kept is flushed at unmap, waited for, and is freed, as under `strict`: an unmap that
+//! detaches tables or frees consistent memory (frames must not wait for a map that may never come,
+//! and a table in a detached one's place needs the walk caches clean: P14); ranges that the caller
+//! chose; shared allocations of `identity`, whose next map may be of another holder; ranges of no
+//! class. They are less exposed than Solaris's, none more. A request with limits takes what lies
+//! within them, and where it is preferred, among the newest [`LOOK`] of its class, or a fresh
+//! allocation.
 //!
 //! Exposure: unbounded.
 

@@ -3,8 +3,9 @@
 //!
 //! # The table
 //!
-//! One row a situation, one test a row (`viommu/tests/suite/rules.rs` has those that the software unit can show). Sections are
-//! those of VT-d 4.1; §3.3 and §5 alone are ATC'15's. *Core* is this crate, *driver* is `ioatlas-vtd`.
+//! One row a situation, one test a row (`viommu/tests/suite/rules.rs` has those that the software
+//! unit can show). Sections are those of VT-d 4.1; §3.3 and §5 alone are ATC'15's. *Core* is this
+//! crate, *driver* is `ioatlas-vtd`.
 //!
 //! | | situation | what must be done | where | source |
 //! |---|---|---|---|---|
@@ -29,10 +30,13 @@
 //!
 //! # How rules and policies fit
 //!
-//! A policy may ask for more than a rule (a batch flushes the domain where R1 asks for pages), never for less: [`Retired::need`] holds what the rule
-//! says, and [`Retired::complete`] refuses a completion that does not cover it. A unit may do more than it was asked for (R3, R4), never less.
+//! A policy may ask for more than a rule (a batch flushes the domain where R1 asks for pages),
+//! never for less: [`Retired::need`] holds what the rule says, and [`Retired::complete`] refuses a
+//! completion that does not cover it. A unit may do more than it was asked for (R3, R4), never
+//! less.
 //!
-//! `freebsd` makes R1 and R2 a page at a time; [`crate::invalidation`] argues why the pieces prove the whole. `solaris` moves R1 to the next map of the range, and keeps R2 at unmap.
+//! `freebsd` makes R1 and R2 a page at a time; [`crate::invalidation`] argues why the pieces prove
+//! the whole. `solaris` moves R1 to the next map of the range, and keeps R2 at unmap.
 //!
 //! [`Translator::retire_id`]: crate::translator::Translator::retire_id
 //! [`OnMap::Invalidate`]: crate::translator::OnMap::Invalidate

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What one unmap retires, where an invalidation of just its pages completes it.
 //!
-//! **strict** and **freebsd** wait for it: unmap returns when it is done. **macos** has it started and hands the things to
-//! [`Outstanding`]. **solaris** does without, for what its [`RetiredCache`] keeps; the rest it does as strict.
+//! **strict** and **freebsd** wait for it: unmap returns when it is done. **macos** has it started
+//! and hands the things to [`Outstanding`]. **solaris** does without, for what its [`RetiredCache`]
+//! keeps; the rest it does as strict.
 //!
-//! An unmap that detaches many tables completes them in batches of [`BATCH_MAX`], so that nothing is allocated. The
-//! allocation is always in the last batch: no IOVA is free before every table of its range has been flushed.
+//! An unmap that detaches many tables completes them in batches of [`BATCH_MAX`], so that nothing
+//! is allocated. The allocation is always in the last batch: no IOVA is free before every table of
+//! its range has been flushed.
 
 use super::*;
 
-/// Things retired before one flush. An unmap of up to 8 MiB detaches at most four tables, and flushes once.
+/// Things retired before one flush. An unmap of up to 8 MiB detaches at most four tables, and
+/// flushes once.
 const BATCH_MAX: usize = 8;
 
 /// How a batch is completed.
@@ -119,7 +122,8 @@ impl<'a, P: Platform, K: Copy + Send> UnmapBatch<'a, P, K> {
         let scope = self.scope();
         let batch = self.batch[..self.held].iter_mut().filter_map(Option::take);
         self.held = 0;
-        // Once one batch failed, caches may hold anything of this range: the rest follows it into quarantine.
+        // Once one batch failed, caches may hold anything of this range: the rest follows it into
+        // quarantine.
         let flushed = match (self.failed, &self.way) {
             (Some(failed), _) => Err(failed),
             (None, Way::Whole | Way::AtMap(_)) => engine.flush(scope),

@@ -8,7 +8,8 @@ use crate::{domain::Lifetime, iova::AllocKind, units::*};
 pub struct TableConfig {
     /// When tables are given back.
     pub reclaim: Reclaim,
-    /// Leaves up to this level: 1 is 4 KiB; in VT-d 2 is 2 MiB and 3 is 1 GiB. Held at what unit and format have.
+    /// Leaves up to this level: 1 is 4 KiB; in VT-d 2 is 2 MiB and 3 is 1 GiB. Held at what unit
+    /// and format have.
     pub largest_leaf: u32,
 }
 

@@ -16,8 +16,9 @@ struct Leaf {
 }
 
 impl<P: Platform, F: Format> Table<P, F> {
-    /// Checks that frames appear once; that marks delimit mappings: each begins with a first and ends with a last page, without a hole;
-    /// that large leaves are where they may be; and that leaves are counted in `shared`, and nowhere else.
+    /// Checks that frames appear once; that marks delimit mappings: each begins with a first and
+    /// ends with a last page, without a hole; that large leaves are where they may be; and that
+    /// leaves are counted in `shared`, and nowhere else.
     ///
     /// # Errors
     /// A sentence that names the first entry that does not fit.
@@ -80,7 +81,8 @@ impl<P: Platform, F: Format> Table<P, F> {
         }
     }
 
-    /// Shows `each` every mapping that begins in `within`, whose leaves are not shared, with how its range was chosen.
+    /// Shows `each` every mapping that begins in `within`, whose leaves are not shared, with how
+    /// its range was chosen.
     pub fn mappings(&self, p: &P, within: IovaRange, mut each: impl FnMut(IovaRange, AllocKind)) {
         let mut open = None;
         // it stops at an entry that the audit would name; what is behind it is not shown

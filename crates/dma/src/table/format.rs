@@ -79,16 +79,19 @@ pub unsafe trait Format: Send + Sync + 'static {
     const ENTRIES_LG2: u32;
     /// For messages.
     const NAME: &'static str;
-    /// A bit of a table's entry that hardware ignores: set once the entry has been written back to memory.
+    /// A bit of a table's entry that hardware ignores: set once the entry has been written back to
+    /// memory.
     const WRITTEN_BACK: u64;
     /// The highest level at which an entry may be a leaf.
     const LARGEST_LEAF: u32;
     /// The bit of a leaf that says that it will not be used for long; 0 in a format without one.
     const TRANSIENT: u64;
-    /// Where the ten ignored bits begin in which a shared leaf is counted. They hold the marks of other leaves.
+    /// Where the ten ignored bits begin in which a shared leaf is counted. They hold the marks of
+    /// other leaves.
     const COUNT_SHIFT: u32;
 
-    /// The entry of a leaf at `level`. Above level 1, `to` is a multiple of what an entry there covers.
+    /// The entry of a leaf at `level`. Above level 1, `to` is a multiple of what an entry there
+    /// covers.
     fn leaf(to: PhysPage, perm: Perm, marks: LeafMarks, level: u32) -> u64;
     /// The leaf `entry` with other marks.
     fn marked(entry: u64, marks: LeafMarks) -> u64;

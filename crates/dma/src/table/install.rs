@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Installing translations: descend once a leaf table, then write its entries in a row; or write one large leaf.
+//! Installing translations: descend once a leaf table, then write its entries in a row; or write
+//! one large leaf.
 
 use super::*;
 use crate::{domain::Lifetime, iova::AllocKind};
@@ -35,7 +36,8 @@ pub enum InstallCause {
     /// The kernel that holds the tables refused.
     #[error("the host refused the mapping (error number {0})")]
     Host(i32),
-    /// The kernel that holds the tables keeps the page for itself: the interrupt window, or memory that firmware reserves.
+    /// The kernel that holds the tables keeps the page for itself: the interrupt window, or memory
+    /// that firmware reserves.
     #[error("IOVA page {0} cannot be mapped: the host reserves it")]
     Reserved(IovaPage),
     /// The platform has no memory there that a device may be given.
@@ -44,9 +46,11 @@ pub enum InstallCause {
 }
 
 impl<P: Platform, F: Format> Table<P, F> {
-    /// Makes `range` translate to `runs`, in order. The caller owns the range, or one allocation of it where leaves are shared.
+    /// Makes `range` translate to `runs`, in order. The caller owns the range, or one allocation of
+    /// it where leaves are shared.
     ///
-    /// A run gets large leaves where it can, but never in place of a table: [`Table::make_room`] comes before.
+    /// A run gets large leaves where it can, but never in place of a table: [`Table::make_room`]
+    /// comes before.
     ///
     /// # Errors
     /// With the number of pages written, which stay written.
@@ -207,7 +211,8 @@ impl<I: Iterator<Item = PhysRun>> Rest<I> {
         let run = PhysRun::new(PhysPage(0), PageCount(0));
         Rest { run, runs }
     }
-    /// What is left of the current run, or the next one if that is nothing; it is for IOVAs from `at` on.
+    /// What is left of the current run, or the next one if that is nothing; it is for IOVAs from
+    /// `at` on.
     #[inline]
     pub(super) fn run(&mut self, at: IovaPage) -> Result<PhysRun, At<InstallCause>> {
         while self.run.pages.0 == 0 {

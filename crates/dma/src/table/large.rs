@@ -4,15 +4,17 @@
 use super::*;
 
 impl<P: Platform, F: Format> Table<P, F> {
-    /// Whether a mapping of `range` could have a large leaf, so that [`make_room`](Self::make_room) may find something to do.
+    /// Whether a mapping of `range` could have a large leaf, so that [`make_room`](Self::make_room)
+    /// may find something to do.
     #[inline]
     pub fn may_promote(&self, range: IovaRange) -> bool {
         self.config.largest_leaf > 1 && range.pages.0 >= F::span(2)
     }
 
-    /// Detaches the empty tables that stand where an [`install`](Self::install) of the same `range` and `runs` would write large leaves.
-    /// The caller owns the range, and must have flushed what comes out by `detached` from leaf and walk caches before that
-    /// install: until then the pages are reached by neither.
+    /// Detaches the empty tables that stand where an [`install`](Self::install) of the same `range`
+    /// and `runs` would write large leaves. The caller owns the range, and must have flushed what
+    /// comes out by `detached` from leaf and walk caches before that install: until then the pages
+    /// are reached by neither.
     pub fn make_room(
         &self,
         p: &P,
@@ -51,8 +53,9 @@ impl<P: Platform, F: Format> Table<P, F> {
         (2..=self.config.largest_leaf).rev().find(fits).unwrap_or(1)
     }
 
-    /// Writes the leaf of `range` at `at`, to `to`, at `level`, or, where a table stands in the way, at the next level that has room.
-    /// Returns the level; 1 if nothing was written, and leaves of one page are to be.
+    /// Writes the leaf of `range` at `at`, to `to`, at `level`, or, where a table stands in the
+    /// way, at the next level that has room. Returns the level; 1 if nothing was written, and
+    /// leaves of one page are to be.
     #[cold]
     pub(super) fn install_large(
         &self,
@@ -82,7 +85,8 @@ impl<P: Platform, F: Format> Table<P, F> {
         Ok(1)
     }
 
-    /// Detaches the table at the entry of `level` that covers `at`, if there is one, and it maps nothing.
+    /// Detaches the table at the entry of `level` that covers `at`, if there is one, and it maps
+    /// nothing.
     fn empty_entry(&self, p: &P, at: IovaPage, level: u32, detached: &mut impl FnMut(TableFrame)) {
         let mut frame = TableFrame::from_entry(self.root.page());
         for above in (level..=F::LEVELS).rev() {

@@ -3,30 +3,41 @@
 //!
 //! # Theory
 //!
-//! A walk of four levels costs more than all else that map and unmap do in a table, so both do without where they can. A *known* leaf table
-//! is the frame that holds the leaves of some pages. Why none is ever used after it was detached rests on one fact: **a
-//! leaf table is detached only by who owns all of its span** (see the theory of [`crate::table`]; leaves that have no owner are
+//! A walk of four levels costs more than all else that map and unmap do in a table, so both do
+//! without where they can. A *known* leaf table is the frame that holds the leaves of some pages.
+//! Why none is ever used after it was detached rests on one fact: **a leaf table is detached only
+//! by who owns all of its span** (see the theory of [`crate::table`]; leaves that have no owner are
 //! shared, their tables are never detached, and they have no part in this).
 //!
-//! **Unmap** takes it from the mapping: [`LeafTable`] is in the token. While a mapping lives somebody holds the allocation of its pages, so nobody
-//! else owns the whole span, and the table stays where it is. The one mapping whose own unmap may detach the table is one that covers
-//! the whole span; it has none in its token, and walks. This needs no check at all, on whatever CPU the unmap runs.
+//! **Unmap** takes it from the mapping: [`LeafTable`] is in the token. While a mapping lives
+//! somebody holds the allocation of its pages, so nobody else owns the whole span, and the table
+//! stays where it is. The one mapping whose own unmap may detach the table is one that covers the
+//! whole span; it has none in its token, and walks. This needs no check at all, on whatever CPU the
+//! unmap runs.
 //!
-//! **Map** takes it from what its CPU remembers: a few *slots*, each with a span, its leaf table, and the number of detachments that there had
-//! been when the slot was filled (`detached`, one word a table: read by all, written only where a table is detached). A slot serves if the span is that of the
-//! allocation at issue and the number is still the same. The argument: let a slot for span *s* be filled by a map that holds an allocation in *s*, with
-//! the number *g* read meanwhile, and used by a map that holds an allocation in *s*, too. Take any detachment *d* of a table of *s*. It
-//! holds all allocations in *s*, so it lies before the first map's allocation, between the two, or after the second's. Before the first: then the table that the slot
-//! was filled with was installed after it. After the second: then it harms nobody. Between: allocations change hands by the allocator, which orders the
-//! one holder's accesses before the next one's; so the first map's read of `detached` came before *d*'s addition, and the second's comes
-//! after it. By coherence the second reads more than *g*, and the slot does not serve. A count of 64 bits does not come round.
+//! **Map** takes it from what its CPU remembers: a few *slots*, each with a span, its leaf table,
+//! and the number of detachments that there had been when the slot was filled (`detached`, one word
+//! a table: read by all, written only where a table is detached). A slot serves if the span is that
+//! of the allocation at issue and the number is still the same. The argument: let a slot for span
+//! *s* be filled by a map that holds an allocation in *s*, with the number *g* read meanwhile, and
+//! used by a map that holds an allocation in *s*, too. Take any detachment *d* of a table of *s*.
+//! It holds all allocations in *s*, so it lies before the first map's allocation, between the two,
+//! or after the second's. Before the first: then the table that the slot was filled with was
+//! installed after it. After the second: then it harms nobody. Between: allocations change hands by
+//! the allocator, which orders the one holder's accesses before the next one's; so the first map's
+//! read of `detached` came before *d*'s addition, and the second's comes after it. By coherence the
+//! second reads more than *g*, and the slot does not serve. A count of 64 bits does not come round.
 //!
-//! So both accesses to `detached` are relaxed. Slots are written and read by their own CPU alone, pinned, so their three words belong together; where a slot does not serve, the map walks and fills it. A table
-//! is in a slot only after somebody on this CPU has walked to it, and written back what was not yet, as a neighbour does that finds it (P14, units that do not snoop).
+//! So both accesses to `detached` are relaxed. Slots are written and read by their own CPU alone,
+//! pinned, so their three words belong together; where a slot does not serve, the map walks and
+//! fills it. A table is in a slot only after somebody on this CPU has walked to it, and written
+//! back what was not yet, as a neighbour does that finds it (P14, units that do not snoop).
 //!
-//! What a slot never does is speak of a leaf: whether those are absent is looked up in the table itself, as on the slow path.
+//! What a slot never does is speak of a leaf: whether those are absent is looked up in the table
+//! itself, as on the slow path.
 //!
-//! Not handled: detachments of one span make every CPU forget all of them. They come with an unmap of 2 MiB at least, or a promotion.
+//! Not handled: detachments of one span make every CPU forget all of them. They come with an unmap
+//! of 2 MiB at least, or a promotion.
 
 use super::{install::hint, *};
 use crate::iova::AllocKind;
@@ -51,7 +62,8 @@ impl LeafTable {
     }
 }
 
-/// What one CPU remembers. Consecutive spans have consecutive slots, so traffic within 64 MiB (VT-d) meets no other of its own.
+/// What one CPU remembers. Consecutive spans have consecutive slots, so traffic within 64 MiB
+/// (VT-d) meets no other of its own.
 const SLOTS: usize = 32;
 
 /// The leaf tables that one CPU has used lately.
@@ -82,12 +94,14 @@ impl<P: Platform> Known<P> {
 }
 
 impl<P: Platform, F: Format> Table<P, F> {
-    /// What this CPU knows, or finds by a walk and knows from then on; the caller holds an allocation that has `page`.
+    /// What this CPU knows, or finds by a walk and knows from then on; the caller holds an
+    /// allocation that has `page`.
     pub fn get_to_know(&self, p: &P, cpu: &Cpu<'_>, page: IovaPage) -> Option<LeafTable> {
         if let known @ Some(_) = self.knows(cpu, page) {
             return known;
         }
-        // as long as the allocation is held nothing of this span is detached, so the order of the two reads does not matter
+        // as long as the allocation is held nothing of this span is detached, so the order of the
+        // two reads does not matter
         let detached = self.detached.load(Ordering::Relaxed);
         let table = LeafTable::new(self.find_leaf_frame(p, page)?)?;
         let span = page.0 >> F::ENTRIES_LG2;
@@ -98,8 +112,8 @@ impl<P: Platform, F: Format> Table<P, F> {
         Some(table)
     }
 
-    /// The leaf table of `range`, which the caller has just installed there. `None` where the leaves are in several
-    /// tables, fill one, or are shared or large.
+    /// The leaf table of `range`, which the caller has just installed there. `None` where the
+    /// leaves are in several tables, fill one, or are shared or large.
     pub fn learn(
         &self,
         p: &P,
@@ -115,7 +129,8 @@ impl<P: Platform, F: Format> Table<P, F> {
         self.get_to_know(p, cpu, range.first)
     }
 
-    /// The frame of the leaf table that covers `page`. What is on the way to it has been written back then.
+    /// The frame of the leaf table that covers `page`. What is on the way to it has been written
+    /// back then.
     fn find_leaf_frame(&self, p: &P, page: IovaPage) -> Option<PhysPage> {
         let mut frame = TableFrame::from_entry(self.root.page());
         for level in (2..=F::LEVELS).rev() {
@@ -145,10 +160,12 @@ impl<P: Platform, F: Format> Table<P, F> {
         NonZeroU64::new(slot.table.load(Ordering::Relaxed)).map(LeafTable)
     }
 
-    /// [`install`](Self::install) without a walk: makes `range`, which the caller owns, translate to the pages from `to` on. Returns whether.
-    /// Nothing is written where the range is not in `table` alone, or fills it, or a translation is in the way.
+    /// [`install`](Self::install) without a walk: makes `range`, which the caller owns, translate
+    /// to the pages from `to` on. Returns whether. Nothing is written where the range is not in
+    /// `table` alone, or fills it, or a translation is in the way.
     ///
-    /// Compiled apart for each `MOST`: there are no loops where the range has as many pages, and short ones where it has more than half as many.
+    /// Compiled apart for each `MOST`: there are no loops where the range has as many pages, and
+    /// short ones where it has more than half as many.
     #[inline(always)] // on the fast path, which calls nothing
     pub fn install_known<const MOST: usize>(
         &self,
@@ -193,9 +210,10 @@ impl<P: Platform, F: Format> Table<P, F> {
         after.get(..range.pages.0 as usize)
     }
 
-    /// [`clear`](Self::clear) without a walk, for a mapping whose token says where its leaves are; returns whether. Where the first or the last is absent,
-    /// which is a bug, all stay as they are. Those between were found absent and written with these two by the one map that made the token, and only
-    /// the holder of its allocation may clear any: they are not looked at again.
+    /// [`clear`](Self::clear) without a walk, for a mapping whose token says where its leaves are;
+    /// returns whether. Where the first or the last is absent, which is a bug, all stay as they
+    /// are. Those between were found absent and written with these two by the one map that made the
+    /// token, and only the holder of its allocation may clear any: they are not looked at again.
     ///
     /// Compiled apart for each `MOST`, as [`install_known`](Self::install_known).
     #[inline(always)] // on the fast path, which calls nothing
@@ -215,7 +233,8 @@ impl<P: Platform, F: Format> Table<P, F> {
     }
 }
 
-/// Half of `MOST` leaves, and the rest: how many the former are is known to the compiler. None at all where there are fewer, or `MOST` is 1.
+/// Half of `MOST` leaves, and the rest: how many the former are is known to the compiler. None at
+/// all where there are fewer, or `MOST` is 1.
 #[inline(always)]
 fn parted<A, const MOST: usize>(leaves: &[A]) -> (&[A], &[A]) {
     if MOST == 1 {
@@ -232,8 +251,8 @@ fn marking<F: Format>(marks: LeafMarks) -> u64 {
     with(marks) - with(LeafMarks::NONE)
 }
 
-/// Writes the leaves of `head` and `rest`, which lie in a row, the first one being `bare` without marks, unless one of them is not absent, or there
-/// are none; returns whether.
+/// Writes the leaves of `head` and `rest`, which lie in a row, the first one being `bare` without
+/// marks, unless one of them is not absent, or there are none; returns whether.
 #[inline(always)]
 fn set<P: Platform, F: Format>(
     head: &[P::A64],
@@ -269,7 +288,8 @@ fn set<P: Platform, F: Format>(
     true
 }
 
-/// Clears the leaves of `head` and `rest`, unless the first or the last one is absent, or there are none; returns whether.
+/// Clears the leaves of `head` and `rest`, unless the first or the last one is absent, or there are
+/// none; returns whether.
 #[inline(always)]
 fn unset<P: Platform>(head: &[P::A64], rest: &[P::A64]) -> bool {
     let is_absent = |leaf: &P::A64| leaf.load(Ordering::Relaxed) == 0;

@@ -3,39 +3,47 @@
 //!
 //! # Theory
 //!
-//! A table is a tree of frames; level `LEVELS` is the root, level 1 holds leaves of one page, and leaves of a whole
-//! span may stand above. **Owning the IOVA range is the lock**: only the holder of an allocation writes the leaves of its
-//! range, so leaves need no compare-and-swap. Tables above are shared by neighbours: an absent entry is filled by
-//! compare-and-swap with a zeroed frame, and the loser frees its own, which nobody has seen.
+//! A table is a tree of frames; level `LEVELS` is the root, level 1 holds leaves of one page, and
+//! leaves of a whole span may stand above. **Owning the IOVA range is the lock**: only the holder
+//! of an allocation writes the leaves of its range, so leaves need no compare-and-swap. Tables
+//! above are shared by neighbours: an absent entry is filled by compare-and-swap with a zeroed
+//! frame, and the loser frees its own, which nobody has seen.
 //!
-//! **Large leaves** are written where IOVA, physical page, what is left of a run and [`TableConfig`] allow, and where
-//! the entry is absent. Where it holds a table, small leaves serve as well; to get the large one, the table, which is empty, must
-//! go first, and its frame be flushed from the walk caches *before* the leaf is written: a unit that still
-//! holds the pointer to the table would walk to it and find nothing there, while the mapping is live (P14). So
-//! [`Table::make_room`] detaches such tables, and the domain flushes them before it installs. It needs all of the span, as the
-//! range does that is mapped there.
+//! **Large leaves** are written where IOVA, physical page, what is left of a run and
+//! [`TableConfig`] allow, and where the entry is absent. Where it holds a table, small leaves serve
+//! as well; to get the large one, the table, which is empty, must go first, and its frame be
+//! flushed from the walk caches *before* the leaf is written: a unit that still holds the pointer
+//! to the table would walk to it and find nothing there, while the mapping is live (P14). So
+//! [`Table::make_room`] detaches such tables, and the domain flushes them before it installs. It
+//! needs all of the span, as the range does that is mapped there.
 //!
-//! **Tables go away** in three ways only: at the end of the domain; to make room; and, under [`Reclaim::Covered`], where one `clear`
-//! covers all that a table maps (Linux's rule, ATC'15 §3.3). The last two are safe because whoever has the whole span holds
-//! allocations on all of it, so nobody else can be installing below. A detached table is left as it is, since a walk in flight may
-//! still be reading it, and comes out as a `TableFrame`, to be retired. The allocation is retired with it, needing the same flush, so
-//! no new table takes its place before the walk caches have been flushed (P14).
+//! **Tables go away** in three ways only: at the end of the domain; to make room; and, under
+//! [`Reclaim::Covered`], where one `clear` covers all that a table maps (Linux's rule, ATC'15
+//! §3.3). The last two are safe because whoever has the whole span holds allocations on all of it,
+//! so nobody else can be installing below. A detached table is left as it is, since a walk in
+//! flight may still be reading it, and comes out as a `TableFrame`, to be retired. The allocation
+//! is retired with it, needing the same flush, so no new table takes its place before the walk
+//! caches have been flushed (P14).
 //!
 //! Each leaf carries marks in bits that hardware ignores: the first and the last page of a mapping,
-//! whether its range was chosen by the caller, and whether its token was given up. By them the address API of unmap checks what it is given.
-//! That check reads tables of ranges that the caller may not own, so it holds its CPU's *reader* lock, a table at a
-//! time; whoever detaches a table then takes every CPU's reader lock once, after which nobody reads it any more.
+//! whether its range was chosen by the caller, and whether its token was given up. By them the
+//! address API of unmap checks what it is given. That check reads tables of ranges that the caller
+//! may not own, so it holds its CPU's *reader* lock, a table at a time; whoever detaches a table
+//! then takes every CPU's reader lock once, after which nobody reads it any more.
 //!
 //! **Known leaf tables** save the walk: see `leaf_cache.rs`.
 //!
-//! **Shared leaves** (`identity`, ATC'15 §4.1) have no owner, so they are counted, in all ten ignored bits, by compare-and-swap: see `shared.rs`.
+//! **Shared leaves** (`identity`, ATC'15 §4.1) have no owner, so they are counted, in all ten
+//! ignored bits, by compare-and-swap: see `shared.rs`.
 //!
-//! Ordering: a leaf is stored with release, after its page's owner filled it in; a table entry is installed with acquire
-//! and release. Clearing is relaxed: the fence of `FlushSequence::retire` follows. Units that do not snoop get each changed
-//! entry by [`Platform::publish`], a new table whole before its entry. A neighbour that finds an entry whose *written back*
-//! bit is not set yet writes it back too, or its own map could return before the entry is in memory.
+//! Ordering: a leaf is stored with release, after its page's owner filled it in; a table entry is
+//! installed with acquire and release. Clearing is relaxed: the fence of `FlushSequence::retire`
+//! follows. Units that do not snoop get each changed entry by [`Platform::publish`], a new table
+//! whole before its entry. A neighbour that finds an entry whose *written back* bit is not set yet
+//! writes it back too, or its own map could return before the entry is in memory.
 //!
-//! Not handled here: reclaiming tables of ranges that are unmapped in pieces, splitting a large leaf, merging small ones.
+//! Not handled here: reclaiming tables of ranges that are unmapped in pieces, splitting a large
+//! leaf, merging small ones.
 
 mod attrs;
 mod audit;
@@ -68,7 +76,8 @@ pub struct Table<P: Platform, F: Format> {
     root: TableFrame,
     /// Held by whoever reads tables of ranges that it does not own: the address API's check.
     readers: PerCpu<P::Lock<()>>,
-    /// What each CPU knows of leaf tables, and how many detachments there have been, by which that is known to be true.
+    /// What each CPU knows of leaf tables, and how many detachments there have been, by which that
+    /// is known to be true.
     known: PerCpu<Known<P>>,
     detached: P::A64,
     config: TableConfig,
@@ -102,7 +111,8 @@ impl<P: Platform, F: Format> Table<P, F> {
     pub fn root(&self) -> PhysPage {
         self.root.page()
     }
-    /// Looks `page` up as hardware would, without any cache. Nobody may be detaching tables meanwhile.
+    /// Looks `page` up as hardware would, without any cache. Nobody may be detaching tables
+    /// meanwhile.
     pub fn walk(&self, p: &P, page: IovaPage) -> Option<(PhysPage, Perm)> {
         let (entry, level) = self.find(p, page)?;
         match F::decode(entry.load(Ordering::Acquire), level) {
@@ -113,7 +123,8 @@ impl<P: Platform, F: Format> Table<P, F> {
             _ => None,
         }
     }
-    /// The entry where a walk to `page` ends, with its level: that of a large leaf, or one of a leaf table.
+    /// The entry where a walk to `page` ends, with its level: that of a large leaf, or one of a
+    /// leaf table.
     #[inline]
     fn find<'p>(&self, p: &'p P, page: IovaPage) -> Option<(&'p P::A64, u32)> {
         let (table, level) = self.find_table(p, page)?;

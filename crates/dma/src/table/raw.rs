@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The address API's check: whether a range that somebody names is exactly one mapping, by the marks in its leaves.
+//! The address API's check: whether a range that somebody names is exactly one mapping, by the
+//! marks in its leaves.
 
 use super::*;
 use crate::iova::AllocKind;
 
 /// Why a range given to the address API is not exactly one live mapping.
 ///
-/// Not detected: a range that was unmapped and, before this call, mapped again with the same first and last page, and given up again.
+/// Not detected: a range that was unmapped and, before this call, mapped again with the same first
+/// and last page, and given up again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RawError {
@@ -25,7 +27,8 @@ pub enum RawError {
     /// Another mapping begins or ends inside the range.
     #[error("the mapping ends or another begins at IOVA page {0}, inside the range")]
     Several(IovaPage),
-    /// Leaves there are shared and counted, so they have no room for the marks by which the address API knows a mapping.
+    /// Leaves there are shared and counted, so they have no room for the marks by which the address
+    /// API knows a mapping.
     #[error("IOVA pages {0} are shared between mappings, which addresses cannot tell apart")]
     Shared(IovaRange),
     /// Empty, or outside what the table can translate.
@@ -34,7 +37,8 @@ pub enum RawError {
 }
 
 impl<P: Platform, F: Format> Table<P, F> {
-    /// Lets the address API end the mapping that begins at `page`. The caller owns it; its leaves are not shared.
+    /// Lets the address API end the mapping that begins at `page`. The caller owns it; its leaves
+    /// are not shared.
     pub fn give_up(&self, p: &P, page: IovaPage) {
         self.visit_leaves(p, IovaRange::new(page, PageCount(1)), |leaf| {
             let given_up = F::marked(leaf.word, leaf.marks.with(LeafMarks::RAW));
@@ -45,8 +49,8 @@ impl<P: Platform, F: Format> Table<P, F> {
         .unwrap_or_else(|error| debug_assert!(false, "{error}"));
     }
 
-    /// Checks that `range` is exactly one live mapping that was given up, and takes it: of two racing callers one wins.
-    /// No page of it is among those that are shared.
+    /// Checks that `range` is exactly one live mapping that was given up, and takes it: of two
+    /// racing callers one wins. No page of it is among those that are shared.
     ///
     /// # Errors
     /// [`RawError`]; nothing has changed then.
@@ -62,7 +66,8 @@ impl<P: Platform, F: Format> Table<P, F> {
         }
         let claimed = F::marked(entry, marks.without(LeafMarks::RAW));
         self.exchange(p, first, entry, claimed)?;
-        // Between check and claim the mapping may have ended and another begun whose first entry is the same word.
+        // Between check and claim the mapping may have ended and another begun whose first entry is
+        // the same word.
         if let Err(error) = self.check(p, range) {
             self.exchange(p, first, claimed, entry)?;
             return Err(error);

@@ -3,24 +3,30 @@
 //!
 //! # Theory
 //!
-//! Under `identity` the address of a page follows from its physical address and permission, so every mapping of the page
-//! with that permission has the very same leaf, and nobody owns it. Its ten ignored bits count the
-//! mappings. A map takes one more by compare-and-swap, absent being 0; an unmap takes one away, and whoever takes the last
-//! clears the entry with the same compare-and-swap. So an entry is present exactly while its count is not 0, and no
-//! interleaving loses a count or clears an entry that is counted. [`COUNT_MAX`] mappings fit; one more is refused and changes nothing.
-//! Marks have no room, transient hints would be somebody else's, and leaves are of one page, since mappings may overlap in part.
+//! Under `identity` the address of a page follows from its physical address and permission, so
+//! every mapping of the page with that permission has the very same leaf, and nobody owns it. Its
+//! ten ignored bits count the mappings. A map takes one more by compare-and-swap, absent being 0;
+//! an unmap takes one away, and whoever takes the last clears the entry with the same
+//! compare-and-swap. So an entry is present exactly while its count is not 0, and no interleaving
+//! loses a count or clears an entry that is counted. [`COUNT_MAX`] mappings fit; one more is
+//! refused and changes nothing. Marks have no room, transient hints would be somebody else's, and
+//! leaves are of one page, since mappings may overlap in part.
 //!
-//! **Tables are never detached here**: to cover a span whole is not to own it, for another CPU may be installing in it.
+//! **Tables are never detached here**: to cover a span whole is not to own it, for another CPU may
+//! be installing in it.
 //!
-//! Ordering: taking one more is a release, so that a device which finds the entry finds what was written to the buffer before *every* map that
-//! is counted in it, as each later compare-and-swap continues the release sequence of those before. Taking one away is
-//! relaxed for that very reason; where it was the last, the full fence of `FlushSequence::retire` follows, as for any leaf. A map that comes
-//! right after the last unmap, and before its flush, makes the entry that was there before: what caches still hold is right.
-//! A map under way counts as one from its first page on: where it fails on a later page, a page that somebody else has unmapped meanwhile stays
-//! reachable until the undo has flushed it.
+//! Ordering: taking one more is a release, so that a device which finds the entry finds what was
+//! written to the buffer before *every* map that is counted in it, as each later compare-and-swap
+//! continues the release sequence of those before. Taking one away is relaxed for that very reason;
+//! where it was the last, the full fence of `FlushSequence::retire` follows, as for any leaf. A map
+//! that comes right after the last unmap, and before its flush, makes the entry that was there
+//! before: what caches still hold is right. A map under way counts as one from its first page on:
+//! where it fails on a later page, a page that somebody else has unmapped meanwhile stays reachable
+//! until the undo has flushed it.
 //!
-//! Write-back: whoever changed an entry writes its line back before it returns, also if the change was one of count alone:
-//! the map that made the entry may not have written it back yet. Writing back late does no harm, as what it writes is what the entry holds by then.
+//! Write-back: whoever changed an entry writes its line back before it returns, also if the change
+//! was one of count alone: the map that made the entry may not have written it back yet. Writing
+//! back late does no harm, as what it writes is what the entry holds by then.
 
 use super::*;
 

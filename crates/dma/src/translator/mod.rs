@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Translators: where a device's accesses meet their translations.
 //!
-//! [`Paged`] is our own radix table under an invalidation engine. A kernel that keeps the tables (VFIO, iommufd)
-//! is another translator, with no format at all; [`crate::domain::Domain`] works unchanged above both.
+//! [`Paged`] is our own radix table under an invalidation engine. A kernel that keeps the tables
+//! (VFIO, iommufd) is another translator, with no format at all; [`crate::domain::Domain`] works
+//! unchanged above both.
 
 mod paged;
 mod uncached;
@@ -130,8 +131,8 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
 
     /// Makes `range` translate to `runs`, in order. The caller holds the allocation.
     ///
-    /// Ordering: the entries are stored with release and written back; a unit sees them once it sees what the caller
-    /// does next in order (a doorbell write with the bus's usual barrier).
+    /// Ordering: the entries are stored with release and written back; a unit sees them once it
+    /// sees what the caller does next in order (a doorbell write with the bus's usual barrier).
     ///
     /// # Errors
     /// With the number of pages installed before the failure; the caller clears them.
@@ -149,8 +150,9 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     fn may_promote(&self, _range: IovaRange) -> bool {
         false
     }
-    /// Detaches the empty tables in the way of the large leaves that [`install`](Self::install) would like to write. The caller holds
-    /// the allocation, and flushes what comes out from leaf and walk caches before it installs (P14).
+    /// Detaches the empty tables in the way of the large leaves that [`install`](Self::install)
+    /// would like to write. The caller holds the allocation, and flushes what comes out from leaf
+    /// and walk caches before it installs (P14).
     fn make_room(
         &self,
         _by: Authority,
@@ -161,12 +163,14 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     ) {
     }
 
-    /// The leaf table of the allocation that begins at `first`, if this CPU knows it, and nothing has to follow an installation ([`on_map`](Self::on_map)).
+    /// The leaf table of the allocation that begins at `first`, if this CPU knows it, and nothing
+    /// has to follow an installation ([`on_map`](Self::on_map)).
     #[inline]
     fn knows(&self, _by: Authority, _cpu: &Cpu<'_>, _first: IovaPage) -> Option<LeafTable> {
         None
     }
-    /// The same, by a walk if that is what it takes. The caller holds the allocation, or is about to take it and nobody else can.
+    /// The same, by a walk if that is what it takes. The caller holds the allocation, or is about
+    /// to take it and nobody else can.
     fn get_to_know(
         &self,
         _by: Authority,
@@ -176,7 +180,8 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     ) -> Option<LeafTable> {
         None
     }
-    /// [`install`](Self::install) of one run in `table`; returns whether. Nothing is written if not. As to `MOST`, see [`clear_known`](Self::clear_known).
+    /// [`install`](Self::install) of one run in `table`; returns whether. Nothing is written if
+    /// not. As to `MOST`, see [`clear_known`](Self::clear_known).
     #[inline]
     fn install_known<const MOST: usize>(
         &self,
@@ -189,8 +194,8 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     ) -> bool {
         false
     }
-    /// Where the leaves are that the caller has just installed, if that is one table and [`leaves_in`](Self::leaves_in) can use it as
-    /// long as the mapping lives.
+    /// Where the leaves are that the caller has just installed, if that is one table and
+    /// [`leaves_in`](Self::leaves_in) can use it as long as the mapping lives.
     #[inline]
     fn learn(
         &self,
@@ -213,14 +218,17 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     ) -> Option<&'p [P::A64]> {
         None
     }
-    /// [`clear`](Self::clear) of a mapping with `leaves`; returns whether all were there, as the first and the last one tell, and are not any more.
-    /// Else nothing has changed. With `MOST` leaves, or more than half as many, it is fastest, and may do nothing with others where that is 1.
+    /// [`clear`](Self::clear) of a mapping with `leaves`; returns whether all were there, as the
+    /// first and the last one tell, and are not any more. Else nothing has changed. With `MOST`
+    /// leaves, or more than half as many, it is fastest, and may do nothing with others where that
+    /// is 1.
     #[inline]
     fn clear_known<const MOST: usize>(&self, _by: Authority, _p: &P, _leaves: &[P::A64]) -> bool {
         false
     }
 
-    /// Removes the translations of `range`, and gives each table detached on the way to `detached`. The caller holds the allocation.
+    /// Removes the translations of `range`, and gives each table detached on the way to `detached`.
+    /// The caller holds the allocation.
     fn clear(
         &self,
         by: Authority,
@@ -242,9 +250,11 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// Lets the address API end the mapping that begins at `page`, whose allocation the caller holds.
+    /// Lets the address API end the mapping that begins at `page`, whose allocation the caller
+    /// holds.
     fn give_up(&self, by: Authority, p: &P, page: IovaPage);
-    /// The address API: checks that `range` is exactly one live mapping and takes it, so that of two racing callers one wins.
+    /// The address API: checks that `range` is exactly one live mapping and takes it, so that of
+    /// two racing callers one wins.
     ///
     /// # Errors
     /// Why it is not.
@@ -261,22 +271,25 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     /// The device was not attached, or the invalidation failed.
     fn detach(&self, by: Authority, p: &P, device: SourceId) -> Result<(), AttachError>;
 
-    /// Shows `each` every mapping that begins in `within` and is not shared, with how its range was chosen. Nobody else is active.
-    /// A translator that cannot say shows none, and their ranges do not go back to whom they are borrowed from.
+    /// Shows `each` every mapping that begins in `within` and is not shared, with how its range was
+    /// chosen. Nobody else is active. A translator that cannot say shows none, and their ranges do
+    /// not go back to whom they are borrowed from.
     fn mappings(&self, _p: &P, _within: IovaRange, _each: impl FnMut(IovaRange, AllocKind)) {}
     /// Every table, root included, for the end of the domain. No device is attached any more.
     fn dismantle(&mut self, by: Authority, p: &P, detached: impl FnMut(TableFrame));
     /// Gives back the domain id, after the last flush.
     fn retire_id(&self, by: Authority, p: &P);
 
-    /// Checks every invariant of the translations, nobody else being active; returns their census. Leaves in `shared` are counted.
+    /// Checks every invariant of the translations, nobody else being active; returns their census.
+    /// Leaves in `shared` are counted.
     ///
     /// # Errors
     /// A sentence that names the first invariant that does not hold.
     fn audit(&self, p: &P, shared: Option<IovaRange>) -> Result<Census, alloc::string::String>;
 }
 
-/// What must happen between the stores of a map and its return: one row each of the invalidation rules.
+/// What must happen between the stores of a map and its return: one row each of the invalidation
+/// rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnMap {
     /// The unit sees memory, and caches no absent entry.
@@ -347,7 +360,8 @@ pub enum AttachError {
         /// Levels of the table.
         levels: u32,
     },
-    /// The id is that of another domain's table: what one maps would be cached for both (VT-d 4.1 §9.3, DID).
+    /// The id is that of another domain's table: what one maps would be cached for both (VT-d 4.1
+    /// §9.3, DID).
     #[error("device {device}: domain id {domain} belongs to another table than that at {root}")]
     IdInUse {
         /// The device.
@@ -400,7 +414,8 @@ pub enum AttachError {
 /// oracle does (P4, P8, P14).
 #[allow(unsafe_code)]
 pub unsafe trait RemappingUnit<P: Platform>: Invalidate + 'static {
-    /// Points `device` at the table with `root`, tagged `domain`, and makes sure that no older entry for it is cached.
+    /// Points `device` at the table with `root`, tagged `domain`, and makes sure that no older
+    /// entry for it is cached.
     ///
     /// # Errors
     /// See [`AttachError`]; after a failed invalidation the device is blocked.

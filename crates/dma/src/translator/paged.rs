@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The translator with tables of its own: a radix table, a remapping unit that walks it, and the id that the unit knows it by.
+//! The translator with tables of its own: a radix table, a remapping unit that walks it, and the id
+//! that the unit knows it by.
 
 use super::*;
 use crate::{

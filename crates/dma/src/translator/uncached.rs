@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A unit that caches nothing: every access walks the tables, so an invalidation is done when it is asked for.
+//! A unit that caches nothing: every access walks the tables, so an invalidation is done when it is
+//! asked for.
 //!
 //! It is what a software walker is, and what to measure the CPU's share of map and unmap with.
 

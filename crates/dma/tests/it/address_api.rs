@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The address API against what happens between its steps: on a platform that lets something else happen
-//! just before the core looks at tables for the n-th time.
+//! The address API against what happens between its steps: on a platform that lets something else
+//! happen just before the core looks at tables for the n-th time.
 
 use ioatlas_dma::{
     domain::*,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Every public interface, tried from safe code. What compiles here is refused, or harms none but its
-//! caller: no table of a domain changes, and no frame is freed unflushed. What must not compile
+//! Every public interface, tried from safe code. What compiles here is refused, or harms none but
+//! its caller: no table of a domain changes, and no frame is freed unflushed. What must not compile
 //! stands in the documents of the items: words that outlive their memory (`Domain::words`,
 //! `Platform::entries`), frames, CPUs, sequences and authority out of nothing (`FreshFrame::new`,
-//! `Cpu::new`, `FlushSequence::new`, `Authority`), a live table changed from outside (`Paged::table`),
-//! units that are none (`Invalidate`).
+//! `Cpu::new`, `FlushSequence::new`, `Authority`), a live table changed from outside
+//! (`Paged::table`), units that are none (`Invalidate`).
 #![forbid(unsafe_code)]
 
 use ioatlas_dma::{
@@ -147,8 +147,8 @@ fn an_address_ends_only_what_was_given_up() {
     domain.free_consistent(ring).unwrap();
 }
 
-/// Tables, allocations and frames of one's own lead no device anywhere, and a frame that was published
-/// once never comes back.
+/// Tables, allocations and frames of one's own lead no device anywhere, and a frame that was
+/// published once never comes back.
 #[test]
 fn what_one_makes_oneself_reaches_no_device() {
     let (host, unit) = (host(), Unit::default());

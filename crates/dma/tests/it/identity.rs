@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Domains under identity mapping: what a device can reach through shared leaves, and what is left when they are full.
+//! Domains under identity mapping: what a device can reach through shared leaves, and what is left
+//! when they are full.
 
 use ioatlas_dma::{
     domain::*,
@@ -126,7 +127,8 @@ fn buffers_on_one_page_share_it_until_the_last_is_unmapped() {
     assert_empty(&domain);
 }
 
-/// 1,023 mappings of a page fit; one more, of a buffer whose other pages are free, is taken back and made elsewhere.
+/// 1,023 mappings of a page fit; one more, of a buffer whose other pages are free, is taken back
+/// and made elsewhere.
 #[test]
 fn a_page_that_is_full_sends_the_next_mapping_to_the_fallback() {
     for policy in [PolicyConfig::Strict, deferred()] {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! WIOSCA'10's advice as options of a domain: descending lists, page colouring, hints; seen in the very leaves.
+//! WIOSCA'10's advice as options of a domain: descending lists, page colouring, hints; seen in the
+//! very leaves.
 
 use ioatlas_dma::{
     domain::*,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What policies make of limits, of large unmaps and of requests that can never be served; on a unit without caches.
+//! What policies make of limits, of large unmaps and of requests that can never be served; on a
+//! unit without caches.
 
 use ioatlas_dma::{
     domain::*,
@@ -57,7 +58,8 @@ fn solaris_prefers_what_the_device_prefers() {
     domain.audit().unwrap();
 }
 
-/// Tables are completed in batches; that must not make each page's invalidation happen once a batch.
+/// Tables are completed in batches; that must not make each page's invalidation happen once a
+/// batch.
 #[test]
 fn freebsd_invalidates_each_page_once_however_many_tables_go() {
     let domain = domain(AllocatorConfig::RBTREE, PolicyConfig::FreeBsd, None);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A range is reserved where nobody keeps record of allocations, while another CPU allocates there: one of the two gives way.
+//! A range is reserved where nobody keeps record of allocations, while another CPU allocates there:
+//! one of the two gives way.
 
 use ioatlas_dma::{
     invalidation::{FlushSequence, Flushed, Scope, WaitLimit},

@@ -24,7 +24,8 @@ fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Dom {
     Domain::new(host, tables, DomainConfig::new(allocator, policy)).expect("within the aperture")
 }
 
-/// Maps and unmaps `pairs` times with a ring outstanding: single pages and lists of three, through both interfaces.
+/// Maps and unmaps `pairs` times with a ring outstanding: single pages and lists of three, through
+/// both interfaces.
 fn traffic(domain: &Dom, ring: &mut VecDeque<Mapping>, pairs: u64) {
     for i in 0..pairs {
         if ring.len() == 200 {

@@ -2,10 +2,11 @@
 //! Renumbering of what tells about a machine: devices, memory, times, words.
 //!
 //! * Devices become `dev0`, `dev1`, .. in the order in which they appear.
-//! * Memory is cut into blocks of 2 MiB. Blocks that lie side by side stay so, in runs; the runs are laid one after the other, in
-//!   the order in which they appear, with a block between. So no two mappings share memory that did not, and contiguity,
-//!   alignment up to 2 MiB, leaf tables and sets of caches stay. Only what a design that maps memory onto itself needs in upper
-//!   tables can shrink.
+//! * Memory is cut into blocks of 2 MiB. Blocks that lie side by side stay so, in runs; the runs
+//!   are laid one after the other, in the order in which they appear, with a block between. So no
+//!   two mappings share memory that did not, and contiguity, alignment up to 2 MiB, leaf tables and
+//!   sets of caches stay. Only what a design that maps memory onto itself needs in upper tables can
+//!   shrink.
 //! * Times begin at 0. CPUs stay; so do IOVAs, which are the allocator's.
 //! * Comments and marks go. Notes stay: their words are ours.
 //!
@@ -137,7 +138,8 @@ impl<I: Items> Items for Anonymous<I> {
             };
             return Ok(Some(match item {
                 Item::Event(mut event) => {
-                    // a device of the capture may have no line in the trace, so its number tells nothing
+                    // a device of the capture may have no line in the trace, so its number tells
+                    // nothing
                     let number = self.names.len();
                     let name = self.names.entry(event.device());
                     name.or_insert_with(|| format!("dev{number}"));

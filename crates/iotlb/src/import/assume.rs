@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Accesses where nobody recorded any.
 //!
-//! The kernel sees maps and unmaps, not what a device does between. What is known is that a streaming buffer was used: by its
-//! unmap at the latest, or by the moment that the CPU got it back. So each streaming page gets one access there ([`Assume::Unmap`]).
-//! [`Assume::Map`] puts it at the map instead, which is badly wrong where buffers wait long for use, as on the receive side of a
-//! NIC. Consistent memory (rings) gets none, though devices use it most, so the misses that follow are a floor.
+//! The kernel sees maps and unmaps, not what a device does between. What is known is that a
+//! streaming buffer was used: by its unmap at the latest, or by the moment that the CPU got it
+//! back. So each streaming page gets one access there ([`Assume::Unmap`]). [`Assume::Map`] puts it
+//! at the map instead, which is badly wrong where buffers wait long for use, as on the receive side
+//! of a NIC. Consistent memory (rings) gets none, though devices use it most, so the misses that
+//! follow are a floor.
 //!
-//! Every mapping is streaming here unless its kind says `alloc`; what is unmapped without a kind is streaming by definition.
+//! Every mapping is streaming here unless its kind says `alloc`; what is unmapped without a kind is
+//! streaming by definition.
 
 use super::ImportError;
 use super::assemble::direction;
@@ -220,7 +223,8 @@ impl<I: Items> Items for Assuming<I> {
 }
 
 impl Trace {
-    /// The trace with accesses put in by `assume`, and a note that says so; as it is if it has any, or nothing that is streaming.
+    /// The trace with accesses put in by `assume`, and a note that says so; as it is if it has any,
+    /// or nothing that is streaming.
     #[must_use]
     pub fn with_assumed_accesses(self, assume: Assume) -> Self {
         let has_access = |event: &Event| matches!(event, Event::Access { .. });

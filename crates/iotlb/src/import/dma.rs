@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The texts of the kernel's `dma:*` tracepoints (`include/trace/events/dma.h`).
 //!
-//! They exist since Linux 6.12 and print a device and then `key=value` fields. What changed since: maps of single buffers are
-//! `dma_map_page` and `dma_map_resource` up to 6.17 and `dma_map_phys` after; allocations got a direction in 6.13 and siblings
-//! for pages and tables of segments; lists got `nents=` and `ents=` when their record was limited to 128 entries. Only the keys
-//! that are needed are asked for, so that fields may come and go.
+//! They exist since Linux 6.12 and print a device and then `key=value` fields. What changed since:
+//! maps of single buffers are `dma_map_page` and `dma_map_resource` up to 6.17 and `dma_map_phys`
+//! after; allocations got a direction in 6.13 and siblings for pages and tables of segments; lists
+//! got `nents=` and `ents=` when their record was limited to 128 entries. Only the keys that are
+//! needed are asked for, so that fields may come and go.
 //!
-//! They are printed after the call, so an unmap can be reported after another CPU's map of the same range. Addresses are what
-//! the device uses: physical ones if no IOMMU translates for it.
+//! They are printed after the call, so an unmap can be reported after another CPU's map of the same
+//! range. Addresses are what the device uses: physical ones if no IOMMU translates for it.
 
 use super::fields::{Fields, Piece, Print};
 use super::raw::{Owner, Parsed, Raw, Segment, Via};

@@ -6,8 +6,9 @@
 //! CPU:0 [LOST 583 EVENTS]
 //! ```
 //!
-//! The name of a task can hold anything, and the flags after the CPU can be missing, so a line is found by its CPU, then its
-//! time, which ends with a colon. Clocks other than seconds give the order of events but no times.
+//! The name of a task can hold anything, and the flags after the CPU can be missing, so a line is
+//! found by its CPU, then its time, which ends with a colon. Clocks other than seconds give the
+//! order of events but no times.
 
 use super::fields::Piece;
 use super::raw::Parsed;
@@ -81,8 +82,8 @@ pub(super) fn parse(line: &str, system: System) -> Result<Parsed, Complaint> {
     }
 }
 
-/// `# entries-in-buffer/entries-written: 90/100`: the difference was overwritten before anybody read it. A buffer that was
-/// emptied by readers says 0 in the buffer.
+/// `# entries-in-buffer/entries-written: 90/100`: the difference was overwritten before anybody
+/// read it. A buffer that was emptied by readers says 0 in the buffer.
 fn header(comment: &str) -> Result<Parsed, Complaint> {
     let counts = comment
         .trim()

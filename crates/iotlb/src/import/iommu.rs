@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The texts of the kernel's `iommu:*` tracepoints (`include/trace/events/iommu.h`).
 //!
-//! `map` and `unmap` say ranges of IOVAs but neither whose they are nor which call of the DMA interface made them, so all of them
-//! go to one device of a made-up name. One buffer can be several `map` events, one a run of physical memory.
+//! `map` and `unmap` say ranges of IOVAs but neither whose they are nor which call of the DMA
+//! interface made them, so all of them go to one device of a made-up name. One buffer can be
+//! several `map` events, one a run of physical memory.
 
 use super::fields::{Fields, Piece};
 use super::raw::{Parsed, Raw, Segment, Via};

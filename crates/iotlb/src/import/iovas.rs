@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Stand-in IOVAs for mappings that had none.
 //!
-//! Without an IOMMU two buffers in one page have one bus page, which no trace can hold. Each mapping gets pages of its own, much as
-//! Linux does on one CPU: from 4 GiB downwards, aligned to the next power of two, and what was freed last is given first to a
-//! request of the same size. `replay` puts an allocator of your choice in its place.
+//! Without an IOMMU two buffers in one page have one bus page, which no trace can hold. Each
+//! mapping gets pages of its own, much as Linux does on one CPU: from 4 GiB downwards, aligned to
+//! the next power of two, and what was freed last is given first to a request of the same size.
+//! `replay` puts an allocator of your choice in its place.
 
 use crate::units::{IovaPage, PageCount, PageRange};
 use std::collections::HashMap;

@@ -1,27 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Captures that are no traces yet: what people have who traced a kernel or an emulator.
 //!
-//! A *capture* is text of another tool; an *event* one line of it that tells of a mapping. The stages are
+//! A *capture* is text of another tool; an *event* one line of it that tells of a mapping. The
+//! stages are
 //!
 //! ```text
 //! bytes -> lines -> events -> in order of time -> lines of a trace -> assumed accesses -> renumbered -> text
 //!                   (ftrace, perf, qemu, csv)     (assemble)          (assume)            (anonymize)
 //! ```
 //!
-//! and pull from each other one item at a time, so memory holds what is mapped at one time and a window of events, never the
-//! whole. What is assumed, lost or left out is counted and written into the trace as notes ([`crate::Note`]).
+//! and pull from each other one item at a time, so memory holds what is mapped at one time and a
+//! window of events, never the whole. What is assumed, lost or left out is counted and written into
+//! the trace as notes ([`crate::Note`]).
 //!
 //! # Bad input
 //!
-//! Captures are hostile like traces. Lines, lists, devices and mappings are bounded; a line that means nothing is counted, a known
-//! event that does not read as it should is an [`ImportError`] with file, line and column, and so is a file without any event.
-//! Only a last line without an end may be cut: tracers are killed while they write.
+//! Captures are hostile like traces. Lines, lists, devices and mappings are bounded; a line that
+//! means nothing is counted, a known event that does not read as it should is an [`ImportError`]
+//! with file, line and column, and so is a file without any event. Only a last line without an end
+//! may be cut: tracers are killed while they write.
 //!
 //! # Not handled
 //!
-//! The maps that a guest's kernel makes are in a log of QEMU only with dumps of registers, and then [`qemu`] reads them; it is fed by
-//! whoever took the dumps and knows the kernel.
-//! Binary captures (`trace.dat`, `perf.data`): their own tools print them. `perf script` with other fields than time and event.
+//! The maps that a guest's kernel makes are in a log of QEMU only with dumps of registers, and then
+//! [`qemu`] reads them; it is fed by whoever took the dumps and knows the kernel. Binary captures
+//! (`trace.dat`, `perf.data`): their own tools print them. `perf script` with other fields than
+//! time and event.
 
 mod anonymize;
 mod assemble;
@@ -223,8 +227,9 @@ impl std::fmt::Debug for Capture<'_> {
 }
 
 impl<'a> Capture<'a> {
-    /// Begins to read `file`; `name` appears in errors, and its ending takes part in telling the compression. A second reading goes
-    /// ahead where the first must know what comes: of a trace, a log of QEMU or CSV (are there accesses?), or to renumber.
+    /// Begins to read `file`; `name` appears in errors, and its ending takes part in telling the
+    /// compression. A second reading goes ahead where the first must know what comes: of a trace, a
+    /// log of QEMU or CSV (are there accesses?), or to renumber.
     ///
     /// # Errors
     ///
@@ -304,7 +309,8 @@ impl<'a> Capture<'a> {
     }
 }
 
-/// The text; an [`ImportError`] comes out as the inside of an [`io::Error`], and [`ImportError::from`] gets it out.
+/// The text; an [`ImportError`] comes out as the inside of an [`io::Error`], and
+/// [`ImportError::from`] gets it out.
 impl Read for Capture<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.text.read(buf)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Events into the order of their times, within a window.
 //!
-//! Each CPU has a buffer of its own, and what merges them can be a little off. The window holds so many events back, sorted; one
-//! that comes later than that is let through as it comes, and counted. Events without a time keep their place.
+//! Each CPU has a buffer of its own, and what merges them can be a little off. The window holds so
+//! many events back, sorted; one that comes later than that is let through as it comes, and
+//! counted. Events without a time keep their place.
 
 use super::raw::Raw;
 use crate::trace::Stamp;
@@ -75,7 +76,8 @@ pub(super) struct Order {
     pushed: u64,
     /// Time of the last one let through.
     last: u64,
-    /// Whether the window is to be emptied: its events stand before one without a time, or before the end.
+    /// Whether the window is to be emptied: its events stand before one without a time, or before
+    /// the end.
     draining: bool,
     timeless: Option<Waiting>,
     /// Events that came too late.

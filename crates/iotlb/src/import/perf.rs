@@ -5,9 +5,10 @@
 //!     modprobe   175 [001]     5.854400:                  dma:dma_alloc: 0000:00:1f.2 dir=BIDIRECTIONAL dma_addr=fffe0000 ...
 //! ```
 //!
-//! The name of a task can hold anything, so a line is found by its event, `dma:` or `iommu:` and a name, and read backwards from
-//! there: perhaps a period, the time with a colon, the CPU. Older `perf` cannot parse the kernel's format of lists and prints
-//! `[FAILED TO PARSE]` with the fields by their own names and arrays as bytes.
+//! The name of a task can hold anything, so a line is found by its event, `dma:` or `iommu:` and a
+//! name, and read backwards from there: perhaps a period, the time with a colon, the CPU. Older
+//! `perf` cannot parse the kernel's format of lists and prints `[FAILED TO PARSE]` with the fields
+//! by their own names and arrays as bytes.
 
 use super::Complaint;
 use super::fields::Piece;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! QEMU's log with trace events of its IOMMUs (`-trace enable=.. -D file`).
 //!
-//! The emulated VT-d unit logs translations (`vtd_iotlb_page_hit`, `vtd_iotlb_page_update`) and invalidations
-//! (`vtd_inv_desc_iotlb_*`), but a map only if a page walk finds it (`vtd_page_walk_one`, with a caching mode and a listener). So
-//! a page is taken to be mapped when it is first translated. Invalidations cover powers of two and can name pages that nobody
-//! mapped. virtio-iommu logs maps, unmaps and translations, and by `attach` whose domain is which.
+//! The emulated VT-d unit logs translations (`vtd_iotlb_page_hit`, `vtd_iotlb_page_update`) and
+//! invalidations (`vtd_inv_desc_iotlb_*`), but a map only if a page walk finds it
+//! (`vtd_page_walk_one`, with a caching mode and a listener). So a page is taken to be mapped when
+//! it is first translated. Invalidations cover powers of two and can name pages that nobody mapped.
+//! virtio-iommu logs maps, unmaps and translations, and by `attach` whose domain is which.
 //!
-//! Nothing in the log tells the time, unless QEMU was built or told to: then `pid@seconds.decimals:` stands before the event. Which
-//! CPU did it is never said.
+//! Nothing in the log tells the time, unless QEMU was built or told to: then
+//! `pid@seconds.decimals:` stands before the event. Which CPU did it is never said.
 
 use super::fields::Piece;
 use super::raw::{Parsed, Raw, Segment, Via};
@@ -105,7 +106,8 @@ impl Log {
         let text = Text(payload);
         let (device, raw) = match meaning {
             Meaning::Mark => {
-                // bit 0 resets, bit 1 opens the 21st address line; the others are free to carry a number
+                // bit 0 resets, bit 1 opens the 21st address line; the others are free to carry a
+                // number
                 let value = text.after("write ")?.hexadecimal()?;
                 let phase = value >> 2;
                 return Ok(match phase {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What the parsers of all formats agree on: one thing that happened, in bytes and addresses, not yet pages.
+//! What the parsers of all formats agree on: one thing that happened, in bytes and addresses, not
+//! yet pages.
 
 use crate::event::{Direction, Kind, Permission};
 use crate::trace::Stamp;
@@ -38,7 +39,8 @@ pub(super) enum Raw {
     /// A scatter-gather list was mapped.
     MapList {
         segments: Vec<Segment>,
-        /// Address of each entry in physical memory; there are as many segments, or fewer if some were merged.
+        /// Address of each entry in physical memory; there are as many segments, or fewer if some
+        /// were merged.
         phys: Vec<u64>,
         permission: Permission,
         /// Entries of the list, where the record was cut: more than `phys` has.
@@ -68,7 +70,8 @@ pub(super) enum Raw {
 /// Which interface reported an unmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Via {
-    /// The kernel's DMA interface, *after* the unmap: another CPU may have mapped the range again by then.
+    /// The kernel's DMA interface, *after* the unmap: another CPU may have mapped the range again
+    /// by then.
     Dma,
     /// The IOMMU's, before the range can be used again.
     Iommu,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What `ftrace` and `perf script` have in common: a time, a CPU, the name of a tracepoint and its text.
+//! What `ftrace` and `perf script` have in common: a time, a CPU, the name of a tracepoint and its
+//! text.
 
 use super::fields::Piece;
 use super::raw::Parsed;
@@ -50,7 +51,8 @@ impl Tracepoint<'_> {
     }
 }
 
-/// Seconds with six or nine decimals as nanoseconds; `None` for anything else, such as the counts of other clocks.
+/// Seconds with six or nine decimals as nanoseconds; `None` for anything else, such as the counts
+/// of other clocks.
 pub(super) fn nanoseconds(text: &str) -> Option<u64> {
     let (seconds, fraction) = text.split_once('.')?;
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

@@ -77,7 +77,8 @@ const KERNEL_TOKENS: [&[u8]; 14] = [
     b"\xff",
 ];
 
-/// Runs one capture: what is loaded is what is converted, and what is anonymous stays what it is; true if valid.
+/// Runs one capture: what is loaded is what is converted, and what is anonymous stays what it is;
+/// true if valid.
 fn check_capture(format: Format, input: &[u8]) -> bool {
     let _ = fuzz::capture(None, input);
     let Ok(imported) = fuzz::capture(Some(format), input) else {

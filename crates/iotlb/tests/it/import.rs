@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Captures by real tools, several of one run where they can be compared; and what must not pass for a capture.
+//! Captures by real tools, several of one run where they can be compared; and what must not pass
+//! for a capture.
 
 use ioatlas_iotlb::import::{AssignIovas, Assume, Capture, Format, Identity, Options, load};
 use ioatlas_iotlb::{Event, Kind, Limits, Topic, Trace};
@@ -245,7 +246,8 @@ fn accesses_are_assumed_before_unmaps_or_after_maps() {
     assert_eq!(found(Assume::None), [ma, m, u, ua]);
     assert_eq!(found(Assume::Unmap), [ma, m, a[0], a[1], u, ua]);
     assert_eq!(found(Assume::Map), [ma, m, a[0], a[1], u, ua]);
-    // that the CPU got the buffer shows that the device was there, and then the unmap shows nothing more
+    // that the CPU got the buffer shows that the device was there, and then the unmap shows nothing
+    // more
     let sync = "  x-1  [000] ..... 1.0000015: dma_sync_single_for_cpu: d dir=TO_DEVICE dma_addr=1010 size=8\n";
     let again = "  x-1  [000] ..... 1.0000016: dma_map_page: d dir=TO_DEVICE dma_addr=5000 size=1 phys_addr=1 attrs=\n";
     let capture = [MAP, sync, again, unmap].concat();
@@ -272,7 +274,8 @@ fn events_are_put_in_order_of_time() {
     let unmap = "  x-1  [001] ..... 1.000009: dma_unmap_page: d dir=TO_DEVICE dma_addr=1000 size=8192 attrs=\n";
     let ordered = text(&[unmap, MAP].concat(), Assume::None);
     assert_eq!(lines(&ordered), ["M d 1 2 r 7 page", "U d 1 2"]);
-    // an unmap that is reported after the next map of its range ends the mapping before it, not the new one
+    // an unmap that is reported after the next map of its range ends the mapping before it, not the
+    // new one
     let again = MAP.replace("1.000001", "1.000008");
     let overtaken = text(&[MAP, &again, unmap].concat(), Assume::None);
     let m = "M d 1 2 r 7 page";
@@ -453,7 +456,8 @@ fn an_anonymous_trace_tells_nothing_but_what_results_need() {
                  M disk 9 2 rw 70bff alloc\nM nic 2 1 r 401 page\nM nic 3 1 w\n# note lost-events 3\n";
     let expected = "# ioatlas-trace 1\n# at 0 3\nM dev0 1 1 r 203 sg\nA dev0 1 ?\n# at 200 3\nM dev1 9 2 rw bff alloc\n\
                     M dev0 2 1 r 1001 page\nM dev0 3 1 w\n# note lost-events 3\n# note anonymized 2\n";
-    // blocks 0x381, 0x385 and 0x386, 0x2: numbers 1, 3 and 4, 6 would do; runs begin at 1 with a block between
+    // blocks 0x381, 0x385 and 0x386, 0x2: numbers 1, 3 and 4, 6 would do; runs begin at 1 with a
+    // block between
     let found = converted(trace.as_bytes(), Identity::Removed);
     assert_eq!(found.lines().count(), expected.lines().count(), "{found}");
     let kept = |line: &str| !line.starts_with('M') || line.split(' ').count() < 6;

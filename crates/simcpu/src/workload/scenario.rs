@@ -80,7 +80,8 @@ pub struct Scenario {
 pub struct Outcome {
     /// The run.
     pub run: Run,
-    /// How long an operation takes from the request's arrival to the reply's, time outside of the server included. Mean.
+    /// How long an operation takes from the request's arrival to the reply's, time outside of the
+    /// server included. Mean.
     pub latency: Cycles,
     /// Frames in use at the end: tables of all levels, and the unit's own.
     pub frames: usize,

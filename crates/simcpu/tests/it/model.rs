@@ -205,7 +205,8 @@ fn a_frame_is_its_allocators_and_its_lines_are_called_by_frame() {
     assert!(run.lines[1].name.starts_with("frame 1, line 1 ("));
 }
 
-/// CPU 0 takes the lock and keeps it until all others wait, in the order `arrive`. Returns in which order they got it and when each did.
+/// CPU 0 takes the lock and keeps it until all others wait, in the order `arrive`. Returns in which
+/// order they got it and when each did.
 fn handing_over(model: LockModel, cpus: usize, arrive: &[usize]) -> (Vec<usize>, Vec<u64>, Run) {
     let machine = machine(
         cpus,

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What the designs are to each other does not hang on the parameters: all numbers drawn jointly within 30 %, 100 times, on 16 CPUs, request-response.
+//! What the designs are to each other does not hang on the parameters: all numbers drawn jointly
+//! within 30 %, 100 times, on 16 CPUs, request-response.
 //!
-//! Not drawn: the kind of lock. Rings and the background are shorter than shipped before they are drawn, since 600 runs have to fill them. Not compared are the three
-//! designs of the paper with each other, which are as good as equal.
+//! Not drawn: the kind of lock. Rings and the background are shorter than shipped before they are
+//! drawn, since 600 runs have to fill them. Not compared are the three designs of the paper with
+//! each other, which are as good as equal.
 
 use ioatlas_dma::design::Design;
 use ioatlas_simcpu::{

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! BARs: registers of a device, mapped where the kernel permits, by reads and writes of the device's file elsewhere.
+//! BARs: registers of a device, mapped where the kernel permits, by reads and writes of the
+//! device's file elsewhere.
 
 use super::{Device, DeviceError};
 use crate::kernel::{AsRegion, Kernel, RegionInfo};
@@ -115,7 +116,8 @@ impl<K: Kernel> Bar<K> {
         }
         self.read_slowly(at)
     }
-    /// Writes a register. What was written to memory before is seen by the device before: a fence stands between.
+    /// Writes a register. What was written to memory before is seen by the device before: a fence
+    /// stands between.
     ///
     /// # Errors
     /// As [`read`](Self::read).

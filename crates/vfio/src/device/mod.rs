@@ -3,13 +3,17 @@
 //!
 //! # Theory
 //!
-//! A device comes open from its space ([`Container::open`](crate::space::Container::open), [`Ioas::open`](crate::space::Ioas::open)), which keeps a handle
-//! of it, as drivers do; it is closed with the last.
+//! A device comes open from its space ([`Container::open`](crate::space::Container::open),
+//! [`Ioas::open`](crate::space::Ioas::open)), which keeps a handle of it, as drivers do; it is
+//! closed with the last.
 //!
-//! **A device is a bus master only while it is attached to a domain.** [`Domain::attach`](ioatlas_dma::domain::Domain::attach) turns it on,
-//! [`Domain::detach`](ioatlas_dma::domain::Domain::detach) *quiesces*: no bus master any more, then reset, where the device has one of its own. A domain detaches
-//! every device before it removes what is mapped. So a device is always quiet before its mappings go, in whatever order a driver drops what it has.
-//! Writes to the command register by [`Device::config_write`] cannot change that bit.
+//! **A device is a bus master only while it is attached to a domain.**
+//! [`Domain::attach`](ioatlas_dma::domain::Domain::attach) turns it on,
+//! [`Domain::detach`](ioatlas_dma::domain::Domain::detach) *quiesces*: no bus master any more, then
+//! reset, where the device has one of its own. A domain detaches every device before it removes
+//! what is mapped. So a device is always quiet before its mappings go, in whatever order a driver
+//! drops what it has. Writes to the command register by [`Device::config_write`] cannot change that
+//! bit.
 //!
 //! A device that was removed counts as quiet.
 //!
@@ -21,7 +25,8 @@
 //! Locking: one lock a device, for attach, detach, configuration space and opening BARs; none for
 //! BARs and other registers.
 //!
-//! Not handled: hot reset of several devices together, power states, PASIDs, INTx masking beyond what the kernel does itself.
+//! Not handled: hot reset of several devices together, power states, PASIDs, INTx masking beyond
+//! what the kernel does itself.
 
 mod address;
 mod bar;
@@ -137,7 +142,8 @@ impl<K: Kernel> Device<K> {
         let read = self.kernel().read_at(&self.0.fd, at, into);
         read.map_err(self.failed("reading configuration space"))
     }
-    /// Writes configuration space. Whether the device is a bus master stays as it is: that is its domain's to say.
+    /// Writes configuration space. Whether the device is a bus master stays as it is: that is its
+    /// domain's to say.
     ///
     /// # Errors
     /// [`DeviceError::Mapped`] where a [`Bar`] is mapped that could not be accessed afterwards;
@@ -245,7 +251,8 @@ impl<K: Kernel> Device<K> {
     /// Vendor in the low half, device in the high one, as PCI has them.
     ///
     /// # Errors
-    /// [`DeviceError::Removed`] where all bits are set, which is what reads of a device that is not there give.
+    /// [`DeviceError::Removed`] where all bits are set, which is what reads of a device that is not
+    /// there give.
     pub fn id(&self) -> Result<u32, DeviceError> {
         match self.config::<u32>(0)? {
             u32::MAX => Err(DeviceError::Removed {
@@ -275,7 +282,8 @@ impl<K: Kernel> Device<K> {
         let info = info.map_err(self.failed("VFIO_DEVICE_GET_IRQ_INFO"))?;
         Ok(info.vectors)
     }
-    /// Lets vector n, from 0, raise `interrupts[n]`. They stay the caller's, and may be dropped once this is off again.
+    /// Lets vector n, from 0, raise `interrupts[n]`. They stay the caller's, and may be dropped
+    /// once this is off again.
     ///
     /// # Errors
     /// [`DeviceError`].
@@ -389,7 +397,8 @@ impl<K: Kernel> Device<K> {
             .and_then(|()| match self.reset_only() {
                 // what it can still start, it cannot bring to memory
                 Err(DeviceError::NoReset { .. }) => Ok(()),
-                // something keeps the kernel from it, or had the device locked just now (`pci_try_reset_function`); it is no bus master any more
+                // something keeps the kernel from it, or had the device locked just now
+                // (`pci_try_reset_function`); it is no bus master any more
                 Err(DeviceError::Kernel {
                     errno: Errno::BUSY | Errno::AGAIN,
                     ..

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The numbers of the calls, and the one way to make them.
 //!
-//! VFIO and iommufd encode neither size nor direction in their numbers: all are `_IO(';', n)` (`include/uapi/linux/vfio.h`,
-//! `include/uapi/linux/iommufd.h`). The bindings leave such macros out, so the numbers are here.
+//! VFIO and iommufd encode neither size nor direction in their numbers: all are `_IO(';', n)`
+//! (`include/uapi/linux/vfio.h`, `include/uapi/linux/iommufd.h`). The bindings leave such macros
+//! out, so the numbers are here.
 
 use super::Errno;
 use rustix::{
@@ -43,7 +44,8 @@ pub(super) const DEVICE_DETACH_IOMMUFD_PT: Opcode = vfio(20);
 /// One call: its number and its argument.
 struct Call(Opcode, *mut c_void);
 
-// SAFETY: number and argument are passed on as they are; that they fit each other is the duty of who calls `call`.
+// SAFETY: number and argument are passed on as they are; that they fit each other is the duty of
+// who calls `call`.
 unsafe impl Ioctl for Call {
     type Output = i32;
     const IS_MUTATING: bool = true;
@@ -61,8 +63,8 @@ unsafe impl Ioctl for Call {
 /// Makes the call, again where a signal ended it.
 ///
 /// # Safety
-/// `argument` is what the file of `fd` expects of that call: a number, or a pointer to a structure that may be read and written, with as many bytes behind
-/// it as the structure says itself.
+/// `argument` is what the file of `fd` expects of that call: a number, or a pointer to a structure
+/// that may be read and written, with as many bytes behind it as the structure says itself.
 pub(super) unsafe fn call(
     fd: BorrowedFd<'_>,
     number: Opcode,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The real kernel: ioctls over the bindings' structures.
 //!
-//! Not over `vfio-ioctls` and `iommufd-ioctls`: those fold error numbers into a few variants, and have no call for IOVA ranges of an IOAS.
+//! Not over `vfio-ioctls` and `iommufd-ioctls`: those fold error numbers into a few variants, and
+//! have no call for IOVA ranges of an IOAS.
 
 use super::{ioctls::*, *};
 use iommufd_bindings as fd;
@@ -40,10 +41,12 @@ const fn size<T>() -> u32 {
 struct Blob(Vec<u64>);
 
 impl Blob {
-    /// Asks, and asks again with the room that the kernel says it needs. `words` are the structure's own, the first one aside.
+    /// Asks, and asks again with the room that the kernel says it needs. `words` are the
+    /// structure's own, the first one aside.
     ///
     /// # Safety
-    /// `number` is a call whose argument is at least `len` bytes, begins with its length, and has its offset of capabilities where `caps` says, for longer ones.
+    /// `number` is a call whose argument is at least `len` bytes, begins with its length, and has
+    /// its offset of capabilities where `caps` says, for longer ones.
     unsafe fn ask(
         fd: &fs::File,
         number: Opcode,
@@ -70,7 +73,8 @@ impl Blob {
         let word = self.0.get(at / 8).copied().unwrap_or(0);
         (word >> (at % 8 * 8)) as u32
     }
-    /// At a multiple of 4: before Linux 6.6 a capability begins where the one before it ends, which may be 12 bytes long.
+    /// At a multiple of 4: before Linux 6.6 a capability begins where the one before it ends, which
+    /// may be 12 bytes long.
     fn u64(&self, at: usize) -> u64 {
         u64::from(self.u32(at)) | u64::from(self.u32(at + 4)) << 32
     }
@@ -325,7 +329,8 @@ impl Kernel for Linux {
             allowed_iovas: list.as_ptr().expose_provenance() as u64,
         };
         let number = super::ioctls::iommufd(fd::IOMMUFD_CMD_IOAS_ALLOW_IOVAS);
-        // SAFETY: the structure of this call, with a list of as many ranges as it says, which is read only.
+        // SAFETY: the structure of this call, with a list of as many ranges as it says, which is
+        // read only.
         unsafe { with(iommufd, number, &mut allow) }.map(drop)
     }
     unsafe fn ioas_map(
@@ -374,7 +379,8 @@ impl Kernel for Linux {
             assert!(std::mem::offset_of!(b::vfio_device_bind_iommufd, iommufd) == 8);
             assert!(std::mem::offset_of!(b::vfio_device_bind_iommufd, out_devid) == 12);
         };
-        // SAFETY: laid out as the first fields of this call's structure, which was checked; it says its length.
+        // SAFETY: laid out as the first fields of this call's structure, which was checked; it says
+        // its length.
         unsafe { with(device, DEVICE_BIND_IOMMUFD, &mut bind) }?;
         check_id(bind[3])
     }
@@ -382,7 +388,8 @@ impl Kernel for Linux {
         // without the PASID that newer kernels know
         let mut attach = [size::<[u32; 3]>(), 0, ioas.0];
         const { assert!(std::mem::offset_of!(b::vfio_device_attach_iommufd_pt, pt_id) == 8) };
-        // SAFETY: laid out as the first fields of this call's structure, which was checked; it says its length.
+        // SAFETY: laid out as the first fields of this call's structure, which was checked; it says
+        // its length.
         unsafe { with(device, DEVICE_ATTACH_IOMMUFD_PT, &mut attach) }.map(drop)
     }
     fn detach_ioas(&self, device: &fs::File) -> Result<(), Errno> {
@@ -532,7 +539,8 @@ impl Drop for MappedRegion {
 mod tests {
     use super::*;
 
-    /// An answer whose capabilities begin at these places, each pointing to the next: 16 bytes of ranges and then the limit, or the other way round.
+    /// An answer whose capabilities begin at these places, each pointing to the next: 16 bytes of
+    /// ranges and then the limit, or the other way round.
     fn answer(len: usize, words: &[(usize, u32)]) -> Blob {
         let mut blob = Blob(vec![0; len.div_ceil(8)]);
         for (at, word) in words {

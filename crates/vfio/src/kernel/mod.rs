@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The kernel, call by call: one method for each system call that this crate makes.
 //!
-//! Everything above is written against [`Kernel`], so it runs as well over a kernel simulated in the process (feature `simulated`), which
-//! has the semantics of the real one and can fail any call. [`Linux`] is the real one; nothing else in this crate makes a system call for a
-//! device or an address space.
+//! Everything above is written against [`Kernel`], so it runs as well over a kernel simulated in
+//! the process (feature `simulated`), which has the semantics of the real one and can fail any
+//! call. [`Linux`] is the real one; nothing else in this crate makes a system call for a device or
+//! an address space.
 //!
-//! A method returns the kernel's own error number: what it means depends on who asks, and is said there.
+//! A method returns the kernel's own error number: what it means depends on who asks, and is said
+//! there.
 
 mod errno;
 mod ioctls;
@@ -40,7 +42,8 @@ pub struct MapCall {
     pub perm: Perm,
 }
 
-/// What IOVAs an address space has, and how many mappings: as the kernel said, not as anybody thinks.
+/// What IOVAs an address space has, and how many mappings: as the kernel said, not as anybody
+/// thinks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpaceInfo {
     /// First and last byte of each range that can be mapped, ascending.
@@ -174,11 +177,12 @@ pub trait Kernel: Send + Sync + Sized + 'static {
     /// `VFIO_IOMMU_MAP_DMA`.
     ///
     /// # Errors
-    /// `EEXIST` where something of it is mapped, `ENOSPC` at the limit of mappings, `EINVAL` outside the ranges, `ENOMEM` where memory cannot be pinned,
-    /// `EFAULT` where there is none.
+    /// `EEXIST` where something of it is mapped, `ENOSPC` at the limit of mappings, `EINVAL`
+    /// outside the ranges, `ENOMEM` where memory cannot be pinned, `EFAULT` where there is none.
     ///
     /// # Safety
-    /// Until it is unmapped, a device may read and, where `perm` says so, write the memory at any time: nobody may have a reference to it.
+    /// Until it is unmapped, a device may read and, where `perm` says so, write the memory at any
+    /// time: nobody may have a reference to it.
     unsafe fn type1_map(&self, container: &Self::Fd, call: &MapCall) -> Result<(), Errno>;
     /// `VFIO_IOMMU_UNMAP_DMA`; returns how much was unmapped.
     ///
@@ -211,7 +215,8 @@ pub trait Kernel: Send + Sync + Sized + 'static {
     /// # Errors
     /// See [`open`](Self::open).
     fn ioas_info(&self, iommufd: &Self::Fd, ioas: ObjectId) -> Result<SpaceInfo, Errno>;
-    /// `IOMMU_IOAS_ALLOW_IOVAS`: from now on a device whose own ranges do not have these cannot be attached.
+    /// `IOMMU_IOAS_ALLOW_IOVAS`: from now on a device whose own ranges do not have these cannot be
+    /// attached.
     ///
     /// # Errors
     /// `EADDRINUSE` where a device reserves some of them.
@@ -224,7 +229,8 @@ pub trait Kernel: Send + Sync + Sized + 'static {
     /// `IOMMU_IOAS_MAP` at a fixed address.
     ///
     /// # Errors
-    /// `EEXIST` where something of it is mapped, `EINVAL` outside the ranges, `ENOMEM` where memory cannot be pinned, `EFAULT` where there is none.
+    /// `EEXIST` where something of it is mapped, `EINVAL` outside the ranges, `ENOMEM` where memory
+    /// cannot be pinned, `EFAULT` where there is none.
     ///
     /// # Safety
     /// As of [`type1_map`](Self::type1_map).
@@ -315,6 +321,7 @@ pub struct ObjectId(pub u32);
 
 /// Device registers that are in this process's address space.
 pub trait AsRegion: Send + Sync + 'static {
-    /// Where, and how many bytes. They stay there as long as `self` lives, and may be accessed by volatile loads and stores of 1, 2, 4 or 8 aligned bytes.
+    /// Where, and how many bytes. They stay there as long as `self` lives, and may be accessed by
+    /// volatile loads and stores of 1, 2, 4 or 8 aligned bytes.
     fn bytes(&self) -> *mut [u8];
 }

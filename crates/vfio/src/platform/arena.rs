@@ -10,7 +10,8 @@ use std::{ptr::NonNull, sync::atomic::AtomicU64};
 
 /// Words of a frame.
 pub(super) const WORDS: usize = (GRANULE / 8) as usize;
-/// Where a search for a low place begins, and its steps: above what 32-bit devices and the interrupt window have.
+/// Where a search for a low place begins, and its steps: above what 32-bit devices and the
+/// interrupt window have.
 const LOWEST: u64 = 1 << 32;
 const STEP: u64 = 1 << 30;
 
@@ -102,7 +103,8 @@ impl Arena {
         };
         let mut flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         if kind == Pages::Huge {
-            // of the size that `rounded` knows, whatever the system's default is: an `munmap` of other lengths fails
+            // of the size that `rounded` knows, whatever the system's default is: an `munmap` of
+            // other lengths fails
             flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
         }
         let at = match place {
@@ -144,7 +146,8 @@ impl Arena {
     /// Its frames, by their place in it.
     #[inline]
     pub fn frames(&self) -> &[[AtomicU64; WORDS]] {
-        // SAFETY: as many frames are mapped until `self` is dropped, aligned to pages, zeroed at first.
+        // SAFETY: as many frames are mapped until `self` is dropped, aligned to pages, zeroed at
+        // first.
         unsafe { NonNull::slice_from_raw_parts(self.at, self.frames).as_ref() }
     }
     /// The number of its first frame: its address, in pages.
@@ -157,7 +160,8 @@ impl Arena {
 fn map(at: usize, len: usize, flags: MapFlags) -> Result<NonNull<[AtomicU64; WORDS]>, Errno> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let hint = std::ptr::without_provenance_mut(at);
-    // SAFETY: a new mapping, at a place of the kernel's choice or where nothing is, changes nothing that exists.
+    // SAFETY: a new mapping, at a place of the kernel's choice or where nothing is, changes nothing
+    // that exists.
     let got = unsafe { mmap_anonymous(hint, len, protection, flags) }?;
     let exact = at == 0 || got.addr() == at;
     match NonNull::new(got.cast()) {

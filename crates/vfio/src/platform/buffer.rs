@@ -8,7 +8,8 @@ use ioatlas_dma::{
 };
 use std::{mem::ManuallyDrop, sync::Arc};
 
-/// Zeroed bytes that adjoin, so that one mapping covers them. They are read and written by copying, since a device may change them at any time.
+/// Zeroed bytes that adjoin, so that one mapping covers them. They are read and written by copying,
+/// since a device may change them at any time.
 ///
 /// Do not drop a buffer that a device may still reach: its memory is used for others then. Unmap it
 /// first, and where the domain's policy defers invalidations call

@@ -98,14 +98,16 @@ impl UserSpace {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets devices have memory of the process beside the arena: whole pages, which then are frames as those are.
+    /// Lets devices have memory of the process beside the arena: whole pages, which then are frames
+    /// as those are.
     ///
     /// # Errors
     /// [`NotBorrowedError`].
     ///
     /// # Safety
-    /// As long as the platform lives, the memory stays mapped in the process, and nobody has a reference to any of it, but for such that atomic words and other interior
-    /// mutability allow: a device may read and write it at any time.
+    /// As long as the platform lives, the memory stays mapped in the process, and nobody has a
+    /// reference to any of it, but for such that atomic words and other interior mutability allow:
+    /// a device may read and write it at any time.
     pub unsafe fn lend(&self, at: VirtAddr, len: ByteCount) -> Result<PhysRange, NotBorrowedError> {
         let range = PhysRange::new(PhysAddr(at.0), len);
         let whole = at.0.is_multiple_of(GRANULE) && len.0.is_multiple_of(GRANULE);
@@ -151,7 +153,8 @@ impl UserSpace {
     }
 }
 
-// SAFETY: the arena is atomic words and lives as long as this; what was lent is as its lender promised.
+// SAFETY: the arena is atomic words and lives as long as this; what was lent is as its lender
+// promised.
 unsafe impl InProcess for UserSpace {
     #[inline]
     fn bytes(&self, range: PhysRange) -> Result<*mut u8, NotMemoryError> {
@@ -164,7 +167,8 @@ unsafe impl InProcess for UserSpace {
     }
 }
 
-// SAFETY: the arena is atomic words and lives as long as this; what was lent is as its lender promised.
+// SAFETY: the arena is atomic words and lives as long as this; what was lent is as its lender
+// promised.
 unsafe impl DeviceMemory for UserSpace {
     #[inline]
     fn address(&self, run: PhysRun) -> Option<VirtAddr> {

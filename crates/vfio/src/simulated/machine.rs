@@ -63,7 +63,8 @@ pub enum Remapping {
 }
 
 impl Machine {
-    /// One device at 0000:00:04.0, alone in group 7, bound to vfio-pci; IOVAs of 39 bits with the interrupt window left out; the usual limit of mappings.
+    /// One device at 0000:00:04.0, alone in group 7, bound to vfio-pci; IOVAs of 39 bits with the
+    /// interrupt window left out; the usual limit of mappings.
     pub fn usual() -> Self {
         let address = PciAddress {
             segment: 0,
@@ -164,7 +165,8 @@ impl State {
         self.next - 1
     }
 
-    /// A space goes with the last file that holds it: container, groups in it, devices of those; an iommufd, and devices bound to it.
+    /// A space goes with the last file that holds it: container, groups in it, devices of those; an
+    /// iommufd, and devices bound to it.
     pub fn close(&mut self, number: u64) {
         let file = self.files.remove(&number);
         if let Some(File::Device(device)) = &file

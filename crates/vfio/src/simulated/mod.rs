@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A kernel in this process, with the semantics of the real one: for tests without a device, ours and those of drivers.
+//! A kernel in this process, with the semantics of the real one: for tests without a device, ours
+//! and those of drivers.
 //!
-//! It is slow and plain on purpose, since it is what the rest is checked against. Address spaces behave as those of Linux 6.12 (`drivers/vfio/vfio_iommu_type1.c`,
-//! `drivers/iommu/iommufd/io_pagetable.c`), error numbers and their order included; see `space.rs`. A device is configuration space, BARs of plain memory, and [`Simulated::reach`], which says
-//! what memory it reaches at an IOVA: nothing unless it is a bus master, in a space, and the mapping permits it.
+//! It is slow and plain on purpose, since it is what the rest is checked against. Address spaces
+//! behave as those of Linux 6.12 (`drivers/vfio/vfio_iommu_type1.c`,
+//! `drivers/iommu/iommufd/io_pagetable.c`), error numbers and their order included; see `space.rs`.
+//! A device is configuration space, BARs of plain memory, and [`Simulated::reach`], which says what
+//! memory it reaches at an IOVA: nothing unless it is a bus master, in a space, and the mapping
+//! permits it.
 //!
-//! [`Simulated::fail`] makes the n-th call fail. [`Simulated::open_files`], [`pinned`](Simulated::pinned) and [`mappings`](Simulated::mappings) tell what leaked;
+//! [`Simulated::fail`] makes the n-th call fail. [`Simulated::open_files`],
+//! [`pinned`](Simulated::pinned) and [`mappings`](Simulated::mappings) tell what leaked;
 //! [`Simulated::events`] in which order things happened.
 
 mod calls;

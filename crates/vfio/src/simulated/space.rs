@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Address spaces: what can be mapped, what is, and in which order the real kernel looks for what is wrong.
+//! Address spaces: what can be mapped, what is, and in which order the real kernel looks for what
+//! is wrong.
 
 use crate::kernel::*;
 use ioatlas_dma::units::*;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! VFIO's own address space: a container under type 1, version 2, with the groups of its devices.
 //!
-//! Under version 2 a mapping ends whole, or with others that are whole; the older version, which splits, is not used.
+//! Under version 2 a mapping ends whole, or with others that are whole; the older version, which
+//! splits, is not used.
 
 use super::*;
 use crate::{device::PciAddress, error::*, kernel::GroupStatus};
@@ -20,7 +21,8 @@ pub struct Container<K: Kernel> {
 }
 
 impl<K: Kernel> Container<K> {
-    /// Opens the devices at `addresses`, which their groups' other devices must leave alone meanwhile.
+    /// Opens the devices at `addresses`, which their groups' other devices must leave alone
+    /// meanwhile.
     ///
     /// # Errors
     /// [`OpenError`], with what to do; nothing stays open.
@@ -122,7 +124,8 @@ impl<K: Kernel> AddressSpace for Container<K> {
     fn unmap(&self, iova: Iova, len: ByteCount) -> Result<ByteCount, Errno> {
         self.kernel.type1_unmap(&self.fd, iova, len)
     }
-    /// Its groups are in the container as long as it lives, so what lets a device reach memory is that it may be a bus master.
+    /// Its groups are in the container as long as it lives, so what lets a device reach memory is
+    /// that it may be a bus master.
     fn attach(&self, device: SourceId) -> Result<(), AttachError> {
         let found = find(&self.devices, device)?;
         found.let_go().map_err(refused(device))

@@ -7,7 +7,8 @@ use crate::{
 };
 use ioatlas_dma::units::*;
 
-/// IOVAs beyond so many bits are left alone, also where a kernel has them: no IOMMU's tables are deeper (VT-d's five levels are 57).
+/// IOVAs beyond so many bits are left alone, also where a kernel has them: no IOMMU's tables are
+/// deeper (VT-d's five levels are 57).
 pub const APERTURE_BITS_MAX: u32 = 57;
 
 /// What IOVAs a space has, and how many mappings.
@@ -23,7 +24,8 @@ impl SpaceLimits {
     /// From what the kernel said.
     ///
     /// # Errors
-    /// [`OpenError::Granule`] where its pages are larger than ours, [`OpenError::NoRanges`] where it has none.
+    /// [`OpenError::Granule`] where its pages are larger than ours, [`OpenError::NoRanges`] where
+    /// it has none.
     pub fn new(info: &SpaceInfo) -> Result<Self, OpenError> {
         if info.granule.0 > GRANULE {
             return Err(OpenError::Granule {
@@ -57,7 +59,8 @@ impl SpaceLimits {
     pub fn ranges(&self) -> &[IovaRange] {
         &self.ranges
     }
-    /// How many mappings could be made when the space was opened, where there is a limit: 65,535 by default under type 1.
+    /// How many mappings could be made when the space was opened, where there is a limit: 65,535 by
+    /// default under type 1.
     pub fn mappings(&self) -> Option<u64> {
         self.mappings
     }
@@ -65,7 +68,8 @@ impl SpaceLimits {
     pub fn granule(&self) -> ByteCount {
         self.granule
     }
-    /// All sizes of its pages, where the kernel tells: type 1 does, iommufd tells the smallest only.
+    /// All sizes of its pages, where the kernel tells: type 1 does, iommufd tells the smallest
+    /// only.
     pub fn page_sizes(&self) -> Option<PageSizes> {
         self.page_sizes
     }
@@ -74,7 +78,8 @@ impl SpaceLimits {
         let end = self.ranges.last().map_or(0, |last| last.end().0);
         IovaRange::new(IovaPage(0), PageCount(end))
     }
-    /// What of [`whole`](Self::whole) cannot be mapped: below the first range, and between ranges (the interrupt window, reserved memory).
+    /// What of [`whole`](Self::whole) cannot be mapped: below the first range, and between ranges
+    /// (the interrupt window, reserved memory).
     pub fn holes(&self) -> Vec<IovaRange> {
         let mut holes = Vec::new();
         let mut at = 0;

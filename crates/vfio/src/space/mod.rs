@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! I/O address spaces that a kernel keeps: a type 1 [`Container`], an iommufd's [`Ioas`].
 //!
-//! A space is opened for its devices, all of them at once, since each may narrow the IOVAs that it has; what it has is asked once they are in, and
-//! never assumed. [`Vfio`](crate::translator::Vfio) makes a translator of a space.
+//! A space is opened for its devices, all of them at once, since each may narrow the IOVAs that it
+//! has; what it has is asked once they are in, and never assumed. [`Vfio`](crate::translator::Vfio)
+//! makes a translator of a space.
 
 mod any;
 mod container;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Where mappings end: what is pending, and the calls that end it. To the core this is the invalidation engine.
+//! Where mappings end: what is pending, and the calls that end it. To the core this is the
+//! invalidation engine.
 //!
-//! Invariants: a range is in `records`, in `pending`, in the hands of who holds `turn`, or nowhere. So who has held `turn` and found its range nowhere
-//! knows that the kernel has ended it. What the kernel refused to end is pending again before `turn` is free.
+//! Invariants: a range is in `records`, in `pending`, in the hands of who holds `turn`, or nowhere.
+//! So who has held `turn` and found its range nowhere knows that the kernel has ended it. What the
+//! kernel refused to end is pending again before `turn` is free.
 //!
 //! What went wrong with a range fails one invalidation: the first that covers it and comes after.
 //! Each range has one to come when it becomes pending. It may fail since the kernel refuses to end
@@ -213,7 +215,8 @@ impl<S: AddressSpace> Ending<S> {
         Ok(())
     }
 
-    /// Takes one more of each page of `range`, whose memory begins at `first`; `map` maps a page that nobody has.
+    /// Takes one more of each page of `range`, whose memory begins at `first`; `map` maps a page
+    /// that nobody has.
     pub(super) fn share(
         &self,
         range: IovaRange,
@@ -245,7 +248,8 @@ impl<S: AddressSpace> Ending<S> {
                 }
             }
         }
-        // not while we hold the lock: where the kernel is full, mapping ends what is pending, idle pages of `shared` among it
+        // not while we hold the lock: where the kernel is full, mapping ends what is pending, idle
+        // pages of `shared` among it
         drop(shared);
         let mapped = map();
         locked(&self.shared).begun(at, mapped.is_ok());

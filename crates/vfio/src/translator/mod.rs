@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The translator over a space that a kernel keeps: `Domain` works above it as above tables of our own.
+//! The translator over a space that a kernel keeps: `Domain` works above it as above tables of our
+//! own.
 //!
 //! # Theory
 //!
@@ -11,27 +12,36 @@
 //!   record the mapping                                                                       invalidations that should cover it
 //! ```
 //!
-//! **An unmap is an invalidation.** The kernel removes a translation and flushes it in one call, and returns when both are done. So `clear` only notes what
-//! must go, and the call is made when the domain's policy starts an invalidation: at once under `strict`; under the deferred policies for a batch at
-//! a time, where neighbours, which need not have been mapped together, go by one call. Until then the device still reaches them, as it would reach what a cache
-//! holds: exposure, P2's bounds and quarantine are the core's own, and nothing is said twice. If the kernel does not remove something, no IOVA of it is
-//! handed out again, since its invalidation failed.
+//! **An unmap is an invalidation.** The kernel removes a translation and flushes it in one call,
+//! and returns when both are done. So `clear` only notes what must go, and the call is made when
+//! the domain's policy starts an invalidation: at once under `strict`; under the deferred policies
+//! for a batch at a time, where neighbours, which need not have been mapped together, go by one
+//! call. Until then the device still reaches them, as it would reach what a cache holds: exposure,
+//! P2's bounds and quarantine are the core's own, and nothing is said twice. If the kernel does not
+//! remove something, no IOVA of it is handed out again, since its invalidation failed.
 //!
-//! **Mappings end whole.** Type 1, version 2, does not split a mapping, and iommufd neither. The core ends what it mapped, so what is pending are
-//! whole mappings, and a stretch of them has no mapping across its edges.
+//! **Mappings end whole.** Type 1, version 2, does not split a mapping, and iommufd neither. The
+//! core ends what it mapped, so what is pending are whole mappings, and a stretch of them has no
+//! mapping across its edges.
 //!
-//! **The limit of mappings** (65,535 in a container by default) counts runs, not pages. Runs of a list that adjoin in memory are one; what is pending is ended before the kernel's `ENOSPC`
-//! is believed. Neighbours that are mapped at different times are not merged: to replace two mappings by one, both would have to
-//! go first, and a device that uses them would fault (P14).
+//! **The limit of mappings** (65,535 in a container by default) counts runs, not pages. Runs of a
+//! list that adjoin in memory are one; what is pending is ended before the kernel's `ENOSPC` is
+//! believed. Neighbours that are mapped at different times are not merged: to replace two mappings
+//! by one, both would have to go first, and a device that uses them would fault (P14).
 //!
-//! **Shared pages** (`identity`) are counted beside the kernel's tables, which do not count: see `shared.rs`.
+//! **Shared pages** (`identity`) are counted beside the kernel's tables, which do not count: see
+//! `shared.rs`.
 //!
-//! **Records.** One for each mapping: its pages, for the address API's check and the audit. A domain's memory beyond that is the kernel's.
+//! **Records.** One for each mapping: its pages, for the address API's check and the audit. A
+//! domain's memory beyond that is the kernel's.
 //!
-//! Locking: `turn -> pending`, `turn -> shared`; `records` alone. `turn` is held across the calls that end mappings: who finds its range taken by another thread waits for
-//! that thread's call, and then knows that it is done. `shared` is held across calls, `records` never. These are locks of the process, not the platform's: threads sleep in them, as they do in the kernel's own.
+//! Locking: `turn -> pending`, `turn -> shared`; `records` alone. `turn` is held across the calls
+//! that end mappings: who finds its range taken by another thread waits for that thread's call, and
+//! then knows that it is done. `shared` is held across calls, `records` never. These are locks of
+//! the process, not the platform's: threads sleep in them, as they do in the kernel's own.
 //!
-//! Not handled: signal handlers that map or unmap; large pages by choice (the kernel uses them where memory is contiguous); dirty tracking; `IOMMU_IOAS_COPY`.
+//! Not handled: signal handlers that map or unmap; large pages by choice (the kernel uses them
+//! where memory is contiguous); dirty tracking; `IOMMU_IOAS_COPY`.
 
 mod ending;
 mod records;
@@ -175,7 +185,8 @@ impl<S: AddressSpace> Vfio<S> {
             mapped
         };
         match once() {
-            // of mappings, or of memory that may be pinned; also if another thread ended it all just now: then nothing is left to us, but there is room
+            // of mappings, or of memory that may be pinned; also if another thread ended it all
+            // just now: then nothing is left to us, but there is room
             Err(Errno::NOSPC | Errno::NOMEM) => {
                 self.ending.end_all();
                 once()

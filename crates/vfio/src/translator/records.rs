@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What is mapped, mapping by mapping: for the address API, for the end of a domain, and for the audit.
+//! What is mapped, mapping by mapping: for the address API, for the end of a domain, and for the
+//! audit.
 
 use crate::space::SpaceLimits;
 use ioatlas_dma::{iova::AllocKind, table::RawError, units::*};

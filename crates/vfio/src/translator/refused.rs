@@ -83,7 +83,8 @@ impl std::fmt::Display for Limit {
 }
 
 impl<S: AddressSpace> Vfio<S> {
-    /// What an error of [`Domain::map`](ioatlas_dma::domain::Domain::map) means here, if the kernel is the reason.
+    /// What an error of [`Domain::map`](ioatlas_dma::domain::Domain::map) means here, if the kernel
+    /// is the reason.
     pub fn explain(&self, error: &MapError) -> Option<Refused> {
         let MapError::Install(InstallError { cause, .. }) = error else {
             return None;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Pages that several mappings share, counted beside the kernel's tables (`identity`, ATC'15 §4.1).
 //!
-//! The kernel refuses to map a page twice, and does not count. So here is a count for each page that is mapped; the kernel is asked for the first one and for none
-//! after the last. Mappings overlap in any way, and a kernel's mapping ends only whole, so *each page is a mapping of its own* to the kernel: a
-//! call for each page that nobody had, though one call ends as many neighbours as have become idle. That is what identity costs over VFIO.
+//! The kernel refuses to map a page twice, and does not count. So here is a count for each page
+//! that is mapped; the kernel is asked for the first one and for none after the last. Mappings
+//! overlap in any way, and a kernel's mapping ends only whole, so *each page is a mapping of its
+//! own* to the kernel: a call for each page that nobody had, though one call ends as many
+//! neighbours as have become idle. That is what identity costs over VFIO.
 //!
-//! A page whose count falls to 0 is *idle*: the kernel still maps it until its invalidation. Who maps it before that takes it as it is, by no call; that is what a page table's leaf does as well,
-//! when a map comes between the last unmap and its flush.
+//! A page whose count falls to 0 is *idle*: the kernel still maps it until its invalidation. Who
+//! maps it before that takes it as it is, by no call; that is what a page table's leaf does as
+//! well, when a map comes between the last unmap and its flush.
 
 use super::ending::Told;
 use ioatlas_dma::{

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The driver's half of a virtqueue, for chains of one descriptor.
 //!
-//! Vocabulary: an *id* names a buffer while it is in the ring; a *token* is what the driver knows it by. Buffers are *added*, then *published*
-//! together, and *taken* back when the device has used them.
+//! Vocabulary: an *id* names a buffer while it is in the ring; a *token* is what the driver knows
+//! it by. Buffers are *added*, then *published* together, and *taken* back when the device has used
+//! them.
 //!
 //! # Ordering
-//! What the device must see before a buffer is available is stored before the release of the available index (split) or of the descriptor's
-//! flags (packed). What it wrote is read after an acquire of the used index or flags. Whether it wants a kick is read after a full fence, which
+//! What the device must see before a buffer is available is stored before the release of the
+//! available index (split) or of the descriptor's flags (packed). What it wrote is read after an
+//! acquire of the used index or flags. Whether it wants a kick is read after a full fence, which
 //! pairs with the one between its asking for kicks and its last look.
 //!
-//! Never interrupted: the driver polls, and says so; with the event index by naming an entry that is in the past.
+//! Never interrupted: the driver polls, and says so; with the event index by naming an entry that
+//! is in the past.
 
 mod packed;
 mod split;
@@ -59,7 +62,8 @@ fn need_event(event: u16, new: u16, old: u16) -> bool {
 
 /// A virtqueue, from the driver's side.
 pub(crate) trait DriverRing {
-    /// A ring of `size` entries whose parts begin at `at` in memory, where it takes less than [`crate::space::RINGS_BYTES`] / 4.
+    /// A ring of `size` entries whose parts begin at `at` in memory, where it takes less than
+    /// [`crate::space::RINGS_BYTES`] / 4.
     fn new(ram: Arc<Ram>, at: usize, size: u16, suppression: Suppression) -> Self;
     /// Where the parts are, as `addr` translates offsets from `at`.
     fn parts(&self, addr: &dyn Fn(usize) -> u64) -> RingAddresses;

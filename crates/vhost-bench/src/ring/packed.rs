@@ -29,7 +29,8 @@ pub(crate) struct PackedRing {
     added: u16,
     next_used: u16,
     used_wrap: bool,
-    /// Where the first descriptor is that was added and not published, and its flags. It goes last, so that a burst is available at once.
+    /// Where the first descriptor is that was added and not published, and its flags. It goes last,
+    /// so that a burst is available at once.
     held: Option<(usize, u16)>,
 }
 
@@ -71,7 +72,8 @@ impl DriverRing for PackedRing {
         }
     }
 
-    /// Both wrap counters are 1; the front end sends the half that is the available one's, and the used one's is the same.
+    /// Both wrap counters are 1; the front end sends the half that is the available one's, and the
+    /// used one's is the same.
     fn base(&self) -> u16 {
         1 << 15
     }

@@ -6,7 +6,8 @@ use ioatlas_dma::platform::{Ordering, host::full_fence};
 
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` and `VIRTQ_USED_F_NO_NOTIFY` (2.7.7, 2.7.10).
 const QUIET: u16 = 1;
-/// The used ring begins at a cache line of its own, and not on the page's of the available ring where that can be avoided.
+/// The used ring begins at a cache line of its own, and not on the page's of the available ring
+/// where that can be avoided.
 const APART: usize = 4096;
 
 pub(crate) struct SplitRing {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Back ends that are silent, corrupt, die or answer wrongly: the generator says which, and ends by itself.
+//! Back ends that are silent, corrupt, die or answer wrongly: the generator says which, and ends by
+//! itself.
 
 use crate::common::*;
 use ioatlas_vhost::{

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `ioatlas-vhost-net` under the generator, in every mode: nothing corrupt, nothing lost, and the messages that each mode needs.
+//! `ioatlas-vhost-net` under the generator, in every mode: nothing corrupt, nothing lost, and the
+//! messages that each mode needs.
 
 use crate::common::*;
 use ioatlas_vhost_bench::*;
@@ -25,7 +26,8 @@ fn exchange(config: Config, mode: Mode, wakeup: Wakeup) -> Report {
     assert_eq!(report.frames_returned, FRAMES, "{config:?}");
     assert_eq!((report.frames_corrupt, report.frames_lost), (0, 0));
     assert_eq!((report.frames_refused, report.warm_up_lost), (0, 0));
-    // A back end that asks ahead may ask twice for what one answer gives; by the second question it may be unmapped again.
+    // A back end that asks ahead may ask twice for what one answer gives; by the second question it
+    // may be unmapped again.
     if !matches!(config.mapping, Mapping::Dynamic { .. }) {
         assert_eq!(report.messages.unresolved, 0, "{config:?}");
     }
@@ -89,8 +91,8 @@ fn static_mappings_are_asked_for_once() {
         let messages = report.messages;
         assert_eq!(messages.invalidations, 0, "{config:?}");
         assert_eq!(messages.updates, messages.misses, "{config:?}");
-        // The warm-up met a few pages, the run all others. A page may be asked for again while its answer is on the way, but not for every
-        // frame, which would be 3,000 times.
+        // The warm-up met a few pages, the run all others. A page may be asked for again while its
+        // answer is on the way, but not for every frame, which would be 3,000 times.
         assert!(
             messages.updates <= 4 * u64::from(config.pages),
             "{report:?}"
@@ -98,7 +100,8 @@ fn static_mappings_are_asked_for_once() {
         if let Mapping::Static { leaf, .. } = config.mapping
             && leaf != Leaf::Small
         {
-            // Those that were asked for before the first answer came: no more than are in the rings.
+            // Those that were asked for before the first answer came: no more than are in the
+            // rings.
             let in_rings = 2 * u64::from(config.ring_size);
             assert!(messages.updates <= in_rings, "{report:?}");
         }
@@ -115,7 +118,8 @@ fn where_an_answer_may_be_for_many_pages_one_is_asked_for() {
         ..config()
     };
     let report = exchange(config, Mode::MacSwap, Wakeup::Poll);
-    // One leaf is everything; each of the two queues may ask before the other's answer comes, and once more between an answer and its look.
+    // One leaf is everything; each of the two queues may ask before the other's answer comes, and
+    // once more between an answer and its look.
     assert!(report.messages.misses <= 4, "{report:?}");
 }
 

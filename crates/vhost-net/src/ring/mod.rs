@@ -2,21 +2,27 @@
 //! The two ring layouts, as code over translated memory.
 //!
 //! # Vocabulary
-//! A *chain* is what the driver makes available at a time: descriptors in order, together one buffer. To *peek* is to read a chain and
-//! leave it with the driver; to *use* is to give it back. A ring's three *parts* are the descriptors, what the driver
-//! writes (available ring, or driver event suppression) and what the device writes (used ring, or device event suppression).
+//! A *chain* is what the driver makes available at a time: descriptors in order, together one
+//! buffer. To *peek* is to read a chain and leave it with the driver; to *use* is to give it back.
+//! A ring's three *parts* are the descriptors, what the driver writes (available ring, or driver
+//! event suppression) and what the device writes (used ring, or device event suppression).
 //!
 //! # Invariants
-//! * Rings are shared with a guest that may change any byte at any time. Every word is read once, by an atomic access, and
-//!   checked after it was read; a chain that was peeked is a copy.
-//! * At most as many entries are ahead of the last used one as the ring has; so no walk takes longer than the ring.
-//! * A chain has at most [`MAX_CHAIN`] segments, and as many as the ring has entries; its bytes fit into 32 bits, and no segment wraps.
-//! * Chains are used in the order in which they were peeked. What is used becomes visible to the driver with `publish`, all at once.
+//! * Rings are shared with a guest that may change any byte at any time. Every word is read once,
+//!   by an atomic access, and checked after it was read; a chain that was peeked is a copy.
+//! * At most as many entries are ahead of the last used one as the ring has; so no walk takes
+//!   longer than the ring.
+//! * A chain has at most [`MAX_CHAIN`] segments, and as many as the ring has entries; its bytes fit
+//!   into 32 bits, and no segment wraps.
+//! * Chains are used in the order in which they were peeked. What is used becomes visible to the
+//!   driver with `publish`, all at once.
 //!
 //! # Memory ordering (virtio 1.2, 2.7.13 and 2.8.21)
-//! The available index (packed: a descriptor's flags) is read with acquire before what it makes available; the used index (packed: the
-//! flags of the first descriptor used) is written with release after all that it makes used. Between publishing and reading
-//! whether the driver wants a call, and between asking for kicks and looking again, there is a full fence: each side writes its own word, then reads the other's.
+//! The available index (packed: a descriptor's flags) is read with acquire before what it makes
+//! available; the used index (packed: the flags of the first descriptor used) is written with
+//! release after all that it makes used. Between publishing and reading whether the driver wants a
+//! call, and between asking for kicks and looking again, there is a full fence: each side writes
+//! its own word, then reads the other's.
 //!
 //! Not handled: in-order completion (`VIRTIO_F_IN_ORDER`), and guests of the other byte order.
 
@@ -80,7 +86,8 @@ pub struct Table {
 /// A chain as it was read: who it is. Its segments are where the caller wanted them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peeked {
-    /// The number by which the driver knows it: the head's index (split), or the buffer id (packed).
+    /// The number by which the driver knows it: the head's index (split), or the buffer id
+    /// (packed).
     pub id: u16,
     /// Entries of the ring that it takes: 1 (split), or as many as it has descriptors (packed).
     pub slots: u16,
@@ -88,7 +95,8 @@ pub struct Peeked {
     pub table: Option<Table>,
 }
 
-/// A position in a ring: of a split ring a free-running index, of a packed one an index below its size and the wrap counter.
+/// A position in a ring: of a split ring a free-running index, of a packed one an index below its
+/// size and the wrap counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cursor {
     /// The index.
@@ -131,7 +139,8 @@ pub enum RingError {
         /// The chain.
         id: u16,
     },
-    /// An indirect table of no, or of half, descriptors; within a table; or one with more behind it.
+    /// An indirect table of no, or of half, descriptors; within a table; or one with more behind
+    /// it.
     #[error("chain {id}: bad indirect table")]
     Table {
         /// The chain.
@@ -157,7 +166,8 @@ pub enum RingError {
         /// Where.
         offset: usize,
     },
-    /// The size is 0, above 32768, or (split) not a power of two; or a part is not aligned as it must be.
+    /// The size is 0, above 32768, or (split) not a power of two; or a part is not aligned as it
+    /// must be.
     #[error("a ring of {size} entries cannot be where it is said to be")]
     Layout {
         /// The size.
@@ -213,7 +223,8 @@ macro_rules! either {
 }
 
 impl Ring {
-    /// A ring of `size` entries that goes on at `base` (as `SET_VRING_BASE` gives it), with the negotiated `features`.
+    /// A ring of `size` entries that goes on at `base` (as `SET_VRING_BASE` gives it), with the
+    /// negotiated `features`.
     ///
     /// # Errors
     /// The size cannot be.
@@ -270,7 +281,8 @@ impl Ring {
         }
     }
 
-    /// Reads the next chain that was not peeked yet, if the driver made one available, and puts its segments at the end of `segments`.
+    /// Reads the next chain that was not peeked yet, if the driver made one available, and puts its
+    /// segments at the end of `segments`.
     ///
     /// # Errors
     /// What it reads cannot be; the queue must stop.
@@ -293,7 +305,8 @@ impl Ring {
         either!(self, ring => ring.rewind(to))
     }
 
-    /// Gives the first chain that was peeked and not used back, of which the device wrote `written` bytes.
+    /// Gives the first chain that was peeked and not used back, of which the device wrote `written`
+    /// bytes.
     ///
     /// # Errors
     /// The ring cannot be accessed.
@@ -315,7 +328,8 @@ impl Ring {
         either!(self, ring => ring.publish(view))
     }
 
-    /// Says whether kicks are wanted. After asking for them the caller must look again (the fence is here).
+    /// Says whether kicks are wanted. After asking for them the caller must look again (the fence
+    /// is here).
     ///
     /// # Errors
     /// The ring cannot be accessed.
@@ -376,7 +390,8 @@ pub(crate) fn table_of(id: u16, addr: u64, len: u32, flags: u16) -> Result<Table
     })
 }
 
-/// `vring_need_event` of 2.7.10: whether `event` is among the positions from `old` up to, and without, `new`.
+/// `vring_need_event` of 2.7.10: whether `event` is among the positions from `old` up to, and
+/// without, `new`.
 #[inline]
 pub(crate) fn need_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)

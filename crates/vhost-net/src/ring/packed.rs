@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Packed virtqueues (virtio 1.2, 2.8).
 //!
-//! One array of descriptors serves both directions. A descriptor is available if its available bit is the wrap counter and its
-//! used bit is not; used, if both are. Chains are given back in one descriptor, at the place of the first one not given back, which is then as many
-//! entries further as the chain has.
+//! One array of descriptors serves both directions. A descriptor is available if its available bit
+//! is the wrap counter and its used bit is not; used, if both are. Chains are given back in one
+//! descriptor, at the place of the first one not given back, which is then as many entries further
+//! as the chain has.
 //!
-//! What is given back shows when the flags of its first descriptor are written; so those are kept until `publish`, and the driver,
-//! which reads in order, sees all or nothing of a frame that takes several chains.
+//! What is given back shows when the flags of its first descriptor are written; so those are kept
+//! until `publish`, and the driver, which reads in order, sees all or nothing of a frame that takes
+//! several chains.
 
 use super::{
     Call, Cursor, DESCRIPTOR_BYTES, Kicks, MAX_CHAIN, Peeked, RingError, RingView, Segment,
@@ -36,7 +38,8 @@ pub struct PackedRing {
     used: Cursor,
     /// The flags that `publish` will write, and where.
     held: Option<(usize, u16)>,
-    /// Entries used since the driver was last asked whether it wants a call. `None` before the first time.
+    /// Entries used since the driver was last asked whether it wants a call. `None` before the
+    /// first time.
     since: Option<u32>,
 }
 
@@ -81,7 +84,8 @@ impl PackedRing {
             return Err(RingError::Layout { size });
         }
         let avail = Cursor::decode(base as u16, size)?;
-        // Front ends that know 16 bits of a base leave the upper half 0. Nothing is in flight when a queue starts.
+        // Front ends that know 16 bits of a base leave the upper half 0. Nothing is in flight when
+        // a queue starts.
         let used = match (base >> 16) as u16 {
             0 => avail,
             used => Cursor::decode(used, size)?,
@@ -214,7 +218,8 @@ impl PackedRing {
     /// Whether `event` is among the last `since` entries used.
     fn passed(&self, event: u16, since: u32) -> bool {
         let (size, used) = (i64::from(self.size), i64::from(self.used.index));
-        // On a line on which the used position of this lap is its index, and the lap before is below 0.
+        // On a line on which the used position of this lap is its index, and the lap before is
+        // below 0.
         let lap = match (event & WRAP != 0) == self.used.wrap {
             true => 0,
             false => -size,

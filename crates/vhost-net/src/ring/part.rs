@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A ring's part: translated once, read word by word.
 //!
-//! `MetaTranslation` is the same for a part that is contiguous in this process. Rings need not be: Linux builds a coherent buffer for a
-//! device behind an IOMMU of single pages, so that a ring of more than a page is a page here and a page there, and each is a piece.
-//! A part of one piece (the usual one) costs one comparison more.
+//! `MetaTranslation` is the same for a part that is contiguous in this process. Rings need not be:
+//! Linux builds a coherent buffer for a device behind an IOMMU of single pages, so that a ring of
+//! more than a page is a page here and a page there, and each is a piece. A part of one piece (the
+//! usual one) costs one comparison more.
 
 use super::RingError;
 use crate::guest::{self, GuestGuard, Known};
@@ -102,7 +103,8 @@ impl<'b> PartView<'b> {
         for piece in self.rest {
             let len = piece.len.0 as usize;
             if offset - start < len {
-                // SAFETY: a piece of the same part as `first`, looked up in the same guard or generation, for which `'b` stands.
+                // SAFETY: a piece of the same part as `first`, looked up in the same guard or
+                // generation, for which `'b` stands.
                 let slice = unsafe { guest::memory(piece) };
                 return (slice, offset - start);
             }
@@ -140,7 +142,8 @@ impl<'b> PartView<'b> {
             .map_err(|_| RingError::Access { offset })
     }
 
-    /// Reads descriptor `index`: address, length, the last two 16-bit words (flags and next, or id and flags).
+    /// Reads descriptor `index`: address, length, the last two 16-bit words (flags and next, or id
+    /// and flags).
     ///
     /// # Errors
     /// As for [`load`](Self::load).

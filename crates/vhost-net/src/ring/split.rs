@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Split virtqueues (virtio 1.2, 2.7).
 //!
-//! All indices are free running and 16 bits wide; entry `i` is in slot `i % size`. From the driver's side to ours:
+//! All indices are free running and 16 bits wide; entry `i` is in slot `i % size`. From the
+//! driver's side to ours:
 //! `used (published) <= used (given back) <= peeked <= available <= used + size`.
 
 use super::{Call, Cursor, Kicks, Peeked, RingError, RingView, Segment, add_segment, flags};
@@ -26,7 +27,8 @@ pub struct SplitRing {
     used: u16,
     /// What of it the driver was shown.
     published: u16,
-    /// The used index when the driver was last asked whether it wants a call. `None` if never: then it is called.
+    /// The used index when the driver was last asked whether it wants a call. `None` if never: then
+    /// it is called.
     asked: Option<u16>,
 }
 
@@ -173,8 +175,8 @@ impl SplitRing {
 
     pub(super) fn want(&mut self, view: &RingView<'_>, kicks: Kicks) -> Result<(), RingError> {
         if self.event_idx {
-            // The kick for entry e comes when the driver goes past e. The one before the next is in the past, and comes
-            // again after 65,536 entries at the earliest.
+            // The kick for entry e comes when the driver goes past e. The one before the next is in
+            // the past, and comes again after 65,536 entries at the earliest.
             let event = match kicks {
                 Kicks::Wanted => self.peek,
                 Kicks::Unwanted => self.peek.wrapping_sub(1),

@@ -3,7 +3,8 @@
 
 use super::{MAX_CHAIN, Peeked, Ring, RingError, Segment, add_segment, flags};
 
-/// Reads a chain's table, of which `bytes` is a copy, and puts its segments behind the chain's own, which are all that is in `segments`.
+/// Reads a chain's table, of which `bytes` is a copy, and puts its segments behind the chain's own,
+/// which are all that is in `segments`.
 ///
 /// # Errors
 /// What it says cannot be.

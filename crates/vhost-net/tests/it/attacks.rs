@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A front end that takes memory and translations away while frames are on their way: queues stop or go on, the process lives, and what is mapped
-//! nowhere is not written to.
+//! A front end that takes memory and translations away while frames are on their way: queues stop
+//! or go on, the process lives, and what is mapped nowhere is not written to.
 
 use crate::common::{device::*, driver::*, front::*, guest::*, nic::*};
 use ioatlas_dma::units::*;
@@ -20,8 +20,9 @@ fn begin_work(front: &mut Front) {
     }
 }
 
-/// Sends more frames than there can be receive buffers for, so that some of them wait however fast the device is. Returns a buffer that is not
-/// posted: as soon as it is, one of those frames is read.
+/// Sends more frames than there can be receive buffers for, so that some of them wait however fast
+/// the device is. Returns a buffer that is not posted: as soon as it is, one of those frames is
+/// read.
 fn leave_frames_waiting(nic: &mut Nic) -> Part {
     for _ in 0..=nic.receive.in_ring() {
         assert!(nic.send(900, &[], false, Unmap::Always));
@@ -58,7 +59,8 @@ fn truncated_memory<T: DeviceIotlb>(cache: impl Fn() -> Arc<T>) {
                 begin_work(&mut front);
                 let late: Vec<Part> = front.nics.iter_mut().map(leave_frames_waiting).collect();
                 front.file.set_len(left).unwrap();
-                // From here on our own mapping is not to be touched either, but for the rings that are left.
+                // From here on our own mapping is not to be touched either, but for the rings that
+                // are left.
                 if left > 0 {
                     for (nic, late) in front.nics.iter_mut().zip(&late) {
                         assert!(nic.receive.add(u64::MAX, &[*late], false));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Two memories whose caches happen to be in the same generation: what was looked up in one is nothing to the other.
+//! Two memories whose caches happen to be in the same generation: what was looked up in one is
+//! nothing to the other.
 
 use ioatlas_dma::units::*;
 use ioatlas_vhost::guest_memory::{IovaMemory, Patience};

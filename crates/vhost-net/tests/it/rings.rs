@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Both rings, driven step by step by a naive driver: every frame comes back exactly once and in order, whatever is cut, missing,
-//! answered late, invalidated or moved meanwhile; and no byte is written that no IOVA names at that time.
+//! Both rings, driven step by step by a naive driver: every frame comes back exactly once and in
+//! order, whatever is cut, missing, answered late, invalidated or moved meanwhile; and no byte is
+//! written that no IOVA names at that time.
 
 use crate::common::{driver::*, guest::*, nic::*};
 use ioatlas_dma::units::*;
@@ -51,7 +52,8 @@ fn features(terms: &Terms) -> u64 {
 }
 
 impl Bench {
-    /// Each question is put once, however slow the machine: what is put again and answered may be unmapped when it is read again.
+    /// Each question is put once, however slow the machine: what is put again and answered may be
+    /// unmapped when it is read again.
     fn new(terms: Terms, answers: Answers, depth: usize, buffer: u32) -> Self {
         let misses = MissChannel::repeating(Duration::from_secs(3600));
         Bench::with_misses(misses, terms, answers, depth, buffer)
@@ -127,7 +129,8 @@ impl Bench {
         for miss in self.asked.drain(..now).collect::<Vec<_>>() {
             let need = perm_of(miss.access).unwrap();
             let page = miss.iova.page();
-            // The answer to another question may have covered this one, and its buffer been used and unmapped since.
+            // The answer to another question may have covered this one, and its buffer been used
+            // and unmapped since.
             let Some((at, perm)) = self.guest.find(page.addr()) else {
                 continue;
             };
@@ -215,7 +218,8 @@ fn what_was_not_mapped_when_it_was_asked_for_is_asked_for_again() {
         taken += 1;
     }
     assert!(taken > 0, "rings have to be asked for");
-    // No answer comes, so nothing else makes the device look. How soon it asks is its own affair, but it is before it gives up.
+    // No answer comes, so nothing else makes the device look. How soon it asks is its own affair,
+    // but it is before it gives up.
     let start = std::time::Instant::now();
     while bench.nic.out() > 0 {
         bench.burst();
@@ -287,7 +291,8 @@ proptest! {
         steps in steps(),
     ) {
         let answers = if ranges { Answers::Ranges } else { Answers::Pages };
-        // Mergeable: small buffers, so that long frames need several (the longest no more than are ahead); else large ones.
+        // Mergeable: small buffers, so that long frames need several (the longest no more than are
+        // ahead); else large ones.
         let (depth, buffer) = match terms.mergeable {
             true => (depth.max(8), 1526),
             false => (depth, 5100),
@@ -369,7 +374,8 @@ fn all_that_a_burst_misses_is_asked_for_at_once_and_once() {
             assert!(bench.nic.post(&[], false));
             assert!(bench.nic.send(60, &[], false, Unmap::Always));
         }
-        // The rings: the first part of each, whose answers say that an answer is for a page; then the other two of each.
+        // The rings: the first part of each, whose answers say that an answer is for a page; then
+        // the other two of each.
         for parts in [2, 4] {
             let before = bench.misses.stats();
             assert_eq!(bench.burst(), 0, "nothing is translated yet");
@@ -393,8 +399,8 @@ fn all_that_a_burst_misses_is_asked_for_at_once_and_once() {
     });
 }
 
-/// What was answered and taken away again before the device looked: it asks for the first, and as that question is a new one, for the
-/// others as well, without waiting for an answer each.
+/// What was answered and taken away again before the device looked: it asks for the first, and as
+/// that question is a new one, for the others as well, without waiting for an answer each.
 #[test]
 fn what_was_lost_with_its_answer_is_asked_for_together_again() {
     each_terms(|terms| {
@@ -429,7 +435,8 @@ fn what_was_lost_with_its_answer_is_asked_for_together_again() {
     });
 }
 
-/// Whatever a port does with frames: a burst says how many it moved, and the pair's counters what became of them.
+/// Whatever a port does with frames: a burst says how many it moved, and the pair's counters what
+/// became of them.
 #[test]
 fn what_a_burst_moves_is_what_is_counted() {
     each_terms(|terms| {
@@ -759,7 +766,8 @@ fn a_slow_answer_to_a_question_for_more_permission_is_no_refusal() {
         let mut bench = Bench::with_misses(misses, small_terms(), Answers::Pages, 16, 1526);
         bench.post_forbidden();
         let (start, mut rounds) = (std::time::Instant::now(), 0);
-        // The front end says nothing until it was asked again twice, which is before the queue gives up.
+        // The front end says nothing until it was asked again twice, which is before the queue
+        // gives up.
         while rounds < 3 {
             bench.burst();
             rounds += usize::from(bench.take_questions() > 0);
@@ -777,8 +785,8 @@ fn a_slow_answer_to_a_question_for_more_permission_is_no_refusal() {
     }
 }
 
-/// A paused VMM, a debugger, slow storage: QEMU ignores the error event, so a queue that stopped would be
-/// gone until the guest resets its device.
+/// A paused VMM, a debugger, slow storage: QEMU ignores the error event, so a queue that stopped
+/// would be gone until the guest resets its device.
 #[test]
 fn a_miss_that_is_answered_late_is_not_the_end_of_the_queue() {
     let misses = MissChannel::default();

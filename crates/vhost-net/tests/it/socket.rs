@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The device behind its socket, driven by a front end with rings by IOVA: every ring layout, mode, wakeup, kind of IOTLB, with and without mergeable
-//! buffers; fresh IOVAs and invalidations for every frame; payloads checked.
+//! The device behind its socket, driven by a front end with rings by IOVA: every ring layout, mode,
+//! wakeup, kind of IOTLB, with and without mergeable buffers; fresh IOVAs and invalidations for
+//! every frame; payloads checked.
 
 use crate::common::{device::*, driver::*, front::*, guest::*, nic::*};
 use ioatlas_dma::units::*;
@@ -142,7 +143,8 @@ fn a_queue_that_names_what_it_must_not_read_stops_and_the_others_go_on() {
         let front = scope.spawn(move || {
             let mut front = Front::new(ours, &case);
             front.exchange(&case, 10);
-            // The front end's answer says so, and no time passes; what is mapped nowhere is in `rings.rs`, where it takes no time either.
+            // The front end's answer says so, and no time passes; what is mapped nowhere is in
+            // `rings.rs`, where it takes no time either.
             let secret = Part {
                 iova: front.guest.alloc(PAGE, Perm::Write, Lie::Contiguous),
                 len: 100,
@@ -168,8 +170,8 @@ fn a_queue_that_names_what_it_must_not_read_stops_and_the_others_go_on() {
     assert_eq!((stats[0].received, stats[1].received), (20, 10));
 }
 
-/// QEMU compares the number with the pairs that it was told to use; and with one pair nobody is to ask,
-/// since other front ends take it for a number of queues.
+/// QEMU compares the number with the pairs that it was told to use; and with one pair nobody is to
+/// ask, since other front ends take it for a number of queues.
 #[test]
 fn the_number_of_queues_that_front_ends_are_told_is_that_of_pairs() {
     const MQ: u64 = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Frames to and from a TAP interface. What stands for the interface is a pair of sockets that keep messages apart, as the interface keeps frames;
-//! the host behind it sends every frame back.
+//! Frames to and from a TAP interface. What stands for the interface is a pair of sockets that keep
+//! messages apart, as the interface keeps frames; the host behind it sends every frame back.
 
 use crate::common::{device::*, driver::*, front::*};
 use ioatlas_vhost::{DeviceIotlb, IntervalIotlb, ListIotlb, RadixIotlb};
@@ -46,7 +46,8 @@ fn exchanges<T: DeviceIotlb>(cache: impl Fn() -> Arc<T>) {
                 let hosts: Vec<_> = hosts.collect();
                 let stats = with_net(net, cache(), |connect| {
                     let mut front = Front::new(connect(), &case);
-                    // Never more under way than there are buffers posted: an interface drops what finds none.
+                    // Never more under way than there are buffers posted: an interface drops what
+                    // finds none.
                     for _ in 0..20 {
                         front.exchange(&case, 2);
                     }

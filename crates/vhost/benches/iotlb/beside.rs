@@ -52,7 +52,8 @@ fn keys(entries: &[Entry]) -> Vec<u64> {
     (0..1 << 13).map(|_| key(&mut random)).collect()
 }
 
-/// Two readers of one cache, and two of a cache each: slices in turns, both threads in each at the same time.
+/// Two readers of one cache, and two of a cache each: slices in turns, both threads in each at the
+/// same time.
 fn together() {
     let entries = dense(2048);
     let keys = keys(&entries);

@@ -24,7 +24,8 @@ pub fn limits() -> Limits {
     }
 }
 
-/// Entries in random order; those of 4 KiB lie at every second page of the host, so none can be merged.
+/// Entries in random order; those of 4 KiB lie at every second page of the host, so none can be
+/// merged.
 pub fn entries(pages: &[u64], random: &mut Random) -> Vec<Entry> {
     let mut hosts: Vec<u64> = (0..pages.len() as u64)
         .map(|n| 0x7f00_0000_0000 + n * 2 * PAGE)
@@ -217,7 +218,8 @@ pub fn table() {
     }
 }
 
-/// 64 KiB over 16 updates of 4 KiB, contiguous: all pieces of it, against 64 bytes of the same cache.
+/// 64 KiB over 16 updates of 4 KiB, contiguous: all pieces of it, against 64 bytes of the same
+/// cache.
 fn long() {
     const GROUPS: u64 = 128;
     let mut random = Random(16);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a device IOTLB costs: lookups, insertions, readers together, readers beside a writer.
 //!
-//! Contenders of one row take turns, slice by slice, so that a busy machine meets them alike; what is printed is the median of the slices, in
-//! nanoseconds of the thread's own CPU time. Lookups are of 64 bytes at random places, in bursts of 32 where there are bursts, whose begin and end
-//! are in the figure.
+//! Contenders of one row take turns, slice by slice, so that a busy machine meets them alike; what
+//! is printed is the median of the slices, in nanoseconds of the thread's own CPU time. Lookups are
+//! of 64 bytes at random places, in bursts of 32 where there are bursts, whose begin and end are in
+//! the figure.
 
 mod beside;
 mod lookup;

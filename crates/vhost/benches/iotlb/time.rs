@@ -22,8 +22,9 @@ pub fn contest<const N: usize>(contenders: [Option<Contender<'_>>; N]) -> [Optio
     contest_warm(contenders, 0)
 }
 
-/// The same; before each slice the contender makes `warm_up` operations off the clock. For structures that together are larger than the CPU's caches, so that
-/// a slice meets what its own contender left there, as a data path would, and not what the others did.
+/// The same; before each slice the contender makes `warm_up` operations off the clock. For
+/// structures that together are larger than the CPU's caches, so that a slice meets what its own
+/// contender left there, as a data path would, and not what the others did.
 pub fn contest_warm<const N: usize>(
     mut contenders: [Option<Contender<'_>>; N],
     warm_up: usize,

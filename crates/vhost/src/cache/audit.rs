@@ -10,7 +10,8 @@ pub struct Census {
     pub runs: u64,
     /// Pages of 4 KiB that they translate.
     pub pages: u64,
-    /// Bytes of memory that the translations take, as far as they grow with them; lock and settings not included.
+    /// Bytes of memory that the translations take, as far as they grow with them; lock and settings
+    /// not included.
     pub bytes: u64,
 }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 /// A device IOTLB. See the module for what every implementation promises.
 ///
-/// Sealed: what a lookup gives becomes memory, so these promises are trusted, and made by this crate alone.
+/// Sealed: what a lookup gives becomes memory, so these promises are trusted, and made by this
+/// crate alone.
 pub trait DeviceIotlb: private::Sealed + Send + Sync + Sized + 'static {
     /// Its readers.
     type Reader: IotlbReader;
@@ -30,8 +31,9 @@ pub trait DeviceIotlb: private::Sealed + Send + Sync + Sized + 'static {
         self.update_since(entry, self.now())
     }
 
-    /// The same for an answer to a question that was put at `asked`: it is dropped if an invalidation of a part of it began since.
-    /// For front ends whose answers and invalidations do not come in order on one channel.
+    /// The same for an answer to a question that was put at `asked`: it is dropped if an
+    /// invalidation of a part of it began since. For front ends whose answers and invalidations do
+    /// not come in order on one channel.
     ///
     /// # Errors
     /// As [`update`](Self::update).
@@ -40,16 +42,19 @@ pub trait DeviceIotlb: private::Sealed + Send + Sync + Sized + 'static {
     /// The moment at which a question is put.
     fn now(&self) -> Moment;
 
-    /// Begins to invalidate: every page that has one of the bytes. A range that wraps around goes to the end of the address space; one of no bytes is nothing.
+    /// Begins to invalidate: every page that has one of the bytes. A range that wraps around goes
+    /// to the end of the address space; one of no bytes is nothing.
     ///
-    /// Never refused, and what it names is not found any more by guards that begin after it returns. A range that is pinned is removed, too. Lock-based
-    /// implementations wait for guards here; others return at once.
+    /// Never refused, and what it names is not found any more by guards that begin after it
+    /// returns. A range that is pinned is removed, too. Lock-based implementations wait for guards
+    /// here; others return at once.
     fn start_invalidate(&self, iova: Iova, len: ByteCount) -> Invalidation;
 
     /// Begins to invalidate everything. The front end's memory may be unmapped when it is done.
     fn start_clear(&self) -> Invalidation;
 
-    /// Whether every guard has been dropped that may have used what it removed. Once true, always true. Does not wait.
+    /// Whether every guard has been dropped that may have used what it removed. Once true, always
+    /// true. Does not wait.
     fn is_done(&self, invalidation: Invalidation) -> bool;
 
     /// Waits until it is done. Must not be called under a guard of this cache.
@@ -75,8 +80,9 @@ pub trait DeviceIotlb: private::Sealed + Send + Sync + Sized + 'static {
         self.wait(self.start_clear())
     }
 
-    /// Keeps what translates this range (rings: descriptors, available, used) from being evicted, now and later, until [`unpin`](Self::unpin). It
-    /// need not be in the cache yet. Ranges may be pinned several times, and overlap.
+    /// Keeps what translates this range (rings: descriptors, available, used) from being evicted,
+    /// now and later, until [`unpin`](Self::unpin). It need not be in the cache yet. Ranges may be
+    /// pinned several times, and overlap.
     ///
     /// # Errors
     /// The range is none, or too many are pinned.
@@ -85,8 +91,9 @@ pub trait DeviceIotlb: private::Sealed + Send + Sync + Sized + 'static {
     /// Takes back one pin of just this range; none is nothing.
     fn unpin(&self, iova: Iova, len: ByteCount);
 
-    /// Calls `hook` for every range that leaves the cache from now on, under the writer's lock, before the call that removed it
-    /// returns. It must not call the cache. There is one hook; a new one replaces it.
+    /// Calls `hook` for every range that leaves the cache from now on, under the writer's lock,
+    /// before the call that removed it returns. It must not call the cache. There is one hook; a
+    /// new one replaces it.
     fn on_remove(&self, hook: Box<dyn Fn(Removed) + Send + Sync>);
 
     /// What it has done.
@@ -115,7 +122,8 @@ pub trait IotlbReader: private::Sealed + Send {
     where
         Self: 'r;
 
-    /// Pins the reader until the guard that is returned is dropped. Do not wait for a translation in one: leave it, and begin another.
+    /// Pins the reader until the guard that is returned is dropped. Do not wait for a translation
+    /// in one: leave it, and begin another.
     fn pin(&mut self) -> Self::Guard<'_>;
 }
 
@@ -146,7 +154,8 @@ pub trait Guard: private::Sealed {
     }
 }
 
-/// The pieces of a range, in order: together they are all of it, unless an error comes last. A range of no bytes is an error.
+/// The pieces of a range, in order: together they are all of it, unless an error comes last. A
+/// range of no bytes is an error.
 pub struct Pieces<'b, B> {
     guard: &'b B,
     iova: Iova,

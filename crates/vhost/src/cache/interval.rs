@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The design of vhost in the kernel (KVM'17, "Interval tree based IOTLB cache"): a balanced tree by first page, in which each node knows the largest end below
-//! it; finding takes steps in the logarithm of the number of runs.
+//! The design of vhost in the kernel (KVM'17, "Interval tree based IOTLB cache"): a balanced tree
+//! by first page, in which each node knows the largest end below it; finding takes steps in the
+//! logarithm of the number of runs.
 //!
 //! The balance is a treap's (Seidel and Aragon, Algorithmica 16, 1996): random priorities. They
 //! bound the depth for every order of insertions that does not depend on them, so each tree draws
@@ -83,7 +84,8 @@ impl IntervalTree {
         self.node_mut(at).reach = reach;
     }
 
-    /// The first run, by page, that has any of `span`: the search that the reach of subtrees is for.
+    /// The first run, by page, that has any of `span`: the search that the reach of subtrees is
+    /// for.
     #[inline]
     fn first_in(&self, span: Span) -> Option<u32> {
         let mut link = self.root;

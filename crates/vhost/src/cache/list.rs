@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The seed's first design (KVM'17, "IOTLB cache implementation"): a list sorted by IOVA, walked from its start.
+//! The seed's first design (KVM'17, "IOTLB cache implementation"): a list sorted by IOVA, walked
+//! from its start.
 
 use super::{Locked, Run, Span, Store};
 
 /// The seed's design: a sorted list for each reader, under its reader-writer lock.
 pub type ListIotlb = Locked<SortedList>;
 
-/// A sorted list. Finding takes as many steps as there are runs before; neighbours that join are merged, as KVM'17's prototype did.
+/// A sorted list. Finding takes as many steps as there are runs before; neighbours that join are
+/// merged, as KVM'17's prototype did.
 #[derive(Clone, Debug, Default)]
 pub struct SortedList {
     runs: Vec<Run>,

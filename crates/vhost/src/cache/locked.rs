@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The seed's way of meeting readers (KVM'17, "IOTLB cache implementation"): a cache for each queue, under a reader-writer lock that a
-//! guard takes once.
+//! The seed's way of meeting readers (KVM'17, "IOTLB cache implementation"): a cache for each
+//! queue, under a reader-writer lock that a guard takes once.
 //!
 //! # Theory
 //!
-//! The writer keeps a copy of its own, and makes every change there first, then in each reader's copy, for which it waits until the
-//! reader's guard is over. So an invalidation is done when the call returns. Lock order: `writer -> copy`; a reader takes its
-//! copy's lock alone. What is evicted is chosen in the writer's copy, so all copies stay alike.
+//! The writer keeps a copy of its own, and makes every change there first, then in each reader's
+//! copy, for which it waits until the reader's guard is over. So an invalidation is done when the
+//! call returns. Lock order: `writer -> copy`; a reader takes its copy's lock alone. What is
+//! evicted is chosen in the writer's copy, so all copies stay alike.
 //!
-//! Not handled: a reader that goes from guard to guard without a break may keep the writer waiting, as long as the standard library's
-//! lock lets it.
+//! Not handled: a reader that goes from guard to guard without a break may keep the writer waiting,
+//! as long as the standard library's lock lets it.
 
 use super::*;
 use ioatlas_dma::units::*;

@@ -18,7 +18,8 @@ pub enum RangeError {
     Unaligned,
 }
 
-/// Pages `first` up to, and without, `end`; not empty. Addresses have 64 bits, so `end` is at most 2^52.
+/// Pages `first` up to, and without, `end`; not empty. Addresses have 64 bits, so `end` is at most
+/// 2^52.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Span {
     /// The first page.
@@ -74,7 +75,8 @@ impl Span {
         len.0 != 0 && len.0 - 1 <= !iova.0
     }
 
-    /// Of every page that an invalidation names, which is never refused: what wraps around goes to the end. `None` where it has no bytes.
+    /// Of every page that an invalidation names, which is never refused: what wraps around goes to
+    /// the end. `None` where it has no bytes.
     pub fn invalidated(iova: Iova, len: ByteCount) -> Option<Span> {
         match Self::touched(iova, len) {
             Ok(span) => Some(span),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a lock-based cache keeps its translations in: a plain structure that knows nothing of threads.
+//! What a lock-based cache keeps its translations in: a plain structure that knows nothing of
+//! threads.
 
 use super::{Entry, HostAddr, LookupError, Miss, MissCause, Piece, Span, UpdateError, covers};
 use ioatlas_dma::units::*;
@@ -32,7 +33,8 @@ impl Run {
                 cause: MissCause::Forbidden,
             }));
         }
-        // in bytes, without a product that might not fit: pages after the first, and the rest of the first
+        // in bytes, without a product that might not fit: pages after the first, and the rest of
+        // the first
         let pages = self.span.end - (iova.0 >> GRANULE_LG2) - 1;
         let here = GRANULE - iova.offset();
         let run = pages.saturating_mul(GRANULE).saturating_add(here);
@@ -88,7 +90,8 @@ pub trait Store: super::private::Sealed + Clone + Send + Sync + 'static {
     fn empty() -> Self;
     /// Puts `run` in. Nothing is known of its pages: they were removed before.
     fn insert(&mut self, run: Run);
-    /// Takes out all that is known of these pages, splitting runs at both ends; tells what was there.
+    /// Takes out all that is known of these pages, splitting runs at both ends; tells what was
+    /// there.
     fn remove(&mut self, span: Span, removed: &mut dyn FnMut(Run));
     /// The run that has `page`.
     fn find(&self, page: u64) -> Option<Run>;

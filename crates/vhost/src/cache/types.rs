@@ -5,7 +5,8 @@ use super::RangeError;
 use core::fmt;
 use ioatlas_dma::units::*;
 
-/// An address in this process. What is there is the front end's memory, mapped; the cache only does sums with it.
+/// An address in this process. What is there is the front end's memory, mapped; the cache only does
+/// sums with it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostAddr(pub u64);
 
@@ -36,7 +37,8 @@ pub enum Updated {
     Done,
     /// It was there already, just so.
     Unchanged,
-    /// Dropped: an invalidation of a part of it is under way, or began after it was asked for. The reader will miss again.
+    /// Dropped: an invalidation of a part of it is under way, or began after it was asked for. The
+    /// reader will miss again.
     Beaten,
 }
 
@@ -101,7 +103,8 @@ pub struct Miss {
 pub enum MissCause {
     /// Nothing is known about the address.
     Absent,
-    /// There is a translation, which does not permit the access. The front end may know better by now.
+    /// There is a translation, which does not permit the access. The front end may know better by
+    /// now.
     Forbidden,
 }
 
@@ -123,11 +126,13 @@ pub enum LookupError {
     },
 }
 
-/// Grows whenever something is invalidated, cleared or replaced. What was looked up at one generation is good under any guard of the same.
+/// Grows whenever something is invalidated, cleared or replaced. What was looked up at one
+/// generation is good under any guard of the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Generation(pub u64);
 
-/// An invalidation that was started. What it removes is not found by any guard that begins afterwards.
+/// An invalidation that was started. What it removes is not found by any guard that begins
+/// afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "an invalidation may be acknowledged only when it is done"]
 pub struct Invalidation {
@@ -166,7 +171,8 @@ pub struct Limits {
     /// Runs held at once; contiguous entries of one permission are one run. Fewer than
     /// [`Limits::LEAST_RUNS`] count as that many.
     pub runs: u32,
-    /// Tables of the radix cache at once, 586 bytes each; the other caches have none. See [`super::radix`] for how many runs need; where there are no more, runs are evicted.
+    /// Tables of the radix cache at once, 586 bytes each; the other caches have none. See
+    /// [`super::radix`] for how many runs need; where there are no more, runs are evicted.
     pub tables: u32,
     /// Readers at once.
     pub readers: u32,
@@ -185,7 +191,8 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// 65,536 runs, 16,384 tables (12 MiB together, once they are in use), 64 readers, 768 pins (three rings' parts of 256 queues).
+    /// 65,536 runs, 16,384 tables (12 MiB together, once they are in use), 64 readers, 768 pins
+    /// (three rings' parts of 256 queues).
     fn default() -> Self {
         Limits {
             runs: 1 << 16,

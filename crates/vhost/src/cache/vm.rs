@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! vm-memory's `Iotlb` behind the contract.
 //!
-//! It cannot say what it holds, nor how far a run goes beyond what was asked, nor the first piece of a range of which something is missing. So an
-//! [`IntervalTree`] beside it answers that; a lookup that finds all of its range asks the `Iotlb` alone.
+//! It cannot say what it holds, nor how far a run goes beyond what was asked, nor the first piece
+//! of a range of which something is missing. So an [`IntervalTree`] beside it answers that; a
+//! lookup that finds all of its range asks the `Iotlb` alone.
 
 use super::*;
 use ioatlas_dma::units::*;

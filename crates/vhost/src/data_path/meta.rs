@@ -4,8 +4,9 @@
 use crate::cache::*;
 use ioatlas_dma::units::*;
 
-/// The translation of a range that is used under every guard (a descriptor table, a ring): remembered, and looked up again only after something was
-/// invalidated, so that a guard pays one comparison, O(1) whatever the cache.
+/// The translation of a range that is used under every guard (a descriptor table, a ring):
+/// remembered, and looked up again only after something was invalidated, so that a guard pays one
+/// comparison, O(1) whatever the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct MetaTranslation {
     iova: Iova,
@@ -39,8 +40,9 @@ impl MetaTranslation {
 
     /// Where it is, for the time of `pin`.
     ///
-    /// Ordering: the guard's generation was read after the guard began. If it is the one remembered, nothing was invalidated between the lookup and the guard, and
-    /// what is invalidated later waits for the guard.
+    /// Ordering: the guard's generation was read after the guard began. If it is the one
+    /// remembered, nothing was invalidated between the lookup and the guard, and what is
+    /// invalidated later waits for the guard.
     ///
     /// # Errors
     /// What the lookup says; [`MetaError::Scattered`] where it is there in several pieces.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a data path does with a cache: batches translated ahead, misses asked for once, rings remembered.
+//! What a data path does with a cache: batches translated ahead, misses asked for once, rings
+//! remembered.
 
 mod meta;
 mod pending;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Misses that were asked for and not answered yet, shared by all readers of a cache: what is there is not asked for again.
+//! Misses that were asked for and not answered yet, shared by all readers of a cache: what is there
+//! is not asked for again.
 
 use crate::cache::*;
 use ioatlas_dma::units::*;
@@ -66,7 +67,8 @@ impl PendingMisses {
         Asked::New
     }
 
-    /// Whether one under way includes `miss`. Notes nothing: who is told that a question is under way may rely on it.
+    /// Whether one under way includes `miss`. Notes nothing: who is told that a question is under
+    /// way may rely on it.
     pub fn includes(&self, miss: &Miss) -> bool {
         let Ok(span) = Span::touched(miss.iova, miss.len) else {
             return true; // as `ask` says
@@ -74,8 +76,8 @@ impl PendingMisses {
         includes(&self.all(), span, miss.need)
     }
 
-    /// An update came, or was given up: every question of which it answers a part is over; says how many those are. What of the range is still missing
-    /// is asked for again by who needs it.
+    /// An update came, or was given up: every question of which it answers a part is over; says how
+    /// many those are. What of the range is still missing is asked for again by who needs it.
     pub fn answered(&self, iova: Iova, len: ByteCount, perm: Perm) -> usize {
         let Ok(span) = Span::touched(iova, len) else {
             return 0;

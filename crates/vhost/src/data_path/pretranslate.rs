@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A batch of descriptors translated ahead (KVM'17, "Future improvements"): move data if nothing is missing; else ask for all that is, at once.
+//! A batch of descriptors translated ahead (KVM'17, "Future improvements"): move data if nothing is
+//! missing; else ask for all that is, at once.
 
 use super::{Asked, PendingMisses};
 use crate::cache::*;
@@ -30,7 +31,8 @@ pub struct Pretranslation {
 }
 
 impl Pretranslation {
-    /// Looks `wanted` up. What is missing, and was not asked for before, is in [`misses`](Self::misses) then, to be sent; each range and permission once.
+    /// Looks `wanted` up. What is missing, and was not asked for before, is in
+    /// [`misses`](Self::misses) then, to be sent; each range and permission once.
     ///
     /// Returns whether everything is there. The pieces are good for the time of `pin`.
     pub fn run(

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Arbitrary bytes become what is done to a cache: every implementation, beside an oracle.
 //!
-//! Byte 0 chooses limits: runs (bits 0 to 2: 65,536, else 2 to 32) and tables (bit 3: as few as there may be). Then come records of 12 bytes, of which the last 4 mean nothing, at most [`MAX_OPS`]:
+//! Byte 0 chooses limits: runs (bits 0 to 2: 65,536, else 2 to 32) and tables (bit 3: as few as
+//! there may be). Then come records of 12 bytes, of which the last 4 mean nothing, at
+//! most [`MAX_OPS`]:
 //!
 //! | byte 0: what, modulo 8 | byte 1 | bytes 2, 3 | byte 4 | byte 5 | byte 6 | byte 7 |
 //! |---|---|---|---|---|---|---|
@@ -313,7 +315,8 @@ impl<C: DeviceIotlb> Replay<'_, C> {
         }
     }
 
-    /// Goes on with `ops` while `held` is under a guard, which may see what was true at any moment since it began, and for which every invalidation has to wait.
+    /// Goes on with `ops` while `held` is under a guard, which may see what was true at any moment
+    /// since it began, and for which every invalidation has to wait.
     fn hold(
         &mut self,
         held: &mut C::Reader,

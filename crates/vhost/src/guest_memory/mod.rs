@@ -1,25 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The guest-memory adapter: `vm_memory::GuestMemory` over a device IOTLB, so that device code written for guest-physical addresses runs on
-//! IOVAs unchanged.
+//! The guest-memory adapter: `vm_memory::GuestMemory` over a device IOTLB, so that device code
+//! written for guest-physical addresses runs on IOVAs unchanged.
 //!
-//! Vocabulary: an [`IovaMemory`] belongs to one thread and can translate; a [`GuardedMemory`] is that thread's current guard,
-//! and is what `virtio_queue::Queue` and device code are given as their memory.
+//! Vocabulary: an [`IovaMemory`] belongs to one thread and can translate; a [`GuardedMemory`] is
+//! that thread's current guard, and is what `virtio_queue::Queue` and device code are given as
+//! their memory.
 //!
 //! # What a miss does
-//! 1. No slice of guest memory is alive (the usual case: a ring or the first descriptor): the guard is *dropped*, the
-//!    translation asked for, awaited for at most [`Patience::answer`], and looked up in a new guard. Device code notices nothing.
-//! 2. Slices are alive (a chain whose second descriptor misses): leaving would let an invalidation be acknowledged under the
-//!    device's hands (P12). The reader waits under the guard, but gives up at once when somebody waits for the guard to be dropped:
-//!    [`Fault::Interrupted`], the access fails, and the chain is to be tried again.
-//! 3. No answer, or one that does not permit the access: the access fails, the fault is kept, and the queue stops.
+//! 1. No slice of guest memory is alive (the usual case: a ring or the first descriptor): the guard
+//!    is *dropped*, the translation asked for, awaited for at most [`Patience::answer`], and looked
+//!    up in a new guard. Device code notices nothing.
+//! 2. Slices are alive (a chain whose second descriptor misses): leaving would let an invalidation
+//!    be acknowledged under the device's hands (P12). The reader waits under the guard, but gives
+//!    up at once when somebody waits for the guard to be dropped: [`Fault::Interrupted`], the
+//!    access fails, and the chain is to be tried again.
+//! 3. No answer, or one that does not permit the access: the access fails, the fault is kept, and
+//!    the queue stops.
 //!
-//! Case 2 is what pretranslation avoids: [`IovaMemory::pretranslate`] asks for everything a guard needs before it begins.
+//! Case 2 is what pretranslation avoids: [`IovaMemory::pretranslate`] asks for everything a guard
+//! needs before it begins.
 //!
 //! # Safety
-//! Slices are raw memory at the cache's host addresses; who fills the cache promises that they stay mapped until an
-//! invalidation of them is done ([`IovaMemory::new`]). Guards and [`PinCount`] do the rest.
+//! Slices are raw memory at the cache's host addresses; who fills the cache promises that they stay
+//! mapped until an invalidation of them is done ([`IovaMemory::new`]). Guards and [`PinCount`] do
+//! the rest.
 //!
-//! Not handled: dirty logging; atomic accesses that straddle two pieces (an error, as in `vm-memory`).
+//! Not handled: dirty logging; atomic accesses that straddle two pieces (an error, as in
+//! `vm-memory`).
 
 mod pin;
 mod waits;
@@ -85,7 +92,8 @@ pub enum Fault {
         /// What the access needs.
         need: Perm,
     },
-    /// There is nobody to ask: without IOMMU, an address outside guest memory; with one, a front end without back channel.
+    /// There is nobody to ask: without IOMMU, an address outside guest memory; with one, a front
+    /// end without back channel.
     #[error("IOVA {:#x} is not mapped, and there is nobody to ask", .0.0)]
     Unmapped(Iova),
     /// Address and length wrap around.
@@ -96,10 +104,11 @@ pub enum Fault {
     Interrupted(Iova),
 }
 
-/// Which [`IovaMemory`] a translation came from. No two of a process are alike, also not one after the other.
+/// Which [`IovaMemory`] a translation came from. No two of a process are alike, also not one after
+/// the other.
 ///
-/// Generations of two caches are not comparable, and one reader's guards protect nothing that another looked up: who remembers a translation
-/// to use it as memory must compare this, too.
+/// Generations of two caches are not comparable, and one reader's guards protect nothing that
+/// another looked up: who remembers a translation to use it as memory must compare this, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryId(u64);
 
@@ -132,9 +141,9 @@ impl<R: IotlbReader> IovaMemory<R> {
     /// Memory that `reader` translates to, and whose misses go to `misses`.
     ///
     /// # Safety
-    /// Every entry that is put into the reader's cache names memory of this process that is mapped for reading and writing,
-    /// is not managed by Rust (anybody may change it at any time), and stays so until the entry has been removed and
-    /// the invalidation that removed it is done.
+    /// Every entry that is put into the reader's cache names memory of this process that is mapped
+    /// for reading and writing, is not managed by Rust (anybody may change it at any time), and
+    /// stays so until the entry has been removed and the invalidation that removed it is done.
     pub unsafe fn new(reader: R, misses: Arc<MissChannel>, patience: Patience) -> Self {
         IovaMemory {
             id: MemoryId::new(),
@@ -154,8 +163,9 @@ impl<R: IotlbReader> IovaMemory<R> {
         &self.misses
     }
 
-    /// Pins the reader of the cache alone, for code that translates by itself. (The reader is not given out: another cache's could be put in
-    /// its place, and of what that names nobody has promised anything.)
+    /// Pins the reader of the cache alone, for code that translates by itself. (The reader is not
+    /// given out: another cache's could be put in its place, and of what that names nobody has
+    /// promised anything.)
     pub fn pin_cache(&mut self) -> R::Guard<'_> {
         self.reader.pin()
     }
@@ -163,7 +173,8 @@ impl<R: IotlbReader> IovaMemory<R> {
     /// Pins the reader.
     pub fn pin(&mut self) -> GuardedMemory<'_, R> {
         let mut reader = NonNull::from(&mut self.reader);
-        // SAFETY: `reader` is borrowed for as long as the guard memory lives, which alone uses the pointer.
+        // SAFETY: `reader` is borrowed for as long as the guard memory lives, which alone uses the
+        // pointer.
         let guard = unsafe { reader.as_mut() }.pin();
         GuardedMemory {
             pins: PinCount::default(),
@@ -241,7 +252,8 @@ impl<R: IotlbReader> fmt::Debug for GuardedMemory<'_, R> {
 }
 
 impl<'m, R: IotlbReader> GuardedMemory<'m, R> {
-    /// The first fault since the guard began, if there was one. Device code may have turned it into anything.
+    /// The first fault since the guard began, if there was one. Device code may have turned it into
+    /// anything.
     pub fn fault(&self) -> Option<Fault> {
         self.fault.get()
     }
@@ -284,7 +296,8 @@ impl<'m, R: IotlbReader> GuardedMemory<'m, R> {
                     *self.guard.borrow_mut() = None;
                     self.departures.set(self.departures.get() + 1);
                     let waited = waits.wait(round, at, &miss, Waiting::Unpinned);
-                    // SAFETY: the only guard of the reader was dropped above, and `_borrow` keeps the reader ours.
+                    // SAFETY: the only guard of the reader was dropped above, and `_borrow` keeps
+                    // the reader ours.
                     let reader = unsafe { &mut *self.reader.as_ptr() };
                     *self.guard.borrow_mut() = Some(reader.pin());
                     waited?;
@@ -367,8 +380,8 @@ impl<'m, R: IotlbReader> GuestMemory for GuardedMemory<'m, R> {
             known: ByteCount(0),
             departures: self.departures.get(),
         };
-        // One piece is the usual case, and one lookup. Anything else must be there as a whole before the first slice is
-        // handed out, since with that the guard can no longer be dropped.
+        // One piece is the usual case, and one lookup. Anything else must be there as a whole
+        // before the first slice is handed out, since with that the guard can no longer be dropped.
         if count > 0 {
             match self.lookup(iova, len, need) {
                 Ok(piece) if piece.len == len => slices.found(piece),
@@ -381,7 +394,9 @@ impl<'m, R: IotlbReader> GuestMemory for GuardedMemory<'m, R> {
 
 /// The slices of a range.
 ///
-/// What was looked up ahead is plain numbers, good for as long as the guard was not dropped since: a pin here would keep all of it from the compiler's registers, for something must be done at its end.
+/// What was looked up ahead is plain numbers, good for as long as the guard was not dropped since:
+/// a pin here would keep all of it from the compiler's registers, for something must be done at its
+/// end.
 struct Slices<'a, 'm, R: IotlbReader> {
     memory: &'a GuardedMemory<'m, R>,
     iova: Iova,
@@ -410,8 +425,9 @@ impl<'a, R: IotlbReader> Iterator for Slices<'a, '_, R> {
         self.iova = Iova(self.iova.0.wrapping_add(len.0));
         self.left.0 -= len.0;
         self.known = ByteCount(0);
-        // SAFETY: `IovaMemory::new`: the piece is mapped until an invalidation of it is done, which the guard prevents; it was looked up
-        // under this guard, which is not left while the pin, which goes with the slice and with all that is made from it, lives.
+        // SAFETY: `IovaMemory::new`: the piece is mapped until an invalidation of it is done, which
+        // the guard prevents; it was looked up under this guard, which is not left while the pin,
+        // which goes with the slice and with all that is made from it, lives.
         let slice = unsafe {
             VolatileSlice::with_bitmap(host.0 as usize as *mut u8, len.0 as usize, pin, None)
         };
@@ -457,7 +473,8 @@ impl<R: IotlbReader> Slices<'_, '_, R> {
 
 impl<R: IotlbReader> FusedIterator for Slices<'_, '_, R> {}
 impl<'a, R: IotlbReader> GuestMemorySliceIterator<'a, Pinned<'a>> for Slices<'a, '_, R> {
-    // The provided one looks ahead by a whole `Result` of a slice, twice as many instructions as our lookup.
+    // The provided one looks ahead by a whole `Result` of a slice, twice as many instructions as
+    // our lookup.
     #[inline]
     fn stop_on_error(
         mut self,

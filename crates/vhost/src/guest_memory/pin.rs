@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Counting the slices that a device holds.
 //!
-//! A slice is good for the guard in which it was made. To wait for a translation the guard has to be dropped, and that is
-//! allowed only while no slice exists. Borrowing cannot tell (slices borrow the memory, which outlives guards), so each carries a
-//! count, in the one place where `vm-memory` lets a slice carry something: its dirty bitmap, which we do not keep.
+//! A slice is good for the guard in which it was made. To wait for a translation the guard has to
+//! be dropped, and that is allowed only while no slice exists. Borrowing cannot tell (slices borrow
+//! the memory, which outlives guards), so each carries a count, in the one place where `vm-memory`
+//! lets a slice carry something: its dirty bitmap, which we do not keep.
 
 use std::cell::Cell;
 use vm_memory::bitmap::{Bitmap, BitmapSlice, WithBitmapSlice};

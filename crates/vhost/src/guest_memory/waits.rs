@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Waiting for answers: how long, and when in vain.
 //!
-//! A *round* is one look at everything that is wanted. What is missing first in it is what is waited for; patience is for that, and begins anew whenever
-//! the first that is missing lies further on than before, in the order in which it is wanted (not of addresses).
+//! A *round* is one look at everything that is wanted. What is missing first in it is what is
+//! waited for; patience is for that, and begins anew whenever the first that is missing lies
+//! further on than before, in the order in which it is wanted (not of addresses).
 
 use super::{Fault, Patience};
 use crate::{
@@ -52,7 +53,8 @@ impl<'c> Waits<'c> {
         self.misses.answers()
     }
 
-    /// Asks for the first page of a miss. (A question has no length on the wire, and mostly gets a page.)
+    /// Asks for the first page of a miss. (A question has no length on the wire, and mostly gets a
+    /// page.)
     pub(super) fn ask(&mut self, miss: &Miss) -> Asked {
         let asked = self.misses.ask(&question(miss));
         self.asked = match self.asked {
@@ -73,7 +75,8 @@ impl<'c> Waits<'c> {
         let (iova, need) = (first.iova, first.need);
         let worst = self.asked.expect("a round with a miss asks");
         if let Some((before, front, answered)) = self.front {
-            // Something further on is missing first now: that is progress, unless a cache too small goes round in circles.
+            // Something further on is missing first now: that is progress, unless a cache too small
+            // goes round in circles.
             if before < at {
                 self.until = Instant::now() + self.patience.answer;
             }

@@ -3,15 +3,17 @@
 //!
 //! `close` asks the file system, and a file system in user space (FUSE) may be the front end's own
 //! and never answer. No time limit helps: the wait ends with the answer, or with that server. So a
-//! foreign file is closed on a thread that may be lost. `close` frees the descriptor before it asks,
-//! so such a thread keeps none. Files in memory are closed at once: the kernel answers for them.
+//! foreign file is closed on a thread that may be lost. `close` frees the descriptor before it
+//! asks, so such a thread keeps none. Files in memory are closed at once: the kernel answers for
+//! them.
 //!
 //! # Bounds
 //! At most 256 threads close files at a time. Beyond, and where no thread can be had, files wait
 //! in line and stay open; the log says so.
 //!
-//! Not handled: files with messages that `vhost` refuses by itself, which closes them where it finds
-//! them; and the end of the process, which not even SIGKILL brings about before that server's.
+//! Not handled: files with messages that `vhost` refuses by itself, which closes them where it
+//! finds them; and the end of the process, which not even SIGKILL brings about before that
+//! server's.
 
 use std::{
     fs::File,

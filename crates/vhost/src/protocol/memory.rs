@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The memory table: what the front end shares, under the three names that it has.
 //!
-//! A *region* is a piece of a file that `SET_MEM_TABLE` or `ADD_MEM_REG` brings; it has a guest-physical address, a
-//! front-end address (what updates of the device IOTLB name), and, once mapped here, a host address.
+//! A *region* is a piece of a file that `SET_MEM_TABLE` or `ADD_MEM_REG` brings; it has a
+//! guest-physical address, a front-end address (what updates of the device IOTLB name), and, once
+//! mapped here, a host address.
 //!
 //! # Invariants
 //! * No two regions overlap, in guest-physical or in front-end addresses; none wraps around.
 //! * Every byte of a region lay in its file when it was mapped (`fstat`). Its loss is survived
 //!   (`sigbus`), whatever seals the file has: `F_SEAL_SHRINK` keeps a file as long as it is, but a
 //!   page of it that does not exist yet can still fail to come (a hugetlb pool that is empty).
-//! * A region begins and ends at huge pages of its file, if that consists of such: a mapping of them
-//!   can neither be replaced nor unmapped in parts.
+//! * A region begins and ends at huge pages of its file, if that consists of such: a mapping of
+//!   them can neither be replaced nor unmapped in parts.
 //! * A host address leaves this module only for a range that lies in one region.
 //!
-//! Two regions that are neighbours for the front end need not be here: a range that spans both comes back in pieces.
+//! Two regions that are neighbours for the front end need not be here: a range that spans both
+//! comes back in pieces.
 //!
 //! Not handled: regions of character devices (device DAX), dirty logging, postcopy.
 
@@ -31,8 +33,9 @@ use std::{fs::File, io, sync::Arc};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GuestPhys(pub u64);
 
-/// What is done about files that could be truncated while they are mapped. Either way a process-wide
-/// `SIGBUS` handler watches what is mapped: pages can also be missing for other reasons.
+/// What is done about files that could be truncated while they are mapped. Either way a
+/// process-wide `SIGBUS` handler watches what is mapped: pages can also be missing for other
+/// reasons.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shrink {
     /// Also files that could be truncated are taken; the device stops when that happens.
@@ -45,12 +48,13 @@ pub enum Shrink {
 /// Which files may hold guest memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Files {
-    /// Those of memory itself (`memfd`, tmpfs, hugetlbfs), in which the kernel answers a fault alone.
+    /// Those of memory itself (`memfd`, tmpfs, hugetlbfs), in which the kernel answers a fault
+    /// alone.
     #[default]
     InMemory,
-    /// Any regular file, for instance one of an NVDIMM. A fault in it waits for its file system, also
-    /// for one whose server is the front end's own and never answers; until it does, the queue's
-    /// thread, and with it the runner, can neither go on nor stop.
+    /// Any regular file, for instance one of an NVDIMM. A fault in it waits for its file system,
+    /// also for one whose server is the front end's own and never answers; until it does, the
+    /// queue's thread, and with it the runner, can neither go on nor stop.
     Any,
 }
 
@@ -136,8 +140,8 @@ pub struct Piece {
 }
 
 impl Region {
-    /// Maps what `info` says of `file`, and closes it. Where it is not in memory, and `files` does not
-    /// have that, nobody waits for its file system.
+    /// Maps what `info` says of `file`, and closes it. Where it is not in memory, and `files` does
+    /// not have that, nobody waits for its file system.
     ///
     /// # Errors
     /// See [`MemoryError`]; nothing stays mapped.

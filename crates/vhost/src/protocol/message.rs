@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! IOTLB messages on the wire: one struct, three envelopes.
 //!
-//! `struct vhost_iotlb_msg` (`linux/vhost_types.h`) is 32 bytes of the machine's own byte order: IOVA, size, front-end
-//! address, permission, type, six bytes of padding. The vhost-user protocol puts the 12 bytes of its message header before
-//! it; vhost in the kernel puts it into a `struct vhost_msg_v2` of 72 bytes. `vhost`'s own types name the values; its
-//! parser trusts the kernel, so bytes from a front end are checked here.
+//! `struct vhost_iotlb_msg` (`linux/vhost_types.h`) is 32 bytes of the machine's own byte order:
+//! IOVA, size, front-end address, permission, type, six bytes of padding. The vhost-user protocol
+//! puts the 12 bytes of its message header before it; vhost in the kernel puts it into a
+//! `struct vhost_msg_v2` of 72 bytes. `vhost`'s own types name the values; its parser trusts the
+//! kernel, so bytes from a front end are checked here.
 //!
-//! An update that cannot be understood is refused. An invalidation is never refused for what it covers: size 0 and ranges
-//! that wrap mean everything from their start, since a device IOTLB may always forget more than it was asked to (P13).
+//! An update that cannot be understood is refused. An invalidation is never refused for what it
+//! covers: size 0 and ranges that wrap mean everything from their start, since a device IOTLB may
+//! always forget more than it was asked to (P13).
 
 use ioatlas_dma::units::*;
 pub use vhost::{VhostAccess, VhostIotlbType};
@@ -29,7 +31,8 @@ const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-/// An address in the front end's memory, as it calls it: what `SET_MEM_TABLE` names `userspace_addr`.
+/// An address in the front end's memory, as it calls it: what `SET_MEM_TABLE` names
+/// `userspace_addr`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FrontAddr(pub u64);
 
@@ -75,7 +78,8 @@ pub enum MessageError {
 }
 
 impl IotlbMessage {
-    /// A miss at `iova` for an access that needs `perm`. Its size is 0: the front end knows how much it maps.
+    /// A miss at `iova` for an access that needs `perm`. Its size is 0: the front end knows how
+    /// much it maps.
     pub fn miss(iova: Iova, perm: Perm) -> Self {
         Self::about(VhostIotlbType::Miss, iova, ByteCount(0), access_of(perm))
     }

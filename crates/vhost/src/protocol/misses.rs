@@ -1,27 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Asking the front end, and waiting for its answers.
 //!
-//! Readers *ask* for translations; a question goes out on the back channel unless the same one, or one for more permission, is
-//! under way. The control thread tells when an update is in the cache ([`MissChannel::answered`]); whoever waits looks again.
+//! Readers *ask* for translations; a question goes out on the back channel unless the same one, or
+//! one for more permission, is under way. The control thread tells when an update is in the cache
+//! ([`MissChannel::answered`]); whoever waits looks again.
 //!
 //! # Who waits for whom
-//! A front end may be unable to answer misses before its own request is acknowledged, and an invalidation is acknowledged only
-//! when guards have been dropped. So a reader that waits *in* a guard (a device holds slices of guest memory) must give up as soon as the
-//! control thread waits for guards, and any reader must when the control thread wants its queues: [`Urgency`].
-//! Waits are bounded: a question that is not answered in time is withdrawn, and may be put again.
+//! A front end may be unable to answer misses before its own request is acknowledged, and an
+//! invalidation is acknowledged only when guards have been dropped. So a reader that waits *in* a
+//! guard (a device holds slices of guest memory) must give up as soon as the control thread waits
+//! for guards, and any reader must when the control thread wants its queues: [`Urgency`]. Waits are
+//! bounded: a question that is not answered in time is withdrawn, and may be put again.
 //!
 //! # Bounds
-//! At most [`IN_FLIGHT`] questions are under way; more are not asked until answers come. Sending never blocks: while the
-//! front end does not read its end, nothing is asked, and waiting readers try again until their time is up.
+//! At most [`IN_FLIGHT`] questions are under way; more are not asked until answers come. Sending
+//! never blocks: while the front end does not read its end, nothing is asked, and waiting readers
+//! try again until their time is up.
 //!
 //! # How much is asked at once
-//! A question names no length; how far an answer reaches is the front end's choice. Where its last answer was more than a page, one question a
-//! look is enough, and more would be answered for nothing: [`Answering::Ranges`]. Where it was a page, each page needs its own.
+//! A question names no length; how far an answer reaches is the front end's choice. Where its last
+//! answer was more than a page, one question a look is enough, and more would be answered for
+//! nothing: [`Answering::Ranges`]. Where it was a page, each page needs its own.
 //!
 //! # Ordering
-//! `answers` and `wanted` are words of their own, so that neither the control thread nor a reader that polls waits for one that is
-//! just sending (which is a system call under `state`). Who waits counts itself in `waiters`, under `state`, before it looks at them; who changes them
-//! looks at `waiters` afterwards, and takes `state` only where there are any. All four accesses are sequentially consistent: one of the two sees the other.
+//! `answers` and `wanted` are words of their own, so that neither the control thread nor a reader
+//! that polls waits for one that is just sending (which is a system call under `state`). Who waits
+//! counts itself in `waiters`, under `state`, before it looks at them; who changes them looks at
+//! `waiters` afterwards, and takes `state` only where there are any. All four accesses are
+//! sequentially consistent: one of the two sees the other.
 //!
 //! Lock order: `state -> pending questions`.
 
@@ -117,7 +123,8 @@ pub struct MissStats {
     pub deduplicated: u64,
     /// Questions that found no room.
     pub postponed: u64,
-    /// Questions that were not answered for long or before the front end left, and put again if still of interest.
+    /// Questions that were not answered for long or before the front end left, and put again if
+    /// still of interest.
     pub unanswered: u64,
     /// Access failures reported.
     pub access_failures: u64,
@@ -166,8 +173,8 @@ impl std::fmt::Debug for MissChannel {
 }
 
 impl MissChannel {
-    /// A channel that puts a question again after so long without an answer: a front end says nothing when an address is not
-    /// mapped, and the guest may have mapped it since.
+    /// A channel that puts a question again after so long without an answer: a front end says
+    /// nothing when an address is not mapped, and the guest may have mapped it since.
     pub fn repeating(after: Duration) -> Self {
         MissChannel {
             state: Mutex::default(),
@@ -216,7 +223,8 @@ impl MissChannel {
         TimeNs(self.start.elapsed().as_nanos() as u64)
     }
 
-    /// How many updates have come; to be read *before* looking in the cache, and given to [`wait`](Self::wait) after a miss.
+    /// How many updates have come; to be read *before* looking in the cache, and given to
+    /// [`wait`](Self::wait) after a miss.
     pub fn answers(&self) -> u64 {
         self.answers.load(Ordering::SeqCst)
     }
@@ -231,8 +239,8 @@ impl MissChannel {
 
     /// Asks for what is missing, unless that is under way.
     ///
-    /// Noting a question, sending it and taking the note back if it cannot be sent are one step under `state`: nobody is told that a question is
-    /// under way which never goes out.
+    /// Noting a question, sending it and taking the note back if it cannot be sent are one step
+    /// under `state`: nobody is told that a question is under way which never goes out.
     pub fn ask(&self, miss: &Miss) -> Asked {
         let mut state = self.state();
         match self.pending.ask(miss, self.now()) {
@@ -255,7 +263,8 @@ impl MissChannel {
         }
     }
 
-    /// Tells the front end that its answer does not permit an access. It need not care; nobody waits for it.
+    /// Tells the front end that its answer does not permit an access. It need not care; nobody
+    /// waits for it.
     pub fn report_failure(&self, iova: Iova, len: ByteCount, need: Perm) {
         let mut state = self.state();
         let Some(back) = &state.back else { return };
@@ -266,7 +275,8 @@ impl MissChannel {
         }
     }
 
-    /// Says that an update is in the cache, or was refused: either way the questions that it answers are over, whatever it permits.
+    /// Says that an update is in the cache, or was refused: either way the questions that it
+    /// answers are over, whatever it permits.
     pub fn answered(&self, iova: Iova, len: ByteCount) {
         // An update that nobody asked for says nothing about answers.
         if self.pending.answered(iova, len, Perm::ReadWrite) > 0 {
@@ -280,7 +290,8 @@ impl MissChannel {
     /// Withdraws questions that have been under way for long, so that they are put again.
     pub fn expire(&self) {
         let since = self.now().0.saturating_sub(self.repeat.as_nanos() as u64);
-        // Under one lock: who asks again and finds the number unchanged takes the second question for a refusal of the first.
+        // Under one lock: who asks again and finds the number unchanged takes the second question
+        // for a refusal of the first.
         let mut state = self.state();
         let expired = self.pending.expire(TimeNs(since));
         state.stats.unanswered += expired as u64;

@@ -5,21 +5,23 @@
 //! `SIGBUS`, which ends a process that does not handle it. A file with the seal `F_SEAL_SHRINK`
 //! cannot be truncated, and yet an access to it can raise the signal: where a huge page has to be
 //! made and the pool is empty, where the machine's memory fails. So every region is watched: the
-//! process gets, once, a handler that puts zeroed anonymous memory in the place of the *whole region*
-//! and marks it dead; the access is repeated, reads zeros or writes where nobody looks, and whoever
-//! drives the queues sees the mark at the end of the guard and stops the device. (The whole region,
-//! because huge pages cannot be replaced in parts, and nothing in it is worth having once its owner
-//! has gone mad.)
+//! process gets, once, a handler that puts zeroed anonymous memory in the place of the *whole
+//! region* and marks it dead; the access is repeated, reads zeros or writes where nobody looks, and
+//! whoever drives the queues sees the mark at the end of the guard and stops the device. (The whole
+//! region, because huge pages cannot be replaced in parts, and nothing in it is worth having once
+//! its owner has gone mad.)
 //!
 //! # Memory ordering and what a signal handler may do
-//! The handler reads a table of words that is allocated before it is installed, and makes one system call. A slot is published by
-//! storing its `start` last (release) and withdrawn by clearing it first, before the region is unmapped; the handler takes
-//! a slot only if `start` is the same before and after it read `end`. A region in which a thread faults is still mapped, hence
+//! The handler reads a table of words that is allocated before it is installed, and makes one
+//! system call. A slot is published by storing its `start` last (release) and withdrawn by clearing
+//! it first, before the region is unmapped; the handler takes a slot only if `start` is the same
+//! before and after it read `end`. A region in which a thread faults is still mapped, hence
 //! published, so its slot is stable.
 //!
 //! Not handled: a system that grants no anonymous memory of a region's length; the process ends
-//! then. Memory errors of the machine (also `SIGBUS`) within a region look like a truncation, and end
-//! the device, which is as good. Addresses that are not ours go to the handler that was there before.
+//! then. Memory errors of the machine (also `SIGBUS`) within a region look like a truncation, and
+//! end the device, which is as good. Addresses that are not ours go to the handler that was there
+//! before.
 
 use ioatlas_dma::platform::{Ordering, Platform, host::Host};
 use std::sync::OnceLock;
@@ -68,8 +70,8 @@ impl Watch {
     /// Lets the handler replace `len` bytes at `start` when they are gone.
     ///
     /// # Safety
-    /// `start` and `len` are exactly one mapping made by `mmap`, of whole pages of its file, which stays until the watch is
-    /// dropped, and whose bytes nobody trusts to stay what they are.
+    /// `start` and `len` are exactly one mapping made by `mmap`, of whole pages of its file, which
+    /// stays until the watch is dropped, and whose bytes nobody trusts to stay what they are.
     pub(super) unsafe fn new(start: *mut u8, len: usize) -> Result<Self, WatchError> {
         let guard = GUARD
             .get_or_init(install)
@@ -123,8 +125,9 @@ fn install() -> Option<Guard> {
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: both point to structs of the right type; the handler only does what a signal handler may. A fault between
-    // this call and the publication of the guard finds no guard and ends the process, as it would have before.
+    // SAFETY: both point to structs of the right type; the handler only does what a signal handler
+    // may. A fault between this call and the publication of the guard finds no guard and ends the
+    // process, as it would have before.
     let installed = unsafe { libc::sigaction(libc::SIGBUS, &action, &mut before) };
     (installed == 0).then(|| Guard {
         slots: (0..SLOTS).map(empty).collect(),
@@ -134,7 +137,8 @@ fn install() -> Option<Guard> {
 }
 
 extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid siginfo to a handler with SA_SIGINFO; for SIGBUS it holds an address.
+    // SAFETY: the kernel passes a valid siginfo to a handler with SA_SIGINFO; for SIGBUS it holds
+    // an address.
     let at = unsafe { (*info).si_addr() } as usize as u64;
     let Some(guard) = GUARD.get().and_then(Option::as_ref) else {
         return die();
@@ -193,7 +197,8 @@ fn pass_on(
     }
 }
 
-/// Restores the default action: the access is repeated and ends the process, with the core dump that it asks for.
+/// Restores the default action: the access is repeated and ends the process, with the core dump
+/// that it asks for.
 fn die() {
     // SAFETY: all-zero is SIG_DFL without flags.
     let default: libc::sigaction = unsafe { std::mem::zeroed() };

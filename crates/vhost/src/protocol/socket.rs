@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Looking at the front end's next request before `vhost` does.
 //!
-//! `vhost`'s `BackendReqHandler` reads and answers every request on a socket, and ends with an error at message 22. It is
-//! left to do so: before each call the next header is *peeked* at. Message 22 is then read and answered here; message 21 is
-//! peeked at with its file descriptor, of which the kernel gives a duplicate, since `vhost` keeps its own to itself; message 18
-//! is read here where it comes before features are set, as QEMU sends it and `vhost` refuses it; anything else stays where it is. No second socket, no thread, no copy of any message that `vhost` knows.
+//! `vhost`'s `BackendReqHandler` reads and answers every request on a socket, and ends with an
+//! error at message 22. It is left to do so: before each call the next header is *peeked* at.
+//! Message 22 is then read and answered here; message 21 is peeked at with its file descriptor, of
+//! which the kernel gives a duplicate, since `vhost` keeps its own to itself; message 18 is read
+//! here where it comes before features are set, as QEMU sends it and `vhost` refuses it; anything
+//! else stays where it is. No second socket, no thread, no copy of any message that `vhost` knows.
 //!
 //! # Bounds
-//! A front end that sends half a message cannot hold us for longer than the configured time: the wait for a whole header is counted
-//! here, the wait for a payload is the socket's receive timeout (`SO_RCVTIMEO`), which also bounds `vhost`'s own reads.
-//! File descriptors with message 22 never arrive: without room for them the kernel closes them and says so.
+//! A front end that sends half a message cannot hold us for longer than the configured time: the
+//! wait for a whole header is counted here, the wait for a payload is the socket's receive timeout
+//! (`SO_RCVTIMEO`), which also bounds `vhost`'s own reads. File descriptors with message 22 never
+//! arrive: without room for them the kernel closes them and says so.
 
 use super::message::{HEADER_BYTES, Header, IOTLB_BYTES, IotlbMessage, MessageError};
 use rustix::{
@@ -116,8 +119,8 @@ pub enum Woken {
     TimedOut,
 }
 
-/// Looks at the next request; blocks until there is one, at most `patience` once its first byte is there, and no longer than the socket's
-/// receive timeout before.
+/// Looks at the next request; blocks until there is one, at most `patience` once its first byte is
+/// there, and no longer than the socket's receive timeout before.
 ///
 /// # Errors
 /// See [`SocketError`]; the connection is of no use any more.
@@ -174,7 +177,8 @@ fn has_hung_up(socket: &UnixStream) -> io::Result<bool> {
     Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)))? > 0)
 }
 
-/// A duplicate of the file descriptor with the message at the head of the socket. The message stays, with its own.
+/// A duplicate of the file descriptor with the message at the head of the socket. The message
+/// stays, with its own.
 fn peek_descriptor(socket: &UnixStream) -> Result<Option<OwnedFd>, SocketError> {
     let mut raw = [0; HEADER_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -208,8 +212,8 @@ fn read_iotlb(socket: &UnixStream, header: Header) -> Result<Next, SocketError> 
     Ok(Next::Iotlb(header, message))
 }
 
-/// Reads message 18 at the head of the socket: the queue, and whether it is to be enabled, as the front end says it. `None`, and nothing
-/// read, if it is not as long as it has to be.
+/// Reads message 18 at the head of the socket: the queue, and whether it is to be enabled, as the
+/// front end says it. `None`, and nothing read, if it is not as long as it has to be.
 ///
 /// # Errors
 /// See [`SocketError`].
@@ -279,7 +283,8 @@ pub fn send(
     Ok(())
 }
 
-/// Answers an IOTLB message: 0 says that it was obeyed. The protocol demands an answer, asked for or not.
+/// Answers an IOTLB message: 0 says that it was obeyed. The protocol demands an answer, asked for
+/// or not.
 ///
 /// # Errors
 /// Those of [`send`].

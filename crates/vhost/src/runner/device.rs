@@ -8,8 +8,9 @@ use vhost::vhost_user::{Backend, message::VhostUserProtocolFeatures};
 
 /// A virtio device behind a vhost-user socket.
 ///
-/// The runner offers `VIRTIO_F_VERSION_1`, `VIRTIO_F_ACCESS_PLATFORM` and what the protocol needs by itself; with or without an
-/// IOMMU, memory is what [`QueueWorker`] gives, and the addresses in descriptors are its addresses.
+/// The runner offers `VIRTIO_F_VERSION_1`, `VIRTIO_F_ACCESS_PLATFORM` and what the protocol needs
+/// by itself; with or without an IOMMU, memory is what [`QueueWorker`] gives, and the addresses in
+/// descriptors are its addresses.
 pub trait Device: Send + Sync + 'static {
     /// How many queues it has, at most 64.
     fn queues(&self) -> u16;
@@ -42,12 +43,14 @@ pub trait Device: Send + Sync + 'static {
         vec![u64::MAX]
     }
 
-    /// Events of its own (a TAP device becomes readable): file descriptors of a thread, each with a token.
+    /// Events of its own (a TAP device becomes readable): file descriptors of a thread, each with a
+    /// token.
     fn events(&self, _thread: usize) -> Vec<(OwnedFd, u64)> {
         Vec::new()
     }
 
-    /// Bytes of the device's configuration space; a wrong number of them is an error to the front end.
+    /// Bytes of the device's configuration space; a wrong number of them is an error to the front
+    /// end.
     fn read_config(&self, _offset: u32, _len: u32) -> Vec<u8> {
         Vec::new()
     }
@@ -66,10 +69,12 @@ pub trait Device: Send + Sync + 'static {
     /// `vhost`'s end of the back channel, for requests other than IOTLB messages.
     fn back_channel(&self, _backend: Backend) {}
 
-    /// Does what there is to do. Runs on a thread of the runner, which does nothing else meanwhile; control requests for its queues wait.
+    /// Does what there is to do. Runs on a thread of the runner, which does nothing else meanwhile;
+    /// control requests for its queues wait.
     ///
     /// # Errors
-    /// The named queue stops. [`Stop::Fault`] with [`Fault::Interrupted`] only asks to be called again, with the same event.
+    /// The named queue stops. [`Stop::Fault`] with [`Fault::Interrupted`] only asks to be called
+    /// again, with the same event.
     fn process<R: IotlbReader>(
         &self,
         event: Event,
@@ -94,7 +99,8 @@ pub enum Event {
 pub enum Next {
     /// Nothing, until the next event.
     Wait,
-    /// To be called again with this event, after control requests (polling, or more work than one call should do).
+    /// To be called again with this event, after control requests (polling, or more work than one
+    /// call should do).
     Again,
 }
 
@@ -115,10 +121,12 @@ pub enum Stop {
     /// Guest memory could not be accessed.
     #[error("{0}")]
     Fault(#[from] Fault),
-    /// The available index is further ahead than the queue is long, the ring is nowhere, and the like.
+    /// The available index is further ahead than the queue is long, the ring is nowhere, and the
+    /// like.
     #[error("{0}")]
     Queue(#[from] virtio_queue::Error),
-    /// A descriptor chain has no end, or is far too long: a loop, a link to nowhere, or an indirect table that is none.
+    /// A descriptor chain has no end, or is far too long: a loop, a link to nowhere, or an indirect
+    /// table that is none.
     #[error("the descriptor chain at {head} is broken, a loop, or too long")]
     Chain {
         /// Its first descriptor.

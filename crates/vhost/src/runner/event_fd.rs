@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Event file descriptors, our own and those that came from outside and may be anything.
 //!
-//! Whether a read or write of an eventfd waits is decided by `O_NONBLOCK`, which belongs to the open file.
-//! The front end has the same open file: it can take the flag away and fill the counter, and the thread
-//! that writes next sleeps for as long as the front end likes, also after its death if another process has
-//! a copy. Asking `poll` first only makes a race of it. So of a descriptor from outside
+//! Whether a read or write of an eventfd waits is decided by `O_NONBLOCK`, which belongs to the
+//! open file. The front end has the same open file: it can take the flag away and fill the counter,
+//! and the thread that writes next sleeps for as long as the front end likes, also after its death
+//! if another process has a copy. Asking `poll` first only makes a race of it. So of a descriptor
+//! from outside
 //!
-//! * a *call* or *error* is raised by the kernel, which never waits (`eventfd_signal`), as the completion
-//!   of an asynchronous read of nothing (`io_submit(2)`, `IOCB_FLAG_RESFD`): [`Raiser`]. For writes of
-//!   an eventfd there is no `RWF_NOWAIT`;
+//! * a *call* or *error* is raised by the kernel, which never waits (`eventfd_signal`), as the
+//!   completion of an asynchronous read of nothing (`io_submit(2)`, `IOCB_FLAG_RESFD`): [`Raiser`].
+//!   For writes of an eventfd there is no `RWF_NOWAIT`;
 //! * a *kick* is read with `RWF_NOWAIT`.
 //!
-//! Not handled: kernels without asynchronous I/O or without `RWF_NOWAIT` for eventfds (before 5.8), and
-//! filters that forbid it. There a front end as above holds the thread up.
+//! Not handled: kernels without asynchronous I/O or without `RWF_NOWAIT` for eventfds (before 5.8),
+//! and filters that forbid it. There a front end as above holds the thread up.
 
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -50,8 +51,8 @@ pub(super) fn clear(fd: impl AsFd) {
 /// Takes one from outside back. Whoever else reads it may have done so.
 ///
 /// # Errors
-/// It is at its end, or cannot be read, or not without waiting: it will never be raised again, but may look
-/// so for ever.
+/// It is at its end, or cannot be read, or not without waiting: it will never be raised again, but
+/// may look so for ever.
 pub(super) fn clear_foreign(fd: impl AsFd) -> io::Result<()> {
     loop {
         let read = match can_read_at_once() {

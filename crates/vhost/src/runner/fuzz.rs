@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Entry point for fuzzers: arbitrary bytes become what a hostile front end and its guest do to a back end.
+//! Entry point for fuzzers: arbitrary bytes become what a hostile front end and its guest do to a
+//! back end.
 //!
-//! A session with an IOMMU, 16 pages of memory and one queue of 8 entries is set up; bit 0 of the first byte leaves that out, bit 1 takes the list in place of the radix table. Then come
-//! records of 12 bytes; what is left over, or comes after [`MAX_RECORDS`], is ignored. Numbers are big-endian.
+//! A session with an IOMMU, 16 pages of memory and one queue of 8 entries is set up; bit 0 of the
+//! first byte leaves that out, bit 1 takes the list in place of the radix table. Then come records
+//! of 12 bytes; what is left over, or comes after [`MAX_RECORDS`], is ignored. Numbers are
+//! big-endian.
 //!
 //! | byte 0: what | byte 1 | bytes 2, 3 | bytes 4 to 11 |
 //! |---|---|---|---|
@@ -19,8 +22,8 @@
 //! | 10: shut the back channel; send a new one | new if odd | - | - |
 //! | 11: wait a moment | - | - | - |
 //!
-//! The device writes to each writable buffer. Afterwards the back end must have hung up or be idle, hold nothing, and have
-//! written to no page that it was never given for writing.
+//! The device writes to each writable buffer. Afterwards the back end must have hung up or be idle,
+//! hold nothing, and have written to no page that it was never given for writing.
 
 use super::*;
 use crate::{

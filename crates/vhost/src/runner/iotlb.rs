@@ -116,7 +116,8 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         stats.slowest_acknowledgement.0 = stats.slowest_acknowledgement.0.max(took);
     }
 
-    /// Waits until guards have been dropped. There is no bound: an acknowledgement before would be a lie.
+    /// Waits until guards have been dropped. There is no bound: an acknowledgement before would be
+    /// a lie.
     fn await_guards(&self, invalidation: Invalidation, start: Instant) {
         let mut turns = 0u32;
         while !self.cache.is_done(invalidation) {

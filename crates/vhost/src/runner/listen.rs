@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The socket in the file system at which front ends find a runner; and one with which a program was started.
+//! The socket in the file system at which front ends find a runner; and one with which a program
+//! was started.
 //!
-//! A path that exists is never just taken: another back end may be listening there, or have left the file when it was killed. Which of
-//! the two it is, a connection that is tried tells.
+//! A path that exists is never just taken: another back end may be listening there, or have left
+//! the file when it was killed. Which of the two it is, a connection that is tried tells.
 //!
 //! Nobody can connect before the socket's permissions are what they shall be: it listens only then.
 //!
-//! Not handled: two programs that replace the same stale socket at the same moment; the later one wins.
+//! Not handled: two programs that replace the same stale socket at the same moment; the later one
+//! wins.
 
 use rustix::{
     io::Errno,
@@ -41,7 +43,8 @@ pub enum Stale {
 /// Who may connect to a socket in the file system: whoever may write to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access {
-    /// Its permission bits, as `chmod` takes them; without, all but those that the process's mask takes away.
+    /// Its permission bits, as `chmod` takes them; without, all but those that the process's mask
+    /// takes away.
     pub mode: Option<u32>,
     /// The number of the group that it belongs to; without, as every file that the process makes.
     pub group: Option<u32>,
@@ -234,7 +237,8 @@ impl Drop for Listener {
     }
 }
 
-/// Which file is at a path, if there is one. Links are not followed: a socket cannot be made through one.
+/// Which file is at a path, if there is one. Links are not followed: a socket cannot be made
+/// through one.
 fn identity(path: &Path) -> io::Result<Option<(u64, u64)>> {
     match std::fs::symlink_metadata(path) {
         Ok(found) => Ok(Some((found.dev(), found.ino()))),

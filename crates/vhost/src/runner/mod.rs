@@ -1,25 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Runs a device behind a vhost-user socket, with an IOMMU or without.
 //!
-//! Vocabulary: a *worker* is one thread's queues with its reader; the *control thread* is the one that serves the socket.
+//! Vocabulary: a *worker* is one thread's queues with its reader; the *control thread* is the one
+//! that serves the socket.
 //!
 //! # How it hangs together
-//! The control thread looks at each request first (`protocol::socket`): message 22 goes to the cache, anything else to `vhost`'s
-//! own request handler, which calls `session`. Workers (`worker`) call the device when a queue is kicked.
+//! The control thread looks at each request first (`protocol::socket`): message 22 goes to the
+//! cache, anything else to `vhost`'s own request handler, which calls `session`. Workers (`worker`)
+//! call the device when a queue is kicked.
 //!
-//! Without `VIRTIO_F_ACCESS_PLATFORM` the cache holds the memory table itself, guest-physical to host, pinned; so devices have one way
-//! to memory, and an address outside the table is a miss that nobody answers.
+//! Without `VIRTIO_F_ACCESS_PLATFORM` the cache holds the memory table itself, guest-physical to
+//! host, pinned; so devices have one way to memory, and an address outside the table is a miss that
+//! nobody answers.
 //!
 //! # Invariants
-//! * Whatever the cache names is mapped: the table changes with all workers' locks held and the cache cleared.
+//! * Whatever the cache names is mapped: the table changes with all workers' locks held and the
+//!   cache cleared.
 //! * A queue's ring is pinned in the cache while it is live.
-//! * An invalidation is acknowledged when the cache says that guards have been dropped, and in the order of the socket.
-//! * An error of the protocol ends the connection, one of a queue that queue; never the process. A new connection starts from nothing.
-//! * A queue's thread that panics ends the runner: its queues would stand still, and nobody would know.
+//! * An invalidation is acknowledged when the cache says that guards have been dropped, and in the
+//!   order of the socket.
+//! * An error of the protocol ends the connection, one of a queue that queue; never the process. A
+//!   new connection starts from nothing.
+//! * A queue's thread that panics ends the runner: its queues would stand still, and nobody would
+//!   know.
 //!
-//! Lock order: `workers, by number -> misses' state`. The session is the control thread's alone. The stop event's lock is taken alone, too.
+//! Lock order: `workers, by number -> misses' state`. The session is the control thread's alone.
+//! The stop event's lock is taken alone, too.
 //!
-//! Not handled: in-flight descriptor tracking (`INFLIGHT_SHMFD`), dirty logging, postcopy, in-band notifications.
+//! Not handled: in-flight descriptor tracking (`INFLIGHT_SHMFD`), dirty logging, postcopy, in-band
+//! notifications.
 
 mod device;
 #[allow(unsafe_code)] // asynchronous I/O has no safe interface
@@ -93,8 +102,8 @@ pub struct Config {
     pub files: Files,
     /// How long queues wait for answers to misses.
     pub patience: Patience,
-    /// How long the front end may take for the rest of a message, for reading an answer, and for its
-    /// first message after it has connected to a socket of ours.
+    /// How long the front end may take for the rest of a message, for reading an answer, and for
+    /// its first message after it has connected to a socket of ours.
     pub message: Duration,
     /// How long a client waits between two attempts to connect.
     pub reconnect: Duration,
@@ -181,7 +190,8 @@ pub struct Runner<D, T: DeviceIotlb> {
 #[derive(Clone, Debug)]
 pub struct StopHandle(Arc<StopEvent>);
 
-/// What stops a runner: an event, never taken back, and the connection, since its thread may be busy answering a front end that does not read.
+/// What stops a runner: an event, never taken back, and the connection, since its thread may be
+/// busy answering a front end that does not read.
 struct StopEvent {
     event: OwnedFd,
     /// Ends all workers' threads: none begins to call the device any more. Waits for nothing.
@@ -216,8 +226,8 @@ impl StopEvent {
     }
     /// Stops queues, then the connection.
     fn finish(&self) {
-        // A front end that sees the connection end takes for done what the used rings say then, and gives the rest to the next back end
-        // (QEMU does). What is used later is used twice.
+        // A front end that sees the connection end takes for done what the used rings say then, and
+        // gives the rest to the next back end (QEMU does). What is used later is used twice.
         (self.quiesce)();
         // `vhost` tries to send its answers for ever; now it cannot.
         if let Some(stream) = &*self.stream()
@@ -229,8 +239,9 @@ impl StopEvent {
 }
 
 impl StopHandle {
-    /// Ends the connection and every later one. When it returns, no device is called any more; but a device that calls it would wait for itself, so
-    /// there it returns at once, and another thread does the rest.
+    /// Ends the connection and every later one. When it returns, no device is called any more; but
+    /// a device that calls it would wait for itself, so there it returns at once, and another
+    /// thread does the rest.
     pub fn stop(&self) {
         if let Err(e) = event_fd::raise(&self.0.event) {
             log::error!("cannot stop a runner: {e}");
@@ -275,8 +286,9 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
                 .map(|queue| Ring::new(queue, size, raiser.clone()))
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(|e| RunnerError::Queue(size, e))?;
-            // SAFETY: nobody but the session puts entries into the cache, since nobody else has it (checked above; later
-            // only observers, which read). The session's invariants are those that are asked for.
+            // SAFETY: nobody but the session puts entries into the cache, since nobody else has it
+            // (checked above; later only observers, which read). The session's invariants are those
+            // that are asked for.
             let memory =
                 unsafe { IovaMemory::new(cache.reader()?, misses.clone(), config.patience) };
             let worker = QueueWorker::new(thread, rings, memory);
@@ -428,8 +440,8 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
         }
     }
 
-    /// Serves the front end at the other end of `stream`, until it hangs up, breaks the protocol, or the runner is stopped. How it ended is
-    /// in the log, too.
+    /// Serves the front end at the other end of `stream`, until it hangs up, breaks the protocol,
+    /// or the runner is stopped. How it ended is in the log, too.
     pub fn serve_stream(&mut self, stream: UnixStream) -> End {
         self.session(stream, Silence::Unbounded)
     }
@@ -437,7 +449,8 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
     fn session(&mut self, stream: UnixStream, silence: Silence) -> End {
         let end = match stream.try_clone() {
             Ok(ours) => {
-                // Whoever raised the event before did not see this stream; it is seen before anything is answered.
+                // Whoever raised the event before did not see this stream; it is seen before
+                // anything is answered.
                 *self.stop.stream() = Some(ours);
                 let end = self.connection(stream, silence);
                 *self.stop.stream() = None;
@@ -473,8 +486,9 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
         let session = Arc::new(Mutex::new(session));
         let mut handler = BackendReqHandler::from_stream(handler_end, session.clone());
         let session_of = || session.lock().unwrap_or_else(PoisonError::into_inner);
-        // From here on whoever stops us shuts the socket down; who did so before did not know it. So no message needs a look at two files
-        // before it is read, which is a system call for each.
+        // From here on whoever stops us shuts the socket down; who did so before did not know it.
+        // So no message needs a look at two files before it is read, which is a system call for
+        // each.
         if self.stop.is_raised() {
             return End::Stopped;
         }
@@ -551,7 +565,8 @@ fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Enables a queue before features are set. `Ok(false)`: the message is no good, and `vhost`'s to refuse.
+/// Enables a queue before features are set. `Ok(false)`: the message is no good, and `vhost`'s to
+/// refuse.
 fn enable_early<D: Device, T: DeviceIotlb>(
     stream: &UnixStream,
     header: Header,

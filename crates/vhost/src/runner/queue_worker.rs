@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One thread's queues and its way to memory; and the loop over descriptor chains that most devices need.
+//! One thread's queues and its way to memory; and the loop over descriptor chains that most devices
+//! need.
 
 use super::{Failure, Next, Ring, Stop};
 use crate::{
@@ -13,10 +14,11 @@ use virtio_queue::{DescriptorChain, QueueOwnedT, QueueT};
 
 /// Chains that are processed under one guard: an invalidation waits for no more.
 pub const CHAINS_PER_BATCH: usize = 32;
-/// Buffers that are translated ahead; with more, a batch's last chains are translated as they are met.
+/// Buffers that are translated ahead; with more, a batch's last chains are translated as they are
+/// met.
 const BUFFERS_AHEAD: usize = 4096;
-/// Descriptors of a chain, indirect ones included, where the ring is shorter. (Virtio 1.2, 2.7.5.3.1: not more than the ring is long. Drivers
-/// are known to be generous.)
+/// Descriptors of a chain, indirect ones included, where the ring is shorter. (Virtio 1.2,
+/// 2.7.5.3.1: not more than the ring is long. Drivers are known to be generous.)
 const LONGEST_CHAIN: usize = 1024;
 
 /// A descriptor chain under the guard in which it is processed.
@@ -66,15 +68,18 @@ impl<R: IotlbReader> QueueWorker<R> {
         (&mut self.rings, &mut self.memory)
     }
 
-    /// Takes every chain that is available in a split ring, in batches: gives it to `each`, which returns how many bytes it wrote, puts it
-    /// into the used ring, and notifies the driver as it wants to be.
+    /// Takes every chain that is available in a split ring, in batches: gives it to `each`, which
+    /// returns how many bytes it wrote, puts it into the used ring, and notifies the driver as it
+    /// wants to be.
     ///
-    /// All buffers of a batch are translated ahead, and what is missing asked for at once. A chain that is interrupted (see
-    /// [`Fault::Interrupted`](crate::guest_memory::Fault::Interrupted)) is given to `each` again from its start; so `each` should have no effect outside guest memory until it has
-    /// read all it needs.
+    /// All buffers of a batch are translated ahead, and what is missing asked for at once. A chain
+    /// that is interrupted (see [`Fault::Interrupted`](crate::guest_memory::Fault::Interrupted)) is
+    /// given to `each` again from its start; so `each` should have no effect outside guest memory
+    /// until it has read all it needs.
     ///
     /// # Errors
-    /// Why the queue must stop, or that it was interrupted: to be returned to the runner, which calls again. A queue that is not live or not here has nothing available.
+    /// Why the queue must stop, or that it was interrupted: to be returned to the runner, which
+    /// calls again. A queue that is not live or not here has nothing available.
     pub fn each_chain(
         &mut self,
         queue: u16,
@@ -91,7 +96,8 @@ impl<R: IotlbReader> QueueWorker<R> {
         }
         let failure = |why| Failure { queue, why };
         self.refresh(at).map_err(failure)?;
-        // No more than a full ring a call: other queues and control requests have their turn, whatever the driver adds meanwhile.
+        // No more than a full ring a call: other queues and control requests have their turn,
+        // whatever the driver adds meanwhile.
         let bursts = usize::from(self.rings[at].size).div_ceil(CHAINS_PER_BATCH);
         for _ in 0..bursts {
             let mut ready = self.look_ahead(at).map_err(failure)?;
@@ -113,7 +119,8 @@ impl<R: IotlbReader> QueueWorker<R> {
         checked(&guard, more)
     }
 
-    /// Reads the used index of a ring that has just gone live: buffers that an earlier back end used stay used.
+    /// Reads the used index of a ring that has just gone live: buffers that an earlier back end
+    /// used stay used.
     fn refresh(&mut self, at: usize) -> Result<(), Stop> {
         let ring = &mut self.rings[at];
         if ring.fresh {
@@ -126,7 +133,8 @@ impl<R: IotlbReader> QueueWorker<R> {
         Ok(())
     }
 
-    /// Checks the chains of the next batch and translates their buffers ahead; says how many chains these are.
+    /// Checks the chains of the next batch and translates their buffers ahead; says how many chains
+    /// these are.
     fn look_ahead(&mut self, at: usize) -> Result<usize, Stop> {
         self.wanted.clear();
         let size = usize::from(self.rings[at].size);
@@ -171,7 +179,8 @@ impl<R: IotlbReader> QueueWorker<R> {
         Ok(ready)
     }
 
-    /// Processes a batch of chains: those that were looked at ahead, and none that the driver has added since, which nobody has checked.
+    /// Processes a batch of chains: those that were looked at ahead, and none that the driver has
+    /// added since, which nobody has checked.
     fn one_batch(
         &mut self,
         at: usize,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What `vhost` calls for each request that it knows.
 //!
-//! An error of one of these ends the connection: `vhost` answers it, if an answer was asked for, and gives up.
+//! An error of one of these ends the connection: `vhost` answers it, if an answer was asked for,
+//! and gives up.
 
 use super::{
     Device, Iommu,
@@ -64,8 +65,8 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
         }
     }
 
-    /// The specification wants this message of old ignored, or taken as one that disables all rings;
-    /// memory, features and back channel stay in either case.
+    /// The specification wants this message of old ignored, or taken as one that disables all
+    /// rings; memory, features and back channel stay in either case.
     fn reset_owner(&mut self) -> Result<()> {
         self.owned = false;
         self.disable_rings();
@@ -95,7 +96,8 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
             );
             return Err(Error::FeatureMismatch);
         }
-        // With an IOMMU this begins a device's life, as it does for vhost in the kernel: nothing is known of the one before.
+        // With an IOMMU this begins a device's life, as it does for vhost in the kernel: nothing is
+        // known of the one before.
         let first = !self.negotiated;
         let news = first || features != self.features;
         if first || features != self.features || features & ACCESS_PLATFORM != 0 {
@@ -228,8 +230,8 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
             | Features::BACKEND_REQ
             | Features::CONFIGURE_MEM_SLOTS
             | Features::RESET_DEVICE;
-        // Front ends differ in whether the number is of queues or of pairs. Without `MQ` none asks, and
-        // each takes one queue, or one pair.
+        // Front ends differ in whether the number is of queues or of pairs. Without `MQ` none asks,
+        // and each takes one queue, or one pair.
         let many = match self.device.queue_num() {
             ..=1 => Features::empty(),
             _ => Features::MQ,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One virtqueue, as the front end sets it up.
 //!
-//! A ring is *live* while it has a kick, addresses, is enabled and has not failed. Everything a device needs to walk it is here;
-//! `queue` does so for split rings, and code for packed ones starts from [`Ring::addresses`] and [`Ring::base`]. A ring that goes
-//! live gets a new [`Ring::start`] number, so that such code knows when to begin anew.
+//! A ring is *live* while it has a kick, addresses, is enabled and has not failed. Everything a
+//! device needs to walk it is here; `queue` does so for split rings, and code for packed ones
+//! starts from [`Ring::addresses`] and [`Ring::base`]. A ring that goes live gets a new
+//! [`Ring::start`] number, so that such code knows when to begin anew.
 
 use super::{Stop, event_fd::Raiser};
 use crate::{log_limit::peer_log, protocol::message::FrontAddr};
@@ -23,7 +24,8 @@ pub const RING_PACKED: u64 = 1 << 34;
 /// `VIRTIO_RING_F_EVENT_IDX`.
 pub const EVENT_IDX: u64 = 1 << 29;
 
-/// Where the three parts of a ring are: IOVAs, or guest-physical addresses where no IOMMU was negotiated.
+/// Where the three parts of a ring are: IOVAs, or guest-physical addresses where no IOMMU was
+/// negotiated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingParts {
     /// Descriptors.
@@ -158,8 +160,8 @@ impl Ring {
         self.start
     }
 
-    /// What `SET_VRING_BASE` said. Of a split ring the next available index; of a packed one, next available index and wrap
-    /// counter in the lower half, next used ones in the upper.
+    /// What `SET_VRING_BASE` said. Of a split ring the next available index; of a packed one, next
+    /// available index and wrap counter in the lower half, next used ones in the upper.
     pub fn base(&self) -> u32 {
         self.base
     }
@@ -172,7 +174,8 @@ impl Ring {
     /// Tells the driver that buffers were used.
     ///
     /// # Errors
-    /// The call's file descriptor is no eventfd. That is said once: then it is left alone, until the front end sets another.
+    /// The call's file descriptor is no eventfd. That is said once: then it is left alone, until
+    /// the front end sets another.
     pub fn notify(&self) -> io::Result<()> {
         match &self.call {
             Some(call) if !self.mute.get() => {
@@ -237,7 +240,8 @@ impl Ring {
         self.live = false;
     }
 
-    /// Takes it out of service because of an error, and tells the front end by the error's file descriptor.
+    /// Takes it out of service because of an error, and tells the front end by the error's file
+    /// descriptor.
     pub(super) fn fail(&mut self, why: &Stop) {
         peer_log!(Error, "queue {} stops: {why}", self.index);
         self.stop();
@@ -250,8 +254,8 @@ impl Ring {
     }
 }
 
-/// A file descriptor for events, made not to block: the front end has the other end, and may have filled it. No program that we
-/// start inherits it; `vhost` receives it as if one should.
+/// A file descriptor for events, made not to block: the front end has the other end, and may have
+/// filled it. No program that we start inherits it; `vhost` receives it as if one should.
 pub(super) fn unblocked(file: File) -> io::Result<OwnedFd> {
     rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::CLOEXEC)?;
     let flags = rustix::fs::fcntl_getfl(&file)?;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One connection's state, and how it changes: memory, features, rings.
 //!
-//! Requests (`requests`) and IOTLB messages (`iotlb`) come one at a time, on the control thread. What they change in workers they
-//! change with the workers' locks. A session that ends leaves nothing: rings stopped, cache empty, memory unmapped, nobody to ask.
+//! Requests (`requests`) and IOTLB messages (`iotlb`) come one at a time, on the control thread.
+//! What they change in workers they change with the workers' locks. A session that ends leaves
+//! nothing: rings stopped, cache empty, memory unmapped, nobody to ask.
 
 use super::{
     ControlStats, Device, Runner,
@@ -44,8 +45,8 @@ pub(super) struct Session<D: Device, T: DeviceIotlb> {
     pub(super) table: MemoryTable,
     pub(super) owned: bool,
     pub(super) features: u64,
-    /// Whether `features` were set. Until then no ring is live and no memory is known: who never sets
-    /// them has not agreed to do without an IOMMU.
+    /// Whether `features` were set. Until then no ring is live and no memory is known: who never
+    /// sets them has not agreed to do without an IOMMU.
     pub(super) negotiated: bool,
     pub(super) protocol: u64,
     /// The socket that came with the request that is being handled.
@@ -90,8 +91,9 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         self.features & ACCESS_PLATFORM != 0
     }
 
-    /// Whether a queue can be enabled though no features are set yet. The protocol asks for `VHOST_USER_F_PROTOCOL_FEATURES` to be negotiated;
-    /// QEMU takes it as soon as both sides have shown it, and `vhost` not before `SET_FEATURES`.
+    /// Whether a queue can be enabled though no features are set yet. The protocol asks for
+    /// `VHOST_USER_F_PROTOCOL_FEATURES` to be negotiated; QEMU takes it as soon as both sides have
+    /// shown it, and `vhost` not before `SET_FEATURES`.
     pub(super) fn enables_early(&self) -> bool {
         self.features == 0 && self.protocol != 0
     }
@@ -114,8 +116,9 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         self.protocol & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0
     }
 
-    /// Forgets every translation once no ring is live: from then on a front end need not say which are no more. QEMU does not, for its notifiers
-    /// go with the device; and a guest that boots again maps other pages at the same IOVAs. Nor are questions answered that are under way.
+    /// Forgets every translation once no ring is live: from then on a front end need not say which
+    /// are no more. QEMU does not, for its notifiers go with the device; and a guest that boots
+    /// again maps other pages at the same IOVAs. Nor are questions answered that are under way.
     pub(super) fn forget_if_idle(&mut self) {
         let idle = |shared: &Shared<T::Reader>| shared.take().rings.iter().all(|ring| !ring.live);
         if self.has_iommu() && self.workers.iter().all(idle) {

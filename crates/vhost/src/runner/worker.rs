@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The threads that process queues.
 //!
-//! A worker waits for events, takes the lock of its queues, and calls the device for each. The control thread changes a worker under the same
-//! lock; so that it gets it from a worker that polls, it says so in `wanted` first, and the worker lets it pass. Readers that wait for
-//! answers in the worker are told to give up ([`Urgency::Everybody`]).
+//! A worker waits for events, takes the lock of its queues, and calls the device for each. The
+//! control thread changes a worker under the same lock; so that it gets it from a worker that
+//! polls, it says so in `wanted` first, and the worker lets it pass. Readers that wait for answers
+//! in the worker are told to give up ([`Urgency::Everybody`]).
 
 use super::{Config, Device, Event, Failure, Next, QueueWorker, Ring, Stop, event_fd, ring::Kick};
 use crate::{
@@ -55,7 +56,8 @@ thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the caller is on a thread that processes queues: then it has a worker, and must not wait for one.
+/// Whether the caller is on a thread that processes queues: then it has a worker, and must not wait
+/// for one.
 pub(super) fn is_worker() -> bool {
     IS_WORKER.get()
 }
@@ -150,7 +152,8 @@ impl<R: IotlbReader> Shared<R> {
             });
             due.dedup();
             for event in due.drain(..) {
-                // Whoever ended us takes all rings out of service; a request that was still being handled may have brought one back since.
+                // Whoever ended us takes all rings out of service; a request that was still being
+                // handled may have brought one back since.
                 if self.exit.load(Ordering::Acquire) != 0 {
                     return Ok(());
                 }
@@ -237,7 +240,8 @@ fn call<D: Device, R: IotlbReader>(device: &D, event: Event, worker: &mut QueueW
 }
 
 impl<R: IotlbReader> QueueWorker<R> {
-    /// Stops every queue if memory was lost under one: what it reads from now on is not the guest's.
+    /// Stops every queue if memory was lost under one: what it reads from now on is not the
+    /// guest's.
     fn rings_lost<D: Device>(&mut self, device: &D) {
         if self.memory_is_gone() {
             for ring in self.rings.iter_mut().filter(|ring: &&mut Ring| ring.live) {

@@ -43,8 +43,8 @@ pub enum ChannelError {
     /// The same, for its header.
     #[error("from the back end: {0:?} where an IOTLB message should be")]
     NotIotlb(Header),
-    /// An earlier message got no answer, or another one, so the channel was shut down: an answer that
-    /// came late would be taken for that of this message.
+    /// An earlier message got no answer, or another one, so the channel was shut down: an answer
+    /// that came late would be taken for that of this message.
     #[error("{0:?} was not sent, since the channel is shut down: {1}")]
     ShutDown(IotlbMessage, Arc<str>),
     /// Nothing more comes from it.
@@ -54,9 +54,9 @@ pub enum ChannelError {
 
 /// Whether requests and answers still belong together.
 ///
-/// Answers carry no number. One that is late, or of which only a part was read, would be taken for that
-/// of the next request, and a back end would seem to have forgotten what it still uses. So the first
-/// failure that leaves an answer outstanding is the last: the channel keeps what it said.
+/// Answers carry no number. One that is late, or of which only a part was read, would be taken for
+/// that of the next request, and a back end would seem to have forgotten what it still uses. So the
+/// first failure that leaves an answer outstanding is the last: the channel keeps what it said.
 #[derive(Debug, Default)]
 struct Step {
     lost: Option<Arc<str>>,
@@ -75,13 +75,13 @@ impl Step {
     }
 }
 
-/// The vhost-user protocol: updates on the control socket, acknowledged; misses from the back channel, which is read by
-/// [`UserChannel::receive`].
+/// The vhost-user protocol: updates on the control socket, acknowledged; misses from the back
+/// channel, which is read by [`UserChannel::receive`].
 ///
-/// How long an acknowledgement may take is the control socket's receive timeout. One that has not come by
-/// then, has come in part, or is none, ends the session: the socket is shut down, for the VMM's own
-/// requests as well, and every later message fails with [`ChannelError::ShutDown`]. A refusal is an
-/// answer like any other.
+/// How long an acknowledgement may take is the control socket's receive timeout. One that has not
+/// come by then, has come in part, or is none, ends the session: the socket is shut down, for the
+/// VMM's own requests as well, and every later message fails with [`ChannelError::ShutDown`]. A
+/// refusal is an answer like any other.
 #[derive(Debug)]
 pub struct UserChannel {
     control: UnixStream,
@@ -91,7 +91,8 @@ pub struct UserChannel {
 }
 
 impl UserChannel {
-    /// A channel over a duplicate of the control socket. `turn` is held from a request to its answer.
+    /// A channel over a duplicate of the control socket. `turn` is held from a request to its
+    /// answer.
     pub fn new(control: UnixStream, turn: Arc<Mutex<()>>) -> Self {
         UserChannel {
             control,
@@ -100,12 +101,12 @@ impl UserChannel {
         }
     }
 
-    /// Reads the next message from the back channel, whose other end went to the back end with `SET_BACKEND_REQ_FD`. A message
-    /// whose sender waits for a reply gets one.
+    /// Reads the next message from the back channel, whose other end went to the back end with
+    /// `SET_BACKEND_REQ_FD`. A message whose sender waits for a reply gets one.
     ///
     /// # Errors
-    /// The channel is closed, or what came is no IOTLB message. Where a message was read in part only,
-    /// the socket is shut down: what follows would be taken for the beginning of another.
+    /// The channel is closed, or what came is no IOTLB message. Where a message was read in part
+    /// only, the socket is shut down: what follows would be taken for the beginning of another.
     pub fn receive(back: &UnixStream) -> Result<IotlbMessage, ChannelError> {
         let mut from = Counted {
             from: back,
@@ -143,8 +144,8 @@ impl UserChannel {
     }
 }
 
-/// Ends both directions of a socket, for every duplicate of it: a peer that answers late reaches nobody,
-/// and another user of the socket fails before it reads what was meant for us.
+/// Ends both directions of a socket, for every duplicate of it: a peer that answers late reaches
+/// nobody, and another user of the socket fails before it reads what was meant for us.
 pub(super) fn shut_down(socket: &UnixStream) {
     match socket.shutdown(Shutdown::Both) {
         Ok(()) => (),
@@ -182,7 +183,8 @@ const MESSAGE: usize = HEADER_BYTES + IOTLB_BYTES;
 const AT_ONCE: usize = 64;
 
 impl MissInbox {
-    /// The next message, if one has come. One that has begun is waited for, as long as the socket lets.
+    /// The next message, if one has come. One that has begun is waited for, as long as the socket
+    /// lets.
     ///
     /// # Errors
     /// As for [`UserChannel::receive`].
@@ -258,10 +260,11 @@ impl IotlbChannel for UserChannel {
     }
 }
 
-/// The format of vhost in the kernel: `struct vhost_msg_v2`, written to and read from the device's file.
+/// The format of vhost in the kernel: `struct vhost_msg_v2`, written to and read from the device's
+/// file.
 ///
-/// The kernel obeys within the write, so no answer can come late, and after a write that failed the next
-/// may succeed. Only one that takes a part of a message ends the channel.
+/// The kernel obeys within the write, so no answer can come late, and after a write that failed the
+/// next may succeed. Only one that takes a part of a message ends the channel.
 #[derive(Debug)]
 pub struct KernelChannel<F> {
     file: F,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A small front end: `vhost`'s, an [`IotlbServer`], memory and queues, and no VMM around it. For tests, load generators, and as an
-//! example of how the parts fit.
+//! A small front end: `vhost`'s, an [`IotlbServer`], memory and queues, and no VMM around it. For
+//! tests, load generators, and as an example of how the parts fit.
 //!
-//! Everything that `vhost::vhost_user::Frontend` does is left to it; message 22 goes over a duplicate of its socket, in turns.
+//! Everything that `vhost::vhost_user::Frontend` does is left to it; message 22 goes over a
+//! duplicate of its socket, in turns.
 //!
 //! Lock order: `server's held -> turn`.
 
@@ -50,7 +51,8 @@ pub struct FrontEndConfig {
     pub queues: u16,
     /// How it answers misses.
     pub server: ServerConfig,
-    /// How long it waits for the back end's answers: to each message 22, and to all requests of the session's set-up, or of a queue's start or stop, together.
+    /// How long it waits for the back end's answers: to each message 22, and to all requests of the
+    /// session's set-up, or of a queue's start or stop, together.
     pub answer: Duration,
 }
 
@@ -143,8 +145,8 @@ pub enum Sealed {
 }
 
 impl<T: IoPageTable + 'static> FrontEnd<T> {
-    /// Sets a session up: features, back channel, memory. `regions` are guest address, length and file of each piece of memory. A thread
-    /// answers misses.
+    /// Sets a session up: features, back channel, memory. `regions` are guest address, length and
+    /// file of each piece of memory. A thread answers misses.
     ///
     /// # Errors
     /// See [`FrontEndError`].
@@ -174,8 +176,9 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
         Ok(front_end)
     }
 
-    /// The same, but misses are answered only when [`answer_misses`](Self::answer_misses) is called: for a caller that polls anyway, and to
-    /// whom a thread more is a switch more on the way of every miss.
+    /// The same, but misses are answered only when [`answer_misses`](Self::answer_misses) is
+    /// called: for a caller that polls anyway, and to whom a thread more is a switch more on the
+    /// way of every miss.
     ///
     /// # Errors
     /// See [`FrontEndError`].
@@ -267,12 +270,14 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
         Ok(front_end)
     }
 
-    /// Answers misses that have come, and returns how many messages there were: no more than a back end of ours has under way, since one that
-    /// asks without end must not keep the caller. Only for sessions of [`connect_unserved`](Self::connect_unserved): two readers would take each
+    /// Answers misses that have come, and returns how many messages there were: no more than a back
+    /// end of ours has under way, since one that asks without end must not keep the caller. Only
+    /// for sessions of [`connect_unserved`](Self::connect_unserved): two readers would take each
     /// other's bytes.
     ///
     /// # Errors
-    /// The back end hung up, sent no IOTLB message or half of one, or did not acknowledge an answer in time.
+    /// The back end hung up, sent no IOTLB message or half of one, or did not acknowledge an answer
+    /// in time.
     pub fn answer_misses(&mut self) -> Result<usize, ChannelError> {
         let mut count = 0;
         while count < IN_FLIGHT
@@ -302,9 +307,10 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
         Ok(())
     }
 
-    /// Why misses are not answered any more, once the thread of [`connect`](Self::connect) has ended.
-    /// `None` while they are, and in sessions of [`connect_unserved`](Self::connect_unserved), where
-    /// [`answer_misses`](Self::answer_misses) says it.
+    /// Why misses are not answered any more, once the thread of [`connect`](Self::connect) has
+    /// ended. `None` while they are, and in sessions of
+    /// [`connect_unserved`](Self::connect_unserved), where [`answer_misses`](Self::answer_misses)
+    /// says it.
     pub fn unanswered(&self) -> Option<&ChannelError> {
         self.unanswered.get()
     }
@@ -328,7 +334,8 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
         &self.server
     }
 
-    /// Whose turn it is on the control socket: while somebody has it, nothing is requested or answered.
+    /// Whose turn it is on the control socket: while somebody has it, nothing is requested or
+    /// answered.
     pub fn turn_handle(&self) -> Arc<Mutex<()>> {
         self.turn.clone()
     }
@@ -409,7 +416,8 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
     }
 }
 
-/// Runs requests that may wait for ever otherwise: when patience ends, the socket is shut down under them.
+/// Runs requests that may wait for ever otherwise: when patience ends, the socket is shut down
+/// under them.
 fn bounded<T>(
     control: &UnixStream,
     patience: Duration,

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-/// A set of IOVAs, as ranges that neither overlap nor touch; a superset of what was put in once it is full.
+/// A set of IOVAs, as ranges that neither overlap nor touch; a superset of what was put in once it
+/// is full.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
     /// First address -> last address.
@@ -74,8 +75,8 @@ impl Held {
             .collect()
     }
 
-    /// Takes `first` to `last` out; what is left of a range on either side stays. (Where that is one range too many, a gap is held again,
-    /// and perhaps this one.)
+    /// Takes `first` to `last` out; what is left of a range on either side stays. (Where that is
+    /// one range too many, a gap is held again, and perhaps this one.)
     pub fn remove(&mut self, first: u64, last: u64) {
         for (f, l) in self.within(first, last) {
             let (&start, &end) = self

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The other half, for VMM authors: who answers a back end's misses, and tells it what to forget.
 //!
-//! Vocabulary: the *page table* is the guest's, behind [`IoPageTable`]; a *channel* ([`IotlbChannel`]) carries messages to one
-//! back end, over vhost-user or to vhost in the kernel; *held* is what the back end may have in its device IOTLB, because it
-//! was sent and not yet invalidated.
+//! Vocabulary: the *page table* is the guest's, behind [`IoPageTable`]; a *channel*
+//! ([`IotlbChannel`]) carries messages to one back end, over vhost-user or to vhost in the kernel;
+//! *held* is what the back end may have in its device IOTLB, because it was sent and not yet
+//! invalidated.
 //!
 //! # Invariants
-//! * A translation is looked up, noted as held and sent within one critical section, and an invalidation runs in the same one. So
-//!   when [`IotlbServer::invalidate`] is called *after* the page table changed, every update made from the old table is held by
-//!   then, and is invalidated; every later one is made from the new table.
-//! * Held is never less than what the back end has. It may be more: the back end evicts as it likes, and beyond
-//!   [`ServerConfig::held_ranges`] neighbours are joined across the gap between them.
-//! * `invalidate` returns only when the back end has acknowledged; if it cannot, the guest must not reuse the memory, and the error
-//!   says so.
+//! * A translation is looked up, noted as held and sent within one critical section, and an
+//!   invalidation runs in the same one. So when [`IotlbServer::invalidate`] is called *after* the
+//!   page table changed, every update made from the old table is held by then, and is invalidated;
+//!   every later one is made from the new table.
+//! * Held is never less than what the back end has. It may be more: the back end evicts as it
+//!   likes, and beyond [`ServerConfig::held_ranges`] neighbours are joined across the gap between
+//!   them.
+//! * `invalidate` returns only when the back end has acknowledged; if it cannot, the guest must not
+//!   reuse the memory, and the error says so.
 //!
-//! Lock order: `held` (with the channel in it) alone. [`IoPageTable::lookup`] is called with it, and must not call back.
+//! Lock order: `held` (with the channel in it) alone. [`IoPageTable::lookup`] is called with it,
+//! and must not call back.
 //!
 //! Not handled: address space identifiers (vDPA), batch messages.
 
@@ -73,12 +77,14 @@ impl<T: IoPageTable + ?Sized> IoPageTable for std::sync::Arc<T> {
 pub enum Answer {
     /// The page that missed, of this many bytes (a power of two), or what is mapped of it.
     Page(ByteCount),
-    /// The largest range around it that is contiguous in IOVAs, in the front end, and in permission, up to this many
-    /// bytes, rounded up to whole pages. At most [`MAX_STEPS`] neighbours are looked up each way.
+    /// The largest range around it that is contiguous in IOVAs, in the front end, and in
+    /// permission, up to this many bytes, rounded up to whole pages. At most [`MAX_STEPS`]
+    /// neighbours are looked up each way.
     Contiguous(ByteCount),
 }
 
-/// Neighbours that one answer looks up in each direction, so that a guest's table of small pages cannot keep the VMM busy.
+/// Neighbours that one answer looks up in each direction, so that a guest's table of small pages
+/// cannot keep the VMM busy.
 pub const MAX_STEPS: usize = 512;
 
 /// Bytes of an answer, at most: whole pages.
@@ -164,7 +170,8 @@ impl<T: IoPageTable, C: IotlbChannel> IotlbServer<T, C> {
         self.inner().held.clone()
     }
 
-    /// Handles a message from the back end: answers a miss, counts a failure, ignores anything else.
+    /// Handles a message from the back end: answers a miss, counts a failure, ignores anything
+    /// else.
     ///
     /// # Errors
     /// The answer could not be sent, or was refused: the back end is out of step.
@@ -182,7 +189,8 @@ impl<T: IoPageTable, C: IotlbChannel> IotlbServer<T, C> {
     fn answer(&self, miss: &IotlbMessage) -> Result<(), ChannelError> {
         let mut inner = self.inner();
         inner.stats.misses += 1;
-        // A permission that the table does not grant is answered all the same: the back end then knows, and need not wait.
+        // A permission that the table does not grant is answered all the same: the back end then
+        // knows, and need not wait.
         let Some(around) = self.range_around(miss.iova) else {
             inner.stats.unresolved += 1;
             return Ok(());
@@ -199,11 +207,12 @@ impl<T: IoPageTable, C: IotlbChannel> IotlbServer<T, C> {
         inner.channel.send(&update)
     }
 
-    /// Makes the back end forget what it may hold of `len` bytes at `iova`. To be called after the page table changed and
-    /// before the guest is told that its own invalidation is complete.
+    /// Makes the back end forget what it may hold of `len` bytes at `iova`. To be called after the
+    /// page table changed and before the guest is told that its own invalidation is complete.
     ///
     /// # Errors
-    /// The back end did not acknowledge: it may still use the old translation, and the device must be stopped.
+    /// The back end did not acknowledge: it may still use the old translation, and the device must
+    /// be stopped.
     pub fn invalidate(&self, iova: Iova, len: ByteCount) -> Result<(), ChannelError> {
         let (first, last) = IotlbMessage::invalidate(iova, len).invalidated();
         let mut inner = self.inner();
@@ -239,7 +248,8 @@ impl<T: IoPageTable, C: IotlbChannel> IotlbServer<T, C> {
         }
     }
 
-    /// Joins neighbours to `found` while they continue it, then cuts it to `limit`, a number of whole pages, around `iova`.
+    /// Joins neighbours to `found` while they continue it, then cuts it to `limit`, a number of
+    /// whole pages, around `iova`.
     fn widen(&self, found: Mapping, iova: Iova, limit: ByteCount) -> Mapping {
         let mut wide = found;
         for _ in 0..MAX_STEPS {
@@ -282,7 +292,8 @@ impl<T: IoPageTable, C: IotlbChannel> IotlbServer<T, C> {
     }
 }
 
-/// Whether `next` begins where `before` ends, for the device and for the front end, with the same permission.
+/// Whether `next` begins where `before` ends, for the device and for the front end, with the same
+/// permission.
 fn continues(before: &Mapping, next: &Mapping) -> bool {
     before.iova.0.checked_add(before.len.0) == Some(next.iova.0)
         && before.len.0.checked_add(next.len.0).is_some()

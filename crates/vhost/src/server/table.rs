@@ -31,7 +31,8 @@ impl PageMap {
         mappings.insert(mapping.iova.0, mapping);
     }
 
-    /// Takes `len` bytes at `iova` out. Whoever does so then calls [`IotlbServer::invalidate`](super::IotlbServer::invalidate).
+    /// Takes `len` bytes at `iova` out. Whoever does so then calls
+    /// [`IotlbServer::invalidate`](super::IotlbServer::invalidate).
     pub fn unmap(&self, iova: Iova, len: ByteCount) {
         let Some(rest) = len.0.checked_sub(1) else {
             return;

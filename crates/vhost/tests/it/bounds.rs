@@ -44,7 +44,8 @@ fn dense_entries_take_at_most_64_bytes_each() {
     assert!(census.bytes <= 64 * census.runs, "{census}");
 }
 
-/// The bound that the module states: a run, its share of lists, and a table for each place where runs part.
+/// The bound that the module states: a run, its share of lists, and a table for each place where
+/// runs part.
 #[test]
 fn entries_over_48_bits_take_what_is_stated() {
     let cache = RadixIotlb::new(limits(1 << 15));
@@ -86,7 +87,8 @@ fn whole_memory_takes_no_table_and_its_holes_few() {
     assert_eq!(whole.unwrap().len, ByteCount(pages * PAGE), "merged again");
 }
 
-/// A guest that touches new pages without end: rings stay, and long runs of static mappings nearly all do.
+/// A guest that touches new pages without end: rings stay, and long runs of static mappings nearly
+/// all do.
 fn storm<C: DeviceIotlb>(cache: Arc<C>) {
     let mut reader = cache.reader().unwrap();
     let ring = (7, 3);
@@ -118,8 +120,8 @@ fn storms() {
     storm(VmIotlb::new(limits(64)));
 }
 
-/// Of neighbours that are alike each goes as often as the others: where the first of a table went each time, a guest would have
-/// only to use that page to have it thrown out.
+/// Of neighbours that are alike each goes as often as the others: where the first of a table went
+/// each time, a guest would have only to use that page to have it thrown out.
 #[test]
 fn eviction_is_even_among_neighbours() {
     use std::sync::Mutex;
@@ -133,7 +135,8 @@ fn eviction_is_even_among_neighbours() {
             hook.lock().unwrap().push(removed.iova.0 / PAGE);
         }
     }));
-    // Side by side in one table, and never one run: one more than there is room for, so that each that comes back throws another out.
+    // Side by side in one table, and never one run: one more than there is room for, so that each
+    // that comes back throws another out.
     let fill = |page: u64| put(&*cache, page, 1, page * 2);
     (0..PAGES).for_each(fill);
     let mut missing = std::mem::take(&mut *gone.lock().unwrap());
@@ -150,7 +153,8 @@ fn eviction_is_even_among_neighbours() {
     assert!(even / 4 < *least && *most < even * 4, "{times:?}");
 }
 
-/// A working set a tenth larger than the cache, touched in order: no cliff, as oldest-first eviction would have.
+/// A working set a tenth larger than the cache, touched in order: no cliff, as oldest-first
+/// eviction would have.
 #[test]
 fn a_working_set_that_is_a_little_too_large_mostly_hits() {
     let cache = RadixIotlb::new(limits(64));

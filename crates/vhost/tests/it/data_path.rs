@@ -129,7 +129,8 @@ fn rings<C: DeviceIotlb>(cache: std::sync::Arc<C>) {
     );
 }
 
-/// Evicted, then brought back elsewhere, or for less: no update replaced anything, and still it is not what is remembered.
+/// Evicted, then brought back elsewhere, or for less: no update replaced anything, and still it is
+/// not what is remembered.
 fn evicted<C: DeviceIotlb>(cache: std::sync::Arc<C>) {
     let mut reader = cache.reader().unwrap();
     for perm in [Perm::ReadWrite, Perm::Read] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Replays the corpora of the message stream and of the cache; with `IOATLAS_FUZZ_SECONDS=n` set, mutates it for n seconds
-//! (`IOATLAS_FUZZ_SEED` repeats a run).
+//! Replays the corpora of the message stream and of the cache; with `IOATLAS_FUZZ_SECONDS=n` set,
+//! mutates it for n seconds (`IOATLAS_FUZZ_SEED` repeats a run).
 
 use ioatlas_vhost::{
     fuzz::{self as on_caches, Findings as CacheFindings},
@@ -16,8 +16,8 @@ fn mutated(target: &str, run: impl FnMut(&[u8])) {
     ioatlas_corpus::mutated(env!("CARGO_MANIFEST_DIR"), target, run);
 }
 
-/// What the first word of a seed's name promises. What queues do is a race with the end of the session, so that is promised of some
-/// runs of several.
+/// What the first word of a seed's name promises. What queues do is a race with the end of the
+/// session, so that is promised of some runs of several.
 fn as_promised(name: &str, f: &Findings) -> bool {
     match name.split('-').next().unwrap() {
         "obeys" => f.obeyed > 0 && f.refused == 0 && !f.broken,

@@ -15,7 +15,8 @@ use vm_memory::{
 
 const PAGE: u64 = 4096;
 
-/// A slice may be used for as long as it is there. What was looked up for one that is still to come is looked up again.
+/// A slice may be used for as long as it is there. What was looked up for one that is still to come
+/// is looked up again.
 #[test]
 fn an_access_that_misses_drops_the_guard_unless_a_slice_is_there() {
     let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), PAGE as usize)]).unwrap();

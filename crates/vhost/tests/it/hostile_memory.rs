@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A front end whose memory is not what it seems: huge pages of which there are none left, or that are shared in part;
-//! files whose server never answers. The device stops or the table is refused, nothing stays mapped, the process lives, and the next
-//! front end is served.
+//! A front end whose memory is not what it seems: huge pages of which there are none left, or that
+//! are shared in part; files whose server never answers. The device stops or the table is refused,
+//! nothing stays mapped, the process lives, and the next front end is served.
 
 use crate::common::{huge::*, raw::*, *};
 use ioatlas_dma::units::*;
@@ -193,8 +193,8 @@ fn files_on_a_disk_are_taken_on_demand() {
     is_served(&mut front, b"on a disk");
 }
 
-/// A file system in user space of one file, which answers nothing once that is open. After some time it ends by itself: what waits for
-/// it can not even be killed.
+/// A file system in user space of one file, which answers nothing once that is open. After some
+/// time it ends by itself: what waits for it can not even be killed.
 struct Silent {
     at: PathBuf,
     stop: Option<Sender<()>>,

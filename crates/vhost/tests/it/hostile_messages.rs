@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A front end that breaks the protocol: the connection ends with a reason, or the message is refused; the back end serves the next one.
+//! A front end that breaks the protocol: the connection ends with a reason, or the message is
+//! refused; the back end serves the next one.
 
 use crate::common::{raw::*, *};
 use ioatlas_dma::units::*;
@@ -101,7 +102,8 @@ fn half_a_message_is_not_waited_for_long() {
     }
 }
 
-/// While the rest is waited for nobody else is served. There is none where its sender is dead, or the runner is to stop.
+/// While the rest is waited for nobody else is served. There is none where its sender is dead, or
+/// the runner is to stop.
 fn half_a_header_is_waited_for_only_as_long_as_more_may_come() {
     log_to_stderr();
     // For ever, as far as this test is concerned.
@@ -260,8 +262,8 @@ fn a_device_that_demands_an_iommu_does_not_run_without() {
     assert!(why.starts_with("request 2: "), "{why}");
 }
 
-/// Memory whose first page has rings with one chain available, which the inverter would use; and what
-/// sets queue 0 up to use it by guest-physical address, but for features and enabling.
+/// Memory whose first page has rings with one chain available, which the inverter would use; and
+/// what sets queue 0 up to use it by guest-physical address, but for features and enabling.
 fn start_with_work(raw: &mut Raw) -> File {
     let memory = file(memory(0x10000));
     let descriptor = [
@@ -290,7 +292,8 @@ fn used(memory: &File) -> u16 {
     u16::from_le_bytes(index)
 }
 
-/// Whether there is an IOMMU is not known before: a front end that never says so gets no way around it.
+/// Whether there is an IOMMU is not known before: a front end that never says so gets no way around
+/// it.
 fn queues_do_not_run_before_features_are_set() {
     log_to_stderr();
     for iommu in [Iommu::Demanded, Iommu::Offered] {

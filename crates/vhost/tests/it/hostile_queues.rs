@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A guest, or a front end, that misuses queues: the queue stops with a reason and an event, the rest goes on, and it can be started anew.
+//! A guest, or a front end, that misuses queues: the queue stops with a reason and an event, the
+//! rest goes on, and it can be started anew.
 
 use crate::common::{raw::*, *};
 use ioatlas_dma::units::*;
@@ -14,7 +15,8 @@ use vm_memory::{Bytes, GuestAddress};
 const FROM: u64 = GUEST + 0x10_0000;
 const TO: u64 = GUEST + 0x20_0000;
 
-/// Queue 0 runs into what `spoil` made; returns why it stopped. Then queue 1 still works, and queue 0 does when started anew.
+/// Queue 0 runs into what `spoil` made; returns why it stopped. Then queue 1 still works, and queue
+/// 0 does when started anew.
 #[track_caller]
 fn stops(spoil: impl FnOnce(&mut FrontEnd<PageMap>, &mut Driver)) -> String {
     stops_with(patient(), spoil)
@@ -32,7 +34,8 @@ fn stops_with(
     map(&front, TO, TO, 0x2000, Perm::Write);
     let mut driver = Driver::by_iova(&mut front, 0);
     let mut other = Driver::by_iova(&mut front, 1);
-    // All that the other queue needs is in the cache then: no miss of its own can be what waits for too long.
+    // All that the other queue needs is in the cache then: no miss of its own can be what waits for
+    // too long.
     let got = other.invert(&front, (FROM, FROM), (TO, TO), b"before");
     assert_eq!(got, inverted(b"before"));
     spoil(&mut front, &mut driver);
@@ -181,7 +184,8 @@ fn an_indirect_table_that_is_none_stops_the_queue() {
 
 fn an_indirect_table_without_end_stops_the_queue() {
     let why = stops(|front, driver| {
-        // 65,535 descriptors, all of which name the same buffer: the table lies on one page, mapped again and again
+        // 65,535 descriptors, all of which name the same buffer: the table lies on one page, mapped
+        // again and again
         let table = GUEST + 0x30_0000;
         for n in 0..256u64 {
             let mut raw = FROM.to_le_bytes().to_vec();
@@ -313,7 +317,8 @@ fn a_kick_that_is_at_its_end_stops_the_queue_and_does_not_spin() {
     assert!(raw.is_closed());
 }
 
-/// Guest memory is in a file of which somebody else has a copy. A queue works; then `truncate` gets that copy, and nothing of the guest's is there any more.
+/// Guest memory is in a file of which somebody else has a copy. A queue works; then `truncate` gets
+/// that copy, and nothing of the guest's is there any more.
 #[track_caller]
 fn truncated(
     back: &Back,
@@ -355,7 +360,8 @@ fn memory_that_shrinks_stops_the_device_and_not_the_process() {
     assert_eq!(got, inverted(b"with good memory"));
 }
 
-/// The same when the rings themselves are gone. (The front end does not touch them any more: its own mapping is nobody's to guard.)
+/// The same when the rings themselves are gone. (The front end does not touch them any more: its
+/// own mapping is nobody's to guard.)
 fn rings_that_vanish_stop_the_device_and_not_the_process() {
     log_to_stderr();
     truncated(&Back::new(patient()), |file, _, driver| {

@@ -34,7 +34,8 @@ fn session_of(config: Config) -> (Back, FrontEnd<PageMap>) {
 fn pages_that_are_neighbours_only_as_iovas_come_as_pieces() {
     let (_back, mut front) = session();
     let mut driver = Driver::by_iova(&mut front, 0);
-    // Three pages in a row for the device, in the wrong order in guest memory; each buffer crosses two borders.
+    // Three pages in a row for the device, in the wrong order in guest memory; each buffer crosses
+    // two borders.
     for (n, place) in [5, 1, 3].into_iter().enumerate() {
         let n = n as u64 * 0x1000;
         map(
@@ -181,7 +182,8 @@ fn memory_regions_come_and_go_one_by_one() {
         let (vhost, _turn) = front.frontend();
         vhost.remove_mem_region(&second).unwrap();
     }
-    // The page table still names it; the back end does not take that any more, nor what it held of it.
+    // The page table still names it; the back end does not take that any more, nor what it held of
+    // it.
     let refused = back.observer.stats().control.refused;
     driver.descriptor(&front, 0, (0x8000_0000, 20, Way::Read), None);
     driver.offer(&front, 0);
@@ -283,7 +285,8 @@ fn a_batch_is_asked_for_ahead_all_at_once() {
     assert_eq!(back.observer.stats().misses.sent, before + 8);
 }
 
-/// Holds on to the first readable buffer of each chain until it is told to go on; then tries to read the second.
+/// Holds on to the first readable buffer of each chain until it is told to go on; then tries to
+/// read the second.
 struct Holder {
     holds: Sender<()>,
     go_on: Mutex<Receiver<()>>,
@@ -396,7 +399,8 @@ fn an_invalidation_is_acknowledged_only_after_the_guard() {
 }
 
 fn a_reader_that_waits_under_a_guard_makes_way_for_an_invalidation() {
-    // Patience beyond the test's: were the invalidation to wait for it, the front end would give up first.
+    // Patience beyond the test's: were the invalidation to wait for it, the front end would give up
+    // first.
     let second = Some((0x9000_0000, 8, Way::Write));
     let mut session = held(SOON * 10, second);
     session.holds.recv_timeout(SOON).unwrap();
@@ -414,7 +418,8 @@ fn a_reader_that_waits_under_a_guard_makes_way_for_an_invalidation() {
         go_on,
         ..
     } = &mut session;
-    // Whatever interrupts the guard, the chain is tried again from its start: late answers to earlier questions do so as well.
+    // Whatever interrupts the guard, the chain is tried again from its start: late answers to
+    // earlier questions do so as well.
     eventually("the invalidation is acknowledged", || {
         if holds.try_recv().is_ok() {
             go_on.send(()).unwrap();

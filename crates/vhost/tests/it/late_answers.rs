@@ -232,9 +232,9 @@ fn half_a_miss_ends_the_back_channel_and_silence_does_not() {
     assert!(matches!(after, Err(ChannelError::Closed(_))), "{after:?}");
 }
 
-/// A back end by hand, as far as `FrontEnd` needs one to connect: it asks for a translation at once, and
-/// answers every request, but message 22 as if it were another. It returns the last request that it read,
-/// once the socket is at its end.
+/// A back end by hand, as far as `FrontEnd` needs one to connect: it asks for a translation at
+/// once, and answers every request, but message 22 as if it were another. It returns the last
+/// request that it read, once the socket is at its end.
 fn answers_wrongly(socket: UnixStream) -> JoinHandle<u32> {
     std::thread::spawn(move || {
         let (mut back_channel, mut last) = (None, 0);
@@ -297,7 +297,8 @@ fn a_front_end_learns_that_misses_are_not_answered_any_more() {
     assert_eq!(back_end.join().unwrap(), 22, "nothing came after it");
 }
 
-/// A back end by hand that puts `misses` questions all at once when it is given a back channel, and acknowledges everything.
+/// A back end by hand that puts `misses` questions all at once when it is given a back channel, and
+/// acknowledges everything.
 fn asks_much(socket: UnixStream, misses: usize) -> JoinHandle<usize> {
     std::thread::spawn(move || {
         let (mut back_channel, mut updates) = (None, 0);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The radix cache under loom: every order of execution with few preemptions, every store that a load may see under the C11 orderings.
+//! The radix cache under loom: every order of execution with few preemptions, every store that a
+//! load may see under the C11 orderings.
 //!
-//! The tree is the shipped one with tables of two slots, on the core's loom platform, whose fences are full on both sides.
+//! The tree is the shipped one with tables of two slots, on the core's loom platform, whose fences
+//! are full on both sides.
 #![deny(unsafe_code)]
 
 #[allow(dead_code)] // more than these models need
@@ -169,7 +171,8 @@ fn publish_and_lookup() {
     assert!(seen.iter().all(|n| *n > 0));
 }
 
-/// Once an invalidation is acknowledged the page is reused; a guard that found it must have been over.
+/// Once an invalidation is acknowledged the page is reused; a guard that found it must have been
+/// over.
 #[test]
 fn invalidate_and_guard() {
     let seen: [Counter; 2] = Default::default();
@@ -238,7 +241,8 @@ fn upgrade() {
     assert!(seen.iter().all(|n| *n > 0));
 }
 
-/// A page fills the gap between two runs, which become one; then it is taken out again, and they are two.
+/// A page fills the gap between two runs, which become one; then it is taken out again, and they
+/// are two.
 #[test]
 fn merge_and_split() {
     let seen: [Counter; 3] = Default::default();

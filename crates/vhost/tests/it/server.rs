@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The front end's half by itself: what is held, what an answer gives, and the kernel's message format.
+//! The front end's half by itself: what is held, what an answer gives, and the kernel's message
+//! format.
 
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
@@ -43,8 +44,8 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// A back end that does what it is told never holds what the table does not say, whatever is mapped, unmapped and asked for;
-    /// and it is told to forget nothing that it does not hold.
+    /// A back end that does what it is told never holds what the table does not say, whatever is
+    /// mapped, unmapped and asked for; and it is told to forget nothing that it does not hold.
     #[test]
     fn a_back_end_holds_only_what_the_table_says(
         ops in prop::collection::vec(op(), 1..80),
@@ -280,7 +281,8 @@ impl Write for Device {
     }
 }
 
-/// The bytes are those of `struct vhost_msg_v2`: type at 0, IOVA at 8, size, address, permission at 32, type at 33.
+/// The bytes are those of `struct vhost_msg_v2`: type at 0, IOVA at 8, size, address, permission at
+/// 32, type at 33.
 #[test]
 fn vhost_in_the_kernel_is_spoken_to_in_its_format() {
     let (ours, kernel) = UnixDatagram::pair().unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A runner against what is wrong around it: connections that say nothing, threads that panic, descriptors that run out or
-//! must not be kept.
+//! A runner against what is wrong around it: connections that say nothing, threads that panic,
+//! descriptors that run out or must not be kept.
 
 use crate::common::{raw::*, *};
 use ioatlas_dma::units::*;
@@ -141,7 +141,8 @@ fn unconnected() -> OwnedFd {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap()
 }
 
-/// What `/proc` says of each descriptor of this process that has `id` in its description, but for `ours`.
+/// What `/proc` says of each descriptor of this process that has `id` in its description, but for
+/// `ours`.
 fn infos(id: &str, ours: &OwnedFd) -> Vec<String> {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap();
     let names = fds.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -254,7 +255,8 @@ fn a_thread_that_panics_ends_the_runner_and_is_told_of() {
             driver: at + 0x1000,
             device: at + 0x2000,
         };
-        // The device is called as soon as the queue is live: the connection may end before this is answered.
+        // The device is called as soon as the queue is live: the connection may end before this is
+        // answered.
         let started = front.start_queue(0, SIZE, ring, 0);
         println!("{:?}", started.map(drop));
         eventually("the runner ends", || served.is_finished().then_some(()));

@@ -41,7 +41,8 @@ fn with_an_iommu_rings_and_buffers_are_iovas() {
     assert!(back.stopped.lock().unwrap().is_empty());
 }
 
-/// As QEMU does when a guest boots again: what was mapped is gone with the device, and nobody invalidates it.
+/// As QEMU does when a guest boots again: what was mapped is gone with the device, and nobody
+/// invalidates it.
 fn a_queue_that_starts_anew_knows_no_old_translation() {
     log_to_stderr();
     let back = Back::new(patient());
@@ -61,7 +62,8 @@ fn a_queue_that_starts_anew_knows_no_old_translation() {
     }
 }
 
-/// The same where a front end does not stop queues first: features begin a device's life, also where they are those of before.
+/// The same where a front end does not stop queues first: features begin a device's life, also
+/// where they are those of before.
 fn features_that_are_set_again_forget_every_translation() {
     log_to_stderr();
     let back = Back::new(patient());

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Threads that hammer one cache, over host memory with canaries.
 //!
-//! Each page of host memory says which IOVA page it stands for, or that it is nobody's. A reader that follows a translation must find the page
-//! that it asked for, until its guard has been dropped; the writer makes a page nobody's as soon as its invalidation is acknowledged.
+//! Each page of host memory says which IOVA page it stands for, or that it is nobody's. A reader
+//! that follows a translation must find the page that it asked for, until its guard has been
+//! dropped; the writer makes a page nobody's as soon as its invalidation is acknowledged.
 
 use ioatlas_dma::{
     platform::{Ordering, Platform, host::Host},
@@ -20,7 +21,8 @@ const PAGE: u64 = 4096;
 const IOVAS: u64 = 96;
 const HOSTS: u64 = 160;
 const NOBODY: u64 = u64::MAX;
-/// The writer makes at least this many changes, and goes on until each reader has followed as many translations.
+/// The writer makes at least this many changes, and goes on until each reader has followed as many
+/// translations.
 const CHANGES: u64 = 1000;
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA'14).

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Entries of translation tables that are absent or faulty, kept by units in caching mode (VT-d 4.1 §6.1).
+//! Entries of translation tables that are absent or faulty, kept by units in caching mode (VT-d 4.1
+//! §6.1).
 //!
-//! An entry found so at a level is remembered for every page below it, and stops every access there until an invalidation names one
-//! of them. Page-selective invalidation that hints "leaves only" removes it where a leaf could stand in its place; above that
-//! level it may have become a pointer to a table only, which the hint says did not happen.
+//! An entry found so at a level is remembered for every page below it, and stops every access there
+//! until an invalidation names one of them. Page-selective invalidation that hints "leaves only"
+//! removes it where a leaf could stand in its place; above that level it may have become a pointer
+//! to a table only, which the hint says did not happen.
 
 use super::{Lru, WalkTag};
 use crate::{config::Geometry, fault::FaultReason, invalidation::Selection};
@@ -25,7 +27,8 @@ impl AbsentEntries {
         }
     }
 
-    /// Why an access of `kind` to the page is stopped, if an entry above it is remembered; the nearest to the leaf counts.
+    /// Why an access of `kind` to the page is stopped, if an entry above it is remembered; the
+    /// nearest to the leaf counts.
     pub(crate) fn get(
         &mut self,
         domain: DomainId,
@@ -43,7 +46,8 @@ impl AbsentEntries {
             other => other,
         })
     }
-    /// Remembers what stopped a walk, where an entry did; returns the level and how many others that displaced.
+    /// Remembers what stopped a walk, where an entry did; returns the level and how many others
+    /// that displaced.
     pub(crate) fn fill(
         &mut self,
         domain: DomainId,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The IOTLB: set-associative, tagged by domain and page, least recently used within the set.
 //!
-//! The set of a page is its number modulo the number of sets (WIOSCA'10 §4 leaves it open; the trace simulator does the same, so that the
-//! two agree to the last miss). Lookups and fills touch one set, page-selective invalidation only the sets its pages can be in.
+//! The set of a page is its number modulo the number of sets (WIOSCA'10 §4 leaves it open; the
+//! trace simulator does the same, so that the two agree to the last miss). Lookups and fills touch
+//! one set, page-selective invalidation only the sets its pages can be in.
 
 use crate::config::SetGeometry;
 use core::ops::Range;
@@ -74,7 +75,8 @@ impl Iotlb {
     pub(crate) fn sweep(&mut self, condemned: impl FnMut(&Translation) -> bool) -> u64 {
         self.sweep_slots(0..self.slots.len(), condemned)
     }
-    /// The same, looking only where pages of `range` can be. `condemned` sees other pages of those sets too.
+    /// The same, looking only where pages of `range` can be. `condemned` sees other pages of those
+    /// sets too.
     pub(crate) fn sweep_range(
         &mut self,
         range: IovaRange,

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Large leaves in the IOTLB: a fully associative array a size, beside the set-associative one for pages.
+//! Large leaves in the IOTLB: a fully associative array a size, beside the set-associative one for
+//! pages.
 //!
-//! An entry serves every page of its leaf until an invalidation names any one of them. Where a page is in the array for pages too (a leaf
-//! that was split or merged and not flushed), that one is served: hardware may serve either.
+//! An entry serves every page of its leaf until an invalidation names any one of them. Where a page
+//! is in the array for pages too (a leaf that was split or merged and not flushed), that one is
+//! served: hardware may serve either.
 
 use super::{LeftBehind, Lru, Translation, WalkTag, sweep_spans};
 use crate::{config::Geometry, decode::Pointer, invalidation::Selection};
@@ -39,7 +41,8 @@ impl LargeLeaves {
         })?;
         within(*leaf, self.geometry.leaf_span_lg2(level), domain, page)
     }
-    /// Enters a leaf of `level`; returns how many others that displaced, or `None` where that level is not cached.
+    /// Enters a leaf of `level`; returns how many others that displaced, or `None` where that level
+    /// is not cached.
     pub(crate) fn fill(
         &mut self,
         level: u32,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A fully associative cache that evicts what was used least recently. Every operation but the sweeps is O(1).
+//! A fully associative cache that evicts what was used least recently. Every operation but the
+//! sweeps is O(1).
 //!
-//! A map from key to slot, and a doubly linked list through the slots in order of use: `newest` to `oldest`.
-//! Sweeps go by slot, not by hash, so that what they do depends on nothing random.
+//! A map from key to slot, and a doubly linked list through the slots in order of use: `newest` to
+//! `oldest`. Sweeps go by slot, not by hash, so that what they do depends on nothing random.
 
 use core::hash::Hash;
 use std::collections::HashMap;

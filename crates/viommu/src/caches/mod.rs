@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The translation caches of a unit, as one thing: lookups, fills, invalidation.
 //!
-//! The IOTLB is the array for pages and the arrays for large leaves together. Entries that are absent are remembered in caching mode only.
+//! The IOTLB is the array for pages and the arrays for large leaves together. Entries that are
+//! absent are remembered in caching mode only.
 
 mod absent;
 mod iotlb;
@@ -21,7 +22,8 @@ use crate::{
 };
 use ioatlas_dma::{invalidation::Caches as Reach, units::*};
 
-/// Tag of a walk-cache entry: the domain, and the page number without the bits below the entry's span.
+/// Tag of a walk-cache entry: the domain, and the page number without the bits below the entry's
+/// span.
 pub(crate) type WalkTag = (DomainId, u64);
 
 /// How many entries an injected erratum still leaves behind.
@@ -31,10 +33,12 @@ pub(crate) struct LeftBehind {
     pub(crate) walks: u32,
 }
 
-/// What the context cache knows of a device: where it is attached, or, in caching mode, why it is not.
+/// What the context cache knows of a device: where it is attached, or, in caching mode, why it is
+/// not.
 pub(crate) type KnownContext = Result<Context, BadContext>;
 
-/// The domain by which a cached context entry is invalidated: id 0 where the entry is absent or faulty (VT-d 4.1 §6.2.2.1).
+/// The domain by which a cached context entry is invalidated: id 0 where the entry is absent or
+/// faulty (VT-d 4.1 §6.2.2.1).
 fn tag_of(known: &KnownContext) -> DomainId {
     known.map_or(DomainId(0), |context| context.domain)
 }
@@ -94,7 +98,8 @@ impl Caches {
             cache.get(&(domain, prefix)).map(|hit| (level, hit))
         })
     }
-    /// Enters what was read at `level`; returns how many entries that displaced, or `None` where that level is not cached.
+    /// Enters what was read at `level`; returns how many entries that displaced, or `None` where
+    /// that level is not cached.
     pub(crate) fn fill_walk(
         &mut self,
         level: u32,
@@ -107,7 +112,8 @@ impl Caches {
         (cache.capacity() > 0).then(|| cache.insert((domain, prefix), entry))
     }
 
-    /// Removes what is named; returns how many translations and how many walk-cache entries that were.
+    /// Removes what is named; returns how many translations and how many walk-cache entries that
+    /// were.
     pub(crate) fn invalidate(
         &mut self,
         selection: &Selection,
@@ -196,8 +202,8 @@ impl Caches {
     }
 }
 
-/// Removes the named entries of one cache whose entries cover 2^`span` pages each, by tag where the range has fewer spans than the cache
-/// has entries.
+/// Removes the named entries of one cache whose entries cover 2^`span` pages each, by tag where the
+/// range has fewer spans than the cache has entries.
 fn sweep_spans(
     cache: &mut Lru<WalkTag, Pointer>,
     selection: &Selection,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The fault recording registers (VT-d 4.1 §7.3.1, primary fault logging).
 //!
-//! A ring: a fault goes into the register after the one last used. A register that software has not cleared yet (F = 1) is never
-//! overwritten: the fault is lost, and PFO says so; until PFO is cleared nothing more is recorded.
+//! A ring: a fault goes into the register after the one last used. A register that software has not
+//! cleared yet (F = 1) is never overwritten: the fault is lost, and PFO says so; until PFO is
+//! cleared nothing more is recorded.
 
 use super::{FaultRecord, Faults};
 use crate::config::Collapse;
@@ -77,7 +78,8 @@ impl FaultRecorder {
     }
 }
 
-/// §11.4.7.5: FI 63:12; SID 79:64, FR 103:96, T1 126, F 127. No PASID, no privilege, no execute, untranslated (AT 00b).
+/// §11.4.7.5: FI 63:12; SID 79:64, FR 103:96, T1 126, F 127. No PASID, no privilege, no execute,
+/// untranslated (AT 00b).
 fn encode(record: FaultRecord) -> [u64; 2] {
     let read = match record.kind {
         AccessKind::Read => 1,

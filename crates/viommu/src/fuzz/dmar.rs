@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Entry point for fuzzers: arbitrary bytes as what firmware left in memory.
 //!
-//! They are a DMAR, as they are and with signature, length and checksum made right, so that changes reach the parser behind them. And they are the
-//! memory where a BIOS leaves the root pointer. A table that is accepted must be one that can be built, read again as the same, and that
-//! routes every device to a unit that it has.
+//! They are a DMAR, as they are and with signature, length and checksum made right, so that changes
+//! reach the parser behind them. And they are the memory where a BIOS leaves the root pointer. A
+//! table that is accepted must be one that can be built, read again as the same, and that routes
+//! every device to a unit that it has.
 
 use ioatlas_dma::units::{PhysAddr, SourceId};
 use ioatlas_vtd::acpi::{
@@ -36,7 +37,8 @@ pub struct TableFindings {
 /// Reads `data` as firmware's.
 ///
 /// # Panics
-/// A table was accepted that cannot be built again as the same, or that routes a device to a unit that it has not.
+/// A table was accepted that cannot be built again as the same, or that routes a device to a unit
+/// that it has not.
 pub fn dmar(data: &[u8]) -> TableFindings {
     let data = &data[..data.len().min(MAX_TABLE_BYTES)];
     let sealed = Dmar::parse(&sealed(data));
@@ -79,7 +81,8 @@ fn built_again(mut dmar: Dmar) {
     assert_eq!(Dmar::parse(&table), Ok(dmar));
 }
 
-/// Asks for the unit, the reserved memory and the ATS of some devices, in a PCI tree that the bytes make up.
+/// Asks for the unit, the reserved memory and the ATS of some devices, in a PCI tree that the bytes
+/// make up.
 fn routed(dmar: &Dmar, data: &[u8]) -> u32 {
     // one device has no vendor, and may be a virtual function: its owner is looked for among all
     let virtual_one = SourceId(0x409);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A second walk, in one function, from the specification: it shares no code with the unit that it judges.
+//! A second walk, in one function, from the specification: it shares no code with the unit that it
+//! judges.
 //!
-//! It is for a unit with 52 physical address bits and 16-bit domain ids, so that no address and no domain id is reserved.
+//! It is for a unit with 52 physical address bits and 16-bit domain ids, so that no address and no
+//! domain id is reserved.
 
 use crate::config::Geometry;
 use ioatlas_dma::{
@@ -84,7 +86,8 @@ impl Walker {
         if low & 0xfff0_0000_0000_0fff != 1 || high != 0 {
             return None;
         }
-        // context entry: present in 0, FPD 1, type 3:2, table 51:12, width 66:64, free 70:67, domain 87:72 (§9.3)
+        // context entry: present in 0, FPD 1, type 3:2, table 51:12, width 66:64, free 70:67,
+        // domain 87:72 (§9.3)
         let contexts = low >> 12;
         let low = self.word(contexts, function * 2)?;
         let high = self.word(contexts, function * 2 + 1)?;
@@ -112,7 +115,8 @@ impl Walker {
         for level in (1..=self.geometry.levels).rev() {
             let index = page >> (bits * (level - 1)) & ((1 << bits) - 1);
             let entry = self.word(at, index as usize)?;
-            // bits 11 and 62 are reserved, and the large-page bit where a table is pointed to (§9.8)
+            // bits 11 and 62 are reserved, and the large-page bit where a table is pointed to
+            // (§9.8)
             let may_end = (2..=self.largest_leaf).contains(&level);
             let size = if level > 1 && !may_end { 1 << 7 } else { 0 };
             if entry & need == 0 || entry & (1 << 62 | 1 << 11 | size) != 0 {

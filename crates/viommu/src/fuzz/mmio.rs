@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Arbitrary bytes as bus accesses to the register block: whatever a guest does, nothing panics and the registers stay consistent.
+//! Arbitrary bytes as bus accesses to the register block: whatever a guest does, nothing panics and
+//! the registers stay consistent.
 //!
-//! The first byte chooses the unit, bit by bit: no queue (0), SRTP flushes (1), interrupt remapping (2), faults collapse (3), the queue
-//! restarts at a tail write (4), an asynchronous queue (5), write buffers (6). Records are those of the [parent](super), save these:
+//! The first byte chooses the unit, bit by bit: no queue (0), SRTP flushes (1), interrupt remapping
+//! (2), faults collapse (3), the queue restarts at a tail write (4), an asynchronous queue (5),
+//! write buffers (6). Records are those of the [parent](super), save these:
 //!
 //! | byte 0: what | byte 1 | bytes 2, 3 | bytes 4 to 11 |
 //! |---|---|---|---|

@@ -25,7 +25,8 @@ impl<P: Platform> Failing<P> {
     pub fn fail_nth(&self, n: u64) {
         *self.countdown() = Some(n);
     }
-    /// Whenever an allocation fails, `hook` is called: what a device does just then. The first hook stays.
+    /// Whenever an allocation fails, `hook` is called: what a device does just then. The first hook
+    /// stays.
     pub fn when_it_fails(&self, hook: impl Fn() + Send + Sync + 'static) {
         let _ = self.hook.set(Box::new(hook));
     }

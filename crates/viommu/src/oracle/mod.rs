@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The oracle: checks the safety properties against what domains, devices and the platform really did.
+//! The oracle: checks the safety properties against what domains, devices and the platform really
+//! did.
 //!
 //! # Theory
 //!
-//! Wrappers and the unit report to one [`Oracle`], so that the shipped `Domain` has no hooks: [`Watched`] around a
-//! domain (before and after each call), [`WatchedDma`] around its DMA API, [`WatchedPlatform`] around the platform (frames freed), and the software unit,
-//! whose [`Observer`] the oracle is (accesses and invalidations). Each report gets the next number of one event
-//! clock, under one lock. One oracle watches one unit and any number of its domains.
+//! Wrappers and the unit report to one [`Oracle`], so that the shipped `Domain` has no hooks:
+//! [`Watched`] around a domain (before and after each call), [`WatchedDma`] around its DMA API,
+//! [`WatchedPlatform`] around the platform (frames freed), and the software unit, whose
+//! [`Observer`] the oracle is (accesses and invalidations). Each report gets the next number of one
+//! event clock, under one lock. One oracle watches one unit and any number of its domains.
 //!
-//! Per domain and page the oracle keeps *records*: one for each mapping, with the numbers of four events
-//! (map called, map returned, unmap called, unmap returned). A page is *stale* from the return of its unmap until an
-//! invalidation that covers it and began after the call of unmap is complete; how long that lasted, in unmaps and
-//! in nanoseconds, is its *exposure*.
+//! Per domain and page the oracle keeps *records*: one for each mapping, with the numbers of four
+//! events (map called, map returned, unmap called, unmap returned). A page is *stale* from the
+//! return of its unmap until an invalidation that covers it and began after the call of unmap is
+//! complete; how long that lasted, in unmaps and in nanoseconds, is its *exposure*.
 //!
 //! What an access that succeeded, begun at `b` and moving its data now, must find:
 //!
@@ -26,30 +28,37 @@
 //! | same page, but this kind of access was not permitted | P6 |
 //! | none, or of another physical page | P9, or P8 where another domain maps it there |
 //!
-//! Mappings may *share* a page ([`ioatlas_dma::domain::Domain::shared`]): each has a record of the same translation. An access is fine while one
-//! of them is live, and late by the table from the return of the last unmap on; it must succeed while one is live all along (P14). An
-//! unmap ends the newest record, for as long as two live they are the same. A shared page may be mapped to where it led, for the same
-//! use, before it is flushed, and to nothing else (P3). Only an unmap that leaves no mapping of some page counts for P2. A map
-//! that gave up its shared page may have been reached there until it returned: it counts as a map that failed, too.
+//! Mappings may *share* a page ([`ioatlas_dma::domain::Domain::shared`]): each has a record of the
+//! same translation. An access is fine while one of them is live, and late by the table from the
+//! return of the last unmap on; it must succeed while one is live all along (P14). An unmap ends
+//! the newest record, for as long as two live they are the same. A shared page may be mapped to
+//! where it led, for the same use, before it is flushed, and to nothing else (P3). Only an unmap
+//! that leaves no mapping of some page counts for P2. A map that gave up its shared page may have
+//! been reached there until it returned: it counts as a map that failed, too.
 //!
-//! A map that is still in its call has no record, so a success that finds none is kept undecided until the
-//! maps then in progress have returned. An access that fails, although a record permitted it from before `b` until now, violates P14.
+//! A map that is still in its call has no record, so a success that finds none is kept undecided
+//! until the maps then in progress have returned. An access that fails, although a record permitted
+//! it from before `b` until now, violates P14.
 //!
-//! Where devices keep translations (ATS), an invalidation is complete for the oracle when their TLBs have been invalidated after the IOTLB.
+//! Where devices keep translations (ATS), an invalidation is complete for the oracle when their
+//! TLBs have been invalidated after the IOTLB.
 //!
-//! A large leaf lets its device reach every page that it covers, so its first and its last page are judged as if they had been reached too.
+//! A large leaf lets its device reach every page that it covers, so its first and its last page are
+//! judged as if they had been reached too.
 //!
-//! Under the DMA API ([`WatchedDma`]) a mapping may lead to bounce buffers: the oracle takes where from the tables when map has returned. While the mapping lives, its
-//! pages are judged as any others; what no mapping explains, by the frame that was reached (`ledger::frames`).
+//! Under the DMA API ([`WatchedDma`]) a mapping may lead to bounce buffers: the oracle takes where
+//! from the tables when map has returned. While the mapping lives, its pages are judged as any
+//! others; what no mapping explains, by the frame that was reached (`ledger::frames`).
 //!
-//! A frame that is freed must not be led to (P4): by no walk cache and no walk; by no translation in an
-//! IOTLB or a device's TLB; and as memory of a typed buffer or consistent memory, of which the oracle is
-//! told, by no record that is live, or ended and not flushed since: hardware may have cached it. Caches are
-//! asked again when it is allocated. What is freed all the same must not be reached, nor become a table. A
-//! caller's pages may have any numbers, those of frames too: a translation that may be of such a page is let
-//! pass.
+//! A frame that is freed must not be led to (P4): by no walk cache and no walk; by no translation
+//! in an IOTLB or a device's TLB; and as memory of a typed buffer or consistent memory, of which
+//! the oracle is told, by no record that is live, or ended and not flushed since: hardware may have
+//! cached it. Caches are asked again when it is allocated. What is freed all the same must not be
+//! reached, nor become a table. A caller's pages may have any numbers, those of frames too: a
+//! translation that may be of such a page is let pass.
 //!
-//! Not checked here: P7 (what is in bounce buffers), P11, P12; P10 is [`ioatlas_dma::domain::Domain::audit`].
+//! Not checked here: P7 (what is in bounce buffers), P11, P12; P10 is
+//! [`ioatlas_dma::domain::Domain::audit`].
 
 mod failing;
 mod forward;
@@ -152,7 +161,8 @@ fn finished(ledger: &mut Ledger, access: &Access) {
     }
 }
 
-/// What an IOTLB invalidation names, for the ledger: a domain (`None`: all) and pages (`None`: all).
+/// What an IOTLB invalidation names, for the ledger: a domain (`None`: all) and pages (`None`:
+/// all).
 fn named(selection: Selection) -> (Option<DomainId>, Option<IovaRange>) {
     match selection {
         Selection::Global => (None, None),

@@ -20,8 +20,8 @@ pub struct Holders {
 /// Says what of a unit leads to a frame.
 type Holds = Box<dyn Fn(PhysPage) -> Holders + Send + Sync>;
 
-/// `P`, with every frame checked (P4): just before it is free, and when it is somebody's again, no walk
-/// cache and no walk may point to it, and no translation may lead there.
+/// `P`, with every frame checked (P4): just before it is free, and when it is somebody's again, no
+/// walk cache and no walk may point to it, and no translation may lead there.
 pub struct WatchedPlatform<P> {
     inner: P,
     oracle: Arc<Oracle>,

@@ -180,7 +180,8 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
                 | UnmapError::ForeignMemory(_)
                 | UnmapError::NotAMapping { .. },
             ) => ledger.unmap_refused(self.serial, range, called),
-            // after a failed invalidation nothing is promised: the pages are quarantined, and stay "in the call"
+            // after a failed invalidation nothing is promised: the pages are quarantined, and stay
+            // "in the call"
             Err(_) => ledger.unmap_failed(self.serial),
         }
         drop(ledger);

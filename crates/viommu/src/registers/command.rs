@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Global command and status (VT-d 4.1 §11.4.4), and the interrupt-remapping state that they switch.
+//! Global command and status (VT-d 4.1 §11.4.4), and the interrupt-remapping state that they
+//! switch.
 //!
-//! TE, QIE, IRE and CFI follow the value written; SRTP, SIRTP and WBF act where they are 1 and change nothing where they are 0.
-//! Bits of what the unit does not have (SFL, EAFL; QIE without a queue; the rest without interrupt remapping) stay 0 in GSTS.
+//! TE, QIE, IRE and CFI follow the value written; SRTP, SIRTP and WBF act where they are 1 and
+//! change nothing where they are 0. Bits of what the unit does not have (SFL, EAFL; QIE without a
+//! queue; the rest without interrupt remapping) stay 0 in GSTS.
 //!
-//! Not handled: remapping of interrupts. IRE, CFI and the table are kept, so that software can be seen to leave them alone.
+//! Not handled: remapping of interrupts. IRE, CFI and the table are kept, so that software can be
+//! seen to leave them alone.
 
 use super::{Then, layout::*};
 use crate::{
@@ -96,8 +99,8 @@ impl State {
         self.registers.root_set = true;
     }
 
-    /// WBF (§6.8). Without a write buffer (CAP.RWBF = 0) it has nothing to do, and WBFS is never seen; with one, whoever processes the
-    /// queue does it.
+    /// WBF (§6.8). Without a write buffer (CAP.RWBF = 0) it has nothing to do, and WBFS is never
+    /// seen; with one, whoever processes the queue does it.
     fn flush_write_buffer(&mut self) {
         self.write_buffer.asked = self.features.write_buffers != WriteBuffers::None;
     }
@@ -130,7 +133,8 @@ impl State {
 }
 
 impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
-    /// The interrupt-remapping table that software set (SIRTP), for whoever remaps interrupts; none before.
+    /// The interrupt-remapping table that software set (SIRTP), for whoever remaps interrupts; none
+    /// before.
     pub fn interrupt_table(&self) -> Option<InterruptTable> {
         let latched = self.state.with(|s| s.registers.interrupts.latched);
         latched.map(|address| InterruptTable {

@@ -24,11 +24,13 @@ pub enum InvalidationInterface {
 pub enum RootPointer {
     /// It latches the address. What the caches hold stays until software invalidates it.
     Latches,
-    /// It invalidates all of context cache, IOTLB and walk caches too, and is done (RTPS) when what was in flight has ended.
+    /// It invalidates all of context cache, IOTLB and walk caches too, and is done (RTPS) when what
+    /// was in flight has ended.
     LatchesAndFlushes,
 }
 
-/// The interrupt-remapping registers (ECAP.IR, ECAP.EIM). Their state is kept; no interrupt is remapped by this unit.
+/// The interrupt-remapping registers (ECAP.IR, ECAP.EIM). Their state is kept; no interrupt is
+/// remapped by this unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InterruptRemapping {
     /// None: IRE, SIRTP and CFI are reserved, and so is an interrupt-entry invalidation.
@@ -77,7 +79,8 @@ pub struct RegisterConfig {
 }
 
 impl Default for RegisterConfig {
-    /// A queue, nothing flushed by SRTP, no interrupt remapping, a record for each fault; FRO and IRO as QEMU has them.
+    /// A queue, nothing flushed by SRTP, no interrupt remapping, a record for each fault; FRO and
+    /// IRO as QEMU has them.
     fn default() -> Self {
         RegisterConfig {
             interface: InvalidationInterface::Queue,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Fault status, and the two events: when they are signalled and when they are taken back (VT-d 4.1 §7.3, §11.4.7, §11.4.9).
+//! Fault status, and the two events: when they are signalled and when they are taken back (VT-d 4.1
+//! §7.3, §11.4.7, §11.4.9).
 //!
-//! A fault event is signalled when a status bit is set while none was: what comes before software has cleared all of them is not
-//! new. The same with ICS.IWC for completions.
+//! A fault event is signalled when a status bit is set while none was: what comes before software
+//! has cleared all of them is not new. The same with ICS.IWC for completions.
 
 use super::{Then, layout::*};
 use crate::{

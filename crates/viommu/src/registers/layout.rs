@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Where the registers are and which bits they have (VT-d 4.1 §11.4), written down here a second time: a driver's mistake is then not ours too.
+//! Where the registers are and which bits they have (VT-d 4.1 §11.4), written down here a second
+//! time: a driver's mistake is then not ours too.
 
 /// A 64-bit register at its offset.
 pub(super) mod quad {

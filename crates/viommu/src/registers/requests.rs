@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Invalidations that are not in the queue: by CCMD and IOTLB (VT-d 4.1 §6.5.1), and that of SRTP where ESRTPS is offered.
+//! Invalidations that are not in the queue: by CCMD and IOTLB (VT-d 4.1 §6.5.1), and that of SRTP
+//! where ESRTPS is offered.
 //!
-//! A request by register is the descriptor that it stands for, put together and decoded like one from the queue. A request that no
-//! descriptor says is ignored: its command bit drops, and the granularity reported is 0. Page-selective where there is no PSI is
-//! done for the whole domain, and says so.
+//! A request by register is the descriptor that it stands for, put together and decoded like one
+//! from the queue. A request that no descriptor says is ignored: its command bit drops, and the
+//! granularity reported is 0. Page-selective where there is no PSI is done for the whole domain,
+//! and says so.
 //!
-//! **While the queue is enabled, requests by register are not taken**, and ICC and IVT stay 1 for ever: software that waits
-//! finds out. §6.5 forbids to use both; QEMU's unit leaves the bits likewise.
+//! **While the queue is enabled, requests by register are not taken**, and ICC and IVT stay 1 for
+//! ever: software that waits finds out. §6.5 forbids to use both; QEMU's unit leaves the bits
+//! likewise.
 //!
-//! **One drain at a time**: an access in flight blocks either the queue or one request. The queue does not go on while a request
-//! drains; an SRTP that comes while something drains begins its own drain after that. A context-cache request drains nothing,
-//! as its descriptor does not.
+//! **One drain at a time**: an access in flight blocks either the queue or one request. The queue
+//! does not go on while a request drains; an SRTP that comes while something drains begins its own
+//! drain after that. A context-cache request drains nothing, as its descriptor does not.
 
 use super::layout::*;
 use crate::{

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a walk leaves behind: cache entries, unless an invalidation has overtaken it, events, fault records, counts.
+//! What a walk leaves behind: cache entries, unless an invalidation has overtaken it, events, fault
+//! records, counts.
 
 use super::{Request, Stage};
 use crate::{
@@ -102,7 +103,8 @@ impl State {
         }
     }
 
-    /// In caching mode: remembers that the device is attached nowhere. What could not be read at all is not remembered.
+    /// In caching mode: remembers that the device is attached nowhere. What could not be read at
+    /// all is not remembered.
     pub(super) fn fill_absent_context(
         &mut self,
         ticket: Ticket,
@@ -180,7 +182,8 @@ impl State {
         }
     }
 
-    /// The access uses a leaf of `level`, whose pages it may fill and its data move in; returns how many these are.
+    /// The access uses a leaf of `level`, whose pages it may fill and its data move in; returns how
+    /// many these are.
     pub(super) fn uses_leaf(&mut self, ticket: Ticket, page: IovaPage, level: u32) -> PageCount {
         let pages = 1 << self.geometry.leaf_span_lg2(level);
         if let Some(active) = self.active.get(ticket).filter(|_| level > 1) {

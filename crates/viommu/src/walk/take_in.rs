@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a walk does under the unit's lock: look into the caches, take in the entry just read, go on or end.
+//! What a walk does under the unit's lock: look into the caches, take in the entry just read, go on
+//! or end.
 
 use super::{Request, Stage};
 use crate::{

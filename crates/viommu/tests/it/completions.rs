@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a completion must not complete, seen by a device.
 //!
-//! The shipped policies pair everything with a completion that completes it, so they never ask. Here is one that asks with
-//! every completion it can get, and gives back whatever is completed; then the device looks. (Of the planted bugs,
-//! `settle-older` and `settle-uncovered` show nowhere else.)
+//! The shipped policies pair everything with a completion that completes it, so they never ask.
+//! Here is one that asks with every completion it can get, and gives back whatever is completed;
+//! then the device looks. (Of the planted bugs, `settle-older` and `settle-uncovered` show nowhere
+//! else.)
 
 use crate::explorer::pieces::Pieces;
 use ioatlas_dma::{
@@ -33,7 +34,8 @@ impl Bench {
     fn p(&self) -> &Host {
         self.0.p()
     }
-    /// Maps `pages` from `to` on; what is free comes highest first, so what was just released comes again.
+    /// Maps `pages` from `to` on; what is free comes highest first, so what was just released comes
+    /// again.
     fn map(&self, pages: PageCount, to: PhysPage) -> IovaAlloc {
         let alloc = self.0.allocator.alloc(self.p(), &Request::pages(pages));
         let alloc = alloc.expect("free pages");
@@ -53,7 +55,8 @@ impl Bench {
             });
         detached
     }
-    /// Completes by `early` if that does it, and else by an invalidation of what is needed; the refusal, if there was one.
+    /// Completes by `early` if that does it, and else by an invalidation of what is needed; the
+    /// refusal, if there was one.
     fn complete<T>(
         &self,
         retired: Retired<T>,
@@ -66,7 +69,8 @@ impl Bench {
         let (flushed, _) = self.0.complete_anew(retired);
         (flushed, Some(why))
     }
-    /// Gives `alloc` back by `early` or better, and lets the device reach whoever gets the pages next.
+    /// Gives `alloc` back by `early` or better, and lets the device reach whoever gets the pages
+    /// next.
     fn reuse(&self, retired: Retired<IovaAlloc>, early: &Completion) -> Option<CompleteError> {
         let range = retired.get().range();
         let (flushed, refusal) = self.complete(retired, early);

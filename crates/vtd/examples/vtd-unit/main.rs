@@ -3,8 +3,9 @@
 //!
 //! `cargo run --release --example vtd-unit`
 //!
-//! First QEMU's, if QEMU is installed: its ACPI table says where the unit is, its registers say the rest. Then the software unit: each kind as a table of
-//! ACPI would announce it, brought up by the driver; of the first every line, of the others what differs from it.
+//! First QEMU's, if QEMU is installed: its ACPI table says where the unit is, its registers say the
+//! rest. Then the software unit: each kind as a table of ACPI would announce it, brought up by the
+//! driver; of the first every line, of the others what differs from it.
 
 mod qemu;
 
@@ -61,7 +62,8 @@ fn explain_qemu(qemu: &mut qemu::Qemu) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The tables lie one after the other as firmware is to place them, each with its length; checksums are firmware's to fill in.
+/// The tables lie one after the other as firmware is to place them, each with its length; checksums
+/// are firmware's to fill in.
 fn dmar_among(mut tables: &[u8]) -> Option<Result<Dmar, Box<dyn Error>>> {
     loop {
         let length = u32::from_le_bytes(tables.get(4..8)?.try_into().ok()?) as usize;

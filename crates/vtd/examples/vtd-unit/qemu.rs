@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A QEMU whose CPU never runs, asked over its standard input and output: one line a command, one line an answer (qtest).
+//! A QEMU whose CPU never runs, asked over its standard input and output: one line a command, one
+//! line an answer (qtest).
 
 use std::{
     io::{self, BufRead, BufReader, ErrorKind, Write},

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! From values to bytes, for a VMM that announces its units.
 //!
-//! Kinds come in ascending order, and within a segment the unit that covers the rest comes last, as §8.2 and §8.3 demand of firmware.
+//! Kinds come in ascending order, and within a segment the unit that covers the rest comes last, as
+//! §8.2 and §8.3 demand of firmware.
 
 use super::{layout::*, *};
 use ioatlas_dma::units::{GRANULE_LG2, PHYS_BITS};
@@ -75,7 +76,8 @@ pub enum BuildError {
 }
 
 impl Dmar {
-    /// A table without any structure, for a machine whose physical addresses have `host_address_bits` bits.
+    /// A table without any structure, for a machine whose physical addresses have
+    /// `host_address_bits` bits.
     pub fn new(host_address_bits: u16) -> Self {
         Dmar {
             maker: Maker::default(),
@@ -92,7 +94,8 @@ impl Dmar {
         }
     }
 
-    /// The table's bytes, checksum included. Parsed again they give the same values, units in the order that is demanded, nothing skipped.
+    /// The table's bytes, checksum included. Parsed again they give the same values, units in the
+    /// order that is demanded, nothing skipped.
     ///
     /// # Errors
     /// [`BuildError`]: a value has no encoding.
@@ -134,7 +137,8 @@ impl Dmar {
             body.push(0);
             put(&mut table, ANDD, &body)?;
         }
-        // each structure is at most 65,535 bytes, so 4 GiB would be 65,536 of the largest: cut nothing, and check all the same
+        // each structure is at most 65,535 bytes, so 4 GiB would be 65,536 of the largest: cut
+        // nothing, and check all the same
         let bytes = table.len();
         let length = u32::try_from(bytes).map_err(|_| BuildError::Structure { kind: 0, bytes })?;
         table[LENGTH_AT..LENGTH_AT + 4].copy_from_slice(&length.to_le_bytes());

@@ -58,7 +58,8 @@ pub enum DmarError {
         /// How many.
         left: usize,
     },
-    /// The length of a scope is less than one step of a path needs, half a step too long, or leads out of its structure.
+    /// The length of a scope is less than one step of a path needs, half a step too long, or leads
+    /// out of its structure.
     #[error(
         "scope at offset {offset:#x}: length {says} is not 6 + 2n (n at least 1) within the {left} bytes left"
     )]

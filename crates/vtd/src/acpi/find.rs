@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Where the table is: from the root pointer over the root tables to the DMAR (ACPI 6.5 §5.2.5 to §5.2.8).
+//! Where the table is: from the root pointer over the root tables to the DMAR (ACPI 6.5 §5.2.5 to
+//! §5.2.8).
 //!
-//! A loader hands the root pointer over; where none does, [`root_pointer`] looks where a BIOS leaves it. [`dmar`] follows it. Pointers and lengths
-//! are what firmware wrote, so each is read through [`PhysRead`], which may refuse, and no table of more than [`MAX_BYTES`] is taken.
+//! A loader hands the root pointer over; where none does, [`root_pointer`] looks where a BIOS
+//! leaves it. [`dmar`] follows it. Pointers and lengths are what firmware wrote, so each is read
+//! through [`PhysRead`], which may refuse, and no table of more than [`MAX_BYTES`] is taken.
 
 use super::layout::{ACPI_HEADER, SIGNATURE, sum};
 use alloc::vec::Vec;
@@ -80,12 +82,14 @@ const POINTER_BYTES: usize = 20;
 const LONG_POINTER_BYTES: usize = 36;
 /// It lies on such a boundary.
 const POINTER_ALIGNMENT: u64 = 16;
-/// Where a BIOS leaves it (§5.2.5.1): in the first KiB of the extended BIOS data area, whose segment is here, or in its own memory.
+/// Where a BIOS leaves it (§5.2.5.1): in the first KiB of the extended BIOS data area, whose
+/// segment is here, or in its own memory.
 const DATA_AREA_SEGMENT_AT: PhysAddr = PhysAddr(0x40e);
 const DATA_AREA_BYTES: u64 = 1024;
 const BIOS: core::ops::Range<u64> = 0xe_0000..0x10_0000;
 
-/// Looks for the root pointer where a BIOS leaves it. Firmware without a BIOS hands it over instead.
+/// Looks for the root pointer where a BIOS leaves it. Firmware without a BIOS hands it over
+/// instead.
 ///
 /// # Errors
 /// There is none.

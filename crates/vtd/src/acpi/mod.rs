@@ -3,21 +3,25 @@
 //!
 //! # Theory
 //!
-//! The table lists *units* (DRHD: where the registers are), *reserved memory* that devices use before any driver does (RMRR), the root ports that
-//! may pass ATS requests (ATSR), memory affinity of units (RHSA) and names of ACPI devices (ANDD). Units, reserved memory and root ports say whom
-//! they concern by *scopes*: a bus and a path of (device, function) from it, down through bridges. What lies behind a bridge is in the bridge's own
-//! bus number registers, which firmware or the kernel wrote: [`PciConfig`] reads them.
+//! The table lists *units* (DRHD: where the registers are), *reserved memory* that devices use
+//! before any driver does (RMRR), the root ports that may pass ATS requests (ATSR), memory affinity
+//! of units (RHSA) and names of ACPI devices (ANDD). Units, reserved memory and root ports say whom
+//! they concern by *scopes*: a bus and a path of (device, function) from it, down through bridges.
+//! What lies behind a bridge is in the bridge's own bus number registers, which firmware or the
+//! kernel wrote: [`PciConfig`] reads them.
 //!
-//! [`find`] goes from the root pointer to the table's bytes, [`Dmar::parse`] from bytes to values, [`Dmar::build`] back; [`Dmar::unit_for`],
-//! [`Dmar::reserved_for`] and [`Dmar::may_use_ats`] answer whom it concerns. [`units`](crate::units) brings the units up.
+//! [`find`] goes from the root pointer to the table's bytes, [`Dmar::parse`] from bytes to values,
+//! [`Dmar::build`] back; [`Dmar::unit_for`], [`Dmar::reserved_for`] and [`Dmar::may_use_ats`]
+//! answer whom it concerns. [`units`](crate::units) brings the units up.
 //!
-//! Everything read is checked: a length that leads out of its container, a path that no PCI function has, reserved memory that is no range of
-//! pages, two units in one place, two units for what is left of one segment are errors that name the byte offset and the numbers. What is
+//! Everything read is checked: a length that leads out of its container, a path that no PCI
+//! function has, reserved memory that is no range of pages, two units in one place, two units for
+//! what is left of one segment are errors that name the byte offset and the numbers. What is
 //! allocated is bounded by the bytes that are there. Reserved bits are ignored and built as 0.
 //!
-//! Not handled: SATC, SIDP and kinds that are not defined yet; they are skipped, and [`Dmar::skipped`] counts them.
-//! Virtual functions that are enabled after the question was asked (ask again), and those of which
-//! [`PciConfig`] does not tell.
+//! Not handled: SATC, SIDP and kinds that are not defined yet; they are skipped, and
+//! [`Dmar::skipped`] counts them. Virtual functions that are enabled after the question was asked
+//! (ask again), and those of which [`PciConfig`] does not tell.
 
 mod build;
 mod error;
@@ -49,7 +53,8 @@ impl fmt::Display for Segment {
 pub struct Dmar {
     /// Who made it.
     pub maker: Maker,
-    /// How many bits a physical address of this machine has for DMA, 1 to 256 (the field holds one less).
+    /// How many bits a physical address of this machine has for DMA, 1 to 256 (the field holds one
+    /// less).
     pub host_address_bits: u16,
     /// INTR_REMAP: the platform supports interrupt remapping.
     pub interrupt_remapping: bool,
@@ -112,7 +117,8 @@ pub struct Drhd {
     pub register_pages_lg2: u8,
     /// Which devices.
     pub devices: Covers,
-    /// Under [`Covers::Listed`], all of them. Under [`Covers::Rest`] not the PCI ones, but I/O APICs, timers and ACPI devices.
+    /// Under [`Covers::Listed`], all of them. Under [`Covers::Rest`] not the PCI ones, but I/O
+    /// APICs, timers and ACPI devices.
     pub scopes: Vec<Scope>,
 }
 
@@ -121,7 +127,8 @@ impl Drhd {
     pub fn register_bytes(&self) -> ByteCount {
         ByteCount(GRANULE << self.register_pages_lg2)
     }
-    /// Whether a register block can lie there: whole pages, not at 0, all of it within a physical address, a size that has a code.
+    /// Whether a register block can lie there: whole pages, not at 0, all of it within a physical
+    /// address, a size that has a code.
     fn has_a_place(&self) -> bool {
         let first = self.registers;
         first.0 != 0

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! From bytes to values. Every length is checked against its container before anything in it is read.
+//! From bytes to values. Every length is checked against its container before anything in it is
+//! read.
 
 use super::{layout::*, *};
 use ioatlas_dma::units::{PHYS_BITS, PageCount};

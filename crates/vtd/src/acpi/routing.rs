@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Whom the table's structures concern.
 //!
-//! A scope's path begins on a bus and goes through bridges; the bus behind each is read from the bridge, so the answer holds as long as nobody
-//! renumbers buses. A path through something that is no bridge, or is absent, names nobody. A scope that lists the device wins over a
-//! unit that covers the rest of the segment, whatever the order of the table.
+//! A scope's path begins on a bus and goes through bridges; the bus behind each is read from the
+//! bridge, so the answer holds as long as nobody renumbers buses. A path through something that is
+//! no bridge, or is absent, names nobody. A scope that lists the device wins over a unit that
+//! covers the rest of the segment, whatever the order of the table.
 //!
 //! **Virtual functions** (SR-IOV) are in no scope of their own: they are under the unit and the
 //! root port of their physical function, so that function is looked up instead of them:
@@ -46,9 +47,11 @@ fn listed_as(pci: &impl PciConfig, segment: Segment, device: SourceId) -> Source
     pci.physical_function_of(segment, device).unwrap_or(device)
 }
 
-/// Header type in bits 23..16 (PCI Local Bus 3.0 §6.1); bit 7 of it says that there are more functions.
+/// Header type in bits 23..16 (PCI Local Bus 3.0 §6.1); bit 7 of it says that there are more
+/// functions.
 const HEADER_WORD: u16 = 0x0c;
-/// Of a bridge: primary, secondary and subordinate bus, from bit 0, 8 and 16 (PCI-to-PCI Bridge 1.2 §3.2.5).
+/// Of a bridge: primary, secondary and subordinate bus, from bit 0, 8 and 16 (PCI-to-PCI Bridge 1.2
+/// §3.2.5).
 const BUSES_WORD: u16 = 0x18;
 const BRIDGE: u32 = 1;
 

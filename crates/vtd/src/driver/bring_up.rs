@@ -3,14 +3,17 @@
 //!
 //! # Order
 //!
-//! *Prepare*: check what the unit can do; if its queue is enabled, let it run empty and disable it (VT-d 4.1 §6.5.2, IQA is written only while
-//! the queue is off); our queue, enabled. Nothing has changed for any device yet: what firmware translates is still translated by firmware's tables.
+//! *Prepare*: check what the unit can do; if its queue is enabled, let it run empty and disable it
+//! (VT-d 4.1 §6.5.2, IQA is written only while the queue is off); our queue, enabled. Nothing has
+//! changed for any device yet: what firmware translates is still translated by firmware's tables.
 //! The caller may attach devices now, into our tables, under domain ids that no context of
 //! firmware's has ([`Unit::reserve_firmware_ids`]): the caches hold entries under those.
 //!
-//! *Activate*: our root table by SRTP, translation staying as it is; then, unless the unit does so itself (ESRTPS), global
-//! context-cache and IOTLB invalidation (§11.4.5); then translation on, if it was off. So a unit that translates is never without
-//! translation: a device that was attached in between (firmware's RMRR devices) goes from the old table to the new one, any other is blocked.
+//! *Activate*: our root table by SRTP, translation staying as it is; then, unless the unit does so
+//! itself (ESRTPS), global context-cache and IOTLB invalidation (§11.4.5); then translation on, if
+//! it was off. So a unit that translates is never without translation: a device that was attached
+//! in between (firmware's RMRR devices) goes from the old table to the new one, any other is
+//! blocked.
 
 use super::{device_tlbs::DeviceTlbs, engine::Engine, ids::Stale, *};
 use crate::{direct::Direct, queue::Queue};
@@ -25,7 +28,8 @@ pub(super) const PREPARED: u64 = 0;
 pub(super) const ACTIVE: u64 = 1;
 
 impl<P: Platform, R: Registers> Unit<P, R> {
-    /// Takes a unit into use: [`prepare`](Self::prepare) and [`activate`](Self::activate) in one. No device is attached, so all are blocked.
+    /// Takes a unit into use: [`prepare`](Self::prepare) and [`activate`](Self::activate) in one.
+    /// No device is attached, so all are blocked.
     ///
     /// # Errors
     /// What the unit cannot do or did not do.
@@ -35,10 +39,12 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         Ok(unit)
     }
 
-    /// Makes a unit ready: tables and queue. Whatever it translates, it goes on translating as before until
-    /// [`activate`](Self::activate); devices that must not be interrupted are attached before that.
+    /// Makes a unit ready: tables and queue. Whatever it translates, it goes on translating as
+    /// before until [`activate`](Self::activate); devices that must not be interrupted are attached
+    /// before that.
     ///
-    /// The frames are lost where a step after the first register write fails: nothing proves that the unit let go of them.
+    /// The frames are lost where a step after the first register write fails: nothing proves that
+    /// the unit let go of them.
     ///
     /// # Errors
     /// What the unit cannot do or did not do.
@@ -136,7 +142,8 @@ impl<P: Platform, R: Registers> Unit<P, R> {
     }
 }
 
-/// Lets a queue of somebody else's run empty, as far as it will: one that stopped with an error never does, and is disabled as it is.
+/// Lets a queue of somebody else's run empty, as far as it will: one that stopped with an error
+/// never does, and is disabled as it is.
 fn quiesce<P: Platform, R: Registers>(p: &P, registers: &R, limit: WaitLimit) {
     for _ in 0..limit.0 {
         let index = |register| registers.read64(register) >> IQ_INDEX_SHIFT & IQ_INDEX_MASK;

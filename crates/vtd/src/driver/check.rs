@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Whether a unit can be served: what it says must be possible, not contradict itself, and be enough.
+//! Whether a unit can be served: what it says must be possible, not contradict itself, and be
+//! enough.
 //!
-//! Two things that look like contradictions are none: a MAMV without PSI means nothing (VT-d 4.1 §11.4.2), and caching mode goes with
-//! invalidation by registers too.
+//! Two things that look like contradictions are none: a MAMV without PSI means nothing (VT-d 4.1
+//! §11.4.2), and caching mode goes with invalidation by registers too.
 
 use super::error::{BringUpError, RegisterGroup};
 use crate::layout::{AddressWidth, Capabilities, capabilities::FIXED_END};
@@ -49,7 +50,8 @@ fn needs_queue(unit: &Capabilities) -> Result<(), BringUpError> {
     }
 }
 
-/// Fault records and IOTLB registers lie after the fixed registers and not on each other. IRO is 0 where a unit has none but the queue.
+/// Fault records and IOTLB registers lie after the fixed registers and not on each other. IRO is 0
+/// where a unit has none but the queue.
 fn places(unit: &Capabilities) -> Result<(), BringUpError> {
     let (faults, iotlb) = (unit.fault_registers(), unit.iotlb_registers());
     let (cap, ecap) = (unit.cap(), unit.ecap());

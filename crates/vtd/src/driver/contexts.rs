@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Context tables: which device is attached to which domain (VT-d 4.1 §9.1, §9.3).
 //!
-//! The entries in memory are the only state: free, attached, *detaching* or *fenced* (see [`crate::layout::context`]). Everything here
-//! runs under one lock of the unit, never waits and never allocates; a table that is missing is asked for.
+//! The entries in memory are the only state: free, attached, *detaching* or *fenced* (see
+//! [`crate::layout::context`]). Everything here runs under one lock of the unit, never waits and
+//! never allocates; a table that is missing is asked for.
 
 use crate::layout::{
     PER_FRAME, RootEntry, Slot, WORDS, Words,
@@ -88,7 +89,8 @@ impl Contexts {
         }
     }
 
-    /// Whether a device is attached by the domain id of `entry` to another table. Looks at all devices: attaching is rare.
+    /// Whether a device is attached by the domain id of `entry` to another table. Looks at all
+    /// devices: attaching is rare.
     fn is_id_of_another_table<P: Platform>(&self, p: &P, entry: Words) -> bool {
         let tables = self.tables.iter().flatten();
         let entries = tables.flat_map(|table| p.entries(table.by_ref()).chunks_exact(WORDS));
@@ -99,7 +101,8 @@ impl Contexts {
         same.any(|words| (words.low ^ entry.low) & TABLE != 0)
     }
 
-    /// Clears the present bit of `device`, if it is attached to `domain`, and marks the entry; returns whether it was.
+    /// Clears the present bit of `device`, if it is attached to `domain`, and marks the entry;
+    /// returns whether it was.
     pub(super) fn begin_detach<P: Platform>(
         &mut self,
         p: &P,
@@ -136,7 +139,8 @@ impl Contexts {
         domain
     }
 
-    /// Takes the fence away from a device that is detached; whether there was one. The domain it has, if it has one.
+    /// Takes the fence away from a device that is detached; whether there was one. The domain it
+    /// has, if it has one.
     pub(super) fn unfence<P: Platform>(
         &mut self,
         p: &P,
@@ -162,8 +166,8 @@ impl Contexts {
         slot.is_some_and(|slot| slot[1].load(Ordering::Relaxed) & FENCED != 0)
     }
 
-    /// Frees the marked entry of `device`, which the unit no longer knows; once, if two CPUs come to this end. A fence stays. Returns
-    /// whether it was marked.
+    /// Frees the marked entry of `device`, which the unit no longer knows; once, if two CPUs come
+    /// to this end. A fence stays. Returns whether it was marked.
     pub(super) fn end_detach<P: Platform>(
         &mut self,
         p: &P,

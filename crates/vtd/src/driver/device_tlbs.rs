@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Which devices keep translations of their own, and of which domain.
 //!
-//! A device is *declared* by the host, which read its ATS capability; it is *active* in a domain from before its context entry
-//! is made until after its TLB was flushed. Whoever invalidates asks for the active devices of the domain.
+//! A device is *declared* by the host, which read its ATS capability; it is *active* in a domain
+//! from before its context entry is made until after its TLB was flushed. Whoever invalidates asks
+//! for the active devices of the domain.
 //!
-//! **Nobody is missed**: entering a device and reading who is there are a store-buffering pair, as of [`ioatlas_dma::invalidation`]. An unmap
-//! clears, fences, then looks here; an attach enters the device here, fences, then makes the context entry. If the unmap did not see the device,
-//! then whatever the device fetches, it fetches after the clearing. Where there is no device at all, nobody takes the lock: one
-//! relaxed load tells.
+//! **Nobody is missed**: entering a device and reading who is there are a store-buffering pair, as
+//! of [`ioatlas_dma::invalidation`]. An unmap clears, fences, then looks here; an attach enters the
+//! device here, fences, then makes the context entry. If the unmap did not see the device, then
+//! whatever the device fetches, it fetches after the clearing. Where there is no device at all,
+//! nobody takes the lock: one relaxed load tells.
 //!
 //! The lock is alone: nothing else is taken inside, and memory is allocated outside.
 
@@ -49,7 +51,8 @@ impl<P: Platform> DeviceTlbs<P> {
         }
     }
 
-    /// Declares a device, or changes its depth; the domain where it is active, if it is, which is an error.
+    /// Declares a device, or changes its depth; the domain where it is active, if it is, which is
+    /// an error.
     pub(super) fn declare(&self, ats: AtsDevice) -> Result<(), DomainId> {
         let mut room = Vec::new();
         loop {
@@ -139,7 +142,8 @@ impl<P: Platform> DeviceTlbs<P> {
         })
     }
 
-    /// Active devices of `domain` behind `after`, as many as there is room for in `into`, by source id.
+    /// Active devices of `domain` behind `after`, as many as there is room for in `into`, by source
+    /// id.
     pub(super) fn of_domain<'i>(
         &self,
         domain: DomainId,

@@ -87,7 +87,8 @@ impl<P: Platform, R: Registers> Engine<P, R> {
         self.finish(plan(&self.capabilities, change, &[]))
     }
 
-    /// Begins what `plan` says and waits. Where there is nothing to invalidate there is nothing to wait for.
+    /// Begins what `plan` says and waits. Where there is nothing to invalidate there is nothing to
+    /// wait for.
     pub(super) fn finish(&self, plan: Plan<'_>) -> Result<(), InvalidateError> {
         if plan.invalidations().next().is_none() {
             return match plan.write_buffers {
@@ -136,7 +137,8 @@ impl<P: Platform, R: Registers> Engine<P, R> {
     }
 }
 
-/// Proves that no cache of the unit holds a pointer to its root and context tables: all is removed, whatever is asked.
+/// Proves that no cache of the unit holds a pointer to its root and context tables: all is removed,
+/// whatever is asked.
 pub(super) struct Everything<'u, P: Platform, R>(pub(super) &'u Engine<P, R>);
 
 #[allow(unsafe_code)] // a promise
@@ -152,7 +154,8 @@ unsafe impl<P: Platform, R: Registers> Invalidate for Everything<'_, P, R> {
     }
 }
 
-/// Proves that the unit no longer reads the queue: it has been disabled (VT-d 4.1 §11.4.4.2, QIES = 0). The queue is empty.
+/// Proves that the unit no longer reads the queue: it has been disabled (VT-d 4.1 §11.4.4.2, QIES =
+/// 0). The queue is empty.
 pub(super) struct QueueOff<'u, P: Platform, R> {
     pub(super) platform: &'u P,
     pub(super) registers: &'u R,

@@ -133,7 +133,8 @@ pub enum BringUpError {
         /// The value of ECAP.
         ecap: u64,
     },
-    /// Registers that a capability places (CAP.FRO, ECAP.IRO) would lie on fixed ones, which end at 0xc0.
+    /// Registers that a capability places (CAP.FRO, ECAP.IRO) would lie on fixed ones, which end at
+    /// 0xc0.
     #[error(
         "the unit places its {group} at {offset:#x}, among other registers (CAP {cap:#x}, ECAP {ecap:#x})"
     )]
@@ -165,13 +166,15 @@ pub enum BringUpError {
         /// The value of CAP.
         cap: u64,
     },
-    /// Firmware left translation or the queue enabled, and the host did not say to take the unit over.
+    /// Firmware left translation or the queue enabled, and the host did not say to take the unit
+    /// over.
     #[error("the unit is in use already (global status {status:#010x})")]
     Live {
         /// The value of GSTS (VT-d 4.1 §11.4.4.2).
         status: u32,
     },
-    /// Firmware left translation enabled in scalable mode, and the table mode cannot change while it is.
+    /// Firmware left translation enabled in scalable mode, and the table mode cannot change while
+    /// it is.
     #[error(
         "the unit translates in scalable mode (root table {root:#x}): it cannot be taken over without a window"
     )]
@@ -211,7 +214,8 @@ pub enum FirmwareIdsError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShutDownError {
-    /// Devices are attached, and would reach all of memory. (One whose detaching failed counts.) Nothing was done.
+    /// Devices are attached, and would reach all of memory. (One whose detaching failed counts.)
+    /// Nothing was done.
     #[error("{devices} devices are attached")]
     Attached {
         /// How many.
@@ -225,7 +229,8 @@ pub enum ShutDownError {
         /// Frames.
         lost: usize,
     },
-    /// The caches could not be emptied, or the queue not be disabled; `lost` frames are never used again.
+    /// The caches could not be emptied, or the queue not be disabled; `lost` frames are never used
+    /// again.
     #[error(
         "emptying the caches and disabling the queue at the end: {cause}; {lost} frames are lost"
     )]

@@ -5,8 +5,9 @@ use super::check::check;
 use crate::layout::{AddressWidth, Capabilities};
 use core::fmt;
 
-/// Every capability that changes what the driver does, a line each: the field's name, what the unit says, what follows. Then the
-/// capabilities that are read and change nothing, and whether the driver serves such a unit at all.
+/// Every capability that changes what the driver does, a line each: the field's name, what the unit
+/// says, what follows. Then the capabilities that are read and change nothing, and whether the
+/// driver serves such a unit at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Explanation<'u>(pub(super) &'u Capabilities);
 
@@ -17,7 +18,8 @@ impl<'u> Explanation<'u> {
     }
 }
 
-/// What is chosen by one bit: the field, its question, then what it says and what follows for yes and for no.
+/// What is chosen by one bit: the field, its question, then what it says and what follows for yes
+/// and for no.
 type Choice = (
     &'static str,
     fn(&Capabilities) -> bool,

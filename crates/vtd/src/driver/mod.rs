@@ -1,29 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One remapping unit, in legacy mode: brought up, devices attached to domains, caches flushed, shut down.
+//! One remapping unit, in legacy mode: brought up, devices attached to domains, caches flushed,
+//! shut down.
 //!
 //! # Theory
 //!
-//! The unit reads three kinds of memory of ours: the root table and its context tables (which table translates which
-//! device), the invalidation queue, and the domains' own tables. The first two belong to the [`Unit`]; once the
-//! unit has been told of a frame, the frame goes back to the platform only by [`Unit::shut_down`], against the same
-//! kind of proof as everywhere ([`ioatlas_dma::invalidation`]): a global invalidation for the tables, the
-//! disabled queue for the queue.
+//! The unit reads three kinds of memory of ours: the root table and its context tables (which table
+//! translates which device), the invalidation queue, and the domains' own tables. The first two
+//! belong to the [`Unit`]; once the unit has been told of a frame, the frame goes back to the
+//! platform only by [`Unit::shut_down`], against the same kind of proof as everywhere
+//! ([`ioatlas_dma::invalidation`]): a global invalidation for the tables, the disabled queue for
+//! the queue.
 //!
-//! * **Attach** writes a context entry: high word, then the low one with the present bit, then write-back. Absent entries
-//!   are never cached, so nothing need be flushed, except in caching mode (VT-d 4.1 §6.1), where an absent one is
-//!   cached with domain id 0.
-//! * **Detach** clears the present bit and marks the entry *detaching*; then, with no lock held, context-cache invalidation
-//!   of the device, IOTLB invalidation of the domain and, where the device has one, invalidation of its TLB, in this order in one
-//!   submission (§6.5.2.11); then the entry is free.
-//!   Where the flush fails the mark stays: the device is blocked, and nobody attaches it before a detach succeeds.
-//! * **Invalidation** is [`plan`](mod@crate::plan), by the [queue](crate::queue) or, where the unit has none, by [registers](crate::direct).
-//! * **A device that does not answer** an invalidation of its own TLB is *fenced*: its entry is cleared and marked, context cache and IOTLB are
-//!   flushed, and it is attached again only after [`Unit::unfence`]. Who waited for it gets an error; everybody else's invalidation is done.
+//! * **Attach** writes a context entry: high word, then the low one with the present bit, then
+//!   write-back. Absent entries are never cached, so nothing need be flushed, except in caching
+//!   mode (VT-d 4.1 §6.1), where an absent one is cached with domain id 0.
+//! * **Detach** clears the present bit and marks the entry *detaching*; then, with no lock held,
+//!   context-cache invalidation of the device, IOTLB invalidation of the domain and, where the
+//!   device has one, invalidation of its TLB, in this order in one submission (§6.5.2.11); then the
+//!   entry is free. Where the flush fails the mark stays: the device is blocked, and nobody
+//!   attaches it before a detach succeeds.
+//! * **Invalidation** is [`plan`](mod@crate::plan), by the [queue](crate::queue) or, where the unit
+//!   has none, by [registers](crate::direct).
+//! * **A device that does not answer** an invalidation of its own TLB is *fenced*: its entry is
+//!   cleared and marked, context cache and IOTLB are flushed, and it is attached again only after
+//!   [`Unit::unfence`]. Who waited for it gets an error; everybody else's invalidation is done.
 //!
-//! Locks: `contexts`, `ids`, `tlbs`, the commands' and the queue's, each alone; never is one taken inside another, nor held while waiting. All
-//! waiting is bounded by [`Config::limit`]. Every method may be called from any CPU, with interrupts on or off.
+//! Locks: `contexts`, `ids`, `tlbs`, the commands' and the queue's, each alone; never is one taken
+//! inside another, nor held while waiting. All waiting is bounded by [`Config::limit`]. Every
+//! method may be called from any CPU, with interrupts on or off.
 //!
-//! Not handled: scalable mode, page requests, protected memory regions (they stay as firmware left them), completion by interrupt.
+//! Not handled: scalable mode, page requests, protected memory regions (they stay as firmware left
+//! them), completion by interrupt.
 
 mod bring_up;
 mod check;
@@ -83,7 +90,8 @@ pub enum Live {
     TakeOver,
 }
 
-/// A remapping unit. Dropped without [`shut_down`](Self::shut_down) it goes on, and its frames are lost.
+/// A remapping unit. Dropped without [`shut_down`](Self::shut_down) it goes on, and its frames are
+/// lost.
 pub struct Unit<P: Platform, R> {
     engine: Engine<P, R>,
     root: TableFrame,
@@ -96,7 +104,8 @@ pub struct Unit<P: Platform, R> {
     stage: P::A64,
 }
 
-/// How many devices with TLBs go into one submission: with the two other invalidations they fit into a batch.
+/// How many devices with TLBs go into one submission: with the two other invalidations they fit
+/// into a batch.
 const DEVICES: usize = 16;
 
 impl<P: Platform, R: Registers> Unit<P, R> {
@@ -124,13 +133,15 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         }
     }
 
-    /// Reads and clears the fault records, in the order in which they were filled (VT-d 4.1 §7.2.1).
+    /// Reads and clears the fault records, in the order in which they were filled (VT-d 4.1
+    /// §7.2.1).
     pub fn faults(&self) -> (Vec<FaultRecord>, Overflow) {
         let mut all = Vec::new();
         let overflow = self.drain_faults(|record| all.push(record));
         (all, overflow)
     }
-    /// As [`faults`](Self::faults), allocating nothing, for an interrupt handler. `each` is called with no lock held.
+    /// As [`faults`](Self::faults), allocating nothing, for an interrupt handler. `each` is called
+    /// with no lock held.
     pub fn drain_faults(&self, each: impl FnMut(FaultRecord)) -> Overflow {
         drain_faults::<P, R>(
             &self.faults,
@@ -140,9 +151,10 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         )
     }
 
-    /// Declares that `device` keeps translations of its own, as its ATS capability says: attached from now on, it may, and is
-    /// invalidated with its domain. The host enables ATS in the device once it is attached, and
-    /// disables it once it is detached: until then the device must answer, as detaching still invalidates what it keeps.
+    /// Declares that `device` keeps translations of its own, as its ATS capability says: attached
+    /// from now on, it may, and is invalidated with its domain. The host enables ATS in the device
+    /// once it is attached, and disables it once it is detached: until then the device must answer,
+    /// as detaching still invalidates what it keeps.
     ///
     /// # Errors
     /// [`DeviceTlbError`].
@@ -170,8 +182,8 @@ impl<P: Platform, R: Registers> Unit<P, R> {
             .map_err(|domain| DeviceTlbError::Attached { device, domain })
     }
 
-    /// Removes cached interrupt-remapping entries, `entries` from `first`, for a host that remaps interrupts, and waits. At least
-    /// these are removed.
+    /// Removes cached interrupt-remapping entries, `entries` from `first`, for a host that remaps
+    /// interrupts, and waits. At least these are removed.
     ///
     /// # Errors
     /// The unit has no queue, and so no such cache, or failed.
@@ -218,7 +230,8 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         }
     }
 
-    /// Fences whoever did not answer. The flush is queued and not waited for: who detaches the device waits for one of its own.
+    /// Fences whoever did not answer. The flush is queued and not waited for: who detaches the
+    /// device waits for one of its own.
     fn fence_silent(&self) {
         let Path::Queue(queue) = &self.engine.path else {
             return;
@@ -231,7 +244,8 @@ impl<P: Platform, R: Registers> Unit<P, R> {
                 let plan = plan(&self.engine.capabilities, change, &[]);
                 self.engine.begin(plan)
             });
-            // who does not ask the device any more is behind this flush; without one it is asked, and fails who asks
+            // who does not ask the device any more is behind this flush; without one it is asked,
+            // and fails who asks
             if !matches!(flush, Some(Err(_))) {
                 self.tlbs.deactivate(device);
             }
@@ -385,7 +399,8 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         };
         let mut outcome = fill(&mut spare);
         if let Fill::NeedsTable = outcome {
-            // not under the lock; whoever comes second finds the first one's table, and frees its own
+            // not under the lock; whoever comes second finds the first one's table, and frees its
+            // own
             spare = Some(p.frame_alloc().ok_or(AttachError::NoFrame { bus })?);
             outcome = fill(&mut spare);
         }

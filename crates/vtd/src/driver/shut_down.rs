@@ -12,8 +12,8 @@ use ioatlas_dma::platform::{Atomic64, Ordering};
 impl<P: Platform, R: Registers> Unit<P, R> {
     /// Ends translation, flushes everything, disables the queue and gives all frames back.
     ///
-    /// Without translation the unit lets every device reach all of memory, so none may be attached. A unit that was only prepared goes on
-    /// translating as it did before; its queue is off.
+    /// Without translation the unit lets every device reach all of memory, so none may be attached.
+    /// A unit that was only prepared goes on translating as it did before; its queue is off.
     ///
     /// # Errors
     /// The first step that failed; the unit itself comes back where nothing was done yet.
@@ -73,8 +73,8 @@ impl<P: Platform, R: Registers> Unit<P, R> {
     }
 }
 
-/// Gives `frames` back to the platform, against proof by `unit` that it holds no pointer to them. Where there is no
-/// proof they are lost.
+/// Gives `frames` back to the platform, against proof by `unit` that it holds no pointer to them.
+/// Where there is no proof they are lost.
 fn release<P: Platform>(
     p: &P,
     sequence: &FlushSequence<P>,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What an IOVA was: a debug layer beside the maps and unmaps, for whoever reads a fault record.
 //!
-//! [`History`] keeps the last so many maps and unmaps in a ring; its owner tells it of each, where it has the time for that. It takes one lock and
-//! allocates nothing once made. The core knows nothing of it.
+//! [`History`] keeps the last so many maps and unmaps in a ring; its owner tells it of each, where
+//! it has the time for that. It takes one lock and allocates nothing once made. The core knows
+//! nothing of it.
 
 use super::FaultRecord;
 use alloc::{boxed::Box, vec::Vec};
@@ -239,7 +240,8 @@ impl Ring {
                     let (range, at) = (event.range, event.at);
                     return Past::Mapped { range, perm, at };
                 }
-                // an earlier unmap: the map that belongs to the later one is forgotten or was never told
+                // an earlier unmap: the map that belongs to the later one is forgotten or was never
+                // told
                 (Kind::Unmap, true, Some(later)) => return past(later, None, unmaps_ago),
                 (Kind::Map(perm), true, Some(later)) => {
                     return past(later, Some(perm), unmaps_ago);

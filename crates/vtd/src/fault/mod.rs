@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a unit blocked, and why: its fault records, read, cleared and put into words (VT-d 4.1 §7.2, §11.4.7).
+//! What a unit blocked, and why: its fault records, read, cleared and put into words (VT-d 4.1
+//! §7.2, §11.4.7).
 //!
 //! A record has 128 bits (§11.4.7.5, FRCD):
 //!
@@ -11,8 +12,9 @@
 //! | 103..96 | FR, the reason |
 //! | 127 | F, occupied; written 1 to free the record |
 //!
-//! The unit fills records in a circle, beginning where FSTS.FRI says, and drops what finds its record occupied, which it
-//! tells by FSTS.PFO. Fields that have to do with PASIDs are ignored: legacy mode has none.
+//! The unit fills records in a circle, beginning where FSTS.FRI says, and drops what finds its
+//! record occupied, which it tells by FSTS.PFO. Fields that have to do with PASIDs are ignored:
+//! legacy mode has none.
 
 mod history;
 mod reason;
@@ -132,8 +134,8 @@ impl fmt::Display for FaultRecord {
     }
 }
 
-/// Gives every occupied record to `each`, in the order in which they were filled, and frees it. Of two CPUs each record goes to
-/// one; `each` runs with no lock held.
+/// Gives every occupied record to `each`, in the order in which they were filled, and frees it. Of
+/// two CPUs each record goes to one; `each` runs with no lock held.
 pub(crate) fn drain_faults<P: Platform, R: Registers>(
     reader: &P::Lock<()>,
     registers: &R,

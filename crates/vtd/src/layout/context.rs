@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The context entry of legacy mode (VT-d 4.1 §9.3): one a device and function, 256 in a context table.
+//! The context entry of legacy mode (VT-d 4.1 §9.3): one a device and function, 256 in a context
+//! table.
 //!
 //! | bits | |
 //! |---|---|
@@ -12,9 +13,9 @@
 //! | 87..72 | DID, domain id |
 //! | others | 0 |
 //!
-//! An entry that is not present still says who owns it: between the moment its present bit is cleared and the end of the
-//! invalidation that follows, it is marked *detaching*, and nobody may fill it. One marked *fenced* may not be filled before the host
-//! says so.
+//! An entry that is not present still says who owns it: between the moment its present bit is
+//! cleared and the end of the invalidation that follows, it is marked *detaching*, and nobody may
+//! fill it. One marked *fenced* may not be filled before the host says so.
 
 use super::{AddressWidth, Words};
 use ioatlas_dma::units::{DomainId, GRANULE, PHYS_BITS, PhysPage};
@@ -31,7 +32,8 @@ pub const TABLE: u64 = ((1 << PHYS_BITS) - 1) & !(GRANULE - 1);
 pub const WIDTH: u64 = 0b111;
 /// Our mark in the high word, in a bit that hardware ignores (§9.3, bit 67).
 pub const DETACHING: u64 = 1 << 3;
-/// Our mark in the high word of a device that may not be attached, in a bit that hardware ignores (§9.3, bit 68).
+/// Our mark in the high word of a device that may not be attached, in a bit that hardware ignores
+/// (§9.3, bit 68).
 pub const FENCED: u64 = 1 << 4;
 /// DID begins here in the high word (§9.3, bits 87..72).
 pub const DOMAIN_SHIFT: u32 = 8;
@@ -116,8 +118,9 @@ impl Slot {
             Slot::Free
         }
     }
-    /// The high word of an entry that is being detached, from the high word it had. Width and domain stay, so that a
-    /// unit which reads the two words one after the other still sees the old entry or none.
+    /// The high word of an entry that is being detached, from the high word it had. Width and
+    /// domain stay, so that a unit which reads the two words one after the other still sees the old
+    /// entry or none.
     pub fn detaching(high: u64) -> u64 {
         high | DETACHING
     }

@@ -15,8 +15,8 @@
 //! | 70 | 0 | IH | status address (127..66) |
 //! | 127..76 | 0 | page address | |
 //!
-//! Device-TLB and interrupt-entry descriptors are in [`super::device_tlb`] and [`super::interrupt`]. Not here: PASID descriptors, and
-//! completion by interrupt.
+//! Device-TLB and interrupt-entry descriptors are in [`super::device_tlb`] and
+//! [`super::interrupt`]. Not here: PASID descriptors, and completion by interrupt.
 
 use super::Words;
 use ioatlas_dma::units::{DomainId, IovaPage, PhysAddr, SourceId};
@@ -58,8 +58,8 @@ pub const FENCE: u64 = 1 << 6;
 /// The status data begins here (§6.5.2.8, bits 63..32).
 pub const STATUS_SHIFT: u32 = 32;
 
-/// Which functions of a device a context-cache invalidation takes in: how many low bits of the function number to
-/// ignore, from the top down (VT-d 4.1 §6.5.2.1, FM).
+/// Which functions of a device a context-cache invalidation takes in: how many low bits of the
+/// function number to ignore, from the top down (VT-d 4.1 §6.5.2.1, FM).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FunctionMask {
@@ -82,7 +82,8 @@ pub enum ContextInvalidate {
     Domain(DomainId),
     /// That of one device.
     Device {
-        /// The domain id that the cached entry has; 0 for one cached as not present (§6.1, caching mode).
+        /// The domain id that the cached entry has; 0 for one cached as not present (§6.1, caching
+        /// mode).
         domain: DomainId,
         /// The device.
         device: SourceId,
@@ -117,7 +118,8 @@ impl ContextInvalidate {
     }
 }
 
-/// What is in flight and has to land before an invalidation counts as done (VT-d 4.1 §6.5.2.3, DR and DW).
+/// What is in flight and has to land before an invalidation counts as done (VT-d 4.1 §6.5.2.3, DR
+/// and DW).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Drain(u64);
 
@@ -139,7 +141,8 @@ impl Drain {
     }
 }
 
-/// Log2 of the pages that a page-selective invalidation covers, naturally aligned (VT-d 4.1 §6.5.2.3, AM). At most 63.
+/// Log2 of the pages that a page-selective invalidation covers, naturally aligned (VT-d 4.1
+/// §6.5.2.3, AM). At most 63.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct AddressMask(u8);
 

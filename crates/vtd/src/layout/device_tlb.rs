@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The device-TLB invalidate descriptor (VT-d 4.1 §6.5.2.5): removes what a device with ATS keeps of its own.
+//! The device-TLB invalidate descriptor (VT-d 4.1 §6.5.2.5): removes what a device with ATS keeps
+//! of its own.
 //!
 //! | bits | |
 //! |---|---|
@@ -11,9 +12,10 @@
 //! | 64 | S, the address says how many pages |
 //! | 127..76 | page address |
 //!
-//! **Size**, as PCI Express has it (ATS, invalidate request): with S = 0 it is one page. With S = 1 the lowest 0 among the address bits from 12 up
-//! ends the size: none below it is one, and 2^(n + 1) pages are meant where n ones are. So of 8 pages the address bits 12 and 13 are 1 and
-//! bit 14 is 0. All of the address space is every bit 1 but the topmost.
+//! **Size**, as PCI Express has it (ATS, invalidate request): with S = 0 it is one page. With S = 1
+//! the lowest 0 among the address bits from 12 up ends the size: none below it is one, and 2^(n+1)
+//! pages are meant where n ones are. So of 8 pages the address bits 12 and 13 are 1 and bit 14
+//! is 0. All of the address space is every bit 1 but the topmost.
 
 use super::{AddressMask, Words};
 use ioatlas_dma::units::{GRANULE_LG2, IovaPage, SourceId};
@@ -29,7 +31,8 @@ pub const SIZED: u64 = 1 << 0;
 /// The address in the high word that means every page.
 const EVERYTHING: u64 = (u64::MAX >> 1 >> GRANULE_LG2) << GRANULE_LG2;
 
-/// How many invalidations a device takes before it has answered one: the invalidate queue depth of its ATS capability, 1 to 32.
+/// How many invalidations a device takes before it has answered one: the invalidate queue depth of
+/// its ATS capability, 1 to 32.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct QueueDepth(u8);
 
@@ -63,8 +66,8 @@ pub enum DevicePages {
     },
 }
 
-/// Removes translations that a device keeps (VT-d 4.1 §6.5.2.5). The IOTLB must have been invalidated before, or the
-/// device fetches the old translation again.
+/// Removes translations that a device keeps (VT-d 4.1 §6.5.2.5). The IOTLB must have been
+/// invalidated before, or the device fetches the old translation again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceTlbInvalidate {
     /// Whose.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The interrupt-entry-cache invalidate descriptor (VT-d 4.1 §6.5.2.7), for a host that remaps interrupts and has no queue of its own.
+//! The interrupt-entry-cache invalidate descriptor (VT-d 4.1 §6.5.2.7), for a host that remaps
+//! interrupts and has no queue of its own.
 //!
 //! | bits | |
 //! |---|---|
@@ -38,7 +39,8 @@ pub enum InterruptInvalidate {
 }
 
 impl InterruptInvalidate {
-    /// The smallest invalidation that removes `entries` entries from `first`, on a unit with that ECAP.MHMV.
+    /// The smallest invalidation that removes `entries` entries from `first`, on a unit with that
+    /// ECAP.MHMV.
     pub fn covering(first: InterruptIndex, entries: u32, largest_mask: u32) -> Self {
         let last = u32::from(first.0) + entries.saturating_sub(1);
         if last > u32::from(u16::MAX) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What lies in memory between driver and unit, and what the capability registers say.
 //!
-//! Everything that the unit reads is a pair of little-endian 64-bit words, [`Words`]. Types here only encode;
-//! the software unit decodes with its own code, so that one wrong bit is not wrong twice.
+//! Everything that the unit reads is a pair of little-endian 64-bit words, [`Words`]. Types here
+//! only encode; the software unit decodes with its own code, so that one wrong bit is not wrong
+//! twice.
 
 pub(crate) mod capabilities;
 pub mod context;
@@ -34,5 +35,6 @@ pub struct Words {
 
 /// How many 64-bit words a 128-bit structure has.
 pub const WORDS: usize = 2;
-/// How many 128-bit structures a frame has: descriptors of a queue, entries of a root or context table.
+/// How many 128-bit structures a frame has: descriptors of a queue, entries of a root or context
+/// table.
 pub const PER_FRAME: usize = 256;

@@ -3,34 +3,39 @@
 //!
 //! # Theory
 //!
-//! The queue is a ring of 256 descriptors in one frame (several would have to be physically contiguous, which
-//! no platform promises). A submission is its invalidations and one wait descriptor that writes the low half of the submission's number,
-//! its *ticket*, to the one status word of the queue.
+//! The queue is a ring of 256 descriptors in one frame (several would have to be physically
+//! contiguous, which no platform promises). A submission is its invalidations and one wait
+//! descriptor that writes the low half of the submission's number, its *ticket*, to the one status
+//! word of the queue.
 //!
-//! **One word serves all waiters**: the unit reports a wait descriptor done only after everything ahead of it in the
-//! queue (§6.5.2.11), and tickets are given in queue order under the lock, so the word only ever rises.
-//! (After an error descriptors run again with the tickets they had; `recovery` says why the word
-//! does not fall then, nor runs ahead of them.)
-//! Ticket *t* is done iff the word has reached it, compared with wrap-around: the queue never holds more than 127 tickets, so
-//! a ticket that is not done is never mistaken for one that is. (One that is held while 2^31 later ones are
-//! given reads as not done, for as many again. Nobody does: waiting follows submitting, and the one
-//! that a domain keeps since it waited for it in vain is asked for at each of its ticks.)
+//! **One word serves all waiters**: the unit reports a wait descriptor done only after everything
+//! ahead of it in the queue (§6.5.2.11), and tickets are given in queue order under the lock, so
+//! the word only ever rises. (After an error descriptors run again with the tickets they had;
+//! `recovery` says why the word does not fall then, nor runs ahead of them.) Ticket *t* is done iff
+//! the word has reached it, compared with wrap-around: the queue never holds more than 127 tickets,
+//! so a ticket that is not done is never mistaken for one that is. (One that is held while 2^31
+//! later ones are given reads as not done, for as many again. Nobody does: waiting follows
+//! submitting, and the one that a domain keeps since it waited for it in vain is asked for at each
+//! of its ticks.)
 //!
-//! **Room** is counted by the same word: the slots of a submission are free again when it is done, not when the unit has fetched them. So
-//! what is not done can always be read again from the ring, which recovery needs, and no register is
-//! read to find room. Two slots stay free: one since head = tail is empty, one since the unit may report a wait before its head moves past it.
+//! **Room** is counted by the same word: the slots of a submission are free again when it is done,
+//! not when the unit has fetched them. So what is not done can always be read again from the ring,
+//! which recovery needs, and no register is read to find room. Two slots stay free: one since
+//! head = tail is empty, one since the unit may report a wait before its head moves past it.
 //!
-//! **Order**: within a submission the unit runs IOTLB invalidations only after the context-cache ones ahead of them, and device-TLB ones after both
-//! (§6.5.2.11), so no fence flag is needed. Descriptors are in memory before the tail register is written, under
-//! one lock, so submissions of several CPUs never interleave. The status word is read with acquire.
+//! **Order**: within a submission the unit runs IOTLB invalidations only after the context-cache
+//! ones ahead of them, and device-TLB ones after both (§6.5.2.11), so no fence flag is needed.
+//! Descriptors are in memory before the tail register is written, under one lock, so submissions of
+//! several CPUs never interleave. The status word is read with acquire.
 //!
 //! **Waiting** for room, and for a unit that stopped with an error to finish what it had fetched,
 //! is outside the lock and bounded. Where it was in vain the unit is *suspect*: until the status
 //! word moves, nobody waits for it any longer than one look. The lock is alone: nothing else is
 //! taken inside.
 //!
-//! **Errors**: whoever waits looks at the fault status register, and recovers the queue for all: see `recovery`.
-//! The register is read only when something is not done or does not fit, never on the warm path.
+//! **Errors**: whoever waits looks at the fault status register, and recovers the queue for all:
+//! see `recovery`. The register is read only when something is not done or does not fit, never on
+//! the warm path.
 //!
 //! Not handled: completion by interrupt.
 
@@ -73,8 +78,8 @@ impl Ticket {
             last: number,
         }
     }
-    /// Everything from this submission to `later`: it fails where one of them fails. (Those of others in between
-    /// count too, which errs on the safe side.)
+    /// Everything from this submission to `later`: it fails where one of them fails. (Those of
+    /// others in between count too, which errs on the safe side.)
     pub fn to(self, later: Ticket) -> Self {
         Ticket {
             first: self.first,
@@ -142,7 +147,8 @@ impl Place {
     }
 }
 
-/// The first ticket follows this one: soon after the start its low half wraps around, so that it is never a rare event.
+/// The first ticket follows this one: soon after the start its low half wraps around, so that it is
+/// never a rare event.
 const BEFORE_FIRST: u64 = (1 << 32) - 64;
 
 impl<P: Platform> Queue<P> {
@@ -192,9 +198,9 @@ impl<P: Platform> Queue<P> {
         [self.ring, self.status]
     }
 
-    /// Queues `batch`, at most [`BATCH`] invalidations, and a wait descriptor. Waits at most `limit`
-    /// turns for room, with no lock held; once a wait was in vain, it looks for room once a call,
-    /// until the unit has reported anything.
+    /// Queues `batch`, at most [`BATCH`] invalidations, and a wait descriptor. Waits at most
+    /// `limit` turns for room, with no lock held; once a wait was in vain, it looks for room once a
+    /// call, until the unit has reported anything.
     ///
     /// # Errors
     /// The queue stopped for good, or there was no room in time.

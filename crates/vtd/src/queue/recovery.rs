@@ -3,14 +3,15 @@
 //!
 //! # Theory
 //!
-//! Two errors stop the unit from fetching until software clears them. **IQE**: it does not take the descriptor that head points to.
-//! **ITE**: a device did not answer an invalidation of its TLB; every wait descriptor that was fetched and not reported is dropped, so
-//! that submissions of innocent CPUs would never be reported. A third, **ICE**, is an answer that fits no question: it stops
-//! nothing, and is counted.
+//! Two errors stop the unit from fetching until software clears them. **IQE**: it does not take the
+//! descriptor that head points to. **ITE**: a device did not answer an invalidation of its TLB;
+//! every wait descriptor that was fetched and not reported is dropped, so that submissions of
+//! innocent CPUs would never be reported. A third, **ICE**, is an answer that fits no question: it
+//! stops nothing, and is counted.
 //!
-//! Recovery runs under the queue's lock, on whichever CPU saw the error first, and waits for nothing
-//! there. The unit stands still at head and fetches nothing; the ring is ours once it has also
-//! *finished* what it fetched before:
+//! Recovery runs under the queue's lock, on whichever CPU saw the error first, and waits for
+//! nothing there. The unit stands still at head and fetches nothing; the ring is ours once it has
+//! also *finished* what it fetched before:
 //!
 //! * Under IQE it goes on with the descriptors ahead of the one that it refuses, since its head
 //!   moves when a descriptor is fetched, not when it is carried out (§6.5.2). Were their waits
@@ -28,16 +29,19 @@
 //! the other). Running an invalidation twice does no harm. Every wait that runs after a recovery
 //! has a higher ticket than each that was reported before it, so the status word goes on rising.
 //!
-//! * Under IQE the offender is the descriptor at head. Its submission fails with [`InvalidateError::QueueError`].
-//! * Under ITE the offenders are the device-TLB descriptors of the device that IQERCD names; of every device, of those fetched, where it names
-//!   none. Their submissions fail with [`InvalidateError::DeviceTimedOut`], and the devices are handed to the driver to be fenced. There may be
-//!   no offender: of several invalidations that a device was sent, each may time out by itself, after the others were left out. Then
-//!   everything just runs again.
+//! * Under IQE the offender is the descriptor at head. Its submission fails with
+//!   [`InvalidateError::QueueError`].
+//! * Under ITE the offenders are the device-TLB descriptors of the device that IQERCD names; of
+//!   every device, of those fetched, where it names none. Their submissions fail with
+//!   [`InvalidateError::DeviceTimedOut`], and the devices are handed to the driver to be fenced.
+//!   There may be no offender: of several invalidations that a device was sent, each may time out
+//!   by itself, after the others were left out. Then everything just runs again.
 //!
 //! **It ends**: a recovery from IQE begins after a bounded number of looks, and leaves one
 //! invalidation out. Where there is none to leave out (head outside, or at one of our wait
-//! descriptors) the queue is stopped for good: everybody gets [`InvalidateError::OutOfService`]. Recoveries from ITE are as many as
-//! the unit has time-outs to report, and each wait has its bound.
+//! descriptors) the queue is stopped for good: everybody gets [`InvalidateError::OutOfService`].
+//! Recoveries from ITE are as many as the unit has time-outs to report, and each wait has its
+//! bound.
 
 use super::{Place, Queue};
 use crate::{
@@ -252,7 +256,8 @@ impl<P: Platform> Queue<P> {
         (0..offset).any(|n| is_wait(self.pending(p, place, n)))
     }
 
-    /// Copies what is to run again, and records who failed; how many descriptors, or `None` where that cannot be recorded.
+    /// Copies what is to run again, and records who failed; how many descriptors, or `None` where
+    /// that cannot be recorded.
     fn put_aside(&self, p: &P, place: &mut Place, halt: &Halt) -> Option<usize> {
         let offender = Self::offender(halt);
         let aside = &p.entries(self.status.by_ref())[WORDS..];
@@ -272,7 +277,8 @@ impl<P: Platform> Queue<P> {
         Some(kept)
     }
 
-    /// Which descriptors to leave out. (Where both errors are set, IQE first; the other one shows again.)
+    /// Which descriptors to leave out. (Where both errors are set, IQE first; the other one shows
+    /// again.)
     fn offender(halt: &Halt) -> Offender {
         if halt.status & FSTS_IQE != 0 {
             return Offender::At(halt.offset);
@@ -281,7 +287,8 @@ impl<P: Platform> Queue<P> {
             .map_or(Offender::AnyDevice(halt.offset), Offender::Device)
     }
 
-    /// Records that a submission failed, and that a device is silent; `None` where there is no room for that.
+    /// Records that a submission failed, and that a device is silent; `None` where there is no room
+    /// for that.
     fn fail(&self, place: &mut Place, ticket: u64, cause: InvalidateError) -> Option<()> {
         place.failures.add(ticket, cause);
         let highest = self.failed.load(Ordering::Relaxed).max(ticket);

@@ -3,18 +3,23 @@
 //!
 //! # Theory
 //!
-//! A machine has as many units as its [`Dmar`] lists. [`Units::prepare`] makes each of them ready and [`Units::activate`] lets each translate, as
-//! [`Unit::prepare`] and [`Unit::activate`] do for one. In between is the time for devices that firmware has at work (USB keyboards, management
-//! controllers): make a domain, map the memory that they must go on reaching ([`Units::reserved_for`], [`map_reserved`]), attach them. Where firmware left
-//! the unit translating, [`Unit::reserve_firmware_ids`] comes before the domain.
+//! A machine has as many units as its [`Dmar`] lists. [`Units::prepare`] makes each of them ready
+//! and [`Units::activate`] lets each translate, as [`Unit::prepare`] and [`Unit::activate`] do for
+//! one. In between is the time for devices that firmware has at work (USB keyboards, management
+//! controllers): make a domain, map the memory that they must go on reaching
+//! ([`Units::reserved_for`], [`map_reserved`]), attach them. Where firmware left the unit
+//! translating, [`Unit::reserve_firmware_ids`] comes before the domain.
 //!
-//! **A unit that fails fails alone.** The others go on; what becomes of its devices is in [`Failure`], and whoever asks for the unit of one of them
-//! gets an error. So no device is ever attached to a unit that does not translate.
+//! **A unit that fails fails alone.** The others go on; what becomes of its devices is in
+//! [`Failure`], and whoever asks for the unit of one of them gets an error. So no device is ever
+//! attached to a unit that does not translate.
 //!
-//! A device belongs to one unit, and a domain to one unit too: its tables are shaped and its caches flushed by what that unit can do.
-//! [`Units::attach`] refuses to attach a device to a domain of another unit, where it would be blocked forever.
+//! A device belongs to one unit, and a domain to one unit too: its tables are shaped and its caches
+//! flushed by what that unit can do. [`Units::attach`] refuses to attach a device to a domain of
+//! another unit, where it would be blocked forever.
 //!
-//! Not handled: units that come and go while the machine runs, buses that are renumbered while devices are attached.
+//! Not handled: units that come and go while the machine runs, buses that are renumbered while
+//! devices are attached.
 
 mod error;
 mod reserved;
@@ -67,8 +72,9 @@ struct Up<P: Platform, R> {
 }
 
 impl<P: Platform, R: Registers> Units<P, R> {
-    /// Makes every unit ready. `registers` gives access to so many bytes of registers at an address, or nothing where it cannot;
-    /// it is asked again where a unit has more of them than the table says.
+    /// Makes every unit ready. `registers` gives access to so many bytes of registers at an
+    /// address, or nothing where it cannot; it is asked again where a unit has more of them than
+    /// the table says.
     pub fn prepare(
         platform: &Arc<P>,
         dmar: Dmar,
@@ -101,7 +107,8 @@ impl<P: Platform, R: Registers> Units<P, R> {
         Units { dmar, all }
     }
 
-    /// Lets every unit translate that was made ready. What was attached until now is translated, everything else blocked.
+    /// Lets every unit translate that was made ready. What was attached until now is translated,
+    /// everything else blocked.
     pub fn activate(&mut self) {
         for (slot, listed) in self.all.iter_mut().zip(&self.dmar.units) {
             if let Ok(up) = slot
@@ -113,8 +120,8 @@ impl<P: Platform, R: Registers> Units<P, R> {
         }
     }
 
-    /// Both in one: no device is attached, so all are blocked that have a unit, and every unit either translates or is among the
-    /// [`failures`](Self::failures).
+    /// Both in one: no device is attached, so all are blocked that have a unit, and every unit
+    /// either translates or is among the [`failures`](Self::failures).
     pub fn bring_up(
         platform: &Arc<P>,
         dmar: Dmar,
@@ -178,15 +185,15 @@ impl<P: Platform, R: Registers> Units<P, R> {
         Ok(domain.attach(who.device)?)
     }
 
-    /// The memory that `who` must go on reaching at its own address: ascending, without overlaps. [`map_reserved`] maps it, before the
-    /// device is attached.
+    /// The memory that `who` must go on reaching at its own address: ascending, without overlaps.
+    /// [`map_reserved`] maps it, before the device is attached.
     pub fn reserved_for(&self, who: Requester, pci: &impl PciConfig) -> Vec<PhysRun> {
         let all = self.dmar.reserved_for(who.segment, who.device, pci);
         reserved::merged(all.map(|rmrr| rmrr.memory).collect())
     }
 
-    /// Declares that `who` keeps translations of its own, if the root port above it may pass what it needs for that; see
-    /// [`Unit::declare_device_tlb`].
+    /// Declares that `who` keeps translations of its own, if the root port above it may pass what
+    /// it needs for that; see [`Unit::declare_device_tlb`].
     ///
     /// # Errors
     /// [`AtsError`].
@@ -205,7 +212,8 @@ impl<P: Platform, R: Registers> Units<P, R> {
 }
 
 impl Failure {
-    /// A failure, and what the unit's status says of its devices; `translating` where it says that it translates.
+    /// A failure, and what the unit's status says of its devices; `translating` where it says that
+    /// it translates.
     fn of<R: Registers>(
         registers: PhysAddr,
         cause: BringUpError,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Reserved memory: what firmware set devices to work on, reached by them at its own address (VT-d 4.1 §8.4).
+//! Reserved memory: what firmware set devices to work on, reached by them at its own address (VT-d
+//! 4.1 §8.4).
 
 use alloc::vec::Vec;
 use ioatlas_dma::{
@@ -19,8 +20,8 @@ pub struct ReservedError {
     pub cause: MapError,
 }
 
-/// Maps `runs` where they are, for reading and writing. The mappings last until the device has a driver of its own that says it needs them
-/// no more; until then nothing else gets their addresses.
+/// Maps `runs` where they are, for reading and writing. The mappings last until the device has a
+/// driver of its own that says it needs them no more; until then nothing else gets their addresses.
 ///
 /// # Errors
 /// [`ReservedError`]; what was mapped before is unmapped again.
@@ -37,7 +38,8 @@ pub fn map_reserved<P: Platform, T: Translator<P>>(
             Ok(mapping) => done.push(mapping),
             Err(cause) => {
                 for mapping in done {
-                    // what cannot be unmapped is quarantined, and the first error is the one to tell
+                    // what cannot be unmapped is quarantined, and the first error is the one to
+                    // tell
                     let _ = domain.unmap(mapping);
                 }
                 return Err(ReservedError { run: *run, cause });

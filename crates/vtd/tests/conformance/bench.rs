@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a case needs of a unit, whoever made it: registers, memory, devices, and a state to begin from.
+//! What a case needs of a unit, whoever made it: registers, memory, devices, and a state to begin
+//! from.
 
 use crate::bench_soft::Soft;
 use ioatlas_dma::{
@@ -19,7 +20,8 @@ pub const DEVICES: [SourceId; 5] = [NIC, FUNCTION_1, FUNCTION_2, FUNCTION_4, DIS
 
 /// Memory of the machine: 2 GiB, so that two leaves of 1 GiB fit.
 pub const MEMORY: u64 = 2 << 30;
-/// Pages that accesses are meant for. The platform hands out frames from the bottom and never gets so far.
+/// Pages that accesses are meant for. The platform hands out frames from the bottom and never gets
+/// so far.
 pub const A: PhysPage = PhysPage(0x5_0000);
 pub const B: PhysPage = PhysPage(0x5_0201);
 pub const C: PhysPage = PhysPage(0x5_0403);
@@ -79,7 +81,8 @@ pub trait Bench {
     fn devices(&self) -> usize;
     /// `who` moves 8 bytes at `at`, a multiple of 8.
     fn access(&mut self, who: SourceId, at: Iova, kind: AccessKind) -> Reach;
-    /// Caches empty, no fault recorded, queue off; translation off, or on by a root table in which nothing is present.
+    /// Caches empty, no fault recorded, queue off; translation off, or on by a root table in which
+    /// nothing is present.
     fn reset(&mut self);
     /// The software unit itself, for what only it can show.
     fn soft(&self) -> Option<Arc<Soft>> {
@@ -91,7 +94,8 @@ pub trait Bench {
     fn trouble(&self) -> Option<String>;
 }
 
-/// What a target's word holds until a device writes it: where it is, and a mark that nothing else has. It fits into 48 bits.
+/// What a target's word holds until a device writes it: where it is, and a mark that nothing else
+/// has. It fits into 48 bits.
 pub fn fill(page: PhysPage, word: usize) -> u64 {
     0x5a5a << 32 | page.0 << 9 | word as u64
 }

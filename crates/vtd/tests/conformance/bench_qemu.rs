@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! QEMU's unit and its devices. Its memory is a file that we map as our platform's arena, so driver, tables and domains run on it unchanged.
+//! QEMU's unit and its devices. Its memory is a file that we map as our platform's arena, so
+//! driver, tables and domains run on it unchanged.
 //!
-//! Reset is by registers, in the order that QEMU's unit insists on: it disables its queue only when that is empty and the last descriptor
-//! was a wait.
+//! Reset is by registers, in the order that QEMU's unit insists on: it disables its queue only when
+//! that is empty and the last descriptor was a wait.
 
 use crate::{
     bench::*,
@@ -21,7 +22,8 @@ use std::{
 
 /// Where q35 has its unit.
 const UNIT: u64 = 0xfed9_0000;
-/// The first that is handed out: below 1 MiB a PC has other things than memory. What is there below 640 KiB serves resets.
+/// The first that is handed out: below 1 MiB a PC has other things than memory. What is there below
+/// 640 KiB serves resets.
 const FIRST: PhysPage = PhysPage(0x100);
 const EMPTY_ROOT: PhysPage = PhysPage(0x50);
 const SCRATCH: PhysPage = PhysPage(0x51);
@@ -34,7 +36,8 @@ pub struct QemuBench {
     width: AddressWidth,
 }
 
-/// Registers at the other end of the socket. After the first failure all read as 0, which no driver waits for without end.
+/// Registers at the other end of the socket. After the first failure all read as 0, which no driver
+/// waits for without end.
 struct Socket {
     qemu: Arc<Qemu>,
     failed: Mutex<Option<Gone>>,
@@ -189,7 +192,8 @@ impl Bench for QemuBench {
             r.write64(IQT, ((head + 1) % 256) << IQ_INDEX_SHIFT);
             r.write32(GCMD, status & GSTS_ENABLES & !GCMD_QIE);
         }
-        // this empties every cache of QEMU's unit; translation stays as it is, since switching it takes milliseconds
+        // this empties every cache of QEMU's unit; translation stays as it is, since switching it
+        // takes milliseconds
         r.write64(RTADDR, EMPTY_ROOT.addr().0);
         r.write32(GCMD, status & GCMD_TE | GCMD_SRTP);
         r.write64(Reg64(0x228), 1 << 63);

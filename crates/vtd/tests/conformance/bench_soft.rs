@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The software unit, made like QEMU's: one fault record, one record for a source, a queue that goes on when its tail is
-//! written, no walk caches, every width of leaf; in front of a machine with the same memory.
+//! The software unit, made like QEMU's: one fault record, one record for a source, a queue that
+//! goes on when its tail is written, no walk caches, every width of leaf; in front of a machine
+//! with the same memory.
 
 use crate::bench::*;
 use ioatlas_dma::{
@@ -82,7 +83,8 @@ impl SoftBench {
     }
 }
 
-/// Where the unit does its work later, it takes a step whenever somebody who waits looks at a status.
+/// Where the unit does its work later, it takes a step whenever somebody who waits looks at a
+/// status.
 struct Stepping(Arc<Soft>);
 
 // SAFETY: the software unit's.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Every register bit, descriptor field and entry field that the driver writes, and how many cases fail without it.
+//! Every register bit, descriptor field and entry field that the driver writes, and how many cases
+//! fail without it.
 //!
-//! An item is dropped on its way (see [`crate::item`]) and the cases are run again: all of a selection on the software unit, and those of
-//! them that failed there, up to a few, on QEMU. An item that no case sees fails the test, unless nobody can see it.
+//! An item is dropped on its way (see [`crate::item`]) and the cases are run again: all of a
+//! selection on the software unit, and those of them that failed there, up to a few, on QEMU. An
+//! item that no case sees fails the test, unless nobody can see it.
 
 use crate::{
     bench::*,
@@ -196,7 +198,8 @@ fn selection() -> Vec<Case> {
     all
 }
 
-/// Whether the case notices. A driver that is led astray by what is spoilt may well stop at an assertion.
+/// Whether the case notices. A driver that is led astray by what is spoilt may well stop at an
+/// assertion.
 fn notices(case: &Case, bench: &mut dyn Bench, item: &'static Item) -> bool {
     let which = bench.which();
     let run = AssertUnwindSafe(|| case.run(bench, Some(item)));

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A transfer that is under way while its mapping is taken away: QEMU's `edu` device, which moves data a tenth of a second of the
-//! machine's time after it was told to. The machine's clock stands, so there is all the time in the world to revoke; then it runs.
+//! A transfer that is under way while its mapping is taken away: QEMU's `edu` device, which moves
+//! data a tenth of a second of the machine's time after it was told to. The machine's clock stands,
+//! so there is all the time in the world to revoke; then it runs.
 //!
-//! Avoided by name: a transfer of the whole buffer of 4096 bytes, on which QEMU 7.2 aborts; the interrupts' range as a target while the CPU runs.
+//! Avoided by name: a transfer of the whole buffer of 4096 bytes, on which QEMU 7.2 aborts; the
+//! interrupts' range as a target while the CPU runs.
 
 use crate::{
     bench::*,

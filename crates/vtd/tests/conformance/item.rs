@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What the driver writes, bit by bit: the items of the coverage table, and a way to drop one of them.
+//! What the driver writes, bit by bit: the items of the coverage table, and a way to drop one of
+//! them.
 
 use ioatlas_vtd::{layout::Words, registers::*};
 use std::sync::Arc;

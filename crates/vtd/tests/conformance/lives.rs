@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! QEMU that is not there, does not start, or dies: an error that says so, nothing that hangs, no process left.
+//! QEMU that is not there, does not start, or dies: an error that says so, nothing that hangs, no
+//! process left.
 
 use crate::{
     bench::*,
@@ -24,7 +25,8 @@ fn exists(id: u32) -> bool {
     Path::new(&format!("/proc/{id}")).exists()
 }
 
-/// Killed in the middle of a case: the case fails and says what happened, and so does every one after.
+/// Killed in the middle of a case: the case fails and says what happened, and so does every one
+/// after.
 pub fn dies() -> Result<(), Failed> {
     let mut bench = QemuBench::start(AddressWidth::Bits48)?;
     let case = cases::Case::new("killed in the middle", |run| {

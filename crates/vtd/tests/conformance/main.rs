@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Conformance: one list of cases, run on QEMU's VT-d unit and on the software unit, each against what the specification says, and compared.
+//! Conformance: one list of cases, run on QEMU's VT-d unit and on the software unit, each against
+//! what the specification says, and compared.
 //!
-//! A *case* writes registers, entries and descriptors as this crate encodes them, lets devices move data, and notes what it sees; what it should see
-//! comes from the specification. Where a unit shows something else, the case names clause and reason, or fails; where a reason no longer
-//! applies, it fails too. QEMU's device really moves bytes; of the software unit the bench takes the page and looks into the same memory.
+//! A *case* writes registers, entries and descriptors as this crate encodes them, lets devices move
+//! data, and notes what it sees; what it should see comes from the specification. Where a unit
+//! shows something else, the case names clause and reason, or fails; where a reason no longer
+//! applies, it fails too. QEMU's device really moves bytes; of the software unit the bench takes
+//! the page and looks into the same memory.
 //!
 //! # What QEMU 7.2 does otherwise
 //!
 //! Avoided, since there is nothing to compare:
 //! - a wait descriptor with status write and interrupt aborts QEMU;
-//! - page-selective invalidations compare eight bits of the page number, and masks of 8 and more flush the domain: pages that must not be
-//!   flushed differ in those bits, and masks are below 8;
-//! - setting the root table pointer, or switching translation, empties every cache: no case needs entries to survive it, and none can see a flush forgotten after it;
-//! - a permission that a *cached* translation lacks is blocked and not recorded: faults are looked for on pages that are not cached;
+//! - page-selective invalidations compare eight bits of the page number, and masks of 8 and more
+//!   flush the domain: pages that must not be flushed differ in those bits, and masks are below 8;
+//! - setting the root table pointer, or switching translation, empties every cache: no case needs
+//!   entries to survive it, and none can see a flush forgotten after it;
+//! - a permission that a *cached* translation lacks is blocked and not recorded: faults are looked
+//!   for on pages that are not cached;
 //! - the queue is disabled only when it is empty and its last descriptor was a wait: so is ours.
 //!
-//! Not modelled by it, and shown by software units of other makes: walk caches, accesses in flight, write buffers, incoherent walks, device TLBs.
-//! What is compared and differs is printed at the end, with what is run on one unit only, and with the table of what each unit sees.
+//! Not modelled by it, and shown by software units of other makes: walk caches, accesses in flight,
+//! write buffers, incoherent walks, device TLBs. What is compared and differs is printed at the
+//! end, with what is run on one unit only, and with the table of what each unit sees.
 //!
 //! Without QEMU the tests show as ignored, with what installs it.
 

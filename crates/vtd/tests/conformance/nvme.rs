@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A device that moves 8 bytes where it is told: QEMU's NVMe controller and its feature "timestamp", which a host sets (the device
-//! reads memory) and gets (the device writes memory).
+//! A device that moves 8 bytes where it is told: QEMU's NVMe controller and its feature
+//! "timestamp", which a host sets (the device reads memory) and gets (the device writes memory).
 //!
-//! Nothing but those 8 bytes goes through the unit under test. Commands lie in the controller's own memory buffer, and so does the
-//! other end of each transfer; completions are written to the address range of interrupts, which is not translated, and where a
-//! CPU that never runs takes no notice. That the commands are done is told by the last of them, which gets the timestamp
-//! into the controller's buffer. While the machine is stopped its clock is, so a timestamp stays what it was set to.
+//! Nothing but those 8 bytes goes through the unit under test. Commands lie in the controller's own
+//! memory buffer, and so does the other end of each transfer; completions are written to the
+//! address range of interrupts, which is not translated, and where a CPU that never runs takes no
+//! notice. That the commands are done is told by the last of them, which gets the timestamp into
+//! the controller's buffer. While the machine is stopped its clock is, so a timestamp stays what it
+//! was set to.
 //!
-//! Source: NVM Express base specification 2.0 §3.1 (registers, CMBMSC), §3.3 (queues), §5.15 and §5.27 (features), §5.27.1.11 (timestamp).
+//! Source: NVM Express base specification 2.0 §3.1 (registers, CMBMSC), §3.3 (queues), §5.15 and
+//! §5.27 (features), §5.27.1.11 (timestamp).
 
 use crate::qemu::{Gone, Qemu};
 use ioatlas_dma::units::*;
@@ -72,7 +75,8 @@ impl Nvme {
         qemu.configure(source, 0x1c, 0)?;
         // memory space, bus master
         qemu.configure(source, 0x04, 6)?;
-        // CMBMSC: the buffer is there, and at this address for the controller; the half with the enable bits takes the address
+        // CMBMSC: the buffer is there, and at this address for the controller; the half with the
+        // enable bits takes the address
         qemu.write32(nvme.register(0x54), (OWN >> 32) as u32)?;
         qemu.write32(nvme.register(0x50), 3)?;
         // AQA, ASQ, ACQ

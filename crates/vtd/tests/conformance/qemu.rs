@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One QEMU whose CPU never runs, driven by its test socket: one line a command, one line an answer.
+//! One QEMU whose CPU never runs, driven by its test socket: one line a command, one line an
+//! answer.
 //!
-//! Guest memory is a file that we map too, so tables are written by plain stores, as on a real machine. QEMU ends with
-//! its [`Qemu`], and with this process: it is started under `setpriv --pdeathsig`. Whatever goes wrong with the socket is an error with
-//! QEMU's last words.
+//! Guest memory is a file that we map too, so tables are written by plain stores, as on a real
+//! machine. QEMU ends with its [`Qemu`], and with this process: it is started under
+//! `setpriv --pdeathsig`. Whatever goes wrong with the socket is an error with QEMU's last words.
 //!
 
 use ioatlas_dma::units::SourceId;
@@ -228,7 +229,8 @@ impl Qemu {
         self.hear(&mut line, command)
     }
 
-    /// One command of the monitor without arguments: `cont` lets the machine's clock run, `stop` stops it.
+    /// One command of the monitor without arguments: `cont` lets the machine's clock run, `stop`
+    /// stops it.
     ///
     /// # Errors
     /// QEMU refused it, or is gone.

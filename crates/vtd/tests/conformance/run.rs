@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A case under way: entries and descriptors made by the crate's own encoders, written where the unit reads them; and what came of it.
+//! A case under way: entries and descriptors made by the crate's own encoders, written where the
+//! unit reads them; and what came of it.
 //!
 //! Nothing here waits without end: a unit answers within a few reads or is seen not to.
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! From the root pointer to the table: both versions, both root tables, and every step at which firmware can be wrong.
+//! From the root pointer to the table: both versions, both root tables, and every step at which
+//! firmware can be wrong.
 
 use ioatlas_dma::units::PhysAddr;
 use ioatlas_vtd::acpi::find::{self, FindError, PhysRead, Unreadable};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Units whose capabilities cannot all be true are refused by name, before anything is taken or written.
+//! Units whose capabilities cannot all be true are refused by name, before anything is taken or
+//! written.
 
 use crate::common::{rig::*, *};
 use ioatlas_vtd::driver::{BringUpError, RegisterGroup};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Devices that keep translations of their own: invalidated after the IOTLB, fenced where they do not answer.
+//! Devices that keep translations of their own: invalidated after the IOTLB, fenced where they do
+//! not answer.
 
 use crate::common::{Happened::*, rig::*, *};
 use ioatlas_dma::invalidation::{Invalidate, InvalidateError, Scope};
@@ -205,7 +206,8 @@ fn an_attach_that_fails_leaves_nobody_to_be_asked() {
     unit.withdraw_device_tlb(NIC).unwrap();
 }
 
-/// Otherwise somebody else's unmap could be done before the flush that takes the device's context entry away.
+/// Otherwise somebody else's unmap could be done before the flush that takes the device's context
+/// entry away.
 #[test]
 fn a_fenced_device_is_asked_until_its_flush_is_under_way() {
     let (host, fake, unit) = up_with(|s| (s.ecap, s.cap) = (s.ecap | 4, s.cap | 1 << 4));

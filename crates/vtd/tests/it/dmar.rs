@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The ACPI table DMAR: what firmware wrote, read; what we build, read back; whatever is malformed, an error that says where.
+//! The ACPI table DMAR: what firmware wrote, read; what we build, read back; whatever is malformed,
+//! an error that says where.
 
 use ioatlas_dma::units::*;
 use ioatlas_vtd::acpi::*;
 use proptest::prelude::*;
 
-/// What QEMU 7.2 (`q35`, `intel-iommu,device-iotlb=on,intremap=on`, a root port) gives its firmware in `etc/acpi/tables`, read over its test
-/// socket. The checksum is firmware's to fill in, and is here.
+/// What QEMU 7.2 (`q35`, `intel-iommu,device-iotlb=on,intremap=on`, a root port) gives its firmware
+/// in `etc/acpi/tables`, read over its test socket. The checksum is firmware's to fill in, and is
+/// here.
 const QEMU: [u8; 120] = [
     0x44, 0x4d, 0x41, 0x52, 0x78, 0x00, 0x00, 0x00, 0x01, 0x14, 0x42, 0x4f, 0x43, 0x48, 0x53, 0x20,
     0x42, 0x58, 0x50, 0x43, 0x20, 0x20, 0x20, 0x20, 0x01, 0x00, 0x00, 0x00, 0x42, 0x58, 0x50, 0x43,
@@ -80,7 +82,8 @@ fn sealed(mut table: Vec<u8>) -> Vec<u8> {
 #[rustfmt::skip]
 fn one_of_each() -> Vec<u8> {
     table(&[
-        // DRHD: size 2^2 pages, segment 0x102, registers 0x9_1234_5000; behind bridges 1.0 and 2.3 the function 4.5
+        // DRHD: size 2^2 pages, segment 0x102, registers 0x9_1234_5000; behind bridges 1.0 and 2.3
+        // the function 4.5
         0, 0, 26, 0,  0, 2, 2, 1,  0, 0x50, 0x34, 0x12, 9, 0, 0, 0,  1, 10, 0, 0, 0, 7, 1, 0, 4, 5,
         // DRHD: the rest of segment 0x102
         0, 0, 16, 0,  1, 0, 2, 1,  0, 0x60, 0x34, 0x12, 9, 0, 0, 0,
@@ -153,7 +156,8 @@ fn every_field_is_where_the_specification_has_it() {
     assert_eq!(dmar.skipped, 3);
 }
 
-/// Each way in which a table can be malformed: bytes put at an offset of the table above, and the error.
+/// Each way in which a table can be malformed: bytes put at an offset of the table above, and the
+/// error.
 #[test]
 fn what_is_malformed_is_an_error_that_says_where() {
     let segment = Segment(0x102);
@@ -396,7 +400,8 @@ fn a_header_that_lies_is_refused() {
 }
 
 proptest! {
-    /// Bytes anywhere changed, lengths and checksum of the table made right again: a value or an error, and a value can be built again.
+    /// Bytes anywhere changed, lengths and checksum of the table made right again: a value or an
+    /// error, and a value can be built again.
     #[test]
     fn changed_bytes_are_a_table_or_an_error(changes in prop::collection::vec((0x30usize..0xbe, any::<u8>()), 1..4), cut in 0usize..0x8e) {
         let mut bytes = one_of_each();

@@ -6,7 +6,8 @@ use ioatlas_vtd::acpi::*;
 
 const NOWHERE: fn(Segment, SourceId, u16) -> u32 = |_, _, _| u32::MAX;
 
-/// Bus 0 with a root port 00:1c.0 to buses 1 to 3, whose switch has ports 02:00.0 to bus 3; 00:1d.0 is a root port to bus 4.
+/// Bus 0 with a root port 00:1c.0 to buses 1 to 3, whose switch has ports 02:00.0 to bus 3; 00:1d.0
+/// is a root port to bus 4.
 fn tree(_: Segment, function: SourceId, offset: u16) -> u32 {
     let buses = match function.0 {
         0x00e0 => 0x03_0100,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A unit's life: bring-up step by step, devices, ids, shutdown, and each way in which a step fails.
+//! A unit's life: bring-up step by step, devices, ids, shutdown, and each way in which a step
+//! fails.
 
 use crate::common::{rig::*, *};
 use ioatlas_dma::invalidation::{Invalidate, InvalidateError, Scope};

@@ -38,7 +38,8 @@ fn each_capability_has_a_line_of_its_own() {
         let other = explain(QEMU_CAP ^ cap, QEMU_ECAP ^ ecap);
         let differ = plain.lines().zip(other.lines()).skip(1);
         let changed: Vec<_> = differ.filter(|(a, b)| a != b).collect();
-        // 57 bits are in SAGAW, and beyond MGAW; without a queue, registers matter, and interrupts cannot be remapped
+        // 57 bits are in SAGAW, and beyond MGAW; without a queue, registers matter, and interrupts
+        // cannot be remapped
         let allowed = [field, "MGAW", "IRO", "this"];
         assert!(!changed.is_empty(), "{field}");
         for (a, b) in changed {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Descriptors and capabilities, bit by bit, against numbers written out from the specification's figures.
+//! Descriptors and capabilities, bit by bit, against numbers written out from the specification's
+//! figures.
 
 use ioatlas_dma::units::{DomainId, IovaPage, PhysAddr, SourceId};
 use ioatlas_vtd::layout::*;
@@ -177,7 +178,8 @@ fn each_number_of_the_capabilities_has_its_own_bits() {
     assert_eq!(without.max_address_mask(), None, "MAMV needs PSI");
 }
 
-/// Read from QEMU 7.2 over its test socket, `aw-bits=48`; the facts are those of its documentation and source.
+/// Read from QEMU 7.2 over its test socket, `aw-bits=48`; the facts are those of its documentation
+/// and source.
 #[test]
 fn qemus_unit_is_read_as_it_is() {
     let unit = Capabilities::new(0x00d2_008c_222f_0606, 0xf42);

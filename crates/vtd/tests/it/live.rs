@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Units as firmware and hosts leave them: in use, with interrupts remapped, with write buffers, with roots that flush.
+//! Units as firmware and hosts leave them: in use, with interrupts remapped, with write buffers,
+//! with roots that flush.
 
 use crate::common::{Happened::*, rig::*, *};
 use ioatlas_dma::invalidation::{Invalidate, InvalidateError, Scope};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What is planned, a test a row of its table; and of the IOTLB, that it removes at least what was asked and no more than it must.
+//! What is planned, a test a row of its table; and of the IOTLB, that it removes at least what was
+//! asked and no more than it must.
 
 use ioatlas_dma::invalidation::{Caches, Scope};
 use ioatlas_dma::units::{DomainId, IovaPage, IovaRange, PageCount, SourceId};

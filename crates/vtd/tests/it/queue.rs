@@ -35,8 +35,8 @@ fn tickets_are_done_one_after_the_other_as_the_unit_goes() {
     }
 }
 
-/// The ring wraps after 256 descriptors and the ticket after 64 submissions; 1,000 submissions of 2 and 3 descriptors pass both often,
-/// at every offset.
+/// The ring wraps after 256 descriptors and the ticket after 64 submissions; 1,000 submissions of 2
+/// and 3 descriptors pass both often, at every offset.
 #[test]
 fn ring_and_ticket_wrap_around_and_nothing_is_lost() {
     let bench = Bench::held();

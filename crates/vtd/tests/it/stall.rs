@@ -130,9 +130,9 @@ fn detaching_from_a_unit_that_takes_nothing_waits_out_the_limit_once() {
     }
 }
 
-/// The unit refuses a descriptor and does not report what it had fetched before, so the queue cannot
-/// be recovered: who waits runs out of time, and then the queue is out of service. No device is
-/// said to be detached, and all of them are blocked.
+/// The unit refuses a descriptor and does not report what it had fetched before, so the queue
+/// cannot be recovered: who waits runs out of time, and then the queue is out of service. No device
+/// is said to be detached, and all of them are blocked.
 #[test]
 fn a_recovery_that_takes_too_long_ends_the_queue() {
     let (host, fake, unit) = up_with(|_| {});
@@ -160,8 +160,8 @@ fn a_recovery_that_takes_too_long_ends_the_queue() {
     assert_eq!(unit.incidents().queue_errors, 1);
 }
 
-/// The last flush of all is refused: nothing proves that the unit forgot the tables, and no frame of
-/// them is used again (P4).
+/// The last flush of all is refused: nothing proves that the unit forgot the tables, and no frame
+/// of them is used again (P4).
 #[test]
 fn a_shut_down_whose_flush_is_refused_gives_no_frame_back() {
     let (host, fake, unit) = up_with(|_| {});

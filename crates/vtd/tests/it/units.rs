@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Several units, announced by a VMM as the guest sees it: the table's bytes, and register windows at the addresses that it names.
+//! Several units, announced by a VMM as the guest sees it: the table's bytes, and register windows
+//! at the addresses that it names.
 
 use ioatlas_dma::{
     domain::{Domain, DomainConfig, PolicyConfig},

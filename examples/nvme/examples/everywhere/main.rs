@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The same code over three things that are below a `Domain`: a software unit, QEMU's VT-d unit, and the kernel's VFIO.
+//! The same code over three things that are below a `Domain`: a software unit, QEMU's VT-d unit,
+//! and the kernel's VFIO.
 //!
-//! `cargo run -p ioatlas-nvme --example everywhere` runs the first, and the second where QEMU is installed; with the PCI address of an `edu` that is bound to
-//! vfio-pci it runs the third, too.
+//! `cargo run -p ioatlas-nvme --example everywhere` runs the first, and the second where QEMU is
+//! installed; with the PCI address of an `edu` that is bound to vfio-pci it runs the third, too.
 
 #[allow(dead_code)]
 #[path = "../../tests/qtest/machine.rs"]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The 64 bytes of a command and the 16 of a completion, as words: rings are words that two sides use at once.
+//! The 64 bytes of a command and the 16 of a completion, as words: rings are words that two sides
+//! use at once.
 
 use super::{error::Status, prp::DataPointer, queue::QueueId};
 use crate::window::Vector;
@@ -81,8 +82,8 @@ impl Command {
         let (feature, value) = (0x07, most << 16 | most);
         Self::admin(0x09, DataPointer::NONE, feature | value << 32)
     }
-    /// Reads the number of queues, which nobody asked for: a command without effect. `note` stands in a field that this feature does not use, so whoever
-    /// records commands finds it there.
+    /// Reads the number of queues, which nobody asked for: a command without effect. `note` stands
+    /// in a field that this feature does not use, so whoever records commands finds it there.
     pub fn note(note: u32) -> Self {
         Self::admin(0x0a, DataPointer::NONE, 0x07 | u64::from(note) << 32)
     }
@@ -96,7 +97,8 @@ impl Command {
         let size = u64::from(entries - 1) << 16 | u64::from(id.0);
         Self::admin(0x05, DataPointer::page(at), size | flags << 32)
     }
-    /// Makes a submission queue, whose answers go to the completion queue of the same number (§5.5).
+    /// Makes a submission queue, whose answers go to the completion queue of the same number
+    /// (§5.5).
     pub fn create_submission_queue(id: QueueId, entries: u32, at: Iova) -> Self {
         let size = u64::from(entries - 1) << 16 | u64::from(id.0);
         let flags = u64::from(id.0) << 16 | 1;

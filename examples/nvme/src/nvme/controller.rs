@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Bring-up, administration and shut-down of a controller (§3.5).
 //!
-//! The order matters for protection: the controller is *disabled before its memory goes*. What it was told of, it may write to, until it says that it is not ready any more. Before that
-//! it is asked to shut down, so that a disk can keep what is not on it yet (§3.6.1).
+//! The order matters for protection: the controller is *disabled before its memory goes*. What it
+//! was told of, it may write to, until it says that it is not ready any more. Before that it is
+//! asked to shut down, so that a disk can keep what is not on it yet (§3.6.1).
 
 use super::{command::*, error::NvmeError, lent::settle, queue::*, registers::*};
 use crate::window::{Idle, RegisterWindow, TimedOut};
@@ -49,7 +50,8 @@ pub struct About {
 }
 
 impl<T: Translator<Host>> Controller<T> {
-    /// Resets the device behind `window` and brings it up; its rings are mapped in `client`'s domain, to which it must be attached.
+    /// Resets the device behind `window` and brings it up; its rings are mapped in `client`'s
+    /// domain, to which it must be attached.
     ///
     /// # Errors
     /// [`NvmeError`]; the controller is disabled then.
@@ -149,7 +151,8 @@ impl<T: Translator<Host>> Controller<T> {
         self.administer(note, "get number of queues").map(drop)
     }
 
-    /// Describes `what`. The shortest use of a typed buffer: memory, the device's for as long as the command runs, and ours again.
+    /// Describes `what`. The shortest use of a typed buffer: memory, the device's for as long as
+    /// the command runs, and ours again.
     ///
     /// # Errors
     /// [`NvmeError`]; see [`settle`] for the memory.
@@ -195,7 +198,8 @@ impl<T: Translator<Host>> Controller<T> {
     /// Makes a pair of I/O queues.
     ///
     /// # Errors
-    /// [`NvmeError`]. What the controller refused is unmapped at once; what it did not answer about, or knows half of, when it ends.
+    /// [`NvmeError`]. What the controller refused is unmapped at once; what it did not answer
+    /// about, or knows half of, when it ends.
     pub fn create_queue(&mut self, depth: Depth, told: Told) -> Result<QueuePair<T>, NvmeError> {
         let id = QueueId(self.queues + 1);
         let (domain, window) = (self.domain.clone(), self.window.clone());
@@ -253,7 +257,8 @@ impl<T: Translator<Host>> Controller<T> {
     /// Lets it shut down, disables it and frees its rings.
     ///
     /// # Errors
-    /// [`NvmeError`]; where it could not be disabled they stay mapped. One that does not shut down is disabled all the same.
+    /// [`NvmeError`]; where it could not be disabled they stay mapped. One that does not shut down
+    /// is disabled all the same.
     pub fn shut_down(mut self) -> Result<(), NvmeError> {
         self.end()
     }
@@ -284,7 +289,8 @@ fn unmapped(error: UnmapError) -> NvmeError {
     ioatlas_dma::dma_api::DmaUnmapError::<PhysRange>::Direct(error).into()
 }
 
-/// Asks for a normal shutdown, if there is somebody to ask: a controller that runs and has not failed.
+/// Asks for a normal shutdown, if there is somebody to ask: a controller that runs and has not
+/// failed.
 fn shut_down(window: &dyn RegisterWindow, limit: Duration) -> Result<(), NvmeError> {
     let (configured, status) = (window.read32(CC), window.read32(CSTS));
     let runs = configured & CC_ENABLE != 0 && status & (CSTS_READY | CSTS_FATAL) == CSTS_READY;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Blocks: the whole DMA API in one function.
 //!
-//! A buffer's owner is in its type. [`Namespace::read`] takes a buffer that is the CPU's, *gives* it to the device, which maps or bounces it as the client's policy says, waits for the completion, and
-//! *takes it back*: from then on the device cannot change what was read. In between nobody can look at the bytes, since there is no view of them.
+//! A buffer's owner is in its type. [`Namespace::read`] takes a buffer that is the CPU's, *gives*
+//! it to the device, which maps or bounces it as the client's policy says, waits for the
+//! completion, and *takes it back*: from then on the device cannot change what was read. In between
+//! nobody can look at the bytes, since there is no view of them.
 //!
 //! Where a command is not answered, the device may still have the buffer; then it is dropped as the
 //! device's, which leaves it mapped and its memory unused: the safe way out is the one that costs
@@ -114,8 +116,8 @@ impl Namespace {
         settle(client, lent, done)
     }
 
-    /// Writes `buffer` to block `first` and those after it. Destroys what was there. Nothing else in
-    /// `queue` is waited for.
+    /// Writes `buffer` to block `first` and those after it. Destroys what was there. Nothing else
+    /// in `queue` is waited for.
     ///
     /// # Errors
     /// [`NvmeError`]; the buffer is gone: see [`settle`] for its memory.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Physical region pages: how a command names its data (§4.1.1).
 //!
-//! Every entry names what is left of one page. The first may begin anywhere in its page, all others at its beginning. Up to two entries lie in the command; of more, the
-//! second is the address of a list. "Physical" is from the device's side: under a remapping unit these are IOVAs, so one buffer's entries are one arithmetic sequence, however
-//! its memory is scattered, and the list depends on nothing but the first address.
+//! Every entry names what is left of one page. The first may begin anywhere in its page, all others
+//! at its beginning. Up to two entries lie in the command; of more, the second is the address of a
+//! list. "Physical" is from the device's side: under a remapping unit these are IOVAs, so one
+//! buffer's entries are one arithmetic sequence, however its memory is scattered, and the list
+//! depends on nothing but the first address.
 
 use super::error::NvmeError;
 use ioatlas_dma::units::*;
@@ -37,7 +39,8 @@ impl DataPointer {
     }
 }
 
-/// Names `segments`, each contiguous; what does not fit into the command goes to `list(index, entry)`, whose page is at `list_at`.
+/// Names `segments`, each contiguous; what does not fit into the command goes to
+/// `list(index, entry)`, whose page is at `list_at`.
 ///
 /// # Errors
 /// [`NvmeError::InnerEdge`]; [`NvmeError::TooLong`] where one list does not suffice.

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A pair of rings: commands go to the controller through the one, completions come back through the other (§3.3).
+//! A pair of rings: commands go to the controller through the one, completions come back through
+//! the other (§3.3).
 //!
-//! Both lie in *coherent* memory: mapped for as long as the queue lives, used by both sides at any time, contiguous for the device though its frames need not be. The CPU sees it as
-//! words that may change under it, never as references to plain data.
+//! Both lie in *coherent* memory: mapped for as long as the queue lives, used by both sides at any
+//! time, contiguous for the device though its frames need not be. The CPU sees it as words that may
+//! change under it, never as references to plain data.
 //!
-//! Each command that is under way has a page for its list of PRPs, which is mapped for as long, too: describing data costs stores, and no mapping.
+//! Each command that is under way has a page for its list of PRPs, which is mapped for as long,
+//! too: describing data costs stores, and no mapping.
 //!
-//! Ordering: a command's words are stored before the fence, and the doorbell is written after it. The phase bit of a completion is loaded with acquire, and its other word after that.
-//! A command's entry is free again when the command is complete: as at most `depth` are under way, and the ring has one entry more, the tail never meets what was not read yet.
+//! Ordering: a command's words are stored before the fence, and the doorbell is written after it.
+//! The phase bit of a completion is loaded with acquire, and its other word after that. A command's
+//! entry is free again when the command is complete: as at most `depth` are under way, and the ring
+//! has one entry more, the tail never meets what was not read yet.
 
 use super::{
     command::*,
@@ -36,7 +41,8 @@ pub struct Depth(pub u16);
 pub const COMPLETION_LIMIT: Duration = Duration::from_secs(60);
 const WORDS_A_FRAME: usize = (GRANULE / 8) as usize;
 
-/// One pair. Dropping it leaves its memory mapped: the controller may still write there. [`free`](Self::free) is for who knows better.
+/// One pair. Dropping it leaves its memory mapped: the controller may still write there.
+/// [`free`](Self::free) is for who knows better.
 #[must_use = "end it with its controller's delete_queue"]
 pub struct QueuePair<T: Translator<Host>> {
     id: QueueId,
@@ -119,7 +125,8 @@ impl<T: Translator<Host>> QueuePair<T> {
         self.under_way.len() - self.free.len()
     }
 
-    /// Writes a command whose data are `segments`; the controller does not look before [`ring`](Self::ring).
+    /// Writes a command whose data are `segments`; the controller does not look before
+    /// [`ring`](Self::ring).
     ///
     /// # Errors
     /// [`NvmeError::Full`], and those of [`prp::describe`]; nothing was written to the ring then.
@@ -170,7 +177,8 @@ impl<T: Translator<Host>> QueuePair<T> {
         most
     }
 
-    /// The next completion, if there is one. Its place in the ring is the controller's again after [`acknowledge`](Self::acknowledge).
+    /// The next completion, if there is one. Its place in the ring is the controller's again after
+    /// [`acknowledge`](Self::acknowledge).
     ///
     /// # Errors
     /// [`NvmeError::Stray`].
@@ -229,8 +237,9 @@ impl<T: Translator<Host>> QueuePair<T> {
         }
     }
 
-    /// Waits for the next completion by its interrupt. The ring is looked at before each wait, since one interrupt may tell of several completions, and after it, since it may be
-    /// about one that was seen already.
+    /// Waits for the next completion by its interrupt. The ring is looked at before each wait,
+    /// since one interrupt may tell of several completions, and after it, since it may be about one
+    /// that was seen already.
     ///
     /// # Errors
     /// As [`wait`](Self::wait), and [`NvmeError::Interrupt`].
@@ -276,7 +285,8 @@ impl<T: Translator<Host>> QueuePair<T> {
     }
 }
 
-/// `next` beside what there was before; or its error, with all of that freed, since the controller has not heard of it.
+/// `next` beside what there was before; or its error, with all of that freed, since the controller
+/// has not heard of it.
 fn or_free<T: Translator<Host>, const N: usize>(
     domain: &Domain<Host, T>,
     next: Result<Consistent, MapError>,

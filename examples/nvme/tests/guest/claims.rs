@@ -22,7 +22,8 @@ const FAULTS_A_TRANSFER: u64 = 512;
 /// The round trip ends with one of 1024 bytes that must be blocked.
 const FAULTS_A_ROUND_TRIP: u64 = 256;
 
-/// How many faults are right where so many accesses were blocked: virtio-iommu tells as long as its guest has room for it, a VT-d unit always.
+/// How many faults are right where so many accesses were blocked: virtio-iommu tells as long as its
+/// guest has room for it, a VT-d unit always.
 fn faults_of(unit: Unit, accesses: u64) -> std::ops::RangeInclusive<u64> {
     match unit {
         Unit::Vtd => accesses..=accesses,
@@ -287,12 +288,14 @@ fn ratio(run: &Run, layout: usize, kib: u64) -> Option<f64> {
     Some(of("map-unmap")? / of("always")?)
 }
 
-/// At least so many times over virtio-iommu, whose calls are dearer: a tenth below what was reached.
+/// At least so many times over virtio-iommu, whose calls are dearer: a tenth below what was
+/// reached.
 const AT_LEAST_VIRTIO: [(usize, [(u64, f64); 2]); 2] = [
     (HUGE, [(4, 8.5), (64, 1.85)]),
     (SCATTERED, [(4, 8.5), (64, 10.0)]),
 ];
-/// At least so many times: for 4, 16, 64 and 128 KiB. A tenth below what was reached where that is near the aims, which are 6, 4, 2 and 1.5 for contiguous memory.
+/// At least so many times: for 4, 16, 64 and 128 KiB. A tenth below what was reached where that is
+/// near the aims, which are 6, 4, 2 and 1.5 for contiguous memory.
 const AT_LEAST: [(usize, [(u64, f64); 4]); 2] = [
     (HUGE, [(4, 6.0), (16, 3.7), (64, 1.9), (128, 1.42)]),
     (SCATTERED, [(4, 5.0), (16, 5.0), (64, 4.0), (128, 4.0)]),
@@ -327,7 +330,8 @@ pub fn adaptive(run: &Run) -> Claim {
                 .filter(|c| (c.kib, c.depth) == (cost.kib, cost.depth));
             let both = others.filter(|c| ["always", "map-unmap"].contains(&c.policy));
             let best = both.map(|c| c.cpu).min().unwrap_or(0) as f64;
-            // What it asks itself takes 180 instructions; it has slots of its own, and how many of their frames adjoin differs.
+            // What it asks itself takes 180 instructions; it has slots of its own, and how many of
+            // their frames adjoin differs.
             if cost.cpu as f64 > (best * 1.15).max(best + 300.0) {
                 let over = 100.0 * (cost.cpu as f64 / best - 1.0);
                 let layout = LAYOUTS[layout];

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The guests: Debian's kernel, busybox and our program, under QEMU with a unit, a controller and an `edu`. One has a VT-d unit, the other virtio-iommu, for which Debian 12 has a
-//! driver in its newer kernel only.
+//! The guests: Debian's kernel, busybox and our program, under QEMU with a unit, a controller and
+//! an `edu`. One has a VT-d unit, the other virtio-iommu, for which Debian 12 has a driver in its
+//! newer kernel only.
 //!
-//! QEMU counts instructions instead of time (`-icount`), so costs do not depend on the machine that the test runs on; and it writes down every invalidation, fault, read and
-//! note, in order, outside of the guest.
+//! QEMU counts instructions instead of time (`-icount`), so costs do not depend on the machine that
+//! the test runs on; and it writes down every invalidation, fault, read and note, in order, outside
+//! of the guest.
 
 use crate::trace::Trace;
 use ioatlas_dma::units::ByteCount;
@@ -32,7 +34,8 @@ const SCATTERED_OPTIONS: &str =
 const FEW_HUGE_OPTIONS: &str =
     "--reads 64 --rounds 1 --depth 8 --kib 4,64 --measure map-unmap,always,adaptive";
 const FEW_SCATTERED_OPTIONS: &str = "--reads 64 --rounds 1 --depth 8 --kib 4,64 --verify map-unmap --measure map-unmap,always,adaptive";
-/// In steps of CPU time that a memory copy of the guest takes: with `rep movsb` QEMU copies byte by byte.
+/// In steps of CPU time that a memory copy of the guest takes: with `rep movsb` QEMU copies byte by
+/// byte.
 const CPU: &str = "max,erms=off";
 
 /// What stands between the devices and memory.
@@ -84,7 +87,8 @@ impl Unit {
     }
     fn device(self) -> &'static str {
         match self {
-            // in caching mode the guest tells the unit of what it maps, too: so QEMU sees maps and unmaps
+            // in caching mode the guest tells the unit of what it maps, too: so QEMU sees maps and
+            // unmaps
             Unit::Vtd => "intel-iommu,intremap=on,caching-mode=on",
             Unit::Virtio => "virtio-iommu-pci",
         }

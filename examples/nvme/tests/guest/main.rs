@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The driver over VFIO, in unmodified Debian guests under QEMU's VT-d unit and its virtio-iommu: boot, devices given to user space, every policy, what each costs.
+//! The driver over VFIO, in unmodified Debian guests under QEMU's VT-d unit and its virtio-iommu:
+//! boot, devices given to user space, every policy, what each costs.
 //!
-//! Verdicts come from the data and from canaries in memory, which the driver looks at, and from what QEMU itself saw, in a log outside of the guest: faults, invalidations, reads. Neither the controller's status
-//! nor the guest's log proves anything: the one says success for what was blocked, the other drops messages.
+//! Verdicts come from the data and from canaries in memory, which the driver looks at, and from
+//! what QEMU itself saw, in a log outside of the guest: faults, invalidations, reads. Neither the
+//! controller's status nor the guest's log proves anything: the one says success for what was
+//! blocked, the other drops messages.
 //!
-//! Costs are instructions, as QEMU counts them (`-icount`): the same on any machine. They are no times: an emulated memory access costs what any instruction does, and an
-//! invalidation costs a register write, where hardware takes a thousand cycles or more. What carries over is how many calls, invalidations and copied bytes a read takes.
+//! Costs are instructions, as QEMU counts them (`-icount`): the same on any machine. They are no
+//! times: an emulated memory access costs what any instruction does, and an invalidation costs a
+//! register write, where hardware takes a thousand cycles or more. What carries over is how many
+//! calls, invalidations and copied bytes a read takes.
 //!
-//! One guest of each is booted for all tests. They are ignored unless asked for: `ci/full.sh nvme-guests`.
+//! One guest of each is booted for all tests. They are ignored unless asked for:
+//! `ci/full.sh nvme-guests`.
 
 mod claims;
 mod machine;

@@ -17,7 +17,8 @@ pub const EVENTS: [&str; 7] = [
 /// One line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The guest told the unit that it had mapped or unmapped something: an invalidation, or a request of virtio-iommu's.
+    /// The guest told the unit that it had mapped or unmapped something: an invalidation, or a
+    /// request of virtio-iommu's.
     Invalidation,
     /// A device was blocked.
     Fault { source: u16, page: u64 },
@@ -77,7 +78,8 @@ fn event(line: &str) -> Option<Event> {
 }
 
 impl Trace {
-    /// What came between two numbers; reports follow each other, and each counts anew, so `nth` says of which report.
+    /// What came between two numbers; reports follow each other, and each counts anew, so `nth`
+    /// says of which report.
     pub fn between(&self, nth: usize, notes: [u32; 2]) -> &[Event] {
         // a report begins with a number not above the one before it
         let mut report = 0;

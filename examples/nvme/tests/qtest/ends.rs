@@ -18,7 +18,8 @@ fn mapped(machine: &Machine) -> Result<PageCount> {
     Ok(machine.domain.audit()?.census.pages)
 }
 
-/// Half a pair is no pair: whichever half is refused, nothing of it stays mapped, and the next can be had.
+/// Half a pair is no pair: whichever half is refused, nothing of it stays mapped, and the next can
+/// be had.
 pub fn refused_queues() -> std::result::Result<(), Failed> {
     let machine = Machine::start()?;
     let window = Arc::new(Refusing::new(&machine));
@@ -76,7 +77,8 @@ impl RegisterWindow for Recorded {
     }
 }
 
-/// Bring-up resets and does not shut down; the end shuts down first, then disables; and the controller starts again.
+/// Bring-up resets and does not shut down; the end shuts down first, then disables; and the
+/// controller starts again.
 pub fn in_order() -> std::result::Result<(), Failed> {
     let machine = Machine::start()?;
     let client = Policy::MapUnmap.client(&machine.domain)?;

@@ -34,7 +34,8 @@ pub const IDLE: Idle = Idle::Nap(Duration::from_micros(50));
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 pub type Tables = Paged<Host, VtdSecond48, Arc<driver::Unit<Host, Arc<Window>>>>;
 
-/// Registers at the other end of the socket; of a QEMU that is gone they read as ones, as a device that was pulled out does.
+/// Registers at the other end of the socket; of a QEMU that is gone they read as ones, as a device
+/// that was pulled out does.
 pub struct Window {
     qemu: Arc<Qemu>,
     at: u64,

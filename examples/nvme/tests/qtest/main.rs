@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The driver on QEMU's NVMe controller behind QEMU's VT-d unit, without a guest: QEMU's CPU never runs, this process is the machine's software, and its memory is the machine's.
+//! The driver on QEMU's NVMe controller behind QEMU's VT-d unit, without a guest: QEMU's CPU never
+//! runs, this process is the machine's software, and its memory is the machine's.
 //!
-//! What is read is verified by what it is, and what must not be written by canaries; the controller's status proves nothing, as it reports success for what the unit blocked.
-//! Without QEMU the tests show as ignored, with what installs it.
+//! What is read is verified by what it is, and what must not be written by canaries; the
+//! controller's status proves nothing, as it reports success for what the unit blocked. Without
+//! QEMU the tests show as ignored, with what installs it.
 
 mod bad_input;
 mod ends;

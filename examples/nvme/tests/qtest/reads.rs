@@ -65,7 +65,8 @@ pub fn policies() -> std::result::Result<(), Failed> {
                 check: Some(&Expected::Pattern(DISK)),
             };
             let seen = load::run(&load, &mut queue, &client, &disk, &buffers, IDLE)?;
-            // mapped directly, what lies beside a buffer is reachable, but a device that behaves leaves it
+            // mapped directly, what lies beside a buffer is reachable, but a device that behaves
+            // leaves it
             let good = seen.reads == 24 && seen.wrong_bytes == 0 && seen.changed_bytes == 0;
             if !good || seen.failed > 0 {
                 return Err(format!("{load:?}: {seen:?}").into());

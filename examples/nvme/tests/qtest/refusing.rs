@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A window that spoils a command just before the controller is told of it, so that it is refused: what a driver sends by itself is not.
+//! A window that spoils a command just before the controller is told of it, so that it is refused:
+//! what a driver sends by itself is not.
 
 use crate::machine::{Machine, Tables, Window};
 use ioatlas_dma::{

@@ -17,7 +17,8 @@ use ioatlas_bench::bounce::{
     study::Study,
 };
 
-/// Over what, and how large, operations beyond the pools' limits are: where bouncing pays, so that there is a cliff to fall from.
+/// Over what, and how large, operations beyond the pools' limits are: where bouncing pays, so that
+/// there is a cliff to fall from.
 const BEYOND: (Preset, Block, Way) = (Preset::VfioGuest, Block(4), Way::Read);
 
 pub(crate) fn run(arguments: &BounceArguments) -> Answer {

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Figure 6: page tables over repetitions of a workload.
 //!
-//! A bundled trace's maps and unmaps are done [`REPETITIONS`] times in one domain, under Linux's rule that a table is freed only if one
-//! unmap covers all it maps. Before the first repetition and after each, flushed, the frames in use are counted: the tables of all levels.
+//! A bundled trace's maps and unmaps are done [`REPETITIONS`] times in one domain, under Linux's
+//! rule that a table is freed only if one unmap covers all it maps. Before the first repetition and
+//! after each, flushed, the frames in use are counted: the tables of all levels.
 //!
-//! *Background*: somebody else uses the same heap. [`LIVE`] blocks are held, of sizes drawn evenly from the powers of two from 8 bytes to
-//! 4 KiB; after every [`PACE`]th map, and [`BETWEEN`] times between repetitions, the oldest is given back and another taken: what is allocated
-//! lives long and is replaced slowly. Before the first repetition each has been replaced once, for a running system's heap is not freshly packed. *Steady*: that is all. *Drifting*: besides, [`GROWTH`] more are held after each repetition, as
-//! the caches of a running system fill. From a seed, so every run is the same. Designs other than `kmalloc` have the same background and do
-//! not notice.
+//! *Background*: somebody else uses the same heap. [`LIVE`] blocks are held, of sizes drawn evenly
+//! from the powers of two from 8 bytes to 4 KiB; after every [`PACE`]th map, and [`BETWEEN`] times
+//! between repetitions, the oldest is given back and another taken: what is allocated lives long
+//! and is replaced slowly. Before the first repetition each has been replaced once, for a running
+//! system's heap is not freshly packed. *Steady*: that is all. *Drifting*: besides, [`GROWTH`] more
+//! are held after each repetition, as the caches of a running system fill. From a seed, so every
+//! run is the same. Designs other than `kmalloc` have the same background and do not notice.
 //!
 //! When a series is flat, and when it grows almost linearly: [`crate::growth`].
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Table 2: how complex the designs are, in lines of code.
 //!
-//! Counted by the compiler from the very files that it compiles: a line counts unless it is blank, a comment, or belongs to the
-//! tests at the end of its file.
+//! Counted by the compiler from the very files that it compiles: a line counts unless it is blank,
+//! a comment, or belongs to the tests at the end of its file.
 
 use super::{
     super::{About, Cell, Experiment, Judgement, Shown, Verdict},
@@ -177,7 +177,8 @@ impl Experiment for Table2 {
     }
 }
 
-/// Lines that are neither blank nor comments, up to a line that begins with `#[cfg(` and names `test`.
+/// Lines that are neither blank nor comments, up to a line that begins with `#[cfg(` and names
+/// `test`.
 const fn code_lines(text: &str) -> u32 {
     let text = text.as_bytes();
     let (mut at, mut count) = (0, 0);

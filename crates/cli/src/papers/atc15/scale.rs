@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Figures 1 to 5 and 7: throughput, latency and where the time goes, over CPUs.
 //!
-//! All are shown from one run of `ioatlas scale --quick`. A figure's verdict is that of the results that the paper states of it ([`Noted`]): reproduced if all
-//! are in the range that `scale` sets for them, not if none is, else weak. What goes in as the paper has it is no evidence and left out.
+//! All are shown from one run of `ioatlas scale --quick`. A figure's verdict is that of the results
+//! that the paper states of it ([`Noted`]): reproduced if all are in the range that `scale` sets
+//! for them, not if none is, else weak. What goes in as the paper has it is no evidence and left
+//! out.
 
 use super::{
     super::{
@@ -219,7 +221,8 @@ fn judge(rows: &[&Noted]) -> Judgement {
     verdict.because(each.join("; "))
 }
 
-/// Figure 1: with Linux's code, throughput on 16 CPUs is at most half of no IOMMU's, and at most 10 % more than on 8. Weak: three quarters, and 50 %.
+/// Figure 1: with Linux's code, throughput on 16 CPUs is at most half of no IOMMU's, and at most 10
+/// % more than on 8. Weak: three quarters, and 50 %.
 fn scaling(points: &[Point]) -> Judgement {
     let of = |(_, design): Named, cpus| {
         find(points, "rr", design, cpus).map_or(f64::NAN, |point| point.per_second)

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Table 1: the designs of systems. What the registry has for each, and its complexity by counted steps.
+//! Table 1: the designs of systems. What the registry has for each, and its complexity by counted
+//! steps.
 //!
-//! The aperture is filled with N ranges of mixed sizes, then [`TURNS`] times a random one is given back and another of random
-//! size allocated. A *step* is one look at a node of a tree, or at a segment or list, as `Backing::nodes_visited` counts; the figure is
-//! steps an allocation, no time. The class follows from how it grows over [`SIZES`]: see [`Class::of`].
+//! The aperture is filled with N ranges of mixed sizes, then [`TURNS`] times a random one is given
+//! back and another of random size allocated. A *step* is one look at a node of a tree, or at a
+//! segment or list, as `Backing::nodes_visited` counts; the figure is steps an allocation, no time.
+//! The class follows from how it grows over [`SIZES`]: see [`Class::of`].
 
 use super::{
     super::{About, Cell, Experiment, Judgement, Shown, Verdict, random::Random},
@@ -40,8 +42,9 @@ enum Class {
 }
 
 impl Class {
-    /// By the growth from the smallest size to the largest, which is 64-fold: up to 1.25 times constant, up to 4 times logarithmic (the
-    /// logarithm itself grows 1.75 times), from 16 times on linear.
+    /// By the growth from the smallest size to the largest, which is 64-fold: up to 1.25 times
+    /// constant, up to 4 times logarithmic (the logarithm itself grows 1.75 times), from 16 times
+    /// on linear.
     fn of(steps: &[f64]) -> Self {
         let first = steps.first().copied().unwrap_or(0.0);
         let last = steps.last().copied().unwrap_or(0.0);
@@ -73,7 +76,8 @@ enum Window {
     Unbounded,
 }
 
-/// What the paper says of a system: its preset here, the allocator, its class, when it invalidates, and how long pages are reachable.
+/// What the paper says of a system: its preset here, the allocator, its class, when it invalidates,
+/// and how long pages are reachable.
 const THEIRS: [(&str, &str, Class, &str, Window); 4] = [
     (
         "linux-3.17",

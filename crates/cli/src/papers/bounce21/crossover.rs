@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! From which size on direct mapping wins again: the plot that the series lacks. Measured, in short slices.
+//! From which size on direct mapping wins again: the plot that the series lacks. Measured, in short
+//! slices.
 
 use super::{About, Verdict, about};
 use crate::papers::{

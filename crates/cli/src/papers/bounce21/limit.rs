@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Throughput across the pools' limits: the cliff that the author of the series names, as a plot. Measured, in short slices.
+//! Throughput across the pools' limits: the cliff that the author of the series names, as a plot.
+//! Measured, in short slices.
 
 use super::{About, Verdict, about};
 use crate::papers::{

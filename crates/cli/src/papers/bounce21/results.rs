@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The results of the series beside what the model predicts: throughput, and time in map and unmap, by size.
+//! The results of the series beside what the model predicts: throughput, and time in map and unmap,
+//! by size.
 
 use super::{About, Found, Made, Runs, Shown, Statement, Verdict, about};
 use crate::papers::{

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Dots: many events, each at its time and its pages.
 //!
-//! What falls on the same place of a fine grid is drawn once, so that a trace of any length makes a drawing of bounded size; the
-//! numbers written are those drawn.
+//! What falls on the same place of a fine grid is drawn once, so that a trace of any length makes a
+//! drawing of bounded size; the numbers written are those drawn.
 
 use super::{Cell, Frame, Scale, cell};
 use crate::report::charts::series;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Drawings of exhibits: lines, dots and bars, each as part of the page, as a file of its own, and as numbers.
+//! Drawings of exhibits: lines, dots and bars, each as part of the page, as a file of its own, and
+//! as numbers.
 //!
-//! A drawing names both axes with their units, has a key for its series, and says where its numbers come from. Colours are classes
-//! (`s0` to `s5`) that `papers.css` gives, for light and for dark; a file carries them along, with its title, which on the page stands in the
-//! caption.
+//! A drawing names both axes with their units, has a key for its series, and says where its numbers
+//! come from. Colours are classes (`s0` to `s5`) that `papers.css` gives, for light and for dark; a
+//! file carries them along, with its title, which on the page stands in the caption.
 
 mod axis;
 mod bars;
@@ -57,7 +58,8 @@ pub(crate) enum Drawing {
 /// A drawing.
 #[derive(Clone, Debug)]
 pub(crate) struct Plot {
-    /// Behind the stem of the exhibit in the file's name; empty for one whose numbers are the exhibit's table.
+    /// Behind the stem of the exhibit in the file's name; empty for one whose numbers are the
+    /// exhibit's table.
     pub suffix: String,
     /// What it shows.
     pub title: String,

@@ -3,9 +3,11 @@
 //!
 //! # Model
 //!
-//! An engine copies blocks, one after the other: it reads a descriptor, reads a block from the next source page, round robin, and writes it
-//! to the destination page, each through an IOTLB whose misses are counted by simulating the very accesses ([`simulate`], `baseline`). Mappings stay: pseudo
-//! pass-through. A copy of b bytes takes `o + b / B`; each miss adds `w`, hidden by nothing. The penalty is the misses' time over the time without.
+//! An engine copies blocks, one after the other: it reads a descriptor, reads a block from the next
+//! source page, round robin, and writes it to the destination page, each through an IOTLB whose
+//! misses are counted by simulating the very accesses ([`simulate`], `baseline`). Mappings stay:
+//! pseudo pass-through. A copy of b bytes takes `o + b / B`; each miss adds `w`, hidden by nothing.
+//! The penalty is the misses' time over the time without.
 //!
 //! | parameter | | value |
 //! |---|---|---|
@@ -17,8 +19,9 @@
 //! | placement | free | sources, destination and ring at consecutive pages: no hot spots, as the paper says it saw to |
 //! | o, w | fitted | to the two numbers at 256 pages: 47 % for 1 KiB, 15 % for 4 KiB |
 //!
-//! Everything else is predicted: all of 2 KiB, and every point below 256 pages. The free choices were made before looking. [`STRUCTURES`] are others, to see
-//! which IOTLB the paper's machine may have had; choosing among them is fitting, and is said to be.
+//! Everything else is predicted: all of 2 KiB, and every point below 256 pages. The free choices
+//! were made before looking. [`STRUCTURES`] are others, to see which IOTLB the paper's machine may
+//! have had; choosing among them is fitting, and is said to be.
 
 use super::{About, Found, Made, Runs, Shown, Statement, Verdict, about, percent};
 use crate::papers::{
@@ -41,7 +44,8 @@ const MOST_LG2: u32 = 8;
 /// Runs of a scattered placement, from as many seeds, of which the mean counts.
 const SEEDS: u64 = 8;
 
-/// The paper's numbers: penalties at 256 pages, to which we fit, and at 32, which we predict, of 1 and of 4 KiB.
+/// The paper's numbers: penalties at 256 pages, to which we fit, and at 32, which we predict, of 1
+/// and of 4 KiB.
 const AT_256: [f64; 2] = [0.47, 0.15];
 const AT_32: [f64; 2] = [0.34, 0.08];
 
@@ -153,8 +157,8 @@ struct Engine {
 }
 
 impl Engine {
-    /// To the paper's penalties at 256 pages, with so many misses a copy there. Two equations, two unknowns:
-    /// `misses * w = penalty * (o + bytes / B)` for 1 and for 4 KiB.
+    /// To the paper's penalties at 256 pages, with so many misses a copy there. Two equations, two
+    /// unknowns: `misses * w = penalty * (o + bytes / B)` for 1 and for 4 KiB.
     fn fitted(misses: f64) -> Self {
         let [small, large] = AT_256;
         let (small_ns, large_ns) = (transfer_ns(1024), transfer_ns(4096));
@@ -207,7 +211,8 @@ impl Curve {
         self.engine.penalty(misses, bytes)
     }
 
-    /// By what factor the predictions at 32 pages are off the paper's numbers, up or down: the larger of the two, at least 1.
+    /// By what factor the predictions at 32 pages are off the paper's numbers, up or down: the
+    /// larger of the two, at least 1.
     fn factor_at_32(&self) -> f64 {
         let factor = |bytes, theirs: f64| {
             let ours = self.penalty(5, bytes);

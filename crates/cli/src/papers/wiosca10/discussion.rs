@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What the paper says of all workloads together: sections 4.7, 4.9, 5 and 6, and the abstract.
 //!
-//! Each statement is judged on each workload, and holds as far as all agree ([`Verdict::all`]). Reductions are parts of the baseline's misses.
+//! Each statement is judged on each workload, and holds as far as all agree ([`Verdict::all`]).
+//! Reductions are parts of the baseline's misses.
 
 use super::{
     About, Found, Made, Runs, Shown, Statement, Verdict, about, percent,

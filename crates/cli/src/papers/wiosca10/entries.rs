@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Figures 8 and 9: how many IOTLB entries are in use, with pages and with superpages.
 //!
-//! An entry is in use in a window of 1,000 accesses if one of them needs it. The paper evaluates superpages with mappings that buffers share (4.4); our
-//! traces have a mapping a buffer, so what is counted is the pages and superpages that the accesses of such mappings touch.
+//! An entry is in use in a window of 1,000 accesses if one of them needs it. The paper evaluates
+//! superpages with mappings that buffers share (4.4); our traces have a mapping a buffer, so what
+//! is counted is the pages and superpages that the accesses of such mappings touch.
 
 use super::{
     About, Found, Made, Runs, Shown, Statement, Verdict, about,

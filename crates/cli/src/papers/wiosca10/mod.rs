@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! WIOSCA'10: Amit, Ben-Yehuda and Yassour, "IOMMU: Strategies for Mitigating the IOTLB Bottleneck", WIOSCA 2010.
+//! WIOSCA'10: Amit, Ben-Yehuda and Yassour, "IOMMU: Strategies for Mitigating the IOTLB
+//! Bottleneck", WIOSCA 2010.
 //!
 //! # Theory
 //!
-//! The paper's figures are drawn from our traces of a kernel of today, and of the same kernel with its IOVA reuse cache off, which hands out
-//! addresses in descending order, as Linux did in 2010. What differs between the two is the kernel's doing; what differs between the
-//! second and the paper is the device model's, the driver's or the simulator's. A [`workload::Workload`] is a device and what it did; one more
-//! is an entry of [`workload::MORE`], for the replay, and a figure of [`strategies::OTHERS`].
+//! The paper's figures are drawn from our traces of a kernel of today, and of the same kernel with
+//! its IOVA reuse cache off, which hands out addresses in descending order, as Linux did in 2010.
+//! What differs between the two is the kernel's doing; what differs between the second and the
+//! paper is the device model's, the driver's or the simulator's. A [`workload::Workload`] is a
+//! device and what it did; one more is an entry of [`workload::MORE`], for the replay, and a figure
+//! of [`strategies::OTHERS`].
 //!
 //! Figures 1 and 3 are drawings of how things work and hold no result.
 

@@ -42,7 +42,8 @@ pub(in crate::papers) static TWO_E1000: Workload = Workload {
 
 /// The paper's, in the order of its figures 10 to 12.
 pub(in crate::papers) static PAPER: [&Workload; 3] = [&E1000, &LSI, &TWO_E1000];
-/// Others, that the paper did not have. A line here is a device more in every exhibit that can take it.
+/// Others, that the paper did not have. A line here is a device more in every exhibit that can take
+/// it.
 pub(in crate::papers) static MORE: [&Workload; 2] = [&VIRTIO, &NVME];
 
 /// All of them.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Guests whose rings are anything, over a page table that moves: what is mapped nowhere, or not for that, is neither written nor
-//! shown to anybody.
+//! Guests whose rings are anything, over a page table that moves: what is mapped nowhere, or not
+//! for that, is neither written nor shown to anybody.
 //!
-//! Every page of memory is filled with a word that says which page it is, what it is mapped for, and a serial number. What is not
-//! mapped for writing must stay so. The words of what is not mapped for reading must be found nowhere else: the device copies what it
-//! reads to where it writes. Nothing else that a guest writes looks like such a word.
+//! Every page of memory is filled with a word that says which page it is, what it is mapped for,
+//! and a serial number. What is not mapped for writing must stay so. The words of what is not
+//! mapped for reading must be found nowhere else: the device copies what it reads to where it
+//! writes. Nothing else that a guest writes looks like such a word.
 
 use super::Random;
 use crate::vhost_net::{Program, common::front::SOON};
@@ -20,7 +21,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
-/// Pages of memory. The first are the queues' rings, a page for each part; then tables of indirect descriptors.
+/// Pages of memory. The first are the queues' rings, a page for each part; then tables of indirect
+/// descriptors.
 const PAGES: u64 = 48;
 const TABLES: u64 = 6;
 const FIRST: u64 = 8;
@@ -109,7 +111,8 @@ struct Hostile {
     state: Vec<(Tag, Option<u64>)>,
     serial: u16,
     packed: bool,
-    /// How often of a hundred times it does what it must not. In the life of one that always does little happens.
+    /// How often of a hundred times it does what it must not. In the life of one that always does
+    /// little happens.
     malice: u64,
     /// Of each queue: what is available, and of a packed ring its wrap counter.
     available: [(u16, bool); 2],
@@ -231,7 +234,8 @@ impl Hostile {
         done.expect("an invalidation is acknowledged");
     }
 
-    /// From the start of both queues to their stop. Returns how many of the rings had a buffer that was used.
+    /// From the start of both queues to their stop. Returns how many of the rings had a buffer that
+    /// was used.
     fn live(&mut self, random: &mut Random) -> u64 {
         for page in 0..FIRST {
             // Their IOVAs stay; nothing in them is of use.
@@ -289,7 +293,8 @@ impl Hostile {
         self.used()
     }
 
-    /// Whether the device has used buffers of a ring; what the guest wrote there itself is not told apart.
+    /// Whether the device has used buffers of a ring; what the guest wrote there itself is not told
+    /// apart.
     fn used(&self) -> u64 {
         let used = |queue: u64| {
             let mut raw = [0; 2];

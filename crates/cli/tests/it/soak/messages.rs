@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Front ends that say what is half valid: messages that are, bent a little or a lot, in part, too long, with all kinds of
-//! descriptors, and too many or too few of them.
+//! Front ends that say what is half valid: messages that are, bent a little or a lot, in part, too
+//! long, with all kinds of descriptors, and too many or too few of them.
 
 use super::Random;
 use crate::by_hand::*;

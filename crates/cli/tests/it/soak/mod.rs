@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `ioatlas vhost-net` among hostile front ends and guests, for as long as one likes: the program lives, its descriptors and mappings
-//! do not grow, nothing of a guest's is accessed that is not mapped, and the next front end that means well is served.
+//! `ioatlas vhost-net` among hostile front ends and guests, for as long as one likes: the program
+//! lives, its descriptors and mappings do not grow, nothing of a guest's is accessed that is not
+//! mapped, and the next front end that means well is served.
 //!
-//! What is hostile is drawn from a seed, a round at a time, and a round is a number of things to do. `IOATLAS_SOAK_SECONDS` says for
-//! how long rounds are begun (30), `IOATLAS_SOAK_SEED` with which seed.
+//! What is hostile is drawn from a seed, a round at a time, and a round is a number of things to
+//! do. `IOATLAS_SOAK_SECONDS` says for how long rounds are begun (30), `IOATLAS_SOAK_SEED` with
+//! which seed.
 
 mod guest;
 mod messages;
@@ -14,8 +16,8 @@ use ioatlas_vhost_net::Wakeup;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// Mappings more than in the beginning that are no leak: heaps of the C library that have grown. What front ends leak is a mapping each
-/// time.
+/// Mappings more than in the beginning that are no leak: heaps of the C library that have grown.
+/// What front ends leak is a mapping each time.
 const KEPT: usize = 16;
 
 /// Xorshift64* (Vigna, ACM TOMS 42, 2016).
@@ -48,7 +50,8 @@ impl Random {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Holdings {
     descriptors: usize,
-    /// But for stacks and heaps, which the C library keeps for threads to come, a number for each CPU.
+    /// But for stacks and heaps, which the C library keeps for threads to come, a number for each
+    /// CPU.
     mappings: usize,
     /// Mappings of files in memory, as guest memory is.
     of_files: usize,
@@ -68,7 +71,8 @@ fn holdings(pid: u32) -> Holdings {
     }
 }
 
-/// Whether a mapping is as those that the C library keeps: without a name, and smaller than a front end's memory, or out of reach.
+/// Whether a mapping is as those that the C library keeps: without a name, and smaller than a front
+/// end's memory, or out of reach.
 fn is_kept(line: &str) -> bool {
     // addresses, permissions, offset, device, inode, name
     let fields: Vec<&str> = line.split_whitespace().collect();
@@ -146,7 +150,8 @@ fn serve(program: &mut Program, kind: Kind) {
     front.guest.assert_canaries();
 }
 
-/// Ways to run the program; of each round one. None gives questions up: a front end that means well may be slow.
+/// Ways to run the program; of each round one. None gives questions up: a front end that means well
+/// may be slow.
 const WAYS: [&[&str]; 5] = [
     &["--json"],
     &["--json", "--iotlb", "list", "--wakeup", "poll"],

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Whole blocks that are free, in two red-black trees: by address, to join neighbours, and by size, to find a place.
+//! Whole blocks that are free, in two red-black trees: by address, to join neighbours, and by size,
+//! to find a place.
 //!
-//! *Size* is that of the largest aligned block, as in [`super::super::lists`]: the first range of that size or more serves, so
-//! taking and giving back cost a few ways down two trees. Limits that exclude it make the search walk along the addresses.
+//! *Size* is that of the largest aligned block, as in [`super::super::lists`]: the first range of
+//! that size or more serves, so taking and giving back cost a few ways down two trees. Limits that
+//! exclude it make the search walk along the addresses.
 
 use super::{
     super::{
@@ -40,7 +42,8 @@ impl Blocks {
         PageCount(self.free)
     }
 
-    /// The highest place for `run`, in the smallest range that serves unless limits want it otherwise.
+    /// The highest place for `run`, in the smallest range that serves unless limits want it
+    /// otherwise.
     pub(super) fn find(
         &self,
         run: Run,

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A binary buddy allocator over blocks of 512 MiB, which come and go.
 //!
-//! Each block that it has is a tree of *nodes*: halves of halves, down to a page. A node is free, allocated, carved (part of a range
-//! that the caller chose, or outside the aperture) or split, and then has two children. Two buddies are never both free:
-//! they are joined, at once. A block that is all free is no longer ours.
+//! Each block that it has is a tree of *nodes*: halves of halves, down to a page. A node is free,
+//! allocated, carved (part of a range that the caller chose, or outside the aperture) or split, and
+//! then has two children. Two buddies are never both free: they are joined, at once. A block that
+//! is all free is no longer ours.
 //!
-//! There are nodes only where something is split, so memory follows what is allocated, not the aperture: at most 17 splits, hence 34
-//! nodes, for each allocated range and for each end of a carved one, and a root for each block.
+//! There are nodes only where something is split, so memory follows what is allocated, not the
+//! aperture: at most 17 splits, hence 34 nodes, for each allocated range and for each end of a
+//! carved one, and a root for each block.
 
 use super::super::{
     lists::{FreeLists, Lists},
@@ -161,7 +163,8 @@ impl Buddy {
         self.roots[at.slot()] = root;
     }
 
-    /// The highest place for `run` in a free node, of the smallest that serve unless limits want it otherwise.
+    /// The highest place for `run` in a free node, of the smallest that serve unless limits want it
+    /// otherwise.
     pub(super) fn find(&mut self, run: Run, window: Window, whole: Window) -> Option<u64> {
         let instant = run.align_lg2();
         let lists = Lists {
@@ -178,7 +181,8 @@ impl Buddy {
         found.map(|(_, first)| first)
     }
 
-    /// Makes the 2^`lg2` pages from `first`, which are free, a node in that state. `None` if they are not free.
+    /// Makes the 2^`lg2` pages from `first`, which are free, a node in that state. `None` if they
+    /// are not free.
     pub(super) fn claim(&mut self, (first, lg2): (u64, u32), state: State) -> Option<()> {
         let mut at = self.root(first)?;
         loop {
@@ -199,8 +203,9 @@ impl Buddy {
         Some(())
     }
 
-    /// Makes the node of just these pages, which is in that state, free and joins it with its buddy, and so on upwards. `None` if there
-    /// is none; else whether the block has left, being all free.
+    /// Makes the node of just these pages, which is in that state, free and joins it with its
+    /// buddy, and so on upwards. `None` if there is none; else whether the block has left, being
+    /// all free.
     pub(super) fn give(&mut self, (first, lg2): (u64, u32), state: State) -> Option<Given> {
         let mut at = self
             .node(first, lg2)

@@ -1,39 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Mac OS X's allocators: a buddy allocator up to 512 MiB, a red-black tree above, both logarithmic (ATC'15 §3.4, table 1).
+//! Mac OS X's allocators: a buddy allocator up to 512 MiB, a red-black tree above, both logarithmic
+//! (ATC'15 §3.4, table 1).
 //!
 //! # Theory
 //!
-//! The aperture is cut into *blocks* of 512 MiB, 2^17 pages, aligned. The tree (`Blocks`) owns them. A range of more than a block
-//! is a whole number of blocks, since allocations are powers of two, aligned: the tree serves it. Any other lies in one
-//! block: the buddy allocator (`Buddy`) serves it from a block that it has, or takes one more from the tree. When all
-//! of a block is free again, it goes back, at once, and joins its neighbours: so whatever is free serves any size,
-//! and a request fails exactly if there is no place for it. The paper says no more than table 1 does; how the
-//! two share the aperture is our choice.
+//! The aperture is cut into *blocks* of 512 MiB, 2^17 pages, aligned. The tree (`Blocks`) owns
+//! them. A range of more than a block is a whole number of blocks, since allocations are powers of
+//! two, aligned: the tree serves it. Any other lies in one block: the buddy allocator (`Buddy`)
+//! serves it from a block that it has, or takes one more from the tree. When all of a block is free
+//! again, it goes back, at once, and joins its neighbours: so whatever is free serves any size, and
+//! a request fails exactly if there is no place for it. The paper says no more than table 1 does;
+//! how the two share the aperture is our choice.
 //!
-//! Blocks that the aperture has only part of, at its ends, are the buddy's for good, the rest *carved* out of them; so is block 0, for
-//! page 0 is not allocated. An aperture of less than 512 MiB has none but these, and the tree nothing to do.
+//! Blocks that the aperture has only part of, at its ends, are the buddy's for good, the rest
+//! *carved* out of them; so is block 0, for page 0 is not allocated. An aperture of less than 512
+//! MiB has none but these, and the tree nothing to do.
 //!
-//! A range that the caller chose ([`IovaAllocator::reserve`]) may begin and end anywhere and be of any length: whole blocks come
-//! from the tree, what is left and right of them is carved out of the buddy's, in at most 34 pieces each. Such ranges, and
-//! those of more than a block, are kept in a third tree, by which they are found when they come back or are in the way.
+//! A range that the caller chose ([`IovaAllocator::reserve`]) may begin and end anywhere and be of
+//! any length: whole blocks come from the tree, what is left and right of them is carved out of the
+//! buddy's, in at most 34 pieces each. Such ranges, and those of more than a block, are kept in a
+//! third tree, by which they are found when they come back or are in the way.
 //!
-//! Cost: one way down the tree of blocks, 17 halvings, as many joins. Requests with an address mask, a preference or more alignment than
-//! their size may have to look through the free nodes and free ranges of the tree; these are counted ([`Effort::scans`]).
+//! Cost: one way down the tree of blocks, 17 halvings, as many joins. Requests with an address
+//! mask, a preference or more alignment than their size may have to look through the free nodes and
+//! free ranges of the tree; these are counted ([`Effort::scans`]).
 //!
-//! The range is cut from the top of what serves, and whole blocks from the top of theirs, so that low addresses are left to devices that
-//! reach no others; but for the ends of the aperture, which the buddy has from the beginning and uses first: as a rule its lowest 512 MiB.
+//! The range is cut from the top of what serves, and whole blocks from the top of theirs, so that
+//! low addresses are left to devices that reach no others; but for the ends of the aperture, which
+//! the buddy has from the beginning and uses first: as a rule its lowest 512 MiB.
 //!
-//! A run of several ranges ([`super::backing::Refill::alloc_run`]) has the place of one range of the next power of two; what it does
-//! not need of that stays free. Where there is no such place, single ranges may be left.
+//! A run of several ranges ([`super::backing::Refill::alloc_run`]) has the place of one range of
+//! the next power of two; what it does not need of that stays free. Where there is no such place,
+//! single ranges may be left.
 //!
-//! Invariants (`audit`): each page of the aperture is in exactly one of: a free range of the tree, a node of a block, a whole
-//! block of a range of the third tree (page 0 apart); no two buddies, nor neighbours in the tree, are both free; no block of the buddy's is all free.
+//! Invariants (`audit`): each page of the aperture is in exactly one of: a free range of the tree,
+//! a node of a block, a whole block of a range of the third tree (page 0 apart); no two buddies,
+//! nor neighbours in the tree, are both free; no block of the buddy's is all free.
 //!
-//! Locking: one lock around everything, as in Mac OS X. It is held for as long as said, and for the growth of slots
-//! the first time that more is in use than ever before.
+//! Locking: one lock around everything, as in Mac OS X. It is held for as long as said, and for the
+//! growth of slots the first time that more is in use than ever before.
 //!
-//! Not handled: keeping an emptied block for the next request. It costs two ways down the tree where a block comes and goes
-//! with every mapping, as it does when a device has one mapping at a time.
+//! Not handled: keeping an emptied block for the next request. It costs two ways down the tree
+//! where a block comes and goes with every mapping, as it does when a device has one mapping at a
+//! time.
 
 mod audit;
 mod blocks;
@@ -134,8 +143,9 @@ impl TwoSizes {
         }
     }
 
-    /// From the bottom up: at most one part in the block where `range` begins, whole blocks, and one where it ends; with
-    /// an end of the aperture in a block of its own, one more each. Without page 0, which nobody serves.
+    /// From the bottom up: at most one part in the block where `range` begins, whole blocks, and
+    /// one where it ends; with an end of the aperture in a block of its own, one more each. Without
+    /// page 0, which nobody serves.
     fn parts(&self, range: IovaRange) -> impl Iterator<Item = Part> + use<> {
         let (mut first, end) = (range.first.0.max(1), range.end().0);
         let whole = self.whole_blocks;

@@ -39,7 +39,8 @@ impl<A: Augment> RangeTree<A> {
         Ok(())
     }
 
-    /// The number of black nodes on each way down from `at`. Recursion is bounded by `seen`, even in a broken tree.
+    /// The number of black nodes on each way down from `at`. Recursion is bounded by `seen`, even
+    /// in a broken tree.
     fn check_below(&self, at: Link, parent: Link, seen: &mut usize) -> Result<u32, String> {
         if at == NIL {
             return Ok(0);

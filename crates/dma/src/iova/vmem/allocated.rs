@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The hash table of allocated segments, by first page.
 //!
-//! Chained through the segments themselves. It doubles when there are more segments than chains, so that a chain
-//! has one segment on average; that is the one moment at which it allocates and is not constant. It never shrinks.
+//! Chained through the segments themselves. It doubles when there are more segments than chains, so
+//! that a chain has one segment on average; that is the one moment at which it allocates and is not
+//! constant. It never shrinks.
 
 use super::segments::Segments;
 use crate::{iova::slots::*, units::*};
@@ -28,7 +29,8 @@ impl Allocated {
         self.len
     }
 
-    /// Multiplication by 2^64 / golden ratio spreads first pages that differ in a few bits only, as aligned ones do.
+    /// Multiplication by 2^64 / golden ratio spreads first pages that differ in a few bits only, as
+    /// aligned ones do.
     fn chain(&self, first: IovaPage) -> usize {
         let spread = first.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (spread >> (u64::BITS - self.chains.len().trailing_zeros())) as usize
@@ -42,7 +44,8 @@ impl Allocated {
         self.link(segments, at);
     }
 
-    /// Removes the segment of exactly `range`, if it is there. `looked` grows by the segments of the chain that were looked at.
+    /// Removes the segment of exactly `range`, if it is there. `looked` grows by the segments of
+    /// the chain that were looked at.
     pub(super) fn remove(
         &mut self,
         segments: &mut Segments,

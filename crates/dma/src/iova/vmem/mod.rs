@@ -1,37 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Solaris' allocator: boundary tags, instant fit, a hash table; constant time (ATC'15 §3.4, table 1; Bonwick and Adams, USENIX
-//! ATC 2001, §4).
+//! Solaris' allocator: boundary tags, instant fit, a hash table; constant time (ATC'15 §3.4, table
+//! 1; Bonwick and Adams, USENIX ATC 2001, §4).
 //!
 //! # Theory
 //!
-//! The aperture is cut into *segments*, free or allocated, in the order of their addresses. Neighbours know each other, two
-//! free ones never lie side by side. Free segments are in *free lists*, allocated ones in a hash table by first page.
+//! The aperture is cut into *segments*, free or allocated, in the order of their addresses.
+//! Neighbours know each other, two free ones never lie side by side. Free segments are in *free
+//! lists*, allocated ones in a hash table by first page.
 //!
-//! *Instant fit*: the paper's list n has the segments of 2^n pages or more, so that any segment of the first list from log2 of
-//! the size on serves, and a bitmap of the lists that are not empty finds it. What we allocation is a power of two,
-//! naturally aligned, and a segment of 2^n pages need not hold an aligned block of as many. So list n has the segments whose *largest
-//! aligned block* has 2^n pages: 6 pages from page 3 on (3 to 8) hold a block of 4 at page 4, and are in list 2. Then again any
-//! segment of the first list from log2 of the size on serves, exactly: one segment is looked at for an allocation, however many
-//! there are, and where there is none, none fits. Alignment beyond the size is the same with another list to begin at.
+//! *Instant fit*: the paper's list n has the segments of 2^n pages or more, so that any segment of
+//! the first list from log2 of the size on serves, and a bitmap of the lists that are not empty
+//! finds it. What we allocation is a power of two, naturally aligned, and a segment of 2^n pages
+//! need not hold an aligned block of as many. So list n has the segments whose *largest aligned
+//! block* has 2^n pages: 6 pages from page 3 on (3 to 8) hold a block of 4 at page 4, and are in
+//! list 2. Then again any segment of the first list from log2 of the size on serves, exactly: one
+//! segment is looked at for an allocation, however many there are, and where there is none, none
+//! fits. Alignment beyond the size is the same with another list to begin at.
 //!
-//! A free finds its segment in a hash chain, one long on average, and joins it with at most two neighbours: constant.
+//! A free finds its segment in a hash chain, one long on average, and joins it with at most two
+//! neighbours: constant.
 //!
-//! Three requests are not served by the lists alone and may look at every free segment of some lists ([`Effort::scans`] counts
-//! them): those with an address mask or a preference, where the first segment lies elsewhere; those aligned beyond their
-//! size, where no larger block is left; runs that are no power of two, where no block of the next power is.
-//! A chosen range ([`IovaAllocator::reserve`]) is looked for along the addresses, linearly: drivers do this at start.
+//! Three requests are not served by the lists alone and may look at every free segment of some
+//! lists ([`Effort::scans`] counts them): those with an address mask or a preference, where the
+//! first segment lies elsewhere; those aligned beyond their size, where no larger block is left;
+//! runs that are no power of two, where no block of the next power is. A chosen range
+//! ([`IovaAllocator::reserve`]) is looked for along the addresses, linearly: drivers do this at
+//! start.
 //!
-//! The range is cut from the top of its segment, so that low addresses are left to devices that reach no others.
+//! The range is cut from the top of its segment, so that low addresses are left to devices that
+//! reach no others.
 //!
-//! Page 0 is never allocated: a segment that begins there is good for what is above. See [`Rbtree`].
+//! Page 0 is never allocated: a segment that begins there is good for what is above. See
+//! [`Rbtree`].
 //!
-//! Invariants (`audit`): the segments are the aperture without gaps; no two free neighbours; a free segment is in the
-//! list that it belongs to, an allocated one in the hash table, each once; the bitmap says which lists have any.
+//! Invariants (`audit`): the segments are the aperture without gaps; no two free neighbours; a free
+//! segment is in the list that it belongs to, an allocated one in the hash table, each once; the
+//! bitmap says which lists have any.
 //!
-//! Locking: one lock around everything, as in Solaris. It is held for constant time but for the cases above, and for the growth of
-//! the segment vector and of the hash table the first time there are more ranges than ever before.
+//! Locking: one lock around everything, as in Solaris. It is held for constant time but for the
+//! cases above, and for the growth of the segment vector and of the hash table the first time there
+//! are more ranges than ever before.
 //!
-//! Not handled: the paper's quantum caches (that is what [`Magazines`] are), arenas that import from others, next fit.
+//! Not handled: the paper's quantum caches (that is what [`Magazines`] are), arenas that import
+//! from others, next fit.
 
 mod allocated;
 mod audit;
@@ -81,7 +92,8 @@ pub struct Arena {
 pub struct Effort {
     /// Segments looked at to find a place.
     pub segments: u64,
-    /// Searches that the first segment of the first list did not serve, and that looked at whole lists.
+    /// Searches that the first segment of the first list did not serve, and that looked at whole
+    /// lists.
     pub scans: u64,
     /// Segments looked at in hash chains, for frees.
     pub chained: u64,
@@ -109,8 +121,8 @@ impl Arena {
     /// A segment with room for `run` in `window`, and the highest place in it.
     fn find(&mut self, run: Run, window: Window) -> Option<(Link, u64)> {
         let instant = run.align_lg2();
-        // below that list, a segment may hold a run that is smaller than its alignment; from there on each one holds it,
-        // unless the window excludes it
+        // below that list, a segment may hold a run that is smaller than its alignment; from there
+        // on each one holds it, unless the window excludes it
         let whole = window == Window::of(self.aperture);
         let lists = Lists {
             instant,
@@ -140,7 +152,8 @@ impl Arena {
         }
     }
 
-    /// Cuts `range` out of the free segment at `at`; what is left and right of it stays free. It is in no list then.
+    /// Cuts `range` out of the free segment at `at`; what is left and right of it stays free. It is
+    /// in no list then.
     fn cut_out(&mut self, at: Link, range: IovaRange) -> Link {
         self.unlist(at);
         let whole = self.segments.range(at);

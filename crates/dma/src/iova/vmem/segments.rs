@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Segments with boundary tags: the aperture, cut into free and allocated pieces, in the order of their addresses.
+//! Segments with boundary tags: the aperture, cut into free and allocated pieces, in the order of
+//! their addresses.
 //!
-//! A segment knows its neighbours by address (its *boundary tags*), so that coalescing looks at two slots and no more.
-//! Besides, it is in one list: a free list, or a chain of the hash table.
+//! A segment knows its neighbours by address (its *boundary tags*), so that coalescing looks at two
+//! slots and no more. Besides, it is in one list: a free list, or a chain of the hash table.
 
 use crate::{iova::slots::*, units::*};
 
@@ -70,7 +71,8 @@ impl Segments {
         [below, above].map(|at| at.some().filter(free))
     }
 
-    /// Cuts `at` so that it ends at `end`, which lies inside; returns the new segment above, of the same state.
+    /// Cuts `at` so that it ends at `end`, which lies inside; returns the new segment above, of the
+    /// same state.
     pub(super) fn split(&mut self, at: Link, end: IovaPage) -> Link {
         let lower = *self.at(at);
         let pages = PageCount(end.0 - lower.range.first.0);

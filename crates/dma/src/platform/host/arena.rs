@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A heap over real memory of this process: a buddy allocator behind one lock.
 //!
-//! The arena is mapped and not touched, so a large one costs address space until it is used. The buddy system is the
-//! crate `buddy_system_allocator`; it keeps its free lists in free blocks, and no headers. It finds buddies by address, so the arena
-//! begins at a multiple of its own size. Beside it lies a tag for each 8 bytes: the size of the block that begins there, if
-//! one is allocated, as a slab allocator keeps it with the page. By it a free is checked.
+//! The arena is mapped and not touched, so a large one costs address space until it is used. The
+//! buddy system is the crate `buddy_system_allocator`; it keeps its free lists in free blocks, and
+//! no headers. It finds buddies by address, so the arena begins at a multiple of its own size.
+//! Beside it lies a tag for each 8 bytes: the size of the block that begins there, if one is
+//! allocated, as a slab allocator keeps it with the page. By it a free is checked.
 //!
 //! Nobody is given a pointer into the arena, only offsets.
 use super::*;
@@ -28,7 +29,8 @@ pub struct Arena {
     free: Mutex<Buddies<ORDERS>>,
 }
 
-// SAFETY: the arena is reached through `free` alone, under its lock; the tags are atomic, and everything else is a number.
+// SAFETY: the arena is reached through `free` alone, under its lock; the tags are atomic, and
+// everything else is a number.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -66,7 +68,8 @@ impl Arena {
         let align = len.0.next_power_of_two();
         let no_room = |errno| ArenaError::NoRoom { len, errno };
         let mapped = usize::try_from(len.0 / min + len.0 + align).map_err(|_| no_room(0))?;
-        // SAFETY: a new anonymous mapping, at an address of the system's choice, touches no memory that exists.
+        // SAFETY: a new anonymous mapping, at an address of the system's choice, touches no memory
+        // that exists.
         let mapping = unsafe {
             mmap_anonymous(
                 core::ptr::null_mut(),
@@ -97,7 +100,8 @@ impl Arena {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Up to `many` free blocks of `len` bytes, to be kept by whoever caches them; each goes to `sink`.
+    /// Up to `many` free blocks of `len` bytes, to be kept by whoever caches them; each goes to
+    /// `sink`.
     pub(super) fn take(&self, len: ByteCount, many: usize, mut sink: impl FnMut(u64)) -> usize {
         let Some(layout) = layout(len).filter(|_| len <= self.len) else {
             return 0;
@@ -152,7 +156,8 @@ impl Arena {
 
     fn tags(&self) -> &[AtomicU8] {
         let tags = self.mapping.as_ptr().cast::<AtomicU8>();
-        // SAFETY: the mapping begins with that many bytes, zero at first and atomic ever since; it lives as long as `self`.
+        // SAFETY: the mapping begins with that many bytes, zero at first and atomic ever since; it
+        // lives as long as `self`.
         unsafe { core::slice::from_raw_parts(tags, tag_of(self.len.0)) }
     }
 }
@@ -190,7 +195,8 @@ impl Heap for Arena {
     }
     fn free(&self, block: HeapBlock) -> Result<(), HeapBlockError> {
         self.untag(block)?;
-        // SAFETY: its tag said that it was taken with this length, and nobody else has removed that tag.
+        // SAFETY: its tag said that it was taken with this length, and nobody else has removed that
+        // tag.
         unsafe { self.give(block.len, core::iter::once(block.offset.0)) };
         Ok(())
     }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The CPU's way to the arena, byte by byte: what may race with devices is moved by assembly, or by relaxed atomic accesses.
+//! The CPU's way to the arena, byte by byte: what may race with devices is moved by assembly, or by
+//! relaxed atomic accesses.
 //!
-//! To the language an assembly block is code it knows nothing of, so it may do what a sequence of relaxed atomic accesses to single bytes may; that is
-//! all that string instructions and moves of a register do here. A plain copy of memory that others write would be a data race.
+//! To the language an assembly block is code it knows nothing of, so it may do what a sequence of
+//! relaxed atomic accesses to single bytes may; that is all that string instructions and moves of a
+//! register do here. A plain copy of memory that others write would be a data race.
 
 use super::Host;
 #[cfg(target_arch = "x86_64")]
@@ -14,11 +16,13 @@ use crate::{
     units::*,
 };
 
-/// A platform whose physical memory is memory of this process: it says where, and the CPU's copies follow.
+/// A platform whose physical memory is memory of this process: it says where, and the CPU's copies
+/// follow.
 ///
 /// # Safety
-/// What [`bytes`](Self::bytes) gives is a pointer to as many bytes as were asked for, which may be read and written as long as the platform lives. Nobody has references
-/// to them but to atomic words and the like, so that accesses may race.
+/// What [`bytes`](Self::bytes) gives is a pointer to as many bytes as were asked for, which may be
+/// read and written as long as the platform lives. Nobody has references to them but to atomic
+/// words and the like, so that accesses may race.
 pub unsafe trait InProcess: Platform {
     /// Where the bytes of `range` are, all of them.
     ///
@@ -37,7 +41,8 @@ unsafe impl InProcess for Host {
             return Err(NotMemoryError(range));
         }
         let base = self.words.frames().as_ptr().cast::<u8>().cast_mut();
-        // inside, or just behind: the end was checked, and what is mapped has less than `isize::MAX` bytes
+        // inside, or just behind: the end was checked, and what is mapped has less than
+        // `isize::MAX` bytes
         Ok(base.wrapping_add(range.addr.0 as usize))
     }
 }
@@ -102,7 +107,8 @@ macro_rules! piece {
 /// Copies bytes that may be accessed by others meanwhile.
 ///
 /// # Safety
-/// Both pointers are of `len` bytes that may be read, and written; others access them atomically only, if at all.
+/// Both pointers are of `len` bytes that may be read, and written; others access them atomically
+/// only, if at all.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub unsafe fn copy(mut from: *const u8, mut to: *mut u8, mut len: usize) {
@@ -240,8 +246,9 @@ unsafe fn zero_by_string(at: *mut u8, len: usize) {
     }
 }
 
-/// Copies bytes that may be accessed by others meanwhile, and zeroes them where they were. Where there are wide registers it is one pass: the second stores go to lines that
-/// the loads are just bringing, and hardly cost time beside the copy.
+/// Copies bytes that may be accessed by others meanwhile, and zeroes them where they were. Where
+/// there are wide registers it is one pass: the second stores go to lines that the loads are just
+/// bringing, and hardly cost time beside the copy.
 ///
 /// # Safety
 /// As [`copy`]; what `from` points to may be written, too.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The host's heap: an [`Arena`] behind per-CPU magazines, as slab allocators have them.
 //!
-//! Blocks of 8 bytes to 4 KiB are kept by size, freed ones on the CPU that frees; larger ones go to the arena. What is kept
-//! is taken as the arena sees it. When the arena is exhausted, everything kept goes back to it and it is asked once more.
+//! Blocks of 8 bytes to 4 KiB are kept by size, freed ones on the CPU that frees; larger ones go to
+//! the arena. What is kept is taken as the arena sees it. When the arena is exhausted, everything
+//! kept goes back to it and it is asked once more.
 
 use super::*;
 use crate::magazine::{MagazineSizes, Magazines, Overflow};
@@ -30,7 +31,8 @@ struct Class {
 impl Class {
     /// Gives blocks back that came from the arena and are in no magazine any more.
     fn spill(&self, arena: &Arena, offsets: impl Iterator<Item = u64>) {
-        // SAFETY: what magazines hold was taken from the arena with this length, and each thing leaves them once.
+        // SAFETY: what magazines hold was taken from the arena with this length, and each thing
+        // leaves them once.
         unsafe { arena.give(self.len, offsets) }
     }
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Locks of a process: one byte before the data, so that a lock and what it guards share a cache line.
+//! Locks of a process: one byte before the data, so that a lock and what it guards share a cache
+//! line.
 //!
-//! Taking one is an exchange, giving it back a plain store; the standard library's mutex costs three times the
-//! instructions, for poisoning and for waiters that sleep. What the core does under a lock is a few loads and stores, so who finds
-//! one held spins. The holder may have lost its core, though, perhaps to the very thread that spins: so after a moment each turn
-//! lets others run, and after many it sleeps, which lets even a thread of lower priority go on.
+//! Taking one is an exchange, giving it back a plain store; the standard library's mutex costs
+//! three times the instructions, for poisoning and for waiters that sleep. What the core does under
+//! a lock is a few loads and stores, so who finds one held spins. The holder may have lost its
+//! core, though, perhaps to the very thread that spins: so after a moment each turn lets others
+//! run, and after many it sleeps, which lets even a thread of lower priority go on.
 
 use super::{Lock, Ordering};
 use core::{cell::UnsafeCell, hint, sync::atomic::AtomicBool};
@@ -23,11 +25,12 @@ pub struct HostLock<T> {
     data: UnsafeCell<T>,
 }
 
-// SAFETY: `with` alone reaches the data, and lets one thread in at a time; the data goes from thread to thread by that.
+// SAFETY: `with` alone reaches the data, and lets one thread in at a time; the data goes from
+// thread to thread by that.
 unsafe impl<T: Send> Sync for HostLock<T> {}
 
-/// Gives the lock back, also when the closure panics: a panic is reported where it happens, and the data stays
-/// usable for the report.
+/// Gives the lock back, also when the closure panics: a panic is reported where it happens, and the
+/// data stays usable for the report.
 struct Held<'l>(&'l AtomicBool);
 
 impl Drop for Held<'_> {
@@ -78,8 +81,8 @@ impl<T: Send> Lock<T> for HostLock<T> {
             Some(held) => held,
             None => self.wait(),
         };
-        // SAFETY: this thread took the lock, and gives it back after `f`, when `_held` is dropped. Nobody else has a reference
-        // meanwhile: each is made here, and cannot outlive its closure.
+        // SAFETY: this thread took the lock, and gives it back after `f`, when `_held` is dropped.
+        // Nobody else has a reference meanwhile: each is made here, and cannot outlive its closure.
         f(unsafe { &mut *self.data.get() })
     }
     #[inline(always)] // fast paths call nothing

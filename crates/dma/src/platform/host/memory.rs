@@ -31,7 +31,8 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// Zeroed frames of this process, untouched until they are used.
     pub fn zeroed(frames: usize) -> Self {
-        // Words, not frames: only of small things does the standard library see that they are zero, and ask for zeroed memory instead of writing it.
+        // Words, not frames: only of small things does the standard library see that they are zero,
+        // and ask for zeroed memory instead of writing it.
         let zeroed: Box<[u64]> = std::vec![0u64; frames * WORDS].into();
         // the same in size, bit validity and, as checked here, alignment
         const { assert!(align_of::<AtomicU64>() == align_of::<u64>()) };
@@ -52,8 +53,9 @@ impl Memory {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping at a place that the kernel chooses changes nothing that exists. Whoever else maps the file may
-        // change words at any time, as atomic words may be; who shortens it makes accesses fault, as with every shared mapping.
+        // SAFETY: a new mapping at a place that the kernel chooses changes nothing that exists.
+        // Whoever else maps the file may change words at any time, as atomic words may be; who
+        // shortens it makes accesses fault, as with every shared mapping.
         let at = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) }?;
         let frames = std::ptr::slice_from_raw_parts_mut(at.cast::<[AtomicU64; WORDS]>(), frames);
         Ok(Memory {
@@ -71,7 +73,8 @@ impl Memory {
     /// By frame: how many there are is available, so that to find one takes one comparison.
     #[inline]
     pub fn frames(&self) -> &[[AtomicU64; WORDS]] {
-        // SAFETY: the words live until `self` is dropped, aligned (a box, or a page) and initialised (zeroed, or a file's).
+        // SAFETY: the words live until `self` is dropped, aligned (a box, or a page) and
+        // initialised (zeroed, or a file's).
         unsafe { self.frames.as_ref() }
     }
 }
@@ -89,12 +92,14 @@ impl Drop for Memory {
         let frames = self.frames.as_ptr();
         match self.owner {
             Owner::Heap => {
-                // SAFETY: it came from a box of as many words, whose layout is the same, and nobody else frees it.
+                // SAFETY: it came from a box of as many words, whose layout is the same, and nobody
+                // else frees it.
                 drop(unsafe { Box::from_raw(frames as *mut [[u64; WORDS]]) });
             }
             Owner::Kernel => {
                 let bytes = size_of_val(self.frames());
-                // SAFETY: our own mapping, of just these bytes; the borrows of its words have ended. It cannot fail then.
+                // SAFETY: our own mapping, of just these bytes; the borrows of its words have
+                // ended. It cannot fail then.
                 let _ = unsafe { munmap(frames.cast(), bytes) };
             }
         }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A process as the platform: CPUs are registered threads, physical memory is an arena.
 //!
-//! A thread that calls [`register`] owns a slot until it exits; slots are numbered once for the process and given
-//! back at thread exit. In a [`Host`] with `n` slots, registered threads use slots 1 to n-1; every other thread
-//! (not registered, or registered beyond the last slot) shares slot 0, under its lock. Being pinned is then
-//! owning the slot: no other thread enters it. Signal handlers must not enter the core.
+//! A thread that calls [`register`] owns a slot until it exits; slots are numbered once for the
+//! process and given back at thread exit. In a [`Host`] with `n` slots, registered threads use
+//! slots 1 to n-1; every other thread (not registered, or registered beyond the last slot) shares
+//! slot 0, under its lock. Being pinned is then owning the slot: no other thread enters it. Signal
+//! handlers must not enter the core.
 //!
 //! # Fences, and processes that are sandboxed
 //!
@@ -16,8 +17,8 @@
 //! sentence on standard error: to go on would be to say that nobody uses what somebody may still be
 //! using. A filter that pretends success cannot be found out.
 //!
-//! Frame `n` of the arena is physical page `n`, from 0; the words start zeroed and untouched, so a large
-//! arena costs address space only.
+//! Frame `n` of the arena is physical page `n`, from 0; the words start zeroed and untouched, so a
+//! large arena costs address space only.
 #![allow(clippy::disallowed_types)] // this is a platform
 
 pub mod arena;
@@ -142,8 +143,9 @@ impl Host {
         Self::on(Memory::zeroed(config.frames), 0, config.slots)
     }
 
-    /// The first `config.frames` frames of `memory`, mapped shared, are the arena: what a VMM gives a guest as its
-    /// memory. Frames below `first` are never handed out; a PC has none from 640 KiB to 1 MiB.
+    /// The first `config.frames` frames of `memory`, mapped shared, are the arena: what a VMM gives
+    /// a guest as its memory. Frames below `first` are never handed out; a PC has none from 640 KiB
+    /// to 1 MiB.
     ///
     /// # Errors
     /// What the kernel says of the mapping; a file that is too short is refused.
@@ -176,7 +178,8 @@ impl Host {
         }
     }
 
-    /// The same with a heap of `arena` bytes, which cost address space until they are used; by default there is none.
+    /// The same with a heap of `arena` bytes, which cost address space until they are used; by
+    /// default there is none.
     ///
     /// # Errors
     /// [`ArenaError`].
@@ -197,7 +200,8 @@ impl Host {
         &self.words
     }
 
-    /// Whether its memory is a file's ([`on_file`](Self::on_file)), and so begins at a page and never was, nor will be, anybody's heap.
+    /// Whether its memory is a file's ([`on_file`](Self::on_file)), and so begins at a page and
+    /// never was, nor will be, anybody's heap.
     pub fn is_on_file(&self) -> bool {
         self.words.is_on_file()
     }
@@ -308,7 +312,8 @@ unsafe impl Platform for Host {
         }
     }
     fn relax(&self) {
-        // what we wait for may need this very core: the unit's thread, or a thread that holds a lock
+        // what we wait for may need this very core: the unit's thread, or a thread that holds a
+        // lock
         let turns = TURNS.get().wrapping_add(1);
         TURNS.set(turns);
         if turns.is_multiple_of(64) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Blocks of bytes by wide registers, for CPUs whose string instructions are slow.
 //!
-//! A CPU that says so (ERMS) moves bytes by `rep movsb` as fast as by anything. One that does not takes a step for each byte, as emulators do: then
-//! 512 bytes a turn through sixteen registers of 32 are better, where there are such. Copying and zeroing in one pass, which no string instruction does, goes by them on every CPU
-//! that has them. As assembly, for the reason that the module `copy` gives.
+//! A CPU that says so (ERMS) moves bytes by `rep movsb` as fast as by anything. One that does not
+//! takes a step for each byte, as emulators do: then 512 bytes a turn through sixteen registers of
+//! 32 are better, where there are such. Copying and zeroing in one pass, which no string
+//! instruction does, goes by them on every CPU that has them. As assembly, for the reason that the
+//! module `copy` gives.
 #![allow(clippy::disallowed_types)] // part of a platform
 
 use core::arch::{asm, x86_64::__cpuid_count};
@@ -67,7 +69,8 @@ fn find_out() -> u8 {
 pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> usize {
     let bytes = len / BLOCK * BLOCK;
     if bytes > 0 {
-        // SAFETY: whole blocks inside; AVX is there. The upper halves are left clean, as compiled code expects.
+        // SAFETY: whole blocks inside; AVX is there. The upper halves are left clean, as compiled
+        // code expects.
         unsafe {
             asm!(
                 "2:",
@@ -171,7 +174,8 @@ pub unsafe fn zero(at: *mut u8, len: usize) -> usize {
 /// A turn of [`take`].
 const TAKEN: usize = 256;
 
-/// Copies as many blocks of 256 bytes as `len` has, and zeroes them where they were; returns how many bytes these are.
+/// Copies as many blocks of 256 bytes as `len` has, and zeroes them where they were; returns how
+/// many bytes these are.
 ///
 /// # Safety
 /// [`is_there`] said so. As to the pointers, see `take` of the module `copy`.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The CPU's way to simulated memory. Each call passes one point, before its first byte; then it is done at once.
+//! The CPU's way to simulated memory. Each call passes one point, before its first byte; then it is
+//! done at once.
 
 use super::{
     Sim, engine,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What happens at a point, whoever conducts.
 //!
-//! Words and locks carry no handle to the run, so it is found by a thread-local. No borrow of its state is
-//! held while a handler runs or another coroutine does.
+//! Words and locks carry no handle to the run, so it is found by a thread-local. No borrow of its
+//! state is held while a handler runs or another coroutine does.
 
 use super::scheduler::{Scheduler, SchedulerEvent, Subject, Then, Touch, YieldPoint};
 use crate::units::{CpuIndex, PhysPage};
@@ -62,7 +62,8 @@ thread_local! {
     static PLAIN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The run whose agent calls, unless it is none, or accesses are plain now. A panic unwinds without switching.
+/// The run whose agent calls, unless it is none, or accesses are plain now. A panic unwinds without
+/// switching.
 fn seen() -> Option<Rc<Engine>> {
     if PLAIN.get() || std::thread::panicking() {
         return None;
@@ -86,7 +87,8 @@ pub(super) fn leave() {
     drop(CURRENT.take());
 }
 
-/// Runs `f` with accesses plain: no points, no switches. For looking at the state from inside an agent or a handler.
+/// Runs `f` with accesses plain: no points, no switches. For looking at the state from inside an
+/// agent or a handler.
 ///
 /// # Panics
 /// If `f` needs a lock that an agent holds.
@@ -156,7 +158,8 @@ pub(super) fn touched(location: &'static Location<'static>, what: impl FnOnce() 
     }
 }
 
-/// Says that a block is about to be freed. Also outside a run: what comes to lie there is another one.
+/// Says that a block is about to be freed. Also outside a run: what comes to lie there is another
+/// one.
 pub(super) fn freed(block: usize) {
     CURRENT.with_borrow(|run| {
         if let Some(engine) = run {
@@ -309,8 +312,9 @@ impl Engine {
                 Then::Refused => return false,
                 Then::Switch | Then::SwitchAndAsk => {}
             }
-            // SAFETY: `begin` stored it from the reference that this agent's coroutine was given, which is good until
-            // the coroutine's body returns. `agent` is the one that runs (`seen` has looked), so we are inside that body.
+            // SAFETY: `begin` stored it from the reference that this agent's coroutine was given,
+            // which is good until the coroutine's body returns. `agent` is the one that runs
+            // (`seen` has looked), so we are inside that body.
             unsafe { (*self.agents[agent].yielder.get()).suspend(()) }
             if then == Then::Switch {
                 return true;

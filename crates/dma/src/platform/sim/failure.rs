@@ -4,7 +4,8 @@
 use super::{Schedule, YieldPoint};
 use core::{fmt, panic::Location};
 
-/// A run that did not end well. Its `Display` names seed and step, and lists the last points passed.
+/// A run that did not end well. Its `Display` names seed and step, and lists the last points
+/// passed.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// Replays it.

@@ -78,7 +78,8 @@ impl Sim {
             heap: None,
         }
     }
-    /// The same with a heap of `arena` bytes. What goes on in it is no point: it is somebody else's code.
+    /// The same with a heap of `arena` bytes. What goes on in it is no point: it is somebody else's
+    /// code.
     ///
     /// # Errors
     /// [`ArenaError`].
@@ -86,7 +87,8 @@ impl Sim {
         self.heap = Some(Box::new(Arena::new(arena)?));
         Ok(self)
     }
-    /// The same with free blocks kept for each virtual CPU, as real heaps do: what a CPU gets lies together.
+    /// The same with free blocks kept for each virtual CPU, as real heaps do: what a CPU gets lies
+    /// together.
     ///
     /// # Errors
     /// [`ArenaError`].
@@ -112,7 +114,8 @@ impl Sim {
         frames.fail_at = Some(frames.attempts + nth);
     }
 
-    /// Passes a point that touches nothing, so that what the caller does next is in order with what others do.
+    /// Passes a point that touches nothing, so that what the caller does next is in order with what
+    /// others do.
     #[track_caller]
     pub fn turn(&self) {
         engine::point(YieldPoint::Turn, Subject::Nothing, Location::caller());

@@ -3,34 +3,42 @@
 //!
 //! # Theory
 //!
-//! A [`World`] holds *virtual CPUs* and *agents* that are no CPU (a device, a remapping unit's own work), each
-//! a coroutine on the one host thread. A *point* ([`YieldPoint`]) is a place where another may go on instead: before each
-//! atomic operation and fence, before a lock is acquired and before it is released, at each turn of a wait, before
-//! pinning, and before a frame is allocated or freed. What lies between two points happens at once. A [`Schedule`]
-//! decides at each point, from its seed alone, so a failing seed replays.
+//! A [`World`] holds *virtual CPUs* and *agents* that are no CPU (a device, a remapping unit's own
+//! work), each a coroutine on the one host thread. A *point* ([`YieldPoint`]) is a place where
+//! another may go on instead: before each atomic operation and fence, before a lock is acquired and
+//! before it is released, at each turn of a wait, before pinning, and before a frame is allocated
+//! or freed. What lies between two points happens at once. A [`Schedule`] decides at each point,
+//! from its seed alone, so a failing seed replays.
 //!
-//! **Waiting.** Who relaxes, or finds a lock held, is not run again before a shared word changed, a lock was released,
-//! an agent ended, or everybody else waits as well: a spinning agent starves nobody, and spinning costs no steps. When
-//! all wait for locks there is a dead-lock; when nothing changes for many turns there is no progress; both are reported
-//! with seed and step ([`Failure`]), and every coroutine is unwound.
+//! **Waiting.** Who relaxes, or finds a lock held, is not run again before a shared word changed, a
+//! lock was released, an agent ended, or everybody else waits as well: a spinning agent starves
+//! nobody, and spinning costs no steps. When all wait for locks there is a dead-lock; when nothing
+//! changes for many turns there is no progress; both are reported with seed and step ([`Failure`]),
+//! and every coroutine is unwound.
 //!
-//! **Interrupts** are masked inside `pinned`, inside `Lock::with` (waiting for the lock included) and inside a handler.
-//! One that comes in meanwhile is delivered on unmasking. The [`DeliveryPoint`] says where: which source line came next.
+//! **Interrupts** are masked inside `pinned`, inside `Lock::with` (waiting for the lock included)
+//! and inside a handler. One that comes in meanwhile is delivered on unmasking. The
+//! [`DeliveryPoint`] says where: which source line came next.
 //!
-//! **Contract checks.** Nested `pinned`, `pinned` outside a CPU, `relax` while pinned or with a lock held, and freeing a frame that
-//! is free are panics of the agent that does it.
+//! **Contract checks.** Nested `pinned`, `pinned` outside a CPU, `relax` while pinned or with a
+//! lock held, and freeing a frame that is free are panics of the agent that does it.
 //!
-//! **Two schedulers.** Who decides at a point is a [`Scheduler`](scheduler::Scheduler). A world's is its schedule, and counts time in points: nothing costs anything. The crate
-//! `ioatlas-simcpu` has another one, with virtual time and a cost for everything. Words, locks, frames, masks and coroutines ([`Tasks`]) are these for both.
+//! **Two schedulers.** Who decides at a point is a [`Scheduler`](scheduler::Scheduler). A world's
+//! is its schedule, and counts time in points: nothing costs anything. The crate `ioatlas-simcpu`
+//! has another one, with virtual time and a cost for everything. Words, locks, frames, masks and
+//! coroutines ([`Tasks`]) are these for both.
 //!
-//! **Where things lie.** Words have the size of real ones, and a lock begins a cache line of 64 bytes; so does everything that holds a lock, a
-//! [`PerCpu`](crate::platform::PerCpu) or a frame. Which of the core's words share a line follows from types alone then, and not from the host's
-//! allocator. A word that is in none of these should be in a [`CachePadded`](crate::platform::CachePadded).
+//! **Where things lie.** Words have the size of real ones, and a lock begins a cache line of 64
+//! bytes; so does everything that holds a lock, a [`PerCpu`](crate::platform::PerCpu) or a frame.
+//! Which of the core's words share a line follows from types alone then, and not from the host's
+//! allocator. A word that is in none of these should be in a
+//! [`CachePadded`](crate::platform::CachePadded).
 //!
-//! **Not handled.** Memory is sequentially consistent here: orderings are ignored, so a missing fence is invisible. That is
-//! what the loom models in `tests/loom.rs` are for.
+//! **Not handled.** Memory is sequentially consistent here: orderings are ignored, so a missing
+//! fence is invisible. That is what the loom models in `tests/loom.rs` are for.
 //!
-//! Outside [`World::run`] accesses are plain, for setting up and looking; so they are inside [`inspect`].
+//! Outside [`World::run`] accesses are plain, for setting up and looking; so they are inside
+//! [`inspect`].
 
 #![allow(clippy::disallowed_types)] // a platform: here the atomics are made
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Schedules: who goes on at each point, from a seed.
 //!
-//! Uniform switching finds little: its runs all look alike, finely interleaved, and hardly ever let one CPU get far
-//! while another stands still in a bad place. Hence *sticky* schedules, and *preemption-bounded* ones (few bugs need
-//! more than two preemptions; CHESS, OSDI'08). *Priority-based* schedules (PCT: Burckhardt, Kothari, Musuvathi and Nagarakatte, ASPLOS'10)
-//! give each a random priority and always run the first of those that can go on; at a few random points the one that runs goes last. A bug that
-//! needs d things in order shows with a probability of 1 in n k^(d-1) at least, for n agents, k points and d - 1 such changes. Here somebody who
-//! only ever waits goes last as well, after [`TURNS_TO_WAIT`] turns: two that wake each other would starve whom they wait for.
+//! Uniform switching finds little: its runs all look alike, finely interleaved, and hardly ever let
+//! one CPU get far while another stands still in a bad place. Hence *sticky* schedules, and
+//! *preemption-bounded* ones (few bugs need more than two preemptions; CHESS, OSDI'08).
+//! *Priority-based* schedules (PCT: Burckhardt, Kothari, Musuvathi and Nagarakatte, ASPLOS'10) give
+//! each a random priority and always run the first of those that can go on; at a few random points
+//! the one that runs goes last. A bug that needs d things in order shows with a probability of 1 in
+//! n k^(d-1) at least, for n agents, k points and d - 1 such changes. Here somebody who only ever
+//! waits goes last as well, after [`TURNS_TO_WAIT`] turns: two that wake each other would starve
+//! whom they wait for.
 
 use core::fmt;
 
@@ -20,15 +23,16 @@ pub enum Schedule {
         /// On average a switch every so many points; 0 counts as 1.
         switch_one_in: u32,
     },
-    /// Runs each until it waits or ends, but for `preemptions` switches at points chosen from the seed.
+    /// Runs each until it waits or ends, but for `preemptions` switches at points chosen from the
+    /// seed.
     Bounded {
         /// Where the choices come from.
         seed: u64,
         /// How many switches nobody asked for.
         preemptions: u32,
     },
-    /// Runs whoever has the highest priority of those that can go on. Priorities are drawn from the seed, and so are `changes` points
-    /// at which the one that runs gets the lowest.
+    /// Runs whoever has the highest priority of those that can go on. Priorities are drawn from the
+    /// seed, and so are `changes` points at which the one that runs gets the lowest.
     Priority {
         /// Where the choices come from.
         seed: u64,
@@ -109,8 +113,8 @@ impl Ranks {
     }
 }
 
-/// Without an expected length, distances between preemptions are spread over magnitudes up to 2^12 points,
-/// so that short and long runs are both cut in the middle now and then.
+/// Without an expected length, distances between preemptions are spread over magnitudes up to 2^12
+/// points, so that short and long runs are both cut in the middle now and then.
 const DISTANCE_LG2: u64 = 12;
 
 impl Chooser {
@@ -146,7 +150,8 @@ impl Chooser {
         }
     }
 
-    /// Whether to switch from `me` at point `step` though it need not wait. The `others` are who can go on.
+    /// Whether to switch from `me` at point `step` though it need not wait. The `others` are who
+    /// can go on.
     pub(super) fn preempts(
         &mut self,
         step: u64,

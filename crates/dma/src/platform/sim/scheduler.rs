@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The seam between the agents' code and whoever decides which of them goes on.
 //!
-//! Words, locks, frames, pinning and coroutines are the same whether a run is a schedule drawn from a seed
-//! ([`World`](super::World)) or virtual time with costs (the crate `ioatlas-simcpu`). They ask a [`Scheduler`] at each point.
+//! Words, locks, frames, pinning and coroutines are the same whether a run is a schedule drawn from
+//! a seed ([`World`](super::World)) or virtual time with costs (the crate `ioatlas-simcpu`). They
+//! ask a [`Scheduler`] at each point.
 
 use crate::units::PhysPage;
 use core::{ops::Range, panic::Location};
@@ -109,14 +110,15 @@ pub enum Then {
 
 /// Decides who goes on, and sees every point. Agents are known by index.
 ///
-/// No method is called while another one runs. A method must not touch words or locks of the simulation, except by
-/// [`SimWord::peek`](super::SimWord::peek).
+/// No method is called while another one runs. A method must not touch words or locks of the
+/// simulation, except by [`SimWord::peek`](super::SimWord::peek).
 pub trait Scheduler {
     /// The agent reaches a point. Interrupts that are due are delivered after this.
     fn arrive(&self, _: &SchedulerEvent) {}
     /// Whether it goes on.
     fn pass(&self, _: &SchedulerEvent) -> Then;
-    /// An interrupt that is due for the agent, which masks none: the index of a handler that the task set was given. It is being delivered.
+    /// An interrupt that is due for the agent, which masks none: the index of a handler that the
+    /// task set was given. It is being delivered.
     fn due(&self, _: &SchedulerEvent) -> Option<usize>;
     /// A shared word got another value.
     fn changed(&self) {}
@@ -124,11 +126,13 @@ pub trait Scheduler {
     fn released(&self) {}
     /// The agent was given this frame, zeroed.
     fn got_frame(&self, _agent: usize, _: PhysPage) {}
-    /// The agent is about to call the machine's heap. It is no point: what goes on in there is somebody else's code.
+    /// The agent is about to call the machine's heap. It is no point: what goes on in there is
+    /// somebody else's code.
     fn heap_called(&self, _agent: usize, _: &'static Location<'static>) {}
     /// The holder of a lock looked at so many nodes of what the lock guards.
     fn visited(&self, _agent: usize, _nodes: u64) {}
-    /// The holder of a lock reads or writes memory that the lock guards behind a pointer. It is no point.
+    /// The holder of a lock reads or writes memory that the lock guards behind a pointer. It is no
+    /// point.
     fn touched(&self, _agent: usize, _: &Touch, _: &'static Location<'static>) {}
     /// The block at this address of the host is about to be freed.
     fn freed(&self, _block: usize) {}

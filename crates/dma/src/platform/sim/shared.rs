@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Words and locks that pass a point at each access.
 //!
-//! Underneath are the standard library's atomics and mutex, so that both are sound whatever the caller does with threads.
+//! Underneath are the standard library's atomics and mutex, so that both are sound whatever the
+//! caller does with threads.
 
 use super::{
     engine::{self, Mask, Masked},
@@ -11,7 +12,8 @@ use crate::platform::{Atomic64, Lock, Ordering};
 use core::{any::type_name, panic::Location, sync::atomic::AtomicU64};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-/// A shared word of the simulation. It is as large as a real one, so words share cache lines as they would.
+/// A shared word of the simulation. It is as large as a real one, so words share cache lines as
+/// they would.
 #[repr(transparent)]
 pub struct SimWord(AtomicU64);
 
@@ -85,10 +87,11 @@ fn tell(changed: bool) {
     }
 }
 
-/// A lock of the simulation: who finds it held lets others go on, interrupts masked as in a spin lock that disables them.
+/// A lock of the simulation: who finds it held lets others go on, interrupts masked as in a spin
+/// lock that disables them.
 ///
-/// It begins a cache line. So everything that holds one does, wherever the host's allocator puts it, and which words share
-/// a line is the same in every run. (See the module's theory.)
+/// It begins a cache line. So everything that holds one does, wherever the host's allocator puts
+/// it, and which words share a line is the same in every run. (See the module's theory.)
 #[repr(align(64))]
 pub struct SimLock<T>(Mutex<T>);
 

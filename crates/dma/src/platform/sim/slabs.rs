@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A heap with lists of free blocks for each virtual CPU, as slab and page allocators have them.
 //!
-//! What a CPU frees it gets again first, and what it needs besides comes in batches that lie together: a page of small blocks, or [`PAGES`] pages. So a CPU's addresses
-//! are its neighbours', as they are in a running kernel; an arena alone hands neighbouring blocks to whoever asks next. None of it is a point: it is
-//! somebody else's code.
+//! What a CPU frees it gets again first, and what it needs besides comes in batches that lie
+//! together: a page of small blocks, or [`PAGES`] pages. So a CPU's addresses are its neighbours',
+//! as they are in a running kernel; an arena alone hands neighbouring blocks to whoever asks next.
+//! None of it is a point: it is somebody else's code.
 
 use super::engine;
 use crate::{

@@ -42,8 +42,9 @@ pub enum Stop {
 }
 
 impl<'a> Tasks<'a> {
-    /// Calls `drive` with one agent for each of `bodies`, in order, on the CPU named if it is one. While one is resumed, the words and
-    /// locks that this thread touches are the run's. Who has not ended when `drive` returns is unwound, with plain accesses.
+    /// Calls `drive` with one agent for each of `bodies`, in order, on the CPU named if it is one.
+    /// While one is resumed, the words and locks that this thread touches are the run's. Who has
+    /// not ended when `drive` returns is unwound, with plain accesses.
     ///
     /// # Panics
     /// If this thread has a run already.
@@ -130,15 +131,17 @@ impl Drop for Tasks<'_> {
 
 /// Forgets how long `body` may live.
 fn erase<'a>(body: Body<'a>) -> Body<'static> {
-    // SAFETY: the two types differ in the lifetime alone. The result goes into a coroutine of a `Tasks<'a>`, which is a
-    // temporary of `Tasks::run`; its destructor drops all coroutines, so nothing of `body` is left when 'a ends.
+    // SAFETY: the two types differ in the lifetime alone. The result goes into a coroutine of a
+    // `Tasks<'a>`, which is a temporary of `Tasks::run`; its destructor drops all coroutines, so
+    // nothing of `body` is left when 'a ends.
     unsafe { core::mem::transmute::<Body<'a>, Body<'static>>(body) }
 }
 
 /// Forgets how long `handler` may live.
 fn erase_handler<'a>(handler: Handler<'a>) -> Rc<dyn Fn()> {
-    // SAFETY: as in `erase`: the destructor takes all handlers out of the engine, and drops them once every coroutine that
-    // may be inside one was unwound. Who else holds the engine never calls a handler: only its agents do.
+    // SAFETY: as in `erase`: the destructor takes all handlers out of the engine, and drops them
+    // once every coroutine that may be inside one was unwound. Who else holds the engine never
+    // calls a handler: only its agents do.
     let handler = unsafe { core::mem::transmute::<Handler<'a>, Handler<'static>>(handler) };
     Rc::from(handler)
 }
@@ -151,7 +154,8 @@ fn message(payload: &(dyn Any + Send)) -> String {
 }
 
 thread_local! {
-    /// Stacks for the next runs: making one costs system calls, and an explorer makes thousands of runs.
+    /// Stacks for the next runs: making one costs system calls, and an explorer makes thousands of
+    /// runs.
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
 

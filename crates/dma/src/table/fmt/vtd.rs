@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! VT-d second-stage tables (VT-d 4.1 §9.8): three, four or five levels of 512 entries for IOVAs of 39, 48 or 57 bits.
+//! VT-d second-stage tables (VT-d 4.1 §9.8): three, four or five levels of 512 entries for IOVAs of
+//! 39, 48 or 57 bits.
 //!
 //! | bits | |
 //! |---|---|

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Counts what the calling thread asks of the allocator. A test program that includes this file uses it for all.
+//! Counts what the calling thread asks of the allocator. A test program that includes this file
+//! uses it for all.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -14,7 +15,8 @@ thread_local! {
     static LIVE: Cell<i64> = const { Cell::new(0) };
 }
 
-// SAFETY: all calls go to the system's allocator unchanged; the counters neither allocate nor have destructors.
+// SAFETY: all calls go to the system's allocator unchanged; the counters neither allocate nor have
+// destructors.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.set(CALLS.get() + 1);

@@ -92,7 +92,8 @@ pub fn agrees_where_ranges_are_as_large_as_blocks(config: AllocatorConfig) {
     run.unwrap();
 }
 
-/// Whether `got` is right, before it is entered. What is kept for reuse does not count as free to a preference.
+/// Whether `got` is right, before it is entered. What is kept for reuse does not count as free to a
+/// preference.
 fn judge_within(
     model: &Model,
     pages: u64,

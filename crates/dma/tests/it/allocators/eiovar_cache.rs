@@ -10,7 +10,8 @@ const DEFAULT: AllocatorConfig = AllocatorConfig::Plain(BackingConfig::Eiovar(Ei
     classes: 10,
 }));
 
-/// Nodes visited by 100 rounds of a ring with two sizes of buffers, over `pinned` other ranges in use.
+/// Nodes visited by 100 rounds of a ring with two sizes of buffers, over `pinned` other ranges in
+/// use.
 fn visited_by_a_ring(config: AllocatorConfig, pinned: u64) -> u64 {
     let rig = Rig::board(config, 1, 1 << 20);
     let top = rig.alloc(1).unwrap();

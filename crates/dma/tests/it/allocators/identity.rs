@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Identity mapping: regions, and what goes to the fallback.
 //!
-//! Most rigs have 16 bits of physical addresses, 16 pages, in an aperture of 64: four regions of 16.
+//! Most rigs have 16 bits of physical addresses, 16 pages, in an aperture of 64: four regions
+//! of 16.
 
 use crate::allocators::rig::*;
 use ioatlas_dma::iova::*;

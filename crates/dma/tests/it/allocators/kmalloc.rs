@@ -251,7 +251,8 @@ fn an_arena_that_could_collide_is_refused() {
     assert!(without.heap().is_none());
 }
 
-/// 64 GiB is the most, however wide IOVAs are. No machine need have that much: a heap says how large it is.
+/// 64 GiB is the most, however wide IOVAs are. No machine need have that much: a heap says how
+/// large it is.
 #[test]
 fn sixty_four_gib_is_the_most() {
     let rig = |heap| board_with_heap(config(), range(0, 1 << 45), heap).map(drop);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The bound that magazines promise (ATC'15 §4.3): at most one operation in M goes beyond a CPU's own magazines.
+//! The bound that magazines promise (ATC'15 §4.3): at most one operation in M goes beyond a CPU's
+//! own magazines.
 //!
-//! Counted, not timed, for takes and gives each, at the depot and at the backing; over patterns in which what one CPU
-//! gets another gives back.
+//! Counted, not timed, for takes and gives each, at the depot and at the backing; over patterns in
+//! which what one CPU gets another gives back.
 
 use crate::allocators::{eiovar, rig::*};
 use ioatlas_dma::iova::*;
@@ -52,7 +53,8 @@ impl Counted {
         self.ops[1] += 1;
         self.rig.free(cpu, alloc);
     }
-    /// Checks the bound, and returns how often the depot and the backing were visited, for takes and for gives.
+    /// Checks the bound, and returns how often the depot and the backing were visited, for takes
+    /// and for gives.
     fn end(self, what: &str, magazine_len: u64, depot_full_max: u64) -> [u64; 4] {
         let AnyAllocator::Magazine(magazines) = &self.rig.allocator else {
             unreachable!("as configured")

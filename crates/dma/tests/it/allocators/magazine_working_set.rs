@@ -116,7 +116,8 @@ fn warm_magazines_stay_within_their_caps() {
     }
 }
 
-/// The whole memory, as the allocator counts it: the lists of the depots and the CPUs' own lines included.
+/// The whole memory, as the allocator counts it: the lists of the depots and the CPUs' own lines
+/// included.
 #[test]
 fn full_magazines_take_no_more_bytes_than_they_may() {
     let rig = Rig::board(AllocatorConfig::RBTREE, 1, 1); // for its CPUs

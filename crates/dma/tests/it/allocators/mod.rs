@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One suite over every allocator, a differential run against a naive model, and what is particular to one design.
+//! One suite over every allocator, a differential run against a naive model, and what is particular
+//! to one design.
 //!
-//! Most tests run on a host platform whose CPU the test chooses ([`rig::Board`]); after each step the rig audits the
-//! allocator and adds up its pages.
+//! Most tests run on a host platform whose CPU the test chooses ([`rig::Board`]); after each step
+//! the rig audits the allocator and adds up its pages.
 
 pub mod counting;
 mod differential;

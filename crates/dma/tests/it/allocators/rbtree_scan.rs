@@ -4,7 +4,8 @@
 use crate::allocators::rig::*;
 use ioatlas_dma::iova::*;
 
-/// Nodes visited by one allocation of 2 pages when all of `ranges` single pages are in use but one at the top.
+/// Nodes visited by one allocation of 2 pages when all of `ranges` single pages are in use but one
+/// at the top.
 fn visited_after_release_at_the_top(ranges: u64) -> u64 {
     let rig = Rig::board(AllocatorConfig::RBTREE, 1, 1 << 20);
     let AnyAllocator::Plain(Backing::Rbtree(tree)) = &rig.allocator else {

@@ -28,7 +28,8 @@ thread_local! {
     static ARMED: RefCell<Option<(usize, Interrupt)>> = const { RefCell::new(None) };
 }
 
-/// Runs `interrupt` on this CPU right before it is pinned for the `nth` time from now, counted from 0.
+/// Runs `interrupt` on this CPU right before it is pinned for the `nth` time from now, counted
+/// from 0.
 pub fn interrupt_before_pin(nth: usize, interrupt: Interrupt) {
     ARMED.replace(Some((nth, interrupt)));
 }
@@ -215,7 +216,8 @@ impl Rig<Board> {
     }
 }
 
-/// A host for an allocator of that many pages: of so many bytes is the heap of one that needs a heap.
+/// A host for an allocator of that many pages: of so many bytes is the heap of one that needs a
+/// heap.
 pub fn host(config: AllocatorConfig, pages: u64, slots: usize) -> Host {
     let host = Host::new(HostConfig { frames: 1, slots });
     match config {

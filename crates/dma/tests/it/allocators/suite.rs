@@ -189,7 +189,8 @@ pub fn apertures_of_any_place_and_size_work(config: AllocatorConfig) {
 
 pub fn an_alloc_may_return_to_another_cpu(config: AllocatorConfig) {
     let rig = Rig::board(config, 1, 600);
-    // one CPU only allocates, another only gets back, for several times what magazines and depot hold
+    // one CPU only allocates, another only gets back, for several times what magazines and depot
+    // hold
     let mut last = rig.alloc(1).unwrap();
     for step in 0..2000 {
         move_to(step % 2);

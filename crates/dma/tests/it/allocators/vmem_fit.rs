@@ -28,7 +28,8 @@ fn effort(rig: &Rig<Board>, work: impl FnOnce()) -> Effort {
     }
 }
 
-/// Single pages: `free` that are free and as many that are allocated, by turns; and 64 KiB pages more.
+/// Single pages: `free` that are free and as many that are allocated, by turns; and 64 KiB pages
+/// more.
 fn comb(free: u64) -> (Rig<Board>, Vec<IovaAlloc>) {
     let rig = Rig::board(VMEM, 1, 1 << 18);
     let pages: Vec<_> = (0..2 * free).map(|_| rig.alloc(1).unwrap()).collect();

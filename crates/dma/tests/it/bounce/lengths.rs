@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Two users of one slot, one after the other, whose lengths or beginnings differ by one byte or not at
-//! all, at every edge that lengths have: words, lines, pages, slots.
+//! Two users of one slot, one after the other, whose lengths or beginnings differ by one byte or
+//! not at all, at every edge that lengths have: words, lines, pages, slots.
 
 use crate::bounce::rig::Rig;
 use ioatlas_dma::{dma_api::*, units::*};

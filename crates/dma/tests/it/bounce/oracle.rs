@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Against a model that is slow and simple: of every live mapping, which bytes the device sees, and of memory, what it holds.
+//! Against a model that is slow and simple: of every live mapping, which bytes the device sees, and
+//! of memory, what it holds.
 
 use crate::bounce::rig::{Rig, Tables};
 use ioatlas_dma::{dma_api::*, platform::host::Host, units::*};
@@ -88,7 +89,8 @@ proptest! {
                 Op::Map(client, at, len, way) => {
                     let len = len.min(BYTES as u64 - at);
                     let (from, to) = (at, at + len);
-                    // drivers do not map the bytes of a live mapping again, nor, mapped directly, its granules
+                    // drivers do not map the bytes of a live mapping again, nor, mapped directly,
+                    // its granules
                     let apart = |other: &Live| {
                         let list = other.mapping.list();
                         let begin = (list.addr.0 - memory.0) & !4095;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Whatever owns the memory of a list lives for as long as a device may reach it: a unit that fails invalidations, and tokens that
-//! are dropped.
+//! Whatever owns the memory of a list lives for as long as a device may reach it: a unit that fails
+//! invalidations, and tokens that are dropped.
 
 #![allow(clippy::disallowed_types)] // a test counts what the platform does
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A machine whose parts fail on demand: a platform that runs out of frames or cannot copy, and a unit that carries out no invalidation.
+//! A machine whose parts fail on demand: a platform that runs out of frames or cannot copy, and a
+//! unit that carries out no invalidation.
 
 #![allow(clippy::disallowed_types)] // a test counts what the platform does
 

@@ -17,8 +17,8 @@ fn before(at: u64) -> u8 {
 const PAGES: u64 = 5;
 const BYTES: usize = (PAGES * GRANULE) as usize;
 
-/// Every offset with ends around a granule's edges and middle; every end with offsets around them. The arithmetic of all offsets with all lengths is in
-/// `bounce::split`'s own tests.
+/// Every offset with ends around a granule's edges and middle; every end with offsets around them.
+/// The arithmetic of all offsets with all lengths is in `bounce::split`'s own tests.
 #[test]
 fn every_offset_and_length_is_exact_in_both_directions() {
     let rig = Rig::new(DmaConfig::default());
@@ -87,7 +87,8 @@ impl Exact<'_> {
             .map_single(buffer, Direction::FromDevice)
             .unwrap();
         let lead = mapping.iova().offset();
-        // malicious: it writes all that it can reach, but for the second half of the buffer what it should
+        // malicious: it writes all that it can reach, but for the second half of the buffer what it
+        // should
         let half = len / 2;
         let behind = Iova(mapping.iova().0 + len);
         rig.device_writes(mapping.iova(), half, 0xaa);

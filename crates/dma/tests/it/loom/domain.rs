@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The whole of map, unmap and flush on a domain of four pages. Map and unmap with at most three preemptions, the rest unbounded.
+//! The whole of map, unmap and flush on a domain of four pages. Map and unmap with at most three
+//! preemptions, the rest unbounded.
 
 use crate::loom::{
     Counter, explore,
@@ -110,8 +111,9 @@ fn map_and_unmap_over_magazines() {
     map_and_unmap("map, unmap (magazine)", small_magazines());
 }
 
-/// A deferred unmap against another CPU's flush, which an earlier unmap makes necessary, under a unit that reads everything again as soon as it has invalidated.
-/// What has are freed must be in no cache.
+/// A deferred unmap against another CPU's flush, which an earlier unmap makes necessary, under a
+/// unit that reads everything again as soon as it has invalidated. What has are freed must be in no
+/// cache.
 #[test]
 fn unmap_against_a_flush_of_another_cpu() {
     let (origin, held) = (Counter::default(), Counter::default());
@@ -175,7 +177,8 @@ fn unmap_against_unmap() {
     });
 }
 
-/// A map that another CPU's unmap races with under the policy that flushes at map: what was kept is flushed before it is used again, by whoever takes it.
+/// A map that another CPU's unmap races with under the policy that flushes at map: what was kept is
+/// flushed before it is used again, by whoever takes it.
 #[test]
 fn maps_take_what_unmaps_keep() {
     let (reused, fresh) = (Counter::default(), Counter::default());

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The order of retire against start, with the unit's read in it. No preemption bound.
 //!
-//! One CPU clears an entry and retires; another starts an invalidation, after which the unit reads the entry once
-//! more, as it may at any time. If the completion completes what was retired, the unit must have read the cleared entry.
+//! One CPU clears an entry and retires; another starts an invalidation, after which the unit reads
+//! the entry once more, as it may at any time. If the completion completes what was retired, the
+//! unit must have read the cleared entry.
 
 use crate::loom::{
     Counter, explore,
@@ -155,7 +156,8 @@ struct Fences {
     start: bool,
 }
 
-/// The pair without `FlushSequence`, so that either fence can be left out: shows that loom sees the difference.
+/// The pair without `FlushSequence`, so that either fence can be left out: shows that loom sees the
+/// difference.
 fn by_hand(fences: Fences) {
     explore("by hand", None, move || {
         let fence = |present: bool| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Magazines: two CPUs that exchange through the depot lose nothing and get nothing twice. No preemption bound.
+//! Magazines: two CPUs that exchange through the depot lose nothing and get nothing twice. No
+//! preemption bound.
 
 use crate::loom::{
     Counter, explore,

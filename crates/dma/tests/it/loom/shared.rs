@@ -109,7 +109,8 @@ fn a_map_that_meets_the_last_unmap_is_not_lost() {
     assert!(seen.iter().all(|n| *n > 0));
 }
 
-/// Two unmaps of the last two, and a device that walks: one of them is the last, not both and not none.
+/// Two unmaps of the last two, and a device that walks: one of them is the last, not both and not
+/// none.
 #[test]
 fn of_two_last_unmaps_one_clears() {
     let seen: [Counter; 2] = Default::default();
@@ -138,8 +139,8 @@ fn of_two_last_unmaps_one_clears() {
     assert!(seen.iter().all(|n| *n > 0));
 }
 
-/// Each CPU fills its half of a buffer and maps the page. A device that finds the page counted twice finds both halves:
-/// the second compare-and-swap continues what the first released.
+/// Each CPU fills its half of a buffer and maps the page. A device that finds the page counted
+/// twice finds both halves: the second compare-and-swap continues what the first released.
 #[test]
 fn who_finds_a_page_counted_twice_finds_what_both_wrote() {
     let seen: [Counter; 3] = Default::default();

@@ -104,7 +104,8 @@ fn a_walk_sees_each_entry_whole_while_neighbours_change() {
     assert!(seen.iter().all(|n| *n > 0));
 }
 
-/// A CPU fills a buffer and maps it; a device whose walk finds the mapping reads what was filled in.
+/// A CPU fills a buffer and maps it; a device whose walk finds the mapping reads what was filled
+/// in.
 #[test]
 fn who_sees_a_mapping_sees_what_was_written_before_it() {
     let seen: [Counter; 2] = Default::default();

@@ -20,11 +20,13 @@ pub const PAGES: u64 = 4;
 pub enum After {
     /// Nothing.
     Idle,
-    /// Walks all pages and caches them, which any unit may do at any time: the worst moment is this one.
+    /// Walks all pages and caches them, which any unit may do at any time: the worst moment is this
+    /// one.
     Prefetch,
 }
 
-/// One lock over the caches, held over a walk with its fill, and over an invalidation: so those are drained.
+/// One lock over the caches, held over a walk with its fill, and over an invalidation: so those are
+/// drained.
 pub struct Unit {
     p: Arc<Loom>,
     after: After,

@@ -118,7 +118,8 @@ const PAGES: u64 = 6;
 /// Which frame allocation is that for its second leaf table: after one middle and one leaf table.
 const SECOND_LEAF_TABLE: u64 = 3;
 
-/// Maps [`PAGES`] pages, for which the frames may run out, interrupted at every point in turn by an unmap.
+/// Maps [`PAGES`] pages, for which the frames may run out, interrupted at every point in turn by an
+/// unmap.
 ///
 /// Returns where the interrupts were delivered, with how many of the pages had a translation there.
 fn interrupted_map(
@@ -130,7 +131,8 @@ fn interrupted_map(
     for at_access in 1.. {
         let domain = domain(allocator, policy);
         let p = domain.platform().clone();
-        // at the other end of the aperture, so that unmapping it early does not change where the map goes
+        // at the other end of the aperture, so that unmapping it early does not change where the
+        // map goes
         let buffer = PhysRange::page(PhysPage(500));
         let victim = domain.map_at(Iova(0), buffer, Direction::ToDevice);
         let victim = RefCell::new(Some(victim.expect("room")));
@@ -244,7 +246,8 @@ fn an_unmap_may_interrupt_the_undoing_of_a_map() {
             counts_in("table/clear.rs").contains(&4),
             "before what was written is cleared"
         );
-        // a deferred policy retires under the lock of its queue, where nothing interrupts; so before and after
+        // a deferred policy retires under the lock of its queue, where nothing interrupts; so
+        // before and after
         let retires = match policy {
             PolicyConfig::DeferredPerCpu(_) | PolicyConfig::DeferredGlobal(_) => {
                 "policy/deferred.rs"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The simulated multiprocessor: it finds races, replays them, masks interrupts, and reports when nothing moves.
-//! And the core on it.
+//! The simulated multiprocessor: it finds races, replays them, masks interrupts, and reports when
+//! nothing moves. And the core on it.
 
 mod core;
 mod scheduler;
@@ -121,7 +121,8 @@ fn without_changes_priorities_run_one_after_the_other() {
     assert_eq!(firsts.len(), 2, "either is the first, by the seed");
 }
 
-/// The one that is waited for is last, and nobody else changes what the others look at but they themselves.
+/// The one that is waited for is last, and nobody else changes what the others look at but they
+/// themselves.
 #[test]
 fn those_who_wake_each_other_starve_nobody() {
     for seed in 0..20 {
@@ -322,7 +323,8 @@ fn run_panics_with_seed_and_step() {
         .run();
 }
 
-/// Destructors that access shared words, take locks and wait must run to their end without a scheduler.
+/// Destructors that access shared words, take locks and wait must run to their end without a
+/// scheduler.
 #[test]
 fn unwinding_runs_destructors_with_plain_accesses() {
     struct Busy<'a>(&'a Sim, &'a SimWord, &'a SimLock<u32>);
@@ -357,7 +359,8 @@ fn unwinding_runs_destructors_with_plain_accesses() {
     assert_eq!((word.peek(), lock.with(|n| *n)), (2, 2));
 }
 
-/// Arms an interrupt at every point of one CPU in turn; where was each delivered, and what did `look` see there?
+/// Arms an interrupt at every point of one CPU in turn; where was each delivered, and what did
+/// `look` see there?
 fn interrupt_everywhere<S>(
     p: &Sim,
     body: impl Fn(),

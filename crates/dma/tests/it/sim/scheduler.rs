@@ -14,7 +14,8 @@ use std::{
     rc::Rc,
 };
 
-/// Refuses locks that are only tried, sends everybody away once at each point, and writes down what it is told.
+/// Refuses locks that are only tried, sends everybody away once at each point, and writes down what
+/// it is told.
 #[derive(Default)]
 struct Clerk {
     told: RefCell<Vec<(usize, YieldPoint, Subject)>>,

@@ -12,7 +12,8 @@ use ioatlas_dma::{
 };
 use proptest::prelude::*;
 
-/// Positions and lengths are in units, of which four are a span of level 2 where that has more than four pages.
+/// Positions and lengths are in units, of which four are a span of level 2 where that has more than
+/// four pages.
 #[derive(Clone, Debug)]
 enum Op {
     Install {

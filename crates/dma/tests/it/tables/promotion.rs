@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A large leaf in the place of an emptied table, under a unit whose walk cache remembers the table.
+//! A large leaf in the place of an emptied table, under a unit whose walk cache remembers the
+//! table.
 
 use crate::tables::walker::Walker;
 use ioatlas_dma::{

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Scatter-gather lists: they are mapped by their segments, and unmapped by the memory of their entries.
+//! Scatter-gather lists: they are mapped by their segments, and unmapped by the memory of their
+//! entries.
 
 use super::*;
 
@@ -35,8 +36,8 @@ impl Assembler {
             .iter()
             .map(|r| r.pages().0)
             .fold(0, u64::saturating_add);
-        // Entries that were merged into one segment begin at page boundaries, so if there are as many entries as pages, each
-        // has one. Else nobody recorded where one ends.
+        // Entries that were merged into one segment begin at page boundaries, so if there are as
+        // many entries as pages, each has one. Else nobody recorded where one ends.
         let one_each = phys.len() == entries && total == phys.len() as u64;
         let mut entry = phys.iter().copied();
         for range in &ranges {

@@ -3,9 +3,11 @@
 //!
 //! * An unmap of what nobody was seen to map is left out and counted: the capture began later.
 //! * A list is unmapped by the memory of its entries; the pages that it had come from its map.
-//! * `dma:*` unmaps are reported after the fact. A map over live pages therefore ends them first; the unmap that comes within
-//!   [`OVERTAKEN`] is that one's, and dropped. After a loss of events nobody knows, and nothing is dropped.
-//! * Where bus addresses are memory addresses no IOMMU translated; each mapping then gets pages of its own ([`Iovas`]).
+//! * `dma:*` unmaps are reported after the fact. A map over live pages therefore ends them first;
+//!   the unmap that comes within [`OVERTAKEN`] is that one's, and dropped. After a loss of events
+//!   nobody knows, and nothing is dropped.
+//! * Where bus addresses are memory addresses no IOMMU translated; each mapping then gets pages of
+//!   its own ([`Iovas`]).
 //!
 //! Memory is bounded by what is mapped at one time, by devices, and by [`MAX_LIVE`].
 
@@ -227,7 +229,8 @@ impl Assembler {
         Ok(device)
     }
 
-    /// Whether a new device's bus addresses are memory addresses: by the survey, by its first event, by the other devices.
+    /// Whether a new device's bus addresses are memory addresses: by the survey, by its first
+    /// event, by the other devices.
     fn is_physical(&self, event: &Waiting) -> bool {
         let known = self.survey.get(&event.device).and_then(|a| a.verdict());
         let first = || addresses(&event.raw).verdict();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Register dumps of an x86-64 guest (`-d cpu`).
 //!
-//! A dump has about 20 lines. It begins with `RAX=` and is over, for us, at `GS =`: all that matters stands before. A general register is
-//! `NAM=` and 16 hexadecimal digits, four to a line, one space between.
+//! A dump has about 20 lines. It begins with `RAX=` and is over, for us, at `GS =`: all that
+//! matters stands before. A general register is `NAM=` and 16 hexadecimal digits, four to a line,
+//! one space between.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -22,8 +23,9 @@ pub(super) struct Registers {
 }
 
 impl Registers {
-    /// A number that this call shares with its repetition and, all but certainly, with no other under way. The CPU is not in it: the
-    /// task may be moved in between. The stack is: each task has its own.
+    /// A number that this call shares with its repetition and, all but certainly, with no other
+    /// under way. The CPU is not in it: the task may be moved in between. The stack is: each task
+    /// has its own.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         Self { gs: 0, ..*self }.hash(&mut hasher);

@@ -3,38 +3,47 @@
 //!
 //! # What is in such a log
 //!
-//! QEMU (`-device intel-iommu,intremap=off -D LOG`, software emulation) writes two kinds of lines, in one order:
+//! QEMU (`-device intel-iommu,intremap=off -D LOG`, software emulation) writes two kinds of lines,
+//! in one order:
 //!
-//! * **trace events** (`-trace enable=..`): `vtd_iotlb_page_hit` and `vtd_iotlb_page_update`, one of the two for each access that a device
-//!   makes; `vtd_inv_desc_iotlb_pages`, the guest's page-selective invalidations; `vtd_dmar_fault`; and `port92_write`, with which a
-//!   guest marks the phases of a workload (`2 | n << 2`). With `-msg timestamp=on` each begins with `pid@seconds.microseconds:`;
-//! * **register dumps** (`-d cpu -dfilter ADDRESS+1,..`) at the entry of five functions of the guest's kernel ([`Function`]), which is
-//!   booted with `nokaslr` so that their addresses hold: what a map or an unmap says is in the registers, by the calling convention.
+//! * **trace events** (`-trace enable=..`): `vtd_iotlb_page_hit` and `vtd_iotlb_page_update`, one
+//!   of the two for each access that a device makes; `vtd_inv_desc_iotlb_pages`, the guest's
+//!   page-selective invalidations; `vtd_dmar_fault`; and `port92_write`, with which a guest marks
+//!   the phases of a workload (`2 | n << 2`). With `-msg timestamp=on` each begins with
+//!   `pid@seconds.microseconds:`;
+//! * **register dumps** (`-d cpu -dfilter ADDRESS+1,..`) at the entry of five functions of the
+//!   guest's kernel ([`Function`]), which is booted with `nokaslr` so that their addresses hold:
+//!   what a map or an unmap says is in the registers, by the calling convention.
 //!
 //! # How lines become events
 //!
-//! *Domain*: a guest kernel's `struct iommu_domain`, known by its address (RDI). *Source*: the requester number of a device, known from
-//! accesses. Which source a domain serves is nowhere said; the first access to a page that the domain maps, to the very physical page,
-//! tells. Until then the domain's events are *held*, and all later ones behind them, for the order is the point. At most
-//! [`HELD_MOST`] are held; then the oldest domain goes by the name `domainN` for good.
+//! *Domain*: a guest kernel's `struct iommu_domain`, known by its address (RDI). *Source*: the
+//! requester number of a device, known from accesses. Which source a domain serves is nowhere said;
+//! the first access to a page that the domain maps, to the very physical page, tells. Until then
+//! the domain's events are *held*, and all later ones behind them, for the order is the point. At
+//! most [`HELD_MOST`] are held; then the oldest domain goes by the name `domainN` for good.
 //!
-//! *Kind*: a dump of the DMA interface's function whose stack frame encloses the one of the map. An interrupt's frame is on another stack,
-//! so its maps do not take the kind of what it interrupted.
+//! *Kind*: a dump of the DMA interface's function whose stack frame encloses the one of the map. An
+//! interrupt's frame is on another stack, so its maps do not take the kind of what it interrupted.
 //!
-//! *Direct* mapping: made outside the DMA interface, each page onto itself: reserved regions, the ISA bridge. It is no event of a
-//! workload; it is counted and left out, and so are the accesses to it.
+//! *Direct* mapping: made outside the DMA interface, each page onto itself: reserved regions, the
+//! ISA bridge. It is no event of a workload; it is counted and left out, and so are the accesses to
+//! it.
 //!
-//! A block of code that an interrupt stops before its first instruction is dumped twice. The second dump has the registers of the first
-//! (its *fingerprint*; only the CPU may be another, for the task may have been moved) and maps what the first has mapped, or unmaps what is
-//! not mapped: it is left out and counted.
+//! A block of code that an interrupt stops before its first instruction is dumped twice. The second
+//! dump has the registers of the first (its *fingerprint*; only the CPU may be another, for the
+//! task may have been moved) and maps what the first has mapped, or unmaps what is not mapped: it
+//! is left out and counted.
 //!
-//! A CPU is known by the base of its per-CPU area (GS), and numbered in order of first appearance. The time of a map or unmap is that of
-//! the last trace event before it, on the clock of the machine that emulates.
+//! A CPU is known by the base of its per-CPU area (GS), and numbered in order of first appearance.
+//! The time of a map or unmap is that of the last trace event before it, on the clock of the
+//! machine that emulates.
 //!
 //! # What is not handled
 //!
-//! Kernels whose VT-d driver has no `map_pages` and `unmap_pages` (before 5.15; after the move to generic page tables). Whether an access
-//! to a page mapped for both was a read or a write: the unit does not say. Scalable mode, interrupts, and requests with PASID.
+//! Kernels whose VT-d driver has no `map_pages` and `unmap_pages` (before 5.15; after the move to
+//! generic page tables). Whether an access to a page mapped for both was a read or a write: the
+//! unit does not say. Scalable mode, interrupts, and requests with PASID.
 
 mod dump;
 mod events;
@@ -54,7 +63,8 @@ use std::io;
 
 /// Events that may wait for the name of a domain.
 pub const HELD_MOST: usize = 1 << 16;
-/// Unmaps in which the repetition of one is looked for. Whoever is interrupted may wait for its turn while others do theirs.
+/// Unmaps in which the repetition of one is looked for. Whoever is interrupted may wait for its
+/// turn while others do theirs.
 const RECENT_UNMAPS: usize = 4096;
 /// Domains that a guest may have: one an IOMMU group, so a machine has few.
 pub const DOMAINS_MOST: usize = 4096;
@@ -213,8 +223,8 @@ impl QemuLog {
         self.last_mark
     }
 
-    /// Takes the next line and gives `out` what is known now. Lines that say nothing of interest are skipped, and so is one without its
-    /// end: a QEMU that was killed leaves half a line.
+    /// Takes the next line and gives `out` what is known now. Lines that say nothing of interest
+    /// are skipped, and so is one without its end: a QEMU that was killed leaves half a line.
     ///
     /// # Errors
     ///
@@ -299,7 +309,8 @@ impl QemuLog {
             self.calls.push((registers.rsp, kind));
             return Ok(());
         }
-        // map_pages(domain, iova, paddr, pgsize, pgcount, prot, ..); unmap_pages(domain, iova, pgsize, pgcount, ..)
+        // map_pages(domain, iova, paddr, pgsize, pgcount, prot, ..); unmap_pages(domain, iova,
+        // pgsize, pgcount, ..)
         let bytes = match function {
             Function::UnmapPages => registers.rdx.checked_mul(registers.rcx),
             _ => registers.rcx.checked_mul(registers.r8),
@@ -443,7 +454,8 @@ impl QemuLog {
         Ok(())
     }
 
-    /// The domain that the access went through, and what it maps the page to. Names the domain if it has no name.
+    /// The domain that the access went through, and what it maps the page to. Names the domain if
+    /// it has no name.
     fn domain_of(
         &mut self,
         source: u16,
@@ -546,7 +558,8 @@ fn same_stack(a: u64, b: u64) -> bool {
     a.abs_diff(b) < STACK_BYTES
 }
 
-/// Whether a second-stage entry leads to this physical page; of a large page (bit 7) it gives the first.
+/// Whether a second-stage entry leads to this physical page; of a large page (bit 7) it gives the
+/// first.
 fn leads_to(entry: u64, phys_page: u64) -> bool {
     let first = entry >> 12 & ((1 << 40) - 1);
     let large = entry & 1 << 7 != 0;

@@ -72,7 +72,8 @@ impl Symbols {
     ///
     /// # Errors
     ///
-    /// [`MissingSymbol`], also where an address is 0: so the kernel hides them from the unprivileged.
+    /// [`MissingSymbol`], also where an address is 0: so the kernel hides them from the
+    /// unprivileged.
     pub fn from_kallsyms(text: &str) -> Result<Self, MissingSymbol> {
         let find = |function: Function| {
             let address = text.lines().find_map(|line| {

@@ -3,7 +3,8 @@
 
 use super::*;
 
-/// A boot of Linux 6.1 with an e1000, `-d cpu -msg timestamp=on`: most pages left out, lines as they were.
+/// A boot of Linux 6.1 with an e1000, `-d cpu -msg timestamp=on`: most pages left out, lines as
+/// they were.
 const REAL: &[u8] = include_bytes!("../../../tests/data/qemu-vtd-e1000.log");
 const REAL_SYMBOLS: &str = include_str!("../../../tests/data/qemu-vtd-e1000.kallsyms");
 

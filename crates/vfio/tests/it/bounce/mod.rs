@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The core's suite of bounce buffers and the DMA API, as it is, over VFIO on a simulated kernel. What is left out looks at page tables, or counts their frames.
+//! The core's suite of bounce buffers and the DMA API, as it is, over VFIO on a simulated kernel.
+//! What is left out looks at page tables, or counts their frames.
 
 #[path = "../../../../dma/tests/it/bounce/api.rs"]
 mod api;

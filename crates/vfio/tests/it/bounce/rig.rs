@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What the core's suite asks of its rig: a host, a domain, and a device that goes through the kernel's mappings at every access.
+//! What the core's suite asks of its rig: a host, a domain, and a device that goes through the
+//! kernel's mappings at every access.
 
 use ioatlas_dma::{dma_api::*, domain::*, platform::host::*, units::*};
 use ioatlas_vfio::{device::PciAddress, simulated::*, space::Container, translator::Vfio};

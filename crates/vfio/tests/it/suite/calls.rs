@@ -224,7 +224,8 @@ fn a_full_kernel_first_ends_what_is_pending_then_says_so_and_what_to_do() {
     assert_eq!((rig.calls().held, rig.kernel.mappings().len()), (0, 0));
 }
 
-/// Another thread may have ended all that was pending: then nothing is left to end, but there is room.
+/// Another thread may have ended all that was pending: then nothing is left to end, but there is
+/// room.
 #[test]
 fn a_full_kernel_is_asked_again_though_nothing_is_pending() {
     for errno in [Errno::NOSPC, Errno::NOMEM] {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Devices: when they are bus masters, their registers, their interrupts, and in which order things end.
+//! Devices: when they are bus masters, their registers, their interrupts, and in which order things
+//! end.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{domain::*, units::*};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What keeps a device from being opened, and that each error says what to do; and nothing stays open.
+//! What keeps a device from being opened, and that each error says what to do; and nothing stays
+//! open.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{domain::*, table::InstallCause, units::*};
@@ -8,7 +9,8 @@ use ioatlas_vfio::{
 };
 use std::sync::Arc;
 
-/// What opening says on a machine that `change` has changed; with the kernel of that machine, in which nothing is open any more.
+/// What opening says on a machine that `change` has changed; with the kernel of that machine, in
+/// which nothing is open any more.
 fn refused(kind: Kind, change: impl FnOnce(&mut Machine)) -> OpenError {
     let mut machine = Machine::usual();
     change(&mut machine);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Every call fails once: nothing leaks, nothing is reachable that should not be, no address is handed out again that the kernel still has.
+//! Every call fails once: nothing leaks, nothing is reachable that should not be, no address is
+//! handed out again that the kernel still has.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{dma_api::*, domain::*, platform::*, units::*};
 use ioatlas_vfio::{kernel::*, simulated::*, translator::*};
 use std::sync::Arc;
 
-/// Maps, unmaps, bounces; what fails may fail. What is live is reachable, what was unmapped without an error is not.
+/// Maps, unmaps, bounces; what fails may fail. What is live is reachable, what was unmapped without
+/// an error is not.
 fn drive(kind: Kind, kernel: &Simulated, config: DomainConfig) -> bool {
     let mut clean = true;
     let Ok(space) = kind.open(kernel, &[nvme()]) else {
@@ -136,7 +138,8 @@ fn whatever_the_error_is_nothing_leaks() {
     }
 }
 
-/// What the kernel does not end stays pending, and is ended by the next that succeeds; its address is never used again.
+/// What the kernel does not end stays pending, and is ended by the next that succeeds; its address
+/// is never used again.
 #[test]
 fn what_could_not_be_ended_is_tried_again() {
     for kind in KINDS {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The simulated kernel against what is known of the real one: by its sources, and by a driver in a guest (Linux 6.1 and 6.12).
+//! The simulated kernel against what is known of the real one: by its sources, and by a driver in a
+//! guest (Linux 6.1 and 6.12).
 
 use crate::suite::rig::*;
 use ioatlas_dma::units::*;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Random operations of every design, beside a plain list of what is mapped. The device is asked after each.
+//! Random operations of every design, beside a plain list of what is mapped. The device is asked
+//! after each.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{domain::*, units::*};

@@ -109,7 +109,8 @@ pub fn identity() -> AllocatorConfig {
     })
 }
 
-/// Every allocator that this platform has (there is no heap, which `kmalloc` needs), with every policy.
+/// Every allocator that this platform has (there is no heap, which `kmalloc` needs), with every
+/// policy.
 pub fn designs() -> Vec<(String, DomainConfig)> {
     let mut all = Vec::new();
     for allocator in design::allocators() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Threads over one domain: an unmap that another thread's call carries out has not returned before that call has.
+//! Threads over one domain: an unmap that another thread's call carries out has not returned before
+//! that call has.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{domain::*, platform::host::register, units::*};

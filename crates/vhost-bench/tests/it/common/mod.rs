@@ -10,8 +10,8 @@ use ioatlas_vhost_bench::*;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How long is waited for what must come. No test depends on how soon it does. Frames that are out at the end are given
-/// up after its twentieth.
+/// How long is waited for what must come. No test depends on how soon it does. Frames that are out
+/// at the end are given up after its twentieth.
 pub const SOON: Duration = Duration::from_secs(300);
 
 /// Drives `device` with `drive`, which gets a stream to it.

@@ -31,7 +31,8 @@ pub fn runner_config() -> runner::Config {
     }
 }
 
-/// Runs a front end against a device with a cache of this kind, and returns what the device counted.
+/// Runs a front end against a device with a cache of this kind, and returns what the device
+/// counted.
 pub fn with_device<T: DeviceIotlb, F>(cache: Arc<T>, case: &Case, front: F) -> Vec<PairStats>
 where
     F: FnOnce(&mut dyn FnMut() -> UnixStream) + Send,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A front end with a guest behind it: rings and buffers by IOVA, misses answered from the guest's own table.
+//! A front end with a guest behind it: rings and buffers by IOVA, misses answered from the guest's
+//! own table.
 
 use super::{driver::*, guest::*, nic::*};
 use ioatlas_dma::units::*;
@@ -202,8 +203,8 @@ impl Front {
         }
     }
 
-    /// Stops all queues. One that is live when the front end hangs up may miss, have nobody to ask any more, and stop with an error; whether
-    /// it does depends on who is faster.
+    /// Stops all queues. One that is live when the front end hangs up may miss, have nobody to ask
+    /// any more, and stop with an error; whether it does depends on who is faster.
     pub fn stop(&mut self, pairs: u16) {
         for queue in 0..2 * pairs {
             self.end.stop_queue(queue.into()).unwrap();

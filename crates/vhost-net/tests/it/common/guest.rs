@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A guest's memory and its I/O page table. IOVAs are scattered over the memory; what no IOVA names is canary.
+//! A guest's memory and its I/O page table. IOVAs are scattered over the memory; what no IOVA names
+//! is canary.
 
 use ioatlas_dma::units::*;
 use std::collections::BTreeMap;
@@ -53,7 +54,8 @@ impl Guest {
         self.state.lock().unwrap()
     }
 
-    /// Maps `len` bytes, zeroed, at a fresh IOVA that is a multiple of the page, with a page unmapped behind them.
+    /// Maps `len` bytes, zeroed, at a fresh IOVA that is a multiple of the page, with a page
+    /// unmapped behind them.
     pub fn alloc(&self, len: u64, perm: Perm, lie: Lie) -> Iova {
         let pages = len.div_ceil(PAGE);
         let mut state = self.state();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A network driver on two rings: sends numbered frames, and checks what comes back against what went out.
+//! A network driver on two rings: sends numbered frames, and checks what comes back against what
+//! went out.
 
 use super::driver::*;
 use super::guest::*;
@@ -132,8 +133,9 @@ impl Nic {
         true
     }
 
-    /// Takes what is used in both rings, and checks it. Receive buffers are unmapped, transmit buffers as `unmap` says; `invalidate` is called for
-    /// each. Returns how many chains there were.
+    /// Takes what is used in both rings, and checks it. Receive buffers are unmapped, transmit
+    /// buffers as `unmap` says; `invalidate` is called for each. Returns how many chains there
+    /// were.
     pub fn reap(&mut self, unmap: Unmap, invalidate: &mut dyn FnMut(Iova, ByteCount)) -> usize {
         let mut count = 0;
         while let Some((token, written)) = self.transmit.take() {

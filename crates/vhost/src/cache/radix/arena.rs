@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Where words are: places in the platform's words, what slots say, the fields of a run.
 //!
-//! A frame holds records, or tables: as many as it has room for with a word each behind them, the first page of the table's region.
+//! A frame holds records, or tables: as many as it has room for with a word each behind them, the
+//! first page of the table's region.
 
 use super::*;
 
 /// A word's place among the platform's words.
 pub(super) type Addr = u64;
 
-/// What a fresh slot says. It reads as a leaf of the run at address 0, and no run is there, so a reader need not tell it apart.
+/// What a fresh slot says. It reads as a leaf of the run at address 0, and no run is there, so a
+/// reader need not tell it apart.
 pub(super) const EMPTY: u64 = 0;
 /// Set in a slot that names a table.
 const TABLE: u64 = 0x80;
-/// Set in a slot that is a run itself, of the one page that it stands for: the other bits are the page's host address and permission.
+/// Set in a slot that is a run itself, of the one page that it stands for: the other bits are the
+/// page's host address and permission.
 const PAGE: u64 = 0x40;
 const HOST: u64 = !(GRANULE - 1);
 /// The other bits below the address: log2 of the pages that a slot of that table stands for.
 const SHIFT: u64 = 0x3f;
 const ADDR_SHIFT: u32 = 8;
 
-/// Words of a run: first page and permission; end page; host address minus IOVA; one of no meaning, so that a record is in one cache line.
+/// Words of a run: first page and permission; end page; host address minus IOVA; one of no meaning,
+/// so that a record is in one cache line.
 pub(super) const RUN_WORDS: u64 = 4;
 const FIRST: u64 = 0;
 const END: u64 = 1;
@@ -153,7 +157,8 @@ pub(super) enum Holder {
 }
 
 impl<P: TreeMemory, S: Shape> Tree<P, S> {
-    /// Where a walk to `page` ends: what the last slot says, and where it is. `words` are the platform's.
+    /// Where a walk to `page` ends: what the last slot says, and where it is. `words` are the
+    /// platform's.
     #[inline(always)]
     fn walk(&self, words: &[P::A64], page: u64) -> Option<(u64, Addr)> {
         let mut word = self.root.0.load(Ordering::Acquire);
@@ -169,8 +174,9 @@ impl<P: TreeMemory, S: Shape> Tree<P, S> {
 
     /// The run that has `page`, if there is one; else perhaps another.
     ///
-    /// Records say which pages they have. A slot that is a run itself has its page, if the walk skipped no level at which it should have turned: so its table's region is
-    /// looked at. That was written before the table was to be found, and stays for as long as somebody may find it.
+    /// Records say which pages they have. A slot that is a run itself has its page, if the walk
+    /// skipped no level at which it should have turned: so its table's region is looked at. That
+    /// was written before the table was to be found, and stays for as long as somebody may find it.
     #[inline(always)]
     pub fn search(&self, words: &[P::A64], page: u64) -> Option<(Holder, Fields)> {
         let (word, at) = self.walk(words, page)?;

@@ -24,8 +24,9 @@ impl Seen {
 }
 
 impl<P: TreeMemory, S: Shape> Edit<'_, P, S> {
-    /// Checks that runs do not overlap and neighbours could not be merged; that each slot says what the runs in its region make it
-    /// say, and each table is the smallest; and that every record and table is live, dead or free, once.
+    /// Checks that runs do not overlap and neighbours could not be merged; that each slot says what
+    /// the runs in its region make it say, and each table is the smallest; and that every record
+    /// and table is live, dead or free, once.
     pub fn audit(&self) -> Result<Census, String> {
         let found = self.runs();
         if found.len() as u64 != self.writer.runs {

@@ -13,7 +13,8 @@ struct At {
     region: Span,
 }
 
-/// What is laid out: `hole` belongs to `owner` from now on, or to nobody; who else had pages there keeps the rest.
+/// What is laid out: `hole` belongs to `owner` from now on, or to nobody; who else had pages there
+/// keeps the rest.
 pub(super) struct Layout {
     pub hole: Span,
     pub owner: Option<Owner>,
@@ -24,7 +25,8 @@ pub(super) struct Layout {
 pub(super) struct Owner {
     /// As it is to be, the hole in it.
     pub fields: Fields,
-    /// Its record, filled in already. A run that a slot can be has none until it comes to a slot that cannot be it.
+    /// Its record, filled in already. A run that a slot can be has none until it comes to a slot
+    /// that cannot be it.
     pub record: Option<Addr>,
 }
 
@@ -43,7 +45,8 @@ impl Owner {
 }
 
 impl<P: TreeMemory, S: Shape> Edit<'_, P, S> {
-    /// Lays `layout` out, then trims who had pages there. There are tables and records for it: see `Edit::reserve`.
+    /// Lays `layout` out, then trims who had pages there. There are tables and records for it: see
+    /// `Edit::reserve`.
     pub fn lay_out(&mut self, mut layout: Layout, cause: RemovalCause) {
         let root = At {
             slot: None,
@@ -179,7 +182,8 @@ impl<P: TreeMemory, S: Shape> Edit<'_, P, S> {
         Slot::Table(table, shift)
     }
 
-    /// An empty table, not in the tree yet, just large enough for `all`, which has two pages or more.
+    /// An empty table, not in the tree yet, just large enough for `all`, which has two pages or
+    /// more.
     fn new_table(&mut self, all: Span) -> (Addr, u32) {
         let differ = 63 - (all.first ^ (all.end - 1)).leading_zeros();
         let shift = differ / S::BITS * S::BITS;
@@ -237,7 +241,8 @@ impl<P: TreeMemory, S: Shape> Edit<'_, P, S> {
         }
     }
 
-    /// A table in which nothing branches any more goes; but one of a single page stays, as a slot above could not be that run.
+    /// A table in which nothing branches any more goes; but one of a single page stays, as a slot
+    /// above could not be that run.
     fn collapse(&mut self, at: Option<Addr>, table: Addr) {
         let mut only = Slot::Empty;
         for index in 0..1 << S::BITS {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The fast path of an edit: one page that a slot stands for, and that neither was nor becomes a part of a larger run. One slot is written, so
-//! nothing is in between that a reader should look at again.
+//! The fast path of an edit: one page that a slot stands for, and that neither was nor becomes a
+//! part of a larger run. One slot is written, so nothing is in between that a reader should look at
+//! again.
 
 use super::{writer::Edit, *};
 

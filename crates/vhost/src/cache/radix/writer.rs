@@ -7,9 +7,11 @@ use super::{
 };
 use std::{collections::VecDeque, time::Duration};
 
-/// Dead things that may gather before it is looked whether guards have been dropped: so a heavy fence, about a microsecond, serves as many.
+/// Dead things that may gather before it is looked whether guards have been dropped: so a heavy
+/// fence, about a microsecond, serves as many.
 const GATHER: usize = 128;
-/// Invalidations that may be under way and be told apart. Beyond, the two oldest count as one of all pages between.
+/// Invalidations that may be under way and be told apart. Beyond, the two oldest count as one of
+/// all pages between.
 const UNDER_WAY: usize = 64;
 
 /// Turns of waiting before each has a sleep in it, and how long that is.
@@ -246,7 +248,8 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
         Ok(Updated::Done)
     }
 
-    /// Takes out what is known of `span`, or somewhat more where there is no room for a run's two halves.
+    /// Takes out what is known of `span`, or somewhat more where there is no room for a run's two
+    /// halves.
     pub fn invalidate(&mut self, mut span: Span) -> Invalidation {
         if !span.is_page() || !self.take_page(span) {
             self.take(&mut span);
@@ -284,7 +287,8 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
         self.lay_out(layout, RemovalCause::Invalidated);
     }
 
-    /// Gives the pages from `page` on of the run that has it and the page before to a run of their own.
+    /// Gives the pages from `page` on of the run that has it and the page before to a run of their
+    /// own.
     fn split(&mut self, page: u64) {
         let Some((_, old)) = self.tree.find(page) else {
             return;
@@ -331,7 +335,8 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
             w.fenced = epochs.epoch();
         }
         let readers = (0..w.readers.len()).filter(|number| w.readers[*number]);
-        // a guard that begins may say an epoch that was, if its thread was away between reading and writing it; done stays done
+        // a guard that begins may say an epoch that was, if its thread was away between reading and
+        // writing it; done stays done
         w.settled = w.settled.max(epochs.settled(readers));
         while let Some((epoch, what)) = w.dead.front().copied()
             && epoch < w.settled
@@ -472,7 +477,8 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
             owner: None,
         };
         self.lay_out(layout, RemovalCause::Evicted);
-        // Who remembers a translation must not go on with it: an update may bring another in its place, which then finds nothing to replace.
+        // Who remembers a translation must not go on with it: an update may bring another in its
+        // place, which then finds nothing to replace.
         self.tree.epochs.advance();
         self.writer.upkeep.stats.evictions += 1;
         true

@@ -18,8 +18,8 @@ pub fn huge_file(name: &str, pages: u64, sealed: Sealed) -> (File, u64) {
     (file, page)
 }
 
-/// All huge pages that nothing has reserved, so that there are none for anybody else. The pool is the machine's; other runs of these
-/// tests wait meanwhile.
+/// All huge pages that nothing has reserved, so that there are none for anybody else. The pool is
+/// the machine's; other runs of these tests wait meanwhile.
 pub struct Drained {
     _pages: Vec<MmapRegion<()>>,
     _alone: File,

@@ -252,8 +252,8 @@ pub fn patient() -> Config {
     }
 }
 
-/// How long a test waits for what must not come. What must come has [`SOON`]; where a runner has one patience for both,
-/// what must come is asked for before.
+/// How long a test waits for what must not come. What must come has [`SOON`]; where a runner has
+/// one patience for both, what must come is asked for before.
 const NEVER: Duration = Duration::from_secs(5);
 
 /// The same where an answer to a miss is waited for that does not come.
@@ -323,7 +323,8 @@ pub enum Way {
 }
 
 impl Driver {
-    /// Starts a queue whose ring is in guest memory; the device finds it at the same place, `offset` later.
+    /// Starts a queue whose ring is in guest memory; the device finds it at the same place,
+    /// `offset` later.
     pub fn start(
         front: &mut FrontEnd<PageMap>,
         queue: usize,
@@ -409,7 +410,8 @@ impl Driver {
         Some((head, memory.read_obj(GuestAddress(slot + 4)).unwrap()))
     }
 
-    /// Sends `bytes` through the inverter: a buffer to read, a buffer to write; returns what came back.
+    /// Sends `bytes` through the inverter: a buffer to read, a buffer to write; returns what came
+    /// back.
     pub fn invert(
         &mut self,
         front: &FrontEnd<PageMap>,

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Devices that keep translations: a page is flushed when the IOTLB is, and then the TLB of every such device of its domain.
+//! Devices that keep translations: a page is flushed when the IOTLB is, and then the TLB of every
+//! such device of its domain.
 //!
-//! An invalidation of the IOTLB that is complete waits here for those of the device TLBs that begin after it. Where one of them names only a part,
-//! that part is flushed, if it is the last that was waited for. A device that leaves its domain, or whose ATS is switched off, is waited for
-//! no longer; what it still reaches then is judged by the access.
+//! An invalidation of the IOTLB that is complete waits here for those of the device TLBs that begin
+//! after it. Where one of them names only a part, that part is flushed, if it is the last that was
+//! waited for. A device that leaves its domain, or whose ATS is switched off, is waited for no
+//! longer; what it still reaches then is judged by the access.
 
 use super::{DomainSerial, Event, Ledger};
 use crate::observe::InvalidationId;

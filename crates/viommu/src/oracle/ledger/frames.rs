@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What the platform's frames are used for: which are free (P4), which are bounce buffers, and to which mappings
-//! lead that the oracle knows to be of the platform's memory.
+//! What the platform's frames are used for: which are free (P4), which are bounce buffers, and to
+//! which mappings lead that the oracle knows to be of the platform's memory.
 //!
-//! A bounce buffer stays mapped from user to user, and mappings name only what their users have of it. So an access that no mapping explains is fine if it went
-//! to a frame that the domain allocated, that no walk reads, and that has been reached in this place only since it was allocated: a frame that goes
-//! elsewhere is freed first, through a flush. What its bytes are is not seen here (P7).
+//! A bounce buffer stays mapped from user to user, and mappings name only what their users have of
+//! it. So an access that no mapping explains is fine if it went to a frame that the domain
+//! allocated, that no walk reads, and that has been reached in this place only since it was
+//! allocated: a frame that goes elsewhere is freed first, through a flush. What its bytes are is
+//! not seen here (P7).
 
 use super::{DomainSerial, Event, Ledger, Slots, space::Space, summary::Property};
 use crate::oracle::Holders;
@@ -32,7 +34,8 @@ pub(super) struct Kept {
     since: Event,
 }
 
-/// A user of the frame is going, whose unmap was `called`. The next one may have come, and gone, already.
+/// A user of the frame is going, whose unmap was `called`. The next one may have come, and gone,
+/// already.
 pub(super) fn keep(kept: &mut BTreeMap<PhysPage, Kept>, to: PhysPage, perm: Perm, called: Event) {
     if kept.get(&to).is_none_or(|kept| kept.since < called) {
         let since = called;
@@ -47,7 +50,8 @@ pub(super) enum Own {
     No,
     /// To a bounce buffer in its one place, which may let the device do this.
     Allowed,
-    /// The same, but its last user let the device do no more than that, and it is nobody else's yet.
+    /// The same, but its last user let the device do no more than that, and it is nobody else's
+    /// yet.
     Kept(Perm),
 }
 
@@ -72,10 +76,10 @@ impl Ledger {
         self.spaces[domain.0].bounces = Some(slots);
     }
 
-    /// What an access of `kind` that `began` then and ends now is by its frame. A buffer's permission
-    /// changes in a map that allows the other kind, after a flush of the buffer; without both of these it
-    /// is its last user's. Of an access that began before that user was gone this says nothing: it may
-    /// have gone to the buffer when it was another's, or kept for that one.
+    /// What an access of `kind` that `began` then and ends now is by its frame. A buffer's
+    /// permission changes in a map that allows the other kind, after a flush of the buffer; without
+    /// both of these it is its last user's. Of an access that began before that user was gone this
+    /// says nothing: it may have gone to the buffer when it was another's, or kept for that one.
     pub(super) fn own(
         &mut self,
         domain: DomainSerial,

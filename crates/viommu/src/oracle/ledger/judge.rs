@@ -148,8 +148,8 @@ fn judge_owned(space: &Space, records: &[Record], open: &Undecided) -> Option<Ju
     wrong
 }
 
-/// The verdict by the mappings that share the page, if any leads `open` where it went: live as long as one of them is, and ended with the
-/// unmap that returned last.
+/// The verdict by the mappings that share the page, if any leads `open` where it went: live as long
+/// as one of them is, and ended with the unmap that returned last.
 fn judge_shared(space: &Space, records: &[Record], open: &Undecided) -> Option<Judgement> {
     let same = |record: &&Record| {
         record.to == open.to && record.map_called < open.ended && record.perm.allows(open.kind)

@@ -60,7 +60,8 @@ pub(super) struct Ledger {
     devices: BTreeMap<SourceId, Attachment>,
     /// What each frame that was ever allocated is used for.
     frames: BTreeMap<PhysPage, FrameUse>,
-    /// Where the frames of typed buffers and of consistent memory were mapped since they were allocated.
+    /// Where the frames of typed buffers and of consistent memory were mapped since they were
+    /// allocated.
     led_from: BTreeMap<PhysPage, BTreeSet<(DomainSerial, IovaPage)>>,
     /// The frames of bounce buffers that had users, by what the last one's device may do.
     kept: BTreeMap<PhysPage, Kept>,
@@ -253,12 +254,14 @@ impl Ledger {
         self.decide();
     }
 
-    /// P3: an invalidation that began after the page's last unmap is complete, or the page may be shared and leads where it led.
+    /// P3: an invalidation that began after the page's last unmap is complete, or the page may be
+    /// shared and leads where it led.
     fn check_reuse(&mut self, domain: DomainSerial, page: IovaPage, to: PhysPage, perm: Perm) {
         let space = &self.spaces[domain.0];
         let (shares, flushed) = (space.shares(page), space.flushed_since(page));
         let records = space.pages.get(&page).into_iter().flatten();
-        // a slot is its next user's once the unmap of the last has given it back, which is before that returns
+        // a slot is its next user's once the unmap of the last has given it back, which is before
+        // that returns
         let given = |r: &&Record| r.whose == Whose::Own && !r.live();
         let mut others = records.filter(|r| !(given(r) || shares && r.same(to, perm)));
         let Some(last) = others.next_back() else {
@@ -278,7 +281,8 @@ impl Ledger {
         }
     }
 
-    /// Names the call, for its return. Of mappings that share a page the newest is ended: while they all live, they are the same.
+    /// Names the call, for its return. Of mappings that share a page the newest is ended: while
+    /// they all live, they are the same.
     pub fn unmap_called(&mut self, domain: DomainSerial, range: IovaRange) -> Event {
         let now = self.now();
         let space = &mut self.spaces[domain.0];
@@ -298,7 +302,8 @@ impl Ledger {
         self.lost(domain);
     }
 
-    /// An invalidation failed, and it was said: what waited for one is quarantined, and flushed by none.
+    /// An invalidation failed, and it was said: what waited for one is quarantined, and flushed by
+    /// none.
     pub fn lost(&mut self, domain: DomainSerial) {
         self.spaces[domain.0].stale.clear();
     }
@@ -314,7 +319,8 @@ impl Ledger {
         }
     }
 
-    /// By now its pages may belong to others: only the records that were current at the call are ended.
+    /// By now its pages may belong to others: only the records that were current at the call are
+    /// ended.
     pub fn unmap_returned(&mut self, domain: DomainSerial, range: IovaRange, called: Event) {
         let now = self.now();
         let at = (self.clock)();
@@ -335,7 +341,8 @@ impl Ledger {
             };
             record.unmap_returned = Some(now);
             if record.whose == Whose::Own {
-                // what is kept for the next user may be reached: as the frame it is, no longer as this one's
+                // what is kept for the next user may be reached: as the frame it is, no longer as
+                // this one's
                 let (to, perm) = (record.to, record.perm);
                 keep(&mut self.kept, to, perm, called);
                 records.retain(|record| !ours(record));
@@ -417,7 +424,8 @@ impl Ledger {
         called
     }
 
-    /// It has returned: which pages it should have flushed, and by which window. Where another was in its call, that one may be at it still.
+    /// It has returned: which pages it should have flushed, and by which window. Where another was
+    /// in its call, that one may be at it still.
     pub fn tick_returned(
         &mut self,
         domain: DomainSerial,

@@ -84,7 +84,8 @@ pub(super) struct Space {
     pub bounces: Option<Slots>,
     pub pages: BTreeMap<IovaPage, Vec<Record>>,
     pub stale: BTreeMap<IovaPage, Stale>,
-    /// The latest beginning of an invalidation that is complete: of the whole domain, and of single pages.
+    /// The latest beginning of an invalidation that is complete: of the whole domain, and of single
+    /// pages.
     pub flushed: Event,
     pub flushed_pages: BTreeMap<IovaPage, Event>,
     pub maps_in_progress: BTreeMap<Event, Coming>,
@@ -106,7 +107,8 @@ pub(super) struct Coming {
     pub list: Vec<PhysRange>,
 }
 
-/// A map that failed. Nobody learnt its IOVA, but a device that guesses may have reached what was half made.
+/// A map that failed. Nobody learnt its IOVA, but a device that guesses may have reached what was
+/// half made.
 pub(super) struct FailedMap {
     pub called: Event,
     pub returned: Event,
@@ -131,7 +133,8 @@ impl Space {
             .is_some_and(|shared| (shared.first..shared.end()).contains(&page))
     }
 
-    /// Whether a caller maps, mapped, or may have tried to map `to` at `page`: a page of its own, that may have the number of any frame.
+    /// Whether a caller maps, mapped, or may have tried to map `to` at `page`: a page of its own,
+    /// that may have the number of any frame.
     pub fn may_be_callers(&self, page: IovaPage, to: PhysPage) -> bool {
         let mut records = self.pages.get(&page).into_iter().flatten();
         let mut coming = self.maps_in_progress.values().flat_map(|map| &map.list);
@@ -163,7 +166,8 @@ impl Space {
         self.flushed.max(own)
     }
 
-    /// Whether the unmap that was `called` retires something: not where each of its pages is shared with a mapping that goes on, or may.
+    /// Whether the unmap that was `called` retires something: not where each of its pages is shared
+    /// with a mapping that goes on, or may.
     pub fn retires(&self, range: IovaRange, called: Event) -> bool {
         // what leads to nothing but bounce buffers may stay mapped
         let ended = |record: &&Record| record.unmap_called == Some(called);
@@ -248,7 +252,8 @@ impl Space {
         !stale.shared || self.maps_in_progress.is_empty() && !self.last_maps.iter().any(since)
     }
 
-    /// What is wrong with a page that was stale that long. (Strict is checked by accesses: P1. Unbounded is never too long.)
+    /// What is wrong with a page that was stale that long. (Strict is checked by accesses: P1.
+    /// Unbounded is never too long.)
     pub fn outside_window(&self, stale: &Stale, exposure: Exposure) -> Option<String> {
         let Bounds::Deferred {
             unmaps,

@@ -52,7 +52,8 @@ pub enum Bounds {
     Strict,
     /// At most so many further unmaps of the domain, and so long.
     Deferred {
-        /// Unmaps of the domain that return after the page's own, where no two were in their calls at once since that was called.
+        /// Unmaps of the domain that return after the page's own, where no two were in their calls
+        /// at once since that was called.
         unmaps: u64,
         /// The same where some were.
         overlapping: u64,
@@ -68,18 +69,21 @@ pub enum Bounds {
 pub enum Deadline {
     /// So many nanoseconds of the oracle's clock after the return of its unmap.
     After(TimeNs),
-    /// When a tick of the domain has returned that comes so long after the last tick before that return, in the time that ticks are told; or
-    /// the first tick of all.
+    /// When a tick of the domain has returned that comes so long after the last tick before that
+    /// return, in the time that ticks are told; or the first tick of all.
     Tick(TimeNs),
     /// Whenever the unit is done with it.
     Open,
 }
 
 impl Bounds {
-    /// What `policy` promises on a machine of `cpus` CPUs, to the last unmap and to the nanosecond of the tick.
+    /// What `policy` promises on a machine of `cpus` CPUs, to the last unmap and to the nanosecond
+    /// of the tick.
     ///
-    /// The thing that fills a batch is flushed within its unmap, so one unmap fewer returns before than a batch has things after its first. While a CPU that
-    /// is to start an invalidation is held up, each queue may take another batch, and each CPU may return from an unmap that was about to.
+    /// The thing that fills a batch is flushed within its unmap, so one unmap fewer returns before
+    /// than a batch has things after its first. While a CPU that is to start an invalidation is
+    /// held up, each queue may take another batch, and each CPU may return from an unmap that was
+    /// about to.
     pub fn of(policy: &PolicyConfig, cpus: usize) -> Bounds {
         let cpus = cpus.max(1) as u64;
         let (operations, time) = match policy.exposure(cpus as usize) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Small cases by hand. Who is right in each was thought out, not computed: nothing here asks the ledger what to expect.
+//! Small cases by hand. Who is right in each was thought out, not computed: nothing here asks the
+//! ledger what to expect.
 
 use super::{frames::Own, judge::Undecided, *};
 use crate::observe::{From, Moment, Outcome};
@@ -262,7 +263,8 @@ fn a_map_that_failed_or_is_in_its_call() {
     }
 }
 
-/// An access is under way or not, a flush came or not; then another map fails: is the first remembered?
+/// An access is under way or not, a flush came or not; then another map fails: is the first
+/// remembered?
 #[test]
 fn failed_maps_are_forgotten_when_they_explain_nothing_more() {
     for (bounds, oldest, flushed, kept) in [
@@ -299,7 +301,8 @@ fn failed_maps_are_forgotten_when_they_explain_nothing_more() {
     }
 }
 
-/// The same as accesses see it: maps that fail one after the other, while one is under way and after.
+/// The same as accesses see it: maps that fail one after the other, while one is under way and
+/// after.
 #[test]
 fn accesses_beside_maps_that_fail() {
     let fails = |ledger: &mut Ledger, domain, to| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a driver may do wrong: a typed error each time, on the unit under attack; the device reaches nothing by it, and nothing is left behind.
+//! What a driver may do wrong: a typed error each time, on the unit under attack; the device
+//! reaches nothing by it, and nothing is left behind.
 
 use crate::bounce::{
     rig::*,

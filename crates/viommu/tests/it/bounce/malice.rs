@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A device that attacks all the time, while two CPUs map and unmap (P7, P10): every placement x size x direction, on simulated CPUs, so that each seed is one run.
+//! A device that attacks all the time, while two CPUs map and unmap (P7, P10): every placement x
+//! size x direction, on simulated CPUs, so that each seed is one run.
 //!
-//! Whose a byte is shows in its value: what the device writes, what lies beside buffers, what a CPU put into a buffer for this one
-//! operation, what it put there after the operation. The device reads and writes every page that it was ever told of, and those around; so
+//! Whose a byte is shows in its value: what the device writes, what lies beside buffers, what a CPU
+//! put into a buffer for this one operation, what it put there after the operation. The device
+//! reads and writes every page that it was ever told of, and those around; so
 //!
 //! * what lies beside buffers, or was put there after unmap, is never read and never overwritten;
-//! * between map's return and unmap's call, a page that the device reads shows this operation's bytes, in their place, and zero;
-//! * what unmap brings back is the device's, zero, or this operation's, in the mapped range alone; nothing comes later.
+//! * between map's return and unmap's call, a page that the device reads shows this operation's
+//!   bytes, in their place, and zero;
+//! * what unmap brings back is the device's, zero, or this operation's, in the mapped range alone;
+//!   nothing comes later.
 //!
-//! Placements that do not protect what lies beside buffers are given whole granules, for which they promise the same.
+//! Placements that do not protect what lies beside buffers are given whole granules, for which they
+//! promise the same.
 
 use crate::bounce::{
     rig::*,
@@ -91,7 +96,8 @@ struct Op {
 
 struct Case {
     placement: Placement,
-    /// What operations choose from: so a slot's next user often has another length, place or direction.
+    /// What operations choose from: so a slot's next user often has another length, place or
+    /// direction.
     ops: Vec<Op>,
     design: DomainConfig,
     growth: Growth,
@@ -183,7 +189,8 @@ fn cpu(rig: &Rig<Sim>, cell: &Case, board: &Board, nth: usize, memory: PhysAddr)
     }
 }
 
-/// The device: until nobody acts any more, everywhere in turn. Returns how many pages it read and wrote.
+/// The device: until nobody acts any more, everywhere in turn. Returns how many pages it read and
+/// wrote.
 fn device(
     rig: &Rig<Sim>,
     cell: &Case,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One domain for all placements, two devices and two CPUs, through what every domain of the suite goes through: every design, the n-th allocation failing for every n,
-//! no IOVA left, ticks.
+//! One domain for all placements, two devices and two CPUs, through what every domain of the suite
+//! goes through: every design, the n-th allocation failing for every n, no IOVA left, ticks.
 
 use crate::bounce::{
     rig::*,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A platform, a software unit, one domain, and its DMA API; devices whose bytes move while their accesses are in flight.
+//! A platform, a software unit, one domain, and its DMA API; devices whose bytes move while their
+//! accesses are in flight.
 
 pub use crate::bounce::placements::{ON_DEMAND, PLACEMENTS, adjoining, tight};
 use crate::bounce::suite::{Base, DISK, NIC, Vtd};
@@ -138,7 +139,8 @@ impl<B: Base> Rig<B> {
         written
     }
 
-    /// Checks that the books add up and nothing is in use (P10); then ends everything, after which not one frame may be in use.
+    /// Checks that the books add up and nothing is in use (P10); then ends everything, after which
+    /// not one frame may be in use.
     pub fn end(self, context: &str) {
         let say = |e: String| -> String { panic!("{context}: P10: {e}") };
         for pool in self.dma.audit().map_err(say).expect("an audit") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! CPUs that open domains at the same time: each gets a colour of its own (WIOSCA'10 §4.2), and its device the domain's pages.
+//! CPUs that open domains at the same time: each gets a colour of its own (WIOSCA'10 §4.2), and its
+//! device the domain's pages.
 
 use crate::explorer::{crowd::*, plan::Plan, rig::*};
 use ioatlas_dma::{

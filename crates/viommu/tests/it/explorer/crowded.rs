@@ -193,7 +193,8 @@ fn come_and_go<F: Format>(c: &OnSim<F>, cpu: usize) {
     }
 }
 
-/// Maps of whole tables, of single pages and across the edges of tables, in the same places. `failing`: now and then a table is missing a frame.
+/// Maps of whole tables, of single pages and across the edges of tables, in the same places.
+/// `failing`: now and then a table is missing a frame.
 fn tables<F: Format>(c: &OnSim<F>, seed: u64, failing: bool, looks: Looks) {
     let mut random = Random(seed);
     let span = span::<F>();
@@ -243,7 +244,8 @@ fn tables<F: Format>(c: &OnSim<F>, seed: u64, failing: bool, looks: Looks) {
     }
 }
 
-/// Whether a CPU plays device as well. One that is interrupted must not: its handler might wait for the end of the access that it interrupts.
+/// Whether a CPU plays device as well. One that is interrupted must not: its handler might wait for
+/// the end of the access that it interrupts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looks {
     No,

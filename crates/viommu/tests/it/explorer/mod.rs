@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The explorer: from each seed a schedule, a design, tables, a unit and a scenario; run on simulated CPUs, with the oracle attached.
+//! The explorer: from each seed a schedule, a design, tables, a unit and a scenario; run on
+//! simulated CPUs, with the oracle attached.
 //!
 //! # Theory
 //!
-//! A seed says everything ([`plan::Plan`]): who acts, what each does in which order, what fails, when an interrupt comes, what the unit
-//! caches, and who goes on at each shared access. So a failing seed replays to the access, on any machine.
+//! A seed says everything ([`plan::Plan`]): who acts, what each does in which order, what fails,
+//! when an interrupt comes, what the unit caches, and who goes on at each shared access. So a
+//! failing seed replays to the access, on any machine.
 //!
 //! * `IOATLAS_EXPLORE_SEEDS=n` explores the seeds below n, instead of [`BUDGET`];
 //! * `IOATLAS_EXPLORE_SEED=s` runs that one, and prints its plan.
 //!
-//! A seed fails where the oracle has seen a violation (P1 to P9, P14), the books do not add up or a frame is lost (P10), somebody panics,
-//! nobody gets on, or locks are dead. `ci/explore-mutants.sh` counts how many seeds each planted bug takes.
+//! A seed fails where the oracle has seen a violation (P1 to P9, P14), the books do not add up or a
+//! frame is lost (P10), somebody panics, nobody gets on, or locks are dead. `ci/explore-mutants.sh`
+//! counts how many seeds each planted bug takes.
 //!
-//! **Not found here**: what needs memory that is not sequentially consistent, or not coherent with the unit (see `ioatlas_dma::platform::sim`).
+//! **Not found here**: what needs memory that is not sequentially consistent, or not coherent with
+//! the unit (see `ioatlas_dma::platform::sim`).
 
 mod bare;
 mod colours;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a domain is made of, without a policy: a table under a unit, an allocator and a flush sequence.
+//! What a domain is made of, without a policy: a table under a unit, an allocator and a flush
+//! sequence.
 //!
-//! The shipped policies pair what they retire with a completion that completes it, so they never meet a refusal. Who uses this tries what they do not.
+//! The shipped policies pair what they retire with a completion that completes it, so they never
+//! meet a refusal. Who uses this tries what they do not.
 
 use ioatlas_dma::{
     invalidation::*,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The address API: what is not exactly one live mapping is refused; what cannot be told apart is shown.
+//! The address API: what is not exactly one live mapping is refused; what cannot be told apart is
+//! shown.
 
 use crate::suite::{bad_input::refused, rig::*};
 use ioatlas_dma::{

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The oracle and devices that keep translations: a driver that does not know of them is caught.
 //!
-//! The driver attaches without ATS; its context entry is changed here, and device TLBs are flushed by the oracle's own ear.
+//! The driver attaches without ATS; its context entry is changed here, and device TLBs are flushed
+//! by the oracle's own ear.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{

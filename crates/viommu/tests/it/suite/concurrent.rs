@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Threads of this host: two CPUs, a device, a timer, and in some variants the unit itself, all at once.
+//! Threads of this host: two CPUs, a device, a timer, and in some variants the unit itself, all at
+//! once.
 //!
-//! Every design x variant of the unit. The host schedules, so a failure is not replayable; `schedules` is.
+//! Every design x variant of the unit. The host schedules, so a failure is not replayable;
+//! `schedules` is.
 
 use crate::suite::{crowd::*, interface::Interface, rig::*};
 use ioatlas_dma::{
@@ -53,7 +55,8 @@ fn coarse(unit: &mut UnitConfig) {
 /// Kinds of units.
 const UNITS: usize = 5;
 
-/// The `nth` of the units, changed by `adjust`. Each design has one of them: schedules are where each has all.
+/// The `nth` of the units, changed by `adjust`. Each design has one of them: schedules are where
+/// each has all.
 fn everybody_at_once<F: Format>(interface: Interface, nth: usize, adjust: Adjust) {
     for design in designs().into_iter().skip(nth).step_by(UNITS) {
         let crowd = Crowd::<Host, F>::by(interface, design, PATIENT, adjust);

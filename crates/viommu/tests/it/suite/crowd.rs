@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What CPUs, devices, a timer and the unit do when they all act at once, for threads and for schedules alike.
+//! What CPUs, devices, a timer and the unit do when they all act at once, for threads and for
+//! schedules alike.
 //!
-//! They map by one of two interfaces ([`Interface`]): the domain's own, or the DMA API, by each of its placements in turn, beside what only the domain has.
-//! What is expected is the same.
+//! They map by one of two interfaces ([`Interface`]): the domain's own, or the DMA API, by each of
+//! its placements in turn, beside what only the domain has. What is expected is the same.
 //!
-//! Everything is bounded by operations. The choices come from seeds; what is mapped where depends on the interleaving.
+//! Everything is bounded by operations. The choices come from seeds; what is mapped where depends
+//! on the interleaving.
 
 use crate::suite::{interface::*, rig::*};
 use ioatlas_dma::{
@@ -108,8 +110,8 @@ pub fn playground<F: Format>() -> IovaRange {
 }
 
 impl<B: Base, F: Format> Crowd<B, F> {
-    /// By the domain, on a machine of `frames` frames, whose unit `adjust` has changed: where it has devices with ATS, the NIC must be one, and uses it. `limit`
-    /// bounds every wait.
+    /// By the domain, on a machine of `frames` frames, whose unit `adjust` has changed: where it
+    /// has devices with ATS, the NIC must be one, and uses it. `limit` bounds every wait.
     pub fn new(
         frames: usize,
         design: impl Into<Design>,
@@ -216,7 +218,8 @@ impl<B: Base, F: Format> Crowd<B, F> {
         hot[random.below(hot.len() as u64) as usize]
     }
 
-    /// What a map returned: a mapping, or `None` where there was no room or no frame; all else is a bug.
+    /// What a map returned: a mapping, or `None` where there was no room or no frame; all else is a
+    /// bug.
     pub fn taken<T>(&self, result: Result<T, MapError>) -> Option<T> {
         match result {
             Ok(taken) => Some(taken),
@@ -398,7 +401,8 @@ impl<B: Base, F: Format> Crowd<B, F> {
         self.finish(context)
     }
 
-    /// Checks the oracle (P1 to P6, P8, P9, P14) and the audits (P10), ends the domain and the machine: every frame is back.
+    /// Checks the oracle (P1 to P6, P8, P9, P14) and the audits (P10), ends the domain and the
+    /// machine: every frame is back.
     pub fn finish(self, context: &str) -> Checked {
         let machine = self.rig.machine.machine();
         let platform: Arc<_> = machine.platform().clone();

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Lists of operations against a naive model: a map of pages, and the allocations in a list.
 //!
-//! Under strict every access does just what the model says. Under a deferred policy a page that is not mapped may still
-//! lead where it led, if it was unmapped since the last flush; what is mapped is exact there too.
+//! Under strict every access does just what the model says. Under a deferred policy a page that is
+//! not mapped may still lead where it led, if it was unmapped since the last flush; what is mapped
+//! is exact there too.
 
 use crate::suite::{operations::*, rig::*};
 use ioatlas_dma::{
@@ -55,7 +56,8 @@ struct Run<'r, B: Base, F: Format> {
 }
 
 impl<B: Base, F: Format> Run<'_, B, F> {
-    /// Physical pages that nobody has used, so that a wrong one is told from a right one; where buffers share pages, some of a few.
+    /// Physical pages that nobody has used, so that a wrong one is told from a right one; where
+    /// buffers share pages, some of a few.
     fn fresh(&mut self, pages: u64) -> u64 {
         if self.domain.domain().shared().is_some() {
             self.next_page = FIRST_PAGE + (self.next_page + 3) % 8;
@@ -89,7 +91,8 @@ impl<B: Base, F: Format> Run<'_, B, F> {
         }
     }
 
-    /// Whether an aligned range of so many pages is free. Page 0 is given to those who ask for it only.
+    /// Whether an aligned range of so many pages is free. Page 0 is given to those who ask for it
+    /// only.
     fn fits(&self, granted: u64) -> bool {
         let end = F::aperture().end().0;
         if end > 1 << 10 {
@@ -233,7 +236,8 @@ impl<B: Base, F: Format> Run<'_, B, F> {
             } => {
                 let range = IovaRange::new(IovaPage(page), PageCount(pages));
                 let free = F::aperture().contains(&range) && !self.allocated(range);
-                // a heap says nothing of a range, so it can be had while nothing in the arena is allocated
+                // a heap says nothing of a range, so it can be had while nothing in the arena is
+                // allocated
                 let heap = matches!(self.design.allocator, AllocatorConfig::Kmalloc(_));
                 let first = self.fresh(pages);
                 let result =
@@ -288,13 +292,15 @@ impl<B: Base, F: Format> Run<'_, B, F> {
                 self.domain.domain().shrink();
             }
         }
-        // A flush ends all that was stale before it. Unmap may flush in the middle, and knows what is its own.
+        // A flush ends all that was stale before it. Unmap may flush in the middle, and knows what
+        // is its own.
         let (nothing_retired, after) = self.flushes();
         // what is shared is not counted while it is retired
         let shares = self.domain.domain().shared().is_some() && self.after != Afterwards::Never;
         let nothing_retired = nothing_retired && !shares;
-        // (Where maps flush, they flush their own pages, which are no longer stale as they are mapped: under solaris, and in the place of an
-        // empty table. Or they drain all, and nothing is retired then.)
+        // (Where maps flush, they flush their own pages, which are no longer stale as they are
+        // mapped: under solaris, and in the place of an empty table. Or they drain all, and nothing
+        // is retired then.)
         let of_all = after != before && !retires && !maps && self.after != Afterwards::Kept;
         if nothing_retired || of_all {
             self.model.stale.clear();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! No IOVA is left: said with the numbers, after draining what was retired, and over as soon as one comes back.
+//! No IOVA is left: said with the numbers, after draining what was retired, and over as soon as one
+//! comes back.
 
 use crate::suite::{bad_input::*, rig::*};
 use ioatlas_dma::{

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The n-th frame allocation fails, for every n, until the scenario passes unharmed (P10).
 //!
-//! A device hammers all the pages about, before, between and after: what was half made and undone is reached by nobody after
-//! its flush, and not handed out before it (P3).
+//! A device hammers all the pages about, before, between and after: what was half made and undone
+//! is reached by nobody after its flush, and not handed out before it (P3).
 
 use crate::suite::{placements::*, rig::*};
 use ioatlas_dma::{design::Design, dma_api::*, domain::*, table::*, translator::*, units::*};
@@ -29,9 +29,11 @@ on_every_width! {
     failure::consistent_memory,
 }
 
-/// Runs `attempt` with its n-th allocation failing, n from 0, until none of its allocations is the one. Returns how many failed.
+/// Runs `attempt` with its n-th allocation failing, n from 0, until none of its allocations is the
+/// one. Returns how many failed.
 ///
-/// `attempt` makes all it needs anew each time, and checks its own error; it says whether it succeeded.
+/// `attempt` makes all it needs anew each time, and checks its own error; it says whether it
+/// succeeded.
 fn fail_each<B: Base>(failing: &Failing<B>, mut attempt: impl FnMut(u64) -> bool) -> u64 {
     for n in 0..1000 {
         failing.fail_nth(n);
@@ -45,7 +47,8 @@ fn fail_each<B: Base>(failing: &Failing<B>, mut attempt: impl FnMut(u64) -> bool
     panic!("it never passed");
 }
 
-/// Accesses by the device to all of the toy aperture, or to the lowest pages of each quarter and the highest.
+/// Accesses by the device to all of the toy aperture, or to the lowest pages of each quarter and
+/// the highest.
 fn hammer<B: Base, F: Format>(rig: &Rig<B>) {
     for page in pages_about::<F>() {
         rig.access(page, AccessKind::Read);
@@ -61,7 +64,8 @@ fn pages_about<F: Format>() -> impl Iterator<Item = IovaPage> {
     pages.map(IovaPage)
 }
 
-/// The device reaches for these pages whenever an allocation fails, too: what is half made then is cached.
+/// The device reaches for these pages whenever an allocation fails, too: what is half made then is
+/// cached.
 fn hammer_when_it_fails<B: Base>(rig: &Rig<B>, pages: impl Iterator<Item = IovaPage>) {
     let unit = Arc::downgrade(rig.machine.machine().unit()); // which holds the platform
     let pages: Vec<_> = pages.collect();
@@ -227,7 +231,8 @@ pub fn consistent_memory<B: Base, F: Format>() {
     }
 }
 
-/// A buffer across an edge of leaf tables is given, reached, taken back and dropped; any allocation of that fails.
+/// A buffer across an edge of leaf tables is given, reached, taken back and dropped; any allocation
+/// of that fails.
 pub fn typed_buffers<B: Base, F: Format>() {
     for (nth, design) in core_designs::<F>().into_iter().enumerate() {
         // each policy with each placement, in turn
@@ -358,7 +363,8 @@ pub fn bringing_the_unit_up<B: Base, F: Format>() {
 
 pub fn what_is_undone_is_not_handed_out_before_the_flush<B: Base, F: Format>() {
     for design in designs() {
-        // room for one long list and nothing else, so that whoever comes next must get the same pages
+        // room for one long list and nothing else, so that whoever comes next must get the same
+        // pages
         let span = span::<F>();
         let aperture = Some(IovaRange::new(IovaPage(2 * span), PageCount(2 * span)));
         let rig = Rig::<B>::new::<F>(64);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! IOVAs that a general-purpose allocator returns (ATC'15 §4.2): blocks of its arena, and a fallback for what they cannot be.
+//! IOVAs that a general-purpose allocator returns (ATC'15 §4.2): blocks of its arena, and a
+//! fallback for what they cannot be.
 
 use crate::suite::{bad_input::refused, rig::*};
 use ioatlas_dma::{

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Identity mapping under a unit (ATC'15 §4.1): one leaf for all mappings of a page for one use, and a fallback for what has none.
+//! Identity mapping under a unit (ATC'15 §4.1): one leaf for all mappings of a page for one use,
+//! and a fallback for what has none.
 
 use crate::suite::{bad_input::refused, rig::*};
 use ioatlas_dma::{
@@ -120,7 +121,8 @@ pub fn a_page_stays_until_its_last_unmap<B: Base, F: Format>() {
             if is_strict(design) {
                 assert_eq!(rig.access(at, WRITE), None, "P1");
             }
-            // what may be stale is the same page for the same use: it need not be flushed to be mapped again
+            // what may be stale is the same page for the same use: it need not be flushed to be
+            // mapped again
             let again = map(domain, 0x40, 1, Direction::FromDevice);
             assert_eq!(again.range().first, at);
             assert_eq!(rig.access(at, WRITE), Some(PhysPage(0x40)), "P14");

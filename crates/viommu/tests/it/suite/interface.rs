@@ -45,7 +45,8 @@ type Placing<B, F> = WatchedClient<WatchedPlatform<Failing<B>>, F, Tables<B>>;
 pub struct Clients<B: Base, F: Format> {
     clients: Vec<Placing<B, F>>,
     dma: Api<B, F>,
-    /// What drivers map: memory that the oracle has not seen allocated, so that it is nobody's but theirs.
+    /// What drivers map: memory that the oracle has not seen allocated, so that it is nobody's but
+    /// theirs.
     memory: Vec<FreshFrame>,
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! An unmap as a nested interrupt, at every shared access of a map on the same CPU.
 //!
-//! For n = 1, 2, .. the interrupt is armed at the CPU's n-th access and delivered at the next one that is not masked, until it
-//! comes too late. Its handler unmaps another live mapping of the same domain, so it may flush, drain and give IOVAs and
-//! tables back in the middle of the map. What the map had done by then is looked at in memory at the moment of delivery.
+//! For n = 1, 2, .. the interrupt is armed at the CPU's n-th access and delivered at the next one
+//! that is not masked, until it comes too late. Its handler unmaps another live mapping of the same
+//! domain, so it may flush, drain and give IOVAs and tables back in the middle of the map. What the
+//! map had done by then is looked at in memory at the moment of delivery.
 
 use crate::suite::{crowd::Crowd, rig::*};
 use ioatlas_dma::{
@@ -39,7 +40,8 @@ enum Place {
 /// Which map is interrupted.
 #[derive(Clone, Copy)]
 struct Case {
-    /// One buffer of four pages there, across the edge of two leaf tables, or a list of six in two leaf tables.
+    /// One buffer of four pages there, across the edge of two leaf tables, or a list of six in two
+    /// leaf tables.
     at: Option<IovaPage>,
     /// The frame allocation that fails, counted from 1.
     failing: Option<u64>,
@@ -76,7 +78,8 @@ impl Case {
 
 const LIMIT: WaitLimit = WaitLimit(100_000);
 
-/// A machine in which a mapping, the victim, lives in tables that the map uses too, and another is retired.
+/// A machine in which a mapping, the victim, lives in tables that the map uses too, and another is
+/// retired.
 fn prepared<F: Format>(design: DomainConfig) -> (Crowd<Sim, F>, Mapping) {
     let crowd = Crowd::<Sim, F>::new(64, design, LIMIT, |_| ());
     let at = IovaPage(near::<F>().first.0 + VICTIM);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A completion that proves nothing completes nothing: the retired thing comes back with the reason.
+//! A completion that proves nothing completes nothing: the retired thing comes back with the
+//! reason.
 
 use crate::suite::rig::Base;
 use ioatlas_dma::{

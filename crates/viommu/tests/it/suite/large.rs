@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Large leaves under a unit that walks them, in the place of tables that its walk caches remember, and back (P14).
+//! Large leaves under a unit that walks them, in the place of tables that its walk caches remember,
+//! and back (P14).
 
 use crate::suite::rig::*;
 use ioatlas_dma::{

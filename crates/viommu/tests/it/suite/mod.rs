@@ -3,18 +3,24 @@
 //!
 //! # The matrix
 //!
-//! Designs come from the registry ([`ioatlas_dma::design`]), so that a new one is run without anybody's doing; `rig` makes their sizes small.
+//! Designs come from the registry ([`ioatlas_dma::design`]), so that a new one is run without
+//! anybody's doing; `rig` makes their sizes small.
 //!
-//! * Every behaviour runs over every design that chooses from an aperture of its own, in two formats on two platforms.
-//! * Designs that go by addresses promise other things of IOVAs; what these are is in `identity` and `heap`. They run with all the others
-//!   through what expects nothing of a design but that it is safe: failures of each allocation, random operations against the model, and the
-//!   schedule in which everything happens at once.
-//! * The path, tables, large leaves and failures run in the other widths too. Failures meet one kind of tables (largest leaf, reclaim) a
-//!   design in turn, large leaves all of them; random operations draw design and tables from all that there are.
-//! * What several do at once is done by two interfaces: the domain's own, and the DMA API with all its placements over one pool (`interface`). The oracle is the same.
-//! * Schedules and races run a third of the designs on each seed, threads one kind of unit a design: these are what takes long.
-//! * With `--cfg ioatlas_killers` only what `ci/mutants.sh` runs is built, on simulated platforms with small tables. The rest takes minutes to
-//!   compile.
+//! * Every behaviour runs over every design that chooses from an aperture of its own, in two
+//!   formats on two platforms.
+//! * Designs that go by addresses promise other things of IOVAs; what these are is in `identity`
+//!   and `heap`. They run with all the others through what expects nothing of a design but that it
+//!   is safe: failures of each allocation, random operations against the model, and the schedule in
+//!   which everything happens at once.
+//! * The path, tables, large leaves and failures run in the other widths too. Failures meet one
+//!   kind of tables (largest leaf, reclaim) a design in turn, large leaves all of them; random
+//!   operations draw design and tables from all that there are.
+//! * What several do at once is done by two interfaces: the domain's own, and the DMA API with all
+//!   its placements over one pool (`interface`). The oracle is the same.
+//! * Schedules and races run a third of the designs on each seed, threads one kind of unit a
+//!   design: these are what takes long.
+//! * With `--cfg ioatlas_killers` only what `ci/mutants.sh` runs is built, on simulated platforms
+//!   with small tables. The rest takes minutes to compile.
 
 /// Each scenario becomes a test on every platform and format; inside, it runs over every design.
 macro_rules! on_every_machine {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! WIOSCA'10's advice as options, under every policy: lists that descend, and domains that begin at different pages.
+//! WIOSCA'10's advice as options, under every policy: lists that descend, and domains that begin at
+//! different pages.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The oracle itself: each violation is provoked, by a defect of the unit or by calls that it is not told of, and named.
+//! The oracle itself: each violation is provoked, by a defect of the unit or by calls that it is
+//! not told of, and named.
 
 use crate::suite::{interface::*, placements::PLACEMENTS, rig::*};
 use ioatlas_dma::{
@@ -161,7 +162,8 @@ pub fn p2_more_time_than_promised<B: Base, F: Format>() {
     }
 }
 
-/// The design whose bounds are `n` more than those of `design`, and what `design` promises where there is one CPU.
+/// The design whose bounds are `n` more than those of `design`, and what `design` promises where
+/// there is one CPU.
 fn looser(design: DomainConfig, more: u32) -> (DomainConfig, Bounds) {
     let promised = Bounds::of(&design.policy, 1);
     let mut looser = design;
@@ -462,7 +464,8 @@ pub fn p9_the_page_of_an_older_mapping<B: Base, F: Format>() {
     for design in designs() {
         let rig = Rig::<B>::new::<F>(64);
         let domain = rig.domain::<F>(design);
-        // an access elsewhere is in flight all along, so the oracle may not forget what it could still explain
+        // an access elsewhere is in flight all along, so the oracle may not forget what it could
+        // still explain
         let other = rig.machine.domain::<F>(design).unwrap();
         other.attach(DISK).unwrap();
         let theirs = other.map(buffer(0x30, 1), Direction::ToDevice).unwrap();

@@ -23,7 +23,8 @@ thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A clock that goes on by the same each time it is read, so that what is learned by it depends on no speed.
+/// A clock that goes on by the same each time it is read, so that what is learned by it depends on
+/// no speed.
 fn now() -> TimeNs {
     NOW.set(NOW.get() + 100);
     TimeNs(NOW.get())

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What is particular to the policies of the other systems of ATC'15: who waits for what, what is kept, and for how long.
+//! What is particular to the policies of the other systems of ATC'15: who waits for what, what is
+//! kept, and for how long.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{domain::*, table::Format, units::*};
@@ -141,7 +142,8 @@ pub fn macos_waits_for_the_first_when_it_is_full<B: Base, F: Format>() {
             domain.unmap(live.next().unwrap()).unwrap();
             assert_eq!(counts(&domain), (n, n), "nobody waits");
         }
-        // the fifth finds no room, and the unit does not come to an end: what was first is lost, and it is said
+        // the fifth finds no room, and the unit does not come to an end: what was first is lost,
+        // and it is said
         let error = domain.unmap(live.next().unwrap()).unwrap_err();
         assert!(matches!(error, UnmapError::Invalidate { .. }), "{error}");
         let stats = domain.domain().stats();

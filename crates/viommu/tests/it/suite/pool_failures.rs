@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! An invalidation fails at each step in the life of a bounce pool, while a device reaches whatever it was ever told of.
+//! An invalidation fails at each step in the life of a bounce pool, while a device reaches whatever
+//! it was ever told of.
 
 use crate::suite::{interface::room, placements::*, rig::*};
 use ioatlas_dma::{dma_api::*, domain::*, platform::Platform, table::Format, units::*};
@@ -66,7 +67,8 @@ impl<B: Base, F: Format> Pool<'_, B, F> {
 
 type Step<B, F> = fn(&mut Pool<'_, B, F>);
 
-/// Slots are populated, kept and converted; a chunk is added; one buffer is for a single use; then all of that goes.
+/// Slots are populated, kept and converted; a chunk is added; one buffer is for a single use; then
+/// all of that goes.
 fn steps<B: Base, F: Format>() -> Vec<(&'static str, Step<B, F>)> {
     let steps: [(&'static str, Step<B, F>); 12] = [
         ("one is populated", |pool| {

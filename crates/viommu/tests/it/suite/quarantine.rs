@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! An invalidation fails, or never completes: what it should have freed is never used again, it is counted, and said.
+//! An invalidation fails, or never completes: what it should have freed is never used again, it is
+//! counted, and said.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Races that a caller may lose: for one mapping through the address API, for one device, for the last domain id.
+//! Races that a caller may lose: for one mapping through the address API, for one device, for the
+//! last domain id.
 //!
-//! Schedules and seeds are those of [`crate::suite::schedules`]; whoever touches a frame after it was freed fails there.
+//! Schedules and seeds are those of [`crate::suite::schedules`]; whoever touches a frame after it
+//! was freed fails there.
 
 use crate::suite::{
     crowd::*,
@@ -136,7 +138,8 @@ fn of_two_raw_unmaps_of_one_mapping_one_wins() {
     assert!(firsts.get().iter().all(|n| *n > 0), "both must be seen");
 }
 
-/// One CPU unmaps, maps anew at the same place and gives that up; the other comes late, with the old length.
+/// One CPU unmaps, maps anew at the same place and gives that up; the other comes late, with the
+/// old length.
 #[test]
 fn a_late_raw_unmap_leaves_a_new_mapping_of_another_size_alone() {
     let sizes = [
@@ -239,7 +242,8 @@ fn after_a_race_of_attach_and_detach_close_leaves_no_device() {
     assert!(busy.get() > 0, "they must meet");
 }
 
-/// All ids are taken; one domain closes, full of what its device had cached, and the other CPU waits for its id.
+/// All ids are taken; one domain closes, full of what its device had cached, and the other CPU
+/// waits for its id.
 #[test]
 fn an_id_is_given_again_only_when_its_domain_is_gone() {
     const OTHER: SourceId = SourceId(0x0028);

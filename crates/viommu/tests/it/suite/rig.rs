@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The machine that every test runs on: a host or simulated platform, a software unit, its driver, and the oracle.
+//! The machine that every test runs on: a host or simulated platform, a software unit, its driver,
+//! and the oracle.
 
 use ioatlas_dma::{
     design::{self, Design},
@@ -86,7 +87,8 @@ pub const DISK: SourceId = SourceId(0x0108);
 
 /// How long to wait for the unit. It acts within the register write, so a turn is too many already.
 pub const LIMIT: WaitLimit = WaitLimit(2_000);
-/// Hours of waiting, for threads: those with an access to be drained may be off their cores for long, and no test depends on speed.
+/// Hours of waiting, for threads: those with an access to be drained may be off their cores for
+/// long, and no test depends on speed.
 pub const PATIENT: WaitLimit = WaitLimit(1 << 40);
 
 /// Every allocator that chooses from an aperture of its own, with every policy.
@@ -95,8 +97,8 @@ pub fn designs() -> Vec<DomainConfig> {
     registered.filter(chooses_freely).collect()
 }
 
-/// The other designs, whose IOVAs follow from an address, of a buffer or of a block of the heap. None where `F` is too small for them:
-/// they need a space of this many pages.
+/// The other designs, whose IOVAs follow from an address, of a buffer or of a block of the heap.
+/// None where `F` is too small for them: they need a space of this many pages.
 pub fn by_address<F: Format>() -> Vec<DomainConfig> {
     let pages = F::aperture().pages.0;
     if pages < 4 * ARENA.0 {
@@ -285,9 +287,11 @@ pub enum Afterwards {
     Never,
     /// A batch, a tick or a flush invalidates.
     Batched,
-    /// Unmap has started an invalidation; this unit is done with it at once, but things are freed later.
+    /// Unmap has started an invalidation; this unit is done with it at once, but things are freed
+    /// later.
     Started,
-    /// The next map of the range invalidates. What holds frames, or was chosen by the caller, is freed when unmap returns.
+    /// The next map of the range invalidates. What holds frames, or was chosen by the caller, is
+    /// freed when unmap returns.
     Kept,
 }
 

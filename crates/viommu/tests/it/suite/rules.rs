@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The invalidation rules of `ioatlas_dma::policy::rules`, a test a row, as the unit sees them.
 //!
-//! Elsewhere: R6 (`schedules`, where accesses are in flight), R7 (`sequence`, `schedules`), R12 (`writeback`), R13 (`attach`), R14 (`ats`),
-//! R16 (`tables`, `large`), R17 (`quarantine`).
+//! Elsewhere: R6 (`schedules`, where accesses are in flight), R7 (`sequence`, `schedules`), R12
+//! (`writeback`), R13 (`attach`), R14 (`ats`), R16 (`tables`, `large`), R17 (`quarantine`).
 
 use crate::suite::rig::*;
 use ioatlas_dma::{domain::*, invalidation::InvalidateError, table::Format, units::*};

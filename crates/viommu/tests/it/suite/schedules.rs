@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Schedules of a simulated machine: two CPUs, a device, a timer and an asynchronous unit, switched at any shared access.
+//! Schedules of a simulated machine: two CPUs, a device, a timer and an asynchronous unit, switched
+//! at any shared access.
 //!
-//! Each scenario runs over many seeds, sticky and preemption-bounded, a third of the designs on each. A failure names its seed:
+//! Each scenario runs over many seeds, sticky and preemption-bounded, a third of the designs on
+//! each. A failure names its seed:
 //!
 //! * `IOATLAS_SEEDS=n` runs n seeds a scenario, instead of the few of the default;
 //! * `IOATLAS_SEED=s` runs that one seed.
@@ -36,7 +38,8 @@ pub fn seeds() -> Range<u64> {
     }
 }
 
-/// One design in so many runs on each seed: 3, so that each has its turn under every kind of schedule and of unit.
+/// One design in so many runs on each seed: 3, so that each has its turn under every kind of
+/// schedule and of unit.
 const DESIGNS_OF_A_SEED: u64 = 3;
 
 /// Those of `designs` that run on `seed`.
@@ -177,7 +180,8 @@ fn everything<F: Format>(interface: Interface) {
         None,
         |c, ends, seed| {
             c.domain.attach(DISK).expect("attached");
-            // what is freed by an address, or is a pool's, is counted on a CPU, so there a CPU ticks
+            // what is freed by an address, or is a pool's, is counted on a CPU, so there a CPU
+            // ticks
             let on_a_cpu = c.by_address || interface == Interface::Dma;
             let (ticks, cpu_ticks) = if on_a_cpu { (0, 6) } else { (6, 0) };
             Cast {
@@ -233,7 +237,8 @@ fn everything_at_once_through_the_dma_api_on_wide_tables() {
     everything::<Wide>(Interface::Dma);
 }
 
-/// Both find the tables above missing, and one of them loses the race to add them; then both unmap again.
+/// Both find the tables above missing, and one of them loses the race to add them; then both unmap
+/// again.
 #[test]
 fn two_cpus_map_neighbours_under_one_absent_table() {
     let sum = over_seeds::<Small>("neighbours", every_design, None, |c, _, _| {
@@ -261,8 +266,8 @@ fn two_cpus_map_neighbours_under_one_absent_table() {
     assert!(sum.succeeded > 0);
 }
 
-/// One mapping is all of a leaf table, another all of a table of tables; both are detached under the device's walks, and
-/// come again at once with other contents.
+/// One mapping is all of a leaf table, another all of a table of tables; both are detached under
+/// the device's walks, and come again at once with other contents.
 #[test]
 fn whole_tables_are_unmapped_while_a_device_walks_them() {
     let sum = over_seeds::<Small>("whole tables", every_design, None, |c, _, _| {
@@ -299,7 +304,8 @@ fn whole_tables_are_unmapped_while_a_device_walks_them() {
     assert!(sum.succeeded > 0 && sum.blocked > 0);
 }
 
-/// CPU 0's unmaps fill batch after batch, CPU 1 pushes meanwhile, and the timer flushes and drains both queues.
+/// CPU 0's unmaps fill batch after batch, CPU 1 pushes meanwhile, and the timer flushes and drains
+/// both queues.
 #[test]
 fn a_batch_is_flushed_while_another_cpu_pushes_and_the_timer_ticks() {
     let sum = over_seeds::<Small>("batches", is_batched, None, |c, _, _| {
@@ -325,7 +331,8 @@ fn a_batch_is_flushed_while_another_cpu_pushes_and_the_timer_ticks() {
     assert!(sum.stale > 0);
 }
 
-/// Eight pages for two CPUs that want three each time: who finds none drains what both have retired.
+/// Eight pages for two CPUs that want three each time: who finds none drains what both have
+/// retired.
 #[test]
 fn two_cpus_exhaust_the_pages_and_drain_each_others_queues() {
     let pages = Some(at(8, 8));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Tables that one unmap covers whole are detached, and freed after the flush of the walk caches (P4); what is mapped in
-//! their place is reached (P14).
+//! Tables that one unmap covers whole are detached, and freed after the flush of the walk caches
+//! (P4); what is mapped in their place is reached (P14).
 
 use crate::suite::rig::*;
 use ioatlas_dma::{
@@ -87,7 +87,8 @@ pub fn a_leaf_table_goes_after_the_flush_and_the_span_is_good_again<B: Base, F: 
     }
 }
 
-/// A CPU that has mapped a page knows its leaf table, and the next map there does not walk. When that table is gone, it must.
+/// A CPU that has mapped a page knows its leaf table, and the next map there does not walk. When
+/// that table is gone, it must.
 pub fn a_cpu_forgets_a_table_that_was_detached<B: Base, F: Format>() {
     // others have nothing cached, and walk at every map
     let has_magazines =

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The deferred policy's window: in time by ticks, in operations by the batch; bounded work; entries are freed.
+//! The deferred policy's window: in time by ticks, in operations by the batch; bounded work;
+//! entries are freed.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{
@@ -126,7 +127,8 @@ pub fn a_tick_does_bounded_work<B: Base, F: Format>() {
             (0..BATCH - 1).for_each(|i| map_unmap(&domain, 0x20 + i));
         });
         assert_eq!(counts(&domain), (0, 2 * (BATCH - 1)));
-        // one start for both queues; what is above the budget is freed in the next tick, without another start
+        // one start for both queues; what is above the budget is freed in the next tick, without
+        // another start
         assert_eq!(domain.tick(TimeNs(0)), Ok(report(1, BUDGET)));
         assert_eq!(counts(&domain), (1, 4));
         domain.domain().audit().unwrap();
@@ -234,7 +236,8 @@ pub fn exposure_in_operations_is_bounded_by_the_batch<B: Base, F: Format>() {
             assert_eq!(stale, (round + 1) % BATCH != 0, "round {round}");
         }
         let summary = rig.machine.oracle().summary();
-        // the first of a batch sees the returns of all others but the last, in whose call the flush is
+        // the first of a batch sees the returns of all others but the last, in whose call the flush
+        // is
         let expected = Exposure {
             unmaps: BATCH - 2,
             time: TimeNs(0),
@@ -308,7 +311,8 @@ fn entries_return_to_the_virtual_cpu_that_unmapped_them() {
 
 #[test]
 fn entries_of_a_thread_that_is_gone_are_found_when_they_are_needed() {
-    // its slot may be another thread's by now, or nobody's: an exhausted allocator drains every magazine
+    // its slot may be another thread's by now, or nobody's: an exhausted allocator drains every
+    // magazine
     for design in designs() {
         let aperture = Some(IovaRange::new(IovaPage(8), PageCount(8)));
         let rig = Rig::<Host>::new::<Small>(64);

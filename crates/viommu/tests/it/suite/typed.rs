@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Typed buffers, given, reached, taken back, dropped, and what their frames are next; and that the oracle sees a frame that is freed, or
-//! becomes a table, while a translation leads there.
+//! Typed buffers, given, reached, taken back, dropped, and what their frames are next; and that the
+//! oracle sees a frame that is freed, or becomes a table, while a translation leads there.
 
 use crate::suite::{interface::room, placements::*, rig::*};
 use ioatlas_dma::{
@@ -198,7 +198,8 @@ fn deferred() -> DomainConfig {
     design.expect("a policy that batches")
 }
 
-/// A buffer that the device reached, or not, and that was taken back. Its frame is free at once, which a typed buffer never does.
+/// A buffer that the device reached, or not, and that was taken back. Its frame is free at once,
+/// which a typed buffer never does.
 fn freed_at_once(rig: &Rig<Sim>, domain: &Dom<Sim, Small>, reached: bool) -> (IovaPage, PhysPage) {
     let dma = domain.dma(tight(ON_DEMAND));
     let client = dma.client(ClientConfig::default()).expect("no pool");

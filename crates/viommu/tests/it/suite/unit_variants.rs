@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! One path under every kind of unit: what it can do and what it caches changes nothing that a domain promises.
+//! One path under every kind of unit: what it can do and what it caches changes nothing that a
+//! domain promises.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{domain::PolicyConfig, table::Format, units::*};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Units whose walks do not snoop caches: they see what was written back, and nothing else.
 //!
-//! The platform keeps memory twice. CPUs use the host's arena; the unit reads a *shadow* into which only
-//! `publish` copies. A frame's shadow begins as garbage: each word an entry that leads to the frame itself.
+//! The platform keeps memory twice. CPUs use the host's arena; the unit reads a *shadow* into which
+//! only `publish` copies. A frame's shadow begins as garbage: each word an entry that leads to the
+//! frame itself.
 
 use crate::suite::rig::*;
 use ioatlas_dma::{
@@ -21,7 +22,8 @@ use std::{
 
 type Word = <Host as Platform>::A64;
 const WORDS: usize = 512;
-/// The third frame of bring-up: the unit writes the queue's status there, and its writes are snooped.
+/// The third frame of bring-up: the unit writes the queue's status there, and its writes are
+/// snooped.
 const STATUS: PhysPage = PhysPage(2);
 
 /// A host under a unit that does not snoop.
@@ -189,7 +191,8 @@ fn ended(rig: &Rig<Incoherent>, domain: &Dom<Incoherent, impl Format>, range: Io
     }
 }
 
-/// Maps and ends single pages, lists, whole tables and consistent memory, with devices coming and going.
+/// Maps and ends single pages, lists, whole tables and consistent memory, with devices coming and
+/// going.
 fn lifecycle<F: Format>() {
     for design in designs() {
         let context = &*name(&design);
@@ -307,7 +310,8 @@ fn two_threads_share_tables_on_vtd_tables() {
     threads::<Vtd>();
 }
 
-/// The one who added a table is slow to write its entry back; a neighbour whose map returns meanwhile must not wait for that.
+/// The one who added a table is slow to write its entry back; a neighbour whose map returns
+/// meanwhile must not wait for that.
 fn slow_winner<F: Format>(lost: Lost) {
     let rig = rig::<F>();
     let domain = rig.domain::<F>(DomainConfig::default());

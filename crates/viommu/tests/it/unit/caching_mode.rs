@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Caching mode: what is absent stays so until it is flushed, by the domain and the scope that the specification names.
+//! Caching mode: what is absent stays so until it is flushed, by the domain and the scope that the
+//! specification names.
 
 use crate::unit::rig::*;
 use ioatlas_dma::units::*;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Global command and status: enables, one-shot commands, the root pointer, interrupt-remapping state.
+//! Global command and status: enables, one-shot commands, the root pointer, interrupt-remapping
+//! state.
 
 use crate::unit::rig::*;
 use ioatlas_dma::units::*;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Devices with ATS: what they keep, until which invalidation, and why the IOTLB's has to come first.
+//! Devices with ATS: what they keep, until which invalidation, and why the IOTLB's has to come
+//! first.
 
 use crate::unit::rig::*;
 use ioatlas_dma::units::*;

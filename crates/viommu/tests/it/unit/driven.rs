@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The unit under the real driver and the real tables: two decodings and two encodings of one specification meet.
+//! The unit under the real driver and the real tables: two decodings and two encodings of one
+//! specification meet.
 
 use crate::unit::rig::{DEVICE, target};
 use ioatlas_dma::{

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Leaves above level 1: what they translate, which of their bits are reserved, how long they are served.
+//! Leaves above level 1: what they translate, which of their bits are reserved, how long they are
+//! served.
 
 use crate::unit::rig::*;
 use ioatlas_dma::units::*;
@@ -236,7 +237,8 @@ fn an_erratum_leaves_a_large_leaf_behind() {
 }
 
 proptest! {
-    /// Whatever the caches, a unit flushed after each change translates leaves of all sizes as a map of pages would.
+    /// Whatever the caches, a unit flushed after each change translates leaves of all sizes as a
+    /// map of pages would.
     #[test]
     fn flushed_after_each_change_it_is_a_map(
         (large, small, prefetch, seed) in (0..3usize, 0..5usize, 0..3u32, any::<u64>()),

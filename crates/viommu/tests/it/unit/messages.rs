@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Fault events and completion events: when an interrupt is sent, held back, taken back. And what stops the queue.
+//! Fault events and completion events: when an interrupt is sent, held back, taken back. And what
+//! stops the queue.
 
 use crate::unit::rig::*;
 use ioatlas_dma::units::*;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A unit, memory, and hands to write into it: every word here is put together from the specification, by neither the unit's
-//! code nor the driver's.
+//! A unit, memory, and hands to write into it: every word here is put together from the
+//! specification, by neither the unit's code nor the driver's.
 
 use ioatlas_dma::{
     platform::{
@@ -34,7 +34,8 @@ pub const TOY: Geometry = Geometry {
     entries_lg2: 2,
 };
 
-/// Registers by their offsets (VT-d 4.1 §11.4), not by anybody's constants; FRO and IRO as configured by default.
+/// Registers by their offsets (VT-d 4.1 §11.4), not by anybody's constants; FRO and IRO as
+/// configured by default.
 pub mod reg {
     pub const VER: u16 = 0x00;
     pub const CAP: u16 = 0x08;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The unit under schedules: an unmapping CPU, a device, and where asked for an agent that processes the queue.
+//! The unit under schedules: an unmapping CPU, a device, and where asked for an agent that
+//! processes the queue.
 
 use crate::unit::rig::*;
 use ioatlas_dma::platform::{
@@ -11,7 +12,8 @@ use std::{cell::Cell, sync::Arc};
 
 const ROUNDS: u32 = 8;
 
-/// Accesses that got through although they began after an unmap was flushed, and ended before the next map.
+/// Accesses that got through although they began after an unmap was flushed, and ended before the
+/// next map.
 fn stale_accesses(flush: [u64; 2], processing: Processing, schedule: Schedule) -> u32 {
     let sim = Arc::new(Sim::new(SimConfig {
         frames: 32,

@@ -202,7 +202,8 @@ fn domains_do_not_serve_each_other() {
 }
 
 proptest! {
-    /// Whatever the caches and the seed, a unit that is flushed after each change translates as a map would.
+    /// Whatever the caches and the seed, a unit that is flushed after each change translates as a
+    /// map would.
     #[test]
     fn flushed_after_each_change_it_is_a_map(
         (sets, ways, walk, prefetch, seed) in (0..4usize, 1..3usize, 0..3usize, 0..3u32, any::<u64>()),

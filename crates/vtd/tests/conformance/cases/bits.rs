@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Each bit of each entry, flipped: taken, refused as reserved, or ignored (VT-d 4.1 §9.1, §9.3, §9.8).
+//! Each bit of each entry, flipped: taken, refused as reserved, or ignored (VT-d 4.1 §9.1, §9.3,
+//! §9.8).
 
 use super::*;
 
@@ -96,7 +97,8 @@ fn leaf_bit(width: AddressWidth, level: u32, bit: u32) -> Case {
         let inside = GRANULE_LG2 + VtdSecond48::span_lg2(level);
         let want = match bit {
             0 => Want::Fault(6),
-            // without the size bit it points to a table, which is the page of a target: not a table that permits anything
+            // without the size bit it points to a table, which is the page of a target: not a table
+            // that permits anything
             7 if level > 1 => return not_a_leaf(run, tables, page, level),
             11 | 62 => Want::Fault(0xc),
             12..52 if bit < inside || bit >= width.bits() => Want::Fault(0xc),
@@ -134,7 +136,8 @@ fn table_bit(width: AddressWidth, level: u32, bit: u32) -> Case {
         run.store(at, index, word ^ 1 << bit);
         let want = match bit {
             0 => Want::Fault(6),
-            // a leaf of the table's frame: its address is not a multiple of such a leaf's size, or there are none so large
+            // a leaf of the table's frame: its address is not a multiple of such a leaf's size, or
+            // there are none so large
             7 | 11 | 62 => Want::Fault(0xc),
             NO_MEMORY..52 if bit < width.bits() => Want::Fault(7),
             12..52 => Want::Fault(0xc),

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Every allocator with every policy, on the driver: what is mapped is reached, and what is unmapped is reached no longer than the policy says.
+//! Every allocator with every policy, on the driver: what is mapped is reached, and what is
+//! unmapped is reached no longer than the policy says.
 //!
-//! Both units keep what they have cached until it is flushed, and flush at once when asked. So what a design leaves exposed is seen in full:
-//! under `strict`, `freebsd` and, since the flush is started in unmap, `macos` nothing; under the others the page until the flush.
+//! Both units keep what they have cached until it is flushed, and flush at once when asked. So what
+//! a design leaves exposed is seen in full: under `strict`, `freebsd` and, since the flush is
+//! started in unmap, `macos` nothing; under the others the page until the flush.
 
 use super::{driver::*, *};
 use ioatlas_dma::{

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The driver on both units: bring-up, devices attached and detached, faults as it reads them, a live unit taken over, shut-down.
+//! The driver on both units: bring-up, devices attached and detached, faults as it reads them, a
+//! live unit taken over, shut-down.
 
 use super::*;
 use ioatlas_dma::{
@@ -130,7 +131,8 @@ pub fn shut_down(run: &mut Run<'_>, driver: Driver, frames_before: usize) {
     run.see("frames lost", lost, 0);
 }
 
-/// How long a bring-up takes with one device behind the unit: QEMU lays out the address space of each device anew when translation is switched.
+/// How long a bring-up takes with one device behind the unit: QEMU lays out the address space of
+/// each device anew when translation is switched.
 pub fn alone() -> Case {
     Case::new("bring-up with one device", |run| {
         for _ in 0..20 {
@@ -244,8 +246,8 @@ fn attach_in_turn<const L: u32>(run: &mut Run<'_>) {
     shut_down(run, driver, frames + kept);
 }
 
-/// A mapping that fills a table of its own: unmapped, the table goes, and the unit must not walk by it again.
-/// Returns how many frames it keeps.
+/// A mapping that fills a table of its own: unmapped, the table goes, and the unit must not walk by
+/// it again. Returns how many frames it keeps.
 fn whole_table<const L: u32>(run: &mut Run<'_>, domain: &TestDomain<L>) -> usize {
     for (first, inside) in [(A, A_INSIDE), (PhysPage(B.0 - 1), B)] {
         let buffer = PhysRange::new(first.addr(), ByteCount(2 << 20));
@@ -267,7 +269,8 @@ fn whole_table<const L: u32>(run: &mut Run<'_>, domain: &TestDomain<L>) -> usize
 // SAFETY: no domain has these units; the tables are the cases' own, and live as long as the run.
 const BY: Authority = unsafe { Authority::assume() };
 
-/// Firmware translates for NIC; NIC reaches its memory at any moment of the take-over, and nobody else anything.
+/// Firmware translates for NIC; NIC reaches its memory at any moment of the take-over, and nobody
+/// else anything.
 fn live(width: AddressWidth) -> Case {
     Case::new(
         format!("{} bits, a live unit is taken over", width.bits()),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Faults and their records (VT-d 4.1 §7.1 to §7.3): reason, address, source, type; overflow, FPD, and what frees a record.
+//! Faults and their records (VT-d 4.1 §7.1 to §7.3): reason, address, source, type; overflow, FPD,
+//! and what frees a record.
 
 use super::*;
 
@@ -87,7 +88,8 @@ fn page_bit(bit: u32) -> Case {
     })
 }
 
-/// One record: the fault of another device is lost, and told so, until somebody says that it was seen.
+/// One record: the fault of another device is lost, and told so, until somebody says that it was
+/// seen.
 fn overflow() -> Case {
     Case::new("a fault more than there are records", |run| {
         let tables = begin(run);
@@ -203,8 +205,8 @@ fn widths() -> Case {
         .differs(differs("the access", "blocked"))
 }
 
-/// More rights in memory than in the cache: whoever widens need not flush where absent entries are not cached, but a cached entry with fewer
-/// rights may fault until it is flushed (§6.1, §6.2.5).
+/// More rights in memory than in the cache: whoever widens need not flush where absent entries are
+/// not cached, but a cached entry with fewer rights may fault until it is flushed (§6.1, §6.2.5).
 fn upgrade() -> Case {
     Case::new("a right is added to a cached page", |run| {
         let tables = begin(run);

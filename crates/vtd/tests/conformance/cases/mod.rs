@@ -27,7 +27,8 @@ pub const WIDTHS: [AddressWidth; 2] = [AddressWidth::Bits39, AddressWidth::Bits4
 pub const KINDS: [AccessKind; 2] = [AccessKind::Read, AccessKind::Write];
 /// Above all memory and every hole of the machine, and in reach of both widths.
 pub const PAGE: IovaPage = IovaPage(0x345_6701);
-/// In the same table, with another low byte: QEMU 7.2 compares no more of it in page-selective invalidations.
+/// In the same table, with another low byte: QEMU 7.2 compares no more of it in page-selective
+/// invalidations.
 pub const OTHER: IovaPage = IovaPage(0x345_6733);
 /// The domain of [`begin`].
 pub const DOMAIN: u16 = 0x0135;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What QEMU's unit does not have or cannot show, on software units that can: walk caches, accesses in flight, write buffers, device TLBs,
-//! interrupt remapping.
+//! What QEMU's unit does not have or cannot show, on software units that can: walk caches, accesses
+//! in flight, write buffers, device TLBs, interrupt remapping.
 
 use super::*;
 use ioatlas_viommu::{

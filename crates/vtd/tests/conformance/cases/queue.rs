@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The queue: descriptors taken and refused, the wait descriptor's fields, wrap, error and recovery (VT-d 4.1 §6.5.2).
+//! The queue: descriptors taken and refused, the wait descriptor's fields, wrap, error and recovery
+//! (VT-d 4.1 §6.5.2).
 //!
-//! Avoided by name: a wait descriptor with status write and interrupt, on which QEMU aborts; one with neither, which the
-//! specification allows (§6.5.2.8) and QEMU refuses.
+//! Avoided by name: a wait descriptor with status write and interrupt, on which QEMU aborts; one
+//! with neither, which the specification allows (§6.5.2.8) and QEMU refuses.
 
 use super::*;
 
@@ -186,7 +187,8 @@ fn fence(order: WaitOrder) -> Case {
     })
 }
 
-/// What stops the queue, stops it there; and it goes on once the descriptor is another and the error is cleared.
+/// What stops the queue, stops it there; and it goes on once the descriptor is another and the
+/// error is cleared.
 fn stops_at(run: &mut Run<'_>, bad: Words) {
     stale_page(run);
     let fine = whole(DOMAIN ^ 1).encode();
@@ -298,7 +300,8 @@ const REFUSES: Differs = Differs {
     why: "a wait descriptor may ask for neither status write nor interrupt; QEMU stops with a queue error",
 };
 
-/// QEMU takes them with interrupt remapping off, too; the software unit has none, and refuses the type.
+/// QEMU takes them with interrupt remapping off, too; the software unit has none, and refuses the
+/// type.
 fn interrupts() -> Vec<Case> {
     let first = InterruptIndex(6);
     let all = [

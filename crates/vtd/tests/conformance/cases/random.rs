@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Sequences from a seed: maps, unmaps, accesses, flushes, devices attached and detached, the same on both units and against a
-//! model of what is mapped. `IOATLAS_SEED` says which seed is the first; a case's name says its own.
+//! Sequences from a seed: maps, unmaps, accesses, flushes, devices attached and detached, the same
+//! on both units and against a model of what is mapped. `IOATLAS_SEED` says which seed is the
+//! first; a case's name says its own.
 //!
-//! Where a policy leaves pages exposed, a page that is unmapped and not flushed may be reached or not: there the units are compared with each other alone.
+//! Where a policy leaves pages exposed, a page that is unmapped and not flushed may be reached or
+//! not: there the units are compared with each other alone.
 
 use super::{designs::exposes, driver::*, *};
 use ioatlas_dma::{

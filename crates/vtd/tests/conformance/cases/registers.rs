@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Invalidation by registers, in the words of [`ioatlas_vtd::direct`], and the commands (VT-d 4.1 §6.5.1, §11.4.4, §11.4.6).
+//! Invalidation by registers, in the words of [`ioatlas_vtd::direct`], and the commands (VT-d 4.1
+//! §6.5.1, §11.4.4, §11.4.6).
 
 use super::*;
 use ioatlas_dma::invalidation::WaitLimit;
@@ -153,7 +154,8 @@ fn not_beside_a_queue() -> Case {
     })
 }
 
-/// Another root table counts from SRTP on; what is cached is flushed by whoever gives it, on a unit without ESRTPS.
+/// Another root table counts from SRTP on; what is cached is flushed by whoever gives it, on a unit
+/// without ESRTPS.
 fn root_pointer() -> Case {
     Case::new("another root table", |run| {
         let old = begin(run);

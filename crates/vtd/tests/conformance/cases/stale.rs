@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What caches keep, and which invalidation removes it (VT-d 4.1 §6.2, §6.5): each is tried wrong first, and then right.
+//! What caches keep, and which invalidation removes it (VT-d 4.1 §6.2, §6.5): each is tried wrong
+//! first, and then right.
 //!
-//! That a stale entry is served is no promise of the specification: a unit may forget at any time. Both units here forget nothing by
-//! themselves, so that an invalidation which removes nothing is seen.
+//! That a stale entry is served is no promise of the specification: a unit may forget at any time.
+//! Both units here forget nothing by themselves, so that an invalidation which removes nothing is
+//! seen.
 
 use super::*;
 
@@ -69,7 +71,8 @@ fn wrong(level: u32) -> Vec<Named> {
     all
 }
 
-/// Maps, lets the device fill the caches, and changes the leaf in memory; how the page is then reached by a unit that knows.
+/// Maps, lets the device fill the caches, and changes the leaf in memory; how the page is then
+/// reached by a unit that knows.
 fn make_stale(run: &mut Run<'_>, level: u32, change: Change) -> (Tables, Reach) {
     let tables = begin(run);
     let span = VtdSecond48::span(level);
@@ -303,7 +306,8 @@ fn other_domain() -> Case {
     })
 }
 
-/// A context entry is led to other tables; on a page that the IOTLB knows, and on one that it does not.
+/// A context entry is led to other tables; on a page that the IOTLB knows, and on one that it does
+/// not.
 fn context(name: &str, who: SourceId, with: Invalidation, goes: bool, cold: bool) -> Case {
     let which = if cold {
         "a new page"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The one fault record of the units under test, read as software does and decoded here once more (VT-d 4.1 §11.4.7).
+//! The one fault record of the units under test, read as software does and decoded here once more
+//! (VT-d 4.1 §11.4.7).
 
 use super::*;
 
@@ -13,7 +14,8 @@ pub struct Expected {
 }
 
 impl Run<'_> {
-    /// The pending fault, if there is one, and frees its record. What has to do with PASIDs is left out: QEMU fills it.
+    /// The pending fault, if there is one, and frees its record. What has to do with PASIDs is left
+    /// out: QEMU fills it.
     pub fn take_fault(&mut self) -> String {
         let r = &self.registers;
         let status = r.read32(FSTS);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A register block that does what it is told, and no more: it takes commands and runs the queue, at once or step by
-//! step, or invalidations by registers, and records them. It does not snoop: of our memory it sees what was published, and garbage elsewhere. It decodes with literals of its own. It caches nothing: that is the software unit's job.
+//! A register block that does what it is told, and no more: it takes commands and runs the queue,
+//! at once or step by step, or invalidations by registers, and records them. It does not snoop: of
+//! our memory it sees what was published, and garbage elsewhere. It decodes with literals of its
+//! own. It caches nothing: that is the software unit's job.
 #![allow(dead_code)] // each test file uses a part
 
 pub mod bench;
@@ -14,7 +16,8 @@ use ioatlas_vtd::registers::*;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// QEMU 7.2's unit with 48-bit IOVAs, as read over its test socket: PSI, MAMV 18, both drains, ND 6.
+/// QEMU 7.2's unit with 48-bit IOVAs, as read over its test socket: PSI, MAMV 18, both drains,
+/// ND 6.
 pub const QEMU_CAP: u64 = 0x00d2_008c_222f_0606;
 pub const QEMU_ECAP: u64 = 0xf42;
 
@@ -72,11 +75,13 @@ pub struct State {
     pub silent: Vec<u16>,
     /// One of them was asked: the next wait is dropped.
     pub unanswered: u16,
-    /// How many more invalidations of it time out, each after the error of the one before was cleared.
+    /// How many more invalidations of it time out, each after the error of the one before was
+    /// cleared.
     pub unanswered_later: u32,
     /// A completion that fits no question.
     pub iqercd: u64,
-    /// Invalidation by registers: the values, how many reads they take, and whether they are refused.
+    /// Invalidation by registers: the values, how many reads they take, and whether they are
+    /// refused.
     pub ccmd: u64,
     pub iva: u64,
     pub iotlb: u64,

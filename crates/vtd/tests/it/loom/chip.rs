@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A unit as hardware is: registers, a queue that it runs, caches. It decodes with literals of its own.
+//! A unit as hardware is: registers, a queue that it runs, caches. It decodes with literals of its
+//! own.
 //!
-//! A register holds one value for everybody. Towards memory its accesses are ordered as the contract
-//! says: the unit that finds a write finds all that its CPU wrote before; reading one orders nothing.
-//! The unit reads descriptors and tables without order, and writes a status after its work.
+//! A register holds one value for everybody. Towards memory its accesses are ordered as the
+//! contract says: the unit that finds a write finds all that its CPU wrote before; reading one
+//! orders nothing. The unit reads descriptors and tables without order, and writes a status after
+//! its work.
 
 use crate::common::{QEMU_CAP, QEMU_ECAP, QIE};
 use crate::loom::{CLEARED, OLD, machine::Machine, platform::Word as Watched};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The list of devices that keep translations, against an unmap: a device is attached, detached, or
-//! fenced since it does not answer, while another CPU clears an entry and flushes. The unit is as fast
-//! as can be, and the device reads at any time; at most two preemptions.
+//! fenced since it does not answer, while another CPU clears an entry and flushes. The unit is as
+//! fast as can be, and the device reads at any time; at most two preemptions.
 
 use crate::common::BY;
 use crate::loom::{
@@ -50,7 +50,8 @@ impl Bench {
         unit.declare_device_tlb(NIC, depth).expect("it is detached");
         unit.attach(BY, &p, OTHER, DOMAIN, ROOT, 4)
             .expect("a free entry");
-        // SAFETY: nothing is translated in the model; what is settled is asserted on, and never freed.
+        // SAFETY: nothing is translated in the model; what is settled is asserted on, and never
+        // freed.
         #[allow(unsafe_code)]
         let sequence = unsafe { FlushSequence::new(&*p) };
         Arc::new(Bench {

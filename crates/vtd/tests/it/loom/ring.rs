@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The command ring: slots, tickets, the tail, what is done, and recovery from errors. Two CPUs and the
-//! unit, or one CPU and the unit; at most two preemptions.
+//! The command ring: slots, tickets, the tail, what is done, and recovery from errors. Two CPUs and
+//! the unit, or one CPU and the unit; at most two preemptions.
 
 use crate::loom::{
     CLEARED, Counter,
@@ -167,8 +167,8 @@ fn asks_device() -> Vec<Words> {
     vec![of_domain(1), of_device()]
 }
 
-/// The queue has stopped at the submission that CPU 1 waits for, another's behind it; either CPU may
-/// be the one that recovers it. Here nobody yields: loom lets those who yielded go on only when
+/// The queue has stopped at the submission that CPU 1 waits for, another's behind it; either CPU
+/// may be the one that recovers it. Here nobody yields: loom lets those who yielded go on only when
 /// nobody else can, and so would not look into the middle of a recovery.
 fn recovery(name: &str, prepare: fn(&Chip), theirs: fn() -> Vec<Words>, due: fn(Outcome) -> bool) {
     let ended: [Counter; 2] = Default::default();
@@ -217,7 +217,8 @@ fn full(bench: &Bench) -> Vec<(u64, Ticket, usize)> {
     sizes.into_iter().enumerate().map(submit).collect()
 }
 
-/// A CPU finds no room in a full ring, and waits for it: what it overwrites, the unit has read and done.
+/// A CPU finds no room in a full ring, and waits for it: what it overwrites, the unit has read and
+/// done.
 #[test]
 fn a_full_ring_loses_nothing() {
     let done = Counter::default();

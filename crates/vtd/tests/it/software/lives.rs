@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Everything that a driver of a device does, on every kind of unit. `ci/mutants.sh` prints which of them notices which planted bug.
+//! Everything that a driver of a device does, on every kind of unit. `ci/mutants.sh` prints which
+//! of them notices which planted bug.
 
 use crate::software::rig::*;
 use ioatlas_dma::{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The driver and the core's domain on the software unit, whatever it is made of. The unit has its own reading of the specification, so
-//! what agrees here was understood twice.
+//! The driver and the core's domain on the software unit, whatever it is made of. The unit has its
+//! own reading of the specification, so what agrees here was understood twice.
 
 mod lives;
 mod rig;
@@ -36,7 +36,8 @@ fn a_unit_that_firmware_left_in_use_is_taken_over_without_a_window() {
     );
     let soft = Arc::new(soft.unwrap());
     let live = Live::TakeOver;
-    // what another driver would leave: its own tables and queue, with DISK mapped, and never shut down
+    // what another driver would leave: its own tables and queue, with DISK mapped, and never shut
+    // down
     let firmware = {
         let driver = Unit::bring_up(host.clone(), Stepping(soft.clone()), HOST).unwrap();
         Rig {
@@ -144,7 +145,8 @@ fn a_refused_descriptor_costs_its_submission_alone_however_the_unit_goes_on() {
     }
 }
 
-/// The unit drops a wait descriptor and stops; the driver that waits for it gets an answer all the same.
+/// The unit drops a wait descriptor and stops; the driver that waits for it gets an answer all the
+/// same.
 #[test]
 fn a_dropped_wait_descriptor_hangs_nobody() {
     for kind in queues() {
@@ -247,8 +249,9 @@ fn a_unit_that_never_completes_is_an_error() {
     assert!(error.to_string().contains(&cause.to_string()), "{error}");
 }
 
-/// The last flush of a domain fails: nothing proves that the unit forgot its translations, so its id
-/// names no other domain, however many are asked for, and its tables are no frames again (P4, P8).
+/// The last flush of a domain fails: nothing proves that the unit forgot its translations, so its
+/// id names no other domain, however many are asked for, and its tables are no frames again (P4,
+/// P8).
 #[test]
 fn a_domain_whose_last_flush_fails_keeps_its_id_and_its_tables() {
     for kind in queues() {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Figures 4 to 7: which pages a device accesses, and which are mapped and unmapped, over virtual time.
+//! Figures 4 to 7: which pages a device accesses, and which are mapped and unmapped, over virtual
+//! time.
 //!
-//! Virtual time is the index of the event among maps, unmaps and accesses, as in the paper (3.1). A *step* goes from one streaming page that a device
-//! accesses to the next other one of the same stream, which is all mappings of one permission, for a NIC sends and receives side by side; it is *to a
-//! neighbour* if the pages are adjacent. Accesses to descriptors in between are none. A *group* is what the paper's 4.7 calls so: streaming maps of a device, one after
-//! the other with nothing between, each beginning where the last ended; a scatter-gather list is one.
+//! Virtual time is the index of the event among maps, unmaps and accesses, as in the paper (3.1). A
+//! *step* goes from one streaming page that a device accesses to the next other one of the same
+//! stream, which is all mappings of one permission, for a NIC sends and receives side by side; it
+//! is *to a neighbour* if the pages are adjacent. Accesses to descriptors in between are none. A
+//! *group* is what the paper's 4.7 calls so: streaming maps of a device, one after the other with
+//! nothing between, each beginning where the last ended; a scatter-gather list is one.
 
 mod claims;
 mod observed;
@@ -372,7 +375,8 @@ impl Figure {
     }
 }
 
-/// The lowest page that belongs to the others: a single one far below, such as a reserved region, would squeeze all others together.
+/// The lowest page that belongs to the others: a single one far below, such as a reserved region,
+/// would squeeze all others together.
 fn lowest(pages: impl Iterator<Item = u64>) -> u64 {
     let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
     for page in pages {

@@ -111,7 +111,8 @@ pub(super) const OFFSET_SEVERAL: Claim = Claim {
     },
 };
 
-/// What a buffer of eight saves beyond one of four, in parts of the baseline's misses: with ALH, and with ALH and MPRE.
+/// What a buffer of eight saves beyond one of four, in parts of the baseline's misses: with ALH,
+/// and with ALH and MPRE.
 fn by_buffer(results: &Results) -> [f64; 2] {
     [
         ("alh+8-prefetch", "alh"),

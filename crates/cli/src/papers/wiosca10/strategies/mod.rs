@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Figures 10 to 12: the miss rate of each workload by strategy.
 //!
-//! All by the model's reference: 32 entries in 2 ways, least recently used, 4 entries in the prefetch buffer, a prefetch after a miss and after a hit in the buffer. A
-//! *reduction* is the part of the baseline's misses that a strategy saves; it is negative where it adds some. Thresholds are about that, not about points of the miss rate.
+//! All by the model's reference: 32 entries in 2 ways, least recently used, 4 entries in the
+//! prefetch buffer, a prefetch after a miss and after a hit in the buffer. A *reduction* is the
+//! part of the baseline's misses that a strategy saves; it is negative where it adds some.
+//! Thresholds are about that, not about points of the miss rate.
 
 mod claims;
 
