@@ -134,6 +134,8 @@ impl Ledger {
     /// The frame is somebody's now, perhaps a table soon, and was led to by `holders` just before.
     pub fn frame_allocated(&mut self, frame: PhysPage, holders: &Holders) {
         let why = self.led_to(frame, holders);
+        let now = self.now();
+        self.allocated.insert(frame, now);
         self.frames.insert(frame, FrameUse::Unseen);
         if let Some(why) = why {
             let text = format!("frame {frame} was allocated while {why}");
@@ -227,6 +229,7 @@ impl Ledger {
         let why = led.or_else(|| self.still_leads(frame));
         self.frames.insert(frame, FrameUse::Free);
         self.kept.remove(&frame);
+        self.allocated.remove(&frame);
         match why {
             Some(why) => {
                 let text = format!("frame {frame} was freed while {why}");

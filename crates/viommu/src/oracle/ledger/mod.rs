@@ -65,6 +65,8 @@ pub(super) struct Ledger {
     led_from: BTreeMap<PhysPage, BTreeSet<(DomainSerial, IovaPage)>>,
     /// The frames of bounce buffers that had users, by what the last one's device may do.
     kept: BTreeMap<PhysPage, Kept>,
+    /// When each frame that is not free was allocated.
+    allocated: BTreeMap<PhysPage, Event>,
     /// By name, hence by age.
     accesses: BTreeMap<AccessId, InFlight>,
     invalidations: BTreeMap<InvalidationId, (Event, Selection)>,
@@ -89,6 +91,7 @@ impl Ledger {
             frames: BTreeMap::new(),
             led_from: BTreeMap::new(),
             kept: BTreeMap::new(),
+            allocated: BTreeMap::new(),
             accesses: BTreeMap::new(),
             invalidations: BTreeMap::new(),
             undecided: Vec::new(),
@@ -158,7 +161,7 @@ impl Ledger {
             last_maps: [0; 2],
             failed_maps: Vec::new(),
             unmaps: 0,
-            unmap_calls: Calls::default(),
+            calls: Calls::default(),
             tick_calls: Calls::default(),
             ticked: None,
         });
@@ -169,8 +172,9 @@ impl Ledger {
     pub fn map_called(&mut self, domain: DomainSerial, perm: Perm, list: &[PhysRange]) -> Event {
         let now = self.now();
         let list = list.to_vec();
-        let maps = &mut self.spaces[domain.0].maps_in_progress;
-        maps.insert(now, Coming { perm, list });
+        let space = &mut self.spaces[domain.0];
+        space.calls.called(now);
+        space.maps_in_progress.insert(now, Coming { perm, list });
         now
     }
 
@@ -286,7 +290,7 @@ impl Ledger {
     pub fn unmap_called(&mut self, domain: DomainSerial, range: IovaRange) -> Event {
         let now = self.now();
         let space = &mut self.spaces[domain.0];
-        space.unmap_calls.called(now);
+        space.calls.called(now);
         for page in range.iter() {
             let records = space.pages.get_mut(&page).into_iter().flatten();
             if let Some(newest) = records.rev().find(|record| record.live()) {
@@ -298,7 +302,7 @@ impl Ledger {
 
     /// Nothing is promised of its pages: they stay as if they were in the call.
     pub fn unmap_failed(&mut self, domain: DomainSerial) {
-        self.spaces[domain.0].unmap_calls.returned();
+        self.spaces[domain.0].calls.returned();
         self.lost(domain);
     }
 
@@ -311,7 +315,7 @@ impl Ledger {
     /// The call changed nothing.
     pub fn unmap_refused(&mut self, domain: DomainSerial, range: IovaRange, called: Event) {
         let space = &mut self.spaces[domain.0];
-        space.unmap_calls.returned();
+        space.calls.returned();
         for page in range.iter() {
             for record in space.pages.get_mut(&page).into_iter().flatten() {
                 record.unmap_called = record.unmap_called.filter(|at| *at != called);
@@ -325,7 +329,7 @@ impl Ledger {
         let now = self.now();
         let at = (self.clock)();
         let space = &mut self.spaces[domain.0];
-        space.unmap_calls.returned();
+        space.calls.returned();
         if space.retires(range, called) {
             space.unmaps += 1;
         }
@@ -343,8 +347,12 @@ impl Ledger {
             if record.whose == Whose::Own {
                 // what is kept for the next user may be reached: as the frame it is, no longer as
                 // this one's
-                let (to, perm) = (record.to, record.perm);
-                keep(&mut self.kept, to, perm, called);
+                let (to, perm, mapped) = (record.to, record.perm, record.map_returned);
+                // in the call it may have been freed, and be another's
+                let same = self.allocated.get(&to).is_some_and(|at| *at < mapped);
+                if same {
+                    keep(&mut self.kept, to, perm, called);
+                }
                 records.retain(|record| !ours(record));
                 continue;
             }

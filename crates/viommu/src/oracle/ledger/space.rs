@@ -93,7 +93,7 @@ pub(super) struct Space {
     pub last_maps: [Event; 2],
     pub failed_maps: Vec<FailedMap>,
     pub unmaps: u64,
-    pub unmap_calls: Calls,
+    pub calls: Calls,
     pub tick_calls: Calls,
     /// The latest time that a tick was told.
     pub ticked: Option<TimeNs>,
@@ -147,6 +147,7 @@ impl Space {
     /// A map that lets devices do what `perm` says has returned.
     pub fn map_ended(&mut self, called: Event, perm: Perm, now: Event) {
         self.maps_in_progress.remove(&called);
+        self.calls.returned();
         for kind in [AccessKind::Read, AccessKind::Write] {
             if perm.allows(kind) {
                 self.last_maps[kind as usize] = now;
@@ -263,7 +264,7 @@ impl Space {
         else {
             return None;
         };
-        let alone = self.unmap_calls.alone_since(stale.unmap_called) && self.nobody_shared(stale);
+        let alone = self.calls.alone_since(stale.unmap_called) && self.nobody_shared(stale);
         let unmaps = if alone { unmaps } else { overlapping };
         let time = match time {
             Deadline::After(time) => time,

@@ -52,8 +52,8 @@ pub enum Bounds {
     Strict,
     /// At most so many further unmaps of the domain, and so long.
     Deferred {
-        /// Unmaps of the domain that return after the page's own, where no two were in their calls
-        /// at once since that was called.
+        /// Unmaps of the domain that return after the page's own, where no two unmaps or maps were
+        /// in their calls at once since that was called. (A map that fails undoes, and so retires.)
         unmaps: u64,
         /// The same where some were.
         overlapping: u64,

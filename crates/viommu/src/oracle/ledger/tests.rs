@@ -515,3 +515,16 @@ fn a_slot_with_a_user_is_as_that_one_has_it() {
         assert_eq!(slot.access(WRITE), "fine", "mapped");
     }
 }
+
+#[test]
+fn a_slot_that_was_freed_within_an_unmap_is_the_next_ones() {
+    let mut slot = Slot::new(Slots::AsUsed);
+    slot.flush();
+    slot.mapped(Perm::Read);
+    let called = slot.unmapping();
+    // what only this user had is freed in its call, and allocated for one that writes
+    slot.ledger.frame_freed(A, &Default::default());
+    slot.ledger.frame_allocated(A, &Default::default());
+    slot.unmapped(called);
+    assert_eq!(slot.access(WRITE), "fine");
+}
