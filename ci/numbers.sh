@@ -24,8 +24,8 @@ vhost-iotlb   lookups and updates of a device IOTLB
 vhost         vhost-net beside testpmd of DPDK, in turns
 '
 
-# shown: the page's sections as pairs of lines `NAME CHECKSUM` as they are written there and as they are.
-body() { # NAME: what stands in the page between its marks
+# body NAME: what stands in the page between the marks of that section.
+body() {
     awk -v name="$1" '
         $0 ~ "^<!-- /" name " " { on = 0 }
         on { print }
@@ -130,13 +130,13 @@ peers() {
         "| what | pattern | sizes | ns | of the control loop |",
         "|---|---|---|--:|--:|",
         ([.[] | select(.ns_per_pair and .threads == 1 and (.kind | IN("assigner", "domain", "table", "peer", "software")))]
-         | sort_by(.pattern, .sizes, .kind, .ns_per_pair) | .[] |
+         | sort_by(.pattern, .outstanding, .sizes, .kind, .ns_per_pair) | .[] |
             "| " + (if .kind == "peer" then "crate \(.peer)"
                     elif .kind == "table" then "page table"
                     elif .kind == "assigner" then "allocator `\(.assigner)`"
                     elif .kind == "software" then "`\(.assigner),\(.policy)` on the software unit"
                     else "`\(.assigner),\(.policy)`" end)
-            + " | \(.pattern) | \(.sizes) | \(.ns_per_pair | tenth) (\(.ns_p10 | tenth) to \(.ns_p90 | tenth)) "
+            + " | \(.pattern)\(if .pattern == "replace" then " of \(.outstanding)" else "" end) | \(.sizes) | \(.ns_per_pair | tenth) (\(.ns_p10 | tenth) to \(.ns_p90 | tenth)) "
             + "| \(if .control_ratio then "\(.control_ratio | tenth) x" else "-" end) |")
     ' "$work/bench"
 }
