@@ -129,13 +129,13 @@ peers() {
         def tenth: . * 10 | round / 10;
         "| what | pattern | sizes | ns | of the control loop |",
         "|---|---|---|--:|--:|",
-        ([.[] | select(.ns_per_pair and .threads == 1 and (.kind | IN("assigner", "domain", "table", "peer", "software")))]
+        ([.[] | select(.ns_per_pair and .threads == 1 and (.kind | IN("allocator", "domain", "table", "peer", "software")))]
          | sort_by(.pattern, .outstanding, .sizes, .kind, .ns_per_pair) | .[] |
             "| " + (if .kind == "peer" then "crate \(.peer)"
                     elif .kind == "table" then "page table"
-                    elif .kind == "assigner" then "allocator `\(.assigner)`"
-                    elif .kind == "software" then "`\(.assigner),\(.policy)` on the software unit"
-                    else "`\(.assigner),\(.policy)`" end)
+                    elif .kind == "allocator" then "allocator `\(.allocator)`"
+                    elif .kind == "software" then "`\(.allocator),\(.policy)` on the software unit"
+                    else "`\(.allocator),\(.policy)`" end)
             + " | \(.pattern)\(if .pattern == "replace" then " of \(.outstanding)" else "" end) | \(.sizes) | \(.ns_per_pair | tenth) (\(.ns_p10 | tenth) to \(.ns_p90 | tenth)) "
             + "| \(if .control_ratio then "\(.control_ratio | tenth) x" else "-" end) |")
     ' "$work/bench"

@@ -54,7 +54,7 @@ impl Names {
         match what {
             What::Ours(Kind::Domain(d)) => design("domain", d),
             What::Software(d) => design("software", d),
-            What::Ours(Kind::Allocator(a)) => names("assigner", Some(a.name()), none),
+            What::Ours(Kind::Allocator(a)) => names("allocator", Some(a.name()), none),
             What::Ours(Kind::Table) => names("table", none, none),
             What::Ours(Kind::Bounce(_)) => names("bounce", none, none),
             What::Ours(Kind::Control) => names("control", none, none),

@@ -6,7 +6,7 @@ use ioatlas::Status;
 use serde_json::Value;
 
 const FIELDS: [&str; 19] = [
-    "assigner",
+    "allocator",
     "control_ns",
     "control_ratio",
     "excess_ns",
@@ -73,7 +73,7 @@ fn check(row: &Value) {
 #[test]
 fn a_row_of_one_design_has_all_fields() {
     let filters = [
-        "--assigner",
+        "--allocator",
         "rbtree",
         "--policy",
         "strict",
@@ -94,7 +94,7 @@ fn a_row_of_one_design_has_all_fields() {
     let text = |field: &str| row[field].as_str();
     assert_eq!(text("kind"), Some("domain"));
     assert_eq!(
-        (text("assigner"), text("policy")),
+        (text("allocator"), text("policy")),
         (Some("rbtree"), Some("strict"))
     );
     assert_eq!(
@@ -116,7 +116,7 @@ fn a_row_of_one_design_has_all_fields() {
 #[test]
 fn foreign_code_allocators_alone_and_tables_alone_are_told_apart() {
     let filters = [
-        "--assigner",
+        "--allocator",
         "magazine,none",
         "--policy",
         "none",
@@ -140,12 +140,12 @@ fn foreign_code_allocators_alone_and_tables_alone_are_told_apart() {
         .iter()
         .map(|row| {
             let text = |field: &str| row[field].as_str();
-            (text("kind").unwrap(), text("assigner"), text("peer"))
+            (text("kind").unwrap(), text("allocator"), text("peer"))
         })
         .collect();
     kinds.sort();
     let wanted = [
-        ("assigner", Some("magazine"), None),
+        ("allocator", Some("magazine"), None),
         ("peer", None, Some("range-alloc")),
         ("table", Some("none"), None),
     ];
@@ -157,7 +157,7 @@ fn a_hand_over_has_the_time_of_the_hand_off_or_a_reason() {
     let filters = [
         "--pattern",
         "producer-consumer",
-        "--assigner",
+        "--allocator",
         "magazine",
         "--peers",
         "none",
@@ -182,7 +182,7 @@ fn the_table_begins_with_a_summary_of_the_rows_asked_for() {
         "ring256",
         "--sizes",
         "1",
-        "--assigner",
+        "--allocator",
         "magazine",
         "--policy",
         "strict",
@@ -214,7 +214,7 @@ fn the_table_begins_with_a_summary_of_the_rows_asked_for() {
 #[test]
 fn filters_that_name_nothing_say_what_there_is() {
     for (filter, word, names) in [
-        ("--assigner", "best", "rbtree, eiovar"),
+        ("--allocator", "best", "rbtree, eiovar"),
         ("--policy", "lax", "strict, freebsd"),
         ("--pattern", "ring7", "immediate, ring256"),
         ("--sizes", "2", "1, mixed"),

@@ -237,13 +237,13 @@ fn filters_that_leave_nothing_and_flags_of_the_other_benchmark_are_refused() {
         ran.err
     );
     for arguments in [
-        ["bench", "bounce", "--assigner", "rbtree"],
-        ["bench", "--assigner", "rbtree", "bounce"],
+        ["bench", "bounce", "--allocator", "rbtree"],
+        ["bench", "--allocator", "rbtree", "bounce"],
     ] {
         let ran = ioatlas(&arguments);
         assert_eq!((ran.status, ran.out.as_str()), (Status::Usage, ""));
         assert!(
-            ran.err.contains("--assigner") || ran.err.contains("bounce"),
+            ran.err.contains("--allocator") || ran.err.contains("bounce"),
             "{}",
             ran.err
         );
