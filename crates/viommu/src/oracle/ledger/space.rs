@@ -146,8 +146,10 @@ impl Space {
 
     /// A map that lets devices do what `perm` says has returned.
     pub fn map_ended(&mut self, called: Event, perm: Perm, now: Event) {
-        self.maps_in_progress.remove(&called);
-        self.calls.returned();
+        // of one that was bounced it is told twice: what it shows, and what it may have tried before
+        if self.maps_in_progress.remove(&called).is_some() {
+            self.calls.returned();
+        }
         for kind in [AccessKind::Read, AccessKind::Write] {
             if perm.allows(kind) {
                 self.last_maps[kind as usize] = now;
