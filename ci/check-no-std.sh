@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Can a kernel link core and driver? Builds them for a target without an operating system, checks them for one without
-# atomic words of 64 bits (rustup target add x86_64-unknown-none riscv32imac-unknown-none-elf), and looks into an
-# archive built for the host (ci/no-std): no symbol of `std`, nothing asked of a C library but memory copies, no
-# thread-local storage. Proves on an archive that has all three that it would notice.
+# Can a kernel link core and driver? Builds them for a target without an operating system, checks
+# them for one without atomic words of 64 bits (rustup target add x86_64-unknown-none
+# riscv32imac-unknown-none-elf), and looks into an archive built for the host (ci/no-std): no symbol
+# of `std`, nothing asked of a C library but memory copies, no thread-local storage. Proves on an
+# archive that has all three that it would notice.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,9 +16,11 @@ if ! command -v readelf >/dev/null; then
     exit 1
 fi
 
-# What a kernel has to bring along itself; the unwinder's names are mentioned by precompiled `core`, and never called.
+# What a kernel has to bring along itself; the unwinder's names are mentioned by precompiled `core`,
+# and never called.
 allowed='^(memcpy|memmove|memset|memcmp|bcmp|strlen|rust_eh_personality|_Unwind_Resume|_GLOBAL_OFFSET_TABLE_)$'
-# Crate `std` in mangled names, v0 (a crate root, C..3std) and legacy (_ZN3std.., or as `<std::..>` inside a name).
+# Crate `std` in mangled names, v0 (a crate root, C..3std) and legacy (_ZN3std.., or as `<std::..>`
+# inside a name).
 std_names='^_R.*C([a-zA-Z0-9]*_)?3std|^_ZN3std[0-9]|_LT_std\.\.|\$LT\$std\.\.'
 
 # Prints what is wrong with an archive, a line each; nothing if it is fine.
@@ -48,7 +51,8 @@ cargo check -p ioatlas-dma -p ioatlas-vtd --target "$narrow"
 echo "no-std: checked for $narrow"
 
 target=${CARGO_TARGET_DIR:-$PWD/target}
-# The workspace's versions: what is not needed cargo leaves out. No lock file of its own is kept, which would drift.
+# The workspace's versions: what is not needed cargo leaves out. No lock file of its own is kept,
+# which would drift.
 cp Cargo.lock ci/no-std/Cargo.lock
 CARGO_TARGET_DIR=$target/no-std cargo build --release --manifest-path ci/no-std/Cargo.toml
 archive=$target/no-std/release/libioatlas_no_std.a

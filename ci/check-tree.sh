@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Rules for the tracked files that no compiler checks. Prints what breaks them; long files are a warning only.
+# Rules for the tracked files that no compiler checks. Prints what breaks them; long files are a
+# warning only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bad=0
@@ -18,8 +19,8 @@ while IFS= read -r file; do
     esac
 done < <(git ls-files '*.rs' '*.toml' '*.sh' '*.css' '*.js' .ci/run)
 
-# Nothing of the machine it was written on. (Brackets keep this file from finding itself.) Cargo.lock names the
-# default registry by its index, which is not a choice of ours.
+# Nothing of the machine it was written on. (Brackets keep this file from finding itself.)
+# Cargo.lock names the default registry by its index, which is not a choice of ours.
 if git grep -nIE '(^|[^[:alnum:]_.])/([w]ork|[t]mp|[r]oot|[h]ome)/' -- . ':!Cargo.lock'; then
     complain "machine paths, above"
 fi
@@ -30,19 +31,22 @@ if grep -s '^source = ' Cargo.lock | grep -v 'registry+https://github.com/rust-l
     complain "Cargo.lock names another registry, above"
 fi
 
-# Of a test program's folder each file is a module that it names: no other is compiled, and nothing would say so.
+# Of a test program's folder each file is a module that it names: no other is compiled, and nothing
+# would say so.
 while IFS= read -r file; do
     folder=$(dirname "$file") name=$(basename "$file" .rs)
     [ ! -f "$folder/main.rs" ] || [ "$name" = main ] || grep -qE "^ *(pub )?mod $name;" "$folder/main.rs" ||
         complain "$file is in no test program: $folder/main.rs has no mod $name"
 done < <(git ls-files 'crates/*/tests/*.rs' 'examples/*/tests/*.rs')
 
-# Shared words go through the platform, or model checker and simulator do not see them. `Ordering` is re-exported.
+# Shared words go through the platform, or model checker and simulator do not see them. `Ordering`
+# is re-exported.
 if git grep -nE '(core|std)::sync::atomic|sync::\{[^}]*atomic' -- 'crates/*/src/*.rs' ':!crates/dma/src/platform/host' \
     ':!crates/dma/src/platform/sim' ':!crates/dma/src/platform/word.rs' ':!crates/vfio/src/platform' | grep -vE ':[[:space:]]*//|pub use core::sync::atomic::Ordering;'; then
     complain "atomics outside the platforms, above"
 fi
-# The lint that says the same is in force: it finds each type that clippy.toml names, in a file that uses them.
+# The lint that says the same is in force: it finds each type that clippy.toml names, in a file that
+# uses them.
 probe=$(mktemp -d)
 trap 'rm -rf "$probe"' EXIT
 types=$(grep -oE 'core::sync::atomic::Atomic[A-Za-z0-9]+' clippy.toml | sort -u)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Lets the schedule explorer (crates/viommu/tests/it/explorer) look for each planted bug, and prints how many seeds it
-# took. The budget is the same for each, and without any bug it must show nothing.
+# Lets the schedule explorer (crates/viommu/tests/it/explorer) look for each planted bug, and prints
+# how many seeds it took. The budget is the same for each, and without any bug it must show nothing.
 #
-# Not looked for: bugs that are planted in what the explorer does not drive, and those whose patch says why it is blind
-# to them (`explorer blind:`); ci/mutants.sh has them killed.
+# Not looked for: bugs that are planted in what the explorer does not drive, and those whose patch
+# says why it is blind to them (`explorer blind:`); ci/mutants.sh has them killed.
 #
-# Exit status 1: a bug that is not found within the budget, a find that names no safety property (P1 to P14), or one
-# without any bug.
+# Exit status 1: a bug that is not found within the budget, a find that names no safety property (P1
+# to P14), or one without any bug.
 cd "$(dirname "$0")/.." || exit 2
 
 budget=${IOATLAS_EXPLORE_SEEDS:-1000} # seeds
@@ -17,7 +17,8 @@ IOATLAS_EXPLORE_SEEDS=$budget
 export IOATLAS_EXPLORE_SEEDS
 unset IOATLAS_EXPLORE_SEED
 
-# is_driven PATCH: whether it changes something that a domain of the explorer has: not bounce buffers.
+# is_driven PATCH: whether it changes something that a domain of the explorer has: not bounce
+# buffers.
 is_driven() {
     sed -n 's,^+++ b/,,p' "$1" | grep -E '^crates/(dma|vtd)/src/' | grep -Evq '^crates/dma/src/(bounce|dma_api)/'
 }

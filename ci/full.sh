@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Everything that the gate (.ci/run) leaves out: guests, other people's programs, rates, counted instructions, fresh
-# input, the optimised suite, planted bugs. By hand, before something is called done that one of its stages is about.
-# Installs what is missing (Debian, as root). Goes on after a failure; how it counts, and how it ends: ci/stages.sh.
+# Everything that the gate (.ci/run) leaves out: guests, other people's programs, rates, counted
+# instructions, fresh input, the optimised suite, planted bugs. By hand, before something is called
+# done that one of its stages is about. Installs what is missing (Debian, as root). Goes on after a
+# failure; how it counts, and how it ends: ci/stages.sh.
 #
 #   ci/full.sh [--record] [STAGE..]     all stages, or those named
 #   ci/full.sh --list                   their names, and what each does
 #
-# --record writes what it saw into docs/last-full-run.md: each stage with date, commit and machine; stages that did not
-# run keep the lines that they have there.
+# --record writes what it saw into docs/last-full-run.md: each stage with date, commit and machine;
+# stages that did not run keep the lines that they have there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -57,7 +58,8 @@ commit=$(git rev-parse --short HEAD)
 export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_RELEASE_DEBUG=0
 packages=${XDG_CACHE_HOME:-$HOME/.cache}/ioatlas/packages
 
-# tools NAME..: installs what these stages need. Each is tried, so that one that fails does not look like all.
+# tools NAME..: installs what these stages need. Each is tried, so that one that fails does not look
+# like all.
 tools() {
     local bad=0 name
     rust_tools || return 1
@@ -84,8 +86,8 @@ tools() {
     return $bad
 }
 
-# Property tests draw a new seed each time. Where one fails, the seed is printed; some write the case into a file
-# proptest-regressions/, to be committed.
+# Property tests draw a new seed each time. Where one fails, the seed is printed; some write the
+# case into a file proptest-regressions/, to be committed.
 optimised() {
     PROPTEST_RNG_SEED=$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')
     export PROPTEST_RNG_SEED

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Installs what the guest test under virtio-iommu needs (Debian 12; needs root): QEMU, xz, and in the cache of packages the kernel that Debian 12 has
-# beside 6.1, which has no driver for that unit. Neither kernel has iommufd (CONFIG_IOMMUFD is not set):
+# Installs what the guest test under virtio-iommu needs (Debian 12; needs root): QEMU, xz, and in
+# the cache of packages the kernel that Debian 12 has beside 6.1, which has no driver for that unit.
+# Neither kernel has iommufd (CONFIG_IOMMUFD is not set):
 #   cargo test -p ioatlas-nvme --test guest
 set -eu
 cd "$(dirname "$0")/.."

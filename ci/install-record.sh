@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Installs what `ioatlas trace record` needs (Debian and its kin; needs root): QEMU, setpriv and unshare of util-linux, ip. Fetches the
-# packages of a recording of a network card into the cache, by beginning one; the test record looks for them there:
+# Installs what `ioatlas trace record` needs (Debian and its kin; needs root): QEMU, setpriv and
+# unshare of util-linux, ip. Fetches the packages of a recording of a network card into the cache,
+# by beginning one; the test record looks for them there:
 #   cargo test -p ioatlas --test tools -- --include-ignored record:
 set -eu
 cd "$(dirname "$0")/.."

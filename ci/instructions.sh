@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Counts the instructions of a pair (one map and one unmap, or one allocation and one free; of the device IOTLB's cases one
-# lookup, or one invalidation and one update) for each case of ci/instructions.budget, and compares. No clock is read: the same program counts the same on any day.
+# Counts the instructions of a pair (one map and one unmap, or one allocation and one free; of the
+# device IOTLB's cases one lookup, or one invalidation and one update) for each case of
+# ci/instructions.budget, and compares. No clock is read: the same program counts the same on any
+# day.
 #
-#   ci/instructions.sh           exit status 1: a case takes over 3 % more than its budget, or does not run
+#   ci/instructions.sh           exit status 1: a case is over 3 % over budget, or does not run
 #   ci/instructions.sh --renew   writes what it counts into the budget
 #
-# What 2 N pairs take beyond N is what N pairs take: start, filling and warm-up are the same in both runs.
+# What 2 N pairs take beyond N is what N pairs take: start, filling and warm-up are the same in both
+# runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 budget=ci/instructions.budget
@@ -27,7 +30,8 @@ trap 'rm -rf "$work"' EXIT
 strip -o "$work/pairs" "${CARGO_TARGET_DIR:-target}/release/pairs"
 strip -o "$work/count" "${CARGO_TARGET_DIR:-target}/release/examples/count"
 
-# count CASE PAIRS FILE: the instructions of a whole run. Without an environment, whose size would count.
+# count CASE PAIRS FILE: the instructions of a whole run. Without an environment, whose size would
+# count.
 count() {
     local program=pairs
     case $1 in iotlb/*) program=count ;; esac

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Does a kernel made of ioatlas run? Builds examples/kernel, boots it in QEMU under a VT-d unit, once more under one in caching mode,
-# and checks what it prints, its status and its length. Boots it without a unit as well: that must fail, and say why.
+# Does a kernel made of ioatlas run? Builds examples/kernel, boots it in QEMU under a VT-d unit,
+# once more under one in caching mode, and checks what it prints, its status and its length. Boots
+# it without a unit as well: that must fail, and say why.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,7 +21,8 @@ lines=$(cat src/*.rs src/*.s | grep -cvE '^[[:space:]]*(//.*|#( .*)?)?$')
 echo "kernel boot: $lines lines, without blank ones and comments"
 [ "$lines" -lt 600 ] || complain "want less than 600 lines"
 
-# The workspace's versions: what is not needed cargo leaves out. No lock file of its own is kept, which would drift.
+# The workspace's versions: what is not needed cargo leaves out. No lock file of its own is kept,
+# which would drift.
 cp ../../Cargo.lock Cargo.lock
 target=${CARGO_TARGET_DIR:-$PWD/../../target}/kernel
 export CARGO_TARGET_DIR=$target
@@ -28,7 +30,8 @@ cargo clippy --quiet -- -D warnings -D clippy::undocumented_unsafe_blocks
 cargo build --quiet
 image=$target/$bare/debug/ioatlas-kernel
 
-# boots NAME [QEMU OPTION..]: whether it says that all is well, and what it must have said on the way.
+# boots NAME [QEMU OPTION..]: whether it says that all is well, and what it must have said on the
+# way.
 boots() {
     local name=$1 status=0 line
     shift

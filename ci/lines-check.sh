@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Whether the simulated multiprocessor is blind: distinct shared cache lines that pairs of map and unmap touch in the simulator, beside those in a memory
-# trace of the same sequence on this machine (valgrind's lackey). `magazine,deferred-percpu`, a ring of 256 single pages, one CPU.
+# Whether the simulated multiprocessor is blind: distinct shared cache lines that pairs of map and
+# unmap touch in the simulator, beside those in a memory trace of the same sequence on this machine
+# (valgrind's lackey). `magazine,deferred-percpu`, a ring of 256 single pages, one CPU.
 #
 #   ci/lines-check.sh            exit status 1: the numbers differ by more than 10 %
 #   ci/lines-check.sh --lines    the lines as well
 #
-# A shared line, on both sides: it lies in an allocated block or in a page-table frame, and something has written it since the ring was full. Not
-# counted: the stack, code, static and thread-local data, which are private or constant; and lines of blocks that nobody has written since ("constant" here), which
-# no CPU can lose. The last line is "N passed, N failed".
+# A shared line, on both sides: it lies in an allocated block or in a page-table frame, and
+# something has written it since the ring was full. Not counted: the stack, code, static and
+# thread-local data, which are private or constant; and lines of blocks that nobody has written
+# since ("constant" here), which no CPU can lose. The last line is "N passed, N failed".
 set -euo pipefail
 cd "$(dirname "$0")/.."
 skip=2048

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Runs the tests against each planted bug (ci/planted-bugs.sh says what that is), and prints what kills it.
+# Runs the tests against each planted bug (ci/planted-bugs.sh says what that is), and prints what
+# kills it.
 #
 #   ci/mutants.sh [BUG..]     all of them, or those named
 #   ci/mutants.sh --check     only whether they apply
 #
-# A bug counts as killed where a test fails and names a safety property (P1 to P14) in what it says. Exit status 1: a
-# survivor, a bug without a killer, a patch that does not apply, or a failure without any bug.
+# A bug counts as killed where a test fails and names a safety property (P1 to P14) in what it says.
+# Exit status 1: a survivor, a bug without a killer, a patch that does not apply, or a failure
+# without any bug.
 cd "$(dirname "$0")/.." || exit 2
 . ci/planted-bugs.sh
 
@@ -22,7 +24,8 @@ for bug in $chosen; do
 done >"$work/killers"
 plant
 
-# tests PACKAGE MODULE FILTER: the names of the tests of that module whose names have the filter in them.
+# tests PACKAGE MODULE FILTER: the names of the tests of that module whose names have the filter in
+# them.
 tests() {
     sed -n "s/^\($2::.*\): test\$/\1/p" "$work/list-$1" | grep -F -e "$3" || true
 }

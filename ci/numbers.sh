@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Measures what the documents quote, and writes it into docs/numbers.md: a section for each command, with its date,
-# commit, machine and load. Sections that are not named keep what stands there. Nothing in that file is written by
-# hand: each section ends with a checksum of itself, which --check compares.
+# Measures what the documents quote, and writes it into docs/numbers.md: a section for each command,
+# with its date, commit, machine and load. Sections that are not named keep what stands there.
+# Nothing in that file is written by hand: each section ends with a checksum of itself, which
+# --check compares.
 #
 #   ci/numbers.sh [SECTION..]     all sections, or those named, as --list names them
 #   ci/numbers.sh --list          their names, and what each measures
@@ -105,7 +106,7 @@ instructions() {
     said ci/instructions.sh
     echo
     echo 'Counted by callgrind, so the same on any day: one map and one unmap (`domain`), one allocation and one free'
-    echo '(`assigner`), one install and one clear (`table`), one copy in and one out (`bounce`), one lookup or one update and'
+    echo '(`allocator`), one install and one clear (`table`), one copy in and one out (`bounce`), one lookup or one update and'
     echo 'one invalidation (`iotlb`). The measuring loop, some 25 instructions, is included.'
     echo
     ci/instructions.sh >"$work/counted" || { cat "$work/counted" >&2 && return 1; }

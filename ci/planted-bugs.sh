@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# shellcheck shell=bash
-# What the scripts have in common that run tests against planted bugs; sourced by them at the top of the tree.
+# shellcheck shell=bash What the scripts have in common that run tests against planted bugs; sourced
+# by them at the top of the tree.
 #
-# A planted bug is a change to the product that a test has to notice. ci/planted holds them as patches, so the product
-# has none. A patch begins with lines `bug:`, `what:`, `killed by:` (package, module and filter of the quickest test
-# that kills it), for bugs of the VT-d driver `seen by:` (units whose conformance cases see it), and where the explorer
-# of schedules cannot find one `explorer blind:` with the reason. Bugs whose lines touch share a patch.
+# A planted bug is a change to the product that a test has to notice. ci/planted holds them as
+# patches, so the product has none. A patch begins with lines `bug:`, `what:`, `killed by:`
+# (package, module and filter of the quickest test that kills it), for bugs of the VT-d driver `seen
+# by:` (units whose conformance cases see it), and where the explorer of schedules cannot find one
+# `explorer blind:` with the reason. Bugs whose lines touch share a patch.
 #
-# `plant` copies the tree and applies all of them there, each behind a switch (ci/planted/switch.diff), so one build
-# holds them all; IOATLAS_MUTANT chooses one. A patch that does not apply is a failure: bring it up to date by hand.
+# `plant` copies the tree and applies all of them there, each behind a switch
+# (ci/planted/switch.diff), so one build holds them all; IOATLAS_MUTANT chooses one. A patch that
+# does not apply is a failure: bring it up to date by hand.
 set -euo pipefail
 
 CARGO_TARGET_DIR=$(realpath -m "${IOATLAS_MUTANTS_TARGET:-${CARGO_TARGET_DIR:-target}/mutants}")
@@ -52,7 +54,8 @@ apply() {
     done
 }
 
-# plant: goes to a copy of the tree with all bugs in it. Files that are as they were keep their times, for cargo.
+# plant: goes to a copy of the tree with all bugs in it. Files that are as they were keep their
+# times, for cargo.
 plant() {
     local bug file tree=$CARGO_TARGET_DIR/tree
     for bug in $(bugs); do
@@ -79,7 +82,8 @@ said() {
     echo "${words:-$1}"
 }
 
-# count WORDS: one more bug, of which these words are said: a verdict that begins with NOT is a failure.
+# count WORDS: one more bug, of which these words are said: a verdict that begins with NOT is a
+# failure.
 count() {
     case $1 in
     'NOT '*) failed=$((failed + 1)) ;;

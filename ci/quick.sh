@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# The loop while one works: format, tree, and clippy and tests of the crates that differ from branch `main` and of those
-# that depend on them. ci/quick.sh CRATE.. takes these crates instead (dma, cli, or ioatlas-dma), without dependents.
-# Installs nothing. How it counts, and how it ends: ci/stages.sh.
+# The loop while one works: format, tree, and clippy and tests of the crates that differ from branch
+# `main` and of those that depend on them. ci/quick.sh CRATE.. takes these crates instead (dma, cli,
+# or ioatlas-dma), without dependents. Installs nothing. How it counts, and how it ends:
+# ci/stages.sh.
 set -euo pipefail
 cd -P "$(dirname "$0")/.." # cargo tree tells folders as they are
 

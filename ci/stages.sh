@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# shellcheck shell=bash
-# What the gate (.ci/run), ci/quick.sh and ci/full.sh have in common; sourced by them at the top of the tree.
+# shellcheck shell=bash What the gate (.ci/run), ci/quick.sh and ci/full.sh have in common; sourced
+# by them at the top of the tree.
 #
-# A stage is a command with a name. Stages run one after the other, each whatever the ones before it said. The end is a
-# table of them with seconds and tests, what the failed ones printed, and the line "N passed, N failed".
+# A stage is a command with a name. Stages run one after the other, each whatever the ones before it
+# said. The end is a table of them with seconds and tests, what the failed ones printed, and the
+# line "N passed, N failed".
 #
-# A stage counts the tests that its output speaks of: the `test result:` lines of cargo, else a last line "N passed, N
-# failed", else itself as one. One that ends with an error but without a failed test is one failure; so is one that ends
-# well and has run nothing. A test that is ignored is a failure, unless its reason names a stage of ci/full.sh.
+# A stage counts the tests that its output speaks of: the `test result:` lines of cargo, else a last
+# line "N passed, N failed", else itself as one. One that ends with an error but without a failed
+# test is one failure; so is one that ends well and has run nothing. A test that is ignored is a
+# failure, unless its reason names a stage of ci/full.sh.
 set -euo pipefail
 exec </dev/null
 export LC_ALL=C.UTF-8 CARGO_TERM_COLOR=never
@@ -29,13 +31,15 @@ stage() {
     shift
     [ -z "$only" ] || [[ " $only " == *" $name "* ]] || return 0
     printf '\n==== %s\n' "$name"
-    # a function called where its status is looked at would go on after an error; a shell of its own ends there
+    # a function called where its status is looked at would go on after an error; a shell of its own
+    # ends there
     set +e
     (set -e; "$@") 2>&1 | tee "$log"
     [ "${PIPESTATUS[*]}" = "0 0" ] || bad=1
     set -e
     if grep -qE '^test result: |^running [0-9]+ tests?$' "$log"; then
-        # a program that began and did not tell a result has ended in the middle, with whatever status
+        # a program that began and did not tell a result has ended in the middle, with whatever
+        # status
         read -r p f < <(awk '
             /^running [0-9]+ tests?$/ { begun++ }
             /^test result: / { ended++; p += $4; f += $6 }
@@ -59,7 +63,8 @@ stage() {
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
 
-# remember STAGE LOG: keeps for the end what tests that failed said, other lines that tell of a failure, and the last ones.
+# remember STAGE LOG: keeps for the end what tests that failed said, other lines that tell of a
+# failure, and the last ones.
 remember() {
     {
         printf '\n==== failed: %s\n' "$1"

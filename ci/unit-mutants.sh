@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Runs the driver's conformance cases against each bug planted in the driver (those of ci/planted with a line
-# `seen by:`) and prints which unit sees it. A unit sees a bug where it breaks a property (P1 to P14).
+# Runs the driver's conformance cases against each bug planted in the driver (those of ci/planted
+# with a line `seen by:`) and prints which unit sees it. A unit sees a bug where it breaks a
+# property (P1 to P14).
 #
-# Not here: skip-write-back. Both units look into the memory that we write; one that does not snoop is of
-# ioatlas-viommu's suite (writeback), where ci/mutants.sh has it killed.
+# Not here: skip-write-back. Both units look into the memory that we write; one that does not snoop
+# is of ioatlas-viommu's suite (writeback), where ci/mutants.sh has it killed.
 #
 # Exit status 1: a bug that a unit should see and does not, or a failure without any.
 cd "$(dirname "$0")/.." || exit 2

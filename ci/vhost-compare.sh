@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Measures `ioatlas vhost-net` beside DPDK's testpmd, in turns, under one generator, and prints both tables: about six minutes, with --quick one or two.
-# Options go to `ioatlas vhost-compare`. What the back ends print is kept in VHOST_LOGS (target/vhost-compare).
+# Measures `ioatlas vhost-net` beside DPDK's testpmd, in turns, under one generator, and prints both
+# tables: about six minutes, with --quick one or two. Options go to `ioatlas vhost-compare`. What
+# the back ends print is kept in VHOST_LOGS (target/vhost-compare).
 #
 # VHOST_PRIORITY=1, as root: other programs on the machine get what is left meanwhile.
 set -eu

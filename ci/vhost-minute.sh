@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# ci/vhost-minute.sh [SECONDS]: drives `ioatlas vhost-net` with `ioatlas vhost-bench` in every mode, notified and polling, for SECONDS (60) in all.
-# A mode fails where a frame comes back corrupt, or does not come back, or the generator says that the back end did something wrong; a back end
-# where it fails at its end, or finds its IOTLB damaged. A line each; the last line is "N passed, N failed".
+# ci/vhost-minute.sh [SECONDS]: drives `ioatlas vhost-net` with `ioatlas vhost-bench` in every mode,
+# notified and polling, for SECONDS (60) in all. A mode fails where a frame comes back corrupt, or
+# does not come back, or the generator says that the back end did something wrong; a back end where
+# it fails at its end, or finds its IOTLB damaged. A line each; the last line is "N passed, N
+# failed".
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}

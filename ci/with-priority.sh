@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# ci/with-priority.sh COMMAND [ARGUMENT..]: runs it; with VHOST_PRIORITY=1, as root, so that other programs on the machine get what is left.
+# ci/with-priority.sh COMMAND [ARGUMENT..]: runs it; with VHOST_PRIORITY=1, as root, so that other
+# programs on the machine get what is left.
 set -euo pipefail
 if [ "${VHOST_PRIORITY:-0}" != 1 ]; then
     exec "$@"

@@ -151,9 +151,7 @@ impl FromStr for Case {
                 let design = DomainConfig::new(allocator(a)?, policy(p)?).into();
                 (Kind::Domain(design), pattern, sizes)
             }
-            ["allocator" | "assigner", a, pattern, sizes] => {
-                (Kind::Allocator(allocator(a)?), pattern, sizes)
-            }
+            ["allocator", a, pattern, sizes] => (Kind::Allocator(allocator(a)?), pattern, sizes),
             ["bounce", way, pattern, sizes] => (Kind::Bounce(self::way(way)?), pattern, sizes),
             ["table", pattern, sizes] => (Kind::Table, pattern, sizes),
             ["control", pattern, sizes] => (Kind::Control, pattern, sizes),
