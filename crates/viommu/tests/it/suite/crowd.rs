@@ -49,6 +49,8 @@ pub enum Live {
     Mapped(Mapping),
     /// By this client.
     Placed(usize, WatchedMapping),
+    /// A typed buffer of this client, by its number.
+    Given(usize, usize, IovaRange),
     Memory(Consistent),
 }
 
@@ -57,6 +59,7 @@ impl Live {
         match self {
             Live::Mapped(mapping) => mapping.range(),
             Live::Placed(_, mapping) => mapping.runs()[0],
+            Live::Given(_, _, range) => *range,
             Live::Memory(memory) => {
                 let pages = PageCount(memory.len().0 / GRANULE);
                 IovaRange::new(memory.iova().page(), pages)
@@ -77,6 +80,8 @@ pub struct Crowd<B: Base, F: Format> {
     hot: Mutex<Vec<IovaPage>>,
 }
 
+/// Pages from here on are no frames of a platform.
+const BEYOND_FRAMES: u64 = 1 << 20;
 /// Pages that devices prefer: mapped or unmapped lately.
 const HOT: usize = 12;
 
@@ -243,6 +248,10 @@ impl<B: Base, F: Format> Crowd<B, F> {
                 let clients = self.clients.as_ref().expect("who mapped it");
                 return clients.end(client, mapping, raw);
             }
+            Live::Given(client, number, _) => {
+                let clients = self.clients.as_ref().expect("who gave it");
+                return clients.take_back(client, number, raw != 1);
+            }
         };
         ended.unwrap_or_else(|error| panic!("P14: a live mapping was not whole: {error}"));
     }
@@ -289,6 +298,8 @@ impl<B: Base, F: Format> Crowd<B, F> {
         let memory = self.clients.as_ref().map_or(0x20, Clients::first_page);
         let fresh = match self.domain.domain().shared() {
             Some(_) => memory + random.below(4),
+            // a typed buffer's frame may have any number that the platform has: these are beyond
+            None if self.clients.is_some() => BEYOND_FRAMES + (fresh & 0xff_ffff_ffff),
             None => fresh & 0xff_ffff_ffff,
         };
         let direction = [
@@ -311,6 +322,10 @@ impl<B: Base, F: Format> Crowd<B, F> {
                 _ => &list[..],
             };
             let client = random.below(clients.len() as u64) as usize;
+            if random.below(3) == 0 {
+                let (number, range) = clients.give(client, 1 + random.below(2), direction)?;
+                return Some(Live::Given(client, number, range));
+            }
             let mapping = clients.map(client, list, direction)?;
             return Some(Live::Placed(client, mapping));
         }

@@ -11,9 +11,9 @@ use ioatlas_dma::{
 };
 use ioatlas_viommu::{
     machine::Driver,
-    oracle::{Failing, WatchedClient, WatchedDma, WatchedMapping, WatchedPlatform},
+    oracle::{Failing, WatchedBuffer, WatchedClient, WatchedDma, WatchedMapping, WatchedPlatform},
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How a crowd maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,14 +37,44 @@ impl Interface {
 /// Pages of the drivers' own.
 const MEMORY: usize = 24;
 
-type Tables<B> = Arc<Driver<WatchedPlatform<Failing<B>>>>;
-type Api<B, F> = WatchedDma<WatchedPlatform<Failing<B>>, F, Tables<B>>;
-type Placing<B, F> = WatchedClient<WatchedPlatform<Failing<B>>, F, Tables<B>>;
+type Memory<B> = WatchedPlatform<Failing<B>>;
+type Tables<B> = Arc<Driver<Memory<B>>>;
+type Api<B, F> = WatchedDma<Memory<B>, F, Tables<B>>;
+type Placing<B, F> = WatchedClient<Memory<B>, F, Tables<B>>;
+
+/// A typed buffer that its device has.
+enum Given<B: Base> {
+    To(WatchedBuffer<Memory<B>, ToDevice>),
+    From(WatchedBuffer<Memory<B>, FromDevice>),
+    Both(WatchedBuffer<Memory<B>, BothWays>),
+}
+
+impl<B: Base> Given<B> {
+    fn runs(&self) -> &[IovaRange] {
+        match self {
+            Given::To(buffer) => buffer.runs(),
+            Given::From(buffer) => buffer.runs(),
+            Given::Both(buffer) => buffer.runs(),
+        }
+    }
+}
+
+/// Typed buffers of all CPUs. The locks are held across no call.
+struct Typed<B: Base> {
+    given: Mutex<Vec<Option<Given<B>>>>,
+    /// Taken back, to be given again.
+    back: Mutex<Vec<CpuBuffer<Memory<B>, BothWays>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A client of each placement.
 pub struct Clients<B: Base, F: Format> {
     clients: Vec<Placing<B, F>>,
     dma: Api<B, F>,
+    typed: Typed<B>,
     /// What drivers map: memory that the oracle has not seen allocated, so that it is nobody's but
     /// theirs.
     memory: Vec<FreshFrame>,
@@ -70,6 +100,10 @@ impl<B: Base, F: Format> Clients<B, F> {
         };
         Clients {
             clients: PLACEMENTS.map(client).into(),
+            typed: Typed {
+                given: Mutex::default(),
+                back: Mutex::default(),
+            },
             memory: adjoining(rig.failing(), MEMORY),
             dma,
         }
@@ -98,8 +132,13 @@ impl<B: Base, F: Format> Clients<B, F> {
             PhysRange::new(addr, buffer.len)
         };
         let list: Arc<[PhysRange]> = list.iter().map(own).collect();
-        match self.clients[client].map_sg(list, direction) {
-            Ok(mapping) => Some(mapping),
+        Self::taken(client, self.clients[client].map_sg(list, direction))
+    }
+
+    /// What a map returned, or `None` where there was no room; all else is a bug.
+    fn taken<T>(client: usize, result: Result<T, DmaMapError>) -> Option<T> {
+        match result {
+            Ok(taken) => Some(taken),
             Err(DmaMapError::NoSpace(_)) => None,
             Err(DmaMapError::Direct(MapError::NoIova(_) | MapError::NoFrame { .. })) => None,
             // where nothing is ever copied, inner edges cannot be mapped
@@ -111,6 +150,45 @@ impl<B: Base, F: Format> Clients<B, F> {
                 None
             }
             Err(error) => panic!("{:?}: {error}", PLACEMENTS[client]),
+        }
+    }
+
+    /// Gives a typed buffer of `pages` pages, or one that was taken back before from whichever
+    /// client, if there is memory and room. Its number, and where it is.
+    pub fn give(
+        &self,
+        client: usize,
+        pages: u64,
+        direction: Direction,
+    ) -> Option<(usize, IovaRange)> {
+        let again = lock(&self.typed.back).pop();
+        let at = &self.clients[client];
+        let buffer = again.or_else(|| at.buffer(ByteCount(pages * GRANULE)))?;
+        let given = match direction {
+            Direction::ToDevice => Self::taken(client, at.give(buffer.turned())).map(Given::To),
+            Direction::FromDevice => Self::taken(client, at.give(buffer.turned())).map(Given::From),
+            Direction::Bidirectional => Self::taken(client, at.give(buffer)).map(Given::Both),
+        };
+        let given = given?;
+        let range = given.runs()[0];
+        let mut all = lock(&self.typed.given);
+        all.push(Some(given));
+        Some((all.len() - 1, range))
+    }
+
+    /// Takes it back, and drops it, or keeps it to be given again.
+    pub fn take_back(&self, client: usize, number: usize, drops: bool) {
+        let given = lock(&self.typed.given)[number].take();
+        let at = &self.clients[client];
+        const LIVE: &str = "P14: a live mapping";
+        let back = match given.expect("given once, and taken back once") {
+            Given::To(buffer) => at.take_back(buffer).expect(LIVE).turned(),
+            Given::From(buffer) => at.take_back(buffer).expect(LIVE).turned(),
+            Given::Both(buffer) => at.take_back(buffer).expect(LIVE),
+        };
+        match drops {
+            true => drop(back),
+            false => lock(&self.typed.back).push(back),
         }
     }
 
@@ -129,6 +207,7 @@ impl<B: Base, F: Format> Clients<B, F> {
 
     /// When all mappings have ended: checks that no buffer is in use (P10), and ends the pools.
     pub fn close(self, rig: &Rig<B>, context: &str) {
+        drop(self.typed);
         let audit = self.dma.dma().audit();
         let audit = audit.unwrap_or_else(|e| panic!("{context}: P10: {e}"));
         for pool in audit {

@@ -16,7 +16,7 @@ use ioatlas_dma::{
     table::Format,
     units::*,
 };
-use ioatlas_viommu::config::*;
+use ioatlas_viommu::{config::*, device::*};
 use std::{cell::Cell, env, num::NonZeroU32, ops::Range};
 
 /// Seeds of each scenario where nobody says otherwise.
@@ -74,6 +74,15 @@ pub fn unit(seed: u64, unit: &mut UnitConfig) {
         }
         2 => unit.caches.prefetch = 3,
         3 => unit.features.page_selective = None,
+        _ if seed / 32 % 2 == 1 => {
+            unit.features.device_tlbs = true;
+            unit.devices = vec![AtsDevice {
+                source: NIC,
+                entries: 8,
+                answer: Answer::WhenDrained,
+                refetch: [Refetch::OnDemand, Refetch::AtOnce][(seed % 2) as usize],
+            }];
+        }
         _ => {}
     }
 }
