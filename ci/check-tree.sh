@@ -37,12 +37,12 @@ while IFS= read -r file; do
     folder=$(dirname "$file") name=$(basename "$file" .rs)
     [ ! -f "$folder/main.rs" ] || [ "$name" = main ] || grep -qE "^ *(pub )?mod $name;" "$folder/main.rs" ||
         complain "$file is in no test program: $folder/main.rs has no mod $name"
-done < <(git ls-files 'crates/*/tests/*.rs' 'examples/*/tests/*.rs')
+done < <(git ls-files 'crates/*/tests/*.rs' 'lab/*/tests/*.rs' 'examples/*/tests/*.rs')
 
 # Shared words go through the platform, or model checker and simulator do not see them. `Ordering`
 # is re-exported.
-if git grep -nE '(core|std)::sync::atomic|sync::\{[^}]*atomic' -- 'crates/*/src/*.rs' ':!crates/dma/src/platform/host' \
-    ':!crates/dma/src/platform/sim' ':!crates/dma/src/platform/word.rs' ':!crates/vfio/src/platform' | grep -vE ':[[:space:]]*//|pub use core::sync::atomic::Ordering;'; then
+if git grep -nE '(core|std)::sync::atomic|sync::\{[^}]*atomic' -- 'crates/*/src/*.rs' 'lab/*/src/*.rs' \
+    ':!crates/dma/src/platform/host' ':!crates/dma/src/platform/sim' ':!crates/dma/src/platform/word.rs' ':!crates/vfio/src/platform' | grep -vE ':[[:space:]]*//|pub use core::sync::atomic::Ordering;'; then
     complain "atomics outside the platforms, above"
 fi
 # The lint that says the same is in force: it finds each type that clippy.toml names, in a file that

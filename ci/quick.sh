@@ -12,7 +12,7 @@ changed() {
     local base manifest name
     base=$(git merge-base HEAD main 2>/dev/null || git merge-base HEAD origin/main 2>/dev/null || echo HEAD)
     { git diff --name-only "$base"; git ls-files --others --exclude-standard; } >"$logs/files"
-    for manifest in crates/*/Cargo.toml examples/nvme/Cargo.toml; do
+    for manifest in crates/*/Cargo.toml lab/*/Cargo.toml examples/nvme/Cargo.toml; do
         grep -qE "^(${manifest%Cargo.toml}|Cargo\.(toml|lock)$|clippy\.toml$|\.cargo/|traces/|README\.md$)" "$logs/files" || continue
         name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)
         cargo tree --offline --workspace --invert "$name" --edges all --prefix none | sed -n "s,^\([^ ]*\) v[^ ]* ($PWD/.*,\1,p"
@@ -23,7 +23,7 @@ changed() {
 packages=()
 if [ $# -gt 0 ]; then
     for name; do
-        for folder in crates examples; do
+        for folder in crates lab examples; do
             [ ! -f "$folder/$name/Cargo.toml" ] || name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$folder/$name/Cargo.toml" | head -n 1)
         done
         packages+=(-p "$name")

@@ -261,19 +261,23 @@ fn the_page_of_commands_lists_what_there_is() {
     }
 }
 
-/// A crate uses crates of lower layers only, as the picture of the architecture has them.
+/// A crate uses crates of lower layers only, as the picture of the architecture has them, and only
+/// the command uses the laboratory.
 #[test]
 fn crates_use_lower_layers_only() {
     let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
     let row = |line: &str| -> Option<(String, u32)> {
         let mut cells = line.split('|').skip(1).map(str::trim);
         let layer = cells.next()?.parse().ok()?;
-        let name = cells.next()?.strip_prefix('`')?.strip_suffix('`')?;
+        let (name, lab) = cells.next()?.strip_prefix('`')?.split_once('`')?;
+        assert!(["", " (`lab`)"].contains(&lab), "{name}{lab}");
         Some((name.to_owned(), layer))
     };
     let layers: HashMap<String, u32> = page.lines().filter_map(row).collect();
+    let folders = |of: &str| fs::read_dir(root().join(of)).unwrap();
+    let in_lab = |name: &str| root().join("lab").join(name).exists();
     let mut arrows = 0;
-    for entry in fs::read_dir(root().join("crates")).unwrap() {
+    for entry in folders("crates").chain(folders("lab")) {
         let folder = entry.unwrap().path();
         let Ok(manifest) = fs::read_to_string(folder.join("Cargo.toml")) else {
             continue;
@@ -282,6 +286,8 @@ fn crates_use_lower_layers_only() {
         let layer = layers
             .get(name)
             .unwrap_or_else(|| panic!("{name} has no row"));
+        let marked = page.contains(&format!("`{name}` (`lab`)"));
+        assert_eq!(marked, in_lab(name), "{name} is in the other folder");
         // Tests may use what they like.
         let sections = manifest
             .split("\n[")
@@ -292,6 +298,11 @@ fn crates_use_lower_layers_only() {
             };
             let used = used.split(['.', ' ', '=']).next().unwrap();
             assert!(layers[used] < *layer, "{name} uses {used}");
+            let may = in_lab(name) || name == "cli" || !in_lab(used);
+            assert!(
+                may,
+                "{name}, which users link, uses {used} of the laboratory"
+            );
             arrows += 1;
         }
     }
