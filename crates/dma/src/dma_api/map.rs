@@ -297,23 +297,6 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         Some((placed, timed))
     }
 
-    /// Maps each of many, until one fails; those before it are in `mapped` then.
-    ///
-    /// # Errors
-    /// That of the first that failed.
-    pub fn map_batch<L: AsRef<[PhysRange]>>(
-        &self,
-        lists: impl IntoIterator<Item = L>,
-        direction: Direction,
-        mapped: &mut impl Extend<DmaMapping<L>>,
-    ) -> Result<(), DmaMapError> {
-        lists.into_iter().try_for_each(|list| {
-            let mapping = self.map_sg(list, direction)?;
-            mapped.extend([mapping]);
-            Ok(())
-        })
-    }
-
     /// Does as planned.
     #[inline]
     fn place(&self, job: &Job<'_>, plan: Plan) -> Result<(Iova, Held), DmaMapError> {

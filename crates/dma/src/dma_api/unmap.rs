@@ -64,25 +64,6 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         }
     }
 
-    /// Unmaps each of many, whatever becomes of the others; their lists go to `unmapped`.
-    ///
-    /// # Errors
-    /// That of the first that failed.
-    pub fn unmap_batch<L: AsRef<[PhysRange]>>(
-        &self,
-        mappings: impl IntoIterator<Item = DmaMapping<L>>,
-        unmapped: &mut impl Extend<L>,
-    ) -> Result<(), DmaUnmapError<L>> {
-        let mut first = Ok(());
-        for mapping in mappings {
-            match self.unmap(mapping) {
-                Ok(list) => unmapped.extend([list]),
-                Err(error) => first = first.and(Err(error)),
-            }
-        }
-        first
-    }
-
     #[cold]
     fn end_watched<L: AsRef<[PhysRange]>>(
         &self,

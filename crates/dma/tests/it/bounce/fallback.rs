@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What comes when the classes are full, and how memory is freed.
 
-use crate::bounce::rig::Rig;
-use ioatlas_dma::{dma_api::*, domain::DomainConfig, units::*};
+use crate::bounce::rig::{Rig, Tables};
+use ioatlas_dma::{dma_api::*, domain::DomainConfig, platform::host::Host, units::*};
 
 /// Two slots of one page, two of two.
 fn small(growth: Growth) -> DmaConfig {
@@ -24,6 +24,15 @@ fn on_demand(chunks_max: u32, single_use: SingleUse) -> Growth {
     Growth::OnDemand {
         chunks_max,
         single_use,
+    }
+}
+
+fn unmap_all<L>(client: &Client<Host, Tables>, mappings: Vec<DmaMapping<L>>)
+where
+    L: AsRef<[PhysRange]> + std::fmt::Debug,
+{
+    for mapping in mappings {
+        client.unmap(mapping).unwrap();
     }
 }
 
@@ -130,7 +139,7 @@ fn what_is_exhausted_is_named() {
         (steps.of(Step::NoSpace), steps.of(Step::DirectAtLast)),
         (2, 1)
     );
-    client.unmap_batch(live, &mut Vec::new()).unwrap();
+    unmap_all(&client, live);
 }
 
 #[test]
@@ -142,9 +151,7 @@ fn a_slot_changes_its_permission_by_an_unmap() {
     let buffer = PhysRange::new(memory, ByteCount(4096));
     let map = |direction| client.map_single(buffer, direction).unwrap();
     let all = |direction| -> Vec<_> { (0..4).map(|_| map(direction)).collect() };
-    client
-        .unmap_batch(all(Direction::ToDevice), &mut Vec::new())
-        .unwrap();
+    unmap_all(&client, all(Direction::ToDevice));
     let started = rig.domain.stats().invalidations;
     let received = all(Direction::FromDevice);
     assert!(
@@ -160,7 +167,7 @@ fn a_slot_changes_its_permission_by_an_unmap() {
         );
         assert_eq!(rig.device_write(mapping.iova(), &[1; 4096]), 4096, "P6");
     }
-    client.unmap_batch(received, &mut Vec::new()).unwrap();
+    unmap_all(&client, received);
     // and the lists stay apart
     let sent = map(Direction::ToDevice);
     assert_eq!(
@@ -188,7 +195,7 @@ fn idle_pools_give_their_memory_back() {
         let live: Vec<_> = (0..many)
             .map(|_| client.map_single(buffer, Direction::FromDevice).unwrap())
             .collect();
-        client.unmap_batch(live, &mut Vec::new()).unwrap();
+        unmap_all(&client, live);
     }
     let peak = rig.dma.usage()[0].memory;
     assert!(peak.0 > 1 << 20, "{peak}");
@@ -232,7 +239,7 @@ fn memory_that_a_pool_keeps_serves_where_there_is_no_other() {
         live.push(mapping);
     }
     assert!(live.len() > 40);
-    client.unmap_batch(live, &mut Vec::new()).unwrap();
+    unmap_all(&client, live);
     assert_eq!(rig.p.frames_in_use(), 80, "all of it is kept");
     let list = vec![small; 16];
     let mapping = client.map_sg(list, Direction::ToDevice).unwrap();
@@ -302,7 +309,7 @@ fn whichever_allocation_fails_nothing_is_lost() {
         rig.dma.audit().unwrap();
         rig.domain.audit().unwrap();
         let taken = live.len();
-        client.unmap_batch(live, &mut Vec::new()).unwrap();
+        unmap_all(&client, live);
         let usage = &rig.dma.audit().unwrap()[0];
         let left = usage
             .classes
@@ -391,7 +398,7 @@ fn a_fixed_pool_neither_maps_nor_starves_another() {
         started,
         "no map, no unmap, no invalidation"
     );
-    busy.unmap_batch(taken, &mut Vec::new()).unwrap();
+    unmap_all(&busy, taken);
     rig.dma.audit().unwrap();
 }
 
@@ -454,8 +461,8 @@ fn shares_of_one_budget_have_their_minimum_and_borrow_the_rest() {
         own.iter()
             .all(|one| taken.iter().all(|two| one.iova() != two.iova()))
     );
-    busy.unmap_batch(taken, &mut Vec::new()).unwrap();
-    quiet.unmap_batch(own, &mut Vec::new()).unwrap();
+    unmap_all(&busy, taken);
+    unmap_all(&quiet, own);
     assert_eq!(
         rig.domain.stats().maps,
         before.maps + 6,
