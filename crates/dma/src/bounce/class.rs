@@ -235,11 +235,6 @@ impl<P: CopyMemory> Class<P> {
         let first = self.region.range().first.0 + u64::from(index) * self.pages.0;
         IovaRange::new(IovaPage(first), self.pages)
     }
-    /// Which slot has `page`.
-    pub fn slot_of(&self, page: IovaPage) -> Option<u32> {
-        let nth = page.0.checked_sub(self.region.range().first.0)? / self.pages.0;
-        u32::try_from(nth).ok().filter(|nth| *nth < self.slots)
-    }
     /// The first of those of a slot that has memory.
     #[inline(always)]
     pub fn first_frame(&self, p: &P, index: u32) -> PhysPage {

@@ -351,12 +351,6 @@ impl<P: CopyMemory> Pool<P> {
         slots + self.zeroed.trim(domain.platform())
     }
 
-    /// The slot that `page` belongs to: how large it is, and its number.
-    pub fn slot_at(&self, page: IovaPage) -> Option<(ByteCount, u32)> {
-        let mut classes = self.classes.iter();
-        classes.find_map(|class| Some((ByteCount(class.bytes()), class.slot_of(page)?)))
-    }
-
     pub fn close<T: Translator<P>>(self, domain: &Domain<P, T>) {
         let classes = self.classes.into_iter();
         classes.for_each(|class| class.close(domain));

@@ -103,7 +103,7 @@ use crate::{
     domain::Domain,
     platform::*,
     translator::Translator,
-    units::{ByteCount, Iova, TimeNs},
+    units::{ByteCount, TimeNs},
 };
 use alloc::{string::String, sync::Arc, vec::Vec};
 use core::fmt;
@@ -212,16 +212,6 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
     /// Mappings that were given up to the address API and not unmapped yet.
     pub fn raw_mappings(&self) -> usize {
         self.raw.len()
-    }
-
-    /// The slot that `iova` belongs to, used or not: how large it is, and its number. For whoever
-    /// has to explain a fault.
-    pub fn slot_at(&self, iova: Iova) -> Option<(ByteCount, u32)> {
-        let mut found = None;
-        self.pools.each(|pool| {
-            found = found.or_else(|| pool.slot_at(iova.page()));
-        });
-        found
     }
 
     /// What each pool has and did.
