@@ -6,7 +6,7 @@
 //! copied, until they are used, so a frame or a buffer that waits for a translation is never lost.
 //! The first of them are *ready*: every byte translated, in the memory and the generation of its
 //! cache that `known` names. Anything invalidated makes a new generation, and nothing is ready
-//! until it was looked up again (P12). A cache's own pretranslation looks everything up under every
+//! until it was looked up again (P12). `IovaMemory::pretranslate` looks everything up under every
 //! guard; here a buffer is looked up once, however long it waits in the ring, while nothing is
 //! invalidated.
 //!

@@ -15,7 +15,7 @@ pub struct Census {
     pub bytes: u64,
 }
 
-/// What a cache has done so far. Lookups are counted by readers: see `Pretranslation`.
+/// What a cache has done so far, lookups left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Runs now.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Guards: translated ahead, asked for once; rings remembered.
+//! Misses asked for once; rings remembered.
 
 use ioatlas_dma::units::*;
 use ioatlas_vhost::*;
@@ -15,64 +15,34 @@ fn entry(page: u64, pages: u64, host: u64) -> Entry {
         perm: Perm::ReadWrite,
     }
 }
-fn wanted(page: u64, pages: u64, need: Perm) -> Wanted {
-    Wanted {
+fn miss(page: u64, pages: u64, need: Perm) -> Miss {
+    Miss {
         iova: Iova(page * PAGE),
         len: ByteCount(pages * PAGE),
         need,
+        cause: MissCause::Absent,
     }
 }
 
 #[test]
-fn a_batch_asks_for_all_that_is_missing_once() {
-    let cache = RadixIotlb::new(Limits::default());
-    let mut reader = cache.reader().unwrap();
+fn what_includes_a_miss_answers_for_it() {
     let pending = PendingMisses::new(8);
-    let mut ahead = Pretranslation::default();
-    assert_eq!(cache.update(entry(0, 2, 100)), Ok(Updated::Done));
-    let guard = [
-        wanted(0, 2, Perm::Read),
-        wanted(1, 3, Perm::Read),  // from page 2 on it is missing
-        wanted(2, 1, Perm::Read),  // asked for with that
-        wanted(2, 1, Perm::Write), // not that
-        wanted(9, 1, Perm::ReadWrite),
-        wanted(9, 1, Perm::Read), // asked for with that
+    let asked = [
+        (miss(2, 2, Perm::Read), Asked::New),
+        (miss(2, 1, Perm::Read), Asked::Already),
+        (miss(2, 1, Perm::Write), Asked::New),
+        (miss(9, 1, Perm::ReadWrite), Asked::New),
+        (miss(9, 1, Perm::Read), Asked::Already),
+        (miss(3, 2, Perm::Read), Asked::New), // a part alone does not answer for it
     ];
-    assert!(!ahead.run(&reader.pin(), &guard, &pending, NOW));
-    let asked: Vec<_> = ahead
-        .misses()
-        .iter()
-        .map(|m| (m.iova.0 / PAGE, m.len.0 / PAGE, m.need))
-        .collect();
-    assert_eq!(
-        asked,
-        [
-            (2, 2, Perm::Read),
-            (2, 1, Perm::Write),
-            (9, 1, Perm::ReadWrite)
-        ]
-    );
-    assert_eq!(ahead.pieces(0).unwrap().len(), 1);
-    assert!(ahead.pieces(1).is_err(), "not even the piece that is there");
-    assert_eq!((ahead.hits, ahead.missed), (1, 5));
-    // another reader, and this one again, ask for nothing
-    let mut other = cache.reader().unwrap();
-    assert!(!ahead.run(&other.pin(), &guard, &pending, NOW));
-    assert!(ahead.misses().is_empty());
-    assert_eq!((pending.len(), pending.oldest()), (3, Some(NOW)));
-    for answer in [entry(2, 2, 300), entry(9, 1, 400)] {
-        assert_eq!(cache.update(answer), Ok(Updated::Done));
+    for (miss, expected) in asked {
+        assert_eq!(pending.ask(&miss, NOW), expected, "{miss:?}");
+    }
+    assert_eq!((pending.len(), pending.oldest()), (4, Some(NOW)));
+    for answer in [entry(2, 3, 300), entry(9, 1, 400)] {
         pending.answered(answer.iova, answer.len, answer.perm);
     }
     assert!(pending.is_empty());
-    assert!(ahead.run(&reader.pin(), &guard, &pending, NOW));
-    let pieces: Vec<_> = ahead
-        .pieces(1)
-        .unwrap()
-        .iter()
-        .map(|p| (p.host.0 / PAGE, p.len.0 / PAGE))
-        .collect();
-    assert_eq!(pieces, [(101, 1), (300, 2)], "(P12)");
 }
 
 #[test]
