@@ -116,8 +116,6 @@ pub const IQ_INDEX_SHIFT: u32 = 4;
 pub const IQ_INDEX_MASK: u64 = (1 << 15) - 1;
 /// [`IQA`]: QS, the queue has 2^QS frames (bits 2..0). We use 0: one frame of 256 descriptors.
 pub const IQA_ONE_FRAME: u64 = 0;
-/// [`IQA`]: DW, 256-bit descriptors (bit 11). We use 128-bit ones, so it stays 0.
-pub const IQA_WIDE: u64 = 1 << 11;
 /// [`RTADDR`]: TTM, the table mode (bits 11..10). 0 is legacy mode.
 pub const RTADDR_MODE_MASK: u64 = 3 << 10;
 
