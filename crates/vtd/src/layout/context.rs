@@ -23,20 +23,20 @@ use ioatlas_dma::units::{DomainId, GRANULE, PHYS_BITS, PhysPage};
 /// P (§9.3, bit 0).
 pub const PRESENT: u64 = 1 << 0;
 /// FPD (§9.3, bit 1).
-pub const FAULTS_OFF: u64 = 1 << 1;
+pub(crate) const FAULTS_OFF: u64 = 1 << 1;
 /// TT begins here (§9.3, bits 3..2).
-pub const TRANSLATION_SHIFT: u32 = 2;
+pub(crate) const TRANSLATION_SHIFT: u32 = 2;
 /// SSPTPTR, without what lies above the physical address width (§9.3, bits 63..12).
 pub const TABLE: u64 = ((1 << PHYS_BITS) - 1) & !(GRANULE - 1);
 /// AW in the high word (§9.3, bits 66..64).
 pub const WIDTH: u64 = 0b111;
 /// Our mark in the high word, in a bit that hardware ignores (§9.3, bit 67).
-pub const DETACHING: u64 = 1 << 3;
+pub(crate) const DETACHING: u64 = 1 << 3;
 /// Our mark in the high word of a device that may not be attached, in a bit that hardware ignores
 /// (§9.3, bit 68).
-pub const FENCED: u64 = 1 << 4;
+pub(crate) const FENCED: u64 = 1 << 4;
 /// DID begins here in the high word (§9.3, bits 87..72).
-pub const DOMAIN_SHIFT: u32 = 8;
+pub(crate) const DOMAIN_SHIFT: u32 = 8;
 
 /// What happens to a device's requests (VT-d 4.1 §9.3, TT).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

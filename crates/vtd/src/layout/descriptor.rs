@@ -22,7 +22,7 @@ use super::Words;
 use ioatlas_dma::units::{DomainId, IovaPage, PhysAddr, SourceId};
 
 /// Type of a context-cache invalidate descriptor (§6.5.2.1, bits 3..0).
-pub const TYPE_CONTEXT: u64 = 1;
+pub(crate) const TYPE_CONTEXT: u64 = 1;
 /// Type of an IOTLB invalidate descriptor (§6.5.2.3).
 pub const TYPE_IOTLB: u64 = 2;
 /// Type of an invalidation wait descriptor (§6.5.2.8).
@@ -34,27 +34,27 @@ pub const GLOBAL: u64 = 1;
 /// G: one domain.
 pub const DOMAIN: u64 = 2;
 /// G: one device (context cache) or some pages (IOTLB).
-pub const SELECTIVE: u64 = 3;
+pub(crate) const SELECTIVE: u64 = 3;
 /// DW: drain writes (§6.5.2.3, bit 6).
-pub const DRAIN_WRITES: u64 = 1 << 6;
+pub(crate) const DRAIN_WRITES: u64 = 1 << 6;
 /// DR: drain reads (§6.5.2.3, bit 7).
-pub const DRAIN_READS: u64 = 1 << 7;
+pub(crate) const DRAIN_READS: u64 = 1 << 7;
 /// DID begins here (§6.5.2.1, §6.5.2.3, bits 31..16).
-pub const DOMAIN_SHIFT: u32 = 16;
+pub(crate) const DOMAIN_SHIFT: u32 = 16;
 /// SID begins here (§6.5.2.1, bits 47..32).
-pub const SOURCE_SHIFT: u32 = 32;
+pub(crate) const SOURCE_SHIFT: u32 = 32;
 /// FM begins here (§6.5.2.1, bits 49..48).
-pub const FUNCTION_MASK_SHIFT: u32 = 48;
+pub(crate) const FUNCTION_MASK_SHIFT: u32 = 48;
 /// IH in the high word (§6.5.2.3, bit 70).
-pub const LEAF_HINT: u64 = 1 << 6;
+pub(crate) const LEAF_HINT: u64 = 1 << 6;
 /// AM in the high word (§6.5.2.3, bits 69..64).
-pub const ADDRESS_MASK: u64 = 0x3f;
+pub(crate) const ADDRESS_MASK: u64 = 0x3f;
 /// The page address begins here in the high word (§6.5.2.3, bits 127..76).
-pub const ADDRESS_SHIFT: u32 = 12;
+pub(crate) const ADDRESS_SHIFT: u32 = 12;
 /// SW: write the status data (§6.5.2.8, bit 5).
-pub const STATUS_WRITE: u64 = 1 << 5;
+pub(crate) const STATUS_WRITE: u64 = 1 << 5;
 /// FN: what follows waits for this (§6.5.2.8, bit 6).
-pub const FENCE: u64 = 1 << 6;
+pub(crate) const FENCE: u64 = 1 << 6;
 /// The status data begins here (§6.5.2.8, bits 63..32).
 pub const STATUS_SHIFT: u32 = 32;
 

@@ -21,13 +21,13 @@ use super::{AddressMask, Words};
 use ioatlas_dma::units::{GRANULE_LG2, IovaPage, SourceId};
 
 /// Type of a device-TLB invalidate descriptor (§6.5.2.5, bits 3..0).
-pub const TYPE_DEVICE_TLB: u64 = 3;
+pub(crate) const TYPE_DEVICE_TLB: u64 = 3;
 /// MIP begins here (§6.5.2.5, bits 20..16).
-pub const QUEUE_DEPTH_SHIFT: u32 = 16;
+pub(crate) const QUEUE_DEPTH_SHIFT: u32 = 16;
 /// SID begins here (§6.5.2.5, bits 47..32).
-pub const SOURCE_SHIFT: u32 = 32;
+pub(crate) const SOURCE_SHIFT: u32 = 32;
 /// S in the high word (§6.5.2.5, bit 64).
-pub const SIZED: u64 = 1 << 0;
+pub(crate) const SIZED: u64 = 1 << 0;
 /// The address in the high word that means every page.
 const EVERYTHING: u64 = (u64::MAX >> 1 >> GRANULE_LG2) << GRANULE_LG2;
 

@@ -12,11 +12,11 @@
 use super::Words;
 
 /// Type of an interrupt-entry-cache invalidate descriptor (§6.5.2.7, bits 3..0).
-pub const TYPE_INTERRUPT: u64 = 4;
+pub(crate) const TYPE_INTERRUPT: u64 = 4;
 /// G: by index (§6.5.2.7, bit 4).
-pub const BY_INDEX: u64 = 1 << 4;
+pub(crate) const BY_INDEX: u64 = 1 << 4;
 /// IM begins here (§6.5.2.7, bits 31..27).
-pub const INDEX_MASK_SHIFT: u32 = 27;
+pub(crate) const INDEX_MASK_SHIFT: u32 = 27;
 /// IIDX begins here (§6.5.2.7, bits 47..32).
 pub const INDEX_SHIFT: u32 = 32;
 

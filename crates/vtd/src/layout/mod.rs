@@ -37,4 +37,4 @@ pub struct Words {
 pub const WORDS: usize = 2;
 /// How many 128-bit structures a frame has: descriptors of a queue, entries of a root or context
 /// table.
-pub const PER_FRAME: usize = 256;
+pub(crate) const PER_FRAME: usize = 256;

@@ -13,7 +13,7 @@ use ioatlas_dma::units::{GRANULE, PHYS_BITS, PhysAddr, PhysPage};
 /// P: the context table exists (§9.1, bit 0).
 pub const PRESENT: u64 = 1 << 0;
 /// CTP, without what lies above the physical address width (§9.1, bits 63..12).
-pub const CONTEXT_TABLE: u64 = ((1 << PHYS_BITS) - 1) & !(GRANULE - 1);
+pub(crate) const CONTEXT_TABLE: u64 = ((1 << PHYS_BITS) - 1) & !(GRANULE - 1);
 
 /// A present root entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
