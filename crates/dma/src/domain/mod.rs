@@ -48,7 +48,7 @@ mod reserved;
 mod stats;
 mod unmap;
 
-pub use attrs::{Lifetime, ListOrder, MapAttrs, Offset};
+pub use attrs::{ListOrder, MapAttrs, Offset};
 pub use colours::{COLOUR_SPAN, COLOURS_MAX, Colours};
 pub use consistent::Consistent;
 pub use error::{
@@ -60,6 +60,7 @@ pub use stats::{DomainAudit, DomainStats};
 
 pub use crate::iova::AllocatorConfig;
 pub use crate::policy::{DeferredConfig, Exposure, MacOsConfig, PolicyConfig, TickReport};
+pub use crate::table::Lifetime;
 
 use crate::{
     invalidation::*,

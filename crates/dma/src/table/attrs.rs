@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What callers decide about a table and its leaves, and what clearing found.
 
-use crate::{domain::Lifetime, iova::AllocKind, units::*};
+use crate::{iova::AllocKind, units::*};
 
 /// What is decided once for a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +31,17 @@ impl Default for TableConfig {
             largest_leaf: 1,
         }
     }
+}
+
+/// How long a mapping is likely to live.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Lifetime {
+    /// Nothing is known.
+    #[default]
+    Normal,
+    /// A few accesses: a hint to units that can evict such translations early (VT-d 4.1 §9.8, TM;
+    /// WIOSCA'10 §4.1).
+    Transient,
 }
 
 /// What the leaves of one mapping have in common.

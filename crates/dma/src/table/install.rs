@@ -3,7 +3,7 @@
 //! one large leaf.
 
 use super::*;
-use crate::{domain::Lifetime, iova::AllocKind};
+use crate::iova::AllocKind;
 
 /// An install that stopped on the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -3,10 +3,7 @@
 //! that the unit knows it by.
 
 use super::*;
-use crate::{
-    domain::Lifetime,
-    table::{Format, Table, TableConfig, TableView},
-};
+use crate::table::{Format, Lifetime, Table, TableConfig, TableView};
 
 /// Our own radix table under a remapping unit.
 pub struct Paged<P: Platform, F: Format, U: RemappingUnit<P>> {
