@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     iova::{IovaAlloc, Usage},
     policy::Held,
-    translator::Census,
+    table::Census,
 };
 use alloc::{format, string::String};
 use core::fmt;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What callers decide about a table and its leaves, and what clearing found.
+//! What callers decide about a table and its leaves, and what clearing and counting found.
 
 use crate::{iova::AllocKind, units::*};
 
@@ -73,4 +73,15 @@ pub struct Cleared {
     pub found: PageCount,
     /// Those that have none any more. Fewer than `found` only where leaves are shared.
     pub gone: PageCount,
+}
+
+/// What a table holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Census {
+    /// Pages with a translation.
+    pub pages: PageCount,
+    /// Pages mapped: a page whose leaf is shared is here as often as it is mapped.
+    pub references: PageCount,
+    /// Table frames, root included.
+    pub frames: u64,
 }

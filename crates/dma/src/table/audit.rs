@@ -2,7 +2,7 @@
 //! Checking and showing a table that nobody is changing.
 
 use super::*;
-use crate::{iova::AllocKind, translator::Census};
+use crate::iova::AllocKind;
 use alloc::{collections::BTreeSet, format, string::String};
 use core::fmt;
 

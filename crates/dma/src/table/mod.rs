@@ -57,7 +57,7 @@ mod raw;
 mod shared;
 mod view;
 
-pub use attrs::{Cleared, LeafAttrs, Lifetime, Reclaim, TableConfig};
+pub use attrs::{Census, Cleared, LeafAttrs, Lifetime, Reclaim, TableConfig};
 pub use format::{Entry, Format, LeafMarks};
 pub use install::{InstallCause, InstallError};
 pub use leaf_cache::LeafTable;

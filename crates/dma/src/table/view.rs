@@ -2,7 +2,6 @@
 //! A table to be looked at: what a live domain may show of its own.
 
 use super::*;
-use crate::translator::Census;
 use alloc::string::String;
 use core::fmt;
 

@@ -15,7 +15,7 @@ use crate::{
     invalidation::{Invalidate, InvalidateError},
     iova::AllocKind,
     platform::*,
-    table::{Cleared, InstallError, LeafAttrs, LeafTable, RawError},
+    table::{Census, Cleared, InstallError, LeafAttrs, LeafTable, RawError},
     units::*,
 };
 
@@ -309,17 +309,6 @@ pub enum TransientHint {
     Reserved,
     /// It evicts such translations early.
     Honoured,
-}
-
-/// What a table holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Census {
-    /// Pages with a translation.
-    pub pages: PageCount,
-    /// Pages mapped: a page whose leaf is shared is here as often as it is mapped.
-    pub references: PageCount,
-    /// Table frames, root included.
-    pub frames: u64,
 }
 
 /// Why a device cannot be attached or detached.

@@ -60,8 +60,8 @@ use ioatlas_dma::{
     domain::{Domain, DomainConfig, DomainError, ReserveError},
     iova::AllocKind,
     platform::TableFrame,
-    table::{Cleared, InstallCause, InstallError, LeafAttrs, RawError},
-    translator::{AttachError, Authority, Census, Translator},
+    table::{Census, Cleared, InstallCause, InstallError, LeafAttrs, RawError},
+    translator::{AttachError, Authority, Translator},
     units::*,
 };
 use records::{Record, Records};

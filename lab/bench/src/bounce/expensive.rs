@@ -16,8 +16,8 @@ use ioatlas_dma::{
     invalidation::InvalidateError,
     iova::AllocKind,
     platform::*,
-    table::{Cleared, InstallError, LeafAttrs, LeafTable, RawError},
-    translator::{AttachError, Authority, Census, OnMap, Translator},
+    table::{Census, Cleared, InstallError, LeafAttrs, LeafTable, RawError},
+    translator::{AttachError, Authority, OnMap, Translator},
     units::*,
 };
 use std::time::{Duration, Instant};

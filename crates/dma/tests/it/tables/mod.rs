@@ -13,10 +13,9 @@ use ioatlas_dma::{
     iova::AllocKind,
     platform::{FreshFrame, Platform, host::Host},
     table::{
-        Format, InstallCause, LeafAttrs, RawError, Table, TableConfig,
+        Census, Format, InstallCause, LeafAttrs, RawError, Table, TableConfig,
         fmt::{Toy, VtdSecond48},
     },
-    translator::Census,
     units::*,
 };
 use rig::{PhysWords, Rig, range, run};
