@@ -12,7 +12,7 @@ use crate::{
 };
 use ioatlas_dma::{
     design::Design,
-    domain::{Colours, Domain},
+    domain::{Colours, Domain, DomainError},
     platform::{PhysMemory, Platform},
     table::Format,
     translator::{Paged, PagedError},
@@ -46,6 +46,17 @@ pub enum MachineError {
     /// The unit was not brought up.
     #[error(transparent)]
     BringUp(#[from] driver::BringUpError),
+}
+
+/// Why a machine has no domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SoftDomainError {
+    /// It has no tables, or the unit does not walk them.
+    #[error(transparent)]
+    Tables(#[from] PagedError),
+    /// The domain cannot be made over its tables.
+    #[error(transparent)]
+    Domain(#[from] DomainError),
 }
 
 impl<P: Platform + PhysMemory<P>> Machine<P> {
@@ -90,16 +101,14 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
     /// A domain with tables in format `F`, whose geometry must be the unit's.
     ///
     /// # Errors
-    /// [`PagedError`]; [`PagedError::Shape`] where the unit does not walk such tables.
+    /// [`SoftDomainError`]; [`PagedError::Shape`] where the unit does not walk such tables.
     pub fn domain<F: Format>(
         &self,
         design: impl Into<Design>,
-    ) -> Result<SoftDomain<P, F>, PagedError> {
+    ) -> Result<SoftDomain<P, F>, SoftDomainError> {
         if Geometry::of::<F>() != self.soft.geometry() {
-            return Err(PagedError::Shape {
-                levels: F::LEVELS,
-                entries: 1 << F::ENTRIES_LG2,
-            });
+            let (levels, entries) = (F::LEVELS, 1 << F::ENTRIES_LG2);
+            return Err(PagedError::Shape { levels, entries }.into());
         }
         let Design { domain, tables } = design.into();
         let tables = Paged::new(&*self.platform, self.driver.clone(), tables)?;
@@ -198,11 +207,11 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
     /// Where that is a time, it goes by the ticks that the watch is told of ([`Watched::tick`]).
     ///
     /// # Errors
-    /// [`PagedError`].
+    /// [`SoftDomainError`].
     pub fn domain<F: Format>(
         &self,
         design: impl Into<Design>,
-    ) -> Result<WatchedDomain<B, F>, PagedError> {
+    ) -> Result<WatchedDomain<B, F>, SoftDomainError> {
         let design = design.into();
         let cpus = self.machine.platform().cpus();
         let bounds = Bounds::of(&design.domain.policy, cpus);

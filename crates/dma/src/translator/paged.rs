@@ -12,7 +12,7 @@ pub struct Paged<P: Platform, F: Format, U: RemappingUnit<P>> {
     id: DomainId,
 }
 
-/// Why a translator, or a domain over it, cannot be made.
+/// Why a translator with tables of its own cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PagedError {
     /// No frame for the root table.
@@ -29,9 +29,6 @@ pub enum PagedError {
         /// Entries of each of its frames.
         entries: usize,
     },
-    /// The domain cannot be made over the translator.
-    #[error(transparent)]
-    Domain(#[from] crate::domain::DomainError),
 }
 
 impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {

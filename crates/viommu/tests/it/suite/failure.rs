@@ -307,7 +307,7 @@ pub fn a_new_domain<B: Base, F: Format>() {
                     true
                 }
                 Err(error) => {
-                    assert_eq!(error, PagedError::NoFrame);
+                    assert_eq!(error, PagedError::NoFrame.into());
                     false
                 }
             });

@@ -8,7 +8,7 @@ use ioatlas_dma::{
 };
 use ioatlas_viommu::{
     config::Processing,
-    machine::{MachineError, StillInUse},
+    machine::{MachineError, SoftDomainError, StillInUse},
     oracle::{Failing, Oracle},
     unit::Injection,
 };
@@ -349,7 +349,7 @@ fn take_ids<B: Base, F: Format>(rig: &Rig<B>, design: DomainConfig) -> BTreeSet<
     loop {
         match rig.machine.domain::<F>(design) {
             Ok(domain) => taken.push(domain),
-            Err(PagedError::NoDomainId) => break,
+            Err(SoftDomainError::Tables(PagedError::NoDomainId)) => break,
             Err(error) => panic!("{error}"),
         }
     }

@@ -264,7 +264,7 @@ fn an_id_is_given_again_only_when_its_domain_is_gone() {
                 Err(none) => break none,
             }
         };
-        assert_eq!(none, PagedError::NoDomainId);
+        assert_eq!(none, PagedError::NoDomainId.into());
         let id = old.domain().id();
         let with = c.rig.frames_in_use();
         let gone = old.domain().audit().expect("sound").census.frames as usize;
@@ -273,7 +273,7 @@ fn an_id_is_given_again_only_when_its_domain_is_gone() {
             let domain = loop {
                 match open() {
                     Ok(domain) => break domain,
-                    Err(none) => assert_eq!(none, PagedError::NoDomainId),
+                    Err(none) => assert_eq!(none, PagedError::NoDomainId.into()),
                 }
                 c.rig.machine.machine().platform().relax();
             };

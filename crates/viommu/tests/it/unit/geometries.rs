@@ -11,7 +11,12 @@ use ioatlas_dma::{
     },
     translator::PagedError,
 };
-use ioatlas_viommu::{config::*, fault::FaultReason, machine::Machine, observe::From};
+use ioatlas_viommu::{
+    config::*,
+    fault::FaultReason,
+    machine::{Machine, SoftDomainError},
+    observe::From,
+};
 use ioatlas_vtd::registers::{self as offset, Registers};
 use std::sync::Arc;
 
@@ -87,7 +92,7 @@ fn a_context_entry_of_another_width_faults() {
 /// A device attached to tables of another shape would be translated by what is no entry.
 #[test]
 fn a_machine_makes_no_domain_with_tables_that_its_unit_does_not_walk() {
-    fn domain<F: Format>(unit: Geometry) -> Result<(), PagedError> {
+    fn domain<F: Format>(unit: Geometry) -> Result<(), SoftDomainError> {
         let host = Arc::new(Host::new(HostConfig {
             frames: 64,
             slots: 1,
@@ -100,7 +105,7 @@ fn a_machine_makes_no_domain_with_tables_that_its_unit_does_not_walk() {
     }
     let shape = |levels| {
         let entries = 512;
-        Err(PagedError::Shape { levels, entries })
+        Err(PagedError::Shape { levels, entries }.into())
     };
     for (unit, _) in ALL {
         let made = [
