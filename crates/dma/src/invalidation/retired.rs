@@ -3,7 +3,10 @@
 //! down.
 
 use super::Scope;
-use crate::units::{IovaRange, PageCount};
+use crate::{
+    platform::{FreshFrame, TableFrame},
+    units::{IovaRange, PageCount},
+};
 use core::fmt;
 
 /// Tells the sequences of domains apart, for good; unlike the hardware's domain id it is never
@@ -175,6 +178,13 @@ impl<T> Retired<T> {
     /// Gives up on it for good, because its invalidation failed. It is never used again.
     pub(crate) fn quarantine(self) -> T {
         self.what
+    }
+}
+
+impl Flushed<TableFrame> {
+    /// No cache holds a pointer to the frame: the platform may have it back.
+    pub fn into_fresh(self) -> FreshFrame {
+        FreshFrame::kept(self.into_inner().page())
     }
 }
 

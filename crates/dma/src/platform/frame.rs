@@ -6,7 +6,7 @@
 //! `Retired` and `Flushed`: "the page tables that were mapping the IOVA range will not be
 //! reclaimed" before the invalidation is done (ATC'15 §5, requirement 2).
 
-use crate::{invalidation::Flushed, units::PhysPage};
+use crate::units::PhysPage;
 use core::marker::PhantomData;
 
 /// A zeroed frame that hardware cannot reach yet.
@@ -52,7 +52,7 @@ impl FreshFrame {
     pub unsafe fn new(page: PhysPage) -> Self {
         FreshFrame(page)
     }
-    /// One whose number the core kept in a word, as it was allocated.
+    /// One whose number the core kept in a word as it was allocated, or that was flushed.
     pub(crate) fn kept(page: PhysPage) -> Self {
         FreshFrame(page)
     }
@@ -93,12 +93,5 @@ impl FrameRef<'_> {
     #[inline]
     pub fn page(self) -> PhysPage {
         self.0
-    }
-}
-
-impl Flushed<TableFrame> {
-    /// No cache holds a pointer to the frame: the platform may have it back.
-    pub fn into_fresh(self) -> FreshFrame {
-        FreshFrame(self.into_inner().0)
     }
 }
