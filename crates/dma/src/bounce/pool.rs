@@ -11,12 +11,12 @@ use super::{
     cost_model::{Advice, CostModel, Route},
     pieces::{Move, Span},
     single_use::SingleUseBuffer,
-    stats::{Step, StepStats},
+    stats::{ReturnError, Step, StepStats},
     window::{Extent, Window},
     zeroed::Zeroed,
 };
 use crate::{
-    domain::{Domain, MapError, UnmapError},
+    domain::{Domain, MapError},
     iova::Limits,
     platform::*,
     translator::Translator,
@@ -377,24 +377,6 @@ fn window<F>(frames: F, perm: Perm, bytes: u64, need: &Need) -> Window<F> {
         offset: need.offset,
         len: need.len,
         direction: need.direction,
-    }
-}
-
-/// Why a buffer's end went wrong.
-pub(crate) enum ReturnError {
-    NotMemory(NotMemoryError),
-    Unmap(UnmapError),
-}
-
-impl From<NotMemoryError> for ReturnError {
-    fn from(why: NotMemoryError) -> Self {
-        ReturnError::NotMemory(why)
-    }
-}
-
-impl From<UnmapError> for ReturnError {
-    fn from(why: UnmapError) -> Self {
-        ReturnError::Unmap(why)
     }
 }
 

@@ -3,8 +3,7 @@
 
 use super::{
     pieces::{Frames, Move, Span, move_bytes},
-    pool::ReturnError,
-    stats::Lack,
+    stats::{Lack, ReturnError},
     window::{Extent, Window},
 };
 use crate::{

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Which step served each operation, and what was lacking where none did.
+//! Which step served each operation, what was lacking where none did, and what went wrong at its
+//! end.
 
-use crate::{domain::MapError, invalidation::InvalidateError, platform::*, units::*};
+use crate::{
+    domain::{MapError, UnmapError},
+    invalidation::InvalidateError,
+    platform::*,
+    units::*,
+};
 use core::fmt;
 
 /// The steps, from the best to the worst.
@@ -202,5 +208,23 @@ impl BounceError {
     /// Whether memory would have helped.
     pub(crate) fn lacks_memory(&self) -> bool {
         [self.slots, self.chunks, self.single_use].contains(&Lack::NoFrame)
+    }
+}
+
+/// Why a buffer's end went wrong.
+pub(crate) enum ReturnError {
+    NotMemory(NotMemoryError),
+    Unmap(UnmapError),
+}
+
+impl From<NotMemoryError> for ReturnError {
+    fn from(why: NotMemoryError) -> Self {
+        ReturnError::NotMemory(why)
+    }
+}
+
+impl From<UnmapError> for ReturnError {
+    fn from(why: UnmapError) -> Self {
+        ReturnError::Unmap(why)
     }
 }
