@@ -29,3 +29,8 @@ pub mod misses;
 #[allow(unsafe_code)] // a signal handler
 pub mod sigbus;
 pub mod socket;
+
+/// `VIRTIO_F_VERSION_1`.
+pub const VERSION_1: u64 = 1 << 32;
+/// `VIRTIO_F_ACCESS_PLATFORM`, `VIRTIO_F_IOMMU_PLATFORM` of old.
+pub const ACCESS_PLATFORM: u64 = 1 << 33;

@@ -47,8 +47,9 @@ pub use device::{Device, Event, Failure, Next, Stop};
 pub use listen::{Access, Inherited, ListenError, Listener, Stale};
 pub use queue_worker::{CHAINS_PER_BATCH, Chain, QueueWorker};
 pub use ring::{EVENT_IDX, RING_PACKED, Ring, RingParts};
-pub use session::{ACCESS_PLATFORM, VERSION_1};
 pub use stats::{ControlStats, Observer, RunnerStats};
+
+pub use crate::protocol::{ACCESS_PLATFORM, VERSION_1};
 
 use crate::{
     cache::{DeviceIotlb, ReaderError},

@@ -7,13 +7,14 @@
 use super::{
     Device, Iommu,
     ring::{Kick, RING_PACKED, RawParts, unblocked},
-    session::{ACCESS_PLATFORM, PROTOCOL_FEATURES, Session},
+    session::{PROTOCOL_FEATURES, Session},
     worker::Shared,
 };
 use crate::{
     cache::*,
     log_limit::peer_log,
     protocol::{
+        ACCESS_PLATFORM,
         foreign::Foreign,
         memory::{GuestPhys, MemoryError, MemoryTable, Region, RegionInfo},
         message::FrontAddr,

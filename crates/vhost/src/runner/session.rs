@@ -16,6 +16,7 @@ use crate::{
     cache::*,
     log_limit::peer_log,
     protocol::{
+        ACCESS_PLATFORM, VERSION_1,
         memory::{GuestPhys, MemoryTable},
         message::FrontAddr,
         misses::MissChannel,
@@ -28,10 +29,6 @@ use std::{
 };
 use vhost::vhost_user::{Error, Result, message::VhostUserProtocolFeatures};
 
-/// `VIRTIO_F_VERSION_1`.
-pub const VERSION_1: u64 = 1 << 32;
-/// `VIRTIO_F_ACCESS_PLATFORM`, `VIRTIO_F_IOMMU_PLATFORM` of old.
-pub const ACCESS_PLATFORM: u64 = 1 << 33;
 /// `VHOST_USER_F_PROTOCOL_FEATURES`.
 pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
 

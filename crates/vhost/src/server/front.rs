@@ -13,8 +13,7 @@ use super::{
 };
 use crate::{
     log_limit::peer_log,
-    protocol::{message::FrontAddr, misses::IN_FLIGHT},
-    runner::ACCESS_PLATFORM,
+    protocol::{ACCESS_PLATFORM, message::FrontAddr, misses::IN_FLIGHT},
 };
 use ioatlas_dma::units::*;
 use rustix::fs::{MemfdFlags, SealFlags};
