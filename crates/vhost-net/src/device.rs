@@ -12,7 +12,7 @@
 use crate::{
     pair::*,
     port::{Port, TapPort},
-    queue::Depth,
+    queue::{Depth, Side},
     ring::Kicks,
     stats::PairStats,
     tap::{Tap, TapError, TapQueues},

@@ -41,14 +41,6 @@ use std::time::Duration;
 
 /// `VIRTIO_NET_F_MRG_RXBUF` (5.1.3).
 pub const MRG_RXBUF: u64 = 1 << 15;
-/// The two queues of a pair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
-    /// Receive queue: the device writes.
-    Receive,
-    /// Transmit queue: the device reads.
-    Transmit,
-}
 
 /// What a burst did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -9,7 +9,6 @@
 use crate::{
     frame::*,
     guest::GuestGuard,
-    pair::Side,
     queue::*,
     ring::RingError,
     stats::PairStats,

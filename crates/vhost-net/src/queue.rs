@@ -32,6 +32,15 @@ use ioatlas_vhost::{IotlbReader, LookupError, Miss, Piece, runner};
 use std::{collections::VecDeque, ops::Range};
 use vm_memory::VolatileSlice;
 
+/// The two queues of a pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// Receive queue: the device writes.
+    Receive,
+    /// Transmit queue: the device reads.
+    Transmit,
+}
+
 /// Chains that are read ahead, at most.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Depth(pub usize);

@@ -10,9 +10,9 @@ use ioatlas_vhost::protocol::message::{HEADER_BYTES, IOTLB_BYTES, IotlbMessage, 
 use ioatlas_vhost::protocol::misses::MissChannel;
 use ioatlas_vhost::runner::{EVENT_IDX, RING_PACKED, Stop, VERSION_1};
 use ioatlas_vhost::*;
-use ioatlas_vhost_net::pair::{Pair, Side};
+use ioatlas_vhost_net::pair::Pair;
 use ioatlas_vhost_net::port::{Port, TapPort};
-use ioatlas_vhost_net::queue::{Depth, Queue};
+use ioatlas_vhost_net::queue::{Depth, Queue, Side};
 use ioatlas_vhost_net::ring::Kicks;
 use ioatlas_vhost_net::{MRG_RXBUF, NetConfig, PairStats, Tap};
 use proptest::prelude::*;
