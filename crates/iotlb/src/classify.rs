@@ -198,11 +198,16 @@ impl Classes<'_> {
     }
 }
 
-pub(crate) fn classes(trace: &Trace) -> Vec<Option<Class>> {
-    let survey = Survey::of(trace);
-    let mut classes = survey.classes();
-    let events = trace.events().iter();
-    events.map(|event| classes.next(event)).collect()
+impl Trace {
+    /// For each event that is a map, whether the mapping is consistent or
+    /// streaming; `None` for the others.
+    #[must_use]
+    pub fn classes(&self) -> Vec<Option<Class>> {
+        let survey = Survey::of(self);
+        let mut classes = survey.classes();
+        let events = self.events().iter();
+        events.map(|event| classes.next(event)).collect()
+    }
 }
 
 #[cfg(test)]
@@ -214,7 +219,7 @@ mod tests {
         let text = format!("# ioatlas-trace 1\n{lines}");
         let trace = Trace::read("test", text.as_bytes(), Limits::default()).unwrap();
         let letter = |class| if class == Class::Consistent { 'c' } else { 's' };
-        classes(&trace).into_iter().flatten().map(letter).collect()
+        trace.classes().into_iter().flatten().map(letter).collect()
     }
 
     #[test]

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A trace in memory.
 
-use crate::classify::{self, Class};
 use crate::event::{DeviceId, Event};
 use crate::note::{Note, Topic};
 use crate::units::EventTime;
@@ -127,12 +126,5 @@ impl Trace {
     #[must_use]
     pub fn device_name(&self, device: DeviceId) -> &str {
         &self.devices[device.index()]
-    }
-
-    /// For each event that is a map, whether the mapping is consistent or
-    /// streaming; `None` for the others.
-    #[must_use]
-    pub fn classes(&self) -> Vec<Option<Class>> {
-        classify::classes(self)
     }
 }
