@@ -3,9 +3,10 @@
 //! anything is allocated.
 
 mod features;
+mod registers;
 
-pub use crate::registers::config::*;
 pub use features::{Features, LARGEST_LEAF_LEVEL, WriteBuffers};
+pub use registers::*;
 
 use crate::device::{AtsDevice, DeviceError};
 use core::num::NonZeroU32;

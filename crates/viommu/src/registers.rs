@@ -18,7 +18,6 @@
 //! done: one at a time is what software owes hardware (§11.4.4.1), and QEMU does not mind either.
 
 mod command;
-pub(crate) mod config;
 mod events;
 mod layout;
 mod requests;
