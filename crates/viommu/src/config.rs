@@ -2,13 +2,14 @@
 //! What a unit is made of: walk geometry, caches, capabilities. Every size is checked before
 //! anything is allocated.
 
+mod devices;
 mod features;
 mod registers;
 
+pub use devices::{Answer, Ats, AtsDevice, DeviceError, Refetch};
 pub use features::{Features, LARGEST_LEAF_LEVEL, WriteBuffers};
 pub use registers::*;
 
-use crate::device::{AtsDevice, DeviceError};
 use core::num::NonZeroU32;
 use ioatlas_dma::{
     table::Format,
@@ -245,7 +246,7 @@ impl UnitConfig {
         for &entries in &c.walk {
             within("walk cache entries", entries as u64, 0, most)?;
         }
-        crate::device::check(&self.devices)?;
+        devices::check(&self.devices)?;
         let leaf_levels = Features::leaf_levels(g);
         within(
             "caches of large leaves",

@@ -5,7 +5,7 @@
 //! acted. An observer must not call the unit or anything that the platform may switch at; it takes
 //! note and returns.
 
-use crate::{device::Ats, fault::FaultReason, invalidation::Invalidation, message::Message};
+use crate::{config::Ats, fault::FaultReason, invalidation::Invalidation, message::Message};
 use core::fmt;
 use ioatlas_dma::units::*;
 

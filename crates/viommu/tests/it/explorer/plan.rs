@@ -8,7 +8,7 @@ use ioatlas_dma::{
     platform::sim::{Schedule, Sim, SimConfig},
     table::Format,
 };
-use ioatlas_viommu::{config::*, device::*};
+use ioatlas_viommu::config::*;
 use std::{fmt, num::NonZeroU32};
 
 /// Who does what.

@@ -16,7 +16,7 @@ use ioatlas_dma::{
     table::Format,
     units::*,
 };
-use ioatlas_viommu::{config::*, device::*};
+use ioatlas_viommu::config::*;
 use std::{cell::Cell, env, num::NonZeroU32, ops::Range};
 
 /// Seeds of each scenario where nobody says otherwise.

@@ -7,7 +7,7 @@ use ioatlas_dma::{
     table::{Format, fmt::VtdSecond48},
     units::*,
 };
-use ioatlas_viommu::{config::*, device::*};
+use ioatlas_viommu::config::*;
 use ioatlas_vtd::layout::QueueDepth;
 
 fn whole_life(name: &str, change: impl FnOnce(&mut UnitConfig)) {
