@@ -5,6 +5,7 @@ mod bench;
 mod bounce;
 mod by_hand;
 mod captures;
+mod circles;
 mod commands;
 mod common;
 mod designs;
