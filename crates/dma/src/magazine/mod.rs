@@ -181,7 +181,7 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
     /// The same, if `serves` makes something of it, which also comes back; else it stays where it
     /// is. Called under the lock.
     #[inline(always)] // on the fast path of a map, which calls nothing
-    pub fn take_fast_if<R>(
+    pub(crate) fn take_fast_if<R>(
         &self,
         cpu: &Cpu<'_>,
         serves: impl FnOnce(T) -> Option<R>,
@@ -197,7 +197,7 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
     /// Makes this CPU's next [`take_fast`](Self::take_fast) find something, if its other magazine
     /// or the depot has anything. What is looked for in vain here does not count:
     /// [`take`](Self::take) will be asked, and count.
-    pub fn bring_to_hand(&self, cpu: &Cpu<'_>) {
+    pub(crate) fn bring_to_hand(&self, cpu: &Cpu<'_>) {
         self.cpus.get(cpu).with(|pair| {
             if !pair.loaded.is_empty() {
                 return;
@@ -273,7 +273,7 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
     /// # Panics
     /// If `origin` is not a CPU of the platform.
     #[inline]
-    pub fn give_while(
+    pub(crate) fn give_while(
         &self,
         origin: CpuIndex,
         thing: T,
