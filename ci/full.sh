@@ -104,7 +104,7 @@ oldest() {
     CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/oldest cargo "+$promised" check --workspace --all-targets
 }
 fuzzing() {
-    IOATLAS_FUZZ_SECONDS=10 cargo test --workspace --no-fail-fast --test it -- --nocapture fuzz_regress::
+    IOATLAS_FUZZ_SECONDS=10 cargo test -p ioatlas-fuzz-targets --no-fail-fast --test it -- --nocapture
 }
 
 # What is in docs/last-full-run.md, with a new line for each stage that ran.

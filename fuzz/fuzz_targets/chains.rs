@@ -3,5 +3,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    ioatlas_vhost_net::fuzz::chains(data);
+    ioatlas_fuzz_targets::chains::chains(data);
 });

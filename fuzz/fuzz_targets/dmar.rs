@@ -4,5 +4,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    ioatlas_viommu::fuzz::dmar(data);
+    ioatlas_fuzz_targets::dmar::dmar(data);
 });

@@ -3,5 +3,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    ioatlas_viommu::fuzz::mmio(data);
+    ioatlas_fuzz_targets::unit::mmio(data);
 });

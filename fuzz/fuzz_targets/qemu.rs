@@ -3,5 +3,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let _ = ioatlas_iotlb::fuzz::capture(Some(ioatlas_iotlb::import::Format::Qemu), data);
+    let _ = ioatlas_fuzz_targets::capture::capture(Some(ioatlas_iotlb::import::Format::Qemu), data);
 });

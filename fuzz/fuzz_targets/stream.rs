@@ -4,5 +4,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    ioatlas_vhost::runner::fuzz::stream(data);
+    ioatlas_fuzz_targets::stream::stream(data);
 });

@@ -38,7 +38,6 @@ mod diagnose;
 mod engine;
 mod error;
 mod event;
-pub mod fuzz;
 mod geometry;
 mod grid;
 pub mod import;

@@ -13,8 +13,6 @@
 
 mod device;
 pub mod frame;
-#[allow(unsafe_code)] // memory to be attacked
-pub mod fuzz;
 pub mod guest;
 pub mod pair;
 pub mod port;

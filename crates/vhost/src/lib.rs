@@ -10,11 +10,9 @@
 
 pub mod cache;
 pub mod data_path;
-pub mod fuzz;
 #[allow(unsafe_code)] // slices of guest memory
 pub mod guest_memory;
 mod log_limit;
-pub mod oracle;
 pub mod protocol;
 pub mod runner;
 pub mod server;

@@ -17,7 +17,6 @@ mod decode;
 mod descriptor;
 pub mod device;
 pub mod fault;
-pub mod fuzz;
 pub mod invalidation;
 pub mod machine;
 pub mod message;

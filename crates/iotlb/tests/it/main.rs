@@ -4,7 +4,6 @@
 mod bad_input;
 mod bundled;
 mod differential;
-mod fuzz_regress;
 mod import;
 mod naive;
 #[cfg(feature = "viommu")]

@@ -3,7 +3,6 @@
 
 mod attacks;
 mod common;
-mod fuzz_regress;
 mod memories;
 mod rings;
 mod socket;

@@ -139,6 +139,13 @@ pub struct Invalidation {
     pub(crate) number: u64,
 }
 
+impl Invalidation {
+    /// Whether there was nothing to remove, so that it is done from the beginning.
+    pub fn found_nothing(&self) -> bool {
+        self.number == 0
+    }
+}
+
 /// A moment in the order of invalidations: see [`super::DeviceIotlb::now`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Moment(pub(crate) u64);

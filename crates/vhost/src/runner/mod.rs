@@ -33,7 +33,6 @@
 mod device;
 #[allow(unsafe_code)] // asynchronous I/O has no safe interface
 mod event_fd;
-pub mod fuzz;
 mod iotlb;
 mod listen;
 mod queue_worker;

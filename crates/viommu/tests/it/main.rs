@@ -5,8 +5,6 @@
 mod bounce;
 mod completions;
 mod explorer;
-#[cfg(not(ioatlas_killers))]
-mod fuzz_regress;
 mod suite;
 #[cfg(not(ioatlas_killers))]
 mod unit;

@@ -25,17 +25,17 @@
 //! The device writes to each writable buffer. Afterwards the back end must have hung up or be idle,
 //! hold nothing, and have written to no page that it was never given for writing.
 
-use super::*;
-use crate::{
+use ioatlas_dma::units::*;
+use ioatlas_vhost::{
     cache::{DeviceIotlb, IotlbReader, Limits, ListIotlb, RadixIotlb},
     guest_memory::Patience,
     protocol::{
         message::{FrontAddr, Header, IotlbMessage},
         socket::IOTLB_MSG,
     },
+    runner::*,
     server::{Sealed, memory_file},
 };
-use ioatlas_dma::units::*;
 use std::{
     fs::File,
     io::{Read, Write},
@@ -44,6 +44,7 @@ use std::{
         fd::{AsRawFd, OwnedFd},
         unix::{fs::FileExt, net::UnixStream},
     },
+    sync::Arc,
     time::Duration,
 };
 use vm_memory::Bytes;

@@ -13,16 +13,16 @@
 //! | 7: micro-step the queue, five times; device time-out; wrong completion | which | device | - |
 
 use super::{FRAMES, MAX_RECORDS, PLACES, RECORD, WORDS};
-use crate::{
-    config::*, mmio::MmioWindow, observe::Stats, queue::DeviceTlbError, unit::SoftUnit,
-    walk::InFlight,
-};
 use ioatlas_dma::{
     platform::{
         Ordering, PhysMemory,
         host::{Host, HostConfig},
     },
     units::*,
+};
+use ioatlas_viommu::{
+    config::*, mmio::MmioWindow, observe::Stats, queue::DeviceTlbError, unit::SoftUnit,
+    walk::InFlight,
 };
 use ioatlas_vtd::registers::{Reg32, Reg64, Registers};
 use std::sync::Arc;

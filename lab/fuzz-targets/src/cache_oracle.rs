@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A slow device IOTLB that is easy to believe: the history of what was said, read from its end.
 
-use crate::cache::{HostAddr, Span, covers};
 use ioatlas_dma::units::*;
+use ioatlas_vhost::cache::{HostAddr, Span, covers};
 
 /// What is true of a page: host address minus IOVA, and permission.
 pub type Said = (u64, Perm);

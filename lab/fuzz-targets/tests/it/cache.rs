@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Every implementation beside the oracle, on random operations.
 
-use ioatlas_vhost::fuzz::{self, Findings};
+use ioatlas_fuzz_targets::cache::{self as fuzz, Findings};
 use proptest::prelude::*;
 
 /// Bytes that decode to ops that meet each other: few places, small offsets.

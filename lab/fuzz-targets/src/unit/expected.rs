@@ -5,7 +5,6 @@
 //! It is for a unit with 52 physical address bits and 16-bit domain ids, so that no address and no
 //! domain id is reserved.
 
-use crate::config::Geometry;
 use ioatlas_dma::{
     platform::{
         Ordering, PhysMemory,
@@ -13,6 +12,7 @@ use ioatlas_dma::{
     },
     units::{AccessKind, PhysPage},
 };
+use ioatlas_viommu::config::Geometry;
 
 /// Where an access gets to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

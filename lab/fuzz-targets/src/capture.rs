@@ -2,15 +2,11 @@
 //! Entry point for fuzzers: arbitrary bytes in, everything the crate does with a
 //! trace exercised, memory and time bounded.
 
-use crate::diagnose::{MissCounts, diagnose};
-use crate::error::TraceError;
-use crate::geometry::Geometry;
-use crate::import::{self, Capture, Format, Identity, ImportError, Options};
-use crate::info::TraceInfo;
-use crate::read::Limits;
-use crate::setup::Setup;
-use crate::simulate::{Outcome, simulate};
-use crate::trace::Trace;
+use ioatlas_iotlb::{
+    Geometry, Limits, MissCounts, Outcome, Setup, Trace, TraceError, TraceInfo, diagnose,
+    import::{self, Capture, Format, Identity, ImportError, Options},
+    simulate,
+};
 use std::io::Read;
 
 /// Small, so that one input takes milliseconds.

@@ -13,8 +13,9 @@
 //! | 6: pin, unpin | as above | as above | as above | - | bit 0 | - |
 //! | 7: clear (0), begin (1) or end (2) a guard to be held; all else is nothing | modulo 16 | - | - | - | - | - |
 
-use crate::{cache::*, oracle::Oracle};
+use crate::cache_oracle::Oracle;
 use ioatlas_dma::units::*;
+use ioatlas_vhost::cache::*;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Records beyond these are ignored.
@@ -337,7 +338,7 @@ impl<C: DeviceIotlb> Replay<'_, C> {
             }
             for started in &waiting {
                 assert!(
-                    *started == Invalidation { number: 0 } || !self.cache.is_done(*started),
+                    started.found_nothing() || !self.cache.is_done(*started),
                     "{}: an invalidation is done under a guard that began before (P12)",
                     C::NAME
                 );

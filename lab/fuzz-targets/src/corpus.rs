@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Corpora of fuzz targets, for the tests that replay and mutate them without a fuzzer.
 //!
-//! A *corpus* is a folder of a crate, `corpus/TARGET`, of *inputs*. A file `*.hex` is a *seed*:
+//! A *corpus* is a folder of this crate, `corpus/TARGET`, of *inputs*. A file `*.hex` is a *seed*:
 //! hex, with comments from `#` to the end of the line; any other file (what a fuzzer found) is
 //! taken as it is. *Mutations* are small and come from a seed of the generator, so that a run can
 //! be repeated.
@@ -20,12 +20,13 @@ const FEW: u64 = 2000;
 /// Bytes of a record, in every target whose inputs are records behind one byte.
 const RECORD: usize = 12;
 
-/// The inputs of a target by name, sorted. `of` is the folder of the crate whose target it is.
+/// The inputs of a target by name, sorted.
 ///
 /// # Panics
 /// There is no such corpus, or a seed in it is not hex.
-pub fn inputs(of: &str, target: &str) -> Vec<(String, Vec<u8>)> {
-    let dir = Path::new(of).join("corpus").join(target);
+pub fn inputs(target: &str) -> Vec<(String, Vec<u8>)> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dir = here.join("corpus").join(target);
     let entries = std::fs::read_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
     let mut inputs: Vec<_> = entries
         .map(|entry| {
@@ -61,25 +62,50 @@ fn assemble(text: &str) -> Vec<u8> {
 ///
 /// # Panics
 /// See [`inputs`]; and where a variable of the environment is no number.
-pub fn mutated(of: &str, target: &str, mut run: impl FnMut(&[u8])) {
+pub fn mutated(target: &str, mut run: impl FnMut(&[u8])) {
+    let corpus = contents(target);
+    for_a_while(
+        FEW,
+        |seed| {
+            let mut random = Random(seed);
+            move || mutate(&corpus, &mut random)
+        },
+        |input| run(input),
+    );
+}
+
+/// The inputs of a target without their names.
+///
+/// # Panics
+/// See [`inputs`].
+pub fn contents(target: &str) -> Vec<Vec<u8>> {
+    let contents = inputs(target).into_iter();
+    contents.map(|(_, input)| input).collect()
+}
+
+/// Runs what `of` makes from a seed: `few` inputs, or as many as the environment has time for.
+///
+/// # Panics
+/// A variable of the environment is no number.
+pub fn for_a_while<M: FnMut() -> Vec<u8>>(
+    few: u64,
+    of: impl FnOnce(u64) -> M,
+    mut run: impl FnMut(&[u8]),
+) {
     let number = |name| std::env::var(name).map(|v: String| v.parse::<u64>().expect(name));
     let (duration, minimum, default_seed) = match number("IOATLAS_FUZZ_SECONDS") {
         Ok(seconds) => {
             let now = SystemTime::UNIX_EPOCH.elapsed().unwrap();
             (Duration::from_secs(seconds), 0, now.as_nanos() as u64)
         }
-        Err(_) => (Duration::ZERO, FEW, 1),
+        Err(_) => (Duration::ZERO, few, 1),
     };
     let seed = number("IOATLAS_FUZZ_SEED").unwrap_or(default_seed);
     println!("IOATLAS_FUZZ_SEED={seed}");
-    let mut random = Random(seed);
-    let corpus: Vec<Vec<u8>> = inputs(of, target)
-        .into_iter()
-        .map(|(_, input)| input)
-        .collect();
+    let mut next = of(seed);
     let (start, mut runs) = (Instant::now(), 0);
     while runs < minimum || start.elapsed() < duration {
-        run(&mutate(&corpus, &mut random));
+        run(&next());
         runs += 1;
     }
     println!("{runs} inputs");

@@ -2,11 +2,9 @@
 //! Replays the corpus; with `IOATLAS_FUZZ_SECONDS=n` set, mutates it for n seconds
 //! (`IOATLAS_FUZZ_SEED` repeats a run).
 
-use ioatlas_iotlb::fuzz;
+use ioatlas_fuzz_targets::{capture as fuzz, corpus};
 use ioatlas_iotlb::import::Format;
 use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
-use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
 
 /// A target and what its inputs are made of.
 struct Target {
@@ -96,23 +94,6 @@ fn check_capture(format: Format, input: &[u8]) -> bool {
     true
 }
 
-/// Inputs of a corpus by name, sorted.
-fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("corpus")
-        .join(name);
-    let mut inputs: Vec<_> = std::fs::read_dir(dir)
-        .unwrap()
-        .map(|entry| {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            (name, std::fs::read(path).unwrap())
-        })
-        .collect();
-    inputs.sort();
-    inputs
-}
-
 /// Runs one input and cross-checks what the parts of the crate say; true if valid.
 fn check(input: &[u8]) -> bool {
     let Ok(findings) = fuzz::trace(input) else {
@@ -162,7 +143,7 @@ fn corpora_of_captures_end_as_their_names_say() {
 /// How many inputs of a corpus are valid, and how many not.
 fn ends(target: &Target) -> (u32, u32) {
     let (mut valid, mut bad) = (0, 0);
-    for (name, input) in corpus(target.corpus) {
+    for (name, input) in corpus::inputs(target.corpus) {
         let expected = name.starts_with("valid-");
         assert!(expected || name.starts_with("bad-"), "{name} says neither");
         assert_eq!((target.check)(&input), expected, "{name}");
@@ -197,31 +178,14 @@ fn mutated_csv() {
 }
 
 fn mutated(target: &Target) {
-    let seconds = std::env::var("IOATLAS_FUZZ_SECONDS").map(|s| s.parse().expect("seconds"));
-    let seed = std::env::var("IOATLAS_FUZZ_SEED").map(|s| s.parse().expect("seed"));
-    // Without a time to spend, a fixed small number of fixed mutations.
-    let (duration, minimum) = match seconds {
-        Ok(seconds) => (Duration::from_secs(seconds), 0),
-        Err(_) => (Duration::ZERO, 2000),
+    let corpus = corpus::contents(target.corpus);
+    let mut valid = 0u64;
+    let of = |seed| {
+        let mut random = SmallRng::seed_from_u64(seed);
+        move || mutate(&corpus, target.tokens, &mut random)
     };
-    let seed = seed.unwrap_or(match seconds {
-        Ok(_) => SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64,
-        Err(_) => 1,
-    });
-    println!("IOATLAS_FUZZ_SEED={seed}");
-    let mut rng = SmallRng::seed_from_u64(seed);
-    let corpus: Vec<Vec<u8>> = corpus(target.corpus)
-        .into_iter()
-        .map(|(_, input)| input)
-        .collect();
-    let start = Instant::now();
-    let (mut runs, mut valid) = (0u64, 0u64);
-    while runs < minimum || start.elapsed() < duration {
-        let input = mutate(&corpus, target.tokens, &mut rng);
-        valid += u64::from((target.check)(&input));
-        runs += 1;
-    }
-    println!("{}: {runs} inputs, {valid} of them valid", target.corpus);
+    corpus::for_a_while(2000, of, |input| valid += u64::from((target.check)(input)));
+    println!("{}: {valid} of them valid", target.corpus);
 }
 
 /// One to four small changes to a random input.

@@ -22,7 +22,6 @@
 //! are neighbours. After each record, every page that the device may not write to must be as it
 //! was.
 
-use crate::{frame::MAX_FRAME, pair::*, port::Port, queue::*, ring::Kicks};
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
     DeviceIotlb, Entry, HostAddr, Limits, ListIotlb, UpdateError, Updated,
@@ -30,6 +29,7 @@ use ioatlas_vhost::{
     protocol::misses::MissChannel,
     runner::{EVENT_IDX, RING_PACKED, RingParts, VERSION_1},
 };
+use ioatlas_vhost_net::{frame::MAX_FRAME, pair::*, port::Port, queue::*, ring::Kicks};
 use std::{os::unix::net::UnixStream, sync::Arc};
 use vm_memory::{MmapRegion, VolatileMemory};
 

@@ -2,19 +2,13 @@
 //! Replays the corpus; with `IOATLAS_FUZZ_SECONDS=n` set, mutates it for n seconds
 //! (`IOATLAS_FUZZ_SEED` repeats a run).
 
-use ioatlas_vhost_net::fuzz;
+use ioatlas_fuzz_targets::{chains as fuzz, corpus};
 use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
-use std::time::{Duration, Instant, SystemTime};
-
-/// Inputs by name, sorted.
-fn corpus() -> Vec<(String, Vec<u8>)> {
-    ioatlas_corpus::inputs(env!("CARGO_MANIFEST_DIR"), "chains")
-}
 
 #[test]
 fn corpus_inputs_end_as_their_names_say() {
     let mut kinds = [0; 3];
-    for (name, input) in corpus() {
+    for (name, input) in corpus::inputs("chains") {
         let found = fuzz::chains(&input);
         match name.split('-').next() {
             Some("moves") => {
@@ -38,29 +32,18 @@ fn corpus_inputs_end_as_their_names_say() {
 
 #[test]
 fn mutated_corpus() {
-    let seconds = std::env::var("IOATLAS_FUZZ_SECONDS").map(|s| s.parse().expect("seconds"));
-    let seed = std::env::var("IOATLAS_FUZZ_SEED").map(|s| s.parse().expect("seed"));
-    // Without a time to spend, a fixed small number of fixed mutations.
-    let (duration, minimum) = match seconds {
-        Ok(seconds) => (Duration::from_secs(seconds), 0),
-        Err(_) => (Duration::ZERO, 500),
+    let corpus = corpus::contents("chains");
+    let (mut moved, mut stopped) = (0u64, 0u64);
+    let of = |seed| {
+        let mut random = SmallRng::seed_from_u64(seed);
+        move || mutate(&corpus, &mut random)
     };
-    let seed = seed.unwrap_or(match seconds {
-        Ok(_) => SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64,
-        Err(_) => 1,
-    });
-    println!("IOATLAS_FUZZ_SEED={seed}");
-    let mut rng = SmallRng::seed_from_u64(seed);
-    let corpus: Vec<Vec<u8>> = corpus().into_iter().map(|(_, input)| input).collect();
-    let start = Instant::now();
-    let (mut runs, mut moved, mut stopped) = (0u64, 0u64, 0u64);
-    while runs < minimum || start.elapsed() < duration {
-        let found = fuzz::chains(&mutate(&corpus, &mut rng));
+    corpus::for_a_while(500, of, |input| {
+        let found = fuzz::chains(input);
         moved += u64::from(found.moved > 0);
         stopped += u64::from(found.stopped > 0);
-        runs += 1;
-    }
-    println!("chains: {runs} inputs, {moved} of them move frames, {stopped} stop a queue");
+    });
+    println!("{moved} of them move frames, {stopped} stop a queue");
 }
 
 /// One to four small changes to a random input, at whole records mostly.

@@ -2,19 +2,11 @@
 //! Replays the corpora of the message stream and of the cache; with `IOATLAS_FUZZ_SECONDS=n` set,
 //! mutates it for n seconds (`IOATLAS_FUZZ_SEED` repeats a run).
 
-use ioatlas_vhost::{
-    fuzz::{self as on_caches, Findings as CacheFindings},
-    runner::fuzz::{self, Findings},
+use ioatlas_fuzz_targets::{
+    cache::{self as on_caches, Findings as CacheFindings},
+    corpus::{inputs, mutated},
+    stream::{self as fuzz, Findings},
 };
-
-/// Inputs of the corpus by name, sorted.
-fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
-    ioatlas_corpus::inputs(env!("CARGO_MANIFEST_DIR"), target)
-}
-
-fn mutated(target: &str, run: impl FnMut(&[u8])) {
-    ioatlas_corpus::mutated(env!("CARGO_MANIFEST_DIR"), target, run);
-}
 
 /// What the first word of a seed's name promises. What queues do is a race with the end of the
 /// session, so that is promised of some runs of several.
@@ -31,7 +23,7 @@ fn as_promised(name: &str, f: &Findings) -> bool {
 
 #[test]
 fn corpus_inputs_end_as_their_names_say() {
-    for (name, input) in &corpus("stream") {
+    for (name, input) in &inputs("stream") {
         let mut last = Findings::default();
         let kept = (0..200).any(|_| {
             last = fuzz::stream(input);
@@ -68,7 +60,7 @@ fn cache_as_promised(name: &str, f: &CacheFindings) -> bool {
 
 #[test]
 fn caches_end_as_the_names_of_their_inputs_say() {
-    for (name, input) in &corpus("cache") {
+    for (name, input) in &inputs("cache") {
         let findings = on_caches::cache(input);
         assert!(cache_as_promised(name, &findings), "{name}: {findings:?}");
     }

@@ -20,20 +20,18 @@
 //! Every choice is taken modulo what there is, so each input means something. After each record the
 //! unit's audit must pass; without caches, a whole access must end where a walk by other code ends.
 
-mod dmar;
 mod expected;
 mod mmio;
 
-pub use dmar::{MAX_TABLE_BYTES, TableFindings, dmar};
 pub use mmio::{WindowFindings, mmio};
 
-use crate::{config::*, observe::*, queue::Progress, unit::SoftUnit, walk::InFlight};
 use core::num::NonZeroU32;
 use expected::{End, Told, Walker};
 use ioatlas_dma::{
     platform::{Ordering, PhysMemory, host::Host},
     units::*,
 };
+use ioatlas_viommu::{config::*, observe::*, queue::Progress, unit::SoftUnit, walk::InFlight};
 use ioatlas_vtd::registers::{self as offset, Registers};
 
 /// Records beyond these are ignored, so that one input takes milliseconds.

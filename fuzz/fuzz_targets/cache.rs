@@ -3,5 +3,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    ioatlas_vhost::fuzz::cache(data);
+    ioatlas_fuzz_targets::cache::cache(data);
 });

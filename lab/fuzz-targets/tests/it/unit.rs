@@ -2,16 +2,11 @@
 //! Replays the corpus; with `IOATLAS_FUZZ_SECONDS=n` set, mutates it for n seconds
 //! (`IOATLAS_FUZZ_SEED` repeats a run).
 
-use ioatlas_viommu::fuzz::{self, Findings, TableFindings, WindowFindings};
-
-/// Inputs of the corpus by name, sorted.
-fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
-    ioatlas_corpus::inputs(env!("CARGO_MANIFEST_DIR"), target)
-}
-
-fn mutated(target: &str, run: impl FnMut(&[u8])) {
-    ioatlas_corpus::mutated(env!("CARGO_MANIFEST_DIR"), target, run);
-}
+use ioatlas_fuzz_targets::{
+    corpus::{inputs, mutated},
+    dmar::{self, TableFindings},
+    unit::{self as fuzz, Findings, WindowFindings},
+};
 
 /// What the first word of a seed's name promises.
 fn as_promised(name: &str, f: &Findings) -> bool {
@@ -27,7 +22,7 @@ fn as_promised(name: &str, f: &Findings) -> bool {
 
 #[test]
 fn corpus_inputs_end_as_their_names_say() {
-    let corpus = corpus("unit");
+    let corpus = inputs("unit");
     let (mut compared, mut drained) = (0, 0);
     for (name, input) in &corpus {
         let findings = fuzz::unit(input);
@@ -53,7 +48,7 @@ fn window_as_promised(name: &str, f: &WindowFindings) -> bool {
 
 #[test]
 fn register_inputs_end_as_their_names_say() {
-    for (name, input) in &corpus("mmio") {
+    for (name, input) in &inputs("mmio") {
         let findings = fuzz::mmio(input);
         assert!(window_as_promised(name, &findings), "{name}: {findings:?}");
     }
@@ -72,8 +67,8 @@ fn table_as_promised(name: &str, f: &TableFindings) -> bool {
 
 #[test]
 fn tables_of_firmware_end_as_their_names_say() {
-    for (name, input) in &corpus("dmar") {
-        let findings = fuzz::dmar(input);
+    for (name, input) in &inputs("dmar") {
+        let findings = dmar::dmar(input);
         assert!(table_as_promised(name, &findings), "{name}: {findings:?}");
     }
 }
@@ -82,7 +77,7 @@ fn tables_of_firmware_end_as_their_names_say() {
 fn mutated_tables_of_firmware() {
     let (mut taken, mut routed) = (0, 0);
     mutated("dmar", |input| {
-        let findings = fuzz::dmar(input);
+        let findings = dmar::dmar(input);
         taken += u64::from(findings.sealed.is_ok());
         routed += u64::from(findings.routed);
     });
