@@ -259,7 +259,7 @@ fn modules_of_a_library_use_each_other_in_one_direction() {
             .map(|(_, modules)| modules.iter().map(|name| name.to_string()).collect())
             .collect();
         let found = circles(&arrows);
-        for circle in found.difference(&known) {
+        if let Some(circle) = found.difference(&known).next() {
             let mut within = Vec::new();
             for from in circle {
                 let to = arrows[from].iter().filter(|(to, _)| circle.contains(*to));
@@ -267,7 +267,7 @@ fn modules_of_a_library_use_each_other_in_one_direction() {
             }
             panic!("{library}: a new circle\n{}", within.join("\n"));
         }
-        for circle in known.difference(&found) {
+        if let Some(circle) = known.difference(&found).next() {
             panic!("{library}: no circle any more: {circle:?}");
         }
     }
