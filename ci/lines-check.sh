@@ -18,7 +18,7 @@ pairs=256
 tolerated=10 # per cent
 
 command -v valgrind >/dev/null || ci/install-valgrind.sh >&2
-cargo build --release --quiet -p ioatlas-simcpu --example lines
+cargo build --release --quiet -p ioatlas-sim --example lines
 lines=${CARGO_TARGET_DIR:-target}/release/examples/lines
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

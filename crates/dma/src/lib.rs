@@ -24,7 +24,7 @@
 //! * *Walk cache*: the paging-structure cache of an IOMMU.
 //! * *Quarantine*: what an invalidation that failed should have freed; it is never used again.
 #![cfg_attr(not(feature = "host"), no_std)]
-// blocks are in `platform::host` and `platform::sim` alone; elsewhere are promises, item by item
+// blocks are in `platform::host` alone; elsewhere are promises, item by item
 #![deny(unsafe_code)]
 
 extern crate alloc;

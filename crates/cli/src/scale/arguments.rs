@@ -5,7 +5,7 @@ use super::plan::{CpuCounts, Extent};
 use clap::Args;
 use ioatlas_bench::case::{allocator, policy};
 use ioatlas_dma::domain::{AllocatorConfig, PolicyConfig};
-use ioatlas_simcpu::{LockModel, Params, workload::Workload};
+use ioatlas_sim::timing::{LockModel, Params, workload::Workload};
 
 /// The seed if nothing is said.
 pub(crate) const SEED: u64 = 1;

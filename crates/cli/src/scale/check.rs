@@ -22,12 +22,14 @@ use ioatlas_bench::{Effort, Kind, Mode, Pattern, Sizes, Spec, What, measure};
 use ioatlas_dma::{
     design::Design,
     domain::Domain,
-    platform::sim::Sim,
     table::fmt::VtdSecond48,
     translator::{Paged, Uncached},
     units::*,
 };
-use ioatlas_simcpu::{Cycles, Machine, MachineConfig, Params, Span, Topology};
+use ioatlas_sim::{
+    platform::Sim,
+    timing::{Cycles, Machine, MachineConfig, Params, Span, Topology},
+};
 use serde::Serialize;
 use std::{sync::Arc, time::Duration};
 

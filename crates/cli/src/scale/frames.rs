@@ -13,7 +13,7 @@ use super::{
 use crate::error::Error;
 use crate::growth::{ALMOST_LINEAR, Growth};
 use crate::progress::Progress;
-use ioatlas_simcpu::{
+use ioatlas_sim::timing::{
     Cycles, Params, Span, Topology,
     workload::{Scenario, System, Workload},
 };

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::progress::{Bar, Progress};
 use arguments::ScaleArguments;
 use frames::Frames;
-use ioatlas_simcpu::{
+use ioatlas_sim::timing::{
     Params,
     params::{HZ, Listed, LockModel},
 };

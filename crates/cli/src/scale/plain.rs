@@ -9,7 +9,7 @@ use super::{
     rows::{Kind, Row},
 };
 use crate::text::{Align, grouped, table};
-use ioatlas_simcpu::params::Origin;
+use ioatlas_sim::timing::params::Origin;
 
 /// More points than this are shown on demand only.
 const MOST_POINTS: usize = 100;

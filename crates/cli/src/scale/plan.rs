@@ -3,7 +3,7 @@
 
 use super::arguments::ScaleArguments;
 use ioatlas_dma::design::{self, Design};
-use ioatlas_simcpu::{
+use ioatlas_sim::timing::{
     CPUS_MAX,
     workload::{System, Workload},
 };

@@ -4,7 +4,7 @@
 use super::plan::Planned;
 use crate::error::Error;
 use crate::progress::Progress;
-use ioatlas_simcpu::{
+use ioatlas_sim::timing::{
     Account, Category, Cycles, DOUBLINGS, LineRun, Params, Span, Topology, Way,
     params::HZ,
     workload::{Outcome, Scenario, System, Workload},

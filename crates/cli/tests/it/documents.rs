@@ -145,6 +145,7 @@ fn files_that_documents_name_exist() {
         "docs/",
         "examples/",
         "fuzz/",
+        "lab/",
         "traces/",
         ".ci/",
     ];

@@ -29,9 +29,6 @@ mod word;
 #[cfg(feature = "host")]
 #[allow(unsafe_code)]
 pub mod host;
-#[cfg(feature = "host")]
-#[allow(unsafe_code)]
-pub mod sim;
 
 pub use copy::{CopyMemory, NotMemoryError};
 pub use core::sync::atomic::Ordering;

@@ -16,6 +16,7 @@ use ioatlas_dma::{
     translator::{Paged, PagedError, RemappingUnit, Translator, Uncached},
     units::*,
 };
+use ioatlas_sim::platform::{Sim, SimConfig};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
@@ -118,7 +119,7 @@ fn what_is_another_domains_comes_back() {
 /// is one number.
 #[test]
 fn platforms_of_one_process_give_no_number_twice() {
-    let (host, sim) = (host(), sim::Sim::new(sim::SimConfig::default()));
+    let (host, sim) = (host(), Sim::new(SimConfig::default()));
     let mut given: Vec<_> = (0..1000)
         .flat_map(|_| [host.unique(), sim.unique()])
         .collect();

@@ -11,7 +11,7 @@ mod loom;
 mod options;
 mod policies;
 mod reserved_ranges;
-mod sim;
+mod simulated;
 mod suspect;
 mod tables;
 mod warm_path;

@@ -5,10 +5,10 @@
 use ioatlas_dma::{
     invalidation::{FlushSequence, Flushed, Scope, WaitLimit},
     iova::*,
-    platform::sim::{Schedule, Sim, SimConfig, World},
     translator::Uncached,
     units::*,
 };
+use ioatlas_sim::platform::{Schedule, Sim, SimConfig, World};
 use std::cell::Cell;
 
 /// The IOVA page of physical page 5, to be read: regions have 16 pages.

@@ -56,7 +56,7 @@ static SLOTS: Mutex<Vec<bool>> = Mutex::new(Vec::new());
 static UNIQUE: AtomicU64 = AtomicU64::new(1);
 
 /// See [`Platform::unique`]: one sequence for all platforms of this process.
-pub(super) fn unique() -> u64 {
+pub fn unique() -> u64 {
     UNIQUE.fetch_add(1, Ordering::Relaxed)
 }
 

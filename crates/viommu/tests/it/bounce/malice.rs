@@ -19,15 +19,8 @@ use crate::bounce::{
     rig::*,
     suite::{DISK, NIC, designs, is_strict},
 };
-use ioatlas_dma::{
-    dma_api::*,
-    domain::DomainConfig,
-    platform::{
-        Platform,
-        sim::{Schedule, Sim, World},
-    },
-    units::*,
-};
+use ioatlas_dma::{dma_api::*, domain::DomainConfig, platform::Platform, units::*};
+use ioatlas_sim::platform::{Schedule, Sim, World};
 use std::{cell::Cell, sync::Mutex};
 
 const OPS: u64 = 6;

@@ -9,13 +9,10 @@ use crate::bounce::{
 use ioatlas_dma::{
     dma_api::*,
     domain::{DomainConfig, MapError},
-    platform::{
-        Platform,
-        host::Host,
-        sim::{Schedule, Sim, World},
-    },
+    platform::{Platform, host::Host},
     units::*,
 };
+use ioatlas_sim::platform::{Schedule, Sim, World};
 use std::{
     cell::{Cell, RefCell},
     sync::mpsc::{Receiver, Sender, channel},

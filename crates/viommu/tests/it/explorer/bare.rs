@@ -5,13 +5,11 @@ use crate::explorer::{crowd::*, pieces::*, plan::Plan};
 use ioatlas_dma::{
     invalidation::*,
     iova::{AllocKind, IovaAlloc, IovaAllocator, Request},
-    platform::{
-        Platform, TableFrame,
-        sim::{Sim, World},
-    },
+    platform::{Platform, TableFrame},
     table::Format,
     units::*,
 };
+use ioatlas_sim::platform::{Sim, World};
 use std::{
     cell::{Cell, RefCell},
     sync::Arc,

@@ -3,11 +3,8 @@
 //! device the domain's pages.
 
 use crate::explorer::{crowd::*, plan::Plan, rig::*};
-use ioatlas_dma::{
-    domain::*,
-    platform::sim::{Sim, World},
-    units::*,
-};
+use ioatlas_dma::{domain::*, units::*};
+use ioatlas_sim::platform::{Sim, World};
 use ioatlas_viommu::oracle::{Failing, Oracle};
 use std::cell::RefCell;
 

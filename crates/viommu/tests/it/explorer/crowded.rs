@@ -7,13 +7,8 @@ use crate::explorer::{
     plan::{Plan, Scenario, Tables},
     rig::*,
 };
-use ioatlas_dma::{
-    domain::*,
-    invalidation::WaitLimit,
-    platform::sim::{Interrupt, Sim, World},
-    table::Format,
-    units::*,
-};
+use ioatlas_dma::{domain::*, invalidation::WaitLimit, table::Format, units::*};
+use ioatlas_sim::platform::{Interrupt, Sim, World};
 use ioatlas_viommu::config::Processing;
 use std::cell::{Cell, RefCell};
 

@@ -16,7 +16,7 @@
 //! counts how many seeds each planted bug takes.
 //!
 //! **Not found here**: what needs memory that is not sequentially consistent, or not coherent with
-//! the unit (see `ioatlas_dma::platform::sim`).
+//! the unit (see `ioatlas_sim::platform`).
 
 mod bare;
 mod colours;

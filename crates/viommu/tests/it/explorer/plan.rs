@@ -2,12 +2,8 @@
 //! What a seed says.
 
 use crate::explorer::{crowd::Random, rig::*};
-use ioatlas_dma::{
-    design::Design,
-    domain::*,
-    platform::sim::{Schedule, Sim, SimConfig},
-    table::Format,
-};
+use ioatlas_dma::{design::Design, domain::*, table::Format};
+use ioatlas_sim::platform::{Schedule, Sim, SimConfig};
 use ioatlas_viommu::config::*;
 use std::{fmt, num::NonZeroU32};
 

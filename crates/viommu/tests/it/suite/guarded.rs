@@ -2,13 +2,8 @@
 //! A simulated machine in which whoever touches a frame after it was freed fails there.
 
 use crate::suite::rig::Base;
-use ioatlas_dma::{
-    platform::{
-        sim::{Sim, SimWord, inspect},
-        *,
-    },
-    units::*,
-};
+use ioatlas_dma::{platform::*, units::*};
+use ioatlas_sim::platform::{Sim, SimWord, inspect};
 use std::sync::Arc;
 
 /// What the words of a frame share.

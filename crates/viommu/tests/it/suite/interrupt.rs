@@ -7,13 +7,8 @@
 //! map had done by then is looked at in memory at the moment of delivery.
 
 use crate::suite::{crowd::Crowd, rig::*};
-use ioatlas_dma::{
-    domain::*,
-    invalidation::WaitLimit,
-    platform::sim::{Interrupt, Schedule, Sim, World, inspect},
-    table::Format,
-    units::*,
-};
+use ioatlas_dma::{domain::*, invalidation::WaitLimit, table::Format, units::*};
+use ioatlas_sim::platform::{Interrupt, Schedule, Sim, World, inspect};
 use ioatlas_viommu::config::Processing;
 use std::{
     cell::{Cell, RefCell},

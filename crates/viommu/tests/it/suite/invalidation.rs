@@ -3,12 +3,8 @@
 //! reason.
 
 use crate::suite::rig::Base;
-use ioatlas_dma::{
-    invalidation::*,
-    platform::{host::Host, sim::Sim},
-    translator::Uncached,
-    units::*,
-};
+use ioatlas_dma::{invalidation::*, platform::host::Host, translator::Uncached, units::*};
+use ioatlas_sim::platform::Sim;
 
 macro_rules! on_both_platforms {
     ($($scenario:ident),* $(,)?) => {

@@ -30,8 +30,8 @@ macro_rules! on_every_machine {
         #[cfg(not(ioatlas_killers))]
         on_machines! { host_toy, ioatlas_dma::platform::host::Host, crate::suite::rig::Small, $($module::$scenario)* }
         #[cfg(not(ioatlas_killers))]
-        on_machines! { sim_vtd, ioatlas_dma::platform::sim::Sim, crate::suite::rig::Vtd, $($module::$scenario)* }
-        on_machines! { sim_toy, ioatlas_dma::platform::sim::Sim, crate::suite::rig::Small, $($module::$scenario)* }
+        on_machines! { sim_vtd, ioatlas_sim::platform::Sim, crate::suite::rig::Vtd, $($module::$scenario)* }
+        on_machines! { sim_toy, ioatlas_sim::platform::Sim, crate::suite::rig::Small, $($module::$scenario)* }
     };
 }
 
@@ -41,7 +41,7 @@ macro_rules! on_toy_machines {
         mod small {
             #[cfg(not(ioatlas_killers))]
             on_machines! { host_toy, ioatlas_dma::platform::host::Host, crate::suite::rig::Small, $($module::$scenario)* }
-            on_machines! { sim_toy, ioatlas_dma::platform::sim::Sim, crate::suite::rig::Small, $($module::$scenario)* }
+            on_machines! { sim_toy, ioatlas_sim::platform::Sim, crate::suite::rig::Small, $($module::$scenario)* }
         }
     };
 }
@@ -54,8 +54,8 @@ macro_rules! on_wide_machines {
         #[cfg(not(ioatlas_killers))]
         on_machines! { host_wide, ioatlas_dma::platform::host::Host, crate::suite::rig::Wide, $($module::$scenario)* }
         #[cfg(not(ioatlas_killers))]
-        on_machines! { sim_vtd, ioatlas_dma::platform::sim::Sim, crate::suite::rig::Vtd, $($module::$scenario)* }
-        on_machines! { sim_wide, ioatlas_dma::platform::sim::Sim, crate::suite::rig::Wide, $($module::$scenario)* }
+        on_machines! { sim_vtd, ioatlas_sim::platform::Sim, crate::suite::rig::Vtd, $($module::$scenario)* }
+        on_machines! { sim_wide, ioatlas_sim::platform::Sim, crate::suite::rig::Wide, $($module::$scenario)* }
     };
 }
 
@@ -64,11 +64,11 @@ macro_rules! on_every_width {
     ($($module:ident :: $scenario:ident),* $(,)?) => {
         mod widths {
             #[cfg(not(ioatlas_killers))]
-            on_machines! { vtd39, ioatlas_dma::platform::sim::Sim, ioatlas_dma::table::fmt::VtdSecond39, $($module::$scenario)* }
+            on_machines! { vtd39, ioatlas_sim::platform::Sim, ioatlas_dma::table::fmt::VtdSecond39, $($module::$scenario)* }
             #[cfg(not(ioatlas_killers))]
             on_machines! { vtd57, ioatlas_dma::platform::host::Host, ioatlas_dma::table::fmt::VtdSecond57, $($module::$scenario)* }
             #[cfg(not(ioatlas_killers))]
-            on_machines! { wide, ioatlas_dma::platform::sim::Sim, crate::suite::rig::Wide, $($module::$scenario)* }
+            on_machines! { wide, ioatlas_sim::platform::Sim, crate::suite::rig::Wide, $($module::$scenario)* }
         }
     };
 }

@@ -13,13 +13,11 @@ use crate::suite::{
 };
 use ioatlas_dma::{
     domain::*,
-    platform::{
-        sim::{Schedule, inspect},
-        *,
-    },
+    platform::*,
     translator::{AttachError, PagedError},
     units::*,
 };
+use ioatlas_sim::platform::{Schedule, inspect};
 use ioatlas_viommu::config::Processing;
 use std::cell::Cell;
 

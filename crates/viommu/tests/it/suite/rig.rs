@@ -10,7 +10,6 @@ use ioatlas_dma::{
     platform::{
         CopyMemory, PhysMemory,
         host::{Host, HostConfig, register},
-        sim::{Schedule, Sim, SimConfig, World},
     },
     table::{
         Format, Reclaim, TableConfig,
@@ -18,6 +17,7 @@ use ioatlas_dma::{
     },
     units::*,
 };
+use ioatlas_sim::platform::{Schedule, Sim, SimConfig, World};
 use ioatlas_viommu::{
     config::{Geometry, UnitConfig},
     machine::{MachineError, WatchedDomain, WatchedMachine},

@@ -9,13 +9,8 @@
 //! * `IOATLAS_SEED=s` runs that one seed.
 
 use crate::suite::{crowd::*, interface::Interface, rig::*};
-use ioatlas_dma::{
-    domain::*,
-    invalidation::WaitLimit,
-    platform::sim::{Schedule, Sim, World},
-    table::Format,
-    units::*,
-};
+use ioatlas_dma::{domain::*, invalidation::WaitLimit, table::Format, units::*};
+use ioatlas_sim::platform::{Schedule, Sim, World};
 use ioatlas_viommu::config::*;
 use std::{cell::Cell, env, num::NonZeroU32, ops::Range};
 

@@ -7,10 +7,11 @@ use ioatlas_dma::{
     design::Design,
     dma_api::*,
     domain::*,
-    platform::{FreshFrame, Platform, sim::Sim},
+    platform::{FreshFrame, Platform},
     table::{Format, TableConfig},
     units::*,
 };
+use ioatlas_sim::platform::Sim;
 use ioatlas_viommu::{device::*, oracle::Property};
 use ioatlas_vtd::layout::QueueDepth;
 

@@ -3,10 +3,8 @@
 //! processes the queue.
 
 use crate::unit::rig::*;
-use ioatlas_dma::platform::{
-    Ordering, Platform,
-    sim::{Schedule, Sim, SimConfig, World},
-};
+use ioatlas_dma::platform::{Ordering, Platform};
+use ioatlas_sim::platform::{Schedule, Sim, SimConfig, World};
 use ioatlas_viommu::{config::*, queue::Progress};
 use std::{cell::Cell, sync::Arc};
 

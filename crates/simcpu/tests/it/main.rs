@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The integration tests of this crate, in one program: each is a module.
-
-mod domain;
-mod model;
-mod orderings;
-mod params;

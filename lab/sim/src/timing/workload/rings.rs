@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! One CPU's rings.
+
+use super::mapper::Mapper;
+use crate::timing::Params;
+use ioatlas_dma::{
+    domain::{MapError, Mapping},
+    platform::{Heap, HeapBlock},
+    units::{ByteCount, Direction, PhysAddr, PhysRange},
+};
+use std::collections::VecDeque;
+
+/// Physical address of the heap's first byte: above what tables use.
+const HEAP_AT: u64 = 1 << 40;
+
+/// Buffers that a device may reach.
+struct Lent {
+    blocks: Vec<HeapBlock>,
+    mapping: Option<Mapping>,
+}
+
+pub(super) struct Rings<'a> {
+    heap: &'a dyn Heap,
+    mapper: &'a Mapper,
+    receive: VecDeque<Lent>,
+    send: VecDeque<Lent>,
+    send_lag: usize,
+    /// Room of a buffer, whatever is in it.
+    room: ByteCount,
+    /// Of blocks, so that an operation allocates nothing on the host once warm.
+    spare: Vec<Vec<HeapBlock>>,
+}
+
+impl<'a> Rings<'a> {
+    /// With the receive ring full, of `receive` buffers.
+    pub fn new(
+        heap: &'a dyn Heap,
+        mapper: &'a Mapper,
+        params: &Params,
+        receive: u64,
+    ) -> Result<Self, MapError> {
+        let mut rings = Rings {
+            heap,
+            mapper,
+            receive: VecDeque::new(),
+            send: VecDeque::new(),
+            send_lag: params.send_lag as usize,
+            room: ByteCount(params.buffer),
+            spare: Vec::new(),
+        };
+        for _ in 0..receive {
+            let lent = rings.lend(rings.room, Direction::FromDevice)?;
+            rings.receive.push_back(lent);
+        }
+        Ok(rings)
+    }
+    /// A packet has come; its buffer is replaced.
+    pub fn receive(&mut self) -> Result<(), MapError> {
+        if let Some(filled) = self.receive.pop_front() {
+            self.take_back(filled);
+        }
+        let fresh = self.lend(self.room, Direction::FromDevice)?;
+        self.receive.push_back(fresh);
+        Ok(())
+    }
+    /// A piece of `bytes` goes out, and an earlier one has gone.
+    pub fn send(&mut self, bytes: ByteCount) -> Result<(), MapError> {
+        let lent = self.lend(bytes, Direction::ToDevice)?;
+        self.sent(lent);
+        Ok(())
+    }
+    /// A list of `segments` pages goes out, and an earlier one has gone.
+    pub fn send_list(&mut self, segments: u64) -> Result<(), MapError> {
+        let mut blocks = self.spare.pop().unwrap_or_default();
+        blocks.extend((0..segments).map(|_| self.block()));
+        let list: Vec<PhysRange> = blocks.iter().map(|b| buffer(b, self.room)).collect();
+        let mapping = self.mapper.map_list(&list, Direction::ToDevice)?;
+        self.sent(Lent { blocks, mapping });
+        Ok(())
+    }
+    /// All buffers come back.
+    pub fn stop(mut self) {
+        while let Some(lent) = self.receive.pop_front().or_else(|| self.send.pop_front()) {
+            self.take_back(lent);
+        }
+    }
+
+    fn sent(&mut self, lent: Lent) {
+        self.send.push_back(lent);
+        if self.send.len() > self.send_lag
+            && let Some(gone) = self.send.pop_front()
+        {
+            self.take_back(gone);
+        }
+    }
+    fn lend(&mut self, bytes: ByteCount, direction: Direction) -> Result<Lent, MapError> {
+        let block = self.block();
+        let mapping = self.mapper.map(buffer(&block, bytes), direction)?;
+        let mut blocks = self.spare.pop().unwrap_or_default();
+        blocks.push(block);
+        Ok(Lent { blocks, mapping })
+    }
+    fn block(&self) -> HeapBlock {
+        let block = self.heap.alloc(self.room);
+        block.expect("the heap has room for all rings")
+    }
+    fn take_back(&mut self, lent: Lent) {
+        if let Some(mapping) = lent.mapping {
+            self.mapper.unmap(mapping);
+        }
+        let mut blocks = lent.blocks;
+        for block in blocks.drain(..) {
+            self.heap.free(block).expect("allocated by this ring");
+        }
+        self.spare.push(blocks);
+    }
+}
+
+fn buffer(block: &HeapBlock, bytes: ByteCount) -> PhysRange {
+    PhysRange::new(PhysAddr(HEAP_AT + block.offset.0), bytes)
+}
