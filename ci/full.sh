@@ -92,8 +92,8 @@ optimised() {
     PROPTEST_RNG_SEED=$(od -An -N7 -tu8 /dev/urandom | tr -d ' ')
     export PROPTEST_RNG_SEED
     echo "PROPTEST_RNG_SEED=$PROPTEST_RNG_SEED"
-    cargo test --release --no-fail-fast -p ioatlas-dma -p ioatlas-vtd -p ioatlas-viommu -p ioatlas-vhost \
-        -p ioatlas-vhost-net -p ioatlas-vfio -p ioatlas-iotlb
+    cargo test --release --no-fail-fast -p ioatlas-dma -p ioatlas-host -p ioatlas-sim -p ioatlas-vtd -p ioatlas-viommu \
+        -p ioatlas-vhost -p ioatlas-vhost-net -p ioatlas-vfio -p ioatlas-iotlb
 }
 oldest() {
     local promised

@@ -6,7 +6,8 @@
 //! translator's share. Cases: `strict`, `deferred` (single pages), `list` (8 runs of one page),
 //! `identity` (4 pages that nobody else has), `bounce` (a kept slot, 64 bytes).
 
-use ioatlas_dma::{dma_api::*, domain::*, iova::*, platform::*, translator::AttachError, units::*};
+use ioatlas_dma::{dma_api::*, domain::*, iova::*, translator::AttachError, units::*};
+use ioatlas_host::register;
 use ioatlas_vfio::{kernel::*, platform::*, space::*, translator::Vfio};
 use std::sync::Arc;
 
@@ -60,7 +61,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "deferred" => PolicyConfig::DeferredPerCpu(DeferredConfig::default()),
         _ => PolicyConfig::Strict,
     };
-    host::register();
+    register();
     let config = DomainConfig::new(allocator, policy);
     let domain = Vfio::domain(memory.clone(), Willing(SpaceLimits::new(&info)?), config)?;
     let domain = Arc::new(domain);

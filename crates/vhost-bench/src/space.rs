@@ -15,8 +15,9 @@
 //! table must be shareable.
 
 use crate::config::{Config, Lie, Mapping};
-use ioatlas_dma::platform::{Ordering, Platform, host::Host};
+use ioatlas_dma::platform::{Ordering, Platform};
 use ioatlas_dma::units::*;
+use ioatlas_host::Host;
 use ioatlas_vhost::{
     protocol::message::FrontAddr,
     server::{self, IoPageTable},

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Maps a buffer for a device, uses it, unmaps it; no hardware needed. README shows the same.
 
-use ioatlas_dma::{domain::DomainConfig, platform::host::Host, table::fmt::VtdSecond48, units::*};
-use ioatlas_viommu::config::{Geometry, UnitConfig};
-use ioatlas_viommu::machine::Machine;
+use ioatlas_dma::{domain::DomainConfig, table::fmt::VtdSecond48, units::*};
+use ioatlas_host::Host;
+use ioatlas_viommu::{config::*, machine::Machine};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memory = std::sync::Arc::new(Host::new(Default::default()));

@@ -8,7 +8,8 @@ use crate::{
     verify::VerifyError,
     window::Idle,
 };
-use ioatlas_dma::{domain::Domain, platform::host::Host, translator::Translator, units::*};
+use ioatlas_dma::{domain::Domain, translator::Translator, units::*};
+use ioatlas_host::Host;
 use serde::Serialize;
 use std::{fmt, sync::Arc};
 

@@ -8,7 +8,8 @@ use crate::{
     policy::Policy,
     verify::VerifyError,
 };
-use ioatlas_dma::{domain::Domain, platform::host::Host, translator::Translator, units::*};
+use ioatlas_dma::{domain::Domain, translator::Translator, units::*};
+use ioatlas_host::Host;
 use serde::Serialize;
 use std::sync::Arc;
 

@@ -19,10 +19,11 @@ use crate::{
 };
 use ioatlas_dma::{
     dma_api::*,
-    platform::{CopyMemory, FreshFrame, Platform, host::Host},
+    platform::{CopyMemory, FreshFrame, Platform},
     translator::Translator,
     units::*,
 };
+use ioatlas_host::Host;
 use rustix::time::{ClockId, clock_gettime};
 use std::{cell::Cell, sync::Arc};
 
@@ -345,7 +346,7 @@ fn cpu_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ioatlas_dma::platform::host::HostConfig;
+    use ioatlas_host::HostConfig;
 
     #[test]
     fn buffers_are_contiguous_whoever_had_their_frames_before() {

@@ -7,10 +7,10 @@ use ioatlas_dma::{
     bounce::PoolError,
     dma_api::DmaMapError,
     domain::{Domain, DomainConfig, MapError},
-    platform::host::Host,
     translator::Translator,
     units::*,
 };
+use ioatlas_host::Host;
 use ioatlas_nvme::{
     cost::{Cost, Plan, Table},
     memory::Layout,

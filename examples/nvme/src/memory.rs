@@ -7,7 +7,8 @@
 //! *scattered* memory is small pages touched in an order that keeps neighbours apart. What really
 //! came of it is asked of the kernel ([`runs`]), which tells root only.
 
-use ioatlas_dma::{platform::host::*, units::*};
+use ioatlas_dma::units::*;
+use ioatlas_host::*;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::{fmt, fs::File, io, os::unix::fs::FileExt, str::FromStr};
 

@@ -117,7 +117,7 @@ pub fn changed(p: &impl CopyMemory, name: u64, range: PhysRange) -> Result<usize
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ioatlas_dma::platform::host::*;
+    use ioatlas_host::*;
 
     #[test]
     fn a_block_read_from_elsewhere_is_wrong_nearly_everywhere() {

@@ -6,9 +6,8 @@
 //! which is made once and never ended, and so protects nothing. It is here as the limit that the
 //! others are held against.
 
-use ioatlas_dma::{
-    dma_api::*, domain::Domain, platform::host::Host, translator::Translator, units::*,
-};
+use ioatlas_dma::{dma_api::*, domain::Domain, translator::Translator, units::*};
+use ioatlas_host::Host;
 use std::{
     fmt,
     str::FromStr,

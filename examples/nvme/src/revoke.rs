@@ -21,10 +21,11 @@ use crate::{
 use ioatlas_dma::{
     dma_api::{Client, DmaMapError, PoolError},
     domain::Domain,
-    platform::{Platform, host::Host},
+    platform::Platform,
     translator::Translator,
     units::*,
 };
+use ioatlas_host::Host;
 use serde::Serialize;
 use std::{sync::Arc, time::Duration};
 

@@ -12,10 +12,11 @@ use crate::{
 };
 use ioatlas_dma::{
     domain::{Domain, MapError, UnmapError},
-    platform::{CopyMemory, NotMemoryError, Platform, host::Host},
+    platform::{CopyMemory, NotMemoryError, Platform},
     translator::{AttachError, Translator},
     units::*,
 };
+use ioatlas_host::Host;
 use serde::Serialize;
 
 /// What was seen.

@@ -28,10 +28,10 @@ use crate::{
 use ioatlas_dma::{
     dma_api::{Client, CpuBuffer, FromDevice, ToDevice},
     domain::Domain,
-    platform::host::Host,
     translator::Translator,
     units::*,
 };
+use ioatlas_host::Host;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -145,7 +145,7 @@ pub fn run<T: Translator<Host>>(
     orders: &Orders,
 ) -> Result<Report, SessionError> {
     // a CPU slot of this thread's own: the fast paths of map and unmap are for those who have one
-    ioatlas_dma::platform::host::register();
+    ioatlas_host::register();
     let domain = &place.domain;
     let mapped = |p: &Arc<Domain<Host, T>>| p.audit().map_or(0, |audit| audit.census.pages.0);
     let before = mapped(domain);

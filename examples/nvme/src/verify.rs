@@ -11,10 +11,10 @@ use crate::{
 use ioatlas_dma::{
     dma_api::{Client, CpuBuffer, FromDevice, PoolError},
     domain::Domain,
-    platform::host::Host,
     translator::Translator,
     units::*,
 };
+use ioatlas_host::Host;
 use serde::Serialize;
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 struct Rig {
     domain: Arc<Domain>,
-    client: Client<ioatlas_dma::platform::host::Host, soft::Tables>,
+    client: Client<ioatlas_host::Host, soft::Tables>,
     controller: Controller<soft::Tables>,
     disk: Namespace,
     queue: QueuePair<soft::Tables>,
@@ -46,7 +46,7 @@ impl Rig {
             queue,
         }
     }
-    fn page(&self) -> CpuBuffer<ioatlas_dma::platform::host::Host, FromDevice> {
+    fn page(&self) -> CpuBuffer<ioatlas_host::Host, FromDevice> {
         self.client.buffer(ByteCount(GRANULE)).unwrap()
     }
     /// Frames in use, and pages that are mapped.

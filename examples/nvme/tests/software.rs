@@ -6,6 +6,7 @@
 mod software;
 
 use ioatlas_dma::{domain::DomainConfig, platform::*, table::fmt::VtdSecond48, units::*};
+use ioatlas_host::{Host, HostConfig};
 use ioatlas_nvme::{
     edu::Edu,
     nvme::{
@@ -26,11 +27,11 @@ use std::sync::{Arc, Mutex};
 /// what was there is there again.
 #[test]
 fn a_pair_of_queues_that_does_not_fit_leaves_nothing() {
-    let config = host::HostConfig {
+    let config = HostConfig {
         frames: 64,
         slots: 2,
     };
-    let memory = Arc::new(host::Host::new(config));
+    let memory = Arc::new(Host::new(config));
     let machine = Machine::new(memory.clone(), &UnitConfig::new(Geometry::VTD_48)).unwrap();
     let domain = Arc::new(
         machine

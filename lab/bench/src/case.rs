@@ -11,10 +11,10 @@ use crate::{
 use ioatlas_dma::{
     design::{self, Design},
     domain::{AllocatorConfig, DomainConfig, PolicyConfig},
-    platform::host::Host,
     table::{Format, TableConfig, fmt::VtdSecond48},
     translator::{Paged, Uncached},
 };
+use ioatlas_host::Host;
 use std::{fmt, str::FromStr, sync::Arc};
 
 /// What of ours is measured.

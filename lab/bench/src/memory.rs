@@ -2,10 +2,8 @@
 //! What a warm domain keeps in memory for each CPU.
 
 use crate::{Contestant, Failure, Pattern, Sizes, platform::host, subjects::Whole};
-use ioatlas_dma::{
-    design::Design, platform::host::register, table::fmt::VtdSecond48, translator::Paged,
-    units::ByteCount,
-};
+use ioatlas_dma::{design::Design, table::fmt::VtdSecond48, translator::Paged, units::ByteCount};
+use ioatlas_host::register;
 use std::sync::Arc;
 
 /// CPUs of the domain that is looked at.

@@ -5,9 +5,9 @@
 use crate::Failure;
 use ioatlas_dma::{
     platform::Platform,
-    platform::host::{Host, HostConfig, register},
     units::{ByteCount, CpuIndex},
 };
+use ioatlas_host::{Host, HostConfig, register};
 
 /// Bytes of the heap, from which `kmalloc` takes eight at least for each mapping (ATC'15 §4.2):
 /// room for eight million. They cost address space until they are used.

@@ -154,7 +154,7 @@ impl<P: Platform> PingPong<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ioatlas_dma::platform::host::Host;
+    use ioatlas_host::Host;
 
     #[test]
     fn modes_are_told_apart_by_the_threshold() {

@@ -15,7 +15,8 @@ use crate::{
     slices::{Limit, alternate_within},
     subjects::{Invalidation, Software, UnderSoftware},
 };
-use ioatlas_dma::{design::Design, platform::host::Host, table::fmt::VtdSecond48};
+use ioatlas_dma::{design::Design, table::fmt::VtdSecond48};
+use ioatlas_host::Host;
 use std::{fmt, sync::Arc};
 
 /// What is measured.

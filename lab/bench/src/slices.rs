@@ -32,7 +32,7 @@ use crate::{
     Contestant, Failure, Worker,
     probe::{Mode, PingPong},
 };
-use ioatlas_dma::platform::host::{Host, register};
+use ioatlas_host::{Host, register};
 use rustix::{
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
     time::{ClockId, clock_gettime},

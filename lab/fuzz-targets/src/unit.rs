@@ -28,9 +28,10 @@ pub use mmio::{WindowFindings, mmio};
 use core::num::NonZeroU32;
 use expected::{End, Told, Walker};
 use ioatlas_dma::{
-    platform::{Ordering, PhysMemory, host::Host},
+    platform::{Ordering, PhysMemory},
     units::*,
 };
+use ioatlas_host::Host;
 use ioatlas_viommu::{config::*, observe::*, queue::Progress, unit::SoftUnit, walk::InFlight};
 use ioatlas_vtd::registers::{self as offset, Registers};
 

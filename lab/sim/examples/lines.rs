@@ -20,14 +20,12 @@ use ioatlas_dma::{
     design::Design,
     domain::{AllocatorConfig, DeferredConfig, Domain, DomainConfig, Mapping, PolicyConfig},
     iova::MagazineConfig,
-    platform::{
-        Platform,
-        host::{Host, HostConfig, register},
-    },
+    platform::Platform,
     table::fmt::VtdSecond48,
     translator::{Paged, Uncached},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig, register};
 use ioatlas_sim::timing::{Cycles, Machine, MachineConfig, Params, Span, Topology};
 use std::{
     alloc::{GlobalAlloc, Layout, System},

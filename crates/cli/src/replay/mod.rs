@@ -34,10 +34,10 @@ use ioatlas_bench::platform::host;
 use ioatlas_dma::{
     design::Design,
     domain::{Exposure, MapError, Mapping},
-    platform::host::Host,
     table::{InstallCause, fmt::VtdSecond48},
     units::{AccessKind, ByteCount, GRANULE, IovaPage, PhysPage, PhysRange, SourceId},
 };
+use ioatlas_host::Host;
 use ioatlas_iotlb::{Event, Permission, Trace};
 use ioatlas_viommu::{
     config::{Geometry, SetGeometry, UnitConfig},

@@ -21,7 +21,8 @@
 //! always bounces, or was taken back under a policy that flushes in each unmap, is free at once.
 //!
 //! ```
-//! use ioatlas_dma::{dma_api::*, domain::*, platform::{host::*, *}, translator::Uncached, units::*};
+//! use ioatlas_dma::{dma_api::*, domain::*, platform::*, translator::Uncached, units::*};
+//! use ioatlas_host::*;
 //! # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
 //! # use ioatlas_dma::translator::Paged;
 //! # use std::sync::Arc;
@@ -41,7 +42,8 @@
 //! While the device owns it there is nothing to write to:
 //!
 //! ```compile_fail,E0599
-//! use ioatlas_dma::{dma_api::*, platform::host::Host, units::*};
+//! use ioatlas_dma::{dma_api::*, units::*};
+//! use ioatlas_host::Host;
 //! fn rewrite(sent: &DeviceBuffer<Host, ToDevice>) {
 //!     sent.write(ByteCount(0), b"jello").unwrap();
 //! }
@@ -50,7 +52,8 @@
 //! What was given away is gone:
 //!
 //! ```compile_fail,E0382
-//! use ioatlas_dma::{dma_api::*, platform::host::Host, translator::Translator, units::*};
+//! use ioatlas_dma::{dma_api::*, translator::Translator, units::*};
+//! use ioatlas_host::Host;
 //! fn send<T: Translator<Host>>(nic: &Client<Host, T>, packet: CpuBuffer<Host, ToDevice>) {
 //!     let sent = nic.give(packet).unwrap();
 //!     packet.write(ByteCount(0), b"jello").unwrap();
@@ -60,7 +63,8 @@
 //! And what the device only reads is not there to be looked at for an answer:
 //!
 //! ```compile_fail,E0599
-//! use ioatlas_dma::{dma_api::*, platform::host::Host, units::*};
+//! use ioatlas_dma::{dma_api::*, units::*};
+//! use ioatlas_host::Host;
 //! fn answer(view: &CpuView<'_, Host, ToDevice>) {
 //!     view.read(ByteCount(0), &mut [0; 4]).unwrap();
 //! }

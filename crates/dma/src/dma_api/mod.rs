@@ -40,7 +40,8 @@
 //! # Example
 //!
 //! ```
-//! use ioatlas_dma::{dma_api::*, domain::*, platform::{host::*, *}, translator::Uncached, units::*};
+//! use ioatlas_dma::{dma_api::*, domain::*, platform::*, translator::Uncached, units::*};
+//! use ioatlas_host::*;
 //! # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
 //! # use ioatlas_dma::translator::Paged;
 //! # use std::sync::Arc;

@@ -109,7 +109,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// is:
     ///
     /// ```
-    /// # use ioatlas_dma::{domain::*, platform::{host::*, *}, table::{fmt::*, *}, translator::*, units::*};
+    /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};
+    /// # use ioatlas_host::*;
     /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
     /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Domain::new(p, table, DomainConfig::default())?;
@@ -123,7 +124,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Used after it was freed they would be other memory, perhaps a live page table:
     ///
     /// ```compile_fail,E0505
-    /// # use ioatlas_dma::{domain::*, platform::{host::*, *}, table::{fmt::*, *}, translator::*, units::*};
+    /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};
+    /// # use ioatlas_host::*;
     /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
     /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let domain = Domain::new(p, table, DomainConfig::default())?;

@@ -267,27 +267,27 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 mod tests {
     use super::*;
     use crate::{
-        platform::host::*,
+        platform::one_cpu::OneCpu,
         table::{TableConfig, fmt::VtdSecond48},
         translator::{Paged, Uncached},
     };
 
-    type Tables = Paged<Host, VtdSecond48, Uncached<Host>>;
+    type Tables = Paged<OneCpu, VtdSecond48, Uncached<OneCpu>>;
 
     const MEMORY: PhysPage = PhysPage(0x1000);
     /// Pages of a leaf table.
     const TABLE: u64 = 512;
 
     /// With so many frames, of which the root table takes one.
-    fn domain(frames: usize) -> Domain<Host, Tables> {
-        let p = alloc::sync::Arc::new(Host::new(HostConfig { frames, slots: 1 }));
+    fn domain(frames: usize) -> Domain<OneCpu, Tables> {
+        let p = alloc::sync::Arc::new(OneCpu::new(frames));
         let table = Paged::new(&*p, Uncached::new(), TableConfig::default());
         let table = table.expect("a frame for the root");
         Domain::new(p, table, DomainConfig::default()).expect("within the aperture")
     }
 
     /// Where a device gets to in each page of `part`.
-    fn reached(domain: &Domain<Host, Tables>, part: IovaRange) -> Vec<Option<PhysPage>> {
+    fn reached(domain: &Domain<OneCpu, Tables>, part: IovaRange) -> Vec<Option<PhysPage>> {
         let pages = part.first.0..part.end().0;
         let walk = |page| {
             domain

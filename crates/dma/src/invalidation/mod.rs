@@ -44,7 +44,8 @@
 //! An IOVA is released against a flush:
 //!
 //! ```
-//! # use ioatlas_dma::{invalidation::*, iova::*, platform::{host::*, *}, translator::Uncached, units::*};
+//! # use ioatlas_dma::{invalidation::*, iova::*, platform::*, translator::Uncached, units::*};
+//! # use ioatlas_host::*;
 //! # let p = &Host::new(HostConfig { frames: 0, slots: 1 });
 //! # let (unit, limit) = (Uncached::<Host>::new(), WaitLimit::default());
 //! # let sequence = unsafe { FlushSequence::new(p) }; // nothing is ever translated here
@@ -62,7 +63,8 @@
 //! What is only retired is not taken:
 //!
 //! ```compile_fail,E0308
-//! # use ioatlas_dma::{invalidation::*, iova::*, platform::{host::*, *}, translator::Uncached, units::*};
+//! # use ioatlas_dma::{invalidation::*, iova::*, platform::*, translator::Uncached, units::*};
+//! # use ioatlas_host::*;
 //! # let p = &Host::new(HostConfig { frames: 0, slots: 1 });
 //! # let (unit, limit) = (Uncached::<Host>::new(), WaitLimit::default());
 //! # let sequence = unsafe { FlushSequence::new(p) }; // nothing is ever translated here
@@ -80,7 +82,8 @@
 //! And what was completed is gone:
 //!
 //! ```compile_fail,E0382
-//! # use ioatlas_dma::{invalidation::*, iova::*, platform::{host::*, *}, translator::Uncached, units::*};
+//! # use ioatlas_dma::{invalidation::*, iova::*, platform::*, translator::Uncached, units::*};
+//! # use ioatlas_host::*;
 //! # let p = &Host::new(HostConfig { frames: 0, slots: 1 });
 //! # let (unit, limit) = (Uncached::<Host>::new(), WaitLimit::default());
 //! # let sequence = unsafe { FlushSequence::new(p) }; // nothing is ever translated here
@@ -169,7 +172,8 @@ impl<P: Platform> FlushSequence<P> {
     /// [`Domain`](crate::domain::Domain) has a sequence of its own, which it shows to nothing.)
     ///
     /// ```
-    /// # use ioatlas_dma::{invalidation::*, platform::{host::*, *}};
+    /// # use ioatlas_dma::{invalidation::*, platform::*};
+    /// # use ioatlas_host::*;
     /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
     /// // SAFETY: nothing is ever translated here.
     /// let sequence = unsafe { FlushSequence::new(p) };
@@ -179,7 +183,8 @@ impl<P: Platform> FlushSequence<P> {
     /// A frame does not be freed by any unit that says "done", of any domain:
     ///
     /// ```compile_fail,E0133
-    /// # use ioatlas_dma::{invalidation::*, platform::{host::*, *}};
+    /// # use ioatlas_dma::{invalidation::*, platform::*};
+    /// # use ioatlas_host::*;
     /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
     /// let sequence = FlushSequence::new(p);
     /// # assert_eq!(sequence.started(), 0);

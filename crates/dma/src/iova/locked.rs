@@ -268,16 +268,16 @@ impl fmt::Display for Sketch {
     }
 }
 
-#[cfg(all(test, feature = "host"))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::platform::host::Host;
+    use crate::platform::one_cpu::OneCpu;
 
-    fn tree(first: u64, pages: u64) -> Rbtree<Host> {
+    fn tree(first: u64, pages: u64) -> Rbtree<OneCpu> {
         Rbtree::new(IovaRange::new(IovaPage(first), PageCount(pages)))
     }
 
-    fn run(tree: &Rbtree<Host>, each: u64, count: u64) -> Option<(u64, u64)> {
+    fn run(tree: &Rbtree<OneCpu>, each: u64, count: u64) -> Option<(u64, u64)> {
         let found = tree.alloc_run(PageCount(each), count).ok();
         tree.ranges.with(|ranges| ranges.audit()).unwrap();
         found.map(|range| (range.first.0, range.pages.0))

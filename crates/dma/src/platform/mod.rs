@@ -23,12 +23,10 @@
 mod copy;
 mod frame;
 mod heap;
+#[cfg(test)]
+pub(crate) mod one_cpu;
 mod percpu;
 mod word;
-
-#[cfg(feature = "host")]
-#[allow(unsafe_code)]
-pub mod host;
 
 pub use copy::{CopyMemory, NotMemoryError};
 pub use core::sync::atomic::Ordering;
@@ -172,7 +170,8 @@ pub unsafe trait Platform: Send + Sync + 'static {
     /// there for as long as the frame is lent:
     ///
     /// ```
-    /// # use ioatlas_dma::{invalidation::*, platform::{host::*, *}};
+    /// # use ioatlas_dma::{invalidation::*, platform::*};
+    /// # use ioatlas_host::*;
     /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
     /// # let sequence = unsafe { FlushSequence::new(p) }; // no unit ever sees the frame
     /// let frame = p.frame_alloc().unwrap().publish();
@@ -184,7 +183,8 @@ pub unsafe trait Platform: Send + Sync + 'static {
     /// Not when it is on its way back:
     ///
     /// ```compile_fail,E0505
-    /// # use ioatlas_dma::{invalidation::*, platform::{host::*, *}};
+    /// # use ioatlas_dma::{invalidation::*, platform::*};
+    /// # use ioatlas_host::*;
     /// # let p = &Host::new(HostConfig { frames: 1, slots: 1 });
     /// # let sequence = unsafe { FlushSequence::new(p) }; // no unit ever sees the frame
     /// let frame = p.frame_alloc().unwrap().publish();

@@ -28,7 +28,8 @@ use crate::{
 /// whatever else clears one retires nothing.
 ///
 /// ```
-/// # use ioatlas_dma::{domain::*, iova::*, platform::host::*, table::{fmt::*, *}, translator::*, units::*};
+/// # use ioatlas_dma::{domain::*, iova::*, table::{fmt::*, *}, translator::*, units::*};
+/// # use ioatlas_host::*;
 /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
 /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
 /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
@@ -45,7 +46,8 @@ use crate::{
 /// It is not had by asking:
 ///
 /// ```compile_fail,E0133
-/// # use ioatlas_dma::{domain::*, iova::*, platform::host::*, table::{fmt::*, *}, translator::*, units::*};
+/// # use ioatlas_dma::{domain::*, iova::*, table::{fmt::*, *}, translator::*, units::*};
+/// # use ioatlas_host::*;
 /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
 /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
 /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;
@@ -61,7 +63,8 @@ use crate::{
 /// And nothing is changed without it:
 ///
 /// ```compile_fail,E0061
-/// # use ioatlas_dma::{domain::*, iova::*, platform::host::*, table::{fmt::*, *}, translator::*, units::*};
+/// # use ioatlas_dma::{domain::*, iova::*, table::{fmt::*, *}, translator::*, units::*};
+/// # use ioatlas_host::*;
 /// # let p = std::sync::Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
 /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
 /// # let domain = Domain::new(p.clone(), table, DomainConfig::default())?;

@@ -53,7 +53,8 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
     /// The table, to be looked at:
     ///
     /// ```
-    /// # use ioatlas_dma::{iova::*, platform::host::*, table::{fmt::*, *}, translator::*, units::*};
+    /// # use ioatlas_dma::{iova::*, table::{fmt::*, *}, translator::*, units::*};
+    /// # use ioatlas_host::*;
     /// # let p = &Host::new(HostConfig { frames: 64, slots: 1 });
     /// # let paged = Paged::<_, VtdSecond48, _>::new(p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let range = IovaRange::new(IovaPage(9), PageCount(1));
@@ -64,7 +65,8 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
     /// And not to be changed, which [`Translator`] does for code that has the [`Authority`]:
     ///
     /// ```compile_fail,E0599
-    /// # use ioatlas_dma::{iova::*, platform::host::*, table::{fmt::*, *}, translator::*, units::*};
+    /// # use ioatlas_dma::{iova::*, table::{fmt::*, *}, translator::*, units::*};
+    /// # use ioatlas_host::*;
     /// # let p = &Host::new(HostConfig { frames: 64, slots: 1 });
     /// # let paged = Paged::<_, VtdSecond48, _>::new(p, Uncached::<Host>::new(), TableConfig::default())?;
     /// # let range = IovaRange::new(IovaPage(9), PageCount(1));

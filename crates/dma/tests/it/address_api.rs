@@ -4,11 +4,12 @@
 
 use ioatlas_dma::{
     domain::*,
-    platform::{host::*, *},
+    platform::*,
     table::{TableConfig, fmt::VtdSecond48},
     translator::{Paged, Uncached},
     units::*,
 };
+use ioatlas_host::*;
 use std::sync::{Arc, Mutex};
 
 type Elsewhere = Box<dyn FnOnce() + Send>;

@@ -11,11 +11,12 @@ use ioatlas_dma::{
     domain::*,
     invalidation::{Invalidate, Scope},
     iova::{AllocKind, IovaAllocator, Rbtree, Request},
-    platform::{host::*, *},
+    platform::*,
     table::{LeafAttrs, RawError, Table, TableConfig, fmt::VtdSecond39},
     translator::{Paged, PagedError, RemappingUnit, Translator, Uncached},
     units::*,
 };
+use ioatlas_host::*;
 use ioatlas_sim::platform::{Sim, SimConfig};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

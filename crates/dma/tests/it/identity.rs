@@ -5,7 +5,6 @@
 use ioatlas_dma::{
     domain::*,
     iova::{AllocatorError, IdentityConfig, Limits},
-    platform::host::{Host, HostConfig, register},
     table::{
         Format, RawError, TableConfig,
         fmt::{VtdSecond39, VtdSecond48},
@@ -13,6 +12,7 @@ use ioatlas_dma::{
     translator::{Paged, Translator, Uncached},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig, register};
 use std::sync::Arc;
 
 type Dom<F = VtdSecond48> = Domain<Host, Paged<Host, F, Uncached<Host>>>;

@@ -4,10 +4,7 @@
 use ioatlas_dma::{
     domain::*,
     iova::{AllocatorError, Limits},
-    platform::{
-        Heap, HeapBlock, Platform,
-        host::{Host, HostConfig, register},
-    },
+    platform::{Heap, HeapBlock, Platform},
     table::{
         Format, TableConfig,
         fmt::{VtdSecond39, VtdSecond48},
@@ -15,6 +12,7 @@ use ioatlas_dma::{
     translator::{Paged, Uncached},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig, register};
 use std::sync::Arc;
 
 type Dom<F = VtdSecond48> = Domain<Host, Paged<Host, F, Uncached<Host>>>;

@@ -6,14 +6,12 @@ use ioatlas_dma::{
     domain::*,
     invalidation::{Invalidate, InvalidateError, Scope},
     iova::{AllocatorError, BackingConfig, IdentityConfig, MagazineConfig},
-    platform::{
-        Ordering, PhysMemory,
-        host::{Host, HostConfig},
-    },
+    platform::{Ordering, PhysMemory},
     table::{Entry, Format, TableConfig, fmt::VtdSecond48},
     translator::{AttachError, Authority, Paged, RemappingUnit, TransientHint, Uncached},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// A unit that caches nothing, and says what it makes of hints.

@@ -5,11 +5,11 @@
 use ioatlas_dma::{
     domain::*,
     iova::{BackingConfig, EiovarConfig, Limits, MagazineConfig},
-    platform::host::{Host, HostConfig},
     table::{TableConfig, fmt::VtdSecond39},
     translator::{Paged, Uncached},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig};
 use std::sync::Arc;
 
 type Dom = Domain<Host, Paged<Host, VtdSecond39, Uncached<Host>>>;

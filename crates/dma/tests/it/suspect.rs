@@ -5,11 +5,11 @@ use ioatlas_dma::{
     domain::*,
     invalidation::{Invalidate, InvalidateError, Scope, WaitLimit},
     iova::MagazineConfig,
-    platform::host::{Host, HostConfig},
     table::{TableConfig, fmt::VtdSecond48},
     translator::{AttachError, Authority, Paged, RemappingUnit, Uncached},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig};
 use std::sync::{Arc, Mutex};
 
 const LIMIT: WaitLimit = WaitLimit(1_000);

@@ -5,11 +5,11 @@ use crate::allocators::counting::calls;
 use ioatlas_dma::{
     design::policies,
     domain::*,
-    platform::host::{Host, HostConfig},
     table::{TableConfig, fmt::VtdSecond48},
     translator::{Paged, Uncached},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig};
 use std::{collections::VecDeque, sync::Arc};
 
 type Dom = Domain<Host, Paged<Host, VtdSecond48, Uncached<Host>>>;

@@ -3,11 +3,11 @@
 
 use ioatlas_dma::{
     domain::{DomainConfig, PolicyConfig},
-    platform::host::Host,
     policy::DeferredConfig,
     table::fmt::VtdSecond48,
     units::*,
 };
+use ioatlas_host::Host;
 use ioatlas_iotlb::{
     Event, Limits, Trace,
     record::{LogLimits, Mappings, TraceLog},

@@ -38,10 +38,8 @@ pub use buffer::Buffer;
 pub use user_space::{NotBorrowedError, UserSpace, UserSpaceConfig};
 
 use crate::kernel::VirtAddr;
-use ioatlas_dma::{
-    platform::{Platform, host::Host},
-    units::*,
-};
+use ioatlas_dma::{platform::Platform, units::*};
+use ioatlas_host::Host;
 
 /// Orders what this CPU wrote to memory before what it writes to registers next: a device that is
 /// told finds it.

@@ -7,15 +7,10 @@ use super::{
     frames::{self, Frames, Run},
 };
 use crate::kernel::VirtAddr;
-use ioatlas_dma::{
-    platform::{
-        host::{
-            Host, HostConfig, HostLock,
-            copy::{self, InProcess},
-        },
-        *,
-    },
-    units::*,
+use ioatlas_dma::{platform::*, units::*};
+use ioatlas_host::{
+    Host, HostConfig, HostLock,
+    copy::{self, InProcess},
 };
 use std::sync::{Mutex, PoisonError, RwLock, atomic::AtomicU64};
 
@@ -166,6 +161,8 @@ unsafe impl InProcess for UserSpace {
         }
     }
 }
+
+ioatlas_host::copy_in_process!(UserSpace);
 
 // SAFETY: the arena is atomic words and lives as long as this; what was lent is as its lender
 // promised.

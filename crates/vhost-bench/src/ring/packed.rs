@@ -2,7 +2,8 @@
 //! Packed rings (virtio 1.2, 2.8).
 
 use super::*;
-use ioatlas_dma::platform::{Ordering, host::full_fence};
+use ioatlas_dma::platform::Ordering;
+use ioatlas_host::full_fence;
 
 /// Bits of a descriptor's flags (2.8.1).
 const AVAIL: u16 = 1 << 7;

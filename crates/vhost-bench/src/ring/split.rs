@@ -2,7 +2,8 @@
 //! Split rings (virtio 1.2, 2.7).
 
 use super::*;
-use ioatlas_dma::platform::{Ordering, host::full_fence};
+use ioatlas_dma::platform::Ordering;
+use ioatlas_host::full_fence;
 
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` and `VIRTQ_USED_F_NO_NOTIFY` (2.7.7, 2.7.10).
 const QUIET: u16 = 1;

@@ -36,7 +36,8 @@ pub use part::{PartView, RingPart};
 pub use split::SplitRing;
 pub use table::read_table;
 
-use ioatlas_dma::{platform::host::full_fence, units::*};
+use ioatlas_dma::units::*;
+use ioatlas_host::full_fence;
 use ioatlas_vhost::runner::{EVENT_IDX, RingParts};
 
 /// Segments of a chain, at most; as many as Linux takes (`UIO_MAXIOV`).

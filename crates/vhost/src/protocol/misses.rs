@@ -41,9 +41,10 @@ use crate::{
     log_limit::peer_log,
 };
 use ioatlas_dma::{
-    platform::{Ordering, Platform, host::Host},
+    platform::{Ordering, Platform},
     units::*,
 };
+use ioatlas_host::Host;
 use rustix::net::SendFlags;
 use std::{
     io::ErrorKind,

@@ -23,7 +23,8 @@
 //! end the device, which is as good. Addresses that are not ours go to the handler that was there
 //! before.
 
-use ioatlas_dma::platform::{Ordering, Platform, host::Host};
+use ioatlas_dma::platform::{Ordering, Platform};
+use ioatlas_host::Host;
 use std::sync::OnceLock;
 
 /// A shared word.

@@ -12,7 +12,8 @@ use crate::{
     log_limit::peer_log,
     protocol::misses::{MissChannel, Urgency},
 };
-use ioatlas_dma::platform::{Ordering, Platform, host::Host};
+use ioatlas_dma::platform::{Ordering, Platform};
+use ioatlas_host::Host;
 use rustix::{
     event::epoll::{self, CreateFlags, EventData, EventFlags},
     io::Errno,

@@ -6,10 +6,8 @@
 //! told by a variable what to do.
 
 use crate::common::*;
-use ioatlas_dma::{
-    platform::{Platform, host::Host},
-    units::*,
-};
+use ioatlas_dma::{platform::Platform, units::*};
+use ioatlas_host::Host;
 use ioatlas_vhost::{
     server::{FrontEnd, PageMap},
     *,

@@ -2,9 +2,10 @@
 //! Questions to a front end that does not read, does not answer, or is not there.
 
 use ioatlas_dma::{
-    platform::{Ordering, Platform, host::Host},
+    platform::{Ordering, Platform},
     units::*,
 };
+use ioatlas_host::Host;
 use ioatlas_vhost::{
     cache::{Miss, MissCause},
     protocol::{

@@ -6,9 +6,10 @@
 //! dropped; the writer makes a page nobody's as soon as its invalidation is acknowledged.
 
 use ioatlas_dma::{
-    platform::{Ordering, Platform, host::Host},
+    platform::{Ordering, Platform},
     units::*,
 };
+use ioatlas_host::Host;
 use ioatlas_vhost::*;
 use std::{
     sync::Arc,

@@ -10,9 +10,10 @@ use crate::explorer::pieces::Pieces;
 use ioatlas_dma::{
     invalidation::*,
     iova::{AllocKind, IovaAlloc, IovaAllocator, Request},
-    platform::{Platform, TableFrame, host::*},
+    platform::{Platform, TableFrame},
     units::*,
 };
+use ioatlas_host::*;
 use std::sync::Arc;
 
 /// Pages that one leaf table maps.

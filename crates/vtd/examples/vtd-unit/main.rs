@@ -11,9 +11,9 @@ mod qemu;
 
 use ioatlas_dma::{
     invalidation::WaitLimit,
-    platform::host::{Host, HostConfig},
     units::{PhysAddr, SourceId},
 };
+use ioatlas_host::{Host, HostConfig};
 use ioatlas_viommu::{
     announce::{Announcement, UnitPlace},
     config::*,

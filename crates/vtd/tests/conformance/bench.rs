@@ -4,9 +4,10 @@
 
 use crate::bench_soft::Soft;
 use ioatlas_dma::{
-    platform::{Ordering, PhysMemory, host::*},
+    platform::{Ordering, PhysMemory},
     units::*,
 };
+use ioatlas_host::*;
 use ioatlas_vtd::{layout::AddressWidth, registers::*};
 use std::{fmt, sync::Arc};
 

@@ -11,9 +11,10 @@ use crate::{
     qemu::{Gone, Qemu},
 };
 use ioatlas_dma::{
-    platform::{Ordering, PhysMemory, host::*},
+    platform::{Ordering, PhysMemory},
     units::*,
 };
+use ioatlas_host::*;
 use ioatlas_vtd::{layout::AddressWidth, registers::*};
 use std::{
     io,

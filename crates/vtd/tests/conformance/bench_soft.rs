@@ -5,9 +5,10 @@
 
 use crate::bench::*;
 use ioatlas_dma::{
-    platform::{Ordering, PhysMemory, host::*},
+    platform::{Ordering, PhysMemory},
     units::*,
 };
+use ioatlas_host::*;
 use ioatlas_viommu::{config::*, observe::Outcome, unit::SoftUnit};
 use ioatlas_vtd::{layout::AddressWidth, registers::*};
 use std::sync::Arc;

@@ -16,10 +16,11 @@ use crate::{
     suite,
 };
 use ioatlas_dma::{
-    platform::{FreshFrame, Ordering, PhysMemory, Platform, host::Host},
+    platform::{FreshFrame, Ordering, PhysMemory, Platform},
     table::{Format, LeafMarks, fmt::VtdSecond48},
     units::*,
 };
+use ioatlas_host::Host;
 use ioatlas_vtd::{layout::*, plan::Invalidation, registers::*};
 use std::{collections::BTreeMap, fmt::Display, sync::Arc, time::Duration};
 

@@ -2,8 +2,8 @@
 //! Fault records: read, cleared, and put into words.
 
 use crate::common::rig::*;
-use ioatlas_dma::platform::host::Host;
 use ioatlas_dma::units::*;
+use ioatlas_host::Host;
 use ioatlas_vtd::fault::*;
 use std::collections::BTreeSet;
 

@@ -6,11 +6,11 @@ use ioatlas_dma::{
     domain::{Domain, DomainConfig, PolicyConfig},
     invalidation::{InvalidateError, WaitLimit},
     iova::AllocatorConfig,
-    platform::host::{Host, HostConfig},
     table::{TableConfig, fmt::VtdSecond48},
     translator::Paged,
     units::*,
 };
+use ioatlas_host::{Host, HostConfig};
 use ioatlas_viommu::{
     announce::{Announcement, UnitPlace},
     config::*,

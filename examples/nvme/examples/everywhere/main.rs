@@ -13,7 +13,8 @@ mod machine;
 mod qemu;
 mod software;
 
-use ioatlas_dma::{domain::*, platform::host::Host, translator::Translator, units::*};
+use ioatlas_dma::{domain::*, translator::Translator, units::*};
+use ioatlas_host::Host;
 use ioatlas_nvme::{
     edu::Edu, memory::Layout, round_trip::round_trip, vfio::Registers, window::RegisterWindow,
 };

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! An `edu` that is nothing but code, behind a remapping unit that is nothing but code.
 
-use ioatlas_dma::{
-    domain::DomainConfig,
-    platform::{CopyMemory, host::Host},
-    table::fmt::VtdSecond48,
-    units::*,
-};
+use ioatlas_dma::{domain::DomainConfig, platform::CopyMemory, table::fmt::VtdSecond48, units::*};
+use ioatlas_host::Host;
 use ioatlas_nvme::window::RegisterWindow;
 use ioatlas_viommu::{
     config::{Geometry, UnitConfig},

@@ -10,10 +10,10 @@ use crate::window::{Idle, RegisterWindow, TimedOut};
 use ioatlas_dma::{
     dma_api::{Client, CpuBuffer, FromDevice},
     domain::{Domain, UnmapError},
-    platform::host::Host,
     translator::Translator,
     units::*,
 };
+use ioatlas_host::Host;
 use std::{sync::Arc, time::Duration};
 
 const ADMIN_DEPTH: Depth = Depth(31);

@@ -4,9 +4,9 @@
 use super::error::NvmeError;
 use ioatlas_dma::{
     dma_api::{Client, CpuBuffer, DeviceBuffer, Way},
-    platform::host::Host,
     translator::Translator,
 };
+use ioatlas_host::Host;
 
 /// Takes `lent` back from the controller if the command that has it is over, as `ended` says.
 ///

@@ -18,10 +18,10 @@ use super::{
 use crate::window::Idle;
 use ioatlas_dma::{
     dma_api::{Client, CpuBuffer, DeviceBuffer, FromDevice, ToDevice, Way},
-    platform::host::Host,
     translator::Translator,
     units::*,
 };
+use ioatlas_host::Host;
 
 /// A disk of a controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

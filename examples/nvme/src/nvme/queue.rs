@@ -23,10 +23,11 @@ use super::{
 use crate::window::{Idle, Interrupts, RegisterWindow, TimedOut};
 use ioatlas_dma::{
     domain::{Consistent, Domain, MapError, UnmapError},
-    platform::{Ordering, Platform, host::Host},
+    platform::{Ordering, Platform},
     translator::Translator,
     units::*,
 };
+use ioatlas_host::Host;
 use std::{sync::Arc, time::Duration};
 
 /// The number of a pair of queues; 0 is for administration.

@@ -4,12 +4,10 @@
 //! end of a command while another is under way.
 
 use ioatlas_dma::{
-    domain::DomainConfig,
-    platform::{CopyMemory, host::Host},
-    table::fmt::VtdSecond48,
-    translator::Paged,
+    domain::DomainConfig, platform::CopyMemory, table::fmt::VtdSecond48, translator::Paged,
     units::*,
 };
+use ioatlas_host::Host;
 use ioatlas_nvme::{nvme::registers::*, window::RegisterWindow};
 use ioatlas_viommu::{
     config::{Geometry, UnitConfig},

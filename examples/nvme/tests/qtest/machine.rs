@@ -4,11 +4,11 @@
 use crate::qemu::Qemu;
 use ioatlas_dma::{
     domain::{Domain, DomainConfig},
-    platform::host::*,
     table::{TableConfig, fmt::VtdSecond48},
     translator::Paged,
     units::*,
 };
+use ioatlas_host::*;
 use ioatlas_nvme::{
     nvme::{command::*, controller::Controller, namespace::Namespace},
     pattern,

@@ -3,11 +3,8 @@
 //! what a driver sends by itself is not.
 
 use crate::machine::{Machine, Tables, Window};
-use ioatlas_dma::{
-    domain::Domain,
-    platform::{Ordering, host::Host},
-    units::*,
-};
+use ioatlas_dma::{domain::Domain, platform::Ordering, units::*};
+use ioatlas_host::Host;
 use ioatlas_nvme::{
     nvme::{command::COMMAND_WORDS, registers::ASQ},
     window::RegisterWindow,

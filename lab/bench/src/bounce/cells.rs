@@ -19,7 +19,8 @@ use crate::{
     Contestant, Effort, Failure, Figure, Pattern, Sizes, Spread, Subject, alternate,
     figure::{Unmeasured, usual},
 };
-use ioatlas_dma::{dma_api::DmaMapping, platform::host::register, units::PageCount};
+use ioatlas_dma::{dma_api::DmaMapping, units::PageCount};
+use ioatlas_host::register;
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},

@@ -9,14 +9,12 @@ use ioatlas_dma::{
         ClassConfig, Client, ClientConfig, Clock, Dma, DmaConfig, DmaMapping, PoolConfig, Route,
     },
     domain::Domain,
-    platform::{
-        CopyMemory, FreshFrame, Platform,
-        host::{Host, HostConfig},
-    },
+    platform::{CopyMemory, FreshFrame, Platform},
     table::fmt::VtdSecond48,
     translator::{Paged, Uncached},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig};
 use std::{
     sync::{Arc, OnceLock},
     time::Instant,

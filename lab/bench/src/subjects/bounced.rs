@@ -8,11 +8,12 @@ use ioatlas_dma::{
         ClassConfig, Client, ClientConfig, Dma, DmaConfig, DmaMapping, Placement, PoolConfig,
     },
     domain::Domain,
-    platform::{Platform, host::Host},
+    platform::Platform,
     table::fmt::VtdSecond48,
     translator::{Paged, Uncached},
     units::*,
 };
+use ioatlas_host::Host;
 use std::sync::Arc;
 
 /// Bytes of an operation: so few that their copy is a few instructions.

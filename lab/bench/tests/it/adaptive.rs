@@ -16,14 +16,12 @@ use ioatlas_dma::{
     design::Design,
     dma_api::*,
     domain::Domain,
-    platform::{
-        host::{Host, HostConfig, register},
-        *,
-    },
+    platform::*,
     table::fmt::VtdSecond48,
     translator::{Paged, Uncached},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig, register};
 use std::{cell::Cell, collections::VecDeque, sync::Arc, time::Duration};
 
 /// In parts of a nanosecond, so that copied bytes count.

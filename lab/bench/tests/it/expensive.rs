@@ -7,11 +7,11 @@ use ioatlas_bench::bounce::{BigLock, Charge, Charged, Cost, Expensive};
 use ioatlas_dma::{
     design::Design,
     domain::Domain,
-    platform::host::{Host, HostConfig, register},
     table::fmt::VtdSecond48,
     translator::{Paged, Uncached},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig, register};
 use std::{
     sync::Arc,
     time::{Duration, Instant},

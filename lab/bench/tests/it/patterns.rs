@@ -10,9 +10,9 @@ use ioatlas_bench::{
 };
 use ioatlas_dma::{
     design,
-    platform::host::{Host, HostConfig},
     units::{ByteCount, IovaPage, IovaRange, PageCount},
 };
+use ioatlas_host::{Host, HostConfig};
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex},

@@ -6,12 +6,10 @@
 //! domain id is reserved.
 
 use ioatlas_dma::{
-    platform::{
-        Ordering, PhysMemory,
-        host::{Host, HostConfig},
-    },
+    platform::{Ordering, PhysMemory},
     units::{AccessKind, PhysPage},
 };
+use ioatlas_host::{Host, HostConfig};
 use ioatlas_viommu::config::Geometry;
 
 /// Where an access gets to.

@@ -14,12 +14,10 @@
 
 use super::{FRAMES, MAX_RECORDS, PLACES, RECORD, WORDS};
 use ioatlas_dma::{
-    platform::{
-        Ordering, PhysMemory,
-        host::{Host, HostConfig},
-    },
+    platform::{Ordering, PhysMemory},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig};
 use ioatlas_viommu::{
     config::*, mmio::MmioWindow, observe::Stats, queue::DeviceTlbError, unit::SoftUnit,
     walk::InFlight,

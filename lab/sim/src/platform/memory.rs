@@ -9,15 +9,10 @@ use super::{
 };
 use core::{any::type_name, panic::Location};
 use ioatlas_dma::{
-    platform::{
-        Cpu, Element, FrameRef, FreshFrame, Heap, Ordering, PhysMemory, Platform,
-        host::{
-            self,
-            arena::{Arena, ArenaError},
-        },
-    },
+    platform::{Cpu, Element, FrameRef, FreshFrame, Heap, Ordering, PhysMemory, Platform},
     units::{ByteCount, PhysPage},
 };
+use ioatlas_host::arena::{Arena, ArenaError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Words of a frame: 4 KiB.
@@ -232,7 +227,7 @@ unsafe impl Platform for Sim {
         engine::freed(block.as_ptr().addr());
     }
     fn unique(&self) -> u64 {
-        host::unique()
+        ioatlas_host::unique()
     }
 }
 

@@ -9,9 +9,10 @@
 use super::engine;
 use core::hash::Hasher;
 use ioatlas_dma::{
-    platform::{Heap, HeapBlock, HeapBlockError, host::arena::Arena},
+    platform::{Heap, HeapBlock, HeapBlockError},
     units::ByteCount,
 };
+use ioatlas_host::arena::Arena;
 use std::{
     boxed::Box,
     collections::HashSet,

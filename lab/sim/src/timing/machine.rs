@@ -14,10 +14,8 @@ use crate::{
         unit::UnitRegisters,
     },
 };
-use ioatlas_dma::{
-    platform::host::arena::ArenaError,
-    units::{ByteCount, CpuIndex},
-};
+use ioatlas_dma::units::{ByteCount, CpuIndex};
+use ioatlas_host::arena::ArenaError;
 use ioatlas_vtd::driver::{BringUpError, Config, Unit};
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 

@@ -33,11 +33,12 @@ use ioatlas_bench::platform::host;
 use ioatlas_dma::{
     design::Design,
     domain::{Domain, Mapping},
-    platform::{Heap, HeapBlock, Platform, host::Host},
+    platform::{Heap, HeapBlock, Platform},
     table::fmt::VtdSecond48,
     translator::{Paged, Uncached},
     units::ByteCount,
 };
+use ioatlas_host::Host;
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,

@@ -16,9 +16,9 @@ use ioatlas_dma::{
     design::{Design, Preset, presets},
     domain::{AllocatorConfig, Exposure},
     iova::{Backing, backing::Refill},
-    platform::host::{Host, HostConfig},
     units::{IovaPage, IovaRange, PageCount},
 };
+use ioatlas_host::{Host, HostConfig};
 
 /// Ranges in use.
 const SIZES: [usize; 4] = [256, 1024, 4096, 16_384];

@@ -2,10 +2,15 @@
 //! Costs that are made up, and what is learned from them.
 
 use super::*;
-use crate::platform::host::*;
+use crate::platform::one_cpu::OneCpu;
 
 /// Runs `ops` operations whose routes take so long; returns how many took each route.
-fn run(model: &CostModel<Host>, p: &Host, ops: u64, cost: impl Fn(u64, Route) -> u64) -> [u64; 2] {
+fn run(
+    model: &CostModel<OneCpu>,
+    p: &OneCpu,
+    ops: u64,
+    cost: impl Fn(u64, Route) -> u64,
+) -> [u64; 2] {
     let mut took = [0, 0];
     for nth in 0..ops {
         let advice = model
@@ -19,11 +24,8 @@ fn run(model: &CostModel<Host>, p: &Host, ops: u64, cost: impl Fn(u64, Route) ->
     took
 }
 
-fn host() -> (Host, CostModel<Host>) {
-    let p = Host::new(HostConfig {
-        frames: 0,
-        slots: 1,
-    });
+fn fresh() -> (OneCpu, CostModel<OneCpu>) {
+    let p = OneCpu::new(0);
     let model = CostModel::new(&p);
     (p, model)
 }
@@ -31,7 +33,7 @@ fn host() -> (Host, CostModel<Host>) {
 #[test]
 fn the_cheaper_route_is_found_within_a_thousand_operations_and_kept() {
     for (direct, bounce) in [(100, 900), (900, 100), (100, 104), (104, 100), (50, 20_000)] {
-        let (p, model) = host();
+        let (p, model) = fresh();
         let cost = |_, route| match route {
             Route::Direct => direct,
             Route::Bounce => bounce,
@@ -57,7 +59,7 @@ fn the_cheaper_route_is_found_within_a_thousand_operations_and_kept() {
 #[test]
 fn what_comes_in_turn_is_measured_on_both_routes() {
     for each in [1, 2, 4, 8] {
-        let (p, model) = host();
+        let (p, model) = fresh();
         // copying is cheaper for both kinds, and dearer for payloads than mapping is for headers
         let cost = |nth: u64, route| match ((nth / each).is_multiple_of(2), route) {
             (true, Route::Direct) => 100,
@@ -75,7 +77,7 @@ fn what_comes_in_turn_is_measured_on_both_routes() {
 
 #[test]
 fn what_is_made_once_does_not_count() {
-    let (p, model) = host();
+    let (p, model) = fresh();
     let cost = |nth, route| match route {
         Route::Direct => 200,
         Route::Bounce if nth < 128 => 5_000,
@@ -87,7 +89,7 @@ fn what_is_made_once_does_not_count() {
 
 #[test]
 fn what_is_paid_for_once_in_250_counts() {
-    let (p, model) = host();
+    let (p, model) = fresh();
     // 40 most of the time, and 25,040 once in 250: 140 on average
     run(&model, &p, 999, |nth, route| match route {
         Route::Direct if nth / 2 % 250 == 0 => 25_040,
@@ -99,7 +101,7 @@ fn what_is_paid_for_once_in_250_counts() {
 
 #[test]
 fn what_is_paid_for_once_in_250_counts_in_short_looks_too() {
-    let (p, model) = host();
+    let (p, model) = fresh();
     let (ops, mut direct, mut spent) = (1_000_000, 0u64, 0);
     for _ in 0..ops {
         let advice = model.advise(&p, ByteCount(4096), Direction::ToDevice);
@@ -121,7 +123,7 @@ fn what_is_paid_for_once_in_250_counts_in_short_looks_too() {
 
 #[test]
 fn it_learns_anew_when_its_route_becomes_dear_and_when_the_other_becomes_cheap() {
-    let (p, model) = host();
+    let (p, model) = fresh();
     run(&model, &p, 1000, |_, route| {
         if route == Route::Direct { 100 } else { 300 }
     });
@@ -139,7 +141,7 @@ fn it_learns_anew_when_its_route_becomes_dear_and_when_the_other_becomes_cheap()
 #[test]
 fn a_batch_anywhere_in_250_counts_in_the_end() {
     for at in (0..250).step_by(7) {
-        let (p, model) = host();
+        let (p, model) = fresh();
         let mut direct = at;
         let mut run = |ops: u64| {
             let mut spent = 0;
@@ -173,7 +175,7 @@ fn short_interruptions_change_nothing() {
     ] {
         for (every, (direct, bounce)) in each.iter().zip(pairs.iter().cycle()) {
             let (every, direct, bounce) = (*every, *direct, *bounce);
-            let (p, model) = host();
+            let (p, model) = fresh();
             let mut lost = 0u64;
             let cost = |nth: u64, route| {
                 let usual = match route {
@@ -203,7 +205,7 @@ fn short_interruptions_change_nothing() {
 
 #[test]
 fn a_first_use_and_one_interruption_are_no_two_batches() {
-    let (p, model) = host();
+    let (p, model) = fresh();
     run(&model, &p, 999, |nth, route| match route {
         Route::Direct => 200,
         Route::Bounce if nth == 1 => 6_000,
@@ -216,7 +218,7 @@ fn a_first_use_and_one_interruption_are_no_two_batches() {
 
 #[test]
 fn what_is_suddenly_a_hundred_times_as_dear_is_learned_anew() {
-    let (p, model) = host();
+    let (p, model) = fresh();
     let cheap = |_, route| if route == Route::Direct { 100 } else { 300 };
     run(&model, &p, 999, cheap);
     assert_eq!(model.learned()[0].settled, Some(Route::Direct));
@@ -227,7 +229,7 @@ fn what_is_suddenly_a_hundred_times_as_dear_is_learned_anew() {
 
 #[test]
 fn a_lost_time_slice_is_not_counted() {
-    let (p, model) = host();
+    let (p, model) = fresh();
     run(&model, &p, 999, |nth, route| match route {
         Route::Bounce if nth % 100 == 1 => 4_000_000,
         Route::Bounce => 100,
@@ -248,7 +250,7 @@ fn a_route_on_which_all_is_too_long_to_be_looked_at_is_left() {
     };
     // from the beginning, and from one time on
     for before in [0, 999] {
-        let (p, model) = host();
+        let (p, model) = fresh();
         run(&model, &p, before, cheap);
         run(&model, &p, 2_000, hangs);
         let learned = model.learned()[0];
@@ -258,7 +260,7 @@ fn a_route_on_which_all_is_too_long_to_be_looked_at_is_left() {
 
 #[test]
 fn operations_that_take_long_because_they_are_large_are_learned() {
-    let (p, model) = host();
+    let (p, model) = fresh();
     let largest = ByteCount(256 * GRANULE);
     for _ in 0..999 {
         let advice = model.advise(&p, largest, Direction::FromDevice).unwrap();
@@ -276,7 +278,7 @@ fn operations_that_take_long_because_they_are_large_are_learned() {
 
 #[test]
 fn what_is_larger_than_any_cell_gets_no_advice() {
-    let (p, model) = host();
+    let (p, model) = fresh();
     let advise = |len| model.advise(&p, ByteCount(len), Direction::FromDevice);
     assert!(advise(1 << 20).is_some() && advise((1 << 20) + 1).is_none());
     assert!(advise(1 << 52).is_none());
@@ -284,7 +286,7 @@ fn what_is_larger_than_any_cell_gets_no_advice() {
 
 #[test]
 fn a_route_that_is_far_cheaper_still_is_not_learned_anew() {
-    let (p, model) = host();
+    let (p, model) = fresh();
     // copies are cheap while every second operation copies, and dearer later
     let learns = || {
         model
@@ -307,7 +309,7 @@ fn a_route_that_is_far_cheaper_still_is_not_learned_anew() {
 #[test]
 fn counts_stay_at_their_largest() {
     let most = u64::from(u32::MAX);
-    let both = Halves::<Host>::new(7, 8);
+    let both = Halves::<OneCpu>::new(7, 8);
     for (low, high) in [
         (most, 0),
         (most + 1, 0),

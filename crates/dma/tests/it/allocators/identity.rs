@@ -6,8 +6,8 @@
 
 use crate::allocators::rig::*;
 use ioatlas_dma::iova::*;
-use ioatlas_dma::platform::host::register;
 use ioatlas_dma::units::*;
+use ioatlas_host::register;
 use proptest::prelude::*;
 
 const PERMS: [Perm; 3] = [Perm::Read, Perm::Write, Perm::ReadWrite];

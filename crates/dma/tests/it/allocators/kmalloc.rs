@@ -3,9 +3,9 @@
 
 use crate::allocators::rig::*;
 use ioatlas_dma::iova::{kmalloc::PARKED_AT_ONCE, *};
-use ioatlas_dma::platform::host::{Host, HostConfig};
 use ioatlas_dma::platform::{HeapBlock, Platform};
 use ioatlas_dma::units::*;
+use ioatlas_host::{Host, HostConfig};
 
 fn config() -> AllocatorConfig {
     AllocatorConfig::Kmalloc(KmallocConfig::default())

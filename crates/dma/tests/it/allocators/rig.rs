@@ -5,9 +5,9 @@ use ioatlas_dma::invalidation::{
     FlushSequence, Flushed, Invalidate, InvalidateError, Scope, WaitLimit,
 };
 use ioatlas_dma::iova::*;
-use ioatlas_dma::platform::host::{Host, HostConfig};
 use ioatlas_dma::platform::*;
 use ioatlas_dma::units::*;
+use ioatlas_host::{Host, HostConfig};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 

@@ -3,8 +3,8 @@
 
 use crate::allocators::rig::*;
 use ioatlas_dma::iova::*;
-use ioatlas_dma::platform::host::register;
 use ioatlas_dma::units::*;
+use ioatlas_host::register;
 use std::sync::Mutex;
 
 pub fn threads_never_get_the_same_page(config: AllocatorConfig) {

@@ -7,10 +7,11 @@ use crate::bounce::rig::{Rig, Tables};
 use ioatlas_dma::{
     dma_api::*,
     domain::{BufferError, MapError},
-    platform::{host::Host, *},
+    platform::*,
     table::InstallCause,
     units::*,
 };
+use ioatlas_host::Host;
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},

@@ -2,11 +2,8 @@
 //! What a rig does, wherever its device's accesses go: by `Rig::translate`.
 
 use crate::bounce::rig::{Rig, Tables};
-use ioatlas_dma::{
-    dma_api::*,
-    platform::{host::*, *},
-    units::*,
-};
+use ioatlas_dma::{dma_api::*, platform::*, units::*};
+use ioatlas_host::*;
 
 impl Rig {
     pub fn client(&self, placement: Placement) -> Client<Host, Tables> {

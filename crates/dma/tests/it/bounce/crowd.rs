@@ -2,7 +2,8 @@
 //! Several threads, one pool.
 
 use crate::bounce::rig::Rig;
-use ioatlas_dma::{dma_api::*, platform::host::register, units::*};
+use ioatlas_dma::{dma_api::*, units::*};
+use ioatlas_host::register;
 
 /// So few slots that threads take them from each other, and everything beyond is used, too.
 fn contended() -> DmaConfig {

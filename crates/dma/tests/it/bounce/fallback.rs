@@ -2,7 +2,8 @@
 //! What comes when the classes are full, and how memory is freed.
 
 use crate::bounce::rig::{Rig, Tables};
-use ioatlas_dma::{dma_api::*, domain::DomainConfig, platform::host::Host, units::*};
+use ioatlas_dma::{dma_api::*, domain::DomainConfig, units::*};
+use ioatlas_host::Host;
 
 /// Two slots of one page, two of two.
 fn small(growth: Growth) -> DmaConfig {

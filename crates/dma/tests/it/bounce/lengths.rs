@@ -42,7 +42,7 @@ fn expect(seen: &[Option<u8>], want: impl Fn(usize) -> Option<u8>, what: &str) {
 
 struct User<'r> {
     rig: &'r Rig,
-    client: &'r Client<ioatlas_dma::platform::host::Host, crate::bounce::rig::Tables>,
+    client: &'r Client<ioatlas_host::Host, crate::bounce::rig::Tables>,
     memory: PhysAddr,
     direction: Direction,
 }

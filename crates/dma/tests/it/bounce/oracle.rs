@@ -3,7 +3,8 @@
 //! of memory, what it holds.
 
 use crate::bounce::rig::{Rig, Tables};
-use ioatlas_dma::{dma_api::*, platform::host::Host, units::*};
+use ioatlas_dma::{dma_api::*, units::*};
+use ioatlas_host::Host;
 use proptest::prelude::*;
 
 const PAGES: u64 = 12;

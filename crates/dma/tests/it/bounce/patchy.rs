@@ -8,11 +8,12 @@ use ioatlas_dma::{
     dma_api::*,
     domain::*,
     invalidation::{Invalidate, InvalidateError, Scope},
-    platform::{host::*, *},
+    platform::*,
     table::{TableConfig, fmt::VtdSecond48},
     translator::{AttachError, Authority, Paged, RemappingUnit, Uncached},
     units::*,
 };
+use ioatlas_host::*;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},

@@ -4,11 +4,11 @@
 use ioatlas_dma::{
     dma_api::*,
     domain::*,
-    platform::host::*,
     table::{TableConfig, fmt::VtdSecond48},
     translator::{Paged, Uncached},
     units::*,
 };
+use ioatlas_host::*;
 use std::sync::Arc;
 
 pub type Tables = Paged<Host, VtdSecond48, Uncached<Host>>;

@@ -2,7 +2,8 @@
 //! Splitting at granules, byte-exact.
 
 use crate::bounce::rig::{Rig, Tables};
-use ioatlas_dma::{dma_api::*, platform::host::Host, units::*};
+use ioatlas_dma::{dma_api::*, units::*};
+use ioatlas_host::Host;
 
 const UNTRUSTED: Placement = Placement::Untrusted {
     whole_up_to: ByteCount(0),

@@ -11,13 +11,14 @@ mod walker;
 
 use ioatlas_dma::{
     iova::AllocKind,
-    platform::{FreshFrame, Platform, host::Host},
+    platform::{FreshFrame, Platform},
     table::{
         Census, Format, InstallCause, LeafAttrs, RawError, Table, TableConfig,
         fmt::{Toy, VtdSecond48},
     },
     units::*,
 };
+use ioatlas_host::Host;
 use rig::{PhysWords, Rig, range, run};
 
 #[test]

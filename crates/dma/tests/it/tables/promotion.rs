@@ -6,7 +6,6 @@ use crate::tables::walker::Walker;
 use ioatlas_dma::{
     domain::*,
     invalidation::InvalidateError,
-    platform::host::{Host, HostConfig},
     table::{
         Format, Reclaim, TableConfig,
         fmt::{Toy, VtdSecond39, VtdSecond48, VtdSecond57},
@@ -14,6 +13,7 @@ use ioatlas_dma::{
     translator::Paged,
     units::*,
 };
+use ioatlas_host::{Host, HostConfig};
 use std::sync::Arc;
 
 type Dom<F> = Domain<Host, Paged<Host, F, Arc<Walker<F>>>>;

@@ -3,13 +3,11 @@
 
 use ioatlas_dma::{
     iova::AllocKind,
-    platform::{
-        TableFrame,
-        host::{Host, HostConfig},
-    },
+    platform::TableFrame,
     table::{Cleared, Format, InstallError, LeafAttrs, Table, TableConfig},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig};
 use std::collections::BTreeMap;
 
 /// `pages` pages from `first`.

@@ -3,11 +3,12 @@
 
 use ioatlas_dma::{
     invalidation::{Caches, Invalidate, InvalidateError, Scope},
-    platform::{Ordering, PhysMemory, host::Host},
+    platform::{Ordering, PhysMemory},
     table::{Entry, Format},
     translator::{AttachError, Authority, RemappingUnit},
     units::*,
 };
+use ioatlas_host::Host;
 use std::{
     collections::BTreeMap,
     marker::PhantomData,

@@ -2,7 +2,8 @@
 //! What the core's suite asks of its rig: a host, a domain, and a device that goes through the
 //! kernel's mappings at every access.
 
-use ioatlas_dma::{dma_api::*, domain::*, platform::host::*, units::*};
+use ioatlas_dma::{dma_api::*, domain::*, units::*};
+use ioatlas_host::*;
 use ioatlas_vfio::{device::PciAddress, simulated::*, space::Container, translator::Vfio};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::{fs::File, sync::Arc};

@@ -3,7 +3,8 @@
 //! that call has.
 
 use crate::suite::rig::*;
-use ioatlas_dma::{domain::*, platform::host::register, units::*};
+use ioatlas_dma::{domain::*, units::*};
+use ioatlas_host::register;
 
 /// Under `strict`, each thread finds its own page gone as soon as its unmap is back.
 fn crowd(kind: Kind, allocator: AllocatorConfig) {

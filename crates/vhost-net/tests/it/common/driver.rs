@@ -2,8 +2,9 @@
 //! A driver, naively: both ring layouts as virtio 1.2 describes them, from the other side.
 
 use super::guest::*;
-use ioatlas_dma::platform::{Ordering, host::full_fence};
+use ioatlas_dma::platform::Ordering;
 use ioatlas_dma::units::*;
+use ioatlas_host::full_fence;
 use ioatlas_vhost::runner::RingParts;
 use std::collections::BTreeMap;
 use std::sync::Arc;

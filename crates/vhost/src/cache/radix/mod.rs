@@ -44,7 +44,7 @@
 //! **Epochs** (`epochs.rs`): what was removed, and records and tables that were taken out, wait
 //! until every guard that began before is over. A back end that sandboxes itself must allow
 //! `membarrier`, or install its filter before it makes the cache: see
-//! [`ioatlas_dma::platform::host`].
+//! [`ioatlas_host`].
 //!
 //! **Memory** is bounded by [`Limits`]: 32 bytes a record, 586 a table (a frame has seven), and up
 //! to 16 and 28 of the writer's lists. Dense pages are slots, and a table serves 64: about 10 bytes
@@ -73,12 +73,10 @@ use super::*;
 use arena::*;
 use epochs::Epochs;
 use ioatlas_dma::{
-    platform::{
-        Atomic64, CachePadded, Lock, Ordering, Platform,
-        host::{Host, HostConfig},
-    },
+    platform::{Atomic64, CachePadded, Lock, Ordering, Platform},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use writer::{Edit, Writer};

@@ -5,7 +5,8 @@ use crate::bounce::{
     rig::*,
     suite::{DISK, NIC, designs, is_strict},
 };
-use ioatlas_dma::{dma_api::*, domain::DomainConfig, platform::host::Host, units::*};
+use ioatlas_dma::{dma_api::*, domain::DomainConfig, units::*};
+use ioatlas_host::Host;
 
 const BESIDE: u8 = 0xee;
 const SECRET: u8 = 0x5e;

@@ -9,9 +9,9 @@ use crate::bounce::{
 use ioatlas_dma::{
     dma_api::*,
     domain::{BufferError, DomainConfig},
-    platform::host::Host,
     units::*,
 };
+use ioatlas_host::Host;
 use std::sync::Arc;
 
 const PLACEMENTS: [Placement; 6] = [

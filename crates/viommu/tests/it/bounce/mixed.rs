@@ -9,9 +9,10 @@ use crate::bounce::{
 use ioatlas_dma::{
     dma_api::*,
     domain::{DomainConfig, MapError},
-    platform::{Platform, host::Host},
+    platform::Platform,
     units::*,
 };
+use ioatlas_host::Host;
 use ioatlas_sim::platform::{Schedule, Sim, World};
 use std::{
     cell::{Cell, RefCell},

@@ -7,12 +7,10 @@
 
 use crate::suite::{crowd::*, interface::Interface, rig::*};
 use ioatlas_dma::{
-    platform::{
-        Atomic64, Ordering, Platform,
-        host::{self, Host},
-    },
+    platform::{Atomic64, Ordering, Platform},
     table::Format,
 };
+use ioatlas_host::{Host, register};
 use ioatlas_viommu::config::*;
 use std::{num::NonZeroU32, thread};
 
@@ -67,7 +65,7 @@ fn everybody_at_once<F: Format>(interface: Interface, nth: usize, adjust: Adjust
             let crowd = &crowd;
             let cpu = |seed, end: End| {
                 scope.spawn(move || {
-                    host::register();
+                    register();
                     crowd.cpu(seed, OPS, 5, &end);
                     end
                 })

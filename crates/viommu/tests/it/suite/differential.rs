@@ -9,13 +9,14 @@ use crate::suite::{operations::*, rig::*};
 use ioatlas_dma::{
     design::Design,
     domain::*,
-    platform::{HeapBlock, host::Host},
+    platform::HeapBlock,
     table::{
         Format,
         fmt::{VtdSecond39, VtdSecond57},
     },
     units::*,
 };
+use ioatlas_host::Host;
 use ioatlas_sim::platform::Sim;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -3,7 +3,8 @@
 //! reason.
 
 use crate::suite::rig::Base;
-use ioatlas_dma::{invalidation::*, platform::host::Host, translator::Uncached, units::*};
+use ioatlas_dma::{invalidation::*, translator::Uncached, units::*};
+use ioatlas_host::Host;
 use ioatlas_sim::platform::Sim;
 
 macro_rules! on_both_platforms {

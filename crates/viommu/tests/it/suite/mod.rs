@@ -26,9 +26,9 @@
 macro_rules! on_every_machine {
     ($($module:ident :: $scenario:ident),* $(,)?) => {
         #[cfg(not(ioatlas_killers))]
-        on_machines! { host_vtd, ioatlas_dma::platform::host::Host, crate::suite::rig::Vtd, $($module::$scenario)* }
+        on_machines! { host_vtd, ioatlas_host::Host, crate::suite::rig::Vtd, $($module::$scenario)* }
         #[cfg(not(ioatlas_killers))]
-        on_machines! { host_toy, ioatlas_dma::platform::host::Host, crate::suite::rig::Small, $($module::$scenario)* }
+        on_machines! { host_toy, ioatlas_host::Host, crate::suite::rig::Small, $($module::$scenario)* }
         #[cfg(not(ioatlas_killers))]
         on_machines! { sim_vtd, ioatlas_sim::platform::Sim, crate::suite::rig::Vtd, $($module::$scenario)* }
         on_machines! { sim_toy, ioatlas_sim::platform::Sim, crate::suite::rig::Small, $($module::$scenario)* }
@@ -40,7 +40,7 @@ macro_rules! on_toy_machines {
     ($($module:ident :: $scenario:ident),* $(,)?) => {
         mod small {
             #[cfg(not(ioatlas_killers))]
-            on_machines! { host_toy, ioatlas_dma::platform::host::Host, crate::suite::rig::Small, $($module::$scenario)* }
+            on_machines! { host_toy, ioatlas_host::Host, crate::suite::rig::Small, $($module::$scenario)* }
             on_machines! { sim_toy, ioatlas_sim::platform::Sim, crate::suite::rig::Small, $($module::$scenario)* }
         }
     };
@@ -50,9 +50,9 @@ macro_rules! on_toy_machines {
 macro_rules! on_wide_machines {
     ($($module:ident :: $scenario:ident),* $(,)?) => {
         #[cfg(not(ioatlas_killers))]
-        on_machines! { host_vtd, ioatlas_dma::platform::host::Host, crate::suite::rig::Vtd, $($module::$scenario)* }
+        on_machines! { host_vtd, ioatlas_host::Host, crate::suite::rig::Vtd, $($module::$scenario)* }
         #[cfg(not(ioatlas_killers))]
-        on_machines! { host_wide, ioatlas_dma::platform::host::Host, crate::suite::rig::Wide, $($module::$scenario)* }
+        on_machines! { host_wide, ioatlas_host::Host, crate::suite::rig::Wide, $($module::$scenario)* }
         #[cfg(not(ioatlas_killers))]
         on_machines! { sim_vtd, ioatlas_sim::platform::Sim, crate::suite::rig::Vtd, $($module::$scenario)* }
         on_machines! { sim_wide, ioatlas_sim::platform::Sim, crate::suite::rig::Wide, $($module::$scenario)* }
@@ -66,7 +66,7 @@ macro_rules! on_every_width {
             #[cfg(not(ioatlas_killers))]
             on_machines! { vtd39, ioatlas_sim::platform::Sim, ioatlas_dma::table::fmt::VtdSecond39, $($module::$scenario)* }
             #[cfg(not(ioatlas_killers))]
-            on_machines! { vtd57, ioatlas_dma::platform::host::Host, ioatlas_dma::table::fmt::VtdSecond57, $($module::$scenario)* }
+            on_machines! { vtd57, ioatlas_host::Host, ioatlas_dma::table::fmt::VtdSecond57, $($module::$scenario)* }
             #[cfg(not(ioatlas_killers))]
             on_machines! { wide, ioatlas_sim::platform::Sim, crate::suite::rig::Wide, $($module::$scenario)* }
         }

@@ -6,11 +6,12 @@ use crate::suite::{interface::*, placements::PLACEMENTS, rig::*};
 use ioatlas_dma::{
     dma_api::Placement,
     domain::*,
-    platform::{FreshFrame, Platform, host::Host},
+    platform::{FreshFrame, Platform},
     table::{Format, TableConfig},
     translator::{Paged, Uncached},
     units::*,
 };
+use ioatlas_host::Host;
 use ioatlas_sim::platform::Sim;
 use ioatlas_viommu::{
     oracle::{Bounds, Deadline, Failing, Oracle, Property, Watched, WatchedPlatform},

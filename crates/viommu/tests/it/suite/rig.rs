@@ -7,16 +7,14 @@ use ioatlas_dma::{
     domain::*,
     invalidation::WaitLimit,
     iova::*,
-    platform::{
-        CopyMemory, PhysMemory,
-        host::{Host, HostConfig, register},
-    },
+    platform::{CopyMemory, PhysMemory},
     table::{
         Format, Reclaim, TableConfig,
         fmt::{Toy, VtdSecond48},
     },
     units::*,
 };
+use ioatlas_host::{Host, HostConfig, register};
 use ioatlas_sim::platform::{Schedule, Sim, SimConfig, World};
 use ioatlas_viommu::{
     config::{Geometry, UnitConfig},

@@ -3,7 +3,8 @@
 //! entries are freed.
 
 use crate::suite::rig::*;
-use ioatlas_dma::{domain::*, platform::host::Host, table::Format, units::*};
+use ioatlas_dma::{domain::*, table::Format, units::*};
+use ioatlas_host::Host;
 use ioatlas_sim::platform::Sim;
 use ioatlas_viommu::oracle::{Exposure, Oracle};
 use std::sync::{Arc, Mutex};

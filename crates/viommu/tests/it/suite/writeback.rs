@@ -6,12 +6,8 @@
 //! frame itself.
 
 use crate::suite::rig::*;
-use ioatlas_dma::{
-    domain::*,
-    platform::{host::Host, *},
-    table::Format,
-    units::*,
-};
+use ioatlas_dma::{domain::*, platform::*, table::Format, units::*};
+use ioatlas_host::Host;
 use std::{
     sync::{
         Mutex, PoisonError,
@@ -284,7 +280,7 @@ fn threads<F: Format>() {
                 let (rig, domain) = (&rig, &domain);
                 for page in [20, 21] {
                     scope.spawn(move || {
-                        host::register();
+                        ioatlas_host::register();
                         for _ in 0..4 {
                             let (mapping, reached) = map_and_read(rig, domain, page);
                             assert_eq!(reached, Some(PhysPage(0x100 + page)), "P14");
@@ -322,7 +318,7 @@ fn slow_winner<F: Format>(lost: Lost) {
         let loser = (lost == Lost::TheRace).then(|| {
             let stopped = platform.stop_at(span::<F>() as usize);
             let loser = scope.spawn(move || {
-                host::register();
+                ioatlas_host::register();
                 map_and_read(rig_, d, 21)
             });
             stopped.until_there(&loser);
@@ -330,7 +326,7 @@ fn slow_winner<F: Format>(lost: Lost) {
         });
         let slow = platform.stop_at(1);
         let winner = scope.spawn(move || {
-            host::register();
+            ioatlas_host::register();
             map_and_read(rig_, d, 20)
         });
         slow.until_there(&winner);

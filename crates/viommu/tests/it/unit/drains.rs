@@ -3,9 +3,10 @@
 
 use crate::unit::rig::*;
 use ioatlas_dma::{
-    platform::{Ordering, Platform, host::Host},
+    platform::{Ordering, Platform},
     units::*,
 };
+use ioatlas_host::Host;
 use ioatlas_viommu::{
     config::*,
     observe::From,

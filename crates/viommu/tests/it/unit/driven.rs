@@ -6,10 +6,7 @@ use crate::unit::rig::{DEVICE, target};
 use ioatlas_dma::{
     invalidation::{FlushSequence, Scope, WaitLimit},
     iova::AllocKind,
-    platform::{
-        Platform,
-        host::{Host, HostConfig},
-    },
+    platform::Platform,
     table::{
         Format, LeafAttrs, TableConfig,
         fmt::{Toy, VtdSecond48},
@@ -17,6 +14,7 @@ use ioatlas_dma::{
     translator::{Authority, Paged, Translator},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig};
 use ioatlas_viommu::{config::*, unit::SoftUnit};
 use ioatlas_vtd::{driver, registers::Registers};
 use std::sync::Arc;

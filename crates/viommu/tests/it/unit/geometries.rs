@@ -4,13 +4,13 @@
 use crate::unit::rig::*;
 use ioatlas_dma::{
     domain::DomainConfig,
-    platform::host::{Host, HostConfig},
     table::{
         Format,
         fmt::{VtdSecond39, VtdSecond48, VtdSecond57},
     },
     translator::PagedError,
 };
+use ioatlas_host::{Host, HostConfig};
 use ioatlas_viommu::{
     config::*,
     fault::FaultReason,

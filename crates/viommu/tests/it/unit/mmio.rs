@@ -2,7 +2,8 @@
 //! The register block as bytes: sizes, alignments, and the driver on it.
 
 use crate::unit::{driven::whole_life_by, rig::*};
-use ioatlas_dma::{platform::host::Host, table::fmt::VtdSecond48};
+use ioatlas_dma::table::fmt::VtdSecond48;
+use ioatlas_host::Host;
 use ioatlas_viommu::{config::*, mmio::MmioWindow};
 
 fn window() -> (Rig, MmioWindow<Host, Host>) {

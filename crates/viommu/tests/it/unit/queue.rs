@@ -297,7 +297,7 @@ fn a_configuration_that_does_not_fit_is_refused() {
     config.caches.iotlb.ways = 0;
     let host = Rig::toy().host;
     let error = SoftUnit::<_, _>::new(host, &config)
-        .map(|_: SoftUnit<ioatlas_dma::platform::host::Host, _>| ())
+        .map(|_: SoftUnit<ioatlas_host::Host, _>| ())
         .unwrap_err();
     assert_eq!(
         error,

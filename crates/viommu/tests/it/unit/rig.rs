@@ -3,12 +3,10 @@
 //! specification, by neither the unit's code nor the driver's.
 
 use ioatlas_dma::{
-    platform::{
-        Atomic64, Ordering, PhysMemory, Platform,
-        host::{Host, HostConfig},
-    },
+    platform::{Atomic64, Ordering, PhysMemory, Platform},
     units::*,
 };
+use ioatlas_host::{Host, HostConfig};
 use ioatlas_viommu::{
     config::*,
     fault::FaultReason,

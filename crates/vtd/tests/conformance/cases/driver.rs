@@ -7,10 +7,10 @@ use ioatlas_dma::{
     domain::{Domain, DomainConfig, PolicyConfig},
     invalidation::WaitLimit,
     iova::AllocatorConfig,
-    platform::host::Host,
     table::{TableConfig, fmt::VtdSecond},
     translator::{Authority, Paged, RemappingUnit},
 };
+use ioatlas_host::Host;
 use ioatlas_viommu::{config::*, device::Ats};
 use ioatlas_vtd::driver::{Config, Live, Unit};
 use std::{sync::Arc, time::Instant};

@@ -8,10 +8,10 @@
 pub mod bench;
 pub mod rig;
 
-use ioatlas_dma::platform::host::{Host, HostConfig};
 use ioatlas_dma::platform::{Cpu, FrameRef, FreshFrame, Ordering, PhysMemory, Platform};
 use ioatlas_dma::translator::Authority;
 use ioatlas_dma::units::PhysPage;
+use ioatlas_host::{Host, HostConfig};
 use ioatlas_vtd::registers::*;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};

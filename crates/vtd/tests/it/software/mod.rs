@@ -8,10 +8,10 @@ mod take_over;
 
 use ioatlas_dma::{
     invalidation::InvalidateError,
-    platform::host::Host,
     translator::{AttachError, RemappingUnit},
     units::*,
 };
+use ioatlas_host::Host;
 use ioatlas_viommu::{config::*, observe::Outcome, queue::DeviceTlbError, unit::*};
 use ioatlas_vtd::{
     driver::{Config, Live, Unit},

@@ -5,14 +5,12 @@ use ioatlas_dma::{
     domain::{Domain, DomainConfig, PolicyConfig},
     invalidation::WaitLimit,
     iova::AllocatorConfig,
-    platform::{
-        Ordering, PhysMemory,
-        host::{Host, HostConfig},
-    },
+    platform::{Ordering, PhysMemory},
     table::{TableConfig, fmt::VtdSecond48},
     translator::Paged,
     units::*,
 };
+use ioatlas_host::{Host, HostConfig};
 use ioatlas_viommu::{config::*, device::Ats, observe::Outcome, unit::SoftUnit};
 use ioatlas_vtd::{
     acpi::find::Unreadable,

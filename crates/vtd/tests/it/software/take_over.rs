@@ -5,10 +5,11 @@
 use super::rig::*;
 use crate::common::BY;
 use ioatlas_dma::{
-    platform::{Platform, host::Host},
+    platform::Platform,
     translator::{PagedError, RemappingUnit},
     units::*,
 };
+use ioatlas_host::Host;
 use ioatlas_viommu::{config::*, observe::Outcome};
 use ioatlas_vtd::{
     acpi::find::Unreadable,

@@ -240,9 +240,9 @@ mod tests {
         if !std::is_x86_feature_detected!("avx2") {
             return; // there is nothing to test on this CPU
         }
-        let from: std::vec::Vec<u8> = (0..1100u32).map(|n| (n * 7 + 1) as u8).collect();
+        let from: Vec<u8> = (0..1100u32).map(|n| (n * 7 + 1) as u8).collect();
         for (len, whole) in [(0, 0), (511, 0), (512, 512), (700, 512), (1024, 1024)] {
-            let mut to = std::vec![0xee; 1100];
+            let mut to = vec![0xee; 1100];
             // SAFETY: AVX is there, and both are longer than `len`.
             let moved = unsafe { copy(from[3..].as_ptr(), to[5..].as_mut_ptr(), len) };
             assert_eq!(moved, whole);
@@ -264,9 +264,9 @@ mod tests {
         if !std::is_x86_feature_detected!("avx2") {
             return; // there is nothing to test on this CPU
         }
-        let full: std::vec::Vec<u8> = (0..1100u32).map(|n| (n * 7 + 1) as u8 | 1).collect();
+        let full: Vec<u8> = (0..1100u32).map(|n| (n * 7 + 1) as u8 | 1).collect();
         for (len, whole) in [(0, 0), (255, 0), (256, 256), (700, 512), (1024, 1024)] {
-            let (mut from, mut to) = (full.clone(), std::vec![0xee; 1100]);
+            let (mut from, mut to) = (full.clone(), vec![0xee; 1100]);
             // SAFETY: AVX is there, and both are longer than `len`.
             let taken = unsafe { take(from[3..].as_mut_ptr(), to[5..].as_mut_ptr(), len) };
             assert_eq!(taken, whole);

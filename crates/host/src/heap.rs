@@ -6,7 +6,7 @@
 //! kept goes back to it and it is asked once more.
 
 use super::*;
-use crate::magazine::{MagazineSizes, Magazines, Overflow};
+use ioatlas_dma::magazine::{MagazineSizes, Magazines, Overflow};
 
 /// Log2 of the largest block that is kept.
 const KEPT_MAX_LG2: u32 = 12;

@@ -30,9 +30,9 @@ mod memory;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
-use super::*;
 use arena::{Arena, ArenaError};
 pub use fence::full_fence;
+use ioatlas_dma::{platform::*, units::*};
 pub use lock::HostLock;
 use memory::Memory;
 use rustix::thread::{MembarrierCommand, membarrier};
@@ -41,7 +41,6 @@ use std::fs::File;
 use std::io;
 use std::sync::atomic::{self, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
 
 /// Words in a frame.
 pub const WORDS: usize = 512;
@@ -55,7 +54,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 static SLOTS: Mutex<Vec<bool>> = Mutex::new(Vec::new());
 static UNIQUE: AtomicU64 = AtomicU64::new(1);
 
-/// See [`Platform::unique`]: one sequence for all platforms of this process.
+/// See [`Platform::unique`]: one sequence for all platforms of this process, those of other crates
+/// among them.
 pub fn unique() -> u64 {
     UNIQUE.fetch_add(1, Ordering::Relaxed)
 }

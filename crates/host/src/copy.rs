@@ -11,13 +11,13 @@ use super::Host;
 use super::wide;
 #[cfg(not(target_arch = "x86_64"))]
 use super::{Ordering, atomic::AtomicU8};
-use crate::{
-    platform::{CopyMemory, NotMemoryError, Platform},
+use ioatlas_dma::{
+    platform::{NotMemoryError, Platform},
     units::*,
 };
 
-/// A platform whose physical memory is memory of this process: it says where, and the CPU's copies
-/// follow.
+/// A platform whose physical memory is memory of this process: it says where, and
+/// [`copy_in_process`](crate::copy_in_process) copies.
 ///
 /// # Safety
 /// What [`bytes`](Self::bytes) gives is a pointer to as many bytes as were asked for, which may be
@@ -47,49 +47,75 @@ unsafe impl InProcess for Host {
     }
 }
 
-// SAFETY: bytes that may race, by the contract of `InProcess`, are moved by assembly or atomically,
-// each once, after both ends have been looked up.
-unsafe impl<P: InProcess> CopyMemory for P {
-    #[inline]
-    fn is_memory(&self, range: PhysRange) -> bool {
-        self.bytes(range).is_ok()
-    }
-    #[inline]
-    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
-        let source = self.bytes(from)?;
-        let target = self.bytes(PhysRange::new(to, from.len))?;
-        // SAFETY: both are so many bytes that may race, by the contract of `bytes`.
-        unsafe { copy(source, target, from.len.0 as usize) };
-        Ok(())
-    }
-    #[inline]
-    fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError> {
-        let target = self.bytes(range)?;
-        // SAFETY: as above.
-        unsafe { zero(target, range.len.0 as usize) };
-        Ok(())
-    }
-    #[inline]
-    fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
-        let source = self.bytes(from)?;
-        let target = self.bytes(PhysRange::new(to, from.len))?;
-        // SAFETY: as above.
-        unsafe { take(source, target, from.len.0 as usize) };
-        Ok(())
-    }
-    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
-        let source = self.bytes(PhysRange::new(from, ByteCount(into.len() as u64)))?;
-        // SAFETY: as above; the target is borrowed for writing.
-        unsafe { copy(source, into.as_mut_ptr(), into.len()) };
-        Ok(())
-    }
-    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
-        let target = self.bytes(PhysRange::new(to, ByteCount(from.len() as u64)))?;
-        // SAFETY: as above; the source is borrowed for reading, and nothing is written there.
-        unsafe { copy(from.as_ptr(), target, from.len()) };
-        Ok(())
-    }
+/// Implements [`CopyMemory`](ioatlas_dma::platform::CopyMemory) for a platform that is
+/// [`InProcess`](crate::copy::InProcess), by what the module [`copy`](mod@crate::copy) has. It is a
+/// macro, since no crate may implement another one's trait for all types that have a third.
+#[macro_export]
+macro_rules! copy_in_process {
+    ($platform:ty) => {
+        const _: () = {
+            use $crate::copy::{InProcess, copy, named::*, take, zero};
+
+            // SAFETY: bytes that may race, by the contract of `InProcess`, are moved by assembly or
+            // atomically, each once, after both ends have been looked up.
+            unsafe impl CopyMemory for $platform {
+                #[inline]
+                fn is_memory(&self, range: PhysRange) -> bool {
+                    self.bytes(range).is_ok()
+                }
+                #[inline]
+                fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
+                    let source = self.bytes(from)?;
+                    let target = self.bytes(PhysRange::new(to, from.len))?;
+                    // SAFETY: both are so many bytes that may race, by the contract of `bytes`.
+                    unsafe { copy(source, target, from.len.0 as usize) };
+                    Ok(())
+                }
+                #[inline]
+                fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError> {
+                    let target = self.bytes(range)?;
+                    // SAFETY: as above.
+                    unsafe { zero(target, range.len.0 as usize) };
+                    Ok(())
+                }
+                #[inline]
+                fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
+                    let source = self.bytes(from)?;
+                    let target = self.bytes(PhysRange::new(to, from.len))?;
+                    // SAFETY: as above.
+                    unsafe { take(source, target, from.len.0 as usize) };
+                    Ok(())
+                }
+                fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
+                    let len = ByteCount(into.len() as u64);
+                    let source = self.bytes(PhysRange::new(from, len))?;
+                    // SAFETY: as above; the target is borrowed for writing.
+                    unsafe { copy(source, into.as_mut_ptr(), into.len()) };
+                    Ok(())
+                }
+                fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
+                    let len = ByteCount(from.len() as u64);
+                    let target = self.bytes(PhysRange::new(to, len))?;
+                    // SAFETY: as above; the source is borrowed for reading, and nothing is written
+                    // there.
+                    unsafe { copy(from.as_ptr(), target, from.len()) };
+                    Ok(())
+                }
+            }
+        };
+    };
 }
+
+/// What [`copy_in_process`](crate::copy_in_process) names.
+#[doc(hidden)]
+pub mod named {
+    pub use ioatlas_dma::{
+        platform::{CopyMemory, NotMemoryError},
+        units::{ByteCount, PhysAddr, PhysRange},
+    };
+}
+
+copy_in_process!(Host);
 
 /// Up to so many bytes are moved 16 at a time: to start a string instruction takes as long as that.
 #[cfg(target_arch = "x86_64")]

@@ -4,7 +4,6 @@
 
 use super::WORDS;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use std::boxed::Box;
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
@@ -33,7 +32,7 @@ impl Memory {
     pub fn zeroed(frames: usize) -> Self {
         // Words, not frames: only of small things does the standard library see that they are zero,
         // and ask for zeroed memory instead of writing it.
-        let zeroed: Box<[u64]> = std::vec![0u64; frames * WORDS].into();
+        let zeroed: Box<[u64]> = vec![0u64; frames * WORDS].into();
         // the same in size, bit validity and, as checked here, alignment
         const { assert!(align_of::<AtomicU64>() == align_of::<u64>()) };
         let words = Box::into_raw(zeroed).cast::<[AtomicU64; WORDS]>();
@@ -49,7 +48,7 @@ impl Memory {
         let words = frames * WORDS;
         let bytes = words * size_of::<u64>();
         if bytes == 0 || file.metadata()?.len() < bytes as u64 {
-            let text = std::format!("{} words are not in the file", words);
+            let text = format!("{} words are not in the file", words);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
