@@ -129,6 +129,7 @@ impl Arena {
     }
 
     /// Somebody holds the block from now on.
+    #[inline]
     pub(super) fn tag(&self, offset: u64, len: ByteCount) -> HeapBlock {
         let tag = 1 + len.0.trailing_zeros() as u8;
         self.tags()[tag_of(offset)].store(tag, Ordering::Relaxed);
@@ -139,6 +140,7 @@ impl Arena {
     }
 
     /// Nobody does any more. Of two that free one block, one succeeds.
+    #[inline]
     pub(super) fn untag(&self, block: HeapBlock) -> Result<(), HeapBlockError> {
         let HeapBlock { offset, len } = block;
         let tag = 1 + len.0.trailing_zeros() as u8;

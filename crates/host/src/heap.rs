@@ -51,11 +51,13 @@ impl Caches {
         }
     }
 
+    #[inline]
     fn class(&self, len: ByteCount) -> Option<&Class> {
         let nth = len.0.trailing_zeros() - HeapBlock::MIN.0.trailing_zeros();
         self.classes.get(nth as usize)
     }
 
+    #[inline]
     fn alloc(&self, host: &Host, len: ByteCount) -> Option<HeapBlock> {
         let len = HeapBlock::rounded(len)?;
         let found = self.class(len).and_then(|class| {
@@ -92,6 +94,7 @@ impl Caches {
         Some(*first)
     }
 
+    #[inline]
     fn free(&self, host: &Host, block: HeapBlock) -> Result<(), HeapBlockError> {
         self.arena.untag(block)?;
         let offset = block.offset.0;

@@ -22,6 +22,7 @@ impl HeapBlock {
 
     /// How long a block for `len` bytes is: a power of two, at least [`MIN`](Self::MIN). `None`
     /// beyond 2^63.
+    #[inline]
     pub fn rounded(len: ByteCount) -> Option<ByteCount> {
         let len = len.0.max(Self::MIN.0);
         len.checked_next_power_of_two().map(ByteCount)

@@ -112,6 +112,7 @@ impl Cpu<'_> {
     /// # assert_eq!(cpu.index(), CpuIndex(0));
     /// ```
     #[allow(unsafe_code)] // a promise of its caller's
+    #[inline]
     pub unsafe fn new(index: CpuIndex) -> Self {
         Cpu {
             index,
@@ -119,6 +120,7 @@ impl Cpu<'_> {
         }
     }
     /// Which CPU this is.
+    #[inline]
     pub fn index(&self) -> CpuIndex {
         self.index
     }
