@@ -36,8 +36,8 @@ pub struct PageCount(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ByteCount(pub u64);
 
-/// A point in time of the host's monotonic clock, in nanoseconds. The core never reads a clock; it
-/// is told.
+/// A point in time of the host's monotonic clock, in nanoseconds. The core never reads a
+/// clock; it is told.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct TimeNs(pub u64);
 
@@ -71,7 +71,7 @@ pub enum Perm {
     Read,
     /// The device may write memory.
     Write,
-    /// Both.
+    /// The device may read and write memory.
     ReadWrite,
 }
 
@@ -143,12 +143,11 @@ impl PhysPage {
     }
 }
 
-/// A buffer: bytes from `addr`, physically contiguous. It may begin and end inside a granule.
+/// A buffer: `len` physically contiguous bytes from `addr`. It may begin and end inside a granule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct PhysRange {
-    /// The first byte.
     pub addr: PhysAddr,
-    /// How many bytes.
     pub len: ByteCount,
 }
 
@@ -174,10 +173,9 @@ impl PhysRange {
 
 /// `pages` physically contiguous granules from `first`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct PhysRun {
-    /// The first granule.
     pub first: PhysPage,
-    /// How many granules.
     pub pages: PageCount,
 }
 
@@ -195,18 +193,17 @@ impl PhysRange {
     }
 }
 
-/// Granules touched by `len` bytes that begin `offset` bytes into a granule; `len` must not
-/// overflow with it.
+/// Granules touched by `len` bytes that begin `offset` bytes into a granule; `len` must
+/// not overflow with it.
 pub(crate) fn pages_touched(offset: u64, len: ByteCount) -> PageCount {
     PageCount((offset + len.0).div_ceil(GRANULE))
 }
 
 /// `pages` granules from `first`, half open.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct IovaRange {
-    /// The first granule.
     pub first: IovaPage,
-    /// How many granules.
     pub pages: PageCount,
 }
 
@@ -215,8 +212,8 @@ impl IovaRange {
     pub fn new(first: IovaPage, pages: PageCount) -> Self {
         IovaRange { first, pages }
     }
-    /// The granule just past the last; held at the largest number where it would wrap, so such a
-    /// range fits nowhere.
+    /// The granule just past the last; held at the largest number where it would wrap, so such
+    /// a range fits nowhere.
     pub fn end(&self) -> IovaPage {
         IovaPage(self.first.0.saturating_add(self.pages.0))
     }
@@ -228,7 +225,7 @@ impl IovaRange {
     pub fn overlaps(&self, other: &IovaRange) -> bool {
         self.first < other.end() && other.first < self.end()
     }
-    /// The granules, ascending.
+    /// The granules of the range, in ascending order.
     pub fn iter(self) -> impl DoubleEndedIterator<Item = IovaPage> {
         (self.first.0..self.end().0).map(IovaPage)
     }

@@ -66,7 +66,6 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Its pages.
     pub fn range(&self) -> IovaRange {
         let first = self.base.0 + u64::from(self.first);
         IovaRange::new(IovaPage(first), PageCount(u64::from(self.pages)))
@@ -87,8 +86,8 @@ fn mask(first: u32, pages: u32) -> u64 {
     ALL >> (64 - pages) << first
 }
 
-/// The lowest of `pages` free bits in a row, of a word whose taken bits are ones. `pages` is 1
-/// to 64.
+/// The lowest of `pages` free bits in a row, of a word whose taken bits are ones. `pages`
+/// is 1 to 64.
 fn find_run(taken: u64, pages: u32) -> Option<u32> {
     // bit n stays as long as the bits from n on are all free
     let mut free = !taken;
@@ -267,8 +266,8 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Ends chunks without taken pages, of permissions that nobody asked for since this was last
-    /// asked.
+    /// Ends chunks without taken pages, of permissions that no request has asked for
+    /// since the last call.
     pub fn trim<T: Translator<P>>(&self, domain: &Domain<P, T>) {
         for list in &self.lists {
             loop {
@@ -300,7 +299,8 @@ impl<P: Platform> Chunks<P> {
         }
     }
 
-    /// Where the pages are, and how many chunks were lost. Exact when nobody else is here.
+    /// Where the pages are, and how many chunks were lost. Exact only while nothing
+    /// else uses the pool.
     pub fn usage(&self) -> ChunkUsage {
         let mut usage = ChunkUsage::default();
         for list in &self.lists {
@@ -316,7 +316,7 @@ impl<P: Platform> Chunks<P> {
         usage
     }
 
-    /// Bytes of metadata.
+    /// Bytes of bookkeeping, without the pages themselves.
     pub fn metadata(&self) -> u64 {
         let frames = CHUNK_PAGES.0 * size_of::<PhysPage>() as u64 + size_of::<Chunk>() as u64;
         let of = |list: &P::Lock<List>| {
@@ -343,9 +343,9 @@ fn end<P: Platform, T: Translator<P>>(domain: &Domain<P, T>, chunk: Chunk) -> bo
 /// Where the pages of the second tier are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ChunkUsage {
-    /// Chunks that exist.
+    /// Chunks that exist, each of [`CHUNK_PAGES`].
     pub chunks: u64,
-    /// Pages in use.
+    /// Pages that mappings use.
     pub taken: PageCount,
     /// Pages mapped and unused.
     pub kept: PageCount,

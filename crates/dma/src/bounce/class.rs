@@ -7,10 +7,10 @@
 //! from each other by arithmetic. A slot is in exactly one of these states:
 //!
 //! * *empty*: it has no memory, and nothing is mapped there. All are, at first.
-//! * *kept*: it has memory, mapped with one permission; nobody uses it. Its number is in the
-//!   magazines of that permission.
-//! * *taken*: as kept, but somebody's mapping lives in it. Its number is in a [`Slot`], which
-//!   cannot be copied.
+//! * *kept*: it has memory, mapped with one permission, and no mapping of a client uses it. Its
+//!   number is in the magazines of that permission.
+//! * *taken*: as kept, but a client's mapping uses it. Its number is in a [`Slot`], which cannot be
+//!   copied.
 //! * *lost*: an invalidation of it failed; it is never used again, nor are its frames.
 //!
 //! From kept or taken to empty, and from one permission to another, a slot goes by
@@ -24,7 +24,7 @@
 //!
 //! Locking: taking and giving a kept slot is one push or pop of this CPU's magazine. Everything
 //! else is rare, and takes the lock of `empty` by itself. That a look at all magazines was in vain
-//! is a hint in a relaxed word. A slot's frames belong to whoever has its number; numbers change
+//! is a hint in a relaxed word. A slot's frames belong to the holder of its number; numbers change
 //! hands through locks, so relaxed accesses do.
 
 use super::{
@@ -76,7 +76,7 @@ pub(crate) struct Class<P: Platform> {
     kept: [Words<P>; KINDS],
     empty: P::Lock<Vec<u32>>,
     lost: P::Lock<Vec<u32>>,
-    /// How many more times nobody need look at other CPUs' magazines.
+    /// For how many more operations the look at other CPUs' magazines is skipped.
     bare: P::A64,
 }
 
@@ -93,8 +93,8 @@ pub(crate) struct Slot {
     pub kept: Kept,
 }
 
-/// A slot in a magazine, in one word: its number, of 16 bits, and its extent, whose ends are up to
-/// 2^20.
+/// A slot in a magazine, in one word: its number, of 16 bits, and its extent, whose ends
+/// are up to 2^20.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kept(u64);
 
@@ -135,13 +135,13 @@ impl<A: Atomic64> Frames for SlotFrames<'_, A> {
 /// Where the slots of a class are: empty + kept + taken + lost = all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SlotUsage {
-    /// All.
+    /// Slots of the class, whatever their state.
     pub slots: u64,
-    /// Without memory.
+    /// Slots that have no memory.
     pub empty: u64,
     /// With memory, mapped, unused.
     pub kept: u64,
-    /// In use.
+    /// Slots that a mapping uses.
     pub taken: u64,
     /// Given up after a failed invalidation.
     pub lost: u64,
@@ -150,7 +150,7 @@ pub struct SlotUsage {
 /// Why a class has no slot to give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoSlot {
-    /// All are taken.
+    /// Every slot is taken.
     Full,
     /// There is no memory for one.
     NoFrame,
@@ -354,8 +354,8 @@ impl<P: CopyMemory> Class<P> {
         let p = &**domain.platform();
         let words = slots.iter().flat_map(|at| self.frames(p, *at).0);
         let frames = words.map(|w| TableFrame::from_entry(PhysPage(w.load(Ordering::Relaxed))));
-        // with all numbers here, nobody maps anything in the region meanwhile, nor puts a number
-        // there
+        // with all numbers here, nothing else maps anything in the region meanwhile, or puts a
+        // number there
         let rest = self.empty.with(|empty| {
             let all = empty.len() + slots.len() == self.slots as usize;
             all.then(|| core::mem::take(empty))
@@ -388,7 +388,7 @@ impl<P: CopyMemory> Class<P> {
         left > 0
     }
 
-    /// A kept slot of this permission, whoever has it in his magazines.
+    /// A kept slot of this permission, from the magazines of any CPU.
     pub fn take_anyones(&self, p: &P, perm: Perm) -> Option<Kept> {
         let mut found = self.drain(perm);
         let one = found.pop()?;
@@ -442,7 +442,7 @@ impl<P: CopyMemory> Class<P> {
         trimmed
     }
 
-    /// Where the slots are. Exact when nobody else is here.
+    /// Where the slots are. Exact only while nothing else uses the pool.
     pub fn usage(&self) -> SlotUsage {
         let kept = self.kept.iter().map(Magazines::kept).sum::<usize>() as u64;
         let empty = self.empty.with(|empty| empty.len()) as u64;
@@ -467,7 +467,7 @@ impl<P: CopyMemory> Class<P> {
             + kept.map(|bytes| bytes.0).sum::<u64>()
     }
 
-    /// Checks that each slot is in one place, nobody else being active.
+    /// Checks that each slot is in one place. Nothing else may use the pool meanwhile.
     pub fn audit(&self) -> Result<SlotUsage, String> {
         let mut seen = vec![false; self.slots as usize];
         let mut see = |place: &str, frame_table: Vec<u32>| {
@@ -525,8 +525,8 @@ impl<P: CopyMemory> Class<P> {
         }
     }
 
-    /// Revokes every kept slot; for the end. Those taken are revoked too: their mappings end with
-    /// the pool.
+    /// Revokes every kept slot; for the end. Those taken are revoked too: their mappings
+    /// end with the pool.
     pub fn close<T: Translator<P>>(self, domain: &Domain<P, T>) {
         let empty: Vec<u32> = self.empty.with(|empty| empty.clone());
         let mut is_empty = vec![false; self.slots as usize];

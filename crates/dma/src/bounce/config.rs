@@ -4,7 +4,7 @@
 use crate::units::*;
 use alloc::{vec, vec::Vec};
 
-/// One size class.
+/// One size class: how large its slots are, and how many there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClassConfig {
     /// Log2 of the pages of a slot: 0 is 4 KiB. At most [`SLOT_PAGES_LG2_MAX`].
@@ -28,15 +28,15 @@ impl ClassConfig {
     }
 }
 
-/// One pool.
+/// What a pool is made of: its size classes, and what serves beyond them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolConfig {
     /// The size classes, smallest slots first.
     pub classes: Vec<ClassConfig>,
     /// What happens beyond them.
     pub growth: Growth,
-    /// Slots and chunks that nobody asked for in this time lose their memory, in nanoseconds of
-    /// [`Dma::tick`](crate::dma_api::Dma::tick)'s clock.
+    /// Slots and chunks that no request asked for in this time lose their memory. In
+    /// nanoseconds of [`Dma::tick`](crate::dma_api::Dma::tick)'s clock.
     pub idle_ns: u64,
 }
 
@@ -62,7 +62,7 @@ pub enum Growth {
 pub enum SingleUse {
     /// Where nothing else is left.
     Allowed,
-    /// Never.
+    /// Not even where nothing else is left.
     Never,
 }
 
@@ -92,7 +92,7 @@ impl Default for PoolConfig {
 }
 
 impl PoolConfig {
-    /// One class only.
+    /// One class only, and the defaults for all else.
     pub fn of(class: ClassConfig) -> Self {
         PoolConfig {
             classes: vec![class],
@@ -102,7 +102,7 @@ impl PoolConfig {
     /// Whether it can be built.
     ///
     /// # Errors
-    /// [`PoolConfigError`].
+    /// [`PoolConfigError`], if a class is out of bounds or the classes do not ascend.
     pub fn check(&self) -> Result<(), PoolConfigError> {
         for (nth, class) in self.classes.iter().enumerate() {
             if class.pages_lg2 > SLOT_PAGES_LG2_MAX || !(1..=SLOTS_MAX).contains(&class.slots) {
@@ -123,7 +123,7 @@ pub enum PoolConfigError {
     /// A class is out of bounds.
     #[error("class {nth}: {} slots of 2^{} pages; there must be 1 to 65536 of up to 2^8", class.slots, class.pages_lg2)]
     Class {
-        /// Which one.
+        /// Its index in [`PoolConfig::classes`].
         nth: usize,
         /// What was asked for.
         class: ClassConfig,

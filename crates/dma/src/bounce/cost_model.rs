@@ -39,8 +39,8 @@ use alloc::vec::Vec;
 
 /// Samples of each route before a cell decides.
 const LEARN: u64 = 256;
-/// The same, of a route on which something happened once: a batch of 250 comes again within these
-/// and the first.
+/// The same, of a route on which something happened once: a batch of 250 comes again within
+/// these and the first.
 const LEARN_LONGER: u64 = 448;
 /// Samples of each route that do not count.
 const FIRST: u64 = 64;
@@ -61,8 +61,8 @@ const ODD_TIMES: u64 = 8;
 const ODD_NS: u64 = 2_000;
 /// So many odd samples in a row are a change.
 const CHANGED: u64 = 4;
-/// A route that costs less than this part of the other is not learned anew for having become
-/// dearer.
+/// A route that costs less than this part of the other is not learned anew
+/// for having become dearer.
 const NEAR: u64 = 4;
 /// Samples of a route after which older ones weigh half, as to how often odd ones come.
 const RECENT: u64 = 1 << 12;
@@ -89,12 +89,12 @@ impl PartialEq for Clock {
 }
 impl Eq for Clock {}
 
-/// The two ways.
+/// By which memory a device is served.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Route {
-    /// Mapping the buffer.
+    /// The buffer itself is mapped.
     Direct = 0,
-    /// Copying it.
+    /// The bytes are copied through a bounce buffer.
     Bounce = 1,
 }
 
@@ -160,8 +160,8 @@ struct Cell<P: Platform> {
 
 /// What was seen of one route since its cell began to learn.
 struct Seen<P: Platform> {
-    /// The mean of the usual samples, of the first ones the shortest; how many there were of all
-    /// kinds.
+    /// The mean of the usual samples, of the first ones the shortest; how many there
+    /// were of all kinds.
     usual: Halves<P>,
     /// The longest of the first ones; by how much the shortest odd one was longer than usual.
     long: Halves<P>,
@@ -292,8 +292,8 @@ impl<P: Platform> Cell<P> {
         self.of(route).estimate()
     }
 
-    /// One more. Longer than `most_ns` it is a lost slice, unless the route has shown nothing much
-    /// shorter.
+    /// One more. Longer than `most_ns` it is a lost slice, unless the route has
+    /// shown nothing much shorter.
     fn note(&self, route: Route, took_ns: u64, most_ns: u64) {
         let (seen, sample) = (self.of(route), took_ns.min(most_ns) * PART);
         let (usual, samples) = seen.usual.get();
@@ -423,7 +423,7 @@ impl<P: Platform> CostModel<P> {
 pub struct Learned {
     /// Operations of up to so many pages, and more than half of it.
     pub pages: PageCount,
-    /// In this direction.
+    /// The direction of these operations.
     pub direction: Direction,
     /// The route that they take; none while it is being learned.
     pub settled: Option<Route>,
@@ -431,7 +431,7 @@ pub struct Learned {
     pub direct_ns: u64,
     /// What a bounced one takes, its copies included, in nanoseconds.
     pub bounce_ns: u64,
-    /// Operations timed.
+    /// Operations timed, of both routes together.
     pub samples: u64,
 }
 

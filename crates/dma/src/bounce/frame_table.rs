@@ -7,9 +7,9 @@
 //! pool that is idle keeps a word for every 512 pages.
 //!
 //! Locking: how many slots of a group have memory is under one lock, alone; no frame is allocated
-//! or freed under it. Which frame a group has is in a word of its own: who has a slot with memory
-//! may follow it, since the group keeps its frame for that slot. Slots change hands through locks,
-//! so relaxed accesses do.
+//! or freed under it. Which frame a group has is in a word of its own: the holder of a slot with
+//! memory may follow it, since the group keeps its frame for that slot. Slots change hands through
+//! locks, so relaxed accesses do.
 
 use crate::{platform::*, units::*};
 use alloc::{boxed::Box, vec::Vec};
@@ -90,7 +90,7 @@ impl<P: Platform> FrameTable<P> {
             entry.slots -= u32::from(entry.frame.is_none());
             entry.frame.is_some()
         });
-        // somebody else was faster
+        // another thread was faster
         fresh.into_iter().for_each(|frame| p.frame_free(frame));
         is_there
     }

@@ -57,17 +57,14 @@ impl core::fmt::Display for Span {
 pub(crate) enum Move {
     /// From the buffers to the bounce buffer.
     In,
-    /// Back.
+    /// From the bounce buffer to the buffers.
     Out,
     /// Back, and the bounce buffer is zero there.
     Take,
 }
 
 /// Moves all `len` bytes of `list`: for one buffer within a granule nothing is called but the
-/// platform.
-///
-/// # Errors
-/// As [`move_bytes`].
+/// platform. Fails as [`move_bytes`] does.
 #[inline(always)]
 pub(crate) fn move_all<P: CopyMemory>(
     p: &P,
@@ -81,7 +78,7 @@ pub(crate) fn move_all<P: CopyMemory>(
         let all = Span::new(ByteCount(0), len);
         return move_bytes(p, list, all, offset, frames, way);
     };
-    // who shows another list than was mapped gets no byte moved beyond it
+    // a caller that shows another list than was mapped gets no byte moved beyond it
     if offset + len.0 > GRANULE || buffer.len != len {
         let all = Span::new(ByteCount(0), len);
         return move_bytes(p, list, all, offset, frames, way);
@@ -94,9 +91,7 @@ pub(crate) fn move_all<P: CopyMemory>(
     }
 }
 
-/// Moves `span` of `list`, whose first byte is `offset` bytes into the bounce buffer.
-///
-/// # Errors
+/// Moves `span` of `list`, whose first byte is `offset` bytes into the bounce buffer. Fails with
 /// [`NotMemoryError`]; what lies before it has been moved.
 #[inline(never)]
 pub(crate) fn move_bytes<P: CopyMemory>(
@@ -141,10 +136,8 @@ pub(crate) fn move_bytes<P: CopyMemory>(
     }
 }
 
-/// Zeroes the bytes `from` to `to` of a bounce buffer; none where `to` is not behind `from`.
-///
-/// # Errors
-/// [`NotMemoryError`].
+/// Zeroes the bytes `from` to `to` of a bounce buffer; none where `to` is not behind `from`. Fails
+/// with [`NotMemoryError`] if a frame is not memory that the CPU reaches.
 #[inline(always)]
 pub(crate) fn zero_bytes<P: CopyMemory>(
     p: &P,

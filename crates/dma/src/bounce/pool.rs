@@ -38,7 +38,7 @@ pub(crate) struct Pool<P: Platform> {
     /// Has slots for when there are no more here; their classes count on from ours.
     pub(super) rest: Option<Arc<Pool<P>>>,
     pub(super) chunks: Chunks<P>,
-    /// For edges.
+    /// Zeroed frames, for the edges of split mappings.
     pub(super) zeroed: Zeroed<P>,
     pub(super) growth: Growth,
     pub(super) stats: StepStats<P>,
@@ -53,7 +53,7 @@ struct Idle {
     since: TimeNs,
 }
 
-/// Memory that a device reaches in place of somebody's buffer.
+/// Memory that a device reaches in place of a driver's buffer.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Buffer {
     Slot(Slot),
@@ -72,7 +72,7 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// Of a slot.
+    /// Bytes of a slot that the mapping takes, those before the data included.
     #[inline]
     pub(super) fn bytes(&self) -> u64 {
         self.offset + self.len.0
@@ -305,7 +305,7 @@ impl<P: CopyMemory> Pool<P> {
         p.pinned(|cpu| class.give(cpu.index(), slot.kept, slot.perm));
     }
 
-    /// Gives a buffer back that nobody was told of.
+    /// Gives back a buffer whose address no caller was given.
     pub fn give_unused<T: Translator<P>>(&self, domain: &Domain<P, T>, buffer: Buffer) {
         let p = &**domain.platform();
         match buffer {
@@ -322,8 +322,8 @@ impl<P: CopyMemory> Pool<P> {
         }
     }
 
-    /// Takes the memory of what nobody asked for in the idle time away, a bounded part of it; while
-    /// somebody asks, sees to edges. (What has memory for good keeps it.)
+    /// Takes memory away from what no request asked for in the idle time, a bounded part of it;
+    /// while there are requests, sees to edges. (What has memory for good keeps it.)
     pub fn tick<T: Translator<P>>(&self, domain: &Domain<P, T>, now: TimeNs) {
         let served = self.stats.sum().served();
         let is_idle = self.idle.with(|idle| {
@@ -359,8 +359,8 @@ impl<P: CopyMemory> Pool<P> {
     }
 }
 
-/// For each log2 of pages the first class whose slots have as many; beyond all classes where none
-/// has.
+/// For each log2 of pages the first class whose slots have as many; beyond all
+/// classes where none has.
 fn smallest(config: &PoolConfig) -> [u8; SLOT_PAGES_LG2_MAX as usize + 1] {
     core::array::from_fn(|lg2| {
         let mut classes = config.classes.iter();
@@ -398,7 +398,7 @@ pub enum PoolError {
     Budget {
         /// Of its slots together.
         wanted: ByteCount,
-        /// What nobody has yet.
+        /// What is not given out yet.
         left: ByteCount,
     },
     /// The device does not reach what it would share, or others would not reach its part.

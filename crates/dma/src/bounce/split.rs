@@ -21,7 +21,8 @@ use crate::{
 };
 use alloc::vec::Vec;
 
-/// A split mapping.
+/// A mapping whose edges are copies in frames of their own, and whose inner
+/// granules are the buffer's.
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a dropped buffer stays mapped"]
 pub(crate) struct Split {
@@ -30,8 +31,8 @@ pub(crate) struct Split {
     edges: Edges,
 }
 
-/// The bytes before the first granule's end, and behind the last one's beginning, where those are
-/// not whole.
+/// The bytes before the first granule's end, and behind the last one's beginning, where
+/// those are not whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Edges {
     head: u64,

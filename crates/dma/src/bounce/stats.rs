@@ -37,12 +37,12 @@ pub enum Step {
     Direct,
     /// Mapped directly, because nothing else was left.
     DirectAtLast,
-    /// Not at all.
+    /// Not served at all.
     NoSpace,
 }
 
 impl Step {
-    /// All, in order.
+    /// All steps, from the best to the worst.
     pub const ALL: [Step; 12] = [
         Step::Kept,
         Step::Populated,
@@ -169,7 +169,7 @@ pub enum Lack {
     /// The translation could not be installed: most likely there is no frame for a table.
     #[error("no table")]
     NoTable,
-    /// An invalidation failed.
+    /// It took an invalidation, and that failed.
     #[error("{0}")]
     Invalidate(InvalidateError),
     /// It is switched off.
@@ -198,7 +198,7 @@ pub struct BounceError {
     pub len: ByteCount,
     /// The size classes: the best that was left to try.
     pub slots: Lack,
-    /// The second tier.
+    /// The second tier: pages of chunks.
     pub chunks: Lack,
     /// A mapping for one use.
     pub single_use: Lack,

@@ -5,7 +5,7 @@ use super::{chunks::ChunkUsage, class::SlotUsage, pool::Pool, stats::StepCounts}
 use crate::{iova::Limits, platform::*, units::*};
 use alloc::{string::String, vec::Vec};
 
-/// What a pool has, and what it did. Exact when nobody is active.
+/// What a pool has, and what it did. Exact only while nothing else uses the pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolUsage {
     /// Which addresses its buffers have.
@@ -14,7 +14,7 @@ pub struct PoolUsage {
     pub steps: StepCounts,
     /// Each class: the size of its slots, and where they are.
     pub classes: Vec<(ByteCount, SlotUsage)>,
-    /// The second tier.
+    /// Where the pages of the second tier are.
     pub chunks: ChunkUsage,
     /// Memory of slots and chunks, in use and kept, and of frames that are kept for edges.
     pub memory: ByteCount,

@@ -13,8 +13,8 @@
 //! only read holds, outside it, zeroes, as only the CPU writes there; so a user of the same size
 //! zeroes nothing. A slot that devices only write was zeroed within it when its last user left; so
 //! map need not touch it at all, and unmap zeroes in the pass that copies ([`CopyMemory::take`]).
-//! What a device wrote past its buffer lies outside, and is zeroed before somebody gets it as part
-//! of his.
+//! What a device wrote past its buffer lies outside, and is zeroed before it becomes part of a
+//! later user's buffer.
 
 use super::pieces::{Frames, Move, Span, move_all, move_bytes, zero_bytes};
 use crate::{
@@ -72,8 +72,8 @@ impl<F: Frames> Window<F> {
         (self.offset, self.offset + self.len.0)
     }
 
-    /// Makes it show `list`, and nothing of earlier users; returns the extent that describes it
-    /// then.
+    /// Makes it show `list`, and nothing of earlier users; returns the extent
+    /// that describes it then.
     #[inline(always)] // most of it is known where it is called
     pub fn fill<P: CopyMemory>(
         &self,

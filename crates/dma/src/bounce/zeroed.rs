@@ -25,7 +25,7 @@ const FAST: usize = 16;
 const REFILL_MAX: usize = 64;
 
 pub(crate) struct Zeroed<P: Platform> {
-    /// Their pages.
+    /// The kept frames, by page.
     kept: Words<P>,
 }
 
@@ -35,7 +35,7 @@ fn fresh(page: u64) -> FreshFrame {
 }
 
 impl<P: Platform> Zeroed<P> {
-    /// None at first.
+    /// No frame is kept at first.
     pub fn new(shelf: WordShelf<P>) -> Self {
         let sizes = MagazineSizes {
             magazine_len: FAST,
@@ -46,8 +46,8 @@ impl<P: Platform> Zeroed<P> {
         }
     }
 
-    /// So many zeroed frames, or none: those cached first, then the platform's, at last those of
-    /// other CPUs.
+    /// So many zeroed frames, or none: those cached first, then the platform's, at last
+    /// those of other CPUs.
     pub fn take(&self, p: &P, frames: u64) -> Option<Vec<FreshFrame>> {
         let mut taken = Vec::new();
         for _ in 0..frames {
@@ -83,7 +83,7 @@ impl<P: Platform> Zeroed<P> {
             left -= pages.len();
             let mut pages = pages.into_iter();
             self.kept.fill(cpu, &mut pages);
-            // somebody else was faster
+            // another thread was faster
             pages.for_each(|page| p.frame_free(fresh(page)));
         }
     }
@@ -103,7 +103,7 @@ impl<P: Platform> Zeroed<P> {
         PageCount(self.kept.kept() as u64)
     }
 
-    /// Bytes of metadata.
+    /// Bytes of bookkeeping, without the frames.
     pub fn metadata(&self) -> u64 {
         self.kept.footprint().0
     }

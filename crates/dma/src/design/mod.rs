@@ -7,8 +7,8 @@
 //! A design is an allocator, a policy, and options of both and of the tables. [`allocators`] and
 //! [`policies`] list what there is, each once; their product is every design ([`all`]). [`presets`]
 //! are designs with a name: those of systems that people run, as ATC'15 §3 and its table 1 describe
-//! them, and those that nobody ships. Whatever lists, measures or attacks designs asks here, so a
-//! new one appears everywhere.
+//! them, and those that no system ships. Whatever lists, measures or attacks designs asks here, so
+//! a new one appears everywhere.
 //!
 //! In words ([`Design::parse`], and `Display` back): a preset, or an allocator and a policy, then
 //! options, separated by commas: `linux-3.17`, `magazine,strict`,
@@ -22,12 +22,11 @@ pub use registry::{Entry, Preset, Shipped, all, allocators, policies, presets};
 
 use crate::{domain::DomainConfig, table::TableConfig};
 
-/// Allocator, policy and tables.
+/// What a domain is made of: its allocator, its invalidation policy and its tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // its fields say it
 pub struct Design {
-    /// Of the domain.
     pub domain: DomainConfig,
-    /// Of its tables.
     pub tables: TableConfig,
 }
 

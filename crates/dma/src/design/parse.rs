@@ -16,11 +16,11 @@ use core::fmt;
 /// Words that name no design.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its fields say it
 pub enum DesignError {
     /// The first word is neither a preset nor an allocator.
     #[error("`{word}` is neither a system ({presets}) nor an allocator ({allocators})")]
     Unknown {
-        /// The word.
         word: String,
         /// What systems there are.
         presets: String,
@@ -30,21 +30,16 @@ pub enum DesignError {
     /// An allocator without a policy, or a second word that is none.
     #[error("`{allocator}` needs a policy ({policies}), and `{word}` is none")]
     Policy {
-        /// The allocator.
         allocator: &'static str,
-        /// The word.
         word: String,
-        /// What there is.
+        /// The policies that there are.
         policies: String,
     },
     /// An option that does not exist, or a value that it does not have.
     #[error(
         "`{word}` is no option (order=ascending|descending, offset=coherent|fixed:PAGES of 1 to 65535, leaf=4k|2m|1g, reclaim=covered|never)"
     )]
-    Option {
-        /// The word.
-        word: String,
-    },
+    Option { word: String },
 }
 
 fn list(names: impl Iterator<Item = &'static str>) -> String {
@@ -60,7 +55,7 @@ fn offset(words: &str) -> Option<PageCount> {
 const LEAVES: [(&str, u32); 3] = [("4k", 1), ("2m", 2), ("1g", 3)];
 
 impl Design {
-    /// What `words` name.
+    /// The design that `words` name, as the theory of [`crate::design`] has it.
     ///
     /// # Errors
     /// [`DesignError`], with the word that names nothing.

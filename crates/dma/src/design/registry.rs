@@ -13,7 +13,7 @@ use alloc::string::ToString;
 pub struct Entry<C> {
     /// The name used on command lines and in tables.
     pub name: &'static str,
-    /// What is chosen.
+    /// The choice, with its default sizes.
     pub config: C,
     /// What it is, in a line.
     pub doc: &'static str,
@@ -28,26 +28,26 @@ pub struct Preset {
     pub name: &'static str,
     /// What people call it: `Linux today`.
     pub title: &'static str,
-    /// What it is.
+    /// What the name stands for.
     pub design: Design,
     /// What it is, in a line.
     pub doc: &'static str,
     /// Where it is described.
     pub paper: &'static str,
-    /// Who runs it.
+    /// Which system runs it.
     pub shipped: Shipped,
 }
 
-/// Who runs a design.
+/// Which system runs a design.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shipped {
     /// This system does, or did.
     By(&'static str),
-    /// Nobody, as far as we know.
+    /// No system, as far as we know.
     ByNobody,
 }
 
-/// Every allocator.
+/// Every allocator, once, with its default sizes.
 pub fn allocators() -> impl ExactSizeIterator<Item = Entry<AllocatorConfig>> {
     let entry = |config: AllocatorConfig, paper, doc| Entry {
         name: config.name(),
@@ -100,7 +100,7 @@ pub fn allocators() -> impl ExactSizeIterator<Item = Entry<AllocatorConfig>> {
     .into_iter()
 }
 
-/// Every invalidation policy.
+/// Every invalidation policy, once, with its default sizes.
 pub fn policies() -> impl ExactSizeIterator<Item = Entry<PolicyConfig>> {
     let entry = |config: PolicyConfig, paper, doc| Entry {
         name: config.name(),
@@ -203,7 +203,7 @@ pub fn presets() -> impl ExactSizeIterator<Item = Preset> {
             ),
             By("Mac OS X"),
             "ATC'15 3.4",
-            "logarithmic allocation under a lock; invalidations are queued, and nobody waits",
+            "logarithmic allocation under a lock; invalidations are queued, and none is waited for",
         ),
     ]
     .into_iter()
@@ -222,7 +222,7 @@ impl Design {
         let words = self.to_string();
         presets().find(|preset| preset.design.to_string() == words)
     }
-    /// Who runs it.
+    /// The system that runs it, if it is a preset.
     pub fn shipped(&self) -> Shipped {
         self.preset().map_or(Shipped::ByNobody, |p| p.shipped)
     }

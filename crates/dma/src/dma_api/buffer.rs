@@ -80,12 +80,12 @@ use core::{marker::PhantomData, mem::ManuallyDrop};
 
 /// A direction, as a type.
 pub trait Way: sealed::Sealed {
-    /// The direction.
+    /// The direction that the type stands for.
     const DIRECTION: Direction;
 }
-/// The device writes.
+/// A direction in which the device writes.
 pub trait DeviceWrites: Way {}
-/// The device reads.
+/// A direction in which the device reads.
 pub trait DeviceReads: Way {}
 
 /// The device reads ([`Direction::ToDevice`]).
@@ -94,7 +94,7 @@ pub enum ToDevice {}
 /// The device writes ([`Direction::FromDevice`]).
 #[derive(Debug)]
 pub enum FromDevice {}
-/// Both ([`Direction::Bidirectional`]).
+/// The device reads and writes ([`Direction::Bidirectional`]).
 #[derive(Debug)]
 pub enum BothWays {}
 
@@ -118,7 +118,7 @@ impl DeviceReads for BothWays {}
 impl DeviceWrites for FromDevice {}
 impl DeviceWrites for BothWays {}
 
-/// Frames that are freed when nobody uses them any more.
+/// Frames that are freed once nothing uses them any more.
 struct Memory<P: CopyMemory> {
     platform: Arc<P>,
     frames: Vec<FreshFrame>,
@@ -263,8 +263,8 @@ impl<P: CopyMemory, W> CpuBuffer<P, W> {
 
 impl<P: CopyMemory, W> DeviceBuffer<P, W> {
     /// The address of the first byte. The others follow it, unless the client's placement maps
-    /// segments by themselves ([`Placement::SingleUse`]) or its domain lays lists out downwards:
-    /// then [`segments`](Self::segments) tells.
+    /// segments by themselves ([`Placement::SingleUse`]) or its domain lays lists out
+    /// downwards: then [`segments`](Self::segments) tells.
     pub fn iova(&self) -> Iova {
         let mapping = self.mapping.as_ref();
         mapping.map_or(Iova(0), DmaMapping::iova) // it has one for as long as anybody has it
@@ -281,7 +281,7 @@ impl<P: CopyMemory, W> DeviceBuffer<P, W> {
     pub fn len(&self) -> ByteCount {
         self.memory.len
     }
-    /// Never.
+    /// Always false: no buffer of length 0 is allocated.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -291,7 +291,7 @@ impl<P: CopyMemory, W: DeviceWrites> CpuView<'_, P, W> {
     /// Copies out what the device wrote, from byte `at` of the view on.
     ///
     /// # Errors
-    /// [`SyncError::Outside`].
+    /// [`SyncError::Outside`], if the bytes do not all lie within the view.
     pub fn read(&self, at: ByteCount, into: &mut [u8]) -> Result<(), SyncError> {
         let at = self.within(at, into.len())?;
         self.memory.read(at, into)
@@ -302,7 +302,7 @@ impl<P: CopyMemory, W: DeviceReads> CpuView<'_, P, W> {
     /// Copies in what the device is to read, from byte `at` of the view on.
     ///
     /// # Errors
-    /// [`SyncError::Outside`].
+    /// [`SyncError::Outside`], if the bytes do not all lie within the view.
     pub fn write(&self, at: ByteCount, from: &[u8]) -> Result<(), SyncError> {
         let at = self.within(at, from.len())?;
         self.memory.write(at, from)
@@ -363,8 +363,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         })
     }
 
-    /// Lets the device have it. If a device of another domain may still reach it, that domain is
-    /// flushed first.
+    /// Lets the device have it. If a device of another domain may still reach it, that
+    /// domain is flushed first.
     ///
     /// # Errors
     /// [`DmaMapError`]; the buffer's memory is freed, once no translation cache leads there.
@@ -427,7 +427,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// brought first, what the CPU wrote is shown to the device after.
     ///
     /// # Errors
-    /// [`SyncError`].
+    /// [`SyncError`]. `work` has run if it was showing its bytes to the device that failed.
     pub fn with_cpu<W: Way, R>(
         &self,
         buffer: &mut DeviceBuffer<P, W>,

@@ -15,7 +15,7 @@ pub struct Client<P: CopyMemory, T: Translator<P>, D = Off> {
     /// Tells the mappings that it can end.
     pub(super) key: u64,
     pub(super) pool: Option<Arc<Pool<P>>>,
-    /// The last field, as it may end the pools, which nobody has then any more.
+    /// The last field: dropping it may end the pools, and by then `pool` is dropped.
     pub(super) dma: Arc<Dma<P, T, D>>,
 }
 
@@ -92,7 +92,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     pub fn number(&self) -> u64 {
         self.number
     }
-    /// An operation here and now, for who watches.
+    /// An operation here and now, as the watch is told of it.
     #[cold]
     pub(super) fn event(&self, iova: Iova, len: ByteCount, direction: Direction) -> Event {
         let at = self.dma.config.clock.map_or(TimeNs(0), |clock| (clock.0)());
@@ -118,7 +118,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// at any time. The CPU reaches it by [`Domain::words`].
     ///
     /// # Errors
-    /// [`MapError`].
+    /// [`MapError`]; nothing is mapped then.
     pub fn alloc_coherent(&self, len: ByteCount) -> Result<Consistent, MapError> {
         self.dma.domain.alloc_consistent(len)
     }
@@ -126,7 +126,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// Unmaps and frees it.
     ///
     /// # Errors
-    /// [`UnmapError`].
+    /// [`UnmapError`], as from [`Domain::unmap`].
     pub fn free_coherent(&self, memory: Consistent) -> Result<(), UnmapError> {
         self.dma.domain.free_consistent(memory)
     }

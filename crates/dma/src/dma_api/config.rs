@@ -21,7 +21,7 @@ pub struct DmaConfig {
 /// One device's way to map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClientConfig {
-    /// When to bounce.
+    /// Which mappings are direct and which are bounced.
     pub placement: Placement,
     /// Which IOVAs the device can reach. Pools are by `end`, the device's address mask.
     pub limits: Limits,
@@ -33,8 +33,8 @@ pub struct ClientConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Placement {
-    /// Never: buffers are mapped where they are, and the rest of their first and last granules with
-    /// them.
+    /// Never: buffers are mapped where they are, and the rest of their first and
+    /// last granules with them.
     #[default]
     Never,
     /// Always, as a whole. The device never reaches the buffer itself. What it reaches is a slot of
@@ -55,9 +55,8 @@ pub enum Placement {
     /// Whichever has taken less time here, for operations of this size and direction: mapping and
     /// unmapping, or copying. It is measured while it is used
     /// ([`Dma::learned`](super::Dma::learned)); what decides is known within 1,000 operations, and
-    /// learned anew when it changes. Lists that cannot be mapped as they are are bounced. It
-    /// needs [`DmaConfig::clock`]: without one no client is made
-    /// ([`PoolError::NoClock`](super::PoolError::NoClock)).
+    /// learned anew when it changes. Lists that cannot be mapped as they are are bounced. Without
+    /// [`DmaConfig::clock`] no client is made ([`PoolError::NoClock`](super::PoolError::NoClock)).
     Adaptive,
     /// What Linux does for untrusted devices today, for comparison: each segment is mapped by
     /// itself; one that is not whole granules is copied to memory that is allocated, mapped and

@@ -36,7 +36,7 @@ pub enum DmaMapError {
         "{len} bytes that are not whole granules are to stay mapped without syncs, which cannot be protected"
     )]
     Persistent {
-        /// The list's length.
+        /// Bytes of the whole list.
         len: ByteCount,
     },
 }
@@ -57,8 +57,8 @@ pub enum DmaUnmapError<L = PhysRange> {
     /// dropped, and never is.
     #[error(transparent)]
     Direct(UnmapError),
-    /// The CPU does not reach the buffer any more. The mapping has ended; some of the bytes were
-    /// not copied back.
+    /// The CPU does not reach the buffer any more. The mapping has ended; some of the bytes
+    /// were not copied back.
     #[error(transparent)]
     NotMemory(#[from] NotMemoryError),
 }
@@ -72,14 +72,14 @@ pub enum SyncError {
     Outside {
         /// What was to be synchronised.
         span: Span,
-        /// The mapping's length.
+        /// Bytes of the whole mapping.
         len: ByteCount,
     },
-    /// The mapping is of another [`Dma`](super::Dma), or of a client with another bounce pool: see
-    /// [`DmaUnmapError::Foreign`].
+    /// The mapping is of another [`Dma`](super::Dma), or of a client with another
+    /// bounce pool: see [`DmaUnmapError::Foreign`].
     #[error("the mapping at {iova} belongs elsewhere")]
     Foreign {
-        /// Where it is.
+        /// The address of the mapping.
         iova: Iova,
     },
     /// The CPU does not reach the buffer any more.

@@ -35,7 +35,7 @@ struct Job<'l> {
 }
 
 impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
-    /// Maps one buffer.
+    /// Maps one buffer, directly or bounced, as the client's placement says.
     ///
     /// # Errors
     /// [`DmaMapError`]; nothing is mapped then.
@@ -127,7 +127,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         }
     }
 
-    /// The fast path.
+    /// The fast path: a single buffer, bounced through a kept slot. `None` where
+    /// the slow path serves.
     #[inline(always)]
     fn bounce_fast(
         &self,
@@ -297,7 +298,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         Some((placed, timed))
     }
 
-    /// Does as planned.
+    /// Carries out `plan`, with the fallbacks that it names.
     #[inline]
     fn place(&self, job: &Job<'_>, plan: Plan) -> Result<(Iova, Held), DmaMapError> {
         let Some(pool) = &self.pool else {

@@ -40,7 +40,7 @@ pub(super) struct Timed {
 pub(super) enum Held {
     /// The buffers themselves are mapped.
     Direct(Mapping),
-    /// A copy is.
+    /// A copy of them is mapped.
     Bounced(Buffer),
     /// Copies of the edges are, and the rest itself.
     Split(Box<Split>),
@@ -81,7 +81,7 @@ impl<L> DmaMapping<L> {
     pub fn direction(&self) -> Direction {
         self.direction
     }
-    /// What was mapped.
+    /// The list that was mapped.
     pub fn list(&self) -> &L {
         &self.list
     }

@@ -144,7 +144,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
         }
     }
 
-    /// Who is told.
+    /// What is told of every operation.
     pub fn watch(&self) -> &D {
         &self.watch
     }
@@ -158,7 +158,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
     /// bounce and no client before had the same.
     ///
     /// # Errors
-    /// [`PoolError`].
+    /// [`PoolError`], if the placement needs a clock and there is none, or no pool can be made.
     pub fn client(self: &Arc<Self>, config: ClientConfig) -> Result<Client<P, T, D>, PoolError> {
         self.check(&config)?;
         let pool = match config.placement {
@@ -178,8 +178,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
         }
     }
 
-    /// What [`Placement::Adaptive`] has learned, of each pool, size and direction that it was used
-    /// for.
+    /// What [`Placement::Adaptive`] has learned, of each pool, size and direction that
+    /// it was used for.
     pub fn learned(&self) -> Vec<Learned> {
         let mut all = Vec::new();
         self.pools.each(|pool| all.extend(pool.model.learned()));
@@ -190,7 +190,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
     /// needs. With [`Growth::Fixed`] all of it is there from the beginning.
     ///
     /// # Errors
-    /// [`PoolError`].
+    /// [`PoolError`], if the placement needs a clock and there is none, or the pool cannot be made.
     pub fn client_with_pool(
         self: &Arc<Self>,
         config: ClientConfig,
@@ -203,9 +203,9 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
 }
 
 impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
-    /// The host's timer calls this, as it calls [`Domain::tick`]: slots and chunks that nobody
-    /// asked for in [`PoolConfig::idle_ns`] lose their memory, a bounded number of them in one
-    /// call.
+    /// The host's timer calls this, as it calls [`Domain::tick`]: slots and chunks that no
+    /// request asked for in [`PoolConfig::idle_ns`] lose their memory, a bounded number of
+    /// them in one call.
     pub fn tick(&self, now: TimeNs) {
         self.pools.each(|pool| pool.tick(&self.domain, now));
     }
@@ -222,7 +222,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
         all
     }
 
-    /// Checks every pool, nobody else being active (P10).
+    /// Checks every pool (P10). Nothing else may use the pools meanwhile.
     ///
     /// # Errors
     /// A sentence that names what is wrong.

@@ -28,7 +28,7 @@ pub(super) enum Edges {
     OneGranule,
     /// All inner edges lie at granules.
     Outer,
-    /// Some do not.
+    /// Some inner edge lies inside a granule.
     Inner,
 }
 
@@ -54,7 +54,8 @@ pub(super) enum Otherwise {
 }
 
 impl Shape {
-    /// Checks a list.
+    /// The shape of `list`, if it has segments, each has bytes, and none ends past
+    /// the physical address width.
     #[inline]
     pub fn of(list: &[PhysRange]) -> Result<Self, BufferError> {
         let mut len = 0u64;

@@ -11,12 +11,12 @@ use crate::{
 };
 use alloc::{sync::Arc, vec::Vec};
 
-/// For whom a pool is.
+/// Which clients a pool serves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
     /// Every client with its address limits.
     Anyones,
-    /// One client.
+    /// Only what it was made for.
     Ones,
 }
 
@@ -25,8 +25,8 @@ pub(super) struct Pools<P: Platform>(P::Lock<Vec<Entry<P>>>);
 
 type Entry<P> = (Whose, Arc<Pool<P>>);
 
-/// Of a client's limits, those that its pool's region has to keep; slots keep the others, or are
-/// passed over.
+/// Of a client's limits, those that its pool's region has to keep; slots keep the others,
+/// or are passed over.
 fn region_limits(limits: Limits) -> Limits {
     Limits {
         align_lg2: 0,
@@ -56,7 +56,7 @@ impl<P: CopyMemory> Pools<P> {
         if !Arc::ptr_eq(&kept, &made)
             && let Some(made) = Arc::into_inner(made)
         {
-            made.close(domain); // somebody else was faster
+            made.close(domain); // another thread was faster
         }
         Ok(kept)
     }
@@ -113,12 +113,12 @@ impl<P: CopyMemory> Pools<P> {
         }
     }
 
-    /// Ends them all.
+    /// Ends all pools, the latest first.
     pub fn close<T: Translator<P>>(&self, domain: &Domain<P, T>) {
         let pools = self.0.with(core::mem::take);
         // the latest first: it may borrow from one before
         let pools = pools.into_iter().rev().map(|(_, pool)| pool);
-        // clients hold their `Dma`, so nobody has them any more
+        // clients hold their `Dma`, so none of them holds a pool any more
         pools
             .filter_map(Arc::into_inner)
             .for_each(|pool| pool.close(domain));

@@ -23,6 +23,7 @@ pub(super) struct RawTable<P: Platform>([P::Lock<Vec<(u64, Token)>>; SHARDS]);
 /// Why the address API refused.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its fields say it
 pub enum RawDmaError {
     /// Nothing that was given up is mapped at that address: it was unmapped already, or never was.
     #[error("no mapping was given up at {0}")]
@@ -30,27 +31,25 @@ pub enum RawDmaError {
     /// It has another length. Nothing was changed.
     #[error("the mapping at {iova} is of {mapped} bytes, not of {given}")]
     WrongLength {
-        /// Where.
         iova: Iova,
         /// How long it is.
         mapped: ByteCount,
-        /// What was said.
+        /// The length that the caller gave.
         given: ByteCount,
     },
     /// It has another direction. Nothing was changed.
     #[error("the mapping at {iova} is {mapped:?}, not {given:?}")]
     WrongDirection {
-        /// Where.
         iova: Iova,
-        /// Its direction.
+        /// The direction of the mapping.
         mapped: Direction,
-        /// What was said.
+        /// The direction that the caller gave.
         given: Direction,
     },
-    /// See [`DmaUnmapError`].
+    /// The mapping was found, and ending it failed.
     #[error(transparent)]
     Unmap(#[from] DmaUnmapError<Arc<[PhysRange]>>),
-    /// See [`SyncError`].
+    /// The mapping was found, and synchronising it failed.
     #[error(transparent)]
     Sync(#[from] SyncError),
 }
@@ -102,15 +101,15 @@ impl<P: Platform> RawTable<P> {
             Ok(all.remove(why?).1)
         })
     }
-    /// Tokens that nobody has taken.
+    /// Tokens that are still in the table.
     pub fn len(&self) -> usize {
         self.0.iter().map(|shard| shard.with(|all| all.len())).sum()
     }
 }
 
 /// Where the token of `iova` is. Allocations are aligned to their size, so the lowest bits of the
-/// page are the same for all large ones: the highest bits of its product decide (Fibonacci
-/// hashing).
+/// page are the same for all large ones: the highest bits of its
+/// product decide (Fibonacci hashing).
 fn shard_of(iova: Iova) -> usize {
     let hash = iova.page().0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (hash >> (u64::BITS - SHARDS.ilog2())) as usize
@@ -166,7 +165,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         }
     }
 
-    /// Lets who watches know.
+    /// Tells the watch of a mistake.
     #[cold]
     fn tell(&self, iova: Iova, len: ByteCount, direction: Direction, why: &RawDmaError) {
         let what = match why {
@@ -183,10 +182,10 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         }
     }
 
-    /// Synchronises `span` of the mapping at `iova`, for whom `to` says.
+    /// Synchronises `span` of the mapping at `iova`, for the side that `to` names.
     ///
     /// # Errors
-    /// [`RawDmaError`].
+    /// [`RawDmaError`]; the mapping lives on.
     pub fn sync_raw(
         &self,
         iova: Iova,
@@ -194,8 +193,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         direction: Direction,
         to: SyncFor,
     ) -> Result<(), RawDmaError> {
-        // out of the table meanwhile, as nobody copies with a lock held: who unmaps it then finds
-        // nothing
+        // out of the table meanwhile, as nothing is copied with a lock held: an unmap that comes
+        // then finds nothing
         let table = &self.dma().raw;
         let len = table.shard(iova).with(|all| {
             let found = all.binary_search_by_key(&iova.0, |(key, _)| *key);
@@ -212,12 +211,12 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 }
 
-/// For whom bytes are synchronised.
+/// Which side bytes are synchronised for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SyncFor {
     /// The CPU is about to look.
     Cpu,
-    /// The device is.
+    /// The device is about to look, or to write.
     Device,
 }
 

@@ -3,15 +3,15 @@
 //! shares with its host.
 //!
 //! The memory is mapped once, both ways, and nothing is mapped or unmapped afterwards
-//! ([`Growth::Fixed`]). Each client has a minimum that nobody else can take, and borrows from what
-//! is left when that is all in use. So one that is busy takes at most its own and the rest; the
-//! minimum of another, used or not, stays that one's. All of it together is never more than the
+//! ([`Growth::Fixed`]). Each client has a minimum that no other client can take, and borrows from
+//! what is left when that is all in use. So one that is busy takes at most its own and the rest;
+//! the minimum of another, used or not, stays that one's. All of it together is never more than the
 //! budget. A share stays with its client until the [`Dma`] ends.
 
 use super::*;
 use crate::{iova::Limits, units::GRANULE_LG2};
 
-/// How large a budget is, and what of it is everybody's.
+/// How large a budget is, and what of it any client may borrow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SharesConfig {
     /// All memory of slots, those of shares and those of the rest.
@@ -51,7 +51,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
     /// A budget to be shared. What is to be borrowed is mapped now.
     ///
     /// # Errors
-    /// [`PoolError`].
+    /// [`PoolError`], if what is to be borrowed exceeds the budget, or its pool cannot be made.
     pub fn shares(self: &Arc<Self>, config: SharesConfig) -> Result<Shares<P, T, D>, PoolError> {
         let pool = fixed(config.rest);
         let left = P::Lock::new(config.budget.0);
@@ -83,7 +83,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Shares<P, T, D> {
     /// Lets a device map, with at least `minimum` for itself, which is mapped now.
     ///
     /// # Errors
-    /// [`PoolError`]: most likely the budget does not have it. The device's limits must be those of the budget.
+    /// [`PoolError`]: most likely the budget does not have it. The device's limits must be
+    /// those of the budget.
     pub fn client(
         &self,
         config: ClientConfig,

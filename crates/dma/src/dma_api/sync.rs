@@ -13,7 +13,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// those bytes, no others.
     ///
     /// # Errors
-    /// [`SyncError`].
+    /// [`SyncError`]; no byte was moved then, except perhaps with [`SyncError::NotMemory`].
     pub fn sync_for_cpu<L: AsRef<[PhysRange]>>(
         &self,
         mapping: &DmaMapping<L>,
@@ -31,7 +31,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// mapping lives. Moves those bytes, no others; none where the device only writes.
     ///
     /// # Errors
-    /// [`SyncError`].
+    /// [`SyncError`]; no byte was moved then, except perhaps with [`SyncError::NotMemory`].
     pub fn sync_for_device<L: AsRef<[PhysRange]>>(
         &self,
         mapping: &DmaMapping<L>,

@@ -20,8 +20,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// # Errors
     /// [`DmaUnmapError`]. But for [`DmaUnmapError::Foreign`], the mapping has ended. After
     /// [`DmaUnmapError::Direct`] the device may still reach the list: what owns it is never
-    /// dropped, and its memory is lost. Its pages are counted in
-    /// [`DomainStats::quarantined`](crate::domain::DomainStats::quarantined).
+    /// dropped, its memory is lost, and its pages
+    /// are counted in [`DomainStats::quarantined`](crate::domain::DomainStats::quarantined).
     #[inline]
     pub fn unmap<L: AsRef<[PhysRange]>>(
         &self,
@@ -70,7 +70,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         mapping: DmaMapping<L>,
     ) -> Result<L, DmaUnmapError<L>> {
         let (iova, len, direction) = (mapping.iova, mapping.len, mapping.direction);
-        // before it ends, as its address may be somebody else's right after
+        // before it ends, as its address may be another mapping's right after
         let mut event = self.event(iova, len, direction);
         self.dma.watch.unmapped(&event);
         let ended = self.end_here(mapping);
@@ -138,8 +138,8 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         }
     }
 
-    /// Ends them all; the first error is told, and before all others one after which a device may
-    /// still reach something.
+    /// Ends them all; the first error is told, and before all others one after which a device
+    /// may still reach something.
     pub(super) fn unmap_parts(
         &self,
         parts: Vec<Part>,

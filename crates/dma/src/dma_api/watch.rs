@@ -5,8 +5,8 @@
 //! plain one has [`Off`], whose calls are empty and compiled away. (The idea is that of Linux's
 //! dma-debug.) Tokens make most mistakes impossible to write down; what is left is found here:
 //! mappings still alive when their device is detached, the CPU at a buffer that the device owns,
-//! raw unmaps that fit nothing; and of any IOVA the recorder tells what it was last, for whoever
-//! has to explain a fault.
+//! raw unmaps that fit nothing; and of any IOVA the recorder tells what it was last, for the
+//! analysis of a fault.
 //!
 //! Locking: one lock for the live mappings and the history, held for a search in a sorted vector at
 //! most. Watching is for debugging: it makes all CPUs meet at that lock.
@@ -39,7 +39,7 @@ pub struct Off;
 
 impl<P: Platform> Watch<P> for Off {}
 
-/// One operation.
+/// One operation, as a [`Watch`] is told of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
     /// Where the device sees it.
@@ -48,7 +48,7 @@ pub struct Event {
     pub len: ByteCount,
     /// Which way data flow.
     pub direction: Direction,
-    /// On which CPU.
+    /// The CPU that it ran on.
     pub cpu: CpuIndex,
     /// When, by [`DmaConfig::clock`]; 0 without one.
     pub at: TimeNs,
@@ -59,7 +59,7 @@ pub struct Event {
 /// Whether what an unmap retired is flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flush {
-    /// By then.
+    /// It was, by this time.
     Done(TimeNs),
     /// Not known; the policy defers it.
     Deferred,
@@ -72,16 +72,16 @@ pub enum Mistake {
     /// An unmap or a sync through the address API of what is not mapped: most often the second one.
     #[error("nothing is mapped there")]
     NotMapped,
-    /// With another length.
+    /// It has another length than was given.
     #[error("its length is {mapped}")]
     WrongLength {
-        /// What it is.
+        /// The length that was mapped.
         mapped: ByteCount,
     },
-    /// In another direction.
+    /// It has another direction than was given.
     #[error("its direction is {mapped:?}")]
     WrongDirection {
-        /// What it is.
+        /// The direction that was mapped.
         mapped: Direction,
     },
     /// A sync outside the mapping.
@@ -98,7 +98,7 @@ pub enum Mistake {
 /// A mistake, and whose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// The operation.
+    /// The operation at fault.
     pub by: Event,
     /// What is wrong with it.
     pub what: Mistake,
@@ -136,7 +136,7 @@ pub struct Recorder<P: Platform> {
 }
 
 struct State {
-    /// By IOVA.
+    /// Sorted by their IOVAs.
     live: Vec<Live>,
     /// The latest last; a ring once it is full.
     history: Vec<Past>,
@@ -156,9 +156,9 @@ struct Live {
 /// A mapping that has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Past {
-    /// How it began.
+    /// The map that began it.
     pub mapped: Event,
-    /// How it ended.
+    /// The unmap that ended it.
     pub unmapped: Event,
     /// Whether it was flushed then.
     pub flush: Flush,
@@ -246,7 +246,7 @@ impl<P: Platform> Recorder<P> {
             .with(|state| (state.findings.clone(), state.missed))
     }
 
-    /// What `iova` is and was: for whoever has to explain a fault there.
+    /// What is and was mapped at `iova`, for the analysis of a fault there.
     pub fn story(&self, iova: Iova, now: TimeNs) -> Story {
         self.state.with(|state| {
             let live = state.live.iter().find(|live| covers(&live.event, iova));
@@ -276,11 +276,11 @@ impl<P: Platform> Recorder<P> {
         })
     }
 
-    /// Checks an access by the CPU to memory that may be mapped: to what the device owns, it is a
-    /// mistake, and noted.
+    /// Checks an access by the CPU to memory that may be mapped: to what the device owns, it is
+    /// a mistake, and noted.
     ///
     /// # Errors
-    /// What was found.
+    /// The mistake, with the operation that mapped the memory.
     pub fn check_cpu_access(&self, range: PhysRange) -> Result<(), Finding> {
         self.state.with(|state| {
             let hit = state.live.iter().find(|live| live.owns(range));

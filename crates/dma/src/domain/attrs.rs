@@ -23,8 +23,8 @@ pub enum ListOrder {
 }
 
 /// How far from the end of its aperture a domain begins to allocate, so that the pages that each of
-/// several domains uses most do not fall into the same sets of an IOTLB: page colouring (WIOSCA'10
-/// §4.2).
+/// several domains uses most do not fall into the same sets of an IOTLB:
+/// page colouring (WIOSCA'10 §4.2).
 ///
 /// The pages left out stay unused: also a fixed range is refused there. Where the design chooses by
 /// addresses (`identity`, `kmalloc`), that is so for its fallback only. Without

@@ -34,15 +34,15 @@ pub const COLOURS_MAX: usize = 256;
 /// What offsets are taken modulo.
 pub const COLOUR_SPAN: PageCount = PageCount(1 << 16);
 
-/// What the domains of a unit know of each other to begin at different pages. See the module's
-/// theory.
+/// What the domains of a unit know of each other to begin at different pages.
+/// See the module's theory.
 pub struct Colours<P: Platform>(P::Lock<State>);
 
 struct State {
     /// How many living domains have each number.
     domains: [u32; COLOURS_MAX],
-    /// Pages of consistent memory ever allocated, gaps of alignment included, modulo
-    /// [`COLOUR_SPAN`].
+    /// Pages of consistent memory ever allocated, modulo [`COLOUR_SPAN`]; gaps
+    /// of alignment are included.
     consistent: u64,
 }
 

@@ -33,8 +33,8 @@ impl Consistent {
 }
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
-    /// Allocates and maps `len` bytes of zeroed memory, a multiple of 4096. The CPU reaches it by
-    /// [`Domain::words`].
+    /// Allocates and maps `len` bytes of zeroed memory, a multiple of 4096. The CPU
+    /// reaches it by [`Domain::words`].
     ///
     /// # Errors
     /// [`MapError`]; nothing is allocated then.
@@ -95,7 +95,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Unmaps and frees consistent memory; the frames are freed with the IOVAs, after the flush.
     ///
     /// # Errors
-    /// As [`Domain::unmap`].
+    /// [`UnmapError`], as from [`Domain::unmap`].
     pub fn free_consistent(&self, memory: Consistent) -> Result<(), UnmapError> {
         if memory.mapping.key != self.key {
             return Err(UnmapError::ForeignMemory(memory));
@@ -105,8 +105,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.end(mapping.alloc, range, frames)
     }
 
-    /// The 512 words of frame `index` of consistent memory. They are there as long as the memory
-    /// is:
+    /// The 512 words of frame `index` of consistent memory. They are there as long
+    /// as the memory is:
     ///
     /// ```
     /// # use ioatlas_dma::{domain::*, platform::*, table::{fmt::*, *}, translator::*, units::*};

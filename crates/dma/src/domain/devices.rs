@@ -2,7 +2,7 @@
 //! Which devices are attached, so that the end of the domain detaches every one.
 //!
 //! A device is entered before the translator attaches it and crossed out after the translator has
-//! detached it; in between it is *changing*, and nobody else may attach or detach it here.
+//! detached it; in between it is *changing*, and no other call may attach or detach it here.
 
 use crate::{platform::Lock, platform::Platform, translator::AttachError, units::*};
 use alloc::vec::Vec;

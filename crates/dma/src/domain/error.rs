@@ -13,8 +13,9 @@ use crate::{
 /// A buffer or list that cannot be mapped as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its fields say it
 pub enum BufferError {
-    /// No bytes.
+    /// A segment without bytes.
     #[error("segment {segment} has length 0")]
     Empty {
         /// Which one; 0 for a single buffer.
@@ -25,21 +26,11 @@ pub enum BufferError {
     NoSegments,
     /// Address plus length is past the physical address width.
     #[error("segment {segment}, {buffer}, ends past 2^52")]
-    Overflow {
-        /// Which one.
-        segment: usize,
-        /// The segment.
-        buffer: PhysRange,
-    },
-    /// A segment but the first begins, or but the last ends, inside a granule, so that the list
-    /// cannot be contiguous.
+    Overflow { segment: usize, buffer: PhysRange },
+    /// A segment but the first begins, or but the last ends, inside a granule, so that the
+    /// list cannot be contiguous.
     #[error("segment {segment}, {buffer}, has an inner edge that is not 4 KiB aligned")]
-    InnerEdge {
-        /// Which one.
-        segment: usize,
-        /// The segment.
-        buffer: PhysRange,
-    },
+    InnerEdge { segment: usize, buffer: PhysRange },
     /// The address asked for and the buffer lie differently in their granules.
     #[error("IOVA {iova} and physical address {phys} differ in their low 12 bits")]
     Misplaced {
@@ -56,21 +47,15 @@ pub enum BufferError {
     },
     /// Address plus length wraps, or is past what IOVAs can name.
     #[error("{len} bytes at IOVA {iova} wrap")]
-    IovaOverflow {
-        /// The first byte.
-        iova: Iova,
-        /// The length.
-        len: ByteCount,
-    },
+    IovaOverflow { iova: Iova, len: ByteCount },
 }
 
 /// The IOVA pages that a domain was to use are not all among those that its translator has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("IOVA pages {wanted} are not within the translator's {whole}")]
+#[allow(missing_docs)] // its fields say it
 pub struct OutsideAperture {
-    /// The pages wanted.
     pub wanted: IovaRange,
-    /// The translator's.
     pub whole: IovaRange,
 }
 
@@ -78,7 +63,7 @@ pub struct OutsideAperture {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DomainError {
-    /// See [`OutsideAperture`].
+    /// The aperture asked for is not within the translator's.
     #[error(transparent)]
     Outside(#[from] OutsideAperture),
     /// The allocator cannot work there.
@@ -89,8 +74,9 @@ pub enum DomainError {
 /// Why a map failed. Nothing is mapped then, and nothing is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its fields say it
 pub enum MapError {
-    /// See [`BufferError`].
+    /// The buffer or list cannot be mapped as it is.
     #[error(transparent)]
     Buffer(#[from] BufferError),
     /// No IOVA range, also after draining what was retired.
@@ -113,9 +99,8 @@ pub enum MapError {
     /// No frame for consistent memory.
     #[error("no frame for consistent memory (after {done} of {wanted} frames)")]
     NoFrame {
-        /// Frames allocated before.
+        /// Frames allocated before the failure.
         done: PageCount,
-        /// Frames wanted.
         wanted: PageCount,
     },
     /// An invalidation failed: while draining for an IOVA, undoing, making room for a large leaf,
@@ -131,8 +116,8 @@ pub enum ReserveError {
     /// It is in use, or outside.
     #[error(transparent)]
     NoReserve(#[from] FixedRangeError),
-    /// An invalidation failed while draining what was in the way; what it should have freed is
-    /// quarantined.
+    /// An invalidation failed while draining what was in the way; what it should
+    /// have freed is quarantined.
     #[error("{0}; what it should have freed is quarantined")]
     Invalidate(InvalidateError),
 }
@@ -149,12 +134,13 @@ impl From<ReserveError> for MapError {
 /// Why an unmap failed.
 #[derive(PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its fields say it
 pub enum UnmapError {
     /// The mapping is another domain's; here it is back.
     #[error("the mapping at {} belongs to another domain", .0.iova())]
     Foreign(Mapping),
-    /// The mapping shares its leaves with others (`identity`), so only its token can end it; here
-    /// it is back.
+    /// The mapping shares its leaves with others (`identity`), so only its token can end it;
+    /// here it is back.
     #[error("the mapping at {} shares its leaves: its address alone cannot end it", .0.iova())]
     SharedLeaves(Mapping),
     /// The consistent memory is another domain's; here it is back.
@@ -165,9 +151,8 @@ pub enum UnmapError {
     /// for anything: the device may still reach it.
     #[error("IOVA pages {range}: {cause}; they are quarantined")]
     Invalidate {
-        /// The pages.
         range: IovaRange,
-        /// What failed.
+        /// Why the invalidation failed.
         cause: InvalidateError,
     },
     /// Not exactly one live mapping; nothing was changed.
@@ -175,9 +160,8 @@ pub enum UnmapError {
     NotAMapping {
         /// The first byte given.
         iova: Iova,
-        /// The length given.
         len: ByteCount,
-        /// Why.
+        /// Which check it did not pass.
         cause: RawError,
     },
     /// See [`BufferError`]; nothing was changed.
@@ -187,7 +171,6 @@ pub enum UnmapError {
     /// is left of it is flushed, and its IOVAs are lost.
     #[error("IOVA pages {range}: only {found} pages had a translation")]
     Holes {
-        /// The pages.
         range: IovaRange,
         /// How many had one.
         found: PageCount,

@@ -220,9 +220,9 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.unmap_strict_or_slow(mapping)
     }
 
-    /// Under a deferred policy. The mapping of the allocation, which has at most `MOST` pages and
-    /// more than half as many, has ended, unless this comes nowhere. Any number of pages if that
-    /// is 0.
+    /// Under a deferred policy. The mapping of the allocation, which has at most `MOST` pages
+    /// and more than half as many, has ended, unless this comes nowhere. Any number of pages
+    /// if that is 0.
     #[inline(never)] // callers have other uses for registers
     fn unmap_pages<const MOST: usize>(
         &self,

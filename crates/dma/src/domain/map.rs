@@ -28,7 +28,7 @@ impl Place {
 }
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
-    /// Maps one buffer.
+    /// Maps one buffer, at an address that the allocator chooses.
     ///
     /// # Errors
     /// [`MapError`]; nothing is mapped then.
@@ -183,8 +183,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.install(alloc, &[buffer], place)
     }
 
-    /// The granules of `list` in the order of the IOVAs that [`map_list`](Self::map_list) gives
-    /// them.
+    /// The granules of `list`, in the order of the IOVAs that
+    /// [`map_list`](Self::map_list) gives to them.
     pub fn in_iova_order<'l>(
         &self,
         list: &'l [PhysRange],
@@ -210,7 +210,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
     }
 
-    /// Allocates and installs.
+    /// Allocates an IOVA range, and installs `list` there.
     #[inline]
     pub(super) fn place(
         &self,

@@ -5,8 +5,8 @@ use crate::{invalidation::DomainKey, iova::IovaAlloc, table::LeafTable, units::*
 
 /// One live mapping. Unmapping consumes it.
 ///
-/// It may be sent to another thread and unmapped there. Dropping it leaks the mapping until the
-/// domain ends.
+/// It may be sent to another thread and unmapped there. Dropping it leaks the mapping
+/// until the domain ends.
 #[must_use = "a dropped mapping stays mapped until its domain ends"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct Mapping {
@@ -23,7 +23,7 @@ impl Mapping {
     pub fn iova(&self) -> Iova {
         self.iova
     }
-    /// The buffer's length.
+    /// Bytes of the buffer or list.
     pub fn len(&self) -> ByteCount {
         self.len
     }
@@ -56,8 +56,8 @@ impl Mapping {
         })
     }
 
-    /// Whether it is a list whose first segment lies highest
-    /// ([`ListOrder::Descending`](super::ListOrder::Descending)).
+    /// Whether it is a list whose first segment
+    /// lies highest: see [`ListOrder::Descending`](super::ListOrder::Descending).
     pub(super) fn descends(&self) -> bool {
         self.iova.page() != self.alloc.range().first
     }

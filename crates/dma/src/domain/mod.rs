@@ -79,9 +79,9 @@ use stats::Counters;
 /// Which designs a domain is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DomainConfig {
-    /// Who chooses IOVAs.
+    /// Which design chooses IOVAs.
     pub allocator: AllocatorConfig,
-    /// When invalidations happen.
+    /// When invalidations start, and when they are waited for.
     pub policy: PolicyConfig,
     /// IOVA pages to use, or `None` for all that the translator has. A device with an address mask
     /// gets a domain whose aperture lies below it.
@@ -157,7 +157,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// follow from each other.
     ///
     /// # Errors
-    /// As there.
+    /// [`DomainError`], as from [`new`](Self::new).
     pub fn coloured(
         platform: Arc<P>,
         translator: T,
@@ -220,12 +220,12 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     pub fn id(&self) -> DomainId {
         self.translator.id()
     }
-    /// The platform.
+    /// The platform that it runs on.
     pub fn platform(&self) -> &Arc<P> {
         &self.platform
     }
-    /// The translator, to be looked at: what changes it takes an
-    /// [`Authority`](crate::translator::Authority).
+    /// The translator, to be looked at: its methods that change
+    /// anything take an [`Authority`](crate::translator::Authority).
     pub fn translator(&self) -> &T {
         &self.translator
     }
@@ -277,14 +277,14 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         })
     }
 
-    /// The host's timer calls this, every few milliseconds at best; it is what bounds the deferred
-    /// policy's window in time. It waits for one invalidation at most and then frees a bounded
-    /// number of things, the rest in later ticks; after a failed invalidation it quarantines
-    /// everything at once. Under `macos` it frees what the unit has done meanwhile, and waits for
-    /// nothing. Where nothing is retired for long, or all of it until the next map (`strict`,
-    /// `freebsd`, `solaris`), that is nothing. It also gives a bounded part of the IOVA ranges that
-    /// nobody has asked for in a while back to the backing allocator, and frees what they were kept
-    /// in.
+    /// The host's timer calls this, every few milliseconds at best; it is what bounds the
+    /// deferred policy's window in time. It waits for one invalidation at most and then frees a
+    /// bounded number of things, the rest in later ticks; after a failed invalidation it
+    /// quarantines everything at once. Under `macos` it frees what the unit has done meanwhile,
+    /// and waits for nothing. Where nothing is retired for long, or all of it until the next map
+    /// (`strict`, `freebsd`, `solaris`), that is nothing. It also gives a bounded part of the
+    /// IOVA ranges that no map has asked for in a while back to the backing allocator, and frees
+    /// what they were kept in.
     ///
     /// # Errors
     /// An invalidation failed; what it should have freed is quarantined.
@@ -305,15 +305,15 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         drained.map_err(|failed| failed.cause)
     }
 
-    /// Gives IOVA ranges that are kept for reuse back to the backing allocator; returns how much it
-    /// was.
+    /// Gives IOVA ranges that are kept for reuse back to the backing allocator; returns
+    /// how much it was.
     pub fn shrink(&self) -> PageCount {
         self.allocator.drain(&self.platform)
     }
 
-    /// Ends the domain: detaches every device, flushes, frees every table. Mappings that are still
-    /// alive end with it. The frames of consistent memory that is still alive are lost: free it
-    /// before.
+    /// Ends the domain: detaches every device, flushes, frees every table. Mappings that are
+    /// still alive end with it. The frames of consistent memory that is still alive are
+    /// lost: free it before.
     ///
     /// # Errors
     /// [`CloseError`]; what may still be cached is never freed then.

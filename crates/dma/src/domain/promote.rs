@@ -14,10 +14,7 @@ use crate::{
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Returns the allocation when nothing stands in the way of the large leaves of `range`, which
-    /// it covers, any more.
-    ///
-    /// # Errors
-    /// The invalidation failed; allocation and tables are quarantined.
+    /// it covers, any more. Where the invalidation fails, allocation and tables are quarantined.
     #[inline]
     pub(super) fn make_room(
         &self,
@@ -25,7 +22,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         range: IovaRange,
         runs: impl Iterator<Item = PhysRun>,
     ) -> Result<IovaAlloc, MapError> {
-        // nobody owns what is shared, and its leaves are of one page
+        // a shared range has no owner, and its leaves are of one page
         if !self.translator.may_promote(range) || alloc.kind() == AllocKind::Shared {
             return Ok(alloc);
         }

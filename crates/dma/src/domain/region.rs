@@ -2,8 +2,8 @@
 //! Regions: IOVA ranges that are allocated once, and whose parts are mapped and unmapped again and
 //! again.
 //!
-//! Bounce pools live in them. Whoever has a [`Region`] decides which part is mapped; the leaves are
-//! written and cleared by the same path as any mapping's. A part that was revoked may be mapped
+//! Bounce pools live in them. The holder of a [`Region`] decides which part is mapped; the leaves
+//! are written and cleared by the same path as any mapping's. A part that was revoked may be mapped
 //! again only against [`Flushed`], which [`Domain::revoke`] gives: it waits for its invalidation,
 //! whatever the policy.
 
@@ -24,17 +24,14 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// The pages.
     pub fn range(&self) -> IovaRange {
         self.range
     }
 }
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
-    /// Allocates `pages`.
-    ///
-    /// # Errors
-    /// [`MapError`].
+    /// Allocates a region of `pages`, of which nothing is mapped yet. Where it
+    /// fails, nothing is allocated.
     pub(crate) fn open_region(&self, pages: PageCount, limits: Limits) -> Result<Region, MapError> {
         let alloc = self.alloc(&Request {
             pages,
@@ -49,10 +46,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         Ok(region)
     }
 
-    /// Ends the allocation of a region of which nothing is mapped any more.
-    ///
-    /// # Errors
-    /// The invalidation failed; the range is quarantined.
+    /// Ends the allocation of a region of which nothing is mapped any more. Where the invalidation
+    /// fails, the range is quarantined.
     pub(crate) fn close_region(&self, region: Region) -> Result<(), InvalidateError> {
         let Some(alloc) = self.reserved.take(region.range) else {
             debug_assert!(false, "a region's allocation is kept as long as it is open");
@@ -106,10 +101,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
     /// Unmaps `parts` of a region, and waits until they are flushed, by one invalidation; then
     /// `frames`, that only they made reachable, are free. `what` stands for the parts: it comes
-    /// back with the proof.
-    ///
-    /// # Errors
-    /// The invalidation failed: the frames are quarantined, and `what` is not to be used again.
+    /// back with the proof. Where the invalidation fails, the frames are quarantined, and `what` is
+    /// not to be used again.
     pub(crate) fn revoke<W>(
         &self,
         region: &Region,
@@ -123,10 +116,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     }
 
     /// As [`revoke`](Self::revoke) where `parts` are all that is mapped of the region; the tables
-    /// that it fills go too.
-    ///
-    /// # Errors
-    /// As there.
+    /// that it fills go too. Fails as `revoke` does.
     pub(crate) fn revoke_last<W>(
         &self,
         region: &Region,
@@ -199,11 +189,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     }
 
     /// Maps `list`, whose inner edges lie at granules, as a mapping of its own whose addresses
-    /// ascend. `frames` are those of its pages that nobody else owns: they come back with the
-    /// mapping, and go with it.
-    ///
-    /// # Errors
-    /// [`MapError`]; the frames have been freed, or are quarantined.
+    /// ascend. `frames` are those of its pages that have no other owner: they come back with the
+    /// mapping, and go with it. Where it fails, the frames have been freed, or are quarantined.
     pub(crate) fn map_with_frames(
         &self,
         list: &[PhysRange],
@@ -242,9 +229,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     }
 
     /// Ends a mapping and, once it is flushed, gives back `frames` that only it made reachable.
-    ///
-    /// # Errors
-    /// As [`Domain::unmap`].
+    /// Fails as [`Domain::unmap`] does.
     pub(crate) fn unmap_with_frames(
         &self,
         mapping: Mapping,
@@ -257,7 +242,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.end(mapping.alloc, range, frames)
     }
 
-    /// Counts frames that caches may hold and nobody may use again.
+    /// Counts frames that caches may hold, so that they are never used again.
     pub(crate) fn lose_frames(&self, frames: u64) {
         self.quarantine.lose_frames(frames);
     }

@@ -13,7 +13,7 @@
 use super::*;
 use crate::iova::{FixedRangeError, IovaAlloc};
 
-/// The allocations.
+/// The allocations of reserved ranges, and of open regions.
 pub(super) struct Reserved<P: Platform>(P::Lock<Vec<IovaAlloc>>);
 
 impl<P: Platform> Reserved<P> {
@@ -21,7 +21,6 @@ impl<P: Platform> Reserved<P> {
         Reserved(Lock::new(Vec::new()))
     }
 
-    /// Pages reserved.
     pub fn pages(&self) -> PageCount {
         let pages = |all: &mut Vec<IovaAlloc>| all.iter().map(|alloc| alloc.owned().0).sum();
         PageCount(self.0.with(pages))
@@ -62,15 +61,16 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// [`Domain::map_at`] into it is refused. [`DomainStats::reserved`] counts it.
     ///
     /// # Errors
-    /// [`ReserveError`]: a page of it is mapped or reserved already, or it is outside the aperture. Nothing is reserved then.
+    /// [`ReserveError`]: a page of it is mapped or reserved already, or it is outside the aperture.
+    /// Nothing is reserved then.
     pub fn reserve(&self, range: IovaRange) -> Result<(), ReserveError> {
         let alloc = self.claim(range)?;
         self.reserved.keep(alloc);
         Ok(())
     }
 
-    /// The allocation of exactly `range`; what is in the way may be retired only, so that is
-    /// drained.
+    /// The allocation of exactly `range`; what is in the way may be retired only,
+    /// so that is drained.
     pub(super) fn claim(&self, range: IovaRange) -> Result<IovaAlloc, ReserveError> {
         let p = &*self.platform;
         match self.allocator.reserve(p, range) {

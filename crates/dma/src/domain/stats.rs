@@ -25,11 +25,11 @@ pub(super) struct Words<P: Platform> {
 /// What a domain has done, summed over CPUs; each number may be a little old.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DomainStats {
-    /// Maps that succeeded.
+    /// Maps that succeeded, ever.
     pub maps: u64,
     /// Unmaps, through either interface.
     pub unmaps: u64,
-    /// Pages mapped now.
+    /// Pages that are mapped now.
     pub live: PageCount,
     /// Pages whose allocations are held by live mappings: `live`, each mapping rounded up to what
     /// was granted. Shared allocations do not count.
@@ -40,20 +40,20 @@ pub struct DomainStats {
     pub retired: Held,
     /// Lost to failed invalidations, for good.
     pub quarantined: Held,
-    /// Invalidations started.
+    /// Invalidations that were started.
     pub invalidations: u64,
 }
 
-/// A domain in which nobody is active: every IOVA page is accounted for, and every translation.
-/// (Frames are the platform's to count: those of `census`, those retired and quarantined, and those
-/// of consistent memory are all that the domain holds.)
+/// A domain at rest: every IOVA page is accounted for, and every translation. (Frames are the
+/// platform's to count: those of `census`, those retired and quarantined, and those of consistent
+/// memory are all that the domain holds.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DomainAudit {
     /// What the tables hold.
     pub census: Census,
     /// Where the IOVA pages are.
     pub usage: Usage,
-    /// The counters.
+    /// The counters at that moment.
     pub stats: DomainStats,
 }
 
@@ -142,13 +142,14 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
     }
 
-    /// Where the IOVA pages are. Exact when nobody else is active.
+    /// Where the IOVA pages are. Exact only while nothing else uses the domain.
     pub fn usage(&self) -> Usage {
         self.allocator.usage(&self.platform)
     }
 
-    /// Checks every invariant, nobody else being active: tables, allocator, and that the IOVA pages
-    /// mapped + reserved + retired + quarantined + cached + free are the whole (P10).
+    /// Checks every invariant: tables, allocator, and that the IOVA pages mapped + reserved +
+    /// retired + quarantined + cached + free are the whole (P10). Nothing else may
+    /// use the domain meanwhile.
     ///
     /// # Errors
     /// A sentence that names the first thing that does not add up.

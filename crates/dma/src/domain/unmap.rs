@@ -18,7 +18,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.unmap_token(mapping)
     }
 
-    /// The slow path.
+    /// The slow path, and the answer to another domain's mapping.
     #[cold]
     #[inline(never)]
     pub(super) fn unmap_slow(&self, mapping: Mapping) -> Result<(), UnmapError> {
@@ -29,8 +29,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         self.end(mapping.alloc, range, [])
     }
 
-    /// Gives a mapping's token up, for interfaces that pass addresses: from now on only
-    /// [`unmap_raw`](Self::unmap_raw) ends it.
+    /// Gives a mapping's token up, for interfaces that pass addresses: from now on
+    /// only [`unmap_raw`](Self::unmap_raw) ends it.
     ///
     /// Returns the address and the length to end it by: those of its bytes; for a list whose first
     /// segment lies highest, those of its pages.
@@ -124,8 +124,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
     }
 
-    /// The path: clear, retire, and let the policy decide when what is freed. Returns the pages
-    /// found translated.
+    /// The path: clear, retire, and let the policy decide when what is freed. Returns
+    /// the pages found translated.
     #[inline]
     pub(super) fn retire(
         &self,
@@ -154,17 +154,17 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             batch.add_frame(&engine, frame);
         }
         if found != range.pages {
-            // The translator lost what only the holder of the allocation may remove: who has those
-            // pages now is unknown, so the allocation never is freed.
+            // The translator lost what only the holder of the allocation may remove: what became of
+            // those pages is unknown, so the allocation never is freed.
             drop(alloc);
             batch.finish_frames(&engine);
             return (found, engine.flush(Scope::tables(flushed)).map(drop));
         }
         if alloc.kind() == AllocKind::Shared && cleared.gone.0 == 0 && !frames_retired {
             // Every page is mapped still, by others, to the same place for the same kind of access:
-            // caches hold nothing that they may not hold, and nothing has become free. Whoever
-            // takes the last of a page away flushes it, so P1 holds after that unmap. The address
-            // is not reused but for that very page, so nobody waits for this allocation.
+            // caches hold nothing that they may not hold, and nothing has become free. The unmap
+            // that takes the last of a page away flushes it, so P1 holds after that unmap. The
+            // address is not reused but for that very page, so nothing waits for this allocation.
             self.allocator.free_shared(p, alloc);
             return (found, Ok(()));
         }

@@ -32,11 +32,11 @@ impl Completion {
     }
 }
 
-/// Retired things of one domain, oldest first, in a ring. It has room from the beginning, and never
-/// allocates.
+/// Retired things of one domain, oldest first, in a ring. It has room from the
+/// beginning, and never allocates.
 ///
-/// Who puts things in stamps them in the same critical section, so no stamp is lower than the one
-/// before.
+/// Things are stamped in the same critical section that puts them in, so no stamp is lower
+/// than the one before.
 pub(crate) struct FlushQueue<T> {
     key: DomainKey,
     /// There are things from `first` up to `end`; where that is not beyond it, up to the last
@@ -99,8 +99,8 @@ impl<T> FlushQueue<T> {
         let (older, newer) = self.places();
         older.len() + newer.len()
     }
-    /// Room for one more, if there is any before the last place: else [`go_round`](Self::go_round)
-    /// may help.
+    /// Room for one more, if there is any before the last place; if not, there
+    /// may be after [`go_round`](Self::go_round).
     #[inline]
     pub fn place(&mut self) -> Option<Place<'_, T>> {
         let to = self.things.get_mut(self.end)?;
@@ -160,8 +160,8 @@ impl<T> FlushQueue<T> {
         newest.is_none_or(|(_, seq)| *seq <= by.seq) && self.key == by.key
     }
 
-    /// Takes everything, oldest first, if `by` completes it; else nothing. What is left in either
-    /// is lost.
+    /// Takes everything, oldest first, if `by` completes it; else nothing. What is left
+    /// in either is lost.
     pub fn completed(&mut self, by: &Whole) -> [Completed<'_, T>; 2] {
         let (older, newer) = match self.is_completed(by) {
             true => self.places(),

@@ -5,8 +5,8 @@ use super::Scope;
 use crate::units::DomainId;
 use alloc::sync::Arc;
 
-/// Submits invalidations and polls them. It knows no sequence and makes no proof;
-/// [`super::FlushSequence`] does.
+/// Submits invalidations and polls them. It knows no sequence and makes
+/// no proof; [`super::FlushSequence`] does.
 ///
 /// # Safety
 /// Memory is reused on the word of [`done`](Self::done) alone. Once it has said yes, nothing that
@@ -42,11 +42,11 @@ pub unsafe trait Invalidate: Send + Sync {
     /// Names one submitted invalidation.
     type Token: Copy + Send;
 
-    /// Asks for an invalidation of at least `scope`, with what is in flight drained. May wait for
-    /// room.
+    /// Asks for an invalidation of at least `scope`, with what is in flight drained.
+    /// May wait for room.
     ///
-    /// Ordering: the caller has fenced; everything it wrote before must be visible to the unit when
-    /// it acts.
+    /// Ordering: the caller has fenced; everything it wrote before must be visible to the
+    /// unit when it acts.
     ///
     /// # Errors
     /// The unit cannot take the request.
@@ -62,6 +62,7 @@ pub unsafe trait Invalidate: Send + Sync {
 /// Why an invalidation did not happen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its fields say it
 pub enum InvalidateError {
     /// The unit stopped at a descriptor that it does not take (VT-d 4.1 §11.4.7.1, IQE).
     #[error("the invalidation queue stopped with an error at descriptor {head}")]
@@ -72,18 +73,15 @@ pub enum InvalidateError {
     /// It was not done after that many turns of waiting.
     #[error("an invalidation was not done after {turns} turns of waiting")]
     TimedOut {
-        /// How many turns.
+        /// Turns of the wait loop.
         turns: u64,
     },
     /// A device did not remove translations from its own TLB (VT-d 4.1 §11.4.7.1, ITE). The unit
     /// goes on without it.
     #[error("device {device} did not answer an invalidation of its own TLB")]
-    DeviceTimedOut {
-        /// The device.
-        device: crate::units::SourceId,
-    },
-    /// The unit took a command and reports that it did nothing (VT-d 4.1 §11.4.6, CAIG or IAIG =
-    /// 0).
+    DeviceTimedOut { device: crate::units::SourceId },
+    /// The unit took a command and reports that it did nothing (VT-d 4.1 §11.4.6, CAIG
+    /// or IAIG = 0).
     #[error("the unit reports that it did not carry out an invalidation")]
     Refused,
     /// The kernel that holds the tables did not remove translations.
@@ -92,11 +90,10 @@ pub enum InvalidateError {
         /// The kernel's error number.
         errno: i32,
     },
-    /// The kernel that holds the tables had fewer translations than were made: somebody else
-    /// removes them.
-    #[error("the host had only {found} of {range}'s pages: somebody else removed the others")]
+    /// The kernel that holds the tables had fewer translations than were made:
+    /// something else removes them.
+    #[error("the host had only {found} of {range}'s pages: something else removed the others")]
     Missing {
-        /// The pages.
         range: crate::units::IovaRange,
         /// How many of them, or of what was removed together with them, it had.
         found: crate::units::PageCount,

@@ -123,8 +123,8 @@ use crate::{platform::*, units::*};
 
 /// The sequence of one domain.
 pub struct FlushSequence<P: Platform> {
-    /// Alone on its lines: each unmap reads it, and each start of an invalidation takes it from all
-    /// CPUs.
+    /// Alone on its lines: each unmap reads it, and each start of an invalidation takes
+    /// it from all CPUs.
     next: CachePadded<P::A64>,
     key: DomainKey,
 }
@@ -139,7 +139,7 @@ pub struct Started<K> {
 }
 
 impl<K> Started<K> {
-    /// Its number.
+    /// Its number in the sequence.
     pub fn seq(&self) -> Seq {
         self.seq
     }
@@ -150,7 +150,7 @@ impl<K> Started<K> {
 pub struct Failed {
     /// Things stamped up to here were waiting for it.
     pub seq: Seq,
-    /// Why.
+    /// Why the invalidation failed.
     pub cause: InvalidateError,
 }
 
@@ -165,8 +165,8 @@ impl<P: Platform> FlushSequence<P> {
     ///   names all that caches may hold of it;
     /// * [`start`](Self::start) and [`flush`](Self::flush) are given the unit in whose caches that
     ///   may be, and the id by which it tags them;
-    /// * what was started is waited for, and polled, with the sequence and the unit that it was
-    ///   started with.
+    /// * what was started is waited for, and polled, with the sequence and the unit that
+    ///   it was started with.
     ///
     /// (Nothing checks that but the software unit's oracle: a unit is not known by its type. A
     /// [`Domain`](crate::domain::Domain) has a sequence of its own, which it shows to nothing.)
@@ -220,8 +220,8 @@ impl<P: Platform> FlushSequence<P> {
         Retired::new(what, self.key, seq, need)
     }
 
-    /// Starts an invalidation of `scope`. It completes everything within the scope that was retired
-    /// before.
+    /// Starts an invalidation of `scope`. It completes everything within the scope
+    /// that was retired before.
     ///
     /// # Errors
     /// What the unit says when it does not take the request.
@@ -308,7 +308,7 @@ impl<P: Platform> FlushSequence<P> {
         Ok(done.then(|| Completion::new(self.key, started.seq, started.scope)))
     }
 
-    /// Starts and waits.
+    /// Starts an invalidation, and waits for it.
     ///
     /// # Errors
     /// As [`start`](Self::start) and [`wait`](Self::wait).
@@ -339,13 +339,13 @@ impl<P: Platform> FlushSequence<P> {
 
     /// Retires `what`, whose entries the caller has just cleared, and flushes it at once, with one
     /// fence where [`retire`](Self::retire) and [`flush`](Self::flush) have two: that of the start
-    /// comes after the clearing, too, and so the unit sees the entries cleared. No other completion
-    /// would prove that, for there is no fence between clearing and number; so none is ever held
-    /// against it.
+    /// comes after the clearing, too, and so the unit sees the entries cleared. No other
+    /// completion would prove that, for there is no fence between clearing and number; so none is
+    /// ever held against it.
     ///
     /// # Errors
-    /// As [`flush`](Self::flush). What comes back is completed by no completion at all, and is to
-    /// be quarantined.
+    /// As [`flush`](Self::flush). What comes back is completed by no completion at all, and
+    /// is to be quarantined.
     #[inline]
     pub(crate) fn flush_retired<T, I: Invalidate>(
         &self,

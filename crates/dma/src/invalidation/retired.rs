@@ -9,8 +9,8 @@ use crate::{
 };
 use core::fmt;
 
-/// Tells the sequences of domains apart, for good; unlike the hardware's domain id it is never
-/// reused.
+/// Tells the sequences of domains apart, for good; unlike the hardware's domain id
+/// it is never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DomainKey(u64);
 
@@ -56,17 +56,17 @@ pub enum CompleteError {
     /// The invalidation began before the thing was retired.
     #[error("the invalidation (number {began}) began before the unmap (stamp {stamp})")]
     Older {
-        /// The invalidation's number.
+        /// The number of the invalidation.
         began: Seq,
-        /// The thing's stamp.
+        /// The stamp of the thing.
         stamp: Seq,
     },
     /// The invalidation was of other pages, or left the walk caches alone.
     #[error("the invalidation covered {covered}, but {need} is needed")]
     NotCovered {
-        /// What was invalidated.
+        /// The scope that was invalidated.
         covered: Scope,
-        /// What would have to be.
+        /// The scope that would have to be.
         need: Scope,
     },
 }
@@ -89,7 +89,7 @@ impl Completion {
     pub fn seq(&self) -> Seq {
         self.seq
     }
-    /// What was invalidated.
+    /// The scope that was invalidated.
     pub fn scope(&self) -> Scope {
         self.scope
     }
@@ -124,7 +124,7 @@ impl<T> Retired<T> {
         }
     }
 
-    /// Whose it is.
+    /// The key of its domain.
     #[inline]
     pub(super) fn key(&self) -> DomainKey {
         self.key
@@ -193,7 +193,7 @@ impl<T> Flushed<T> {
     pub(super) fn by_its_own(what: T) -> Self {
         Flushed(what)
     }
-    /// Looks at it.
+    /// The thing, which stays flushed.
     #[inline]
     pub fn get(&self) -> &T {
         &self.0

@@ -12,7 +12,7 @@ use core::fmt;
 pub struct Scope {
     /// The pages, or `None` for the whole domain.
     pub pages: Option<IovaRange>,
-    /// Which caches.
+    /// Which of the unit's caches.
     pub caches: Caches,
 }
 

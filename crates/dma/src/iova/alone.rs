@@ -4,14 +4,14 @@
 //! # Theory
 //!
 //! An allocation comes back as `Flushed<IovaAlloc>` because translation caches may hold its pages.
-//! Where a number never leaves as an [`IovaAlloc`], nobody can have written leaves by the right of
+//! Where a number never leaves as an [`IovaAlloc`], no code can have written leaves by the right of
 //! it, so there is nothing to flush: [`Number`] is that, and [`Alone`] keeps its allocator to
 //! itself, so that the two ways cannot be mixed. It is how an allocator's own cost is measured, and
 //! how it may serve as an allocator of any other numbers.
 
 use super::*;
 
-/// An allocator of numbers that nobody translates.
+/// An allocator of numbers that no table translates.
 pub struct Alone<P: Platform>(AnyAllocator<P>);
 
 /// A range of an [`Alone`]. Not an allocation: no right to write leaves comes with it.
@@ -20,7 +20,7 @@ pub struct Alone<P: Platform>(AnyAllocator<P>);
 pub struct Number(IovaAlloc);
 
 impl Number {
-    /// The pages.
+    /// The pages that it stands for.
     pub fn range(&self) -> IovaRange {
         self.0.range()
     }
@@ -30,7 +30,7 @@ impl<P: Platform> Alone<P> {
     /// An allocator over `aperture`.
     ///
     /// # Errors
-    /// As [`AnyAllocator::new`].
+    /// [`AllocatorError`], where the design cannot work there.
     pub fn new(
         p: &P,
         config: AllocatorConfig,
@@ -38,20 +38,20 @@ impl<P: Platform> Alone<P> {
     ) -> Result<Self, AllocatorError> {
         Ok(Alone(AnyAllocator::new(p, config, aperture)?))
     }
-    /// As [`AnyAllocator::alloc_fast`].
+    /// A range for `pages`, if this CPU has one cached: see [`AnyAllocator::alloc_fast`].
     #[inline]
     pub fn alloc_fast(&self, p: &P, pages: PageCount) -> Option<Number> {
         self.0.alloc_fast(p, pages).map(Number)
     }
-    /// As [`IovaAllocator::alloc`].
+    /// A range within the request's limits: see [`IovaAllocator::alloc`].
     ///
     /// # Errors
-    /// [`AllocError`].
+    /// [`AllocError`], where no free range serves.
     #[inline]
     pub fn alloc(&self, p: &P, request: &Request) -> Result<Number, AllocError> {
         self.0.alloc(p, request).map(Number)
     }
-    /// As [`IovaAllocator::free`].
+    /// Takes a range back, to the caches of CPU `origin`. Nothing is to be flushed.
     #[inline]
     pub fn free(&self, p: &P, origin: CpuIndex, number: Number) {
         self.0.free(p, origin, Flushed::untranslated(number.0));
@@ -63,7 +63,7 @@ impl<P: Platform> Alone<P> {
     /// Checks every internal invariant.
     ///
     /// # Errors
-    /// As [`IovaAllocator::audit`].
+    /// A sentence that names the first invariant that does not hold.
     pub fn audit(&self, p: &P) -> Result<(), alloc::string::String> {
         self.0.audit(p)
     }

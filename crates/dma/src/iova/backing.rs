@@ -41,7 +41,7 @@ pub(super) fn granted_or_all(pages: PageCount) -> PageCount {
     pages.0.checked_next_power_of_two().map_or(pages, PageCount)
 }
 
-/// Which one.
+/// Which of the allocators that own an aperture, with its sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum BackingConfig {
     /// Linux 3.17's: top-down first fit from a cached node (ATC'15 §3.1).
@@ -95,16 +95,12 @@ impl BackingConfig {
 }
 
 /// One of them, chosen at run time.
+#[allow(missing_docs)] // its variants say it
 pub enum Backing<P: Platform> {
-    /// See [`Rbtree`].
     Rbtree(Rbtree<P>),
-    /// See [`Eiovar`].
     Eiovar(Eiovar<P>),
-    /// See [`Freebsd`].
     Freebsd(Freebsd<P>),
-    /// See [`Vmem`].
     Vmem(Vmem<P>),
-    /// See [`MacOs`].
     MacOs(MacOs<P>),
 }
 
@@ -120,8 +116,8 @@ impl<P: Platform> Backing<P> {
         }
     }
 
-    /// Nodes that searches have looked at: what an allocation costs, without a clock. 0 where
-    /// nothing is searched.
+    /// Nodes that searches have looked at: what an allocation costs, without a clock. 0
+    /// where nothing is searched.
     pub fn nodes_visited(&self) -> u64 {
         match self {
             Backing::Rbtree(tree) => tree.nodes_visited(),

@@ -63,7 +63,7 @@ impl EiovarConfig {
     }
 }
 
-/// EiovaR.
+/// EiovaR: Linux 3.17's tree, with a cache of freed ranges by size, under one lock.
 pub type Eiovar<P> = Locked<P, Kept>;
 
 /// The tree, and stacks of ranges that were given back and stay in use in it.

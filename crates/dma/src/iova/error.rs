@@ -17,15 +17,15 @@ pub struct AllocError {
     pub free: PageCount,
     /// Pages kept for reuse at that moment, in pieces that do not serve.
     pub cached: PageCount,
-    /// Pages in all.
+    /// Pages of the whole aperture.
     pub aperture: PageCount,
     /// What stood in the way.
     pub cause: AllocErrorCause,
 }
 
 impl AllocError {
-    /// Whether the same request fails for as long as the aperture is what it is, whatever is given
-    /// back.
+    /// Whether the same request fails for as long as the aperture is what it is,
+    /// whatever is given back.
     pub fn is_final(&self) -> bool {
         self.cause.is_final() || self.wanted > self.aperture
     }
@@ -34,6 +34,7 @@ impl AllocError {
 /// What stood in the way of a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its fields say it
 pub enum AllocErrorCause {
     /// Other ranges, or the size of the aperture.
     Full,
@@ -43,26 +44,25 @@ pub enum AllocErrorCause {
     Mask {
         /// The first page that the device does not reach.
         end: IovaPage,
-        /// The aperture.
         aperture: IovaRange,
     },
     /// The alignment: no such page of the aperture below the mask has room above it.
     Alignment {
-        /// Of pages.
+        /// What was asked for, as log2 of pages.
         align_lg2: u32,
         /// The part of the aperture below the mask.
         aperture: IovaRange,
     },
     /// The segment boundary: any such run crosses it.
     Boundary {
-        /// Of pages.
+        /// What was asked for, as log2 of pages.
         boundary_lg2: u32,
     },
 }
 
 impl AllocErrorCause {
-    /// Whether nothing that is given back helps against it. [`AllocError::is_final`] knows sizes
-    /// too.
+    /// Whether nothing that is given back helps against it.
+    /// [`AllocError::is_final`] knows sizes too.
     pub fn is_final(&self) -> bool {
         match self {
             AllocErrorCause::Full | AllocErrorCause::FullWithin(_) => false,

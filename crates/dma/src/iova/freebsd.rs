@@ -39,7 +39,7 @@ use super::{
 };
 use alloc::string::String;
 
-/// FreeBSD's allocator.
+/// FreeBSD's allocator: first fit in a tree that knows its gaps, under one lock.
 pub type Freebsd<P> = Locked<P, Gaps>;
 
 /// Ranges in use, in a tree that knows the gaps between them.

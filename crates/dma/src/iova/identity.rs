@@ -15,8 +15,8 @@
 //!
 //! So the permission is part of the address: a page that is mapped for reading and for writing has
 //! two translations, each revoked with the last mapping of its kind. The bits are those of a VT-d
-//! entry. The fallback is the lowest region, so that the interrupt window, and addresses that
-//! somebody reserves or that fit a narrow device, are ordinary there.
+//! entry. The fallback is the lowest region, so that the interrupt window, and addresses that are
+//! reserved or that fit a narrow device, are ordinary there.
 //!
 //! Two mappings of one page for one use have the same leaf. The table counts them
 //! ([`crate::table`]); here a shared allocation is counted as so many pages, and a shared
@@ -31,8 +31,8 @@
 //! table 46.
 //!
 //! Locking: that of the fallback alone. Not handled: page tables are as sparse as buffers are in
-//! memory, and are not reclaimed before the domain ends, since nobody owns a span of a shared
-//! region.
+//! memory, and are not reclaimed before the domain ends, since a span of a shared region has no
+//! owner.
 
 use super::{reserved_ranges::ReservedRanges, *};
 use crate::platform::{Atomic64, Ordering, PerCpu};
@@ -43,7 +43,7 @@ use alloc::string::String;
 pub struct IdentityConfig {
     /// Bits of a physical address; buffers beyond go to the fallback.
     pub phys_bits: u32,
-    /// The fallback's sizes.
+    /// The sizes of the fallback.
     pub fallback: MagazineConfig,
 }
 
@@ -69,8 +69,8 @@ pub struct Identity<P: Platform> {
 }
 
 impl<P: Platform> Identity<P> {
-    /// All of `aperture` is free, which must be a whole space: from page 0, and a power of two of
-    /// pages.
+    /// All of `aperture` is free, which must be a whole space: from page 0, and a power
+    /// of two of pages.
     ///
     /// # Errors
     /// [`AllocatorError::IdentityAperture`] where it is not; [`AllocatorError::IdentityWidth`]
@@ -128,7 +128,7 @@ impl<P: Platform> Identity<P> {
         (end <= self.phys_end.0).then_some(IovaRange::new(at, pages))
     }
 
-    /// All regions.
+    /// The pages of all four regions.
     fn whole(&self) -> IovaRange {
         IovaRange::new(IovaPage(0), PageCount(4 << self.region_lg2))
     }
@@ -202,8 +202,8 @@ impl<P: Platform> IovaAllocator<P> for Identity<P> {
         self.fallback.drain(p)
     }
 
-    /// Of the fallback, and of what is reserved elsewhere: the other regions have no pages of their
-    /// own.
+    /// Of the fallback, and of what is reserved elsewhere: the other regions have no
+    /// pages of their own.
     fn usage(&self, p: &P) -> Usage {
         let fallback = self.fallback.usage(p);
         let kept = self.regions.kept().0;

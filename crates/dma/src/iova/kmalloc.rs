@@ -43,14 +43,14 @@ use alloc::{format, string::String};
 pub const ARENA_MAX: ByteCount = ByteCount(64 << 30);
 /// Blocks that one request may park.
 pub const PARKED_AT_ONCE: usize = 16;
-/// The largest block that is parked: larger ones would take too much of the heap from its other
-/// users.
+/// The largest block that is parked: larger ones would take too much of the heap
+/// from its other users.
 pub const PARKED_MAX: ByteCount = ByteCount(512);
 
 /// Sizes of [`Kmalloc`]. The heap is the platform's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KmallocConfig {
-    /// The fallback's sizes.
+    /// The sizes of the fallback.
     pub fallback: MagazineConfig,
 }
 
@@ -79,8 +79,9 @@ impl<P: Platform> Kmalloc<P> {
     /// Takes pages from the platform's heap, or beyond its arena.
     ///
     /// # Errors
-    /// [`AllocatorError::NoHeap`], [`AllocatorError::KmallocArena`],
-    /// [`AllocatorError::KmallocAperture`].
+    /// [`AllocatorError::NoHeap`]; [`AllocatorError::KmallocAperture`] and
+    /// [`AllocatorError::KmallocArena`], if page numbers do not begin at 0 or could collide;
+    /// [`AllocatorError::Offset`], if nothing is left for the fallback.
     pub fn new(
         p: &P,
         config: KmallocConfig,

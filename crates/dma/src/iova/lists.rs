@@ -29,8 +29,8 @@ pub(super) struct Lists {
     pub(super) end: u32,
 }
 
-/// Log2 of the largest naturally aligned block in `range`, page 0 not counted; `None` where there
-/// is nothing left.
+/// Log2 of the largest naturally aligned block in `range`, page 0 not counted; `None` where
+/// there is nothing left.
 ///
 /// A range of 2^n pages or more, but fewer than 2^(n + 1), holds a block of 2^n pages or, wherever
 /// it begins, one of 2^(n - 1).
@@ -75,8 +75,8 @@ impl FreeLists {
         all.find_map(look)
     }
 
-    /// The first thing of the first list from `lg2` on that is not empty: a few instructions,
-    /// whatever there is.
+    /// The first thing of the first list from `lg2` on that is not empty: a few
+    /// instructions, whatever there is.
     fn first_from(&self, lg2: u32) -> Option<Link> {
         let from = self.filled & u64::MAX.checked_shl(lg2)?;
         self.heads.get(from.trailing_zeros() as usize)?.some()

@@ -8,7 +8,7 @@
 //! reuse is given up before a request fails, failures get their numbers.
 //!
 //! Page 0 is never allocated, because drivers take address 0 for "none"; [`IovaAllocator::reserve`]
-//! gives it to those who ask. Where the aperture has it, it counts as free until then.
+//! gives it to callers that ask for it. Where the aperture has it, it counts as free until then.
 //!
 //! Locking: one lock, nothing is called with it held. How long it is held is what the design costs:
 //! see there.
@@ -25,15 +25,15 @@ use alloc::{format, string::String};
 
 /// What a lock protects: ranges in use, and a way to find what is free.
 pub trait Ranges: Send {
-    /// The design's name.
+    /// The name of the design.
     const NAME: &'static str;
     /// Finds a place for `run`, anywhere, and takes it.
     fn take(&mut self, run: Run) -> Option<IovaRange>;
     /// Finds a place for `run`, a single range, in `window`, and takes it. The run may be aligned
     /// to more than its size.
     fn take_within(&mut self, run: Run, window: Window) -> Option<IovaRange>;
-    /// Takes exactly `range`, which lies in the aperture, or says what is in the way. Page 0 may be
-    /// asked for.
+    /// Takes exactly `range`, which lies in the aperture, or says what is in the way. Page 0
+    /// may be asked for.
     fn take_exactly(&mut self, range: IovaRange) -> Result<(), IovaRange>;
     /// Takes a range back.
     fn give(&mut self, range: IovaRange, kind: AllocKind);
@@ -47,9 +47,9 @@ pub trait Ranges: Send {
     fn usage(&self) -> Usage;
     /// Nodes that searches have looked at, ever.
     fn visited(&self) -> u64;
-    /// Checks every invariant.
+    /// Checks every invariant; the error names what does not hold.
     fn audit(&self) -> Result<(), String>;
-    /// What to print.
+    /// What to print of it.
     fn sketch(&self) -> Sketch;
 }
 
@@ -74,8 +74,8 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
         self.aperture
     }
 
-    /// How many nodes searches have looked at since the beginning: the price of allocating, in no
-    /// unit of time.
+    /// How many nodes searches have looked at since the beginning: the price of allocating, in
+    /// no unit of time.
     pub fn nodes_visited(&self) -> u64 {
         self.ranges.with(|ranges| ranges.visited())
     }

@@ -101,7 +101,7 @@ impl<P: Platform> Magazines<P> {
         }
     }
 
-    /// What is below.
+    /// The allocator that refills the magazines.
     pub fn backing(&self) -> &Backing<P> {
         &self.tree
     }
@@ -129,7 +129,7 @@ impl<P: Platform> Magazines<P> {
         self.classes.get(class_lg2(pages) as usize)
     }
 
-    /// See [`AnyAllocator::alloc_fast_with`].
+    /// The magazines' part of [`AnyAllocator::alloc_fast_with`].
     #[inline(always)]
     pub(super) fn alloc_fast_with<const MOST: usize, R>(
         &self,
@@ -152,7 +152,7 @@ impl<P: Platform> Magazines<P> {
         class.kept.take_fast_if(cpu, serves)
     }
 
-    /// See [`AnyAllocator::bring_to_hand`].
+    /// The magazines' part of [`AnyAllocator::bring_to_hand`].
     pub(super) fn bring_to_hand(&self, cpu: &Cpu<'_>, pages: PageCount) {
         if let Some(class) = self.class(pages) {
             class.kept.bring_to_hand(cpu);
@@ -165,7 +165,7 @@ impl<P: Platform> Magazines<P> {
         self.classes.get(alloc.class_lg2()? as usize)
     }
 
-    /// See [`AnyAllocator::alloc_fast`].
+    /// A range for `pages`, if this CPU has one cached: see [`AnyAllocator::alloc_fast`].
     #[inline]
     pub fn alloc_fast(&self, p: &P, pages: PageCount) -> Option<IovaAlloc> {
         let class = self.class(pages)?;

@@ -34,18 +34,18 @@ const PAIR: usize = 128;
 /// Bytes that the depot needs for a place, in its lists of full and of empty magazines.
 const PLACE: usize = 2 * size_of::<Vec<u64>>();
 
-/// Sizes of [`Magazines`](super::Magazines). Those beyond the limits named are brought to the
-/// nearest one.
+/// Sizes of [`Magazines`](super::Magazines). Those beyond the limits named are brought
+/// to the nearest one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MagazineConfig {
-    /// Ranges of one page in a full magazine; 1 to 4096. Larger classes have fewer; see the
-    /// module's theory.
+    /// Ranges of one page in a full magazine; 1 to 4096. Larger classes have fewer;
+    /// see the module's theory.
     pub magazine_len: usize,
     /// Size classes: 1, 2, 4.. pages; 0 to 16.
     pub classes: usize,
     /// Ranges that a CPU takes from the tree the first time that it finds none; 1 to
-    /// `magazine_len` + 1. It takes twice as many each time that it finds none again, up to a full
-    /// magazine.
+    /// `magazine_len` + 1. It takes twice as many each time that it finds none again, up
+    /// to a full magazine.
     pub run: usize,
     /// Magazines that the depot of one class keeps; 0 to 4096.
     pub depot_full_max: usize,
@@ -53,8 +53,8 @@ pub struct MagazineConfig {
     pub cpu_bytes_max: ByteCount,
     /// Pages cached for each CPU, its share of the depots included.
     pub cpu_pages_max: PageCount,
-    /// How long a magazine lies unused in the depot before its ranges go back to the tree, at the
-    /// first tick then.
+    /// How long a magazine lies unused in the depot before its ranges go back to the tree, at
+    /// the first tick then.
     pub idle: TimeNs,
     /// What they are refilled from.
     pub backing: BackingConfig,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Allocators: who chooses IOVAs.
+//! Allocators: how IOVAs are chosen.
 //!
 //! # Theory
 //!
@@ -10,7 +10,7 @@
 //! ([`IovaAllocator::reserve`]), which is exact and marked [`AllocKind::Fixed`].
 //!
 //! `identity` shares pages between mappings: its allocations are [`AllocKind::Shared`], and the
-//! table counts who holds a leaf.
+//! table counts the mappings that hold a leaf.
 //!
 //! An allocation comes back as `Flushed<IovaAlloc>` and in no other way, so no IOVA is handed out
 //! again before no cache holds it (ATC'15 §5, requirement 1). It returns to the CPU that unmapped
@@ -75,8 +75,8 @@ pub use vmem::Vmem;
 #[must_use = "a dropped allocation leaks its IOVA range"]
 pub struct IovaAlloc {
     first: IovaPage,
-    /// Pages, and below them the kind, in [`KIND_BITS`] bits. There are fewer than 2^62 pages: no
-    /// aperture has more.
+    /// Pages, and below them the kind, in [`KIND_BITS`] bits. There are fewer than 2^62 pages:
+    /// no aperture has more.
     pages_and_kind: NonZeroU64,
 }
 
@@ -93,8 +93,8 @@ pub enum AllocKind {
     Dynamic = 1,
     /// By the caller: exactly the pages asked for.
     Fixed = 2,
-    /// By the buffer's own address (ATC'15 §4.1): others may hold allocations of the same pages, so
-    /// leaves are counted.
+    /// By the buffer's own address (ATC'15 §4.1): others may hold allocations of the same pages,
+    /// so leaves are counted.
     Shared = 3,
 }
 
@@ -116,12 +116,12 @@ impl IovaAlloc {
             pages_and_kind: kind.bits() | range.pages.0 << KIND_BITS,
         }
     }
-    /// The same once more, for who ends what holds this one, in the same breath.
+    /// The same once more, for code that ends, in the same breath, what holds this one.
     #[inline]
     pub(crate) fn duplicate(&self) -> Self {
         IovaAlloc { ..*self }
     }
-    /// The pages.
+    /// The pages of the allocation.
     #[inline]
     pub fn range(&self) -> IovaRange {
         IovaRange::new(self.first, self.pages())
@@ -130,8 +130,8 @@ impl IovaAlloc {
     fn pages(&self) -> PageCount {
         PageCount(self.pages_and_kind.get() >> KIND_BITS)
     }
-    /// How many pages are nobody else's while this allocation lives: all, or none where it is
-    /// shared.
+    /// How many pages no other allocation has while this one lives: all, or none
+    /// where it is shared.
     #[inline]
     pub fn owned(&self) -> PageCount {
         match self.kind() {
@@ -166,8 +166,8 @@ impl fmt::Debug for IovaAlloc {
     }
 }
 
-/// How many pages an allocator grants for `pages`: the next power of two, held at 2^63, which no
-/// aperture has.
+/// How many pages an allocator grants for `pages`: the next power of two, held at 2^63,
+/// which no aperture has.
 #[inline]
 pub fn granted(pages: PageCount) -> PageCount {
     PageCount(pages.0.checked_next_power_of_two().unwrap_or(1 << 63))
@@ -175,11 +175,11 @@ pub fn granted(pages: PageCount) -> PageCount {
 
 /// A chosen range cannot be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields say it
 pub enum FixedRangeError {
     /// Some page of it is allocated, or unmapped and not yet flushed.
     #[error("IOVA pages {wanted} overlap {taken}, which is in use")]
     Taken {
-        /// The range wanted.
         wanted: IovaRange,
         /// A range in the way.
         taken: IovaRange,
@@ -187,9 +187,7 @@ pub enum FixedRangeError {
     /// It is outside the aperture.
     #[error("IOVA pages {wanted} are outside the aperture {aperture}")]
     Outside {
-        /// The range wanted.
         wanted: IovaRange,
-        /// The aperture.
         aperture: IovaRange,
     },
     /// It lies where the design keeps no record of which ranges are allocated, and some are: it can
@@ -198,19 +196,17 @@ pub enum FixedRangeError {
         "IOVA pages {wanted}: {allocated} pages of {region} are allocated, and nothing says which"
     )]
     NoRecord {
-        /// The range wanted.
         wanted: IovaRange,
-        /// Where it lies.
+        /// The region that it lies in.
         region: IovaRange,
-        /// Pages allocated there.
+        /// Pages allocated in that region.
         allocated: PageCount,
     },
     /// It lies where the design keeps a few such ranges only.
     #[error("IOVA pages {wanted}: {max} ranges of {region} are kept already")]
     TooMany {
-        /// The range wanted.
         wanted: IovaRange,
-        /// Where it lies.
+        /// The region that it lies in.
         region: IovaRange,
         /// How many it keeps.
         max: usize,
@@ -220,7 +216,7 @@ pub enum FixedRangeError {
 /// Where the pages of an aperture are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Pages in all.
+    /// All pages of the aperture.
     pub aperture: PageCount,
     /// Free in the backing structure.
     pub free: PageCount,
@@ -228,8 +224,8 @@ pub struct Usage {
     pub cached: PageCount,
     /// Allocated: mapped, retired or quarantined. Shared allocations are not counted.
     pub allocated: PageCount,
-    /// Not to be had, since the design chooses by a heap whose other users hold them, or by which
-    /// they were parked.
+    /// Not to be had, since the design chooses by a heap whose other users hold them, or by
+    /// which they were parked.
     pub others: PageCount,
     /// Pages of shared allocations, each as often as it is allocated. They are no part of the sum.
     pub shared: PageCount,
@@ -253,12 +249,12 @@ pub trait IovaAllocator<P: Platform>: Send + Sync {
     fn shared(&self) -> Option<IovaRange> {
         None
     }
-    /// The pages whose ranges somebody else owns, and gets back when they are freed: also those
-    /// that are mapped still when a domain ends.
+    /// The pages whose ranges have another owner, which gets them back when they are freed: also
+    /// those that are mapped still when a domain ends.
     fn borrowed(&self) -> Option<IovaRange> {
         None
     }
-    /// Exactly `range`.
+    /// Allocates exactly `range`, which the caller chose.
     ///
     /// # Errors
     /// [`FixedRangeError`]; ranges kept for reuse do not count as in use.
@@ -278,15 +274,15 @@ pub trait IovaAllocator<P: Platform>: Send + Sync {
     fn free_shared(&self, _p: &P, alloc: IovaAlloc) {
         debug_assert!(false, "{alloc:?} is not shared here");
     }
-    /// Gives everything that is kept for reuse back to the backing structure; returns how much it
-    /// was.
+    /// Gives everything that is kept for reuse back to the backing structure; returns
+    /// how much it was.
     fn drain(&self, p: &P) -> PageCount;
     /// Gives back what has lain idle for long: a bounded part of it, the rest in later ticks. May
     /// free memory. `now` never goes back.
     fn tick(&self, _p: &P, _now: TimeNs) {}
-    /// Where the pages are. Exact when nobody else is in the allocator.
+    /// Where the pages are. Exact only while no other thread is in the allocator.
     fn usage(&self, p: &P) -> Usage;
-    /// Checks every internal invariant; exact when nobody else is in the allocator.
+    /// Checks every internal invariant; exact only while no other thread is in the allocator.
     ///
     /// # Errors
     /// A sentence that names the first invariant that does not hold.
@@ -324,14 +320,11 @@ impl AllocatorConfig {
 }
 
 /// An allocator, chosen at run time.
+#[allow(missing_docs)] // its variants say it
 pub enum AnyAllocator<P: Platform> {
-    /// See [`Backing`].
     Plain(Backing<P>),
-    /// See [`Magazines`].
     Magazine(Magazines<P>),
-    /// See [`Identity`].
     Identity(Identity<P>),
-    /// See [`Kmalloc`].
     Kmalloc(Kmalloc<P>),
 }
 
@@ -350,7 +343,7 @@ pub enum AllocatorError {
     /// Identity mapping divides the whole space of a table by its two top bits.
     #[error("identity needs all IOVA pages of some width, and has {aperture}")]
     IdentityAperture {
-        /// The pages given.
+        /// The aperture that was given.
         aperture: IovaRange,
     },
     /// Page colouring leaves no page to allocate.
@@ -358,7 +351,7 @@ pub enum AllocatorError {
     Offset {
         /// The pages left out.
         offset: PageCount,
-        /// The pages given.
+        /// The aperture that was given.
         aperture: IovaRange,
     },
     /// The platform has no heap to ask for page numbers (ATC'15 §4.2).
@@ -375,7 +368,7 @@ pub enum AllocatorError {
     /// Page numbers are addresses from 0, so the aperture must begin there.
     #[error("kmalloc needs IOVA pages from 0, and has {aperture}")]
     KmallocAperture {
-        /// The pages given.
+        /// The aperture that was given.
         aperture: IovaRange,
     },
 }
@@ -441,8 +434,8 @@ impl<P: Platform> AnyAllocator<P> {
     /// A range for `pages` anywhere, if one is cached on this CPU; else nothing has happened, and
     /// [`IovaAllocator::alloc`] is to be asked.
     ///
-    /// Not one call is made, and the answer fits into two registers. So whoever asks here first and
-    /// calls what does all the rest last needs no stack for the fast path.
+    /// Not one call is made, and the answer fits into two registers. So a caller that asks here
+    /// first, and last calls what does all the rest, needs no stack for the fast path.
     #[inline]
     pub fn alloc_fast(&self, p: &P, pages: PageCount) -> Option<IovaAlloc> {
         match self {
@@ -454,8 +447,8 @@ impl<P: Platform> AnyAllocator<P> {
     /// The first page of an allocation for `pages` pages that this CPU has cached, if `serves`
     /// makes something of the allocation's range; else nothing has happened, and
     /// [`IovaAllocator::alloc`] is to be asked. The allocation is as [`granted`] says; of `MOST`
-    /// pages, if that is not 0. `serves` runs under a lock, and with the rights of the allocation's
-    /// holder.
+    /// pages, if that is not 0. `serves` runs under a lock, and with the rights
+    /// of the allocation's holder.
     #[inline(always)] // on the fast path of a map, which calls nothing
     pub(crate) fn alloc_fast_with<const MOST: usize, R>(
         &self,
@@ -488,8 +481,8 @@ impl<P: Platform> AnyAllocator<P> {
     }
 }
 
-/// The magazines' own paths are short enough to be inlined where they are called; the others are
-/// not.
+/// The magazines' own paths are short enough to be inlined where they are called;
+/// the others are not.
 impl<P: Platform> IovaAllocator<P> for AnyAllocator<P> {
     #[inline]
     fn alloc(&self, p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {

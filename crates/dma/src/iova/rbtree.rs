@@ -37,14 +37,14 @@ use super::{
 };
 use alloc::{format, string::String};
 
-/// Linux 3.17's allocator.
+/// Linux 3.17's allocator: top-down first fit from a cached node, under one lock.
 pub type Rbtree<P> = Locked<P, Scan>;
 
 /// The tree, the cached node, and first fit.
 pub struct Scan {
     used: InUse,
-    /// The range given out last, or the next above it that is still in use; `None` for the top of
-    /// the aperture.
+    /// The range given out last, or the next above it that is still in use; `None` for the
+    /// top of the aperture.
     cached: Option<Link>,
     runs: RunBounds,
     /// Nodes that scans have looked at, ever.
@@ -88,8 +88,8 @@ impl Scan {
             .or_else(|| self.scan(run, last, end, here.end().0.max(floor)))
     }
 
-    /// Looks at each gap between `top` and `floor`, downwards; `below` is the next node that begins
-    /// under `top`.
+    /// Looks at each gap between `top` and `floor`, downwards; `below` is the next node
+    /// that begins under `top`.
     fn scan(&mut self, run: Run, mut below: Option<Link>, mut top: u64, floor: u64) -> Option<u64> {
         while top > floor {
             let node = below.map(|at| self.used.tree().range(at));

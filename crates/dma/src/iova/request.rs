@@ -20,7 +20,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// None.
+    /// Anywhere in the aperture, at any alignment.
     pub const NONE: Limits = Limits {
         end: None,
         prefer_end: None,
@@ -82,10 +82,10 @@ impl fmt::Display for Limits {
     }
 }
 
-/// One request.
+/// What is asked of an allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// How many pages.
+    /// How many pages are wanted.
     pub pages: PageCount,
     /// Where they may lie.
     pub limits: Limits,
@@ -95,7 +95,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// `pages` anywhere.
+    /// Asks for `pages`, anywhere in the aperture.
     #[inline]
     pub fn pages(pages: PageCount) -> Self {
         Request {

@@ -5,10 +5,10 @@
 //! # Theory
 //!
 //! `identity` and `kmalloc` are told their pages, by a buffer or by a heap, and keep no record of
-//! them. So a range that somebody reserves there is reserved in a short list: the design looks at
-//! each place it is told, and turns to its fallback where the two overlap. Whether a range is
-//! allocated already nobody can say; it can be reserved only while nothing in the region is
-//! allocated, which is when reserved ranges are known, at the beginning of a domain.
+//! them. So a range that is reserved there goes to a short list: the design looks at each place it
+//! is told, and turns to its fallback where the two overlap. Nothing tells whether a range is
+//! allocated already; it can be reserved only while nothing in the region is allocated, which is
+//! when reserved ranges are known, at the beginning of a domain.
 //!
 //! Two words decide that between them. Lending *counts, then looks at the list*; keeping off
 //! *writes the list, then looks at the count*. All four are sequentially consistent, so that one of
@@ -35,7 +35,7 @@ pub(super) struct ReservedRanges<P: Platform> {
     writer: P::Lock<()>,
 }
 
-/// Pages, ever.
+/// Pages lent and returned, ever.
 struct Counts<P: Platform> {
     lent: P::A64,
     returned: P::A64,
@@ -119,7 +119,8 @@ impl<P: Platform> ReservedRanges<P> {
             };
             let allocated = self.allocated();
             if allocated.0 > 0 {
-                return Err(no_record(allocated)); // and nobody is turned away by a slot that goes again
+                // and no call is turned away by a slot that goes again
+                return Err(no_record(allocated));
             }
             let slot = &self.slots[nth];
             slot.first.store(wanted.first.0, Ordering::SeqCst);
@@ -156,12 +157,12 @@ impl<P: Platform> ReservedRanges<P> {
         PageCount(sum(|c| &c.lent).saturating_sub(returned))
     }
 
-    /// Pages reserved.
+    /// How many pages are reserved.
     pub fn kept(&self) -> PageCount {
         PageCount(self.ranges().map(|range| range.pages.0).sum())
     }
 
-    /// What is reserved.
+    /// The ranges that are reserved.
     pub fn ranges(&self) -> impl Iterator<Item = IovaRange> {
         let used = self.used.load(Ordering::SeqCst) as usize;
         self.slots[..used].iter().filter_map(Slot::range)

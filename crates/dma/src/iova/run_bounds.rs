@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Where no run fits, so that nobody looks there again.
+//! Where no run fits, so that no search looks there again.
 //!
 //! # Theory
 //!
@@ -13,8 +13,8 @@
 //! gap above is too short. Taking anything else keeps the invariant. Giving back makes one gap; the
 //! bounds of all sizes that fit into it rise to its end.
 //!
-//! Only sizes that were ever asked for are kept up to date, so who never asks for runs pays
-//! nothing.
+//! Only sizes that were ever asked for are kept up to date, so an allocator that is never asked for
+//! runs pays nothing.
 
 use super::search::{Run, Window};
 

@@ -35,8 +35,8 @@ pub struct Search {
 }
 
 impl Window {
-    /// All that may be allocated of `aperture`: page 0 is for those who ask for it by number,
-    /// drivers read address 0 as "none".
+    /// All that may be allocated of `aperture`: page 0 is for callers that ask for it by number,
+    /// since drivers read address 0 as "none".
     pub fn of(aperture: IovaRange) -> Self {
         Window {
             floor: aperture.first.0.max(1),

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Link(u32);
 
-/// No slot.
+/// The number of no slot.
 pub(super) const NIL: Link = Link(u32::MAX);
 
 impl Link {
@@ -40,7 +40,6 @@ impl<T> Slots<T> {
         }
     }
 
-    /// How many things.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -65,10 +64,8 @@ impl<T> Slots<T> {
         self.slots[at.0 as usize].prev = prev;
     }
 
-    /// Adds a thing that is in no list.
-    ///
-    /// # Panics
-    /// With 2^32 - 1 things, which are more than 64 GiB of them.
+    /// Adds a thing that is in no list. Panics with 2^32 - 1 things, which are more than
+    /// 64 GiB of them.
     pub(super) fn add(&mut self, thing: T) -> Link {
         self.len += 1;
         let slot = Slot {

@@ -28,7 +28,7 @@ use alloc::{vec, vec::Vec};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Link(u32);
 
-/// The sentinel.
+/// The slot of the sentinel.
 const NIL: Link = Link(0);
 
 impl Link {
@@ -95,7 +95,6 @@ pub struct RangeTree<A: Augment = ()> {
 }
 
 impl<A: Augment> RangeTree<A> {
-    /// No ranges.
     pub(super) fn new() -> Self {
         let nothing = IovaRange::new(IovaPage(0), PageCount(0));
         let sentinel = Node {
@@ -113,7 +112,6 @@ impl<A: Augment> RangeTree<A> {
         }
     }
 
-    /// How many ranges.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -143,12 +141,12 @@ impl<A: Augment> RangeTree<A> {
         self.child(at, Right).some()
     }
 
-    /// The highest range.
+    /// The highest range; `None` if there is none.
     pub(super) fn last(&self) -> Option<Link> {
         self.extreme(self.root, Right)
     }
 
-    /// The lowest range.
+    /// The lowest range; `None` if there is none.
     pub(super) fn first(&self) -> Option<Link> {
         self.extreme(self.root, Left)
     }
@@ -211,10 +209,8 @@ impl<A: Augment> RangeTree<A> {
         None
     }
 
-    /// Adds `range`, which overlaps no other.
-    ///
-    /// # Panics
-    /// With 2^32 - 1 ranges in the tree, which are 128 GiB of nodes.
+    /// Adds `range`, which overlaps no other. Panics with 2^32 - 1 ranges in the tree, which are
+    /// 128 GiB of nodes.
     pub(super) fn insert(&mut self, range: IovaRange) -> Link {
         let (mut parent, mut side) = (NIL, Left);
         let mut below = self.root;
@@ -306,8 +302,8 @@ impl<A: Augment> RangeTree<A> {
         self.paint(self.root, Black);
     }
 
-    /// All ways through `at` are one black node short: paint it black, or take one from its
-    /// sibling's side.
+    /// All ways through `at` are one black node short: paint it black, or take one
+    /// from its sibling's side.
     fn mend_black(&mut self, mut at: Link) {
         while at != self.root && self.color(at) == Black {
             let parent = self.parent(at);

@@ -32,7 +32,7 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         ByteCount(self.bytes().0 + fixed as u64)
     }
 
-    /// How many things are kept. Exact when nobody else is here.
+    /// How many things are kept. Exact only while nothing else uses the magazines.
     pub fn kept(&self) -> usize {
         let mut kept = 0;
         self.for_each_magazine(|magazine| kept += magazine.len());

@@ -17,8 +17,8 @@ pub struct Visits {
     pub overflows: u64,
 }
 
-/// The depot. Both vectors have room for `depot_full_max` magazines, and there are no more in both
-/// together.
+/// The depot. Both vectors have room for `depot_full_max` magazines, and there are no
+/// more in both together.
 pub(super) struct Depot<T> {
     pub(super) full: Vec<Vec<T>>,
     pub(super) empty: Vec<Vec<T>>,

@@ -118,7 +118,7 @@ impl<T: Copy> Pair<T> {
         P::touches(|| Some((from, from.len())));
         Some(thing)
     }
-    /// There is room.
+    /// The caller has seen that there is room.
     #[inline]
     fn push<P: Platform>(&mut self, thing: T) {
         P::touches(|| Some((&self.loaded, self.loaded.len())));
@@ -143,7 +143,7 @@ impl<P: Platform, T: Copy + Send> Magazines<P, T> {
 }
 
 impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
-    /// No magazine yet for each CPU, in places that nobody else has.
+    /// No magazine yet for each CPU, in places that nothing else uses.
     pub fn in_places(cpus: S, sizes: MagazineSizes) -> Self {
         let sizes = MagazineSizes {
             magazine_len: sizes.magazine_len.max(1),
@@ -171,7 +171,7 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         self.sizes
     }
 
-    /// The top of this CPU's loaded magazine, if there is one and nobody else is at it. Nothing is
+    /// The top of this CPU's loaded magazine, if there is one and its lock is free. Nothing is
     /// called: else ask [`take`](Self::take).
     #[inline]
     pub fn take_fast(&self, cpu: &Cpu<'_>) -> Option<T> {
@@ -219,8 +219,8 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         })
     }
 
-    /// Keeps `thing` for CPU `origin` if its loaded magazine has room and nobody else is at it;
-    /// returns whether. Nothing is called: else [`give`](Self::give).
+    /// Keeps `thing` for CPU `origin` if its loaded magazine has room and its lock is free; returns
+    /// whether. Nothing is called: else [`give`](Self::give).
     ///
     /// # Panics
     /// If `origin` is not a CPU of the platform.
@@ -267,11 +267,8 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
     }
 
     /// Keeps `thing` for CPU `origin`, and what `more` has, as long as its loaded magazine has room
-    /// and nobody else is at it. What comes back is for [`give`](Self::give); `more` was not asked
-    /// again then.
-    ///
-    /// # Panics
-    /// If `origin` is not a CPU of the platform.
+    /// and its lock is free. What comes back is for [`give`](Self::give); `more` was not asked
+    /// again then. Panics if `origin` is not a CPU of the platform.
     #[inline]
     pub(crate) fn give_while(
         &self,

@@ -2,8 +2,9 @@
 //! Where the CPUs' pairs of magazines are.
 //!
 //! One kind of thing has a pair a CPU, alone on its cache lines: [`PerCpu`]. Many kinds that are
-//! used together, as a bounce pool's classes and permissions are, share a
-//! [`Rack`]: all pairs of a CPU lie beside each other, on lines of that CPU alone, so that no two CPUs share one, and half of the padding is gone.
+//! used together, as a bounce pool's classes and permissions are, share a [`Rack`]: all pairs of a
+//! CPU lie beside each other, on lines of that CPU alone, so that no two CPUs share one, and half
+//! of the padding is gone.
 
 use super::Pair;
 use crate::{platform::*, units::CpuIndex};
@@ -11,7 +12,7 @@ use alloc::sync::Arc;
 
 /// The pair of each CPU.
 pub trait Places<P: Platform, T: Send>: Send + Sync {
-    /// This CPU's.
+    /// The pair of this CPU.
     fn get(&self, cpu: &Cpu<'_>) -> &P::Lock<Pair<T>> {
         self.at(cpu.index())
     }
@@ -20,7 +21,7 @@ pub trait Places<P: Platform, T: Send>: Send + Sync {
     /// # Panics
     /// If `index` is not below the platform's number of CPUs.
     fn at(&self, index: CpuIndex) -> &P::Lock<Pair<T>>;
-    /// How many CPUs.
+    /// How many CPUs there are.
     fn cpus(&self) -> usize;
     /// Bytes of them all, with their padding.
     fn bytes(&self) -> usize;
@@ -59,7 +60,7 @@ impl<P: Platform, T: Copy + Send> Rack<P, T> {
         }
     }
 
-    /// Those of one kind. Take each once: who has the same have the same things.
+    /// The places of one kind. Take each once: two shelves of a kind have the same things.
     ///
     /// # Panics
     /// If there are not so many kinds.
@@ -88,7 +89,7 @@ pub struct Shelf<P: Platform, T: Send> {
     stride: usize,
     two: usize,
     which: usize,
-    /// Of each CPU, with those that nobody uses.
+    /// Places of each CPU, those that stay unused included.
     places: usize,
 }
 

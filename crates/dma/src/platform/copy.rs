@@ -16,8 +16,8 @@ use crate::units::*;
 ///   implementation makes no references to them; it moves bytes by accesses that may race
 ///   (volatile, relaxed atomic, or assembly). Which of two racing writes a byte holds is open;
 ///   every byte is moved once.
-/// * What [`read`](Self::read) and [`copy`](Self::copy) bring is stable from then on: it is not
-///   read again.
+/// * What [`read`](Self::read) and [`copy`](Self::copy) bring is stable from then on: it
+///   is not read again.
 /// * A range that is not memory all of it is refused before the first byte is moved.
 /// * Bytes moved before a later store to a doorbell, or after a load that told of a completion, are
 ///   in order with it by the fences that drivers have there anyway; an implementation adds none.
@@ -28,13 +28,13 @@ use crate::units::*;
 pub unsafe trait CopyMemory: Platform {
     /// Whether every byte of `range` is memory that the CPU can reach.
     fn is_memory(&self, range: PhysRange) -> bool;
-    /// Copies `from` to as many bytes at `to`. The two must not overlap, or what is at `to` then is
-    /// open.
+    /// Copies `from` to as many bytes at `to`. The two must not overlap, or what is at
+    /// `to` then is open.
     ///
     /// # Errors
     /// [`NotMemoryError`]; nothing is copied.
     fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError>;
-    /// Zeroes `range`.
+    /// Writes zeroes to all of `range`.
     ///
     /// # Errors
     /// [`NotMemoryError`]; nothing is written.

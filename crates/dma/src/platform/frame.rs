@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Frames, by whether hardware may hold a pointer to them.
 //!
-//! `frame_alloc` gives a [`FreshFrame`]: zeroed, seen by nobody, freed at will (the loser of a
-//! compare-and-swap does). Publishing it makes a [`TableFrame`], which has no way back but through
-//! `Retired` and `Flushed`: "the page tables that were mapping the IOVA range will not be
+//! `frame_alloc` gives a [`FreshFrame`]: zeroed, seen by nothing else, freed at will (the loser of
+//! a compare-and-swap does). Publishing it makes a [`TableFrame`], which has no way back but
+//! through `Retired` and `Flushed`: "the page tables that were mapping the IOVA range will not be
 //! reclaimed" before the invalidation is done (ATC'15 §5, requirement 2).
 
 use crate::units::PhysPage;
@@ -19,8 +19,8 @@ pub struct FreshFrame(PhysPage);
 #[must_use = "a dropped frame is lost"]
 pub struct TableFrame(PhysPage);
 
-/// A frame that is not taken back for as long as `'f`, as
-/// [`Platform::entries`](super::Platform::entries) wants it.
+/// A frame that is not taken back for as long as `'f`:
+/// what [`Platform::entries`](super::Platform::entries) asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameRef<'f>(PhysPage, PhantomData<&'f TableFrame>);
 

@@ -20,8 +20,8 @@ impl HeapBlock {
     /// The smallest block: 8 bytes, as in Linux's kmalloc.
     pub const MIN: ByteCount = ByteCount(8);
 
-    /// How long a block for `len` bytes is: a power of two, at least [`MIN`](Self::MIN). `None`
-    /// beyond 2^63.
+    /// How long a block for `len` bytes is: a power of two, at least
+    /// [`MIN`](Self::MIN). `None` beyond 2^63.
     #[inline]
     pub fn rounded(len: ByteCount) -> Option<ByteCount> {
         let len = len.0.max(Self::MIN.0);
@@ -44,7 +44,7 @@ pub struct HeapBlockError(pub HeapBlock);
 pub trait Heap: Send + Sync {
     /// How large the arena is. It never changes.
     fn arena(&self) -> ByteCount;
-    /// Bytes in blocks that somebody holds. Exact when nobody else is in the heap.
+    /// Bytes in blocks that are held. Exact only while nothing else uses the heap.
     fn in_use(&self) -> ByteCount;
     /// A block of [`HeapBlock::rounded`]`(len)` bytes, or `None` where there is none.
     fn alloc(&self, len: ByteCount) -> Option<HeapBlock>;

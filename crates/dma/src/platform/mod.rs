@@ -38,17 +38,17 @@ use crate::units::*;
 use core::marker::PhantomData;
 
 /// A 64-bit word that several CPUs, or the hardware, may touch at once. The machine's own,
-/// `AtomicU64`, is one, where the machine has it; a 32-bit machine's platform brings a word of its
-/// own.
+/// `AtomicU64`, is one, where the machine has it; a 32-bit machine's platform brings a
+/// word of its own.
 ///
 /// Table entries and queue descriptors are such words too; they are read by hardware as
 /// little-endian naturally aligned words, so only little-endian machines are supported.
 pub trait Atomic64: Send + Sync {
     /// A word that holds `value`.
     fn new(value: u64) -> Self;
-    /// Reads.
+    /// Returns what the word holds.
     fn load(&self, order: Ordering) -> u64;
-    /// Writes.
+    /// Makes the word hold `value`.
     fn store(&self, value: u64, order: Ordering);
     /// Writes, and returns what was there.
     fn swap(&self, value: u64, order: Ordering) -> u64;
@@ -126,8 +126,8 @@ impl Cpu<'_> {
     }
 }
 
-/// What the core asks of a kernel, a process, a model checker or a simulator. See the module's
-/// contract.
+/// What the core asks of a kernel, a process, a model checker or a simulator.
+/// See the module's contract.
 ///
 /// # Safety
 /// Tables that devices walk lie in this platform's frames, and the core, which has no other means,
@@ -136,13 +136,13 @@ impl Cpu<'_> {
 /// * frames are its memory, each handed out to one at a time and zeroed, as [`FreshFrame::new`]
 ///   demands, and [`entries`](Self::entries) gives the words of the frame that is asked for. What
 ///   is lent is accessed as such words alone, by the platform too;
-/// * [`pinned`](Self::pinned) and [`Lock`](Self::Lock) exclude what the contract says, whatever is
-///   interrupted;
+/// * [`pinned`](Self::pinned) and [`Lock`](Self::Lock) exclude what the contract
+///   says, whatever is interrupted;
 /// * [`A64`](Self::A64) is a word that hardware sees, atomic and of the orders that are asked for;
 ///   fences order it, and the heavy and the light one are a pair;
 /// * [`publish`](Self::publish) has reached memory when it returns, where a unit needs it;
-/// * [`unique`](Self::unique) never gives a number twice, and [`heap`](Self::heap) keeps the
-///   contract of [`Heap`].
+/// * [`unique`](Self::unique) never gives a number twice, and [`heap`](Self::heap) keeps
+///   the contract of [`Heap`].
 ///
 /// Else a device may reach what was not mapped, live tables included. Nothing checks it at run
 /// time: the core is checked above platforms that keep it (loom, the simulated multiprocessor, the
@@ -151,7 +151,7 @@ impl Cpu<'_> {
 pub unsafe trait Platform: Send + Sync + 'static {
     /// Shared words, table entries among them.
     type A64: Atomic64;
-    /// Locks.
+    /// A lock around a `T`.
     type Lock<T: Send>: Lock<T>;
 
     /// Runs `f` with no migration and no re-entry on this CPU. Must not be nested.
@@ -198,23 +198,23 @@ pub unsafe trait Platform: Send + Sync + 'static {
     /// Writes changed entries back to memory, for units that do not snoop caches.
     fn publish(&self, _entries: &[Self::A64]) {}
 
-    /// A memory fence.
+    /// A fence of this CPU, of the given order.
     fn fence(&self, order: Ordering);
-    /// A full fence on every CPU that runs the core (membarrier, an IPI, or nothing where readers
-    /// fence themselves).
+    /// A full fence on every CPU that runs the core (membarrier, an IPI, or nothing
+    /// where readers fence themselves).
     fn heavy_fence(&self);
     /// The other side of [`heavy_fence`](Self::heavy_fence), for readers that announce themselves
-    /// with a plain store: either what they announced before is seen by who fenced heavily, or what
-    /// they read afterwards is what was written before that. Nothing but order for the compiler
-    /// where the heavy fence reaches every CPU; a full fence elsewhere.
+    /// with a plain store: either what they announced before is seen by the CPU that fenced
+    /// heavily, or what they read afterwards is what was written before that. Nothing but order for
+    /// the compiler where the heavy fence reaches every CPU; a full fence elsewhere.
     #[inline]
     fn light_fence(&self) {
         self.fence(Ordering::SeqCst)
     }
     /// One turn of a wait loop: a pause, a yield to the model, a step of virtual time.
     fn relax(&self);
-    /// The general-purpose allocator that the core shares with everybody else, if there is one:
-    /// what `kmalloc` is to Linux.
+    /// The general-purpose allocator that the core shares with the rest of the system, if there is
+    /// one: what `kmalloc` is to Linux.
     fn heap(&self) -> Option<&dyn Heap> {
         None
     }
@@ -222,9 +222,9 @@ pub unsafe trait Platform: Send + Sync + 'static {
     fn unique(&self) -> u64;
 
     /// Says that `what`, an element of a block of memory that a lock guards and by which it is not
-    /// held, is read or written by who holds the lock. Words and locks are seen by construction;
-    /// what lies behind a pointer is not. Only a platform that follows cache lines asks; for all
-    /// others this is nothing.
+    /// held, is read or written by the holder of the lock. Words and locks are seen by
+    /// construction; what lies behind a pointer is not. Only a platform that follows cache lines
+    /// asks; for all others this is nothing.
     #[inline(always)]
     fn touches<'b, T: 'b>(_what: impl FnOnce() -> Option<Element<'b, T>>) {}
     /// Says that a block is about to be freed, some of which [was touched](Self::touches).

@@ -24,7 +24,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl OneCpu {
-    /// With zeroed memory.
+    /// With `frames` zeroed frames of memory.
     pub fn new(frames: usize) -> Self {
         let frame = |_| [const { AtomicU64::new(0) }; WORDS];
         OneCpu {

@@ -17,7 +17,7 @@ impl<T> PerCpu<T> {
     pub fn new<P: Platform>(p: &P, mut make: impl FnMut() -> T) -> Self {
         PerCpu((0..p.cpus()).map(|_| CachePadded(make())).collect())
     }
-    /// This CPU's value.
+    /// The value of this CPU.
     #[inline]
     pub fn get(&self, cpu: &Cpu<'_>) -> &T {
         &self.0[cpu.index().0].0
@@ -39,7 +39,7 @@ impl<T> PerCpu<T> {
     pub fn iter(&self) -> impl Iterator<Item = (CpuIndex, &T)> {
         self.0.iter().enumerate().map(|(i, v)| (CpuIndex(i), &v.0))
     }
-    /// How many CPUs.
+    /// How many CPUs there are.
     pub fn cpus(&self) -> usize {
         self.0.len()
     }

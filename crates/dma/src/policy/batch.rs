@@ -4,8 +4,8 @@
 //! Things are stamped under the lock, so their order is that of the stamps. What a flush completes
 //! leaves in one of two ways. Where that is everything, as it is for the CPU whose batch is full,
 //! the whole queue is exchanged for an empty spare one, and freed without the lock. Else, and while
-//! somebody else has the spare one, up to 16 things at a time are completed under the lock, and
-//! freed without it.
+//! the spare one is in use, up to 16 things at a time are completed under the lock, and freed
+//! without it.
 //!
 //! What has been taken out and is not freed yet is *in transit*. Each thing remembers the CPU that
 //! unmapped it, its *origin*.
@@ -93,7 +93,7 @@ pub(super) struct BatchQueue<P: Platform>(P::Lock<Inner>);
 
 struct Inner {
     queue: FlushQueue<CpuResource>,
-    /// What the queue is exchanged for, unless somebody has it.
+    /// What the queue is exchanged for, unless it is in use.
     spare: Option<FlushQueue<CpuResource>>,
     /// Things that start an invalidation.
     batch: u32,
@@ -119,8 +119,8 @@ impl<P: Platform> BatchQueue<P> {
         }))
     }
 
-    /// Puts what `retire` retires at the end, and counts. `None` where somebody else is at the
-    /// queue; nothing has happened then.
+    /// Puts what `retire` retires at the end, and counts. `None` where the lock of the queue is
+    /// held; nothing has happened then.
     #[inline(always)]
     pub fn try_push(
         &self,

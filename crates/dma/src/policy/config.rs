@@ -17,8 +17,8 @@ pub enum PolicyConfig {
     FreeBsd,
     /// Batch on each CPU (ATC'15 §5). Exposure: a batch of this CPU, or the window.
     DeferredPerCpu(DeferredConfig),
-    /// Batch in one queue under one lock (Linux 3.17, ATC'15 §3.2). Exposure: a batch, or the
-    /// window.
+    /// Batch in one queue under one lock (Linux 3.17, ATC'15 §3.2). Exposure: a
+    /// batch, or the window.
     DeferredGlobal(DeferredConfig),
     /// Nothing at unmap; map invalidates the range that it maps (Solaris, ATC'15 §3.4). Exposure:
     /// unbounded, until the range is mapped again or [`crate::domain::Domain::flush`] is called.
@@ -89,7 +89,7 @@ impl MacOsConfig {
 /// How long a device may still reach a page after its unmap has returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exposure {
-    /// Not at all.
+    /// Not at all: the unmap flushes.
     None,
     /// Until an invalidation that starts by then at the latest is complete.
     Bounded {
@@ -101,7 +101,7 @@ pub enum Exposure {
         /// started already, and takes what the unit takes.
         time: Option<TimeNs>,
     },
-    /// As long as nobody maps the page's range again.
+    /// Until a map takes the page's range again, if one ever does.
     Unbounded,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Deferred: retired things are queued, and one domain-wide invalidation completes many.
 //!
-//! Two designs differ in who shares a queue: **deferred-percpu**, "batching invalidation requests
+//! Two designs differ in what shares a queue: **deferred-percpu**, "batching invalidation requests
 //! locally on each core instead of globally" (ATC'15 §5), has one a CPU; **deferred-global**, Linux
 //! 3.17's (ATC'15 §3.2), has one for all. Its lock is what all contend for, and while one CPU
 //! flushes and frees, all others wait before the queue's gate, as they do for Linux 3.17's lock.
@@ -20,8 +20,8 @@
 //! Exposure: a thing is flushed by its queue's `batch`-th thing after it at the latest, or by the
 //! first tick that is `window` after the last one that flushed; that is, `window` plus the host's
 //! tick interval plus one invalidation. The CPU of the `batch`-th thing may be held up before it
-//! starts; then others put a second batch behind the first, and no more, since who finds no room
-//! must flush before its unmap returns.
+//! starts; then others put a second batch behind the first, and no more, since an unmap that finds
+//! no room must flush before it returns.
 
 use super::{
     batch::{BatchQueue, CpuResource, NotQueued, Queued},
@@ -42,12 +42,12 @@ pub struct TickReport {
     pub drained: u32,
 }
 
-/// Who shares a queue.
+/// Which CPUs share a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// Nobody: each CPU has its own.
+    /// None: each CPU has its own.
     PerCpu,
-    /// All CPUs.
+    /// All CPUs share one.
     Global,
 }
 
@@ -98,8 +98,8 @@ impl<P: Platform> Deferred<P> {
         }
     }
 
-    /// Queues what `retire` retires for this CPU, where that calls nothing; else nothing has
-    /// happened.
+    /// Queues what `retire` retires for this CPU, where that calls nothing;
+    /// else nothing has happened.
     #[inline(always)]
     pub fn push_fast(
         &self,

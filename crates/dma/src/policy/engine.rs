@@ -12,10 +12,9 @@ pub(crate) enum Resource {
 
 /// How much of each resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // its fields say it
 pub struct Held {
-    /// IOVA pages.
     pub pages: PageCount,
-    /// Frames.
     pub frames: u64,
 }
 
@@ -41,7 +40,7 @@ pub(crate) struct Engine<'d, P: Platform, I: Invalidate> {
 }
 
 impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
-    /// Invalidates and waits.
+    /// Starts an invalidation, and waits for it.
     pub fn flush(&self, scope: Scope) -> Result<Completion, Failed> {
         let patience = self.patience();
         self.sequence
@@ -77,8 +76,8 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
         })
     }
 
-    /// One invalidation for each page, each waited for. The proof is of all pages
-    /// ([`Completion::join`]).
+    /// One invalidation for each page, each waited for. The proof is of
+    /// all pages: see [`Completion::join`].
     pub fn flush_page_by_page(&self, scope: Scope) -> Result<Completion, Failed> {
         let mut pages = scope.pages.into_iter().flat_map(IovaRange::iter);
         let flush = |page| {
@@ -99,7 +98,7 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
         Ok(whole)
     }
 
-    /// Starts an invalidation that somebody waits for later.
+    /// Starts an invalidation that is waited for later.
     pub fn start(&self, scope: Scope) -> Result<Started<I::Token>, Failed> {
         self.sequence.start(self.p, self.unit, self.id, scope)
     }
@@ -144,8 +143,8 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
         }
     }
 
-    /// Callers pair things with completions that cover them, so this is a bug; losing the resource
-    /// is safe.
+    /// Callers pair things with completions that cover them, so this is a bug; losing
+    /// the resource is safe.
     #[cold]
     #[inline(never)]
     fn unsettled(&self, retired: Retired<Resource>, why: CompleteError) {

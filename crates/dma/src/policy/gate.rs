@@ -3,19 +3,19 @@
 //!
 //! Linux 3.17 keeps its one queue's lock from the 250th unmap until the last range is freed, so
 //! that all other CPUs' unmaps wait for the invalidation and for 250 frees (ATC'15 §3.2, figure 2).
-//! Nobody here waits with a lock held, nor inside `pinned`; so who finds the gate closed relaxes
-//! before it queues anything. The CPU that closed it goes through, and so does who came in before
-//! it was closed. And everybody does after a while: an interrupt handler may be on top of the very
-//! task that closed the gate, which has been moved to another CPU since. The gate delays, it
-//! excludes nobody, and no correctness rests on it.
+//! No CPU waits here with a lock held, nor inside `pinned`; so an unmap that finds the gate closed
+//! relaxes before it queues anything. The CPU that closed it goes through, and so does an unmap
+//! that came in before it was closed. And all do after a while: an interrupt handler may be on top
+//! of the very task that closed the gate, which has been moved to another CPU since. The gate
+//! delays, it excludes none, and no correctness rests on it.
 
 use crate::platform::*;
 use crate::units::CpuIndex;
 
-/// Nobody flushes. Else the word is the CPU that does, plus 1.
+/// No CPU flushes. Else the word is the CPU that does, plus 1.
 const OPEN: u64 = 0;
-/// Turns that one waits before a closed gate, then goes through: longer than a batch takes to be
-/// freed.
+/// Turns that one waits before a closed gate, then goes through: longer than a batch
+/// takes to be freed.
 const PATIENCE: u32 = 1 << 14;
 
 pub(super) struct Gate<P: Platform>(CachePadded<P::A64>);
@@ -27,7 +27,7 @@ pub(super) struct Closed<'g, P: Platform>(Option<&'g Gate<P>>);
 #[derive(PartialEq, Eq)]
 pub(super) enum Waited {
     UntilOpen,
-    /// Whoever closed it may never open it: the caller goes through.
+    /// The CPU that closed it may never open it: the caller goes through.
     ForTooLong,
 }
 
@@ -56,7 +56,7 @@ impl<P: Platform> Gate<P> {
         }
         Waited::ForTooLong
     }
-    /// Closes the gate for all but CPU `cpu`, unless somebody else has it closed.
+    /// Closes the gate for all but CPU `cpu`, unless another CPU has it closed.
     pub fn try_close(&self, cpu: CpuIndex) -> Option<Closed<'_, P>> {
         let (mine, order) = (cpu.0 as u64 + 1, Ordering::Relaxed);
         match self.0.0.compare_exchange(OPEN, mine, order, order) {
@@ -66,7 +66,7 @@ impl<P: Platform> Gate<P> {
             Err(_) => None,
         }
     }
-    /// Closes the gate for all but CPU `cpu`, unless somebody else has it closed for very long.
+    /// Closes the gate for all but CPU `cpu`, unless another CPU has it closed for very long.
     pub fn close(&self, p: &P, cpu: CpuIndex) -> Closed<'_, P> {
         for _ in 0..PATIENCE {
             match self.try_close(cpu) {

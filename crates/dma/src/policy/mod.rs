@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Invalidation policies: *when* an invalidation starts, and *who* drains what it completes.
+//! Invalidation policies: *when* an invalidation starts, and *which* call drains what it completes.
 //!
 //! # Theory
 //!
@@ -12,7 +12,7 @@
 //! | **freebsd** | in each unmap, of each of its pages | there, one after the other | none (P1) |
 //! | **deferred-percpu** (ATC'15 §5) | every `batch` things of this CPU, or by a tick after `window`, of the domain | there | bounded (P2) |
 //! | **deferred-global** | the same, in one queue of all CPUs | there | bounded (P2) |
-//! | **macos** | in each unmap, of its pages | later, by whoever comes by | what the unit takes; `depth` unmaps (P2) |
+//! | **macos** | in each unmap, of its pages | later, by any call that comes by | what the unit takes; `depth` unmaps (P2) |
 //! | **solaris** | in each map, of its pages | there | unbounded |
 //!
 //! All but `deferred-percpu` and `strict` are those of the systems in ATC'15 §3.4 and its table 1.
@@ -79,7 +79,7 @@ impl<P: Platform, K: Copy + Send> Policy<P, K> {
         }
     }
 
-    /// Begins to retire what one call unmaps: some of `pages`, or `None` for who knows which.
+    /// Begins to retire what one call unmaps: some of `pages`, or `None` where that is not known.
     #[inline]
     pub fn begin(&self, pages: Option<IovaRange>) -> Batch<'_, P, K> {
         let way = match self {
@@ -160,7 +160,8 @@ impl<P: Platform, K: Copy + Send> Policy<P, K> {
         }
     }
 
-    /// Pages and frames that are retired and not flushed yet; exact when nobody else is active.
+    /// Pages and frames that are retired and not flushed yet; exact only while
+    /// nothing else is active.
     pub fn retired(&self) -> Held {
         match self {
             Policy::Strict | Policy::FreeBsd => Held::default(),

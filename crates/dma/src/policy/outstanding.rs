@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! **macos**: unmap starts its invalidation and returns; whoever comes by later collects what is
+//! **macos**: unmap starts its invalidation and returns; calls that come by later collect what is
 //! done (ATC'15 §3.4).
 //!
 //! Each thing stands in one queue, oldest first, with the invalidation that was started for it.
@@ -7,11 +7,11 @@
 //! has room for `depth` things: an unmap that finds it full waits for the first's invalidation,
 //! without the lock. An exhausted allocator drains all by one flush of the domain.
 //!
-//! **One CPU collects at a time**, behind a gate; who comes by meanwhile leaves it to that one, and
-//! who needs room waits before the gate. Else every CPU looks at the same first thing, all but one
-//! find it gone when they have the lock again, and on 16 CPUs they do little else. Ticks go
-//! through. No correctness rests on the gate: while the CPU that closed it is off its core, things
-//! are only freed later.
+//! **One CPU collects at a time**, behind a gate; a call that comes by meanwhile leaves it to that
+//! CPU, and one that needs room waits before the gate. Else every CPU looks at the same first
+//! thing, all but one find it gone when they have the lock again, and on 16 CPUs they do little
+//! else. Ticks go through. No correctness rests on the gate: while the CPU that closed it is off
+//! its core, things are only freed later.
 //!
 //! Unlike Mac OS X, which as ATC'15 has it does not wait before it hands an IOVA out again, nothing
 //! is freed here before its own invalidation is done; that is no choice of this file, but what
@@ -36,7 +36,7 @@ use alloc::vec;
 const LOOKED_AT: usize = 8;
 
 pub(crate) struct Outstanding<P: Platform, K: Copy + Send> {
-    /// One.
+    /// One queue, of all CPUs.
     queues: Queues<P, Started<K>>,
     /// Closed while one CPU collects.
     collecting: Gate<P>,
@@ -138,7 +138,7 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         Ok(origin)
     }
 
-    /// The same, for those who report a failure.
+    /// The same, for callers that report a failure.
     pub fn collect_or_quarantine<I: Invalidate<Token = K>>(
         &self,
         engine: &Engine<'_, P, I>,
@@ -169,8 +169,8 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         queue::held(&self.queues)
     }
 
-    /// Waits until some has left the queue: freed by the CPU that collects, or by this one if none
-    /// does.
+    /// Waits until some has left the queue: freed by the CPU that collects, or by this
+    /// one if none does.
     #[cold]
     fn make_room<I: Invalidate<Token = K>>(
         &self,

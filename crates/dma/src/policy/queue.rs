@@ -9,7 +9,8 @@
 //! nearly the order of their stamps (a CPU may be overtaken between stamp and push): what stands
 //! behind a younger one leaves with it, later than it could.
 //!
-//! Each thing remembers the CPU that unmapped it, its *origin*, so whoever drains sends it there.
+//! Each thing remembers the CPU that unmapped it, its *origin*, so any CPU that drains sends it
+//! there.
 //!
 //! Locking: one lock a queue, taken alone, never held while waiting, completing or allocating.
 

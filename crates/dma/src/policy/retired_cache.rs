@@ -63,7 +63,7 @@ impl<P: Platform> RetiredCache<P> {
 
     pub fn keep<I: Invalidate>(&self, engine: &Engine<'_, P, I>, retired: Retired<Resource>) {
         let Resource::Iova(alloc) = retired.get() else {
-            return engine.quarantine.put(retired); // frames have no class: nobody keeps one
+            return engine.quarantine.put(retired); // frames have no class: none is kept
         };
         match self.class(alloc.range().pages) {
             Some(class) => class.push_growing(Item {
@@ -140,7 +140,7 @@ impl<P: Platform> RetiredCache<P> {
     }
 }
 
-/// Of an allocation.
+/// The first page of an allocation; 0 for a frame.
 fn first_page(what: &Resource) -> IovaPage {
     match what {
         Resource::Iova(alloc) => alloc.range().first,

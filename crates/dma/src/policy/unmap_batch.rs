@@ -11,8 +11,8 @@
 
 use super::*;
 
-/// Things retired before one flush. An unmap of up to 8 MiB detaches at most four tables, and
-/// flushes once.
+/// Things retired before one flush. An unmap of up to 8 MiB detaches at most four
+/// tables, and flushes once.
 const BATCH_MAX: usize = 8;
 
 /// How a batch is completed.
@@ -38,7 +38,7 @@ enum Completed {
 
 pub(crate) struct UnmapBatch<'a, P: Platform, K: Copy + Send> {
     way: Way<'a, P, K>,
-    /// What is unmapped: pages, or `None` for who knows which.
+    /// What is unmapped: pages, or `None` where that is not known.
     pages: Option<IovaRange>,
     caches: Caches,
     batch: [Option<Retired<Resource>>; BATCH_MAX],

@@ -8,8 +8,8 @@ use crate::{iova::AllocKind, units::*};
 pub struct TableConfig {
     /// When tables are given back.
     pub reclaim: Reclaim,
-    /// Leaves up to this level: 1 is 4 KiB; in VT-d 2 is 2 MiB and 3 is 1 GiB. Held at what unit
-    /// and format have.
+    /// Leaves up to this level: 1 is 4 KiB; in VT-d 2 is 2 MiB and 3 is 1 GiB. Held at what
+    /// unit and format have.
     pub largest_leaf: u32,
 }
 
@@ -36,11 +36,11 @@ impl Default for TableConfig {
 /// How long a mapping is likely to live.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Lifetime {
-    /// Nothing is known.
+    /// Nothing is known of it.
     #[default]
     Normal,
-    /// A few accesses: a hint to units that can evict such translations early (VT-d 4.1 §9.8, TM;
-    /// WIOSCA'10 §4.1).
+    /// A few accesses: a hint to units that can evict such translations early (VT-d 4.1
+    /// §9.8, TM; WIOSCA'10 §4.1).
     Transient,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Checking and showing a table that nobody is changing.
+//! Checking and showing a table that nothing is changing.
 
 use super::*;
 use crate::iova::AllocKind;

@@ -76,8 +76,8 @@ impl<P: Platform, F: Format> Table<P, F> {
         cleared
     }
 
-    /// Takes the table `next` out of `entry` at `level`, all of which the caller owns; counts the
-    /// translations it held.
+    /// Takes the table `next` out of `entry` at `level`, all of which the caller owns; counts
+    /// the translations it held.
     pub(super) fn detach(
         &self,
         p: &P,
@@ -93,8 +93,8 @@ impl<P: Platform, F: Format> Table<P, F> {
         Self::take_apart(p, TableFrame::from_entry(next), level - 1, detached)
     }
 
-    /// Hands out a table that nothing points to any more, and all below it; counts the translations
-    /// it held.
+    /// Hands out a table that nothing points to any more, and all below it; counts
+    /// the translations it held.
     fn take_apart(
         p: &P,
         frame: TableFrame,
@@ -116,16 +116,16 @@ impl<P: Platform, F: Format> Table<P, F> {
         held
     }
 
-    /// Hands out every table, the root last. The table is not used afterwards, and no device
-    /// reaches it.
+    /// Hands out every table, the root last. The table is not used afterwards, and
+    /// no device reaches it.
     pub fn dismantle(&mut self, p: &P, mut detached: impl FnMut(TableFrame)) {
         let root = TableFrame::from_entry(self.root.page());
         Self::take_apart(p, root, F::LEVELS, &mut detached);
     }
 }
 
-/// The entries of one table at `level` that `range` touches, each with the part of the range below
-/// it.
+/// The entries of one table at `level` that `range` touches, each with the part of
+/// the range below it.
 pub(super) fn pieces<F: Format>(
     range: IovaRange,
     level: u32,

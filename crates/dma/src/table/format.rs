@@ -10,7 +10,7 @@ pub enum Entry {
     Absent,
     /// The next table, one level down.
     Table(PhysPage),
-    /// A translation.
+    /// A translation to this page.
     Leaf(PhysPage, Perm, LeafMarks),
 }
 
@@ -19,7 +19,7 @@ pub enum Entry {
 pub struct LeafMarks(u8);
 
 impl LeafMarks {
-    /// Inside a mapping.
+    /// None: a page inside a mapping.
     pub const NONE: LeafMarks = LeafMarks(0);
     /// The first page of a mapping.
     pub const FIRST: LeafMarks = LeafMarks(1);
@@ -29,7 +29,7 @@ impl LeafMarks {
     pub const FIXED: LeafMarks = LeafMarks(4);
     /// On the first page: the mapping's token was given up, so the address API may end it.
     pub const RAW: LeafMarks = LeafMarks(8);
-    /// How many bits.
+    /// How many bits marks take.
     pub const BITS: u32 = 4;
 
     /// From the bits of an entry; others are dropped.
@@ -47,11 +47,11 @@ impl LeafMarks {
             false => AllocKind::Dynamic,
         }
     }
-    /// Both.
+    /// The marks of both.
     pub const fn with(self, other: LeafMarks) -> Self {
         LeafMarks(self.0 | other.0)
     }
-    /// Neither.
+    /// Those of `self` that `other` does not have.
     pub const fn without(self, other: LeafMarks) -> Self {
         LeafMarks(self.0 & !other.0)
     }
@@ -77,21 +77,21 @@ pub unsafe trait Format: Send + Sync + 'static {
     const LEVELS: u32;
     /// Log2 of the entries a table has.
     const ENTRIES_LG2: u32;
-    /// For messages.
+    /// The format's name, for messages.
     const NAME: &'static str;
-    /// A bit of a table's entry that hardware ignores: set once the entry has been written back to
-    /// memory.
+    /// A bit of a table's entry that hardware ignores: set once the entry has been
+    /// written back to memory.
     const WRITTEN_BACK: u64;
     /// The highest level at which an entry may be a leaf.
     const LARGEST_LEAF: u32;
     /// The bit of a leaf that says that it will not be used for long; 0 in a format without one.
     const TRANSIENT: u64;
-    /// Where the ten ignored bits begin in which a shared leaf is counted. They hold the marks of
-    /// other leaves.
+    /// Where the ten ignored bits begin in which a shared leaf is counted. They hold the
+    /// marks of other leaves.
     const COUNT_SHIFT: u32;
 
-    /// The entry of a leaf at `level`. Above level 1, `to` is a multiple of what an entry there
-    /// covers.
+    /// The entry of a leaf at `level`. Above level 1, `to` is a multiple of what
+    /// an entry there covers.
     fn leaf(to: PhysPage, perm: Perm, marks: LeafMarks, level: u32) -> u64;
     /// The leaf `entry` with other marks.
     fn marked(entry: u64, marks: LeafMarks) -> u64;

@@ -13,7 +13,7 @@ pub struct InstallError {
     pub done: PageCount,
     /// Pages that were to be installed.
     pub wanted: PageCount,
-    /// Why.
+    /// Why the install stopped.
     pub cause: InstallCause,
 }
 
@@ -36,8 +36,8 @@ pub enum InstallCause {
     /// The kernel that holds the tables refused.
     #[error("the host refused the mapping (error number {0})")]
     Host(i32),
-    /// The kernel that holds the tables keeps the page for itself: the interrupt window, or memory
-    /// that firmware reserves.
+    /// The kernel that holds the tables keeps the page for itself: the interrupt window, or
+    /// memory that firmware reserves.
     #[error("IOVA page {0} cannot be mapped: the host reserves it")]
     Reserved(IovaPage),
     /// The platform has no memory there that a device may be given.
@@ -49,8 +49,8 @@ impl<P: Platform, F: Format> Table<P, F> {
     /// Makes `range` translate to `runs`, in order. The caller owns the range, or one allocation of
     /// it where leaves are shared.
     ///
-    /// A run gets large leaves where it can, but never in place of a table: [`Table::make_room`]
-    /// comes before.
+    /// A run gets large leaves where it can, but never in place of a
+    /// table: [`Table::make_room`] comes before.
     ///
     /// # Errors
     /// With the number of pages written, which stay written.
@@ -180,7 +180,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         match entry.compare_exchange(0, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 p.publish(core::slice::from_ref(entry));
-                // nobody changes it meanwhile: part of what it covers is ours
+                // nothing changes it meanwhile: part of what it covers is ours
                 entry.store(new | F::WRITTEN_BACK, Ordering::Release);
                 Ok(fresh.publish().page()) // owned by the tree from here on
             }
@@ -211,8 +211,8 @@ impl<I: Iterator<Item = PhysRun>> Rest<I> {
         let run = PhysRun::new(PhysPage(0), PageCount(0));
         Rest { run, runs }
     }
-    /// What is left of the current run, or the next one if that is nothing; it is for IOVAs from
-    /// `at` on.
+    /// What is left of the current run, or the next one if that is nothing; it is for
+    /// IOVAs from `at` on.
     #[inline]
     pub(super) fn run(&mut self, at: IovaPage) -> Result<PhysRun, At<InstallCause>> {
         while self.run.pages.0 == 0 {

@@ -75,7 +75,7 @@ impl<P: Platform, F: Format> Table<P, F> {
             if entry.load(Ordering::Acquire) == 0 {
                 let marks = marks(range, at, F::span(level), leaf.kind);
                 let new = F::leaf(to, leaf.perm, marks, level) | hint::<F>(leaf.lifetime);
-                // nobody fills it meanwhile: all that it covers is ours
+                // nothing fills it meanwhile: all that it covers is ours
                 entry.store(new, Ordering::Release);
                 p.publish(core::slice::from_ref(entry));
                 return Ok(level);
@@ -85,8 +85,8 @@ impl<P: Platform, F: Format> Table<P, F> {
         Ok(1)
     }
 
-    /// Detaches the table at the entry of `level` that covers `at`, if there is one, and it maps
-    /// nothing.
+    /// Detaches the table at the entry of `level` that covers `at`, if there is one,
+    /// and it maps nothing.
     fn empty_entry(&self, p: &P, at: IovaPage, level: u32, detached: &mut impl FnMut(TableFrame)) {
         let mut frame = TableFrame::from_entry(self.root.page());
         for above in (level..=F::LEVELS).rev() {

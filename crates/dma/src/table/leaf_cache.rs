@@ -6,14 +6,14 @@
 //! A walk of four levels costs more than all else that map and unmap do in a table, so both do
 //! without where they can. A *known* leaf table is the frame that holds the leaves of some pages.
 //! Why none is ever used after it was detached rests on one fact: **a leaf table is detached only
-//! by who owns all of its span** (see the theory of [`crate::table`]; leaves that have no owner are
-//! shared, their tables are never detached, and they have no part in this).
+//! by the owner of all its span** (see the theory of [`crate::table`]; leaves that have no owner
+//! are shared, their tables are never detached, and they have no part in this).
 //!
-//! **Unmap** takes it from the mapping: [`LeafTable`] is in the token. While a mapping lives
-//! somebody holds the allocation of its pages, so nobody else owns the whole span, and the table
-//! stays where it is. The one mapping whose own unmap may detach the table is one that covers the
-//! whole span; it has none in its token, and walks. This needs no check at all, on whatever CPU the
-//! unmap runs.
+//! **Unmap** takes it from the mapping: [`LeafTable`] is in the token. While a mapping lives the
+//! allocation of its pages is held, so no other caller owns the whole span, and the table stays
+//! where it is. The one mapping whose own unmap may detach the table is one that covers the whole
+//! span; it has none in its token, and walks. This needs no check at all, on whatever CPU the unmap
+//! runs.
 //!
 //! **Map** takes it from what its CPU remembers: a few *slots*, each with a span, its leaf table,
 //! and the number of detachments that there had been when the slot was filled (`detached`, one word
@@ -23,15 +23,15 @@
 //! used by a map that holds an allocation in *s*, too. Take any detachment *d* of a table of *s*.
 //! It holds all allocations in *s*, so it lies before the first map's allocation, between the two,
 //! or after the second's. Before the first: then the table that the slot was filled with was
-//! installed after it. After the second: then it harms nobody. Between: allocations change hands by
+//! installed after it. After the second: then it does no harm. Between: allocations change hands by
 //! the allocator, which orders the one holder's accesses before the next one's; so the first map's
 //! read of `detached` came before *d*'s addition, and the second's comes after it. By coherence the
 //! second reads more than *g*, and the slot does not serve. A count of 64 bits does not come round.
 //!
 //! So both accesses to `detached` are relaxed. Slots are written and read by their own CPU alone,
 //! pinned, so their three words belong together; where a slot does not serve, the map walks and
-//! fills it. A table is in a slot only after somebody on this CPU has walked to it, and written
-//! back what was not yet, as a neighbour does that finds it (P14, units that do not snoop).
+//! fills it. A table is in a slot only after this CPU has walked to it, and written back what was
+//! not yet, as a neighbour does that finds it (P14, units that do not snoop).
 //!
 //! What a slot never does is speak of a leaf: whether those are absent is looked up in the table
 //! itself, as on the slow path.
@@ -129,8 +129,8 @@ impl<P: Platform, F: Format> Table<P, F> {
         self.get_to_know(p, cpu, range.first)
     }
 
-    /// The frame of the leaf table that covers `page`. What is on the way to it has been written
-    /// back then.
+    /// The frame of the leaf table that covers `page`. What is on the way to it has
+    /// been written back then.
     fn find_leaf_frame(&self, p: &P, page: IovaPage) -> Option<PhysPage> {
         let mut frame = TableFrame::from_entry(self.root.page());
         for level in (2..=F::LEVELS).rev() {
@@ -288,8 +288,8 @@ fn set<P: Platform, F: Format>(
     true
 }
 
-/// Clears the leaves of `head` and `rest`, unless the first or the last one is absent, or there are
-/// none; returns whether.
+/// Clears the leaves of `head` and `rest`, unless the first or the last one is absent, or there
+/// are none; returns whether.
 #[inline(always)]
 fn unset<P: Platform>(head: &[P::A64], rest: &[P::A64]) -> bool {
     let is_absent = |leaf: &P::A64| leaf.load(Ordering::Relaxed) == 0;

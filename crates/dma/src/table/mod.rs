@@ -7,7 +7,7 @@
 //! leaves of a whole span may stand above. **Owning the IOVA range is the lock**: only the holder
 //! of an allocation writes the leaves of its range, so leaves need no compare-and-swap. Tables
 //! above are shared by neighbours: an absent entry is filled by compare-and-swap with a zeroed
-//! frame, and the loser frees its own, which nobody has seen.
+//! frame, and the loser frees its own, which nothing has seen.
 //!
 //! **Large leaves** are written where IOVA, physical page, what is left of a run and
 //! [`TableConfig`] allow, and where the entry is absent. Where it holds a table, small leaves serve
@@ -19,8 +19,8 @@
 //!
 //! **Tables go away** in three ways only: at the end of the domain; to make room; and, under
 //! [`Reclaim::Covered`], where one `clear` covers all that a table maps (Linux's rule, ATC'15
-//! §3.3). The last two are safe because whoever has the whole span holds allocations on all of it,
-//! so nobody else can be installing below. A detached table is left as it is, since a walk in
+//! §3.3). The last two are safe because the owner of the whole span holds allocations on all of it,
+//! so no other call can be installing below. A detached table is left as it is, since a walk in
 //! flight may still be reading it, and comes out as a `TableFrame`, to be retired. The allocation
 //! is retired with it, needing the same flush, so no new table takes its place before the walk
 //! caches have been flushed (P14).
@@ -28,8 +28,8 @@
 //! Each leaf carries marks in bits that hardware ignores: the first and the last page of a mapping,
 //! whether its range was chosen by the caller, and whether its token was given up. By them the
 //! address API of unmap checks what it is given. That check reads tables of ranges that the caller
-//! may not own, so it holds its CPU's *reader* lock, a table at a time; whoever detaches a table
-//! then takes every CPU's reader lock once, after which nobody reads it any more.
+//! may not own, so it holds its CPU's *reader* lock, a table at a time; a call that detaches one
+//! then takes every CPU's reader lock once, after which nothing reads it any more.
 //!
 //! **Known leaf tables** save the walk: see `leaf_cache.rs`.
 //!
@@ -71,10 +71,10 @@ use core::marker::PhantomData;
 use install::{At, Rest, hint, marks};
 use leaf_cache::Known;
 
-/// One radix table.
+/// One radix table, in frames of the platform's, with entries as the format `F` has them.
 pub struct Table<P: Platform, F: Format> {
     root: TableFrame,
-    /// Held by whoever reads tables of ranges that it does not own: the address API's check.
+    /// Held while tables are read whose range the reader does not own: the address API's check.
     readers: PerCpu<P::Lock<()>>,
     /// What each CPU knows of leaf tables, and how many detachments there have been, by which that
     /// is known to be true.
@@ -111,8 +111,7 @@ impl<P: Platform, F: Format> Table<P, F> {
     pub fn root(&self) -> PhysPage {
         self.root.page()
     }
-    /// Looks `page` up as hardware would, without any cache. Nobody may be detaching tables
-    /// meanwhile.
+    /// Looks `page` up as hardware would, without any cache. No table may be detached meanwhile.
     pub fn walk(&self, p: &P, page: IovaPage) -> Option<(PhysPage, Perm)> {
         let (entry, level) = self.find(p, page)?;
         match F::decode(entry.load(Ordering::Acquire), level) {
@@ -123,8 +122,8 @@ impl<P: Platform, F: Format> Table<P, F> {
             _ => None,
         }
     }
-    /// The entry where a walk to `page` ends, with its level: that of a large leaf, or one of a
-    /// leaf table.
+    /// The entry where a walk to `page` ends, with its level: that of a large leaf, or one
+    /// of a leaf table.
     #[inline]
     fn find<'p>(&self, p: &'p P, page: IovaPage) -> Option<(&'p P::A64, u32)> {
         let (table, level) = self.find_table(p, page)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The address API's check: whether a range that somebody names is exactly one mapping, by the
+//! The address API's check: whether a range that is given by address is exactly one mapping, by the
 //! marks in its leaves.
 
 use super::*;
@@ -21,7 +21,7 @@ pub enum RawError {
     /// The mapping goes on.
     #[error("IOVA page {0} is not the last page of its mapping")]
     NotLast(IovaPage),
-    /// The mapping's token is still held, or somebody else is just unmapping it.
+    /// The mapping's token is still held, or another call is just unmapping it.
     #[error("the mapping at IOVA page {0} was not given up, or is being unmapped")]
     NotGivenUp(IovaPage),
     /// Another mapping begins or ends inside the range.
@@ -37,8 +37,8 @@ pub enum RawError {
 }
 
 impl<P: Platform, F: Format> Table<P, F> {
-    /// Lets the address API end the mapping that begins at `page`. The caller owns it; its leaves
-    /// are not shared.
+    /// Lets the address API end the mapping that begins at `page`. The caller owns it; its
+    /// leaves are not shared.
     pub fn give_up(&self, p: &P, page: IovaPage) {
         self.visit_leaves(p, IovaRange::new(page, PageCount(1)), |leaf| {
             let given_up = F::marked(leaf.word, leaf.marks.with(LeafMarks::RAW));
@@ -137,7 +137,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         Ok(())
     }
 
-    /// The leaf that covers `page`. Nobody is detaching tables, or the caller is a reader.
+    /// The leaf that covers `page`. No table is being detached, or the caller is a reader.
     fn visit<'p>(&self, p: &'p P, page: IovaPage) -> Option<Visited<'p, P::A64>> {
         let (entry, level) = self.find(p, page)?;
         let word = entry.load(Ordering::Acquire);

@@ -4,12 +4,12 @@
 //! # Theory
 //!
 //! Under `identity` the address of a page follows from its physical address and permission, so
-//! every mapping of the page with that permission has the very same leaf, and nobody owns it. Its
-//! ten ignored bits count the mappings. A map takes one more by compare-and-swap, absent being 0;
-//! an unmap takes one away, and whoever takes the last clears the entry with the same
+//! every mapping of the page with that permission has the very same leaf, which has no single
+//! owner. Its ten ignored bits count the mappings. A map takes one more by compare-and-swap, absent
+//! being 0; an unmap takes one away, and the one that takes the last clears the entry with the same
 //! compare-and-swap. So an entry is present exactly while its count is not 0, and no interleaving
 //! loses a count or clears an entry that is counted. [`COUNT_MAX`] mappings fit; one more is
-//! refused and changes nothing. Marks have no room, transient hints would be somebody else's, and
+//! refused and changes nothing. Marks have no room, transient hints would be another mapping's, and
 //! leaves are of one page, since mappings may overlap in part.
 //!
 //! **Tables are never detached here**: to cover a span whole is not to own it, for another CPU may
@@ -21,12 +21,12 @@
 //! where it was the last, the full fence of `FlushSequence::retire` follows, as for any leaf. A map
 //! that comes right after the last unmap, and before its flush, makes the entry that was there
 //! before: what caches still hold is right. A map under way counts as one from its first page on:
-//! where it fails on a later page, a page that somebody else has unmapped meanwhile stays reachable
+//! where it fails on a later page, a page that was unmapped elsewhere meanwhile stays reachable
 //! until the undo has flushed it.
 //!
-//! Write-back: whoever changed an entry writes its line back before it returns, also if the change
-//! was one of count alone: the map that made the entry may not have written it back yet. Writing
-//! back late does no harm, as what it writes is what the entry holds by then.
+//! Write-back: a call that changed an entry writes its line back before it returns, also if the
+//! change was one of count alone: the map that made the entry may not have written it back yet.
+//! Writing back late does no harm, as what it writes is what the entry holds by then.
 
 use super::*;
 

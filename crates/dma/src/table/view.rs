@@ -17,26 +17,26 @@ impl<P: Platform, F: Format> Clone for TableView<'_, P, F> {
 impl<P: Platform, F: Format> Copy for TableView<'_, P, F> {}
 
 impl<'t, P: Platform, F: Format> TableView<'t, P, F> {
-    /// As [`Table::config`].
+    /// What was decided for it: see [`Table::config`].
     pub fn config(self) -> TableConfig {
         self.0.config()
     }
-    /// As [`Table::root`].
+    /// The root's physical page, as the hardware is told.
     pub fn root(self) -> PhysPage {
         self.0.root()
     }
-    /// As [`Table::walk`].
+    /// Looks `page` up as hardware would: see [`Table::walk`].
     pub fn walk(self, p: &P, page: IovaPage) -> Option<(PhysPage, Perm)> {
         self.0.walk(p, page)
     }
-    /// As [`Table::show`].
+    /// Prints the mappings, one leaf a line.
     pub fn show(self, p: &'t P) -> impl fmt::Display + 't {
         self.0.show(p)
     }
-    /// As [`Table::audit`].
+    /// Checks every entry: see [`Table::audit`].
     ///
     /// # Errors
-    /// As there.
+    /// A sentence that names the first entry that does not fit.
     pub fn audit(self, p: &P, shared: Option<IovaRange>) -> Result<Census, String> {
         self.0.audit(p, shared)
     }

@@ -84,12 +84,12 @@ impl Authority {
     /// For code that has a translator or a unit without a domain, such as a test of just that.
     ///
     /// # Safety
-    /// Each call that it is given to is one that a domain might make at that moment. Above all:
-    /// pages are installed and cleared by the only owner of their range; what was cleared, and
-    /// frames that came out, are not used again before the unit has flushed them; a device is
-    /// attached to a root that is a live table, under an id that is that table's, until it is
-    /// detached; an id is given back after its last flush; a [`LeafTable`] serves as long as its
-    /// mapping lives.
+    /// Each call that it is given to is one that a domain might make at that moment. Above
+    /// all: pages are installed and cleared by the only owner of their range; what was
+    /// cleared, and frames that came out, are not used again before the unit has flushed them;
+    /// a device is attached to a root that is a live table, under an id that is that table's,
+    /// until it is detached; an id is given back after its last flush; a [`LeafTable`] serves
+    /// as long as its mapping lives.
     #[allow(unsafe_code)] // a promise of its caller's
     pub const unsafe fn assume() -> Self {
         Authority(())
@@ -102,12 +102,12 @@ pub(crate) const OURS: Authority = Authority(());
 /// Holds the translations of one domain.
 ///
 /// # Safety
-/// A domain allocates pages again, and frees frames, on the word of its translator. As long as that
-/// lives
+/// A domain allocates pages again, and frees frames, on the word of its translator. As
+/// long as that lives
 ///
-/// * a device that is attached reaches by a page of `range` what [`install`](Self::install) was
-///   told, while that is installed, and else nothing; so with the fast paths, which do the same or
-///   nothing;
+/// * a device that is attached reaches by a page of `range` what [`install`](Self::install)
+///   was told, while that is installed, and else nothing; so with the fast paths, which do
+///   the same or nothing;
 /// * what [`clear`](Self::clear) was given is in caches at most when it returns, and those are
 ///   emptied by [`unit`](Self::unit), always the same, under [`id`](Self::id), always the same too;
 /// * a frame that comes out ([`clear`](Self::clear), [`make_room`](Self::make_room),
@@ -115,8 +115,8 @@ pub(crate) const OURS: Authority = Authority(());
 ///   to it any more;
 /// * of two that [`claim`](Self::claim) one mapping one is refused; when [`detach`](Self::detach)
 ///   has succeeded no access of the device does;
-/// * the [`Authority`] that it is handed is handed on to what it is made of, for that call, and to
-///   nothing else.
+/// * the [`Authority`] that it is handed is handed on to what it is made of, for that call,
+///   and to nothing else.
 ///
 /// Nothing checks it at run time; over the software unit the oracle does (P1 to P9, P14), and
 /// [`audit`](Self::audit) looks at what is there.
@@ -125,7 +125,7 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     /// What invalidates the caches in front of it.
     type Unit: Invalidate;
 
-    /// The invalidation engine.
+    /// The unit by which those caches are emptied.
     fn unit(&self) -> &Self::Unit;
     /// The tag of this domain's cached translations.
     fn id(&self) -> DomainId;
@@ -173,7 +173,7 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
         None
     }
     /// The same, by a walk if that is what it takes. The caller holds the allocation, or is about
-    /// to take it and nobody else can.
+    /// to take it and no other call can.
     fn get_to_know(
         &self,
         _by: Authority,
@@ -221,10 +221,10 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     ) -> Option<&'p [P::A64]> {
         None
     }
-    /// [`clear`](Self::clear) of a mapping with `leaves`; returns whether all were there, as the
-    /// first and the last one tell, and are not any more. Else nothing has changed. With `MOST`
-    /// leaves, or more than half as many, it is fastest, and may do nothing with others where that
-    /// is 1.
+    /// [`clear`](Self::clear) of a mapping with `leaves`; returns whether all were there, as
+    /// the first and the last one tell, and are not any more. Else nothing has changed. With
+    /// `MOST` leaves, or more than half as many, it is fastest, and may do nothing with others
+    /// where that is 1.
     #[inline]
     fn clear_known<const MOST: usize>(&self, _by: Authority, _p: &P, _leaves: &[P::A64]) -> bool {
         false
@@ -253,8 +253,8 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// Lets the address API end the mapping that begins at `page`, whose allocation the caller
-    /// holds.
+    /// Lets the address API end the mapping that begins at `page`, whose
+    /// allocation the caller holds.
     fn give_up(&self, by: Authority, p: &P, page: IovaPage);
     /// The address API: checks that `range` is exactly one live mapping and takes it, so that of
     /// two racing callers one wins.
@@ -275,24 +275,24 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
     fn detach(&self, by: Authority, p: &P, device: SourceId) -> Result<(), AttachError>;
 
     /// Shows `each` every mapping that begins in `within` and is not shared, with how its range was
-    /// chosen. Nobody else is active. A translator that cannot say shows none, and their ranges do
-    /// not go back to whom they are borrowed from.
+    /// chosen. Nothing else is active. A translator that cannot say shows none, and their ranges do
+    /// not go back to the owner they are borrowed from.
     fn mappings(&self, _p: &P, _within: IovaRange, _each: impl FnMut(IovaRange, AllocKind)) {}
     /// Every table, root included, for the end of the domain. No device is attached any more.
     fn dismantle(&mut self, by: Authority, p: &P, detached: impl FnMut(TableFrame));
     /// Gives back the domain id, after the last flush.
     fn retire_id(&self, by: Authority, p: &P);
 
-    /// Checks every invariant of the translations, nobody else being active; returns their census.
-    /// Leaves in `shared` are counted.
+    /// Checks every invariant of the translations, and returns their census. Nothing may change
+    /// them meanwhile. Leaves in `shared` are counted.
     ///
     /// # Errors
     /// A sentence that names the first invariant that does not hold.
     fn audit(&self, p: &P, shared: Option<IovaRange>) -> Result<Census, alloc::string::String>;
 }
 
-/// What must happen between the stores of a map and its return: one row each of the invalidation
-/// rules.
+/// What must happen between the stores of a map and its return: one row each
+/// of the invalidation rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnMap {
     /// The unit sees memory, and caches no absent entry.
@@ -317,68 +317,49 @@ pub enum TransientHint {
 /// Why a device cannot be attached or detached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its fields say it
 pub enum AttachError {
     /// It is attached already, here or elsewhere.
     #[error("device {device} is attached to domain {domain} already")]
     Attached {
-        /// The device.
         device: SourceId,
         /// Where it is attached.
         domain: DomainId,
     },
     /// Another attach or detach of it is under way here.
     #[error("device {device} is being attached or detached")]
-    Busy {
-        /// The device.
-        device: SourceId,
-    },
+    Busy { device: SourceId },
     /// It is not attached here.
     #[error("device {device} is not attached to domain {domain}")]
-    NotAttached {
-        /// The device.
-        device: SourceId,
-        /// The domain asked.
-        domain: DomainId,
-    },
+    NotAttached { device: SourceId, domain: DomainId },
     /// No frame for a context table.
     #[error("no frame for the context table of bus {bus:#x}")]
-    NoFrame {
-        /// Which bus.
-        bus: u8,
-    },
+    NoFrame { bus: u8 },
     /// The unit does not support the table's geometry (VT-d 4.1 §11.4.2, SAGAW).
     #[error("the unit does not support {levels}-level tables")]
     Levels {
         /// Levels of the table.
         levels: u32,
     },
-    /// The id is that of another domain's table: what one maps would be cached for both (VT-d 4.1
-    /// §9.3, DID).
+    /// The id is that of another domain's table: what one maps would be cached for both
+    /// (VT-d 4.1 §9.3, DID).
     #[error("device {device}: domain id {domain} belongs to another table than that at {root}")]
     IdInUse {
-        /// The device.
         device: SourceId,
         /// The id that both have.
         domain: DomainId,
         /// The table that was to be attached.
         root: PhysPage,
     },
-    /// It did not answer an invalidation once, and nobody said since that it may come back.
+    /// It did not answer an invalidation once, and has not been let back in since.
     #[error("device {device} is fenced since it did not answer an invalidation")]
-    Fenced {
-        /// The device.
-        device: SourceId,
-    },
+    Fenced { device: SourceId },
     /// The translator has no such device.
     #[error("device {device} is not one that the host gave us")]
-    Unknown {
-        /// The device.
-        device: SourceId,
-    },
+    Unknown { device: SourceId },
     /// The kernel that holds the tables refused.
     #[error("device {device}: the host refused (error number {errno})")]
     Host {
-        /// The device.
         device: SourceId,
         /// The kernel's error number.
         errno: i32,
@@ -386,9 +367,8 @@ pub enum AttachError {
     /// The device's old translations may still be cached.
     #[error("device {device}: {cause}")]
     Invalidate {
-        /// The device.
         device: SourceId,
-        /// What failed.
+        /// Why the invalidation failed.
         cause: InvalidateError,
     },
 }
@@ -423,7 +403,7 @@ pub unsafe trait RemappingUnit<P: Platform>: Invalidate + 'static {
     /// Blocks `device`, and flushes what was cached for it.
     ///
     /// # Errors
-    /// See [`AttachError`].
+    /// The device was not attached, or the invalidation failed.
     fn detach(
         &self,
         by: Authority,

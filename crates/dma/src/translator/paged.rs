@@ -35,7 +35,7 @@ impl<P: Platform, F: Format, U: RemappingUnit<P>> Paged<P, F, U> {
     /// An empty table under `unit`.
     ///
     /// # Errors
-    /// [`PagedError`].
+    /// [`PagedError`], if the unit has no domain id left, or there is no frame for the root.
     pub fn new(p: &P, unit: U, config: TableConfig) -> Result<Self, PagedError> {
         let config = TableConfig {
             largest_leaf: config.largest_leaf.clamp(1, unit.largest_leaf()),

@@ -102,7 +102,7 @@ unsafe impl<P: Platform> RemappingUnit<P> for Uncached<P> {
             Ok(())
         })
     }
-    /// Any: who reads the tables by software decodes all that there is.
+    /// Any: software that reads the tables decodes all that there is.
     fn largest_leaf(&self) -> u32 {
         u32::MAX
     }

@@ -19,7 +19,7 @@ use alloc::{format, string::String};
 
 pub(super) struct Blocks {
     by_place: RangeTree,
-    /// Their keys.
+    /// The same blocks, by [`key`].
     by_size: RangeTree,
     free: u64,
 }
@@ -42,8 +42,8 @@ impl Blocks {
         PageCount(self.free)
     }
 
-    /// The highest place for `run`, in the smallest range that serves unless limits want it
-    /// otherwise.
+    /// The highest place for `run`, in the smallest range that serves unless
+    /// limits want it otherwise.
     pub(super) fn find(
         &self,
         run: Run,

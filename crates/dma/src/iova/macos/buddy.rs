@@ -78,7 +78,7 @@ pub struct Effort {
 pub struct Sizes {
     /// Blocks that it has from the tree, or for good.
     pub blocks: usize,
-    /// Nodes in them.
+    /// Nodes of the trees in them.
     pub nodes: usize,
 }
 
@@ -163,8 +163,8 @@ impl Buddy {
         self.roots[at.slot()] = root;
     }
 
-    /// The highest place for `run` in a free node, of the smallest that serve unless limits want it
-    /// otherwise.
+    /// The highest place for `run` in a free node, of the smallest that serve unless
+    /// limits want it otherwise.
     pub(super) fn find(&mut self, run: Run, window: Window, whole: Window) -> Option<u64> {
         let instant = run.align_lg2();
         let lists = Lists {
@@ -181,8 +181,8 @@ impl Buddy {
         found.map(|(_, first)| first)
     }
 
-    /// Makes the 2^`lg2` pages from `first`, which are free, a node in that state. `None` if they
-    /// are not free.
+    /// Makes the 2^`lg2` pages from `first`, which are free, a node in that state. `None` if
+    /// they are not free.
     pub(super) fn claim(&mut self, (first, lg2): (u64, u32), state: State) -> Option<()> {
         let mut at = self.root(first)?;
         loop {
@@ -203,9 +203,9 @@ impl Buddy {
         Some(())
     }
 
-    /// Makes the node of just these pages, which is in that state, free and joins it with its
-    /// buddy, and so on upwards. `None` if there is none; else whether the block has left, being
-    /// all free.
+    /// Makes the node of just these pages, which is in that state, free and joins it with
+    /// its buddy, and so on upwards. `None` if there is none; else whether the block has
+    /// left, being all free.
     pub(super) fn give(&mut self, (first, lg2): (u64, u32), state: State) -> Option<Given> {
         let mut at = self
             .node(first, lg2)
@@ -315,7 +315,7 @@ impl Buddy {
 pub(super) enum Given {
     /// Something in it is still in use.
     Kept,
-    /// It has left.
+    /// Nothing is, and the block has left.
     Emptied(u64),
 }
 

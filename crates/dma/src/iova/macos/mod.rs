@@ -96,7 +96,7 @@ pub struct TwoSizes {
     strays: u64,
 }
 
-/// A piece of a range, by who serves it.
+/// A piece of a range, by what serves it.
 enum Part {
     /// The tree: whole blocks.
     Whole(IovaRange),
@@ -145,7 +145,7 @@ impl TwoSizes {
 
     /// From the bottom up: at most one part in the block where `range` begins, whole blocks, and
     /// one where it ends; with an end of the aperture in a block of its own, one more each. Without
-    /// page 0, which nobody serves.
+    /// page 0, which no part serves.
     fn parts(&self, range: IovaRange) -> impl Iterator<Item = Part> + use<> {
         let (mut first, end) = (range.first.0.max(1), range.end().0);
         let whole = self.whole_blocks;
@@ -201,12 +201,12 @@ impl TwoSizes {
         }
     }
 
-    /// Whoever calls this knows that they are free; if they are not, the audit will tell.
+    /// The caller knows that they are free; if they are not, the audit will tell.
     fn take_blocks(&mut self, range: IovaRange) {
         self.strays += u64::from(self.blocks.take(range).is_none());
     }
 
-    /// As [`take_blocks`](Self::take_blocks).
+    /// As [`take_blocks`](Self::take_blocks), for a piece of a block.
     fn claim(&mut self, piece: (u64, u32), state: State) {
         self.strays += u64::from(self.buddy.claim(piece, state).is_none());
     }

@@ -29,8 +29,8 @@ impl Allocated {
         self.len
     }
 
-    /// Multiplication by 2^64 / golden ratio spreads first pages that differ in a few bits only, as
-    /// aligned ones do.
+    /// Multiplication by 2^64 / golden ratio spreads first pages that differ in a few bits only,
+    /// as aligned ones do.
     fn chain(&self, first: IovaPage) -> usize {
         let spread = first.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (spread >> (u64::BITS - self.chains.len().trailing_zeros())) as usize

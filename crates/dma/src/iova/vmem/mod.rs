@@ -59,7 +59,7 @@ use alloc::string::String;
 use allocated::Allocated;
 use segments::{Segments, State};
 
-/// Solaris' allocator.
+/// Solaris' allocator: boundary tags and instant fit, under one lock.
 pub type Vmem<P> = Locked<P, Arena>;
 
 impl<P: Platform> Vmem<P> {
@@ -80,7 +80,7 @@ pub struct Arena {
     segments: Segments,
     free: FreeLists,
     allocated: Allocated,
-    /// Pages allocated.
+    /// How many pages are allocated.
     used: u64,
     effort: Effort,
     /// Ranges given back that were not allocated as such. Always 0, unless the caller is broken.
@@ -92,8 +92,8 @@ pub struct Arena {
 pub struct Effort {
     /// Segments looked at to find a place.
     pub segments: u64,
-    /// Searches that the first segment of the first list did not serve, and that looked at whole
-    /// lists.
+    /// Searches that the first segment of the first list did not serve, and that
+    /// looked at whole lists.
     pub scans: u64,
     /// Segments looked at in hash chains, for frees.
     pub chained: u64,

@@ -71,8 +71,8 @@ impl Segments {
         [below, above].map(|at| at.some().filter(free))
     }
 
-    /// Cuts `at` so that it ends at `end`, which lies inside; returns the new segment above, of the
-    /// same state.
+    /// Cuts `at` so that it ends at `end`, which lies inside; returns the new segment above,
+    /// of the same state.
     pub(super) fn split(&mut self, at: Link, end: IovaPage) -> Link {
         let lower = *self.at(at);
         let pages = PageCount(end.0 - lower.range.first.0);
