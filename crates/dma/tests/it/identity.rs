@@ -344,7 +344,7 @@ fn threads_map_the_same_pages_at_once() {
                         } else {
                             let nth = (random >> 8) as usize % held.len();
                             let (mapping, first, perm) = held.swap_remove(nth);
-                            // P14: whoever else unmaps, what is mapped is reached
+                            // P14: whatever else is unmapped, what is mapped is reached
                             for (nth, page) in mapping.range().iter().enumerate() {
                                 let to = PhysPage(first.0 + nth as u64);
                                 assert_eq!(reaches(domain, page), Some((to, perm)), "P14: {page}");
@@ -387,7 +387,7 @@ fn shared_allocs_are_counted_apart() {
     let domain = domain(PolicyConfig::Strict);
     let mapping = domain.map(page(1), Direction::ToDevice).unwrap();
     assert_eq!(domain.usage().shared, PageCount(1));
-    assert_eq!(domain.stats().allocated, PageCount(0), "nobody owns it");
+    assert_eq!(domain.stats().allocated, PageCount(0), "no mapping owns it");
     domain.unmap(mapping).unwrap();
     assert_empty(&domain);
 }

@@ -96,7 +96,7 @@ fn mappings_are_blocks_of_the_heap() {
     }
 }
 
-/// While an unmapped range waits for its flush its block is not free, whoever asks for it.
+/// While an unmapped range waits for its flush its block is not free, whatever asks for it.
 #[test]
 fn a_block_is_nobodys_before_its_flush() {
     let domain = domain(1024, deferred());
@@ -117,7 +117,7 @@ fn a_block_is_nobodys_before_its_flush() {
 fn a_requester_that_finds_no_block_drains_what_is_retired() {
     let domain = domain(64 << 3, deferred());
     for _ in 0..3 {
-        // offset 0 is nobody's
+        // offset 0 is never allocated
         let held: Vec<_> = (0..63)
             .map(|nth| domain.map(page(nth), Direction::ToDevice).unwrap())
             .collect();
@@ -167,7 +167,7 @@ fn chosen_addresses_and_limits_lie_beyond_the_arena() {
         .unwrap();
     assert!(aligned.range().first.0 >= 4096 && aligned.range().first.0.is_multiple_of(4096));
     assert_eq!(domain.usage().diverted, 2);
-    // the arena has an allocation now: of what, nobody knows
+    // the arena has an allocation now: of what, nothing tells
     let block = domain.map(page(9), Direction::ToDevice).unwrap();
     let error = domain.map_at(IovaPage(1000).addr(), page(7), Direction::ToDevice);
     assert!(matches!(error, Err(MapError::NoReserve(_))));
@@ -179,7 +179,7 @@ fn chosen_addresses_and_limits_lie_beyond_the_arena() {
     assert_empty(&domain, 0);
 }
 
-/// The heap is everybody's, so it outlives the domain.
+/// The heap is shared, so it outlives the domain.
 #[test]
 fn what_is_mapped_still_goes_back_to_the_heap_when_its_domain_ends() {
     for policy in [PolicyConfig::Strict, PolicyConfig::Solaris, deferred()] {

@@ -345,7 +345,7 @@ fn coherent_offsets_follow_what_others_have_allocated() {
         let (mut domains, mut held) = (Vec::new(), Vec::new());
         for _ in 0..3 {
             let domain = make();
-            // streaming mappings move nobody
+            // streaming mappings do not move the rings
             let streaming = domain.map(bytes(1, 0, 9000), Direction::ToDevice);
             domain.unmap(streaming.unwrap()).unwrap();
             let mut rings = rings(&domain, 64);

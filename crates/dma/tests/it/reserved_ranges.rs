@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A range is reserved where nobody keeps record of allocations, while another CPU allocates there:
+//! A range is reserved where no record of allocations is kept, while another CPU allocates there:
 //! one of the two gives way.
 
 use ioatlas_dma::{
@@ -25,7 +25,7 @@ fn flushed(p: &Sim, sequence: &FlushSequence<Sim>, alloc: IovaAlloc) -> Flushed<
     completed.map_err(|(_, why)| why).expect("all is covered")
 }
 
-/// Who holds the page: allocations by its own address, and whether it is reserved.
+/// What holds the page: allocations by its own address, and whether it is reserved.
 #[derive(Default)]
 struct Held {
     shared: Cell<u32>,

@@ -200,7 +200,7 @@ fn buffers_avoid_what_is_reserved_in_their_region() {
 fn a_region_is_reserved_from_only_while_nothing_of_it_is_allocated() {
     let rig = small();
     let held = rig.alloc_for(1, 2, Perm::Read).unwrap();
-    let wanted = range(50, 1); // elsewhere; nobody keeps record of that
+    let wanted = range(50, 1); // elsewhere; no record is kept of that
     let region = range(16, 48);
     let allocated = PageCount(2);
     let refused = FixedRangeError::NoRecord {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Two allocators that share an aperture: who has which block of 512 MiB, and what that costs.
+//! Two allocators that share an aperture: which has which block of 512 MiB, and what that costs.
 
 use crate::allocators::differential::agrees_where_ranges_are_as_large_as_blocks;
 use crate::allocators::rig::*;

@@ -132,7 +132,7 @@ suite! {
     macos_magazine: over(BackingConfig::MacOs);
 }
 
-/// What of the suite does not depend on who chooses the place; `kmalloc.rs` has the rest.
+/// What of the suite does not depend on what chooses the place; `kmalloc.rs` has the rest.
 mod kmalloc_suite {
     use super::*;
     suite!(@tests AllocatorConfig::Kmalloc(KmallocConfig::default());

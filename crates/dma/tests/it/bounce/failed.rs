@@ -43,7 +43,7 @@ fn pages_that_were_not_flushed_are_never_mapped_again() {
                 "P3: {policy:?}: {at} is mapped again, and no invalidation of it has completed"
             );
         }
-        assert!(told, "{policy:?}: nobody is told");
+        assert!(told, "{policy:?}: no call reports it");
         let audit = domain.audit();
         let audit = audit.unwrap_or_else(|what| panic!("P10: {policy:?}: {what}"));
         assert!(

@@ -109,7 +109,7 @@ impl Exact<'_> {
         let mut fine = unwritten.map(|(now, old)| *now == 0 || now == old);
         assert!(
             fine.all(|fine| fine),
-            "P7: {}: bytes that nobody wrote",
+            "P7: {}: bytes that were not written",
             what()
         );
     }

@@ -178,7 +178,7 @@ fn unmap_against_unmap() {
 }
 
 /// A map that another CPU's unmap races with under the policy that flushes at map: what was kept is
-/// flushed before it is used again, by whoever takes it.
+/// flushed before it is used again, by whichever map takes it.
 #[test]
 fn maps_take_what_unmaps_keep() {
     let (reused, fresh) = (Counter::default(), Counter::default());

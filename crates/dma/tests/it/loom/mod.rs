@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Loom as one more platform: weak memory, which the simulated multiprocessor does not have.
 //!
-//! Loom runs every execution of a model that its bounds allow: who runs at each access, and which
-//! store a load sees under the C11 orderings. Its orders of execution are bounded by three
-//! preemptions in the largest model alone (`map_and_unmap`); what a load sees is not bounded. The
-//! core is compiled once, without `cfg(loom)`, so plain `cargo test` runs this.
+//! Loom runs every execution of a model that its bounds allow: which thread runs at each access,
+//! and which store a load sees under the C11 orderings. Its orders of execution are bounded by
+//! three preemptions in the largest model alone (`map_and_unmap`); what a load sees is not bounded.
+//! The core is compiled once, without `cfg(loom)`, so plain `cargo test` runs this.
 #![deny(unsafe_code)] // but for promises, each with its reason
 
 mod platform;
@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Entries of a table.
 const FRAME_WORDS: usize = 2;
 
-/// Runs a model and returns how many executions it has. `preemptions` bounds switches that nobody
-/// asked for.
+/// Runs a model and returns how many executions it has. `preemptions` bounds switches that the
+/// model does not ask for.
 fn explore(name: &str, preemptions: Option<usize>, body: impl Fn() + Sync + Send + 'static) -> u64 {
     let executions = Counter::default();
     let counted = executions.clone();

@@ -32,7 +32,7 @@ fn map(p: &Loom, table: &Tables) {
 /// Whether the translation went with it.
 fn unmap(p: &Loom, table: &Tables) -> bool {
     let cleared = table.clear(p, ONE, AllocKind::Shared, |_| {
-        panic!("nobody owns the table")
+        panic!("no mapping owns the table")
     });
     assert_eq!(cleared.found, PageCount(1), "it was mapped");
     cleared.gone == PageCount(1)
@@ -84,7 +84,7 @@ fn two_cpus_share_a_page_from_nothing_to_nothing() {
     assert!(gone.iter().all(|n| *n > 0));
 }
 
-/// A map runs into the last unmap: it is mapped afterwards, whoever came first.
+/// A map runs into the last unmap: it is mapped afterwards, whichever came first.
 #[test]
 fn a_map_that_meets_the_last_unmap_is_not_lost() {
     let seen: [Counter; 2] = Default::default();
@@ -98,7 +98,7 @@ fn a_map_that_meets_the_last_unmap_is_not_lost() {
         };
         let gone = unmap(&p, &table);
         other.join().unwrap();
-        assert!(reached(&p, &table), "mapped, and nobody unmapped it (P14)");
+        assert!(reached(&p, &table), "mapped, and not unmapped (P14)");
         assert_eq!(references(&p, &table), 1);
         assert!(unmap(&p, &table), "the last one");
         assert!(!reached(&p, &table), "(P1)");

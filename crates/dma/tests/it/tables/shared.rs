@@ -90,7 +90,7 @@ fn counts_as_a_map_does<F: Format>(ops: &[(u64, u64, Option<usize>)]) {
             );
         }
     }
-    assert!(rig.detached.is_empty(), "nobody owns a span whole");
+    assert!(rig.detached.is_empty(), "no mapping owns a span whole");
 }
 
 fn ops() -> impl Strategy<Value = Vec<(u64, u64, Option<usize>)>> {
