@@ -20,7 +20,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Anywhere in the aperture, at any alignment.
+    /// No limits: anywhere in the aperture.
     pub const NONE: Limits = Limits {
         end: None,
         prefer_end: None,

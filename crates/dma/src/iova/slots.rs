@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Link(u32);
 
-/// The number of no slot.
+/// No slot: where a list ends.
 pub(super) const NIL: Link = Link(u32::MAX);
 
 impl Link {

@@ -198,7 +198,7 @@ pub unsafe trait Platform: Send + Sync + 'static {
     /// Writes changed entries back to memory, for units that do not snoop caches.
     fn publish(&self, _entries: &[Self::A64]) {}
 
-    /// A fence of this CPU, of the given order.
+    /// A memory fence on this CPU alone.
     fn fence(&self, order: Ordering);
     /// A full fence on every CPU that runs the core (membarrier, an IPI, or nothing
     /// where readers fence themselves).
