@@ -8,11 +8,11 @@
 //! was carried out, write the next. Here is the queue that the unit lacks: a *line* of
 //! invalidations in our memory, in the order of submission, of which the first is in its register.
 //!
-//! Nobody owns the unit. Whoever submits or waits *turns the crank* under the lock: reads the
-//! register of the invalidation under way; if it is done, counts it off and writes the next. So no
-//! lock is held while the unit works, the order (context cache before IOTLB) is that of the line,
-//! and an interrupt handler that flushes moves the invalidations of the code that it interrupted
-//! along with its own.
+//! No thread owns the unit. Each caller that submits or waits *turns the crank* under the lock: it
+//! reads the register of the invalidation under way; if it is done, the caller counts it off and
+//! writes the next. So no lock is held while the unit works, the order (context cache before IOTLB)
+//! is that of the line, and an interrupt handler that flushes moves the invalidations of the code
+//! that it interrupted along with its own.
 //!
 //! **Errors**: an invalidation that the unit reports as not carried out (CAIG or IAIG = 0) fails
 //! its submission with [`InvalidateError::Refused`], and the line goes on. There are no device TLBs
@@ -52,9 +52,8 @@ struct Line {
     /// The last submission given, and the last one done.
     given: u64,
     done: u64,
-    /// Invalidations done.
     jobs_done: u64,
-    /// How many they were when a wait last ran out of time.
+    /// The value of `jobs_done` when a wait last ran out of time.
     stalled: Option<u64>,
     failures: Failures,
 }

@@ -38,9 +38,9 @@ use ioatlas_dma::{
 const PAGE_NUMBER_BITS: u32 = 52;
 
 /// A device that keeps translations of its own (PCI Express ATS).
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtsDevice {
-    /// Which.
     pub device: SourceId,
     /// How many invalidations it takes at once.
     pub depth: QueueDepth,
@@ -55,32 +55,26 @@ impl AtsDevice {
 }
 
 /// What was changed in memory.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
     /// Translations of a domain were removed or narrowed; under caching mode, also made.
-    Translations {
-        /// Which domain.
-        domain: DomainId,
-        /// Which of them.
-        scope: Scope,
-    },
+    Translations { domain: DomainId, scope: Scope },
     /// A context entry is no longer present.
     ContextRemoved {
-        /// Whose.
         device: SourceId,
         /// The domain id it had.
         domain: DomainId,
     },
     /// A context entry became present.
     ContextMade {
-        /// Whose.
         device: SourceId,
         /// The domain id it has.
         domain: DomainId,
     },
     /// The unit was pointed to another root table.
     RootTable,
-    /// Nobody knows what, as at the end.
+    /// It is not known what, as at the end.
     Everything,
 }
 
@@ -98,7 +92,7 @@ pub enum Invalidation {
 }
 
 impl Invalidation {
-    /// Its descriptor.
+    /// Its bits as a descriptor of the queue.
     pub fn encode(self) -> Words {
         match self {
             Invalidation::Context(context) => context.encode(),
@@ -114,20 +108,18 @@ impl Invalidation {
 pub enum WriteBuffers {
     /// The unit has none.
     Leave,
-    /// They must.
+    /// They must be flushed.
     Flush,
 }
 
-/// What follows one change.
+/// What follows one change, in the order of the fields.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan<'d> {
-    /// First.
     pub write_buffers: WriteBuffers,
-    /// Second.
     pub context: Option<ContextInvalidate>,
-    /// Third.
     pub iotlb: Option<IotlbInvalidate>,
-    /// Last, these devices.
+    /// Devices whose TLBs are invalidated.
     pub devices: &'d [AtsDevice],
     /// And of each of them, these pages.
     pub device_pages: DevicePages,
@@ -212,8 +204,8 @@ fn of_device(device: SourceId, domain: DomainId) -> ContextInvalidate {
     }
 }
 
-/// The IOTLB invalidation that removes at least `scope` of `domain`. It never fails: the whole
-/// domain always serves.
+/// The IOTLB invalidation that removes at least `scope` of `domain`. It never fails: the
+/// whole domain always serves.
 pub fn iotlb(unit: &Capabilities, domain: DomainId, scope: Scope) -> IotlbInvalidate {
     let hint = match scope.caches {
         Caches::Leaves => LeafHint::LeavesOnly,

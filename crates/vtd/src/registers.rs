@@ -14,11 +14,11 @@ pub struct Reg32(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reg64(pub u16);
 
-/// Version (§11.4.1).
+/// Version, read only (§11.4.1).
 pub const VER: Reg32 = Reg32(0x00);
-/// Capabilities (§11.4.2).
+/// Capabilities, read only (§11.4.2).
 pub const CAP: Reg64 = Reg64(0x08);
-/// Extended capabilities (§11.4.3).
+/// Extended capabilities, read only (§11.4.3).
 pub const ECAP: Reg64 = Reg64(0x10);
 /// Global command, write only (§11.4.4.1).
 pub const GCMD: Reg32 = Reg32(0x18);
@@ -28,7 +28,7 @@ pub const GSTS: Reg32 = Reg32(0x1c);
 pub const RTADDR: Reg64 = Reg64(0x20);
 /// Context command: invalidation of the context cache where there is no queue (§11.4.6.1).
 pub const CCMD: Reg64 = Reg64(0x28);
-/// Fault status (§11.4.7.1).
+/// Fault status; its error bits are cleared by writing 1 (§11.4.7.1).
 pub const FSTS: Reg32 = Reg32(0x34);
 /// Invalidation queue head (§11.4.9.1).
 pub const IQH: Reg64 = Reg64(0x80);
@@ -62,8 +62,8 @@ pub const GSTS_ENABLES: u32 = !(1 << 30 | 1 << 29 | 1 << 27 | 1 << 24);
 
 /// Fault overflow: PFO of [`FSTS`], a fault found no free record. Cleared by writing 1 (§11.4.7.1).
 pub const FSTS_PFO: u32 = 1 << 0;
-/// Fault pending: PPF of [`FSTS`], some record is occupied. Read only: it falls when the last
-/// record is cleared.
+/// Fault pending: PPF of [`FSTS`], some record is occupied. Read only: it falls when the
+/// last record is cleared.
 pub const FSTS_PPF: u32 = 1 << 1;
 /// FRI of [`FSTS`] begins here: which record was the first to be filled (bits 15..8).
 pub const FSTS_FRI_SHIFT: u32 = 8;
@@ -97,8 +97,8 @@ pub const CCMD_SOURCE_SHIFT: u32 = 16;
 pub const IOTLB_IVT: u64 = 1 << 63;
 /// IOTLB command: IIRG begins here, what to invalidate (bits 61..60).
 pub const IOTLB_REQUEST_SHIFT: u32 = 60;
-/// IOTLB command: IAIG begins here, what was invalidated (bits 58..57); 0 is a request that was not
-/// carried out.
+/// IOTLB command: IAIG begins here, what was invalidated (bits 58..57); 0 is a request that
+/// was not carried out.
 pub const IOTLB_ACTUAL_SHIFT: u32 = 57;
 /// IOTLB command: DR, drain reads (bit 49).
 pub const IOTLB_DRAIN_READS: u64 = 1 << 49;
@@ -106,8 +106,8 @@ pub const IOTLB_DRAIN_READS: u64 = 1 << 49;
 pub const IOTLB_DRAIN_WRITES: u64 = 1 << 48;
 /// IOTLB command: DID begins here (bits 47..32).
 pub const IOTLB_DOMAIN_SHIFT: u32 = 32;
-/// Both actual granularities are two bits, with the codes of the requests: 1 global, 2 domain, 3
-/// device or pages.
+/// Both actual granularities are two bits, with the codes of the requests: 1 global, 2 domain,
+/// 3 device or pages.
 pub const ACTUAL_MASK: u64 = 0b11;
 
 /// [`IQH`] and [`IQT`] hold the index of a 128-bit descriptor from this bit on (bits 18..4).
@@ -123,12 +123,12 @@ pub const RTADDR_MODE_MASK: u64 = 3 << 10;
 /// a write is after everything that the caller wrote to memory before it.
 ///
 /// # Safety
-/// They are the registers of a remapping unit, or of what behaves like one (VT-d 4.1 §11): each
-/// call is one access of that size at that offset, in the order of the calls. For as long as a
-/// driver has them, nothing else writes what it uses: commands, the root table's address, the
-/// invalidation queue or registers, fault records. The driver believes what it reads, and frames
-/// are reused by that. Nothing checks it at run time; the conformance cases check units, ours and
-/// others'.
+/// They are the registers of a remapping unit, or of what behaves like one (VT-d 4.1 §11):
+/// each call is one access of that size at that offset, in the order of the calls. For as long
+/// as a driver has them, nothing else writes what it uses: commands, the root table's address,
+/// the invalidation queue or registers, fault records. The driver believes what it reads, and
+/// frames are reused by that. Nothing checks it at run time; the conformance cases check
+/// units, ours and others'.
 ///
 /// ```
 /// # use ioatlas_vtd::registers::*;
@@ -166,8 +166,8 @@ pub unsafe trait Registers: Send + Sync + 'static {
     fn write64(&self, register: Reg64, value: u64);
 }
 
-/// Shared registers are registers: a software unit is used by its driver and by its devices at
-/// once.
+/// Shared registers are registers: a software unit is used by its driver and by
+/// its devices at once.
 #[allow(unsafe_code)] // a promise
 // SAFETY: those inside are.
 unsafe impl<R: Registers + ?Sized> Registers for Arc<R> {

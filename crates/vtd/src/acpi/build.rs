@@ -8,29 +8,23 @@ use super::{layout::*, *};
 use ioatlas_dma::units::{GRANULE_LG2, PHYS_BITS};
 
 /// What has no encoding.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// Its field holds one less, in a byte.
     #[error("host addresses of {bits} bits: 1 to 256 have a code")]
-    AddressBits {
-        /// What was asked.
-        bits: u16,
-    },
+    AddressBits { bits: u16 },
     /// Scopes, or a name, that a 16-bit length cannot count.
     #[error("a structure of kind {kind} with {bytes} bytes: at most 65535 have a length")]
     Structure {
-        /// Its kind.
         kind: u16,
         /// What it would need.
         bytes: usize,
     },
     /// A path of no step, or one that an 8-bit length cannot count.
     #[error("a path of {steps} steps: 1 to 124 have a length")]
-    Path {
-        /// How many.
-        steps: usize,
-    },
+    Path { steps: usize },
     /// A step that no PCI function has.
     #[error("a path through device {device}, function {function}, which do not exist")]
     Step {
@@ -42,42 +36,26 @@ pub enum BuildError {
     /// Registers at 0, inside a page, or beyond every physical address, or a size without a code.
     #[error("registers at {registers}, 2^{pages_lg2} pages of them: no place for a unit")]
     Registers {
-        /// Where.
         registers: PhysAddr,
         /// How many pages, log2; at most 15 has a code.
         pages_lg2: u8,
     },
     /// Two units have one register block.
     #[error("two units have their registers at {registers}")]
-    SameRegisters {
-        /// Where.
-        registers: PhysAddr,
-    },
+    SameRegisters { registers: PhysAddr },
     /// Two units claim what is left of one segment.
     #[error("two units cover the rest of segment {segment}")]
-    TwoRests {
-        /// Which.
-        segment: Segment,
-    },
+    TwoRests { segment: Segment },
     /// No page, or one beyond every physical address.
     #[error("reserved memory of {pages} pages from {first} is no range of memory")]
-    Reserved {
-        /// The first byte.
-        first: PhysAddr,
-        /// How many pages.
-        pages: u64,
-    },
+    Reserved { first: PhysAddr, pages: u64 },
     /// A zero inside the name, or a letter beyond ASCII.
     #[error("the name of ACPI device {number} is not ASCII text without zeros")]
-    Name {
-        /// The device.
-        number: u8,
-    },
+    Name { number: u8 },
 }
 
 impl Dmar {
-    /// A table without any structure, for a machine whose physical addresses have
-    /// `host_address_bits` bits.
+    /// An empty table for a machine whose physical addresses have `host_address_bits` bits.
     pub fn new(host_address_bits: u16) -> Self {
         Dmar {
             maker: Maker::default(),

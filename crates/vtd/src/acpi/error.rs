@@ -5,6 +5,7 @@ use super::Segment;
 use ioatlas_dma::units::PhysAddr;
 
 /// What is wrong with a table. Offsets are in bytes from its start.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DmarError {
@@ -14,7 +15,7 @@ pub enum DmarError {
         /// How many there are.
         bytes: usize,
     },
-    /// Another table.
+    /// Another table: its signature is not `DMAR`.
     #[error("signature {found:02x?} at offset 0 is not \"DMAR\"")]
     Signature {
         /// The first four bytes.
@@ -30,18 +31,13 @@ pub enum DmarError {
     },
     /// The bytes do not add up to 0.
     #[error("the bytes of the table add up to {sum:#04x} instead of 0")]
-    Checksum {
-        /// The sum.
-        sum: u8,
-    },
+    Checksum { sum: u8 },
     /// The length of a structure is less than its kind has, or leads out of the table.
     #[error(
         "structure at offset {offset:#x}: length {says} of kind {kind}, which has at least {least}; {left} bytes are left"
     )]
     Structure {
-        /// Where it begins.
         offset: usize,
-        /// Its kind.
         kind: u16,
         /// What its length field says.
         says: usize,
@@ -52,19 +48,13 @@ pub enum DmarError {
     },
     /// Some bytes are left that hold no structure, or no scope.
     #[error("offset {offset:#x}: {left} bytes are left, too few for what should follow")]
-    Tail {
-        /// Where they begin.
-        offset: usize,
-        /// How many.
-        left: usize,
-    },
+    Tail { offset: usize, left: usize },
     /// The length of a scope is less than one step of a path needs, half a step too long, or leads
     /// out of its structure.
     #[error(
         "scope at offset {offset:#x}: length {says} is not 6 + 2n (n at least 1) within the {left} bytes left"
     )]
     Scope {
-        /// Where it begins.
         offset: usize,
         /// What its length field says.
         says: usize,
@@ -86,7 +76,6 @@ pub enum DmarError {
     Registers {
         /// Where the structure begins.
         offset: usize,
-        /// What it says.
         registers: PhysAddr,
     },
     /// Two units have one register block.
@@ -94,7 +83,6 @@ pub enum DmarError {
     SameRegisters {
         /// Where the second begins.
         offset: usize,
-        /// What both say.
         registers: PhysAddr,
     },
     /// Two units claim what is left of one segment.
@@ -102,7 +90,6 @@ pub enum DmarError {
     TwoRests {
         /// Where the second begins.
         offset: usize,
-        /// Which segment.
         segment: Segment,
     },
     /// Reserved memory that is not one or more whole pages.
@@ -110,15 +97,11 @@ pub enum DmarError {
     Reserved {
         /// Where the structure begins.
         offset: usize,
-        /// Its first byte.
         base: PhysAddr,
-        /// Its last byte.
+        /// The last byte, not one past it.
         limit: PhysAddr,
     },
     /// The name of a device does not end, or is no text.
     #[error("name at offset {offset:#x}: no ASCII text that ends with 0")]
-    Name {
-        /// Where it begins.
-        offset: usize,
-    },
+    Name { offset: usize },
 }

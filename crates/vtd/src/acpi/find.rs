@@ -34,6 +34,7 @@ impl<F: Fn(PhysAddr, &mut [u8]) -> Result<(), Unreadable>> PhysRead for F {
 }
 
 /// Why there is no table.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FindError {
@@ -42,24 +43,13 @@ pub enum FindError {
     NoRootPointer,
     /// What should be one has another signature, or its bytes do not add up to 0.
     #[error("no ACPI root pointer at {at}")]
-    NotRootPointer {
-        /// Where.
-        at: PhysAddr,
-    },
+    NotRootPointer { at: PhysAddr },
     /// The table that lists the others is not one, or its bytes do not add up to 0.
     #[error("no ACPI root table at {at}")]
-    NotRootTable {
-        /// Where.
-        at: PhysAddr,
-    },
+    NotRootTable { at: PhysAddr },
     /// A table with a length that cannot be.
     #[error("the table at {at} says that it has {bytes} bytes; 36 to 1048576 are taken")]
-    Length {
-        /// Where.
-        at: PhysAddr,
-        /// What it says.
-        bytes: u32,
-    },
+    Length { at: PhysAddr, bytes: u32 },
     /// Firmware announces no remapping unit.
     #[error("none of the {tables} ACPI tables is a DMAR: firmware announces no remapping unit")]
     NoDmar {
@@ -68,12 +58,7 @@ pub enum FindError {
     },
     /// Memory that firmware points to cannot be read.
     #[error("{bytes} bytes at {at} cannot be read")]
-    Unreadable {
-        /// From where.
-        at: PhysAddr,
-        /// How many.
-        bytes: usize,
-    },
+    Unreadable { at: PhysAddr, bytes: usize },
 }
 
 const POINTER_SIGNATURE: [u8; 8] = *b"RSD PTR ";
@@ -88,11 +73,11 @@ const DATA_AREA_SEGMENT_AT: PhysAddr = PhysAddr(0x40e);
 const DATA_AREA_BYTES: u64 = 1024;
 const BIOS: core::ops::Range<u64> = 0xe_0000..0x10_0000;
 
-/// Looks for the root pointer where a BIOS leaves it. Firmware without a BIOS hands it over
-/// instead.
+/// Looks for the root pointer where a BIOS leaves it. Firmware without a BIOS
+/// hands it over instead.
 ///
 /// # Errors
-/// There is none.
+/// [`FindError::NoRootPointer`] where there is none.
 pub fn root_pointer(memory: &impl PhysRead) -> Result<PhysAddr, FindError> {
     let mut segment = [0; 2];
     let area = match memory.read(DATA_AREA_SEGMENT_AT, &mut segment) {
@@ -112,7 +97,7 @@ pub fn root_pointer(memory: &impl PhysRead) -> Result<PhysAddr, FindError> {
 /// The bytes of the DMAR, for [`Dmar::parse`](super::Dmar::parse), which checks them.
 ///
 /// # Errors
-/// [`FindError`].
+/// No DMAR is listed, or a table on the way to it is malformed or unreadable ([`FindError`]).
 pub fn dmar(memory: &impl PhysRead, root_pointer: PhysAddr) -> Result<Vec<u8>, FindError> {
     let root = tables(memory, root_pointer)?;
     let list = whole_table(memory, root.at)?;

@@ -5,14 +5,14 @@
 //!
 //! The table lists *units* (DRHD: where the registers are), *reserved memory* that devices use
 //! before any driver does (RMRR), the root ports that may pass ATS requests (ATSR), memory affinity
-//! of units (RHSA) and names of ACPI devices (ANDD). Units, reserved memory and root ports say whom
-//! they concern by *scopes*: a bus and a path of (device, function) from it, down through bridges.
-//! What lies behind a bridge is in the bridge's own bus number registers, which firmware or the
-//! kernel wrote: [`PciConfig`] reads them.
+//! of units (RHSA) and names of ACPI devices (ANDD). Units, reserved memory and root ports say
+//! which devices they concern by *scopes*: a bus and a path of (device, function) from it, down
+//! through bridges. What lies behind a bridge is in the bridge's own bus number registers, which
+//! firmware or the kernel wrote: [`PciConfig`] reads them.
 //!
 //! [`find`] goes from the root pointer to the table's bytes, [`Dmar::parse`] from bytes to values,
 //! [`Dmar::build`] back; [`Dmar::unit_for`], [`Dmar::reserved_for`] and [`Dmar::may_use_ats`]
-//! answer whom it concerns. [`units`](crate::units) brings the units up.
+//! answer which structures concern a device. [`units`](crate::units) brings the units up.
 //!
 //! Everything read is checked: a length that leads out of its container, a path that no PCI
 //! function has, reserved memory that is no range of pages, two units in one place, two units for
@@ -49,12 +49,13 @@ impl fmt::Display for Segment {
 }
 
 /// The whole table (§8.1).
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dmar {
-    /// Who made it.
+    /// Ids and revisions of the header.
     pub maker: Maker,
-    /// How many bits a physical address of this machine has for DMA, 1 to 256 (the field holds one
-    /// less).
+    /// How many bits a physical address of this machine has for DMA, 1 to 256 (the
+    /// field holds one less).
     pub host_address_bits: u16,
     /// INTR_REMAP: the platform supports interrupt remapping.
     pub interrupt_remapping: bool,
@@ -64,7 +65,6 @@ pub struct Dmar {
     pub dma_opt_in: bool,
     /// Units, in the order of the table.
     pub units: Vec<Drhd>,
-    /// Reserved memory.
     pub reserved: Vec<Rmrr>,
     /// Root ports that may pass ATS requests.
     pub ats: Vec<Atsr>,
@@ -76,20 +76,17 @@ pub struct Dmar {
     pub skipped: u32,
 }
 
-/// The part of the header that says who made a table (ACPI 6.5 §5.2.6).
+/// The part of the header that identifies a table's maker and revision (ACPI 6.5 §5.2.6).
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Maker {
     /// Revision of the table's layout.
     pub revision: u8,
-    /// OEMID.
     pub oem: [u8; 6],
-    /// OEM Table ID.
     pub oem_table: [u8; 8],
-    /// OEM Revision.
     pub oem_revision: u32,
     /// Creator ID, the tool that made it.
     pub creator: [u8; 4],
-    /// Creator Revision.
     pub creator_revision: u32,
 }
 
@@ -107,15 +104,15 @@ impl Default for Maker {
 }
 
 /// A remapping unit (§8.3).
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Drhd {
-    /// Whose devices it translates.
+    /// The PCI segment of its devices.
     pub segment: Segment,
     /// Where its registers begin; a whole granule.
     pub registers: PhysAddr,
     /// Log2 of the size of the register block in pages of 4 KiB, at most 15 (§8.3, Size).
     pub register_pages_lg2: u8,
-    /// Which devices.
     pub devices: Covers,
     /// Under [`Covers::Listed`], all of them. Under [`Covers::Rest`] not the PCI ones, but I/O
     /// APICs, timers and ACPI devices.
@@ -173,18 +170,18 @@ pub struct Rmrr {
     pub segment: Segment,
     /// The memory, whole pages.
     pub memory: PhysRun,
-    /// The devices.
+    /// The devices that use it.
     pub scopes: Vec<Scope>,
 }
 
 /// Root ports under which devices may use ATS (§8.5).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Atsr {
-    /// Of which segment.
+    /// The segment of the ports.
     pub segment: Segment,
     /// All ports of it, or those in the scopes.
     pub ports: Covers,
-    /// The ports.
+    /// Under [`Covers::Listed`], the ports.
     pub scopes: Vec<Scope>,
 }
 
@@ -206,10 +203,10 @@ pub struct Andd {
     pub name: String,
 }
 
-/// Whom a structure concerns (§8.3.1).
+/// A device that a structure concerns (§8.3.1).
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scope {
-    /// What it is.
     pub kind: ScopeKind,
     /// Of an I/O APIC, timer or ACPI device: its number.
     pub enumeration_id: u8,

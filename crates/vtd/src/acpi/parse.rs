@@ -46,7 +46,7 @@ impl Dmar {
     /// Reads a table. Bytes beyond the length that its header states are ignored.
     ///
     /// # Errors
-    /// [`DmarError`].
+    /// [`DmarError`]: the table is malformed.
     pub fn parse(table: &[u8]) -> Result<Dmar, DmarError> {
         let bytes = table.len();
         let table = Bytes {

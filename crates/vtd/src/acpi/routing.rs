@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Whom the table's structures concern.
+//! Which devices the table's structures concern.
 //!
 //! A scope's path begins on a bus and goes through bridges; the bus behind each is read from the
-//! bridge, so the answer holds as long as nobody renumbers buses. A path through something that is
-//! no bridge, or is absent, names nobody. A scope that lists the device wins over a unit that
+//! bridge, so the answer holds as long as buses keep their numbers. A path through something that
+//! is no bridge, or is absent, names no device. A scope that lists the device wins over a unit that
 //! covers the rest of the segment, whatever the order of the table.
 //!
 //! **Virtual functions** (SR-IOV) are in no scope of their own: they are under the unit and the
@@ -28,9 +28,10 @@ pub trait PciConfig {
     fn read32(&self, segment: Segment, function: SourceId, offset: u16) -> u32;
 
     /// The physical function to which `function` belongs, if it is a virtual one (PCI Express
-    /// SR-IOV). What is supplied looks through the functions with smaller source ids for one whose
-    /// enabled SR-IOV capability counts `function` among its own (PCI Express 6.0 §9.3.3), which
-    /// needs extended configuration space. Who knows it from elsewhere answers without a search.
+    /// SR-IOV). What is supplied looks through the functions with smaller source ids for one
+    /// whose enabled SR-IOV capability counts `function` among its own (PCI Express 6.0
+    /// §9.3.3), which needs extended configuration space. A host that knows it from elsewhere
+    /// answers without a search.
     fn physical_function_of(&self, segment: Segment, function: SourceId) -> Option<SourceId> {
         sr_iov::physical_function_of(self, segment, function)
     }
@@ -47,11 +48,11 @@ fn listed_as(pci: &impl PciConfig, segment: Segment, device: SourceId) -> Source
     pci.physical_function_of(segment, device).unwrap_or(device)
 }
 
-/// Header type in bits 23..16 (PCI Local Bus 3.0 §6.1); bit 7 of it says that there are more
-/// functions.
+/// Header type in bits 23..16 (PCI Local Bus 3.0 §6.1); bit 7 of it says that
+/// there are more functions.
 const HEADER_WORD: u16 = 0x0c;
-/// Of a bridge: primary, secondary and subordinate bus, from bit 0, 8 and 16 (PCI-to-PCI Bridge 1.2
-/// §3.2.5).
+/// Of a bridge: primary, secondary and subordinate bus, from bit 0, 8 and 16
+/// (PCI-to-PCI Bridge 1.2 §3.2.5).
 const BUSES_WORD: u16 = 0x18;
 const BRIDGE: u32 = 1;
 

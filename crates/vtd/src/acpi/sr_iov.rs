@@ -21,8 +21,8 @@ const END: u16 = 0x1000;
 /// How many capabilities of one function are looked at: more than there are kinds of them (about
 /// 50), and what bounds a list that is a circle.
 const MOST: usize = 64;
-/// Of a capability's header: where the next one is, in bits 31..20; its kind is in bits 15..0
-/// (§7.6.3).
+/// Of a capability's header: where the next one is, in bits 31..20; its kind is
+/// in bits 15..0 (§7.6.3).
 const NEXT_SHIFT: u32 = 20;
 /// The kind that is SR-IOV (§9.3.3.1).
 const SR_IOV: u16 = 0x10;

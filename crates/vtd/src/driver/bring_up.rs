@@ -39,9 +39,9 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         Ok(unit)
     }
 
-    /// Makes a unit ready: tables and queue. Whatever it translates, it goes on translating as
-    /// before until [`activate`](Self::activate); devices that must not be interrupted are attached
-    /// before that.
+    /// Makes a unit ready: tables and queue. Whatever it translates, it goes on translating
+    /// as before until [`activate`](Self::activate); devices that must not be interrupted
+    /// are attached before that.
     ///
     /// The frames are lost where a step after the first register write fails: nothing proves that
     /// the unit let go of them.
@@ -97,7 +97,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
                 quiesce(p, &engine.registers, limit);
                 engine.command(Command::DisableQueue)?;
             }
-            // an error that somebody else left behind would look like ours
+            // an error that another driver left behind would look like ours
             engine.registers.write32(FSTS, FSTS_QUEUE);
             engine.registers.write64(IQT, 0);
             engine
@@ -142,7 +142,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
     }
 }
 
-/// Lets a queue of somebody else's run empty, as far as it will: one that stopped with an error
+/// Lets the queue of another driver run empty, as far as it will: one that stopped with an error
 /// never does, and is disabled as it is.
 fn quiesce<P: Platform, R: Registers>(p: &P, registers: &R, limit: WaitLimit) {
     for _ in 0..limit.0 {

@@ -6,16 +6,16 @@
 //! A write to GCMD repeats every enable that GSTS shows, so that interrupt remapping, its
 //! compatibility format and whatever else is on stays on, and none of the one-shot bits. Between
 //! two writes the unit must have carried out the first. Reading GSTS and writing GCMD is one step
-//! under the lock; waiting is not: the command under way is noted, and whoever comes looks whether
-//! it is done.
+//! under the lock; waiting is not: the command under way is noted, and each caller that comes looks
+//! whether it is done.
 //!
 //! **Write-buffer flushes** come from many CPUs at once. One that *begins* after a caller's writes
-//! serves it, whoever began it; one that was under way does not. So each caller takes the number of
-//! the next flush to begin, and waits until that many are done.
+//! serves it, whichever CPU began it; one that was under way does not. So each caller takes the
+//! number of the next flush to begin, and waits until that many are done.
 //!
-//! A host that commands interrupt remapping by its own writes to GCMD does so before bring-up or
-//! after shut-down only, or holds off this driver: two who read GSTS and write GCMD undo each
-//! other.
+//! A host that commands interrupt remapping by its own writes to GCMD does so before bring-up
+//! or after shut-down only, or holds off this driver: two writers that read GSTS and write
+//! GCMD undo each other.
 
 use super::{Command, Stuck};
 use crate::registers::*;
@@ -24,7 +24,7 @@ use ioatlas_dma::{
     platform::{Lock, Platform},
 };
 
-/// Who may write GCMD.
+/// Serializes reading GSTS and writing GCMD.
 pub(super) struct Commands<P: Platform>(P::Lock<State>);
 
 struct State {

@@ -24,7 +24,7 @@ pub(super) struct Contexts {
 
 /// What came of filling an entry.
 pub(super) enum Fill {
-    /// It is present.
+    /// The entry is present now.
     Done,
     /// The bus has no context table, and none was given.
     NeedsTable,

@@ -2,14 +2,14 @@
 //! Which devices keep translations of their own, and of which domain.
 //!
 //! A device is *declared* by the host, which read its ATS capability; it is *active* in a domain
-//! from before its context entry is made until after its TLB was flushed. Whoever invalidates asks
-//! for the active devices of the domain.
+//! from before its context entry is made until after its TLB was flushed. An invalidation asks for
+//! the active devices of the domain.
 //!
-//! **Nobody is missed**: entering a device and reading who is there are a store-buffering pair, as
-//! of [`ioatlas_dma::invalidation`]. An unmap clears, fences, then looks here; an attach enters the
-//! device here, fences, then makes the context entry. If the unmap did not see the device, then
-//! whatever the device fetches, it fetches after the clearing. Where there is no device at all,
-//! nobody takes the lock: one relaxed load tells.
+//! **No device is missed**: entering a device and reading which are there are a store-buffering
+//! pair, as of [`ioatlas_dma::invalidation`]. An unmap clears, fences, then looks here; an attach
+//! enters the device here, fences, then makes the context entry. If the unmap did not see the
+//! device, then whatever the device fetches, it fetches after the clearing. Where there is no
+//! device at all, the lock is not taken: one relaxed load tells.
 //!
 //! The lock is alone: nothing else is taken inside, and memory is allocated outside.
 
@@ -22,7 +22,7 @@ use ioatlas_dma::{
 
 /// The declared devices of one unit.
 pub(super) struct DeviceTlbs<P: Platform> {
-    /// By source id.
+    /// Sorted by source id.
     all: P::Lock<Vec<Declared>>,
     active: P::A64,
 }
@@ -51,8 +51,8 @@ impl<P: Platform> DeviceTlbs<P> {
         }
     }
 
-    /// Declares a device, or changes its depth; the domain where it is active, if it is, which is
-    /// an error.
+    /// Declares a device, or changes its depth; the domain where it is active, if it is,
+    /// which is an error.
     pub(super) fn declare(&self, ats: AtsDevice) -> Result<(), DomainId> {
         let mut room = Vec::new();
         loop {
@@ -142,8 +142,8 @@ impl<P: Platform> DeviceTlbs<P> {
         })
     }
 
-    /// Active devices of `domain` behind `after`, as many as there is room for in `into`, by source
-    /// id.
+    /// Active devices of `domain` behind `after`, as many as there is room for in
+    /// `into`, by source id.
     pub(super) fn of_domain<'i>(
         &self,
         domain: DomainId,

@@ -30,7 +30,7 @@ pub(super) struct Engine<P: Platform, R> {
 pub(super) enum Path<P: Platform> {
     /// By its queue (ECAP.QI = 1).
     Queue(Queue<P>),
-    /// By its registers.
+    /// By its registers (ECAP.QI = 0).
     Direct(Direct<P>),
 }
 
@@ -87,8 +87,8 @@ impl<P: Platform, R: Registers> Engine<P, R> {
         self.finish(plan(&self.capabilities, change, &[]))
     }
 
-    /// Begins what `plan` says and waits. Where there is nothing to invalidate there is nothing to
-    /// wait for.
+    /// Begins what `plan` says and waits. Where there is nothing to invalidate there is
+    /// nothing to wait for.
     pub(super) fn finish(&self, plan: Plan<'_>) -> Result<(), InvalidateError> {
         if plan.invalidations().next().is_none() {
             return match plan.write_buffers {
@@ -137,8 +137,8 @@ impl<P: Platform, R: Registers> Engine<P, R> {
     }
 }
 
-/// Proves that no cache of the unit holds a pointer to its root and context tables: all is removed,
-/// whatever is asked.
+/// Proves that no cache of the unit holds a pointer to its root and context tables: all is
+/// removed, whatever is asked.
 pub(super) struct Everything<'u, P: Platform, R>(pub(super) &'u Engine<P, R>);
 
 #[allow(unsafe_code)] // a promise

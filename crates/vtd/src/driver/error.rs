@@ -64,10 +64,10 @@ impl fmt::Display for Command {
 }
 
 /// A command that the unit did not carry out in time.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the unit did not {command} in {turns} turns of waiting (global status {status:#010x})", turns = .limit.0)]
 pub struct Stuck {
-    /// Which.
     pub command: Command,
     /// GSTS at the end (VT-d 4.1 §11.4.4.2).
     pub status: u32,
@@ -94,6 +94,7 @@ impl fmt::Display for RegisterGroup {
 }
 
 /// Why a unit cannot be brought up.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BringUpError {
@@ -120,7 +121,7 @@ pub enum BringUpError {
         "the unit takes addresses of {bits} bits, fewer than any table that it walks has (MGAW, SAGAW of CAP {cap:#x})"
     )]
     NarrowAddresses {
-        /// What MGAW says.
+        /// The width that MGAW says.
         bits: u32,
         /// The value of CAP.
         cap: u64,
@@ -128,18 +129,17 @@ pub enum BringUpError {
     /// It offers what only a queue can invalidate, and has none (ECAP.QI).
     #[error("the unit offers {field} and no invalidation queue (QI of ECAP {ecap:#x})")]
     NeedsQueue {
-        /// DT or IR.
+        /// `DT` or `IR`, of ECAP.
         field: &'static str,
         /// The value of ECAP.
         ecap: u64,
     },
-    /// Registers that a capability places (CAP.FRO, ECAP.IRO) would lie on fixed ones, which end at
-    /// 0xc0.
+    /// Registers that a capability places (CAP.FRO, ECAP.IRO) would lie on fixed ones,
+    /// which end at 0xc0.
     #[error(
         "the unit places its {group} at {offset:#x}, among other registers (CAP {cap:#x}, ECAP {ecap:#x})"
     )]
     RegisterPlace {
-        /// Which.
         group: RegisterGroup,
         /// Where, in bytes from the start of the block.
         offset: u32,
@@ -166,15 +166,15 @@ pub enum BringUpError {
         /// The value of CAP.
         cap: u64,
     },
-    /// Firmware left translation or the queue enabled, and the host did not say to take the unit
-    /// over.
+    /// Firmware left translation or the queue enabled, and the host did not say to
+    /// take the unit over.
     #[error("the unit is in use already (global status {status:#010x})")]
     Live {
         /// The value of GSTS (VT-d 4.1 §11.4.4.2).
         status: u32,
     },
-    /// Firmware left translation enabled in scalable mode, and the table mode cannot change while
-    /// it is.
+    /// Firmware left translation enabled in scalable mode, and the table mode cannot
+    /// change while it is.
     #[error(
         "the unit translates in scalable mode (root table {root:#x}): it cannot be taken over without a window"
     )]
@@ -211,38 +211,27 @@ pub enum FirmwareIdsError {
 }
 
 /// Why a unit cannot be shut down.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShutDownError {
-    /// Devices are attached, and would reach all of memory. (One whose detaching failed counts.)
-    /// Nothing was done.
+    /// Devices are attached, and would reach all of memory. (One whose detaching failed
+    /// counts.) Nothing was done.
     #[error("{devices} devices are attached")]
-    Attached {
-        /// How many.
-        devices: u32,
-    },
+    Attached { devices: u32 },
     /// A command was not carried out; `lost` frames are never used again.
     #[error("{cause}; {lost} frames are lost")]
-    Stuck {
-        /// Which.
-        cause: Stuck,
-        /// Frames.
-        lost: usize,
-    },
-    /// The caches could not be emptied, or the queue not be disabled; `lost` frames are never used
-    /// again.
+    Stuck { cause: Stuck, lost: usize },
+    /// The caches could not be emptied, or the queue not be disabled; `lost` frames
+    /// are never used again.
     #[error(
         "emptying the caches and disabling the queue at the end: {cause}; {lost} frames are lost"
     )]
-    Invalidate {
-        /// Why.
-        cause: InvalidateError,
-        /// Frames.
-        lost: usize,
-    },
+    Invalidate { cause: InvalidateError, lost: usize },
 }
 
 /// Why a device's own TLB cannot be declared or withdrawn.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceTlbError {
@@ -254,30 +243,18 @@ pub enum DeviceTlbError {
     },
     /// It is attached; its context entry says what it said when it was made.
     #[error("device {device} is attached to domain {domain}")]
-    Attached {
-        /// The device.
-        device: SourceId,
-        /// Where.
-        domain: DomainId,
-    },
+    Attached { device: SourceId, domain: DomainId },
 }
 
 /// Why a device cannot have its fence taken away.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnfenceError {
     /// It is not detached yet.
     #[error("device {device} still belongs to domain {domain}")]
-    Attached {
-        /// The device.
-        device: SourceId,
-        /// Which.
-        domain: DomainId,
-    },
-    /// It has none.
+    Attached { device: SourceId, domain: DomainId },
+    /// The device is not fenced.
     #[error("device {device} is not fenced")]
-    NotFenced {
-        /// The device.
-        device: SourceId,
-    },
+    NotFenced { device: SourceId },
 }

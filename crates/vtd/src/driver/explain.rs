@@ -18,8 +18,8 @@ impl<'u> Explanation<'u> {
     }
 }
 
-/// What is chosen by one bit: the field, its question, then what it says and what follows for yes
-/// and for no.
+/// What is chosen by one bit: the field, its question, then what it says and what follows for
+/// yes and for no.
 type Choice = (
     &'static str,
     fn(&Capabilities) -> bool,
@@ -136,7 +136,7 @@ const CHOICES: &[Choice] = &[
         ],
         [
             "blocks zero-length reads of write-only pages",
-            "who flushes by them needs readable pages",
+            "a flush by them needs readable pages",
         ],
     ),
     (

@@ -22,7 +22,6 @@ pub(super) struct Ids {
 
 /// Under which ids the unit may have entries that are not ours.
 pub(super) enum Stale {
-    /// Under none.
     None,
     /// It is not known: under any.
     Any,
@@ -75,8 +74,8 @@ impl Ids {
     pub(super) fn any_is_stale(&self) -> bool {
         matches!(self.stale, Stale::Any)
     }
-    /// Where that was unknown, it is these ids, and no others. Those that the unit does not have
-    /// are left out.
+    /// Where that was unknown, it is these ids, and no others. Those that the unit does not
+    /// have are left out.
     pub(super) fn stale_are(&mut self, ids: impl Iterator<Item = DomainId>) {
         if !self.any_is_stale() {
             return;

@@ -17,13 +17,13 @@
 //! * **Detach** clears the present bit and marks the entry *detaching*; then, with no lock held,
 //!   context-cache invalidation of the device, IOTLB invalidation of the domain and, where the
 //!   device has one, invalidation of its TLB, in this order in one submission (§6.5.2.11); then the
-//!   entry is free. Where the flush fails the mark stays: the device is blocked, and nobody
-//!   attaches it before a detach succeeds.
+//!   entry is free. Where the flush fails the mark stays: the device is blocked, and cannot be
+//!   attached before a detach succeeds.
 //! * **Invalidation** is [`plan`](mod@crate::plan), by the [queue](crate::queue) or, where the unit
 //!   has none, by [registers](crate::direct).
 //! * **A device that does not answer** an invalidation of its own TLB is *fenced*: its entry is
 //!   cleared and marked, context cache and IOTLB are flushed, and it is attached again only after
-//!   [`Unit::unfence`]. Who waited for it gets an error; everybody else's invalidation is done.
+//!   [`Unit::unfence`]. Callers that waited for it get an error; every other invalidation is done.
 //!
 //! Locks: `contexts`, `ids`, `tlbs`, the commands' and the queue's, each alone; never is one taken
 //! inside another, nor held while waiting. All waiting is bounded by [`Config::limit`]. Every
@@ -85,13 +85,13 @@ pub enum Live {
     /// Such a unit is refused.
     #[default]
     Refuse,
-    /// It is taken over: see [`Unit::prepare`], and for domains that are made before it is
-    /// activated [`Unit::reserve_firmware_ids`].
+    /// It is taken over: see [`Unit::prepare`], and for domains that are made before
+    /// it is activated [`Unit::reserve_firmware_ids`].
     TakeOver,
 }
 
-/// A remapping unit. Dropped without [`shut_down`](Self::shut_down) it goes on, and its frames are
-/// lost.
+/// A remapping unit. Dropped without [`shut_down`](Self::shut_down) it goes on, and
+/// its frames are lost.
 pub struct Unit<P: Platform, R> {
     engine: Engine<P, R>,
     root: TableFrame,
@@ -99,13 +99,13 @@ pub struct Unit<P: Platform, R> {
     ids: P::Lock<Ids>,
     tlbs: DeviceTlbs<P>,
     sequence: FlushSequence<P>,
-    /// Whoever reads fault records, one record at a time.
+    /// Held while one fault record is read.
     faults: P::Lock<()>,
     stage: P::A64,
 }
 
-/// How many devices with TLBs go into one submission: with the two other invalidations they fit
-/// into a batch.
+/// How many devices with TLBs go into one submission: with the two other invalidations they
+/// fit into a batch.
 const DEVICES: usize = 16;
 
 impl<P: Platform, R: Registers> Unit<P, R> {
@@ -113,7 +113,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
     pub fn capabilities(&self) -> &Capabilities {
         &self.engine.capabilities
     }
-    /// Its registers.
+    /// The unit's registers, for code that reports on it.
     ///
     /// # Safety
     /// What the driver has of them ([`Registers`]) is read, and not written.
@@ -133,8 +133,8 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         }
     }
 
-    /// Reads and clears the fault records, in the order in which they were filled (VT-d 4.1
-    /// §7.2.1).
+    /// Reads and clears the fault records, in the order in which they were
+    /// filled (VT-d 4.1 §7.2.1).
     pub fn faults(&self) -> (Vec<FaultRecord>, Overflow) {
         let mut all = Vec::new();
         let overflow = self.drain_faults(|record| all.push(record));
@@ -157,7 +157,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
     /// as detaching still invalidates what it keeps.
     ///
     /// # Errors
-    /// [`DeviceTlbError`].
+    /// The unit serves no device TLBs, or the device is attached ([`DeviceTlbError`]).
     pub fn declare_device_tlb(
         &self,
         device: SourceId,
@@ -172,10 +172,10 @@ impl<P: Platform, R: Registers> Unit<P, R> {
             .declare(AtsDevice { device, depth })
             .map_err(|domain| DeviceTlbError::Attached { device, domain })
     }
-    /// Takes that back.
+    /// Withdraws what [`declare_device_tlb`](Self::declare_device_tlb) declared.
     ///
     /// # Errors
-    /// [`DeviceTlbError::Attached`].
+    /// The device is attached ([`DeviceTlbError::Attached`]).
     pub fn withdraw_device_tlb(&self, device: SourceId) -> Result<(), DeviceTlbError> {
         self.tlbs
             .withdraw(device)
@@ -198,7 +198,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
     /// Removes all cached interrupt-remapping entries.
     ///
     /// # Errors
-    /// As [`invalidate_interrupt_entries`](Self::invalidate_interrupt_entries).
+    /// The unit has no queue, and so no such cache, or failed.
     pub fn invalidate_all_interrupt_entries(&self) -> Result<(), InvalidateError> {
         self.invalidate_interrupts(InterruptInvalidate::Global)
     }
@@ -220,7 +220,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
     /// Lets a fenced device be attached again, after it was reset. It must have been detached.
     ///
     /// # Errors
-    /// [`UnfenceError`].
+    /// The device is attached, or not fenced ([`UnfenceError`]).
     pub fn unfence(&self, device: SourceId) -> Result<(), UnfenceError> {
         let p = &*self.engine.platform;
         match self.contexts.with(|contexts| contexts.unfence(p, device)) {
@@ -230,8 +230,8 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         }
     }
 
-    /// Fences whoever did not answer. The flush is queued and not waited for: who detaches the
-    /// device waits for one of its own.
+    /// Fences the devices that did not answer. The flush is queued and not waited for: the detach
+    /// of a device waits for one of its own.
     fn fence_silent(&self) {
         let Path::Queue(queue) = &self.engine.path else {
             return;
@@ -244,8 +244,8 @@ impl<P: Platform, R: Registers> Unit<P, R> {
                 let plan = plan(&self.engine.capabilities, change, &[]);
                 self.engine.begin(plan)
             });
-            // who does not ask the device any more is behind this flush; without one it is asked,
-            // and fails who asks
+            // an invalidation that leaves the device out is behind this flush; without the flush
+            // the device is asked, and fails the caller that asks
             if !matches!(flush, Some(Err(_))) {
                 self.tlbs.deactivate(device);
             }
@@ -279,7 +279,7 @@ unsafe impl<P: Platform, R: Registers> Invalidate for Unit<P, R> {
     #[inline]
     fn done(&self, ticket: Ticket) -> Result<bool, InvalidateError> {
         let result = self.engine.done(ticket);
-        // whoever it was that waited for the device may have given up
+        // the caller that waited for the device may have given up
         self.fence_silent();
         result
     }
@@ -399,8 +399,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
         };
         let mut outcome = fill(&mut spare);
         if let Fill::NeedsTable = outcome {
-            // not under the lock; whoever comes second finds the first one's table, and frees its
-            // own
+            // not under the lock; the second caller finds the first one's table, and frees its own
             spare = Some(p.frame_alloc().ok_or(AttachError::NoFrame { bus })?);
             outcome = fill(&mut spare);
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What an IOVA was: a debug layer beside the maps and unmaps, for whoever reads a fault record.
+//! What an IOVA was: a debug layer beside the maps and unmaps, for the readers of fault records.
 //!
 //! [`History`] keeps the last so many maps and unmaps in a ring; its owner tells it of each, where
 //! it has the time for that. It takes one lock and allocates nothing once made. The core knows
@@ -13,40 +13,38 @@ use ioatlas_dma::{
     units::{DomainId, GRANULE, IovaPage, IovaRange, Perm, SourceId, TimeNs},
 };
 
-/// Somebody who remembers what pages were.
+/// A record of the maps and unmaps of pages.
 pub trait IovaHistory {
     /// What `page` last was to `device`.
     fn recall(&self, device: SourceId, page: IovaPage) -> Past;
 }
 
 /// What is remembered of a page.
+#[allow(missing_docs)] // its variants and fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Past {
-    /// It is mapped.
     Mapped {
-        /// With these pages.
+        /// All pages of the mapping.
         range: IovaRange,
-        /// For this.
         perm: Perm,
-        /// Since then.
+        /// When it was mapped.
         at: TimeNs,
     },
-    /// It was unmapped.
     Unmapped {
-        /// With these pages.
+        /// All pages of the unmapping.
         range: IovaRange,
         /// It had been mapped for this, if that is remembered.
         perm: Option<Perm>,
         /// How many unmaps of the domain ago, 0 being the last.
         unmaps_ago: u64,
-        /// Then.
+        /// When it was unmapped.
         at: TimeNs,
     },
     /// It was never mapped: everything since the beginning is remembered.
     Never,
     /// Nothing is known: it is not among so many maps and unmaps, and older ones are forgotten.
     Forgotten {
-        /// How many.
+        /// How many maps and unmaps are remembered.
         remembered: u64,
     },
     /// The device is in no domain that is known.
@@ -122,9 +120,9 @@ impl fmt::Display for Seconds {
 }
 
 /// A fault record and what the page was.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Explained {
-    /// The record.
     pub record: FaultRecord,
     /// What the page was; nothing for an interrupt.
     pub past: Option<Past>,
@@ -174,11 +172,11 @@ impl<P: Platform> History<P> {
         }))
     }
 
-    /// `range` was mapped.
+    /// Enters a map of `range` into the ring.
     pub fn mapped(&self, domain: DomainId, range: IovaRange, perm: Perm, at: TimeNs) {
         self.enter(domain, range, at, Kind::Map(perm));
     }
-    /// `range` was unmapped.
+    /// Enters an unmap of `range` into the ring.
     pub fn unmapped(&self, domain: DomainId, range: IovaRange, at: TimeNs) {
         self.enter(domain, range, at, Kind::Unmap);
     }
@@ -221,7 +219,6 @@ impl<P: Platform> IovaHistory for History<P> {
 }
 
 impl Ring {
-    /// Newest first.
     fn newest_first(&self) -> impl Iterator<Item = &Event> {
         let (new, old) = self.events.split_at(self.next);
         new.iter().rev().chain(old.iter().rev()).flatten()

@@ -43,11 +43,10 @@ const PAGE: u64 = !0xfff;
 const INDEX_SHIFT: u32 = 48;
 
 /// What a device wanted.
+#[allow(missing_docs)] // its variants say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attempt {
-    /// To read memory.
     Read,
-    /// To write memory.
     Write,
     /// To have a page brought in.
     PageRequest,
@@ -55,21 +54,18 @@ pub enum Attempt {
     Atomic,
     /// To interrupt, by that entry of the interrupt-remapping table.
     Interrupt {
-        /// Which.
         index: u16,
     },
 }
 
-/// One blocked request.
+/// One blocked request, as the unit recorded it.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FaultRecord {
-    /// Who.
     pub device: SourceId,
     /// The first byte of the page; 0 for an interrupt.
     pub page: Iova,
-    /// What it wanted.
     pub attempt: Attempt,
-    /// Why not.
     pub reason: Reason,
 }
 
@@ -78,7 +74,7 @@ pub struct FaultRecord {
 pub enum Overflow {
     /// Every fault was recorded.
     None,
-    /// Some were not.
+    /// Some were not recorded.
     Lost,
 }
 
@@ -119,7 +115,7 @@ impl FaultRecord {
     }
 }
 
-/// One sentence: who, what, where, why.
+/// One sentence: device, attempt, page, reason.
 impl fmt::Display for FaultRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "device {} ", self.device)?;

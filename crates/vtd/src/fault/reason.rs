@@ -31,7 +31,7 @@ macro_rules! reasons {
                 }
             }
         }
-        /// A sentence, and the code for whoever looks it up.
+        /// A sentence, and the code to look it up by.
         impl fmt::Display for Reason {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let sentence = match self {
@@ -49,7 +49,7 @@ reasons! {
     RootAbsent = 0x1, "no device on its bus is attached to a domain";
     /// Context entry not present.
     ContextAbsent = 0x2, "it is attached to no domain";
-    /// Context entry invalid.
+    /// Context entry with a width or translation type that the unit does not have.
     ContextInvalid = 0x3, "its context entry asks for a table width or translation type that the unit does not have";
     /// Address beyond the width.
     BeyondWidth = 0x4, "the address is wider than its domain or the unit can translate";
@@ -85,7 +85,7 @@ reasons! {
     InterruptEntryReserved = 0x24, "that interrupt-remapping entry has a reserved bit set";
     /// Compatibility format is blocked.
     InterruptFormat = 0x25, "the interrupt request has the old format, which is turned off";
-    /// The entry belongs to somebody else.
+    /// The entry belongs to another device.
     InterruptSource = 0x26, "that interrupt-remapping entry belongs to another device";
     /// A posted-interrupt descriptor could not be read.
     PostedUnreadable = 0x27, "the unit could not read the posted-interrupt descriptor";

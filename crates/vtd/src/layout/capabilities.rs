@@ -6,14 +6,14 @@ use crate::registers::FAULT_RECORD_BYTES;
 use core::ops::Range;
 use ioatlas_dma::units::ByteCount;
 
-/// The registers that every unit has, or leaves room for, end here, with the interrupt remapping
-/// table address (§11.4.8.1).
+/// The registers that every unit has, or leaves room for, end here, with the interrupt
+/// remapping table address (§11.4.8.1).
 pub(crate) const FIXED_END: u32 = 0xc0;
 /// The invalidate address and the IOTLB register, beside each other.
 const IOTLB_BYTES: u32 = 16;
 
-/// The two capability registers of a unit. [`Explanation`](crate::driver::Explanation) puts them
-/// into words.
+/// The two capability registers of a unit. [`Explanation`](crate::driver::Explanation)
+/// puts them into words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     cap: u64,
@@ -32,8 +32,8 @@ macro_rules! features {
 }
 
 features! {
-    /// CAP.RWBF (bit 4): changes in memory must be pushed by a write-buffer flush before the unit
-    /// sees them.
+    /// CAP.RWBF (bit 4): changes in memory must be pushed by a write-buffer flush before
+    /// the unit sees them.
     needs_write_buffer_flush: cap, 4;
     /// CAP.PLMR (bit 5): the low protected memory region exists.
     protected_low_memory: cap, 5;
@@ -85,8 +85,8 @@ impl Capabilities {
         (value >> low & ((1 << (high - low + 1)) - 1)) as u32
     }
 
-    /// CAP.ND (bits 2..0): how many domain ids there are, 16 to 65,536; `None` for the reserved
-    /// code 7.
+    /// CAP.ND (bits 2..0): how many domain ids there are, 16 to 65,536; `None` for
+    /// the reserved code 7.
     pub fn domain_ids(&self) -> Option<u32> {
         let nd = Self::field(self.cap, 0, 2);
         (nd < 7).then(|| 1 << (4 + 2 * nd))
@@ -95,8 +95,8 @@ impl Capabilities {
     pub fn supports_width(&self, width: AddressWidth) -> bool {
         Self::field(self.cap, 8, 12) >> width.code() & 1 != 0
     }
-    /// CAP.MGAW (bits 21..16): how many bits an IOVA may have. It may be less than a supported
-    /// table width.
+    /// CAP.MGAW (bits 21..16): how many bits an IOVA may have. It may be less than
+    /// a supported table width.
     pub fn iova_bits(&self) -> u32 {
         Self::field(self.cap, 16, 21) + 1
     }
@@ -116,8 +116,8 @@ impl Capabilities {
     pub fn fault_records(&self) -> u32 {
         Self::field(self.cap, 40, 47) + 1
     }
-    /// CAP.MAMV (bits 53..48): the largest mask of a page-selective invalidation. Means nothing
-    /// without PSI.
+    /// CAP.MAMV (bits 53..48): the largest mask of a page-selective invalidation.
+    /// Means nothing without PSI.
     pub fn max_address_mask(&self) -> Option<AddressMask> {
         self.page_selective()
             .then(|| AddressMask::new(Self::field(self.cap, 48, 53)))
@@ -151,8 +151,8 @@ impl Capabilities {
     pub fn iotlb_offset(&self) -> u16 {
         16 * Self::field(self.ecap, 8, 17) as u16
     }
-    /// Where the register block ends: after the fixed registers, the fault records and the IOTLB
-    /// registers.
+    /// Where the register block ends: after the fixed registers, the fault records
+    /// and the IOTLB registers.
     pub fn register_bytes(&self) -> ByteCount {
         let [faults, iotlb] = [self.fault_registers(), self.iotlb_registers()];
         ByteCount(u64::from(faults.end.max(iotlb.end).max(FIXED_END)))

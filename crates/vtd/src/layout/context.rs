@@ -13,9 +13,9 @@
 //! | 87..72 | DID, domain id |
 //! | others | 0 |
 //!
-//! An entry that is not present still says who owns it: between the moment its present bit is
-//! cleared and the end of the invalidation that follows, it is marked *detaching*, and nobody may
-//! fill it. One marked *fenced* may not be filled before the host says so.
+//! An entry that is not present still names its owner: between the moment its present bit is
+//! cleared and the end of the invalidation that follows, it is marked *detaching*, and must not be
+//! filled. One marked *fenced* may not be filled before the host says so.
 
 use super::{AddressWidth, Words};
 use ioatlas_dma::units::{DomainId, GRANULE, PHYS_BITS, PhysPage};
@@ -32,8 +32,8 @@ pub const TABLE: u64 = ((1 << PHYS_BITS) - 1) & !(GRANULE - 1);
 pub const WIDTH: u64 = 0b111;
 /// Our mark in the high word, in a bit that hardware ignores (§9.3, bit 67).
 pub(crate) const DETACHING: u64 = 1 << 3;
-/// Our mark in the high word of a device that may not be attached, in a bit that hardware ignores
-/// (§9.3, bit 68).
+/// Our mark in the high word of a device that may not be attached, in a bit that hardware
+/// ignores (§9.3, bit 68).
 pub(crate) const FENCED: u64 = 1 << 4;
 /// DID begins here in the high word (§9.3, bits 87..72).
 pub(crate) const DOMAIN_SHIFT: u32 = 8;
@@ -53,7 +53,7 @@ pub enum TranslationType {
 /// Whether faults of a device are recorded (VT-d 4.1 §9.3, FPD).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultRecording {
-    /// They are.
+    /// All faults are recorded.
     On,
     /// Those that qualify are not.
     Off,
@@ -74,16 +74,16 @@ pub struct ContextEntry {
     pub faults: FaultRecording,
 }
 
-/// Who has the entry of one device.
+/// The owner of a device's entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slot {
-    /// Nobody.
+    /// No domain has it.
     Free,
-    /// This domain.
+    /// This domain has it.
     Attached(DomainId),
     /// This domain had it; the unit may still know it.
     Detaching(DomainId),
-    /// Nobody, and nobody may have it.
+    /// No domain has it, and none may.
     Fenced,
 }
 
@@ -119,8 +119,8 @@ impl Slot {
         }
     }
     /// The high word of an entry that is being detached, from the high word it had. Width and
-    /// domain stay, so that a unit which reads the two words one after the other still sees the old
-    /// entry or none.
+    /// domain stay, so that a unit which reads the two words one after the other still sees the
+    /// old entry or none.
     pub fn detaching(high: u64) -> u64 {
         high | DETACHING
     }

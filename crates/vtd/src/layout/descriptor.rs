@@ -29,9 +29,9 @@ pub const TYPE_IOTLB: u64 = 2;
 pub const TYPE_WAIT: u64 = 5;
 /// G begins here (§6.5.2.1, §6.5.2.3, bits 5..4).
 pub const GRANULARITY_SHIFT: u32 = 4;
-/// G: everything.
+/// Granularity G: everything (§6.5.2.1, §6.5.2.3).
 pub const GLOBAL: u64 = 1;
-/// G: one domain.
+/// Granularity G: one domain (§6.5.2.1, §6.5.2.3).
 pub const DOMAIN: u64 = 2;
 /// G: one device (context cache) or some pages (IOTLB).
 pub(crate) const SELECTIVE: u64 = 3;
@@ -63,7 +63,7 @@ pub const STATUS_SHIFT: u32 = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FunctionMask {
-    /// Exactly this one.
+    /// The named function alone.
     Exact = 0,
     /// Bit 2 is ignored.
     Bit2 = 1,
@@ -74,18 +74,17 @@ pub enum FunctionMask {
 }
 
 /// Removes cached context entries (VT-d 4.1 §6.5.2.1). IOTLB invalidation must follow.
+#[allow(missing_docs)] // its variants say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ContextInvalidate {
-    /// All.
     Global,
     /// Those of one domain.
     Domain(DomainId),
     /// That of one device.
     Device {
-        /// The domain id that the cached entry has; 0 for one cached as not present (§6.1, caching
-        /// mode).
+        /// The domain id that the cached entry has; 0 for one cached as not
+        /// present (§6.1, caching mode).
         domain: DomainId,
-        /// The device.
         device: SourceId,
         /// Which of its functions.
         functions: FunctionMask,
@@ -93,7 +92,7 @@ pub enum ContextInvalidate {
 }
 
 impl ContextInvalidate {
-    /// Its bits.
+    /// Its bits as a descriptor.
     pub fn encode(self) -> Words {
         let low = match self {
             ContextInvalidate::Global => GLOBAL << GRANULARITY_SHIFT,
@@ -118,20 +117,18 @@ impl ContextInvalidate {
     }
 }
 
-/// What is in flight and has to land before an invalidation counts as done (VT-d 4.1 §6.5.2.3, DR
-/// and DW).
+/// What is in flight and has to land before an invalidation counts as done (VT-d 4.1
+/// §6.5.2.3, DR and DW).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Drain(u64);
 
+#[allow(missing_docs)] // its constants say it
 impl Drain {
-    /// Nothing.
     pub const NONE: Drain = Drain(0);
-    /// Reads.
     pub const READS: Drain = Drain(DRAIN_READS);
-    /// Writes.
     pub const WRITES: Drain = Drain(DRAIN_WRITES);
 
-    /// Both.
+    /// What either of them drains.
     pub const fn with(self, other: Drain) -> Self {
         Drain(self.0 | other.0)
     }
@@ -162,24 +159,22 @@ impl AddressMask {
 pub enum LeafHint {
     /// Non-leaf entries may have changed.
     Anything,
-    /// Only leaves changed.
+    /// Only leaf entries changed.
     LeavesOnly,
 }
 
 /// Which translations to remove (VT-d 4.1 §6.5.2.3, G).
+#[allow(missing_docs)] // its variants say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IotlbTarget {
-    /// All.
     Global,
     /// Those of one domain.
     Domain(DomainId),
     /// Those of some pages of one domain.
     Pages {
-        /// The domain.
         domain: DomainId,
         /// The first page, aligned to `mask`.
         first: IovaPage,
-        /// How many.
         mask: AddressMask,
         /// Whether walk caches may stay.
         hint: LeafHint,
@@ -187,16 +182,15 @@ pub enum IotlbTarget {
 }
 
 /// Removes cached translations, and those of the walk caches (VT-d 4.1 §6.5.2.3).
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IotlbInvalidate {
-    /// Which.
     pub target: IotlbTarget,
-    /// What to drain.
     pub drain: Drain,
 }
 
 impl IotlbInvalidate {
-    /// Its bits.
+    /// Its bits as a descriptor.
     pub fn encode(self) -> Words {
         let (granularity, domain, high) = match self.target {
             IotlbTarget::Global => (GLOBAL, DomainId(0), 0),
@@ -239,14 +233,14 @@ pub enum WaitOrder {
 pub struct StatusWait {
     /// Where, a multiple of 4.
     pub address: PhysAddr,
-    /// What.
+    /// The word to write.
     pub data: u32,
     /// What later descriptors do.
     pub order: WaitOrder,
 }
 
 impl StatusWait {
-    /// Its bits.
+    /// Its bits as a descriptor.
     pub fn encode(self) -> Words {
         let fence = match self.order {
             WaitOrder::Unfenced => 0,

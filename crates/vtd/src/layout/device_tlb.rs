@@ -46,40 +46,38 @@ impl QueueDepth {
             depth => QueueDepth(depth as u8),
         }
     }
-    /// How many.
+    /// How many invalidations the device takes at once.
     pub fn invalidations(self) -> u32 {
         u32::from(self.0)
     }
 }
 
 /// Which pages of a device TLB to remove.
+#[allow(missing_docs)] // its variants say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DevicePages {
-    /// All.
     All,
     /// A power of two of them.
     Block {
         /// The first, aligned to `mask`.
         first: IovaPage,
-        /// How many.
         mask: AddressMask,
     },
 }
 
 /// Removes translations that a device keeps (VT-d 4.1 §6.5.2.5). The IOTLB must have been
 /// invalidated before, or the device fetches the old translation again.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceTlbInvalidate {
-    /// Whose.
     pub device: SourceId,
     /// How many it takes at once.
     pub depth: QueueDepth,
-    /// Which.
     pub pages: DevicePages,
 }
 
 impl DeviceTlbInvalidate {
-    /// Its bits.
+    /// Its bits as a descriptor.
     pub fn encode(self) -> Words {
         let high = match self.pages {
             DevicePages::All => EVERYTHING | SIZED,

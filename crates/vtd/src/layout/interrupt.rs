@@ -25,9 +25,9 @@ pub const INDEX_SHIFT: u32 = 32;
 pub struct InterruptIndex(pub u16);
 
 /// Removes cached interrupt-remapping entries (VT-d 4.1 §6.5.2.7).
+#[allow(missing_docs)] // its variants say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InterruptInvalidate {
-    /// All.
     Global,
     /// A power of two of them.
     Block {
@@ -39,8 +39,8 @@ pub enum InterruptInvalidate {
 }
 
 impl InterruptInvalidate {
-    /// The smallest invalidation that removes `entries` entries from `first`, on a unit with that
-    /// ECAP.MHMV.
+    /// The smallest invalidation that removes `entries` entries from `first`, on a
+    /// unit with that ECAP.MHMV.
     pub fn covering(first: InterruptIndex, entries: u32, largest_mask: u32) -> Self {
         let last = u32::from(first.0) + entries.saturating_sub(1);
         if last > u32::from(u16::MAX) {
@@ -57,7 +57,7 @@ impl InterruptInvalidate {
         }
     }
 
-    /// Its bits.
+    /// Its bits as a descriptor.
     pub fn encode(self) -> Words {
         let low = match self {
             InterruptInvalidate::Global => 0,

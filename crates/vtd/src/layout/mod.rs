@@ -25,16 +25,15 @@ pub use root::RootEntry;
 pub use width::AddressWidth;
 
 /// A 128-bit structure: bits 63..0, then bits 127..64.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Words {
-    /// Bits 63..0.
     pub low: u64,
-    /// Bits 127..64.
     pub high: u64,
 }
 
 /// How many 64-bit words a 128-bit structure has.
 pub const WORDS: usize = 2;
-/// How many 128-bit structures a frame has: descriptors of a queue, entries of a root or context
-/// table.
+/// How many 128-bit structures a frame has: descriptors of a queue, entries of a
+/// root or context table.
 pub(crate) const PER_FRAME: usize = 256;

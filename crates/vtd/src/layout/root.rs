@@ -23,7 +23,7 @@ pub struct RootEntry {
 }
 
 impl RootEntry {
-    /// Its bits.
+    /// Its bits, with the present one set.
     pub fn encode(self) -> Words {
         Words {
             low: self.contexts.addr().0 & CONTEXT_TABLE | PRESENT,

@@ -16,7 +16,7 @@ pub enum AddressWidth {
 }
 
 impl AddressWidth {
-    /// Every width.
+    /// Every width, the narrowest first.
     pub const ALL: [AddressWidth; 3] = [
         AddressWidth::Bits39,
         AddressWidth::Bits48,

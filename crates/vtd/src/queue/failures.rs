@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Submissions that failed, so that whoever waits for one is told, and nobody else.
+//! Submissions that failed, so that the callers that wait for one are told, and no others.
 //!
 //! Room is bounded. What is pushed out is remembered as a bound: everything up to it is reported as
-//! failed when asked again, since nobody can tell any more. That is the safe side, and takes 32
-//! failures that nobody asked for.
+//! failed when asked again, since it is no longer known which failed. That is the safe side, and
+//! takes 32 failures that no caller asked for.
 
 use ioatlas_dma::invalidation::InvalidateError;
 

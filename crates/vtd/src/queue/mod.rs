@@ -14,9 +14,9 @@
 //! `recovery` says why the word does not fall then, nor runs ahead of them.) Ticket *t* is done iff
 //! the word has reached it, compared with wrap-around: the queue never holds more than 127 tickets,
 //! so a ticket that is not done is never mistaken for one that is. (One that is held while 2^31
-//! later ones are given reads as not done, for as many again. Nobody does: waiting follows
-//! submitting, and the one that a domain keeps since it waited for it in vain is asked for at each
-//! of its ticks.)
+//! later ones are given reads as not done, for as many again. No caller holds one so long: waiting
+//! follows submitting, and the one that a domain keeps since it waited for it in vain is asked for
+//! at each of its ticks.)
 //!
 //! **Room** is counted by the same word: the slots of a submission are free again when it is done,
 //! not when the unit has fetched them. So what is not done can always be read again from the ring,
@@ -28,14 +28,14 @@
 //! Descriptors are in memory before the tail register is written, under one lock, so submissions of
 //! several CPUs never interleave. The status word is read with acquire.
 //!
-//! **Waiting** for room, and for a unit that stopped with an error to finish what it had fetched,
-//! is outside the lock and bounded. Where it was in vain the unit is *suspect*: until the status
-//! word moves, nobody waits for it any longer than one look. The lock is alone: nothing else is
-//! taken inside.
+//! **Waiting** for room, and for a unit that stopped with an error to finish what it had
+//! fetched, is outside the lock and bounded. Where it was in vain the unit is *suspect*: until
+//! the status word moves, no caller waits for it any longer than one look. The lock is alone:
+//! nothing else is taken inside.
 //!
-//! **Errors**: whoever waits looks at the fault status register, and recovers the queue for all:
-//! see `recovery`. The register is read only when something is not done or does not fit, never on
-//! the warm path.
+//! **Errors**: a caller that waits looks at the fault status register, and recovers the queue for
+//! all: see `recovery`. The register is read only when something is not done or does not fit, never
+//! on the warm path.
 //!
 //! Not handled: completion by interrupt.
 
@@ -333,7 +333,7 @@ impl<P: Platform> Queue<P> {
 
     /// How a submission ended that the unit is past.
     fn outcome(&self, ticket: Ticket) -> Result<bool, InvalidateError> {
-        // recorded before the unit could go on, so that whoever sees it past sees the record
+        // recorded before the unit could go on, so that a caller that sees it past sees the record
         if ticket.first > self.failed.load(Ordering::Relaxed) {
             return Ok(true);
         }

@@ -39,9 +39,9 @@
 //!
 //! **It ends**: a recovery from IQE begins after a bounded number of looks, and leaves one
 //! invalidation out. Where there is none to leave out (head outside, or at one of our wait
-//! descriptors) the queue is stopped for good: everybody gets [`InvalidateError::OutOfService`].
-//! Recoveries from ITE are as many as the unit has time-outs to report, and each wait has its
-//! bound.
+//! descriptors) the queue is stopped for good: all callers get
+//! [`InvalidateError::OutOfService`]. Recoveries from ITE are as many as the unit has time-outs
+//! to report, and each wait has its bound.
 
 use super::{Place, Queue};
 use crate::{
@@ -119,7 +119,7 @@ pub struct Incidents {
     pub time_outs: u64,
     /// How often an answer fitted no question.
     pub completion_errors: u64,
-    /// Whose the last such answer was, where the unit says.
+    /// The device of the last such answer, where the unit says.
     pub last_completion_error: Option<SourceId>,
 }
 
@@ -197,7 +197,7 @@ impl<P: Platform> Queue<P> {
     ) -> Result<(), InvalidateError> {
         let status = registers.read32(FSTS);
         let record = match status & FSTS_QUEUE {
-            0 => return Ok(()), // somebody else did it
+            0 => return Ok(()), // another caller did it
             _ => registers.read64(IQERCD),
         };
         if status & FSTS_ICE != 0 {
@@ -256,8 +256,8 @@ impl<P: Platform> Queue<P> {
         (0..offset).any(|n| is_wait(self.pending(p, place, n)))
     }
 
-    /// Copies what is to run again, and records who failed; how many descriptors, or `None` where
-    /// that cannot be recorded.
+    /// Copies what is to run again, and records which submissions failed; how many descriptors, or
+    /// `None` where that cannot be recorded.
     fn put_aside(&self, p: &P, place: &mut Place, halt: &Halt) -> Option<usize> {
         let offender = Self::offender(halt);
         let aside = &p.entries(self.status.by_ref())[WORDS..];
@@ -277,8 +277,8 @@ impl<P: Platform> Queue<P> {
         Some(kept)
     }
 
-    /// Which descriptors to leave out. (Where both errors are set, IQE first; the other one shows
-    /// again.)
+    /// Which descriptors to leave out. (Where both errors are set, IQE first; the
+    /// other one shows again.)
     fn offender(halt: &Halt) -> Offender {
         if halt.status & FSTS_IQE != 0 {
             return Offender::At(halt.offset);
@@ -287,8 +287,8 @@ impl<P: Platform> Queue<P> {
             .map_or(Offender::AnyDevice(halt.offset), Offender::Device)
     }
 
-    /// Records that a submission failed, and that a device is silent; `None` where there is no room
-    /// for that.
+    /// Records that a submission failed, and that a device is silent; `None` where there is
+    /// no room for that.
     fn fail(&self, place: &mut Place, ticket: u64, cause: InvalidateError) -> Option<()> {
         place.failures.add(ticket, cause);
         let highest = self.failed.load(Ordering::Relaxed).max(ticket);
@@ -331,7 +331,7 @@ impl<P: Platform> Queue<P> {
         }
     }
 
-    /// Nothing helps. Whoever comes first is told where.
+    /// Nothing helps. The first caller that comes is told where.
     fn stop(&self, head: usize) -> Result<(), InvalidateError> {
         match self.stopped.swap(1, Ordering::Relaxed) {
             0 => Err(InvalidateError::QueueError { head: head as u32 }),

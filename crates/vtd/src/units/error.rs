@@ -7,12 +7,11 @@ use core::fmt;
 use ioatlas_dma::{translator::AttachError, units::PhysAddr};
 
 /// A unit that does not work.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("unit at {registers}: {cause}; its devices {devices}")]
 pub struct Failure {
-    /// Which.
     pub registers: PhysAddr,
-    /// Why.
     pub cause: FailureCause,
     /// What that means for its devices.
     pub devices: DeviceIs,
@@ -37,7 +36,7 @@ pub enum DeviceIs {
     Free,
     /// What it was before: the unit translates by tables that were there before us.
     AsBefore,
-    /// Nobody can say: the unit did not answer, or failed while it went from one table to another.
+    /// It is not known: the unit did not answer, or failed while it went from one table to another.
     Unknown,
 }
 
@@ -52,26 +51,20 @@ impl fmt::Display for DeviceIs {
 }
 
 /// Why a device has no unit.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError {
     /// None lists it, and none covers the rest of its segment: nothing keeps it from any memory.
     #[error("no remapping unit covers {who}: it reaches all of memory")]
-    NoUnit {
-        /// The device.
-        who: Requester,
-    },
+    NoUnit { who: Requester },
     /// Its unit does not work.
     #[error("{who} has no working remapping unit: {failure}")]
-    Failed {
-        /// The device.
-        who: Requester,
-        /// Its unit's failure.
-        failure: Failure,
-    },
+    Failed { who: Requester, failure: Failure },
 }
 
 /// Why a device cannot be attached to a domain of some unit.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnitAttachError {
@@ -80,16 +73,14 @@ pub enum UnitAttachError {
     Route(#[from] RouteError),
     /// The domain is one of another unit.
     #[error("{who} is translated by another unit than the domain's")]
-    OtherUnit {
-        /// The device.
-        who: Requester,
-    },
+    OtherUnit { who: Requester },
     /// The unit did not attach it.
     #[error(transparent)]
     Attach(#[from] AttachError),
 }
 
 /// Why a device may keep no translations.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AtsError {
@@ -98,10 +89,7 @@ pub enum AtsError {
     Route(#[from] RouteError),
     /// Firmware does not say that the root port above it may (VT-d 4.1 §8.5).
     #[error("no ATSR covers the root port above {who}")]
-    Port {
-        /// The device.
-        who: Requester,
-    },
+    Port { who: Requester },
     /// Its unit serves none.
     #[error(transparent)]
     Unit(#[from] DeviceTlbError),

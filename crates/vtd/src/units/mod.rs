@@ -11,8 +11,8 @@
 //! translating, [`Unit::reserve_firmware_ids`] comes before the domain.
 //!
 //! **A unit that fails fails alone.** The others go on; what becomes of its devices is in
-//! [`Failure`], and whoever asks for the unit of one of them gets an error. So no device is ever
-//! attached to a unit that does not translate.
+//! [`Failure`], and a caller that asks for the unit of one of them gets an error. So no device is
+//! ever attached to a unit that does not translate.
 //!
 //! A device belongs to one unit, and a domain to one unit too: its tables are shaped and its caches
 //! flushed by what that unit can do. [`Units::attach`] refuses to attach a device to a domain of
@@ -42,7 +42,7 @@ use ioatlas_dma::{
     units::{ByteCount, PhysAddr, PhysRun, SourceId},
 };
 
-/// A unit that others share; its registers are shared with whoever reports on it.
+/// A unit that others share; its registers are shared with the code that reports on it.
 pub type SharedUnit<P, R> = Arc<Unit<P, Arc<R>>>;
 
 /// A PCI function of the whole machine.
@@ -73,8 +73,8 @@ struct Up<P: Platform, R> {
 
 impl<P: Platform, R: Registers> Units<P, R> {
     /// Makes every unit ready. `registers` gives access to so many bytes of registers at an
-    /// address, or nothing where it cannot; it is asked again where a unit has more of them than
-    /// the table says.
+    /// address, or nothing where it cannot; it is asked again where a unit has more of them
+    /// than the table says.
     pub fn prepare(
         platform: &Arc<P>,
         dmar: Dmar,
@@ -107,8 +107,8 @@ impl<P: Platform, R: Registers> Units<P, R> {
         Units { dmar, all }
     }
 
-    /// Lets every unit translate that was made ready. What was attached until now is translated,
-    /// everything else blocked.
+    /// Lets every unit translate that was made ready. What was attached until now is
+    /// translated, everything else blocked.
     pub fn activate(&mut self) {
         for (slot, listed) in self.all.iter_mut().zip(&self.dmar.units) {
             if let Ok(up) = slot
@@ -133,7 +133,7 @@ impl<P: Platform, R: Registers> Units<P, R> {
         units
     }
 
-    /// The table.
+    /// The table that announced them.
     pub fn dmar(&self) -> &Dmar {
         &self.dmar
     }
@@ -171,7 +171,7 @@ impl<P: Platform, R: Registers> Units<P, R> {
     /// Attaches `who` to `domain`, if the domain is one of its unit.
     ///
     /// # Errors
-    /// [`UnitAttachError`].
+    /// No working unit, another unit's domain, or what the unit answered ([`UnitAttachError`]).
     pub fn attach<T: Translator<P, Unit = SharedUnit<P, R>>>(
         &self,
         who: Requester,
@@ -196,7 +196,7 @@ impl<P: Platform, R: Registers> Units<P, R> {
     /// it needs for that; see [`Unit::declare_device_tlb`].
     ///
     /// # Errors
-    /// [`AtsError`].
+    /// No working unit, no ATSR for its root port, or what the unit answered ([`AtsError`]).
     pub fn declare_device_tlb(
         &self,
         who: Requester,
@@ -212,8 +212,8 @@ impl<P: Platform, R: Registers> Units<P, R> {
 }
 
 impl Failure {
-    /// A failure, and what the unit's status says of its devices; `translating` where it says that
-    /// it translates.
+    /// A failure, and what the unit's status says of its devices; `translating` where it
+    /// says that it translates.
     fn of<R: Registers>(
         registers: PhysAddr,
         cause: BringUpError,

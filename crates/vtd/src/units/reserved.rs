@@ -11,12 +11,11 @@ use ioatlas_dma::{
 };
 
 /// Why reserved memory cannot be mapped.
+#[allow(missing_docs)] // its fields say it
 #[derive(Debug, thiserror::Error)]
 #[error("reserved memory of {} pages at {}: {cause}", run.pages, run.first.addr())]
 pub struct ReservedError {
-    /// Which.
     pub run: PhysRun,
-    /// Why.
     pub cause: MapError,
 }
 
