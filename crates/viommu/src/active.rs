@@ -31,8 +31,8 @@ pub(crate) struct Active {
     pub(crate) source: SourceId,
     pub(crate) kind: AccessKind,
     pub(crate) page: IovaPage,
-    /// The first and the last page that it may fill, once it is known which leaf it uses; before
-    /// that, of pages.
+    /// The first and the last page that it may fill, once it is known which leaf it uses;
+    /// before that, of pages.
     pub(crate) first: IovaPage,
     pub(crate) last: IovaPage,
     pub(crate) domain: Option<DomainId>,
@@ -154,7 +154,7 @@ impl InFlightSet {
             active.context_overtaken |= selection.names(active.source, active.domain);
         }
     }
-    /// The queue waits for nobody any more.
+    /// The queue waits for none any more.
     pub(crate) fn unblock(&mut self) {
         for active in self.slots.iter_mut().flatten() {
             active.blocks = false;

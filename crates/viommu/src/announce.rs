@@ -12,7 +12,7 @@ use ioatlas_dma::{
 };
 use ioatlas_vtd::acpi::{Atsr, BuildError, Covers, Dmar, Drhd, Rmrr, Scope, ScopeKind, Segment};
 
-/// Where a VMM puts a unit, and for whom.
+/// Where a VMM puts a unit, and for which devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnitPlace {
     /// Of which segment the devices are.
@@ -88,7 +88,8 @@ impl Announcement {
     /// The table's bytes, checksum included.
     ///
     /// # Errors
-    /// [`BuildError`]: a place, a path or reserved memory has no encoding, or two units contradict each other.
+    /// [`BuildError`]: a place, a path or reserved memory has no encoding, or two
+    /// units contradict each other.
     pub fn build(self) -> Result<Vec<u8>, BuildError> {
         self.dmar().build()
     }

@@ -96,12 +96,12 @@ pub struct Eviction {
     pub one_in: NonZeroU32,
 }
 
-/// The translation caches.
+/// Sizes of the translation caches, and how they evict.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CacheConfig {
     /// Context cache entries, fully associative; 0 disables.
     pub context: usize,
-    /// The IOTLB.
+    /// Entries and ways of the IOTLB.
     pub iotlb: SetGeometry,
     /// Walk caches, fully associative: element i caches entries of tables at level i + 2 (their
     /// pointers to tables one level down). Missing elements are 0, 0 disables.
@@ -119,16 +119,15 @@ pub struct CacheConfig {
     pub eviction: Option<Eviction>,
 }
 
-/// Who processes the invalidation queue.
+/// What processes the invalidation queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Processing {
-    /// The write of the tail register does, until done or blocked; whoever ends what blocked it
-    /// goes on.
+    /// The write of the tail register does, until done or blocked; the call that ends what
+    /// blocked it goes on.
     Inline,
-    /// Someone who calls [`SoftUnit::service`](crate::unit::SoftUnit::service), a micro-step at a
-    /// time.
+    /// Calls of [`SoftUnit::service`](crate::unit::SoftUnit::service) do, a micro-step at a time.
     Asynchronous,
-    /// Nobody: a dead unit, for fault injection.
+    /// Nothing: a dead unit, for fault injection.
     Stuck,
 }
 
@@ -148,24 +147,21 @@ pub enum WaitReports {
 /// The most wait descriptors that a unit which reports late has fetched and not reported.
 pub const MAX_UNREPORTED: usize = 16;
 
-/// All of it.
+/// The whole configuration of a unit.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnitConfig {
     /// The shape of a walk.
     pub geometry: Geometry,
-    /// The caches.
     pub caches: CacheConfig,
-    /// The capabilities.
     pub features: Features,
-    /// Who processes the queue.
+    /// What processes the invalidation queue.
     pub processing: Processing,
     /// When wait descriptors are reported.
     pub wait_reports: WaitReports,
-    /// How many fault records are kept until somebody reads them. 1 to 256.
+    /// How many fault records are kept until they are read. 1 to 256.
     pub fault_records: usize,
-    /// The register block.
     pub registers: RegisterConfig,
-    /// Devices with ATS.
     pub devices: Vec<AtsDevice>,
 }
 
@@ -208,7 +204,7 @@ impl UnitConfig {
         }
     }
 
-    /// Checks every number.
+    /// Checks every number against its range.
     ///
     /// # Errors
     /// The first that does not fit.
@@ -289,18 +285,15 @@ impl UnitConfig {
 }
 
 /// Why a unit cannot be made.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A number is out of its range.
     #[error("{what}: {value} is not within {min} to {max}")]
     OutOfRange {
-        /// Which number.
         what: &'static str,
-        /// What was asked.
         value: u64,
-        /// The least.
         min: u64,
-        /// The most.
         max: u64,
     },
     /// The sets do not come out even.
@@ -314,7 +307,7 @@ pub enum ConfigError {
     /// The registers do not fit.
     #[error(transparent)]
     Registers(#[from] PlaceError),
-    /// The devices.
+    /// The devices do not fit.
     #[error(transparent)]
     Devices(#[from] DeviceError),
 }

@@ -41,7 +41,7 @@ impl Rights {
 /// What a device is attached to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Attachment {
-    /// Second-stage tables.
+    /// Second-stage tables (TT = 00b).
     Tables(PhysPage),
     /// The same, and the device may ask for translations and use them (TT = 01b).
     TablesAndDeviceTlb(PhysPage),
@@ -68,8 +68,8 @@ pub(crate) struct Context {
     pub(crate) silent: bool,
 }
 
-/// Why a context entry is not good; `silent` if the entry says that faults are not to be recorded
-/// (FPD).
+/// Why a context entry is not good; `silent` if the entry says that faults are not
+/// to be recorded (FPD).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BadContext {
     pub(crate) reason: FaultReason,
@@ -92,7 +92,7 @@ pub(crate) enum Entry {
     Leaf(Pointer),
 }
 
-/// Bits `low..=high`.
+/// The mask of bits `low..=high`.
 const fn bits(low: u32, high: u32) -> u64 {
     (u64::MAX >> (63 - high)) & (u64::MAX << low)
 }
@@ -152,8 +152,8 @@ pub(crate) fn context_entry(
     })
 }
 
-/// What a second-stage entry found at `level` says to an access of `kind`. Neither right: not
-/// present.
+/// What a second-stage entry found at `level` says to an access of `kind`.
+/// Neither right: not present.
 pub(crate) fn second_stage(
     word: u64,
     level: u32,

@@ -42,7 +42,7 @@ pub(crate) enum WaitInterrupt {
 /// Not a descriptor that this unit takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
-    /// No such type.
+    /// There is no such type.
     Type,
     /// A reserved bit or value.
     Reserved,
@@ -67,8 +67,8 @@ pub(crate) fn decode(low: u64, high: u64, f: &Features) -> Result<Descriptor, Re
 /// Page numbers of the address field have so many bits.
 const PAGE_BITS: u32 = 52;
 
-/// With S set, the lowest 0 of the address ends the size: 2^(n+1) pages above n ones (PCI Express,
-/// ATS).
+/// With S set, the lowest 0 of the address ends the size: 2^(n+1) pages above n
+/// ones (PCI Express, ATS).
 fn device_tlb(low: u64, high: u64) -> Result<Descriptor, Refused> {
     if field(low, 4, 5) | field(low, 12, 4) | field(low, 21, 11) | field(low, 48, 16) != 0
         || field(high, 1, 11) != 0

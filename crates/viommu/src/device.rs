@@ -53,7 +53,7 @@ pub(crate) enum AddressType {
     Untranslated,
     /// The device wants to know first.
     TranslationRequest,
-    /// The device knows.
+    /// The device has the translation already.
     Translated(Held),
 }
 

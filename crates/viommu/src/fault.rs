@@ -104,16 +104,13 @@ impl fmt::Display for FaultReason {
     }
 }
 
-/// One recorded fault.
+/// A fault as the unit records it.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FaultRecord {
-    /// Who.
     pub source: SourceId,
-    /// Where to.
     pub page: IovaPage,
-    /// What.
     pub kind: AccessKind,
-    /// Why not.
     pub reason: FaultReason,
 }
 

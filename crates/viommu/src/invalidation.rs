@@ -4,10 +4,10 @@
 use core::fmt;
 use ioatlas_dma::{invalidation::Caches, units::*};
 
-/// Which cached translations.
+/// Which cached translations an invalidation removes.
+#[allow(missing_docs)] // its variants say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Selection {
-    /// All.
     Global,
     /// Those of one domain.
     Domain(DomainId),
@@ -16,9 +16,9 @@ pub enum Selection {
 }
 
 /// Which cached context entries.
+#[allow(missing_docs)] // its variants say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ContextSelection {
-    /// All.
     Global,
     /// Those that name one domain.
     Domain(DomainId),
@@ -26,7 +26,6 @@ pub enum ContextSelection {
     Device {
         /// The domain that the entry named when it was cached.
         domain: DomainId,
-        /// The device.
         source: SourceId,
         /// Bits of the source id that do not matter: 0, 4, 6 or 7.
         mask: u16,
@@ -42,30 +41,21 @@ pub struct Drain {
     pub writes: bool,
 }
 
-/// One invalidation.
+/// An invalidation, as decoded from its descriptor.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Invalidation {
     /// Of the IOTLB, and of the walk caches unless hinted otherwise.
     Iotlb {
-        /// Which translations.
         selection: Selection,
         /// Leaves only (IH = 1), or walk caches too.
         caches: Caches,
-        /// What is drained.
         drain: Drain,
     },
     /// Of the context cache.
-    Context {
-        /// Which entries.
-        selection: ContextSelection,
-    },
+    Context { selection: ContextSelection },
     /// Of the TLB of a device.
-    DeviceTlb {
-        /// Whose.
-        source: SourceId,
-        /// Which pages.
-        pages: IovaRange,
-    },
+    DeviceTlb { source: SourceId, pages: IovaRange },
 }
 
 impl Selection {
@@ -83,8 +73,8 @@ impl Selection {
             }
         }
     }
-    /// Whether it names any page below an entry with tag `prefix`, which covers 2^`span_lg2` pages
-    /// of `domain`.
+    /// Whether it names any page below an entry with tag `prefix`, which covers
+    /// 2^`span_lg2` pages of `domain`.
     pub(crate) fn meets_span(&self, domain: DomainId, prefix: u64, span_lg2: u32) -> bool {
         let first = prefix << span_lg2;
         self.meets(

@@ -63,7 +63,7 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
     /// Makes a unit, brings it up; no device is attached, so all are blocked.
     ///
     /// # Errors
-    /// [`MachineError`].
+    /// The configuration does not fit, or the unit does not come up ([`MachineError`]).
     pub fn new(platform: Arc<P>, config: &UnitConfig) -> Result<Self, MachineError> {
         let soft = SoftUnit::new(platform.clone(), config)?;
         Self::drive(platform, soft, driver::Config::default())
@@ -72,7 +72,7 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
     /// The same, with an observer of the unit, and with what the host decides about it.
     ///
     /// # Errors
-    /// [`MachineError`].
+    /// The configuration does not fit, or the unit does not come up ([`MachineError`]).
     pub fn observed(
         platform: Arc<P>,
         config: &UnitConfig,
@@ -120,7 +120,7 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
     pub fn access(&self, device: SourceId, at: Iova, kind: AccessKind) -> crate::observe::Access {
         self.soft.access(device, at.page(), kind)
     }
-    /// The platform.
+    /// The platform that unit and driver share.
     pub fn platform(&self) -> &Arc<P> {
         &self.platform
     }
@@ -160,7 +160,7 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
 pub enum StillInUse<P: Platform + PhysMemory<P>> {
     /// Some domain is alive; here is the machine back.
     Domains(Box<Machine<P>>),
-    /// The driver's reason.
+    /// What the driver says against it.
     Driver(driver::ShutDownError),
 }
 
@@ -183,7 +183,7 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
     /// A machine on `base`, watched by `oracle`.
     ///
     /// # Errors
-    /// [`MachineError`].
+    /// The configuration does not fit, or the unit does not come up ([`MachineError`]).
     pub fn new(
         base: B,
         config: &UnitConfig,
@@ -207,7 +207,7 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
     /// Where that is a time, it goes by the ticks that the watch is told of ([`Watched::tick`]).
     ///
     /// # Errors
-    /// [`SoftDomainError`].
+    /// There are no tables, or no domain over them ([`SoftDomainError`]).
     pub fn domain<F: Format>(
         &self,
         design: impl Into<Design>,
@@ -219,11 +219,11 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
         Ok(Watched::new(domain, self.oracle.clone(), bounds))
     }
 
-    /// The machine.
+    /// The machine that is watched.
     pub fn machine(&self) -> &Machine<WatchedPlatform<B>> {
         &self.machine
     }
-    /// The oracle.
+    /// The oracle that watches it.
     pub fn oracle(&self) -> &Arc<Oracle> {
         &self.oracle
     }

@@ -5,8 +5,8 @@
 //! Both have the same four registers: control (IM mask, IP pending), data, address, upper address.
 //! What is to be signalled while the mask is set stays pending, and is sent when the mask is
 //! cleared, or is taken back when software has cleared the status that it announces. A message is
-//! told to the unit's observer ([`Event::Message`](crate::observe::Event::Message)); there is
-//! nobody else who could send it on.
+//! told to the unit's observer ([`Event::Message`](crate::observe::Event::Message)); nothing else
+//! could send it on.
 
 use core::fmt;
 
@@ -20,13 +20,12 @@ pub enum MessageSource {
 }
 
 /// A message-signalled interrupt: a 32-bit write on the bus.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Message {
-    /// Who sent it.
     pub source: MessageSource,
     /// Where to, as software programmed it; never remapped by this unit.
     pub address: u64,
-    /// What.
     pub data: u32,
 }
 

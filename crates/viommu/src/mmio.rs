@@ -3,8 +3,8 @@
 //!
 //! What the specification defines are accesses of 4 bytes at a multiple of 4 and of 8 at a multiple
 //! of 8 (VT-d 4.1 §11.2). Others are undefined; here nothing happens, and a read gives all ones,
-//! which is what a bus gives that nobody answers. Registers are little-endian. An 8-byte access is
-//! one section under the unit's lock.
+//! which is what a bus gives where no device answers. Registers are little-endian. An 8-byte access
+//! is one section under the unit's lock.
 //!
 //! Offsets count from the start of the window. Those of it without a register read as 0; those
 //! beyond it are treated as a wrong access. Nothing that a guest can do here panics.
@@ -43,7 +43,7 @@ impl<P: Platform, M: PhysMemory<P>> MmioWindow<P, M> {
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
-    /// The unit.
+    /// The unit behind the window.
     pub fn unit(&self) -> &Arc<SoftUnit<P, M>> {
         &self.unit
     }

@@ -22,28 +22,23 @@ pub struct AccessId(pub u64);
 pub struct InvalidationId(pub u64);
 
 /// How an access ended.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It goes to `page`.
     Translated {
-        /// The physical page.
         page: PhysPage,
         /// The domain by whose tables.
         domain: DomainId,
         /// What the translation permits.
         perm: Perm,
-        /// How many pages the leaf covers, naturally aligned around the access's: 1, or those of a
-        /// large leaf.
+        /// How many pages the leaf covers, naturally aligned around the access's: 1, or those
+        /// of a large leaf.
         leaf: PageCount,
     },
     /// Nothing translates it: the IOVA is the physical address, whatever the direction.
-    PassedThrough {
-        /// The physical page.
-        page: PhysPage,
-        /// Why.
-        why: PassThrough,
-    },
-    /// It is blocked.
+    PassedThrough { page: PhysPage, why: PassThrough },
+    /// It is blocked for this reason.
     Fault(FaultReason),
 }
 
@@ -57,102 +52,84 @@ pub enum PassThrough {
 }
 
 /// Where a translation came from.
+#[allow(missing_docs)] // its variants say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
     /// No translation was needed, or none was reached.
     Nowhere,
-    /// The IOTLB.
     Iotlb,
     /// The device's own TLB.
     DeviceTlb,
     /// An entry remembered as absent or faulty stopped it (caching mode).
     AbsentEntry,
-    /// A walk that began below the root: an entry of a table at this level (2 or higher) was
-    /// cached.
+    /// A walk that began below the root: an entry of a table at this level (2
+    /// or higher) was cached.
     WalkCache(u32),
     /// A walk from the root.
     Walk,
 }
 
-/// One access, done.
+/// An access that has ended.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// Its name.
     pub id: AccessId,
-    /// Who.
     pub source: SourceId,
-    /// Where to.
     pub page: IovaPage,
-    /// What.
     pub kind: AccessKind,
-    /// How it ended.
     pub outcome: Outcome,
     /// Where the translation came from.
     pub from: From,
     /// Entries read from memory for it, context and prefetches included.
     pub reads: u32,
-    /// When it began.
     pub began: Moment,
-    /// When it ended.
     pub ended: Moment,
 }
 
 /// An entry that enters a cache.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Filled {
     /// Into the context cache.
     Context {
-        /// The device.
         source: SourceId,
         /// The domain it is attached to.
         domain: DomainId,
     },
-    /// Into the context cache: the device is attached nowhere, or its entry is faulty (caching
-    /// mode).
-    AbsentContext {
-        /// The device.
-        source: SourceId,
-    },
+    /// Into the context cache (caching mode): the device is attached nowhere, or
+    /// its entry is faulty.
+    AbsentContext { source: SourceId },
     /// An absent or faulty entry (caching mode).
     Absent {
         /// Level of the table that holds the entry.
         level: u32,
-        /// The domain.
         domain: DomainId,
         /// A page below the entry.
         page: IovaPage,
     },
     /// Into the TLB of a device.
     DeviceTlb {
-        /// The device.
         source: SourceId,
-        /// The page.
         page: IovaPage,
-        /// Its translation.
         to: PhysPage,
-        /// What it permits.
         perm: Perm,
     },
     /// Into a walk cache.
     Walk {
         /// Level of the table that holds the entry, 2 or higher.
         level: u32,
-        /// The domain.
         domain: DomainId,
         /// A page below the entry.
         page: IovaPage,
         /// The table that it points to.
         frame: PhysPage,
     },
-    /// Into the IOTLB.
+    /// Into the IOTLB, tagged with `domain`.
     Iotlb {
-        /// The domain.
         domain: DomainId,
         /// The page, or the first page of a large leaf.
         page: IovaPage,
-        /// Its translation.
         to: PhysPage,
-        /// What it permits.
         perm: Perm,
         /// How many pages the leaf covers.
         leaf: PageCount,
@@ -160,77 +137,58 @@ pub enum Filled {
 }
 
 /// What a unit does.
+#[allow(missing_docs)] // its variants and fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// An access began.
     AccessBegan {
-        /// Its name.
         id: AccessId,
-        /// Who.
         source: SourceId,
-        /// Where to.
         page: IovaPage,
-        /// What.
         kind: AccessKind,
     },
     /// A walk has a pointer to the table in `frame`, and will read it.
     Pointed {
-        /// The access.
         id: AccessId,
         /// Level of the table, or `None` for a root or context table.
         level: Option<u32>,
-        /// The table.
         frame: PhysPage,
     },
     /// An entry was cached on behalf of an access.
     Filled {
-        /// The access.
         id: AccessId,
-        /// The entry.
         entry: Filled,
     },
-    /// An access ended.
     AccessFinished(Access),
     /// An access was given up before its end.
     AccessAborted {
-        /// Its name.
         id: AccessId,
     },
     /// Matching entries have just been removed.
     InvalidationBegan {
-        /// Its name.
         id: InvalidationId,
-        /// What it names.
         what: Invalidation,
         /// How many accesses it waits for.
         draining: usize,
     },
     /// The queue goes past it: what had to be drained has ended.
     InvalidationCompleted {
-        /// Its name.
         id: InvalidationId,
     },
     /// A wait descriptor is about to write its status.
     Signalling {
-        /// Where.
         address: PhysAddr,
-        /// What.
         data: u32,
     },
     /// The unit sends an interrupt.
     Message(Message),
     /// ATS of a device was switched.
     AtsSwitched {
-        /// The device.
         source: SourceId,
-        /// To what.
         ats: Ats,
     },
     /// A device does not answer an invalidation of its TLB that began: there will be no completion.
     DeviceUnanswered {
-        /// The device.
         source: SourceId,
-        /// The invalidation.
         id: InvalidationId,
     },
     /// Walks see now what was written to tables before this flush was asked for.
@@ -258,9 +216,10 @@ impl Observer for Vec<std::sync::Arc<dyn Observer>> {
 }
 
 /// What a unit counted since it was made.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
-    /// Accesses begun.
+    /// Accesses begun, whatever came of them.
     pub accesses: u64,
     /// Translated from the IOTLB.
     pub iotlb_hits: u64,
@@ -272,8 +231,8 @@ pub struct Stats {
     pub translation_requests: u64,
     /// Invalidations of device TLBs.
     pub device_tlb_invalidations: u64,
-    /// Stopped by entries remembered as absent or faulty; each is an IOTLB miss too, unless of the
-    /// context cache.
+    /// Stopped by entries remembered as absent or faulty; each is an IOTLB miss too, unless
+    /// of the context cache.
     pub absent_hits: u64,
     /// Not in the IOTLB, though the device was attached and the page within the aperture.
     pub iotlb_misses: u64,
@@ -281,11 +240,10 @@ pub struct Stats {
     pub walk_cache_hits: u64,
     /// Device found in the context cache.
     pub context_hits: u64,
-    /// Context entries read.
+    /// Context entries read from memory.
     pub context_misses: u64,
     /// Entries of translation tables read by walks.
     pub walk_reads: u64,
-    /// Entries read ahead.
     pub prefetch_reads: u64,
     /// Entries displaced by a fill.
     pub displaced: u64,
@@ -293,11 +251,8 @@ pub struct Stats {
     pub evicted: u64,
     /// Accesses neither translated nor blocked.
     pub passed_through: u64,
-    /// Accesses blocked.
     pub faults: u64,
-    /// Accesses given up.
     pub aborted: u64,
-    /// Context-cache invalidations.
     pub context_invalidations: u64,
     /// IOTLB invalidations of everything.
     pub global_invalidations: u64,
@@ -313,15 +268,14 @@ pub struct Stats {
     pub drained: u64,
     /// Fills dropped because an invalidation overtook the walk.
     pub fills_dropped: u64,
-    /// Write-buffer flushes done.
     pub write_buffer_flushes: u64,
-    /// Wait descriptors done.
+    /// Wait descriptors that were done.
     pub waits: u64,
     /// Times the queue stopped with an error.
     pub queue_errors: u64,
     /// Invalidations of interrupt-remapping entries.
     pub interrupt_invalidations: u64,
-    /// Interrupts sent.
+    /// Interrupts that the unit sent.
     pub messages: u64,
 }
 

@@ -5,7 +5,7 @@
 //! A micro-step fetches one descriptor and acts on it, or writes one wait descriptor's status. At
 //! most one agent is inside a micro-step; another that comes meanwhile is told `Blocked`, and need
 //! not come again, because the first looks at the tail once more before it leaves. While an
-//! invalidation drains nobody is inside: the access that ends last completes it.
+//! invalidation drains no agent is inside: the access that ends last completes it.
 //!
 //! Hardware may act on later descriptors before a drain is over, as long as the wait descriptor
 //! comes last; this unit does not, which no driver can rely on or tell. It may report later than it
@@ -70,7 +70,7 @@ struct Signal {
 pub(crate) struct Queue {
     pub(crate) processing: Processing,
     pub(crate) enabled: bool,
-    /// IQE.
+    /// IQE: it stopped with an error.
     pub(crate) error: bool,
     fault: Option<QueueFault>,
     /// ITE, and of which device.
@@ -477,7 +477,7 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
         }
     }
 
-    /// Changes who processes the queue. To `Inline`: what is queued is processed at once.
+    /// Changes what processes the queue. To `Inline`: what is queued is processed at once.
     pub fn set_processing(&self, processing: Processing) {
         self.state.with(|s| s.queue.processing = processing);
         if processing == Processing::Inline {
@@ -496,7 +496,7 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
         Some((low, high))
     }
 
-    /// Status data is 32 bits; the other half of the word is somebody else's.
+    /// Status data is 32 bits; the other half of the word is not the unit's to change.
     fn write_status(&self, address: PhysAddr, data: u32) -> Option<()> {
         let word = self
             .memory

@@ -44,12 +44,12 @@ pub(crate) struct RegisterFile {
     root_address: u64,
     /// The set-root-table-pointer command is done.
     root_set: bool,
-    /// The table as latched by it; none before, and where the address asks for other than legacy
-    /// mode.
+    /// The table as latched by it; none before, and where the address asks for
+    /// other than legacy mode.
     pub(crate) root: Option<PhysPage>,
     pub(crate) translating: bool,
     interrupts: InterruptState,
-    /// ICS.IWC.
+    /// ICS.IWC: a wait descriptor is done.
     wait_complete: bool,
     fault_event: EventRegisters,
     completion_event: EventRegisters,
@@ -123,7 +123,7 @@ impl State {
             | u64::from(registers.config.iotlb_offset / 16) << 8
             | self.features.extended_capability_bits()
     }
-    /// The caller is the one who processes the queue.
+    /// The caller itself processes the queue.
     fn inline(&self) -> bool {
         self.queue.processing == Processing::Inline
     }

@@ -16,7 +16,7 @@
 //! they fill nothing, and the queue goes no further until they have ended. An invalidation that
 //! asks for none removes entries and is done, and the walk it overlooked fills what it read.
 //! Context-cache invalidations have no drain bits: they keep walks in flight from caching what they
-//! read of a context entry, and wait for nobody; the IOTLB invalidation that must follow (VT-d 4.1
+//! read of a context entry, and wait for none; the IOTLB invalidation that must follow (VT-d 4.1
 //! §6.5.3.1) does.
 //!
 //! What else a unit can be is described where it is modelled: large leaves and absent entries
@@ -96,9 +96,9 @@ pub enum Injection {
 }
 
 /// What a unit holds, all invariants checked.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UnitCensus {
-    /// Context cache entries.
     pub contexts: usize,
     /// IOTLB entries, large leaves included.
     pub translations: usize,
@@ -110,7 +110,6 @@ pub struct UnitCensus {
     pub device_translations: usize,
     /// Walk-cache entries, all levels.
     pub walk_entries: usize,
-    /// Accesses in flight.
     pub in_flight: usize,
     /// Descriptors between head and tail.
     pub queued: u32,
@@ -215,12 +214,12 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
         })
     }
 
-    /// Begins an access: looks into the caches. It is in flight, and drained, until finished or
-    /// dropped.
+    /// Begins an access: looks into the caches. It is in flight, and drained,
+    /// until finished or dropped.
     pub fn begin(&self, source: SourceId, page: IovaPage, kind: AccessKind) -> InFlight<'_, P, M> {
         InFlight::begin(self, source, page, kind)
     }
-    /// One whole access.
+    /// Begins an access and finishes it.
     pub fn access(&self, source: SourceId, page: IovaPage, kind: AccessKind) -> Access {
         self.begin(source, page, kind).finish()
     }
@@ -229,7 +228,7 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
-    /// The capabilities.
+    /// What the unit can do, as configured.
     pub fn features(&self) -> Features {
         self.features
     }
@@ -251,8 +250,8 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
             .with(|s| s.caches.peek(domain, page))
             .map(|t| (t.to, t.perm))
     }
-    /// Whether a walk-cache entry, a context-cache entry or a walk in flight points to the table in
-    /// `frame` (P4).
+    /// Whether a walk-cache entry, a context-cache entry or a walk in flight points to the
+    /// table in `frame` (P4).
     ///
     /// A walk counts from the moment at which [`Event::Pointed`] says so; what it has just read
     /// from memory and not yet taken in does not.
@@ -260,8 +259,8 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
         self.state
             .with(|s| s.caches.point_to(frame) || s.active.points_to(frame))
     }
-    /// From where translations lead to `frame`: those in the IOTLB, by large leaves too, and in the
-    /// TLBs of devices.
+    /// From where translations lead to `frame`: those in the IOTLB, by large leaves too, and in
+    /// the TLBs of devices.
     pub fn leaves_to(&self, frame: PhysPage) -> Vec<(DomainId, IovaPage)> {
         self.state.with(|s| {
             let pages = s.caches.iotlb.iter();
@@ -279,7 +278,7 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
             pages.chain(large).chain(devices).collect()
         })
     }
-    /// Injects a defect.
+    /// Makes the unit misbehave as `injection` says.
     pub fn inject(&self, injection: Injection) {
         self.state.with(|s| match injection {
             Injection::LeaveTranslations(n) => s.left.translations = n,

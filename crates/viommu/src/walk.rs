@@ -21,8 +21,8 @@ use ioatlas_dma::{
     units::*,
 };
 
-/// An access under way. It is in flight until [`finish`](Self::finish), or until dropped: then it
-/// is given up.
+/// An access under way. It is in flight until [`finish`](Self::finish), or until dropped: then
+/// it is given up.
 #[must_use = "a dropped access is given up"]
 pub struct InFlight<'u, P: Platform, M: PhysMemory<P>> {
     unit: &'u SoftUnit<P, M>,
@@ -34,7 +34,7 @@ pub struct InFlight<'u, P: Platform, M: PhysMemory<P>> {
     reads: u32,
 }
 
-/// What comes next.
+/// What an access in flight does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Another entry is to be read.
@@ -226,9 +226,9 @@ impl<'u, P: Platform, M: PhysMemory<P>> InFlight<'u, P, M> {
         self.reads += 1;
         self.unit.seen_word(table, index)
     }
-    /// Hardware fetches the 16 bytes of a root or context entry at once. Two loads cannot, so they
-    /// are repeated while the low word changes meanwhile; a writer who never stops is not waited
-    /// for.
+    /// Hardware fetches the 16 bytes of a root or context entry at once. Two loads cannot,
+    /// so they are repeated while the low word changes meanwhile; a writer that never stops
+    /// is not waited for.
     fn read_pair(&mut self, table: PhysPage, index: u64) -> Option<(u64, u64)> {
         self.reads += 1;
         let at = index as usize * 2;

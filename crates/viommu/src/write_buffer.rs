@@ -43,14 +43,14 @@ const WORDS: usize = 512;
 /// Flushes asked for, and begun.
 #[derive(Default)]
 pub(crate) struct WriteBufferState {
-    /// GSTS.WBFS.
+    /// GSTS.WBFS: a flush was asked for.
     pub(crate) asked: bool,
     /// The root table pointer was set.
     pub(crate) root_changed: bool,
     begun: u64,
 }
 
-/// What walks see.
+/// What walks see: the tables as of the last flush.
 pub(crate) struct Seen {
     /// The number of the flush.
     at: u64,
@@ -124,7 +124,7 @@ impl Tables {
 }
 
 impl State {
-    /// Whether a flush is to be done by whoever processes the queue.
+    /// Whether a flush is to be done by the code that processes the queue.
     fn flush_waits(&self) -> bool {
         let buffer = &self.write_buffer;
         (buffer.asked || buffer.root_changed) && self.queue.processing != Processing::Stuck

@@ -78,16 +78,19 @@ pub const FSTS_QUEUE: u32 = FSTS_IQE | FSTS_ICE | FSTS_ITE;
 
 /// [`IQERCD`]: IQEI, what was wrong with the descriptor (bits 3..0). Valid while IQE is set.
 pub const IQERCD_INFO: u64 = 0xf;
-/// [`IQERCD`]: ITESID begins here, the device that did not answer (bits 47..32). Valid while ITE is set; 0 where unknown.
+/// [`IQERCD`]: ITESID begins here, the device that did not answer (bits 47..32). Valid while ITE is
+/// set; 0 where unknown.
 pub const IQERCD_TIMED_OUT_SHIFT: u32 = 32;
-/// [`IQERCD`]: ICESID begins here, the device that answered wrongly (bits 63..48). Valid while ICE is set; 0 where unknown.
+/// [`IQERCD`]: ICESID begins here, the device that answered wrongly (bits 63..48). Valid while ICE
+/// is set; 0 where unknown.
 pub const IQERCD_COMPLETION_SHIFT: u32 = 48;
 
 /// [`CCMD`]: ICC, begin; 0 again when done (bit 63).
 pub const CCMD_ICC: u64 = 1 << 63;
 /// [`CCMD`]: CIRG begins here, what to invalidate (bits 62..61).
 pub const CCMD_REQUEST_SHIFT: u32 = 61;
-/// [`CCMD`]: CAIG begins here, what was invalidated (bits 60..59); 0 is a request that was not carried out.
+/// [`CCMD`]: CAIG begins here, what was invalidated (bits 60..59); 0 is a request that
+/// was not carried out.
 pub const CCMD_ACTUAL_SHIFT: u32 = 59;
 /// [`CCMD`]: FM begins here, the function mask (bits 33..32).
 pub const CCMD_FUNCTION_MASK_SHIFT: u32 = 32;

@@ -46,8 +46,8 @@ impl AbsentEntries {
             other => other,
         })
     }
-    /// Remembers what stopped a walk, where an entry did; returns the level and how many others
-    /// that displaced.
+    /// Remembers what stopped a walk, where an entry did; returns the level and how
+    /// many others that displaced.
     pub(crate) fn fill(
         &mut self,
         domain: DomainId,

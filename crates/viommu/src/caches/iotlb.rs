@@ -9,7 +9,6 @@ use crate::config::SetGeometry;
 use core::ops::Range;
 use ioatlas_dma::units::*;
 
-/// One cached translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Translation {
     pub(crate) domain: DomainId,
@@ -75,8 +74,8 @@ impl Iotlb {
     pub(crate) fn sweep(&mut self, condemned: impl FnMut(&Translation) -> bool) -> u64 {
         self.sweep_slots(0..self.slots.len(), condemned)
     }
-    /// The same, looking only where pages of `range` can be. `condemned` sees other pages of those
-    /// sets too.
+    /// The same, looking only where pages of `range` can be. `condemned` sees other pages
+    /// of those sets too.
     pub(crate) fn sweep_range(
         &mut self,
         range: IovaRange,

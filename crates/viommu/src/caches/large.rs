@@ -41,8 +41,8 @@ impl LargeLeaves {
         })?;
         within(*leaf, self.geometry.leaf_span_lg2(level), domain, page)
     }
-    /// Enters a leaf of `level`; returns how many others that displaced, or `None` where that level
-    /// is not cached.
+    /// Enters a leaf of `level`; returns how many others that displaced, or `None` where that
+    /// level is not cached.
     pub(crate) fn fill(
         &mut self,
         level: u32,

@@ -22,8 +22,8 @@ use crate::{
 };
 use ioatlas_dma::{invalidation::Caches as Reach, units::*};
 
-/// Tag of a walk-cache entry: the domain, and the page number without the bits below the entry's
-/// span.
+/// Tag of a walk-cache entry: the domain, and the page number without the bits
+/// below the entry's span.
 pub(crate) type WalkTag = (DomainId, u64);
 
 /// How many entries an injected erratum still leaves behind.
@@ -33,8 +33,8 @@ pub(crate) struct LeftBehind {
     pub(crate) walks: u32,
 }
 
-/// What the context cache knows of a device: where it is attached, or, in caching mode, why it is
-/// not.
+/// What the context cache knows of a device: where it is attached, or, in caching mode,
+/// why it is not.
 pub(crate) type KnownContext = Result<Context, BadContext>;
 
 /// The domain by which a cached context entry is invalidated: id 0 where the entry is absent or
@@ -45,7 +45,7 @@ fn tag_of(known: &KnownContext) -> DomainId {
 
 pub(crate) struct Caches {
     geometry: Geometry,
-    /// By requester.
+    /// By the requester's source id.
     pub(crate) context: Lru<SourceId, KnownContext>,
     pub(crate) iotlb: Iotlb,
     pub(crate) large: LargeLeaves,
@@ -112,8 +112,8 @@ impl Caches {
         (cache.capacity() > 0).then(|| cache.insert((domain, prefix), entry))
     }
 
-    /// Removes what is named; returns how many translations and how many walk-cache entries that
-    /// were.
+    /// Removes what is named; returns how many translations and how many
+    /// walk-cache entries that were.
     pub(crate) fn invalidate(
         &mut self,
         selection: &Selection,

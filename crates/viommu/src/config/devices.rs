@@ -23,9 +23,9 @@ pub enum Refetch {
 }
 
 /// A device with ATS.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtsDevice {
-    /// Who.
     pub source: SourceId,
     /// Entries of its TLB, a page each; fully associative, least recently used. At least 1.
     pub entries: usize,
@@ -45,6 +45,7 @@ pub enum Ats {
 }
 
 /// Why the devices of a configuration cannot be.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DeviceError {
     /// Two have one source id.
@@ -52,15 +53,10 @@ pub enum DeviceError {
     Twice(SourceId),
     /// A TLB without entries, or of too many.
     #[error("{source_id}: a TLB of {entries} entries is not within 1 to {MAX_CACHE_ENTRIES}")]
-    Entries {
-        /// Whose.
-        source_id: SourceId,
-        /// What was asked.
-        entries: usize,
-    },
+    Entries { source_id: SourceId, entries: usize },
 }
 
-/// Checks every number.
+/// Refuses a device that is there twice, and a TLB of no or too many entries.
 pub(super) fn check(devices: &[AtsDevice]) -> Result<(), DeviceError> {
     for (i, device) in devices.iter().enumerate() {
         let (source_id, entries) = (device.source, device.entries);

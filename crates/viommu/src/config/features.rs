@@ -6,8 +6,8 @@ use super::Geometry;
 /// The highest level at which the specification has leaves: 1 GiB (§11.4.2, SLLPS).
 pub const LARGEST_LEAF_LEVEL: u32 = 3;
 
-/// What lies between a CPU's writes to tables and the unit's reads of them, and what empties it
-/// (VT-d 4.1 §6.8).
+/// What lies between a CPU's writes to tables and the unit's reads of them, and what empties
+/// it (VT-d 4.1 §6.8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum WriteBuffers {
     /// Nothing: writes are seen at once (RWBF = 0).
@@ -51,8 +51,8 @@ pub struct Features {
 }
 
 impl Features {
-    /// The bits of CAP that say so, of those that are nobody else's: RWBF 4, CM 7, SLLPS 37:34
-    /// (VT-d 4.1 §11.4.2).
+    /// The bits of CAP that say so, of those that nothing else sets: RWBF 4, CM 7, SLLPS
+    /// 37:34 (VT-d 4.1 §11.4.2).
     pub(crate) fn capability_bits(&self) -> u64 {
         let large_leaves = (1 << (self.largest_leaf - 1)) - 1;
         u64::from(self.write_buffers != WriteBuffers::None) << 4

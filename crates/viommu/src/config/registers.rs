@@ -35,7 +35,7 @@ pub enum RootPointer {
 pub enum InterruptRemapping {
     /// None: IRE, SIRTP and CFI are reserved, and so is an interrupt-entry invalidation.
     Absent,
-    /// 8-bit destinations.
+    /// 8-bit destinations alone (EIM = 0).
     Compatible,
     /// 32-bit destinations (EIM) too.
     Extended,
@@ -44,7 +44,7 @@ pub enum InterruptRemapping {
 /// Whether several pending faults of one requester take one record (§7.3.1 lets hardware choose).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Collapse {
-    /// One record each.
+    /// Each fault takes a record.
     Never,
     /// While a record of the requester is pending, further faults of it are not recorded.
     SameSource,
@@ -60,11 +60,11 @@ pub enum Restart {
 }
 
 /// The register block of a unit.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegisterConfig {
-    /// How software invalidates.
     pub interface: InvalidationInterface,
-    /// What SRTP does.
+    /// What setting the root pointer (SRTP) does.
     pub root_pointer: RootPointer,
     /// Which interrupt-remapping registers there are.
     pub interrupts: InterruptRemapping,
@@ -101,7 +101,7 @@ impl RegisterConfig {
         faults.max(u32::from(self.iotlb_offset) + IOTLB_BYTES)
     }
 
-    /// Checks the places.
+    /// Checks that both places are in range, and apart.
     pub(crate) fn check(&self, records: usize) -> Result<(), PlaceError> {
         let places = [
             ("offset of the fault records", self.fault_offset),
@@ -125,12 +125,12 @@ impl RegisterConfig {
 }
 
 /// Why the registers cannot be where they were asked to be.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PlaceError {
     /// FRO and IRO count 16 bytes in 10 bits, beyond the fixed registers.
     #[error("{what}: {place:#x} is no multiple of 16 within 0xc0 to 0x3ff0")]
     Place {
-        /// Which.
         what: &'static str,
         /// The offset that was asked, in bytes.
         place: u16,
@@ -140,7 +140,6 @@ pub enum PlaceError {
     Overlap {
         /// Offset of the fault records, in bytes.
         faults: u16,
-        /// How many.
         records: usize,
         /// Offset of IVA and IOTLB, in bytes.
         iotlb: u16,

@@ -78,8 +78,8 @@ impl FaultRecorder {
     }
 }
 
-/// §11.4.7.5: FI 63:12; SID 79:64, FR 103:96, T1 126, F 127. No PASID, no privilege, no execute,
-/// untranslated (AT 00b).
+/// §11.4.7.5: FI 63:12; SID 79:64, FR 103:96, T1 126, F 127. No PASID, no privilege, no
+/// execute, untranslated (AT 00b).
 fn encode(record: FaultRecord) -> [u64; 2] {
     let read = match record.kind {
         AccessKind::Read => 1,

@@ -13,7 +13,7 @@ pub struct Failing<P> {
 }
 
 impl<P: Platform> Failing<P> {
-    /// Fails nothing yet.
+    /// Wraps `inner`; fails nothing yet.
     pub fn new(inner: P) -> Self {
         Failing {
             inner,
@@ -25,8 +25,8 @@ impl<P: Platform> Failing<P> {
     pub fn fail_nth(&self, n: u64) {
         *self.countdown() = Some(n);
     }
-    /// Whenever an allocation fails, `hook` is called: what a device does just then. The first hook
-    /// stays.
+    /// Whenever an allocation fails, `hook` is called: what a device does just then.
+    /// The first hook stays.
     pub fn when_it_fails(&self, hook: impl Fn() + Send + Sync + 'static) {
         let _ = self.hook.set(Box::new(hook));
     }
@@ -34,7 +34,7 @@ impl<P: Platform> Failing<P> {
     pub fn disarm(&self) -> bool {
         self.countdown().take().is_some()
     }
-    /// The platform underneath.
+    /// The platform underneath, which allocates.
     pub fn inner(&self) -> &P {
         &self.inner
     }

@@ -104,7 +104,8 @@ impl Oracle {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was seen so far. Call it when nobody is active: undecided accesses count as violations.
+    /// What was seen so far. Call it when no agent is active: undecided
+    /// accesses count as violations.
     pub fn summary(&self) -> Summary {
         self.ledger().summary()
     }
@@ -112,13 +113,13 @@ impl Oracle {
     /// Panics with every violation, if there is any.
     ///
     /// # Panics
-    /// See above.
+    /// If there is any violation.
     pub fn assert_clean(&self) {
         let summary = self.summary();
         assert!(summary.violations.is_empty(), "{summary}");
     }
 
-    /// A violation that somebody else found.
+    /// Adds a violation that the caller found.
     pub fn report(&self, property: Property, text: String) {
         self.ledger().violation(property, text);
     }
@@ -161,8 +162,7 @@ fn finished(ledger: &mut Ledger, access: &Access) {
     }
 }
 
-/// What an IOTLB invalidation names, for the ledger: a domain (`None`: all) and pages (`None`:
-/// all).
+/// What an IOTLB invalidation names, for the ledger: domain and pages (`None`: all).
 fn named(selection: Selection) -> (Option<DomainId>, Option<IovaRange>) {
     match selection {
         Selection::Global => (None, None),

@@ -20,7 +20,7 @@ pub struct Holders {
 /// Says what of a unit leads to a frame.
 type Holds = Box<dyn Fn(PhysPage) -> Holders + Send + Sync>;
 
-/// `P`, with every frame checked (P4): just before it is free, and when it is somebody's again, no
+/// `P`, with every frame checked (P4): just before it is free, and when it is allocated again, no
 /// walk cache and no walk may point to it, and no translation may lead there.
 pub struct WatchedPlatform<P> {
     inner: P,
@@ -29,7 +29,7 @@ pub struct WatchedPlatform<P> {
 }
 
 impl<P: Platform> WatchedPlatform<P> {
-    /// Watches `inner`.
+    /// Watches `inner` for `oracle`.
     pub fn new(inner: P, oracle: Arc<Oracle>) -> Self {
         WatchedPlatform {
             inner,
@@ -41,7 +41,7 @@ impl<P: Platform> WatchedPlatform<P> {
     pub fn ask(&self, holds: impl Fn(PhysPage) -> Holders + Send + Sync + 'static) {
         let _ = self.holds.set(Box::new(holds)); // the first one stays
     }
-    /// The platform underneath.
+    /// The platform underneath, which is watched.
     pub fn inner(&self) -> &P {
         &self.inner
     }

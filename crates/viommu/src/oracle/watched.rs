@@ -32,26 +32,26 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         &self.domain
     }
 
-    /// See [`Domain::map`].
+    /// [`Domain::map`], reported to the oracle.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Domain::map`], unchanged.
     pub fn map(&self, buffer: PhysRange, direction: Direction) -> Result<Mapping, MapError> {
         self.mapping(&[buffer], direction, |d| d.map(buffer, direction))
     }
 
-    /// See [`Domain::map_list`].
+    /// [`Domain::map_list`], reported to the oracle.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Domain::map_list`], unchanged.
     pub fn map_list(&self, list: &[PhysRange], direction: Direction) -> Result<Mapping, MapError> {
         self.mapping(list, direction, |d| d.map_list(list, direction))
     }
 
-    /// See [`Domain::map_at`].
+    /// [`Domain::map_at`], reported to the oracle.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Domain::map_at`], unchanged.
     pub fn map_at(
         &self,
         iova: Iova,
@@ -87,7 +87,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
                         let written = stopped.done.0 as usize;
                         Some(self.pages_of(list).take(written).collect())
                     }
-                    // how much was written, nobody knows
+                    // how much was written is not known
                     MapError::Invalidate(_) => {
                         ledger.lost(self.serial);
                         None
@@ -109,10 +109,10 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         elsewhere && list.windows(2).all(follows)
     }
 
-    /// See [`Domain::alloc_consistent`].
+    /// [`Domain::alloc_consistent`], reported to the oracle.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Domain::alloc_consistent`], unchanged.
     pub fn alloc_consistent(&self, len: ByteCount) -> Result<Consistent, MapError> {
         let perm = Perm::ReadWrite;
         let called = self.oracle.ledger().map_called(self.serial, perm, &[]);
@@ -127,26 +127,26 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
                     ledger.led(self.serial, IovaPage(first.0 + nth), frame.page());
                 }
             }
-            // which frames it had, nobody knows
+            // which frames it had is not known
             Err(_) => ledger.map_failed(self.serial, called, None, perm),
         }
         result
     }
 
-    /// See [`Domain::free_consistent`].
+    /// [`Domain::free_consistent`], reported to the oracle.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Domain::free_consistent`], unchanged.
     pub fn free_consistent(&self, memory: Consistent) -> Result<(), UnmapError> {
         let pages = PageCount(memory.frames().len() as u64);
         let range = IovaRange::new(memory.iova().page(), pages);
         self.unmapping(range, |d| d.free_consistent(memory))
     }
 
-    /// See [`Domain::unmap`].
+    /// [`Domain::unmap`], reported to the oracle.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Domain::unmap`], unchanged.
     pub fn unmap(&self, mapping: Mapping) -> Result<(), UnmapError> {
         let range = mapping.range();
         self.unmapping(range, |d| d.unmap(mapping))
@@ -155,7 +155,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
     /// [`Domain::unmap_raw`] of a whole mapping.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Domain::unmap_raw`], unchanged.
     pub fn unmap_raw(&self, mapping: Mapping) -> Result<(), UnmapError> {
         let range = mapping.range();
         self.unmapping(range, |d| {
@@ -188,10 +188,10 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         result
     }
 
-    /// See [`Domain::attach`].
+    /// [`Domain::attach`], reported to the oracle.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Domain::attach`], unchanged.
     pub fn attach(&self, device: SourceId) -> Result<(), AttachError> {
         let stage = |stage| self.oracle.ledger().attaching(device, self.serial, stage);
         stage(Stage::Changing);
@@ -207,10 +207,10 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         }
     }
 
-    /// See [`Domain::detach`].
+    /// [`Domain::detach`], reported to the oracle.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Domain::detach`], unchanged.
     pub fn detach(&self, device: SourceId) -> Result<(), AttachError> {
         let mut ledger = self.oracle.ledger();
         ledger.attaching(device, self.serial, Stage::Changing);
@@ -220,10 +220,10 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         Ok(())
     }
 
-    /// See [`Domain::tick`].
+    /// [`Domain::tick`], reported to the oracle.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Domain::tick`], unchanged.
     pub fn tick(&self, now: TimeNs) -> Result<TickReport, InvalidateError> {
         let called = self.oracle.ledger().tick_called(self.serial, now);
         let result = self.domain.tick(now);
@@ -258,7 +258,9 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
             self.detach(*device)?;
         }
         let domain = Arc::into_inner(self.domain);
-        domain.expect("nobody else has the domain").close()
+        domain
+            .expect("no other owner of the domain is left")
+            .close()
     }
 
     /// The granules of a list that was mapped, at least in part, from its lowest IOVA up.

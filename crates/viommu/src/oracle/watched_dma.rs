@@ -42,7 +42,7 @@ pub struct WatchedBuffer<P: CopyMemory, W> {
 }
 
 impl<P: CopyMemory, W> WatchedBuffer<P, W> {
-    /// Its pages.
+    /// Its pages, as runs that need not adjoin.
     pub fn runs(&self) -> &[IovaRange] {
         &self.runs
     }
@@ -84,10 +84,10 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedDma<P, F, U> {
         &self.dma
     }
 
-    /// See [`Dma::client`].
+    /// [`Dma::client`], reported to the oracle.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Dma::client`], unchanged.
     pub fn client(&self, config: ClientConfig) -> Result<WatchedClient<P, F, U>, PoolError> {
         Ok(WatchedClient {
             client: self.dma.client(config)?,
@@ -98,10 +98,10 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedDma<P, F, U> {
 }
 
 impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
-    /// See [`Client::map_sg`].
+    /// [`Client::map_sg`], reported to the oracle.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Client::map_sg`], unchanged.
     pub fn map_sg(
         &self,
         list: Arc<[PhysRange]>,
@@ -183,10 +183,10 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         shown
     }
 
-    /// See [`Client::unmap`].
+    /// [`Client::unmap`], reported to the oracle.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Client::unmap`], unchanged.
     pub fn unmap(
         &self,
         mapping: WatchedMapping,
@@ -195,7 +195,7 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         self.unmapping(runs, || self.client.unmap(mapping))
     }
 
-    /// See [`Client::buffer`].
+    /// [`Client::buffer`], reported to the oracle.
     pub fn buffer<W: Way>(&self, len: ByteCount) -> Option<CpuBuffer<P, W>> {
         let buffer = self.client.buffer(len)?;
         let mut ledger = self.oracle.ledger();
@@ -205,10 +205,10 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         Some(buffer)
     }
 
-    /// See [`Client::give`].
+    /// [`Client::give`], reported to the oracle.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Client::give`], unchanged.
     pub fn give<W: Way>(
         &self,
         buffer: CpuBuffer<P, W>,
@@ -225,10 +225,10 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         result.map(|buffer| WatchedBuffer { buffer, runs })
     }
 
-    /// See [`Client::take_back`].
+    /// [`Client::take_back`], reported to the oracle.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Client::take_back`], unchanged.
     pub fn take_back<W: Way>(
         &self,
         buffer: WatchedBuffer<P, W>,
@@ -240,7 +240,7 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
     /// [`Client::unmap_raw`] of a whole mapping.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Client::unmap_raw`], unchanged.
     pub fn unmap_raw(&self, mapping: WatchedMapping) -> Result<(), RawDmaError> {
         let WatchedMapping { mapping, runs } = mapping;
         let direction = mapping.direction();

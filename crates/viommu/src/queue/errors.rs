@@ -2,10 +2,11 @@
 //! What stops the queue, and what is reported of it (VT-d 4.1 §6.5.2.10): IQE, ITE, ICE and the
 //! error record.
 //!
-//! **Device TLBs that do not answer**: the invalidation is over for the queue, but not for those
-//! who wait for it. The next wait descriptor is consumed without its status being written, and then
-//! ITE is set and nothing more is fetched until software clears it (§6.5.2.10: hardware aborts the
-//! wait descriptors that it has fetched). Where no descriptor follows, ITE is set at once.
+//! **Device TLBs that do not answer**: the invalidation is over for the queue, but not for the
+//! callers that wait for it. The next wait descriptor is consumed without its status being
+//! written, and then ITE is set and nothing more is fetched until software clears it (§6.5.2.10:
+//! hardware aborts the wait descriptors that it has fetched). Where no descriptor follows, ITE
+//! is set at once.
 
 use super::{Queue, Stage};
 use crate::{
@@ -39,8 +40,8 @@ pub enum DeviceTlbError {
 }
 
 impl Queue {
-    /// IQERCD (§11.4.9.8): what stopped the queue 3:0, who timed out 47:32, who completed what was
-    /// not asked 63:48.
+    /// IQERCD (§11.4.9.8): what stopped the queue 3:0, the device that timed out 47:32, the device
+    /// that completed what was not asked 63:48.
     pub(crate) fn error_record(&self) -> u64 {
         let device = |who: Option<SourceId>| who.map_or(0, |s| u64::from(s.0));
         let fault = self.fault.filter(|_| self.error);

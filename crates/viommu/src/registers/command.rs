@@ -21,7 +21,7 @@ use ioatlas_dma::{
 
 /// IRTA: the table, 63:12, and log2 of its entries less one, 3:0 (§11.4.8.1).
 const TABLE_BITS: u64 = !0xff0;
-/// IRTA.EIME.
+/// IRTA.EIME: 32-bit destinations (§11.4.8.1).
 const EXTENDED: u64 = 1 << 11;
 /// ECAP: IR 3, EIM 4, MHMV 23:20 (all index masks).
 const HAS_REMAPPING: u64 = 1 << 3 | 0xf << 20;
@@ -37,13 +37,13 @@ pub(super) struct InterruptState {
 }
 
 /// The interrupt-remapping table as software last set it.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InterruptTable {
-    /// Where it is.
     pub table: PhysPage,
     /// Log2 of its entries. 1 to 16.
     pub entries_lg2: u32,
-    /// 32-bit destinations (EIME).
+    /// Destinations have 32 bits (EIME).
     pub extended: bool,
 }
 
@@ -100,7 +100,7 @@ impl State {
     }
 
     /// WBF (§6.8). Without a write buffer (CAP.RWBF = 0) it has nothing to do, and WBFS is never
-    /// seen; with one, whoever processes the queue does it.
+    /// seen; with one, the code that processes the queue does it.
     fn flush_write_buffer(&mut self) {
         self.write_buffer.asked = self.features.write_buffers != WriteBuffers::None;
     }
@@ -133,8 +133,8 @@ impl State {
 }
 
 impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
-    /// The interrupt-remapping table that software set (SIRTP), for whoever remaps interrupts; none
-    /// before.
+    /// The interrupt-remapping table that software set (SIRTP), for code that
+    /// remaps interrupts; none before.
     pub fn interrupt_table(&self) -> Option<InterruptTable> {
         let latched = self.state.with(|s| s.registers.interrupts.latched);
         latched.map(|address| InterruptTable {

@@ -65,7 +65,6 @@ impl State {
             self.send(message);
         }
     }
-    /// Records a fault.
     pub(crate) fn record_fault(&mut self, record: FaultRecord) {
         self.report_fault(|s| s.faults.record(record));
     }

@@ -62,7 +62,7 @@ pub(super) const RING_MASK: u32 = (1 << 15) - 1;
 pub(super) const WAIT_COMPLETE: u32 = 1;
 /// F of a fault recording register, in its highest word (§11.4.7.5).
 pub(super) const RECORD_PENDING: u32 = 1 << 31;
-/// Version 1.0.
+/// VER: version 1.0 (§11.4.1).
 pub(super) const VERSION: u32 = 0x10;
 
 /// Puts `value` where the 32-bit access at `at` meets a 64-bit register.

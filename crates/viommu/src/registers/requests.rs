@@ -66,7 +66,7 @@ struct Draining {
 enum Asked {
     /// IOTLB, which will report this granularity.
     Iotlb(u64),
-    /// SRTP.
+    /// A new root table (SRTP).
     Root,
 }
 

@@ -182,8 +182,8 @@ impl State {
         }
     }
 
-    /// The access uses a leaf of `level`, whose pages it may fill and its data move in; returns how
-    /// many these are.
+    /// The access uses a leaf of `level`, whose pages it may fill and its data move in; returns
+    /// how many these are.
     pub(super) fn uses_leaf(&mut self, ticket: Ticket, page: IovaPage, level: u32) -> PageCount {
         let pages = 1 << self.geometry.leaf_span_lg2(level);
         if let Some(active) = self.active.get(ticket).filter(|_| level > 1) {

@@ -18,7 +18,7 @@ pub(super) enum FrameUse {
     Free,
     /// Allocated, and seen nowhere yet.
     Unseen,
-    /// Of translations.
+    /// A table of translations.
     Table,
     /// Of a typed buffer, wherever that is mapped.
     Buffer,
@@ -34,8 +34,8 @@ pub(super) struct Kept {
     since: Event,
 }
 
-/// A user of the frame is going, whose unmap was `called`. The next one may have come, and gone,
-/// already.
+/// A user of the frame is going, whose unmap was `called`. The next one may have
+/// come, and gone, already.
 pub(super) fn keep(kept: &mut BTreeMap<PhysPage, Kept>, to: PhysPage, perm: Perm, called: Event) {
     if kept.get(&to).is_none_or(|kept| kept.since < called) {
         let since = called;
@@ -50,8 +50,8 @@ pub(super) enum Own {
     No,
     /// To a bounce buffer in its one place, which may let the device do this.
     Allowed,
-    /// The same, but its last user let the device do no more than that, and it is nobody else's
-    /// yet.
+    /// The same, but its last user let the device do no more than that, and it is
+    /// not another user's yet.
     Kept(Perm),
 }
 
@@ -116,7 +116,7 @@ impl Ledger {
                 true
             }
             Entry::Occupied(seen) => *seen.get() == here,
-            Entry::Vacant(_) => false, // somebody's buffer
+            Entry::Vacant(_) => false, // a caller's buffer
         }
     }
 
@@ -131,7 +131,7 @@ impl Ledger {
         }
     }
 
-    /// The frame is somebody's now, perhaps a table soon, and was led to by `holders` just before.
+    /// The frame is allocated now, perhaps a table soon, and was led to by `holders` just before.
     pub fn frame_allocated(&mut self, frame: PhysPage, holders: &Holders) {
         let why = self.led_to(frame, holders);
         let now = self.now();
@@ -214,7 +214,7 @@ impl Ledger {
 
     /// Whether a translation may be of a caller's page that has the frame's number.
     fn is_callers(&self, id: DomainId, page: IovaPage, frame: PhysPage) -> bool {
-        // the latest domain of that id; what others map, nobody tells
+        // the latest domain of that id; what others map is not reported
         let Some(at) = self.spaces.iter().rposition(|space| space.id == id) else {
             return true;
         };
@@ -235,7 +235,7 @@ impl Ledger {
                 let text = format!("frame {frame} was freed while {why}");
                 self.violation(Property::P4, text);
             }
-            // whoever has it next is nobody's business here
+            // its next user does not matter here
             None => drop(self.led_from.remove(&frame)),
         }
     }

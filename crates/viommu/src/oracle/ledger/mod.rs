@@ -60,8 +60,8 @@ pub(super) struct Ledger {
     devices: BTreeMap<SourceId, Attachment>,
     /// What each frame that was ever allocated is used for.
     frames: BTreeMap<PhysPage, FrameUse>,
-    /// Where the frames of typed buffers and of consistent memory were mapped since they were
-    /// allocated.
+    /// Where the frames of typed buffers and of consistent memory were mapped
+    /// since they were allocated.
     led_from: BTreeMap<PhysPage, BTreeSet<(DomainSerial, IovaPage)>>,
     /// The frames of bounce buffers that had users, by what the last one's device may do.
     kept: BTreeMap<PhysPage, Kept>,
@@ -306,8 +306,8 @@ impl Ledger {
         self.lost(domain);
     }
 
-    /// An invalidation failed, and it was said: what waited for one is quarantined, and flushed by
-    /// none.
+    /// An invalidation failed, and it was said: what waited for one is quarantined,
+    /// and flushed by none.
     pub fn lost(&mut self, domain: DomainSerial) {
         self.spaces[domain.0].stale.clear();
     }
@@ -323,8 +323,8 @@ impl Ledger {
         }
     }
 
-    /// By now its pages may belong to others: only the records that were current at the call are
-    /// ended.
+    /// By now its pages may belong to others: only the records that were current at
+    /// the call are ended.
     pub fn unmap_returned(&mut self, domain: DomainSerial, range: IovaRange, called: Event) {
         let now = self.now();
         let at = (self.clock)();

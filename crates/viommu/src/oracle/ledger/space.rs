@@ -84,8 +84,8 @@ pub(super) struct Space {
     pub bounces: Option<Slots>,
     pub pages: BTreeMap<IovaPage, Vec<Record>>,
     pub stale: BTreeMap<IovaPage, Stale>,
-    /// The latest beginning of an invalidation that is complete: of the whole domain, and of single
-    /// pages.
+    /// The latest beginning of an invalidation that is complete: of the whole domain,
+    /// and of single pages.
     pub flushed: Event,
     pub flushed_pages: BTreeMap<IovaPage, Event>,
     pub maps_in_progress: BTreeMap<Event, Coming>,
@@ -107,8 +107,8 @@ pub(super) struct Coming {
     pub list: Vec<PhysRange>,
 }
 
-/// A map that failed. Nobody learnt its IOVA, but a device that guesses may have reached what was
-/// half made.
+/// A map that failed. No caller learnt its IOVA, but a device that guesses may have reached
+/// what was half made.
 pub(super) struct FailedMap {
     pub called: Event,
     pub returned: Event,

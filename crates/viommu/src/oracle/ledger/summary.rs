@@ -20,9 +20,9 @@ pub enum Property {
     P4,
     /// An invalidation completes only after walks that began before it have drained.
     P5,
-    /// Permissions.
+    /// A device does with a page what its mapping permits, and no more.
     P6,
-    /// Isolation of domains.
+    /// A device reaches what a mapping of its own domain names.
     P8,
     /// A successful access returns what a mapping named at some moment between its start and end.
     P9,
@@ -36,19 +36,19 @@ impl fmt::Display for Property {
     }
 }
 
-/// One violation.
+/// A property that did not hold, and how.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// Which property.
     pub property: Property,
-    /// What happened.
     pub text: String,
 }
 
 /// How much staleness a domain's policy allows.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bounds {
-    /// None.
+    /// None: what is unmapped is flushed.
     Strict,
     /// At most so many further unmaps of the domain, and so long.
     Deferred {
@@ -57,7 +57,6 @@ pub enum Bounds {
         unmaps: u64,
         /// The same where some were.
         overlapping: u64,
-        /// How long.
         time: Deadline,
     },
     /// Any, until the page is mapped again; the longest is recorded.
@@ -77,13 +76,13 @@ pub enum Deadline {
 }
 
 impl Bounds {
-    /// What `policy` promises on a machine of `cpus` CPUs, to the last unmap and to the nanosecond
-    /// of the tick.
+    /// What `policy` promises on a machine of `cpus` CPUs, to the last unmap and to the
+    /// nanosecond of the tick.
     ///
-    /// The thing that fills a batch is flushed within its unmap, so one unmap fewer returns before
-    /// than a batch has things after its first. While a CPU that is to start an invalidation is
-    /// held up, each queue may take another batch, and each CPU may return from an unmap that was
-    /// about to.
+    /// The thing that fills a batch is flushed within its unmap, so one unmap fewer returns
+    /// before than a batch has things after its first. While a CPU that is to start an
+    /// invalidation is held up, each queue may take another batch, and each CPU may return from
+    /// an unmap that was about to.
     pub fn of(policy: &PolicyConfig, cpus: usize) -> Bounds {
         let cpus = cpus.max(1) as u64;
         let (operations, time) = match policy.exposure(cpus as usize) {
@@ -114,18 +113,16 @@ pub struct Exposure {
     pub time: TimeNs,
 }
 
-/// What was seen.
+/// What the oracle saw so far.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Accesses checked.
     pub accesses: u64,
-    /// Those that succeeded.
     pub succeeded: u64,
     /// Those that succeeded on a page that was unmapped and not flushed, within the window.
     pub stale: u64,
     /// Frames whose freeing was checked.
     pub frames_freed: u64,
-    /// Invalidations seen.
     pub invalidations: u64,
     /// The longest exposure of any page.
     pub exposure: Exposure,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Small cases by hand. Who is right in each was thought out, not computed: nothing here asks the
+//! Small cases by hand. The verdict in each was thought out, not computed: nothing here asks the
 //! ledger what to expect.
 
 use super::{frames::Own, judge::Undecided, *};
@@ -263,8 +263,8 @@ fn a_map_that_failed_or_is_in_its_call() {
     }
 }
 
-/// An access is under way or not, a flush came or not; then another map fails: is the first
-/// remembered?
+/// An access is under way or not, a flush came or not; then another map fails:
+/// is the first remembered?
 #[test]
 fn failed_maps_are_forgotten_when_they_explain_nothing_more() {
     for (bounds, oldest, flushed, kept) in [
@@ -301,8 +301,8 @@ fn failed_maps_are_forgotten_when_they_explain_nothing_more() {
     }
 }
 
-/// The same as accesses see it: maps that fail one after the other, while one is under way and
-/// after.
+/// The same as accesses see it: maps that fail one after the other, while one is
+/// under way and after.
 #[test]
 fn accesses_beside_maps_that_fail() {
     let fails = |ledger: &mut Ledger, domain, to| {
@@ -408,7 +408,7 @@ impl Slot {
         let page = IovaRange::new(PAGE, PageCount(1));
         self.ledger.unmap_returned(self.domain, page, called);
     }
-    /// Who comes and goes.
+    /// A user that comes and goes.
     fn user(&mut self, perm: Perm) {
         self.mapped(perm);
         let called = self.unmapping();
@@ -450,7 +450,7 @@ fn a_kept_slot_is_as_its_last_user_had_it() {
         slot.ledger.frame_freed(A, &Default::default());
         slot.ledger.frame_allocated(A, &Default::default());
     };
-    // a user of whom one unmap was called, whose slot another one had meanwhile, for reading
+    // a user whose unmap was called, and whose slot another one had meanwhile, for reading
     let overtaken: Step = |slot| {
         slot.mapped(Perm::Write);
         let late = slot.unmapping();
