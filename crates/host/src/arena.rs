@@ -7,7 +7,7 @@
 //! Beside it lies a tag for each 8 bytes: the size of the block that begins there, if one is
 //! allocated, as a slab allocator keeps it with the page. By it a free is checked.
 //!
-//! Nobody is given a pointer into the arena, only offsets.
+//! No caller is given a pointer into the arena, only offsets.
 use super::*;
 use buddy_system_allocator::Heap as Buddies;
 use core::{alloc::Layout, ptr::NonNull};
@@ -47,7 +47,7 @@ pub enum ArenaError {
     /// The system has no room for it.
     #[error("no room for a heap of {len} bytes (error number {errno})")]
     NoRoom {
-        /// Bytes wanted.
+        /// Bytes wanted, a multiple of 8.
         len: ByteCount,
         /// What the system said.
         errno: i32,
@@ -58,7 +58,7 @@ impl Arena {
     /// An arena of `len` bytes, rounded down to a multiple of 8, all of it free but the first 8.
     ///
     /// # Errors
-    /// [`ArenaError`].
+    /// The length has no arena, or the system has no room ([`ArenaError`]).
     pub fn new(len: ByteCount) -> Result<Self, ArenaError> {
         let min = HeapBlock::MIN.0;
         let len = ByteCount(len.0 / min * min);
@@ -85,7 +85,7 @@ impl Arena {
         let tags_end = mapping.as_ptr().expose_provenance() + (len.0 / min) as usize;
         let base = tags_end.next_multiple_of(align as usize);
         let mut free = Buddies::empty();
-        // SAFETY: the range lies in the mapping, which nobody else uses and which outlives `free`.
+        // SAFETY: the range lies in the mapping, which nothing else uses and which outlives `free`.
         unsafe { free.add_to_heap(base + min as usize, base + len.0 as usize) };
         Ok(Arena {
             mapping,
@@ -100,8 +100,8 @@ impl Arena {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Up to `many` free blocks of `len` bytes, to be kept by whoever caches them; each goes to
-    /// `sink`.
+    /// Up to `many` free blocks of `len` bytes, to be kept by the cache that takes them;
+    /// each goes to `sink`.
     pub(super) fn take(&self, len: ByteCount, many: usize, mut sink: impl FnMut(u64)) -> usize {
         let Some(layout) = layout(len).filter(|_| len <= self.len) else {
             return 0;
@@ -128,7 +128,7 @@ impl Arena {
         }
     }
 
-    /// Somebody holds the block from now on.
+    /// The block belongs to a caller from now on.
     #[inline]
     pub(super) fn tag(&self, offset: u64, len: ByteCount) -> HeapBlock {
         let tag = 1 + len.0.trailing_zeros() as u8;
@@ -139,7 +139,7 @@ impl Arena {
         }
     }
 
-    /// Nobody does any more. Of two that free one block, one succeeds.
+    /// The block belongs to no caller any more. Of two that free one block, one succeeds.
     #[inline]
     pub(super) fn untag(&self, block: HeapBlock) -> Result<(), HeapBlockError> {
         let HeapBlock { offset, len } = block;
@@ -176,7 +176,7 @@ fn layout(len: ByteCount) -> Option<Layout> {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`, just so, and nobody has a pointer into it.
+        // SAFETY: mapped in `new`, just so, and nothing has a pointer into it.
         let unmapped = unsafe { munmap(self.mapping.as_ptr(), self.mapped) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
@@ -197,8 +197,8 @@ impl Heap for Arena {
     }
     fn free(&self, block: HeapBlock) -> Result<(), HeapBlockError> {
         self.untag(block)?;
-        // SAFETY: its tag said that it was taken with this length, and nobody else has removed that
-        // tag.
+        // SAFETY: its tag said that it was taken with this length, and no other caller
+        // has removed that tag.
         unsafe { self.give(block.len, core::iter::once(block.offset.0)) };
         Ok(())
     }

@@ -16,12 +16,12 @@ use ioatlas_dma::{
     units::*,
 };
 
-/// A platform whose physical memory is memory of this process: it says where, and
-/// [`copy_in_process`](crate::copy_in_process) copies.
+/// A platform whose physical memory is memory of this process: it says where the bytes are,
+/// and [`copy_in_process`](crate::copy_in_process) copies them.
 ///
 /// # Safety
 /// What [`bytes`](Self::bytes) gives is a pointer to as many bytes as were asked for, which may be
-/// read and written as long as the platform lives. Nobody has references to them but to atomic
+/// read and written as long as the platform lives. No code has references to them but to atomic
 /// words and the like, so that accesses may race.
 pub unsafe trait InProcess: Platform {
     /// Where the bytes of `range` are, all of them.
@@ -106,7 +106,7 @@ macro_rules! copy_in_process {
     };
 }
 
-/// What [`copy_in_process`](crate::copy_in_process) names.
+/// Names that [`copy_in_process`](crate::copy_in_process) expands to.
 #[doc(hidden)]
 pub mod named {
     pub use ioatlas_dma::{
@@ -230,7 +230,7 @@ unsafe fn copy_rest(mut from: *const u8, mut to: *mut u8, len: usize) {
 /// Zeroes bytes that may be accessed by others meanwhile.
 ///
 /// # Safety
-/// As [`copy`].
+/// That of [`copy`], for writing alone.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub unsafe fn zero(mut at: *mut u8, mut len: usize) {
@@ -261,7 +261,7 @@ pub unsafe fn zero(mut at: *mut u8, mut len: usize) {
 }
 
 /// # Safety
-/// As [`zero`].
+/// That of [`zero`], which calls it.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn zero_by_string(at: *mut u8, len: usize) {
@@ -299,7 +299,7 @@ pub unsafe fn take(mut from: *mut u8, mut to: *mut u8, mut len: usize) {
 /// As on x86, a byte at a time.
 ///
 /// # Safety
-/// As there.
+/// The same as on x86.
 #[cfg(not(target_arch = "x86_64"))]
 pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     for at in 0..len {
@@ -317,7 +317,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 /// As on x86, a byte at a time.
 ///
 /// # Safety
-/// As there.
+/// The same as on x86.
 #[cfg(not(target_arch = "x86_64"))]
 pub unsafe fn zero(at: *mut u8, len: usize) {
     for byte in 0..len {

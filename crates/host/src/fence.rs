@@ -27,7 +27,7 @@ pub(super) fn fence(order: Ordering) {
 /// not do: it can be caught, and other threads go on.
 #[cold]
 pub(super) fn lost(why: io::Error) -> ! {
-    // If nobody can read it, the process ends all the same.
+    // If it cannot be read, the process ends all the same.
     let _ = writeln!(
         io::stderr(),
         "ioatlas: membarrier worked when this process began and fails now ({why}). Memory could be \
@@ -37,9 +37,9 @@ pub(super) fn lost(why: io::Error) -> ! {
     std::process::abort()
 }
 
-/// Orders everything before against everything after, in all threads, at the price that the
-/// statement above names. For rings that are shared with another process, where no [`super::Host`]
-/// is available.
+/// Orders everything before against everything after, in all threads, at the price
+/// that the statement above names. For rings that are shared with another process,
+/// where no [`super::Host`] is available.
 #[inline]
 pub fn full_fence() {
     fence(Ordering::SeqCst)

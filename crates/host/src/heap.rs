@@ -89,7 +89,7 @@ impl Caches {
         let mut others = others.iter().copied();
         let home = host.pinned(|cpu| cpu.index());
         class.kept.fill(home, &mut others);
-        // no room: somebody has filled this CPU's magazine meanwhile
+        // no room: another thread has filled this CPU's magazine meanwhile
         class.spill(&self.arena, others);
         Some(*first)
     }

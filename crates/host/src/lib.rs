@@ -14,8 +14,8 @@
 //! [`Host`] is made, since readers cannot be told later. So a seccomp filter must allow
 //! `membarrier` for as long as there is a [`Host`], or must be installed before it is made. One
 //! that comes between, and lets the call fail, ends the process at the next heavy fence with a
-//! sentence on standard error: to go on would be to say that nobody uses what somebody may still be
-//! using. A filter that pretends success cannot be found out.
+//! sentence on standard error: to go on would be to say that memory is unused which a reader may
+//! still be using. A filter that pretends success cannot be found out.
 //!
 //! Frame `n` of the arena is physical page `n`, from 0; the words start zeroed and untouched, so a
 //! large arena costs address space only.
@@ -54,13 +54,13 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 static SLOTS: Mutex<Vec<bool>> = Mutex::new(Vec::new());
 static UNIQUE: AtomicU64 = AtomicU64::new(1);
 
-/// See [`Platform::unique`]: one sequence for all platforms of this process, those of other crates
-/// among them.
+/// See [`Platform::unique`]: one sequence for all platforms of this process, those of
+/// other crates among them.
 pub fn unique() -> u64 {
     UNIQUE.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The shared slot.
+/// The slot of all threads without one of their own.
 const SHARED: usize = 0;
 
 std::thread_local! {
@@ -143,9 +143,9 @@ impl Host {
         Self::on(Memory::zeroed(config.frames), 0, config.slots)
     }
 
-    /// The first `config.frames` frames of `memory`, mapped shared, are the arena: what a VMM gives
-    /// a guest as its memory. Frames below `first` are never handed out; a PC has none from 640 KiB
-    /// to 1 MiB.
+    /// The first `config.frames` frames of `memory`, mapped shared, are the arena: what a VMM
+    /// gives a guest as its memory. Frames below `first` are never handed out; a PC has none from
+    /// 640 KiB to 1 MiB.
     ///
     /// # Errors
     /// What the kernel says of the mapping; a file that is too short is refused.
@@ -182,14 +182,14 @@ impl Host {
     /// default there is none.
     ///
     /// # Errors
-    /// [`ArenaError`].
+    /// The length has no arena, or the system has no room ([`ArenaError`]).
     pub fn with_heap(mut self, arena: ByteCount) -> Result<Self, ArenaError> {
         let arena = Arena::new(arena)?;
         self.heap = Some(heap::Caches::new(&self, arena));
         Ok(self)
     }
 
-    /// Frames in all.
+    /// How many frames the arena has.
     pub fn frames(&self) -> usize {
         self.words.frames().len()
     }
@@ -201,7 +201,7 @@ impl Host {
     }
 
     /// Whether its memory is a file's ([`on_file`](Self::on_file)), and so begins at a page and
-    /// never was, nor will be, anybody's heap.
+    /// never was, nor will be, part of a heap.
     pub fn is_on_file(&self) -> bool {
         self.words.is_on_file()
     }
@@ -228,7 +228,7 @@ impl Host {
     fn pinned_slowly<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
         let slot = SLOT.get();
         if !self.asymmetric {
-            atomic::fence(Ordering::SeqCst); // whoever enters fences itself
+            atomic::fence(Ordering::SeqCst); // a thread that enters fences itself
         }
         if slot != SHARED && slot < self.slots {
             // SAFETY: as in `fast_slot`.

@@ -4,9 +4,9 @@
 //!
 //! Taking one is an exchange, giving it back a plain store; the standard library's mutex costs
 //! three times the instructions, for poisoning and for waiters that sleep. What the core does under
-//! a lock is a few loads and stores, so who finds one held spins. The holder may have lost its
-//! core, though, perhaps to the very thread that spins: so after a moment each turn lets others
-//! run, and after many it sleeps, which lets even a thread of lower priority go on.
+//! a lock is a few loads and stores, so a thread that finds one held spins. The holder may have
+//! lost its core, though, perhaps to the very thread that spins: so after a moment each turn lets
+//! others run, and after many it sleeps, which lets even a thread of lower priority go on.
 
 use super::{Lock, Ordering};
 use core::{cell::UnsafeCell, hint, sync::atomic::AtomicBool};
@@ -44,7 +44,7 @@ impl<T> HostLock<T> {
     #[inline]
     fn try_hold(&self) -> Option<Held<'_>> {
         let was_held = self.held.swap(true, Ordering::Acquire);
-        (!was_held).then(|| Held(&self.held)) // made only by who has it: to drop one gives the lock back
+        (!was_held).then(|| Held(&self.held)) // made only by its holder: to drop one gives the lock back
     }
 
     #[cold]
@@ -82,7 +82,7 @@ impl<T: Send> Lock<T> for HostLock<T> {
             None => self.wait(),
         };
         // SAFETY: this thread took the lock, and gives it back after `f`, when `_held` is dropped.
-        // Nobody else has a reference meanwhile: each is made here, and cannot outlive its closure.
+        // No other reference exists meanwhile: each is made here, and cannot outlive its closure.
         f(unsafe { &mut *self.data.get() })
     }
     #[inline(always)] // fast paths call nothing
@@ -107,7 +107,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..EACH {
                         lock.with(|(one, two)| {
-                            assert_eq!(one, two, "somebody else is inside");
+                            assert_eq!(one, two, "another thread is inside");
                             *one += 1;
                             hint::spin_loop();
                             *two += 1;

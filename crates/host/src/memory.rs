@@ -16,7 +16,7 @@ pub(super) struct Memory {
     owner: Owner,
 }
 
-/// Who has to give them back, and how.
+/// What has to give them back, and how.
 enum Owner {
     Heap,
     Kernel,
@@ -53,8 +53,8 @@ impl Memory {
         }
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at a place that the kernel chooses changes nothing that exists.
-        // Whoever else maps the file may change words at any time, as atomic words may be; who
-        // shortens it makes accesses fault, as with every shared mapping.
+        // Through other mappings of the file words may change at any time, as atomic words may; a
+        // file that is shortened makes accesses fault, as with every shared mapping.
         let at = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) }?;
         let frames = std::ptr::slice_from_raw_parts_mut(at.cast::<[AtomicU64; WORDS]>(), frames);
         Ok(Memory {
@@ -91,8 +91,8 @@ impl Drop for Memory {
         let frames = self.frames.as_ptr();
         match self.owner {
             Owner::Heap => {
-                // SAFETY: it came from a box of as many words, whose layout is the same, and nobody
-                // else frees it.
+                // SAFETY: it came from a box of as many words, whose layout is the same, and
+                // nothing else frees it.
                 drop(unsafe { Box::from_raw(frames as *mut [[u64; WORDS]]) });
             }
             Owner::Kernel => {

@@ -11,7 +11,7 @@
 use core::arch::{asm, x86_64::__cpuid_count};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A turn.
+/// Bytes that one turn moves.
 pub const BLOCK: usize = 512;
 
 const UNKNOWN: u8 = 0;
@@ -20,7 +20,7 @@ const NARROW: u8 = 1;
 /// There are; string instructions are as good.
 const STRINGS: u8 = 2;
 const WIDE: u8 = 3;
-/// What this CPU is better with. Whoever finds out writes the same.
+/// What this CPU is better with. Each thread that finds out writes the same.
 static BETTER: AtomicU8 = AtomicU8::new(UNKNOWN);
 
 /// Whether blocks are better moved by [`copy`] and [`zero`].
@@ -128,7 +128,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> usize {
 /// Zeroes as many whole blocks as `len` has; returns how many bytes these are.
 ///
 /// # Safety
-/// As [`copy`].
+/// That of [`copy`], for writing alone.
 pub unsafe fn zero(at: *mut u8, len: usize) -> usize {
     let bytes = len / BLOCK * BLOCK;
     if bytes > 0 {

@@ -299,7 +299,6 @@ pub enum ConfigError {
     /// The sets do not come out even.
     #[error("an IOTLB of {entries} entries has no whole number of sets of {ways} ways")]
     Ways {
-        /// Entries in all.
         entries: usize,
         /// Entries of a set.
         ways: usize,

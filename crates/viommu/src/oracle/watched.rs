@@ -249,7 +249,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
     /// Ends the domain; its devices are detached first, watched.
     ///
     /// # Errors
-    /// As [`Domain::close`].
+    /// Those of [`Domain::close`], and of detaching.
     ///
     /// # Panics
     /// If a [`WatchedDma`](super::WatchedDma) of it is alive.

@@ -48,7 +48,7 @@ pub type SharedUnit<P, R> = Arc<Unit<P, Arc<R>>>;
 /// A PCI function of the whole machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Requester {
-    /// Its segment.
+    /// The PCI segment it is in.
     pub segment: Segment,
     /// Its source id there.
     pub device: SourceId,
