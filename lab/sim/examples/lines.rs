@@ -10,9 +10,9 @@
 //! filled, SKIP pairs replace the oldest one each, and so do N more.
 //!
 //! **What counts** is the same on both sides. A line counts if it lies in an allocated block or in
-//! a page-table frame, and somebody has written it since the ring was full. What lies on the stack
-//! is private (the ring itself does); what nobody writes, as the address and length of an array,
-//! stays in every CPU's cache for good. Both are printed as *constant* where they are in a block.
+//! a page-table frame, and was written since the ring was full. What lies on the stack is private
+//! (the ring itself does); what is never written, as the address and length of an array, stays in
+//! every CPU's cache for good. Both are printed as *constant* where they are in a block.
 
 #![allow(clippy::disallowed_types)] // the allocator's notes and the marks are no part of what is compared
 

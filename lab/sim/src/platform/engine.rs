@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What happens at a point, whoever conducts.
+//! What happens at a point, whichever scheduler decides.
 //!
 //! Words and locks carry no handle to the run, so it is found by a thread-local. No borrow of its
 //! state is held while a handler runs or another coroutine does.
@@ -21,7 +21,7 @@ pub(super) enum Mask {
     Handler,
 }
 
-/// What is known of an agent, whoever conducts.
+/// What is known of an agent, whichever scheduler decides.
 pub(super) struct Agent {
     cpu: Option<CpuIndex>,
     /// How many locks it holds or waits for.
@@ -50,7 +50,7 @@ impl Agent {
 pub(super) struct Engine {
     pub(super) agents: Box<[Agent]>,
     pub(super) current: Cell<usize>,
-    /// Whether the current agent runs; else whoever does is outside.
+    /// Whether the current agent runs; else the code that runs is outside.
     pub(super) running: Cell<bool>,
     pub(super) handlers: RefCell<Vec<Rc<dyn Fn()>>>,
     scheduler: Rc<dyn Scheduler>,
@@ -62,8 +62,8 @@ thread_local! {
     static PLAIN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The run whose agent calls, unless it is none, or accesses are plain now. A panic unwinds without
-/// switching.
+/// The run whose agent calls, unless it is none, or accesses are plain now. A
+/// panic unwinds without switching.
 fn seen() -> Option<Rc<Engine>> {
     if PLAIN.get() || std::thread::panicking() {
         return None;
@@ -120,7 +120,7 @@ pub(super) fn point(
     }
 }
 
-/// Says that a shared word changed: whoever waits looks again.
+/// Says that a shared word changed: agents that wait look again.
 pub(super) fn changed() {
     if let Some(engine) = seen() {
         engine.scheduler.changed();
@@ -158,8 +158,8 @@ pub(super) fn touched(location: &'static Location<'static>, what: impl FnOnce() 
     }
 }
 
-/// Says that a block is about to be freed. Also outside a run: what comes to lie there is another
-/// one.
+/// Says that a block is about to be freed. Also outside a run: what comes to lie
+/// there is another one.
 pub(super) fn freed(block: usize) {
     CURRENT.with_borrow(|run| {
         if let Some(engine) = run {
@@ -213,10 +213,10 @@ pub(super) struct Masked {
     mask: Mask,
 }
 
-/// Keeps interrupts out.
+/// Keeps interrupts out until the result is dropped.
 ///
 /// # Panics
-/// On pinning twice.
+/// If the agent is pinned already.
 pub(super) fn mask(mask: Mask) -> Masked {
     let run = seen();
     let mut agent = 0;
@@ -319,7 +319,7 @@ impl Engine {
             if then == Then::Switch {
                 return true;
             }
-            // who waits for a lock has masked interrupts before
+            // an agent that waits for a lock has masked interrupts before
             if point == YieldPoint::Relax {
                 self.deliver(&event);
             }

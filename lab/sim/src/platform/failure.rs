@@ -4,44 +4,39 @@
 use super::{Schedule, YieldPoint};
 use core::{fmt, panic::Location};
 
-/// A run that did not end well. Its `Display` names seed and step, and lists the last points
-/// passed.
+/// A run that did not end well. Its `Display` names seed and step, and lists
+/// the last points passed.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Replays it.
+    /// The schedule that replays it.
     pub schedule: Schedule,
-    /// Points passed before.
+    /// Points passed before the failure.
     pub step: u64,
-    /// What happened.
     pub cause: Cause,
     /// The last points passed, oldest first.
     pub recent: Vec<Event>,
 }
 
-/// What happened.
+/// How a run failed.
+#[allow(missing_docs)] // its variants and fields say it
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// An agent panicked.
     #[error("{agent} panicked: {message}")]
-    Panicked {
-        /// Its name.
-        agent: String,
-        /// Its words.
-        message: String,
-    },
+    Panicked { agent: String, message: String },
     /// All that live wait for locks.
     #[error("dead-lock: {waiting}")]
     DeadLock {
-        /// Who waits where.
+        /// Which agent waits where.
         waiting: String,
     },
-    /// Everybody waits, and no shared word changed.
+    /// Every agent waits, and no shared word changed.
     #[error("no progress in {turns} turns of waiting: {waiting}")]
     NoProgress {
         /// How many turns, over all agents.
         turns: u64,
-        /// Who waits where.
+        /// Which agent waits where.
         waiting: String,
     },
     /// More points than allowed.
@@ -53,9 +48,9 @@ pub enum Cause {
 }
 
 /// One agent passed one point.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// The agent's name.
     pub agent: String,
     /// What it was about to do.
     pub point: YieldPoint,

@@ -19,11 +19,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub const WORDS: usize = 512;
 
 /// How large a simulated machine is.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SimConfig {
     /// Frames of memory, numbered from 1, so that page 0 is never memory.
     pub frames: u64,
-    /// Virtual CPUs.
     pub cpus: usize,
 }
 
@@ -73,20 +73,20 @@ impl Sim {
             heap: None,
         }
     }
-    /// The same with a heap of `arena` bytes. What goes on in it is no point: it is somebody else's
-    /// code.
+    /// The same with a heap of `arena` bytes. What goes on in it is no point: it is not
+    /// the code under test.
     ///
     /// # Errors
-    /// [`ArenaError`].
+    /// The length has no arena, or the system has no room ([`ArenaError`]).
     pub fn with_heap(mut self, arena: ByteCount) -> Result<Self, ArenaError> {
         self.heap = Some(Box::new(Arena::new(arena)?));
         Ok(self)
     }
-    /// The same with free blocks kept for each virtual CPU, as real heaps do: what a CPU gets lies
-    /// together.
+    /// The same with free blocks kept for each virtual CPU, as real heaps do: what a
+    /// CPU gets lies together.
     ///
     /// # Errors
-    /// [`ArenaError`].
+    /// The length has no arena, or the system has no room ([`ArenaError`]).
     pub fn with_slabs(mut self, arena: ByteCount) -> Result<Self, ArenaError> {
         self.heap = Some(Box::new(Slabs::new(Arena::new(arena)?, self.cpus)));
         Ok(self)
@@ -109,8 +109,8 @@ impl Sim {
         frames.fail_at = Some(frames.attempts + nth);
     }
 
-    /// Passes a point that touches nothing, so that what the caller does next is in order with what
-    /// others do.
+    /// Passes a point that touches nothing, so that what the caller does next is in order
+    /// with what others do.
     #[track_caller]
     pub fn turn(&self) {
         engine::point(YieldPoint::Turn, Subject::Nothing, Location::caller());

@@ -10,11 +10,11 @@
 //! or freed. What lies between two points happens at once. A [`Schedule`] decides at each point,
 //! from its seed alone, so a failing seed replays.
 //!
-//! **Waiting.** Who relaxes, or finds a lock held, is not run again before a shared word changed, a
-//! lock was released, an agent ended, or everybody else waits as well: a spinning agent starves
-//! nobody, and spinning costs no steps. When all wait for locks there is a dead-lock; when nothing
-//! changes for many turns there is no progress; both are reported with seed and step ([`Failure`]),
-//! and every coroutine is unwound.
+//! **Waiting.** An agent that relaxes, or finds a lock held, is not run again before a shared word
+//! changed, a lock was released, an agent ended, or all others wait as well: a spinning agent
+//! starves no other, and spinning costs no steps. When all wait for locks there is a dead-lock;
+//! when nothing changes for many turns there is no progress; both are reported with seed and step
+//! ([`Failure`]), and every coroutine is unwound.
 //!
 //! **Interrupts** are masked inside `pinned`, inside `Lock::with` (waiting for the lock included)
 //! and inside a handler. One that comes in meanwhile is delivered on unmasking. The
@@ -23,7 +23,7 @@
 //! **Contract checks.** Nested `pinned`, `pinned` outside a CPU, `relax` while pinned or with a
 //! lock held, and freeing a frame that is free are panics of the agent that does it.
 //!
-//! **Two schedulers.** Who decides at a point is a [`Scheduler`](scheduler::Scheduler). A world's
+//! **Two schedulers.** What decides at a point is a [`Scheduler`](scheduler::Scheduler). A world's
 //! is its schedule, and counts time in points: nothing costs anything. The module
 //! [`timing`](crate::timing) has another one, with virtual time and a cost for everything. Words,
 //! locks, frames, masks and coroutines ([`Tasks`]) are these for both.

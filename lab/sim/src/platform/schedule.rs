@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Schedules: who goes on at each point, from a seed.
+//! Schedules: which agent goes on at each point, from a seed.
 //!
 //! Uniform switching finds little: its runs all look alike, finely interleaved, and hardly ever let
 //! one CPU get far while another stands still in a bad place. Hence *sticky* schedules, and
@@ -7,9 +7,9 @@
 //! *Priority-based* schedules (PCT: Burckhardt, Kothari, Musuvathi and Nagarakatte, ASPLOS'10) give
 //! each a random priority and always run the first of those that can go on; at a few random points
 //! the one that runs goes last. A bug that needs d things in order shows with a probability of 1 in
-//! n k^(d-1) at least, for n agents, k points and d - 1 such changes. Here somebody who only ever
+//! n k^(d-1) at least, for n agents, k points and d - 1 such changes. Here an agent that only ever
 //! waits goes last as well, after [`TURNS_TO_WAIT`] turns: two that wake each other would starve
-//! whom they wait for.
+//! the ones that they wait for.
 
 use core::fmt;
 
@@ -23,20 +23,20 @@ pub enum Schedule {
         /// On average a switch every so many points; 0 counts as 1.
         switch_one_in: u32,
     },
-    /// Runs each until it waits or ends, but for `preemptions` switches at points chosen from the
-    /// seed.
+    /// Runs each until it waits or ends, but for `preemptions` switches at points
+    /// chosen from the seed.
     Bounded {
         /// Where the choices come from.
         seed: u64,
-        /// How many switches nobody asked for.
+        /// How many switches no agent asked for.
         preemptions: u32,
     },
-    /// Runs whoever has the highest priority of those that can go on. Priorities are drawn from the
-    /// seed, and so are `changes` points at which the one that runs gets the lowest.
+    /// Runs the one with the highest priority of those that can go on. Priorities are drawn from
+    /// the seed, and so are `changes` points at which the one that runs gets the lowest.
     Priority {
         /// Where the choices come from.
         seed: u64,
-        /// How many times somebody goes last.
+        /// How many times the one that runs goes last.
         changes: u32,
     },
 }
@@ -79,7 +79,6 @@ enum How {
     },
 }
 
-/// The agents' priorities.
 #[derive(Default)]
 struct Ranks {
     /// By agent; the highest goes first. 0: none was drawn yet.
@@ -90,9 +89,9 @@ struct Ranks {
     lowered: u64,
 }
 
-/// Priorities that are drawn are not below this, and those of who went last are.
+/// Priorities that are drawn are not below this, and those of agents that went last are.
 const DRAWN: u64 = 1 << 63;
-/// Whoever has waited for so many turns goes last.
+/// An agent that has waited for so many turns goes last.
 const TURNS_TO_WAIT: u32 = 256;
 
 impl Ranks {
@@ -150,8 +149,8 @@ impl Chooser {
         }
     }
 
-    /// Whether to switch from `me` at point `step` though it need not wait. The `others` are who
-    /// can go on.
+    /// Whether to switch from `me` at point `step` though it need not wait. The `others` are those
+    /// that can go on.
     pub(super) fn preempts(
         &mut self,
         step: u64,
@@ -185,7 +184,7 @@ impl Chooser {
         }
     }
 
-    /// One of those who can go on, if there is any.
+    /// One of those that can go on, if there is any.
     pub(super) fn pick(&mut self, mut able: impl Iterator<Item = usize> + Clone) -> Option<usize> {
         let random = &mut self.random;
         match &mut self.how {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The seam between the agents' code and whoever decides which of them goes on.
+//! The seam between the agents' code and what decides which of them goes on.
 //!
 //! Words, locks, frames, pinning and coroutines are the same whether a run is a schedule drawn from
 //! a seed ([`World`](super::World)) or virtual time with costs ([`timing`](crate::timing)). They
@@ -9,37 +9,29 @@ use core::{ops::Range, panic::Location};
 use ioatlas_dma::units::PhysPage;
 
 /// What an agent is about to do at a switch point.
+#[allow(missing_docs)] // its variants say it
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum YieldPoint {
-    /// An atomic load.
     Load,
-    /// An atomic store.
     Store,
-    /// An atomic swap.
     Swap,
-    /// An atomic addition.
     FetchAdd,
-    /// A compare-and-swap.
     CompareExchange,
-    /// A fence.
     Fence,
     /// A fence on every CPU.
     HeavyFence,
-    /// Acquire a lock.
     Acquire,
     /// Acquire a lock if it is free.
     TryAcquire,
     /// Try again for a lock that is held.
     Contend,
-    /// Release a lock.
     Release,
     /// A turn of waiting.
     Relax,
     /// Pin itself to the CPU.
     Pin,
-    /// End being pinned (interrupts are delivered here; nobody is switched to).
+    /// End being pinned (interrupts are delivered here; no other agent is switched to).
     Unpin,
-    /// Take a frame.
     FrameAlloc,
     /// Give back a frame.
     FrameFree,
@@ -48,6 +40,7 @@ pub enum YieldPoint {
 }
 
 /// What a point touches.
+#[allow(missing_docs)] // its variants say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Subject {
     /// Nothing that is shared.
@@ -56,7 +49,6 @@ pub enum Subject {
     Word(usize),
     /// A lock, with the data in it.
     Lock(LockPlace),
-    /// A frame.
     Frame(PhysPage),
 }
 
@@ -89,7 +81,7 @@ pub struct SchedulerEvent {
     pub agent: usize,
     /// What it is about to do.
     pub point: YieldPoint,
-    /// With what.
+    /// What it does that with.
     pub subject: Subject,
     /// Which line does it.
     pub location: &'static Location<'static>,
@@ -108,7 +100,7 @@ pub enum Then {
     Refused,
 }
 
-/// Decides who goes on, and sees every point. Agents are known by index.
+/// Decides which agent goes on, and sees every point. Agents are known by index.
 ///
 /// No method is called while another one runs. A method must not touch words or locks of the
 /// simulation, except by [`SimWord::peek`](super::SimWord::peek).
@@ -126,13 +118,13 @@ pub trait Scheduler {
     fn released(&self) {}
     /// The agent was given this frame, zeroed.
     fn got_frame(&self, _agent: usize, _: PhysPage) {}
-    /// The agent is about to call the machine's heap. It is no point: what goes on in there is
-    /// somebody else's code.
+    /// The agent is about to call the machine's heap. It is no point: what goes on in there is not
+    /// the code under test.
     fn heap_called(&self, _agent: usize, _: &'static Location<'static>) {}
     /// The holder of a lock looked at so many nodes of what the lock guards.
     fn visited(&self, _agent: usize, _nodes: u64) {}
-    /// The holder of a lock reads or writes memory that the lock guards behind a pointer. It is no
-    /// point.
+    /// The holder of a lock reads or writes memory that the lock guards behind a pointer.
+    /// It is no point.
     fn touched(&self, _agent: usize, _: &Touch, _: &'static Location<'static>) {}
     /// The block at this address of the host is about to be freed.
     fn freed(&self, _block: usize) {}

@@ -12,8 +12,8 @@ use core::{any::type_name, panic::Location, sync::atomic::AtomicU64};
 use ioatlas_dma::platform::{Atomic64, Lock, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-/// A shared word of the simulation. It is as large as a real one, so words share cache lines as
-/// they would.
+/// A shared word of the simulation. It is as large as a real one, so words share cache
+/// lines as they would.
 #[repr(transparent)]
 pub struct SimWord(AtomicU64);
 
@@ -87,8 +87,8 @@ fn tell(changed: bool) {
     }
 }
 
-/// A lock of the simulation: who finds it held lets others go on, interrupts masked as in a spin
-/// lock that disables them.
+/// A lock of the simulation: an agent that finds it held lets others go on, interrupts masked as in
+/// a spin lock that disables them.
 ///
 /// It begins a cache line. So everything that holds one does, wherever the host's allocator puts
 /// it, and which words share a line is the same in every run. (See the module's theory.)
@@ -106,7 +106,7 @@ impl<T> SimLock<T> {
         engine::point(point, Subject::Lock(place), location)
     }
 
-    /// The data, if nobody has it.
+    /// The data, if no agent has it.
     fn hold(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),
@@ -128,7 +128,7 @@ impl<T> SimLock<T> {
                 }
                 None => {
                     panic!(
-                        "the lock at {location} is held, and outside a run nobody would release it"
+                        "the lock at {location} is held, and outside a run nothing would release it"
                     )
                 }
             }

@@ -3,8 +3,8 @@
 //!
 //! What a CPU frees it gets again first, and what it needs besides comes in batches that lie
 //! together: a page of small blocks, or [`PAGES`] pages. So a CPU's addresses are its neighbours',
-//! as they are in a running kernel; an arena alone hands neighbouring blocks to whoever asks next.
-//! None of it is a point: it is somebody else's code.
+//! as they are in a running kernel; an arena alone hands neighbouring blocks to whichever CPU asks
+//! next. None of it is a point: it is not the code under test.
 
 use super::engine;
 use core::hash::Hasher;
@@ -40,7 +40,7 @@ struct State {
 /// Powers of two that a length may be.
 const LENGTHS: usize = u64::BITS as usize;
 
-/// Spreads blocks over a hash table by multiplications: nobody chooses them against us.
+/// Spreads blocks over a hash table by multiplications: no attacker chooses them.
 #[derive(Default)]
 struct Spread(u64);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The state of a run by schedule: who waits for what, who goes on, which interrupts are due.
+//! The state of a run by schedule: what each agent waits for, which goes on,
+//! which interrupts are due.
 
 use super::{
     Cause, Event, YieldPoint,
@@ -160,7 +161,7 @@ impl State {
         if wait == Wait::No {
             return false;
         }
-        // nobody can go on as things are: a new round for all, unless it is hopeless
+        // no agent can go on as things are: a new round for all, unless it is hopeless
         self.failed = self.hopeless();
         if self.failed.is_some() {
             return true;
@@ -202,7 +203,7 @@ impl State {
         words.collect::<Vec<_>>().join("; ")
     }
 
-    /// Everybody looks again.
+    /// All agents look again.
     fn wake(&mut self) {
         self.agents.iter_mut().for_each(|a| a.wait = Wait::No);
     }

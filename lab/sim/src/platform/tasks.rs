@@ -31,11 +31,11 @@ pub struct Tasks<'a> {
 }
 
 /// Why a resumed agent stopped.
+#[allow(missing_docs)] // its variants say it
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Stop {
     /// The scheduler said so.
     Switched,
-    /// Its body returned.
     Ended,
     /// Its body panicked, with these words.
     Panicked(String),
@@ -43,8 +43,8 @@ pub enum Stop {
 
 impl<'a> Tasks<'a> {
     /// Calls `drive` with one agent for each of `bodies`, in order, on the CPU named if it is one.
-    /// While one is resumed, the words and locks that this thread touches are the run's. Who has
-    /// not ended when `drive` returns is unwound, with plain accesses.
+    /// While one is resumed, the words and locks that this thread touches are the run's. An agent
+    /// that has not ended when `drive` returns is unwound, with plain accesses.
     ///
     /// # Panics
     /// If this thread has a run already.
@@ -115,7 +115,7 @@ impl Drop for Tasks<'_> {
         let mut left: Vec<(u32, Running)> = (0..self.coroutines.len())
             .filter_map(|i| Some((locks(i), self.coroutines[i].take()?)))
             .collect();
-        // who holds locks goes first, in case a destructor of another one needs them
+        // a holder of locks goes first, in case a destructor of another one needs them
         left.sort_by_key(|(locks, _)| core::cmp::Reverse(*locks));
         let handlers = self.engine.handlers.take();
         engine::inspect(|| {
@@ -140,8 +140,8 @@ fn erase<'a>(body: Body<'a>) -> Body<'static> {
 /// Forgets how long `handler` may live.
 fn erase_handler<'a>(handler: Handler<'a>) -> Rc<dyn Fn()> {
     // SAFETY: as in `erase`: the destructor takes all handlers out of the engine, and drops them
-    // once every coroutine that may be inside one was unwound. Who else holds the engine never
-    // calls a handler: only its agents do.
+    // once every coroutine that may be inside one was unwound. Other holders of the engine never
+    // call a handler: only its agents do.
     let handler = unsafe { core::mem::transmute::<Handler<'a>, Handler<'static>>(handler) };
     Rc::from(handler)
 }
@@ -154,8 +154,8 @@ fn message(payload: &(dyn Any + Send)) -> String {
 }
 
 thread_local! {
-    /// Stacks for the next runs: making one costs system calls, and an explorer makes thousands of
-    /// runs.
+    /// Stacks for the next runs: making one costs system calls, and an explorer
+    /// makes thousands of runs.
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -31,16 +31,16 @@ pub struct Interrupt<'a> {
 /// What was run, when it ended well.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// Replays it.
+    /// The schedule that replays it.
     pub schedule: Schedule,
-    /// Points passed.
+    /// Points passed by all agents.
     pub accesses: u64,
     /// Times another went on.
     pub switches: u64,
-    /// A digest of who passed which point, in order: equal for equal interleavings.
+    /// A digest of which agent passed which point, in order: equal for equal interleavings.
     pub trace: u64,
-    /// Where interrupts were delivered, in order. One that came in after the CPU's last point is
-    /// missing.
+    /// Where interrupts were delivered, in order. One that came in after the CPU's
+    /// last point is missing.
     pub deliveries: Vec<DeliveryPoint>,
 }
 
@@ -80,8 +80,8 @@ impl<'a> World<'a> {
         self.bodies.push((Box::new(body), None));
         self
     }
-    /// Adds an agent that is no CPU. Where it waits it must call
-    /// [`relax`](ioatlas_dma::platform::Platform::relax) each turn.
+    /// Adds an agent that is no CPU. At each turn of a wait it must call
+    /// [`relax`](ioatlas_dma::platform::Platform::relax).
     pub fn agent(mut self, name: &str, body: impl FnOnce() + 'a) -> Self {
         self.bodies.push((Box::new(body), Some(name.into())));
         self
@@ -91,9 +91,9 @@ impl<'a> World<'a> {
         self.interrupts.push(interrupt);
         self
     }
-    /// Says how many points such a run has ([`Outcome::accesses`] of another one), so that
-    /// [`Schedule::Bounded`] spreads its preemptions evenly; otherwise they lie denser towards the
-    /// start.
+    /// Says how many points such a run has ([`Outcome::accesses`] of another one), so
+    /// that [`Schedule::Bounded`] spreads its preemptions evenly; otherwise they lie
+    /// denser towards the start.
     pub fn expect_accesses(mut self, accesses: u64) -> Self {
         self.length = Some(accesses);
         self
@@ -103,8 +103,8 @@ impl<'a> World<'a> {
         self.limits.steps = points;
         self
     }
-    /// Fails with [`Cause::NoProgress`] after that many turns of waiting, over all agents, instead
-    /// of 100,000.
+    /// Fails with [`Cause::NoProgress`] after that many turns of waiting, over all
+    /// agents, instead of 100,000.
     pub fn patience(mut self, turns: u64) -> Self {
         self.limits.patience = turns;
         self
@@ -122,8 +122,8 @@ impl<'a> World<'a> {
     /// Runs all to the end.
     ///
     /// # Errors
-    /// The [`Failure`]. Agents still alive were unwound: their destructors have run, with plain
-    /// accesses.
+    /// The [`Failure`]. Agents still alive were unwound: their destructors have
+    /// run, with plain accesses.
     ///
     /// # Panics
     /// On an interrupt for a CPU that is not there, and inside another run.

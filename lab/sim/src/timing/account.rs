@@ -8,6 +8,7 @@ use core::panic::Location;
 use serde::Serialize;
 
 /// What a cycle was spent for.
+#[allow(missing_docs)] // its variants say it
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Category {
@@ -15,7 +16,6 @@ pub enum Category {
     Iova,
     /// Invalidation: policies, invalidations, the unit's driver and the waits for the unit.
     Invalidation,
-    /// Page tables.
     Tables,
     /// The rest of mapping and unmapping.
     Other,
@@ -47,8 +47,8 @@ impl Category {
         Category::Outside,
     ];
 
-    /// By the file in which an access is written. `None` for one that says nothing, such as a
-    /// workload's.
+    /// By the file in which an access is written. `None` for one that says nothing,
+    /// such as a workload's.
     fn of_file(file: &str) -> Option<Category> {
         let has = |part: &str| file.contains(part);
         if has("/iova/") || has("dma/src/magazine") {
@@ -69,8 +69,8 @@ impl Way {
     /// All, in the order of [`Account`].
     pub const ALL: [Way; 4] = [Way::Compute, Way::Transfer, Way::Lock, Way::Wait];
 
-    /// How time in a wait loop at `location` is spent. A policy's gate stands for a lock that is
-    /// held for long.
+    /// How time in a wait loop at `location` is spent. A policy's gate stands for a lock that
+    /// is held for long.
     pub(crate) fn of_wait(location: &Location<'_>) -> Way {
         match location.file().contains("/policy/gate") {
             true => Way::Lock,
@@ -103,11 +103,11 @@ impl Account {
     pub fn of(&self, category: Category) -> u64 {
         self.0[category as usize].iter().sum()
     }
-    /// All cycles.
+    /// Cycles of all categories.
     pub fn total(&self) -> u64 {
         self.0.iter().flatten().sum()
     }
-    /// Adds another account.
+    /// Adds another account, category by category.
     pub fn add_all(&mut self, other: &Account) {
         let mine = self.0.iter_mut().flatten();
         mine.zip(other.0.iter().flatten())

@@ -48,7 +48,7 @@ impl VirtualCpu {
     pub fn index(&self) -> CpuIndex {
         CpuIndex(self.index)
     }
-    /// Its clock.
+    /// The CPU's own clock.
     pub fn now(&self) -> Cycles {
         Cycles(self.run.now(self.index))
     }
@@ -96,7 +96,8 @@ impl VirtualCpu {
     pub fn operation(&self) {
         self.operation_of(Cycles(0));
     }
-    /// Counts one operation of the workload, now done, which took so long for who had asked for it.
+    /// Counts one operation of the workload, now done, which took so long for the client
+    /// that asked for it.
     pub fn operation_of(&self, took: Cycles) {
         if self.is_measured() {
             let mut counts = self.counts.get();
@@ -110,14 +111,14 @@ impl VirtualCpu {
     pub fn idle_until(&self, until: Cycles) {
         self.run.idle(self.index, until.0);
     }
-    /// Lets whoever is earlier go first. What the body does next with something of its own that is
-    /// shared (a `RefCell` that stands for a device, say) is then in the order of virtual time,
+    /// Lets CPUs that are earlier go first. What the body does next with something of its own that
+    /// is shared (a `RefCell` that stands for a device, say) is then in the order of virtual time,
     /// until the CPU's clock moves.
     #[track_caller]
     pub fn turn(&self) {
         self.platform.turn();
     }
-    /// Works for so long on what nobody shares.
+    /// Works for so long on what no other CPU shares.
     pub fn work(&self, cycles: Cycles) {
         self.run.work(self.index, None, cycles.0);
     }
@@ -147,7 +148,7 @@ pub fn now() -> Option<Cycles> {
     timed::current().map(|run| Cycles(run.now(run.running())))
 }
 
-/// Work of the calling CPU for `category` on what nobody shares; nothing outside of a run.
+/// Work of the calling CPU for `category` on what no other CPU shares; nothing outside of a run.
 pub fn work(category: Category, cycles: Cycles) {
     if let Some(run) = timed::current() {
         run.work(run.running(), Some(category), cycles.0);

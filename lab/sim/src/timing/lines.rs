@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Cache lines: who holds which, and what it costs to get one.
+//! Cache lines: which CPUs hold which, and what it costs to get one.
 //!
 //! # Theory
 //!
-//! Each line of 64 bytes is held by a set of CPUs: nobody (it is in memory), one, who may write it,
-//! or several, who may read it. A CPU that holds it in the way it needs *hits*. Else the line is
+//! Each line of 64 bytes is held by a set of CPUs: none (it is in memory), one, which may write it,
+//! or several, which may read it. A CPU that holds it in the way it needs *hits*. Else the line is
 //! *transferred*: to read, from the nearest holder; to write, all other holders let go of it, which
 //! takes as long as the farthest one. A line serves **one transfer at a time**, in the order in
 //! which CPUs ask; so a hot line is a queue. Caches are never full: nothing is evicted.
@@ -39,7 +39,7 @@ pub(crate) struct LineId(u32);
 pub(crate) enum Place {
     /// Line `line` of frame `frame`, counted from 0.
     Frame { frame: u32, line: u32 },
-    /// In some object.
+    /// In some other object.
     Object,
     /// Line `part` of lock `lock`.
     Lock { lock: u32, part: u32 },
@@ -53,7 +53,7 @@ pub(crate) enum Place {
 
 pub(crate) struct Line {
     holders: CpuSet,
-    /// It was last written by a device: whoever reads it gets it from there.
+    /// It was last written by a device: a CPU that reads it gets it from there.
     by_device: bool,
     busy_until: u64,
     pub(crate) place: Place,
@@ -65,7 +65,7 @@ pub(crate) struct Line {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LineUse {
     pub(crate) hits: u64,
-    /// Accesses that write.
+    /// Of all accesses, those that write.
     pub(crate) writes: u64,
     pub(crate) near: u64,
     pub(crate) far: u64,
@@ -115,7 +115,7 @@ struct Frames {
     base: usize,
     bytes: usize,
     lines: Vec<Option<LineId>>,
-    /// Who zeroed the frame last, and so has its lines.
+    /// The CPU that zeroed the frame last, and so has its lines.
     zeroed_by: Vec<Option<u16>>,
 }
 
@@ -294,15 +294,15 @@ impl Lines {
         self.blocks.by_address.remove(&block);
     }
 
-    /// A device writes `line`: nobody holds it any more. Returns who did.
+    /// A device writes `line`: no CPU holds it any more. Returns those that did.
     pub(crate) fn device_writes(&mut self, line: LineId) -> CpuSet {
         let line = &mut self.lines[line.0 as usize];
         line.by_device = true;
         core::mem::take(&mut line.holders)
     }
 
-    /// All CPUs of `readers` read `line`, one after the other, from time `now` on. Returns when all
-    /// have it.
+    /// All CPUs of `readers` read `line`, one after the other, from time `now` on. Returns
+    /// when all have it.
     pub(crate) fn all_read(
         &mut self,
         line: LineId,
@@ -333,7 +333,7 @@ impl Lines {
         }
     }
 
-    /// Forgets what happened so far, not who holds what.
+    /// Forgets what happened so far, not which CPUs hold what.
     pub(crate) fn forget_use(&mut self) {
         self.lines
             .iter_mut()
@@ -358,8 +358,7 @@ fn add(lines: &mut Vec<Line>, place: Place, first: &'static Location<'static>) -
     id
 }
 
-/// Spreads line numbers over a hash table by one multiplication: nobody chooses addresses against
-/// us.
+/// Spreads line numbers over a hash table by one multiplication: no attacker chooses addresses.
 #[derive(Default)]
 pub(crate) struct Spread(u64);
 

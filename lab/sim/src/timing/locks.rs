@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Locks: who waits, who is next, and what handing over costs.
+//! Locks: which CPU waits, which is next, and what handing over costs.
 //!
 //! # Theory
 //!
@@ -50,7 +50,7 @@ struct Waiting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LockUse {
     pub(crate) taken: u64,
-    /// Of these, by those who had to wait.
+    /// Of these, after a wait.
     pub(crate) contended: u64,
     pub(crate) waited: u64,
     /// The most that waited at once.
@@ -72,12 +72,11 @@ impl LockState {
         let longest = self.use_.longest_queue.max(self.waiting.len());
         self.use_.longest_queue = longest;
     }
-    /// Whether somebody waits.
     pub(crate) fn is_wanted(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// The holder lets go at time `now`. Returns who holds it next.
+    /// The holder lets go at time `now`. Returns the next holder.
     pub(crate) fn hand_over(
         &mut self,
         model: LockModel,
@@ -107,7 +106,8 @@ impl LockState {
                 }
             }
         };
-        // who was still fetching the lock's line when it became free has it when the line has come
+        // a CPU that was still fetching the lock's line when it became free has it when
+        // the line has come
         let at = at.max(next.since);
         self.holder = Some(next.cpu);
         let waited = at - next.since;

@@ -20,11 +20,11 @@ use ioatlas_vtd::driver::{BringUpError, Config, Unit};
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 /// How large a machine is.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MachineConfig {
-    /// CPUs and sockets.
     pub topology: Topology,
-    /// Frames of memory, for tables, queues and who else takes some.
+    /// Frames of memory, for tables, queues and all others that take some.
     pub frames: u64,
     /// Bytes of the heap, if there is one.
     pub heap: Option<ByteCount>,
@@ -33,7 +33,7 @@ pub struct MachineConfig {
 /// The driver of the machine's unit.
 pub type MachineUnit = Unit<Sim, Arc<UnitRegisters>>;
 
-/// A machine.
+/// A machine on virtual time.
 pub struct Machine {
     config: MachineConfig,
     params: Params,
@@ -61,25 +61,23 @@ pub enum MachineError {
 }
 
 /// Why a run did not end well.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A body panicked.
     #[error("CPU {cpu} panicked after {points} points: {message}")]
     Panicked {
-        /// On which CPU.
         cpu: usize,
         /// Points passed by all.
         points: u64,
-        /// Its words.
         message: String,
     },
-    /// CPUs wait for locks that nobody will release.
+    /// CPUs wait for locks that no CPU will release.
     #[error("dead-lock after {points} points: {waiting} of {cpus} CPUs wait for locks for ever")]
     DeadLock {
-        /// How many wait.
+        /// How many CPUs wait.
         waiting: usize,
-        /// Of how many.
+        /// How many CPUs there are.
         cpus: usize,
         /// Points passed by all.
         points: u64,
@@ -98,7 +96,7 @@ impl Machine {
     /// A machine with zeroed memory.
     ///
     /// # Errors
-    /// [`MachineError`].
+    /// Too many CPUs or none, or no heap ([`MachineError`]).
     pub fn new(config: MachineConfig, params: Params) -> Result<Self, MachineError> {
         let Topology {
             cpus,
@@ -130,11 +128,11 @@ impl Machine {
     pub fn platform(&self) -> &Arc<Sim> {
         &self.platform
     }
-    /// Its parameters.
+    /// What everything costs on it.
     pub fn params(&self) -> &Params {
         &self.params
     }
-    /// The unit's registers.
+    /// The registers of its unit.
     pub fn registers(&self) -> &Arc<UnitRegisters> {
         &self.registers
     }
@@ -147,14 +145,14 @@ impl Machine {
         Unit::bring_up(self.platform.clone(), self.registers.clone(), config).map(Arc::new)
     }
 
-    /// Runs `body` on every CPU, from time 0 until all have returned, with cold caches; `timer`
-    /// interrupts CPU 0.
+    /// Runs `body` on every CPU, from time 0 until all have returned, with cold caches;
+    /// `timer` interrupts CPU 0.
     ///
     /// # Errors
     /// [`RunError`]; all bodies are unwound then.
     ///
     /// # Panics
-    /// Inside another run.
+    /// If this thread is inside another run.
     pub fn run<'a>(
         &self,
         span: Span,

@@ -8,14 +8,15 @@
 //! else. The bodies call domains, drivers and locks as they are; what they touch that is shared
 //! goes through the platform's associated types, so every access is seen by construction, has a
 //! cost, and happens in the order of virtual time. A [`Run`] says how much was done, where the time
-//! of each CPU went ([`Account`]), who waited for which lock, and which cache lines moved.
+//! of each CPU went ([`Account`]), which CPUs waited for which lock, and which cache lines moved.
 //!
 //! **One platform, two schedulers.** Words, locks, frames and coroutines are those of
-//! [`platform`](crate::platform), on which schedules are explored and the software unit runs under
-//! the oracle; this module is another *scheduler* of them. So what is timed is the code that is
-//! checked, there is one place where coroutines are unwound, and this module needs no unsafe code.
-//! A scheduler of its own it is, and not an observer of the other one, because time *is* the
-//! schedule: who runs next, who gets a lock and when a waiting CPU looks again are the model.
+//! [`platform`](crate::platform), on which schedules are explored and the software unit runs
+//! under the oracle; this module is another *scheduler* of them. So what is timed is the code
+//! that is checked, there is one place where coroutines are unwound, and this module needs no
+//! unsafe code. A scheduler of its own it is, and not an observer of the other one, because
+//! time *is* the schedule: which CPU runs next, which gets a lock and when a waiting CPU looks
+//! again are the model.
 //!
 //! **What a cycle is charged for** (`state`, `lines`, `locks`, `unit`): an access that hits, or a
 //! transfer of a line, one at a time for each line; atomic operations, fences, pins, frames, heap

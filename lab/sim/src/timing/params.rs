@@ -18,11 +18,11 @@ pub const HZ: u64 = 2_400_000_000;
 pub struct Cycles(pub u64);
 
 impl Cycles {
-    /// That many milliseconds.
+    /// So many cycles as `ms` milliseconds have.
     pub const fn from_ms(ms: u64) -> Self {
         Cycles(ms * (HZ / 1000))
     }
-    /// That many microseconds.
+    /// So many cycles as `us` microseconds have.
     pub const fn from_us(us: u64) -> Self {
         Cycles(us * (HZ / 1_000_000))
     }
@@ -30,7 +30,7 @@ impl Cycles {
     pub const fn ns(self) -> u64 {
         (self.0 as u128 * 1_000_000_000 / HZ as u128) as u64
     }
-    /// In seconds.
+    /// In seconds, with fractions.
     pub fn seconds(self) -> f64 {
         self.0 as f64 / HZ as f64
     }
@@ -46,22 +46,20 @@ pub enum Origin {
     Measured,
     /// Chosen once so that the fitted figures come out.
     Fitted,
-    /// Nobody says; a round number of the right magnitude.
+    /// No source says; a round number of the right magnitude.
     Free,
 }
 
 /// One parameter, for reports.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Listed {
-    /// Its name here.
     pub name: &'static str,
-    /// Its value.
     pub value: u64,
     /// Of what: cycles, lines, thousandths.
     pub unit: &'static str,
     /// How it came by its value.
     pub origin: Origin,
-    /// Where from.
     pub source: &'static str,
 }
 
@@ -120,7 +118,7 @@ params! {
     from_device = 65 cycles, Free, "as from a CPU of the socket: devices write into the last-level cache";
     /// What an atomic read-modify-write costs beyond the access.
     atomic = 6 cycles, Measured, "baselines: uncontended compare-and-swap, 2.44 ns";
-    /// A full fence.
+    /// A full fence of one CPU.
     fence = 40 cycles, Measured, "baselines: mfence, 16.5 ns";
     /// A fence on every CPU, on the CPU that asks.
     heavy_fence = 2400 cycles, Free, "an interrupt to every CPU and back, 1 us";
@@ -161,9 +159,9 @@ params! {
     /// Of that, d: the fetch of the descriptor.
     fetch = 100 cycles, Free, "a read of memory by the unit";
     /// Of p + w, the thousandths that are p; to be shown at 100, 500 and 900.
-    page_share = 500 thousandths, Free, "nobody says";
+    page_share = 500 thousandths, Free, "no source says";
     /// g : p, a domain-wide invalidation as thousandths of a page's.
-    domain_cost = 1000 thousandths, Free, "nobody says; as long as a page";
+    domain_cost = 1000 thousandths, Free, "no source says; as long as a page";
     /// A write of a register of the unit.
     register_write = 100 cycles, Free, "a posted write";
     /// A read of a register of the unit.
@@ -201,7 +199,7 @@ params! {
     /// Packet parts under way out.
     send_lag = 16 buffers, Free, "completions come in batches";
     /// Blocks that others hold of the heap, for each CPU.
-    background = 1024 blocks, Free, "as many as ATC'15's machine has for the work of one CPU: nobody says";
+    background = 1024 blocks, Free, "as many as ATC'15's machine has for the work of one CPU: no source says";
     /// Operations to each block that others replace.
     background_pace = 4 operations, Free, "what is allocated lives long and is replaced slowly";
     /// Blocks more that others hold, for each CPU, after an iteration of figure 6.
@@ -221,8 +219,8 @@ pub enum LockModel {
     TestAndSet,
     /// All spin on the lock's line, and get it in the order in which they came (Linux 3.17).
     Ticket,
-    /// Each spins on a line of its own, and is handed the lock in the order in which they came
-    /// (MCS).
+    /// Each spins on a line of its own, and is handed the lock in the order in
+    /// which they came (MCS).
     Queue,
 }
 

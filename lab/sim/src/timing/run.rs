@@ -30,8 +30,8 @@ pub struct Run {
     pub lines: Vec<LineRun>,
     /// The unit's invalidation engine, over the whole run.
     pub unit: UnitUse,
-    /// Operations of all CPUs in each of [`SLICES`](super::SLICES) equal parts of the measured
-    /// time.
+    /// Operations of all CPUs in each of [`SLICES`](super::SLICES) equal parts
+    /// of the measured time.
     pub slices: Vec<u64>,
     /// Points passed, over the whole run.
     pub points: u64,
@@ -44,8 +44,8 @@ pub struct Run {
 pub struct CpuRun {
     /// Operations of the workload.
     pub operations: u64,
-    /// What they took together, where the workload says
-    /// ([`VirtualCpu::operation_of`](super::VirtualCpu::operation_of)).
+    /// What they took together, where the workload says so by
+    /// [`VirtualCpu::operation_of`](super::VirtualCpu::operation_of).
     pub took: Cycles,
     /// How long it ran.
     pub cycles: Cycles,
@@ -53,14 +53,14 @@ pub struct CpuRun {
     pub account: Account,
 }
 
-/// One lock.
+/// What happened to one lock.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct LockRun {
     /// The type of its data, and where it was taken first.
     pub name: String,
     /// What it is for.
     pub category: Category,
-    /// Times taken.
+    /// How often it was taken.
     pub taken: u64,
     /// Of these, after waiting.
     pub contended: u64,
@@ -70,7 +70,7 @@ pub struct LockRun {
     pub longest_queue: usize,
 }
 
-/// One cache line.
+/// What happened to one cache line.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct LineRun {
     /// Its number, by the order in which lines were first touched.
@@ -94,7 +94,7 @@ pub struct LineRun {
 }
 
 impl LineRun {
-    /// All transfers.
+    /// Transfers from CPUs of either kind, and from memory.
     pub fn transfers(&self) -> u64 {
         self.near + self.far + self.memory
     }
@@ -215,8 +215,8 @@ fn place(location: &Location<'_>) -> String {
     format!("{}:{}", file.replace("/src/", "/"), location.line())
 }
 
-/// What lies in an element of a block, which may be empty or hold several things: the type of the
-/// first, as below.
+/// What lies in an element of a block, which may be empty or hold several things: the type of
+/// the first, as below.
 fn element_type(name: &str) -> &str {
     let value = name.strip_prefix("core::option::Option<").unwrap_or(name);
     let first = value.trim_start_matches('(').split([',', '<', '>']).next();

@@ -43,7 +43,7 @@ pub struct Precision {
 }
 
 impl Span {
-    /// Exactly so long.
+    /// Exactly so long, without looking at the precision.
     pub fn fixed(warm_up: Cycles, measured: Cycles) -> Self {
         Span {
             warm_up,
@@ -110,8 +110,8 @@ impl Window {
     pub(crate) fn waits(&self) -> bool {
         self.missing.get() > 0
     }
-    /// Which measurement, counted from 1, what is done from `now` on belongs to: `None` before the
-    /// first.
+    /// Which measurement, counted from 1, what is done from `now` on belongs to:
+    /// `None` before the first.
     pub(crate) fn measurement(&self, now: u64) -> Option<u32> {
         (now >= self.begin.get()).then(|| self.doublings.get() + 1)
     }

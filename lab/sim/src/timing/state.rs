@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The state of a run on virtual time: clocks, who waits for what, and what each point is charged.
+//! The state of a run on virtual time: clocks, which CPU waits for what, and what
+//! each point is charged.
 
 use crate::{
     platform::{Sim, YieldPoint, scheduler::*},
@@ -66,7 +67,7 @@ pub(crate) struct State {
     pub(crate) topology: Topology,
     pub(crate) cpus: Vec<CpuState>,
     pub(crate) turns: Turns,
-    /// Nobody else has a turn before.
+    /// No other CPU or device has a turn before this.
     pub(crate) horizon: Turn,
     pub(crate) asleep: CpuSet,
     pub(crate) lines: Lines,
@@ -80,7 +81,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// All CPUs at time 0; `tick` is who has a timer, and its period.
+    /// All CPUs at time 0; `tick` is the CPU that has a timer, and its period.
     pub(crate) fn new(
         params: Params,
         topology: Topology,
@@ -318,7 +319,7 @@ impl State {
         let lock = self.lock(p, category, place);
         let model = self.params.lock_model;
         let wanted = self.locks.all[lock].is_wanted();
-        // a queue's holder writes to who is next, not to the lock
+        // a queue's holder writes to the next waiter, not to the lock
         if !(wanted && model == LockModel::Queue) {
             let own = self.locks.all[lock].lines[0];
             self.access(cpu, category, own, Want::Write);

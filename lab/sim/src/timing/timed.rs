@@ -40,7 +40,6 @@ pub(crate) struct Timed {
     memory: Arc<Sim>,
     /// Whether the running CPU's timer is due: asked at each point.
     tick_due: Cell<bool>,
-    /// Which CPU runs.
     running: Cell<usize>,
 }
 
@@ -48,7 +47,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Timed>>> = const { RefCell::new(None) };
 }
 
-/// The run of this thread, for who has no handle to it: `None` outside of one.
+/// The run of this thread, for callers without a handle to it: `None` outside of one.
 pub(crate) fn current() -> Option<Rc<Timed>> {
     CURRENT.with_borrow(Clone::clone)
 }
@@ -73,7 +72,7 @@ impl Drop for Entered {
 pub(crate) enum Next {
     /// This CPU goes on.
     Cpu(usize),
-    /// All have ended, or wait for locks that nobody will release.
+    /// All have ended, or wait for locks that no CPU will release.
     Nobody,
 }
 
@@ -98,7 +97,7 @@ impl Timed {
         self.state.borrow_mut()
     }
 
-    /// Who goes on. Devices whose time has come have written.
+    /// Which CPU goes on. Devices whose time has come have written.
     pub(crate) fn next(&self) -> Next {
         loop {
             let mut state = self.state.borrow_mut();
@@ -122,11 +121,9 @@ impl Timed {
         }
     }
 
-    /// Which CPU runs.
     pub(crate) fn running(&self) -> usize {
         self.running.get()
     }
-    /// The CPU's clock.
     pub(crate) fn now(&self, cpu: usize) -> u64 {
         self.state.borrow().cpus[cpu].now
     }
@@ -195,7 +192,7 @@ impl Scheduler for Timed {
                 self.look_at_timer(&state.cpus[cpu]);
                 return Then::Go;
             }
-            Phase::Queued => unreachable!("nobody resumes a CPU that waits for a lock"),
+            Phase::Queued => unreachable!("a CPU that waits for a lock is not resumed"),
         }
         let then = state.act(p, category);
         self.look_at_timer(&state.cpus[cpu]);

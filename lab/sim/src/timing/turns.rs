@@ -2,7 +2,6 @@
 //! Whose turn it is: the least of a few moments, each of which changes often. A tree of winners: a
 //! change costs the depth.
 
-/// Moments by slot.
 pub(crate) struct Turns {
     /// The tree's leaves are the second half; each node above has the lesser of its two children.
     /// Node 0 is unused.

@@ -49,19 +49,20 @@ const STATUS_SHIFT: u32 = 32;
 const DESCRIPTORS: u64 = 256;
 
 /// What the unit did.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct UnitUse {
-    /// Invalidations by page.
+    /// Page-selective invalidations of the IOTLB.
     pub pages: u64,
-    /// Other invalidations.
+    /// Invalidations of anything else.
     pub domains: u64,
-    /// Status writes.
+    /// Waits whose status was written.
     pub statuses: u64,
-    /// Cycles at work.
+    /// Cycles that it was at work.
     pub busy: u64,
 }
 
-/// The unit's registers.
+/// The registers of a unit on virtual time.
 pub struct UnitRegisters {
     memory: Arc<Sim>,
     state: Mutex<State>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Who else uses the heap.
+//! The other users of the heap.
 
 use super::random::Random;
 use ioatlas_dma::{

@@ -60,7 +60,7 @@ impl Mapper {
             domain.unmap(mapping).expect("the simulated unit answers");
         }
     }
-    /// The host's timer.
+    /// What the host's timer does.
     pub fn tick(&self, now: TimeNs) {
         if let Mapper::Domain(domain) = self {
             domain.tick(now).expect("the simulated unit answers");

@@ -13,9 +13,9 @@
 //! all sizes and replaces them slowly, so that addresses wander as a running system's do. Without
 //! one figure 6 is flat.
 //!
-//! **Bounds.** A wire serves one packet at a time, in order of virtual time; who is too far ahead
-//! of it idles. A round trip spends a time outside of the server, which grows with the connections
-//! at once: the paper's own measurement without an IOMMU, an input here.
+//! **Bounds.** A wire serves one packet at a time, in order of virtual time; a CPU that is too far
+//! ahead of it idles. A round trip spends a time outside of the server, which grows with the
+//! connections at once: the paper's own measurement without an IOMMU, an input here.
 //!
 //! **Not handled.** Contention outside of the mapping code (sockets, the heap's own lines),
 //! interrupts of devices, NAPI's batches; the device's accesses: static identity mapping is no

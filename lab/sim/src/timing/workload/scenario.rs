@@ -34,7 +34,7 @@ pub enum System {
     Design(Design),
 }
 
-/// What is done.
+/// What the CPUs of the machine do.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Workload {
     /// 270 connections at once, a byte there and back (ATC'15 figure 3): CPUs are never idle.
@@ -61,13 +61,11 @@ impl Workload {
 }
 
 /// A point to be measured.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scenario {
-    /// The system.
     pub system: System,
-    /// The workload.
     pub workload: Workload,
-    /// The machine.
     pub topology: Topology,
     /// How long it runs.
     pub span: Span,
@@ -75,13 +73,13 @@ pub struct Scenario {
     pub seed: u64,
 }
 
-/// What was seen.
+/// What was seen of a scenario.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The run.
     pub run: Run,
-    /// How long an operation takes from the request's arrival to the reply's, time outside of the
-    /// server included. Mean.
+    /// How long an operation takes from the request's arrival to the reply's, time outside of
+    /// the server included. Mean.
     pub latency: Cycles,
     /// Frames in use at the end: tables of all levels, and the unit's own.
     pub frames: usize,
@@ -121,10 +119,10 @@ struct Shared {
 }
 
 impl Scenario {
-    /// Runs it.
+    /// Runs it once, on a machine of its own.
     ///
     /// # Errors
-    /// [`WorkloadError`].
+    /// No machine, unit or domain, or a run that did not end well ([`WorkloadError`]).
     pub fn run(&self, params: &Params) -> Result<Outcome, WorkloadError> {
         let (machine, mapper) = self.prepare(params, FRAMES)?;
         let heap = machine.platform().heap().expect("made with one");
@@ -134,7 +132,7 @@ impl Scenario {
     /// Runs it `count` times in one domain, with the background drifting on between.
     ///
     /// # Errors
-    /// [`WorkloadError`].
+    /// No machine, unit or domain, or a run that did not end well ([`WorkloadError`]).
     pub fn iterate(&self, params: &Params, count: usize) -> Result<Iterations, WorkloadError> {
         let (machine, mapper) = self.prepare(params, MANY_FRAMES)?;
         let heap = machine.platform().heap().expect("made with one");
