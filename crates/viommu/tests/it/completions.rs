@@ -70,8 +70,8 @@ impl Bench {
         let (flushed, _) = self.0.complete_anew(retired);
         (flushed, Some(why))
     }
-    /// Gives `alloc` back by `early` or better, and lets the device reach whoever gets the pages
-    /// next.
+    /// Gives `alloc` back by `early` or better, and lets the device reach the mapping that
+    /// gets the pages next.
     fn reuse(&self, retired: Retired<IovaAlloc>, early: &Completion) -> Option<CompleteError> {
         let range = retired.get().range();
         let (flushed, refusal) = self.complete(retired, early);

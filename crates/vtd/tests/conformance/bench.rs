@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a case needs of a unit, whoever made it: registers, memory, devices, and a state to begin
-//! from.
+//! What a case needs of a unit, whatever made it: registers, memory, devices, and a
+//! state to begin from.
 
 use crate::bench_soft::Soft;
 use ioatlas_dma::{

@@ -84,8 +84,8 @@ impl SoftBench {
     }
 }
 
-/// Where the unit does its work later, it takes a step whenever somebody who waits looks at a
-/// status.
+/// Where the unit does its work later, it takes a step whenever a caller that waits
+/// looks at a status.
 struct Stepping(Arc<Soft>);
 
 // SAFETY: the software unit's.

@@ -120,7 +120,7 @@ impl Case {
         wrong
     }
 
-    /// Where two units do not show the same, and nobody said why.
+    /// Where two units do not show the same, and the case does not say why.
     pub fn unlike(&self, first: &[Seen], second: &[Seen]) -> Vec<String> {
         let shape = |seen: &[Seen]| seen.iter().map(|s| s.what.clone()).collect::<Vec<_>>();
         if shape(first) != shape(second) {

@@ -4,7 +4,7 @@
 //!
 //! An item is dropped on its way (see [`crate::item`]) and the cases are run again: all of a
 //! selection on the software unit, and those of them that failed there, up to a few, on QEMU. An
-//! item that no case sees fails the test, unless nobody can see it.
+//! item that no case sees fails the test, unless it cannot be seen.
 
 use crate::{
     bench::*,
@@ -27,7 +27,7 @@ const ONE_WALK_IN: usize = 5;
 /// Cases tried on QEMU for one item.
 const TRIES: usize = 6;
 
-/// What nobody can see, and why.
+/// What cannot be seen, and why.
 const UNSEEN: &[(&str, &str)] = &[
     (
         "wait FN",

@@ -79,7 +79,7 @@ pub fn dies_under_the_driver() -> Result<(), Failed> {
             format!("{what}: {of:?}"),
         )?;
     }
-    ensure(bench.trouble().is_some(), "nobody noticed")
+    ensure(bench.trouble().is_some(), "the bench noticed nothing")
 }
 
 /// Dropped, its process is gone and waited for, and its files with it.

@@ -108,7 +108,7 @@ impl Nvme {
         self.run(qemu, batch)
     }
 
-    /// Writes 8 bytes at `at`, which nobody has written before, and returns them.
+    /// Writes 8 bytes at `at`, which were not written before, and returns them.
     pub fn write(&mut self, qemu: &Qemu, at: Iova) -> Result<u64, Gone> {
         self.nonce += 1;
         let mut batch = Vec::new();

@@ -127,7 +127,7 @@ impl Qemu {
     /// It did not start.
     #[allow(
         dead_code,
-        reason = "of those who include this file, one each calls it"
+        reason = "of the tests that include this file, one each calls it"
     )]
     pub fn start(bytes: u64, devices: &[&str]) -> io::Result<Self> {
         Self::start_with(bytes, devices, &[])
@@ -279,7 +279,7 @@ impl Qemu {
             answer.clear();
             match line.from.read_line(&mut answer) {
                 Ok(0) => return Err(self.gone(command, "end of file".into())),
-                // of interrupt pins, which nobody here asked for
+                // of interrupt pins, which were not asked for
                 Ok(_) if answer.starts_with("IRQ") => {}
                 Ok(_) => break,
                 Err(e) => return Err(self.gone(command, e.to_string())),

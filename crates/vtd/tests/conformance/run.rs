@@ -117,7 +117,7 @@ impl<'b> Run<'b> {
     pub fn kill(&mut self) {
         self.bench.kill();
     }
-    /// Counts a bring-up of a unit that nobody has spoilt.
+    /// Counts a bring-up of a unit that no case has spoilt.
     pub fn note_bring_up(&self, took: Duration) {
         if self.spoilt.is_none() {
             suite::note_bring_up(self.bench.which(), self.bench.devices(), took);

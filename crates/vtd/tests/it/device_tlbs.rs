@@ -131,7 +131,7 @@ fn a_device_that_does_not_answer_is_fenced_and_the_others_go_on() {
     assert_eq!(context, Descriptor(0x20_0005_0031, 0), "flushed at once");
     assert_eq!(iotlb, Descriptor(0x5_00e2, 0));
     assert_eq!(unit.incidents().time_outs, 1);
-    // nobody asks it any more
+    // it is not asked any more
     assert_eq!(flush(&unit, ID, Scope::DOMAIN), Ok(true));
     let log = [Descriptor(0x5_00e2, 0), Descriptor(0x28_0001_0003, ALL)];
     assert_eq!(fake.log(), log);
@@ -206,8 +206,8 @@ fn an_attach_that_fails_leaves_nobody_to_be_asked() {
     unit.withdraw_device_tlb(NIC).unwrap();
 }
 
-/// Otherwise somebody else's unmap could be done before the flush that takes the device's context
-/// entry away.
+/// Otherwise another caller's unmap could be done before the flush that takes the
+/// device's context entry away.
 #[test]
 fn a_fenced_device_is_asked_until_its_flush_is_under_way() {
     let (host, fake, unit) = up_with(|s| (s.ecap, s.cap) = (s.ecap | 4, s.cap | 1 << 4));
@@ -245,5 +245,5 @@ fn a_second_detach_does_not_end_the_next_attach() {
     unit.detach(BY, &*host, NIC, ID).unwrap();
     fake.log();
     assert_eq!(flush(&unit, DomainId(6), Scope::DOMAIN), Ok(true));
-    assert!(fake.log().contains(&of_nic(ALL)), "P1: nobody asks it");
+    assert!(fake.log().contains(&of_nic(ALL)), "P1: it is not asked");
 }

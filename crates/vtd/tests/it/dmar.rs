@@ -387,7 +387,7 @@ fn a_header_that_lies_is_refused() {
         Dmar::parse(&small),
         Err(DmarError::Length { says: 47, bytes })
     );
-    // what follows the table is nobody's
+    // what follows the table is not read
     let mut long = good.clone();
     long.extend([1, 2, 3]);
     assert_eq!(Dmar::parse(&long), Dmar::parse(&good));

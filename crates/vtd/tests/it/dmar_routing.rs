@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Whom the structures of a DMAR concern: paths through bridges, what is behind them, and the rest.
+//! Which devices the structures of a DMAR concern: paths through bridges, what is behind
+//! them, and the rest.
 
 use ioatlas_dma::units::*;
 use ioatlas_vtd::acpi::*;

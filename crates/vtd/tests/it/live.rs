@@ -76,7 +76,7 @@ fn a_queue_that_is_on_runs_empty_and_is_disabled_before_ours_is_set() {
     drop(unit);
 }
 
-/// Somebody else's ring: wait descriptors that write nothing.
+/// The ring of another driver: wait descriptors that write nothing.
 fn host_ring(host: &Arc<Memory>) -> u64 {
     let ring = host.frame_alloc().unwrap().publish();
     for pair in host.entries(ring.by_ref()).chunks(2) {
@@ -205,7 +205,7 @@ fn a_flush_of_write_buffers_that_never_ends_is_an_error() {
     assert_eq!(submitted.map(drop), at_once);
 }
 
-/// A flush under way when a CPU comes does not serve it; the next one serves all who wait.
+/// A flush under way when a CPU comes does not serve it; the next one serves all CPUs that wait.
 #[test]
 fn several_cpus_flush_write_buffers_one_command_at_a_time() {
     let (host, fake, unit) = up_with(|s| s.cap |= RWBF);

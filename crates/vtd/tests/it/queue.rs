@@ -89,7 +89,7 @@ fn a_full_queue_is_an_error_after_the_bound_and_works_again_later() {
 #[test]
 fn a_submission_waits_for_room_without_holding_the_lock() {
     let bench = Bench::held();
-    // as many as there is room for: nobody has waited in vain yet
+    // as many as there is room for: no caller has waited in vain yet
     for _ in 0..127 {
         bench.submit(&[invalidation(0)]).unwrap();
     }

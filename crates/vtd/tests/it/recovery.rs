@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Errors of the queue: whose submission fails, whose does not, and that nobody waits for ever.
+//! Errors of the queue: whose submission fails, whose does not, and that no caller waits for ever.
 
 use crate::common::bench::*;
 use ioatlas_dma::invalidation::{InvalidateError, WaitLimit};
@@ -29,7 +29,7 @@ fn a_refused_descriptor_fails_its_submission_and_no_other() {
     let tickets = [0, 1, 2].map(|n| bench.submit(&[invalidation(n)]).unwrap());
     bench.unit.state().bad = Some(2);
     bench.unit.step(1000);
-    // whoever comes first does the work for all, in whatever order they come
+    // the first caller does the work for all, in whatever order they come
     assert_eq!(outcome(&bench, tickets[2]), Ok(true));
     assert_eq!(outcome(&bench, tickets[1]), QUEUE_ERROR);
     assert_eq!(outcome(&bench, tickets[1]), QUEUE_ERROR, "asked again");
@@ -263,7 +263,7 @@ fn an_answer_to_no_question_is_counted_and_stops_nothing() {
     assert_eq!(incidents.last_completion_error.map(|d| d.0), Some(0x30));
 }
 
-/// More failures than are remembered one by one, each seen to by who comes next.
+/// More failures than are remembered one by one, each seen to by the next caller.
 #[test]
 fn failures_that_nobody_asked_for_in_time_are_no_successes() {
     let bench = Bench::new();

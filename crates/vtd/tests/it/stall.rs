@@ -131,8 +131,8 @@ fn detaching_from_a_unit_that_takes_nothing_waits_out_the_limit_once() {
 }
 
 /// The unit refuses a descriptor and does not report what it had fetched before, so the queue
-/// cannot be recovered: who waits runs out of time, and then the queue is out of service. No device
-/// is said to be detached, and all of them are blocked.
+/// cannot be recovered: a caller that waits runs out of time, and then the queue is out of service.
+/// No device is said to be detached, and all of them are blocked.
 #[test]
 fn a_recovery_that_takes_too_long_ends_the_queue() {
     let (host, fake, unit) = up_with(|_| {});

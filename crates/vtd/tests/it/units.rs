@@ -33,7 +33,7 @@ const CONFIG: Config = Config {
     live: Live::Refuse,
 };
 const SEGMENT: Segment = Segment(0);
-/// Behind the root port 00:1c.0, which has bus 1; beside it; and in a segment of nobody.
+/// Behind the root port 00:1c.0, which has bus 1; beside it; and in a segment without a unit.
 const NIC: Requester = here(0x0100);
 const DISK: Requester = here(0x00c8);
 const PORT: SourceId = SourceId(0x00e0);
@@ -293,7 +293,7 @@ fn a_unit_that_fails_fails_alone() {
 fn what_a_failure_leaves_to_devices_is_told() {
     let machine = Machine::new(|_, _| {});
     let units = machine.bring_up();
-    // somebody else comes, and does not take over
+    // another driver comes, and does not take over
     let second = machine.prepare(CONFIG);
     let failures: Vec<_> = second
         .failures()

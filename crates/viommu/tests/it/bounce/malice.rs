@@ -182,8 +182,8 @@ fn cpu(rig: &Rig<Sim>, cell: &Case, board: &Board, nth: usize, memory: PhysAddr)
     }
 }
 
-/// The device: until nobody acts any more, everywhere in turn. Returns how many pages it read and
-/// wrote.
+/// The device: until no CPU acts any more, everywhere in turn. Returns how many pages
+/// it read and wrote.
 fn device(
     rig: &Rig<Sim>,
     cell: &Case,

@@ -168,7 +168,7 @@ impl<B: Base> Rig<B> {
             (PageCount(0), PageCount(0)),
             "{context}: P10: {domain}"
         );
-        let domain = Arc::into_inner(domain).expect("nobody else holds the domain");
+        let domain = Arc::into_inner(domain).expect("no other owner of the domain is left");
         domain.close().expect("closed");
         machine.unit().audit().map_err(say).expect("the unit");
         machine.shut_down().expect("off");

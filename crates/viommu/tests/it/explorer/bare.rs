@@ -17,7 +17,7 @@ use std::{
 
 struct Bench {
     pieces: Pieces<Sim>,
-    /// What anybody got last.
+    /// What any CPU got last.
     last: RefCell<Option<Completion>>,
     maps: Cell<u64>,
 }
@@ -33,7 +33,7 @@ impl Bench {
 
     /// By the last completion if it does, and else by an invalidation of what is needed.
     fn complete<T>(&self, retired: Retired<T>) -> Flushed<T> {
-        // nobody switches meanwhile: there is no shared access in between
+        // there is no switch meanwhile: there is no shared access in between
         let last = self.last.take();
         let tried = match &last {
             None => Err(retired),
@@ -82,7 +82,7 @@ impl Bench {
         }
         let retired: Retired<IovaAlloc> = pieces.sequence.retire(p, alloc, Scope::leaves(range));
         if random.below(3) == 0 {
-            // somebody flushes something else
+            // something else is flushed
             let other = IovaPage(random.below(Small::aperture().pages.0));
             let other = IovaRange::new(other, PageCount(1));
             let flushed = pieces.flush(Scope::leaves(other));

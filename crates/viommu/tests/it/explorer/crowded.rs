@@ -14,13 +14,13 @@ use std::cell::{Cell, RefCell};
 
 type OnSim<F> = Crowd<Sim, F>;
 
-/// No wait is this long: a unit that is asked answers within some thousand turns of everybody.
+/// No wait is this long: a unit that is asked answers within some thousand turns of all agents.
 const LIMIT: WaitLimit = WaitLimit(100_000);
 /// More frame allocations than there are.
 const NEVER: u64 = 1 << 32;
 /// The pages that buffers share where they may, first and number.
 const SHARED: (u64, u64) = (0x20, 4);
-/// Mappings of a shared page before anybody acts: as many as are counted but for two.
+/// Mappings of a shared page before any agent acts: as many as are counted but for two.
 const BRIM: usize = 1021;
 
 pub fn run(plan: &Plan) -> Checked {
@@ -83,7 +83,7 @@ fn nothing_is_left<F: Format>(crowd: &OnSim<F>) {
     }
 }
 
-/// Runs all who act to their ends.
+/// Runs all agents to their ends.
 fn act<F: Format>(plan: &Plan, c: &OnSim<F>, ends: &[End; 2], pot: &RefCell<Vec<Live>>) {
     let seed = plan.seed;
     let acting = &Cell::new(plan.cpus + 2);

@@ -4,15 +4,15 @@
 //!
 //! # Theory
 //!
-//! A seed says everything ([`plan::Plan`]): who acts, what each does in which order, what fails,
-//! when an interrupt comes, what the unit caches, and who goes on at each shared access. So a
-//! failing seed replays to the access, on any machine.
+//! A seed says everything ([`plan::Plan`]): which agents act, what each does in which order, what
+//! fails, when an interrupt comes, what the unit caches, and which agent goes on at each shared
+//! access. So a failing seed replays to the access, on any machine.
 //!
 //! * `IOATLAS_EXPLORE_SEEDS=n` explores the seeds below n, instead of [`BUDGET`];
 //! * `IOATLAS_EXPLORE_SEED=s` runs that one, and prints its plan.
 //!
 //! A seed fails where the oracle has seen a violation (P1 to P9, P14), the books do not add up or a
-//! frame is lost (P10), somebody panics, nobody gets on, or locks are dead. `ci/explore-mutants.sh`
+//! frame is lost (P10), an agent panics, none gets on, or locks are dead. `ci/explore-mutants.sh`
 //! counts how many seeds each planted bug takes.
 //!
 //! **Not found here**: what needs memory that is not sequentially consistent, or not coherent with
@@ -31,7 +31,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-/// Seeds that are explored where nobody says otherwise.
+/// Seeds that are explored where the environment does not say otherwise.
 const BUDGET: u64 = 1000;
 
 fn from_env(name: &str) -> Option<u64> {

@@ -3,7 +3,7 @@
 //! sequence.
 //!
 //! The shipped policies pair what they retire with a completion that completes it, so they never
-//! meet a refusal. Who uses this tries what they do not.
+//! meet a refusal. Code that uses this tries what they do not.
 
 use ioatlas_dma::{
     invalidation::*,

@@ -7,7 +7,7 @@ use ioatlas_sim::platform::{Schedule, Sim, SimConfig};
 use ioatlas_viommu::config::*;
 use std::{fmt, num::NonZeroU32};
 
-/// Who does what.
+/// What the agents do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scenario {
     /// Every operation at random, on every CPU.
@@ -18,7 +18,7 @@ pub enum Scenario {
     Devices,
     /// Buffers share a page that is mapped as often as can be counted.
     Brim,
-    /// No policy: whoever has retired something asks with the last completion that anybody got.
+    /// No policy: a CPU that has retired something asks with the last completion that any CPU got.
     Bare,
     /// CPUs open domains, each with a colour.
     Colours,

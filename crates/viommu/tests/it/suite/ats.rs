@@ -100,7 +100,7 @@ pub fn p3_a_page_mapped_again_before_the_device_tlb_was_flushed<B: Base, F: Form
     domain.unmap(mapping).expect("unmapped");
     rig.assert_clean();
     let _again = map_at(&domain, 9, 0x20);
-    assert_eq!(violated(&rig), [Property::P3], "nobody had even read it");
+    assert_eq!(violated(&rig), [Property::P3], "it had not even been read");
 }
 
 pub fn a_flush_of_the_device_tlb_after_the_iotlbs_is_complete<B: Base, F: Format>() {
@@ -144,5 +144,5 @@ pub fn exposure_lasts_until_the_device_tlb_is_flushed<B: Base, F: Format>() {
     rig.assert_clean(); // the IOTLB's flush alone ends no window
     hear_flush(&rig, 0, IovaRange::new(IovaPage(0), PageCount(1 << 52)));
     assert!(rig.access(IovaPage(9), AccessKind::Read).is_some());
-    assert_eq!(violated(&rig), [Property::P2], "nobody really flushed it");
+    assert_eq!(violated(&rig), [Property::P2], "it was not really flushed");
 }

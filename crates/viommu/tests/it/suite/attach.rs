@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Devices and domains: who reaches what (P8).
+//! Devices and domains: which device reaches what (P8).
 
 use crate::suite::rig::*;
 use ioatlas_dma::{table::Format, translator::AttachError, units::*};

@@ -368,8 +368,8 @@ pub fn more_domains_than_the_unit_has_ids<B: Base, F: Format>() {
     rig.end();
 }
 
-/// Domains get their ids from the unit. Who makes a table of its own and gives it the id of another
-/// is refused as long as that one has a device.
+/// Domains get their ids from the unit. A caller that makes a table of its own and gives it the id
+/// of another domain is refused as long as that one has a device.
 pub fn two_tables_under_one_domain_id<B: Base, F: Format>() {
     // on a bus that has its context table
     const OTHER: SourceId = SourceId(NIC.0 + 8);

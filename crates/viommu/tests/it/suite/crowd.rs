@@ -245,11 +245,11 @@ impl<B: Base, F: Format> Crowd<B, F> {
             }
             Live::Mapped(mapping) => self.domain.unmap(mapping),
             Live::Placed(client, mapping) => {
-                let clients = self.clients.as_ref().expect("who mapped it");
+                let clients = self.clients.as_ref().expect("the client that mapped it");
                 return clients.end(client, mapping, raw);
             }
             Live::Given(client, number, _) => {
-                let clients = self.clients.as_ref().expect("who gave it");
+                let clients = self.clients.as_ref().expect("the client that gave it");
                 return clients.take_back(client, number, raw != 1);
             }
         };
@@ -294,7 +294,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
 
     /// Maps something, of the physical pages from `fresh`.
     fn begin(&self, random: &mut Random, fresh: u64) -> Option<Live> {
-        // where buffers may share pages, they do; and then they had better be nobody's frames
+        // where buffers may share pages, they do; and then these had better be unowned frames
         let memory = self.clients.as_ref().map_or(0x20, Clients::first_page);
         let fresh = match self.domain.domain().shared() {
             Some(_) => memory + random.below(4),

@@ -58,8 +58,8 @@ struct Run<'r, B: Base, F: Format> {
 }
 
 impl<B: Base, F: Format> Run<'_, B, F> {
-    /// Physical pages that nobody has used, so that a wrong one is told from a right one; where
-    /// buffers share pages, some of a few.
+    /// Physical pages that were not used before, so that a wrong one is told from a right one;
+    /// where buffers share pages, some of a few.
     fn fresh(&mut self, pages: u64) -> u64 {
         if self.domain.domain().shared().is_some() {
             self.next_page = FIRST_PAGE + (self.next_page + 3) % 8;
@@ -93,8 +93,8 @@ impl<B: Base, F: Format> Run<'_, B, F> {
         }
     }
 
-    /// Whether an aligned range of so many pages is free. Page 0 is given to those who ask for it
-    /// only.
+    /// Whether an aligned range of so many pages is free. Page 0 is given only to callers
+    /// that ask for it.
     fn fits(&self, granted: u64) -> bool {
         let end = F::aperture().end().0;
         if end > 1 << 10 {
@@ -122,7 +122,10 @@ impl<B: Base, F: Format> Run<'_, B, F> {
             IovaRange::new(range.first, PageCount(granted))
         };
         assert!(F::aperture().contains(&alloc), "{alloc}");
-        assert!(shares || !self.allocated(alloc), "{alloc} is somebody's");
+        assert!(
+            shares || !self.allocated(alloc),
+            "{alloc} is allocated already"
+        );
         assert_eq!(to.len() as u64, range.pages.0);
         for (page, to) in range.iter().zip(to) {
             if let Some(there) = self.model.pages.insert(page.0, (to, perm)) {

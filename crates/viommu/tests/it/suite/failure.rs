@@ -2,7 +2,7 @@
 //! The n-th frame allocation fails, for every n, until the scenario passes unharmed (P10).
 //!
 //! A device hammers all the pages about, before, between and after: what was half made and undone
-//! is reached by nobody after its flush, and not handed out before it (P3).
+//! is reached by no device after its flush, and not handed out before it (P3).
 
 use crate::suite::{placements::*, rig::*};
 use ioatlas_dma::{design::Design, dma_api::*, domain::*, table::*, translator::*, units::*};
@@ -363,8 +363,7 @@ pub fn bringing_the_unit_up<B: Base, F: Format>() {
 
 pub fn what_is_undone_is_not_handed_out_before_the_flush<B: Base, F: Format>() {
     for design in designs() {
-        // room for one long list and nothing else, so that whoever comes next must get the same
-        // pages
+        // room for one long list and nothing else, so that the next map must get the same pages
         let span = span::<F>();
         let aperture = Some(IovaRange::new(IovaPage(2 * span), PageCount(2 * span)));
         let rig = Rig::<B>::new::<F>(64);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! A simulated machine in which whoever touches a frame after it was freed fails there.
+//! A simulated machine in which code that touches a frame after it was freed fails there.
 
 use crate::suite::rig::Base;
 use ioatlas_dma::{platform::*, units::*};
@@ -84,7 +84,7 @@ impl Atomic64 for Word {
     }
 }
 
-/// A simulated machine in which nobody, CPU or unit, may touch a free frame.
+/// A simulated machine in which neither a CPU nor the unit may touch a free frame.
 pub struct Guarded {
     sim: Sim,
     pub until_slow: Arc<SimWord>,

@@ -334,7 +334,7 @@ pub fn p1_a_page_that_survives_its_last_unmap<B: Base, F: Format>() {
             .unit()
             .inject(Injection::LeaveTranslations(1));
         domain.unmap(last).unwrap();
-        rig.assert_clean(); // nobody has used it yet
+        rig.assert_clean(); // it was not used yet
         assert!(rig.access(at, READ).is_some());
         bitten(&rig, Property::P1, "after the last unmap had returned");
     }

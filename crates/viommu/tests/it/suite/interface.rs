@@ -75,8 +75,7 @@ pub struct Clients<B: Base, F: Format> {
     clients: Vec<Placing<B, F>>,
     dma: Api<B, F>,
     typed: Typed<B>,
-    /// What drivers map: memory that the oracle has not seen allocated, so that it is nobody's but
-    /// theirs.
+    /// What drivers map: memory that the oracle has not seen allocated, so that it is theirs alone.
     memory: Vec<FreshFrame>,
 }
 

@@ -171,7 +171,7 @@ fn interrupted_at<F: Format>(n: u64, design: DomainConfig, case: Case) -> Option
     let late = victim.take();
     late.into_iter()
         .for_each(|victim| crowd.domain.unmap(victim).expect("unmapped"));
-    // who gets the same pages next must not meet what was there
+    // the next mapping of the same pages must not meet what was there
     for n in 0..3 {
         let again = crowd
             .domain

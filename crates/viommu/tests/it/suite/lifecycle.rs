@@ -210,7 +210,7 @@ pub fn map_at_again_waits_for_the_flush<B: Base, F: Format>() {
     for design in designs() {
         let rig = Rig::<B>::new::<F>(64);
         let domain = rig.domain::<F>(design);
-        // page 0 as well: nobody is given it, but whoever asks gets it
+        // page 0 as well: it is given only to a caller that asks for it
         for first in [0, 5] {
             let at = IovaPage(first);
             let here = Iova(at.addr().0 + 0x10);

@@ -3,8 +3,8 @@
 //!
 //! # The matrix
 //!
-//! Designs come from the registry ([`ioatlas_dma::design`]), so that a new one is run without
-//! anybody's doing; `rig` makes their sizes small.
+//! Designs come from the registry ([`ioatlas_dma::design`]), so that a new one is run without a
+//! change here; `rig` makes their sizes small.
 //!
 //! * Every behaviour runs over every design that chooses from an aperture of its own, in two
 //!   formats on two platforms.

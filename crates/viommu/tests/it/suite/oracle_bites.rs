@@ -86,7 +86,7 @@ pub fn p1_a_translation_that_survives_its_invalidation<B: Base, F: Format>() {
         let (mapping, at) = warm(&rig, &domain, 0x10);
         inject(&rig, Injection::LeaveTranslations(1));
         domain.unmap(mapping).unwrap();
-        rig.assert_clean(); // nobody has used it yet
+        rig.assert_clean(); // it was not used yet
         assert!(rig.access(at, READ).is_some());
         bitten(&rig, Property::P1, "after unmap had returned");
     }
@@ -396,13 +396,13 @@ pub fn p6_a_kept_buffer_that_was_turned_and_not_flushed<B: Base, F: Format>() {
         for (mapping, at) in both {
             assert!(rig.access(at, AccessKind::Write).is_some());
             clients.end(client, mapping, 1);
-            // kept for whoever comes next
+            // kept for the next user
             assert!(rig.access(at, AccessKind::Write).is_some());
         }
         inject(&rig, Injection::LeaveTranslations(1));
         let (mapping, at) = map(Direction::ToDevice);
         clients.end(client, mapping, 1);
-        rig.assert_clean(); // nobody has used it yet
+        rig.assert_clean(); // it was not used yet
         assert!(rig.access(at, AccessKind::Write).is_some());
         bitten(&rig, Property::P6, "a buffer kept for Read");
         clients.close(&rig, &name(&design));
@@ -514,7 +514,7 @@ pub fn p9_a_bounce_buffer_whose_frame_is_free<B: Base, F: Format>() {
             let freed = placement == Placement::SingleUse;
             match freed {
                 true => bitten(&rig, Property::P4, "was freed while a cache leads"),
-                false => rig.assert_clean(), // nobody has used it yet
+                false => rig.assert_clean(), // it was not used yet
             }
             assert!(rig.access(at, AccessKind::Write).is_some());
             let summary = rig.machine.oracle().summary();
@@ -547,7 +547,7 @@ pub fn a_panic_names_every_violation<B: Base, F: Format>() {
     let rig = Rig::<B>::new::<F>(64);
     let domain = rig.domain::<F>(designs()[0]);
     let oracle = rig.machine.oracle();
-    oracle.report(Property::P1, "what somebody else found".into());
+    oracle.report(Property::P1, "what another check found".into());
     let unseen = domain.domain().map(buffer(0x10, 1), Direction::ToDevice);
     let at = unseen.unwrap().iova().page();
     // more than are kept word for word are counted
@@ -558,7 +558,7 @@ pub fn a_panic_names_every_violation<B: Base, F: Format>() {
     assert_eq!(summary.violation_count, 201);
     let text = summary.to_string();
     assert!(text.starts_with("201 violations in 200 accesses"), "{text}");
-    assert!(text.contains("P1: what somebody else found"), "{text}");
+    assert!(text.contains("P1: what another check found"), "{text}");
     assert!(text.contains("P9: "), "{text}");
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What is particular to the policies of the other systems of ATC'15: who waits for what, what is
+//! What is particular to the policies of the other systems of ATC'15: what waits for what, what is
 //! kept, and for how long.
 
 use crate::suite::rig::*;
@@ -140,7 +140,7 @@ pub fn macos_waits_for_the_first_when_it_is_full<B: Base, F: Format>() {
         let mut live = live.into_iter();
         for n in 1..=4 {
             domain.unmap(live.next().unwrap()).unwrap();
-            assert_eq!(counts(&domain), (n, n), "nobody waits");
+            assert_eq!(counts(&domain), (n, n), "no unmap waits");
         }
         // the fifth finds no room, and the unit does not come to an end: what was first is lost,
         // and it is said

@@ -39,7 +39,7 @@ impl<B: Base, F: Format> Pool<'_, B, F> {
             self.memory.addr(),
             ByteCount(pages * GRANULE),
         )]);
-        // what fails is nobody's any more, and looked at all the same
+        // what fails belongs to no mapping any more, and is looked at all the same
         if let Ok(mapping) = self.client.map_sg(list, direction) {
             let runs = mapping.runs().iter().copied();
             let ends = runs.flat_map(|run| [run.first, IovaPage(run.end().0 - 1)]);
@@ -96,7 +96,7 @@ fn steps<B: Base, F: Format>() -> Vec<(&'static str, Step<B, F>)> {
 enum Fault {
     /// It is refused, and after that all are.
     Refused,
-    /// Accesses hold it up for longer than anybody waits; then the unit goes on.
+    /// Accesses hold it up for longer than any caller waits; then the unit goes on.
     Late,
 }
 

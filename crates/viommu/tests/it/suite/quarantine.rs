@@ -436,7 +436,7 @@ pub fn a_dead_unit_is_not_brought_up<B: Base, F: Format>() {
         config.processing = Processing::Stuck;
     });
     let Err(MachineError::BringUp(error)) = machine else {
-        panic!("nobody empties the caches")
+        panic!("nothing empties the caches")
     };
     let turns = LIMIT.0;
     let cause = InvalidateError::TimedOut { turns };

@@ -2,7 +2,7 @@
 //! Races that a caller may lose: for one mapping through the address API, for one device, for the
 //! last domain id.
 //!
-//! Schedules and seeds are those of [`crate::suite::schedules`]; whoever touches a frame after it
+//! Schedules and seeds are those of [`crate::suite::schedules`]; code that touches a frame after it
 //! was freed fails there.
 
 use crate::suite::{
@@ -36,7 +36,7 @@ impl Race<'_> {
     fn run<'a>(&self, crowd: &'a Racing, cpus: [Body<'a>; 2]) {
         let unit = crowd.rig.machine.machine().unit();
         unit.set_processing(Processing::Asynchronous);
-        // one of the first loads of whoever acts, so that others overtake it there
+        // one of the first loads of the CPU that acts, so that others overtake it there
         let until_slow = &crowd.rig.failing().inner().until_slow;
         inspect(|| until_slow.store(1 + self.seed / 8 % 24, Ordering::Relaxed));
         let agents = Vec::new();
@@ -190,7 +190,7 @@ fn a_late_raw_unmap_leaves_a_new_mapping_of_another_size_alone() {
     assert!(late_won.get() > 0, "it must win at times");
 }
 
-/// What came of it is either done, or somebody else's turn.
+/// What came of it is either done, or another CPU's turn.
 fn changed(result: Result<(), AttachError>) -> bool {
     match result {
         Ok(()) => true,

@@ -153,7 +153,7 @@ pub fn what_a_device_cannot_reach_is_refused<B: Base, F: Format>() {
         refused(rig, domain, &["1 IOVA pages below page 0xb"], || {
             within(end(11), 1)
         });
-        // what is retired comes back for those who need it there
+        // what is retired comes back for callers that need it there
         for mapping in low {
             let at = mapping.range();
             domain.domain().unmap(mapping).unwrap();

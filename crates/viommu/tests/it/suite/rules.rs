@@ -234,7 +234,7 @@ pub fn r10_and_r11_write_buffers_hold_nothing_back<B: Base, F: Format>() {
 
 pub fn r15_a_domain_id_comes_back_clean<B: Base, F: Format>() {
     for design in designs() {
-        // 16 ids, of which 0 is nobody's
+        // 16 ids, of which 0 is never given
         let rig = Rig::<B>::with::<F>(64, |config| config.features.nd = 0);
         let mut ids = Vec::new();
         for round in 0..20 {

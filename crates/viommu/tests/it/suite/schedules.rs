@@ -14,9 +14,9 @@ use ioatlas_sim::platform::{Schedule, Sim, World};
 use ioatlas_viommu::config::*;
 use std::{cell::Cell, env, num::NonZeroU32, ops::Range};
 
-/// Seeds of each scenario where nobody says otherwise.
+/// Seeds of each scenario where the environment does not say otherwise.
 const SEEDS: u64 = 128;
-/// No wait is this long: a unit that is asked answers within some thousand turns of everybody.
+/// No wait is this long: a unit that is asked answers within some thousand turns of all agents.
 pub const LIMIT: WaitLimit = WaitLimit(100_000);
 
 fn from_env(name: &str) -> Option<u64> {
@@ -85,7 +85,7 @@ pub fn unit(seed: u64, unit: &mut UnitConfig) {
 pub type Body<'a> = Box<dyn FnOnce() + 'a>;
 type OnSim<F> = Crowd<Sim, F>;
 
-/// Who acts besides the unit. Agents may not be pinned, so all that maps or unmaps is a CPU.
+/// What acts besides the unit. Agents may not be pinned, so all that maps or unmaps is a CPU.
 pub struct Cast<'a> {
     pub cpus: [Body<'a>; 2],
     pub agents: Vec<(&'static str, Body<'a>)>,
@@ -163,7 +163,7 @@ fn every_design(_: &DomainConfig) -> bool {
     true
 }
 
-/// A device over pages that nobody has told it of.
+/// A device over pages that it was never told of.
 fn sweeper<F: Format>(crowd: &OnSim<F>, pages: IovaRange, rounds: u64) {
     for _ in 0..rounds {
         for page in pages.iter() {
@@ -335,8 +335,8 @@ fn a_batch_is_flushed_while_another_cpu_pushes_and_the_timer_ticks() {
     assert!(sum.stale > 0);
 }
 
-/// Eight pages for two CPUs that want three each time: who finds none drains what both have
-/// retired.
+/// Eight pages for two CPUs that want three each time: one that finds none drains
+/// what both have retired.
 #[test]
 fn two_cpus_exhaust_the_pages_and_drain_each_others_queues() {
     let pages = Some(at(8, 8));

@@ -308,7 +308,7 @@ fn entries_return_to_the_virtual_cpu_that_unmapped_them() {
 
 #[test]
 fn entries_of_a_thread_that_is_gone_are_found_when_they_are_needed() {
-    // its slot may be another thread's by now, or nobody's: an exhausted allocator drains every
+    // its slot may be another thread's by now, or free: an exhausted allocator drains every
     // magazine
     for design in designs() {
         let aperture = Some(IovaRange::new(IovaPage(8), PageCount(8)));

@@ -126,7 +126,7 @@ pub fn with_small_invalidation_masks<B: Base, F: Format>() {
 }
 
 pub fn without_drains<B: Base, F: Format>() {
-    // nobody is in flight while a single thread unmaps, so nothing need be drained
+    // no access is in flight while a single thread unmaps, so nothing need be drained
     for (reads, writes) in [(false, true), (true, false), (false, false)] {
         let seen = lifecycle::<B, F>(|config| {
             config.features.drain_reads = reads;

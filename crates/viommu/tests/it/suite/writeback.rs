@@ -45,7 +45,7 @@ struct Stopped {
 }
 
 impl Stopped {
-    /// Returns once somebody waits, unless `who` ends without.
+    /// Returns once a thread waits, unless `who` ends without.
     fn until_there<T>(&self, who: &thread::ScopedJoinHandle<'_, T>) {
         while self.here.try_recv().is_err() {
             assert!(!who.is_finished(), "it wrote nothing back");
@@ -306,7 +306,7 @@ fn two_threads_share_tables_on_vtd_tables() {
     threads::<Vtd>();
 }
 
-/// The one who added a table is slow to write its entry back; a neighbour whose map returns
+/// The thread that added a table is slow to write its entry back; a neighbour whose map returns
 /// meanwhile must not wait for that.
 fn slow_winner<F: Format>(lost: Lost) {
     let rig = rig::<F>();

@@ -214,7 +214,7 @@ fn a_flush_removes_what_it_names() {
 fn between_the_flushes_a_device_asks_again_and_the_iotlb_still_knows() {
     let iotlb = flush_pages(DOMAIN, 9, 0, 1);
     let device = flush_device(DEVICE, 9, 0);
-    // in either processing: who asks at once needs no opening between two steps
+    // in either processing: a device that asks at once needs no opening between two steps
     for (order, safe) in [([iotlb, device], true), ([device, iotlb], false)] {
         let eager = AtsDevice {
             refetch: Refetch::AtOnce,

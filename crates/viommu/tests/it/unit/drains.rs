@@ -50,7 +50,10 @@ fn the_wait_comes_after_the_access_that_was_in_flight() {
         assert_eq!((rig.head(), rig.unit.stats().drained), (0, 1));
         rig.check();
         assert_eq!(target(&walk.finish()), Some(100));
-        assert!(signalled(&rig), "whoever finished went on with the queue");
+        assert!(
+            signalled(&rig),
+            "the access that finished went on with the queue"
+        );
         assert_eq!(rig.get(9).0, None);
         rig.check();
     }

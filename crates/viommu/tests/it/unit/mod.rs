@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The software unit, by behaviour: what it translates and blocks, what it keeps and drops, whom it
-//! waits for.
+//! The software unit, by behaviour: what it translates and blocks, what it keeps and drops,
+//! what it waits for.
 
 mod caching_mode;
 mod commands;

@@ -144,7 +144,7 @@ fn a_drain_blocks_service_until_the_access_has_ended() {
     assert_eq!(
         (rig.head(), rig.peek(rig.status, 0)),
         (1, 0),
-        "nobody went on yet"
+        "the queue did not go on yet"
     );
     while rig.unit.service() == Progress::Did {}
     assert_eq!(rig.peek(rig.status, 0), 1);

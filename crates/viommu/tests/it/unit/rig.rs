@@ -32,8 +32,8 @@ pub const TOY: Geometry = Geometry {
     entries_lg2: 2,
 };
 
-/// Registers by their offsets (VT-d 4.1 §11.4), not by anybody's constants; FRO and IRO as
-/// configured by default.
+/// Registers by their offsets (VT-d 4.1 §11.4), not by the constants of a crate; FRO and IRO
+/// as configured by default.
 pub mod reg {
     pub const VER: u16 = 0x00;
     pub const CAP: u16 = 0x08;

@@ -133,11 +133,7 @@ fn reading_ahead_stays_within_the_table_and_skips_what_is_absent() {
     assert_eq!(held(3), Some((PhysPage(103), Perm::ReadWrite)));
     assert_eq!((held(2), held(4)), (None, None));
     assert_eq!(rig.unit.stats().prefetch_reads, 2);
-    assert_eq!(
-        rig.unit.take_faults().records,
-        [],
-        "page 2 is nobody's fault"
-    );
+    assert_eq!(rig.unit.take_faults().records, [], "page 2 is no fault");
 }
 
 #[test]

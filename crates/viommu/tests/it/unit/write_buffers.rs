@@ -172,7 +172,7 @@ fn a_freed_table_is_walked_until_the_flush() {
     flush(&rig);
     let (above, at) = rig.entry(rig.root, 9, 2);
     rig.poke(above, at, 0);
-    rig.poke(table, index, 200 << 12 | RW); // somebody else's now
+    rig.poke(table, index, 200 << 12 | RW); // another owner's now
     rig.send(&[flush_domain(DOMAIN)]);
     assert_eq!(rig.get(9).0, Some(100), "what the table said then");
     assert!(rig.unit.holds_pointer_to(PhysPage(table)), "P4 sees it");

@@ -31,7 +31,7 @@ pub fn exposes(design: &Design) -> bool {
     match design.domain.policy {
         PolicyConfig::Strict | PolicyConfig::FreeBsd | PolicyConfig::MacOs(_) => false,
         PolicyConfig::DeferredPerCpu(_) | PolicyConfig::DeferredGlobal(_) => true,
-        // a range that is shared is nobody's to keep until it is mapped again
+        // a shared range belongs to no one mapping that could keep it until it is mapped again
         PolicyConfig::Solaris => !shared,
     }
 }

@@ -269,8 +269,8 @@ fn whole_table<const L: u32>(run: &mut Run<'_>, domain: &TestDomain<L>) -> usize
 // SAFETY: no domain has these units; the tables are the cases' own, and live as long as the run.
 const BY: Authority = unsafe { Authority::assume() };
 
-/// Firmware translates for NIC; NIC reaches its memory at any moment of the take-over, and nobody
-/// else anything.
+/// Firmware translates for NIC; NIC reaches its memory at any moment of the take-over, and no
+/// other device reaches anything.
 fn live(width: AddressWidth) -> Case {
     Case::new(
         format!("{} bits, a live unit is taken over", width.bits()),

@@ -88,8 +88,8 @@ fn page_bit(bit: u32) -> Case {
     })
 }
 
-/// One record: the fault of another device is lost, and told so, until somebody says that it was
-/// seen.
+/// One record: the fault of another device is lost, and told so, until software says
+/// that it was seen.
 fn overflow() -> Case {
     Case::new("a fault more than there are records", |run| {
         let tables = begin(run);
@@ -205,8 +205,9 @@ fn widths() -> Case {
         .differs(differs("the access", "blocked"))
 }
 
-/// More rights in memory than in the cache: whoever widens need not flush where absent entries are
-/// not cached, but a cached entry with fewer rights may fault until it is flushed (§6.1, §6.2.5).
+/// More rights in memory than in the cache: software that widens rights need not flush
+/// where absent entries are not cached, but a cached entry with fewer rights may fault
+/// until it is flushed (§6.1, §6.2.5).
 fn upgrade() -> Case {
     Case::new("a right is added to a cached page", |run| {
         let tables = begin(run);

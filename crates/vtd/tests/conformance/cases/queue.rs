@@ -276,7 +276,7 @@ fn refused() -> Vec<Case> {
 }
 
 fn neither_status_nor_interrupt() -> Case {
-    Case::new("a wait descriptor that tells nobody", |run| {
+    Case::new("a wait descriptor that reports nowhere", |run| {
         stale_page(run);
         let silent = Words { low: 5, high: 0 };
         let done = run.submit(&[silent, pages(DOMAIN, PAGE, 0).encode()]);

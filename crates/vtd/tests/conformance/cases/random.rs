@@ -65,7 +65,7 @@ fn sequence<const L: u32>(run: &mut Run<'_>, design: Design, seed: u64) {
     let domain = domain::<L>(run, &driver, design.domain);
     let mut attached = false;
     let mut live: Vec<Live> = Vec::new();
-    // pages once mapped: reached by nobody, or perhaps
+    // pages once mapped: no device reaches them, or perhaps one does
     let mut past: Vec<IovaPage> = Vec::new();
     for step in 0..STEPS {
         let label = |what: &str| format!("step {step}: {what}");

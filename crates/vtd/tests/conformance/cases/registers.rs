@@ -154,8 +154,8 @@ fn not_beside_a_queue() -> Case {
     })
 }
 
-/// Another root table counts from SRTP on; what is cached is flushed by whoever gives it, on a unit
-/// without ESRTPS.
+/// Another root table counts from SRTP on; what is cached is flushed by the driver that gives it,
+/// on a unit without ESRTPS.
 fn root_pointer() -> Case {
     Case::new("another root table", |run| {
         let old = begin(run);

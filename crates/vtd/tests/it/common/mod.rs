@@ -124,7 +124,7 @@ impl Memory {
     pub fn during_next_alloc(&self, what: impl FnOnce() + Send + 'static) {
         *self.during_alloc.lock().unwrap() = Some(Box::new(what));
     }
-    /// What happens elsewhere while somebody next waits.
+    /// What happens elsewhere while a caller next waits.
     pub fn during_next_wait(&self, what: impl FnOnce() + Send + 'static) {
         *self.during_relax.lock().unwrap() = Some(Box::new(what));
     }

@@ -11,7 +11,7 @@ pub const CONFIG: Config = Config {
     limit: LIMIT,
     live: Live::Refuse,
 };
-/// 00:04.0 and 00:05.0 share a bus with nobody on 02:00.0.
+/// 00:04.0 and 00:05.0 share a bus; 02:00.0 is alone on another.
 pub const NIC: SourceId = SourceId(0x0020);
 pub const DISK: SourceId = SourceId(0x0028);
 pub const FAR: SourceId = SourceId(0x0200);

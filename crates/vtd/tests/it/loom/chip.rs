@@ -2,10 +2,10 @@
 //! A unit as hardware is: registers, a queue that it runs, caches. It decodes with literals of its
 //! own.
 //!
-//! A register holds one value for everybody. Towards memory its accesses are ordered as the
-//! contract says: the unit that finds a write finds all that its CPU wrote before; reading one
-//! orders nothing. The unit reads descriptors and tables without order, and writes a status after
-//! its work.
+//! A register holds one value for all threads. Towards memory its accesses are ordered as the
+//! contract says: the unit that finds a write finds all that its CPU wrote before; reading
+//! one orders nothing. The unit reads descriptors and tables without order, and writes a
+//! status after its work.
 
 use crate::common::{QEMU_CAP, QEMU_ECAP, QIE};
 use crate::loom::{CLEARED, OLD, machine::Machine, platform::Word as Watched};
@@ -26,7 +26,7 @@ pub const DOMAIN: DomainId = DomainId(2);
 /// Whose time the unit runs in.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Runs {
-    /// It is as fast as can be: whoever writes a register finds it done.
+    /// It is as fast as can be: the thread that writes a register finds it done.
     AtOnce,
     /// It is a thread of its own, which calls [`Chip::run`].
     Beside,

@@ -38,7 +38,7 @@ struct Bench {
 impl Bench {
     fn new() -> Arc<Self> {
         // of the root table, the ring, the status words and the context table: the ring and what
-        // recovery puts aside is under a lock, and read in the time of who holds it
+        // recovery puts aside is under a lock, and read in the time of its holder
         let p = Arc::new(Machine::new(&[1, 0, 1, 4]));
         let chip = Chip::new(p.clone(), Runs::AtOnce, Reports::AtOnce);
         let config = Config {

@@ -24,7 +24,7 @@ const FRAME_WORDS: usize = 0;
 const OLD: u64 = 1;
 const CLEARED: u64 = 0;
 
-/// Runs a model. `preemptions` bounds switches that nobody asked for.
+/// Runs a model. `preemptions` bounds switches that no thread asked for.
 fn explore(name: &str, preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let executions = Counter::default();
     let counted = executions.clone();

@@ -168,8 +168,8 @@ fn asks_device() -> Vec<Words> {
 }
 
 /// The queue has stopped at the submission that CPU 1 waits for, another's behind it; either CPU
-/// may be the one that recovers it. Here nobody yields: loom lets those who yielded go on only when
-/// nobody else can, and so would not look into the middle of a recovery.
+/// may be the one that recovers it. Here no thread yields: loom lets those that yielded go on only
+/// when no other can, and so would not look into the middle of a recovery.
 fn recovery(name: &str, prepare: fn(&Chip), theirs: fn() -> Vec<Words>, due: fn(Outcome) -> bool) {
     let ended: [Counter; 2] = Default::default();
     let counters = ended.clone();

@@ -88,7 +88,7 @@ fn a_unit_that_firmware_left_in_use_is_taken_over_without_a_window() {
     assert_eq!(
         rig.reach(NIC, at),
         None,
-        "P8: who is not attached is blocked"
+        "P8: a device that is not attached is blocked"
     );
     let status = soft.read32(GSTS);
     assert_eq!(status & (TE | QIE | INTERRUPTS), TE | QIE | INTERRUPTS);
@@ -157,7 +157,7 @@ fn a_dropped_wait_descriptor_hangs_nobody() {
             .unwrap();
         rig.soft
             .inject_device_tlb_error(DeviceTlbError::TimedOut(NIC));
-        // nobody asked any device, so no submission is to blame
+        // no device was asked, so no submission is to blame
         domain.unmap(mapping).unwrap();
         assert_eq!(rig.driver.incidents().time_outs, 1);
     }

@@ -30,8 +30,8 @@ pub type Driver = Arc<Unit<Host, Stepping>>;
 pub type Tables = Paged<Host, VtdSecond48, Driver>;
 pub type TestDomain = Domain<Host, Tables>;
 
-/// The unit's registers. Where nobody else does, it takes a step of its queue whenever somebody who
-/// waits looks at a status.
+/// The unit's registers. Where no other code does, it takes a step of its queue whenever a caller
+/// that waits looks at a status.
 pub struct Stepping(pub Arc<Soft>);
 
 // SAFETY: the software unit's.

@@ -118,8 +118,8 @@ fn without_changes_priorities_run_one_after_the_other() {
     assert_eq!(firsts.len(), 2, "either is the first, by the seed");
 }
 
-/// The one that is waited for is last, and nobody else changes what the others look at but they
-/// themselves.
+/// The one that is waited for is last, and no other agent changes what the others look
+/// at but they themselves.
 #[test]
 fn those_who_wake_each_other_starve_nobody() {
     for seed in 0..20 {
@@ -233,7 +233,7 @@ fn waiting_for_what_never_comes_is_reported() {
         })
         .agent("device", || (0..10).for_each(|_| p.relax()))
         .try_run()
-        .expect_err("nobody writes the word");
+        .expect_err("nothing writes the word");
     let Cause::NoProgress { turns, waiting } = &failure.cause else {
         panic!("{failure}")
     };
@@ -249,7 +249,7 @@ fn an_agent_that_never_waits_meets_the_step_limit() {
         .step_limit(500)
         .cpu(|| while word.load(RELAXED) < u64::MAX {})
         .try_run()
-        .expect_err("nobody writes the word");
+        .expect_err("nothing writes the word");
     assert_eq!(failure.cause, Cause::StepLimit { limit: 500 });
     assert_eq!(failure.step, 501);
 }

@@ -11,8 +11,8 @@ use std::{
     rc::Rc,
 };
 
-/// Refuses locks that are only tried, sends everybody away once at each point, and writes down what
-/// it is told.
+/// Refuses locks that are only tried, sends every agent away once at each point, and writes down
+/// what it is told.
 #[derive(Default)]
 struct Clerk {
     told: RefCell<Vec<(usize, YieldPoint, Subject)>>,
@@ -93,7 +93,7 @@ fn a_lock_that_the_scheduler_refuses_is_not_entered() {
     let got = Cell::new(Some(1));
     conduct(&clerk, || got.set(lock.try_with(|value| *value)));
     assert_eq!(got.get(), None);
-    // outside of a run nobody refuses
+    // outside of a run nothing refuses
     assert_eq!(lock.try_with(|value| *value), Some(0));
 }
 
