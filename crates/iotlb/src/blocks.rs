@@ -29,7 +29,7 @@ type Key = (u32, u64);
 struct Block {
     mapped: u64,
     streaming: u64,
-    /// Accessed since mapped.
+    /// Pages that were accessed since they were mapped.
     accessed: u64,
 }
 

@@ -5,7 +5,7 @@ use crate::cache::{Any, Cache, SCANNED_WAYS, Span, Tag};
 use crate::geometry::Geometry;
 
 pub(crate) enum Buffer {
-    /// No entries.
+    /// No entries, so no buffer.
     None,
     /// Few: in order of age, oldest first.
     Short { entries: Vec<Tag>, most: usize },
@@ -110,8 +110,8 @@ impl Buffer {
     }
 }
 
-/// Moves what is behind `at` one forward. A loop, because a call costs more than the few
-/// entries do.
+/// Moves what is behind `at` one forward. A loop, because a call costs more than
+/// the few entries do.
 #[inline]
 fn shift_out(entries: &mut [Tag], at: usize) {
     for to in at + 1..entries.len() {

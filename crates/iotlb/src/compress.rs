@@ -35,9 +35,8 @@ impl Compression {
         }
     }
 
-    /// The decompressed stream. Its errors are of kind `UnexpectedEof` where the
-    /// input ends early and `InvalidData` where it is damaged; others come from
-    /// `source`.
+    /// The decompressed stream. Its errors are of kind `UnexpectedEof` where the input ends early
+    /// and `InvalidData` where it is damaged; others come from `source`.
     pub fn reader<'a, R: BufRead + 'a>(self, source: R) -> Box<dyn Read + 'a> {
         match self {
             Self::None => Box::new(source),
@@ -182,7 +181,7 @@ impl<R: BufRead> Read for ZstdFrames<R> {
 }
 
 /// The `io::Error` at the root of a decoder error, else `InvalidData`. The decoder's own words are
-/// for its authors.
+/// for its authors and left out.
 fn as_io(error: &FrameDecoderError, bytes: u64) -> io::Error {
     let mut cause = error.source();
     while let Some(inner) = cause {
@@ -200,10 +199,6 @@ fn as_io(error: &FrameDecoderError, bytes: u64) -> io::Error {
 }
 
 /// Compresses all of `source` as one Zstandard frame with a checksum, with bounded memory.
-///
-/// # Errors
-///
-/// Those of reading and writing.
 pub fn compress_zstd(source: impl Read, target: impl Write) -> io::Result<()> {
     // the encoder panics where its reader or writer fails, so both keep their errors and then do
     // nothing
@@ -226,10 +221,6 @@ pub fn compress_zstd(source: impl Read, target: impl Write) -> io::Result<()> {
 }
 
 /// Compresses all of `source` with gzip, with bounded memory.
-///
-/// # Errors
-///
-/// Those of reading and writing.
 pub fn compress_gzip(mut source: impl Read, target: impl Write) -> io::Result<()> {
     let mut encoder = GzEncoder::new(target, flate2::Compression::default());
     io::copy(&mut source, &mut encoder)?;

@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 pub enum MissCause {
     /// First access since the page was mapped.
     FirstTouch,
-    /// Too few entries.
+    /// More pages are in use than there are entries.
     Capacity,
     /// Enough entries, too few ways.
     Conflict,
@@ -43,18 +43,15 @@ pub enum Verdict {
 
 /// Accesses by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)] // its fields say it
 pub struct MissCounts {
-    /// All accesses.
     pub accesses: u64,
     /// Found in the IOTLB.
     pub hits: u64,
     /// Outside every live mapping.
     pub faults: u64,
-    /// Misses by cause.
     pub first_touch: u64,
-    /// Misses by cause.
     pub capacity: u64,
-    /// Misses by cause.
     pub conflict: u64,
 }
 
@@ -80,7 +77,7 @@ impl MissCounts {
 /// Accesses of a trace by how they ended, with the baseline strategy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnosis {
-    /// Over all devices.
+    /// Over all devices together.
     pub total: MissCounts,
     /// By [`crate::DeviceId::index`]; the devices share the IOTLB.
     pub per_device: Vec<MissCounts>,

@@ -26,7 +26,7 @@ pub(crate) trait Observer {
     fn access(&mut self, number: u64, ending: Ending);
 }
 
-/// Looks away.
+/// Observes nothing, at no cost.
 impl Observer for () {
     #[inline]
     fn access(&mut self, _: u64, _: Ending) {}
@@ -66,7 +66,6 @@ pub(crate) struct Engine<C, S, O> {
     offsets: Vec<u64>,
     /// By device, for strategies that ask for any page: what is mapped.
     mapped: Vec<Runs<()>>,
-    /// Steps so far.
     steps: u64,
     counts: Counts,
 }
@@ -110,7 +109,7 @@ impl<C: Cache, S: Strategy, O: Observer> Engine<C, S, O> {
         }
     }
 
-    /// What was counted.
+    /// The counts so far, with the walks' memory reads and those for prefetches filled in.
     pub fn finish(&self) -> Counts {
         Counts {
             memory_reads: self.walks.reads(),

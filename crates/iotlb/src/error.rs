@@ -75,7 +75,7 @@ pub enum TraceError {
     Line {
         /// Name as given by the user.
         file: String,
-        /// From 1.
+        /// Its number, counted from 1.
         line: u64,
         /// In characters, from 1.
         column: usize,
@@ -105,7 +105,7 @@ pub enum Reason {
     /// Not a page number.
     #[error("bad page number `{0}`, expected hexadecimal digits without prefix")]
     BadPage(String),
-    /// Not a count.
+    /// The count is not a decimal number.
     #[error("bad page count `{0}`, expected decimal digits")]
     BadCount(String),
     /// A mapping of no pages.
@@ -117,9 +117,9 @@ pub enum Reason {
     /// The last page of the range is at or above 2^52.
     #[error("range of {pages} pages from page {first} reaches 2^52 or beyond")]
     RangeTooHigh {
-        /// First page, hexadecimal.
+        /// First page, in hexadecimal digits.
         first: String,
-        /// Page count, decimal.
+        /// Page count, in decimal digits.
         pages: String,
     },
     /// Neither `r`, `w` nor `rw`.

@@ -25,7 +25,7 @@ pub enum Permission {
     Read,
     /// `w`: the device writes memory.
     Write,
-    /// `rw`: both.
+    /// `rw`: the device does both.
     ReadWrite,
 }
 
@@ -61,12 +61,12 @@ impl fmt::Display for Kind {
 
 /// One event of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // its fields say it
 pub enum Event {
     /// `M`: pages become accessible.
     Map {
-        /// Who may access them.
+        /// The device that may access them.
         device: DeviceId,
-        /// The pages.
         range: PageRange,
         /// How they may be accessed.
         permission: Permission,
@@ -76,19 +76,12 @@ pub enum Event {
         kind: Option<Kind>,
     },
     /// `U`: pages stop being accessible.
-    Unmap {
-        /// Whose pages.
-        device: DeviceId,
-        /// The pages.
-        range: PageRange,
-    },
+    Unmap { device: DeviceId, range: PageRange },
     /// `A`: the device accesses one page.
     Access {
-        /// Who accesses.
         device: DeviceId,
-        /// Which page.
         page: IovaPage,
-        /// How, where recorded.
+        /// Read or write, where recorded.
         direction: Option<Direction>,
     },
 }

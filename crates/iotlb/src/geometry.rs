@@ -14,29 +14,17 @@ pub struct Geometry {
 
 /// No IOTLB can have this shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // its fields say it
 pub enum GeometryError {
     /// Entries or ways is 0.
     #[error("an IOTLB of {entries} entries and {ways} ways: neither may be 0")]
-    Zero {
-        /// As given.
-        entries: usize,
-        /// As given.
-        ways: usize,
-    },
+    Zero { entries: usize, ways: usize },
     /// Sets would differ in size.
     #[error("{entries} entries are not a multiple of {ways} ways")]
-    NotMultiple {
-        /// As given.
-        entries: usize,
-        /// As given.
-        ways: usize,
-    },
+    NotMultiple { entries: usize, ways: usize },
     /// Beyond what the simulator accepts.
     #[error("{entries} entries are more than the {MAX_ENTRIES} that can be simulated")]
-    TooLarge {
-        /// As given.
-        entries: usize,
-    },
+    TooLarge { entries: usize },
 }
 
 impl Default for Geometry {
@@ -77,19 +65,19 @@ impl Geometry {
         }
     }
 
-    /// Number of entries.
+    /// Number of entries of all sets.
     #[must_use]
     pub const fn entries(self) -> usize {
         self.entries
     }
 
-    /// Entries a set.
+    /// Entries of one set.
     #[must_use]
     pub const fn ways(self) -> usize {
         self.ways
     }
 
-    /// Number of sets.
+    /// Number of sets: entries divided by ways.
     #[must_use]
     pub const fn sets(self) -> usize {
         self.entries / self.ways

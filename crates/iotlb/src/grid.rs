@@ -29,6 +29,7 @@ pub struct Grid {
 
 /// A sweep cannot be made of this text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // its fields say it
 pub enum GridError {
     /// A part is not of the form `name=values`.
     #[error("`{0}` is not of the form entries=8..256")]
@@ -42,17 +43,12 @@ pub enum GridError {
     /// A value makes no sense.
     #[error("{dimension}: {reason}")]
     Value {
-        /// Which dimension.
         dimension: &'static str,
-        /// Why.
         reason: String,
     },
     /// More points than can be done.
     #[error("{points} points are more than the {MAX_POINTS} that a sweep can have")]
-    TooMany {
-        /// As asked for.
-        points: usize,
-    },
+    TooMany { points: usize },
 }
 
 /// A point of a sweep.
@@ -62,7 +58,7 @@ pub struct Point {
     pub setup: Setup,
     /// The strategy as swept over, without the page size.
     pub strategy: Named,
-    /// The page size.
+    /// The page size, 4 KiB or superpages.
     pub page: PageSize,
 }
 

@@ -42,27 +42,23 @@ impl Anomalies {
 
 /// Map events by recorded kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)] // its fields say it
 pub struct KindCounts {
-    /// `alloc`
     pub alloc: u64,
-    /// `page`
     pub page: u64,
-    /// `sg`
     pub sg: u64,
-    /// No kind recorded.
+    /// Maps whose lines say no kind.
     pub not_recorded: u64,
 }
 
 /// What a trace says of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)] // its fields say it
 pub struct DeviceInfo {
     /// Its name in the trace.
     pub device: String,
-    /// Map events.
     pub maps: u64,
-    /// Unmap events.
     pub unmaps: u64,
-    /// Access events.
     pub accesses: u64,
     /// Map events by kind.
     pub kinds: KindCounts,
@@ -78,6 +74,7 @@ pub struct DeviceInfo {
 
 /// What is in a trace.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[allow(missing_docs)] // its fields say it
 pub struct TraceInfo {
     /// Name of the file, as given by the user.
     pub name: String,
@@ -85,7 +82,6 @@ pub struct TraceInfo {
     pub events: usize,
     /// Largest number of pages mapped at one moment, over all devices.
     pub peak_live_pages: PageCount,
-    /// Number of marks.
     pub marks: usize,
     /// What did not fit, over all devices.
     pub anomalies: Anomalies,
@@ -93,7 +89,7 @@ pub struct TraceInfo {
     pub clock: Option<crate::clock::ClockInfo>,
     /// What the trace says about its making.
     pub notes: Vec<crate::note::Note>,
-    /// By [`crate::DeviceId::index`].
+    /// The devices, in the order of [`crate::DeviceId::index`].
     pub devices: Vec<DeviceInfo>,
 }
 

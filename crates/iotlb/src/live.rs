@@ -22,7 +22,7 @@ pub enum Effect {
         /// Pages that changed hands.
         replaced: PageCount,
     },
-    /// An unmap.
+    /// An unmap, perhaps of pages that were not mapped.
     Unmapped {
         /// Pages that were mapped.
         removed: PageCount,
@@ -42,7 +42,7 @@ impl LiveMappings {
         }
     }
 
-    /// Applies one event.
+    /// Applies one event; what a map covers is owned by `time` from then on.
     ///
     /// # Panics
     ///

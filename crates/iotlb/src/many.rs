@@ -41,10 +41,6 @@ const OPTIMAL_EVENTS: usize = 1 << 28;
 /// with the length of the trace, unless a setup has the optimal eviction, or `path` is no
 /// regular file and can be read only once. Gives the trace's notes as well. `progress` is told how
 /// many events, counted once a setup, are done, of how many.
-///
-/// # Errors
-///
-/// Any [`TraceError`]. There is no result then.
 pub fn simulate_file(
     path: &Path,
     setups: &[Setup],
@@ -208,7 +204,6 @@ struct Benches<'a> {
     /// `None` where the whole trace must be known first.
     engines: Vec<Option<Box<dyn Run + Send>>>,
     kept: BTreeMap<View, Vec<Step>>,
-    /// Events so far.
     events: u64,
 }
 

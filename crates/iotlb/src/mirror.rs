@@ -20,8 +20,8 @@ use std::collections::{HashMap, VecDeque};
 /// Numbers groups in the order of their first maps.
 #[derive(Clone, Debug)]
 pub(crate) struct Groups {
-    /// By device: number of the group that the next map may join, and the page that it
-    /// must start at.
+    /// By device: number of the group that the next map may join, and the page that
+    /// it must start at.
     open: Vec<Option<(u64, u64)>>,
     next: u64,
 }
@@ -68,7 +68,7 @@ type Extent = (u64, u64);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LongGroups(HashMap<u64, Extent>);
 
-/// Finds them.
+/// Finds the long groups in a trace that is seen once.
 #[derive(Debug)]
 pub(crate) struct LongGroupFinder {
     window: u64,
@@ -201,8 +201,8 @@ impl Images {
         image(first, last, sum)
     }
 
-    /// Unmaps the original pages, telling `each` the image of every piece; returns how
-    /// many there were.
+    /// Unmaps the original pages, telling `each` the image of every piece; returns
+    /// how many there were.
     pub fn unmap(&mut self, device: usize, range: PageRange, mut each: impl FnMut(Extent)) -> u64 {
         let (first, last) = (range.first().number(), range.last().number());
         let pages = self.sums[device].take(first, last, |first, last, sum| {

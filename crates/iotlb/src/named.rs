@@ -6,7 +6,7 @@ use crate::strategy::{Filled, Mapped, Prefetch, Ranked, Strategy};
 use std::fmt;
 use std::str::FromStr;
 
-/// One strategy.
+/// A strategy that a sum is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
     /// Least recently used out first, no prefetch.
@@ -73,21 +73,14 @@ pub struct Named {
 
 /// A name means no strategy, or no sum of strategies that can be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // its fields say it
 pub enum StrategyError {
     /// No strategy has this name.
     #[error("unknown strategy `{name}`; there is: {}", names())]
-    Unknown {
-        /// As given, shortened.
-        name: String,
-    },
+    Unknown { name: String },
     /// A strategy is in the sum twice.
     #[error("strategy `{name}` is named twice in `{sum}`")]
-    Twice {
-        /// Which.
-        name: &'static str,
-        /// As given.
-        sum: String,
-    },
+    Twice { name: &'static str, sum: String },
     /// What cannot be added to optimal eviction.
     #[error("`opt-ev` combines with `of` and `descending` only, not with `{with}`")]
     NotWithOptimal {
@@ -192,7 +185,7 @@ pub enum Toward {
     /// The page before: Linux hands out descending addresses.
     #[default]
     Down,
-    /// The page after.
+    /// The page after the one accessed.
     Up,
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a trace says about its own making: `# note <topic> <count>`, a comment that tools keep.
 //!
-//! A capture rarely holds all that a trace should. What was made up, left out or lost on the way is
-//! noted in the trace itself, so that whoever computes something from it can say so, however often
+//! A capture rarely holds all that a trace should. What was made up, left out or lost on the way
+//! is noted in the trace itself, so that what computes results from it can say so, however often
 //! the file was copied.
 
 use serde::{Serialize, Serializer};
@@ -58,7 +58,7 @@ pub enum Topic {
 }
 
 impl Topic {
-    /// All of them.
+    /// Every topic that a note can have.
     pub const ALL: [Topic; 22] = [
         Topic::Qemu,
         Topic::Ftrace,
@@ -113,7 +113,7 @@ impl Topic {
         }
     }
 
-    /// Whether results rest on something that nobody recorded.
+    /// Whether results rest on something that was not recorded.
     #[must_use]
     pub const fn is_assumption(self) -> bool {
         matches!(
@@ -130,7 +130,7 @@ impl Topic {
 /// A topic and how often it applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Note {
-    /// What about.
+    /// What the note is about.
     pub topic: Topic,
     /// How often; the unit is the topic's.
     pub count: u64,

@@ -257,7 +257,7 @@ impl<'a> Plans<'a> {
         }
     }
 
-    /// No event follows.
+    /// Takes in the events that the window still holds back: no event follows.
     pub fn end(&mut self) {
         while let Some((known, group)) = self.window.pop() {
             for (_, planner, steps) in &mut self.planners {

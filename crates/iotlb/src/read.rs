@@ -28,7 +28,7 @@ pub struct Limits {
     pub events: usize,
     /// Devices; never more than 65,536, which PCI can tell apart in a segment.
     pub devices: usize,
-    /// Marks.
+    /// Marks, lines `# mark`, in all.
     pub marks: usize,
     /// Stamps (`# at`) that are kept; later ones are passed over as comments. One takes 24 bytes.
     pub stamps: usize,
@@ -52,10 +52,6 @@ impl Default for Limits {
 impl Trace {
     /// Reads the trace in `path`, decompressed if its name ends in `.zst` or
     /// `.gz` or its content says so.
-    ///
-    /// # Errors
-    ///
-    /// Any [`TraceError`].
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let name = path.display().to_string();
         match File::open(path) {

@@ -6,8 +6,8 @@
 //! Every access that ends is an `A` line, translated or not; one that is given up is none. Where
 //! maps and unmaps come from is chosen:
 //!
-//! * **Told**: whoever maps says so ([`TraceLog::mapped`], [`TraceLog::unmapped`]). Exact; for
-//!   domains of our own.
+//! * **Told**: the code that maps says so ([`TraceLog::mapped`], [`TraceLog::unmapped`]). Exact;
+//!   for domains of our own.
 //! * **Derived**: a virtual IOMMU is told nothing by its guest but invalidations, so mappings are
 //!   concluded, page by page, as a virtual IOMMU without caching mode can (WIOSCA'10 §3 logs on a
 //!   unit that is told of each map):
@@ -16,8 +16,8 @@
 //!   * a page-selective invalidation *unmaps* the pages that it names, since that is what it is
 //!     sent for;
 //!   * a wider one makes them *doubtful*: the next access tells. The same translation: nothing had
-//!     happened. Another: an unmap and a map, at that moment, since nobody knows when it was. A
-//!     fault: an unmap. Never accessed again: no line;
+//!     happened. Another: an unmap and a map, at that moment, since the time is not known. A fault:
+//!     an unmap. Never accessed again: no line;
 //!   * a device that turns up in another domain has lost all pages of the old one.
 //!
 //! A page is mapped for each device that uses it, as in the format every device is its own domain.
@@ -115,8 +115,8 @@ impl TraceLog {
         self.log().lost
     }
 
-    /// Pages became accessible for `device`; `phys` is the first physical page, if they are
-    /// contiguous.
+    /// Pages became accessible for `device`; `phys` is the first physical page,
+    /// if they are contiguous.
     pub fn mapped(
         &self,
         device: dma::SourceId,

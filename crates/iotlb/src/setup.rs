@@ -12,7 +12,7 @@ const MAX_ENTRIES: usize = 1 << 20;
 /// What makes a strategy prefetch after an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Trigger {
-    /// A miss.
+    /// A miss, and nothing else.
     Miss,
     /// A miss or a prefetch hit.
     #[default]
@@ -31,25 +31,17 @@ pub enum InvalidationHint {
 
 /// An option is out of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // its fields say it
 pub enum SetupError {
     /// Too few or too many levels.
     #[error("a page table of {levels} levels: 2 to 6 can be simulated")]
-    Levels {
-        /// As given.
-        levels: usize,
-    },
+    Levels { levels: usize },
     /// No walk cache is there.
     #[error("walk cache of level {level}: there are L2 to L6, of tables above the leaf")]
-    WalkCacheLevel {
-        /// As given.
-        level: usize,
-    },
+    WalkCacheLevel { level: usize },
     /// A cache beyond what the simulator accepts.
     #[error("{entries} entries are more than the {MAX_ENTRIES} that can be simulated")]
-    TooLarge {
-        /// As given.
-        entries: usize,
-    },
+    TooLarge { entries: usize },
 }
 
 /// Page-table levels and walk caches.
@@ -105,7 +97,7 @@ impl Walks {
         Ok(self)
     }
 
-    /// Page-table levels.
+    /// Levels of the page table, 2 to 6.
     #[must_use]
     pub const fn levels(&self) -> usize {
         self.levels
@@ -118,18 +110,16 @@ impl Walks {
     }
 }
 
-/// One simulation.
+/// What one simulation runs: a strategy and the hardware under it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // its fields say it
 pub struct Setup {
-    /// The strategy.
     pub strategy: Named,
-    /// The IOTLB.
     pub geometry: Geometry,
-    /// The prefetch buffer.
     pub buffer: BufferSize,
     /// What makes strategies prefetch.
     pub trigger: Trigger,
-    /// Where `sd-alh` prefetches.
+    /// The side to which `sd-alh` prefetches.
     pub toward: Toward,
     /// Page table and walk caches.
     pub walks: Walks,
@@ -148,10 +138,6 @@ impl Default for BufferSize {
 
 impl BufferSize {
     /// A buffer of so many entries; 0 is none.
-    ///
-    /// # Errors
-    ///
-    /// Above 2^20.
     pub const fn new(entries: usize) -> Result<Self, SetupError> {
         if entries > MAX_ENTRIES {
             return Err(SetupError::TooLarge { entries });
@@ -159,7 +145,7 @@ impl BufferSize {
         Ok(Self(entries))
     }
 
-    /// Number of entries.
+    /// Number of entries; 0 is no buffer.
     #[must_use]
     pub const fn entries(self) -> usize {
         self.0

@@ -110,7 +110,7 @@ struct Plan {
 }
 
 impl<'a> Laboratory<'a> {
-    /// Surveys the trace.
+    /// Surveys the trace: one pass over it, which all simulations share.
     #[must_use]
     pub fn new(trace: &'a Trace) -> Self {
         Self {
@@ -120,7 +120,7 @@ impl<'a> Laboratory<'a> {
         }
     }
 
-    /// The trace.
+    /// The trace that the laboratory was made of.
     #[must_use]
     pub fn trace(&self) -> &'a Trace {
         self.trace
@@ -135,7 +135,7 @@ impl<'a> Laboratory<'a> {
         }
     }
 
-    /// Simulates.
+    /// Simulates one setup; its view of the trace is made by the first simulation that needs it.
     #[must_use]
     pub fn simulate(&self, setup: &Setup) -> Outcome {
         self.observed(setup, ())

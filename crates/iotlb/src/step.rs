@@ -33,7 +33,6 @@ pub(crate) enum Operation {
     Access = 0,
     /// An access outside every live mapping.
     Fault = 1,
-    /// A map.
     Map = 2,
     /// An unmap; every page of the run is unmapped now.
     Unmap = 3,
@@ -59,7 +58,7 @@ pub(crate) mod flag {
     pub(crate) const OPENS_LAST: u64 = 1 << 9;
 }
 
-/// One step.
+/// One event as a view shows it, with all that a simulation asks of it, in 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     head: u64,

@@ -27,7 +27,7 @@ pub struct Ranked {
 /// An access that was filled into the IOTLB.
 #[derive(Clone, Copy, Debug)]
 pub struct Filled {
-    /// Who accesses.
+    /// The device that accesses the page.
     pub device: DeviceId,
     /// The page, or the superpage where those are simulated.
     pub page: IovaPage,
@@ -40,7 +40,7 @@ pub struct Filled {
 /// Pages that were mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped {
-    /// Whose pages.
+    /// The device that may access them.
     pub device: DeviceId,
     /// First page, or superpage.
     pub first: IovaPage,
@@ -48,15 +48,15 @@ pub struct Mapped {
     pub last: IovaPage,
     /// Class of the mapping.
     pub class: Class,
-    /// Where the map is the first of a group (WIOSCA'10, section 4.7): the group's first
-    /// page.
+    /// Where the map is the first of a group (WIOSCA'10, section 4.7): the first
+    /// page of that group.
     pub opens_group_at: Option<IovaPage>,
 }
 
 /// How an access ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ending {
-    /// In the IOTLB.
+    /// Found in the IOTLB.
     Hit,
     /// In the prefetch buffer.
     PrefetchHit,
@@ -96,8 +96,7 @@ pub trait Strategy {
         0
     }
 
-    /// A miss or a prefetch hit was filled (prefetch hits only where the trigger asks for
-    /// them).
+    /// A miss or a prefetch hit was filled (prefetch hits only where the trigger asks for them).
     fn after_fill(&mut self, filled: &Filled, prefetch: &mut impl Prefetch) {
         let _ = (filled, prefetch);
     }

@@ -11,9 +11,9 @@ pub const SWEEP_ENTRIES: [usize; 6] = [8, 16, 32, 64, 128, 256];
 /// What one size would give.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SweepPoint {
-    /// The IOTLB.
+    /// The IOTLB of that size.
     pub geometry: Geometry,
-    /// Its misses.
+    /// How its accesses end.
     pub diagnosis: Diagnosis,
 }
 

@@ -48,7 +48,7 @@ impl fmt::Display for Stamp {
 /// A stamp and the first event that it is of; it holds up to the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamped {
-    /// When and where.
+    /// Time and CPU of the events.
     pub stamp: Stamp,
     /// Time of the first event after it.
     pub time: EventTime,
@@ -99,7 +99,7 @@ impl Trace {
     }
 
     /// What the trace says it was recorded of, if it does: what follows `# recorded: `, or in older
-    /// ones `# source: `, on the first such line. Words for people, by those who made the file.
+    /// ones `# source: `, on the first such line. Words for people, by the makers of the file.
     #[must_use]
     pub fn origin(&self) -> Option<&str> {
         self.origin.as_deref()

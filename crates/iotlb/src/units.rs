@@ -86,7 +86,7 @@ impl PageRange {
         Some(Self { first, last })
     }
 
-    /// First page.
+    /// First page of the run.
     #[must_use]
     pub const fn first(self) -> IovaPage {
         self.first

@@ -13,10 +13,10 @@ use std::str::FromStr;
 /// What one IOTLB entry covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PageSize {
-    /// 4 KiB.
+    /// One page of 4 KiB.
     #[default]
     Page,
-    /// 2 MiB.
+    /// A superpage of 2 MiB.
     Superpage,
 }
 
@@ -48,7 +48,7 @@ pub struct WorkingSet {
     pub windows: Vec<u64>,
     /// Mean over the windows; 0 if there is none.
     pub mean: f64,
-    /// Largest.
+    /// Largest number in any window.
     pub maximum: u64,
 }
 

@@ -13,7 +13,7 @@ pub const HEADER: &str = "# ioatlas-trace 1";
 pub struct Line<'a> {
     /// The device's name. The index in the event is not looked at.
     pub device: &'a str,
-    /// The event.
+    /// The event, whose device index is not used.
     pub event: Event,
 }
 

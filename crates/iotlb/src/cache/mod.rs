@@ -2,10 +2,10 @@
 //! Set-associative caches of (device, page): the IOTLB, and with one set each the
 //! prefetch buffer and the walk caches.
 //!
-//! *Home*: page + offset of its device; the set is home mod sets. *Stamp*: when an
-//! entry was last used, from 1. *Rank*: what the strategy thinks of an entry. The
-//! victim of a full set is the entry of lowest (rank, stamp), so equal ranks make it
-//! the least recently used. Who never refreshes stamps has first in, first out.
+//! *Home*: page + offset of its device; the set is home mod sets. *Stamp*: when an entry was last
+//! used, from 1. *Rank*: what the strategy thinks of an entry. The victim of a full set is the
+//! entry of lowest (rank, stamp), so equal ranks make it the least recently used. A cache whose
+//! stamps are never refreshed is first in, first out.
 //!
 //! Two structures give the same answers. [`Array`] scans the entries of a set: fastest
 //! up to [`SCANNED_WAYS`]. [`Indexed`] takes logarithmic time whatever the ways.
@@ -18,8 +18,7 @@ pub(crate) use indexed::Indexed;
 
 use crate::geometry::Geometry;
 
-/// Largest sets that are scanned: at about a nanosecond an entry, more costs what a
-/// tree does.
+/// Largest sets that are scanned: at about a nanosecond an entry, more costs what a tree does.
 pub(crate) const SCANNED_WAYS: usize = 64;
 
 /// What an entry is looked up by.
@@ -113,7 +112,7 @@ pub(crate) trait Cache {
     /// Adds `tag`, which is not there; whether a valid entry had to go.
     fn fill(&mut self, tag: Tag, home: u64, stamp: u64, rank: u32) -> bool;
 
-    /// [`Self::hit`], else [`Self::fill`].
+    /// Looks the tag up and fills it in where it is not there: [`Self::hit`], else [`Self::fill`].
     #[inline]
     fn access(&mut self, tag: Tag, home: u64, stamp: u64, rank: u32) -> Found {
         if self.hit(tag, home, stamp, rank) {

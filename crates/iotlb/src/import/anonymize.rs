@@ -36,7 +36,7 @@ struct Run {
 /// The blocks of memory that a trace names.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// By first block.
+    /// The runs, by number of their first block.
     runs: BTreeMap<u64, Run>,
     seen: u64,
 }

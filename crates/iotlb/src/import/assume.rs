@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Accesses where nobody recorded any.
+//! Accesses where none were recorded.
 //!
 //! The kernel sees maps and unmaps, not what a device does between. What is known is that a
 //! streaming buffer was used: by its unmap at the latest, or by the moment that the CPU got it
@@ -24,12 +24,10 @@ use std::collections::{HashMap, VecDeque};
 
 /// Where accesses are assumed if there are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // its variants say it
 pub enum Assume {
-    /// Nowhere.
     None,
-    /// At maps.
     Map,
-    /// At unmaps.
     #[default]
     Unmap,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Comma-separated values, for captures by tools that nobody thought of.
+//! Comma-separated values, for captures by tools that have no importer here.
 //!
 //! The first line names the columns, in any order, of these:
 //!
@@ -14,8 +14,8 @@
 //! | `kind` | `alloc`, `page`, `sg` | may be empty |
 //! | `time_ns`, `cpu` | when and where, decimal | may be empty |
 //!
-//! Fields are not quoted and hold no commas. Lines that begin with `#` are comments. As somebody
-//! made the file on purpose, a line that does not fit is an error, not an unknown line.
+//! Fields are not quoted and hold no commas. Lines that begin with `#` are comments. As such a file
+//! is made on purpose, a line that does not fit is an error, not an unknown line.
 
 use super::fields::Piece;
 use super::raw::{Parsed, Raw, Segment, Via};

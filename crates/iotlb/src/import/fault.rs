@@ -23,7 +23,7 @@ pub enum Fault {
     /// Not a name of a device.
     #[error("bad device `{0}`: white space, `#` or too long")]
     BadDevice(String),
-    /// Not an event.
+    /// The word names no event.
     #[error("unknown event `{0}`, expected map, unmap or access")]
     UnknownEvent(String),
     /// An array of bytes ends within an element.
@@ -51,7 +51,7 @@ pub enum Fault {
     /// A line with another number of columns than the first.
     #[error("{found} columns, expected {expected}")]
     Columns {
-        /// On this line.
+        /// Columns of this line.
         found: usize,
         /// On the first line.
         expected: usize,
@@ -90,7 +90,7 @@ pub enum ImportError {
     NoEvents {
         /// Name as given by the user.
         file: String,
-        /// Lines read.
+        /// Number of lines that were read.
         lines: u64,
         /// As what it was read.
         format: Format,
@@ -100,7 +100,7 @@ pub enum ImportError {
     Line {
         /// Name as given by the user.
         file: String,
-        /// From 1.
+        /// Its number, counted from 1.
         line: u64,
         /// In characters, from 1.
         column: usize,

@@ -4,8 +4,8 @@
 use super::{Complaint, Fault};
 use crate::parse::quoted;
 
-/// Elements of an array in one event, at most. Kernels before the limit of 128 print lists of any
-/// length.
+/// Elements of an array in one event, at most. Kernels before the limit of 128 print
+/// lists of any length.
 pub(super) const MAX_ELEMENTS: usize = 1 << 16;
 
 /// A piece of a line, with its byte offset in it.
@@ -83,8 +83,8 @@ impl<'a> Piece<'a> {
 pub(super) enum Print {
     /// By the kernel's own format: addresses hexadecimal without prefix.
     Kernel,
-    /// By `perf`, which could not parse the kernel's format: all fields by their own names, arrays
-    /// as bytes.
+    /// By `perf`, which could not parse the kernel's format: all fields by their own
+    /// names, arrays as bytes.
     Raw,
 }
 

@@ -8,9 +8,9 @@ use std::fmt;
 /// What goes into a trace; shown as its line, without the line's end.
 #[derive(Clone, Copy, Debug)]
 pub enum Item<'a> {
-    /// `# at <ns> <cpu>`: time since the first event of the capture, and CPU by a number of the
-    /// importer's, of the maps and unmaps from here to the next such line. A comment to every
-    /// reader of traces.
+    /// `# at <ns> <cpu>`: time since the first event of the capture, and CPU by a number of
+    /// the importer's, of the maps and unmaps from here to the next such line. A comment to
+    /// every reader of traces.
     At(Stamp),
     /// `# mark <n>`: a boundary between phases of the workload.
     Mark(u64),
@@ -18,7 +18,7 @@ pub enum Item<'a> {
     Event {
         /// Name of the device.
         device: &'a str,
-        /// What happened.
+        /// What goes into the trace.
         event: Event,
     },
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Captures that are no traces yet: what people have who traced a kernel or an emulator.
+//! Captures that are no traces yet: what tools leave that trace a kernel or an emulator.
 //!
 //! A *capture* is text of another tool; an *event* one line of it that tells of a mapping. The
 //! stages are
@@ -23,9 +23,9 @@
 //! # Not handled
 //!
 //! The maps that a guest's kernel makes are in a log of QEMU only with dumps of registers, and then
-//! [`qemu`] reads them; it is fed by whoever took the dumps and knows the kernel. Binary captures
-//! (`trace.dat`, `perf.data`): their own tools print them. `perf script` with other fields than
-//! time and event.
+//! [`qemu`] reads them; it is fed by the program that took the dumps and knows the kernel. Binary
+//! captures (`trace.dat`, `perf.data`): their own tools print them. `perf script` with other fields
+//! than time and event.
 
 mod anonymize;
 mod assemble;
@@ -84,7 +84,7 @@ const SHOWN: usize = 120;
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// A trace.
+    /// A trace as this crate writes them.
     Trace,
     /// A log of QEMU with trace events of its IOMMUs.
     Qemu,
@@ -92,12 +92,12 @@ pub enum Format {
     Ftrace,
     /// The text of `perf script`.
     Perf,
-    /// Comma-separated values.
+    /// Comma-separated values whose first line names the columns.
     Csv,
 }
 
 impl Format {
-    /// All of them.
+    /// All formats, in the order of the enumeration.
     pub const ALL: [Format; 5] = [
         Format::Trace,
         Format::Qemu,
@@ -163,7 +163,7 @@ pub enum AssignIovas {
     /// On devices whose bus addresses are memory addresses: no IOMMU translates for them.
     #[default]
     Auto,
-    /// On all devices.
+    /// On all devices, whatever their addresses.
     Always,
     /// On none. Two buffers in one page are then an anomaly.
     Never,
@@ -172,7 +172,7 @@ pub enum AssignIovas {
 /// Whether a trace keeps what tells about the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Identity {
-    /// It does.
+    /// Names, addresses, times and comments stay.
     #[default]
     Kept,
     /// Devices, memory and times are renumbered, comments dropped.
@@ -294,10 +294,6 @@ impl<'a> Capture<'a> {
     }
 
     /// Reads it all into memory.
-    ///
-    /// # Errors
-    ///
-    /// Any [`ImportError`].
     pub fn load(mut self) -> Result<Trace, ImportError> {
         match Trace::read_text(&self.name, Box::new(&mut self.text), self.limits) {
             Err(TraceError::Read { source, file, line }) => match ImportError::from(source) {

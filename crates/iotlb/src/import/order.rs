@@ -10,7 +10,7 @@ use crate::trace::Stamp;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Events held back.
+/// Most events that are held back at a time.
 const WINDOW: usize = 1024;
 
 /// Elements of lists held back.
@@ -68,7 +68,7 @@ impl Ord for Entry {
     }
 }
 
-/// The window.
+/// Events that are held back until their order is known.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     heap: BinaryHeap<Reverse<Entry>>,
@@ -76,8 +76,8 @@ pub(super) struct Order {
     pushed: u64,
     /// Time of the last one let through.
     last: u64,
-    /// Whether the window is to be emptied: its events stand before one without a time, or before
-    /// the end.
+    /// Whether the window is to be emptied: its events stand before one without a time,
+    /// or before the end.
     draining: bool,
     timeless: Option<Waiting>,
     /// Events that came too late.

@@ -4,8 +4,8 @@
 //! The emulated VT-d unit logs translations (`vtd_iotlb_page_hit`, `vtd_iotlb_page_update`) and
 //! invalidations (`vtd_inv_desc_iotlb_*`), but a map only if a page walk finds it
 //! (`vtd_page_walk_one`, with a caching mode and a listener). So a page is taken to be mapped when
-//! it is first translated. Invalidations cover powers of two and can name pages that nobody mapped.
-//! virtio-iommu logs maps, unmaps and translations, and by `attach` whose domain is which.
+//! it is first translated. Invalidations cover powers of two and can name pages that were not
+//! mapped. virtio-iommu logs maps, unmaps and translations, and by `attach` whose domain is which.
 //!
 //! Nothing in the log tells the time, unless QEMU was built or told to: then
 //! `pid@seconds.decimals:` stands before the event. Which CPU did it is never said.
@@ -86,7 +86,7 @@ fn split(line: &str) -> (Option<Stamp>, &str, Piece<'_>) {
 /// What has to be remembered from line to line.
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    /// Device by domain.
+    /// Name of a device by the number of its domain.
     devices: HashMap<u64, String>,
 }
 
@@ -245,7 +245,7 @@ impl Log {
     }
 }
 
-/// `00:04.0` for 0x20.
+/// A source id in PCI's notation: `00:04.0` for 0x20.
 fn bus_device_function(source: u64) -> String {
     let (bus, device, function) = (source >> 8, source >> 3 & 31, source & 7);
     format!("{bus:02x}:{device:02x}.{function:x}")

@@ -10,11 +10,10 @@ use crate::trace::Stamp;
 pub(super) struct Segment {
     /// First address, in bytes.
     pub address: u64,
-    /// Length in bytes.
     pub bytes: u64,
 }
 
-/// Who gets a buffer by a `dma_sync_*` call.
+/// The side that a `dma_sync_*` call hands a buffer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// The CPU: the device has been at the buffer.
@@ -39,8 +38,8 @@ pub(super) enum Raw {
     /// A scatter-gather list was mapped.
     MapList {
         segments: Vec<Segment>,
-        /// Address of each entry in physical memory; there are as many segments, or fewer if some
-        /// were merged.
+        /// Address of each entry in physical memory; there are as many segments, or fewer
+        /// if some were merged.
         phys: Vec<u64>,
         permission: Permission,
         /// Entries of the list, where the record was cut: more than `phys` has.
@@ -70,8 +69,8 @@ pub(super) enum Raw {
 /// Which interface reported an unmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Via {
-    /// The kernel's DMA interface, *after* the unmap: another CPU may have mapped the range again
-    /// by then.
+    /// The kernel's DMA interface, *after* the unmap: another CPU may have mapped the
+    /// range again by then.
     Dma,
     /// The IOMMU's, before the range can be used again.
     Iommu,

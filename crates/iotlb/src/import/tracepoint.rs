@@ -13,7 +13,6 @@ pub(super) enum System {
     /// `dma:*`. If both are there, `iommu:*` tells the same again, with less.
     #[default]
     Dma,
-    /// `iommu:*`.
     Iommu,
 }
 
@@ -51,8 +50,8 @@ impl Tracepoint<'_> {
     }
 }
 
-/// Seconds with six or nine decimals as nanoseconds; `None` for anything else, such as the counts
-/// of other clocks.
+/// Seconds with six or nine decimals as nanoseconds; `None` for anything else, such as the
+/// counts of other clocks.
 pub(super) fn nanoseconds(text: &str) -> Option<u64> {
     let (seconds, fraction) = text.split_once('.')?;
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

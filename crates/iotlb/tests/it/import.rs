@@ -293,7 +293,7 @@ fn lists_are_unmapped_by_their_memory() {
     let found = lines(&text(&[map, unmap, unmap].concat(), Assume::None));
     assert_eq!(found[..3], maps);
     assert_eq!(found[3..], ["U d 1 2", "U d 9 1"]);
-    // fewer entries than pages: nobody knows which page is where
+    // fewer entries than pages: which page is where is not known
     let unclear = map.replace("0x2000,", "0x4000,");
     let trace = text(&unclear, Assume::None);
     assert_eq!(lines(&trace)[0], "M d 1 4 w - sg");

@@ -148,7 +148,7 @@ fn derived_under_strict_it_is_what_happened_to_the_pages_used() {
         format!("A 00:04.0 {} r", x(3)),
         format!("M 00:05.0 {} 1 rw 701", x(1)),
         format!("A 00:05.0 {} w", x(1)),
-        // page 2 was never used, so nobody knows of it
+        // page 2 was never used, so the trace does not know of it
         format!("U 00:04.0 {} 2", x(0)),
         format!("U 00:04.0 {} 1", x(3)),
         format!("U 00:05.0 {} 1", x(1)),

@@ -4,11 +4,11 @@
 
 use super::*;
 
-/// A live list.
+/// A live list, in the terms of its device.
 pub(super) enum List {
-    /// By bus addresses.
+    /// On a device with bus addresses of its own.
     Segments(Vec<Segment>),
-    /// By pages of ours.
+    /// On a device whose mappings get pages here ([`Iovas`]).
     Given(PageRange),
 }
 
@@ -37,7 +37,7 @@ impl Assembler {
             .map(|r| r.pages().0)
             .fold(0, u64::saturating_add);
         // Entries that were merged into one segment begin at page boundaries, so if there are as
-        // many entries as pages, each has one. Else nobody recorded where one ends.
+        // many entries as pages, each has one. Else it is not recorded where one ends.
         let one_each = phys.len() == entries && total == phys.len() as u64;
         let mut entry = phys.iter().copied();
         for range in &ranges {

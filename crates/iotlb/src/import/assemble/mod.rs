@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! From what happened to the lines of a trace: pages, mappings, devices.
 //!
-//! * An unmap of what nobody was seen to map is left out and counted: the capture began later.
+//! * An unmap of what was not seen being mapped is left out and counted: the capture began later.
 //! * A list is unmapped by the memory of its entries; the pages that it had come from its map.
 //! * `dma:*` unmaps are reported after the fact. A map over live pages therefore ends them first;
 //!   the unmap that comes within [`OVERTAKEN`] is that one's, and dropped. After a loss of events
-//!   nobody knows, and nothing is dropped.
+//!   this cannot be told, and nothing is dropped.
 //! * Where bus addresses are memory addresses no IOMMU translated; each mapping then gets pages of
 //!   its own ([`Iovas`]).
 //!
@@ -36,7 +36,6 @@ const OVERTAKEN: u64 = 1_000_000;
 /// Unmaps that are remembered to be on their way, at most, a device.
 const MAX_OWED: usize = 1 << 12;
 
-/// Counts of [`Topic`]s.
 #[derive(Debug, Default)]
 pub(super) struct Counts(BTreeMap<Topic, u64>);
 

@@ -24,8 +24,8 @@ pub(super) struct Registers {
 
 impl Registers {
     /// A number that this call shares with its repetition and, all but certainly, with no other
-    /// under way. The CPU is not in it: the task may be moved in between. The stack is: each task
-    /// has its own.
+    /// under way. The CPU is not in it: the task may be moved in between. The stack is: each
+    /// task has its own.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         Self { gs: 0, ..*self }.hash(&mut hasher);

@@ -23,8 +23,8 @@ pub(super) enum TraceEvent {
     Port92(u64),
 }
 
-/// The event of a line and its time stamp in microseconds, if it has one; `None` for every other
-/// line.
+/// The event of a line and its time stamp in microseconds, if it has one; `None`
+/// for every other line.
 pub(super) fn parse(
     line: &[u8],
     number: u64,

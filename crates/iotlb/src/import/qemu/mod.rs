@@ -63,7 +63,7 @@ use std::io;
 
 /// Events that may wait for the name of a domain.
 pub const HELD_MOST: usize = 1 << 16;
-/// Unmaps in which the repetition of one is looked for. Whoever is interrupted may wait for its
+/// Unmaps in which the repetition of one is looked for. A task that is interrupted may wait for its
 /// turn while others do theirs.
 const RECENT_UNMAPS: usize = 4096;
 /// Domains that a guest may have: one an IOMMU group, so a machine has few.
@@ -77,6 +77,7 @@ const STACK_BYTES: u64 = 16 << 10;
 
 /// A log cannot be turned into a trace.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields say it
 pub enum QemuError {
     /// A line that should say something does not.
     #[error("line {line}: {event}: {field} is missing or not a number")]
@@ -85,7 +86,6 @@ pub enum QemuError {
         line: u64,
         /// The trace event or `register dump`.
         event: &'static str,
-        /// What is missing.
         field: &'static str,
     },
     /// A map or unmap that no address space holds.
@@ -95,7 +95,6 @@ pub enum QemuError {
         line: u64,
         /// Which function of the guest was called.
         function: Function,
-        /// First address.
         address: u64,
         /// As the registers say.
         pages: u64,
@@ -106,13 +105,14 @@ pub enum QemuError {
         /// Of the log, from 1.
         line: u64,
     },
-    /// Whoever takes the events cannot.
+    /// The caller could not take an event.
     #[error("cannot write the trace: {0}")]
     Output(#[from] io::Error),
 }
 
 /// Counts of what a log said, up to some moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[allow(missing_docs)] // its fields say it
 pub struct Counts {
     /// Calls of `map_pages`, repeated dumps left out.
     pub maps: u64,
@@ -124,13 +124,11 @@ pub struct Counts {
     pub unmapped_pages: u64,
     /// Accesses, those to direct mappings among them.
     pub accesses: u64,
-    /// Page-selective invalidations.
     pub invalidations: u64,
     /// Faults that the unit reported.
     pub faults: u64,
     /// Maps outside the DMA interface; not in the trace.
     pub direct_maps: u64,
-    /// Pages of those.
     pub direct_pages: u64,
     /// Accesses to those; not in the trace.
     pub direct_accesses: u64,
@@ -151,7 +149,6 @@ struct Target {
 
 #[derive(Debug)]
 struct Domain {
-    /// Empty until known.
     name: String,
     live: Runs<Target>,
 }
@@ -228,7 +225,7 @@ impl QemuLog {
     ///
     /// # Errors
     ///
-    /// [`QemuError`]; the log is of no use then.
+    /// The log is of no use then.
     pub fn line(
         &mut self,
         line: &[u8],
@@ -250,10 +247,6 @@ impl QemuLog {
     }
 
     /// The log is at its end: gives `out` what was held.
-    ///
-    /// # Errors
-    ///
-    /// [`QemuError::Output`].
     pub fn finish(
         mut self,
         out: &mut dyn FnMut(Item<'_>) -> io::Result<()>,
@@ -558,8 +551,8 @@ fn same_stack(a: u64, b: u64) -> bool {
     a.abs_diff(b) < STACK_BYTES
 }
 
-/// Whether a second-stage entry leads to this physical page; of a large page (bit 7) it gives the
-/// first.
+/// Whether a second-stage entry leads to this physical page; of a large page (bit 7)
+/// it gives the first.
 fn leads_to(entry: u64, phys_page: u64) -> bool {
     let first = entry >> 12 & ((1 << 40) - 1);
     let large = entry & 1 << 7 != 0;

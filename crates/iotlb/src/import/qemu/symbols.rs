@@ -7,9 +7,9 @@ use std::fmt;
 /// A function of the guest's kernel at whose entry registers are dumped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
-    /// `intel_iommu_map_pages`
+    /// `intel_iommu_map_pages`: the driver maps pages.
     MapPages,
-    /// `intel_iommu_unmap_pages`
+    /// `intel_iommu_unmap_pages`: the driver unmaps pages.
     UnmapPages,
     /// `iommu_dma_alloc`: a consistent allocation begins.
     DmaAlloc,
@@ -20,7 +20,7 @@ pub enum Function {
 }
 
 impl Function {
-    /// All of them.
+    /// All functions, those of the driver first.
     pub const ALL: [Function; 5] = [
         Function::MapPages,
         Function::UnmapPages,
@@ -72,8 +72,8 @@ impl Symbols {
     ///
     /// # Errors
     ///
-    /// [`MissingSymbol`], also where an address is 0: so the kernel hides them from the
-    /// unprivileged.
+    /// [`MissingSymbol`], also where an address is 0: so the kernel hides
+    /// them from the unprivileged.
     pub fn from_kallsyms(text: &str) -> Result<Self, MissingSymbol> {
         let find = |function: Function| {
             let address = text.lines().find_map(|line| {
