@@ -24,7 +24,7 @@ pub enum Kind {
     Domain(Design),
     /// An allocator alone, over the same aperture.
     Allocator(AllocatorConfig),
-    /// The table alone.
+    /// A page table alone, without an allocator.
     Table,
     /// The DMA API over such a domain, 64 bytes through a bounce slot that is kept: sizes of the
     /// pattern are not looked at.
@@ -37,12 +37,10 @@ pub enum Kind {
 
 /// One thing to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Case {
-    /// What.
     pub kind: Kind,
-    /// In which order.
     pub pattern: Pattern,
-    /// How large.
     pub sizes: Sizes,
 }
 
@@ -77,6 +75,7 @@ impl fmt::Display for Case {
 
 /// Words that name no case.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields say it
 pub enum CaseError {
     /// Too few parts, too many, or none of the kinds.
     #[error(
@@ -85,28 +84,17 @@ pub enum CaseError {
     Shape(String),
     /// Neither way that data go.
     #[error("`{word}` is no way for data ({})", Way::ALL.map(|way| way.name()).join(", "))]
-    Way {
-        /// The word.
-        word: String,
-    },
-    /// See [`PatternError`].
+    Way { word: String },
     #[error(transparent)]
     Pattern(#[from] PatternError),
-    /// See [`SizesError`].
     #[error(transparent)]
     Sizes(#[from] SizesError),
-    /// No such allocator.
+    /// No registered allocator has this name.
     #[error("`{word}` is no allocator ({})", names(design::allocators()))]
-    Allocator {
-        /// The word.
-        word: String,
-    },
-    /// No such policy.
+    Allocator { word: String },
+    /// No registered policy has this name.
     #[error("`{word}` is no policy ({})", names(design::policies()))]
-    Policy {
-        /// The word.
-        word: String,
-    },
+    Policy { word: String },
 }
 
 /// The names of `entries`, as a list.
@@ -115,9 +103,6 @@ fn names<C>(entries: impl Iterator<Item = design::Entry<C>>) -> String {
 }
 
 /// The allocator of that name.
-///
-/// # Errors
-/// [`CaseError::Allocator`].
 pub fn allocator(word: &str) -> Result<AllocatorConfig, CaseError> {
     let entry = design::allocators().find(|a| a.name == word);
     let entry = entry.ok_or_else(|| CaseError::Allocator { word: word.into() })?;
@@ -125,9 +110,6 @@ pub fn allocator(word: &str) -> Result<AllocatorConfig, CaseError> {
 }
 
 /// The policy of that name.
-///
-/// # Errors
-/// [`CaseError::Policy`].
 pub fn policy(word: &str) -> Result<PolicyConfig, CaseError> {
     let entry = design::policies().find(|p| p.name == word);
     let entry = entry.ok_or_else(|| CaseError::Policy { word: word.into() })?;
@@ -173,18 +155,13 @@ const FRAMES: usize = 1 << 15;
 type Bare = Whole<Host, Paged<Host, VtdSecond48, Arc<Uncached<Host>>>>;
 
 /// A subject of ours, made.
+#[allow(missing_docs)] // its variants say it
 pub enum Ours {
-    /// See [`Kind::Domain`].
     Domain(Box<Bare>),
-    /// See [`Kind::Allocator`].
     Allocator(Box<AllocatorAlone<Host>>),
-    /// See [`Kind::Table`].
     Table(Box<TableAlone<Host, VtdSecond48>>),
-    /// See [`Kind::Bounce`].
     Bounce(Box<Bounced>),
-    /// See [`Kind::Control`].
     Control(Control<Host>),
-    /// See [`Kind::Nothing`].
     Nothing(Nothing),
 }
 

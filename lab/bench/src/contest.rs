@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Who runs: a subject under a pattern on so many threads.
+//! A subject under a pattern on so many threads, ready to run.
 
 use crate::{
     Failure, Pattern, Sizes, Subject, Worker,
@@ -9,8 +9,8 @@ use crate::{
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::{Mutex, PoisonError};
 
-/// A subject under a pattern. Borrowed from the subject, made once, and run in slices between those
-/// of others.
+/// A subject under a pattern. Borrowed from the subject, made once, and run in slices
+/// between those of others.
 pub struct Contestant<'s> {
     threads: usize,
     outstanding: usize,
@@ -20,12 +20,12 @@ pub struct Contestant<'s> {
 /// Makes the worker of a thread, on that thread.
 type Workers<'s> = dyn Fn(usize) -> Result<Box<dyn Worker + 's>, Failure> + Sync + 's;
 
-/// Threads of [`Pattern::ProducerConsumer`].
+/// Threads that [`Pattern::ProducerConsumer`] always has.
 const PRODUCER_AND_CONSUMER: usize = 2;
 
 impl<'s> Contestant<'s> {
-    /// `subject` under `pattern` on so many threads, which share it. Producer and consumer are
-    /// always two.
+    /// `subject` under `pattern` on so many threads, which share it.
+    /// [`Pattern::ProducerConsumer`] always has two.
     pub fn new<S: Subject>(
         subject: &'s S,
         pattern: Pattern,

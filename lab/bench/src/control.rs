@@ -14,9 +14,9 @@
 //!   three counters; pushes the number.
 //!
 //! The pattern around it is the subject's own, so that rings and random places are in both. Leaf
-//! tables have 512 entries of 8 bytes, as real ones, and are as many as the numbers need; a private
-//! table is what nobody else's CPU ever touches, so two threads of it slow down only as the machine
-//! makes them.
+//! tables have 512 entries of 8 bytes, as real ones, and are as many as the numbers need; a
+//! private table is what no other thread's CPU ever touches, so two threads of it slow down only
+//! as the machine makes them.
 
 use crate::{Failure, Subject, platform::Slots, stack::Stacks};
 use ioatlas_dma::{
@@ -29,7 +29,7 @@ use std::sync::Arc;
 const ENTRIES_LG2: u32 = 9;
 const ENTRIES: usize = 1 << ENTRIES_LG2;
 
-/// The control loop.
+/// The control loop as a subject; what a thread touches is in its hand.
 pub struct Control<P: Slots> {
     platform: Arc<P>,
 }

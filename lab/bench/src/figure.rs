@@ -14,6 +14,7 @@ use crate::{
 
 /// Why there is no figure.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields say it
 pub enum Unmeasured {
     /// What was measured failed, or could not be made.
     #[error("{0}")]
@@ -21,7 +22,6 @@ pub enum Unmeasured {
     /// There are fewer CPUs than threads.
     #[error("{threads} threads need as many CPUs, and there are {cpus}")]
     Cpus {
-        /// Threads wanted.
         threads: usize,
         /// CPUs that there are.
         cpus: usize,
@@ -39,7 +39,7 @@ pub enum Unmeasured {
     Busy {
         /// Slices that count: clean, and of one mode.
         counting: usize,
-        /// Slices in all.
+        /// Slices that were run in all.
         slices: usize,
         /// Those in which a thread waited for a CPU.
         queued: usize,
@@ -67,7 +67,7 @@ pub fn usual(records: &[Record]) -> Mode {
 /// What the slices of a contestant come to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {
-    /// Nanoseconds a pair.
+    /// Nanoseconds that a pair took.
     pub ns: Spread,
     /// Where the threads were; `None` for one thread.
     pub mode: Option<Mode>,

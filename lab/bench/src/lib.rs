@@ -3,14 +3,15 @@
 //!
 //! # Theory
 //!
-//! A *subject* gives out ranges and takes them back ([`Subject`]): a whole domain, an allocator
-//! alone, a table alone, somebody else's allocator, or a control loop that touches private memory
-//! only. A *pattern* ([`Pattern`]) says in which order; sizes come from [`Sizes`]. One *pair* is
-//! one take and one give. A subject under a pattern is a *worker* on each thread ([`Worker`]).
+//! A *subject* gives out ranges and takes them back ([`Subject`]): a whole domain, an
+//! allocator alone, a table alone, an allocator of another project, or a control loop that
+//! touches private memory only. A *pattern* ([`Pattern`]) says in which order; sizes come
+//! from [`Sizes`]. One *pair* is one take and one give. A subject under a pattern is a
+//! *worker* on each thread ([`Worker`]).
 //!
-//! Whoever counts instructions runs pairs and nothing else (`pairs`, the binary of this crate): so
-//! many of a case after a warm-up, the same every time, so that the difference of two runs is
-//! exact.
+//! To count instructions there is a program that runs pairs and nothing else (`pairs`, the binary
+//! of this crate): so many of a case after a warm-up, the same every time, so that the difference
+//! of two runs is exact.
 #![deny(unsafe_code)] // `peers::tables` alone allows it, block by block
 
 pub mod bounce;

@@ -43,8 +43,8 @@ impl Pattern {
         Pattern::Replace(100_000),
     ];
 
-    /// The name used on command lines and in tables; how many are outstanding under `replace` is
-    /// told apart.
+    /// The name used on command lines and in tables; how many are outstanding under
+    /// `replace` is told apart.
     pub fn name(&self) -> &'static str {
         match self {
             Pattern::Immediate => "immediate",
@@ -98,14 +98,14 @@ impl FromStr for Pattern {
 /// How large ranges are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Sizes {
-    /// One page.
+    /// Always a single page.
     One,
     /// 1, 2, 4, 8, 16, 17 or 32 pages.
     Mixed,
 }
 
 impl Sizes {
-    /// Both.
+    /// All there are, smallest first.
     pub const ALL: [Self; 2] = [Sizes::One, Sizes::Mixed];
     /// The name used on command lines and in tables.
     pub fn name(&self) -> &'static str {
@@ -129,13 +129,13 @@ impl FromStr for Sizes {
     }
 }
 
-/// Draws sizes.
+/// A source of sizes, one for each thread.
 pub trait Draw: Send {
-    /// The next one.
+    /// The size of the next range to take.
     fn draw(&mut self) -> PageCount;
 }
 
-/// [`Sizes::One`].
+/// Draws [`Sizes::One`]: always one page.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct One;
 
@@ -217,9 +217,6 @@ pub trait Sequence<T>: Send {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), Failure>;
     /// One take and one give.
-    ///
-    /// # Errors
-    /// The subject's.
     fn pair<S: Subject<Token = T>>(
         &mut self,
         subject: &S,
@@ -230,7 +227,7 @@ pub trait Sequence<T>: Send {
     fn outstanding(&mut self) -> impl Iterator<Item = T>;
 }
 
-/// [`Pattern::Immediate`].
+/// The sequence of [`Pattern::Immediate`]: nothing is outstanding between pairs.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Immediate;
 
@@ -259,15 +256,15 @@ impl<T> Sequence<T> for Immediate {
     }
 }
 
-/// Where a round begins, apart from the loop: else each pair would choose between this place and
-/// the next.
+/// Where a round begins, apart from the loop: else each pair would choose between this
+/// place and the next.
 #[cold]
 #[inline(never)]
 fn from_the_start() -> usize {
     0
 }
 
-/// [`Pattern::Ring`].
+/// The sequence of [`Pattern::Ring`]: the oldest of so many is given back.
 #[derive(Debug)]
 pub struct Ring<T> {
     places: Box<[Option<T>]>,
@@ -321,7 +318,7 @@ impl<T: Send> Sequence<T> for Ring<T> {
 /// Ranges between two questions whether filling may go on.
 const ASKED: usize = 64;
 
-/// [`Pattern::Replace`].
+/// The sequence of [`Pattern::Replace`]: one of so many, at random, is given back.
 #[derive(Debug)]
 pub struct Replace<T> {
     places: Vec<Option<T>>,

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 pub enum Extent {
     /// The key groups, and of the matrix the ring of 256 single pages.
     Quick,
-    /// All.
+    /// Every group, within a budget of four minutes.
     Full,
 }
 
@@ -56,7 +56,7 @@ impl Extent {
             },
         }
     }
-    /// For the others.
+    /// For the rows of the matrix, which are many.
     fn matrix(self) -> Effort {
         Effort {
             slices: 7,
@@ -72,18 +72,15 @@ pub type Choice<C> = Option<C>;
 
 /// Which rows are wanted. An empty list is all.
 #[derive(Clone, Debug, Default)]
+#[allow(missing_docs)] // its fields say it
 pub struct Filter {
     /// Allocators; `None` among them is the table alone.
     pub allocators: Vec<Choice<AllocatorConfig>>,
     /// Policies; `None` among them is allocators and tables alone.
     pub policies: Vec<Choice<PolicyConfig>>,
-    /// Patterns.
     pub patterns: Vec<Pattern>,
-    /// Sizes.
     pub sizes: Vec<Sizes>,
-    /// Numbers of threads.
     pub threads: Vec<usize>,
-    /// Peers.
     pub peers: Vec<Choice<Peer>>,
 }
 
@@ -120,10 +117,9 @@ impl Filter {
 
 /// Rows that are measured together.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Group {
-    /// What.
     pub rows: Vec<Spec>,
-    /// How long.
     pub effort: Effort,
     /// Which part of the time.
     pub weight: Weight,
@@ -276,8 +272,8 @@ fn matrix_rows(extent: Extent) -> Vec<Vec<Spec>> {
     groups
 }
 
-/// Measures `groups` one after the other. `at` is told what comes next, and how many groups lie
-/// behind.
+/// Measures `groups` one after the other. `at` is told what comes next, and how
+/// many groups lie behind.
 pub fn run(extent: Extent, groups: &[Group], at: impl FnMut(&Spec, usize)) -> Vec<Row> {
     let begun = Instant::now();
     let measured = |group: &Group, spent, time| {

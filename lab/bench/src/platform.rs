@@ -29,8 +29,8 @@ pub trait Slots: Platform {
 }
 
 impl Slots for Host {
-    /// The slot of the thread, which it keeps until it exits; the shared one where this host has
-    /// none so high.
+    /// The slot of the thread, which it keeps until it exits; the shared one where this host
+    /// has none so high.
     fn enter(&self) -> CpuIndex {
         register();
         self.pinned(|cpu| cpu.index())

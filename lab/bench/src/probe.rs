@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 pub enum Mode {
     /// A line goes both ways within [`THRESHOLD`].
     Near,
-    /// It takes longer.
+    /// A line takes longer than that.
     Far,
 }
 
@@ -62,8 +62,8 @@ const BATCH: Duration = Duration::from_micros(128);
 /// Looks at the word between two at the clock.
 const LOOKS: u32 = 1 << 6;
 
-/// The line, and what is written on it: balls go there and back, until the server says how it
-/// ended.
+/// The line, and what is written on it: balls go there and back, until the server
+/// says how it ended.
 pub struct PingPong<P: Platform> {
     ping: CachePadded<P::A64>,
     pong: CachePadded<P::A64>,
@@ -90,10 +90,10 @@ impl<P: Platform> PingPong<P> {
         self.pong.0.store(0, Ordering::Relaxed);
     }
 
-    /// The part of thread number `thread`: 0 serves, 1 answers, others wait for the end. It has a
-    /// result only while 0 and 1 both run, which is waited for at most `patience`; so when it
-    /// returns a result they all begin to run something else at the same time. Only 0 gets to know
-    /// which.
+    /// The part of thread number `thread`: 0 serves, 1 answers, others wait for the end. It
+    /// has a result only while 0 and 1 both run, which is waited for at most `patience`; so
+    /// when it returns a result they all begin to run something else at the same time. Only 0
+    /// gets to know which.
     pub fn probe(&self, thread: usize, patience: Duration) -> Option<Duration> {
         if thread > 0 {
             self.answer(thread, patience);
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_thread_that_nobody_answers_gives_up() {
         let (words, patience) = (PingPong::<Host>::default(), Duration::from_millis(1));
-        assert_eq!(words.probe(1, patience), None, "nobody serves");
+        assert_eq!(words.probe(1, patience), None, "no thread serves");
         assert_eq!(words.probe(0, patience), None, "the other has left");
     }
 }

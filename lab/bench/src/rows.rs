@@ -4,7 +4,7 @@
 //! A group is run by [`alternate_within`]: all of its rows, with the controls they need, in slices
 //! one after the other. So what is compared stands in one group. Under `producer-consumer` the
 //! control is the ring of 256 on two threads, since what is private cannot be handed over; and the
-//! hand-off itself, of numbers that nobody took anywhere, is a contestant too.
+//! hand-off itself, of numbers that were not taken from any subject, is a contestant too.
 
 use crate::{
     Case, Contestant, Effort, Failure, Figure, Kind, Pattern, Sizes, Spread,
@@ -19,17 +19,17 @@ use ioatlas_dma::{design::Design, table::fmt::VtdSecond48};
 use ioatlas_host::Host;
 use std::{fmt, sync::Arc};
 
-/// What is measured.
+/// A subject or a unit that a row can be of.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum What {
-    /// Ours.
+    /// A subject of this project.
     Ours(Kind),
-    /// A whole domain on the software unit, which does every invalidation when it is asked, on the
-    /// thread that asks.
+    /// A whole domain on the software unit, which does every invalidation when it is asked, on
+    /// the thread that asks.
     Software(Design),
     /// The software unit's latency: one invalidation after the other.
     Invalidation,
-    /// Somebody else's.
+    /// A subject from another project.
     Peer(Peer),
 }
 
@@ -49,12 +49,10 @@ impl fmt::Display for What {
 
 /// One row: what, in which order, how large, on how many threads.
 #[derive(Clone, Copy, PartialEq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Spec {
-    /// What.
     pub what: What,
-    /// In which order.
     pub pattern: Pattern,
-    /// How large.
     pub sizes: Sizes,
     /// How many threads share it.
     pub threads: usize,
@@ -65,7 +63,7 @@ impl Spec {
     fn instead(self, what: What) -> Spec {
         Spec { what, ..self }
     }
-    /// Its control.
+    /// Its control: the control loop under the same pattern, or a ring where that takes two sides.
     fn control(self) -> Spec {
         let pattern = match self.pattern {
             Pattern::ProducerConsumer => Pattern::Ring(256),
@@ -99,7 +97,7 @@ impl fmt::Display for Spec {
 }
 
 impl From<Case> for Spec {
-    /// On one thread.
+    /// The case on one thread.
     fn from(case: Case) -> Self {
         Spec {
             what: What::Ours(case.kind),
@@ -110,25 +108,24 @@ impl From<Case> for Spec {
     }
 }
 
-/// A row, measured.
+/// What was measured of one row.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Row {
-    /// Of what.
     pub spec: Spec,
     /// Its time; or why there is none.
     pub figure: Result<Figure, Unmeasured>,
-    /// The control's time.
+    /// The control's time in the same rounds.
     pub control: Option<Figure>,
     /// Its time by the control's, in the same rounds.
     pub control_ratio: Option<Spread>,
-    /// Under `producer-consumer`, the time of the hand-off itself; on the software unit, that of an
-    /// invalidation.
+    /// Under `producer-consumer`, the time of the hand-off itself; on the software unit,
+    /// that of an invalidation.
     pub beside: Option<Figure>,
     /// Its time beyond that, in the same rounds.
     pub excess: Option<Spread>,
 }
 
-/// A subject, made.
 enum Subject {
     Ours(Ours),
     Software(Box<UnderSoftware<Host, VtdSecond48>>),
@@ -138,8 +135,8 @@ enum Subject {
 
 /// Frames of a software unit's platform.
 const FRAMES: usize = 1 << 14;
-/// Slots of a host beyond those of a measurement's threads: other threads of this process may hold
-/// some.
+/// Slots of a host beyond those of a measurement's threads: other threads of this process may
+/// hold some of them.
 const SPARE_SLOTS: usize = 16;
 
 impl Subject {

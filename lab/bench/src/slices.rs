@@ -11,7 +11,7 @@
 //! other running ([`PingPong::probe`]), so that even a machine with other work has both of them on
 //! CPUs at the same time.
 //!
-//! One thread alone is timed by its own CPU time, since it waits for nobody: what others run
+//! One thread alone is timed by its own CPU time, since it waits for no other: what others run
 //! meanwhile on its CPU does not count, but for what they displace from its caches. Several are
 //! timed by the clock, as waiting for each other is part of what is measured.
 //!
@@ -23,7 +23,7 @@
 //!   the other and its figure that of no contention;
 //! * of several threads: the probe ([`crate::probe`]) found the same mode before and after it.
 //!
-//! What a hypervisor takes away nobody here can see; medians over slices are for that. Of one
+//! What a hypervisor takes away cannot be seen from here; medians over slices are for that. Of one
 //! thread alone all slices count, clean or not, so there is always a figure.
 //!
 //! Threads that a contestant has no use for sleep meanwhile.
@@ -57,13 +57,13 @@ const LOOK: Duration = Duration::from_micros(10);
 const PAIRS: u32 = 4096;
 /// Slices that count at the least; with fewer there is no figure.
 pub const LEAST: usize = 5;
-/// Share of the time from the first start to the last end in which all threads of a slice are under
-/// way.
+/// Share of the time from the first start to the last end in which all threads of a
+/// slice are under way.
 const OVERLAP: f64 = 0.9;
-/// How long the threads of a slice wait until both run: beyond what schedulers make a thread wait
-/// for its turn.
+/// How long the threads of a slice wait until both run: beyond what schedulers make a thread
+/// wait for its turn.
 const MEETING: Duration = Duration::from_millis(20);
-/// How long after it; who does not come then did not run in the slice.
+/// How long after it; a thread that does not come then did not run in the slice.
 const PARTING: Duration = Duration::from_millis(1);
 /// Share of a slice that a thread may spend ready to run, but without a CPU.
 const QUEUED: f64 = 0.05;
@@ -86,7 +86,7 @@ impl Effort {
         patience: Duration::from_secs(2),
         filling: Duration::from_secs(5),
     };
-    /// For many.
+    /// For many designs, in a short time.
     pub const QUICK: Self = Self {
         slices: 9,
         patience: Duration::from_millis(300),
@@ -106,7 +106,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// None.
+    /// No limit: rounds end where all slices that are wanted have been run.
     pub const NONE: Self = Self {
         rounds: usize::MAX,
         filled: None,
@@ -120,12 +120,12 @@ fn past(moment: Option<Instant>) -> bool {
 
 /// One slice of one contestant.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)] // its fields say it
 pub struct Slice {
     /// Which round it was of.
     pub round: usize,
     /// Nanoseconds a pair, on the mean of its threads.
     pub ns: f64,
-    /// Whether it counts.
     pub quality: Quality,
     /// Where its threads were; `None` for one thread.
     pub mode: Option<Mode>,
@@ -134,7 +134,7 @@ pub struct Slice {
 /// Whether a slice counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quality {
-    /// It does.
+    /// All ran at once, and undisturbed.
     Clean,
     /// A thread waited for a CPU.
     Queued,
@@ -233,7 +233,7 @@ fn judged(slice: &[Ran]) -> Option<(f64, Quality)> {
     let long = |ran: &Ran| ran.end.duration_since(ran.start);
     let queued = |ran: &Ran| ran.queued.as_secs_f64() > QUEUED * long(ran).as_secs_f64();
     let apart = together.as_secs_f64() < OVERLAP * all.as_secs_f64();
-    // one thread waits for nobody, so what it did not run in is not its own
+    // one thread waits for no other, so what it did not run in is not its own
     let time = match slice {
         [alone] => alone.used,
         _ => slice.iter().map(long).sum(),
@@ -313,7 +313,7 @@ impl<'s> Shared<'_, 's> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One thread's life.
+    /// Runs one thread until the rounds are over.
     fn serve(&self, thread: usize) {
         register();
         if self.threads > 1 {
@@ -430,8 +430,8 @@ impl<'s> Shared<'_, 's> {
     }
 }
 
-/// A panic of somebody's code is a failure of that contestant: the other threads must still meet
-/// this one.
+/// A panic in a contestant's code is a failure of that contestant: the other threads must
+/// still meet this one.
 fn caught<T>(run: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let ran = std::panic::catch_unwind(AssertUnwindSafe(run));
     ran.unwrap_or_else(|what| {
@@ -475,7 +475,7 @@ fn timed(
     now = Instant::now();
     let start = now;
     let (mut end, mut pairs) = (start, 0u32);
-    // who lost the CPU meanwhile has not run for a slice yet
+    // a thread that lost the CPU meanwhile has not run for a slice yet
     let falls_short = |end: Instant| match end.duration_since(start) {
         long if long < SLICE => true,
         long if company == Company::None && long < SLICE_MOST => {

@@ -47,7 +47,7 @@ impl Stacks {
             None => self.extend(pages),
         }
     }
-    /// Gives one back.
+    /// Gives a range back, for the next of its size.
     ///
     /// # Errors
     /// There is none of that size.

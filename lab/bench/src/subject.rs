@@ -4,7 +4,7 @@
 use ioatlas_dma::units::PageCount;
 
 /// Gives out ranges and takes them back. Shared by threads; what a thread needs of its own is its
-/// *hand*.
+/// *hand*. In a measurement every take and give is to succeed, so a [`Failure`] ends it.
 pub trait Subject: Sync {
     /// One range that was taken. Another thread may give it back.
     type Token: Send;
@@ -14,10 +14,7 @@ pub trait Subject: Sync {
     /// The hand of thread number `thread`, made on that thread: subjects with per-CPU caches give
     /// it a CPU of its own.
     fn hand(&self, thread: usize) -> Self::Hand;
-    /// Takes `pages` pages.
-    ///
-    /// # Errors
-    /// [`Failure`]: in a measurement everything is to succeed.
+    /// Takes a range of `pages` pages for the calling thread.
     fn take(&self, hand: &mut Self::Hand, pages: PageCount) -> Result<Self::Token, Failure>;
     /// As [`take`](Self::take), into `place`.
     ///
@@ -34,9 +31,6 @@ pub trait Subject: Sync {
         Ok(())
     }
     /// Gives a range back.
-    ///
-    /// # Errors
-    /// [`Failure`].
     fn give(&self, hand: &mut Self::Hand, token: Self::Token) -> Result<(), Failure>;
 }
 

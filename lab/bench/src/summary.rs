@@ -10,16 +10,16 @@ use ioatlas_dma::domain::AllocatorConfig;
 
 /// What a value counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its variants say it
 pub enum Unit {
     /// Nanoseconds a pair, or an operation.
     Nanoseconds,
-    /// A ratio.
+    /// A ratio of two figures.
     Times,
     /// Hundredths; of changes, with a sign.
     Percent,
-    /// Operations.
     Operations,
-    /// KiB.
+    /// A subject or a unit that a row can be of.
     Kibibytes,
 }
 
@@ -36,7 +36,7 @@ impl Unit {
     }
 }
 
-/// One line.
+/// One line of a summary.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Line {
     /// What is looked at.
@@ -50,7 +50,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Compared with nothing.
+    /// A line that compares with nothing.
     pub fn new(what: impl Into<String>, unit: Unit, value: Result<f64, String>) -> Self {
         Line {
             what: what.into(),

@@ -6,24 +6,18 @@ use crate::{
     pattern::{Draw, Immediate, Mixed, One, Replace, Ring, Sequence},
 };
 
-/// One thread's part of a case. Made and used on that thread.
+/// One thread's part of a case. Made and used on that thread. Its failures are the subject's.
 pub trait Worker {
-    /// Brings the subject to where the pattern starts. `go_on` is asked now and then, since that
-    /// may take long.
+    /// Brings the subject to where the pattern starts. `go_on` is asked now and then, since
+    /// that may take long.
     ///
     /// # Errors
-    /// The subject's; and where it may not go on.
+    /// Also where it may not go on.
     fn fill(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<(), Failure>;
-    /// Runs at most `pairs` pairs and returns how many: fewer where another thread has to come
-    /// first.
-    ///
-    /// # Errors
-    /// The subject's.
+    /// Runs at most `pairs` pairs and returns how many: fewer where another thread
+    /// has to come first.
     fn run(&mut self, pairs: u32) -> Result<u32, Failure>;
     /// Gives back all that is outstanding.
-    ///
-    /// # Errors
-    /// The subject's.
     fn finish(&mut self) -> Result<(), Failure>;
 }
 

@@ -39,10 +39,9 @@ pub const LEARNING: usize = 4_000;
 
 /// A policy under a load, measured.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Row {
-    /// Under which load.
     pub load: Load,
-    /// Which policy.
     pub policy: Policy,
     /// Nanoseconds of an operation, on each thread; or why there are none.
     pub figure: Result<Figure, Unmeasured>,
@@ -66,10 +65,9 @@ pub struct Row {
 
 /// Where the time of an operation goes.
 #[derive(Clone, Copy, PartialEq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Split {
-    /// Nanoseconds in map.
     pub map_ns: f64,
-    /// Nanoseconds in unmap.
     pub unmap_ns: f64,
 }
 
@@ -85,9 +83,9 @@ impl Split {
 /// The same policies under the same load: what is compared.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// One a policy.
+    /// One row for each policy.
     pub rows: Vec<Row>,
-    /// The copy alone.
+    /// The copy alone, with the same bytes.
     pub copy: Result<Figure, Unmeasured>,
 }
 
@@ -241,9 +239,6 @@ pub struct Driver<'s> {
 
 impl<'s> Driver<'s> {
     /// With as many in flight as the load says.
-    ///
-    /// # Errors
-    /// A map failed.
     pub fn new(served: &'s Served) -> Result<Self, Failure> {
         let mut driver = Driver {
             served,
@@ -268,17 +263,11 @@ impl<'s> Driver<'s> {
         }
     }
     /// Ends the oldest operation and begins another; whether that is bounced.
-    ///
-    /// # Errors
-    /// Either failed.
     pub fn turn(&mut self) -> Result<bool, Failure> {
         self.unmap()?;
         self.map()
     }
-    /// Ends all.
-    ///
-    /// # Errors
-    /// An unmap failed.
+    /// Ends all operations that are in flight.
     pub fn finish(mut self) -> Result<(), Failure> {
         while !self.flying.is_empty() {
             self.unmap()?;
@@ -311,7 +300,7 @@ fn learn(served: &Served) -> Result<Option<usize>, Failure> {
 /// One that is looked at in batches.
 struct Watched<'s> {
     driver: Driver<'s>,
-    /// Of its operations.
+    /// Where the time of its operations went.
     splits: Vec<Split>,
     /// Operations of all of them that were bounced.
     bounced: usize,

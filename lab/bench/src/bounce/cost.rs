@@ -120,7 +120,7 @@ impl Preset {
         }
     }
 
-    /// What it charges.
+    /// What maps and unmaps of this preset are charged.
     pub fn charge(&self) -> Charge {
         match self {
             Preset::Free => Charge::default(),

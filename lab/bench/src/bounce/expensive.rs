@@ -33,8 +33,8 @@ pub trait Pace: Send + Sync + 'static {
 /// ran would cost nothing there.
 pub struct Spin;
 
-/// Looks at the clock are closer together than this; between two that are not, the CPU was somebody
-/// else's.
+/// Looks at the clock are closer together than this; between two that are not, the
+/// CPU ran something else.
 const APART: Duration = Duration::from_micros(2);
 
 impl Pace for Spin {
@@ -59,19 +59,16 @@ pub struct Expensive<P: Platform, T, S = Spin> {
 
 /// What has been charged so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // its fields say it
 pub struct Charged {
-    /// Installations.
     pub maps: u64,
-    /// Pages of them.
     pub mapped: PageCount,
-    /// Removals.
     pub unmaps: u64,
-    /// Pages of them.
     pub unmapped: PageCount,
 }
 
 impl<P: Platform, T, S: Pace> Expensive<P, T, S> {
-    /// Over `inner`.
+    /// Charges what goes through to `inner`.
     pub fn new(inner: T, charge: Charge) -> Self {
         Expensive {
             inner,
@@ -174,7 +171,7 @@ unsafe impl<P: Platform, T: Translator<P>, S: Pace> Translator<P> for Expensive<
     }
     #[inline]
     fn knows(&self, by: Authority, cpu: &Cpu<'_>, first: IovaPage) -> Option<LeafTable> {
-        // the fast path is pinned, and nobody waits there
+        // the fast path is pinned, and no caller waits there
         self.inner
             .knows(by, cpu, first)
             .filter(|_| self.charge.is_free())

@@ -33,8 +33,8 @@ pub const POLICIES: [Policy; 4] = [
 
 /// A policy with so many operations in flight.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Point {
-    /// Which policy.
     pub policy: Policy,
     /// The load, `depth` in flight.
     pub load: Load,

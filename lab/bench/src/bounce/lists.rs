@@ -25,15 +25,14 @@ use std::sync::Arc;
 
 /// Bytes of a list: as BOUNCE'21 has it.
 const BLOCK: Block = Block(64);
-/// Lists in flight.
 const DEPTH: usize = 64;
 
-/// What lists cost.
+/// What lists cost with and without pools.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Lists {
     /// Nanoseconds of a list with buffers for one use.
     pub single_use_ns: f64,
-    /// With pools.
+    /// Nanoseconds of a list with pools.
     pub pooled_ns: f64,
     /// The second by the first, in the same rounds.
     pub ratio: Spread,
@@ -45,7 +44,7 @@ impl Lists {
         let rest = Assumed::BOUNCE21.other_ns;
         (rest + self.pooled_ns) / (rest + self.single_use_ns)
     }
-    /// BOUNCE'21's.
+    /// The ratio of loads that BOUNCE'21 measured.
     pub fn theirs() -> f64 {
         THEIR_LOAD.1 / THEIR_LOAD.0
     }

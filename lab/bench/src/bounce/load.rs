@@ -34,11 +34,11 @@ impl Block {
         Block(64),
         Block(128),
     ];
-    /// In bytes.
+    /// The size in bytes, 1,024 a KiB.
     pub fn bytes(&self) -> ByteCount {
         ByteCount(self.0 << 10)
     }
-    /// In granules.
+    /// The size in granules, 4 KiB each.
     pub fn pages(&self) -> PageCount {
         PageCount(self.bytes().0 / GRANULE)
     }
@@ -54,7 +54,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// Both.
+    /// Both ways, reads first.
     pub const ALL: [Self; 2] = [Way::Read, Way::Write];
     /// The name used on command lines and in tables.
     pub fn name(&self) -> &'static str {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What pools keep in memory while they are used, and when nobody uses them any more.
+//! What pools keep in memory while they are used, and when they are idle.
 
 use super::{
     cells::Driver,
@@ -14,7 +14,7 @@ use ioatlas_dma::{
     units::{ByteCount, GRANULE_LG2, TimeNs},
 };
 
-/// Operations, beyond filling.
+/// Operations that are done once as many are in flight as the load says.
 const TURNS: usize = 1_000;
 /// Ticks after the last operation, each as far from the last as pools call idle.
 const TICKS: u64 = 4_096;
@@ -42,9 +42,6 @@ pub fn memory() -> Result<Memory, Failure> {
 }
 
 /// The same with so many CPUs.
-///
-/// # Errors
-/// As [`memory`].
 pub fn memory_of(slots: usize) -> Result<Memory, Failure> {
     let load = Load {
         preset: Preset::Free,

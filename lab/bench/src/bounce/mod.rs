@@ -15,7 +15,7 @@
 //! makes of the times is in [`model`]: a CPU that also does other things for each operation, and a
 //! device that moves only so many bytes a second. All costs are nanoseconds of one CPU.
 //!
-//! Nobody is the device: its accesses take no CPU time. So the bytes that are copied come from the
+//! There is no device: accesses by one take no CPU time. So the bytes that are copied come from the
 //! CPU's caches as far as they fit there, where a device may leave them in memory; what a copy
 //! costs is measured beside each load, with the same bytes.
 

@@ -42,8 +42,8 @@ pub const THEIRS: [Theirs; 4] = [
 
 /// Change of the time in map per GB, at most, in percent: "more than 99 %".
 pub const THEIR_MAP_CHANGE: f64 = -99.0;
-/// Load of a CPU, percent, with an untrusted internal NVMe drive and blocks of 64 KiB: single-use
-/// bounce buffers, pools.
+/// Load of a CPU, percent, with an untrusted internal NVMe drive and blocks of 64 KiB:
+/// single-use bounce buffers, pools.
 pub const THEIR_LOAD: (f64, f64) = (2.28, 2.17);
 
 const fn theirs(kib: u64, ratio: f64, unmap_change: f64) -> Theirs {
@@ -70,15 +70,15 @@ pub struct Assumed {
 }
 
 impl Assumed {
-    /// The values used.
+    /// The values used in all predictions.
     ///
-    /// * other: 5 us, 200,000 operations a second: one thread of a guest whose interrupts need
-    ///   exits. A guess.
+    /// * other: 5 us, 200,000 operations a second: one thread of a guest whose interrupts
+    ///   need exits. A guess.
     /// * rate: 3.5 GB/s, what PCIe 3.0 with four lanes carries at most (3.94 GB/s less headers);
     ///   this CPU has no faster port. The drive is not named.
     /// * copy: 0.119 ns a byte: 64 KiB, neither side in a cache, in 7.8 us, measured on another
     ///   machine (Zen 4, virtual).
-    /// * slot: 40 ns, the aim of this project for the pools.
+    /// * slot: 40 ns, what this project's pools were designed for.
     /// * base by page: 1: a request, with its exit, costs what a page of it does, with its pinning
     ///   and its invalidation in the host. A guess.
     pub const BOUNCE21: Self = Self {
@@ -89,8 +89,8 @@ impl Assumed {
         base_by_page: 1.0,
     };
 
-    /// Other values that would be as good: guesses four times less or more, half or twice, a slower
-    /// drive.
+    /// Other values that would be as good: guesses four times less or more, half or
+    /// twice, a slower drive.
     fn others() -> impl Iterator<Item = Self> {
         let all = [0.25, 1.0, 4.0].into_iter().flat_map(|base_by_page| {
             [2_500.0, 5_000.0, 10_000.0].map(move |other_ns| (base_by_page, other_ns))
@@ -111,7 +111,7 @@ impl Assumed {
 pub enum Bound {
     /// The CPU that issues it.
     Cpu,
-    /// The device.
+    /// The device, which moves only so much.
     Device,
 }
 
@@ -130,7 +130,7 @@ impl Bound {
 pub struct Machine {
     /// What map and unmap cost when they are direct.
     pub charge: Charge,
-    /// Everything else.
+    /// What else an operation costs, as assumed.
     pub assumed: Assumed,
 }
 
@@ -257,7 +257,7 @@ pub fn crossover(
 /// What is predicted of a size, beside what was measured.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Prediction {
-    /// The document's.
+    /// What the document has measured of it.
     pub theirs: Theirs,
     /// Throughput with bounce buffers by that without.
     pub ratio: f64,

@@ -16,23 +16,20 @@ use std::time::{Duration, Instant};
 
 /// Operations in flight on a thread.
 pub const DEPTHS: [usize; 3] = [1, 8, 64];
-/// Numbers of threads.
+/// Numbers of threads that loads have.
 pub const THREADS: [usize; 2] = [1, 2];
 
 /// What is wanted. An empty list is all.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // its fields say it
 pub struct Filter {
-    /// Translators.
     pub presets: Vec<Preset>,
     /// Policies; [`Policy::Never`] is measured in any case, to compare with.
     pub policies: Vec<Policy>,
-    /// Sizes.
     pub blocks: Vec<Block>,
-    /// Directions.
     pub ways: Vec<Way>,
     /// Operations in flight on each thread.
     pub depths: Vec<usize>,
-    /// Numbers of threads.
     pub threads: Vec<usize>,
 }
 

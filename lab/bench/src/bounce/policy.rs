@@ -48,8 +48,8 @@ impl Policy {
         }
     }
 
-    /// Whether it may map directly where there is no slot, so that it should never be slower than
-    /// direct mapping.
+    /// Whether it may map directly where there is no slot, so that it should never be
+    /// slower than direct mapping.
     pub fn has_direct_way_out(&self) -> bool {
         match self {
             Policy::Below | Policy::Adaptive => true,

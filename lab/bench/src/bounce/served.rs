@@ -25,8 +25,8 @@ pub type Tables = Paged<Host, VtdSecond48, Arc<Uncached<Host>>>;
 /// The translator of all measurements.
 pub type Dear = Expensive<Host, Tables>;
 
-/// The design of every domain here: what is charged for an unmap has its invalidation in it, and
-/// nothing is deferred.
+/// The design of every domain here: what is charged for an unmap has its invalidation in it,
+/// and nothing is deferred.
 const DESIGN: &str = "magazine,strict";
 /// Slots of threads: two measure, and others may be there.
 const SLOTS: usize = 16;
@@ -58,7 +58,7 @@ fn now() -> TimeNs {
 /// Memory of a driver: one run of frames.
 pub struct Buffers {
     first: PhysPage,
-    /// Kept for as long as somebody may copy there.
+    /// Kept for as long as a copy may go there.
     _frames: Vec<FreshFrame>,
 }
 
@@ -90,10 +90,10 @@ impl Buffers {
 }
 
 /// Everything that a load needs, made for it.
+#[allow(missing_docs)] // its fields say it
 pub struct Served {
     /// The load that it was made for.
     pub load: Load,
-    /// The policy.
     pub policy: Policy,
     /// The way to map.
     pub client: Client<Host, Dear>,
@@ -118,9 +118,6 @@ impl Served {
     }
 
     /// The same on a platform of so many CPUs.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
     pub fn with_slots(
         load: Load,
         policy: Policy,
@@ -153,8 +150,8 @@ impl Served {
         })
     }
 
-    /// What [`Policy::Adaptive`] has found for this load; `None` while it does not know, and of
-    /// other policies.
+    /// What [`Policy::Adaptive`] has found for this load; `None` while it does not know,
+    /// and of other policies.
     pub fn settled(&self) -> Option<Route> {
         let (pages, direction) = (self.load.block.pages(), self.load.direction.direction());
         let learned = self.client.dma().learned();
@@ -168,7 +165,7 @@ impl Served {
         self.buffers.nth(nth, pages)
     }
 
-    /// Frames of its platform that somebody has.
+    /// Frames of its platform that are in use.
     pub fn frames_in_use(&self) -> usize {
         self.platform().frames_in_use()
     }
@@ -178,8 +175,8 @@ impl Served {
     }
 }
 
-/// The buffers of a thread: each operation that is in flight has its own, used again when its
-/// operation is over.
+/// The buffers of a thread: each operation that is in flight has its own, used again when
+/// its operation is over.
 pub struct Hand {
     thread: u64,
     done: u64,
@@ -214,8 +211,8 @@ impl Subject for Served {
     }
 }
 
-/// The copy itself: as many bytes, between as many buffers, with the platform's own copy, and
-/// nothing else.
+/// The copy itself: as many bytes, between as many buffers, with the platform's own
+/// copy, and nothing else.
 pub struct Copies {
     load: Load,
     platform: Arc<Host>,
@@ -224,7 +221,7 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// For a load.
+    /// Buffers on both sides for all operations of a load that are in flight.
     ///
     /// # Errors
     /// There is no memory.

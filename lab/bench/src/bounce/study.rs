@@ -19,7 +19,7 @@ use crate::{
 /// All that was measured.
 #[derive(Clone, Debug, Default)]
 pub struct Study {
-    /// Loads.
+    /// The cells, one for each load.
     pub cells: Vec<Cell>,
     /// More in flight than there are slots.
     pub points: Vec<Point>,
@@ -29,14 +29,14 @@ pub struct Study {
     pub memory: Option<Result<Memory, String>>,
 }
 
-/// BOUNCE'21's row of a size beside the model's and what is measured here, reads of 64 in flight on
-/// one thread.
+/// BOUNCE'21's row of a size beside the model's and what is measured here, reads of 64 in
+/// flight on one thread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Beside {
-    /// The model's.
+    /// What the model says of it.
     pub model: Prediction,
-    /// Measured code over the preset, at the pace of the assumed machine: throughput by that of
-    /// direct mapping.
+    /// Measured code over the preset, at the pace of the assumed machine: throughput by
+    /// that of direct mapping.
     pub ratio: Option<f64>,
     /// Change of the measured time in unmap, in percent.
     pub unmap_change: Option<f64>,

@@ -61,8 +61,8 @@ pub(super) const PEERS: [Peer; 4] = [
     ),
 ];
 
-/// Ranges that `offset-allocator` is made for: those of the largest pattern on two threads, and as
-/// many holes.
+/// Ranges that `offset-allocator` is made for: those of the largest pattern on two threads,
+/// and as many holes.
 const RANGES: u32 = 1 << 20;
 
 #[cold]

@@ -20,16 +20,16 @@ use std::sync::{Mutex, PoisonError};
 /// What a peer is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Rival {
-    /// An allocator alone.
+    /// An allocator alone, without tables.
     Allocator,
-    /// The table alone.
+    /// A page table alone.
     Table,
 }
 
-/// Somebody else's code.
+/// Code of another project, measured beside what it is compared with.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// The crate's name.
+    /// The name of its crate.
     pub name: &'static str,
     /// What it is compared with.
     pub rival: Rival,
@@ -76,7 +76,7 @@ impl PeerSubject {
 pub trait Exclusive: Send + 'static {
     /// One range that was taken.
     type Token: Send;
-    /// Takes `pages` pages.
+    /// Takes a range of `pages` pages.
     ///
     /// # Errors
     /// There is no room.
@@ -120,7 +120,7 @@ where
 pub struct Owned<E>(Mutex<Option<E>>);
 
 impl<E: Exclusive> Owned<E> {
-    /// This structure.
+    /// Makes a subject of a structure.
     pub fn new(exclusive: E) -> Self {
         Owned(Mutex::new(Some(exclusive)))
     }
@@ -151,7 +151,7 @@ impl<E: Exclusive> Subject for Owned<E> {
 pub struct Shared<E>(Mutex<E>);
 
 impl<E: Exclusive> Shared<E> {
-    /// This structure.
+    /// Makes a subject of a structure.
     pub fn new(exclusive: E) -> Self {
         Shared(Mutex::new(exclusive))
     }

@@ -41,10 +41,10 @@ fn page(pages: usize) -> Option<*mut u8> {
     (!page.is_null()).then_some(page)
 }
 
-/// Gives it back.
+/// Gives the memory of [`page`] back.
 ///
 /// # Safety
-/// `at` came from [`page`] with the same number, and nobody uses it any more.
+/// `at` came from [`page`] with the same number, and is not used any more.
 unsafe fn free(at: *mut u8, pages: usize) {
     if let Ok(layout) = Layout::from_size_align(pages << GRANULE_LG2, GRANULE as usize) {
         // SAFETY: the caller's promise
@@ -177,7 +177,7 @@ impl Drop for Arena {
     }
 }
 
-// SAFETY: each frame is fresh, and nobody else's
+// SAFETY: each frame is fresh, and has no other owner
 unsafe impl FrameAllocator<Size4KiB> for Arena {
     fn allocate_frame(&mut self) -> Option<PhysFrame> {
         let page = page(1)?;

@@ -17,7 +17,7 @@ pub struct AllocatorAlone<P: Slots> {
 }
 
 impl<P: Slots> AllocatorAlone<P> {
-    /// Over `aperture`.
+    /// An allocator of this configuration over `aperture`.
     ///
     /// # Errors
     /// The design cannot work there.
@@ -36,7 +36,7 @@ impl<P: Slots> AllocatorAlone<P> {
     pub fn allocator(&self) -> &Alone<P> {
         &self.allocator
     }
-    /// The platform.
+    /// The platform that the allocator is of.
     pub fn platform(&self) -> &P {
         &self.platform
     }

@@ -26,8 +26,8 @@ const THREADS: u64 = 2;
 
 type Tables = Paged<Host, VtdSecond48, Arc<Uncached<Host>>>;
 
-/// Pools over real tables, under a unit that caches nothing. Pairs are `map_single` and `unmap`
-/// under [`Placement::Always`].
+/// Pools over real tables, under a unit that caches nothing. Pairs are `map_single`
+/// and `unmap` under [`Placement::Always`].
 pub struct Bounced {
     client: Client<Host, Tables>,
     way: Way,
@@ -36,7 +36,7 @@ pub struct Bounced {
 }
 
 impl Bounced {
-    /// On `platform`, which nobody has taken frames of.
+    /// On `platform`, no frame of which has been taken.
     ///
     /// # Errors
     /// It is too small.

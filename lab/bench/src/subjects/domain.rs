@@ -45,8 +45,8 @@ impl<P: Slots, T: Translator<P>> Subject for Whole<P, T> {
         let mapping = self.0.map(buffer, Direction::FromDevice);
         mapping.map_err(Failure::new)
     }
-    /// Without a copy between, as in a driver that keeps what it gets; and without a call, as this
-    /// is the driver.
+    /// Without a copy between, as in a driver that keeps what it gets; and without a call, as
+    /// this is the driver.
     #[inline(always)]
     fn take_into(
         &self,

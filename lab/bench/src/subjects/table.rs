@@ -19,7 +19,7 @@ pub struct TableAlone<P: Slots, F: Format> {
 }
 
 impl<P: Slots, F: Format> TableAlone<P, F> {
-    /// An empty table.
+    /// An empty table of this configuration.
     ///
     /// # Errors
     /// There is no frame for its root.

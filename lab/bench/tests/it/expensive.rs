@@ -135,7 +135,7 @@ fn under_the_big_lock_two_threads_take_the_time_of_both() {
 fn a_failed_map_leaves_nothing_behind() {
     let (platform, domain) = domain(charge(1.0, 0.0, BigLock::Held));
     register();
-    // every frame but a few is taken by somebody else: tables run out on the way
+    // every frame but a few is taken elsewhere: tables run out on the way
     let mut taken = Vec::new();
     while let Some(frame) = ioatlas_dma::platform::Platform::frame_alloc(&*platform) {
         taken.push(frame);

@@ -183,7 +183,7 @@ fn a_row_has_its_control_and_what_it_is_beyond() {
         assert_eq!(row.spec, *spec);
         let figure = row.figure.as_ref().unwrap();
         assert!(figure.ns.low <= figure.ns.median && figure.ns.median <= figure.ns.high);
-        assert_eq!(figure.mode, None, "one thread is near nobody");
+        assert_eq!(figure.mode, None, "one thread has no other to be near");
         assert!(row.control.is_some());
         let beside = spec.what == software;
         assert_eq!(row.beside.is_some(), beside, "{spec}");
