@@ -24,27 +24,25 @@ const RECORD: usize = 12;
 
 /// Something done to a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its variants say it
 pub enum Op {
-    /// An update.
     Update(Entry),
-    /// An invalidation, begun.
+    /// An invalidation is begun, and perhaps waits for a guard.
     Invalidate(Iova, ByteCount),
     /// A lookup of all pieces.
     Lookup(Iova, ByteCount, Perm),
-    /// A pin.
     Pin(Iova, ByteCount),
-    /// Its end.
     Unpin(Iova, ByteCount),
-    /// Everything is invalidated.
     Clear,
     /// A guard begins, and goes on while other things are done. Lock-based caches have none such.
     Hold,
-    /// It ends.
+    /// The guard that is held ends.
     Release,
 }
 
 /// What became of one input, summed over implementations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // its fields say it
 pub struct Findings {
     /// Pieces that were compared.
     pub hits: u64,
@@ -52,7 +50,6 @@ pub struct Findings {
     pub misses: u64,
     /// Ops that were refused.
     pub refused: u64,
-    /// Evictions.
     pub evictions: u64,
     /// Updates that an invalidation beat.
     pub beaten: u64,

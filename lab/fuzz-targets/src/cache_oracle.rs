@@ -7,15 +7,15 @@ use ioatlas_vhost::cache::{HostAddr, Span, covers};
 /// What is true of a page: host address minus IOVA, and permission.
 pub type Said = (u64, Perm);
 
-/// Every update and removal so far, in order. The last one that names a page says what is true of
-/// it.
+/// Every update and removal so far, in order. The last one that names a page says what
+/// is true of it.
 #[derive(Clone, Default, Debug)]
 pub struct Oracle {
     history: Vec<(Span, Option<Said>)>,
 }
 
 impl Oracle {
-    /// An update.
+    /// Notes an update of all pages of `span`.
     pub fn put(&mut self, span: Span, host: HostAddr, perm: Perm) {
         let said = (host.0.wrapping_sub(span.iova().0), perm);
         self.history.push((span, Some(said)));

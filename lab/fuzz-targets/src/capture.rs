@@ -21,8 +21,8 @@ const LIMITS: Limits = Limits {
 
 /// What the parts of the crate say about one input, for cross-checks.
 #[derive(Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Findings {
-    /// From [`Trace::info`].
     pub info: TraceInfo,
     /// From [`simulate`], 8 entries in 2 ways.
     pub outcome: Outcome,
@@ -50,7 +50,7 @@ pub fn trace(data: &[u8]) -> Result<Findings, TraceError> {
 /// What becomes of one capture, for cross-checks.
 #[derive(Debug)]
 pub struct Imported {
-    /// As loaded.
+    /// The trace as it was loaded.
     pub trace: Trace,
     /// As converted to text and read again, if its assumed accesses leave it within the limits.
     pub converted: Option<Trace>,

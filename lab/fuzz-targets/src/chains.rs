@@ -37,7 +37,7 @@ use vm_memory::{MmapRegion, VolatileMemory};
 pub const MAX_RECORDS: usize = 256;
 const RECORD: usize = 12;
 const PAGES: u64 = 12;
-/// Pages of memory.
+/// Pages of the memory behind the IOVAs.
 const HOST_PAGES: u64 = 2 * PAGES + 2;
 const PAGE: usize = GRANULE as usize;
 
@@ -46,7 +46,7 @@ const PAGE: usize = GRANULE as usize;
 pub struct Findings {
     /// Frames that were moved.
     pub moved: u64,
-    /// Queues that stopped.
+    /// Queues that stopped for what they were told.
     pub stopped: u64,
     /// Frames that were dropped.
     pub dropped: u64,
@@ -63,8 +63,8 @@ struct Attack {
     cache: Arc<ListIotlb>,
     misses: Arc<MissChannel>,
     guest: IovaMemory<<ListIotlb as DeviceIotlb>::Reader>,
-    /// The front end's end of the back channel, which nobody reads: there can be no more questions
-    /// than fit.
+    /// The front end's end of the back channel, which is not read: there can be no
+    /// more questions than fit.
     _back: UnixStream,
     pair: Pair,
     features: u64,
@@ -79,7 +79,7 @@ fn host_page(page: u64) -> u64 {
     }
 }
 
-/// Runs one input.
+/// Runs one input: its records against a pair of queues.
 ///
 /// # Panics
 /// The device wrote to what it may not, or moved more than there was.
@@ -119,7 +119,7 @@ impl Attack {
         let (ours, back) = UnixStream::pair().expect("a pair of sockets");
         misses.connect(Some(ours.into()));
         let reader = cache.reader().expect("the first");
-        // SAFETY: entries are made in `translate`, of `memory`, which nobody else has and which
+        // SAFETY: entries are made in `translate`, of `memory`, which has no other owner and which
         // lives as long as `guest`.
         let guest = unsafe { IovaMemory::new(reader, misses.clone(), Patience::default()) };
         let depth = Depth(usize::from(start[1] % 70).max(1));

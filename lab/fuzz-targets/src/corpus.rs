@@ -74,10 +74,7 @@ pub fn mutated(target: &str, mut run: impl FnMut(&[u8])) {
     );
 }
 
-/// The inputs of a target without their names.
-///
-/// # Panics
-/// See [`inputs`].
+/// The inputs of a target without their names, as [`inputs`] finds them.
 pub fn contents(target: &str) -> Vec<Vec<u8>> {
     let contents = inputs(target).into_iter();
     contents.map(|(_, input)| input).collect()
@@ -126,8 +123,8 @@ impl Random {
     }
 }
 
-/// One to four small changes to a random input: a bit, a byte, or a record from anywhere put in,
-/// out or elsewhere.
+/// One to four small changes to a random input: a bit, a byte, or a record from anywhere put
+/// in, out or elsewhere.
 fn mutate(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut input = random.pick(corpus).clone();
     let whole_record = |random: &mut Random, of: &[u8]| {

@@ -14,7 +14,7 @@ use ioatlas_vtd::acpi::{
 
 /// Bytes beyond these are ignored.
 pub const MAX_TABLE_BYTES: usize = 1 << 16;
-/// Where memory begins.
+/// Address at which the memory that is searched begins.
 const BIOS: u64 = 0xe_0000;
 
 /// What became of one input.
@@ -81,8 +81,8 @@ fn built_again(mut dmar: Dmar) {
     assert_eq!(Dmar::parse(&table), Ok(dmar));
 }
 
-/// Asks for the unit, the reserved memory and the ATS of some devices, in a PCI tree that the bytes
-/// make up.
+/// Asks for the unit, the reserved memory and the ATS of some devices, in a PCI tree that
+/// the bytes make up.
 fn routed(dmar: &Dmar, data: &[u8]) -> u32 {
     // one device has no vendor, and may be a virtual function: its owner is looked for among all
     let virtual_one = SourceId(0x409);

@@ -39,7 +39,6 @@ use ioatlas_vtd::registers::{self as offset, Registers};
 pub const MAX_RECORDS: usize = 512;
 /// Bytes of one record.
 const RECORD: usize = 12;
-/// Frames of memory.
 const FRAMES: usize = 8;
 /// Words of a frame.
 const WORDS: usize = 512;

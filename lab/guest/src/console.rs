@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a guest says on its console: lines `ioatlas: WORD REST` of its script, among the kernel's.
 //!
-//! Some words are known to whoever watches the guest, and end it: `done` (all is well),
-//! `failed: WHY`; so does the kernel's last line when it panics. All other words go to a
-//! [`Console`].
+//! Some words are known to the code that watches the guest, and end it: `done` (all is
+//! well), `failed: WHY`; so does the kernel's last line when it panics. All other words
+//! go to a [`Console`].
 
 use std::borrow::Cow;
 
 /// Begins a line of the script.
 const PREFIX: &str = "ioatlas: ";
 
-/// What a line of the guest means for the one who watches.
+/// What a line of the guest means for the code that watches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// Nothing.
+    /// Nothing that is to be acted on.
     Nothing,
     /// This is what the guest does from now on: "does its work".
     Phase(Cow<'static, str>),
@@ -21,7 +21,7 @@ pub enum Heard {
     Fail(String),
 }
 
-/// Hears a guest.
+/// Hears what a guest says on its console.
 pub trait Console {
     /// A line `ioatlas: WORD REST`.
     fn said(&mut self, word: &str, rest: &str) -> Heard;
@@ -69,7 +69,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Takes a line.
+    /// Takes one line, with or without its end.
     pub fn line(&mut self, line: &str, console: &mut impl Console) -> Heard {
         let line = line.trim_end();
         if line.contains("Kernel panic") {

@@ -25,7 +25,7 @@ impl Archive {
         self.entry(path, DIRECTORY, &[]);
     }
 
-    /// Adds a file.
+    /// Adds a file that is not executable.
     ///
     /// # Panics
     ///
@@ -52,7 +52,7 @@ impl Archive {
         self.entry(path, LINK, target.as_bytes());
     }
 
-    /// The archive.
+    /// The archive's bytes, with its trailer.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         self.entries = u32::MAX; // inode 0, as others write it

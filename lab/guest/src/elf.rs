@@ -6,10 +6,10 @@ use object::{Endianness, Object as _, ObjectSection as _, elf};
 
 /// What a program or library names: the loader, and libraries by their names as files.
 #[derive(Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // its fields say it
 pub struct Needs {
     /// Path of the program's loader, if it has one.
     pub loader: Option<String>,
-    /// Libraries.
     pub libraries: Vec<String>,
 }
 

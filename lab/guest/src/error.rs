@@ -7,11 +7,11 @@ use std::time::Duration;
 
 /// A guest could not be made, or failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields say it
 pub enum GuestError {
     /// A program of this machine is not there.
     #[error("needs {tool}: {source} (apt-get install {package})")]
     Tool {
-        /// Its name.
         tool: String,
         /// Debian's package that has it.
         package: &'static str,
@@ -20,38 +20,21 @@ pub enum GuestError {
     },
     /// A package cannot be had.
     #[error("package {package}: {detail}")]
-    Package {
-        /// Its name.
-        package: String,
-        /// Why not.
-        detail: String,
-    },
+    Package { package: String, detail: String },
     /// No network of our own.
     #[error(
         "the other side of the guest's network cards needs a network of its own (unshare --user --map-root-user --net, ip tuntap): {detail}"
     )]
-    Network {
-        /// What was said.
-        detail: String,
-    },
+    Network { detail: String },
     /// The fetched packages lack a file.
     #[error("{name}: in none of the fetched packages")]
-    NoFile {
-        /// Its name.
-        name: String,
-    },
+    NoFile { name: String },
     /// A file of a package is not what it should be.
     #[error("{name}: {detail}")]
-    BadFile {
-        /// Its name.
-        name: String,
-        /// What is wrong.
-        detail: String,
-    },
+    BadFile { name: String, detail: String },
     /// A file of this machine cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
         path: PathBuf,
         /// The operating system's reason.
         source: io::Error,
@@ -63,7 +46,6 @@ pub enum GuestError {
         limit: Duration,
         /// What it was at.
         phase: String,
-        /// What it printed.
         log: PathBuf,
     },
     /// The guest ended, and not as it should.
@@ -71,9 +53,8 @@ pub enum GuestError {
     Failed {
         /// What it was at.
         phase: String,
-        /// Its own words, QEMU's, or those of whoever listened to it.
+        /// Its own words, QEMU's, or those of the code that listened to it.
         said: String,
-        /// What it printed.
         log: PathBuf,
     },
     /// A signal asked to stop.

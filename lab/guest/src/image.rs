@@ -43,7 +43,7 @@ impl<'a> Image<'a> {
         archive.program("init", format!("{PRELUDE}{script}").as_bytes());
         archive.program("bin/busybox", &tree.read("busybox")?);
         archive.link("bin/sh", "busybox");
-        // some programs ask who they are
+        // some programs look up their user's name
         archive.file("etc/passwd", b"root:x:0:0:root:/:/bin/sh\n");
         archive.file("etc/group", b"root:x:0:\n");
         Ok(Self {
@@ -68,35 +68,23 @@ impl<'a> Image<'a> {
         self.archive.file(path, content);
     }
 
-    /// A program of our own, as `/programs/NAME`. A static one runs in any guest; of another the
-    /// libraries are the tree's (`libc6`, `libgcc-s1`), which must not be older than those it was
-    /// linked with.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::program`].
+    /// A program of our own, as `/programs/NAME`. A static one runs in any guest; of another
+    /// the libraries are the tree's (`libc6`, `libgcc-s1`), which must not be older than those
+    /// it was linked with.
     pub fn executable(&mut self, name: &str, content: &[u8]) -> Result<(), GuestError> {
         self.archive.program(&format!("programs/{name}"), content);
         self.needed_by(name, content)
     }
 
-    /// A program of a package, by its name as a file, with the libraries and the loader that it
-    /// needs.
-    ///
-    /// # Errors
-    ///
-    /// [`GuestError::NoFile`] or [`GuestError::BadFile`].
+    /// A program of a package, by its name as a file, with the libraries and the
+    /// loader that it needs.
     pub fn program(&mut self, name: &str) -> Result<(), GuestError> {
         let bytes = self.tree.read(name)?;
         self.executable(name, &bytes)
     }
 
-    /// A library by its name as a file, with those that it needs: for what a program loads while it
-    /// runs.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::program`].
+    /// A library by its name as a file, with those that it needs: for what a program
+    /// loads while it runs.
     pub fn library(&mut self, name: &str) -> Result<(), GuestError> {
         if !self.libraries.insert(name.to_owned()) {
             return Ok(());

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`packages`] | Debian packages, fetched into a cache and unpacked, as a supply of files |
 //! | [`image`] | the guest's first and only file system: script, programs with their libraries, kernel modules in the order they load |
-//! | [`network`] | a name space with TAP interfaces, for which nobody needs privileges |
+//! | [`network`] | a name space with TAP interfaces, made without privileges |
 //! | [`qemu`] | QEMU's arguments that all guests share |
 //! | [`watch`] | a run: console and log read, a limit of time, no QEMU that outlives it |
 //! | [`console`] | what the guest's script says |

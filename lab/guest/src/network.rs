@@ -2,8 +2,8 @@
 //! A network of our own, in which a guest's cards have their other ends.
 //!
 //! Only the privileged make a TAP interface: so the whole command starts again in a user and
-//! network name space of its own (`unshare`), in which it is, and in which nobody else's network is
-//! touched. An interface stays when who serves it goes, with its address.
+//! network name space of its own (`unshare`), in which it is, and in which no other network is
+//! touched. An interface stays when the program that serves it ends, with its address.
 
 use crate::GuestError;
 use std::env;
@@ -19,14 +19,14 @@ const UNSHARE: [&str; 3] = ["--user", "--map-root-user", "--net"];
 /// Queues of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queues {
-    /// One.
+    /// A single queue, which one program opens.
     One,
     /// One for each that opens it.
     Several,
 }
 
-/// Starts this program again inside, with these arguments, unless it is there. On success it does
-/// not return.
+/// Starts this program again inside, with these arguments, unless it is there. On success
+/// it does not return.
 ///
 /// # Errors
 ///
@@ -47,19 +47,11 @@ pub fn enter(arguments: impl IntoIterator<Item = OsString>) -> Result<(), GuestE
 }
 
 /// Brings the loopback interface up.
-///
-/// # Errors
-///
-/// As [`enter`].
 pub fn loopback() -> Result<(), GuestError> {
     ip(&["link", "set", "lo", "up"])
 }
 
 /// Makes an interface that has this address, in a network of 256.
-///
-/// # Errors
-///
-/// As [`enter`].
 pub fn tap(name: &str, address: Ipv4Addr, queues: Queues) -> Result<(), GuestError> {
     let make = ["tuntap", "add", "dev", name, "mode", "tap", "multi_queue"];
     ip(match queues {

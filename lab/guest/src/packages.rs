@@ -59,10 +59,6 @@ pub struct Tree {
 
 impl Cache {
     /// The cache in `directory`, which is made if there is none.
-    ///
-    /// # Errors
-    ///
-    /// [`GuestError::File`].
     pub fn open(directory: &Path) -> Result<Self, GuestError> {
         fs::create_dir_all(directory).map_err(|source| GuestError::file(directory, source))?;
         Ok(Self {
@@ -72,20 +68,12 @@ impl Cache {
 
     /// The kernel's package: the newest in the cache, else the one that Debian's
     /// `linux-image-amd64` stands for today.
-    ///
-    /// # Errors
-    ///
-    /// Any of [`GuestError`] about packages.
     pub fn kernel(&self) -> Result<String, GuestError> {
         self.kernel_of("linux-image-amd64")
     }
 
-    /// The same of another metapackage, of a series or a flavour or both:
-    /// `linux-image-6.12-cloud-amd64`.
-    ///
-    /// # Errors
-    ///
-    /// Any of [`GuestError`] about packages.
+    /// The same of another metapackage, of a series, a flavour or
+    /// both, such as `linux-image-6.12-cloud-amd64`.
     pub fn kernel_of(&self, meta: &str) -> Result<String, GuestError> {
         let wanted = KernelName::of(meta).ok_or_else(|| GuestError::Package {
             package: meta.into(),
@@ -113,10 +101,6 @@ impl Cache {
     }
 
     /// The packages and the libraries that they need, fetched and unpacked.
-    ///
-    /// # Errors
-    ///
-    /// Any of [`GuestError`] about packages.
     pub fn tree(&self, packages: &[&str]) -> Result<Tree, GuestError> {
         let mut tree = Tree::default();
         let mut wanted: Vec<String> = packages.iter().map(|name| (*name).into()).collect();
@@ -141,15 +125,15 @@ impl Cache {
         Ok(tree)
     }
 
-    /// Whether it has the package. Without its version: `busybox-static`,
-    /// `linux-image-6.1.0-56-amd64`.
+    /// Whether it has a package of this name, `busybox-static` or
+    /// `linux-image-6.1.0-56-amd64`, in whatever version.
     #[must_use]
     pub fn has(&self, package: &str) -> bool {
         self.unpacked(package).is_some()
     }
 
-    /// The directory for packages where nobody names one: `ioatlas/packages` in `$XDG_CACHE_HOME`,
-    /// else in `~/.cache`.
+    /// The directory for packages where none is named: `ioatlas/packages` in
+    /// `$XDG_CACHE_HOME`, else in `~/.cache`.
     #[must_use]
     pub fn default_directory() -> Option<PathBuf> {
         let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));
@@ -215,7 +199,7 @@ impl Cache {
             let half = temporary.path().join(stem);
             unpack(&archive, &half)?;
             match fs::rename(&half, &into) {
-                // somebody else was faster
+                // another process was faster
                 Err(_) if into.is_dir() => {}
                 done => done.map_err(|source| GuestError::file(&into, source))?,
             }
@@ -263,10 +247,6 @@ impl Tree {
     }
 
     /// The only file whose name begins so.
-    ///
-    /// # Errors
-    ///
-    /// [`GuestError::NoFile`].
     pub fn only(&self, prefix: &str) -> Result<&Path, GuestError> {
         let found = self.files.range(prefix.to_owned()..).next();
         match found {
@@ -278,10 +258,6 @@ impl Tree {
     }
 
     /// The kernel module, by its name without `.ko`; files may have either of `-` and `_` in it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::read`].
     pub fn module(&self, name: &str) -> Result<Vec<u8>, GuestError> {
         let plain = |name: &str| name.replace('-', "_");
         let wanted = format!("{}.ko", plain(name));
@@ -303,7 +279,7 @@ impl Tree {
 struct KernelName<'a> {
     /// `6.12.117+deb12`; of a metapackage the series, or nothing.
     version: &'a str,
-    /// `cloud-amd64`.
+    /// What follows the version, such as `cloud-amd64`.
     flavour: &'a str,
 }
 
@@ -380,7 +356,7 @@ fn unpack(archive: &Path, into: &Path) -> Result<(), GuestError> {
 
 /// What `xz` makes of the file `name`.
 fn decompress(name: &str, bytes: &[u8]) -> Result<Vec<u8>, GuestError> {
-    // by a file, since a pipe that nobody empties blocks
+    // by a file, since a pipe that is not emptied blocks
     let mut compressed = tempfile::tempfile().map_err(|e| GuestError::file(Path::new(name), e))?;
     let rewound = compressed
         .write_all(bytes)

@@ -6,26 +6,24 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-/// The emulator.
+/// The emulator's program, looked for in `PATH`.
 pub const QEMU: &str = "qemu-system-x86_64";
 
 /// What a guest's reboot does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reboot {
-    /// It ends QEMU.
+    /// Ends QEMU, and so the run.
     Ends,
-    /// It boots again.
+    /// Boots the guest again, in the same QEMU.
     Boots,
 }
 
 /// A machine without devices (q35), whose console is QEMU's standard output.
 #[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Machine<'a> {
-    /// CPUs.
     pub cpus: u32,
-    /// MiB.
     pub memory_mib: u32,
-    /// Kernel.
     pub kernel: &'a Path,
     /// Its first file system.
     pub initrd: &'a Path,

@@ -43,8 +43,8 @@ impl Drop for Running {
 
 const ENDING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// Whether a signal came since the last call; the first listens. Once somebody has listened to
-/// signals they end no program any more: one that comes between two guests is to end the second.
+/// Whether a signal came since the last call; the first listens. Once signals are listened to they
+/// end no program any more: one that comes between two guests is to end the second.
 fn was_interrupted() -> Result<bool, GuestError> {
     static HEARD: Mutex<Option<Signals>> = Mutex::new(None);
     let mut heard = HEARD.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +72,7 @@ enum News<T, E> {
 /// Where and how long a guest runs.
 #[derive(Debug)]
 pub struct Watch<'a> {
-    /// QEMU's arguments.
+    /// QEMU's arguments, its name not among them.
     pub arguments: Vec<OsString>,
     /// For the console's log, and the end of QEMU's.
     pub directory: &'a Path,
@@ -87,7 +87,7 @@ pub struct Watch<'a> {
 pub enum Keep {
     /// The end of it, if the guest fails.
     Tail,
-    /// All.
+    /// All of it, however the guest ends.
     All,
 }
 
@@ -103,11 +103,7 @@ pub trait Log<E>: Send + 'static {
     /// No more lines are given then, and the guest is ended.
     fn line(&mut self, line: &[u8]) -> Result<(), E>;
 
-    /// There are no more lines.
-    ///
-    /// # Errors
-    ///
-    /// Fails the run.
+    /// There are no more lines; an error fails the run.
     fn finish(self) -> Result<Self::Result, E>;
 }
 
@@ -139,7 +135,8 @@ impl Watch<'_> {
     ///
     /// # Errors
     ///
-    /// [`GuestError`]: QEMU cannot be run, the guest hangs or fails, or a signal comes; the log's, if it is refused; that of `beside`.
+    /// [`GuestError`]: QEMU cannot be run, the guest hangs or fails, or a signal comes; the log's,
+    /// if it is refused; that of `beside`.
     pub fn run<L: Log<E>, E: From<GuestError> + Send + 'static>(
         self,
         console: &mut impl Console,
@@ -166,7 +163,7 @@ impl Watch<'_> {
             let news = news.clone();
             let (path, keep) = (self.directory.join("qemu.log"), self.keep_log);
             readers.push(thread::spawn(move || {
-                // whoever no longer listens has an error of its own
+                // a receiver that no longer listens has an error of its own
                 let _ = news.send(News::LogEnded(read_log(stderr, log, &path, keep)));
             }));
         }
@@ -256,7 +253,7 @@ fn read_console<T, E>(stdout: ChildStdout, mut file: File, news: &Sender<News<T,
     while let Ok(true) = next_line(&mut lines, &mut line) {
         // the log on disk is for people; without it the run goes on
         let _ = file.write_all(&line);
-        // nobody listens any more once the run has failed; the log is to be whole even so
+        // the receiver is gone once the run has failed; the log is to be whole even so
         let _ = news.send(News::Console(String::from_utf8_lossy(&line).into_owned()));
     }
     let _ = news.send(News::ConsoleEnded);

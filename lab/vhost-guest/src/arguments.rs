@@ -131,7 +131,7 @@ pub enum Pages {
 }
 
 impl Pages {
-    /// All.
+    /// Both sizes, the larger first.
     pub const ALL: [Self; 2] = [Self::Large, Self::Small];
 
     /// As on the command line.
@@ -166,7 +166,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All.
+    /// All modes, in the order of the enumeration.
     pub const ALL: [Self; 3] = [Self::Off, Self::Pt, Self::Strict];
 }
 

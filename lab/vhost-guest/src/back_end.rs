@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// DPDK's.
+/// The program that is DPDK's back end.
 const TESTPMD: &str = "dpdk-testpmd";
 /// How long it may take to listen, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ impl Drop for BackEnd {
     }
 }
 
-/// `ioatlas`, if nobody says where it is.
+/// `ioatlas`: the program that is named, else the one beside this.
 pub fn ioatlas(named: Option<&Path>) -> Result<PathBuf, Error> {
     let beside = || Some(env::current_exe().ok()?.with_file_name("ioatlas"));
     let path = named.map(PathBuf::from).or_else(beside).unwrap_or_default();

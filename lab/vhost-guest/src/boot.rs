@@ -19,8 +19,8 @@ pub fn directory() -> Result<TempDir, Error> {
     made.map_err(|why| Error::file(&env::temp_dir(), why))
 }
 
-/// Does something with such a directory, which is kept where that fails, unless somebody asked it
-/// to stop.
+/// Does something with such a directory, which is kept where that fails, unless a
+/// signal asked to stop.
 pub fn within<T>(
     of: &impl Display,
     work: impl FnOnce(&Path) -> Result<T, Error>,
@@ -42,7 +42,7 @@ pub struct Boot<'a> {
     pub directory: &'a Path,
     /// After so long it is killed.
     pub limit: Duration,
-    /// Who has the card.
+    /// What drives the card in it.
     pub card: Card,
 }
 
@@ -75,7 +75,7 @@ impl<'a> Boot<'a> {
         };
         let begun = Instant::now();
         let phase = |what: &str| {
-            // progress that nobody can read is no failure
+            // progress that cannot be read is no failure
             let seconds = begun.elapsed().as_secs();
             let _ = writeln!(std::io::stderr(), "{seconds:4} s  {name}: the guest {what}");
         };

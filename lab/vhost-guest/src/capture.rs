@@ -13,7 +13,7 @@ const MICROSECONDS: u32 = 0xa1b2_c3d4;
 const NANOSECONDS: u32 = 0xa1b2_3c4d;
 const LONGEST: u32 = 1 << 16;
 
-/// Writes frames.
+/// Writes frames as a capture, without times.
 pub fn write(to: &mut impl Write, frames: impl Iterator<Item = Vec<u8>>) -> io::Result<()> {
     for word in [MICROSECONDS, 4 << 16 | 2, 0, 0, LONGEST, 1] {
         to.write_all(&word.to_le_bytes())?;

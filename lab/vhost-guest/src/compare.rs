@@ -27,7 +27,7 @@ const WARM_UP: u32 = 2;
 /// Seconds for which nothing may move before the guest goes on without.
 const PATIENCE: u32 = 10;
 
-/// Whose back end.
+/// The back end that a rate is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Testpmd,
@@ -57,7 +57,7 @@ impl Case {
     }
 }
 
-/// Frames a second.
+/// Rates in frames a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Rates {
     sent: f64,
@@ -119,7 +119,7 @@ fn measure(arguments: &Arguments, tree: &Tree, case: Case, whose: Whose) -> Resu
         Whose::Ours => format!("{} on vhost-net", case.name()),
     };
     boot::within(&name, |directory| {
-        // frames that are compared are to come back as they are; those of Linux to somebody
+        // frames that are compared are to come back as they are; those of Linux to an address
         let (ours, theirs) = match case {
             Case::Linux(_) => ("macswap", "macswap"),
             Case::Testpmd(_) => ("loopback", "io"),

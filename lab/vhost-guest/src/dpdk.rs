@@ -23,7 +23,7 @@ const DRIVERS: [(&str, &str); 3] = [
     ("librte-net-virtio", "librte_net_virtio.so."),
     ("librte-net-pcap", "librte_net_pcap.so."),
 ];
-/// Package of testpmd.
+/// Debian's package that has testpmd.
 const TESTPMD: &str = "dpdk-dev";
 /// A package that it needs a library of, and whose name does not say that it has one.
 const PROVIDERS: &str = "ibverbs-providers";
@@ -184,8 +184,8 @@ impl Counts {
         }
     }
 
-    /// Refuses a guest in which a frame was lost, or missed a translation after all memory was
-    /// used.
+    /// Refuses a guest in which a frame was lost, or missed a translation after
+    /// all memory was used.
     fn check(&self) -> Result<(), String> {
         let equal = |what: &str, is: u64, wanted: u64| match is == wanted {
             true => Ok(()),

@@ -17,7 +17,6 @@ pub enum Error {
     /// The back end does not come up, or fails.
     #[error("back end {program}: {detail}")]
     BackEnd {
-        /// Which.
         program: String,
         /// Why, with what to do.
         detail: String,
@@ -27,10 +26,9 @@ pub enum Error {
     Counts {
         /// How the IOMMU was used.
         mode: String,
-        /// What is wrong.
         what: String,
     },
-    /// The system's own.
+    /// An error of the operating system's.
     #[error("{what}: {why}")]
     Io {
         /// What was to be done.
@@ -53,12 +51,12 @@ fn installs(error: &GuestError) -> &'static str {
 }
 
 impl Error {
-    /// A file.
+    /// An error with a file of this machine.
     pub fn file(path: &Path, why: io::Error) -> Self {
         GuestError::file(path, why).into()
     }
 
-    /// Whether a guest was there and did not do its work, and nobody asked it to stop.
+    /// Whether a guest was there and did not do its work, and no signal asked it to stop.
     pub fn is_of_a_guest(&self) -> bool {
         match self {
             Self::Guest(error) => error.names_a_log(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What runs in the guest. It speaks to whoever watches by lines `ioatlas: ..` on the console, and
-//! ends with an error at the first byte that is not what it should be.
+//! What runs in the guest. It speaks to the program that watches by lines `ioatlas: ..` on the
+//! console, and ends with an error at the first byte that is not what it should be.
 
 use crate::arguments::Work;
 use crate::pattern;
@@ -16,12 +16,11 @@ const PATIENCE: Duration = Duration::from_secs(100);
 const BLOCK: usize = 1 << 16;
 /// Datagrams under way at once.
 const WINDOW: u64 = 16;
-/// Datagrams in all.
 const DATAGRAMS: u64 = 1600;
 /// Most bytes of a datagram in one frame of 1,514.
 const DATAGRAM_MOST: u64 = 1472;
 
-/// Does the work.
+/// Does the work, and says on the console what came of it.
 pub fn run(peer: Ipv4Addr, work: Work) -> io::Result<()> {
     let mib = std::env::var("MIB").ok().and_then(|mib| mib.parse().ok());
     let bytes = mib.unwrap_or(1u64) << 20;
@@ -41,7 +40,7 @@ pub fn run(peer: Ipv4Addr, work: Work) -> io::Result<()> {
                 if done == bytes / 2 {
                     println!("ioatlas: restart");
                 }
-                // It has to have been in the middle, however fast we are and slow who hears us.
+                // It has to have been in the middle, however slow the program that hears us is.
                 match done + BLOCK as u64 {
                     last if last >= bytes => restarted(peer),
                     _ => Ok(()),
@@ -85,8 +84,8 @@ fn connect(peer: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends so many bytes, reads them back at the same time, compares. `at` hears how many were sent,
-/// each 64 KiB.
+/// Sends so many bytes, reads them back at the same time, compares. `at` hears how many were
+/// sent, each 64 KiB.
 fn stream(
     peer: Ipv4Addr,
     seed: u64,
@@ -124,8 +123,8 @@ fn stream(
     reader.join().map_err(|_| end())?
 }
 
-/// Sends datagrams of all lengths, a window at a time, and compares what comes back. Returns how
-/// many did not.
+/// Sends datagrams of all lengths, a window at a time, and compares what comes back. Returns
+/// how many did not.
 fn datagrams(peer: Ipv4Addr) -> io::Result<u64> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect((peer, ECHO))?;
@@ -152,7 +151,7 @@ fn datagrams(peer: Ipv4Addr) -> io::Result<u64> {
             };
             let number = got.first_chunk().map(|number| u64::from_le_bytes(*number));
             let place = missing.iter().position(|of| Some(*of) == number);
-            let place = place.ok_or_else(|| io::Error::other("a datagram nobody sent"))?;
+            let place = place.ok_or_else(|| io::Error::other("a datagram that was not sent"))?;
             let number = missing.swap_remove(place);
             let wrong = pattern::differs(number, 0, &got[8..]);
             if let Some(byte) = wrong {

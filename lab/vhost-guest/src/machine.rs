@@ -9,10 +9,10 @@ use std::path::Path;
 /// MiB of a guest.
 const MEMORY_MIB: u32 = 512;
 
-/// Who has the card in the guest.
+/// What drives the card in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Card {
-    /// The kernel.
+    /// The kernel's driver, with its IOMMU used so.
     Linux(Mode),
     /// A process, through VFIO.
     Vfio,
@@ -34,7 +34,7 @@ impl Card {
         match self {
             Self::Linux(Mode::Off) => None,
             Self::Linux(_) => Some("intel-iommu,intremap=off,device-iotlb=on"),
-            // no process is given a device whose interrupts nobody checks
+            // no process is given a device whose interrupts are not checked
             Self::Vfio => Some("intel-iommu,intremap=on,device-iotlb=on,caching-mode=on"),
         }
     }

@@ -13,7 +13,7 @@
 //! On the way the back end is ended and started anew in the middle of a TCP connection, and the
 //! guest reboots; both must go on as if nothing had been. The TAP interface is in a user and
 //! network name space of our own ([`ioatlas_guest::network`]), so nothing of this needs privileges,
-//! and nobody else's network is touched.
+//! and no other network is touched.
 //!
 //! Or DPDK has the card in the guest ([`dpdk`]): testpmd, driven by this same program
 //! ([`testpmd`]), through VFIO, all its memory mapped once. Then the back end sends each frame back
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             match arguments.what {
-                // whoever watches the guest
+                // for the program that watches the guest
                 Some(_) => println!("ioatlas: failed: {error}"),
                 None => eprintln!("error: {error}"),
             }

@@ -5,11 +5,11 @@ use ioatlas_guest::{GuestError, network};
 use std::env;
 use std::net::Ipv4Addr;
 
-/// The interface.
+/// Name of the TAP interface.
 pub const TAP: &str = "ioatlas0";
-/// Its address.
+/// Address of the interface, on this machine's side.
 pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
-/// The guest's.
+/// Address of the guest's card.
 pub const GUEST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 
 /// Starts the command again in it, unless it is there, and makes the interface.

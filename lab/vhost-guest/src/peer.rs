@@ -2,7 +2,7 @@
 //! The other side: echoes TCP and UDP, and tells the guest how often it has booted and the back end
 //! has been started.
 //!
-//! Threads end with the process, and do nothing while nobody connects.
+//! Threads end with the process, and do nothing while no client connects.
 
 use crate::network::PEER;
 use std::io::{self, Read as _, Write as _};
@@ -10,9 +10,9 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// Echoes.
+/// Port that echoes, TCP and UDP.
 pub const ECHO: u16 = 7;
-/// Tells [`Told`], as two numbers in text.
+/// Port that tells [`Told`], as two numbers in text.
 pub const TELL: u16 = 17;
 
 /// What the guest cannot know by itself.
@@ -24,14 +24,14 @@ pub struct Told {
     pub restarts: u32,
 }
 
-/// The peer.
+/// The peer of one guest, and what it tells.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
     told: Arc<Mutex<Told>>,
 }
 
 impl Peer {
-    /// Listens.
+    /// Listens on both ports, on threads that end with the process.
     pub fn listen() -> io::Result<Self> {
         let peer = Self::default();
         let (echo, tell) = (

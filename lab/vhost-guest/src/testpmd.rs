@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 const FRAMES: u64 = 5_000;
 /// Shortest and longest of them.
 const LENGTHS: (u64, u64) = (60, 1514);
-/// testpmd's buffers.
+/// Buffers that testpmd has in all.
 const BUFFERS: u64 = 2048;
 /// MiB of its memory: the buffers take 4.5, the rest is its own.
 const MEMORY_MIB: u32 = 64;
@@ -47,7 +47,7 @@ struct Counts {
     sent: u64,
 }
 
-/// Does it all; tells what came of it in lines for whoever watches.
+/// Does it all; tells what came of it in lines for the program that watches.
 pub fn run(drive: &Drive) -> io::Result<()> {
     let path = |name: &str| std::env::temp_dir().join(name);
     let (out, back) = (path("out.pcap"), path("back.pcap"));
@@ -90,8 +90,8 @@ pub fn run(drive: &Drive) -> io::Result<()> {
     Ok(())
 }
 
-/// Frame `number`: to nobody, of a protocol for experiments, its number, and bytes that tell where
-/// they belong.
+/// Frame `number`: to an address that no card has, of a protocol for experiments, its number, and
+/// bytes that tell where they belong.
 fn frame(number: u64) -> Vec<u8> {
     let (shortest, longest) = LENGTHS;
     // 911 visits all lengths
@@ -105,8 +105,8 @@ fn frame(number: u64) -> Vec<u8> {
     frame
 }
 
-/// Compares what came back; returns how many frames did. They are in order, each once; some may not
-/// have come.
+/// Compares what came back; returns how many frames did. They are in order, each once; some
+/// may not have come.
 fn compare(back: &Path) -> io::Result<u64> {
     let (mut next, mut came) = (0, 0);
     capture::read(&mut BufReader::new(File::open(back)?), |got| {
@@ -161,7 +161,7 @@ impl Testpmd {
             let mut line = Vec::new();
             while said.read_until(b'\n', &mut line).is_ok_and(|got| got > 0) {
                 let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-                // nobody listens any more after a failure
+                // the receiver is gone after a failure
                 let _ = send.send(text);
                 line.clear();
             }
@@ -175,7 +175,7 @@ impl Testpmd {
         })
     }
 
-    /// Types a line.
+    /// Types a line at testpmd's prompt.
     fn tell(&mut self, line: &str) -> io::Result<()> {
         writeln!(self.console, "{line}")
     }
@@ -239,8 +239,8 @@ impl Testpmd {
     }
 }
 
-/// A terminal: our end of it, and the other. Into a pipe testpmd would write once it has 4 KiB to
-/// say.
+/// A terminal: our end of it, and the other. Into a pipe testpmd would write once it has
+/// 4 KiB to say.
 fn terminal() -> io::Result<(File, File)> {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
     grantpt(&ours)?;

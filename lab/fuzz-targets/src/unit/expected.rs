@@ -19,7 +19,7 @@ pub(super) enum End {
     Translated(u64),
     /// To the address it names.
     Passed,
-    /// Nowhere.
+    /// Nowhere: the access is blocked.
     Blocked,
 }
 
@@ -30,7 +30,6 @@ pub(super) struct Told {
     pub(super) root_address: u64,
     /// The root table, as latched; none in other modes than legacy (VT-d 4.1 §11.4.5).
     pub(super) root: Option<u64>,
-    /// Translation is on.
     pub(super) translating: bool,
 }
 
@@ -73,7 +72,7 @@ impl Walker {
             .unwrap_or(End::Blocked)
     }
 
-    /// `None`: blocked.
+    /// Walks the tables; `None` where the access is blocked.
     fn translate(&self, told: &Told, source: u16, page: u64, kind: AccessKind) -> Option<End> {
         let (bus, function) = (usize::from(source >> 8), usize::from(source & 0xff));
         // root entry: present in 0, table in 51:12, nothing else (§9.1)

@@ -36,7 +36,7 @@ const EVENTS: [Reg32; 2] = [Reg32(0x38), Reg32(0xa0)];
 pub struct WindowFindings {
     /// Accesses of a size and at a place that the specification defines.
     pub taken: u64,
-    /// Others.
+    /// Accesses of other sizes or at other places.
     pub refused: u64,
     /// The global status at the end.
     pub status: u32,
