@@ -6,8 +6,8 @@ use crate::machine::{Block, DEVICE, sleep_until};
 use ioatlas_dma::units::{ByteCount, Direction, Iova, SourceId};
 use ioatlas_vtd::registers::{Reg32, Reg64, Registers};
 
-/// Where firmware places the configuration space of bus 0, 4 KiB a function (the ACPI table MCFG
-/// says so).
+/// Where firmware places the configuration space of bus 0, 4 KiB a function (the ACPI
+/// table MCFG says so).
 const CONFIGURATION: u64 = 0xb000_0000;
 /// Configuration space: device and vendor.
 const IDS: Reg32 = Reg32(0x00);
@@ -21,11 +21,11 @@ const MSI: Reg32 = Reg32(0x40);
 const MSI_ENABLE: u32 = 1 << 16;
 const ADDRESS: Reg32 = Reg32(0x44);
 const VALUE: Reg32 = Reg32(0x4c);
-/// Where such messages go, for the first CPU. No IOVA is ever there: the unit takes writes to it
-/// for interrupts.
+/// Where such messages go, for the first CPU. No IOVA is ever there: the unit takes writes
+/// to it for interrupts.
 const MSI_ADDRESS: u32 = 0xfee0_0000;
 
-/// The device's registers.
+/// The device's registers, from here on in its BAR 0.
 const SOURCE: Reg64 = Reg64(0x80);
 const DESTINATION: Reg64 = Reg64(0x88);
 const COUNT: Reg64 = Reg64(0x90);
@@ -34,7 +34,7 @@ const GO: Reg64 = Reg64(0x98);
 const BUSY: u64 = 0b001;
 /// In GO: from the device to memory.
 const TO_MEMORY: u64 = 0b010;
-/// In GO: interrupt when done. It is a message, so nobody need take it back.
+/// In GO: interrupt when done. It is a message, so it need not be taken back.
 const INTERRUPT: u64 = 0b100;
 /// The device's own buffer, as SOURCE or DESTINATION.
 const BUFFER: u64 = 0x4_0000;
@@ -44,14 +44,14 @@ pub const COPY_TIME: u32 = 100_000_000;
 /// The device. It copies less than 4096 bytes at a time.
 pub struct Edu {
     registers: Block,
-    /// Who it is to the unit.
+    /// What the unit knows it by.
     pub source: SourceId,
 }
 
 impl Edu {
     /// The first on bus 0, ready for DMA and interrupts.
     pub fn find() -> Option<Self> {
-        // SAFETY: nobody else configures functions.
+        // SAFETY: nothing else configures functions.
         let function = |n: u16| unsafe { Block::new(CONFIGURATION + (u64::from(n) << 12)) };
         let devfn = (0..256).find(|n| function(*n).read32(IDS) == EDU)?;
         let pci = function(devfn);
@@ -59,7 +59,7 @@ impl Edu {
         pci.write32(ADDRESS, MSI_ADDRESS);
         pci.write32(VALUE, DEVICE as u32);
         pci.write32(MSI, pci.read32(MSI) | MSI_ENABLE);
-        // SAFETY: where firmware placed its registers, and nobody else drives it.
+        // SAFETY: where firmware placed its registers, and nothing else drives it.
         let registers = unsafe { Block::new(u64::from(pci.read32(BAR0) & !0xf)) };
         let source = SourceId(devfn);
         Some(Edu { registers, source })

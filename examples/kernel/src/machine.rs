@@ -12,18 +12,18 @@ use ioatlas_vtd::registers::{Reg32, Reg64, Registers};
 const SERIAL: u16 = 0x3f8;
 /// QEMU's `isa-debug-exit`, as boot.sh places it: QEMU's exit status is 2 * value + 1.
 const EXIT: u16 = 0xf4;
-/// All went well.
+/// Exit value where all went well.
 pub const GOOD: u8 = 0x10;
-/// Something did not.
+/// Exit value where something did not.
 pub const BAD: u8 = 0x11;
 /// Interrupts enabled, in the flags register.
 const INTERRUPTS: u64 = 1 << 9;
 
 /// Vectors that have a stub in boot.s. Those below [`TIMER`] are exceptions.
 const VECTORS: usize = 34;
-/// The timer's vector.
+/// Vector of the CPU's own timer.
 pub const TIMER: u64 = 32;
-/// The device's vector.
+/// Vector of the device's messages.
 pub const DEVICE: u64 = 33;
 /// Bytes of a stub.
 const STUB: usize = 16;
@@ -31,7 +31,7 @@ const STUB: usize = 16;
 const GATE: u64 = 0x8e00 << 32 | 8 << 16;
 
 /// The local APIC of this CPU.
-// SAFETY: every x86 CPU of 64 bits has it there, and nobody else uses it.
+// SAFETY: every x86 CPU of 64 bits has it there, and nothing else uses it.
 const APIC: Block = unsafe { Block::new(0xfee0_0000) };
 const END_OF_INTERRUPT: Reg32 = Reg32(0xb0);
 const SPURIOUS_VECTOR: Reg32 = Reg32(0xf0);
@@ -79,7 +79,7 @@ impl Block {
     /// The block at `base`.
     ///
     /// # Safety
-    /// It is one, mapped uncached, and nobody else writes there.
+    /// It is one, mapped uncached, and nothing else writes there.
     pub const unsafe fn new(base: u64) -> Self {
         Block(base)
     }
@@ -109,8 +109,8 @@ unsafe impl Registers for Block {
 /// The interrupt descriptor table, two words a gate.
 static TABLE: Masked<[[u64; 2]; VECTORS]> = Masked::new([[0; 2]; VECTORS]);
 
-/// What a stub leaves on the stack: nine registers, the vector, the error code, and where it
-/// happened.
+/// What a stub leaves on the stack: nine registers, the vector, the error code,
+/// and where it happened.
 type Frame = [u64; 12];
 /// The vector's place in that.
 const VECTOR: usize = 9;
@@ -159,7 +159,7 @@ extern "C" fn interrupt(frame: &Frame) {
     APIC.write32(END_OF_INTERRUPT, 0);
 }
 
-/// The serial line.
+/// The first serial line, of which only the transmitter is used.
 struct Serial;
 
 impl Write for Serial {
@@ -169,7 +169,7 @@ impl Write for Serial {
     }
 }
 
-/// Prints a line.
+/// Prints a line on the serial line.
 pub fn print(line: fmt::Arguments<'_>) {
     let _ = writeln!(Serial, "{line}"); // it never fails
 }

@@ -54,7 +54,7 @@ extern "C" fn kernel() -> ! {
 fn run() -> Outcome<()> {
     let frames = free_frames();
     let base = unit_base()?;
-    // SAFETY: the unit's registers, and nobody else drives it.
+    // SAFETY: the unit's registers, and nothing else drives it.
     let registers = unsafe { Block::new(base.0) };
     let unit = Unit::bring_up(Arc::new(Kernel), registers, Config::default())?;
     let unit = Arc::new(unit);
@@ -105,7 +105,7 @@ fn unit_base() -> Outcome<PhysAddr> {
 fn buffer() -> PhysRange {
     PhysRange::new(PhysAddr(BUFFER.as_ptr() as u64), LEN)
 }
-/// Fills the buffer.
+/// Fills the buffer with ascending numbers from `seed`.
 fn fill(seed: u64) {
     let words = BUFFER.iter().zip(seed..);
     words.for_each(|(word, n)| word.store(n, Ordering::Relaxed));
@@ -116,8 +116,8 @@ fn intact(words: &[AtomicU64], seed: u64) -> usize {
     words.iter().zip(seed..).filter(right).count()
 }
 
-/// From the buffer, through the device, into consistent memory. The device's interrupt unmaps the
-/// buffer.
+/// From the buffer, through the device, into consistent memory. The device's
+/// interrupt unmaps the buffer.
 fn move_data(io: &Arc<Io>, edu: &Edu) -> Outcome<()> {
     let ring = io.alloc_consistent(ByteCount(GRANULE))?;
     println!("consistent memory: {} bytes at {}", ring.len(), ring.iova());

@@ -34,7 +34,7 @@ pub struct Masked<T>(RefCell<T>);
 unsafe impl<T: Send> Sync for Masked<T> {}
 
 impl<T> Masked<T> {
-    /// An unlocked lock.
+    /// A lock that is not held.
     pub const fn new(value: T) -> Self {
         Masked(RefCell::new(value))
     }
@@ -49,7 +49,7 @@ impl<T: Send> Lock<T> for Masked<T> {
     }
 }
 
-/// Frames that nobody has.
+/// Frames that are free; allocation zeroes them.
 static FREE: Masked<Vec<PhysPage>> = Masked::new(Vec::new());
 
 /// Makes every frame free. Once.
@@ -62,7 +62,7 @@ pub fn free_frames() -> usize {
     FREE.with(|free| free.len())
 }
 
-/// The kernel.
+/// The kernel as a platform: one CPU.
 pub struct Kernel;
 
 // SAFETY: frames are memory that nothing else uses, in the list or with one owner, and zeroed;
@@ -80,7 +80,7 @@ unsafe impl Platform for Kernel {
     }
     fn frame_alloc(&self) -> Option<FreshFrame> {
         let page = FREE.with(Vec::pop)?;
-        // SAFETY: memory that nobody has, mapped where it is.
+        // SAFETY: memory that has no owner, mapped where it is.
         unsafe { (page.addr().0 as *mut u8).write_bytes(0, GRANULE as usize) };
         // SAFETY: it was free, is in the list no more, and has just been zeroed.
         Some(unsafe { FreshFrame::new(page) })

@@ -13,14 +13,13 @@ use ioatlas_host::Host;
 use serde::Serialize;
 use std::{fmt, sync::Arc};
 
-/// What is measured.
+/// Policies, sizes and depths of the reads that are measured.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Plan {
-    /// Under which policies.
     pub policies: Vec<Policy>,
     /// Bytes of a read.
     pub sizes: Vec<ByteCount>,
-    /// Reads under way.
     pub depths: Vec<Depth>,
     /// Reads of a round.
     pub reads: u32,
@@ -30,12 +29,11 @@ pub struct Plan {
 
 /// One policy at one size and depth.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[allow(missing_docs)] // its fields say it
 pub struct Cost {
-    /// Which policy.
     pub policy: &'static str,
     /// Bytes of a read.
     pub bytes: u64,
-    /// Reads under way.
     pub depth: u16,
     /// Reads of a round.
     pub reads: u64,
@@ -65,9 +63,6 @@ fn median(rounds: &[u64]) -> u64 {
 }
 
 /// Carries out `plan`; `note` is the last number that the controller was told.
-///
-/// # Errors
-/// [`VerifyError`].
 #[allow(clippy::too_many_arguments)] // each is another thing
 pub fn measure<T: Translator<Host>>(
     plan: &Plan,
@@ -121,7 +116,7 @@ pub fn measure<T: Translator<Host>>(
 
 /// A table of costs: a line for each size and depth, a column for each policy.
 pub struct Table<'c> {
-    /// What was measured.
+    /// The costs of all cells.
     pub costs: &'c [Cost],
     /// Which of its numbers.
     pub of: fn(&Cost) -> u64,

@@ -31,7 +31,7 @@ const DMA_COMMAND: u64 = 0x98;
 const START: u64 = 1 << 0;
 const TO_MEMORY: u64 = 1 << 1;
 
-/// One device.
+/// One edu device, over its registers.
 pub struct Edu<W> {
     registers: W,
 }
@@ -39,18 +39,14 @@ pub struct Edu<W> {
 /// What is wrong with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its fields say it
 pub enum EduError {
     /// It does not say that it is one.
     #[error("its identification is {0:#x}, not that of an edu (0x..0000ed)")]
     NotEdu(u32),
     /// It does not answer as it should.
     #[error("it was asked to invert {asked:#x} and answered {answered:#x}")]
-    NotAlive {
-        /// What was written.
-        asked: u32,
-        /// What was read.
-        answered: u32,
-    },
+    NotAlive { asked: u32, answered: u32 },
     /// It cannot move so much at once.
     #[error("{0} do not fit into its buffer")]
     TooMuch(ByteCount),
@@ -67,9 +63,6 @@ pub struct Transfer<'d, W> {
 
 impl<W: RegisterWindow> Edu<W> {
     /// Finds out whether it is one, and alive.
-    ///
-    /// # Errors
-    /// [`EduError`].
     pub fn new(registers: W) -> Result<Self, EduError> {
         let identification = registers.read32(IDENTIFICATION);
         if identification & 0xffff != 0x00ed {
@@ -86,7 +79,7 @@ impl<W: RegisterWindow> Edu<W> {
     /// Begins to fill the buffer from memory.
     ///
     /// # Errors
-    /// [`EduError::TooMuch`].
+    /// [`EduError::TooMuch`], before the device is told.
     pub fn begin_read(&self, from: Iova, len: ByteCount) -> Result<Transfer<'_, W>, EduError> {
         self.begin(from.0, BUFFER, len, START)
     }
@@ -94,7 +87,7 @@ impl<W: RegisterWindow> Edu<W> {
     /// Begins to copy the buffer to memory.
     ///
     /// # Errors
-    /// [`EduError::TooMuch`].
+    /// [`EduError::TooMuch`], before the device is told.
     pub fn begin_write(&self, to: Iova, len: ByteCount) -> Result<Transfer<'_, W>, EduError> {
         self.begin(BUFFER, to.0, len, START | TO_MEMORY)
     }
@@ -118,7 +111,7 @@ impl<W: RegisterWindow> Edu<W> {
         Ok(Transfer { device: self })
     }
 
-    /// The registers.
+    /// The registers, for what this driver does not do.
     pub fn registers(&self) -> &W {
         &self.registers
     }
@@ -133,7 +126,7 @@ impl<W: RegisterWindow> Transfer<'_, W> {
     /// Waits until it is over. Whether anything was moved, the device does not say.
     ///
     /// # Errors
-    /// [`EduError::Stuck`].
+    /// [`EduError::Stuck`] after a limit of time.
     pub fn wait(self) -> Result<(), EduError> {
         let nap = Idle::Nap(Duration::from_millis(1));
         let over = nap.until(LIMIT, || self.is_over().then_some(()));

@@ -6,7 +6,7 @@
 //!
 //! | module | concept |
 //! |---|---|
-//! | [`window`] | what a driver needs of a bus: registers, and somebody who tells of interrupts |
+//! | [`window`] | what a driver needs of a bus: registers, and what tells of interrupts |
 //! | [`edu`] | the smallest device that moves data by itself; every idea of DMA protection in six registers |
 //! | [`round_trip`] | a domain, the same over whatever is below it |
 //! | [`nvme::registers`] | a controller's registers |

@@ -15,12 +15,12 @@ use std::sync::Arc;
 
 /// Lists that were mapped and unmapped.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[allow(missing_docs)] // its fields say it
 pub struct Mapped {
     /// Segments of a list, of a page each.
     pub segments: u64,
     /// How many runs of neighbours they are.
     pub runs: u64,
-    /// How many lists.
     pub lists: u64,
     /// The controller was told these numbers before and after them.
     pub notes: [u32; 2],
@@ -29,11 +29,8 @@ pub struct Mapped {
 const SEGMENTS: u64 = 16;
 const LISTS: u64 = 8;
 
-/// Maps and unmaps lists of 1, 4 and 16 runs; `note` is the last number that the controller was
-/// told.
-///
-/// # Errors
-/// [`VerifyError`].
+/// Maps and unmaps lists of 1, 4 and 16 runs; `note` is the last number that
+/// the controller was told.
 pub fn map<T: Translator<Host>>(
     domain: &Arc<Domain<Host, T>>,
     controller: &mut Controller<T>,

@@ -6,10 +6,10 @@
 //! cost: map, describe, submit, complete, unmap. Time is the *thread's processor time*. In a guest
 //! whose clock counts instructions this is the number of instructions, the kernel's included.
 //!
-//! A driver that spins ([`Idle::Spin`]) takes each completion as it comes; its processor time is
-//! all time. One that naps waits for all that is under way, and its waiting is left out: what
-//! remains is what the reads cost the processor, and depends neither on the device nor on who else
-//! runs.
+//! A driver that spins ([`Idle::Spin`]) takes each completion as it comes; its processor time
+//! is all time. One that naps waits for all that is under way, and its waiting is left out:
+//! what remains is what the reads cost the processor, and depends neither on the device nor
+//! on what else runs.
 
 use crate::{
     nvme::{NvmeError, command::*, namespace::Namespace, queue::*},
@@ -27,11 +27,11 @@ use ioatlas_host::Host;
 use rustix::time::{ClockId, clock_gettime};
 use std::{cell::Cell, sync::Arc};
 
-/// Memory for many buffers, contiguous in the arena. What it is in the machine depends on the
-/// arena.
+/// Memory for many buffers, contiguous in the arena. What it is in the machine
+/// depends on the arena.
 ///
-/// It is freed when this is dropped, unless a device may still have some of it: see
-/// [`while_lent`](Self::while_lent).
+/// It is freed when this is dropped, unless a device may still have some
+/// of it: see [`while_lent`](Self::while_lent).
 pub struct Buffers {
     platform: Arc<Host>,
     frames: Vec<FreshFrame>,
@@ -80,9 +80,6 @@ impl Buffers {
     /// Does `work`, which maps buffers, and has unmapped all of them when it succeeds. Where it
     /// fails, or panics, some may be mapped still, and a device may write there: their memory is
     /// not used again then.
-    ///
-    /// # Errors
-    /// Those of `work`.
     pub fn while_lent<R, E>(&self, work: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
         let before = self.whose.replace(Whose::Lent);
         let done = work()?;
@@ -104,7 +101,7 @@ impl Buffers {
     }
 }
 
-/// Who may write to buffers.
+/// Whether a device may write to buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Whose {
     Ours,
@@ -135,16 +132,15 @@ impl Drop for Buffers {
     }
 }
 
-/// What to do.
+/// What a load is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Load<'e> {
-    /// How.
     pub policy: Policy,
     /// Bytes of a read.
     pub size: ByteCount,
     /// Reads under way at once.
     pub depth: Depth,
-    /// Reads in all.
     pub reads: u32,
     /// Bytes before each buffer in its first granule. A multiple of 512.
     pub offset: ByteCount,
@@ -153,14 +149,14 @@ pub struct Load<'e> {
     pub check: Option<&'e Expected>,
 }
 
-/// What happened.
+/// What happened to the reads of a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // its fields say it
 pub struct Seen {
     /// Reads that were completed.
     pub reads: u64,
     /// The thread's processor time.
     pub cpu_ns: u64,
-    /// By the clock.
     pub wall_ns: u64,
     /// Bytes that are not what lies on the disk there, where that was looked at.
     pub wrong_bytes: u64,
@@ -173,8 +169,8 @@ pub struct Seen {
 /// Carries `load` out on `queue`, which has nothing under way.
 ///
 /// # Errors
-/// [`NvmeError`]; what is mapped then stays so, and `buffers` keep their memory from others for
-/// good.
+/// [`NvmeError`]; what is mapped then stays so, and `buffers` keep their memory
+/// from others for good.
 pub fn run<T: Translator<Host>>(
     load: &Load<'_>,
     queue: &mut QueuePair<T>,
@@ -264,7 +260,7 @@ fn carry_out<T: Translator<Host>>(
 
 /// What is under way.
 struct Work {
-    /// By buffer.
+    /// The mapping of each buffer, by number.
     lent: Vec<Option<DmaMapping>>,
     idle: Vec<usize>,
     /// The buffer of each command.

@@ -40,7 +40,7 @@ struct Args {
     /// An edu device of QEMU's beside it, which shows what an unmap revokes
     #[arg(long, value_name = "ADDRESS")]
     edu: Option<PciAddress>,
-    /// Namespace to read
+    /// Number of the namespace to read
     #[arg(long, default_value_t = 1)]
     namespace: u32,
     /// Writes a pattern to the first 8 MiB of the namespace, and so destroys what is there
@@ -52,10 +52,10 @@ struct Args {
     /// Shows what the controller does after an unmap, on this slow namespace
     #[arg(long, value_name = "NAMESPACE")]
     late: Option<u32>,
-    /// Policies to verify
+    /// Policies whose reads are verified
     #[arg(long, value_delimiter = ',', default_values_t = Policy::ALL)]
     verify: Vec<Policy>,
-    /// Policies to measure
+    /// Policies whose reads are measured
     #[arg(long, value_delimiter = ',', default_values_t = Policy::ALL)]
     measure: Vec<Policy>,
     /// Sizes of reads, in KiB

@@ -26,7 +26,7 @@ pub enum Layout {
 const HUGE: u64 = 2 << 20;
 
 impl Layout {
-    /// Its name.
+    /// Name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Layout::Huge => "huge",
@@ -50,9 +50,6 @@ impl Layout {
     }
 
     /// An arena of `len` on such a file.
-    ///
-    /// # Errors
-    /// As [`file`](Self::file).
     pub fn arena(self, len: ByteCount) -> io::Result<Host> {
         let pages = len.0.next_multiple_of(HUGE) / GRANULE;
         let config = HostConfig {
@@ -118,7 +115,7 @@ pub fn runs(host: &Host, range: PhysRange) -> Option<u64> {
         let at = (base + range.addr.0) / GRANULE + page;
         let mut entry = [0; 8];
         map.read_exact_at(&mut entry, at * 8).ok()?;
-        // the frame's number, in the low 55 bits; 0 for who may not know
+        // the frame's number, in the low 55 bits; 0 for a process that may not know it
         let frame = u64::from_le_bytes(entry) & ((1 << 55) - 1);
         if frame == 0 {
             return None;

@@ -2,7 +2,7 @@
 //! Data that say where they come from.
 //!
 //! Each 8 bytes of the disk hold a function of their own address, so that what a read brought
-//! proves which block it came from, whatever the device reports. Memory that nobody may write is
+//! proves which block it came from, whatever the device reports. Memory that must not be written is
 //! filled with a *canary*, which is a function of the place, too, and of what the test calls it.
 
 use ioatlas_dma::{
@@ -15,7 +15,7 @@ pub fn on_disk(at: ByteCount) -> u64 {
     mixed(at.0 ^ 0x696f_6174_6c61_7321)
 }
 
-/// What lies at `at`, a multiple of 8, until somebody writes there, where the test calls it `name`.
+/// What lies at `at`, a multiple of 8, until it is written, where the test calls it `name`.
 pub fn canary(name: u64, at: PhysAddr) -> u64 {
     mixed(at.0 ^ name << 48 ^ 0xca)
 }
@@ -50,7 +50,7 @@ impl Expected {
             Expected::Copy(bytes) => ByteCount(bytes.len() as u64),
         }
     }
-    /// Whether nothing is.
+    /// Whether nothing of it is known.
     pub fn is_empty(&self) -> bool {
         self.len().0 == 0
     }

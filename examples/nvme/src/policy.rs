@@ -15,11 +15,11 @@ use std::{
     time::Instant,
 };
 
-/// One policy.
+/// How buffers become accessible to the device, and for how long.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Policy {
-    /// All buffers are mapped once: no protection of anything that shares their memory or their
-    /// time.
+    /// All buffers are mapped once: no protection of anything that shares their
+    /// memory or their time.
     Static,
     /// Mapped and unmapped for each command, strictly.
     MapUnmap,
@@ -35,7 +35,7 @@ pub enum Policy {
     SingleUse,
 }
 
-/// [`Policy::Below`]'s bound.
+/// Up to this [`Policy::Below`] copies.
 pub const BELOW: ByteCount = ByteCount(16 << 10);
 
 /// At least so many bounce slots of each size: as many as there are reads under way, so that a
@@ -88,9 +88,6 @@ impl Policy {
     }
 
     /// A client of `domain` that does so, with a pool that no other policy's traffic has warmed.
-    ///
-    /// # Errors
-    /// [`PoolError`].
     pub fn client<T: Translator<Host>>(
         self,
         domain: &Arc<Domain<Host, T>>,

@@ -31,8 +31,8 @@ use std::{sync::Arc, time::Duration};
 
 /// One transfer, and what it did to memory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[allow(missing_docs)] // its fields say it
 pub struct Revoked {
-    /// What was done.
     pub case: &'static str,
     /// By which policy the page was mapped.
     pub policy: &'static str,
@@ -60,17 +60,16 @@ impl Revoked {
 /// Why it could not be found out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its variants say it
 pub enum RevokeError {
-    /// The device.
     #[error(transparent)]
     Edu(#[from] EduError),
-    /// The mappings.
     #[error(transparent)]
     Nvme(#[from] NvmeError),
     /// There is no client.
     #[error(transparent)]
     NoPool(#[from] PoolError),
-    /// No page.
+    /// There is no page for the transfers.
     #[error("no memory for a page")]
     NoMemory,
     /// No transfer was still under way when its unmap was over.
@@ -98,9 +97,6 @@ enum When {
 }
 
 /// Everything `edu` can show.
-///
-/// # Errors
-/// [`RevokeError`].
 pub fn all<T: Translator<Host>, W: RegisterWindow>(
     edu: &Edu<W>,
     domain: &Arc<Domain<Host, T>>,
@@ -115,7 +111,7 @@ pub fn all<T: Translator<Host>, W: RegisterWindow>(
         each(write(edu, policy, &client, When::After)?);
         match policy {
             Policy::Static => {} // never unmapped
-            // what was unmapped may be mapped again by nobody here
+            // nothing here maps again what was unmapped
             _ if direct => {
                 each(write(edu, policy, &client, When::Before)?);
                 each(write(edu, policy, &client, When::Meanwhile)?);
@@ -128,8 +124,8 @@ pub fn all<T: Translator<Host>, W: RegisterWindow>(
 }
 
 const MOVED: ByteCount = ByteCount(2048);
-/// `edu` takes a tenth of a second, an unmap far less. Who was kept waiting so often has no machine
-/// to test on.
+/// `edu` takes a tenth of a second, an unmap far less. A process that was kept waiting so often has
+/// no machine to test on.
 const ATTEMPTS: u32 = 16;
 
 fn write<T: Translator<Host>, W: RegisterWindow>(
@@ -237,12 +233,9 @@ fn map_error(error: ioatlas_dma::platform::NotMemoryError) -> RevokeError {
     NvmeError::from(DmaMapError::from(error)).into()
 }
 
-/// Unmaps while `reads` reads of a slow disk are under way, one at a time; returns how many wrote
-/// afterwards. No verdict is made of it. The page is this function's until each completion was
-/// seen.
-///
-/// # Errors
-/// [`RevokeError`].
+/// Unmaps while `reads` reads of a slow disk are under way, one at a time; returns how
+/// many wrote afterwards. No verdict is made of it. The page is this function's until
+/// each completion was seen.
 pub fn late<T: Translator<Host>>(
     queue: &mut QueuePair<T>,
     client: &Client<Host, T>,

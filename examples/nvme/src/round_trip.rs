@@ -19,7 +19,7 @@ use ioatlas_dma::{
 use ioatlas_host::Host;
 use serde::Serialize;
 
-/// What was seen.
+/// What was seen of a page that went to the device and came back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct RoundTrip {
     /// Bytes that went to the device and came back.
@@ -40,17 +40,15 @@ impl RoundTrip {
 /// Why it was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its variants say it
 pub enum RoundTripError {
     /// The domain does not take the device, or not let go of it.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// Nothing was mapped.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// Nothing was unmapped.
     #[error(transparent)]
     Unmap(#[from] UnmapError),
-    /// The device.
     #[error(transparent)]
     Edu(#[from] EduError),
     /// The pages are no memory.

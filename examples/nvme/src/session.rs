@@ -38,8 +38,8 @@ use std::sync::Arc;
 /// What is known of the disk's content, and what may be done to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Disk {
-    /// Nothing is known, and nothing may be written: what one read brought is what others are held
-    /// against.
+    /// Nothing is known, and nothing may be written: what one read brought is what
+    /// others are held against.
     ReadOnly,
     /// It holds the pattern, all of it.
     HasPattern,
@@ -50,10 +50,10 @@ pub enum Disk {
 /// As much of a disk is looked at where it does not hold the pattern.
 const LOOKED_AT: u64 = 8 << 20;
 
-/// What to do.
+/// What a session is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Orders {
-    /// Which namespace.
     pub namespace: NamespaceId,
     /// What its disk is.
     pub disk: Disk,
@@ -63,15 +63,14 @@ pub struct Orders {
     pub idle: Idle,
     /// What is verified: policies and sizes.
     pub verify: Vec<Policy>,
-    /// What is measured.
     pub measure: Plan,
 }
 
 /// Where to do it.
+#[allow(missing_docs)] // its fields say it
 pub struct Place<'p, T: Translator<Host>> {
     /// With all devices attached.
     pub domain: Arc<Domain<Host, T>>,
-    /// The controller's registers.
     pub nvme: Arc<dyn RegisterWindow>,
     /// Those of an `edu`, if there is one.
     pub edu: Option<Arc<dyn RegisterWindow>>,
@@ -81,14 +80,13 @@ pub struct Place<'p, T: Translator<Host>> {
 
 /// What came of it. This is what `--json` prints; fields are added, and never change their meaning.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[allow(missing_docs)] // its fields say it
 pub struct Report {
     /// The address space that its devices are in, where a kernel keeps it.
     pub space: Option<Space>,
     /// How buffers lie in the machine, where that was chosen.
     pub layout: Option<&'static str>,
-    /// The controller's model.
     pub model: String,
-    /// The disk's size.
     pub disk_bytes: u64,
     /// Of how many physical runs a buffer of 128 KiB is, if the kernel tells.
     pub runs: Option<u64>,
@@ -98,7 +96,7 @@ pub struct Report {
     pub interrupts_wrong_bytes: Option<u64>,
     /// A page to `edu` and back, if there is one.
     pub round_trip: Option<RoundTrip>,
-    /// What was revoked.
+    /// What was revoked, and what the device did then.
     pub revoked: Vec<Revoked>,
     /// The controller was told these numbers around that.
     pub revoked_notes: [u32; 2],
@@ -106,7 +104,6 @@ pub struct Report {
     pub late: Option<[u32; 2]>,
     /// Lists that were mapped and unmapped.
     pub lists: Vec<Mapped>,
-    /// What was measured.
     pub costs: Vec<Cost>,
     /// Pages that were mapped still at the end.
     pub pages_left: u64,
@@ -117,17 +114,15 @@ pub struct Report {
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its variants say it
 pub enum SessionError {
-    /// The controller.
     #[error(transparent)]
     Nvme(#[from] NvmeError),
-    /// A policy.
     #[error(transparent)]
     Verify(#[from] VerifyError),
     /// A page there and back.
     #[error("edu: {0}")]
     RoundTrip(#[from] RoundTripError),
-    /// A revocation.
     #[error("edu: {0}")]
     Revoke(#[from] RevokeError),
 }
@@ -144,7 +139,7 @@ pub fn run<T: Translator<Host>>(
     place: &Place<'_, T>,
     orders: &Orders,
 ) -> Result<Report, SessionError> {
-    // a CPU slot of this thread's own: the fast paths of map and unmap are for those who have one
+    // a CPU slot of this thread's own: the fast paths of map and unmap need one
     ioatlas_host::register();
     let domain = &place.domain;
     let mapped = |p: &Arc<Domain<Host, T>>| p.audit().map_or(0, |audit| audit.census.pages.0);

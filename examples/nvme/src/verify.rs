@@ -20,14 +20,13 @@ use std::sync::Arc;
 
 /// Reads under one policy.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[allow(missing_docs)] // its fields say it
 pub struct Verified {
-    /// Which.
     pub policy: &'static str,
     /// Bytes of a read.
     pub bytes: u64,
     /// Bytes before each buffer in its page.
     pub offset: u64,
-    /// How many.
     pub reads: u64,
     /// Bytes that are not those of the disk.
     pub wrong_bytes: u64,
@@ -69,9 +68,6 @@ pub enum VerifyError {
 
 #[allow(clippy::too_many_arguments)] // each is another thing
 /// Reads of `sizes`, in whole pages and not, by `policy`.
-///
-/// # Errors
-/// [`VerifyError`].
 pub fn policy<T: Translator<Host>>(
     policy: Policy,
     domain: &Arc<Domain<Host, T>>,
@@ -102,9 +98,6 @@ pub fn policy<T: Translator<Host>>(
 }
 
 /// Sixteen reads told of by interrupts: how many bytes were wrong.
-///
-/// # Errors
-/// [`NvmeError`].
 pub fn interrupts<T: Translator<Host>>(
     controller: &mut Controller<T>,
     client: &Client<Host, T>,

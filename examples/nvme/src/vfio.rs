@@ -14,7 +14,7 @@ use std::{fmt, io, sync::Arc, time::Duration};
 /// The address space that the devices are in, as the kernel describes it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Space {
-    /// `type1` or `iommufd`.
+    /// Name of VFIO's interface: `type1` or `iommufd`.
     pub kind: &'static str,
     /// First and last byte of each range of IOVAs that can be mapped, ascending.
     pub iovas: Vec<[u64; 2]>,
@@ -27,7 +27,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// That of `space`.
+    /// What the kernel says of `space`.
     pub fn of<K: Kernel>(space: &AnySpace<K>) -> Self {
         let limits = space.limits();
         let iovas = limits.ranges().iter().map(|range| {
@@ -62,10 +62,7 @@ impl fmt::Display for Space {
 pub struct Registers(Bar<Linux>);
 
 impl Registers {
-    /// Those of `device`.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
+    /// Maps BAR 0 of `device`.
     pub fn of(device: &Device<Linux>) -> Result<Arc<Self>, DeviceError> {
         Ok(Arc::new(Registers(device.bar(BarIndex(0))?)))
     }
@@ -92,8 +89,8 @@ fn system(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.0)
 }
 
-/// The first vectors of a device's MSI-X table, each an event file. They are off again when this is
-/// dropped.
+/// The first vectors of a device's MSI-X table, each an event file. They are off again
+/// when this is dropped.
 pub struct Msix {
     device: Device<Linux>,
     events: Vec<Interrupt>,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a driver needs of a bus: a window of registers, and somebody who tells of interrupts.
+//! What a driver needs of a bus: a window of registers, and what tells of interrupts.
 //!
 //! Two small traits, so that the drivers here run wherever a device can be reached: over VFIO in a
 //! process, over QEMU's test socket in a test, over a device that is nothing but code. What differs
-//! between these is here, and in nobody's way elsewhere.
+//! between these is here, and in no other module's way.
 
 use std::{
     io,
@@ -18,7 +18,7 @@ use std::{
 pub trait RegisterWindow: Send + Sync {
     /// Reads 4 bytes. All ones if the device is gone.
     fn read32(&self, offset: u64) -> u32;
-    /// Writes 4 bytes.
+    /// Writes 4 bytes, in order with other accesses.
     fn write32(&self, offset: u64, value: u32);
     /// Reads 8 bytes, as two reads where the device knows no wider ones.
     fn read64(&self, offset: u64) -> u64 {
@@ -50,7 +50,7 @@ impl<W: RegisterWindow + ?Sized> RegisterWindow for Arc<W> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vector(pub u16);
 
-/// Somebody who tells of a device's interrupts.
+/// A source of a device's interrupts.
 pub trait Interrupts: Send + Sync {
     /// Waits for the next interrupt of `vector`, at most so long; returns whether there was one.
     /// One that came before the call counts.
@@ -75,9 +75,6 @@ pub struct TimedOut(pub Duration);
 
 impl Idle {
     /// Looks until `look` returns something, for at most `limit`.
-    ///
-    /// # Errors
-    /// [`TimedOut`].
     pub fn until<R>(
         self,
         limit: Duration,

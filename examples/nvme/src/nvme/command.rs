@@ -19,7 +19,7 @@ pub struct CommandId(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NamespaceId(pub u32);
 
-/// A logical block.
+/// Number of a logical block, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Block(pub u64);
 
@@ -40,9 +40,9 @@ pub struct Command {
 /// What [`Command::identify`] is to describe (CNS).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Identify {
-    /// The controller.
+    /// The controller itself (CNS 1).
     Controller,
-    /// A namespace.
+    /// One namespace (CNS 0).
     Namespace(NamespaceId),
 }
 
@@ -51,7 +51,7 @@ pub enum Identify {
 pub enum Told {
     /// Not at all: the driver looks.
     Polled,
-    /// By this interrupt.
+    /// By an interrupt of this vector.
     By(Vector),
 }
 
@@ -82,8 +82,8 @@ impl Command {
         let (feature, value) = (0x07, most << 16 | most);
         Self::admin(0x09, DataPointer::NONE, feature | value << 32)
     }
-    /// Reads the number of queues, which nobody asked for: a command without effect. `note` stands
-    /// in a field that this feature does not use, so whoever records commands finds it there.
+    /// Reads the number of queues, which is not used: a command without effect. `note` stands in a
+    /// field that this feature does not use, so a record of commands has it.
     pub fn note(note: u32) -> Self {
         Self::admin(0x0a, DataPointer::NONE, 0x07 | u64::from(note) << 32)
     }
@@ -97,8 +97,8 @@ impl Command {
         let size = u64::from(entries - 1) << 16 | u64::from(id.0);
         Self::admin(0x05, DataPointer::page(at), size | flags << 32)
     }
-    /// Makes a submission queue, whose answers go to the completion queue of the same number
-    /// (§5.5).
+    /// Makes a submission queue, whose answers go to the completion queue of
+    /// the same number (§5.5).
     pub fn create_submission_queue(id: QueueId, entries: u32, at: Iova) -> Self {
         let size = u64::from(entries - 1) << 16 | u64::from(id.0);
         let flags = u64::from(id.0) << 16 | 1;
@@ -144,12 +144,12 @@ impl Command {
     }
 }
 
-/// A completion (§3.3.3.2).
+/// An entry of a completion queue (§3.3.3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// What the command says of itself.
     pub result: u32,
-    /// Which command.
+    /// The command that it completes.
     pub id: CommandId,
     /// How it went, if not well.
     pub status: Option<Status>,
@@ -160,7 +160,7 @@ pub struct Completion {
 pub enum Phase {
     /// In the first turn, and every second one.
     One,
-    /// In the others.
+    /// In the turns between.
     Zero,
 }
 
@@ -179,7 +179,7 @@ impl Phase {
 }
 
 impl Completion {
-    /// From its words.
+    /// From the words of an entry.
     pub fn from_words([first, last]: [u64; COMPLETION_WORDS]) -> Self {
         Completion {
             result: first as u32,

@@ -36,10 +36,9 @@ pub struct Controller<T: Translator<Host>> {
 
 /// What a controller says of itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct About {
-    /// Its model.
     pub model: String,
-    /// Its serial number.
     pub serial: String,
     /// The most that one command can transfer.
     pub transfer_max: ByteCount,
@@ -102,19 +101,16 @@ impl<T: Translator<Host>> Controller<T> {
     pub fn about(&self) -> &About {
         &self.about
     }
-    /// Its capabilities.
+    /// Its capabilities (CAP), as read when it was started.
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
-    /// How it waits.
+    /// How it waits for completions and states.
     pub fn idle(&self) -> Idle {
         self.idle
     }
 
     /// Carries out a command without data.
-    ///
-    /// # Errors
-    /// [`NvmeError`].
     pub fn administer(
         &mut self,
         command: Command,
@@ -142,10 +138,7 @@ impl<T: Translator<Host>> Controller<T> {
         }
     }
 
-    /// Leaves a number where whoever records the controller's commands finds it.
-    ///
-    /// # Errors
-    /// [`NvmeError`].
+    /// Leaves a number where a record of the controller's commands has it.
     pub fn note(&mut self, note: u32) -> Result<(), NvmeError> {
         let note = Command::note(note);
         self.administer(note, "get number of queues").map(drop)
@@ -289,8 +282,7 @@ fn unmapped(error: UnmapError) -> NvmeError {
     ioatlas_dma::dma_api::DmaUnmapError::<PhysRange>::Direct(error).into()
 }
 
-/// Asks for a normal shutdown, if there is somebody to ask: a controller that runs and has not
-/// failed.
+/// Asks for a normal shutdown, if the controller can answer: it runs and has not failed.
 fn shut_down(window: &dyn RegisterWindow, limit: Duration) -> Result<(), NvmeError> {
     let (configured, status) = (window.read32(CC), window.read32(CSTS));
     let runs = configured & CC_ENABLE != 0 && status & (CSTS_READY | CSTS_FATAL) == CSTS_READY;

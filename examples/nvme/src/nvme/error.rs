@@ -12,7 +12,7 @@ use std::{fmt, io, sync::Arc, time::Duration};
 /// The status of a command that failed (§3.3.3.2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Status {
-    /// Which kind (SCT).
+    /// Type of the status (SCT).
     pub kind: u8,
     /// Which one of its kind (SC).
     pub code: u8,
@@ -46,11 +46,12 @@ impl fmt::Display for Status {
 /// Why the driver gave up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its fields say it
 pub enum NvmeError {
     /// All registers read as ones.
     #[error("the controller is gone: its registers read as ones")]
     Gone,
-    /// It says so.
+    /// It reports a fatal status (CSTS.CFS).
     #[error("the controller reports a fatal status (CSTS {0:#x}); it must be reset")]
     Fatal(u32),
     /// It did not become ready, or not idle.
@@ -68,43 +69,29 @@ pub enum NvmeError {
     Pages(u32),
     /// Its namespace has blocks of another size than this driver can transfer.
     #[error("namespace {}: blocks of 2^{lg2} bytes; this driver needs 2^9 to 2^12", .namespace.0)]
-    Blocks {
-        /// Which one.
-        namespace: NamespaceId,
-        /// How large.
-        lg2: u32,
-    },
+    Blocks { namespace: NamespaceId, lg2: u32 },
     /// There is no such namespace, or it has no blocks.
     #[error("there is no namespace {}", .0.0)]
     NoNamespace(NamespaceId),
-    /// A command failed.
+    /// A command failed with this status.
     #[error("{command}: {status}")]
     Command {
-        /// Which one.
         command: &'static str,
-        /// How.
         status: Status,
     },
     /// A command was not answered. What it may still do ends when the controller is disabled.
     #[error("queue {}: no completion after {} s", .queue.0, .waited.as_secs())]
     NoAnswer {
-        /// In which queue.
         queue: QueueId,
         /// For how long it was waited.
         waited: Duration,
     },
     /// A completion of nothing.
     #[error("queue {}: the controller completes command {}, which is not under way", .queue.0, .id.0)]
-    Stray {
-        /// In which queue.
-        queue: QueueId,
-        /// Which one.
-        id: CommandId,
-    },
+    Stray { queue: QueueId, id: CommandId },
     /// All entries are in use.
     #[error("queue {}: all {entries} commands are under way", .queue.0)]
     Full {
-        /// Which queue.
         queue: QueueId,
         /// How many it has.
         entries: u32,
@@ -112,23 +99,22 @@ pub enum NvmeError {
     /// More than one command can do.
     #[error("{len} in one command; the controller takes {most}")]
     TooLong {
-        /// Asked for.
+        /// Length that was asked for.
         len: ByteCount,
-        /// What there is.
         most: ByteCount,
     },
     /// Not a number of blocks.
     #[error("{len} are no whole number of blocks of {block}")]
     NotBlocks {
-        /// The buffer.
+        /// Length of the buffer.
         len: ByteCount,
-        /// A block.
+        /// Size of a block.
         block: ByteCount,
     },
     /// A list that PRPs cannot name.
     #[error("segment {segment} begins or ends inside a page: PRPs cannot name it")]
     InnerEdge {
-        /// Which one.
+        /// Its number in the list, from 0.
         segment: usize,
     },
     /// No memory for a buffer.
@@ -155,9 +141,9 @@ pub enum NvmeError {
 }
 
 impl NvmeError {
-    /// Whether the controller has done with the command that this is the error of: it completed it,
-    /// or never heard of it. Of any other error it may still touch the command's memory, until it
-    /// is disabled.
+    /// Whether the controller has done with the command that this is the error of: it completed
+    /// it, or never heard of it. Of any other error it may still touch the command's memory,
+    /// until it is disabled.
     pub fn is_over(&self) -> bool {
         matches!(
             self,

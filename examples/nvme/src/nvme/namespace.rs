@@ -4,7 +4,7 @@
 //! A buffer's owner is in its type. [`Namespace::read`] takes a buffer that is the CPU's, *gives*
 //! it to the device, which maps or bounces it as the client's policy says, waits for the
 //! completion, and *takes it back*: from then on the device cannot change what was read. In between
-//! nobody can look at the bytes, since there is no view of them.
+//! no code can look at the bytes, since there is no view of them.
 //!
 //! Where a command is not answered, the device may still have the buffer; then it is dropped as the
 //! device's, which leaves it mapped and its memory unused: the safe way out is the one that costs
@@ -25,8 +25,8 @@ use ioatlas_host::Host;
 
 /// A disk of a controller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Namespace {
-    /// Its number.
     pub id: NamespaceId,
     /// How many blocks it has.
     pub blocks: u64,
@@ -72,7 +72,7 @@ impl Namespace {
         })
     }
 
-    /// Its size.
+    /// Its size in bytes, all blocks together.
     pub fn len(&self) -> ByteCount {
         ByteCount(self.blocks * self.block.0)
     }
@@ -84,7 +84,7 @@ impl Namespace {
     /// How many blocks `len` is.
     ///
     /// # Errors
-    /// [`NvmeError::NotBlocks`], [`NvmeError::TooLong`].
+    /// [`NvmeError::NotBlocks`] (also of none), or [`NvmeError::TooLong`] for one command.
     pub fn blocks_of(&self, len: ByteCount) -> Result<BlockCount, NvmeError> {
         if len.0 == 0 || !len.0.is_multiple_of(self.block.0) {
             let block = self.block;
@@ -97,8 +97,7 @@ impl Namespace {
         Ok(BlockCount((len.0 / self.block.0) as u32))
     }
 
-    /// Fills `buffer` with what lies from block `first` on. Nothing else in `queue` is
-    /// waited for.
+    /// Fills `buffer` with what lies from block `first` on. Nothing else in `queue` is waited for.
     ///
     /// # Errors
     /// [`NvmeError`]; the buffer is gone: see [`settle`] for its memory.

@@ -33,7 +33,7 @@ impl DataPointer {
             second: Iova(0),
         }
     }
-    /// Both.
+    /// Both entries, as they stand in a command.
     pub fn entries(&self) -> [Iova; 2] {
         [self.first, self.second]
     }

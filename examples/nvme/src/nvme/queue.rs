@@ -43,7 +43,7 @@ pub const COMPLETION_LIMIT: Duration = Duration::from_secs(60);
 const WORDS_A_FRAME: usize = (GRANULE / 8) as usize;
 
 /// One pair. Dropping it leaves its memory mapped: the controller may still write there.
-/// [`free`](Self::free) is for who knows better.
+/// [`free`](Self::free) is for a caller that knows that it does not.
 #[must_use = "end it with its controller's delete_queue"]
 pub struct QueuePair<T: Translator<Host>> {
     id: QueueId,
@@ -52,7 +52,7 @@ pub struct QueuePair<T: Translator<Host>> {
     submission: Consistent,
     completion: Consistent,
     lists: Consistent,
-    /// Of each ring.
+    /// Entries of each of the two rings.
     entries: u32,
     submission_doorbell: u64,
     completion_doorbell: u64,
@@ -60,7 +60,7 @@ pub struct QueuePair<T: Translator<Host>> {
     head: u32,
     phase: Phase,
     free: Vec<CommandId>,
-    /// By number.
+    /// Whether a command is under way, by its number.
     under_way: Vec<bool>,
 }
 
@@ -105,7 +105,7 @@ impl<T: Translator<Host>> QueuePair<T> {
         })
     }
 
-    /// Its number.
+    /// Its number, 0 for the admin pair.
     pub fn id(&self) -> QueueId {
         self.id
     }
@@ -126,8 +126,8 @@ impl<T: Translator<Host>> QueuePair<T> {
         self.under_way.len() - self.free.len()
     }
 
-    /// Writes a command whose data are `segments`; the controller does not look before
-    /// [`ring`](Self::ring).
+    /// Writes a command whose data are `segments`; the controller does
+    /// not look before [`ring`](Self::ring).
     ///
     /// # Errors
     /// [`NvmeError::Full`], and those of [`prp::describe`]; nothing was written to the ring then.
@@ -178,11 +178,11 @@ impl<T: Translator<Host>> QueuePair<T> {
         most
     }
 
-    /// The next completion, if there is one. Its place in the ring is the controller's again after
-    /// [`acknowledge`](Self::acknowledge).
+    /// The next completion, if there is one. Its place in the ring is the
+    /// controller's again after [`acknowledge`](Self::acknowledge).
     ///
     /// # Errors
-    /// [`NvmeError::Stray`].
+    /// [`NvmeError::Stray`], if it is of no command under way.
     pub fn poll(&mut self) -> Result<Option<Completion>, NvmeError> {
         let words = self.words_at(&self.completion, self.head, COMPLETION_WORDS);
         let last = words[1].load(Ordering::Acquire);
@@ -213,7 +213,7 @@ impl<T: Translator<Host>> QueuePair<T> {
     /// Waits for the next completion by looking.
     ///
     /// # Errors
-    /// [`NvmeError::NoAnswer`], [`NvmeError::Stray`].
+    /// [`NvmeError::NoAnswer`] after [`COMPLETION_LIMIT`], or [`NvmeError::Stray`].
     pub fn wait(&mut self, idle: Idle) -> Result<Completion, NvmeError> {
         let found = idle.until(COMPLETION_LIMIT, || self.poll().transpose());
         let done = found.map_err(|TimedOut(waited)| NvmeError::NoAnswer {
@@ -226,9 +226,6 @@ impl<T: Translator<Host>> QueuePair<T> {
 
     /// Waits for the completion of `id` by looking. Those of other commands, that were given up as
     /// unanswered, are not taken for it.
-    ///
-    /// # Errors
-    /// As [`wait`](Self::wait).
     pub fn wait_for(&mut self, id: CommandId, idle: Idle) -> Result<Completion, NvmeError> {
         loop {
             let done = self.wait(idle)?;

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 /// Controller capabilities, 8 bytes.
 pub const CAP: u64 = 0x00;
-/// Version.
+/// Version of the specification.
 pub const VS: u64 = 0x08;
-/// Controller configuration.
+/// Controller configuration (`CC_` bits below).
 pub const CC: u64 = 0x14;
-/// Controller status.
+/// Controller status (`CSTS_` bits below).
 pub const CSTS: u64 = 0x1c;
 /// Lengths of the admin queues.
 pub const AQA: u64 = 0x24;
@@ -20,7 +20,7 @@ pub const ASQ: u64 = 0x28;
 pub const ACQ: u64 = 0x30;
 const DOORBELLS: u64 = 0x1000;
 
-/// CC: enabled.
+/// CC: the controller is enabled.
 pub const CC_ENABLE: u32 = 1 << 0;
 /// CC: entries of 64 bytes in submission queues and of 16 in completion queues, as powers of two.
 pub const CC_ENTRY_SIZES: u32 = 6 << 16 | 4 << 20;
@@ -32,9 +32,9 @@ pub const CC_SHUTDOWN_NORMAL: u32 = 1 << 14;
 pub const CSTS_SHUTDOWN: u32 = 3 << 2;
 /// CSTS: it is complete.
 pub const CSTS_SHUTDOWN_COMPLETE: u32 = 2 << 2;
-/// CSTS: ready.
+/// CSTS: the controller is ready.
 pub const CSTS_READY: u32 = 1 << 0;
-/// CSTS: fatal status.
+/// CSTS: the controller has failed.
 pub const CSTS_FATAL: u32 = 1 << 1;
 /// What every register of a device that is gone reads as.
 pub const GONE: u32 = u32::MAX;
