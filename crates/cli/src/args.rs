@@ -212,12 +212,11 @@ impl GeometryArguments {
 
 /// Say what is in traces: devices, events, kinds, peaks, anomalies.
 ///
-/// JSON: for one trace an object, for several an object, file name -> such an object.
-/// Fields: name, events, peak_live_pages, marks, anomalies, clock (null, or seconds, cpus,
-/// maps_per_second, unmaps_per_second), notes[] (what the trace says about its making), devices[]
-/// (device, maps, unmaps, accesses, kinds, consistent_maps, streaming_maps, peak_live_pages,
-/// anomalies). With --assumption-error: trace, strategy, saving, saving_at_unmap, saving_at_map
-/// (fractions).
+/// JSON: for one trace an object, for several an object, file name -> such an object. Fields: name,
+/// events, peak_live_pages, marks, anomalies, clock (null, or seconds, cpus, maps_per_second,
+/// unmaps_per_second), notes[] (what the trace says about its making), devices[] (device, maps,
+/// unmaps, accesses, kinds, consistent_maps, streaming_maps, peak_live_pages, anomalies). With
+/// --assumption-error: trace, strategy, saving, saving_at_unmap, saving_at_map (fractions).
 #[derive(Args, Debug)]
 pub(crate) struct InfoArguments {
     /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`.
@@ -247,8 +246,8 @@ pub(crate) struct InfoArguments {
 /// tables: page-table memory at its peak; a deferred design has more. window: how long a device may
 /// reach a page after its unmap returned; unbounded: until its range is mapped again. violations:
 /// what the oracle, a checker that watches every access, found forbidden. (nobody): a design that
-/// nobody ships. Papers: ATC'15 is Peleg et al., Utilizing the IOMMU Scalably; WIOSCA'10 is Amit et
-/// al., Strategies for Mitigating the IOTLB Bottleneck; rIOMMU is Malka et al., ASPLOS 2015.
+/// no system ships. Papers: ATC'15 is Peleg et al., Utilizing the IOMMU Scalably; WIOSCA'10 is Amit
+/// et al., Strategies for Mitigating the IOTLB Bottleneck; rIOMMU is Malka et al., ASPLOS 2015.
 ///
 /// Fails, once the page is written, if the oracle found a violation.
 #[derive(Args, Debug)]
@@ -284,12 +283,12 @@ pub(crate) struct ReportArguments {
 /// JSON: for one trace an array with one object a design, in the order asked; for several an
 /// object, file name -> such an array. Fields: system (what people call it, or null), design,
 /// shipped_by (or null), maps, unmaps, invalidations, accesses, misses, miss_rate (a fraction),
-/// table_kib (page tables at their peak), exposure (none, bounded, unbounded: how long an unmapped
-/// page may be reached), exposure_unmaps (the most unmaps seen between an unmap and its flush),
-/// exposure_us (how long so many unmaps take at most in the trace, or until the design's timer, in
-/// microseconds; null without times), notes[] (what the trace says about its making; absent if
-/// nothing), violations, anomalies and limited (lines skipped: they do not fit; the replay would be
-/// too large).
+/// table_kib (page tables at their peak), exposure (none, bounded, unbounded: how long an
+/// unmapped page may be reached), exposure_unmaps (the most unmaps seen between an unmap and its
+/// flush), exposure_us (how long so many unmaps take at most in the trace, or until the design's
+/// timer, in microseconds; null without times), notes[] (what the trace says about its making;
+/// absent if nothing), violations, anomalies and limited (lines skipped: they do not fit; the
+/// replay would be too large).
 ///
 /// Fails, with the results printed, if the oracle found a violation.
 #[derive(Args, Debug)]
@@ -309,8 +308,8 @@ pub(crate) struct ReplayArguments {
     pub json: bool,
 }
 
-/// Make the figures and tables of the papers, ours beside theirs, each with a verdict and its
-/// reason.
+/// Make the figures and tables of the papers, ours beside theirs, each with a
+/// verdict and its reason.
 ///
 /// Writes one CSV file an exhibit, its drawings as SVG and as CSV, and index.html, one page that
 /// needs none of the others. Each file is replaced whole, the page last. Here so far: tables 1 and
@@ -343,8 +342,8 @@ pub(crate) struct PapersArguments {
 pub(crate) struct DesignArguments {
     /// Only this design; may be given several times. A system (linux-3.17, linux, linux-strict,
     /// freebsd, solaris, macos), or an IOVA allocator and a policy (eiovar,strict); then options:
-    /// order=descending, offset=fixed:PAGES, offset=coherent, leaf=2m, leaf=1g, reclaim=never. The
-    /// list is below
+    /// order=descending, offset=fixed:PAGES, offset=coherent, leaf=2m, leaf=1g, reclaim=never.
+    /// The list is below
     #[arg(long = "as", value_name = "DESIGN", value_parser = Design::parse)]
     pub named: Vec<Design>,
     /// Every IOVA allocator with every policy, instead of the systems that people run. Where time
@@ -376,7 +375,7 @@ fn registry() -> String {
     let preset = |preset: design::Preset| {
         let whose = match preset.shipped {
             Shipped::By(whom) => whom,
-            Shipped::ByNobody => "nobody ships it",
+            Shipped::ByNobody => "no system ships it",
         };
         let doc = format!("{}: {}. {whose}", preset.design, preset.doc);
         [preset.name.into(), doc, preset.paper.into()]

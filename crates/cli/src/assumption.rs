@@ -2,7 +2,7 @@
 //! `ioatlas trace info --assumption-error`: how wrong assumed accesses are.
 //!
 //! A trace with recorded accesses loses them, gets assumed ones, and what each strategy saves of
-//! the baseline's misses is compared. The answer is for these traces; on others nobody can know,
+//! the baseline's misses is compared. The answer is for these traces; on others it cannot be known,
 //! which is why they need the assumption.
 
 use crate::Answer;
@@ -14,7 +14,7 @@ use ioatlas_iotlb::import::Assume;
 use ioatlas_iotlb::{Event, Laboratory, Named, Setup, Trace};
 use serde::Serialize;
 
-/// What is compared.
+/// The strategies that are compared with the baseline.
 pub(crate) const STRATEGIES: [&str; 4] = ["alh", "sd-alh", "mpre", "alh+mpre"];
 
 /// What a strategy saves on a trace: the fraction of the baseline's misses that it avoids.
@@ -22,7 +22,6 @@ pub(crate) const STRATEGIES: [&str; 4] = ["alh", "sd-alh", "mpre", "alh+mpre"];
 pub(crate) struct Row {
     /// Name of the trace.
     pub trace: String,
-    /// The strategy.
     pub strategy: &'static str,
     /// By the accesses that were recorded.
     pub saving: f64,

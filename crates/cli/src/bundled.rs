@@ -43,7 +43,7 @@ pub const MORE: [Sample; 2] = [
 ];
 
 impl Sample {
-    /// Reads the trace.
+    /// Reads the trace out of the program.
     ///
     /// # Errors
     ///

@@ -117,7 +117,7 @@ fn convert(arguments: &ConvertArguments) -> Result<String, Error> {
     Ok(text)
 }
 
-/// `a.txt.zst` becomes `a.trace.zst`; beside it, so that nobody searches.
+/// `a.txt.zst` becomes `a.trace.zst`, in the same directory.
 fn default_output(input: &Path) -> PathBuf {
     let name = input.file_name().unwrap_or_default().to_string_lossy();
     let mut stem = name.as_ref();
@@ -202,8 +202,8 @@ impl<'a> Input<'a> {
 }
 
 impl Reopen for Input<'_> {
-    /// Refuses to read a pipe again: the open would wait for a writer that never comes, or find the
-    /// end.
+    /// Refuses to read a pipe again: the open would wait for a writer that never comes,
+    /// or find the end.
     fn reopen(&self) -> io::Result<Box<dyn BufRead + '_>> {
         self.readings.set(self.readings.get() + 1);
         if self.is_once && self.readings.get() > 1 {

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 /// A command could not do what was asked.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields say it
 pub enum Error {
     /// A trace could not be read; the message names file, line and column.
     #[error(transparent)]
@@ -21,7 +22,7 @@ pub enum Error {
     Once {
         /// As given by the user.
         path: PathBuf,
-        /// What for.
+        /// What reading it twice is for.
         what: &'static str,
     },
     /// No IOTLB can have this shape.
@@ -53,8 +54,8 @@ pub enum Error {
         /// As given by the user.
         path: PathBuf,
     },
-    /// The oracle found that a design let a device do what it must not. The report is written all
-    /// the same.
+    /// The oracle found that a design let a device do what it must not. The report is
+    /// written all the same.
     #[error("violation: {first} (one of {count})")]
     Violation {
         /// The first in words.
@@ -74,7 +75,7 @@ pub enum Error {
     /// The page became larger than it may; nothing is written.
     #[error("page of {bytes} bytes, more than {most}")]
     PageTooLarge {
-        /// Its size.
+        /// Size of the page.
         bytes: usize,
         /// What it may have.
         most: usize,
@@ -89,18 +90,12 @@ pub enum Error {
     },
     /// A figure or table of a paper could not be made.
     #[error("{exhibit}: {detail}")]
-    Experiment {
-        /// Which.
-        exhibit: String,
-        /// What went wrong.
-        detail: String,
-    },
+    Experiment { exhibit: String, detail: String },
     /// A simulated multiprocessor could not run something.
     #[error("{point}: {detail}")]
     Simulation {
         /// What was to be simulated.
         point: String,
-        /// What went wrong.
         detail: String,
     },
     /// The output path of several files names something that is no directory.

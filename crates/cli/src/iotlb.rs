@@ -49,8 +49,8 @@ fn failed(error: Error) -> Answer {
     }
 }
 
-/// Simulates with a bar. A trace need not fit in memory, unless accesses are to be put in; a
-/// capture must.
+/// Simulates with a bar. A trace need not fit in memory, unless accesses are to be put
+/// in; a capture must.
 fn simulate(
     path: &Path,
     capture: &CaptureArguments,

@@ -45,7 +45,7 @@ use std::io::{self, Write};
 /// How the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Exit status 0.
+    /// Exit status 0: all was done.
     Success,
     /// Exit status 1: something failed, and standard error says what.
     Failure,
@@ -71,7 +71,7 @@ struct Answer {
     errors: Vec<Error>,
 }
 
-/// Runs the program.
+/// Runs the command that `arguments` name, the program's own name first among them.
 pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
     stdout: &mut dyn Write,

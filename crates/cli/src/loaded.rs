@@ -18,8 +18,8 @@ pub(crate) const NAME: usize = 48;
 
 /// A trace, the digest of the file it came from, and what is known of it.
 #[derive(Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct LoadedTrace {
-    /// The trace.
     pub trace: Trace,
     /// Short name for people: the file name without its endings.
     pub label: String,
@@ -33,10 +33,6 @@ pub struct LoadedTrace {
 
 impl LoadedTrace {
     /// Reads and hashes a file.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Trace`].
     pub(crate) fn open(path: &Path, capture: &CaptureArguments) -> Result<Self, Error> {
         let name = path.display().to_string();
         let file = File::open(path).map_err(|source| TraceError::Open {
@@ -47,10 +43,6 @@ impl LoadedTrace {
     }
 
     /// Reads and hashes a stream; `name` appears in errors.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Trace`].
     pub fn read(
         name: &str,
         source: impl Read,
@@ -64,8 +56,8 @@ impl LoadedTrace {
         Self::import(name, source, description, options)
     }
 
-    /// What its devices are for, if it names one of those that `trace record` knows as what it was
-    /// recorded of.
+    /// What its devices are for, if it names one of those that `trace record` knows as what
+    /// it was recorded of.
     #[must_use]
     pub fn class(&self) -> Option<Class> {
         let apart = |c: char| !c.is_alphanumeric() && c != '-';
@@ -121,7 +113,7 @@ pub(crate) fn tell_apart(traces: &mut [LoadedTrace]) {
     }
 }
 
-/// `dir/a.trace.zst` is `a`.
+/// A path without directories and endings: `dir/a.trace.zst` is `a`.
 fn label(name: &str) -> String {
     let file = name.rsplit('/').next().unwrap_or(name);
     let mut label = file;

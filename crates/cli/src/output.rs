@@ -67,13 +67,9 @@ impl Target {
     }
 
     /// Checks that the target is none of the files that are to be read, under whatever name.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::IsInput`].
     pub fn is_none_of(&self, inputs: &[PathBuf]) -> Result<(), Error> {
         let Ok(target) = fs::metadata(&self.resolved) else {
-            return Ok(()); // new, so nobody can read it
+            return Ok(()); // new, so it is none that can be read
         };
         let same = |input: &PathBuf| {
             fs::metadata(input).is_ok_and(|input| same_file(&target, &input))

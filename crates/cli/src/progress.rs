@@ -15,7 +15,7 @@ pub trait Progress {
     fn at(&self, what: &str, done: usize, total: usize);
 }
 
-/// Says nothing.
+/// A [`Progress`] that says nothing.
 #[derive(Debug)]
 pub struct Silent;
 

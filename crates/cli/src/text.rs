@@ -63,9 +63,9 @@ pub fn short(name: &str, most: usize) -> String {
 /// Which side of a column its cells stand at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// For columns of words.
     Left,
-    /// Numbers.
+    /// For columns of numbers.
     Right,
 }
 

@@ -14,7 +14,6 @@ use serde::Serialize;
 /// Two numbers that should be one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was compared.
     pub what: &'static str,
     /// What the trace or the log says.
     pub found: u64,

@@ -6,7 +6,6 @@ use ioatlas_guest::{Console, Heard};
 /// Calls of one kind that the guest's kernel counted itself, by its tracepoint's histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Events.
     pub events: u64,
     /// Pages, over all events.
     pub pages: u64,
@@ -19,13 +18,11 @@ pub struct Counted {
 /// A range of a device's registers or memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// `domain:bus:device.function`
+    /// As `domain:bus:device.function`, all of them hexadecimal.
     pub device: String,
     /// Number of the base address register.
     pub number: u32,
-    /// First byte.
     pub first: u64,
-    /// Last byte.
     pub last: u64,
 }
 
@@ -40,9 +37,7 @@ pub struct Said {
     pub dmar: Vec<u8>,
     /// Where devices have their registers.
     pub regions: Vec<Region>,
-    /// Maps.
     pub maps: Counted,
-    /// Unmaps.
     pub unmaps: Counted,
     /// What went wrong without ending the work.
     pub troubles: Vec<String>,
@@ -73,8 +68,8 @@ impl Console for Said {
 }
 
 impl Counted {
-    /// A line of a histogram over sizes in bytes: `{ size: 4096 } hitcount: 3128`, and the totals
-    /// below it.
+    /// A line of a histogram over sizes in bytes: `{ size: 4096 } hitcount: 3128`, and
+    /// the totals below it.
     fn line(&mut self, line: &str) {
         let mut words = line.split_ascii_whitespace();
         let mut next = || words.next().unwrap_or_default();

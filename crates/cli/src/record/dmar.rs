@@ -22,9 +22,8 @@ const HEADER: usize = 48;
 pub struct Reserved {
     /// Device number on bus 0; its function is 0.
     pub device: u8,
-    /// First byte.
     pub first: u64,
-    /// Last byte.
+    /// The last byte, part of it.
     pub last: u64,
 }
 

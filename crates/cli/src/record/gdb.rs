@@ -47,10 +47,6 @@ impl Patch {
 
     /// Connects to the port at `socket`, where QEMU waits with the guest stopped; runs to the
     /// place, patches, lets the guest go.
-    ///
-    /// # Errors
-    ///
-    /// [`RecordError::Debugger`].
     pub fn apply(self, socket: &Path) -> Result<(), RecordError> {
         let jump = self.jump()?;
         let mut port = Port::connect(socket)?;

@@ -27,15 +27,12 @@ const EVENTS: [&str; 5] = [
 pub struct Machine<'a> {
     /// What is to be recorded.
     pub device: Device,
-    /// CPUs.
     pub cpus: u32,
-    /// MiB.
     pub memory_mib: u32,
-    /// Pairs of queues.
+    /// Number of pairs of queues.
     pub queues: u32,
     /// Entries of a receive ring.
     pub ring: u32,
-    /// Kernel.
     pub kernel: &'a Path,
     /// Its first file system.
     pub initrd: &'a Path,

@@ -167,7 +167,7 @@ impl Phases {
     }
 
     fn say(&self, what: &str) {
-        // progress that nobody can read is no failure
+        // progress that cannot be read is no failure
         let _ = writeln!(
             io::stderr(),
             "{:4} s  {what}",

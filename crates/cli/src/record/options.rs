@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 /// Record a trace: boots a guest under software emulation and watches a device at work.
 ///
 /// A stock Debian kernel and the programs of the workload are fetched as packages (apt-get
-/// download) into a cache and unpacked there; nothing is installed. QEMU (qemu-system-x86) must be.
-/// The guest boots behind an emulated VT-d unit in strict mode, does its work, and the trace is
-/// checked against its own counts; one that does not add up is refused. Progress goes to standard
-/// error.
+/// download) into a cache and unpacked there; nothing is installed. QEMU (qemu-system-x86)
+/// must be. The guest boots behind an emulated VT-d unit in strict mode, does its work, and
+/// the trace is checked against its own counts; one that does not add up is refused. Progress
+/// goes to standard error.
 ///
 /// Network cards (e1000, 2xe1000, virtio-net, 2xvirtio-net) do stream, rr and mix; disks (lsi, ide,
 /// nvme, virtio-scsi) do bonnie, dd and fio.
@@ -24,10 +24,10 @@ use std::path::{Path, PathBuf};
 /// event, and CPU, of the maps and unmaps that follow. A guest's second takes many of this
 /// machine's, and not evenly: order and counts are to be trusted, times are not.
 ///
-/// JSON: file, bytes, sha256, device, workload, iova_cache, cpus, queues, ring, mib, round_trips,
-/// depth, kernel, qemu, packages[], maps, unmaps, accesses, left_out (direct_maps, direct_accesses,
-/// repeated_dumps), checks[] (what, found, wanted), seconds (packages, probe, guest, checks,
-/// total).
+/// JSON: file, bytes, sha256, device, workload, iova_cache, cpus, queues, ring, mib,
+/// round_trips, depth, kernel, qemu, packages[], maps, unmaps, accesses, left_out
+/// (direct_maps, direct_accesses, repeated_dumps), checks[] (what, found, wanted), seconds
+/// (packages, probe, guest, checks, total).
 #[derive(Args, Debug)]
 pub(crate) struct RecordArguments {
     /// What to record.
@@ -61,9 +61,9 @@ pub(crate) struct RecordArguments {
     /// CPUs of the guest.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub cpus: u32,
-    /// Pairs of queues (virtio-net, virtio-scsi, nvme), with a connection or job for each. Network
-    /// cards with several need a network of their own: unshare and ip, and a kernel that lets users
-    /// have one.
+    /// Pairs of queues (virtio-net, virtio-scsi, nvme), with a connection or job for each.
+    /// Network cards with several need a network of their own: unshare and ip, and a kernel that
+    /// lets users have one.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub queues: u32,
     /// Entries of a receive ring (virtio-net): 256, 512 or 1024. QEMU's transmit rings have 256.
@@ -152,7 +152,7 @@ impl RecordArguments {
         self.memory.unwrap_or(self.workload.default_memory_mib())
     }
 
-    /// Directory for packages.
+    /// The cache of packages: that of `--cache`, else the user's.
     pub fn cache(&self) -> Result<PathBuf, RecordError> {
         let cache = self.cache.clone().or_else(Cache::default_directory);
         cache.ok_or_else(|| option("--cache", "neither HOME nor XDG_CACHE_HOME is set".into()))

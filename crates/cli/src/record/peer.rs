@@ -2,8 +2,8 @@
 //! The other end of the guest's connections: swallows, sends, or asks for an echo.
 //!
 //! QEMU's user-mode network leads the guest's gateway to this machine's loopback address, so three
-//! ports there are enough, and no other program. Threads end with the process, and do nothing while
-//! nobody connects.
+//! ports there are enough, and no other program. Threads end with the process, and do nothing
+//! while no guest connects.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -31,10 +31,6 @@ pub struct Share {
 
 impl Peer {
     /// Listens at three ports of `address`.
-    ///
-    /// # Errors
-    ///
-    /// The operating system's.
     pub fn listen(address: Ipv4Addr, share: Share) -> io::Result<Self> {
         Ok(Self {
             sink: serve(address, |mut stream| {

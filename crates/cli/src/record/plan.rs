@@ -70,7 +70,7 @@ pub enum Workload {
 pub enum Class {
     /// Moves bytes over TCP.
     Network,
-    /// Moves blocks.
+    /// Moves blocks of a disk.
     Disk,
 }
 
@@ -80,9 +80,7 @@ pub enum Class {
     "{device} cannot do {workload}; e1000, 2xe1000, virtio-net and 2xvirtio-net do stream, rr and mix; lsi, ide, nvme and virtio-scsi do bonnie, dd and fio"
 )]
 pub struct Mismatch {
-    /// As asked.
     pub device: Device,
-    /// As asked.
     pub workload: Workload,
 }
 
@@ -231,8 +229,8 @@ impl Workload {
         }
     }
 
-    /// Memory of the guest in MiB, unless told otherwise. bonnie++ is to write more than the page
-    /// cache holds.
+    /// Memory of the guest in MiB, unless told otherwise. bonnie++ is to write more than
+    /// the page cache holds.
     #[must_use]
     pub const fn default_memory_mib(self) -> u32 {
         match self {

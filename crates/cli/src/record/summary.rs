@@ -16,15 +16,14 @@ use std::fmt;
 /// How long the parts took, on this machine.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Seconds {
-    /// Fetching and unpacking.
     pub packages: f64,
-    /// The first boot.
+    /// The first boot, which tells where functions are.
     pub probe: f64,
     /// The second boot, with the work.
     pub guest: f64,
     /// Reading the trace back, checking, compressing, writing.
     pub checks: f64,
-    /// All.
+    /// All parts together, and what is between them.
     pub total: f64,
 }
 
@@ -33,7 +32,7 @@ pub struct Seconds {
 pub struct LeftOut {
     /// Maps of pages onto themselves, for reserved regions.
     pub direct_maps: u64,
-    /// Accesses to those.
+    /// Accesses to those pages, too.
     pub direct_accesses: u64,
     /// Dumps that say the same as another.
     pub repeated_dumps: u64,

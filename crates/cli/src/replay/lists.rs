@@ -36,7 +36,7 @@ struct Line {
 
 #[derive(Default)]
 struct Device {
-    /// By first page.
+    /// The lines of live mappings, by their first page.
     live: BTreeMap<u64, Line>,
     /// Maps, unmaps and stray accesses so far.
     lines: u64,
@@ -107,8 +107,8 @@ impl Device {
         Some((*start, line))
     }
 
-    /// Ends the mappings that fill the range exactly, in order of pages; none if others do or
-    /// nothing does.
+    /// Ends the mappings that fill the range exactly, in order of pages; none if others
+    /// do or nothing does.
     fn end(&mut self, first: u64, pages: u64) -> Vec<Line> {
         let mut next = first;
         let mut starts = Vec::new();

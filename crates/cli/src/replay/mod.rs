@@ -77,7 +77,7 @@ pub(crate) fn exposure_ns(trace: &Trace, design: Design, replayed: &Replayed) ->
 /// What the device does besides the trace's accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// Nothing.
+    /// Nothing but the accesses of the trace.
     Off,
     /// It tries the first [`PROBED_PAGES`] pages of every mapping that has just been unmapped.
     UnmappedPages,
@@ -97,7 +97,7 @@ pub struct Attempts {
 pub struct Replayed {
     /// Map lines done; the lines of a list each count.
     pub maps: u64,
-    /// Unmap lines done.
+    /// Unmap lines done; the lines of a list each count.
     pub unmaps: u64,
     /// Lines skipped because they do not fit.
     pub anomalies: u64,

@@ -17,16 +17,11 @@ pub(crate) enum Step {
     Map {
         /// Names the mapping in the script.
         id: usize,
-        /// What to map.
         buffers: Vec<PhysRange>,
-        /// For what.
         direction: Direction,
     },
-    /// Unmap this one.
-    Unmap {
-        /// Its name.
-        id: usize,
-    },
+    /// Unmap what the script maps under this name.
+    Unmap { id: usize },
 }
 
 /// What devices have mapped: device and first page to pages and name.

@@ -33,23 +33,23 @@ pub(crate) struct VhostBenchArguments {
     /// Listen there, and have the back end connect.
     #[arg(long)]
     pub listen: bool,
-    /// What descriptors hold: guest-physical addresses (off: no IOMMU is negotiated), IOVAs that
-    /// are mapped once (static), or a fresh IOVA for each frame and buffer, invalidated when it is
-    /// used (dynamic).
+    /// What descriptors hold: guest-physical addresses (off: no IOMMU is negotiated), IOVAs
+    /// that are mapped once (static), or a fresh IOVA for each frame and buffer, invalidated
+    /// when it is used (dynamic).
     #[arg(long, value_enum, default_value_t = Map::Off)]
     pub map: Map,
     /// Leaves of the I/O page table (static).
     #[arg(long, value_enum, default_value_t = LeafSize::Small)]
     pub leaf: LeafSize,
-    /// Neighbours in IOVA space are scattered in memory. (Off: buffers are where they would be
-    /// then.)
+    /// Neighbours in IOVA space are scattered in memory. (Off: buffers are where
+    /// they would be then.)
     #[arg(long)]
     pub scattered: bool,
     /// Buffers that are invalidated together (dynamic).
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub batch: u32,
-    /// How misses are answered: with the page that missed, or with the largest contiguous range
-    /// around it.
+    /// How misses are answered: with the page that missed, or with the largest
+    /// contiguous range around it.
     #[arg(long, value_enum, default_value_t = Answer::Page)]
     pub answers: Answer,
     /// Pages of 4 KiB for buffers in each direction.
@@ -67,8 +67,8 @@ pub(crate) struct VhostBenchArguments {
     /// Let every frame's header lie across the end of a page.
     #[arg(long)]
     pub straddling: bool,
-    /// Negotiate mergeable receive buffers if they are offered; each has room for a frame all the
-    /// same.
+    /// Negotiate mergeable receive buffers if they are offered; each has room for a
+    /// frame all the same.
     #[arg(long)]
     pub mergeable: bool,
     /// Negotiate the event index if it is offered.
@@ -83,8 +83,8 @@ pub(crate) struct VhostBenchArguments {
     /// Frames a second to offer [default: as many as possible].
     #[arg(long, value_name = "RATE", value_parser = rate, conflicts_with = "loss")]
     pub rate: Option<f64>,
-    /// Find the highest rate at which at most this part of the frames is lost: 0.005%, or a
-    /// fraction.
+    /// Find the highest rate at which at most this part of the frames is lost:
+    /// 0.005%, or a fraction.
     #[arg(long, value_name = "PART", value_parser = part)]
     pub loss: Option<f64>,
     /// Seconds before counting begins.
@@ -101,15 +101,14 @@ pub(crate) struct VhostBenchArguments {
 /// What the addresses are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Map {
-    /// Guest-physical.
+    /// Guest-physical addresses: there is no IOMMU.
     Off,
-    /// IOVAs, mapped once.
+    /// IOVAs that are mapped once.
     Static,
     /// IOVAs, fresh each time.
     Dynamic,
 }
 
-/// Sizes of leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LeafSize {
     #[value(name = "4k")]
@@ -127,7 +126,6 @@ pub(crate) enum Answer {
     Range,
 }
 
-/// Ring layouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Ring {
     Split,

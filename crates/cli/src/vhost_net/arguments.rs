@@ -61,7 +61,7 @@ pub(crate) struct VhostNetArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..),
         conflicts_with_all = ["socket_path", "socket_mode", "socket_group", "client", "replace"])]
     pub fd: Option<RawFd>,
-    /// Permission bits of the socket at PATH, in octal: who may write to it may connect
+    /// Permission bits of the socket at PATH, in octal: a process that may write to it may connect
     /// [default: what the umask leaves].
     #[arg(long, value_name = "MODE", value_parser = octal, conflicts_with = "client")]
     pub socket_mode: Option<u32>,
@@ -74,15 +74,15 @@ pub(crate) struct VhostNetArguments {
     /// Connect to a front end that listens there instead, and again whenever the connection ends.
     #[arg(long)]
     pub client: bool,
-    /// Remove a socket at PATH that nobody listens at any more.
+    /// Remove a socket at PATH that no process listens at any more.
     #[arg(long, conflicts_with = "client")]
     pub replace: bool,
     /// Queue pairs, each served by a thread.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_PAIRS)))]
     pub queue_pairs: u16,
-    /// What happens to frames: loopback (each goes back), macswap (with its addresses exchanged),
-    /// tap or tap=NAME (to and from that interface [default: ioatlas0], which is made if there is
-    /// none).
+    /// What happens to frames: loopback (each goes back), macswap (with its addresses
+    /// exchanged), tap or tap=NAME (to and from that interface [default: ioatlas0], which is
+    /// made if there is none).
     #[arg(long, default_value = "loopback", value_parser = mode)]
     pub mode: Mode,
     /// How new buffers are found.
@@ -126,7 +126,7 @@ pub(crate) struct VhostNetArguments {
 /// How a queue learns of new buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum How {
-    /// It is kicked.
+    /// The front end kicks it.
     Notify,
     /// It looks all the time; each queue pair takes a CPU.
     Poll,
@@ -144,7 +144,7 @@ pub(crate) enum Structure {
 }
 
 impl VhostNetArguments {
-    /// The device.
+    /// The device as these arguments have it.
     pub fn net(&self) -> NetConfig {
         NetConfig {
             pairs: self.queue_pairs,
@@ -159,7 +159,7 @@ impl VhostNetArguments {
         }
     }
 
-    /// What runs it.
+    /// How the device's runner treats front ends and their memory.
     pub fn runner(&self) -> runner::Config {
         runner::Config {
             iommu: match self.require_iommu {
@@ -182,7 +182,7 @@ impl VhostNetArguments {
         }
     }
 
-    /// Who may connect to the socket that is made.
+    /// Which processes may connect to the socket that is made.
     pub fn access(&self) -> runner::Access {
         runner::Access {
             mode: self.socket_mode,
@@ -190,7 +190,7 @@ impl VhostNetArguments {
         }
     }
 
-    /// The cache's bounds.
+    /// Bounds of the cache, with a reader for each queue pair.
     pub fn limits(&self) -> Limits {
         Limits {
             runs: self.iotlb_runs,

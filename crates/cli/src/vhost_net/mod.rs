@@ -34,7 +34,7 @@ const REFRESH: Duration = Duration::from_millis(500);
 /// Why there is no back end, or none any more.
 #[derive(Debug, thiserror::Error)]
 pub enum VhostNetError {
-    /// Nobody can listen at the socket's path.
+    /// The socket's path cannot be listened at.
     #[error(transparent)]
     Listen(ListenError),
     /// The same of a stale one, in the words of the command line.
@@ -49,7 +49,7 @@ pub enum VhostNetError {
     /// The device cannot be run.
     #[error(transparent)]
     Runner(#[from] RunnerError),
-    /// The system's own.
+    /// An error of the operating system's.
     #[error("{what}: {why}")]
     Io {
         /// What was to be done.
@@ -196,7 +196,7 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> VhostNetError {
     move |why| VhostNetError::Io { what, why }
 }
 
-/// Stops a runner at the first signal; the second ends the program as if nobody handled it.
+/// Stops a runner at the first signal; the second ends the program as if it were not handled.
 struct StopAtSignal {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
@@ -246,9 +246,8 @@ impl Drop for StopAtSignal {
 enum Tell {
     /// By lines of the log, so often.
     Lines(Duration),
-    /// By a line that changes, where somebody looks.
+    /// By a line that changes, on a terminal.
     Bar(ProgressBar),
-    /// Not at all.
     Nothing,
 }
 

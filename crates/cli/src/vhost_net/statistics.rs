@@ -72,7 +72,7 @@ struct Latency {
     max: f64,
 }
 
-/// One pair's.
+/// Frames of one queue pair.
 #[derive(Clone, Debug, Serialize)]
 struct Frames {
     transmitted: u64,
