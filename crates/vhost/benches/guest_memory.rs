@@ -69,7 +69,7 @@ fn row(what: &str, pages: u64, lie: Lie) {
         assert!(cache.update(entry).is_ok());
     }
     // SAFETY: the cache names what is mapped above, which stays mapped until the end of this
-    // function; nobody has references into it.
+    // function; no code has references into it.
     let mut guest = unsafe {
         let reader = cache.reader().expect("few readers");
         IovaMemory::new(reader, Arc::<MissChannel>::default(), Patience::default())

@@ -161,7 +161,7 @@ fn translated(pages: u64, count: usize) -> Result<(), String> {
         let _ = cache.update(entry).map_err(|e| e.to_string())?;
     }
     let reader = cache.reader().map_err(|e| e.to_string())?;
-    // SAFETY: the cache names `memory`, which stays mapped until the end of this function; nobody
+    // SAFETY: the cache names `memory`, which stays mapped until the end of this function; no code
     // has references into it.
     let mut guest =
         unsafe { IovaMemory::new(reader, Arc::<MissChannel>::default(), Patience::default()) };

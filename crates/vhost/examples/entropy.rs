@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A virtio entropy device (virtio 1.2, 5.4) behind a vhost-user socket, with IOMMU support.
 //!
-//! `cargo run --example entropy -- SOCKET`, then start QEMU with `-chardev socket,id=c,path=SOCKET
-//! -device
-//! vhost-user-rng-pci,chardev=c,iommu_platform=on,ats=on` and a virtual IOMMU. The guest's buffers are IOVAs; nothing in `process
-//! ` knows.
+//! `cargo run --example entropy -- SOCKET`, then start QEMU with
+//! `-chardev socket,id=c,path=SOCKET -device vhost-user-rng-pci,chardev=c,iommu_platform=on,ats=on`
+//! and a virtual IOMMU. The guest's buffers are IOVAs; nothing in `process` knows.
 
 use ioatlas_vhost::{
     cache::{IotlbReader, Limits, RadixIotlb},
@@ -47,7 +46,7 @@ impl Device for Entropy {
     }
 }
 
-/// See above.
+#[allow(missing_docs)] // see above
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let socket = std::env::args().nth(1).ok_or("usage: entropy SOCKET")?;
     let limits = Limits {

@@ -17,11 +17,11 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 const PAGE: u64 = 4096;
 /// Where the device sees four pages in a row.
 const IOVA: u64 = 0x7fff_0000_0000;
-/// Where they are in guest memory: ring, used ring, and a buffer that crosses from one page to
-/// another.
+/// Where they are in guest memory: ring, used ring, and a buffer that crosses from
+/// one page to another.
 const PLACES: [u64; 4] = [5, 2, 7, 0];
 
-/// See above.
+#[allow(missing_docs)] // see above
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let guest = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 8 * PAGE as usize)])?;
     let limits = Limits {
@@ -52,7 +52,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     guest.write_obj(16u32.to_le(), at(0, 8))?;
     guest.write_obj(1u16.to_le(), at(0, 0x802))?;
 
-    let misses = Arc::new(MissChannel::default()); // with nobody at its end
+    let misses = Arc::new(MissChannel::default()); // with no reader at its end
     // SAFETY: the entries name memory that `guest` keeps mapped until the end of this function.
     let mut memory = unsafe { IovaMemory::new(cache.reader()?, misses, Patience::default()) };
     let guard = memory.pin();
@@ -85,7 +85,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         guest.read_obj::<u16>(at(1, 2))?
     );
 
-    // Outside of what is mapped there is nothing, and nobody to ask.
+    // Outside of what is mapped there is nothing, and no front end to ask.
     let outside = guard.read_obj::<u8>(GuestAddress(IOVA + 4 * PAGE));
     println!(
         "beyond: {}",

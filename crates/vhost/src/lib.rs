@@ -3,9 +3,10 @@
 //! (KVM'17).
 //!
 //! [`cache`] holds the contract, [`DeviceIotlb`], and the structures behind it; [`data_path`] what
-//! a data path does with it: ask for what is missing once, remember where the rings are. [`protocol`]
-//! speaks to the front end, [`guest_memory`] is `vm_memory::GuestMemory` over a cache, [`runner`]
-//! runs a device behind a socket, and [`server`] is the front end's half, for VMM authors.
+//! a data path does with it: ask for what is missing once, remember where the rings are.
+//! [`protocol`] speaks to the front end, [`guest_memory`] is `vm_memory::GuestMemory` over a cache,
+//! [`runner`] runs a device behind a socket, and [`server`] is the front end's half, for VMM
+//! authors.
 #![deny(unsafe_code)]
 
 pub mod cache;

@@ -5,20 +5,21 @@ use core::fmt;
 
 /// What a cache holds, as an audit found it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // its fields say it
 pub struct Census {
-    /// Runs.
     pub runs: u64,
     /// Pages of 4 KiB that they translate.
     pub pages: u64,
-    /// Bytes of memory that the translations take, as far as they grow with them; lock and settings
-    /// not included.
+    /// Bytes of memory that the translations take, as far as they grow with them; lock
+    /// and settings not included.
     pub bytes: u64,
 }
 
 /// What a cache has done so far, lookups left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // its fields say it
 pub struct Stats {
-    /// Runs now.
+    /// Runs held at the time of the call.
     pub runs: u64,
     /// Updates that changed something.
     pub updates: u64,
@@ -26,7 +27,6 @@ pub struct Stats {
     pub beaten: u64,
     /// Updates that were refused for want of room.
     pub refused: u64,
-    /// Invalidations started.
     pub invalidations: u64,
     /// Runs thrown out for want of room.
     pub evictions: u64,

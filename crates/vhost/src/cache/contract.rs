@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 /// A device IOTLB. See the module for what every implementation promises.
 ///
-/// Sealed: what a lookup gives becomes memory, so these promises are trusted, and made by this
-/// crate alone.
+/// Sealed: what a lookup gives becomes memory, so these promises are trusted, and made
+/// by this crate alone.
 pub trait DeviceIotlb: private::Sealed + Send + Sync + Sized + 'static {
-    /// Its readers.
+    /// What [`reader`](Self::reader) returns: for one thread at a time.
     type Reader: IotlbReader;
     /// For messages and the command line.
     const NAME: &'static str;
@@ -36,7 +36,7 @@ pub trait DeviceIotlb: private::Sealed + Send + Sync + Sized + 'static {
     /// not come in order on one channel.
     ///
     /// # Errors
-    /// As [`update`](Self::update).
+    /// As [`update`](Self::update); an answer that is dropped is no error.
     fn update_since(&self, entry: Entry, asked: Moment) -> Result<Updated, UpdateError>;
 
     /// The moment at which a question is put.
@@ -117,7 +117,7 @@ pub enum Updates {
 
 /// One reader: a queue's thread. Sealed, as [`DeviceIotlb`] is.
 pub trait IotlbReader: private::Sealed + Send {
-    /// Its guards.
+    /// What [`pin`](Self::pin) returns. It borrows the reader, so there is one at a time.
     type Guard<'r>: Guard
     where
         Self: 'r;

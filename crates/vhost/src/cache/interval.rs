@@ -27,15 +27,15 @@ struct Node {
     right: Link,
 }
 
-/// An interval tree.
+/// An interval tree of runs, balanced as a treap.
 #[derive(Clone, Debug)]
 pub struct IntervalTree {
     nodes: Vec<Option<Node>>,
     free: Vec<u32>,
     root: Link,
     random: u64,
-    /// Nodes that a walk came through, from the top, each with the side on which it went on. Empty
-    /// between walks.
+    /// Nodes that a walk came through, from the top, each with the side on which it went
+    /// on. Empty between walks.
     path: Vec<(u32, Side)>,
 }
 
@@ -84,8 +84,8 @@ impl IntervalTree {
         self.node_mut(at).reach = reach;
     }
 
-    /// The first run, by page, that has any of `span`: the search that the reach of subtrees is
-    /// for.
+    /// The first run, by page, that has any of `span`: the search that the reach
+    /// of subtrees is for.
     #[inline]
     fn first_in(&self, span: Span) -> Option<u32> {
         let mut link = self.root;

@@ -56,7 +56,7 @@ fn written<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 impl<S: Store> Locked<S> {
-    /// An empty cache.
+    /// An empty cache. It has no use for [`Limits::tables`].
     pub fn new(mut limits: Limits) -> Arc<Self> {
         limits.runs = limits.runs_held();
         Arc::new(Locked {

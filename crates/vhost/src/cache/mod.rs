@@ -21,7 +21,7 @@
 //! * It is a cache: any translation but those that [`DeviceIotlb::pin`] holds may be gone at the
 //!   next guard. It never holds one that no update gave.
 //!
-//! Memory safety rests on the first three: who turns what a lookup gives into memory
+//! Memory safety rests on the first three: code that turns what a lookup gives into memory
 //! (`guest_memory`) cannot check it. So the traits are sealed, and there are no implementations but
 //! those here.
 //!

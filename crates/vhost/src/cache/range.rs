@@ -7,7 +7,7 @@ use ioatlas_dma::units::*;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangeError {
-    /// No bytes.
+    /// The range has no bytes.
     #[error("the length is 0")]
     Empty,
     /// Address and length together are beyond the address space.
@@ -18,13 +18,13 @@ pub enum RangeError {
     Unaligned,
 }
 
-/// Pages `first` up to, and without, `end`; not empty. Addresses have 64 bits, so `end` is at most
-/// 2^52.
+/// Pages `first` up to, and without, `end`; not empty. Addresses have 64 bits, so `end`
+/// is at most 2^52.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Span {
-    /// The first page.
+    /// The number of the first page of 4 KiB.
     pub first: u64,
-    /// The page after the last.
+    /// The number of the page after the last.
     pub end: u64,
 }
 
@@ -32,16 +32,16 @@ pub struct Span {
 pub(crate) const PAGES: u64 = 1 << (u64::BITS - GRANULE_LG2);
 
 impl Span {
-    /// All there is.
+    /// The address space of 64 bits, all of it.
     pub const ALL: Span = Span {
         first: 0,
         end: PAGES,
     };
 
-    /// Of whole pages.
+    /// The span of a range that consists of whole pages.
     ///
     /// # Errors
-    /// Where it is not.
+    /// It does not, has no bytes, or wraps around.
     pub fn exact(iova: Iova, len: ByteCount) -> Result<Span, RangeError> {
         let span = Self::touched(iova, len)?;
         match (iova.0 | len.0).is_multiple_of(GRANULE) {
@@ -96,7 +96,7 @@ impl Span {
     pub fn len(self) -> ByteCount {
         ByteCount((self.pages().min(PAGES - 1)) << GRANULE_LG2)
     }
-    /// How many pages.
+    /// How many pages it has; at least one.
     pub fn pages(self) -> u64 {
         self.end - self.first
     }

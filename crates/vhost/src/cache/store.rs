@@ -7,12 +7,11 @@ use ioatlas_dma::units::*;
 
 /// Pages whose host addresses are contiguous and whose permission is one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Run {
-    /// Which pages.
     pub span: Span,
-    /// Where the first byte is.
+    /// Where the first byte is in this process.
     pub host: HostAddr,
-    /// What is permitted.
     pub perm: Perm,
 }
 
@@ -86,12 +85,12 @@ impl Entry {
 pub trait Store: super::private::Sealed + Clone + Send + Sync + 'static {
     /// For messages and the command line.
     const NAME: &'static str;
-    /// An empty one.
+    /// A store that holds no run.
     fn empty() -> Self;
     /// Puts `run` in. Nothing is known of its pages: they were removed before.
     fn insert(&mut self, run: Run);
-    /// Takes out all that is known of these pages, splitting runs at both ends; tells what was
-    /// there.
+    /// Takes out all that is known of these pages, splitting runs at both ends;
+    /// tells what was there.
     fn remove(&mut self, span: Span, removed: &mut dyn FnMut(Run));
     /// The run that has `page`.
     fn find(&self, page: u64) -> Option<Run>;
@@ -101,7 +100,7 @@ pub trait Store: super::private::Sealed + Clone + Send + Sync + 'static {
         let run = self.find(iova.0 >> GRANULE_LG2)?;
         Some(run.piece(iova, len, need))
     }
-    /// How many runs.
+    /// How many runs it holds, not their pages.
     fn count(&self) -> usize;
     /// In how many places runs may be.
     fn places(&self) -> usize {

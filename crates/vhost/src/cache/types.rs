@@ -5,8 +5,8 @@ use super::RangeError;
 use core::fmt;
 use ioatlas_dma::units::*;
 
-/// An address in this process. What is there is the front end's memory, mapped; the cache only does
-/// sums with it.
+/// An address in this process. What is there is the front end's memory, mapped; the cache only
+/// does sums with it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostAddr(pub u64);
 
@@ -45,13 +45,12 @@ pub enum Updated {
 /// Why an update was refused. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its fields and messages say it
 pub enum UpdateError {
     /// The range is none.
     #[error("update of IOVA {iova}, {len} bytes: {why}")]
     Range {
-        /// As given.
         iova: Iova,
-        /// As given, bytes.
         len: ByteCount,
         /// What is wrong with it.
         why: RangeError,
@@ -59,17 +58,14 @@ pub enum UpdateError {
     /// The host addresses end beyond the address space.
     #[error("update of IOVA {iova}: host address {host} and {len} bytes wrap around")]
     HostWraps {
-        /// As given.
         iova: Iova,
-        /// As given, bytes.
         len: ByteCount,
-        /// As given.
         host: HostAddr,
     },
     /// All room is taken by pinned ranges or by what readers may still be using.
     #[error("update of IOVA {iova}: no room, and nothing can be evicted")]
     NoRoom {
-        /// As given.
+        /// The first byte of the entry.
         iova: Iova,
     },
 }
@@ -103,23 +99,22 @@ pub struct Miss {
 pub enum MissCause {
     /// Nothing is known about the address.
     Absent,
-    /// There is a translation, which does not permit the access. The front end may know better by
-    /// now.
+    /// There is a translation, which does not permit the access. The front end may
+    /// know better by now.
     Forbidden,
 }
 
 /// Why there is no piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields and messages say it
 pub enum LookupError {
     /// To be asked for.
     #[error("{0}")]
     Miss(Miss),
-    /// The range is none; nobody can translate it.
+    /// The range is none, and cannot be translated.
     #[error("access to IOVA {iova}, {len} bytes: {why}")]
     Range {
-        /// As given.
         iova: Iova,
-        /// As given, bytes.
         len: ByteCount,
         /// What is wrong with it.
         why: RangeError,
@@ -131,8 +126,8 @@ pub enum LookupError {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Generation(pub u64);
 
-/// An invalidation that was started. What it removes is not found by any guard that begins
-/// afterwards.
+/// An invalidation that was started. What it removes is not found by any
+/// guard that begins afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "an invalidation may be acknowledged only when it is done"]
 pub struct Invalidation {
@@ -152,12 +147,10 @@ pub struct Moment(pub(crate) u64);
 
 /// What a hook is told: a range that was in the cache and is not any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Removed {
-    /// The first byte.
     pub iova: Iova,
-    /// How many bytes.
     pub len: ByteCount,
-    /// Why.
     pub cause: RemovalCause,
 }
 
@@ -181,7 +174,7 @@ pub struct Limits {
     /// Tables of the radix cache at once, 586 bytes each; the other caches have none. See
     /// [`super::radix`] for how many runs need; where there are no more, runs are evicted.
     pub tables: u32,
-    /// Readers at once.
+    /// Readers at once; a further one is refused ([`ReaderError`]).
     pub readers: u32,
     /// Pinned ranges at once.
     pub pins: u32,
@@ -210,7 +203,7 @@ impl Default for Limits {
     }
 }
 
-/// Too many readers.
+/// A reader was refused: there are as many as [`Limits::readers`] permits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("there are {limit} readers of this cache already")]
 pub struct ReaderError {
@@ -218,20 +211,18 @@ pub struct ReaderError {
     pub limit: u32,
 }
 
+#[allow(missing_docs)] // its fields and messages say it
 /// Why a range was not pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PinError {
     /// The range is none.
     #[error("pin of IOVA {iova}, {len} bytes: {why}")]
     Range {
-        /// As given.
         iova: Iova,
-        /// As given, bytes.
         len: ByteCount,
         /// What is wrong with it.
         why: RangeError,
     },
-    /// Too many.
     #[error("{limit} ranges are pinned already")]
     TooMany {
         /// How many there may be.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What every implementation keeps beside its translations: pins, the order of invalidations, who
+//! What every implementation keeps beside its translations: pins, the order of invalidations, what
 //! is evicted, the hook, counters.
 
 use super::*;
@@ -12,8 +12,8 @@ const REMEMBERED: usize = 64;
 /// Runs that are looked at for one eviction, or fewer where one of a single page is found. The one
 /// of fewest pages goes: what a storm of misses brings are single pages, so that it throws out its
 /// own before the long runs of static mappings. As many, since draws need not be even: of runs a
-/// third of which are long, 16 draws find long ones alone once in 43 million evictions, four once
-/// in 81.
+/// third of which are long, 16 draws find long ones alone once in 43 million evictions,
+/// four once in 81.
 const CANDIDATES: usize = 16;
 /// Draws for one eviction, as some are pinned.
 const DRAWS: usize = 64;
@@ -45,7 +45,7 @@ impl Upkeep {
     pub fn now(&self) -> Moment {
         Moment(self.begun)
     }
-    /// Remembers an invalidation.
+    /// Counts an invalidation as begun, and remembers it for [`beats`](Self::beats).
     pub fn invalidated(&mut self, span: Span) {
         self.begun += 1;
         self.stats.invalidations += 1;
@@ -54,8 +54,8 @@ impl Upkeep {
         }
         self.last.push_back(span);
     }
-    /// Whether an invalidation that began since `asked` names any of `span`, as far as is
-    /// remembered.
+    /// Whether an invalidation that began since `asked` names any of `span`, as
+    /// far as is remembered.
     pub fn beats(&self, span: Span, asked: Moment) -> bool {
         let since = self.begun.saturating_sub(asked.0);
         since > self.last.len() as u64
@@ -92,9 +92,10 @@ impl Upkeep {
         }
     }
 
-    /// Who goes: of some drawn at random, neither pinned nor touching `keep`, the smallest. Where
-    /// draws find none, the first that will do. Both are asked for numbers below `count`: `near`
-    /// for draws, which may answer for a number near by, and `nth` for all.
+    /// Chooses the run that is evicted: of some drawn at random, neither pinned nor touching
+    /// `keep`, the smallest. Where draws find none, the first that will do. Both are asked for
+    /// numbers below `count`: `near` for draws, which may answer for a number near by,
+    /// and `nth` for all.
     pub fn victim(
         &mut self,
         keep: Span,

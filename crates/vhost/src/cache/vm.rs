@@ -12,7 +12,7 @@ use vm_memory::{GuestAddress, Permissions, iommu::Iotlb};
 /// vm-memory's `Iotlb` for each reader, under its reader-writer lock.
 pub type VmIotlb = Locked<VmMemory>;
 
-/// vm-memory's `Iotlb`.
+/// vm-memory's `Iotlb`, with an interval tree for what it does not answer.
 #[derive(Debug)]
 pub struct VmMemory {
     tlb: Iotlb,

@@ -25,11 +25,11 @@ impl MetaTranslation {
             known: None,
         }
     }
-    /// Its first byte.
+    /// The IOVA of its first byte.
     pub fn iova(&self) -> Iova {
         self.iova
     }
-    /// How many bytes.
+    /// How many bytes it has.
     pub fn len(&self) -> ByteCount {
         self.len
     }
@@ -72,6 +72,7 @@ impl MetaTranslation {
 }
 
 /// Why a ring's part has no address.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MetaError {
     /// It is not translated.
@@ -80,9 +81,8 @@ pub enum MetaError {
     /// It is translated to places that are not contiguous.
     #[error("IOVA {iova}, {len} bytes of a ring, is not contiguous in this process")]
     Scattered {
-        /// The first byte.
+        /// The first byte of the part.
         iova: Iova,
-        /// How many bytes.
         len: ByteCount,
     },
 }

@@ -8,10 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A question under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct PendingMiss {
-    /// Its pages.
     pub span: Span,
-    /// For what access.
     pub need: Perm,
     /// When it was asked.
     pub since: TimeNs,
@@ -67,8 +66,8 @@ impl PendingMisses {
         Asked::New
     }
 
-    /// Whether one under way includes `miss`. Notes nothing: who is told that a question is under
-    /// way may rely on it.
+    /// Whether one under way includes `miss`. Notes nothing: a caller that is told that a question
+    /// is under way may rely on it.
     pub fn includes(&self, miss: &Miss) -> bool {
         let Ok(span) = Span::touched(miss.iova, miss.len) else {
             return true; // as `ask` says
@@ -77,7 +76,8 @@ impl PendingMisses {
     }
 
     /// An update came, or was given up: every question of which it answers a part is over; says how
-    /// many those are. What of the range is still missing is asked for again by who needs it.
+    /// many those are. What of the range is still missing is asked for again by the
+    /// reader that needs it.
     pub fn answered(&self, iova: Iova, len: ByteCount, perm: Perm) -> usize {
         let Ok(span) = Span::touched(iova, len) else {
             return 0;
@@ -112,7 +112,7 @@ impl PendingMisses {
         self.all().iter().map(|known| known.since).min()
     }
 
-    /// How many.
+    /// How many questions are under way.
     pub fn len(&self) -> usize {
         self.all().len()
     }

@@ -12,7 +12,7 @@
 //!    up in a new guard. Device code notices nothing.
 //! 2. Slices are alive (a chain whose second descriptor misses): leaving would let an invalidation
 //!    be acknowledged under the device's hands (P12). The reader waits under the guard, but gives
-//!    up at once when somebody waits for the guard to be dropped: [`Fault::Interrupted`], the
+//!    up at once when another thread waits for the guard to be dropped: [`Fault::Interrupted`], the
 //!    access fails, and the chain is to be tried again.
 //! 3. No answer, or one that does not permit the access: the access fails, the fault is kept, and
 //!    the queue stops.
@@ -21,9 +21,9 @@
 //! needs before it begins.
 //!
 //! # Safety
-//! Slices are raw memory at the cache's host addresses; who fills the cache promises that they stay
-//! mapped until an invalidation of them is done ([`IovaMemory::new`]). Guards and [`PinCount`] do
-//! the rest.
+//! Slices are raw memory at the cache's host addresses; the code that fills the cache promises that
+//! they stay mapped until an invalidation of them is done ([`IovaMemory::new`]). Guards and
+//! [`PinCount`] do the rest.
 //!
 //! Not handled: dirty logging; atomic accesses that straddle two pieces (an error, as in
 //! `vm-memory`).
@@ -73,13 +73,13 @@ impl Default for Patience {
 
 /// Why an access failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields and messages say it
 pub enum Fault {
     /// The front end did not answer.
     #[error("no answer to a miss at IOVA {:#x} for {need:?} within {waited:?}", .iova.0)]
     Unanswered {
         /// The address asked for.
         iova: Iova,
-        /// What for.
         need: Perm,
         /// How long was waited.
         waited: Duration,
@@ -87,28 +87,27 @@ pub enum Fault {
     /// The front end's answer does not permit the access.
     #[error("access to IOVA {:#x} needs {need:?}, which its mapping does not permit", .iova.0)]
     Forbidden {
-        /// The address.
         iova: Iova,
         /// What the access needs.
         need: Perm,
     },
-    /// There is nobody to ask: without IOMMU, an address outside guest memory; with one, a front
-    /// end without back channel.
-    #[error("IOVA {:#x} is not mapped, and there is nobody to ask", .0.0)]
+    /// There is no front end to ask: without IOMMU, an address outside guest memory; with one, a
+    /// front end without back channel.
+    #[error("IOVA {:#x} is not mapped, and no front end can be asked", .0.0)]
     Unmapped(Iova),
     /// Address and length wrap around.
     #[error("access of {:#x} bytes at IOVA {:#x} wraps around", .1.0, .0.0)]
     Wraps(Iova, ByteCount),
-    /// Somebody waits for this guard to be dropped; to be tried again.
+    /// Another thread waits for this guard to be dropped; to be tried again.
     #[error("interrupted at IOVA {:#x}", .0.0)]
     Interrupted(Iova),
 }
 
-/// Which [`IovaMemory`] a translation came from. No two of a process are alike, also not one after
-/// the other.
+/// Which [`IovaMemory`] a translation came from. No two of a process are alike, also not
+/// one after the other.
 ///
 /// Generations of two caches are not comparable, and one reader's guards protect nothing that
-/// another looked up: who remembers a translation to use it as memory must compare this, too.
+/// another looked up: code that remembers a translation to use it as memory must compare this, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryId(u64);
 
@@ -158,19 +157,19 @@ impl<R: IotlbReader> IovaMemory<R> {
         self.id
     }
 
-    /// Whom misses are sent to.
+    /// The channel on which misses are sent.
     pub fn misses(&self) -> &MissChannel {
         &self.misses
     }
 
     /// Pins the reader of the cache alone, for code that translates by itself. (The reader is not
-    /// given out: another cache's could be put in its place, and of what that names nobody has
-    /// promised anything.)
+    /// given out: another cache's could be put in its place, and nothing was promised
+    /// of what that names.)
     pub fn pin_cache(&mut self) -> R::Guard<'_> {
         self.reader.pin()
     }
 
-    /// Pins the reader.
+    /// Pins the reader, and gives what its guard translates as guest memory.
     pub fn pin(&mut self) -> GuardedMemory<'_, R> {
         let mut reader = NonNull::from(&mut self.reader);
         // SAFETY: `reader` is borrowed for as long as the guard memory lives, which alone uses the
@@ -252,13 +251,13 @@ impl<R: IotlbReader> fmt::Debug for GuardedMemory<'_, R> {
 }
 
 impl<'m, R: IotlbReader> GuardedMemory<'m, R> {
-    /// The first fault since the guard began, if there was one. Device code may have turned it into
-    /// anything.
+    /// The first fault since the guard began, if there was one. Device code may have
+    /// turned it into anything.
     pub fn fault(&self) -> Option<Fault> {
         self.fault.get()
     }
 
-    /// Forgets it.
+    /// Forgets the fault, so that [`fault`](Self::fault) gives the next one.
     pub fn clear_fault(&self) {
         self.fault.set(None);
     }
@@ -395,8 +394,8 @@ impl<'m, R: IotlbReader> GuestMemory for GuardedMemory<'m, R> {
 /// The slices of a range.
 ///
 /// What was looked up ahead is plain numbers, good for as long as the guard was not dropped since:
-/// a pin here would keep all of it from the compiler's registers, for something must be done at its
-/// end.
+/// a pin here would keep all of it from the compiler's registers, for something must be
+/// done at its end.
 struct Slices<'a, 'm, R: IotlbReader> {
     memory: &'a GuardedMemory<'m, R>,
     iova: Iova,

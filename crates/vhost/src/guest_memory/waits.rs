@@ -18,7 +18,6 @@ use std::time::Instant;
 pub(super) struct Position {
     /// The number of its range.
     pub range: usize,
-    /// Where in that.
     pub iova: Iova,
 }
 
@@ -53,8 +52,8 @@ impl<'c> Waits<'c> {
         self.misses.answers()
     }
 
-    /// Asks for the first page of a miss. (A question has no length on the wire, and mostly gets a
-    /// page.)
+    /// Asks for the first page of a miss. (A question has no length on the wire, and
+    /// mostly gets a page.)
     pub(super) fn ask(&mut self, miss: &Miss) -> Asked {
         let asked = self.misses.ask(&question(miss));
         self.asked = match self.asked {

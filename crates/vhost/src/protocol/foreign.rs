@@ -26,7 +26,8 @@ const MOST: usize = 256;
 /// Bytes of such a thread's stack: it makes one system call.
 const STACK: usize = 64 << 10;
 
-/// A file from outside, of which nothing is known. However it goes, nobody waits for it.
+/// A file from outside, of which nothing is known. However it is dropped, the thread that does so
+/// does not wait for it.
 #[derive(Debug)]
 pub struct Foreign(Option<File>);
 
@@ -51,8 +52,8 @@ impl Drop for Foreign {
     }
 }
 
-/// Whether a file is a `memfd`, or on tmpfs or hugetlbfs. No file system is asked: only these know
-/// seals.
+/// Whether a file is a `memfd`, or on tmpfs or hugetlbfs. No file system is asked:
+/// only these know seals.
 pub fn is_in_memory(file: &File) -> bool {
     rustix::fs::fcntl_get_seals(file).is_ok()
 }

@@ -2,14 +2,14 @@
 //! A shared mapping of a part of a file, which does not outlive its owner unseen.
 //!
 //! `vm_memory::MmapRegion` does the same, but keeps the file open and ignores what `munmap` says. A
-//! process may have 65,530 mappings: where one stays behind at each message, nobody is served any
-//! more after so many.
+//! process may have 65,530 mappings: where one stays behind at each message, no front end is served
+//! any more after so many.
 
 use ioatlas_dma::units::ByteCount;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::{fs::File, io};
 
-/// See the module.
+/// A shared mapping; it is unmapped when it is dropped.
 #[derive(Debug)]
 pub(super) struct Mapping {
     start: *mut u8,
@@ -26,7 +26,7 @@ impl Mapping {
     /// Maps `len` bytes of `file` from `offset` on, to be read and written. The file can be closed.
     ///
     /// # Errors
-    /// The system's own.
+    /// Those of `mmap`; `len` is more than a `usize` holds.
     pub fn new(file: &File, offset: ByteCount, len: ByteCount) -> io::Result<Self> {
         let len = usize::try_from(len.0).map_err(io::Error::other)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -40,7 +40,6 @@ impl Mapping {
         })
     }
 
-    /// Its first byte.
     pub fn start(&self) -> *mut u8 {
         self.start
     }
@@ -53,8 +52,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made, or what the SIGBUS handler has put in its place;
-        // nobody has an address in it any more (`MemoryTable`).
+        // SAFETY: the mapping that `new` made, or what the SIGBUS handler has put in its place; no
+        // code has an address in it any more (`MemoryTable`).
         if let Err(e) = unsafe { rustix::mm::munmap(self.start.cast(), self.len) } {
             let (start, len) = (self.start, self.len);
             log::error!("{len:#x} bytes at {start:?} stay mapped: {e}");

@@ -34,8 +34,8 @@ use std::{fs::File, io, sync::Arc};
 pub struct GuestPhys(pub u64);
 
 /// What is done about files that could be truncated while they are mapped. Either way a
-/// process-wide `SIGBUS` handler watches what is mapped: pages can also be missing for other
-/// reasons.
+/// process-wide `SIGBUS` handler watches what is mapped: pages can also be
+/// missing for other reasons.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Shrink {
     /// Also files that could be truncated are taken; the device stops when that happens.
@@ -48,8 +48,8 @@ pub enum Shrink {
 /// Which files may hold guest memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Files {
-    /// Those of memory itself (`memfd`, tmpfs, hugetlbfs), in which the kernel answers a fault
-    /// alone.
+    /// Those of memory itself (`memfd`, tmpfs, hugetlbfs), in which the kernel
+    /// answers a fault alone.
     #[default]
     InMemory,
     /// Any regular file, for instance one of an NVDIMM. A fault in it waits for its file system,
@@ -60,12 +60,12 @@ pub enum Files {
 
 /// Where a region is, as its owner says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct RegionInfo {
     /// Guest-physical address of its first byte.
     pub guest: GuestPhys,
     /// Front-end address of its first byte.
     pub front: FrontAddr,
-    /// Its length.
     pub len: ByteCount,
     /// Where it begins in its file.
     pub file_offset: ByteCount,
@@ -119,7 +119,7 @@ pub struct Outside {
     pub len: ByteCount,
 }
 
-/// One mapped region.
+/// A region of guest memory, mapped and watched.
 #[derive(Debug)]
 pub struct Region {
     info: RegionInfo,
@@ -130,18 +130,18 @@ pub struct Region {
 
 /// A run of host memory that is part of a longer range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Piece {
     /// Where in the range it begins.
     pub offset: ByteCount,
     /// Its first byte, here.
     pub host: *mut u8,
-    /// Its length.
     pub len: ByteCount,
 }
 
 impl Region {
     /// Maps what `info` says of `file`, and closes it. Where it is not in memory, and `files` does
-    /// not have that, nobody waits for its file system.
+    /// not have that, its file system is not waited for.
     ///
     /// # Errors
     /// See [`MemoryError`]; nothing stays mapped.
@@ -196,7 +196,7 @@ impl Region {
         })
     }
 
-    /// Where it is.
+    /// Where it is, as its owner says.
     pub fn info(&self) -> RegionInfo {
         self.info
     }
@@ -219,7 +219,7 @@ impl Region {
 
 /// The size of the pages of a file on hugetlbfs; none elsewhere.
 fn huge_page_of(file: &File) -> io::Result<Option<ByteCount>> {
-    /// `HUGETLBFS_MAGIC` of `linux/magic.h`.
+    /// `HUGETLBFS_MAGIC` of `linux/magic.h`, as `statfs` gives it.
     const HUGETLBFS: u32 = 0x9584_58f6;
     let of = rustix::fs::fstatfs(file)?;
     let page = ByteCount(of.f_bsize.max(1) as u64);
@@ -233,7 +233,7 @@ pub struct MemoryTable {
 }
 
 impl MemoryTable {
-    /// Adds a region.
+    /// Adds a region, which must not overlap the others.
     ///
     /// # Errors
     /// It overlaps one that is there.
@@ -248,7 +248,7 @@ impl MemoryTable {
     /// Takes out the region that `info` names; its file offset does not matter.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such region.
     pub fn remove(&mut self, info: RegionInfo) -> Result<(), MemoryError> {
         let same = |r: &Arc<Region>| {
             (r.info.guest, r.info.front, r.info.len) == (info.guest, info.front, info.len)

@@ -21,7 +21,7 @@ pub const IOTLB_BYTES: usize = 32;
 /// Bytes of a `struct vhost_msg_v2`: type, address space, and a union padded to 64 bytes.
 pub const KERNEL_BYTES: usize = 72;
 
-/// `VHOST_IOTLB_MSG_V2` of `linux/vhost_types.h`.
+/// `VHOST_IOTLB_MSG_V2` of `linux/vhost_types.h`: the type in a `struct vhost_msg_v2`.
 const KERNEL_V2: u32 = 2;
 /// Where the union of a `struct vhost_msg_v2` begins.
 const KERNEL_UNION: usize = 8;
@@ -31,15 +31,15 @@ const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-/// An address in the front end's memory, as it calls it: what `SET_MEM_TABLE` names
-/// `userspace_addr`.
+/// An address in the front end's memory, as it calls it:
+/// what `SET_MEM_TABLE` names `userspace_addr`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FrontAddr(pub u64);
 
 /// One `struct vhost_iotlb_msg`, decoded; which fields mean something depends on the type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IotlbMessage {
-    /// What it says.
+    /// Its type, which says what the other fields mean.
     pub kind: VhostIotlbType,
     /// The first address that it is about.
     pub iova: Iova,
@@ -78,8 +78,8 @@ pub enum MessageError {
 }
 
 impl IotlbMessage {
-    /// A miss at `iova` for an access that needs `perm`. Its size is 0: the front end knows how
-    /// much it maps.
+    /// A miss at `iova` for an access that needs `perm`. Its size is 0: the front end knows
+    /// how much it maps.
     pub fn miss(iova: Iova, perm: Perm) -> Self {
         Self::about(VhostIotlbType::Miss, iova, ByteCount(0), access_of(perm))
     }
@@ -268,7 +268,7 @@ impl Header {
         }
     }
 
-    /// Writes a header.
+    /// The header's bytes, in the byte order of the machine.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut raw = [0; HEADER_BYTES];
         raw[0..4].copy_from_slice(&self.request.to_ne_bytes());

@@ -3,9 +3,9 @@
 //!
 //! Readers *ask* for translations; a question goes out on the back channel unless the same one, or
 //! one for more permission, is under way. The control thread tells when an update is in the cache
-//! ([`MissChannel::answered`]); whoever waits looks again.
+//! ([`MissChannel::answered`]); the readers that wait look again.
 //!
-//! # Who waits for whom
+//! # What waits for what
 //! A front end may be unable to answer misses before its own request is acknowledged, and an
 //! invalidation is acknowledged only when guards have been dropped. So a reader that waits *in* a
 //! guard (a device holds slices of guest memory) must give up as soon as the control thread waits
@@ -24,10 +24,10 @@
 //!
 //! # Ordering
 //! `answers` and `wanted` are words of their own, so that neither the control thread nor a reader
-//! that polls waits for one that is just sending (which is a system call under `state`). Who waits
-//! counts itself in `waiters`, under `state`, before it looks at them; who changes them looks at
-//! `waiters` afterwards, and takes `state` only where there are any. All four accesses are
-//! sequentially consistent: one of the two sees the other.
+//! that polls waits for one that is just sending (which is a system call under `state`). A thread
+//! that waits counts itself in `waiters`, under `state`, before it looks at them; one that changes
+//! them looks at `waiters` afterwards, and takes `state` only where there are any. All four
+//! accesses are sequentially consistent: one of the two sees the other.
 //!
 //! Lock order: `state -> pending questions`.
 
@@ -62,12 +62,12 @@ const RETRY: Duration = Duration::from_millis(1);
 /// After how long a [`MissChannel::default`] puts a question again.
 const REPEAT: Duration = Duration::from_millis(250);
 
-/// Who has to stop waiting.
+/// Which readers have to stop waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
-    /// Whoever waits under a guard: an invalidation waits for it.
+    /// Those that wait under a guard: an invalidation waits for it.
     Guards,
-    /// Everybody: queues are being changed or stopped.
+    /// All of them: queues are being changed or stopped.
     Everybody,
 }
 
@@ -76,7 +76,7 @@ pub enum Urgency {
 pub enum Waiting {
     /// With slices in its hands.
     Pinned,
-    /// With none.
+    /// Without slices, and outside of a guard.
     Unpinned,
 }
 
@@ -87,47 +87,47 @@ pub enum Waited {
     Answered,
     /// The time is up.
     TimedOut,
-    /// Somebody else is waiting for this reader.
+    /// Another thread is waiting for this reader.
     GiveUp,
-    /// There is nobody to ask: no IOMMU, no back channel, or no front end.
+    /// No question can be sent: no IOMMU, no back channel, or no front end.
     Nobody,
 }
 
 /// What became of a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its variants say it
 pub enum Asked {
-    /// It was sent.
     Sent,
     /// The same, or more, was under way already.
     UnderWay,
     /// There is no room for it.
     Later,
-    /// There is nobody to ask.
+    /// No question can be sent, as in [`Waited::Nobody`].
     Nobody,
 }
 
 /// How far the answer to a question reaches, by the last that came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answering {
-    /// A page: who misses several asks for each.
+    /// A page: a reader that misses several asks for each.
     Pages,
-    /// Further; or nothing was asked yet. Who misses several asks for the first, and looks again.
+    /// Further; or nothing was asked yet. A reader that misses several asks for the
+    /// first, and looks again.
     Ranges,
 }
 
 /// What happened on a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // its fields say it
 pub struct MissStats {
-    /// Questions sent.
     pub sent: u64,
     /// Questions that were under way already.
     pub deduplicated: u64,
     /// Questions that found no room.
     pub postponed: u64,
-    /// Questions that were not answered for long or before the front end left, and put again if
-    /// still of interest.
+    /// Questions that were not answered for long or before the front end left, and put again
+    /// if still of interest.
     pub unanswered: u64,
-    /// Access failures reported.
     pub access_failures: u64,
     /// Questions under way now.
     pub in_flight: usize,
@@ -140,11 +140,11 @@ pub struct MissChannel {
     state: Mutex<State>,
     changed: Condvar,
     pending: PendingMisses,
-    /// Updates so far: who waits compares.
+    /// Updates so far: a reader that waits compares.
     answers: Word,
-    /// Who wants guards, or everybody, to end; by [`Urgency`].
+    /// How many callers want guards, or all waits, to end; by [`Urgency`].
     wanted: [Word; 2],
-    /// Who waits for a change of these.
+    /// How many readers wait for a change of these.
     waiters: Word,
     /// 1: the last answer to a question was a page.
     pages: Word,
@@ -205,7 +205,7 @@ impl MissChannel {
     /// After a change of what waiters look at.
     fn wake(&self) {
         if self.waiters.load(Ordering::SeqCst) > 0 {
-            // Whoever looked before the change is asleep once this is ours.
+            // A reader that looked before the change is asleep once this is ours.
             drop(self.state());
             self.changed.notify_all();
         }
@@ -241,7 +241,7 @@ impl MissChannel {
     /// Asks for what is missing, unless that is under way.
     ///
     /// Noting a question, sending it and taking the note back if it cannot be sent are one step
-    /// under `state`: nobody is told that a question is under way which never goes out.
+    /// under `state`: no reader is told that a question is under way which never goes out.
     pub fn ask(&self, miss: &Miss) -> Asked {
         let mut state = self.state();
         match self.pending.ask(miss, self.now()) {
@@ -264,8 +264,8 @@ impl MissChannel {
         }
     }
 
-    /// Tells the front end that its answer does not permit an access. It need not care; nobody
-    /// waits for it.
+    /// Tells the front end that its answer does not permit an access. It need not care; no
+    /// reader waits for it.
     pub fn report_failure(&self, iova: Iova, len: ByteCount, need: Perm) {
         let mut state = self.state();
         let Some(back) = &state.back else { return };
@@ -279,7 +279,7 @@ impl MissChannel {
     /// Says that an update is in the cache, or was refused: either way the questions that it
     /// answers are over, whatever it permits.
     pub fn answered(&self, iova: Iova, len: ByteCount) {
-        // An update that nobody asked for says nothing about answers.
+        // An update that was not asked for says nothing about answers.
         if self.pending.answered(iova, len, Perm::ReadWrite) > 0 {
             let page = u64::from(len.0 <= GRANULE);
             self.pages.store(page, Ordering::Relaxed);
@@ -291,14 +291,14 @@ impl MissChannel {
     /// Withdraws questions that have been under way for long, so that they are put again.
     pub fn expire(&self) {
         let since = self.now().0.saturating_sub(self.repeat.as_nanos() as u64);
-        // Under one lock: who asks again and finds the number unchanged takes the second question
-        // for a refusal of the first.
+        // Under one lock: a reader that asks again and finds the number unchanged takes the second
+        // question for a refusal of the first.
         let mut state = self.state();
         let expired = self.pending.expire(TimeNs(since));
         state.stats.unanswered += expired as u64;
     }
 
-    /// Withdraws a question: nobody waits for the answer.
+    /// Withdraws a question: no reader waits for the answer.
     pub fn withdraw(&self, miss: &Miss) {
         self.pending.answered(miss.iova, miss.len, miss.need);
     }
@@ -387,7 +387,7 @@ impl State {
     }
 }
 
-/// See [`MissChannel::interrupt_waiters`].
+/// Readers give up waiting while it lives: see [`MissChannel::interrupt_waiters`].
 #[derive(Debug)]
 pub struct Hurry<'c>(#[expect(dead_code, reason = "it ends with this")] Counted<'c>);
 

@@ -30,7 +30,7 @@ pub mod misses;
 pub mod sigbus;
 pub mod socket;
 
-/// `VIRTIO_F_VERSION_1`.
+/// `VIRTIO_F_VERSION_1`: the device is not a legacy one.
 pub const VERSION_1: u64 = 1 << 32;
 /// `VIRTIO_F_ACCESS_PLATFORM`, `VIRTIO_F_IOMMU_PLATFORM` of old.
 pub const ACCESS_PLATFORM: u64 = 1 << 33;

@@ -6,10 +6,10 @@
 //! cannot be truncated, and yet an access to it can raise the signal: where a huge page has to be
 //! made and the pool is empty, where the machine's memory fails. So every region is watched: the
 //! process gets, once, a handler that puts zeroed anonymous memory in the place of the *whole
-//! region* and marks it dead; the access is repeated, reads zeros or writes where nobody looks, and
-//! whoever drives the queues sees the mark at the end of the guard and stops the device. (The whole
-//! region, because huge pages cannot be replaced in parts, and nothing in it is worth having once
-//! its owner has gone mad.)
+//! region* and marks it dead; the access is repeated, reads zeros or writes where nothing looks,
+//! and the code that drives the queues sees the mark at the end of the guard and stops the device.
+//! (The whole region, because huge pages cannot be replaced in parts, and nothing in it is worth
+//! having once its owner has gone mad.)
 //!
 //! # Memory ordering and what a signal handler may do
 //! The handler reads a table of words that is allocated before it is installed, and makes one
@@ -27,7 +27,6 @@ use ioatlas_dma::platform::{Ordering, Platform};
 use ioatlas_host::Host;
 use std::sync::OnceLock;
 
-/// A shared word.
 type Word = <Host as Platform>::A64;
 
 /// Regions of a process at a time: four back ends with as many as the protocol can add to each.
@@ -72,7 +71,7 @@ impl Watch {
     ///
     /// # Safety
     /// `start` and `len` are exactly one mapping made by `mmap`, of whole pages of its file, which
-    /// stays until the watch is dropped, and whose bytes nobody trusts to stay what they are.
+    /// stays until the watch is dropped, and whose bytes no code trusts to stay what they are.
     pub(super) unsafe fn new(start: *mut u8, len: usize) -> Result<Self, WatchError> {
         let guard = GUARD
             .get_or_init(install)
@@ -155,7 +154,7 @@ extern "C" fn handler(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
         }
         slot.dead.store(1, Ordering::Release);
         guard.deaths.fetch_add(1, Ordering::Release);
-        // SAFETY: `Watch::new`'s contract: the range is one mapping whose bytes nobody trusts.
+        // SAFETY: `Watch::new`'s contract: the range is one mapping whose bytes no code trusts.
         let replaced = unsafe {
             libc::mmap(
                 start as usize as *mut libc::c_void,

@@ -30,19 +30,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// `VHOST_USER_SET_VRING_ENABLE`.
+/// `VHOST_USER_SET_VRING_ENABLE`: the front end enables or disables a ring.
 pub const SET_VRING_ENABLE: u32 = 18;
 /// Bytes of its payload: the queue, and 0 or 1.
 const ENABLE_BYTES: usize = 8;
-/// `VHOST_USER_SET_BACKEND_REQ_FD`.
+/// `VHOST_USER_SET_BACKEND_REQ_FD`: the front end sends the back channel's socket.
 pub const SET_BACKEND_REQ_FD: u32 = 21;
-/// `VHOST_USER_IOTLB_MSG`.
+/// `VHOST_USER_IOTLB_MSG`: the front end sends an update or an invalidation.
 pub const IOTLB_MSG: u32 = 22;
-/// `VHOST_USER_BACKEND_IOTLB_MSG`.
+/// `VHOST_USER_BACKEND_IOTLB_MSG`: the back end sends a miss or an access failure.
 pub const BACKEND_IOTLB_MSG: u32 = 1;
 
 /// Why the connection cannot go on.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields and messages say it
 pub enum SocketError {
     /// The front end hung up between two messages.
     #[error("the front end hung up")]
@@ -50,7 +51,6 @@ pub enum SocketError {
     /// It stopped in the middle of a message.
     #[error("the front end stopped in the middle of a message ({got} of {want} bytes)")]
     Stalled {
-        /// Bytes that came.
         got: usize,
         /// Bytes that the message has.
         want: usize,
@@ -67,7 +67,7 @@ pub enum SocketError {
     /// A header that is not one of a request.
     #[error("not a request: {0:?}")]
     NotARequest(Header),
-    /// The system's own.
+    /// A system call on it failed.
     #[error("socket: {0}")]
     Io(#[from] io::Error),
 }
@@ -79,7 +79,7 @@ pub enum Next {
     Known(Header),
     /// Message 21, still in the socket, with a duplicate of the file descriptor that came with it.
     BackChannel(OwnedFd),
-    /// Message 22, read.
+    /// Message 22, which was read from the socket.
     Iotlb(Header, Result<IotlbMessage, MessageError>),
     /// Nothing came for as long as the socket lets us wait (`SO_RCVTIMEO`).
     Nothing,
@@ -88,7 +88,7 @@ pub enum Next {
 /// Waits until `fd` can be read, or `stop` can.
 ///
 /// # Errors
-/// The system's own.
+/// Those of `poll`, other than an interruption.
 pub fn wait_for(fd: impl AsFd, stop: impl AsFd, timeout: Option<Duration>) -> io::Result<Woken> {
     let mut fds = [
         PollFd::new(&fd, PollFlags::IN),
@@ -108,14 +108,14 @@ pub fn wait_for(fd: impl AsFd, stop: impl AsFd, timeout: Option<Duration>) -> io
     }
 }
 
-/// Why [`wait_for`] returned.
+/// What ended a call of [`wait_for`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Woken {
     /// There is something to read, or the other side hung up.
     Readable,
     /// The stop event was raised.
     Stopped,
-    /// Neither.
+    /// The time was up before either.
     TimedOut,
 }
 
@@ -156,7 +156,7 @@ fn peek_header(socket: &UnixStream, patience: Duration) -> Result<Option<Header>
             0 => return Err(SocketError::HungUp),
             HEADER_BYTES => return Ok(Some(Header::decode(&raw))),
             _ if !over && start.elapsed() < patience => {
-                // A header in pieces is nobody's normal case, and there is no event for "more".
+                // A header in pieces is not the normal case, and there is no event for "more".
                 std::thread::sleep(Duration::from_millis(1));
                 waited = true;
             }
@@ -216,7 +216,7 @@ fn read_iotlb(socket: &UnixStream, header: Header) -> Result<Next, SocketError> 
 /// front end says it. `None`, and nothing read, if it is not as long as it has to be.
 ///
 /// # Errors
-/// See [`SocketError`].
+/// See [`SocketError`]; the message may be read in part.
 pub fn read_enable(socket: &UnixStream, header: Header) -> Result<Option<(u32, u32)>, SocketError> {
     if !header.is_request() || header.size as usize != ENABLE_BYTES {
         return Ok(None);
@@ -259,7 +259,7 @@ fn read_whole(socket: &UnixStream, raw: &mut [u8]) -> Result<(), SocketError> {
     Ok(())
 }
 
-/// Sends a message in one piece, so that nobody else's comes between.
+/// Sends a message in one piece, so that no other message comes between.
 ///
 /// # Errors
 /// The system's own; the other side hung up, or does not read (`SO_SNDTIMEO`).
@@ -283,11 +283,11 @@ pub fn send(
     Ok(())
 }
 
-/// Answers an IOTLB message: 0 says that it was obeyed. The protocol demands an answer, asked for
-/// or not.
+/// Answers an IOTLB message: 0 says that it was obeyed. The protocol demands an answer,
+/// asked for or not.
 ///
 /// # Errors
-/// Those of [`send`].
+/// The same as for [`send`].
 pub fn acknowledge(socket: &UnixStream, request: Header, code: u64) -> io::Result<()> {
     send(
         socket.as_fd(),

@@ -35,7 +35,7 @@ pub trait Device: Send + Sync + 'static {
         VhostUserProtocolFeatures::empty()
     }
 
-    /// What was negotiated.
+    /// Called with the features that were negotiated.
     fn negotiated(&self, _features: u64) {}
 
     /// For each thread, the queues that it serves, as a mask. Each queue must be in just one.
@@ -43,14 +43,14 @@ pub trait Device: Send + Sync + 'static {
         vec![u64::MAX]
     }
 
-    /// Events of its own (a TAP device becomes readable): file descriptors of a thread, each with a
-    /// token.
+    /// Events of its own (a TAP device becomes readable): file descriptors of a thread,
+    /// each with a token.
     fn events(&self, _thread: usize) -> Vec<(OwnedFd, u64)> {
         Vec::new()
     }
 
-    /// Bytes of the device's configuration space; a wrong number of them is an error to the front
-    /// end.
+    /// Bytes of the device's configuration space; a wrong number of them is an error
+    /// to the front end.
     fn read_config(&self, _offset: u32, _len: u32) -> Vec<u8> {
         Vec::new()
     }
@@ -99,18 +99,17 @@ pub enum Event {
 pub enum Next {
     /// Nothing, until the next event.
     Wait,
-    /// To be called again with this event, after control requests (polling, or more work than one
-    /// call should do).
+    /// To be called again with this event, after control requests (polling, or more work than
+    /// one call should do).
     Again,
 }
 
 /// Which queue stops, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("queue {queue}: {why}")]
+#[allow(missing_docs)] // its fields say it
 pub struct Failure {
-    /// The queue.
     pub queue: u16,
-    /// The reason.
     #[source]
     pub why: Stop,
 }
@@ -121,15 +120,15 @@ pub enum Stop {
     /// Guest memory could not be accessed.
     #[error("{0}")]
     Fault(#[from] Fault),
-    /// The available index is further ahead than the queue is long, the ring is nowhere, and the
-    /// like.
+    /// The available index is further ahead than the queue is long, the ring is
+    /// nowhere, and the like.
     #[error("{0}")]
     Queue(#[from] virtio_queue::Error),
     /// A descriptor chain has no end, or is far too long: a loop, a link to nowhere, or an indirect
     /// table that is none.
     #[error("the descriptor chain at {head} is broken, a loop, or too long")]
     Chain {
-        /// Its first descriptor.
+        /// The index of its first descriptor.
         head: u16,
     },
     /// The kick's file descriptor is of no use.

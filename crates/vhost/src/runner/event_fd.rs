@@ -48,7 +48,7 @@ pub(super) fn clear(fd: impl AsFd) {
     while let Err(Errno::INTR) = rustix::io::read(&fd, &mut count) {}
 }
 
-/// Takes one from outside back. Whoever else reads it may have done so.
+/// Takes one from outside back. Another reader of it may have done so before.
 ///
 /// # Errors
 /// It is at its end, or cannot be read, or not without waiting: it will never be raised again, but
@@ -117,7 +117,7 @@ struct Request {
     event: u32,
 }
 
-/// `struct io_event`.
+/// `struct io_event` of `linux/aio_abi.h`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Completion {
@@ -126,9 +126,9 @@ struct Completion {
     result: [i64; 2],
 }
 
-/// `IOCB_CMD_PREAD`.
+/// `IOCB_CMD_PREAD` of `linux/aio_abi.h`: a read.
 const READ: u16 = 0;
-/// `IOCB_FLAG_RESFD`.
+/// `IOCB_FLAG_RESFD` of `linux/aio_abi.h`: its completion raises an event.
 const RAISE_EVENT: u32 = 1;
 /// Completions that are kept until they are collected.
 const COMPLETIONS: usize = 64;

@@ -47,7 +47,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
     fn update(&mut self, message: &IotlbMessage) -> Result<(), String> {
         let (iova, len, front, perm) = message.as_update().map_err(|e| e.to_string())?;
         let done = self.insert(iova, len, front, perm);
-        // Also where it was refused: nobody shall wait for it any longer.
+        // Also where it was refused: no reader shall wait for it any longer.
         self.misses.answered(iova, len);
         if done.is_ok() {
             self.stats().updates += 1;
@@ -116,8 +116,8 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         stats.slowest_acknowledgement.0 = stats.slowest_acknowledgement.0.max(took);
     }
 
-    /// Waits until guards have been dropped. There is no bound: an acknowledgement before would be
-    /// a lie.
+    /// Waits until guards have been dropped. There is no bound: an acknowledgement before
+    /// would be a lie.
     fn await_guards(&self, invalidation: Invalidation, start: Instant) {
         let mut turns = 0u32;
         while !self.cache.is_done(invalidation) {

@@ -5,7 +5,8 @@
 //! A path that exists is never just taken: another back end may be listening there, or have left
 //! the file when it was killed. Which of the two it is, a connection that is tried tells.
 //!
-//! Nobody can connect before the socket's permissions are what they shall be: it listens only then.
+//! No client can connect before the socket's permissions are what they shall be: it listens only
+//! then.
 //!
 //! Not handled: two programs that replace the same stale socket at the same moment; the later one
 //! wins.
@@ -30,34 +31,35 @@ use std::{
 /// Front ends that wait to be served, at most.
 const WAITING: i32 = 128;
 
-/// What is done about a socket that nobody listens at any more.
+/// What is done about a socket at which no program listens any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Stale {
     /// It is an error.
     #[default]
     Refuse,
-    /// It is removed.
+    /// It is removed, and another takes its place.
     Replace,
 }
 
-/// Who may connect to a socket in the file system: whoever may write to it.
+/// Which users may connect to a socket in the file system: those that may write to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access {
-    /// Its permission bits, as `chmod` takes them; without, all but those that the process's mask
-    /// takes away.
+    /// Its permission bits, as `chmod` takes them; without, all but those that the
+    /// process's mask takes away.
     pub mode: Option<u32>,
     /// The number of the group that it belongs to; without, as every file that the process makes.
     pub group: Option<u32>,
 }
 
-/// Why nobody can listen at a path.
+/// Why a path cannot be listened at.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields and messages say it
 pub enum ListenError {
-    /// Somebody else does.
+    /// Another program listens there.
     #[error("{}: in use: another program listens there; end it, or take another path", .0.display())]
     InUse(PathBuf),
-    /// Somebody else did.
-    #[error("{}: stale: whoever listened there has ended; remove the socket, or have it replaced", .0.display())]
+    /// A program listened there, and has ended.
+    #[error("{}: stale: the program that listened there has ended; remove the socket, or have it replaced", .0.display())]
     Stale(PathBuf),
     /// There is something else.
     #[error("{}: exists, and is not a socket; take another path", .0.display())]
@@ -66,9 +68,8 @@ pub enum ListenError {
     #[error("{}: no such directory; make it first", .0.display())]
     NoDirectory(PathBuf),
     /// Its permissions cannot be what they shall be.
-    #[error("{}: cannot set who may connect: {why}", .path.display())]
+    #[error("{}: cannot set which users may connect: {why}", .path.display())]
     Access {
-        /// The socket.
         path: PathBuf,
         /// What the system says.
         #[source]
@@ -77,16 +78,14 @@ pub enum ListenError {
     /// What the program was started with is not a socket for front ends.
     #[error("file descriptor {number} is not a stream socket of the UNIX domain: {why}")]
     Inherited {
-        /// Its number.
         number: RawFd,
         /// What the system says.
         #[source]
         why: io::Error,
     },
-    /// The system's own.
+    /// A system call failed.
     #[error("{}: cannot listen: {why}", .path.display())]
     Io {
-        /// The socket.
         path: PathBuf,
         /// What the system says.
         #[source]
@@ -99,7 +98,7 @@ pub enum ListenError {
 pub struct Listener {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode: what is at the path later may be somebody else's.
+    /// Device and inode: what is at the path later may be another program's.
     made: Option<(u64, u64)>,
 }
 
@@ -107,12 +106,12 @@ impl Listener {
     /// Makes a socket at `path` and listens.
     ///
     /// # Errors
-    /// See [`ListenError`].
+    /// The same as for [`bind_for`](Self::bind_for).
     pub fn bind(path: &Path, stale: Stale) -> Result<Self, ListenError> {
         Self::bind_for(path, stale, Access::default())
     }
 
-    /// The same for those who may `access` it.
+    /// The same for the users that `access` lets connect.
     ///
     /// # Errors
     /// See [`ListenError`]; no socket is left at the path.
@@ -130,7 +129,7 @@ impl Listener {
             if stale == Stale::Refuse {
                 return Err(ListenError::Stale(path.into()));
             }
-            // Not what somebody has put there since.
+            // Not what another program has put there since.
             if identity(path).map_err(failed)? == Some(found) {
                 std::fs::remove_file(path).map_err(failed)?;
                 log::info!("{}: removed a stale socket", path.display());
@@ -156,12 +155,12 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Where it is.
+    /// Where in the file system it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// For [`Runner::serve`](super::Runner::serve).
+    /// The socket, for [`Runner::serve`](super::Runner::serve) to accept connections from.
     pub fn socket(&self) -> &UnixListener {
         &self.listener
     }
@@ -196,12 +195,12 @@ impl Inherited {
     #[allow(unsafe_code)]
     pub fn take(number: RawFd) -> Result<Self, ListenError> {
         let failed = |why| ListenError::Inherited { number, why };
-        // SAFETY: takes plain numbers, and changes nothing that anybody has.
+        // SAFETY: takes plain numbers, and changes nothing that other code has.
         let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
         if copy < 0 {
             return Err(failed(io::Error::last_os_error()));
         }
-        // SAFETY: it was made just now, and is nobody else's.
+        // SAFETY: it was made just now, and no other code has it.
         let socket = unsafe { OwnedFd::from_raw_fd(copy) };
         match is_listening(&socket).map_err(failed)? {
             true => Ok(Self::Listening(socket.into())),
@@ -237,8 +236,8 @@ impl Drop for Listener {
     }
 }
 
-/// Which file is at a path, if there is one. Links are not followed: a socket cannot be made
-/// through one.
+/// Which file is at a path, if there is one. Links are not followed: a socket cannot
+/// be made through one.
 fn identity(path: &Path) -> io::Result<Option<(u64, u64)>> {
     match std::fs::symlink_metadata(path) {
         Ok(found) => Ok(Some((found.dev(), found.ino()))),
@@ -257,7 +256,7 @@ fn what_is_there(path: &Path) -> Result<(), ListenError> {
     if !found.file_type().is_socket() {
         return Err(ListenError::NotASocket(path.into()));
     }
-    // Whoever listens may have a full queue of connections: that must not block us.
+    // The program that listens may have a full queue of connections: that must not block us.
     let address = SocketAddrUnix::new(path).map_err(|e| failed(e.into()))?;
     let socket = stream_socket(SocketFlags::NONBLOCK).map_err(failed)?;
     match rustix::net::connect(&socket, &address) {

@@ -11,7 +11,7 @@
 //!
 //! Without `VIRTIO_F_ACCESS_PLATFORM` the cache holds the memory table itself, guest-physical to
 //! host, pinned; so devices have one way to memory, and an address outside the table is a miss that
-//! nobody answers.
+//! is never answered.
 //!
 //! # Invariants
 //! * Whatever the cache names is mapped: the table changes with all workers' locks held and the
@@ -21,8 +21,8 @@
 //!   order of the socket.
 //! * An error of the protocol ends the connection, one of a queue that queue; never the process. A
 //!   new connection starts from nothing.
-//! * A queue's thread that panics ends the runner: its queues would stand still, and nobody would
-//!   know.
+//! * A queue's thread that panics ends the runner: its queues would stand still, and nothing would
+//!   show it.
 //!
 //! Lock order: `workers, by number -> misses' state`. The session is the control thread's alone.
 //! The stop event's lock is taken alone, too.
@@ -128,7 +128,7 @@ impl Default for Config {
 /// Why there is no runner.
 #[derive(Debug, thiserror::Error)]
 pub enum RunnerError {
-    /// Somebody else could put entries into the cache.
+    /// Other code could put entries into the cache.
     #[error("the device IOTLB is shared; the runner must be its only owner")]
     SharedCache,
     /// Queues that no thread serves, or two do; or too many.
@@ -140,7 +140,7 @@ pub enum RunnerError {
     /// The device's queues cannot be.
     #[error("queues of {0} entries: {1}")]
     Queue(u16, #[source] virtio_queue::Error),
-    /// The system's own.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -152,7 +152,7 @@ pub enum End {
     HungUp,
     /// The runner was stopped.
     Stopped,
-    /// A queue's thread has ended before its time; why. The runner serves nobody any more.
+    /// A queue's thread has ended before its time; why. The runner serves no front end any more.
     Failed(String),
     /// The front end broke the protocol, or asked for what cannot be.
     Broken(Broken),
@@ -160,6 +160,7 @@ pub enum End {
 
 /// What was wrong with a connection.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields say it
 pub enum Broken {
     /// Found before `vhost` saw it.
     #[error(transparent)]
@@ -167,9 +168,8 @@ pub enum Broken {
     /// Found by `vhost`, or by the session below it.
     #[error("request {request}: {why}")]
     Request {
-        /// Its number.
         request: u32,
-        /// What `vhost` says.
+        /// What `vhost` says is wrong.
         why: vhost::vhost_user::Error,
     },
 }
@@ -259,7 +259,7 @@ impl StopHandle {
 }
 
 impl<D: Device, T: DeviceIotlb> Runner<D, T> {
-    /// Starts the device's threads. `cache` must be empty, and nobody else's.
+    /// Starts the device's threads. `cache` must be empty, and not shared.
     ///
     /// # Errors
     /// See [`RunnerError`].
@@ -286,9 +286,9 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
                 .map(|queue| Ring::new(queue, size, raiser.clone()))
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(|e| RunnerError::Queue(size, e))?;
-            // SAFETY: nobody but the session puts entries into the cache, since nobody else has it
-            // (checked above; later only observers, which read). The session's invariants are those
-            // that are asked for.
+            // SAFETY: nothing but the session puts entries into the cache, since no other code has
+            // it (checked above; later only observers, which read). The session's invariants are
+            // those that are asked for.
             let memory =
                 unsafe { IovaMemory::new(cache.reader()?, misses.clone(), config.patience) };
             let worker = QueueWorker::new(thread, rings, memory);
@@ -345,7 +345,7 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
         Ok(runner)
     }
 
-    /// The device.
+    /// The device that it runs.
     pub fn device(&self) -> &D {
         &self.device
     }
@@ -355,7 +355,7 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
         self.device.clone()
     }
 
-    /// What stops it.
+    /// What stops it, from any thread.
     pub fn stop_handle(&self) -> StopHandle {
         StopHandle(self.stop.clone())
     }
@@ -449,8 +449,8 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
     fn session(&mut self, stream: UnixStream, silence: Silence) -> End {
         let end = match stream.try_clone() {
             Ok(ours) => {
-                // Whoever raised the event before did not see this stream; it is seen before
-                // anything is answered.
+                // A thread that raised the event before did not see this stream; the event is seen
+                // before anything is answered.
                 *self.stop.stream() = Some(ours);
                 let end = self.connection(stream, silence);
                 *self.stop.stream() = None;
@@ -486,9 +486,9 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
         let session = Arc::new(Mutex::new(session));
         let mut handler = BackendReqHandler::from_stream(handler_end, session.clone());
         let session_of = || session.lock().unwrap_or_else(PoisonError::into_inner);
-        // From here on whoever stops us shuts the socket down; who did so before did not know it.
-        // So no message needs a look at two files before it is read, which is a system call for
-        // each.
+        // From here on a thread that stops us shuts the socket down; one that did so before did not
+        // know it. So no message needs a look at two files before it is read, which is a system
+        // call for each.
         if self.stop.is_raised() {
             return End::Stopped;
         }
@@ -555,8 +555,8 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or_else(|| "without a word".into())
 }
 
-/// Accepts a front end where the process has descriptors for its session, too; else it stays in the
-/// queue.
+/// Accepts a front end where the process has descriptors for its session, too; else it
+/// stays in the queue.
 fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
     // The one by which the session is stopped, and the one that `vhost` has.
     let room = [listener.try_clone()?, listener.try_clone()?];
@@ -565,8 +565,8 @@ fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Enables a queue before features are set. `Ok(false)`: the message is no good, and `vhost`'s to
-/// refuse.
+/// Enables a queue before features are set. `Ok(false)`: the message is no good,
+/// and `vhost`'s to refuse.
 fn enable_early<D: Device, T: DeviceIotlb>(
     stream: &UnixStream,
     header: Header,
@@ -604,7 +604,7 @@ fn is_passing(e: &io::Error) -> bool {
 /// How long is waited where the system has no descriptor or memory for a connection.
 const SHORTAGE: Duration = Duration::from_millis(100);
 
-/// Errors of `accept` that end when somebody closes something: the connection stays in the queue.
+/// Errors of `accept` that end when something is closed: the connection stays in the queue.
 fn is_shortage(e: &io::Error) -> bool {
     let short = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
     e.raw_os_error().is_some_and(|code| short.contains(&code))

@@ -14,8 +14,8 @@ use virtio_queue::{DescriptorChain, QueueOwnedT, QueueT};
 
 /// Chains that are processed under one guard: an invalidation waits for no more.
 pub const CHAINS_PER_BATCH: usize = 32;
-/// Buffers that are translated ahead; with more, a batch's last chains are translated as they are
-/// met.
+/// Buffers that are translated ahead; with more, a batch's last chains are translated
+/// as they are met.
 const BUFFERS_AHEAD: usize = 4096;
 /// Descriptors of a chain, indirect ones included, where the ring is shorter. (Virtio 1.2,
 /// 2.7.5.3.1: not more than the ring is long. Drivers are known to be generous.)
@@ -47,12 +47,12 @@ impl<R: IotlbReader> QueueWorker<R> {
         }
     }
 
-    /// The thread's number.
+    /// The thread's number, counted from 0.
     pub fn thread(&self) -> usize {
         self.thread
     }
 
-    /// Its queues.
+    /// The queues that the thread serves.
     pub fn rings(&mut self) -> &mut [Ring] {
         &mut self.rings
     }
@@ -69,8 +69,8 @@ impl<R: IotlbReader> QueueWorker<R> {
     }
 
     /// Takes every chain that is available in a split ring, in batches: gives it to `each`, which
-    /// returns how many bytes it wrote, puts it into the used ring, and notifies the driver as it
-    /// wants to be.
+    /// returns how many bytes it wrote, puts it into the used ring, and notifies the driver as
+    /// it wants to be.
     ///
     /// All buffers of a batch are translated ahead, and what is missing asked for at once. A chain
     /// that is interrupted (see [`Fault::Interrupted`](crate::guest_memory::Fault::Interrupted)) is
@@ -119,8 +119,8 @@ impl<R: IotlbReader> QueueWorker<R> {
         checked(&guard, more)
     }
 
-    /// Reads the used index of a ring that has just gone live: buffers that an earlier back end
-    /// used stay used.
+    /// Reads the used index of a ring that has just gone live: buffers that an earlier back
+    /// end used stay used.
     fn refresh(&mut self, at: usize) -> Result<(), Stop> {
         let ring = &mut self.rings[at];
         if ring.fresh {
@@ -133,8 +133,8 @@ impl<R: IotlbReader> QueueWorker<R> {
         Ok(())
     }
 
-    /// Checks the chains of the next batch and translates their buffers ahead; says how many chains
-    /// these are.
+    /// Checks the chains of the next batch and translates their buffers ahead; says how
+    /// many chains these are.
     fn look_ahead(&mut self, at: usize) -> Result<usize, Stop> {
         self.wanted.clear();
         let size = usize::from(self.rings[at].size);
@@ -180,7 +180,7 @@ impl<R: IotlbReader> QueueWorker<R> {
     }
 
     /// Processes a batch of chains: those that were looked at ahead, and none that the driver has
-    /// added since, which nobody has checked.
+    /// added since, which have not been checked.
     fn one_batch(
         &mut self,
         at: usize,

@@ -278,7 +278,7 @@ impl<D: Device, T: DeviceIotlb> VhostUserBackendReqHandlerMut for Session<D, T> 
         };
         backend.set_reply_ack_flag(self.replies());
         self.device.back_channel(backend);
-        // Queues that stopped for want of somebody to ask begin when kicked again.
+        // Queues that stopped for want of a back channel begin when kicked again.
         self.workers.iter().for_each(Shared::wake);
     }
 

@@ -19,16 +19,16 @@ use std::{
 use virtio_queue::{Queue, QueueT};
 use vm_memory::GuestAddress;
 
-/// `VIRTIO_F_RING_PACKED`.
+/// `VIRTIO_F_RING_PACKED`: rings are packed (virtio 1.2, 2.8).
 pub const RING_PACKED: u64 = 1 << 34;
-/// `VIRTIO_RING_F_EVENT_IDX`.
+/// `VIRTIO_RING_F_EVENT_IDX`: `used_event` and `avail_event` are in use.
 pub const EVENT_IDX: u64 = 1 << 29;
 
-/// Where the three parts of a ring are: IOVAs, or guest-physical addresses where no IOMMU was
-/// negotiated.
+/// Where the three parts of a ring are: IOVAs, or guest-physical addresses where
+/// no IOMMU was negotiated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingParts {
-    /// Descriptors.
+    /// Descriptor table, or descriptor ring.
     pub descriptors: Iova,
     /// What the driver writes: available ring, or driver event suppression.
     pub driver: Iova,
@@ -44,7 +44,7 @@ pub(super) struct RawParts {
     pub device: FrontAddr,
 }
 
-/// How notifications arrive.
+/// How the driver's notifications arrive.
 #[derive(Debug)]
 pub(super) enum Kick {
     /// None was set: the ring is stopped.
@@ -120,7 +120,7 @@ impl Ring {
         Ring::new(self.index, self.queue.max_size(), self.raiser.clone())
     }
 
-    /// Its number.
+    /// Its number among the device's queues.
     pub fn index(&self) -> u16 {
         self.index
     }
@@ -130,7 +130,7 @@ impl Ring {
         self.size
     }
 
-    /// The negotiated features.
+    /// The features that were negotiated.
     pub fn features(&self) -> u64 {
         self.features
     }
@@ -212,7 +212,7 @@ impl Ring {
         ]
     }
 
-    /// Makes it live.
+    /// Makes it live, with its parts where `parts` says.
     pub(super) fn go_live(&mut self, parts: RingParts) -> Result<(), virtio_queue::Error> {
         self.parts = Some(parts);
         if !self.is_packed() {
@@ -240,8 +240,8 @@ impl Ring {
         self.live = false;
     }
 
-    /// Takes it out of service because of an error, and tells the front end by the error's file
-    /// descriptor.
+    /// Takes it out of service because of an error, and tells the front end by
+    /// the error's file descriptor.
     pub(super) fn fail(&mut self, why: &Stop) {
         peer_log!(Error, "queue {} stops: {why}", self.index);
         self.stop();

@@ -3,7 +3,7 @@
 //!
 //! Requests (`requests`) and IOTLB messages (`iotlb`) come one at a time, on the control thread.
 //! What they change in workers they change with the workers' locks. A session that ends leaves
-//! nothing: rings stopped, cache empty, memory unmapped, nobody to ask.
+//! nothing: rings stopped, cache empty, memory unmapped, back channel closed.
 
 use super::{
     ControlStats, Device, Runner,
@@ -29,7 +29,7 @@ use std::{
 };
 use vhost::vhost_user::{Error, Result, message::VhostUserProtocolFeatures};
 
-/// `VHOST_USER_F_PROTOCOL_FEATURES`.
+/// `VHOST_USER_F_PROTOCOL_FEATURES`: not a feature of virtio, but of the protocol.
 pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
 
 pub(super) struct Session<D: Device, T: DeviceIotlb> {
@@ -42,8 +42,8 @@ pub(super) struct Session<D: Device, T: DeviceIotlb> {
     pub(super) table: MemoryTable,
     pub(super) owned: bool,
     pub(super) features: u64,
-    /// Whether `features` were set. Until then no ring is live and no memory is known: who never
-    /// sets them has not agreed to do without an IOMMU.
+    /// Whether `features` were set. Until then no ring is live and no memory is known: a front end
+    /// that never sets them has not agreed to do without an IOMMU.
     pub(super) negotiated: bool,
     pub(super) protocol: u64,
     /// The socket that came with the request that is being handled.
@@ -95,7 +95,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
         self.features == 0 && self.protocol != 0
     }
 
-    /// Handles message 18.
+    /// Handles message 18, which enables or disables a ring.
     pub(super) fn enable(&mut self, index: u32, enable: u32) -> Result<()> {
         let enable = match enable {
             0 => false,
@@ -148,7 +148,7 @@ impl<D: Device, T: DeviceIotlb> Session<D, T> {
             self.fill();
         }
         for worker in workers.iter_mut() {
-            // The old table goes here, and with it what nobody names any more.
+            // The old table goes here, and with it what nothing names any more.
             worker.table = self.table.clone();
             for ring in 0..worker.rings.len() {
                 worker.rings[ring].features = self.features;

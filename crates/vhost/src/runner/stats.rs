@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What the control thread has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // its fields say it
 pub struct ControlStats {
     /// Updates that went into the cache, or were there already.
     pub updates: u64,
@@ -21,18 +22,16 @@ pub struct ControlStats {
     pub acknowledging: TimeNs,
     /// The same: the longest.
     pub slowest_acknowledgement: TimeNs,
-    /// Connections so far.
     pub connections: u64,
 }
 
 /// Everything that a runner counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // its fields say it
 pub struct RunnerStats {
-    /// The cache.
     pub cache: Stats,
     /// Questions to the front end.
     pub misses: MissStats,
-    /// Its requests.
     pub control: ControlStats,
 }
 

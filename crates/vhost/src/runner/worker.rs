@@ -57,8 +57,8 @@ thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the caller is on a thread that processes queues: then it has a worker, and must not wait
-/// for one.
+/// Whether the caller is on a thread that processes queues: then it has a worker, and must
+/// not wait for one.
 pub(super) fn is_worker() -> bool {
     IS_WORKER.get()
 }
@@ -103,7 +103,7 @@ impl<R: IotlbReader> Shared<R> {
         }
     }
 
-    /// Ends the thread.
+    /// Makes the thread end, and does not wait for it.
     pub fn end(&self) {
         self.exit.store(1, Ordering::Release);
         self.wake();
@@ -153,8 +153,8 @@ impl<R: IotlbReader> Shared<R> {
             });
             due.dedup();
             for event in due.drain(..) {
-                // Whoever ended us takes all rings out of service; a request that was still being
-                // handled may have brought one back since.
+                // The thread that ended us takes all rings out of service; a request that was still
+                // being handled may have brought one back since.
                 if self.exit.load(Ordering::Acquire) != 0 {
                     return Ok(());
                 }
@@ -241,8 +241,8 @@ fn call<D: Device, R: IotlbReader>(device: &D, event: Event, worker: &mut QueueW
 }
 
 impl<R: IotlbReader> QueueWorker<R> {
-    /// Stops every queue if memory was lost under one: what it reads from now on is not the
-    /// guest's.
+    /// Stops every queue if memory was lost under one: what it reads from now on
+    /// is not the guest's.
     fn rings_lost<D: Device>(&mut self, device: &D) {
         if self.memory_is_gone() {
             for ring in self.rings.iter_mut().filter(|ring: &&mut Ring| ring.live) {

@@ -85,14 +85,14 @@ impl Step {
 #[derive(Debug)]
 pub struct UserChannel {
     control: UnixStream,
-    /// Whoever holds it may use the control socket; the VMM's own requests take it too.
+    /// The thread that holds it may use the control socket; the VMM's own requests take it too.
     turn: Arc<Mutex<()>>,
     step: Step,
 }
 
 impl UserChannel {
-    /// A channel over a duplicate of the control socket. `turn` is held from a request to its
-    /// answer.
+    /// A channel over a duplicate of the control socket. `turn` is held from a
+    /// request to its answer.
     pub fn new(control: UnixStream, turn: Arc<Mutex<()>>) -> Self {
         UserChannel {
             control,
@@ -144,8 +144,8 @@ impl UserChannel {
     }
 }
 
-/// Ends both directions of a socket, for every duplicate of it: a peer that answers late reaches
-/// nobody, and another user of the socket fails before it reads what was meant for us.
+/// Ends both directions of a socket, for every duplicate of it: a peer that answers late is not
+/// heard, and another user of the socket fails before it reads what was meant for us.
 pub(super) fn shut_down(socket: &UnixStream) {
     match socket.shutdown(Shutdown::Both) {
         Ok(()) => (),
@@ -183,11 +183,11 @@ const MESSAGE: usize = HEADER_BYTES + IOTLB_BYTES;
 const AT_ONCE: usize = 64;
 
 impl MissInbox {
-    /// The next message, if one has come. One that has begun is waited for, as long as the socket
-    /// lets.
+    /// The next message, if one has come. One that has begun is waited for, as long
+    /// as the socket lets.
     ///
     /// # Errors
-    /// As for [`UserChannel::receive`].
+    /// Those of [`UserChannel::receive`]; the socket is not shut down here.
     pub fn next(&mut self, back: &UnixStream) -> Result<Option<IotlbMessage>, ChannelError> {
         if self.bytes.len() - self.done < MESSAGE && !self.fill(back)? {
             return Ok(None);
@@ -260,8 +260,8 @@ impl IotlbChannel for UserChannel {
     }
 }
 
-/// The format of vhost in the kernel: `struct vhost_msg_v2`, written to and read from the device's
-/// file.
+/// The format of vhost in the kernel: `struct vhost_msg_v2`, written to and read
+/// from the device's file.
 ///
 /// The kernel obeys within the write, so no answer can come late, and after a write that failed the
 /// next may succeed. Only one that takes a part of a message ends the channel.

@@ -74,7 +74,7 @@ pub enum FrontEndError {
     /// Features that are needed are not offered.
     #[error("the back end lacks features {0:#x}")]
     Lacks(u64),
-    /// The system's own.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Memory cannot be had.
@@ -85,7 +85,7 @@ pub enum FrontEndError {
 /// Where the parts of a ring are: IOVAs with an IOMMU, front-end addresses without.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingAddresses {
-    /// Descriptors.
+    /// Descriptor table, or descriptor ring.
     pub descriptors: u64,
     /// Available ring, or driver event suppression.
     pub driver: u64,
@@ -123,7 +123,7 @@ pub struct FrontEnd<T: IoPageTable> {
 /// A piece of anonymous memory as a file, sealed against shrinking or not.
 ///
 /// # Errors
-/// The system's own.
+/// Those of `memfd_create`, `ftruncate` and the sealing `fcntl`.
 pub fn memory_file(len: ByteCount, sealed: Sealed) -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(rustix::fs::memfd_create(c"guest", flags)?);
@@ -137,9 +137,9 @@ pub fn memory_file(len: ByteCount, sealed: Sealed) -> io::Result<File> {
 /// Whether a file can be truncated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sealed {
-    /// It has `F_SEAL_SHRINK`.
+    /// It has the seal `F_SEAL_SHRINK`.
     Yes,
-    /// It can.
+    /// It has not, and can be truncated.
     No,
 }
 
@@ -148,7 +148,7 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
     /// file of each piece of memory. A thread answers misses.
     ///
     /// # Errors
-    /// See [`FrontEndError`].
+    /// See [`FrontEndError`]; `control` is closed then.
     pub fn connect(
         control: UnixStream,
         config: FrontEndConfig,
@@ -176,11 +176,11 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
     }
 
     /// The same, but misses are answered only when [`answer_misses`](Self::answer_misses) is
-    /// called: for a caller that polls anyway, and to whom a thread more is a switch more on the
+    /// called: for a caller that polls anyway, and for which a thread more is a switch more on the
     /// way of every miss.
     ///
     /// # Errors
-    /// See [`FrontEndError`].
+    /// See [`FrontEndError`]; `control` is closed then.
     pub fn connect_unserved(
         control: UnixStream,
         config: FrontEndConfig,
@@ -271,12 +271,12 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
 
     /// Answers misses that have come, and returns how many messages there were: no more than a back
     /// end of ours has under way, since one that asks without end must not keep the caller. Only
-    /// for sessions of [`connect_unserved`](Self::connect_unserved): two readers would take each
-    /// other's bytes.
+    /// for sessions of [`connect_unserved`](Self::connect_unserved): two readers would
+    /// take each other's bytes.
     ///
     /// # Errors
-    /// The back end hung up, sent no IOTLB message or half of one, or did not acknowledge an answer
-    /// in time.
+    /// The back end hung up, sent no IOTLB message or half of one, or did not acknowledge
+    /// an answer in time.
     pub fn answer_misses(&mut self) -> Result<usize, ChannelError> {
         let mut count = 0;
         while count < IN_FLIGHT
@@ -328,13 +328,12 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
         FrontAddr(host.expect("an address in guest memory") as usize as u64)
     }
 
-    /// Who answers misses.
+    /// The server that answers misses.
     pub fn server(&self) -> &Arc<IotlbServer<T, UserChannel>> {
         &self.server
     }
 
-    /// Whose turn it is on the control socket: while somebody has it, nothing is requested or
-    /// answered.
+    /// The lock of the control socket: while a thread holds it, nothing is requested or answered.
     pub fn turn_handle(&self) -> Arc<Mutex<()>> {
         self.turn.clone()
     }
@@ -345,15 +344,15 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
         (&mut self.frontend, turn)
     }
 
-    /// The negotiated features.
+    /// The features that were negotiated, as virtio numbers them.
     pub fn features(&self) -> u64 {
         self.features
     }
 
-    /// Starts a queue.
+    /// Starts a queue, with new event file descriptors.
     ///
     /// # Errors
-    /// The back end refuses.
+    /// The back end refuses, or does not answer within [`FrontEndConfig::answer`].
     pub fn start_queue(
         &mut self,
         queue: usize,
@@ -401,7 +400,7 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
     /// Stops a queue; returns where it stands.
     ///
     /// # Errors
-    /// The back end refuses.
+    /// The back end refuses, or does not answer within [`FrontEndConfig::answer`].
     pub fn stop_queue(&mut self, queue: usize) -> Result<u32, FrontEndError> {
         let _turn = self.turn();
         bounded(&self.control, self.answer, "the stop of a queue", || {
@@ -415,8 +414,8 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
     }
 }
 
-/// Runs requests that may wait for ever otherwise: when patience ends, the socket is shut down
-/// under them.
+/// Runs requests that may wait for ever otherwise: when patience ends, the socket is
+/// shut down under them.
 fn bounded<T>(
     control: &UnixStream,
     patience: Duration,

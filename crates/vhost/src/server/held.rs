@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-/// A set of IOVAs, as ranges that neither overlap nor touch; a superset of what was put in once it
-/// is full.
+/// A set of IOVAs, as ranges that neither overlap nor touch; a superset of what was put in
+/// once it is full.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
     /// First address -> last address.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The other half, for VMM authors: who answers a back end's misses, and tells it what to forget.
+//! The other half, for VMM authors: what answers a back end's misses, and tells it what to forget.
 //!
 //! Vocabulary: the *page table* is the guest's, behind [`IoPageTable`]; a *channel*
 //! ([`IotlbChannel`]) carries messages to one back end, over vhost-user or to vhost in the kernel;
@@ -43,7 +43,7 @@ use std::sync::{Mutex, PoisonError};
 /// One mapping of the guest's I/O page table: a leaf, or whatever the VMM finds in one walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapping {
-    /// Its first address.
+    /// The first of its addresses.
     pub iova: Iova,
     /// Its length, at least one byte; it does not wrap around, but may end with the address space.
     pub len: ByteCount,
@@ -111,7 +111,7 @@ impl Default for ServerConfig {
 /// What a server has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ServerStats {
-    /// Misses that came.
+    /// Misses that the back end sent.
     pub misses: u64,
     /// Updates that were sent.
     pub updates: u64,
@@ -155,7 +155,7 @@ impl<T: IoPageTable, C: IotlbChannel> IotlbServer<T, C> {
         }
     }
 
-    /// The page table.
+    /// The page table in which misses are looked up.
     pub fn table(&self) -> &T {
         &self.table
     }
@@ -170,8 +170,8 @@ impl<T: IoPageTable, C: IotlbChannel> IotlbServer<T, C> {
         self.inner().held.clone()
     }
 
-    /// Handles a message from the back end: answers a miss, counts a failure, ignores anything
-    /// else.
+    /// Handles a message from the back end: answers a miss, counts a
+    /// failure, ignores anything else.
     ///
     /// # Errors
     /// The answer could not be sent, or was refused: the back end is out of step.
@@ -211,8 +211,8 @@ impl<T: IoPageTable, C: IotlbChannel> IotlbServer<T, C> {
     /// page table changed and before the guest is told that its own invalidation is complete.
     ///
     /// # Errors
-    /// The back end did not acknowledge: it may still use the old translation, and the device must
-    /// be stopped.
+    /// The back end did not acknowledge: it may still use the old translation, and the
+    /// device must be stopped.
     pub fn invalidate(&self, iova: Iova, len: ByteCount) -> Result<(), ChannelError> {
         let (first, last) = IotlbMessage::invalidate(iova, len).invalidated();
         let mut inner = self.inner();
@@ -292,8 +292,8 @@ impl<T: IoPageTable, C: IotlbChannel> IotlbServer<T, C> {
     }
 }
 
-/// Whether `next` begins where `before` ends, for the device and for the front end, with the same
-/// permission.
+/// Whether `next` begins where `before` ends, for the device and for the front end,
+/// with the same permission.
 fn continues(before: &Mapping, next: &Mapping) -> bool {
     before.iova.0.checked_add(before.len.0) == Some(next.iova.0)
         && before.len.0.checked_add(next.len.0).is_some()

@@ -31,8 +31,8 @@ impl PageMap {
         mappings.insert(mapping.iova.0, mapping);
     }
 
-    /// Takes `len` bytes at `iova` out. Whoever does so then calls
-    /// [`IotlbServer::invalidate`](super::IotlbServer::invalidate).
+    /// Takes `len` bytes at `iova` out. [`IotlbServer::invalidate`](super::IotlbServer::invalidate)
+    /// has to be called after it.
     pub fn unmap(&self, iova: Iova, len: ByteCount) {
         let Some(rest) = len.0.checked_sub(1) else {
             return;

@@ -29,7 +29,7 @@ fn an_access_that_misses_drops_the_guard_unless_a_slice_is_there() {
         perm: Perm::Read,
     };
     assert_eq!(cache.update(entry), Ok(Updated::Done));
-    let misses = Arc::new(MissChannel::default()); // with nobody to ask
+    let misses = Arc::new(MissChannel::default()); // without a front end to ask
     // SAFETY: `memory` outlives what is made of it, and is accessed through that alone.
     let mut ours = unsafe { IovaMemory::new(cache.reader().unwrap(), misses, Patience::default()) };
     let guard = ours.pin();

@@ -102,8 +102,8 @@ fn half_a_message_is_not_waited_for_long() {
     }
 }
 
-/// While the rest is waited for nobody else is served. There is none where its sender is dead, or
-/// the runner is to stop.
+/// While the rest is waited for no other front end is served. There is none where its sender is
+/// dead, or the runner is to stop.
 fn half_a_header_is_waited_for_only_as_long_as_more_may_come() {
     log_to_stderr();
     // For ever, as far as this test is concerned.

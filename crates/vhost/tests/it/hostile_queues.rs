@@ -281,7 +281,7 @@ fn buffers_outside_guest_memory_stop_the_queue_without_an_iommu() {
     driver.offer(&front, 0);
     let why = back.why_stopped();
     assert!(
-        why.contains("is not mapped, and there is nobody to ask"),
+        why.contains("is not mapped, and no front end can be asked"),
         "{why}"
     );
 }
@@ -300,7 +300,7 @@ fn a_front_end_without_back_channel_stops_queues_that_miss() {
     // polling: no kick
     assert_eq!(raw.ask(12, &words(&[1 << 8]), &[]), 0);
     let why = back.why_stopped();
-    assert!(why.contains("nobody to ask"), "{why}");
+    assert!(why.contains("no front end can be asked"), "{why}");
 }
 
 fn a_kick_that_is_at_its_end_stops_the_queue_and_does_not_spin() {
@@ -317,8 +317,8 @@ fn a_kick_that_is_at_its_end_stops_the_queue_and_does_not_spin() {
     assert!(raw.is_closed());
 }
 
-/// Guest memory is in a file of which somebody else has a copy. A queue works; then `truncate` gets
-/// that copy, and nothing of the guest's is there any more.
+/// Guest memory is in a file of which the test has a copy. A queue works; then `truncate` gets that
+/// copy, and nothing of the guest's is there any more.
 #[track_caller]
 fn truncated(
     back: &Back,
@@ -361,7 +361,7 @@ fn memory_that_shrinks_stops_the_device_and_not_the_process() {
 }
 
 /// The same when the rings themselves are gone. (The front end does not touch them any more: its
-/// own mapping is nobody's to guard.)
+/// own mapping is not guarded.)
 fn rings_that_vanish_stop_the_device_and_not_the_process() {
     log_to_stderr();
     truncated(&Back::new(patient()), |file, _, driver| {

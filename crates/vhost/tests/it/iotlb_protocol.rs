@@ -117,7 +117,7 @@ fn a_permission_is_upgraded_by_a_second_miss() {
     map(&front, 0x8000_0000, FROM, 0x1000, Perm::Read);
     map(&front, 0x9000_0000, TO, 0x1000, Perm::Write);
     driver.invert(&front, (0x8000_0000, FROM), (0x9000_0000, TO), b"read only");
-    // More is permitted now. Nobody has to tell the back end; it asks.
+    // More is permitted now. The back end need not be told; it asks.
     map(&front, 0x8000_0000, FROM, 0x1000, Perm::ReadWrite);
     let got = driver.invert(&front, (0x9000_0800, TO), (0x8000_0800, FROM), b"");
     assert!(got.is_empty());
@@ -261,7 +261,7 @@ fn a_batch_is_asked_for_ahead_all_at_once() {
     let mut driver = Driver::by_iova(&mut front, 0);
     map(&front, 0, FROM, 0x1000, Perm::ReadWrite);
     driver.invert(&front, (0, FROM), (64, FROM + 64), b"the rings are known");
-    // Eight chains, each of a page that is nobody's neighbour.
+    // Eight chains, each of a page that has no neighbour.
     for n in 0..8u16 {
         let (iova, page) = (
             0x8000_0000 + u64::from(n) * 0x10_0000,
@@ -270,7 +270,7 @@ fn a_batch_is_asked_for_ahead_all_at_once() {
         map(&front, iova, FROM + page, 0x1000, Perm::Read);
         driver.descriptor(&front, n, (iova, 16, Way::Read), None);
     }
-    // While somebody else has the turn on the control socket, no answer goes out.
+    // While another thread has the turn on the control socket, no answer goes out.
     let before = back.observer.stats().misses.sent;
     let turn = front.turn_handle();
     let held = turn.lock().unwrap();
@@ -315,7 +315,7 @@ impl Device for Holder {
             let slices: Vec<_> = slices.expect("translated ahead").collect();
             self.holds.send(()).unwrap();
             self.go_on.lock().unwrap().recv().unwrap();
-            // Something that nobody translated ahead, while slices are held.
+            // Something that was not translated ahead, while slices are held.
             if let Some(late) = chain.writable().next() {
                 let mut bytes = [0; 8];
                 let read = memory.read_slice(&mut bytes, GuestAddress(late.addr().0 + 0x10_0000));

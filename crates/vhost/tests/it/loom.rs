@@ -81,7 +81,7 @@ fn cache() -> (Arc<Cache>, Reader) {
         readers: 1,
         pins: 1,
     };
-    // SAFETY: the platform is nobody else's; and nothing that is looked up here becomes memory.
+    // SAFETY: no other code has the platform; and nothing that is looked up here becomes memory.
     #[allow(unsafe_code)]
     let cache = unsafe { Cache::on(Arc::new(Loom::new(7)), limits) };
     put(&cache, 0, 1, 1, Perm::Read);
@@ -127,7 +127,8 @@ fn find(guard: &impl Guard, page: u64, pages: u64, need: Perm) -> Result<(u64, u
     }
 }
 
-/// A front end fills a page and sends its translation; who finds it finds what was filled in.
+/// A front end fills a page and sends its translation; a reader that finds it finds
+/// what was filled in.
 #[test]
 fn publish_and_lookup() {
     let seen: [Counter; 2] = Default::default();
@@ -207,7 +208,7 @@ fn invalidate_and_guard() {
     assert!(seen.iter().all(|n| *n > 0));
 }
 
-/// The middle page of three becomes writable: nobody ever misses what may be read.
+/// The middle page of three becomes writable: no reader ever misses what may be read.
 #[test]
 fn upgrade() {
     let seen: [Counter; 2] = Default::default();

@@ -67,7 +67,7 @@ fn how_far_answers_reach_is_learnt_from_the_last_to_a_question() {
     assert_eq!(channel.answering(), Answering::Ranges, "one is tried");
     let page = ByteCount(GRANULE);
     channel.answered(Iova(GRANULE), page);
-    assert_eq!(channel.answering(), Answering::Ranges, "nobody had asked");
+    assert_eq!(channel.answering(), Answering::Ranges, "not asked for");
     for (len, expected) in [
         (1, Answering::Pages),
         (2, Answering::Ranges),
@@ -171,7 +171,7 @@ fn nobody_is_told_under_way_of_a_question_that_never_went_out() {
 fn no_answer_is_slept_through() {
     const ROUNDS: u64 = 20_000;
     let (back, _front) = UnixStream::pair().unwrap();
-    // Nobody is woken to ask again.
+    // No reader is woken to ask again.
     let channel = MissChannel::repeating(Duration::from_secs(3600));
     channel.connect(Some(back.into()));
     let begun = <Host as Platform>::A64::new(0);

@@ -61,7 +61,7 @@ fn asks_for_features(mut stream: &UnixStream) -> std::io::Result<()> {
     stream.read_exact(&mut [0; 20])
 }
 
-/// As many as there may be regions, each would be a descriptor less for everybody.
+/// As many as there may be regions, each would be a descriptor less for the whole process.
 #[test]
 fn files_of_guest_memory_are_not_kept_open() {
     let back = Back::new(patient());

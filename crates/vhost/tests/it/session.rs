@@ -41,8 +41,8 @@ fn with_an_iommu_rings_and_buffers_are_iovas() {
     assert!(back.stopped.lock().unwrap().is_empty());
 }
 
-/// As QEMU does when a guest boots again: what was mapped is gone with the device, and nobody
-/// invalidates it.
+/// As QEMU does when a guest boots again: what was mapped is gone with the device,
+/// and is not invalidated.
 fn a_queue_that_starts_anew_knows_no_old_translation() {
     log_to_stderr();
     let back = Back::new(patient());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Threads that hammer one cache, over host memory with canaries.
 //!
-//! Each page of host memory says which IOVA page it stands for, or that it is nobody's. A reader
-//! that follows a translation must find the page that it asked for, until its guard has been
-//! dropped; the writer makes a page nobody's as soon as its invalidation is acknowledged.
+//! Each page of host memory says which IOVA page it stands for, or that it stands for none. A
+//! reader that follows a translation must find the page that it asked for, until its guard has been
+//! dropped; the writer lets a page stand for none as soon as its invalidation is acknowledged.
 
 use ioatlas_dma::{
     platform::{Ordering, Platform},

@@ -150,15 +150,13 @@ fn base_of<S: Shape>(slot: Addr) -> Addr {
 /// Where a run is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Holder {
-    /// In a record.
     Record(Addr),
-    /// In this slot.
     Slot(Addr),
 }
 
 impl<P: TreeMemory, S: Shape> Tree<P, S> {
-    /// Where a walk to `page` ends: what the last slot says, and where it is. `words` are the
-    /// platform's.
+    /// Where a walk to `page` ends: what the last slot says, and where it is.
+    /// `words` are the platform's.
     #[inline(always)]
     fn walk(&self, words: &[P::A64], page: u64) -> Option<(u64, Addr)> {
         let mut word = self.root.0.load(Ordering::Acquire);
@@ -176,7 +174,7 @@ impl<P: TreeMemory, S: Shape> Tree<P, S> {
     ///
     /// Records say which pages they have. A slot that is a run itself has its page, if the walk
     /// skipped no level at which it should have turned: so its table's region is looked at. That
-    /// was written before the table was to be found, and stays for as long as somebody may find it.
+    /// was written before the table was to be found, and stays for as long as a reader may find it.
     #[inline(always)]
     pub fn search(&self, words: &[P::A64], page: u64) -> Option<(Holder, Fields)> {
         let (word, at) = self.walk(words, page)?;
@@ -243,7 +241,7 @@ impl<P: TreeMemory, S: Shape> Tree<P, S> {
     pub fn run(&self, run: Addr) -> Fields {
         Self::fields(self.platform.words(), run).unwrap_or(Fields::NONE)
     }
-    /// Fills in a run that nobody sees.
+    /// Fills in a run that no reader can find.
     pub fn make_run(&self, run: Addr, fields: Fields) {
         self.set_first(run, fields.first, fields.perm);
         self.word(run + DIFF).store(fields.diff, Ordering::Relaxed);
@@ -260,7 +258,7 @@ impl<P: TreeMemory, S: Shape> Tree<P, S> {
     pub fn base(&self, table: Addr) -> u64 {
         self.word(base_of::<S>(table)).load(Ordering::Relaxed)
     }
-    /// Of a table that nobody sees.
+    /// Sets the first page of the region of a table that no reader can find.
     pub fn set_base(&self, table: Addr, base: u64) {
         self.word(base_of::<S>(table))
             .store(base, Ordering::Release);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Checking and showing a tree that nobody is changing.
+//! Checking and showing a tree that is not being changed.
 
 use super::{writer::Edit, *};
 use std::collections::{BTreeMap, BTreeSet};

@@ -13,8 +13,8 @@ struct At {
     region: Span,
 }
 
-/// What is laid out: `hole` belongs to `owner` from now on, or to nobody; who else had pages there
-/// keeps the rest.
+/// What is laid out: `hole` belongs to `owner` from now on, or to no run; any other run that had
+/// pages there keeps the rest.
 pub(super) struct Layout {
     pub hole: Span,
     pub owner: Option<Owner>,
@@ -30,7 +30,7 @@ pub(super) struct Owner {
     pub record: Option<Addr>,
 }
 
-/// Who had pages in the hole.
+/// A run that had pages in the hole.
 #[derive(Clone, Copy)]
 pub(super) enum Touched {
     Record(Addr),
@@ -45,8 +45,8 @@ impl Owner {
 }
 
 impl<P: TreeMemory, S: Shape> Edit<'_, P, S> {
-    /// Lays `layout` out, then trims who had pages there. There are tables and records for it: see
-    /// `Edit::reserve`.
+    /// Lays `layout` out, then trims the runs that had pages there. There are tables and records
+    /// for it: see `Edit::reserve`.
     pub fn lay_out(&mut self, mut layout: Layout, cause: RemovalCause) {
         let root = At {
             slot: None,
@@ -161,7 +161,7 @@ impl<P: TreeMemory, S: Shape> Edit<'_, P, S> {
         self.tree.set_slot(at.slot, slot);
     }
 
-    /// A table for another run, and for `span` of the owner, and nobody else.
+    /// A table for another run, for `span` of the owner, and for no third run.
     fn two(&mut self, other: (Addr, Span), span: Span, owner: &mut Owner) -> Slot {
         let (other, kept) = other;
         let all = Span {
@@ -182,8 +182,8 @@ impl<P: TreeMemory, S: Shape> Edit<'_, P, S> {
         Slot::Table(table, shift)
     }
 
-    /// An empty table, not in the tree yet, just large enough for `all`, which has two pages or
-    /// more.
+    /// An empty table, not in the tree yet, just large enough for `all`, which has
+    /// two pages or more.
     fn new_table(&mut self, all: Span) -> (Addr, u32) {
         let differ = 63 - (all.first ^ (all.end - 1)).leading_zeros();
         let shift = differ / S::BITS * S::BITS;
@@ -258,7 +258,7 @@ impl<P: TreeMemory, S: Shape> Edit<'_, P, S> {
         self.retire(Dead::Table(table));
     }
 
-    /// Takes the pages of the hole from who had them.
+    /// Takes the pages of the hole from the runs that had them.
     fn trim(&mut self, layout: &Layout, cause: RemovalCause) {
         while let Some(touched) = self.touched.pop() {
             let (fields, gone) = match touched {

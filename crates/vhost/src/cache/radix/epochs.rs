@@ -5,9 +5,9 @@
 //!
 //! One word, the *epoch*, grows by one when something was removed: by then it is out of the tree. A
 //! guard reads the epoch, writes it to its reader's own word, does a light fence, and only then
-//! looks anything up; at its end it writes that it is idle. Who wants to know that what was removed
-//! before epoch *e* is out of use does a heavy fence after the removal, once, and then waits until
-//! each reader is idle or began at *e* or later.
+//! looks anything up; at its end it writes that it is idle. A thread that wants to know that what
+//! was removed before epoch *e* is out of use does a heavy fence after the removal, once, and then
+//! waits until each reader is idle or began at *e* or later.
 //!
 //! Why this is enough. If a reader's word says idle or *e*, seen after the heavy fence, consider
 //! its guards. One that ended wrote idle with release, and the next one *e*, too, so what it read
@@ -44,8 +44,8 @@ impl<P: Platform> Epochs<P> {
     #[inline(always)]
     pub fn begin(&self, p: &P, number: usize) -> (&P::A64, u64) {
         let own = &self.readers[number].0;
-        // a release, since who sees it and not the idle before must see that what was read before
-        // is over
+        // a release, since a writer that sees it and not the idle before must see that what was
+        // read before is over
         own.store(self.epoch.0.load(Ordering::Acquire), Ordering::Release);
         p.light_fence();
         (own, self.epoch.0.load(Ordering::Acquire))
@@ -61,7 +61,7 @@ impl<P: Platform> Epochs<P> {
     pub fn epoch(&self) -> u64 {
         self.epoch.0.load(Ordering::Relaxed)
     }
-    /// Something was removed.
+    /// Begins the next epoch, after something was removed, and returns it.
     pub fn advance(&self) -> u64 {
         let next = self.epoch() + 1;
         self.epoch.0.store(next, Ordering::Release);

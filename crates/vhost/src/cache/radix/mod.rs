@@ -54,8 +54,8 @@
 //! that was used once is kept for use again.
 //!
 //! Memory ordering: the writer's stores are releases, the readers' loads acquires (both plain on
-//! x86): who reads a slot sees the run that it names, who reads that a run was trimmed sees the
-//! slots that were repointed before.
+//! x86): a reader that sees a slot sees the run that it names, and one that sees that a run was
+//! trimmed sees the slots that were repointed before.
 //!
 //! Lock order: `writer -> frames` (the platform's). Not handled: pages below 4 KiB.
 
@@ -100,8 +100,8 @@ impl Shape for Wide {
     const FRAME_WORDS: u64 = 512;
 }
 
-/// A platform whose frames are one array of words, so that a reader finds a word with one
-/// comparison.
+/// A platform whose frames are one array of words, so that a reader finds a
+/// word with one comparison.
 pub trait TreeMemory: Platform {
     /// All words, zero or of no meaning until their frame is taken.
     fn words(&self) -> &[Self::A64];
@@ -130,7 +130,7 @@ pub struct Radix<P: Platform, S: Shape> {
 /// The radix cache of a process.
 pub type RadixIotlb = Radix<Host, Wide>;
 
-/// What readers see.
+/// What readers see without taking a lock.
 struct Tree<P: Platform, S> {
     platform: Arc<P>,
     root: CachePadded<P::A64>,
@@ -153,7 +153,7 @@ impl RadixIotlb {
             frames: Self::frames_for(&limits) + 16,
             slots: 1,
         };
-        // SAFETY: the platform is made here and nobody else's; `Wide` is its shape.
+        // SAFETY: the platform is made here, and no other code has it; `Wide` is its shape.
         unsafe { Self::on(Arc::new(Host::new(config)), limits) }
     }
 }
@@ -173,16 +173,16 @@ impl<P: TreeMemory, S: Shape> Radix<P, S> {
         ]
     }
 
-    /// An empty cache whose tables are in frames of `platform`. For model checking; else see
-    /// [`RadixIotlb::new`].
+    /// An empty cache whose tables are in frames of `platform`. For model
+    /// checking; else see [`RadixIotlb::new`].
     ///
     /// # Safety
-    /// What lookups give becomes memory, so nobody but the cache writes to the platform's words,
+    /// What lookups give becomes memory, so nothing but the cache writes to the platform's words,
     /// from now on and until the cache is gone; its words, frames and fences are what
     /// [`TreeMemory`] and [`Platform`] say, and `S` what [`Shape`] says.
     #[allow(unsafe_code)] // no access to memory, only what others may do to it
     pub unsafe fn on(platform: Arc<P>, mut limits: Limits) -> Arc<Self> {
-        // less serves nobody
+        // less is of no use
         limits.runs = limits.runs_held();
         limits.tables = limits.tables.max(2 * Edit::<P, S>::PATHS as u32);
         let epochs = Epochs::new(limits.readers as usize);

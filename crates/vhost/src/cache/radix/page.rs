@@ -44,7 +44,7 @@ impl<P: TreeMemory, S: Shape> Edit<'_, P, S> {
                 let (first, end) = (page, page + 1);
                 self.writer
                     .removed(Span { first, end }, RemovalCause::Replaced);
-                self.tree.epochs.advance(); // who remembers a translation looks it up again
+                self.tree.epochs.advance(); // remembered translations are looked up again
             }
         }
         self.writer.upkeep.stats.updates += 1;

@@ -13,7 +13,7 @@ pub struct RadixReader<P: TreeMemory, S: Shape> {
     number: usize,
 }
 
-/// Its guard.
+/// The guard of a [`RadixReader`]. What it found last is looked at first in the next lookup.
 pub struct RadixGuard<'r, P: TreeMemory, S: Shape> {
     tree: &'r Tree<P, S>,
     words: &'r [P::A64],

@@ -10,8 +10,8 @@ use std::{collections::VecDeque, time::Duration};
 /// Dead things that may gather before it is looked whether guards have been dropped: so a heavy
 /// fence, about a microsecond, serves as many.
 const GATHER: usize = 128;
-/// Invalidations that may be under way and be told apart. Beyond, the two oldest count as one of
-/// all pages between.
+/// Invalidations that may be under way and be told apart. Beyond, the two oldest count as one
+/// of all pages between.
 const UNDER_WAY: usize = 64;
 
 /// Turns of waiting before each has a sleep in it, and how long that is.
@@ -242,14 +242,14 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
         self.replaced = false;
         self.lay_out(layout, RemovalCause::Replaced);
         if self.replaced {
-            self.tree.epochs.advance(); // who remembers a translation looks it up again
+            self.tree.epochs.advance(); // remembered translations are looked up again
         }
         self.writer.upkeep.stats.updates += 1;
         Ok(Updated::Done)
     }
 
-    /// Takes out what is known of `span`, or somewhat more where there is no room for a run's two
-    /// halves.
+    /// Takes out what is known of `span`, or somewhat more where there is no room for
+    /// a run's two halves.
     pub fn invalidate(&mut self, mut span: Span) -> Invalidation {
         if !span.is_page() || !self.take_page(span) {
             self.take(&mut span);
@@ -287,8 +287,8 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
         self.lay_out(layout, RemovalCause::Invalidated);
     }
 
-    /// Gives the pages from `page` on of the run that has it and the page before to a run of their
-    /// own.
+    /// Gives the pages from `page` on of the run that has it and the page before to a
+    /// run of their own.
     fn split(&mut self, page: u64) {
         let Some((_, old)) = self.tree.find(page) else {
             return;
@@ -361,7 +361,7 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
                 let epoch = self.tree.epochs.epoch();
                 self.writer.dead.push_back((epoch, dead));
             }
-            // who comes later does not find it
+            // a reader that comes later does not find it
             false => self.writer.free(dead),
         }
     }
@@ -387,8 +387,8 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
 
     /// Whether the limits allow an update of `span` now. Where a run goes with it, there is room
     /// for the one that comes, and nothing is to be split: no run has pages on both sides. On the
-    /// way there may be one run and a few tables too many, for which there is memory, or
-    /// `has_spare` says no.
+    /// way there may be one run and a few tables too many, for which there is memory,
+    /// or `has_spare` says no.
     fn has_room_for(&self, span: Span) -> bool {
         let w = &*self.writer;
         let tables = w.tables.len() as u64 + Self::PATHS;
@@ -477,14 +477,14 @@ impl<'w, P: TreeMemory, S: Shape> Edit<'w, P, S> {
             owner: None,
         };
         self.lay_out(layout, RemovalCause::Evicted);
-        // Who remembers a translation must not go on with it: an update may bring another in its
+        // A remembered translation must not be used any more: an update may bring another in its
         // place, which then finds nothing to replace.
         self.tree.epochs.advance();
         self.writer.upkeep.stats.evictions += 1;
         true
     }
 
-    /// Another run.
+    /// Counts one run more, and gives it a record where a slot cannot be the run.
     fn new_owner(&mut self, fields: Fields) -> Owner {
         self.writer.runs += 1;
         let in_slot = fields.as_page().is_some();

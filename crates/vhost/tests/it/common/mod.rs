@@ -264,7 +264,7 @@ pub fn without_answers() -> Config {
     }
 }
 
-/// The same where the rest of a message does not come, or nobody takes an answer.
+/// The same where the rest of a message does not come, or no answer is taken.
 pub fn without_ends() -> Config {
     Config {
         message: NEVER,
