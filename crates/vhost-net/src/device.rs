@@ -29,9 +29,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// `VIRTIO_NET_F_MQ` (5.1.3).
+/// `VIRTIO_NET_F_MQ` (virtio 1.2, 5.1.3): several queue pairs.
 pub const MQ: u64 = 1 << 22;
-/// `VIRTIO_RING_F_INDIRECT_DESC` (6).
+/// `VIRTIO_RING_F_INDIRECT_DESC` (virtio 1.2, 6): chains may have indirect tables.
 pub const INDIRECT_DESC: u64 = 1 << 28;
 
 /// Bursts of one call, after which control requests have their turn.
@@ -57,14 +57,14 @@ pub enum Mode {
 pub enum Wakeup {
     /// It looks all the time.
     Poll,
-    /// It is kicked.
+    /// It waits for kicks.
     Notify,
 }
 
 /// Which ring layouts are offered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its variants say it
 pub enum Layouts {
-    /// Split rings only.
     Split,
     /// Packed rings, too; the driver chooses.
     SplitAndPacked,
@@ -119,7 +119,7 @@ pub enum NetError {
         /// How many there are.
         given: usize,
     },
-    /// No TAP interface.
+    /// No TAP interface could be opened.
     #[error(transparent)]
     Tap(#[from] TapError),
     /// It cannot be polled.
@@ -139,7 +139,7 @@ impl Net {
     /// A device, its TAP interface opened.
     ///
     /// # Errors
-    /// See [`NetError`].
+    /// See [`NetError`]; queues that were opened are closed again.
     pub fn new(config: NetConfig) -> Result<Self, NetError> {
         let queues = match config.pairs {
             1 => TapQueues::One,
@@ -154,11 +154,11 @@ impl Net {
         Net::with_taps(config, taps)
     }
 
-    /// A device on queues of a TAP interface that somebody else has opened, one for each pair; on
-    /// none where the mode is another.
+    /// A device on queues of a TAP interface that were opened elsewhere, one for each pair; on none
+    /// where the mode is another.
     ///
     /// # Errors
-    /// See [`NetError`].
+    /// See [`NetError`]; `taps` are closed then.
     pub fn with_taps(config: NetConfig, taps: Vec<Tap>) -> Result<Self, NetError> {
         if !(1..=MAX_PAIRS).contains(&config.pairs) {
             return Err(NetError::Pairs(config.pairs));

@@ -7,8 +7,8 @@
 
 use vm_memory::VolatileSlice;
 
-/// Bytes of a frame without its header, at most: the largest that any transport puts into one
-/// virtio-net frame.
+/// Bytes of a frame without its header, at most: the largest that any transport puts
+/// into one virtio-net frame.
 pub const MAX_FRAME: u32 = 65_550;
 /// Bytes of two MAC addresses.
 pub const MACS: usize = 12;
@@ -18,12 +18,12 @@ pub const MACS: usize = 12;
 pub enum Header {
     /// Without the number of buffers: a driver of before virtio 1.0 without mergeable buffers.
     Legacy,
-    /// With it.
+    /// With the number of buffers.
     Modern,
 }
 
 impl Header {
-    /// Bytes.
+    /// Bytes that the header has.
     pub fn len(self) -> u32 {
         match self {
             Header::Legacy => 10,

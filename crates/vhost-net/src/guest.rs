@@ -33,7 +33,7 @@ pub struct Known {
 }
 
 impl<'r, R: IotlbReader> GuestGuard<'r, R> {
-    /// Begins one.
+    /// Begins a guard, which ends when it is dropped.
     pub fn begin(memory: &'r mut IovaMemory<R>) -> Self {
         GuestGuard {
             memory: memory.id(),
@@ -75,10 +75,10 @@ impl<'r, R: IotlbReader> GuestGuard<'r, R> {
     /// The piece was looked up under this guard, or in one whose [`known`](Self::known) is equal.
     #[inline]
     pub unsafe fn slice(&self, piece: &Piece) -> VolatileSlice<'_> {
-        // SAFETY: the guard came from an `IovaMemory`, so whoever made that promised that what the
-        // cache names is mapped until an invalidation of it is done. That waits for this guard; and
-        // none that began before it changed what was looked up, since the generation is the same
-        // (P12).
+        // SAFETY: the guard came from an `IovaMemory`, so the code that made that promised that
+        // what the cache names is mapped until an invalidation of it is done. That waits for this
+        // guard; and none that began before it changed what was looked up, since the generation is
+        // the same (P12).
         unsafe { memory(piece) }
     }
 }

@@ -39,7 +39,7 @@ use ioatlas_vhost::{
 };
 use std::time::Duration;
 
-/// `VIRTIO_NET_F_MRG_RXBUF` (5.1.3).
+/// `VIRTIO_NET_F_MRG_RXBUF` (virtio 1.2, 5.1.3): a frame may take several receive buffers.
 pub const MRG_RXBUF: u64 = 1 << 15;
 
 /// What a burst did.
@@ -59,8 +59,8 @@ pub struct Turn {
 
 /// A queue that has waited long for a translation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Late {
-    /// Which queue.
     pub side: Side,
     /// What it waits for.
     pub miss: Miss,
@@ -144,8 +144,8 @@ impl Pair {
         times.is_power_of_two().then_some(times)
     }
 
-    /// Counts a long wait, as rarely worth a line as a failed call: the front end can make every
-    /// one long.
+    /// Counts a long wait, as rarely worth a line as a failed call: the front end can
+    /// make every one long.
     fn count_long_wait(&mut self, side: Side, miss: Miss) -> Option<Late> {
         self.long_waits += 1;
         let times = self.long_waits;
@@ -338,7 +338,7 @@ impl Pair {
     /// whether there is something after all.
     ///
     /// # Errors
-    /// As for [`burst`](Self::burst).
+    /// The same as for [`burst`](Self::burst).
     pub fn want<R: IotlbReader>(
         &mut self,
         memory: &mut IovaMemory<R>,
@@ -390,8 +390,8 @@ impl Pair {
 }
 
 impl Live {
-    /// Asks for what is missing, and gives up on what will not come. `answers` is how many had come
-    /// before the look.
+    /// Asks for what is missing, and gives up on what will not come. `answers` is how many had
+    /// come before the look.
     fn ask<R: IotlbReader>(&mut self, memory: &IovaMemory<R>, answers: u64) -> Result<(), Fault> {
         let misses = memory.misses();
         // Where one answer may be for many, the first is enough: the next look, after it, finds

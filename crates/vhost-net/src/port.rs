@@ -29,7 +29,7 @@ pub enum Port {
     Loopback,
     /// Back to the guest, with source and destination exchanged.
     MacSwap,
-    /// A TAP interface.
+    /// To and from a TAP interface.
     Tap(Box<TapPort>),
 }
 
@@ -47,7 +47,7 @@ pub struct TapPort {
 }
 
 impl TapPort {
-    /// Over a queue.
+    /// A port over a queue of a TAP interface.
     pub fn new(tap: Tap) -> Self {
         TapPort {
             tap,
@@ -115,7 +115,6 @@ pub(crate) struct Receiver<'q> {
 enum Room {
     /// In the first so many buffers.
     Buffers(usize),
-    /// Not yet.
     Later,
     /// Not in all buffers that there may be.
     Never,

@@ -53,7 +53,7 @@ pub const CHAIN_BYTES: u32 = MAX_FRAME + 12;
 /// Missing pages that one look collects, at most.
 pub const QUESTIONS: usize = 256;
 
-/// One chain ahead.
+/// A chain that was read ahead.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain {
     /// As it was read.
@@ -70,8 +70,8 @@ pub struct Chain {
 pub struct Look {
     /// Chains that are ready.
     pub ready: usize,
-    /// Whether something is missing that stands in the way: of the ring, or of the first chain not
-    /// ready.
+    /// Whether something is missing that stands in the way: of the ring, or of the
+    /// first chain not ready.
     pub blocked: Option<Miss>,
 }
 
@@ -120,7 +120,7 @@ impl Queue {
     /// The same, without a runner.
     ///
     /// # Errors
-    /// As for [`new`](Self::new).
+    /// The same as for [`new`](Self::new).
     pub fn at(
         at: runner::RingParts,
         size: u16,
@@ -217,8 +217,8 @@ impl Queue {
     }
 
     /// Whether what the last look missed first had been collected before. So its question is under
-    /// way; if not, it is lost with its answer (an eviction, an invalidation), and so may be those
-    /// of the others.
+    /// way; if not, it is lost with its answer (an eviction, an invalidation), and so may be
+    /// those of the others.
     pub fn is_repeated(&self) -> bool {
         self.again
     }
@@ -366,8 +366,8 @@ impl Queue {
         }
     }
 
-    /// Brings the memory of the piece `number` of those that are ready nearer; see
-    /// [`GuestGuard::prefetch`].
+    /// Brings the memory of the piece `number` of those that are
+    /// ready nearer; see [`GuestGuard::prefetch`].
     #[inline]
     pub fn prefetch<R: IotlbReader>(&self, guest: &GuestGuard<'_, R>, number: usize) {
         if let Some(piece) = self.pieces.get(number) {
@@ -384,11 +384,11 @@ impl Queue {
         self.chains.len() >= most || self.segments.len() >= SEGMENTS
     }
 
-    /// The memory of the first `chains` chains, which are ready, in order; of each no more than
-    /// [`CHAIN_BYTES`].
+    /// The memory of the first `chains` chains, which are ready, in order; of each
+    /// no more than [`CHAIN_BYTES`].
     ///
     /// # Panics
-    /// They are not.
+    /// If they are not.
     #[allow(unsafe_code)]
     pub fn slices<'b, R: IotlbReader>(
         &'b self,
@@ -409,7 +409,7 @@ impl Queue {
     /// The ring cannot be accessed.
     ///
     /// # Panics
-    /// There is none ready.
+    /// If there is none ready.
     pub fn give_back<R: IotlbReader>(
         &mut self,
         guest: &GuestGuard<'_, R>,

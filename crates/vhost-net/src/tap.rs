@@ -15,6 +15,7 @@ const NAME: usize = libc::IFNAMSIZ;
 
 /// Why there is no TAP device.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields and messages say it
 pub enum TapError {
     /// Not what an interface can be called.
     #[error("'{0}' is no interface name: 1 to 15 bytes, without '/' and spaces")]
@@ -22,11 +23,10 @@ pub enum TapError {
     /// The machine has no TAP driver, or it is not for us.
     #[error("/dev/net/tun: {0} ({hint})", hint = open_hint(.0))]
     Open(#[source] io::Error),
-    /// Making or attaching to an interface takes the capability `CAP_NET_ADMIN`, unless it was made
-    /// for this user.
+    /// Making or attaching to an interface takes the capability `CAP_NET_ADMIN`, unless it was
+    /// made for this user.
     #[error("TAP interface '{name}': {why} ({hint})", hint = attach_hint(name, *queues, why))]
     Attach {
-        /// Which.
         name: String,
         /// How it was to be attached to.
         queues: TapQueues,
@@ -36,21 +36,21 @@ pub enum TapError {
     },
 }
 
-/// Why nothing comes from an interface any more. It was removed, or whoever stood behind it is
-/// gone; reading does not begin again.
+/// Why nothing comes from an interface any more. It was removed, or what stood behind it is gone;
+/// reading does not begin again.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("TAP: frames cannot be read any more: {0}")]
 pub struct TapLost(#[source] pub(crate) Arc<io::Error>);
 
-/// What to do about it.
+/// What to do about a TAP driver that cannot be opened.
 fn open_hint(why: &io::Error) -> &'static str {
     match why.kind() {
-        io::ErrorKind::PermissionDenied => "run as a user who may open it",
+        io::ErrorKind::PermissionDenied => "run as a user that may open it",
         _ => "load the kernel's TAP driver: `modprobe tun`",
     }
 }
 
-/// The same.
+/// What to do about an interface that cannot be attached to.
 fn attach_hint(name: &str, queues: TapQueues, why: &io::Error) -> String {
     let several = match queues {
         TapQueues::One => "",
@@ -74,8 +74,8 @@ pub struct Tap {
 
 /// Whether an interface has one queue or several.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its variants say it
 pub enum TapQueues {
-    /// One.
     One,
     /// As many as are opened.
     Several,
@@ -85,7 +85,7 @@ impl Tap {
     /// Attaches to interface `name`, which is made if there is none.
     ///
     /// # Errors
-    /// See [`TapError`].
+    /// See [`TapError`], whose messages say what to do.
     pub fn open(name: &str, queues: TapQueues) -> Result<Self, TapError> {
         let bad = |c: char| c == '/' || c.is_whitespace() || c == '\0';
         if name.is_empty() || name.len() >= NAME || name.contains(bad) {
@@ -117,7 +117,7 @@ impl Tap {
         }
     }
 
-    /// A queue that somebody with more rights has opened. Any file will do of which one read is a
+    /// A queue that a process with more rights has opened. Any file will do of which one read is a
     /// frame, and one write, too.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl Tap {
     /// Another descriptor of the same queue, to be polled.
     ///
     /// # Errors
-    /// The system's own.
+    /// Those of duplicating a file descriptor.
     pub fn try_clone(&self) -> io::Result<OwnedFd> {
         self.fd.try_clone()
     }
@@ -152,7 +152,7 @@ impl Tap {
         }
     }
 
-    /// Writes a frame.
+    /// Writes a frame, in one piece.
     ///
     /// # Errors
     /// The frame is lost: the interface is down, or its queue is full.

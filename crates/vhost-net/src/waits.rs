@@ -11,10 +11,10 @@
 //! Of patience: the wait begins anew when what is missing first is a page that was not
 //! before, as in a ring that is answered page by page. Answers that bring it no further do not
 //! extend the wait; nor does a page that comes and goes again, or any beyond [`MOVES`]. It ends at
-//! once where there is nobody to ask, or where the answer came and still does not permit the
+//! once where there is no front end to ask, or where the answer came and still does not permit the
 //! access.
 //!
-//! A question that has to be sent a second time was answered, or was withdrawn as one that nobody
+//! A question that has to be sent a second time was answered, or was withdrawn as one that was not
 //! answered for long. The latter are counted by the channel; only where that count stood still is
 //! the second question a refusal, however slow the front end is.
 
@@ -41,7 +41,7 @@ const REMEMBERED: usize = 64;
 /// largest split one 209.
 const MOVES: usize = 1024;
 
-/// One queue's waiting.
+/// How one queue waits, and for what.
 #[derive(Debug)]
 pub struct Waits {
     /// How long it waits: for ever where there is none.
@@ -89,8 +89,8 @@ impl Waits {
         self.waiting.is_some()
     }
 
-    /// Whether it is time to ask again; then every question that was not answered for long is
-    /// withdrawn.
+    /// Whether it is time to ask again; then every question that was not answered
+    /// for long is withdrawn.
     pub fn is_overdue(&mut self, misses: &MissChannel) -> bool {
         let overdue = self.waiting.is_some_and(|asked| asked.elapsed() >= REPEAT);
         if overdue {
@@ -182,7 +182,7 @@ impl Waits {
     /// Whether to go on waiting.
     ///
     /// # Errors
-    /// Why not.
+    /// Why the queue has to stop.
     pub fn check(&self, misses: &MissChannel) -> Result<(), Fault> {
         let Some((first, since)) = self.first else {
             return Ok(());

@@ -56,17 +56,17 @@ pub(crate) mod flags {
 
 /// Bytes that a chain names, not empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Segment {
-    /// The first byte.
     pub iova: Iova,
-    /// How many.
+    /// How many bytes; not 0.
     pub len: u32,
     /// Whether the device reads or writes them.
     pub access: AccessKind,
 }
 
 impl Segment {
-    /// What it needs.
+    /// The permission that the access needs.
     pub fn need(&self) -> Perm {
         match self.access {
             AccessKind::Read => Perm::Read,
@@ -77,18 +77,18 @@ impl Segment {
 
 /// An indirect table: descriptors elsewhere, which go on where the chain ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Table {
-    /// Its first byte.
     pub iova: Iova,
     /// How many bytes, a multiple of [`DESCRIPTOR_BYTES`], not 0.
     pub len: u32,
 }
 
-/// A chain as it was read: who it is. Its segments are where the caller wanted them.
+/// A chain as it was read: which one it is. Its segments are where the caller wanted them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peeked {
-    /// The number by which the driver knows it: the head's index (split), or the buffer id
-    /// (packed).
+    /// The number by which the driver knows it: the head's index (split), or
+    /// the buffer id (packed).
     pub id: u16,
     /// Entries of the ring that it takes: 1 (split), or as many as it has descriptors (packed).
     pub slots: u16,
@@ -99,8 +99,8 @@ pub struct Peeked {
 /// A position in a ring: of a split ring a free-running index, of a packed one an index below its
 /// size and the wrap counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Cursor {
-    /// The index.
     pub index: u16,
     /// The wrap counter; of split rings always set.
     pub wrap: bool,
@@ -108,28 +108,26 @@ pub struct Cursor {
 
 /// What a driver must not do. The queue stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields and messages say it
 #[non_exhaustive]
 pub enum RingError {
     /// More is available than the ring has entries.
     #[error("{ahead} entries are ahead in a ring of {size}")]
     Ahead {
-        /// How many.
+        /// How many entries are available.
         ahead: u16,
-        /// The ring's size.
         size: u16,
     },
     /// A head or a link names a descriptor that is not in the ring or the table.
     #[error("descriptor {index} does not exist (chain {id})")]
     Link {
-        /// The descriptor.
+        /// The number of the descriptor.
         index: u16,
-        /// The chain's head.
         id: u16,
     },
     /// A chain has too many descriptors, or is a loop.
     #[error("chain {id} is a loop, or has more than {most} descriptors")]
     Endless {
-        /// The chain.
         id: u16,
         /// How many are allowed.
         most: usize,
@@ -137,41 +135,40 @@ pub enum RingError {
     /// A segment's address and length wrap around, or the chain's length does.
     #[error("chain {id}: address or length wrap around")]
     Wraps {
-        /// The chain.
+        /// The number of the chain.
         id: u16,
     },
-    /// An indirect table of no, or of half, descriptors; within a table; or one with more behind
-    /// it.
+    /// An indirect table of no, or of half, descriptors; within a table; or one
+    /// with more behind it.
     #[error("chain {id}: bad indirect table")]
     Table {
-        /// The chain.
+        /// The number of the chain.
         id: u16,
     },
     /// A buffer to be read has segments to be written, or the other way round.
     #[error("chain {id} has segments of the wrong direction")]
     Direction {
-        /// The chain.
+        /// The number of the chain.
         id: u16,
     },
     /// A receive buffer that could not even hold a frame's header (5.1.6.3.1).
     #[error("chain {id}, a receive buffer, has {bytes} bytes")]
     Small {
-        /// The chain.
         id: u16,
-        /// How many.
+        /// Bytes that the buffer has.
         bytes: u32,
     },
     /// A word of a ring is nowhere: misaligned, or cut in two by what the front end mapped.
     #[error("byte {offset} of a ring's part cannot be accessed")]
     Access {
-        /// Where.
+        /// The byte, counted from the part's first.
         offset: usize,
     },
-    /// The size is 0, above 32768, or (split) not a power of two; or a part is not aligned as it
-    /// must be.
+    /// The size is 0, above 32768, or (split) not a power of two; or a part is not aligned
+    /// as it must be.
     #[error("a ring of {size} entries cannot be where it is said to be")]
     Layout {
-        /// The size.
+        /// The size in entries.
         size: u16,
     },
 }
@@ -181,7 +178,7 @@ pub enum RingError {
 pub enum Kicks {
     /// The device polls, or is busy.
     Unwanted,
-    /// It waits.
+    /// The device waits for them.
     Wanted,
 }
 
@@ -197,7 +194,7 @@ pub enum Call {
 /// A ring's parts under one guard.
 #[derive(Clone, Copy)]
 pub struct RingView<'b> {
-    /// Descriptors.
+    /// Descriptor table, or descriptor ring.
     pub descriptors: PartView<'b>,
     /// What the driver writes.
     pub driver: PartView<'b>,
@@ -208,9 +205,9 @@ pub struct RingView<'b> {
 /// A ring of either layout.
 #[derive(Debug)]
 pub enum Ring {
-    /// Virtio 1.2, 2.7.
+    /// The layout of virtio 1.2, 2.7.
     Split(SplitRing),
-    /// Virtio 1.2, 2.8.
+    /// The layout of virtio 1.2, 2.8.
     Packed(PackedRing),
 }
 
@@ -224,8 +221,8 @@ macro_rules! either {
 }
 
 impl Ring {
-    /// A ring of `size` entries that goes on at `base` (as `SET_VRING_BASE` gives it), with the
-    /// negotiated `features`.
+    /// A ring of `size` entries that goes on at `base` (as `SET_VRING_BASE` gives it),
+    /// with the negotiated `features`.
     ///
     /// # Errors
     /// The size cannot be.
@@ -306,8 +303,8 @@ impl Ring {
         either!(self, ring => ring.rewind(to))
     }
 
-    /// Gives the first chain that was peeked and not used back, of which the device wrote `written`
-    /// bytes.
+    /// Gives the first chain that was peeked and not used back, of which the
+    /// device wrote `written` bytes.
     ///
     /// # Errors
     /// The ring cannot be accessed.
@@ -329,8 +326,8 @@ impl Ring {
         either!(self, ring => ring.publish(view))
     }
 
-    /// Says whether kicks are wanted. After asking for them the caller must look again (the fence
-    /// is here).
+    /// Says whether kicks are wanted. After asking for them the caller must look again
+    /// (the fence is here).
     ///
     /// # Errors
     /// The ring cannot be accessed.
@@ -342,7 +339,7 @@ impl Ring {
         Ok(())
     }
 
-    /// What `GET_VRING_BASE` answers.
+    /// What `GET_VRING_BASE` is answered with: where the next device goes on.
     pub fn base(&self) -> u32 {
         either!(self, ring => ring.base())
     }
@@ -391,8 +388,8 @@ pub(crate) fn table_of(id: u16, addr: u64, len: u32, flags: u16) -> Result<Table
     })
 }
 
-/// `vring_need_event` of 2.7.10: whether `event` is among the positions from `old` up to, and
-/// without, `new`.
+/// `vring_need_event` of 2.7.10: whether `event` is among the positions from `old` up
+/// to, and without, `new`.
 #[inline]
 pub(crate) fn need_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)

@@ -38,8 +38,8 @@ pub struct PackedRing {
     used: Cursor,
     /// The flags that `publish` will write, and where.
     held: Option<(usize, u16)>,
-    /// Entries used since the driver was last asked whether it wants a call. `None` before the
-    /// first time.
+    /// Entries used since the driver was last asked whether it wants a call. `None`
+    /// before the first time.
     since: Option<u32>,
 }
 

@@ -68,7 +68,7 @@ impl RingPart {
     /// Its memory; translated under this guard's memory and generation.
     ///
     /// # Panics
-    /// It is not.
+    /// If it is not translated so.
     #[inline]
     #[allow(unsafe_code)]
     pub fn view<'b, R: IotlbReader>(&'b self, guard: &'b GuestGuard<'_, R>) -> PartView<'b> {
@@ -113,7 +113,7 @@ impl<'b> PartView<'b> {
         (self.first, offset) // outside: the access says so
     }
 
-    /// Reads a word.
+    /// Reads a word at byte `offset` of the part.
     ///
     /// # Errors
     /// It is not aligned here, or not in one piece.
@@ -125,10 +125,10 @@ impl<'b> PartView<'b> {
             .map_err(|_| RingError::Access { offset })
     }
 
-    /// Writes a word.
+    /// Writes a word at byte `offset` of the part.
     ///
     /// # Errors
-    /// As for [`load`](Self::load).
+    /// The same as for [`load`](Self::load).
     #[inline]
     pub fn store<T: AtomicAccess>(
         &self,
@@ -142,11 +142,11 @@ impl<'b> PartView<'b> {
             .map_err(|_| RingError::Access { offset })
     }
 
-    /// Reads descriptor `index`: address, length, the last two 16-bit words (flags and next, or id
-    /// and flags).
+    /// Reads descriptor `index`: address, length, the last two 16-bit words (flags and next,
+    /// or id and flags).
     ///
     /// # Errors
-    /// As for [`load`](Self::load).
+    /// The same as for [`load`](Self::load).
     #[inline]
     pub(super) fn descriptor(&self, index: u16) -> Result<(u64, u32, u16, u16), RingError> {
         let at = usize::from(index) * super::DESCRIPTOR_BYTES as usize;

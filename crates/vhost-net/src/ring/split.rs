@@ -9,7 +9,7 @@ use super::{Call, Cursor, Kicks, Peeked, RingError, RingView, Segment, add_segme
 use super::{MAX_CHAIN, full_fence, need_event, table_of};
 use ioatlas_dma::platform::Ordering;
 
-/// `VIRTQ_AVAIL_F_NO_INTERRUPT` and `VIRTQ_USED_F_NO_NOTIFY`.
+/// `VIRTQ_AVAIL_F_NO_INTERRUPT` and `VIRTQ_USED_F_NO_NOTIFY`: bit 0 of the flags.
 const QUIET: u16 = 1;
 
 /// The device's side of a split ring.
@@ -27,8 +27,8 @@ pub struct SplitRing {
     used: u16,
     /// What of it the driver was shown.
     published: u16,
-    /// The used index when the driver was last asked whether it wants a call. `None` if never: then
-    /// it is called.
+    /// The used index when the driver was last asked whether it wants a call. `None` if never:
+    /// then it is called.
     asked: Option<u16>,
 }
 

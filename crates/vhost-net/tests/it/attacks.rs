@@ -9,7 +9,7 @@ use ioatlas_vhost::{DeviceIotlb, IntervalIotlb, ListIotlb, RadixIotlb};
 use ioatlas_vhost_net::*;
 use std::sync::{Arc, mpsc::channel};
 
-/// Frames on their way, kicked, that nobody waits for.
+/// Frames on their way, kicked, that the test does not wait for.
 fn begin_work(front: &mut Front) {
     for (nic, events) in front.nics.iter_mut().zip(&front.events) {
         for _ in 0..8 {

@@ -843,7 +843,7 @@ fn a_frame_that_nobody_maps_stops_the_queue_when_patience_ends() {
         access: AccessKind::Read,
     };
     assert!(bench.nic.transmit.add(u64::MAX, &[nowhere], false));
-    // From here on nobody waits at all; the rings are translated.
+    // From here on no queue waits at all; the rings are translated.
     let bits = features(&bench.nic.terms);
     let base = bench.pair.base(Side::Transmit).unwrap();
     let parts = bench.nic.transmit.parts;

@@ -92,7 +92,7 @@ fn a_front_end_that_dies_in_mid_burst_is_followed_by_another() {
                 for _ in 0..4 {
                     let mut front = Front::new(connect(), &case);
                     front.exchange(&case, 20);
-                    // More work, kicked, and then nobody is there any more.
+                    // More work, kicked, and then the front end is gone.
                     for (nic, events) in front.nics.iter_mut().zip(&front.events) {
                         for _ in 0..8 {
                             nic.post(&[], false);
@@ -170,8 +170,8 @@ fn a_queue_that_names_what_it_must_not_read_stops_and_the_others_go_on() {
     assert_eq!((stats[0].received, stats[1].received), (20, 10));
 }
 
-/// QEMU compares the number with the pairs that it was told to use; and with one pair nobody is to
-/// ask, since other front ends take it for a number of queues.
+/// QEMU compares the number with the pairs that it was told to use; and with one pair no front end
+/// is to ask, since other front ends take it for a number of queues.
 #[test]
 fn the_number_of_queues_that_front_ends_are_told_is_that_of_pairs() {
     const MQ: u64 = 1;

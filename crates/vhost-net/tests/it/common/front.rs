@@ -203,8 +203,8 @@ impl Front {
         }
     }
 
-    /// Stops all queues. One that is live when the front end hangs up may miss, have nobody to ask
-    /// any more, and stop with an error; whether it does depends on who is faster.
+    /// Stops all queues. One that is live when the front end hangs up may miss, have no front end
+    /// to ask any more, and stop with an error; whether it does depends on which side is faster.
     pub fn stop(&mut self, pairs: u16) {
         for queue in 0..2 * pairs {
             self.end.stop_queue(queue.into()).unwrap();

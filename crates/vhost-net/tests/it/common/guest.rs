@@ -85,8 +85,8 @@ impl Guest {
         Some((page * PAGE + iova.offset(), perm))
     }
 
-    /// Moves the page of an IOVA elsewhere in memory; where it was is canary from now on.
-    /// Nobody may access it meanwhile but those whom `invalidate` stops.
+    /// Moves the page of an IOVA elsewhere in memory; where it was is canary from now on. Nothing
+    /// may access it meanwhile but what `invalidate` stops.
     pub fn migrate(&self, iova: Iova, invalidate: &mut dyn FnMut(Iova, ByteCount)) {
         let page = iova.page();
         let (old, perm, new) = {
