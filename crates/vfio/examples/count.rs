@@ -4,7 +4,7 @@
 //!
 //! The space answers at once and keeps nothing, so what is counted is the core's and the
 //! translator's share. Cases: `strict`, `deferred` (single pages), `list` (8 runs of one page),
-//! `identity` (4 pages that nobody else has), `bounce` (a kept slot, 64 bytes).
+//! `identity` (4 pages that no other mapping has), `bounce` (a kept slot, 64 bytes).
 
 use ioatlas_dma::{dma_api::*, domain::*, iova::*, translator::AttachError, units::*};
 use ioatlas_host::register;

@@ -11,6 +11,7 @@ use std::fmt;
 /// Why devices cannot be opened. Each says what to do.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its fields and messages say it
 pub enum OpenError {
     /// No device was named.
     #[error("no device was named")]
@@ -20,17 +21,13 @@ pub enum OpenError {
         "{device} has the bus, device and function of {other}, by which a domain tells devices apart: name it once, or open it in a space of its own"
     )]
     Twice {
-        /// The later one.
         device: PciAddress,
         /// The same, or one of another segment.
         other: PciAddress,
     },
     /// There is none at that address.
     #[error("there is no PCI device at {device}; `lspci -D` lists those that there are")]
-    NoSuchDevice {
-        /// The address.
-        device: PciAddress,
-    },
+    NoSuchDevice { device: PciAddress },
     /// No IOMMU stands before it.
     #[error(
         "no IOMMU stands before {device}, so nothing could protect memory from it: turn VT-d or AMD-Vi on in the firmware's set-up, \
@@ -38,14 +35,10 @@ pub enum OpenError {
          With virtio-iommu as a module the device's group is there only once it is bound: {}",
         Bind(*device)
     )]
-    NoIommu {
-        /// The device.
-        device: PciAddress,
-    },
+    NoIommu { device: PciAddress },
     /// It belongs to another driver, or to none.
     #[error("{device} is not bound to vfio-pci but to {}; to bind it: {}", Named(driver), Bind(*device))]
     NotBound {
-        /// The device.
         device: PciAddress,
         /// What it is bound to.
         driver: Option<String>,
@@ -56,30 +49,22 @@ pub enum OpenError {
         Others(others)
     )]
     NotViable {
-        /// The group.
         group: u32,
-        /// All its devices.
         others: Vec<GroupMember>,
     },
     /// There is no such file.
     #[error(
         "{path} does not exist: load the module that makes it (`modprobe vfio-pci`; /dev/iommu needs a kernel with CONFIG_IOMMUFD)"
     )]
-    NoFile {
-        /// The file.
-        path: String,
-    },
+    NoFile { path: String },
     /// This user may not.
     #[error(
         "{path}: no permission; run as root, or give the file to this user (`chown $USER {path}`)"
     )]
-    NoPermission {
-        /// The file.
-        path: String,
-    },
-    /// Somebody else has it.
+    NoPermission { path: String },
+    /// Another process has it, or it is open here already.
     #[error(
-        "{path} is in use by another process, or opened here already; `fuser -v {path}` tells by whom"
+        "{path} is in use by another process, or opened here already; `fuser -v {path}` tells by which"
     )]
     Busy {
         /// The file, or the device.
@@ -89,27 +74,18 @@ pub enum OpenError {
     #[error(
         "{device} has no file below /dev/vfio/devices: that needs Linux 6.6 with CONFIG_VFIO_DEVICE_CDEV; use type 1 instead"
     )]
-    NoDeviceFile {
-        /// The device.
-        device: PciAddress,
-    },
+    NoDeviceFile { device: PciAddress },
     /// The container is not as we need it.
     #[error(
         "the kernel has no VFIO type 1, version 2 (its API is version {version}, we know 0): `modprobe vfio_iommu_type1`"
     )]
-    NoType1 {
-        /// The API's version.
-        version: u32,
-    },
+    NoType1 { version: u32 },
     /// Interrupts of devices are not held back.
     #[error(
         "{call} is not permitted: the IOMMU does not remap interrupts, so that a device could raise any. Turn interrupt remapping on (QEMU: \
          `intel-iommu,intremap=on`), or accept that by `allow_unsafe_interrupts=1` of the module vfio_iommu_type1, or iommufd"
     )]
-    NoInterruptRemapping {
-        /// The call.
-        call: &'static str,
-    },
+    NoInterruptRemapping { call: &'static str },
     /// Its pages are larger than ours.
     #[error("the IOMMU's smallest page is of {bytes} bytes; 4096 are needed")]
     Granule {
@@ -121,25 +97,15 @@ pub enum OpenError {
         "the kernel names no IOVA range that could be mapped; the kernel is older than 5.4, or the device's reserved regions leave nothing"
     )]
     NoRanges,
-    /// See [`DeviceError`].
+    /// An error of one of the devices.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// What none of the above explains.
     #[error("{call}: {errno}")]
-    Kernel {
-        /// The call.
-        call: &'static str,
-        /// Its error.
-        errno: Errno,
-    },
+    Kernel { call: &'static str, errno: Errno },
     /// A file cannot be opened, for another reason.
     #[error("{path}: {errno}")]
-    File {
-        /// The file.
-        path: String,
-        /// The kernel's error.
-        errno: Errno,
-    },
+    File { path: String, errno: Errno },
 }
 
 /// A device of a group.
@@ -224,8 +190,8 @@ pub(crate) fn no_file(path: &str, errno: Errno) -> OpenError {
     }
 }
 
-/// That VFIO does not have the device, which is another's, or is bound already and cannot be had
-/// for another reason.
+/// That VFIO does not have the device, which is another's, or is bound already and cannot be
+/// had for another reason.
 pub(crate) fn not_bound<K: Kernel>(k: &K, device: PciAddress, errno: Errno) -> OpenError {
     match driver(k, device) {
         Some(name) if name.contains("vfio") => match errno {

@@ -9,7 +9,8 @@
 //!
 //! ```no_run
 //! use ioatlas_dma::{dma_api::*, domain::DomainConfig, units::*};
-//! use ioatlas_vfio::{device::{BarIndex, PciAddress}, kernel::Linux, platform::*, space::AnySpace, translator::Vfio};
+//! use ioatlas_vfio::{device::{BarIndex, PciAddress}, kernel::Linux, platform::*};
+//! use ioatlas_vfio::{space::AnySpace, translator::Vfio};
 //! use std::sync::Arc;
 //!
 //! let address: PciAddress = "0000:00:04.0".parse()?;

@@ -46,8 +46,8 @@ macro_rules! word {
 }
 word!(u8, u16, u32, u64);
 
-/// A BAR of a device. It holds the device open, and where it is mapped also awake, with its memory
-/// on.
+/// A BAR of a device. It holds the device open, and where it is mapped also awake,
+/// with its memory on.
 pub struct Bar<K: Kernel> {
     device: Device<K>,
     index: BarIndex,
@@ -103,7 +103,7 @@ impl<K: Kernel> Bar<K> {
         self.info.len
     }
 
-    /// Reads a register.
+    /// Reads the register at byte `at` of the BAR.
     ///
     /// # Errors
     /// [`DeviceError::NoRegister`]; where the register is not mapped, also what the kernel says.
@@ -116,11 +116,11 @@ impl<K: Kernel> Bar<K> {
         }
         self.read_slowly(at)
     }
-    /// Writes a register. What was written to memory before is seen by the device before: a fence
-    /// stands between.
+    /// Writes a register. What was written to memory before is seen by the device before:
+    /// a fence stands between.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// The same as of [`read`](Self::read).
     #[inline]
     pub fn write<W: Word>(&self, at: u64, word: W) -> Result<(), DeviceError> {
         fence_before_registers();

@@ -7,57 +7,39 @@ use crate::kernel::Errno;
 /// What can go wrong with a device that is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its fields and messages say it
 pub enum DeviceError {
     /// It is not there any more.
     #[error(
         "{device} was removed: drop it and its domain, which gives all of its memory back, and open it again when it is there"
     )]
-    Removed {
-        /// The device.
-        device: PciAddress,
-    },
-    /// The kernel refused.
+    Removed { device: PciAddress },
+    /// The kernel refused a call.
     #[error("{device}: {call}: {errno}")]
     Kernel {
-        /// The device.
         device: PciAddress,
-        /// The call.
         call: &'static str,
-        /// Its error.
         errno: Errno,
     },
     /// It has no such BAR, or one that is no memory.
     #[error("{device} has no {bar}")]
-    NoBar {
-        /// The device.
-        device: PciAddress,
-        /// Which.
-        bar: BarIndex,
-    },
+    NoBar { device: PciAddress, bar: BarIndex },
     /// A register that is not inside, or not aligned.
     #[error(
         "{device}: {bytes} bytes at {at:#x} of {bar}, which has {len}, are not an aligned register"
     )]
     NoRegister {
-        /// The device.
         device: PciAddress,
-        /// Of which BAR.
         bar: BarIndex,
-        /// Where.
         at: u64,
-        /// How wide.
         bytes: u64,
-        /// The BAR's length.
         len: u64,
     },
     /// Bytes that its configuration space does not have.
     #[error("{device}: {bytes} bytes at {at:#x} of its configuration space, which has {len}")]
     NoConfig {
-        /// The device.
         device: PciAddress,
-        /// Where.
         at: u64,
-        /// How many.
         bytes: u64,
         /// How large it is.
         len: u64,
@@ -65,9 +47,7 @@ pub enum DeviceError {
     /// More vectors than it has.
     #[error("{device} has {has} vectors of {kind:?}, not {wanted}")]
     NoVectors {
-        /// The device.
         device: PciAddress,
-        /// The kind.
         kind: IrqKind,
         /// How many it has.
         has: u32,
@@ -79,16 +59,10 @@ pub enum DeviceError {
     #[error(
         "{device} would not answer at a BAR that is mapped; drop the `Bar` before its memory is turned off, or it is put to sleep"
     )]
-    Mapped {
-        /// The device.
-        device: PciAddress,
-    },
+    Mapped { device: PciAddress },
     /// It cannot be reset alone.
     #[error("{device} has no reset of its own; stop it by its own registers")]
-    NoReset {
-        /// The device.
-        device: PciAddress,
-    },
+    NoReset { device: PciAddress },
 }
 
 impl DeviceError {

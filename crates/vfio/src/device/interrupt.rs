@@ -10,12 +10,11 @@ use rustix::{
 use std::time::{Duration, Instant};
 use vfio_bindings::bindings::vfio as b;
 
-/// Kinds of interrupts.
+/// Kinds of interrupts, as VFIO counts them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)] // its variants say it
 pub enum IrqKind {
-    /// The pin.
     Intx,
-    /// Messages.
     Msi,
     /// Messages, by the table in a BAR.
     Msix,
@@ -43,9 +42,6 @@ pub struct Interrupt(OwnedFd);
 
 impl Interrupt {
     /// One that nothing raises yet.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn new() -> Result<Self, Errno> {
         Ok(Interrupt(eventfd(
             0,
@@ -53,9 +49,6 @@ impl Interrupt {
         )?))
     }
     /// How often it was raised since it was taken last; 0 is not at all.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn take(&self) -> Result<u64, Errno> {
         let mut count = [0; 8];
         match io::read(&self.0, &mut count) {
@@ -65,9 +58,6 @@ impl Interrupt {
         }
     }
     /// Waits until it is raised, for `most` at most, then takes it.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn wait(&self, most: Option<Duration>) -> Result<u64, Errno> {
         let begun = Instant::now();
         loop {
@@ -87,9 +77,6 @@ impl Interrupt {
         }
     }
     /// Raises it, as the device would.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn raise(&self) -> Result<(), Errno> {
         io::write(&self.0, &1u64.to_ne_bytes())?;
         Ok(())

@@ -116,7 +116,7 @@ impl<K: Kernel> Device<K> {
         Ok(device)
     }
 
-    /// Where it is.
+    /// Its address on the PCI bus.
     pub fn address(&self) -> PciAddress {
         self.0.address
     }
@@ -133,17 +133,14 @@ impl<K: Kernel> Device<K> {
         standing.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads configuration space.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
+    /// Reads configuration space from byte `at` on, all of `into`.
     pub fn config_read(&self, at: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         let at = self.config_at(at, into.len())?;
         let read = self.kernel().read_at(&self.0.fd, at, into);
         read.map_err(self.failed("reading configuration space"))
     }
-    /// Writes configuration space. Whether the device is a bus master stays as it is: that is its
-    /// domain's to say.
+    /// Writes configuration space. Whether the device is a bus master stays as it is: that is
+    /// its domain's to say.
     ///
     /// # Errors
     /// [`DeviceError::Mapped`] where a [`Bar`] is mapped that could not be accessed afterwards;
@@ -218,9 +215,6 @@ impl<K: Kernel> Device<K> {
         }
     }
     /// A register of configuration space.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn config<W: Word>(&self, at: u64) -> Result<W, DeviceError> {
         let mut bytes = [0; 8];
         let bytes = &mut bytes[..size_of::<W>()];
@@ -228,9 +222,6 @@ impl<K: Kernel> Device<K> {
         Ok(W::from_bytes(bytes))
     }
     /// Where the capability `id` begins in configuration space.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn capability(&self, id: u8) -> Result<Option<u64>, DeviceError> {
         if self.config::<u16>(STATUS)? & HAS_CAPABILITIES == 0 {
             return Ok(None);
@@ -251,8 +242,8 @@ impl<K: Kernel> Device<K> {
     /// Vendor in the low half, device in the high one, as PCI has them.
     ///
     /// # Errors
-    /// [`DeviceError::Removed`] where all bits are set, which is what reads of a device that is not
-    /// there give.
+    /// [`DeviceError::Removed`] where all bits are set, which is what reads of a device that
+    /// is not there give.
     pub fn id(&self) -> Result<u32, DeviceError> {
         match self.config::<u32>(0)? {
             u32::MAX => Err(DeviceError::Removed {
@@ -263,17 +254,11 @@ impl<K: Kernel> Device<K> {
     }
 
     /// A BAR, mapped as far as the kernel permits. The device is awake and its memory is on then.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn bar(&self, bar: BarIndex) -> Result<Bar<K>, DeviceError> {
         Bar::open(self, bar)
     }
 
     /// How many vectors of a kind it has.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn vectors(&self, kind: IrqKind) -> Result<u32, DeviceError> {
         if kind.index() >= self.0.info.irqs {
             return Ok(0);
@@ -284,9 +269,6 @@ impl<K: Kernel> Device<K> {
     }
     /// Lets vector n, from 0, raise `interrupts[n]`. They stay the caller's, and may be dropped
     /// once this is off again.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn enable(&self, kind: IrqKind, interrupts: &[&Interrupt]) -> Result<(), DeviceError> {
         let has = self.vectors(kind)?;
         if interrupts.is_empty() || interrupts.len() > has as usize {
@@ -302,9 +284,6 @@ impl<K: Kernel> Device<K> {
         set.map_err(self.failed("VFIO_DEVICE_SET_IRQS"))
     }
     /// Turns a kind of interrupts off.
-    ///
-    /// # Errors
-    /// [`DeviceError`].
     pub fn disable(&self, kind: IrqKind) -> Result<(), DeviceError> {
         let set = self.kernel().set_irqs(&self.0.fd, kind.index(), &[]);
         set.map_err(self.failed("VFIO_DEVICE_SET_IRQS"))

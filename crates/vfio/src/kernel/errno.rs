@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Not permitted.
+    /// The operation is not permitted.
     pub const PERM: Errno = Errno(1);
     /// No such file, or nothing mapped there.
     pub const NOENT: Errno = Errno(2);
@@ -16,15 +16,15 @@ impl Errno {
     pub const IO: Errno = Errno(5);
     /// No such device behind the file.
     pub const NXIO: Errno = Errno(6);
-    /// Not now: somebody else has a lock.
+    /// Not now: a lock is taken.
     pub const AGAIN: Errno = Errno(11);
     /// No memory, or none that may be pinned.
     pub const NOMEM: Errno = Errno(12);
-    /// No permission.
+    /// No permission for the file.
     pub const ACCES: Errno = Errno(13);
     /// No memory at that address.
     pub const FAULT: Errno = Errno(14);
-    /// In use.
+    /// The file or device is in use.
     pub const BUSY: Errno = Errno(16);
     /// There is something already.
     pub const EXIST: Errno = Errno(17);

@@ -45,7 +45,7 @@ pub(super) const DEVICE_DETACH_IOMMUFD_PT: Opcode = vfio(20);
 struct Call(Opcode, *mut c_void);
 
 // SAFETY: number and argument are passed on as they are; that they fit each other is the duty of
-// who calls `call`.
+// the code that calls `call`.
 unsafe impl Ioctl for Call {
     type Output = i32;
     const IS_MUTATING: bool = true;

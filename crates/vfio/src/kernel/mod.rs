@@ -6,7 +6,7 @@
 //! call. [`Linux`] is the real one; nothing else in this crate makes a system call for a device or
 //! an address space.
 //!
-//! A method returns the kernel's own error number: what it means depends on who asks, and is said
+//! A method returns the kernel's own error number: what it means depends on the caller, and is said
 //! there.
 
 mod errno;
@@ -31,19 +31,19 @@ impl fmt::Display for VirtAddr {
 
 /// What one mapping is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct MapCall {
     /// Where the device finds it.
     pub iova: Iova,
-    /// Where it is.
+    /// Where it is in this process.
     pub memory: VirtAddr,
-    /// How much.
     pub len: ByteCount,
     /// What the device may do.
     pub perm: Perm,
 }
 
-/// What IOVAs an address space has, and how many mappings: as the kernel said, not as anybody
-/// thinks.
+/// What IOVAs an address space has, and how many mappings: as the kernel said,
+/// not as anybody thinks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpaceInfo {
     /// First and last byte of each range that can be mapped, ascending.
@@ -61,7 +61,7 @@ pub struct SpaceInfo {
 pub struct PageSizes(pub u64);
 
 impl PageSizes {
-    /// Each, ascending.
+    /// The sizes, in ascending order.
     pub fn iter(self) -> impl Iterator<Item = ByteCount> {
         let bytes = (0..u64::BITS).map(|bit| 1u64 << bit);
         bytes.filter(move |size| self.0 & size != 0).map(ByteCount)
@@ -94,8 +94,8 @@ pub struct DeviceInfo {
 
 /// Whether a device can be reset alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its variants say it
 pub enum Reset {
-    /// It can.
     Supported,
     /// It has no such reset.
     Unsupported,
@@ -114,14 +114,14 @@ pub struct RegionInfo {
 
 /// A kind of interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct IrqInfo {
-    /// How many vectors.
     pub vectors: u32,
 }
 
 /// The calls. `Fd` closes itself.
 pub trait Kernel: Send + Sync + Sized + 'static {
-    /// An open file.
+    /// An open file, which is closed when it is dropped.
     type Fd: Send + Sync + 'static;
     /// A mapped part of a device's region. It unmaps itself.
     type Mapped: AsRegion;
@@ -132,49 +132,25 @@ pub trait Kernel: Send + Sync + Sized + 'static {
     /// The kernel's; as in all that follow.
     fn open(&self, path: &str) -> Result<Self::Fd, Errno>;
     /// The last part of what a symbolic link names.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
     fn link(&self, path: &str) -> Result<String, Errno>;
     /// The names in a directory.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
     fn list(&self, path: &str) -> Result<Vec<String>, Errno>;
     /// How much memory this process may pin, where there is a limit.
     fn pin_limit(&self) -> Option<ByteCount>;
 
-    /// `VFIO_GET_API_VERSION`.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
+    /// `VFIO_GET_API_VERSION`: the version of the API.
     fn api_version(&self, container: &Self::Fd) -> Result<u32, Errno>;
     /// `VFIO_CHECK_EXTENSION` of type 1, version 2.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
     fn has_type1_v2(&self, container: &Self::Fd) -> Result<bool, Errno>;
-    /// `VFIO_GROUP_GET_STATUS`.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
+    /// `VFIO_GROUP_GET_STATUS`: whether the group's devices can be used.
     fn group_status(&self, group: &Self::Fd) -> Result<GroupStatus, Errno>;
-    /// `VFIO_GROUP_SET_CONTAINER`.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
+    /// `VFIO_GROUP_SET_CONTAINER`: puts the group into the container.
     fn set_container(&self, group: &Self::Fd, container: &Self::Fd) -> Result<(), Errno>;
     /// `VFIO_SET_IOMMU` to type 1, version 2.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
     fn set_iommu(&self, container: &Self::Fd) -> Result<(), Errno>;
-    /// `VFIO_IOMMU_GET_INFO`.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
+    /// `VFIO_IOMMU_GET_INFO`: the container's IOVAs, page sizes and limit of mappings.
     fn type1_info(&self, container: &Self::Fd) -> Result<SpaceInfo, Errno>;
-    /// `VFIO_IOMMU_MAP_DMA`.
+    /// `VFIO_IOMMU_MAP_DMA`: makes one mapping, and pins its memory.
     ///
     /// # Errors
     /// `EEXIST` where something of it is mapped, `ENOSPC` at the limit of mappings, `EINVAL`
@@ -182,7 +158,7 @@ pub trait Kernel: Send + Sync + Sized + 'static {
     ///
     /// # Safety
     /// Until it is unmapped, a device may read and, where `perm` says so, write the memory at any
-    /// time: nobody may have a reference to it.
+    /// time: no code may have a reference to it.
     unsafe fn type1_map(&self, container: &Self::Fd, call: &MapCall) -> Result<(), Errno>;
     /// `VFIO_IOMMU_UNMAP_DMA`; returns how much was unmapped.
     ///
@@ -194,29 +170,20 @@ pub trait Kernel: Send + Sync + Sized + 'static {
         iova: Iova,
         len: ByteCount,
     ) -> Result<ByteCount, Errno>;
-    /// `VFIO_GROUP_GET_DEVICE_FD`.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
+    /// `VFIO_GROUP_GET_DEVICE_FD`: opens the device called `name`.
     fn device_of_group(&self, group: &Self::Fd, name: &str) -> Result<Self::Fd, Errno>;
 
-    /// `IOMMU_IOAS_ALLOC`.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
+    /// `IOMMU_IOAS_ALLOC`: makes an address space without mappings.
     fn ioas_alloc(&self, iommufd: &Self::Fd) -> Result<ObjectId, Errno>;
-    /// `IOMMU_DESTROY`.
+    /// `IOMMU_DESTROY`: ends an object of the iommufd.
     ///
     /// # Errors
     /// `EBUSY` where something uses it.
     fn destroy(&self, iommufd: &Self::Fd, object: ObjectId) -> Result<(), Errno>;
-    /// `IOMMU_IOAS_IOVA_RANGES`.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
+    /// `IOMMU_IOAS_IOVA_RANGES`: the IOVAs that can be mapped.
     fn ioas_info(&self, iommufd: &Self::Fd, ioas: ObjectId) -> Result<SpaceInfo, Errno>;
-    /// `IOMMU_IOAS_ALLOW_IOVAS`: from now on a device whose own ranges do not have these cannot be
-    /// attached.
+    /// `IOMMU_IOAS_ALLOW_IOVAS`: from now on a device whose own ranges do not have
+    /// these cannot be attached.
     ///
     /// # Errors
     /// `EADDRINUSE` where a device reserves some of them.
@@ -233,7 +200,7 @@ pub trait Kernel: Send + Sync + Sized + 'static {
     /// cannot be pinned, `EFAULT` where there is none.
     ///
     /// # Safety
-    /// As of [`type1_map`](Self::type1_map).
+    /// The same as of [`type1_map`](Self::type1_map).
     unsafe fn ioas_map(
         &self,
         iommufd: &Self::Fd,
@@ -251,47 +218,23 @@ pub trait Kernel: Send + Sync + Sized + 'static {
         iova: Iova,
         len: ByteCount,
     ) -> Result<ByteCount, Errno>;
-    /// `VFIO_DEVICE_BIND_IOMMUFD`.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
+    /// `VFIO_DEVICE_BIND_IOMMUFD`: gives the device to the iommufd, as an object of it.
     fn bind_iommufd(&self, device: &Self::Fd, iommufd: &Self::Fd) -> Result<ObjectId, Errno>;
-    /// `VFIO_DEVICE_ATTACH_IOMMUFD_PT`.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
+    /// `VFIO_DEVICE_ATTACH_IOMMUFD_PT`: lets the device reach what is mapped in `ioas`.
     fn attach_ioas(&self, device: &Self::Fd, ioas: ObjectId) -> Result<(), Errno>;
-    /// `VFIO_DEVICE_DETACH_IOMMUFD_PT`.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
+    /// `VFIO_DEVICE_DETACH_IOMMUFD_PT`: takes the device out of its address space.
     fn detach_ioas(&self, device: &Self::Fd) -> Result<(), Errno>;
 
-    /// `VFIO_DEVICE_GET_INFO`.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
+    /// `VFIO_DEVICE_GET_INFO`: what the device has, and whether it can be reset.
     fn device_info(&self, device: &Self::Fd) -> Result<DeviceInfo, Errno>;
-    /// `VFIO_DEVICE_GET_REGION_INFO`.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
+    /// `VFIO_DEVICE_GET_REGION_INFO`: where a region is in the device's file.
     fn region_info(&self, device: &Self::Fd, region: u32) -> Result<RegionInfo, Errno>;
-    /// `VFIO_DEVICE_GET_IRQ_INFO`.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
+    /// `VFIO_DEVICE_GET_IRQ_INFO`: how many vectors of a kind there are.
     fn irq_info(&self, device: &Self::Fd, irq: u32) -> Result<IrqInfo, Errno>;
     /// `VFIO_DEVICE_SET_IRQS`: vector n from 0 triggers `events[n]`; none turns all of them off.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
     fn set_irqs(&self, device: &Self::Fd, irq: u32, events: &[BorrowedFd<'_>])
     -> Result<(), Errno>;
-    /// `VFIO_DEVICE_RESET`.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
+    /// `VFIO_DEVICE_RESET`: resets the device alone.
     fn reset(&self, device: &Self::Fd) -> Result<(), Errno>;
     /// `pread`; all of it, or an error.
     ///
@@ -301,12 +244,9 @@ pub trait Kernel: Send + Sync + Sized + 'static {
     /// `pwrite`; all of it, or an error.
     ///
     /// # Errors
-    /// See [`read_at`](Self::read_at).
+    /// The same as of [`read_at`](Self::read_at).
     fn write_at(&self, device: &Self::Fd, offset: u64, from: &[u8]) -> Result<(), Errno>;
     /// `mmap` of a part of a region.
-    ///
-    /// # Errors
-    /// See [`open`](Self::open).
     fn map_region(
         &self,
         device: &Self::Fd,

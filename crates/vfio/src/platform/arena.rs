@@ -10,8 +10,8 @@ use std::{ptr::NonNull, sync::atomic::AtomicU64};
 
 /// Words of a frame.
 pub(super) const WORDS: usize = (GRANULE / 8) as usize;
-/// Where a search for a low place begins, and its steps: above what 32-bit devices and the
-/// interrupt window have.
+/// Where a search for a low place begins, and its steps: above what 32-bit devices and
+/// the interrupt window have.
 const LOWEST: u64 = 1 << 32;
 const STEP: u64 = 1 << 30;
 
@@ -31,7 +31,7 @@ pub enum Pages {
     /// Small ones, or large ones where the kernel has some cached (transparent huge pages).
     #[default]
     Usual,
-    /// Small ones only.
+    /// Small ones and no others.
     Small,
     /// Large ones, of those that the administrator has set aside (`vm.nr_hugepages`).
     Huge,
@@ -44,7 +44,7 @@ pub enum ArenaError {
     /// Of no frames, or of more than there are addresses.
     #[error("an arena of {pages} pages")]
     Length {
-        /// How many.
+        /// How many were wanted.
         pages: PageCount,
     },
     /// No room so low.
@@ -168,7 +168,7 @@ fn map(at: usize, len: usize, flags: MapFlags) -> Result<NonNull<[AtomicU64; WOR
         Some(frames) if exact => Ok(frames),
         _ => {
             // kernels before 4.17 take the place for a hint
-            // SAFETY: it was mapped just now, and nobody knows of it.
+            // SAFETY: it was mapped just now, and no other code knows of it.
             let _ = unsafe { munmap(got, len) };
             Err(Errno::EXIST)
         }

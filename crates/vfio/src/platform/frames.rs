@@ -5,7 +5,7 @@ use ioatlas_dma::units::*;
 
 /// Frames by their place in the arena.
 pub(super) struct Frames {
-    /// A set bit is a frame that somebody has.
+    /// A set bit is a frame that is taken.
     taken: Vec<u64>,
     frames: usize,
     /// No word before this one has a free frame.

@@ -41,8 +41,8 @@ use crate::kernel::VirtAddr;
 use ioatlas_dma::{platform::Platform, units::*};
 use ioatlas_host::Host;
 
-/// Orders what this CPU wrote to memory before what it writes to registers next: a device that is
-/// told finds it.
+/// Orders what this CPU wrote to memory before what it writes to registers next: a device that
+/// is told finds it.
 #[inline]
 pub(crate) fn fence_before_registers() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
@@ -51,7 +51,7 @@ pub(crate) fn fence_before_registers() {
 /// A platform whose frames are memory of this process.
 ///
 /// # Safety
-/// What [`address`](Self::address) gives is memory to which nobody has a reference that a device's
+/// What [`address`](Self::address) gives is memory to which no code has a reference that a device's
 /// reads and writes would break: such as is accessed by atomic words, or as racing bytes. It stays
 /// mapped in this process as long as the platform lives.
 pub unsafe trait DeviceMemory: Platform {

@@ -16,10 +16,10 @@ use std::sync::{Mutex, PoisonError, RwLock, atomic::AtomicU64};
 
 /// How large a [`UserSpace`] is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct UserSpaceConfig {
     /// Frames of the arena.
     pub pages: PageCount,
-    /// Where it lies.
     pub place: ArenaPlace,
     /// What pages it is made of.
     pub kind: Pages,
@@ -51,18 +51,14 @@ pub struct UserSpace {
 /// What cannot be lent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{len} bytes at {at} are not whole pages of 4 KiB, or not addresses of this process")]
+#[allow(missing_docs)] // its fields say it
 pub struct NotBorrowedError {
-    /// The first byte.
     pub at: VirtAddr,
-    /// How many.
     pub len: ByteCount,
 }
 
 impl UserSpace {
     /// With an arena of its own.
-    ///
-    /// # Errors
-    /// [`ArenaError`].
     ///
     /// # Panics
     /// If `config.slots` is 0.
@@ -84,7 +80,7 @@ impl UserSpace {
         let pages = PageCount(self.arena.frames().len() as u64);
         PhysRun::new(self.arena.first(), pages)
     }
-    /// Frames of the arena that somebody has.
+    /// Frames of the arena that are taken.
     pub fn frames_in_use(&self) -> PageCount {
         PageCount(self.free().in_use() as u64)
     }
@@ -93,14 +89,11 @@ impl UserSpace {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets devices have memory of the process beside the arena: whole pages, which then are frames
-    /// as those are.
-    ///
-    /// # Errors
-    /// [`NotBorrowedError`].
+    /// Lets devices have memory of the process beside the arena: whole pages, which then are
+    /// frames as those are.
     ///
     /// # Safety
-    /// As long as the platform lives, the memory stays mapped in the process, and nobody has a
+    /// As long as the platform lives, the memory stays mapped in the process, and no code has a
     /// reference to any of it, but for such that atomic words and other interior mutability allow:
     /// a device may read and write it at any time.
     pub unsafe fn lend(&self, at: VirtAddr, len: ByteCount) -> Result<PhysRange, NotBorrowedError> {
@@ -155,7 +148,7 @@ unsafe impl InProcess for UserSpace {
     fn bytes(&self, range: PhysRange) -> Result<*mut u8, NotMemoryError> {
         let known = range.end().is_some() && (range.len.0 == 0 || self.has(range.run()));
         match known {
-            // the arena's own pointer and those of who lent the memory were exposed
+            // the arena's own pointer and those of the code that lent the memory were exposed
             true => Ok(std::ptr::with_exposed_provenance_mut(range.addr.0 as usize)),
             false => Err(NotMemoryError(range)),
         }

@@ -13,8 +13,8 @@ pub(super) const CONFIG_LEN: usize = 256;
 
 /// A device of the machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct SimDevice {
-    /// Where.
     pub address: PciAddress,
     /// Its IOMMU group, or none where no IOMMU stands before it.
     pub group: Option<u32>,
@@ -22,18 +22,18 @@ pub struct SimDevice {
     pub driver: Option<&'static str>,
     /// Whether it can be reset.
     pub reset: Reset,
-    /// BAR 0's length.
+    /// The length of BAR 0.
     pub bar: ByteCount,
-    /// Vectors of MSI-X.
+    /// How many vectors of MSI-X it has.
     pub vectors: u32,
     /// Whether it is gone.
     pub removed: bool,
 }
 
-/// What there is.
+/// The devices, the IOMMU, files and memory that there are.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Machine {
-    /// Devices.
     pub devices: Vec<SimDevice>,
     /// First and last byte of the IOVAs that the IOMMU has.
     pub ranges: Vec<(Iova, Iova)>,
@@ -55,10 +55,9 @@ pub struct Machine {
 
 /// Whether interrupts are remapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its variants say it
 pub enum Remapping {
-    /// They are.
     On,
-    /// They are not.
     Off,
 }
 
@@ -126,7 +125,7 @@ pub(super) struct OpenDevice {
     pub config: [u8; CONFIG_LEN],
 }
 
-/// A kernel's state.
+/// What the simulated kernel knows.
 pub(super) struct State {
     pub machine: Machine,
     pub files: BTreeMap<u64, File>,

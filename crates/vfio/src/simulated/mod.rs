@@ -36,20 +36,20 @@ pub enum Event {
     Going(PciAddress),
     /// It is none any more.
     Stopped(PciAddress),
-    /// It was reset.
+    /// A device was reset.
     Reset(PciAddress),
     /// A mapping was made.
     Mapped(Iova),
-    /// A mapping ended.
+    /// A mapping was ended.
     Unmapped(Iova),
 }
 
-/// Which call fails.
+/// Which call fails, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// So many calls succeed before it.
     pub after: u64,
-    /// With which error.
+    /// The error with which it fails.
     pub errno: Errno,
 }
 
@@ -103,7 +103,7 @@ impl Simulated {
     pub fn forget_memory(&self, at: VirtAddr, len: ByteCount) {
         self.state().machine.no_memory.push((at.0, at.0 + len.0));
     }
-    /// Ends a mapping behind everybody's back.
+    /// Ends a mapping unasked, so that its owner does not know.
     pub fn steal(&self, iova: Iova) {
         self.state().steal(iova);
     }

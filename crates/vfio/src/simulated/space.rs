@@ -6,27 +6,26 @@ use crate::kernel::*;
 use ioatlas_dma::units::*;
 use std::collections::BTreeMap;
 
-/// A mapping.
+/// A mapping of a simulated space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Mapped {
     /// Where the device finds it.
     pub iova: Iova,
-    /// Where it is.
+    /// Where it is in this process.
     pub memory: VirtAddr,
-    /// How much.
     pub len: ByteCount,
     /// What the device may do.
     pub perm: Perm,
 }
 
-/// Whose rules.
+/// Whose rules a space follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rules {
     Type1,
     Iommufd,
 }
 
-/// One space.
 #[derive(Clone, Debug)]
 pub(super) struct Space {
     pub rules: Rules,

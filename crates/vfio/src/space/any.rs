@@ -5,12 +5,12 @@ use super::*;
 use crate::{device::PciAddress, error::OpenError};
 use std::{fmt, sync::Arc};
 
-/// Which kind.
+/// Which interface of the kernel a space is made by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SpaceKind {
-    /// VFIO's own.
+    /// VFIO's own: a container of type 1.
     Type1,
-    /// iommufd's.
+    /// An address space of iommufd.
     Iommufd,
 }
 
@@ -26,9 +26,9 @@ impl SpaceKind {
 
 /// Either kind of space.
 pub enum AnySpace<K: Kernel> {
-    /// VFIO's own.
+    /// VFIO's own: a container of type 1.
     Type1(Container<K>),
-    /// iommufd's.
+    /// An address space of iommufd.
     Iommufd(Ioas<K>),
 }
 

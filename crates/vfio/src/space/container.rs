@@ -21,8 +21,8 @@ pub struct Container<K: Kernel> {
 }
 
 impl<K: Kernel> Container<K> {
-    /// Opens the devices at `addresses`, which their groups' other devices must leave alone
-    /// meanwhile.
+    /// Opens the devices at `addresses`, which their groups' other devices
+    /// must leave alone meanwhile.
     ///
     /// # Errors
     /// [`OpenError`], with what to do; nothing stays open.
@@ -83,9 +83,6 @@ impl<K: Kernel> Container<K> {
     }
 
     /// How many mappings can be made yet, as the kernel says now.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub fn mappings_left(&self) -> Result<Option<u64>, Errno> {
         Ok(self.kernel.type1_info(&self.fd)?.mappings)
     }

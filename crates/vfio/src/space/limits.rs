@@ -24,8 +24,8 @@ impl SpaceLimits {
     /// From what the kernel said.
     ///
     /// # Errors
-    /// [`OpenError::Granule`] where its pages are larger than ours, [`OpenError::NoRanges`] where
-    /// it has none.
+    /// [`OpenError::Granule`] where its pages are larger than ours, [`OpenError::NoRanges`]
+    /// where it has none.
     pub fn new(info: &SpaceInfo) -> Result<Self, OpenError> {
         if info.granule.0 > GRANULE {
             return Err(OpenError::Granule {
@@ -68,8 +68,8 @@ impl SpaceLimits {
     pub fn granule(&self) -> ByteCount {
         self.granule
     }
-    /// All sizes of its pages, where the kernel tells: type 1 does, iommufd tells the smallest
-    /// only.
+    /// All sizes of its pages, where the kernel tells: type 1 does, iommufd
+    /// tells the smallest only.
     pub fn page_sizes(&self) -> Option<PageSizes> {
         self.page_sizes
     }

@@ -27,28 +27,19 @@ pub trait AddressSpace: Send + Sync + 'static {
     fn limits(&self) -> &SpaceLimits;
     /// How much memory this process may pin, where there is a limit.
     fn pin_limit(&self) -> Option<ByteCount>;
-    /// Makes one mapping.
+    /// Makes one mapping, which pins its memory.
     ///
     /// # Errors
-    /// As [`Kernel::type1_map`].
+    /// The same as of [`Kernel::type1_map`].
     ///
     /// # Safety
-    /// As there.
+    /// The same as of [`Kernel::type1_map`].
     unsafe fn map(&self, call: &MapCall) -> Result<(), Errno>;
     /// Ends all mappings in a range, at whose edges none lies across; returns how much was mapped.
-    ///
-    /// # Errors
-    /// The kernel's.
     fn unmap(&self, iova: Iova, len: ByteCount) -> Result<ByteCount, Errno>;
     /// Lets a device reach what is mapped.
-    ///
-    /// # Errors
-    /// [`AttachError`].
     fn attach(&self, device: SourceId) -> Result<(), AttachError>;
     /// Ends that: the device is quiesced.
-    ///
-    /// # Errors
-    /// [`AttachError`].
     fn detach(&self, device: SourceId) -> Result<(), AttachError>;
 }
 
@@ -60,7 +51,7 @@ fn find<K: Kernel>(devices: &[Device<K>], source: SourceId) -> Result<&Device<K>
     found.ok_or(AttachError::Unknown { device: source })
 }
 
-/// What an error of a device is to who attaches it.
+/// What an error of a device is to the code that attaches it.
 fn refused(device: SourceId) -> impl Fn(DeviceError) -> AttachError {
     move |error| AttachError::Host {
         device,

@@ -2,9 +2,9 @@
 //! Where mappings end: what is pending, and the calls that end it. To the core this is the
 //! invalidation engine.
 //!
-//! Invariants: a range is in `records`, in `pending`, in the hands of who holds `turn`, or nowhere.
-//! So who has held `turn` and found its range nowhere knows that the kernel has ended it. What the
-//! kernel refused to end is pending again before `turn` is free.
+//! Invariants: a range is in `records`, in `pending`, with the thread that holds `turn`, or
+//! nowhere. So a thread that has held `turn` and found its range nowhere knows that the kernel has
+//! ended it. What the kernel refused to end is pending again before `turn` is free.
 //!
 //! What went wrong with a range fails one invalidation: the first that covers it and comes after.
 //! Each range has one to come when it becomes pending. It may fail since the kernel refuses to end
@@ -50,7 +50,7 @@ pub(super) enum Told {
     Yes,
 }
 
-/// What only who ends mappings sees.
+/// What only the holder of `turn` sees.
 #[derive(Default)]
 struct Turn {
     counts: Unmaps,
@@ -129,7 +129,7 @@ impl<S: AddressSpace> Ending<S> {
         locked(&self.pending).extend(pending);
     }
 
-    /// Ends everything that is pending, or has waited for who did.
+    /// Ends everything that is pending, or has waited for the thread that did.
     pub(super) fn end_all(&self) {
         let mut turn = locked(&self.turn);
         self.end(&mut turn, |_| false);
@@ -167,7 +167,7 @@ impl<S: AddressSpace> Ending<S> {
         }
         sorted.clear();
         turn.spare = sorted;
-        // held across the calls: who maps one of these pages again must find it there or gone
+        // held across the calls: a new map of one of these pages must find it there or gone
         let mut shared = locked(&self.shared);
         let idle = shared.idle();
         let pages = idle.into_iter().map(|(page, told)| Pending {
@@ -216,7 +216,7 @@ impl<S: AddressSpace> Ending<S> {
     }
 
     /// Takes one more of each page of `range`, whose memory begins at `first`; `map` maps a page
-    /// that nobody has.
+    /// that no mapping has.
     pub(super) fn share(
         &self,
         range: IovaRange,

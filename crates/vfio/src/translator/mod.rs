@@ -5,11 +5,14 @@
 //! # Theory
 //!
 //! ```text
-//! install(range, runs)                                clear(range)                         submit(scope)
-//!   runs that adjoin become one                         the record goes;                     take all that is pending, sort it,
-//!   one call a run; where the kernel is full,           its range is pending                 one call for each stretch without a gap
-//!   end what is pending and try once more                                                    what fails stays pending, and fails the
-//!   record the mapping                                                                       invalidations that should cover it
+//! install(range, runs)                clear(range)              submit(scope)
+//!   runs that adjoin become one         the record goes;          take all that is pending,
+//!   one call a run; where the kernel    its range is pending      sort it,
+//!   is full, end what is pending                                  one call for each stretch
+//!   and try once more                                             without a gap
+//!   record the mapping                                            what fails stays pending, and
+//!                                                                 fails the invalidations that
+//!                                                                 should cover it
 //! ```
 //!
 //! **An unmap is an invalidation.** The kernel removes a translation and flushes it in one call,
@@ -36,7 +39,7 @@
 //! domain's memory beyond that is the kernel's.
 //!
 //! Locking: `turn -> pending`, `turn -> shared`; `records` alone. `turn` is held across the calls
-//! that end mappings: who finds its range taken by another thread waits for that thread's call, and
+//! that end mappings: a thread that finds its range taken by another waits for that one's call, and
 //! then knows that it is done. `shared` is held across calls, `records` never. These are locks of
 //! the process, not the platform's: threads sleep in them, as they do in the kernel's own.
 //!
@@ -104,6 +107,7 @@ pub struct Calls {
 /// Why a domain over a space cannot be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // its fields and messages say it
 pub enum VfioDomainError {
     /// The space's IOVAs are not those wanted, or the allocator cannot work there.
     #[error(transparent)]
@@ -111,9 +115,7 @@ pub enum VfioDomainError {
     /// What the host reserves could not be reserved.
     #[error("IOVA pages {hole}, which the host reserves: {cause}")]
     Hole {
-        /// The pages.
         hole: IovaRange,
-        /// Why.
         cause: ReserveError,
     },
 }
@@ -156,12 +158,12 @@ impl<S: AddressSpace> Vfio<S> {
         Ok(domain)
     }
 
-    /// The space.
+    /// The space that mappings are made in.
     pub fn space(&self) -> &S {
         &self.ending.space
     }
 
-    /// What was asked of the kernel. Exact when nobody else is active.
+    /// What was asked of the kernel. Exact when no other thread is active.
     pub fn calls(&self) -> Calls {
         let MapCalls { made, refused } = *locked(&self.calls);
         let unmaps = self.ending.calls();

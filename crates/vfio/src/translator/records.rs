@@ -6,7 +6,6 @@ use crate::space::SpaceLimits;
 use ioatlas_dma::{iova::AllocKind, table::RawError, units::*};
 use std::collections::{BTreeMap, btree_map::Entry};
 
-/// One mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     pages: PageCount,
@@ -16,7 +15,7 @@ pub(super) struct Record {
     calls: u64,
 }
 
-/// Who ends a mapping.
+/// By what a mapping is ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum UnmapBy {
     Token,

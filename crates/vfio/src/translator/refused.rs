@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What the kernel's error numbers mean to who maps, and what to do about them.
+//! What the kernel's error numbers mean to code that maps, and what to do about them.
 
 use super::Vfio;
 use crate::{kernel::Errno, space::AddressSpace};
@@ -83,8 +83,8 @@ impl std::fmt::Display for Limit {
 }
 
 impl<S: AddressSpace> Vfio<S> {
-    /// What an error of [`Domain::map`](ioatlas_dma::domain::Domain::map) means here, if the kernel
-    /// is the reason.
+    /// What an error of [`Domain::map`](ioatlas_dma::domain::Domain::map) means here, if the
+    /// kernel is the reason.
     pub fn explain(&self, error: &MapError) -> Option<Refused> {
         let MapError::Install(InstallError { cause, .. }) = error else {
             return None;

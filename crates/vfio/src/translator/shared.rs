@@ -4,12 +4,12 @@
 //! The kernel refuses to map a page twice, and does not count. So here is a count for each page
 //! that is mapped; the kernel is asked for the first one and for none after the last. Mappings
 //! overlap in any way, and a kernel's mapping ends only whole, so *each page is a mapping of its
-//! own* to the kernel: a call for each page that nobody had, though one call ends as many
+//! own* to the kernel: a call for each page that no mapping had, though one call ends as many
 //! neighbours as have become idle. That is what identity costs over VFIO.
 //!
-//! A page whose count falls to 0 is *idle*: the kernel still maps it until its invalidation. Who
-//! maps it before that takes it as it is, by no call; that is what a page table's leaf does as
-//! well, when a map comes between the last unmap and its flush.
+//! A page whose count falls to 0 is *idle*: the kernel still maps it until its invalidation. A
+//! mapping that comes before that takes it as it is, by no call; that is what a page table's leaf
+//! does as well, when a map comes between the last unmap and its flush.
 
 use super::ending::Told;
 use ioatlas_dma::{
@@ -18,7 +18,7 @@ use ioatlas_dma::{
 };
 use std::collections::{BTreeMap, HashMap, hash_map};
 
-/// A page that somebody maps, or has mapped.
+/// A page that some mapping has, or has had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Page {
     to: PhysPage,
@@ -27,7 +27,7 @@ struct Page {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Somebody is asking the kernel for it.
+    /// A thread is asking the kernel for it.
     Beginning,
     /// The kernel has it, and so many mappings. It is idle where that is none.
     Counted(u32),
@@ -37,13 +37,12 @@ enum State {
 pub(super) enum Taken {
     Yes,
     No(InstallCause),
-    /// Nobody has it: the caller asks the kernel, and then says what came of it.
+    /// No mapping has it: the caller asks the kernel, and then says what came of it.
     ByUs,
-    /// Somebody is asking the kernel for it.
+    /// Another thread is asking the kernel for it.
     ByAnother,
 }
 
-/// All shared pages.
 #[derive(Default)]
 pub(super) struct Shared {
     pages: HashMap<IovaPage, Page>,
@@ -112,7 +111,7 @@ impl Shared {
         }
     }
 
-    /// Pages that the kernel maps for nobody, ascending.
+    /// Pages that the kernel still maps, though no mapping has them, ascending.
     pub fn idle(&self) -> Vec<(IovaPage, Told)> {
         self.idle.iter().map(|(at, told)| (*at, *told)).collect()
     }
@@ -136,7 +135,7 @@ impl Shared {
         idle.any(|at| within(&IovaRange::new(*at, PageCount(1))))
     }
 
-    /// Pages that somebody maps, and how often they are mapped.
+    /// Pages that mappings have, and how often they are mapped.
     pub fn census(&self) -> (PageCount, PageCount) {
         let count = |page: &Page| match page.state {
             State::Counted(count) => u64::from(count),

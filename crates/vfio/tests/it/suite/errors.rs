@@ -112,7 +112,7 @@ fn a_group_that_is_not_viable_names_who_is_in_the_way() {
         );
         assert!(
             !error.to_string().contains("echo 0000:00:06.0"),
-            "a bridge is in nobody's way"
+            "a bridge is in no device's way"
         );
     }
 }
@@ -157,7 +157,7 @@ fn without_iommufd_type_1_serves() {
     assert_eq!(space.to_string(), "iommufd");
 }
 
-/// Who asks for a kind gets that or an error, though the other is there.
+/// A caller that asks for a kind gets that or an error, though the other is there.
 #[test]
 fn a_kind_that_was_asked_for_is_not_replaced() {
     for (kind, missing, word) in [
@@ -288,7 +288,7 @@ fn an_aperture_that_is_too_small_or_partly_reserved() {
         let at = domain.map_at(Iova(0xfee0_0000), buffer.range(), Direction::ToDevice);
         assert!(matches!(at.unwrap_err(), MapError::NoReserve(_)));
         domain.audit().unwrap();
-        // who makes a domain by hand and does not keep it off is told by the map
+        // code that makes a domain by hand and does not keep it off is told by the map
         let platform = memory(16);
         let translator = Vfio::new(&*platform, open());
         let domain = Domain::new(platform, translator, DomainConfig::default()).unwrap();

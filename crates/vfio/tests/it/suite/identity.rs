@@ -47,7 +47,11 @@ fn a_page_goes_with_the_last_that_maps_it_and_no_earlier() {
         let (a, b, c) = (map(0, 4), map(2, 4), map(3, 1));
         assert_eq!(rig.calls().held, 6, "{kind:?}: a mapping a page");
         rig.domain.unmap(a).unwrap();
-        assert_eq!(mapped(), [2, 3, 4, 5], "P1: nobody has 0 and 1 any more");
+        assert_eq!(
+            mapped(),
+            [2, 3, 4, 5],
+            "P1: no mapping has 0 and 1 any more"
+        );
         rig.domain.unmap(b).unwrap();
         assert_eq!(mapped(), [3]);
         let again = map(0, 6);
@@ -107,7 +111,7 @@ fn what_lies_too_high_goes_to_the_fallback() {
     drop(rig);
 }
 
-/// A page that nobody has any more but that is not flushed yet is taken as it is.
+/// A page that no mapping has any more but that is not flushed yet is taken as it is.
 #[test]
 fn an_idle_page_is_taken_again_without_a_call() {
     let policies = ioatlas_dma::design::policies();

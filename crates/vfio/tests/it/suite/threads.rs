@@ -17,7 +17,7 @@ fn crowd(kind: Kind, allocator: AllocatorConfig) {
             scope.spawn(move || {
                 register();
                 for turn in 0..500u64 {
-                    // under identity threads share pages; else nobody else maps these
+                    // under identity threads share pages; else no other thread maps these
                     let page = match shared {
                         Some(_) => (thread * 3 + turn % 4) << 12,
                         None => (thread * 4 + turn % 3) << 12,
