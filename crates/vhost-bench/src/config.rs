@@ -10,20 +10,20 @@ use std::time::Duration;
 pub enum Layout {
     /// Three arrays (virtio 1.2, 2.7).
     Split,
-    /// One (2.8).
+    /// One array (virtio 1.2, 2.8).
     Packed,
 }
 
 /// The size of a leaf of the I/O page table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub enum Leaf {
-    /// 4 KiB.
+    /// Leaves of 4 KiB.
     #[serde(rename = "4k")]
     Small,
-    /// 2 MiB.
+    /// Leaves of 2 MiB.
     #[serde(rename = "2m")]
     Large,
-    /// 1 GiB.
+    /// Leaves of 1 GiB.
     #[serde(rename = "1g")]
     Huge,
 }
@@ -43,7 +43,7 @@ impl Leaf {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Lie {
-    /// Neighbours, too.
+    /// They are neighbours, too.
     Contiguous,
     /// Anywhere, and no two of them neighbours.
     Scattered,
@@ -62,7 +62,7 @@ pub enum Mapping {
     Static {
         /// By leaves of this size.
         leaf: Leaf,
-        /// Which lie so.
+        /// How those leaves lie.
         lie: Lie,
     },
     /// A fresh IOVA for each packet, unmapped when its buffer comes back.
@@ -107,7 +107,7 @@ pub enum Offer {
 /// How long a phase is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Length {
-    /// This long.
+    /// It lasts so long.
     Time(Duration),
     /// Until so many frames were offered.
     Frames(u64),
@@ -124,8 +124,8 @@ pub enum Pace {
 
 /// What is driven how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // its fields say it
 pub struct Config {
-    /// Ring layout.
     pub layout: Layout,
     /// Entries of each ring, a power of two, at most [`MAX_RING`].
     pub ring_size: u16,
@@ -150,8 +150,8 @@ pub struct Config {
     pub warm_up: Length,
 }
 
-/// Entries of a ring, at most: descriptors of 16 bytes, and both rings in the area set aside for
-/// them.
+/// Entries of a ring, at most: descriptors of 16 bytes, and both rings in the area
+/// set aside for them.
 pub const MAX_RING: u16 = 4096;
 /// Pages in each direction, at most: 4 GiB.
 pub const MAX_PAGES: u32 = 1 << 20;

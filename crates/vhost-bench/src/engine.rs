@@ -20,8 +20,8 @@ use ioatlas_dma::units::*;
 use ioatlas_vhost::server::ServerStats;
 use std::time::{Duration, Instant};
 
-/// Buffers that a step takes, or frames that it offers, at most: misses and the clock are looked at
-/// in between.
+/// Buffers that a step takes, or frames that it offers, at most: misses and the clock are
+/// looked at in between.
 const BURST: usize = 64;
 /// Steps between two looks for misses while frames move; when none does, every step looks.
 const STEPS_PER_LOOK: u32 = 16;

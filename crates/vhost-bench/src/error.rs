@@ -11,7 +11,7 @@ pub enum RingFault {
     /// It used more buffers than there are in the ring.
     #[error("{used} buffers were used, and {in_ring} are in the ring")]
     TooMany {
-        /// By its index.
+        /// How many, by its index.
         used: u16,
         /// Buffers that it had.
         in_ring: usize,
@@ -19,13 +19,14 @@ pub enum RingFault {
     /// It used one that is not in the ring.
     #[error("buffer {id} was used, and is not in the ring")]
     NotInRing {
-        /// Its id.
+        /// The id that it named.
         id: u32,
     },
 }
 
 /// Why there is no result, or no good one.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields and messages say it
 pub enum BenchError {
     /// What was asked for cannot be.
     #[error(transparent)]
@@ -33,16 +34,15 @@ pub enum BenchError {
     /// There is no such socket.
     #[error("{}: no such socket; start the back end first, or listen", .0.display())]
     Missing(PathBuf),
-    /// There is one, and nobody listens.
-    #[error("{}: nobody listens on it; the back end that made it is gone", .0.display())]
+    /// There is one, and no program listens on it.
+    #[error("{}: no program listens on it; the back end that made it is gone", .0.display())]
     NobodyListens(PathBuf),
     /// Listening was asked for, and something of that name is there.
-    #[error("{}: in use: somebody else listens, or a file of that name is left over", .0.display())]
+    #[error("{}: in use: another program listens, or a file of that name is left over", .0.display())]
     InUse(PathBuf),
     /// Listening, and no back end came.
     #[error("{}: no back end connected within {:?}", path.display(), waited)]
     NobodyCame {
-        /// The socket.
         path: PathBuf,
         /// How long it was waited for.
         waited: Duration,
@@ -50,17 +50,15 @@ pub enum BenchError {
     /// The socket cannot be used for another reason.
     #[error("{}: {source}", path.display())]
     Socket {
-        /// The socket.
         path: PathBuf,
-        /// The system's reason.
+        /// What the system says.
         source: io::Error,
     },
     /// The back end owes an answer or a frame, and nothing comes.
     #[error("the back end is silent: {what} for {waited:?}")]
     Silent {
-        /// What is missing.
+        /// What the back end owes.
         what: String,
-        /// How long.
         waited: Duration,
     },
     /// The back end hung up.
@@ -75,9 +73,8 @@ pub enum BenchError {
     /// It refused a request of the session's beginning or end.
     #[error("the back end refused {request}: {why}")]
     Refused {
-        /// The request.
         request: String,
-        /// What is known.
+        /// What is known of the reason.
         why: String,
     },
     /// What it answered is no answer.
@@ -88,7 +85,6 @@ pub enum BenchError {
     Ring {
         /// 0 is the receive queue, 1 the transmit queue.
         queue: u16,
-        /// How.
         fault: RingFault,
     },
     /// It says that it stopped a queue because of an error.
@@ -97,7 +93,6 @@ pub enum BenchError {
     /// It takes frames, and none comes back.
     #[error("the back end took {taken} frames, and none came back within {waited:?}")]
     Swallowed {
-        /// How many.
         taken: u64,
         /// How long it was waited.
         waited: Duration,
@@ -105,7 +100,6 @@ pub enum BenchError {
     /// Frames came back damaged. The run went on to its end.
     #[error("the back end corrupts: {} frames corrupt; the first: {first}", report.frames_corrupt)]
     Corrupt {
-        /// The run.
         report: Box<Report>,
         /// What was wrong with the first.
         first: Damage,
@@ -118,7 +112,7 @@ pub enum BenchError {
         /// The fraction that was tolerated.
         tolerated: f64,
     },
-    /// The system's own.
+    /// A system call failed.
     #[error("memory or events: {0}")]
     Io(#[from] io::Error),
 }
@@ -181,7 +175,6 @@ impl BenchError {
     }
 }
 
-/// Features in words.
 fn names(features: u64) -> String {
     use ioatlas_vhost::runner::{ACCESS_PLATFORM, RING_PACKED, VERSION_1};
     let known = [

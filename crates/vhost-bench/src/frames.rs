@@ -22,6 +22,7 @@ const STRIDE: u64 = 4051;
 
 /// What is wrong with a frame that came back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // its fields and messages say it
 pub enum Damage {
     /// It is longer or shorter than what was sent.
     #[error("{got} bytes came back, header included, not {want}")]
@@ -34,9 +35,9 @@ pub enum Damage {
     /// The virtio header asks for what was not negotiated.
     #[error("its virtio header has flags {flags:#x} and GSO type {gso}")]
     Header {
-        /// First byte.
+        /// The first byte of the header.
         flags: u8,
-        /// Second.
+        /// The second byte of the header.
         gso: u8,
     },
     /// The virtio header says that it goes on in other buffers, though it is all here.
@@ -54,13 +55,12 @@ pub enum Damage {
     /// A byte of it changed.
     #[error("byte {at} of frame {number} is {got:#04x}, not {want:#04x}")]
     Payload {
-        /// The frame.
         number: u64,
         /// From the start of the frame.
         at: usize,
-        /// What is there.
+        /// What came back there.
         got: u8,
-        /// What was sent.
+        /// What was sent there.
         want: u8,
     },
 }
@@ -111,8 +111,8 @@ impl Frames {
         &self.pattern[start..start + self.len - HEAD]
     }
 
-    /// The number in a buffer that came back, if its head is one of ours; whether it was sent, the
-    /// ledger says.
+    /// The number in a buffer that came back, if its head is one of ours; whether it was
+    /// sent, the ledger says.
     #[inline]
     pub(crate) fn number(&self, buffer: &[u8], written: u32) -> Result<u64, Damage> {
         let want = (HEADER + self.len) as u32;

@@ -18,16 +18,15 @@ pub(crate) struct Latency {
 /// Round trips in nanoseconds: from sending a message to its acknowledgement. Of misses that are
 /// answered in one go, each counts as their mean.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+#[allow(missing_docs)] // its fields say it
 pub struct RoundTrips {
     /// How many there were.
     pub count: u64,
-    /// Their mean.
     pub mean_ns: f64,
     /// Half of them took at most this long (to an eighth).
     pub median_ns: u64,
     /// 99 of 100 took at most this long (to an eighth).
     pub p99_ns: u64,
-    /// The longest.
     pub max_ns: u64,
 }
 

@@ -45,8 +45,8 @@ pub(crate) struct Ledger {
     /// All before are back or missing.
     expected: u64,
     counts: Counts,
-    /// By number, modulo their own length: misses that had arrived when it was sent; what became of
-    /// it.
+    /// By number, modulo their own length: misses that had arrived when it was sent;
+    /// what became of it.
     misses: Vec<u32>,
     fates: Vec<Fate>,
 }

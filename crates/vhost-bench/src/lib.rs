@@ -82,7 +82,7 @@ impl Bench {
     /// The same with a back end that is connected already.
     ///
     /// # Errors
-    /// As for [`connect`](Self::connect).
+    /// The same as for [`connect`](Self::connect).
     pub fn over(stream: UnixStream, config: Config) -> Result<Self, BenchError> {
         config.check()?;
         let session = Session::new(stream, &config)?;

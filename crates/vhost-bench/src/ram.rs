@@ -32,25 +32,21 @@ impl Ram {
         self.region.as_volatile_slice()
     }
 
-    /// Reads a word.
     #[inline]
     pub(crate) fn load<T: AtomicAccess>(&self, at: usize, order: Ordering) -> T {
         self.whole().load(at, order).expect(INSIDE)
     }
 
-    /// Writes a word.
     #[inline]
     pub(crate) fn store<T: AtomicAccess>(&self, at: usize, value: T, order: Ordering) {
         self.whole().store(value, at, order).expect(INSIDE);
     }
 
-    /// Writes bytes.
     #[inline]
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         self.whole().write_slice(bytes, at).expect(INSIDE);
     }
 
-    /// Copies bytes out.
     #[inline]
     pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
         self.whole().read_slice(bytes, at).expect(INSIDE);

@@ -5,10 +5,10 @@ use crate::config::{Answers, Config, Layout, Mapping, Offer, Placement};
 use crate::latency::RoundTrips;
 use serde::Serialize;
 
-/// What was run.
+/// How the run was configured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[allow(missing_docs)] // its fields say it
 pub struct Settings {
-    /// Ring layout.
     pub layout: Layout,
     /// Entries of each ring.
     pub ring_size: u16,
@@ -47,7 +47,7 @@ impl Settings {
 /// Messages of the device IOTLB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Messages {
-    /// Misses that came.
+    /// Misses that the back end sent.
     pub misses: u64,
     /// Of those, for what is not mapped, or not so.
     pub unresolved: u64,
@@ -63,8 +63,8 @@ pub struct Messages {
 
 /// A phase that was counted.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[allow(missing_docs)] // its fields say it
 pub struct Report {
-    /// What was run.
     pub settings: Settings,
     /// What was offered a second, if that was limited.
     pub offered_per_second: Option<f64>,
@@ -83,12 +83,11 @@ pub struct Report {
     pub frames_corrupt: u64,
     /// Frames that were sent and did not come back.
     pub frames_lost: u64,
-    /// Of those: a miss arrived between sending and missing them, so the back end had to ask for a
-    /// translation meanwhile.
+    /// Of those: a miss arrived between sending and missing them, so the back end had to ask
+    /// for a translation meanwhile.
     pub frames_lost_for_translation: u64,
     /// Frames that were due, and for which the back end had left no room.
     pub frames_refused: u64,
-    /// Misses, updates, invalidations.
     pub messages: Messages,
     /// From updates and invalidations to their acknowledgements.
     pub round_trips: RoundTrips,
@@ -117,10 +116,10 @@ pub struct Found {
     pub tried: Vec<Trial>,
 }
 
-/// One rate.
+/// One rate that was tried.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Trial {
-    /// Frames a second.
+    /// How many frames a second.
     pub offered_per_second: f64,
     /// The part that was lost.
     pub loss: f64,

@@ -29,18 +29,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// `VHOST_USER_F_PROTOCOL_FEATURES`.
+/// `VHOST_USER_F_PROTOCOL_FEATURES`: not a feature of virtio, but of the protocol.
 const PROTOCOL_FEATURES: u64 = 1 << 30;
-/// `VIRTIO_NET_F_MRG_RXBUF` (5.1.3).
+/// `VIRTIO_NET_F_MRG_RXBUF` (virtio 1.2, 5.1.3): a frame may take several receive buffers.
 pub(crate) const MRG_RXBUF: u64 = 1 << 15;
 
 /// Where the back end is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Socket {
-    /// It listens here.
+    /// It listens at this path.
     Connect(PathBuf),
-    /// It will connect to here. The socket is removed when it did, or when it is not waited for any
-    /// longer.
+    /// It will connect to here. The socket is removed when it did, or when it is not
+    /// waited for any longer.
     Listen(PathBuf),
 }
 
@@ -249,7 +249,7 @@ impl Session {
         }
     }
 
-    /// Stops the queues.
+    /// Stops the receive queue, then the transmit queue.
     pub(crate) fn stop(&mut self) -> Result<(), BenchError> {
         for way in [Way::Receive, Way::Transmit] {
             let stopped = self.front.stop_queue(way.queue().into());

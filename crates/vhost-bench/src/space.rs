@@ -26,8 +26,8 @@ use std::sync::OnceLock;
 
 type Word = <Host as Platform>::A64;
 
-/// Where memory begins for the guest. Not 0, so that addresses and offsets are never mistaken for
-/// each other.
+/// Where memory begins for the guest. Not 0, so that addresses and offsets are never
+/// mistaken for each other.
 pub(crate) const GUEST_START: u64 = 1 << 32;
 /// Where the plan begins in IOVAs.
 const STATIC_START: u64 = 0x10_0000_0000;
@@ -36,11 +36,11 @@ const WINDOWS: u64 = 0x20_0000_0000;
 /// Log2 of a window's slots: twice all that [`crate::config`] lets be in rings and batches (2 pages
 /// of 8,192 buffers), and eight times more.
 const WINDOW_LG2: u32 = 17;
-/// Bytes of the plan for rings: four times both of the largest size (4,096 entries: 106,518 bytes
-/// each).
+/// Bytes of the plan for rings: four times both of the largest size (4,096
+/// entries: 106,518 bytes each).
 pub(crate) const RINGS_BYTES: u64 = 1 << 20;
 
-/// Receive or transmit.
+/// The direction of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// Queue 0; the back end writes.
@@ -57,8 +57,8 @@ impl Way {
         }
     }
 
-    /// What dynamic mappings permit. Receive buffers may be read, too: back ends ask so (DPDK
-    /// does).
+    /// What dynamic mappings permit. Receive buffers may be read, too: back ends
+    /// ask so (DPDK does).
     fn perm(self) -> Perm {
         match self {
             Way::Receive => Perm::ReadWrite,
@@ -132,7 +132,6 @@ impl Space {
         }
     }
 
-    /// Bytes of memory.
     pub(crate) fn len(&self) -> ByteCount {
         ByteCount(self.len)
     }
@@ -173,7 +172,6 @@ impl Space {
         debug_assert_eq!(old, 0, "a window is longer than what is mapped at once");
     }
 
-    /// Unmaps a slot.
     pub(crate) fn unmap(&self, slot: Slot) {
         self.slots[slot.0 as usize].store(0, Ordering::Relaxed);
     }

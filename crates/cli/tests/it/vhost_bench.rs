@@ -156,7 +156,7 @@ fn what_is_no_back_end_is_said() {
     };
     fails(&at("none"), &[], 1, "no such socket");
     drop(UnixListener::bind(at("stale")).unwrap());
-    fails(&at("stale"), &[], 1, "nobody listens");
+    fails(&at("stale"), &[], 1, "no program listens");
     let silent = UnixListener::bind(at("silent")).unwrap();
     fails(&at("silent"), &["--patience", "0.2"], 1, "is silent");
     drop(silent);

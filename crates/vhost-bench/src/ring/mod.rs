@@ -25,7 +25,7 @@ use ioatlas_dma::units::*;
 use ioatlas_vhost::server::RingAddresses;
 use std::sync::Arc;
 
-/// `VIRTQ_DESC_F_WRITE` (2.7.5, 2.8.21).
+/// `VIRTQ_DESC_F_WRITE` (2.7.5, 2.8.21): the device writes to the buffer.
 const WRITE: u16 = 2;
 
 /// What a driver knows a buffer by.
@@ -49,7 +49,7 @@ pub(crate) enum Kick {
 /// How the two sides say whether they want to be told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Suppression {
-    /// Yes or no.
+    /// By a flag, yes or no.
     Flags,
     /// When they get to an entry (`VIRTIO_RING_F_EVENT_IDX`).
     EventIndex,
@@ -62,8 +62,8 @@ fn need_event(event: u16, new: u16, old: u16) -> bool {
 
 /// A virtqueue, from the driver's side.
 pub(crate) trait DriverRing {
-    /// A ring of `size` entries whose parts begin at `at` in memory, where it takes less than
-    /// [`crate::space::RINGS_BYTES`] / 4.
+    /// A ring of `size` entries whose parts begin at `at` in memory, where it takes less
+    /// than [`crate::space::RINGS_BYTES`] / 4.
     fn new(ram: Arc<Ram>, at: usize, size: u16, suppression: Suppression) -> Self;
     /// Where the parts are, as `addr` translates offsets from `at`.
     fn parts(&self, addr: &dyn Fn(usize) -> u64) -> RingAddresses;

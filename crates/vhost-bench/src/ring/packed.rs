@@ -8,7 +8,7 @@ use ioatlas_host::full_fence;
 /// Bits of a descriptor's flags (2.8.1).
 const AVAIL: u16 = 1 << 7;
 const USED: u16 = 1 << 15;
-/// `RING_EVENT_FLAGS_DISABLE` (2.8.10).
+/// `RING_EVENT_FLAGS_DISABLE` (2.8.10): no event is wanted.
 const DISABLE: u16 = 1;
 /// `RING_EVENT_FLAGS_DESC`: at a descriptor.
 const AT_DESCRIPTOR: u16 = 2;
