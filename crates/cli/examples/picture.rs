@@ -14,7 +14,8 @@ use ioatlas::output::Target;
 use ioatlas::progress::Silent;
 use ioatlas::report::systems::Rows;
 use ioatlas::report::verdict::DeviceVerdict;
-use ioatlas::report::{Atlas, Figure, Report, Unit, build, bundled_traces};
+use ioatlas::report::{Atlas, Report, build, bundled_traces};
+use ioatlas_present::{Figure, Unit};
 use std::error::Error;
 use std::fmt::Write;
 

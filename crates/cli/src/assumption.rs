@@ -9,9 +9,9 @@ use crate::Answer;
 use crate::args::InfoArguments;
 use crate::bundled;
 use crate::error::Error;
-use crate::text::{Align, printable, table};
 use ioatlas_iotlb::import::Assume;
 use ioatlas_iotlb::{Event, Laboratory, Named, Setup, Trace};
+use ioatlas_present::{Align, printable, table};
 use serde::Serialize;
 
 /// The strategies that are compared with the baseline.

@@ -2,10 +2,10 @@
 //! How the user wants captures read, and how results say what they rest on.
 
 use crate::error::Error;
-use crate::text::printable;
 use clap::{Args, ValueEnum};
 use ioatlas_iotlb::import::{self, AssignIovas, Assume, Format, Options};
 use ioatlas_iotlb::{Limits, Note, Trace, TraceError};
+use ioatlas_present::printable;
 use serde::Serialize;
 use std::fs::File;
 use std::io::BufReader;

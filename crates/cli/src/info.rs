@@ -5,8 +5,8 @@ use crate::Answer;
 use crate::args::InfoArguments;
 use crate::capture::{CaptureArguments, sentences};
 use crate::error::Error;
-use crate::text::{Align, grouped, printable, table};
 use ioatlas_iotlb::{Trace, TraceInfo};
+use ioatlas_present::{Align, grouped, printable, table};
 use serde::{Serialize, Serializer};
 use std::path::PathBuf;
 

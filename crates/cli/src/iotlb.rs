@@ -10,9 +10,9 @@ use crate::capture::{CaptureArguments, Noted, noted};
 use crate::error::Error;
 use crate::info::ByName;
 use crate::progress::{Bar, Progress as _};
-use crate::text::{Align, grouped, printable, table};
 use ioatlas_iotlb::import::{Assume, Format};
 use ioatlas_iotlb::{Note, Outcome, Setup, TraceError, simulate_file, simulate_many};
+use ioatlas_present::{Align, grouped, printable, table};
 use std::num::NonZeroUsize;
 use std::path::Path;
 

@@ -26,7 +26,6 @@ mod record;
 mod replay;
 pub mod report;
 mod scale;
-pub mod text;
 mod vhost_bench;
 mod vhost_compare;
 mod vhost_net;

@@ -4,10 +4,10 @@
 use crate::capture::CaptureArguments;
 use crate::error::Error;
 use crate::record::{Class, Device};
-use crate::text::short;
 use clap::ValueEnum;
 use ioatlas_iotlb::import::{self, Assume, Format, Options};
 use ioatlas_iotlb::{Limits, Trace, TraceError};
+use ioatlas_present::short;
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, BufReader, Read};

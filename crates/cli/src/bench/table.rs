@@ -2,11 +2,11 @@
 //! Summary and rows as tables.
 
 use super::json::Names;
-use crate::text::{Align, table};
 use ioatlas_bench::{
     Row, Unmeasured,
     summary::{Line, Unit},
 };
+use ioatlas_present::{Align, table};
 
 const DASH: &str = "-";
 

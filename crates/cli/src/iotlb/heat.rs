@@ -3,8 +3,8 @@
 //! size and prefetch buffer.
 
 use super::sweep::Row;
-use crate::report::html::escaped;
-use crate::text::short;
+use ioatlas_present::html::escaped;
+use ioatlas_present::short;
 use std::fmt::Write as _;
 
 const CELL_WIDTH: usize = 52;

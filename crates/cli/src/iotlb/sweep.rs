@@ -8,8 +8,8 @@ use crate::capture::{Noted, noted_of};
 use crate::error::Error;
 use crate::info::ByName;
 use crate::output::Target;
-use crate::text::{Align, grouped, printable, table};
 use ioatlas_iotlb::{Grid, Outcome, Point, Setup};
+use ioatlas_present::{Align, grouped, printable, table};
 use serde::Serialize;
 use std::fmt::Write as _;
 

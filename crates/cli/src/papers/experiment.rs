@@ -2,7 +2,7 @@
 //! What an exhibit is: its data judged and shown. The module above has the theory.
 
 use super::plot::Plot;
-use crate::report::figure::Tag;
+use ioatlas_present::Tag;
 use serde::{Serialize, Serializer};
 
 /// What an exhibit is about.

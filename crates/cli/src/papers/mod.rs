@@ -16,7 +16,7 @@
 //! judged on each kernel apart, and the exhibit's verdict follows from theirs.
 //!
 //! Every column of numbers and every drawing says where it comes from: counted, measured, simulated
-//! or assumed ([`Tag`](crate::report::figure::Tag)).
+//! or assumed ([`Tag`](ioatlas_present::Tag)).
 
 mod atc15;
 mod bounce21;

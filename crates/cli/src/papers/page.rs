@@ -2,26 +2,19 @@
 //! The exhibits on one page that needs no network, no script and no other file.
 
 use super::{Cell, Made, Papers, Shown, Statement, Verdict, plot};
-use crate::report::figure::Tag;
-use crate::report::html::escaped;
 use crate::report::provenance::command_line;
+use ioatlas_present::Tag;
+use ioatlas_present::html::{document, escaped};
 use std::ffi::OsString;
 
 /// Renders the page.
 pub(super) fn page(papers: &Papers, command: &[OsString]) -> String {
     let sections: String = papers.exhibits.iter().map(section).collect();
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <meta name=\"color-scheme\" content=\"light dark\">\
-         <title>ioatlas papers</title>\n<style>\n{}{}{}</style></head>\n<body>\n\
-         <header><h1>ioatlas papers</h1><p class=\"note\">Figures and tables of the papers, ours beside theirs. A verdict is \
+    let body = format!(
+        "<header><h1>ioatlas papers</h1><p class=\"note\">Figures and tables of the papers, ours beside theirs. A verdict is \
          computed from our data: reproduced, weak (part of the claim, or less clearly), or not. Numbers say where they come from: {}.</p></header>\n<main>\n{}\n{sections}\
          <section><h2>Provenance</h2><dl><dt>command</dt><dd><code>{}</code></dd><dt>program</dt>\
-         <dd>ioatlas {}, commit <code>{}</code></dd></dl></section>\n</main>\n</body></html>\n",
-        include_str!("../report/page.css"),
-        plot::STYLE,
-        include_str!("page.css"),
+         <dd>ioatlas {}, commit <code>{}</code></dd></dl></section>\n</main>",
         Tag::LEGEND
             .map(|(tag, means)| format!("{} {means}", pill(tag)))
             .join(", "),
@@ -29,7 +22,9 @@ pub(super) fn page(papers: &Papers, command: &[OsString]) -> String {
         escaped(&command_line(command)),
         papers.version,
         escaped(papers.commit),
-    )
+    );
+    let style = [plot::STYLE, include_str!("page.css")].concat();
+    document("ioatlas papers", &style, &body)
 }
 
 /// Words, safe for the page, in which a number and its sign stay on one line.

@@ -17,10 +17,10 @@ use super::{
     wiosca10::workload::{TODAY, Workload, all},
 };
 use crate::replay::{Probe, replay};
-use crate::report::figure::Tag;
 use crate::report::systems::iotlb;
 use ioatlas_dma::design::{Design, allocators};
 use ioatlas_iotlb::Geometry;
+use ioatlas_present::Tag;
 
 /// The only size of page tables here, in KiB.
 const FRAME_KIB: u64 = 4;

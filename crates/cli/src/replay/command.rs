@@ -9,9 +9,9 @@ use crate::error::Error;
 use crate::info::{ByName, per_trace};
 use crate::progress::{Bar, Progress};
 use crate::report::systems::{System, iotlb};
-use crate::text::{Align, grouped, printable, table};
 use ioatlas_dma::domain::Exposure;
 use ioatlas_iotlb::Trace;
+use ioatlas_present::{Align, grouped, printable, table};
 use ioatlas_viommu::config::SetGeometry;
 use serde::Serialize;
 

@@ -6,12 +6,12 @@
 //! mentioned, nor one for network cards to a disk, nor the other way round. Of a device that the
 //! trace does not say the kind of, such a remedy says for which it is.
 
-use super::figure::{Figure, Sentence, sentence};
 use super::model::Report;
 use super::savings::{Saving, WALK_CACHES};
 use super::systems::{Exposure, SystemRow};
 use super::verdict::{DeviceVerdict, LARGER};
 use crate::record::Class;
+use ioatlas_present::{Figure, Sentence, sentence};
 
 /// What the strategies of WIOSCA'10 are in words, and who would have to build them.
 const WORDS: [(&str, &str); 8] = [

@@ -14,10 +14,10 @@
 
 use super::savings::Savings;
 use crate::loaded::NAME;
-use crate::text::short;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use ioatlas_iotlb::{Class, DeviceId, Event, Geometry, IovaPage, MissCause, Named, PageRange};
 use ioatlas_iotlb::{Trace, Verdict, diagnose_with};
+use ioatlas_present::short;
 use std::collections::BTreeMap;
 
 /// What can happen in a cell; `page.js` knows the same bits.

@@ -8,12 +8,12 @@
 //! for one invalidation that the report assumes anyway; of a virtual IOMMU, those of
 //! [`Preset::VfioGuest`]; of copies and slots, those of [`Assumed::BOUNCE21`].
 
-use super::figure::{Figure, Sentence, Unit, sentence};
 use crate::LoadedTrace;
 use crate::replay::lists::lists;
 use ioatlas_bench::bounce::{Charge, Cost, Preset, model::Assumed};
 use ioatlas_dma::units::{GRANULE, PageCount};
 use ioatlas_iotlb::{Class, Event, Trace};
+use ioatlas_present::{Figure, Sentence, Unit, sentence};
 use serde::Serialize;
 
 /// What bouncing would save in two places.

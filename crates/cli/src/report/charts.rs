@@ -3,73 +3,26 @@
 //! against safety. Colours and fonts are the page's (`page.css`), so dark mode and
 //! printing work.
 
-use super::html::escaped;
 use super::systems::{Exposure, SystemRow};
 use super::verdict::DeviceVerdict;
+use ioatlas_present::html::escaped;
+use ioatlas_present::svg::{Axis, line, round_up, series, text};
 use std::fmt::Write;
 
 /// Size of a drawing in its own units; the page scales it to the width there is.
-pub(crate) const WIDTH: f64 = 520.0;
-pub(crate) const HEIGHT: f64 = 320.0;
+const WIDTH: f64 = 520.0;
+const HEIGHT: f64 = 320.0;
 /// The plot within it.
-pub(crate) const LEFT: f64 = 80.0;
-pub(crate) const RIGHT: f64 = WIDTH - 24.0;
-pub(crate) const TOP: f64 = 14.0;
-pub(crate) const BOTTOM: f64 = HEIGHT - 46.0;
+const LEFT: f64 = 80.0;
+const RIGHT: f64 = WIDTH - 24.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = HEIGHT - 46.0;
 
-/// Colours of series in `page.css`; the seventh device has the first's again.
-const SERIES: usize = 6;
-
-/// Class of the n-th series.
-pub(crate) fn series(number: usize) -> String {
-    format!("s{}", number % SERIES)
-}
-
-/// An axis: numbers to places.
-pub(crate) struct Axis {
-    pub from: f64,
-    pub to: f64,
-    pub start: f64,
-    pub end: f64,
-}
-
-impl Axis {
-    pub fn at(&self, value: f64) -> f64 {
-        self.start + (value - self.from) / (self.to - self.from) * (self.end - self.start)
-    }
-}
-
-/// The next of 1, 2, 5, 10, 20, ... at or above `value`.
-pub(crate) fn round_up(value: f64) -> f64 {
-    let power = 10f64.powf(value.max(1e-9).log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0]
-        .into_iter()
-        .find(|step| step * power >= value * 0.999_999);
-    step.unwrap_or(10.0) * power
-}
-
-pub(crate) fn open(title: &str) -> String {
+fn open(title: &str) -> String {
     format!(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
         escaped(title)
     )
-}
-
-pub(crate) fn text(svg: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
-    // Writing to a string cannot fail.
-    let _ = write!(
-        svg,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>",
-        escaped(words)
-    );
-}
-
-pub(crate) fn line(svg: &mut String, class: &str, x: (f64, f64), y: (f64, f64)) {
-    let _ = write!(
-        svg,
-        "<line class=\"{class}\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>",
-        x.0, x.1, y.0, y.1
-    );
 }
 
 /// Misses in 100 accesses against the entries of the IOTLB, a line a device.
@@ -400,19 +353,6 @@ fn labels(names: &[&str], points: &[(f64, f64)]) -> Vec<Label> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn axes_end_at_round_numbers() {
-        for (value, end) in [
-            (1.0, 1.0),
-            (1.1, 2.0),
-            (37.0, 50.0),
-            (50.0, 50.0),
-            (501.0, 1000.0),
-        ] {
-            assert_eq!(round_up(value), end);
-        }
-    }
 
     #[test]
     fn the_frontier_leaves_out_what_another_beats() {

@@ -2,15 +2,14 @@
 //! `ioatlas report`: a diagnosis of traces.
 //!
 //! One [`Report`] is built from the traces; the terminal summary, the page and the
-//! JSON are views of it. Every number in it is a [`Figure`], which carries its tag and
-//! decides how it is shown, so that the views agree.
+//! JSON are views of it. Every number in it is a [`Figure`](ioatlas_present::Figure), which carries
+//! its tag and decides how it is shown, so that the views agree.
 
 pub mod advice;
 mod atlas;
 pub mod bouncing;
-pub(crate) mod charts;
-pub mod figure;
-pub(crate) mod html;
+mod charts;
+mod html;
 pub mod model;
 mod pool;
 pub(crate) mod provenance;
@@ -20,7 +19,6 @@ pub mod terminal;
 pub mod verdict;
 
 pub use atlas::Atlas;
-pub use figure::{Figure, Tag, Unit};
 pub use html::page;
 pub use model::Report;
 

@@ -3,11 +3,11 @@
 
 use super::atlas::Atlas;
 use super::bouncing::Bouncing;
-use super::figure::{Figure, Sentence, Unit, sentence};
 use super::systems::SystemRow;
 use super::verdict::DeviceVerdict;
-use crate::text::printable;
 use ioatlas_iotlb::{Note, Topic};
+use ioatlas_present::printable;
+use ioatlas_present::{Figure, Sentence, Unit, sentence};
 use serde::Serialize;
 
 /// Everything a report says.

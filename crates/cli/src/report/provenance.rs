@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What this machine is and what it was asked.
 
-use super::figure::{Figure, Unit};
 use super::model::{Clock, TraceOrigin, Wait};
 use crate::loaded::LoadedTrace;
+use ioatlas_present::{Figure, Unit};
 use std::ffi::OsString;
 
 /// Cycles of one strict invalidation: Malka et al., "rIOMMU" (ASPLOS 2015), table 1.

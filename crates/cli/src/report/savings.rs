@@ -7,13 +7,13 @@
 //! them: what has no place in the picture (other victims, walk caches), and a *page pool* of
 //! a network driver (see `pool`).
 
-use super::figure::{Figure, Unit};
 use super::pool::Pool;
 use crate::record;
 use ioatlas_iotlb::{
     Class, DeviceId, Ending, Event, EventTime, Geometry, Laboratory, LiveMappings, Named, Part,
     Setup, SetupError, Trace, Walks,
 };
+use ioatlas_present::{Figure, Unit};
 use serde::Serialize;
 
 /// Entries of the walk caches that a sentence speaks of, by level.

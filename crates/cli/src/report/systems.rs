@@ -14,7 +14,6 @@
 //! separate: the invalidations that the design makes a map of the traces, times an assumed wait for
 //! one.
 
-use super::figure::{Figure, Unit};
 use crate::error::Error;
 use crate::loaded::LoadedTrace;
 use crate::progress::Progress;
@@ -23,6 +22,7 @@ use ioatlas_bench::{Effort, Spread, pair_time};
 use ioatlas_dma::design::{self, Design, Shipped};
 use ioatlas_dma::domain::{self, PolicyConfig};
 use ioatlas_iotlb::Geometry;
+use ioatlas_present::{Figure, Unit};
 use ioatlas_viommu::config::SetGeometry;
 use serde::Serialize;
 

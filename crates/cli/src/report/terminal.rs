@@ -2,11 +2,11 @@
 //! The report on a terminal: at most 24 lines of 100 columns, more only where more rows were asked
 //! for than the default has.
 
-use super::figure::Sentence;
 use super::model::{Report, Source};
 use super::systems::{Exposure, SystemRow};
 use super::verdict::DeviceVerdict;
-use crate::text::{Align, printable, table};
+use ioatlas_present::Sentence;
+use ioatlas_present::{Align, printable, table};
 
 /// Lines of the smallest terminal that people still use.
 pub const MAX_LINES: usize = 24;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What one device suffers from, in numbers and in sentences.
 
-use super::figure::{Figure, Sentence, Tag, Unit, sentence};
 use super::savings::{Knobs, Saving, Savings};
 use crate::error::Error;
 use crate::loaded::{LoadedTrace, NAME};
 use crate::record::Class;
-use crate::text::short;
 use ioatlas_iotlb::{
     DeviceId, DeviceInfo, Geometry, MissCounts, SWEEP_ENTRIES, SweepPoint, Topic, sweep,
 };
+use ioatlas_present::short;
+use ioatlas_present::{Figure, Sentence, Tag, Unit, sentence};
 use serde::Serialize;
 
 /// How many times the entries the sentence about a larger IOTLB speaks of.

@@ -17,7 +17,6 @@ use super::{
 use crate::Answer;
 use crate::error::Error;
 use crate::progress::{Bar, Progress};
-use crate::text::{Align, table};
 use ioatlas_bench::{Effort, Kind, Mode, Pattern, Sizes, Spec, What, measure};
 use ioatlas_dma::{
     design::Design,
@@ -26,6 +25,7 @@ use ioatlas_dma::{
     translator::{Paged, Uncached},
     units::*,
 };
+use ioatlas_present::{Align, table};
 use ioatlas_sim::{
     platform::Sim,
     timing::{Cycles, Machine, MachineConfig, Params, Span, Topology},

@@ -8,6 +8,7 @@ use super::{
     points::{LONGEST_MS, PRECISION},
     rows::{Kind, Row},
 };
+use ioatlas_present::{Align, grouped, table};
 use crate::text::{Align, grouped, table};
 use ioatlas_sim::timing::params::Origin;
 

@@ -5,8 +5,8 @@ pub(crate) mod arguments;
 
 use crate::Answer;
 use crate::progress::Spinner;
-use crate::text::{Align, grouped, table};
 use arguments::VhostBenchArguments;
+use ioatlas_present::{Align, grouped, table};
 use ioatlas_vhost_bench::{Bench, BenchError, Found, Report};
 use serde::Serialize;
 

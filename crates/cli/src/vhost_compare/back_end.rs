@@ -235,7 +235,7 @@ fn last_line(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let last = text.lines().rfind(|line| !line.trim().is_empty());
-    crate::text::printable(last.unwrap_or("it said nothing"), 200)
+    ioatlas_present::printable(last.unwrap_or("it said nothing"), 200)
 }
 
 /// Whether there is such a program.

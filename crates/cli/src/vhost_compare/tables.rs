@@ -4,7 +4,7 @@
 use super::back_end::Whose;
 use super::cases::Case;
 use super::{Run, VhostCompareError};
-use crate::text::{Align, grouped, table};
+use ioatlas_present::{Align, grouped, table};
 use serde::Serialize;
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The library's log on standard error, above the line that says how things stand.
 
-use crate::text::printable;
 use indicatif::{ProgressBar, ProgressDrawTarget};
+use ioatlas_present::printable;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::OnceLock;

@@ -2,7 +2,7 @@
 //! What a back end has done, for people and programs.
 
 use super::arguments::{How, VhostNetArguments};
-use crate::text::{Align, grouped, table};
+use ioatlas_present::{Align, grouped, table};
 use ioatlas_vhost::runner::RunnerStats;
 use ioatlas_vhost_net::{Mode, PairStats};
 use serde::Serialize;

@@ -5,7 +5,6 @@ use super::{
     super::table::value,
     json::{part_change, rate},
 };
-use crate::text::{Align, table};
 use ioatlas_bench::{
     Unmeasured,
     bounce::{
@@ -17,6 +16,7 @@ use ioatlas_bench::{
     },
     summary::Line,
 };
+use ioatlas_present::{Align, table};
 
 const DASH: &str = "-";
 

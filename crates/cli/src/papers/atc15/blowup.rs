@@ -27,7 +27,6 @@ use crate::{
     bundled,
     growth::{ALMOST_LINEAR, Growth},
     replay::script::{Step, script},
-    report::figure::Tag,
 };
 use ioatlas_bench::platform::host;
 use ioatlas_dma::{
@@ -39,6 +38,7 @@ use ioatlas_dma::{
     units::ByteCount,
 };
 use ioatlas_host::Host;
+use ioatlas_present::Tag;
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,

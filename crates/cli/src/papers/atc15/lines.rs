@@ -8,7 +8,7 @@ use super::{
     super::{About, Cell, Experiment, Judgement, Shown, Verdict},
     about,
 };
-use crate::report::figure::Tag;
+use ioatlas_present::Tag;
 
 /// A file of the core, from its `src`, and its lines of code.
 macro_rules! file {

@@ -14,8 +14,8 @@ use super::{
     about,
 };
 use crate::progress::Progress;
-use crate::report::figure::Tag;
 use crate::scale::{self, Noted, Parts, Point, named};
+use ioatlas_present::Tag;
 
 /// Name and design of a series.
 type Named = (&'static str, Option<&'static str>);

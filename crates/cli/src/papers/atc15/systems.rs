@@ -11,7 +11,6 @@ use super::{
     super::{About, Cell, Experiment, Judgement, Shown, Verdict, random::Random},
     about,
 };
-use crate::report::figure::Tag;
 use ioatlas_dma::{
     design::{Design, Preset, presets},
     domain::{AllocatorConfig, Exposure},
@@ -19,6 +18,7 @@ use ioatlas_dma::{
     units::{IovaPage, IovaRange, PageCount},
 };
 use ioatlas_host::{Host, HostConfig};
+use ioatlas_present::Tag;
 
 /// Ranges in use.
 const SIZES: [usize; 4] = [256, 1024, 4096, 16_384];

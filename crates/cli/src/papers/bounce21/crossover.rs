@@ -7,11 +7,11 @@ use crate::papers::{
     Cell as TableCell, Experiment, Judgement, Shown,
     plot::{Drawing, Line, Plot, Scale, Whose},
 };
-use crate::report::figure::Tag;
 use ioatlas_bench::{
     Effort,
     bounce::{Block, Load, Policy, Preset, Way, cells, crossover::Ratios},
 };
+use ioatlas_present::Tag;
 use std::time::Duration;
 
 /// Translators that charge something.

@@ -7,7 +7,6 @@ use crate::papers::{
     Cell, Experiment, Judgement, Shown,
     plot::{Drawing, Line, Plot, Scale, Whose},
 };
-use crate::report::figure::Tag;
 use ioatlas_bench::{
     Effort,
     bounce::{
@@ -15,6 +14,7 @@ use ioatlas_bench::{
         limits::{DEPTHS, POLICIES, Point, SLOTS, points},
     },
 };
+use ioatlas_present::Tag;
 use std::time::Duration;
 
 const EFFORT: Effort = Effort {

@@ -7,11 +7,11 @@ use crate::papers::{
     Cell,
     plot::{Drawing, Line, Plot, Scale, Whose},
 };
-use crate::report::figure::Tag;
 use ioatlas_bench::bounce::{
     Machine, Preset,
     model::{Assumed, Prediction, THEIR_MAP_CHANGE, THEIRS, TOLERATED, range},
 };
+use ioatlas_present::Tag;
 
 /// Where a statement is looked at: a preset under the model.
 const FITTED: &str = "the model, fitted at 4 KiB";

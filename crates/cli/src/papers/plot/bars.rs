@@ -2,8 +2,8 @@
 //! Bars, lying, so that their names can be long: groups of one bar a series, or one bar of parts.
 
 use super::{CHARACTER, Cell, Frame, Scale, cell};
-use crate::report::charts::{series, text};
-use crate::report::html::escaped;
+use ioatlas_present::html::escaped;
+use ioatlas_present::svg::{series, text};
 use std::fmt::Write;
 
 /// Thickness of a bar.

@@ -5,7 +5,7 @@
 //! drawing of bounded size; the numbers written are those drawn.
 
 use super::{Cell, Frame, Scale, cell};
-use crate::report::charts::series;
+use ioatlas_present::svg::series;
 use std::collections::HashSet;
 use std::fmt::Write;
 

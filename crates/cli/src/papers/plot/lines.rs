@@ -2,8 +2,8 @@
 //! Lines.
 
 use super::{Cell, Frame, Scale, cell};
-use crate::report::charts::series;
-use crate::report::html::escaped;
+use ioatlas_present::html::escaped;
+use ioatlas_present::svg::series;
 use std::fmt::Write;
 
 /// Up to this many, each number has a mark of its own.

@@ -17,9 +17,9 @@ pub(crate) use dots::{Dot, Dots};
 pub(crate) use lines::{Line, Whose};
 
 use super::{Cell, output};
-use crate::report::charts::{Axis, line, text};
-use crate::report::figure::Tag;
-use crate::report::html::escaped;
+use ioatlas_present::Tag;
+use ioatlas_present::html::escaped;
+use ioatlas_present::svg::{self, Axis, line, text};
 use std::fmt::Write;
 
 /// Width of a drawing in its own units; the page scales it to the width there is.
@@ -179,8 +179,8 @@ impl Plot {
 
     fn class(&self, nth: usize) -> String {
         match &self.drawing {
-            Drawing::Dots(all) => crate::report::charts::series(all[nth].colour),
-            _ => crate::report::charts::series(nth),
+            Drawing::Dots(all) => svg::series(all[nth].colour),
+            _ => svg::series(nth),
         }
     }
 

@@ -29,8 +29,8 @@ use crate::papers::{
     plot::{Drawing, Line, Plot, Scale, Whose},
     random::Random,
 };
-use crate::report::figure::Tag;
 use ioatlas_iotlb::{Geometry, Limits, Named, Setup, Trace, simulate};
+use ioatlas_present::Tag;
 use std::fmt::Write;
 
 /// Copies at each point: enough that the first touches of 256 pages are few, and as many at each.

@@ -13,7 +13,7 @@ use crate::papers::{
     Cell,
     plot::{Bars, Drawing, Plot, Scale},
 };
-use crate::report::figure::Tag;
+use ioatlas_present::Tag;
 
 /// What the conclusions call software: ALH, descending order, offsetting.
 const SOFTWARE: &str = "alh+of+descending";

@@ -13,8 +13,8 @@ use crate::papers::{
     Cell,
     plot::{Drawing, Line, Plot, Scale, Whose},
 };
-use crate::report::figure::Tag;
 use ioatlas_iotlb::{PageSize, Trace, WorkingSet};
+use ioatlas_present::Tag;
 
 /// A figure of the paper.
 pub(super) struct Figure {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The page's section of what to do about each device's misses.
 
-use super::{MAX_TRACES, chip, escaped, number, quantity};
+use super::MAX_TRACES;
 use crate::report::advice::Advice;
-use crate::report::figure::{Part, Sentence, Tag};
 use crate::report::model::{Making, Report};
 use crate::report::savings::Saving;
 use crate::report::verdict::DeviceVerdict;
+use ioatlas_present::html::{chip, escaped, number, quantity};
+use ioatlas_present::{Part, Sentence, Tag};
 use std::fmt::Write;
 
 /// Devices with sentences and a table of strategies; the JSON has all numbers.

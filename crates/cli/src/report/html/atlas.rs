@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The page's pictures of traces, and what a reader can choose in them. The script draws.
 
-use super::{escaped, plot};
+use super::plot;
 use crate::report::atlas::Atlas;
 use crate::report::model::Report;
+use ioatlas_present::html::escaped;
 use std::fmt::Write;
 
 /// What is shown: class, words, bits of a cell, and whether it is at first.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The numbers behind the page's plots, as comma-separated values.
 
-use crate::report::figure::Figure;
 use crate::report::systems::{Exposure, SystemRow};
 use crate::report::verdict::DeviceVerdict;
+use ioatlas_present::Figure;
 
 /// A field that stands for itself; formulas of spreadsheets do not start.
 fn field(text: &str) -> String {

@@ -8,11 +8,11 @@ mod csv;
 mod systems;
 
 use super::charts;
-use super::figure::{Figure, Part, Sentence, Tag};
 use super::model::{Loss, Making, Report};
 use super::verdict::DeviceVerdict;
 use crate::loaded::NAME;
-use crate::text::{short, steers};
+use ioatlas_present::html::{chip, document, escaped, number, quantity, sentence};
+use ioatlas_present::{Figure, Part, Sentence, Tag, short, svg};
 use std::fmt::Write;
 
 /// Cards on the page; the JSON has all.
@@ -39,19 +39,15 @@ pub fn page(report: &Report) -> String {
         provenance(report),
     ]
     .concat();
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <meta name=\"color-scheme\" content=\"light dark\">\
-         <title>ioatlas report</title>\n<style>\n{}</style></head>\n<body>\n\
-         <header><h1>ioatlas report</h1>\
+    let body = format!(
+        "<header><h1>ioatlas report</h1>\
          <p class=\"take\"><button id=\"markdown\">copy as Markdown</button></p>{}</header>\n<main>\n{body}</main>\n\
-         <script>\n{}</script>\n<script>\n{}</script>\n</body></html>\n",
-        include_str!("../page.css"),
+         <script>\n{}</script>\n<script>\n{}</script>",
         legend(),
         include_str!("../page.js"),
         include_str!("../take.js"),
-    )
+    );
+    document("ioatlas report", "", &body)
 }
 
 /// Before all else, in red: what was lost makes the rest worthless.
@@ -79,23 +75,6 @@ fn losses(report: &Report) -> String {
     )
 }
 
-/// Text that stands for itself in HTML and in attribute values.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c if steers(c) => escaped.push('\u{fffd}'),
-            c => escaped.push(c),
-        }
-    }
-    escaped
-}
-
 fn legend() -> String {
     let item = |(tag, meaning): &(Tag, &str)| format!("<span>{} {meaning}</span>", chip(*tag));
     let items: String = Tag::LEGEND.iter().map(item).collect();
@@ -109,32 +88,6 @@ fn legend() -> String {
          <dt>WIOSCA&#39;10</dt><dd>Amit et al., IOMMU: Strategies for Mitigating the IOTLB Bottleneck</dd>\
          <dt>rIOMMU</dt><dd>Malka et al., rIOMMU, ASPLOS 2015</dd></dl></details>"
     )
-}
-
-fn chip(tag: Tag) -> String {
-    format!("<small class=\"tag {0}\">{0}</small>", tag.name())
-}
-
-/// A number; the script sorts by `value`, and tests compare it with the model.
-fn number(figure: &Figure) -> String {
-    let tag = figure.tag.name();
-    let (value, text) = (figure.value, figure.text());
-    format!("<data class=\"{tag}\" value=\"{value}\" title=\"{tag}\">{text}</data>")
-}
-
-/// A number with its unit.
-fn quantity(figure: &Figure) -> String {
-    let unit = figure.with_unit();
-    let unit = unit.strip_prefix(&figure.text()).unwrap_or_default();
-    number(figure) + unit
-}
-
-fn sentence(sentence: &Sentence) -> String {
-    let part = |part: &Part| match part {
-        Part::Words(words) => escaped(words),
-        Part::Number(figure) => quantity(figure),
-    };
-    sentence.0.iter().map(part).collect()
 }
 
 /// A sentence, and the tag that all its numbers share.
@@ -277,7 +230,7 @@ fn causes(report: &Report) -> String {
     let key = |(number, verdict): (usize, &DeviceVerdict)| {
         format!(
             "<span><i class=\"{}\"></i>{} {}</span>",
-            charts::series(number),
+            svg::series(number),
             escaped(&verdict.trace),
             escaped(&verdict.device)
         )
@@ -386,17 +339,4 @@ fn provenance(report: &Report) -> String {
         origin.cpus,
         chip(Tag::Counted),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_from_outside_are_text() {
-        assert_eq!(
-            escaped("<script>'\"&\u{1b}"),
-            "&lt;script&gt;&#39;&quot;&amp;\u{fffd}"
-        );
-    }
 }

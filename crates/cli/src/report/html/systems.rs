@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The page's table of systems: what each costs and how safe it is.
 
-use super::{chip, escaped, more_traces, number, quantity, sentence};
+use super::more_traces;
 use crate::report::{
-    figure::{Figure, Tag},
     model::Report,
     systems::{Exposure, SystemOnTrace, SystemRow},
 };
+use ioatlas_present::html::{chip, escaped, number, quantity, sentence};
+use ioatlas_present::{Figure, Tag};
 use std::fmt::Write;
 
 /// Rows of the table of traces.

@@ -3,8 +3,8 @@
 //! of the views.
 
 use ioatlas::report::systems::{Exposure, SystemOnTrace, SystemRow};
-use ioatlas::report::{Figure, Unit};
 use ioatlas::{Status, run};
+use ioatlas_present::{Figure, Tag, Unit};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -72,7 +72,7 @@ pub fn rows(wait: Figure) -> Vec<SystemRow> {
                 }),
                 invalidations_per_1k_maps: per_1k(if strict { 7000.0 } else { 30.0 }),
                 misses_per_1k_maps: Figure {
-                    tag: ioatlas::report::Tag::Simulated,
+                    tag: Tag::Simulated,
                     ..per_1k(18_400.0)
                 },
                 table_memory: Figure::counted(1228.0 + n, Unit::Kibibytes),

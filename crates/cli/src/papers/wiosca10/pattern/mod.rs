@@ -23,8 +23,8 @@ use crate::papers::{
     Cell,
     plot::{Dot, Dots, Drawing, Plot, Scale},
 };
-use crate::report::figure::Tag;
 use ioatlas_iotlb::{Class, Effect, Event, EventTime, LiveMappings};
+use ioatlas_present::Tag;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 

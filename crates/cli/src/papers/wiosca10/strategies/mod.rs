@@ -19,8 +19,8 @@ use crate::papers::{
     Cell,
     plot::{Bars, Drawing, Plot, Scale},
 };
-use crate::report::figure::Tag;
 use ioatlas_iotlb::{BufferSize, Class, Geometry, Laboratory, Named, Outcome, Part, Setup};
+use ioatlas_present::Tag;
 
 /// A configuration: a strategy, and the IOTLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -242,12 +242,12 @@ impl Sentence {
 }
 
 /// Makes a [`Sentence`] of words and [`Figure`]s.
+#[macro_export]
 macro_rules! sentence {
     ($($part:expr),* $(,)?) => {
-        $crate::report::figure::Sentence(vec![$($crate::report::figure::Part::from($part)),*])
+        $crate::Sentence(vec![$($crate::Part::from($part)),*])
     };
 }
-pub(crate) use sentence;
 
 #[cfg(test)]
 mod tests {

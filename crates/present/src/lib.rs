@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! How commands show what they found: as text, JSON, CSV, SVG and HTML.
+//!
+//! A [`Figure`] is a number with its unit and a [`Tag`] that says where it comes from; every output
+//! shows the same text of it. This crate knows nothing of what is shown.
+#![forbid(unsafe_code)]
+
+mod figure;
+pub mod html;
+pub mod svg;
+mod text;
+
+pub use figure::{Figure, Part, Sentence, Tag, Unit};
+pub use text::{Align, grouped, printable, short, steers, table};
