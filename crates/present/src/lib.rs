@@ -7,8 +7,11 @@
 
 mod figure;
 pub mod html;
+pub mod plot;
 pub mod svg;
+mod table;
 mod text;
 
 pub use figure::{Figure, Part, Sentence, Tag, Unit};
+pub use table::{Cell, Table};
 pub use text::{Align, grouped, printable, short, steers, table};

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What an exhibit is: its data judged and shown. The module above has the theory.
 
-use super::plot::Plot;
-use ioatlas_present::Tag;
-use serde::{Serialize, Serializer};
+use ioatlas_present::{Cell, Table, Tag, plot::Plot};
+use serde::Serialize;
 
 /// What an exhibit is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -149,61 +148,12 @@ pub(crate) struct Found {
     pub judgement: Judgement,
 }
 
-/// A cell of a table.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Cell {
-    /// Words.
-    Words(String),
-    /// A number.
-    Number(f64),
-}
-
-impl Cell {
-    /// Of a count.
-    pub fn count(count: u64) -> Self {
-        Cell::Number(count as f64)
-    }
-
-    /// As shown: whole numbers whole, others to two decimals.
-    pub fn text(&self) -> String {
-        match self {
-            Cell::Words(words) => words.clone(),
-            Cell::Number(number) if number.fract() == 0.0 => format!("{number:.0}"),
-            Cell::Number(number) => format!("{number:.2}"),
-        }
-    }
-}
-
-impl From<&str> for Cell {
-    fn from(words: &str) -> Self {
-        Cell::Words(words.into())
-    }
-}
-
-impl From<String> for Cell {
-    fn from(words: String) -> Self {
-        Cell::Words(words)
-    }
-}
-
-impl Serialize for Cell {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Cell::Words(words) => serializer.serialize_str(words),
-            Cell::Number(number) => serializer.serialize_f64(*number),
-        }
-    }
-}
-
 /// What is shown of an exhibit.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Shown {
-    /// Heading of the table.
-    pub columns: Vec<String>,
-    /// Where the numbers of each column come from; none for words.
-    pub tags: Vec<Option<Tag>>,
-    /// Its rows, each of a cell a column.
-    pub rows: Vec<Vec<Cell>>,
+    /// What its numbers are.
+    #[serde(flatten)]
+    pub table: Table,
     /// Drawings.
     #[serde(skip)]
     pub plots: Vec<Plot>,
@@ -212,12 +162,13 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// A table with the heading and tags of `columns`, no rows yet.
-    pub fn table(columns: impl IntoIterator<Item = (String, Option<Tag>)>) -> Self {
-        let (columns, tags) = columns.into_iter().unzip();
+    /// A table of `columns` with their tags, no drawings yet.
+    pub fn table<N: Into<String>>(
+        columns: impl IntoIterator<Item = (N, Option<Tag>)>,
+        rows: impl IntoIterator<Item = Vec<Cell>>,
+    ) -> Self {
         Shown {
-            columns,
-            tags,
+            table: Table::tagged(columns, rows),
             ..Shown::default()
         }
     }
@@ -226,7 +177,8 @@ impl Shown {
     /// [`Tag::LEGEND`].
     pub fn sources(&self) -> impl Iterator<Item = Tag> {
         let drawn = self.plots.iter().map(|plot| plot.tag);
-        let all: Vec<Tag> = self.tags.iter().flatten().copied().chain(drawn).collect();
+        let tabled = self.table.tags.iter().flatten().copied();
+        let all: Vec<Tag> = tabled.chain(drawn).collect();
         let known = Tag::LEGEND.into_iter().map(|(tag, _)| tag);
         known.filter(move |tag| all.contains(tag))
     }
@@ -345,13 +297,5 @@ mod tests {
         assert_eq!(less(10.0), Verdict::Weak);
         assert_eq!(less(10.1), Verdict::Not);
         assert_eq!(less(f64::NAN), Verdict::Not);
-    }
-
-    #[test]
-    fn numbers_are_shown_as_what_they_are() {
-        assert_eq!(Cell::count(12_345).text(), "12345");
-        assert_eq!(Cell::Number(1.0 / 3.0).text(), "0.33");
-        let json = serde_json::to_string(&[Cell::from("a"), Cell::Number(0.5)]).unwrap();
-        assert_eq!(json, "[\"a\",0.5]");
     }
 }

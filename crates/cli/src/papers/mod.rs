@@ -23,14 +23,11 @@ mod bounce21;
 mod experiment;
 mod output;
 mod page;
-mod plot;
 mod random;
 mod replays;
 mod wiosca10;
 
-use experiment::{
-    About, Cell, Experiment, Found, Judgement, Made, Runs, Shown, Statement, Verdict,
-};
+use experiment::{About, Experiment, Found, Judgement, Made, Runs, Shown, Statement, Verdict};
 
 use crate::Answer;
 use crate::args::PapersArguments;

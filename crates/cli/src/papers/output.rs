@@ -2,7 +2,7 @@
 //! The files of `ioatlas papers`: each appears whole or not at all, the page, which needs none of
 //! the others, last.
 
-use super::{About, Cell, Made, Papers, page};
+use super::{About, Made, Papers, page};
 use crate::error::Error;
 use crate::output::Target;
 use std::ffi::OsString;
@@ -68,7 +68,7 @@ impl Directory {
         let mut names = Vec::new();
         for Made { about, shown, .. } in &papers.exhibits {
             let stem = about.stem();
-            let mut files = vec![(format!("{stem}.csv"), csv(&shown.columns, &shown.rows))];
+            let mut files = vec![(format!("{stem}.csv"), shown.table.csv())];
             for plot in &shown.plots {
                 let name = format!("{stem}{}", plot.suffix);
                 files.push((format!("{name}.svg"), plot.file()));
@@ -106,24 +106,6 @@ fn failed(path: &Path, source: io::Error) -> Error {
     }
 }
 
-/// A table as RFC 4180 has it, lines ended by a line feed.
-pub(super) fn csv(columns: &[String], rows: &[Vec<Cell>]) -> String {
-    let quoted = |cell: &str| {
-        if cell.contains([',', '"', '\n']) {
-            format!("\"{}\"", cell.replace('"', "\"\""))
-        } else {
-            cell.to_owned()
-        }
-    };
-    let heading: Vec<String> = columns.iter().map(|name| quoted(name)).collect();
-    let mut lines = vec![heading.join(",")];
-    for row in rows {
-        let cells: Vec<String> = row.iter().map(|cell| quoted(&cell.text())).collect();
-        lines.push(cells.join(","));
-    }
-    lines.join("\n") + "\n"
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,13 +113,6 @@ mod tests {
 
     fn abouts() -> Vec<About> {
         exhibits().iter().map(|exhibit| exhibit.about()).collect()
-    }
-
-    #[test]
-    fn cells_with_commas_and_quotes_are_quoted() {
-        let columns = ["a,b".into(), "c".into()];
-        let rows = [vec![Cell::from("say \"x\""), Cell::count(7)]];
-        assert_eq!(csv(&columns, &rows), "\"a,b\",c\n\"say \"\"x\"\"\",7\n");
     }
 
     #[test]

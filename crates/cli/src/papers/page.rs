@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The exhibits on one page that needs no network, no script and no other file.
 
-use super::{Cell, Made, Papers, Shown, Statement, Verdict, plot};
+use super::{Made, Papers, Shown, Statement, Verdict};
 use crate::report::provenance::command_line;
-use ioatlas_present::Tag;
 use ioatlas_present::html::{document, escaped};
+use ioatlas_present::{Cell, Tag, plot};
 use std::ffi::OsString;
 
 /// Renders the page.
@@ -157,8 +157,14 @@ fn said(statements: &[Statement]) -> String {
 }
 
 fn table(shown: &Shown) -> String {
-    let tags = shown.tags.iter().copied().chain(std::iter::repeat(None));
+    let tags = shown
+        .table
+        .tags
+        .iter()
+        .copied()
+        .chain(std::iter::repeat(None));
     let heading: String = shown
+        .table
         .columns
         .iter()
         .zip(tags)
@@ -178,7 +184,7 @@ fn table(shown: &Shown) -> String {
         let cells: String = row.iter().map(cell).collect();
         format!("<tr>{cells}</tr>")
     };
-    let rows: String = shown.rows.iter().map(row).collect();
+    let rows: String = shown.table.rows.iter().map(row).collect();
     format!(
         "<div class=\"scroll\"><table><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table></div>"
     )

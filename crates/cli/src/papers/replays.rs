@@ -12,15 +12,17 @@
 //! allocators.
 
 use super::{
-    About, Cell, Found, Made, Runs, Shown, Statement, Verdict,
-    plot::{Bars, Drawing, Plot, Scale},
+    About, Found, Made, Runs, Shown, Statement, Verdict,
     wiosca10::workload::{TODAY, Workload, all},
 };
 use crate::replay::{Probe, replay};
 use crate::report::systems::iotlb;
 use ioatlas_dma::design::{Design, allocators};
 use ioatlas_iotlb::Geometry;
-use ioatlas_present::Tag;
+use ioatlas_present::{
+    Cell, Tag,
+    plot::{Bars, Drawing, Plot, Scale},
+};
 
 /// The only size of page tables here, in KiB.
 const FRAME_KIB: u64 = 4;
@@ -193,7 +195,6 @@ fn show(tables: &[Table]) -> Shown {
         plots.push(plot(table));
     }
     Shown {
-        rows,
         plots,
         notes: vec![
             "Each trace of today's kernel is replayed: the same maps and unmaps in the same order, by one CPU, strict, at the addresses that the allocator gives,              with tables freed by Linux's rule; accesses move along, by their offset in the mapping. IOTLB: 32 entries in 2 ways; walk caches: 8 entries for each of three              levels. Timing does not change, as it would on a machine."
@@ -201,7 +202,7 @@ fn show(tables: &[Table]) -> Shown {
             "Not in a paper, to our knowledge. A stream that touches each page for one transfer misses on it wherever it lies; what an allocator changes is whether              pages share sets, and how many tables a walk passes."
                 .into(),
         ],
-        ..Shown::table(columns.map(|(name, tag)| (name.to_owned(), tag)))
+        ..Shown::table(columns, rows)
     }
 }
 
@@ -284,7 +285,7 @@ mod tests {
             .map(|statement| statement.found[0].judgement.verdict)
             .collect();
         assert_eq!(verdicts, [Weak, Reproduced, Not], "{:#?}", made.statements);
-        let skipped = made.shown.rows.iter().filter_map(|row| row.last());
+        let skipped = made.shown.table.rows.iter().filter_map(|row| row.last());
         assert!(skipped.clone().count() >= 24);
         assert!(skipped.into_iter().all(|cell| *cell == Cell::count(0)));
     }

@@ -16,11 +16,7 @@
 //! When a series is flat, and when it grows almost linearly: [`crate::growth`].
 
 use super::{
-    super::{
-        About, Cell, Experiment, Judgement, Shown, Verdict,
-        plot::{Drawing, Line, Plot, Scale},
-        random::Random,
-    },
+    super::{About, Experiment, Judgement, Shown, Verdict, random::Random},
     about,
 };
 use crate::{
@@ -38,7 +34,10 @@ use ioatlas_dma::{
     units::ByteCount,
 };
 use ioatlas_host::Host;
-use ioatlas_present::Tag;
+use ioatlas_present::{
+    Cell, Tag,
+    plot::{Drawing, Line, Plot, Scale},
+};
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
@@ -256,7 +255,6 @@ impl Experiment for Figure6 {
             .max()
             .unwrap_or(0);
         Shown {
-            rows: (0..rows).map(row).collect(),
             plots: vec![
                 plot(Background::Drifting, ""),
                 plot(Background::Steady, "-steady-background"),
@@ -276,7 +274,7 @@ impl Experiment for Figure6 {
                  first, the first repetition left out. Tables are freed only where one unmap covers all they map (Linux's rule, 3.3)."
                     .into(),
             ],
-            ..Shown::table(columns)
+            ..Shown::table(columns, (0..rows).map(row))
         }
     }
 }

@@ -7,15 +7,15 @@
 //! out.
 
 use super::{
-    super::{
-        About, Cell, Judgement, Made, Runs, Shown, Verdict,
-        plot::{Arrangement, Bars, Drawing, Line, Plot, Scale, Whose},
-    },
+    super::{About, Judgement, Made, Runs, Shown, Verdict},
     about,
 };
 use crate::progress::Progress;
 use crate::scale::{self, Noted, Parts, Point, named};
-use ioatlas_present::Tag;
+use ioatlas_present::{
+    Cell, Tag,
+    plot::{Arrangement, Bars, Drawing, Line, Plot, Scale, Whose},
+};
 
 /// Name and design of a series.
 type Named = (&'static str, Option<&'static str>);
@@ -292,8 +292,8 @@ impl Curves {
             }));
             row
         };
+        let rows: Vec<Vec<Cell>> = counts.iter().map(row).collect();
         Shown {
-            rows: counts.iter().map(row).collect(),
             plots: vec![Plot {
                 suffix: String::new(),
                 title: title.into(),
@@ -302,7 +302,7 @@ impl Curves {
                 y: Scale::linear(self.y, 0.0, most),
                 drawing: Drawing::Lines(lines),
             }],
-            ..Shown::table(columns)
+            ..Shown::table(columns, rows)
         }
     }
 }
@@ -354,7 +354,6 @@ fn cycles(points: &[Point]) -> Shown {
         row
     };
     Shown {
-        rows: BARS.iter().map(row).collect(),
         plots: vec![Plot {
             suffix: String::new(),
             title: "Cycles of request-response on 16 CPUs".into(),
@@ -363,6 +362,6 @@ fn cycles(points: &[Point]) -> Shown {
             y: Scale::names("system"),
             drawing: Drawing::Bars(bars),
         }],
-        ..Shown::table(columns)
+        ..Shown::table(columns, BARS.iter().map(row))
     }
 }

@@ -8,7 +8,7 @@
 //! The class follows from how it grows over [`SIZES`]: see [`Class::of`].
 
 use super::{
-    super::{About, Cell, Experiment, Judgement, Shown, Verdict, random::Random},
+    super::{About, Experiment, Judgement, Shown, Verdict, random::Random},
     about,
 };
 use ioatlas_dma::{
@@ -18,7 +18,7 @@ use ioatlas_dma::{
     units::{IovaPage, IovaRange, PageCount},
 };
 use ioatlas_host::{Host, HostConfig};
-use ioatlas_present::Tag;
+use ioatlas_present::{Cell, Tag};
 
 /// Ranges in use.
 const SIZES: [usize; 4] = [256, 1024, 4096, 16_384];
@@ -228,7 +228,6 @@ impl Experiment for Table1 {
             cells
         };
         Shown {
-            rows: rows.iter().map(row).collect(),
             notes: vec![
                 format!(
                     "Steps: looks at nodes, segments or lists an allocation, counted over {TURNS} random replacements of ranges of 1, 2, 4 or 8 \
@@ -242,7 +241,7 @@ impl Experiment for Table1 {
                 "A buddy allocator searches orders, of which there are as many however many ranges are in use: logarithmic in the size of the space."
                     .into(),
             ],
-            ..Shown::table(columns)
+            ..Shown::table(columns, rows.iter().map(row))
         }
     }
 }

@@ -3,15 +3,15 @@
 //! slices.
 
 use super::{About, Verdict, about};
-use crate::papers::{
-    Cell as TableCell, Experiment, Judgement, Shown,
-    plot::{Drawing, Line, Plot, Scale, Whose},
-};
+use crate::papers::{Experiment, Judgement, Shown};
 use ioatlas_bench::{
     Effort,
     bounce::{Block, Load, Policy, Preset, Way, cells, crossover::Ratios},
 };
-use ioatlas_present::Tag;
+use ioatlas_present::{
+    Cell as TableCell, Tag,
+    plot::{Drawing, Line, Plot, Scale, Whose},
+};
 use std::time::Duration;
 
 /// Translators that charge something.
@@ -182,7 +182,6 @@ impl Experiment for Crossover {
         let highest = lines.iter().flat_map(|line| &line.points).map(|at| at.1);
         let sources = PRESETS.map(|preset| format!("{}: {}", preset, preset.source()));
         Shown {
-            rows: (from..=to).map(row).collect(),
             plots: vec![Plot {
                 suffix: "-ratio".into(),
                 title: "Throughput of the CPU, always bounced by never, reads".into(),
@@ -200,7 +199,7 @@ impl Experiment for Crossover {
                 "The crossover is read off between two sizes, on the logarithm of the size. What is copied lies in the CPU's caches as far as it fits; a device's writes may not."
                     .into(),
             ],
-            ..Shown::table(columns)
+            ..Shown::table(columns, (from..=to).map(row))
         }
     }
 }
@@ -262,8 +261,8 @@ mod tests {
     #[test]
     fn every_size_has_a_row_and_every_curve_a_line() {
         let shown = Crossover::show(&curves(1.0, 2.0, 8.0));
-        assert_eq!(shown.rows.len(), 9);
-        assert!(shown.rows.iter().all(|row| row.len() == 7));
+        assert_eq!(shown.table.rows.len(), 9);
+        assert!(shown.table.rows.iter().all(|row| row.len() == 7));
         let Drawing::Lines(lines) = &shown.plots[0].drawing else {
             panic!();
         };

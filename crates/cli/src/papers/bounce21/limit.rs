@@ -3,10 +3,7 @@
 //! Measured, in short slices.
 
 use super::{About, Verdict, about};
-use crate::papers::{
-    Cell, Experiment, Judgement, Shown,
-    plot::{Drawing, Line, Plot, Scale, Whose},
-};
+use crate::papers::{Experiment, Judgement, Shown};
 use ioatlas_bench::{
     Effort,
     bounce::{
@@ -14,7 +11,10 @@ use ioatlas_bench::{
         limits::{DEPTHS, POLICIES, Point, SLOTS, points},
     },
 };
-use ioatlas_present::Tag;
+use ioatlas_present::{
+    Cell, Tag,
+    plot::{Drawing, Line, Plot, Scale, Whose},
+};
 use std::time::Duration;
 
 const EFFORT: Effort = Effort {
@@ -131,7 +131,6 @@ impl Experiment for Limit {
         let highest = lines.iter().flat_map(|line| &line.points).map(|at| at.1);
         let ends = [DEPTHS[0], DEPTHS[DEPTHS.len() - 1]].map(usize::ilog2);
         Shown {
-            rows: all.iter().map(row).collect(),
             plots: vec![Plot {
                 suffix: "-throughput".into(),
                 title: format!("Throughput across the limit of {SLOTS} slots, reads of 4 KiB"),
@@ -149,7 +148,7 @@ impl Experiment for Limit {
                  has no larger one to go to.",
                 PRESET.source()
             )],
-            ..Shown::table(columns.map(|(name, tag)| (name.to_owned(), tag)))
+            ..Shown::table(columns, all.iter().map(row))
         }
     }
 }
@@ -189,13 +188,17 @@ mod tests {
     #[test]
     fn what_failed_has_a_row_and_no_point() {
         let shown = Limit::show(&all(Err("no slot")));
-        assert_eq!(shown.rows.len(), 2 * DEPTHS.len());
+        assert_eq!(shown.table.rows.len(), 2 * DEPTHS.len());
         let Drawing::Lines(lines) = &shown.plots[0].drawing else {
             panic!();
         };
         let always = lines.iter().find(|line| line.name == "always").unwrap();
         assert_eq!(always.points.len(), DEPTHS.len() - 1);
-        let failed = shown.rows.iter().find(|row| row[5].text() == "no slot");
+        let failed = shown
+            .table
+            .rows
+            .iter()
+            .find(|row| row[5].text() == "no slot");
         assert_eq!(failed.unwrap()[2].text(), "");
     }
 }

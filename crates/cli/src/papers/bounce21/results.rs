@@ -3,15 +3,14 @@
 //! by size.
 
 use super::{About, Found, Made, Runs, Shown, Statement, Verdict, about};
-use crate::papers::{
-    Cell,
-    plot::{Drawing, Line, Plot, Scale, Whose},
-};
 use ioatlas_bench::bounce::{
     Machine, Preset,
     model::{Assumed, Prediction, THEIR_MAP_CHANGE, THEIRS, TOLERATED, range},
 };
-use ioatlas_present::Tag;
+use ioatlas_present::{
+    Cell, Tag,
+    plot::{Drawing, Line, Plot, Scale, Whose},
+};
 
 /// Where a statement is looked at: a preset under the model.
 const FITTED: &str = "the model, fitted at 4 KiB";
@@ -191,10 +190,9 @@ fn show(all: &[Both]) -> Shown {
         drawing: Drawing::Lines(lines),
     };
     Shown {
-        rows: all.iter().enumerate().map(row).collect(),
         plots: vec![plot],
         notes: notes(),
-        ..Shown::table(columns.map(|(name, tag)| (name.to_owned(), tag)))
+        ..Shown::table(columns, all.iter().enumerate().map(row))
     }
 }
 
@@ -297,12 +295,12 @@ mod tests {
         let all = predictions();
         let shown = show(&all);
         let status = |row: &Vec<Cell>| row[11].text();
-        let words: Vec<String> = shown.rows.iter().map(status).collect();
+        let words: Vec<String> = shown.table.rows.iter().map(status).collect();
         assert_eq!(words, ["fitted", "predicted", "predicted", "predicted"]);
         assert_eq!(statements(&all)[0].found.len(), 1);
         assert_eq!(statements(&all)[0].found[0].on, UNFITTED);
-        for row in &shown.rows {
-            assert_eq!(row.len(), shown.columns.len());
+        for row in &shown.table.rows {
+            assert_eq!(row.len(), shown.table.columns.len());
             // every difference over 15 % has its reason
             let Cell::Number(difference) = row[3] else {
                 panic!("{row:?}");

@@ -24,13 +24,12 @@
 //! have had; choosing among them is fitting, and is said to be.
 
 use super::{About, Found, Made, Runs, Shown, Statement, Verdict, about, percent};
-use crate::papers::{
-    Cell,
-    plot::{Drawing, Line, Plot, Scale, Whose},
-    random::Random,
-};
+use crate::papers::random::Random;
 use ioatlas_iotlb::{Geometry, Limits, Named, Setup, Trace, simulate};
-use ioatlas_present::Tag;
+use ioatlas_present::{
+    Cell, Tag,
+    plot::{Drawing, Line, Plot, Scale, Whose},
+};
 use std::fmt::Write;
 
 /// Copies at each point: enough that the first touches of 256 pages are few, and as many at each.
@@ -372,7 +371,6 @@ fn show(curves: &[Curve]) -> Shown {
         }
     }
     Shown {
-        rows,
         plots: plots(curves),
         notes: vec![
             format!(
@@ -386,7 +384,7 @@ fn show(curves: &[Curve]) -> Shown {
              match both numbers at 32 pages exactly: 34 of 47 is 72 %, 8 of 15 is 53 %, and the model has one share for both."
                 .into(),
         ],
-        ..Shown::table(columns.map(|(name, tag)| (name.to_owned(), tag)))
+        ..Shown::table(columns, rows)
     }
 }
 

@@ -9,11 +9,10 @@ use super::{
     strategies::{Configuration, ROOM, Results, results},
     workload::PAPER,
 };
-use crate::papers::{
-    Cell,
+use ioatlas_present::{
+    Cell, Tag,
     plot::{Bars, Drawing, Plot, Scale},
 };
-use ioatlas_present::Tag;
 
 /// What the conclusions call software: ALH, descending order, offsetting.
 const SOFTWARE: &str = "alh+of+descending";
@@ -267,7 +266,6 @@ fn show(all: &[Judged]) -> Shown {
         bars = bars.with(name, values);
     }
     Shown {
-        rows,
         plots: vec![Plot {
             suffix: "-savings".into(),
             title: "Misses saved on each workload".into(),
@@ -282,7 +280,7 @@ fn show(all: &[Judged]) -> Shown {
                 .into(),
             WHY.into(),
         ],
-        ..Shown::table(columns.map(|(name, tag)| (name.to_owned(), tag)))
+        ..Shown::table(columns, rows)
     }
 }
 

@@ -9,12 +9,11 @@ use super::{
     About, Found, Made, Runs, Shown, Statement, Verdict, about,
     workload::{E1000, LSI, Workload},
 };
-use crate::papers::{
-    Cell,
+use ioatlas_iotlb::{PageSize, Trace, WorkingSet};
+use ioatlas_present::{
+    Cell, Tag,
     plot::{Drawing, Line, Plot, Scale, Whose},
 };
-use ioatlas_iotlb::{PageSize, Trace, WorkingSet};
-use ioatlas_present::Tag;
 
 /// A figure of the paper.
 pub(super) struct Figure {
@@ -132,14 +131,13 @@ impl Figure {
             ]
         });
         Shown {
-            rows: rows.collect(),
             plots: all.iter().map(|one| self.plot(one)).collect(),
             notes: vec![
                 "An entry is in use in a window of 1,000 consecutive accesses if one of them needs it; the last window may be shorter. Theirs: mappings that \
                  buffers share; ours: a mapping a buffer, so on a real unit superpages also need memory that is contiguous, and protect less."
                     .into(),
             ],
-            ..Shown::table(columns.map(|(name, tag)| (name.to_owned(), tag)))
+            ..Shown::table(columns, rows)
         }
     }
 

@@ -19,12 +19,11 @@ use super::{
     About, Found, Made, Runs, Shown, Statement, about,
     workload::{E1000, LSI, Recorded, TWO_E1000, Workload},
 };
-use crate::papers::{
-    Cell,
+use ioatlas_iotlb::{Class, Effect, Event, EventTime, LiveMappings};
+use ioatlas_present::{
+    Cell, Tag,
     plot::{Dot, Dots, Drawing, Plot, Scale},
 };
-use ioatlas_iotlb::{Class, Effect, Event, EventTime, LiveMappings};
-use ioatlas_present::Tag;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
@@ -270,7 +269,6 @@ impl Figure {
         };
         plots.extend(draw(middle, MIDDLE));
         Shown {
-            rows,
             plots,
             notes: vec![
                 format!(
@@ -280,7 +278,7 @@ impl Figure {
                 ),
                 "Dots that fall on the same place are drawn once; the files beside hold those drawn.".into(),
             ],
-            ..Shown::table(columns.map(|(name, tag)| (name.to_owned(), tag)))
+            ..Shown::table(columns, rows)
         }
     }
 

@@ -15,12 +15,11 @@ use super::{
     About, Found, Made, Runs, Shown, Statement, about,
     workload::{E1000, LSI, NVME, Recorded, TWO_E1000, VIRTIO, Workload},
 };
-use crate::papers::{
-    Cell,
+use ioatlas_iotlb::{BufferSize, Class, Geometry, Laboratory, Named, Outcome, Part, Setup};
+use ioatlas_present::{
+    Cell, Tag,
     plot::{Bars, Drawing, Plot, Scale},
 };
-use ioatlas_iotlb::{BufferSize, Class, Geometry, Laboratory, Named, Outcome, Part, Setup};
-use ioatlas_present::Tag;
 
 /// A configuration: a strategy, and the IOTLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -343,7 +342,6 @@ pub(super) fn show(workload: &Workload, all: &[Results]) -> Shown {
         drawing: Drawing::Bars(bars),
     };
     Shown {
-        rows,
         plots: vec![plot],
         notes: vec![
             "32 entries in 2 ways, least recently used, 4 entries in the prefetch buffer (8 with 8-prefetch), a prefetch after a miss and after a hit in the buffer; strict, page-selective \
@@ -353,7 +351,7 @@ pub(super) fn show(workload: &Workload, all: &[Results]) -> Shown {
              those before it."
                 .into(),
         ],
-        ..Shown::table(columns.map(|(name, tag)| (name.to_owned(), tag)))
+        ..Shown::table(columns, rows)
     }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! An axis: its name with the unit, its ends, and where it has numbers.
 
-use ioatlas_present::svg::{Axis, round_up};
+use crate::svg::{Axis, round_up};
 
 /// Steps between the ends of an axis, about.
 const STEPS: f64 = 5.0;
@@ -16,7 +16,7 @@ enum Kind {
 
 /// An axis.
 #[derive(Clone, Debug)]
-pub(crate) struct Scale {
+pub struct Scale {
     /// What it counts, and in what.
     pub name: String,
     kind: Kind,

@@ -4,8 +4,9 @@
 //! What falls on the same place of a fine grid is drawn once, so that a trace of any length makes a
 //! drawing of bounded size; the numbers written are those drawn.
 
-use super::{Cell, Frame, Scale, cell};
-use ioatlas_present::svg::series;
+use super::{Frame, Scale};
+use crate::svg::series;
+use crate::{Cell, Table};
 use std::collections::HashSet;
 use std::fmt::Write;
 
@@ -21,7 +22,7 @@ const SOME: usize = 400;
 
 /// An event: its time, and the pages it is about.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Dot {
+pub struct Dot {
     /// Along.
     pub at: f64,
     /// Up: the lowest.
@@ -32,7 +33,7 @@ pub(crate) struct Dot {
 
 /// Events of one kind.
 #[derive(Clone, Debug)]
-pub(crate) struct Dots {
+pub struct Dots {
     /// What they are.
     pub name: String,
     /// Number of their colour.
@@ -80,26 +81,25 @@ pub(super) fn draw(svg: &mut String, frame: &Frame<'_>, all: &[Dots]) {
 }
 
 /// A row for each dot.
-pub(super) fn table(x: &Scale, y: &Scale, all: &[Dots]) -> (Vec<String>, Vec<Vec<Cell>>) {
-    let columns = vec![
+pub(super) fn table(x: &Scale, y: &Scale, all: &[Dots]) -> Table {
+    let columns = [
         x.name.clone(),
         format!("{}: first, hexadecimal", y.name),
         "last".into(),
         "series".into(),
     ];
     let page = |value: f64| Cell::from(format!("{:x}", value as u64));
-    let mut rows = Vec::new();
-    for dots in all {
-        rows.extend(dots.dots.iter().map(|dot| {
+    let rows = all.iter().flat_map(|dots| {
+        dots.dots.iter().map(move |dot| {
             vec![
-                cell(dot.at),
+                Cell::Number(dot.at),
                 page(dot.low),
                 page(dot.high),
                 dots.name.as_str().into(),
             ]
-        }));
-    }
-    (columns, rows)
+        })
+    });
+    Table::of(columns, rows)
 }
 
 #[cfg(test)]

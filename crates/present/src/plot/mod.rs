@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Drawings of exhibits: lines, dots and bars, each as part of the page, as a file of its own, and
+//! Drawings: lines, dots and bars, each as part of the page, as a file of its own, and
 //! as numbers.
 //!
 //! A drawing names both axes with their units, has a key for its series, and says where its numbers
-//! come from. Colours are classes (`s0` to `s5`) that `papers.css` gives, for light and for dark; a
+//! come from. Colours are classes (`s0` to `s5`) that `plot.css` gives, for light and for dark; a
 //! file carries them along, with its title, which on the page stands in the caption.
 
 mod axis;
@@ -11,15 +11,14 @@ mod bars;
 mod dots;
 mod lines;
 
-pub(crate) use axis::Scale;
-pub(crate) use bars::{Arrangement, Bars};
-pub(crate) use dots::{Dot, Dots};
-pub(crate) use lines::{Line, Whose};
+pub use axis::Scale;
+pub use bars::{Arrangement, Bars, Series};
+pub use dots::{Dot, Dots};
+pub use lines::{Line, Whose};
 
-use super::{Cell, output};
-use ioatlas_present::Tag;
-use ioatlas_present::html::escaped;
-use ioatlas_present::svg::{self, Axis, line, text};
+use crate::Tag;
+use crate::html::escaped;
+use crate::svg::{self, Axis, line, text};
 use std::fmt::Write;
 
 /// Width of a drawing in its own units; the page scales it to the width there is.
@@ -35,7 +34,7 @@ const TITLE: f64 = 30.0;
 const CHARACTER: f64 = 8.0;
 
 /// Colours and lines, of page and files.
-pub(super) const STYLE: &str = include_str!("../papers.css");
+pub const STYLE: &str = include_str!("plot.css");
 /// What a file needs besides, for on the page it is the page's.
 const ALONE: &str = "svg{--paper:#fdfdfb;--faint:#5b6670;--ink:#1d2329;--line:#d9dde0;--s0:#2266aa;--s1:#c2571a;--s2:#2e8b57;--s3:#7a4fa3;\
     --s4:#8a6d00;--s5:#a8326b;background:var(--paper);font:13px system-ui,sans-serif}\
@@ -46,7 +45,7 @@ const ALONE: &str = "svg{--paper:#fdfdfb;--faint:#5b6670;--ink:#1d2329;--line:#d
 
 /// What is drawn.
 #[derive(Clone, Debug)]
-pub(crate) enum Drawing {
+pub enum Drawing {
     /// Numbers that belong together.
     Lines(Vec<Line>),
     /// Many single places.
@@ -57,9 +56,9 @@ pub(crate) enum Drawing {
 
 /// A drawing.
 #[derive(Clone, Debug)]
-pub(crate) struct Plot {
-    /// Behind the stem of the exhibit in the file's name; empty for one whose numbers are the
-    /// exhibit's table.
+pub struct Plot {
+    /// Behind the stem in the file's name; empty for the drawing whose numbers are a table that is
+    /// written besides.
     pub suffix: String,
     /// What it shows.
     pub title: String,
@@ -125,12 +124,12 @@ impl Plot {
 
     /// The numbers drawn.
     pub fn csv(&self) -> String {
-        let (columns, rows) = match &self.drawing {
+        let table = match &self.drawing {
             Drawing::Lines(all) => lines::table(&self.x, all),
             Drawing::Dots(all) => dots::table(&self.x, &self.y, all),
             Drawing::Bars(bars) => bars::table(&self.x, &self.y, bars),
         };
-        output::csv(&columns, &rows)
+        table.csv()
     }
 
     /// `before` comes first within the element, above the drawing, where `above` is left for it.
@@ -230,11 +229,6 @@ fn key_places(names: &[&str]) -> Vec<(f64, usize)> {
         x += width;
     }
     places
-}
-
-/// A number for a table.
-fn cell(value: f64) -> Cell {
-    Cell::Number(value)
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Lines.
 
-use super::{Cell, Frame, Scale, cell};
-use ioatlas_present::html::escaped;
-use ioatlas_present::svg::series;
+use super::{Frame, Scale};
+use crate::html::escaped;
+use crate::svg::series;
+use crate::{Cell, Table};
 use std::fmt::Write;
 
 /// Up to this many, each number has a mark of its own.
@@ -11,7 +12,7 @@ const MARKED: usize = 12;
 
 /// Whose numbers a line shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub enum Whose {
     /// Ours.
     Ours,
     /// The document's: drawn with gaps, for between its points we know nothing.
@@ -20,7 +21,7 @@ pub(crate) enum Whose {
 
 /// A line.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub struct Line {
     /// What it is of.
     pub name: String,
     /// Whose numbers it shows.
@@ -78,9 +79,9 @@ pub(super) fn draw(svg: &mut String, frame: &Frame<'_>, lines: &[Line]) {
 }
 
 /// A row for each number along, a column for each line.
-pub(super) fn table(x: &Scale, lines: &[Line]) -> (Vec<String>, Vec<Vec<Cell>>) {
-    let mut columns = vec![x.name.clone()];
-    columns.extend(lines.iter().map(|line| line.name.clone()));
+pub(super) fn table(x: &Scale, lines: &[Line]) -> Table {
+    let names = lines.iter().map(|line| line.name.clone());
+    let columns = [x.name.clone()].into_iter().chain(names);
     let mut along: Vec<f64> = lines
         .iter()
         .flat_map(|line| line.points.iter().map(|point| point.0))
@@ -88,12 +89,12 @@ pub(super) fn table(x: &Scale, lines: &[Line]) -> (Vec<String>, Vec<Vec<Cell>>) 
     along.sort_by(f64::total_cmp);
     along.dedup();
     let row = |x: &f64| {
-        let mut row = vec![cell(*x)];
+        let mut row = vec![Cell::Number(*x)];
         row.extend(lines.iter().map(|line| {
             let found = line.points.binary_search_by(|point| point.0.total_cmp(x));
-            found.map_or(Cell::from(""), |at| cell(line.points[at].1))
+            found.map_or(Cell::from(""), |at| Cell::Number(line.points[at].1))
         }));
         row
     };
-    (columns, along.iter().map(row).collect())
+    Table::of(columns, along.iter().map(row))
 }

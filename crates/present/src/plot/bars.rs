@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Bars, lying, so that their names can be long: groups of one bar a series, or one bar of parts.
 
-use super::{CHARACTER, Cell, Frame, Scale, cell};
-use ioatlas_present::html::escaped;
-use ioatlas_present::svg::{series, text};
+use super::{CHARACTER, Frame, Scale};
+use crate::html::escaped;
+use crate::svg::{series, text};
+use crate::{Cell, Table};
 use std::fmt::Write;
 
 /// Thickness of a bar.
@@ -13,7 +14,7 @@ const GAP: f64 = 8.0;
 
 /// The bars of one colour.
 #[derive(Clone, Debug)]
-pub(crate) struct Series {
+pub struct Series {
     /// What they are of.
     pub name: String,
     /// A number a group, if there is one.
@@ -22,7 +23,7 @@ pub(crate) struct Series {
 
 /// How the bars of a group lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Arrangement {
+pub enum Arrangement {
     /// One below the other, each with its number.
     #[default]
     Beside,
@@ -32,7 +33,7 @@ pub(crate) enum Arrangement {
 
 /// Groups of bars.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Bars {
+pub struct Bars {
     /// How those of a group lie.
     pub arrangement: Arrangement,
     /// Their names.
@@ -137,7 +138,7 @@ pub(super) fn draw(svg: &mut String, frame: &Frame<'_>, top: f64, bars: &Bars) {
 }
 
 /// A row for each group, a column for each colour.
-pub(super) fn table(x: &Scale, y: &Scale, bars: &Bars) -> (Vec<String>, Vec<Vec<Cell>>) {
+pub(super) fn table(x: &Scale, y: &Scale, bars: &Bars) -> Table {
     let mut columns = vec![y.name.clone()];
     let named = |one: &Series| format!("{}: {}", x.name, one.name);
     columns.extend(bars.series.iter().map(named));
@@ -145,9 +146,9 @@ pub(super) fn table(x: &Scale, y: &Scale, bars: &Bars) -> (Vec<String>, Vec<Vec<
         let mut row = vec![Cell::from(name.as_str())];
         row.extend(bars.series.iter().map(|one| {
             let value = one.values.get(nth).copied().flatten();
-            value.map_or(Cell::from(""), cell)
+            value.map_or(Cell::from(""), Cell::Number)
         }));
         row
     };
-    (columns, bars.groups.iter().enumerate().map(row).collect())
+    Table::of(columns, bars.groups.iter().enumerate().map(row))
 }
