@@ -11,7 +11,7 @@ use crate::bundled;
 use crate::error::Error;
 use ioatlas_iotlb::import::Assume;
 use ioatlas_iotlb::{Event, Laboratory, Named, Setup, Trace};
-use ioatlas_present::{Align, printable, table};
+use ioatlas_present::{Table, printable};
 use serde::Serialize;
 
 /// The strategies that are compared with the baseline.
@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: &InfoArguments) -> Answer {
 }
 
 fn plain(rows: &[Row]) -> String {
-    let heading = [
+    let mut table = Table::new([
         "trace",
         "strategy",
         "saves % of misses",
@@ -106,12 +106,12 @@ fn plain(rows: &[Row]) -> String {
         "points off",
         "assumed at map",
         "points off",
-    ];
-    let mut lines = vec![heading.map(String::from).to_vec()];
+    ])
+    .aligned("llr");
     let percent = |fraction: f64| format!("{:.1}", fraction * 100.0);
     let off = |assumed: f64, real: f64| format!("{:+.1}", (assumed - real) * 100.0);
     for row in rows {
-        lines.push(vec![
+        table.row([
             printable(&row.trace, 60),
             row.strategy.into(),
             percent(row.saving),
@@ -121,7 +121,5 @@ fn plain(rows: &[Row]) -> String {
             off(row.saving_at_map, row.saving),
         ]);
     }
-    let mut align = [Align::Right; 7];
-    align[..2].fill(Align::Left);
-    table(&align, 2, &lines).join("\n") + "\n"
+    table.text("")
 }

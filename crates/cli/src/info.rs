@@ -6,7 +6,7 @@ use crate::args::InfoArguments;
 use crate::capture::{CaptureArguments, sentences};
 use crate::error::Error;
 use ioatlas_iotlb::{Trace, TraceInfo};
-use ioatlas_present::{Align, grouped, printable, table};
+use ioatlas_present::{Table, grouped, printable};
 use serde::{Serialize, Serializer};
 use std::path::PathBuf;
 
@@ -91,7 +91,7 @@ fn plain(info: &TraceInfo) -> String {
         info.marks,
         grouped(info.peak_live_pages.0)
     );
-    let heading = [
+    let mut table = Table::new([
         "device",
         "maps",
         "unmaps",
@@ -106,8 +106,8 @@ fn plain(info: &TraceInfo) -> String {
         "mapped over",
         "unmapped twice",
         "faults",
-    ];
-    let mut rows = vec![heading.map(String::from).to_vec()];
+    ])
+    .aligned("lr");
     for device in &info.devices {
         let mut row = vec![printable(&device.device, 40)];
         row.extend(
@@ -128,15 +128,9 @@ fn plain(info: &TraceInfo) -> String {
             ]
             .map(grouped),
         );
-        rows.push(row);
+        table.row(row);
     }
-    let mut align = [Align::Right; 14];
-    align[0] = Align::Left;
-    for line in table(&align, 2, &rows) {
-        text.push_str("  ");
-        text.push_str(&line);
-        text.push('\n');
-    }
+    text += &table.text("  ");
     if let Some(clock) = &info.clock {
         text += &format!(
             "  {:.3} s, {} CPUs; {:.0} maps and {:.0} unmaps a second\n",

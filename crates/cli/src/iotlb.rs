@@ -12,7 +12,7 @@ use crate::info::ByName;
 use crate::progress::{Bar, Progress as _};
 use ioatlas_iotlb::import::{Assume, Format};
 use ioatlas_iotlb::{Note, Outcome, Setup, TraceError, simulate_file, simulate_many};
-use ioatlas_present::{Align, grouped, printable, table};
+use ioatlas_present::{Table, grouped, printable};
 use std::num::NonZeroUsize;
 use std::path::Path;
 
@@ -90,7 +90,7 @@ fn plain(results: &[(String, Vec<Noted<Outcome>>)]) -> String {
     if results.is_empty() {
         return String::new();
     }
-    let heading = [
+    let mut table = Table::new([
         "trace",
         "strategy",
         "accesses",
@@ -101,14 +101,14 @@ fn plain(results: &[(String, Vec<Noted<Outcome>>)]) -> String {
         "miss rate",
         "evictions",
         "invalidations",
-    ];
-    let mut rows = vec![heading.map(String::from).to_vec()];
+    ])
+    .aligned("llr");
     for (name, outcomes) in results {
         for Noted {
             result: outcome, ..
         } in outcomes
         {
-            rows.push(vec![
+            table.row([
                 printable(name, 60),
                 outcome.strategy.clone(),
                 grouped(outcome.accesses),
@@ -122,10 +122,7 @@ fn plain(results: &[(String, Vec<Noted<Outcome>>)]) -> String {
             ]);
         }
     }
-    let mut align = [Align::Right; 10];
-    align[..2].fill(Align::Left);
-    let mut text = table(&align, 2, &rows).join("\n");
-    text.push('\n');
+    let mut text = table.text("");
     for (name, outcomes) in results {
         let anomalies = outcomes
             .first()

@@ -13,5 +13,5 @@ mod table;
 mod text;
 
 pub use figure::{Figure, Part, Sentence, Tag, Unit};
-pub use table::{Cell, Table};
-pub use text::{Align, grouped, printable, short, steers, table};
+pub use table::{Cell, Table, columns};
+pub use text::{grouped, printable, rounded, short, steers};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Tables: as CSV and, since they serialize, JSON.
+//! Tables: as text, CSV and, since they serialize, JSON.
 
 use crate::figure::Tag;
 use serde::{Serialize, Serializer};
+use unicode_width::UnicodeWidthStr as _;
 
 /// A cell of a table.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,9 +62,27 @@ pub struct Table {
     pub tags: Vec<Option<Tag>>,
     /// The rows.
     pub rows: Vec<Vec<Cell>>,
+    /// How [`columns`] lays it out.
+    #[serde(skip)]
+    sides: &'static str,
 }
 
 impl Table {
+    /// A table without rows yet.
+    #[must_use]
+    pub fn new<const N: usize>(heading: [&str; N]) -> Self {
+        Table {
+            columns: heading.map(String::from).into(),
+            ..Table::default()
+        }
+    }
+
+    /// The table, to be laid out as text with the `sides` that [`columns`] takes.
+    #[must_use]
+    pub fn aligned(self, sides: &'static str) -> Self {
+        Table { sides, ..self }
+    }
+
     /// A table of columns.
     #[must_use]
     pub fn of(
@@ -85,7 +104,32 @@ impl Table {
             columns,
             tags,
             rows: rows.into_iter().collect(),
+            ..Table::default()
         }
+    }
+
+    /// Adds a row.
+    pub fn row<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    /// The lines of the table as text, heading first.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let rows = self.rows.iter();
+        let rows = rows.map(|row| row.iter().map(Cell::text).collect());
+        let all: Vec<Vec<String>> = [self.columns.clone()].into_iter().chain(rows).collect();
+        columns(self.sides, 2, &all)
+    }
+
+    /// The table as text, each line after `indent`.
+    #[must_use]
+    pub fn text(&self, indent: &str) -> String {
+        let lines = self.lines();
+        lines
+            .iter()
+            .map(|line| format!("{indent}{line}\n"))
+            .collect()
     }
 
     /// The table as RFC 4180 has it, but for lines, which end in a line feed.
@@ -107,6 +151,35 @@ fn csv_line(cells: impl Iterator<Item = String>) -> String {
     cells.map(quoted).collect::<Vec<_>>().join(",") + "\n"
 }
 
+/// Lays rows out in columns, `gap` spaces apart. `sides` has a letter a column: `l` for words,
+/// which stand at its left, `r` for numbers, at its right. The last letter is that of all columns
+/// after it, too.
+#[must_use]
+pub fn columns(sides: &str, gap: usize, rows: &[Vec<String>]) -> Vec<String> {
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widest = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.width()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..count).map(widest).collect();
+    let last = sides.chars().last().unwrap_or('l');
+    let line = |row: &Vec<String>| {
+        let sides = sides.chars().chain(std::iter::repeat(last));
+        let cells = row.iter().zip(&widths).zip(sides);
+        let cells = cells.map(|((cell, width), side)| {
+            let pad = " ".repeat(width - cell.width());
+            match side {
+                'r' => format!("{pad}{cell}"),
+                _ => format!("{cell}{pad}"),
+            }
+        });
+        let mut line = cells.collect::<Vec<_>>().join(&" ".repeat(gap));
+        line.truncate(line.trim_end().len());
+        line
+    };
+    rows.iter().map(line).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +190,13 @@ mod tests {
         assert_eq!(Cell::Number(1.0 / 3.0).text(), "0.33");
         let json = serde_json::to_string(&[Cell::from("a"), Cell::Number(0.5)]).unwrap();
         assert_eq!(json, "[\"a\",0.5]");
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new(["name", "n", "m"]).aligned("lr");
+        table.row(["x", "100", "7"]);
+        assert_eq!(table.text("> "), "> name    n  m\n> x     100  7\n");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Numbers and tables as text.
+//! Numbers and names as text.
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
@@ -60,44 +60,10 @@ pub fn short(name: &str, most: usize) -> String {
     kept + "…"
 }
 
-/// Which side of a column its cells stand at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Align {
-    /// For columns of words.
-    Left,
-    /// For columns of numbers.
-    Right,
-}
-
-/// Lays rows out in columns, `gap` spaces apart; the first row is usually a heading.
+/// A number to so many decimals, or a dash where there is none.
 #[must_use]
-pub fn table(align: &[Align], gap: usize, rows: &[Vec<String>]) -> Vec<String> {
-    let width = |column: usize| {
-        rows.iter()
-            .filter_map(|row| row.get(column))
-            .map(|c| c.width())
-            .max()
-    };
-    let widths: Vec<usize> = (0..align.len())
-        .map(|column| width(column).unwrap_or(0))
-        .collect();
-    let line = |row: &Vec<String>| {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate().take(align.len()) {
-            if column > 0 {
-                line.push_str(&" ".repeat(gap));
-            }
-            let width = widths[column];
-            let pad = " ".repeat(width.saturating_sub(cell.width()));
-            line.push_str(&match align[column] {
-                Align::Left => format!("{cell}{pad}"),
-                Align::Right => format!("{pad}{cell}"),
-            });
-        }
-        line.truncate(line.trim_end().len());
-        line
-    };
-    rows.iter().map(line).collect()
+pub fn rounded(value: Option<f64>, digits: usize) -> String {
+    value.map_or("-".into(), |value| format!("{value:.digits$}"))
 }
 
 #[cfg(test)]
@@ -125,17 +91,5 @@ mod tests {
         assert_eq!(printable("日本語", 6), "日本語");
         assert_eq!(printable("日本語", 5), "日..");
         assert_eq!(short("abcdef", 4), "abc…");
-    }
-
-    #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
-        let rows = [
-            vec!["name".into(), "n".into()],
-            vec!["x".into(), "100".into()],
-        ];
-        assert_eq!(
-            table(&[Align::Left, Align::Right], 2, &rows),
-            ["name    n", "x     100"]
-        );
     }
 }

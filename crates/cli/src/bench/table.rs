@@ -6,7 +6,7 @@ use ioatlas_bench::{
     Row, Unmeasured,
     summary::{Line, Unit},
 };
-use ioatlas_present::{Align, table};
+use ioatlas_present::{Table, rounded};
 
 const DASH: &str = "-";
 
@@ -37,28 +37,25 @@ pub(super) fn value(value: f64, unit: Unit) -> String {
 }
 
 fn of_summary(lines: &[Line]) -> Vec<String> {
-    let head = ["", "here", "beside", "ratio", ""];
-    let mut cells = vec![head.map(String::from).to_vec()];
+    let mut table = Table::new(["", "here", "beside", "ratio", ""]).aligned("lr");
     let dash = || DASH.to_owned();
     for line in lines {
         let here = line.value.as_ref();
-        cells.push(vec![
+        table.row([
             line.what.clone(),
             here.map_or_else(|_| dash(), |here| value(*here, line.unit)),
             line.beside.as_ref().map_or_else(dash, |(name, v, unit)| {
                 format!("{name} {}", value(*v, *unit))
             }),
-            line.ratio()
-                .map_or_else(dash, |ratio| format!("{ratio:.2}")),
+            rounded(line.ratio(), 2),
             here.err().cloned().unwrap_or_default(),
         ]);
     }
-    use Align::*;
-    table(&[Left, Right, Right, Right, Right, Left], 2, &cells)
+    table.lines()
 }
 
 fn of_rows(rows: &[Row]) -> Vec<String> {
-    let head = [
+    let mut table = Table::new([
         "allocator",
         "policy",
         "pattern",
@@ -70,15 +67,14 @@ fn of_rows(rows: &[Row]) -> Vec<String> {
         "by control",
         "mode",
         "beyond",
-    ];
-    let mut cells = vec![head.map(String::from).to_vec()];
-    let dash = || DASH.to_owned();
+    ])
+    .aligned("lllrrrrrrlr");
     for row in rows {
         let spec = &row.spec;
         let names = Names::of(&spec.what);
         let figure = row.figure.as_ref().ok();
         let ns = |pick: fn(&ioatlas_bench::Spread) -> f64| {
-            figure.map_or_else(dash, |figure| format!("{:.1}", pick(&figure.ns)))
+            rounded(figure.map(|figure| pick(&figure.ns)), 1)
         };
         let policy = match names.kind {
             "software" => "strict, soft unit",
@@ -87,7 +83,7 @@ fn of_rows(rows: &[Row]) -> Vec<String> {
             _ => names.policy.unwrap_or(DASH),
         };
         let mode = figure.and_then(|figure| figure.mode);
-        cells.push(vec![
+        table.row([
             names.peer.or(names.allocator).unwrap_or(DASH).into(),
             policy.into(),
             spec.pattern.to_string(),
@@ -96,18 +92,12 @@ fn of_rows(rows: &[Row]) -> Vec<String> {
             ns(|ns| ns.median),
             ns(|ns| ns.low),
             ns(|ns| ns.high),
-            row.control_ratio
-                .map_or_else(dash, |r| format!("{:.2}", r.median)),
+            rounded(row.control_ratio.map(|ratio| ratio.median), 2),
             mode.map_or(DASH, |mode| mode.name()).into(),
-            row.excess
-                .map_or_else(dash, |excess| format!("{:.1}", excess.median)),
+            rounded(row.excess.map(|excess| excess.median), 1),
         ]);
     }
-    use Align::*;
-    let align = [
-        Left, Left, Left, Right, Right, Right, Right, Right, Right, Left, Right,
-    ];
-    table(&align, 2, &cells)
+    table.lines()
 }
 
 /// Why rows have no figure, each reason once; of busy machines and of time that was over only how

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::info::ByName;
 use crate::output::Target;
 use ioatlas_iotlb::{Grid, Outcome, Point, Setup};
-use ioatlas_present::{Align, grouped, printable, table};
+use ioatlas_present::{Table, grouped, printable};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -96,50 +96,55 @@ fn row((point, outcome): (&Point, Noted<Outcome>)) -> Row {
     }
 }
 
-/// A field of a CSV file: quoted where it must be.
-fn field(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.into()
-    }
-}
-
 fn csv(results: &[(String, Sweep)]) -> String {
-    let mut text = String::from(
-        "trace,strategy,page,entries,ways,prefetch_entries,accesses,hits,prefetch_hits,misses,faults,miss_rate,\
-         prefetches,useful_prefetches,evictions,invalidations,memory_reads,reads_per_access,prefetch_reads\n",
-    );
+    let mut table = Table::new([
+        "trace",
+        "strategy",
+        "page",
+        "entries",
+        "ways",
+        "prefetch_entries",
+        "accesses",
+        "hits",
+        "prefetch_hits",
+        "misses",
+        "faults",
+        "miss_rate",
+        "prefetches",
+        "useful_prefetches",
+        "evictions",
+        "invalidations",
+        "memory_reads",
+        "reads_per_access",
+        "prefetch_reads",
+    ]);
     for (name, sweep) in results {
         for row in &sweep.points {
             let o = &row.outcome.result;
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                text,
-                "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
-                field(name),
-                o.strategy,
-                row.page,
-                row.entries,
-                row.ways,
-                row.prefetch_entries,
-                o.accesses,
-                o.hits,
-                o.prefetch_hits,
-                o.misses,
-                o.faults,
-                o.miss_rate,
-                o.prefetches,
-                o.useful_prefetches,
-                o.evictions,
-                o.invalidations,
-                o.memory_reads,
-                o.reads_per_access,
-                o.prefetch_reads,
-            );
+            table.row([
+                name.clone(),
+                o.strategy.clone(),
+                row.page.clone(),
+                row.entries.to_string(),
+                row.ways.to_string(),
+                row.prefetch_entries.to_string(),
+                o.accesses.to_string(),
+                o.hits.to_string(),
+                o.prefetch_hits.to_string(),
+                o.misses.to_string(),
+                o.faults.to_string(),
+                o.miss_rate.to_string(),
+                o.prefetches.to_string(),
+                o.useful_prefetches.to_string(),
+                o.evictions.to_string(),
+                o.invalidations.to_string(),
+                o.memory_reads.to_string(),
+                o.reads_per_access.to_string(),
+                o.prefetch_reads.to_string(),
+            ]);
         }
     }
-    text
+    table.csv()
 }
 
 /// The best points of each trace.
@@ -155,17 +160,17 @@ fn plain(results: &[(String, Sweep)]) -> String {
         );
         let mut best: Vec<&Row> = sweep.points.iter().collect();
         best.sort_by_key(|row| (row.outcome.result.misses, row.entries, row.ways));
-        let heading = [
+        let mut table = Table::new([
             "strategy",
             "entries",
             "ways",
             "prefetch",
             "misses",
             "miss rate",
-        ];
-        let mut rows = vec![heading.map(String::from).to_vec()];
+        ])
+        .aligned("lr");
         for row in best.iter().take(SHOWN) {
-            rows.push(vec![
+            table.row([
                 row.outcome.result.strategy.clone(),
                 row.entries.to_string(),
                 row.ways.to_string(),
@@ -174,11 +179,7 @@ fn plain(results: &[(String, Sweep)]) -> String {
                 format!("{:.4}", row.outcome.result.miss_rate),
             ]);
         }
-        let mut align = [Align::Right; 6];
-        align[0] = Align::Left;
-        for line in table(&align, 2, &rows) {
-            let _ = writeln!(text, "  {line}");
-        }
+        text += &table.text("  ");
         text += &noted_of(name, best.first().map(|row| &row.outcome));
         if best.len() > SHOWN {
             let _ = writeln!(
@@ -189,15 +190,4 @@ fn plain(results: &[(String, Sweep)]) -> String {
         }
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_with_commas_stay_one_field() {
-        assert_eq!(field("a.zst"), "a.zst");
-        assert_eq!(field("a,\"b\""), "\"a,\"\"b\"\"\"");
-    }
 }

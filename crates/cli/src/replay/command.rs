@@ -11,7 +11,7 @@ use crate::progress::{Bar, Progress};
 use crate::report::systems::{System, iotlb};
 use ioatlas_dma::domain::Exposure;
 use ioatlas_iotlb::Trace;
-use ioatlas_present::{Align, grouped, printable, table};
+use ioatlas_present::{Table, grouped, printable};
 use ioatlas_viommu::config::SetGeometry;
 use serde::Serialize;
 
@@ -136,7 +136,7 @@ fn violations(trace: &str, rows: &[Noted<Row>]) -> Vec<Error> {
 }
 
 fn plain(name: &str, noted: &[Noted<Row>]) -> String {
-    let heading = [
+    let mut table = Table::new([
         "system",
         "design",
         "maps",
@@ -149,10 +149,10 @@ fn plain(name: &str, noted: &[Noted<Row>]) -> String {
         "exposed: unmaps",
         "violations",
         "skipped",
-    ];
-    let mut lines = vec![heading.map(String::from).to_vec()];
+    ])
+    .aligned("llr");
     for Noted { result: row, .. } in noted {
-        lines.push(vec![
+        table.row([
             row.system.clone().unwrap_or_else(|| "(nobody)".into()),
             row.design.clone(),
             grouped(row.maps),
@@ -174,14 +174,8 @@ fn plain(name: &str, noted: &[Noted<Row>]) -> String {
             grouped(row.anomalies + row.limited),
         ]);
     }
-    let mut align = [Align::Right; 12];
-    align[..2].fill(Align::Left);
     let mut text = printable(name, 200) + "\n";
-    for line in table(&align, 2, &lines) {
-        text.push_str("  ");
-        text.push_str(&line);
-        text.push('\n');
-    }
+    text += &table.text("  ");
     if let Some(first) = noted.first() {
         text += &sentences(&first.notes, "  ");
     }

@@ -6,7 +6,7 @@ use super::model::{Report, Source};
 use super::systems::{Exposure, SystemRow};
 use super::verdict::DeviceVerdict;
 use ioatlas_present::Sentence;
-use ioatlas_present::{Align, printable, table};
+use ioatlas_present::{columns, printable};
 
 /// Lines of the smallest terminal that people still use.
 pub const MAX_LINES: usize = 24;
@@ -163,7 +163,6 @@ enum Design {
 }
 
 fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
-    use Align::{Left, Right};
     // Three lines of heading: what, of what, and whence. One space between columns, as
     // designs without options and with four-digit numbers then just fit.
     let mut rows = [
@@ -212,12 +211,12 @@ fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
             exposure(&row.exposure),
         ]);
     }
-    let mut align = vec![Left, Left, Right, Right, Right, Right, Right, Right, Right];
+    let mut sides = "llr";
     if design == Design::Hidden {
-        align.remove(1);
+        sides = "lr";
         rows.iter_mut().for_each(|row| drop(row.remove(1)));
     }
-    table(&align, 1, &rows)
+    columns(sides, 1, &rows)
 }
 
 /// The bounds: they are what a user may rely on; what was seen is on the page.

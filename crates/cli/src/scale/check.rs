@@ -25,7 +25,7 @@ use ioatlas_dma::{
     translator::{Paged, Uncached},
     units::*,
 };
-use ioatlas_present::{Align, table};
+use ioatlas_present::{Table, rounded};
 use ioatlas_sim::{
     platform::Sim,
     timing::{Cycles, Machine, MachineConfig, Params, Span, Topology},
@@ -204,7 +204,7 @@ fn beside(design: Design, Predicted { near, far }: Predicted) -> Check {
 }
 
 fn plain(all: &[Check]) -> String {
-    let heading = [
+    let mut table = Table::new([
         "design",
         "model, near",
         "model, far",
@@ -213,30 +213,22 @@ fn plain(all: &[Check]) -> String {
         "model by here",
         "ns, 1 thread",
         "2 threads",
-    ];
-    let mut lines = vec![heading.map(String::from).to_vec()];
+    ])
+    .aligned("lrrrlr");
     for check in all {
-        let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
-        let ns = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.0}"));
         let percent = |value: f64| format!("{value:+.0} %");
-        lines.push(vec![
+        table.row([
             check.design.clone(),
-            number(Some(check.near)),
-            number(Some(check.far)),
-            number(check.measured),
+            rounded(Some(check.near), 2),
+            rounded(Some(check.far), 2),
+            rounded(check.measured, 2),
             check.mode.unwrap_or("-").into(),
             check.difference_percent.map_or("-".into(), percent),
-            ns(check.ns_1_thread),
-            ns(check.ns_2_threads),
+            rounded(check.ns_1_thread, 0),
+            rounded(check.ns_2_threads, 0),
         ]);
     }
-    let mut align = [Align::Right; 8];
-    (align[0], align[4]) = (Align::Left, Align::Left);
-    let lines = table(&align, 2, &lines);
-    let mut text: String = lines
-        .iter()
-        .map(|line| format!("{}\n", line.trim_end()))
-        .collect();
+    let mut text = table.text("");
     text += "Time of a map and its unmap on two CPUs by that on one, a ring of 256 pages on each. Near: CPUs of one socket or core; far: of two. Model by here: in the mode that was measured.\n";
     for check in all {
         if let Some(reason) = &check.reason {

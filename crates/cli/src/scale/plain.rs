@@ -8,8 +8,7 @@ use super::{
     points::{LONGEST_MS, PRECISION},
     rows::{Kind, Row},
 };
-use ioatlas_present::{Align, grouped, table};
-use crate::text::{Align, grouped, table};
+use ioatlas_present::{Table, grouped};
 use ioatlas_sim::timing::params::Origin;
 
 /// More points than this are shown on demand only.
@@ -58,8 +57,8 @@ pub(super) fn plain(scale: &Scale, arguments: &ScaleArguments) -> String {
 }
 
 fn results(scale: &Scale) -> String {
-    let heading = ["result (ATC'15)", "paper", "ours", "", "range", "how"];
-    let mut lines = vec![heading.map(String::from).to_vec()];
+    let mut table =
+        Table::new(["result (ATC'15)", "paper", "ours", "", "range", "how"]).aligned("llrl");
     for Row {
         name,
         paper,
@@ -74,7 +73,7 @@ fn results(scale: &Scale) -> String {
     {
         let range = format!("{low} to {high}");
         let out = if *in_range { "" } else { ", out of it" };
-        lines.push(vec![
+        table.row([
             (*name).into(),
             (*paper).into(),
             format!("{ours:.2}"),
@@ -83,9 +82,7 @@ fn results(scale: &Scale) -> String {
             kind.name().into(),
         ]);
     }
-    let mut align = [Align::Left; 6];
-    align[2] = Align::Right;
-    let mut text = laid_out(&align, &lines);
+    let mut text = table.text("");
     for noted in &scale.rows {
         if let Some(note) = noted.note {
             text += &format!("\n{}: {note}", noted.row.name);
@@ -98,7 +95,7 @@ fn results(scale: &Scale) -> String {
 }
 
 fn points(scale: &Scale, arguments: &ScaleArguments) -> String {
-    let heading: [&str; COLUMNS] = [
+    let mut table = Table::new([
         "workload",
         "CPUs",
         "system",
@@ -113,12 +110,12 @@ fn points(scale: &Scale, arguments: &ScaleArguments) -> String {
         "tables",
         "other",
         "transfers",
-    ];
-    let mut lines = vec![heading.map(String::from).to_vec()];
+    ])
+    .aligned("lrlr");
     for point in &scale.points {
         let percent = |part: f64| format!("{:.1}", 100.0 * part);
         let cycles = &point.cycles;
-        lines.push(vec![
+        table.row([
             point.workload.into(),
             point.cpus.to_string(),
             point.design.clone().unwrap_or_else(|| point.system.clone()),
@@ -140,14 +137,11 @@ fn points(scale: &Scale, arguments: &ScaleArguments) -> String {
                 cells[2] = format!("  {}", line.name);
                 cells[COLUMNS - 2] = format!("{:.0}", line.cycles);
                 cells[COLUMNS - 1] = format!("{:.2}", line.transfers);
-                lines.push(cells);
+                table.row(cells);
             }
         }
     }
-    let mut align = [Align::Right; COLUMNS];
-    align[0] = Align::Left;
-    align[2] = Align::Left;
-    let mut text = laid_out(&align, &lines);
+    let mut text = table.text("");
     if arguments.lines {
         text += "Of lines: cycles of transfers and waits for them, and transfers, an operation.\n";
     }
@@ -166,14 +160,6 @@ fn points(scale: &Scale, arguments: &ScaleArguments) -> String {
 fn uncertainty(part: f64) -> String {
     let mark = if part > PRECISION { "!" } else { "" };
     format!("{mark}{:.2}", 100.0 * part)
-}
-
-fn laid_out(align: &[Align], lines: &[Vec<String>]) -> String {
-    let lines = table(align, 2, lines);
-    lines
-        .iter()
-        .map(|line| format!("{}\n", line.trim_end()))
-        .collect()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ pub(crate) mod arguments;
 use crate::Answer;
 use crate::progress::Spinner;
 use arguments::VhostBenchArguments;
-use ioatlas_present::{Align, grouped, table};
+use ioatlas_present::{columns, grouped};
 use ioatlas_vhost_bench::{Bench, BenchError, Found, Report};
 use serde::Serialize;
 
@@ -115,7 +115,7 @@ fn plain(outcome: &Outcome) -> String {
     if report.warm_up_lost > 0 {
         row("lost in the warm-up", grouped(report.warm_up_lost));
     }
-    let mut lines = table(&[Align::Left, Align::Left], 2, &rows);
+    let mut lines = columns("l", 2, &rows);
     if let Outcome::Search(found) = outcome {
         lines.push(String::new());
         lines.push(format!(

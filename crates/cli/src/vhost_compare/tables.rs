@@ -4,7 +4,7 @@
 use super::back_end::Whose;
 use super::cases::Case;
 use super::{Run, VhostCompareError};
-use ioatlas_present::{Align, grouped, table};
+use ioatlas_present::{Table, grouped};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -252,25 +252,22 @@ impl Outcome {
 
     /// What dynamic mappings cost: frames and messages.
     fn losses(&self) -> Vec<String> {
-        let mut rows = vec![
-            [
-                "dynamic",
-                "",
-                "lost",
-                "of sent",
-                "misses a frame",
-                "round trip",
-            ]
-            .map(String::from)
-            .to_vec(),
-        ];
+        let mut table = Table::new([
+            "dynamic",
+            "",
+            "lost",
+            "of sent",
+            "misses a frame",
+            "round trip",
+        ])
+        .aligned("llr");
         for case in [Case::DynamicPages, Case::DynamicRanges] {
             for whose in [Whose::Testpmd, Whose::Ours] {
                 let sum = |of: fn(&Run) -> u64| self.of((whose, case)).map(of).sum::<u64>();
                 let (sent, lost) = (sum(|r| r.frames_sent), sum(|r| r.frames_lost));
                 let misses = sum(|r| r.misses) as f64 / sent.max(1) as f64;
                 let trips = self.of((whose, case)).map(|r| r.round_trip_ns).collect();
-                rows.push(vec![
+                table.row([
                     case.name().into(),
                     whose.name().into(),
                     grouped(lost),
@@ -280,8 +277,7 @@ impl Outcome {
                 ]);
             }
         }
-        use Align::{Left, Right};
-        table(&[Left, Left, Right, Right, Right, Right], 2, &rows)
+        table.lines()
     }
 }
 
@@ -294,10 +290,9 @@ fn figure(value: Option<f64>, shown: Shown) -> String {
 }
 
 fn comparison_table(comparisons: &[Comparison]) -> Vec<String> {
-    let heading = ["", "testpmd", "ours", "ratio"];
-    let mut rows = vec![heading.map(String::from).to_vec()];
+    let mut table = Table::new(["", "testpmd", "ours", "ratio"]).aligned("lr");
     for line in comparisons {
-        rows.push(vec![
+        table.row([
             line.row.into(),
             figure(line.testpmd, line.shown),
             figure(line.ours, line.shown),
@@ -305,16 +300,15 @@ fn comparison_table(comparisons: &[Comparison]) -> Vec<String> {
                 .map_or("-".into(), |ratio| format!("{ratio:.2} x")),
         ]);
     }
-    use Align::{Left, Right};
-    table(&[Left, Right, Right, Right], 2, &rows)
+    table.lines()
 }
 
 fn benchmark_table(benchmarks: &[Benchmark]) -> Vec<String> {
-    let heading = ["KVM'17", "seed", "testpmd", "of off", "ours", "of off"];
-    let mut rows = vec![heading.map(String::from).to_vec()];
+    let mut table =
+        Table::new(["KVM'17", "seed", "testpmd", "of off", "ours", "of off"]).aligned("llr");
     for line in benchmarks {
         let part = |part: Option<f64>| figure(part, Shown::Part);
-        rows.push(vec![
+        table.row([
             line.cell.clone(),
             line.seed.into(),
             figure(line.testpmd, Shown::Rate),
@@ -323,6 +317,5 @@ fn benchmark_table(benchmarks: &[Benchmark]) -> Vec<String> {
             part(line.ours_of_off),
         ]);
     }
-    use Align::{Left, Right};
-    table(&[Left, Left, Right, Right, Right, Right], 2, &rows)
+    table.lines()
 }

@@ -2,7 +2,7 @@
 //! What a back end has done, for people and programs.
 
 use super::arguments::{How, VhostNetArguments};
-use ioatlas_present::{Align, grouped, table};
+use ioatlas_present::{Table, columns, grouped};
 use ioatlas_vhost::runner::RunnerStats;
 use ioatlas_vhost_net::{Mode, PairStats};
 use serde::Serialize;
@@ -188,17 +188,17 @@ impl Statistics {
             row("acknowledged after", latency),
             row("queues stopped", grouped(stopped)),
         ];
-        let mut lines = table(&[Align::Left, Align::Left], 2, &rows);
+        let mut lines = columns("l", 2, &rows);
         lines.push(String::new());
-        let head = [
+        let mut table = Table::new([
             "pair",
             "from guest",
             "to guest",
             "bytes",
             "dropped",
             "calls",
-        ];
-        let mut rows = vec![head.map(String::from).to_vec()];
+        ])
+        .aligned("r");
         for (number, pair) in self.pairs.iter().enumerate() {
             let dropped = pair.too_long + pair.too_short + pair.tap_dropped;
             let counts = [
@@ -209,9 +209,9 @@ impl Statistics {
                 dropped,
                 pair.calls,
             ];
-            rows.push(counts.map(grouped).to_vec());
+            table.row(counts.map(grouped));
         }
-        lines.extend(table(&[Align::Right; 6], 2, &rows));
+        lines.extend(table.lines());
         lines.join("\n") + "\n"
     }
 }

@@ -16,13 +16,9 @@ use ioatlas_bench::{
     },
     summary::Line,
 };
-use ioatlas_present::{Align, table};
+use ioatlas_present::{Table, rounded};
 
 const DASH: &str = "-";
-
-fn number(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(|| DASH.into(), |value| format!("{value:.digits$}"))
-}
 
 /// A change, with its sign.
 fn signed(value: Option<f64>) -> String {
@@ -57,21 +53,20 @@ pub(super) fn text(study: &Study, filter: &Filter) -> String {
 }
 
 fn summary(lines: &[Line]) -> Vec<String> {
-    let mut cells = vec![["", "here", ""].map(String::from).to_vec()];
+    let mut table = Table::new(["", "here", ""]).aligned("lrl");
     for line in lines {
         let here = line.value.as_ref();
-        cells.push(vec![
+        table.row([
             line.what.clone(),
             here.map_or_else(|_| DASH.into(), |here| value(*here, line.unit)),
             here.err().cloned().unwrap_or_default(),
         ]);
     }
-    use Align::*;
-    table(&[Left, Right, Left], 2, &cells)
+    table.lines()
 }
 
 fn bounce21(study: &Study) -> Vec<String> {
-    let head = [
+    let mut table = Table::new([
         "block",
         "theirs",
         "model",
@@ -81,15 +76,15 @@ fn bounce21(study: &Study) -> Vec<String> {
         "code",
         "map, code",
         "why",
-    ];
-    let mut cells = vec![head.map(String::from).to_vec()];
+    ])
+    .aligned("rrrrrrrrl");
     for beside in study.bounce21() {
         let model = &beside.model;
-        cells.push(vec![
+        table.row([
             format!("{}k", model.theirs.block.0 >> 10),
-            number(Some(model.theirs.ratio), 1),
-            number(Some(model.ratio), 2),
-            number(beside.ratio, 2),
+            rounded(Some(model.theirs.ratio), 1),
+            rounded(Some(model.ratio), 2),
+            rounded(beside.ratio, 2),
             signed(Some(model.theirs.unmap_change)),
             signed(Some(model.unmap_change)),
             signed(beside.unmap_change),
@@ -97,30 +92,27 @@ fn bounce21(study: &Study) -> Vec<String> {
             model.reason().unwrap_or_default(),
         ]);
     }
-    use Align::*;
-    let align = [Right, Right, Right, Right, Right, Right, Right, Right, Left];
-    table(&align, 2, &cells)
+    table.lines()
 }
 
 fn points<'p>(points: impl Iterator<Item = &'p Point>) -> Vec<String> {
-    let head = ["policy", "in flight", "ns", "by within", "by never"];
-    let mut cells = vec![head.map(String::from).to_vec()];
+    let mut table =
+        Table::new(["policy", "in flight", "ns", "by within", "by never"]).aligned("lr");
     for point in points {
         let figure = point.figure.as_ref().ok();
-        cells.push(vec![
+        table.row([
             point.policy.to_string(),
             point.load.depth.to_string(),
-            number(figure.map(|figure| figure.ns.median), 0),
-            number(point.by_within.map(|ratio| ratio.median), 2),
-            number(point.by_never.map(|ratio| ratio.median), 2),
+            rounded(figure.map(|figure| figure.ns.median), 0),
+            rounded(point.by_within.map(|ratio| ratio.median), 2),
+            rounded(point.by_never.map(|ratio| ratio.median), 2),
         ]);
     }
-    use Align::*;
-    table(&[Left, Right, Right, Right, Right], 2, &cells)
+    table.lines()
 }
 
 fn rows(study: &Study, filter: &Filter) -> Vec<String> {
-    let head = [
+    let mut table = Table::new([
         "translator",
         "policy",
         "way",
@@ -137,16 +129,13 @@ fn rows(study: &Study, filter: &Filter) -> Vec<String> {
         "unmap ms/GB",
         "unmap %",
         "bounced %",
-    ];
-    let mut cells = vec![head.map(String::from).to_vec()];
+    ])
+    .aligned("lllr");
     for cell in &study.cells {
         let shown = cell.rows.iter().filter(|row| filter.shows(row.policy));
-        cells.extend(shown.map(|row| line(cell, row)));
+        shown.for_each(|row| table.row(line(cell, row)));
     }
-    use Align::*;
-    let mut align = vec![Left, Left, Left];
-    align.extend([Right; 13]);
-    table(&align, 2, &cells)
+    table.lines()
 }
 
 fn line(cell: &Cell, row: &Row) -> Vec<String> {
@@ -154,7 +143,7 @@ fn line(cell: &Cell, row: &Row) -> Vec<String> {
     let ns = row.figure.as_ref().ok().map(|figure| figure.ns);
     let per_gb = |of: fn(&Split) -> f64| {
         let bytes = load.block.bytes().0;
-        number(
+        rounded(
             row.split.map(|split| Split::ms_per_gb(of(&split), bytes)),
             2,
         )
@@ -166,16 +155,16 @@ fn line(cell: &Cell, row: &Row) -> Vec<String> {
         format!("{}k", load.block.0),
         load.depth.to_string(),
         load.threads.to_string(),
-        number(ns.map(|ns| ns.median), 0),
-        number(ns.map(|ns| ns.low), 0),
-        number(ns.map(|ns| ns.high), 0),
-        number(rate(row), 2),
-        number(row.ratio.map(|ratio| ratio.median), 2),
-        number(row.beyond_copy.map(|excess| excess.median), 0),
+        rounded(ns.map(|ns| ns.median), 0),
+        rounded(ns.map(|ns| ns.low), 0),
+        rounded(ns.map(|ns| ns.high), 0),
+        rounded(rate(row), 2),
+        rounded(row.ratio.map(|ratio| ratio.median), 2),
+        rounded(row.beyond_copy.map(|excess| excess.median), 0),
         per_gb(|split| split.map_ns),
         per_gb(|split| split.unmap_ns),
         signed(part_change(cell, row, |split| split.unmap_ns)),
-        number(row.bounced_percent, 0),
+        rounded(row.bounced_percent, 0),
     ]
 }
 
