@@ -8,7 +8,6 @@
 use crate::Answer;
 use crate::args::InfoArguments;
 use crate::bundled;
-use crate::error::Error;
 use ioatlas_iotlb::import::Assume;
 use ioatlas_iotlb::{Event, Laboratory, Named, Setup, Trace};
 use ioatlas_present::{Table, printable};
@@ -84,17 +83,9 @@ pub(crate) fn run(arguments: &InfoArguments) -> Answer {
             Err(error) => errors.push(error),
         }
     }
-    let text = match arguments.json {
-        true => match serde_json::to_string_pretty(&all) {
-            Ok(text) => text + "\n",
-            Err(error) => {
-                errors.push(Error::from(error));
-                String::new()
-            }
-        },
-        false => plain(&all),
-    };
-    Answer { text, errors }
+    let mut answer = Answer::show(&all, arguments.json, |all| plain(all));
+    errors.append(&mut answer.errors);
+    Answer { errors, ..answer }
 }
 
 fn plain(rows: &[Row]) -> String {

@@ -55,16 +55,7 @@ pub(crate) struct ConvertArguments {
 }
 
 pub(crate) fn run(arguments: &ConvertArguments) -> Answer {
-    match convert(arguments) {
-        Ok(text) => Answer {
-            text,
-            ..Answer::default()
-        },
-        Err(error) => Answer {
-            errors: vec![error],
-            ..Answer::default()
-        },
-    }
+    convert(arguments).into()
 }
 
 fn convert(arguments: &ConvertArguments) -> Result<String, Error> {

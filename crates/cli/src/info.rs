@@ -46,13 +46,8 @@ impl<'a, T: Serialize> ByName<'a, T> {
         if self.results.is_empty() {
             return String::new();
         }
-        match serde_json::to_string_pretty(self) {
-            Ok(text) => text + "\n",
-            Err(error) => {
-                errors.push(Error::from(error));
-                String::new()
-            }
-        }
+        let text = ioatlas_present::json(self).map_err(|error| errors.push(error.into()));
+        text.unwrap_or_default()
     }
 }
 

@@ -18,11 +18,11 @@ use std::path::Path;
 
 pub(crate) fn run(arguments: &IotlbArguments) -> Answer {
     if let Err(error) = Error::if_twice(&arguments.traces) {
-        return failed(error);
+        return error.into();
     }
     let setups = match arguments.setups() {
         Ok(setups) => setups,
-        Err(error) => return failed(error),
+        Err(error) => return error.into(),
     };
     if let Some(grid) = &arguments.sweep {
         return sweep::run(arguments, grid, &setups);
@@ -42,15 +42,8 @@ pub(crate) fn run(arguments: &IotlbArguments) -> Answer {
     Answer { text, errors }
 }
 
-fn failed(error: Error) -> Answer {
-    Answer {
-        errors: vec![error],
-        ..Answer::default()
-    }
-}
-
-/// Simulates with a bar. A trace need not fit in memory, unless accesses are to be put
-/// in; a capture must.
+/// Simulates with a bar. A trace need not fit in memory, unless accesses are to be put in; a
+/// capture must.
 fn simulate(
     path: &Path,
     capture: &CaptureArguments,

@@ -38,6 +38,7 @@ pub use vhost_net::VhostNetError;
 
 use args::{Arguments, Command, TraceCommand};
 use clap::Parser as _;
+use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
@@ -68,6 +69,42 @@ impl From<Status> for std::process::ExitCode {
 struct Answer {
     text: String,
     errors: Vec<Error>,
+}
+
+impl Answer {
+    /// A value as JSON, where that is asked for, or else as `plain` shows it.
+    fn show<T: Serialize>(value: &T, json: bool, plain: impl FnOnce(&T) -> String) -> Self {
+        match json {
+            true => ioatlas_present::json(value).map_err(Error::from).into(),
+            false => plain(value).into(),
+        }
+    }
+}
+
+impl From<String> for Answer {
+    fn from(text: String) -> Self {
+        let errors = Vec::new();
+        Answer { text, errors }
+    }
+}
+
+impl From<Error> for Answer {
+    fn from(error: Error) -> Self {
+        vec![error].into()
+    }
+}
+
+impl From<Vec<Error>> for Answer {
+    fn from(errors: Vec<Error>) -> Self {
+        let text = String::new();
+        Answer { text, errors }
+    }
+}
+
+impl<A: Into<Answer>> From<Result<A, Error>> for Answer {
+    fn from(result: Result<A, Error>) -> Self {
+        result.map_or_else(Answer::from, Into::into)
+    }
 }
 
 /// Runs the command that `arguments` name, the program's own name first among them.

@@ -15,3 +15,12 @@ mod text;
 pub use figure::{Figure, Part, Sentence, Tag, Unit};
 pub use table::{Cell, Table, columns};
 pub use text::{grouped, printable, rounded, short, steers};
+
+/// A value as JSON, for people too, with a line feed at its end.
+///
+/// # Errors
+///
+/// The value cannot be told in JSON.
+pub fn json(value: &impl serde::Serialize) -> serde_json::Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}

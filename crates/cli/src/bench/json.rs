@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Rows as JSON.
 
-use crate::Answer;
 use ioatlas_bench::{Kind, Pattern, Row, What, probe::Mode};
 use ioatlas_dma::design::Design;
 use serde::Serialize;
@@ -107,16 +106,6 @@ impl Object {
     }
 }
 
-pub(super) fn answer(rows: &[Row]) -> Answer {
-    let objects: Vec<Object> = rows.iter().map(Object::of).collect();
-    match serde_json::to_string_pretty(&objects) {
-        Ok(text) => Answer {
-            text: text + "\n",
-            ..Answer::default()
-        },
-        Err(error) => Answer {
-            errors: vec![error.into()],
-            ..Answer::default()
-        },
-    }
+pub(super) fn objects(rows: &[Row]) -> impl Serialize {
+    rows.iter().map(Object::of).collect::<Vec<_>>()
 }

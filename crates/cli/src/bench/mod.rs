@@ -22,20 +22,13 @@ pub(crate) fn run(arguments: &BenchArguments) -> Answer {
     let (extent, filter) = (arguments.extent(), arguments.filter());
     let groups = plan(extent, &filter);
     if groups.is_empty() {
-        return Answer {
-            errors: vec![Error::NoRows],
-            ..Answer::default()
-        };
+        return Error::NoRows.into();
     }
     let bar = Bar::default();
     let rows = measure(extent, &groups, |spec, done| {
         bar.at(&spec.to_string(), done, groups.len());
     });
-    if arguments.json {
-        return json::answer(&rows);
-    }
-    Answer {
-        text: table::text(&summary(&rows, &filter), &rows),
-        ..Answer::default()
-    }
+    Answer::show(&json::objects(&rows), arguments.json, |_| {
+        table::text(&summary(&rows, &filter), &rows)
+    })
 }

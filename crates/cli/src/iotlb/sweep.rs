@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `ioatlas iotlb --sweep`: many points on a trace, as JSON, CSV and heat maps.
 
-use super::{failed, heat, simulate};
+use super::{heat, simulate};
 use crate::Answer;
 use crate::args::IotlbArguments;
 use crate::capture::{Noted, noted_of};
@@ -39,10 +39,7 @@ struct Sweep {
 }
 
 pub(super) fn run(arguments: &IotlbArguments, grid: &Grid, setups: &[Setup]) -> Answer {
-    match sweep(arguments, grid, setups) {
-        Ok(answer) => answer,
-        Err(error) => failed(error),
-    }
+    sweep(arguments, grid, setups).into()
 }
 
 fn sweep(arguments: &IotlbArguments, grid: &Grid, setups: &[Setup]) -> Result<Answer, Error> {

@@ -71,19 +71,11 @@ pub(crate) struct Papers {
 }
 
 pub(crate) fn run(arguments: &PapersArguments, command: &[OsString]) -> Answer {
-    match make(arguments, command) {
-        Ok(text) => Answer {
-            text,
-            errors: Vec::new(),
-        },
-        Err(error) => Answer {
-            errors: vec![error],
-            ..Answer::default()
-        },
-    }
+    let show = |papers| Answer::show(&papers, arguments.json, |papers| plain(papers, arguments));
+    make(arguments, command).map(show).into()
 }
 
-fn make(arguments: &PapersArguments, command: &[OsString]) -> Result<String, Error> {
+fn make(arguments: &PapersArguments, command: &[OsString]) -> Result<Papers, Error> {
     let mut exhibits = exhibits();
     let only = &arguments.only;
     if !only.is_empty() {
@@ -121,9 +113,10 @@ fn make(arguments: &PapersArguments, command: &[OsString]) -> Result<String, Err
         files: Vec::new(),
     };
     papers.files = directory.write(&papers, command)?;
-    if arguments.json {
-        return Ok(serde_json::to_string_pretty(&papers)? + "\n");
-    }
+    Ok(papers)
+}
+
+fn plain(papers: &Papers, arguments: &PapersArguments) -> String {
     let mut text = String::new();
     for made in &papers.exhibits {
         let Made {
@@ -141,7 +134,7 @@ fn make(arguments: &PapersArguments, command: &[OsString]) -> Result<String, Err
         page.display(),
         papers.files.len() - 1
     );
-    Ok(text)
+    text
 }
 
 #[cfg(test)]

@@ -59,26 +59,16 @@ const END_MARK: u64 = 63;
 const CACHE_FUNCTIONS: [&str; 3] = ["init_iova_domain", "free_iova_fast", "free_iova"];
 
 pub(crate) fn run(arguments: &RecordArguments, command_line: &[OsString]) -> Answer {
-    let mut answer = Answer::default();
     if arguments.fetch_only {
-        match arguments.check().and_then(|()| packages(arguments)) {
-            Ok(tree) => {
-                let lines = tree.packages.iter().map(|package| format!("{package}\n"));
-                answer.text = lines.collect();
-            }
-            Err(error) => answer.errors.push(error.into()),
-        }
-        return answer;
+        let tree = arguments.check().and_then(|()| packages(arguments));
+        let text = tree.map(|tree| {
+            let lines = tree.packages.iter().map(|package| format!("{package}\n"));
+            lines.collect::<String>()
+        });
+        return text.map_err(Error::from).into();
     }
-    match record(arguments, command_line) {
-        Ok(summary) if arguments.json => match serde_json::to_string_pretty(&summary) {
-            Ok(text) => answer.text = text + "\n",
-            Err(error) => answer.errors.push(error.into()),
-        },
-        Ok(summary) => answer.text = summary.to_string(),
-        Err(error) => answer.errors.push(error),
-    }
-    answer
+    let show = |summary| Answer::show(&summary, arguments.json, Summary::to_string);
+    record(arguments, command_line).map(show).into()
 }
 
 fn record(arguments: &RecordArguments, command_line: &[OsString]) -> Result<Summary, Error> {

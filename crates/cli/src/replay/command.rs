@@ -73,12 +73,7 @@ impl Row {
 pub(crate) fn run(arguments: &ReplayArguments) -> Answer {
     let geometry = match arguments.geometry.geometry() {
         Ok(geometry) => iotlb(geometry),
-        Err(error) => {
-            return Answer {
-                errors: vec![error.into()],
-                ..Answer::default()
-            };
-        }
+        Err(error) => return Error::from(error).into(),
     };
     let designs = arguments.designs.rows().designs();
     let systems: Vec<System> = designs.into_iter().map(System::of).collect();

@@ -62,23 +62,13 @@ pub(crate) fn run(arguments: &ReportArguments, command: &[OsString]) -> Answer {
         .and_then(|target| Error::if_twice(&arguments.traces).map(|()| target))
     {
         Ok(target) => target,
-        Err(error) => {
-            return Answer {
-                errors: vec![error],
-                ..Answer::default()
-            };
-        }
+        Err(error) => return error.into(),
     };
     let traces = match load(arguments) {
         Ok(traces) => traces,
-        Err(errors) => {
-            return Answer {
-                errors,
-                ..Answer::default()
-            };
-        }
+        Err(errors) => return errors.into(),
     };
-    let result = build(
+    build(
         &traces,
         &arguments.designs.rows(),
         arguments.inv_ns,
@@ -86,14 +76,8 @@ pub(crate) fn run(arguments: &ReportArguments, command: &[OsString]) -> Answer {
         command,
         &Bar::default(),
     )
-    .and_then(|report| conclude(&report, &target, arguments.json));
-    match result {
-        Ok(answer) => answer,
-        Err(error) => Answer {
-            errors: vec![error],
-            ..Answer::default()
-        },
-    }
+    .and_then(|report| conclude(&report, &target, arguments.json))
+    .into()
 }
 
 /// Writes the page and says the rest; a violation is a failure, but one worth a page.
@@ -107,7 +91,7 @@ fn conclude(report: &Report, target: &Target, json: bool) -> Result<Answer, Erro
     }
     target.replace(|file| file.write_all(page.as_bytes()))?;
     let text = if json {
-        serde_json::to_string_pretty(report)? + "\n"
+        ioatlas_present::json(report)?
     } else {
         terminal::render(report, page.len())
     };

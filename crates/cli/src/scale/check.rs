@@ -62,20 +62,8 @@ struct Check {
 }
 
 pub(super) fn run(arguments: &ScaleArguments) -> Answer {
-    let made = check(arguments).and_then(|all| match arguments.json {
-        true => Ok(serde_json::to_string_pretty(&all)? + "\n"),
-        false => Ok(plain(&all)),
-    });
-    match made {
-        Ok(text) => Answer {
-            text,
-            errors: Vec::new(),
-        },
-        Err(error) => Answer {
-            errors: vec![error],
-            ..Answer::default()
-        },
-    }
+    let show = |all: Vec<Check>| Answer::show(&all, arguments.json, |all| plain(all));
+    check(arguments).map(show).into()
 }
 
 fn check(arguments: &ScaleArguments) -> Result<Vec<Check>, Error> {

@@ -49,25 +49,12 @@ pub(crate) fn run(arguments: &ScaleArguments) -> Answer {
     if arguments.check {
         return check::run(arguments);
     }
-    match whole(arguments) {
-        Ok(scale) if arguments.json => {
-            let mut errors = Vec::new();
-            let text = serde_json::to_string_pretty(&scale).map(|text| text + "\n");
-            let text = text.unwrap_or_else(|error| {
-                errors.push(error.into());
-                String::new()
-            });
-            Answer { text, errors }
-        }
-        Ok(scale) => Answer {
-            text: plain::plain(&scale, arguments),
-            errors: Vec::new(),
-        },
-        Err(error) => Answer {
-            errors: vec![error],
-            ..Answer::default()
-        },
-    }
+    let show = |scale: Scale| {
+        Answer::show(&scale, arguments.json, |scale| {
+            plain::plain(scale, arguments)
+        })
+    };
+    whole(arguments).map(show).into()
 }
 
 fn whole(arguments: &ScaleArguments) -> Result<Scale, Error> {

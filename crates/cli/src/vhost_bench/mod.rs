@@ -40,17 +40,10 @@ pub(crate) fn run(arguments: &VhostBenchArguments) -> Answer {
             counted
         }
     };
-    let mut text = String::new();
-    if let Some(outcome) = &outcome {
-        match arguments.json {
-            false => text = plain(outcome),
-            true => match serde_json::to_string_pretty(outcome) {
-                Ok(json) => text = json + "\n",
-                Err(error) => errors.push(error.into()),
-            },
-        }
-    }
-    Answer { text, errors }
+    let show = |outcome| Answer::show(&outcome, arguments.json, plain);
+    let mut answer = outcome.map(show).unwrap_or_default();
+    answer.errors.append(&mut errors);
+    answer
 }
 
 fn drive(arguments: &VhostBenchArguments) -> Result<Outcome, BenchError> {

@@ -90,25 +90,11 @@ struct Run {
 pub(crate) fn run(arguments: &VhostCompareArguments) -> Answer {
     let outcome = match compare(arguments) {
         Ok(outcome) => outcome,
-        Err(error) => {
-            return Answer {
-                text: String::new(),
-                errors: vec![error.into()],
-            };
-        }
+        Err(error) => return Error::from(error).into(),
     };
-    let mut errors: Vec<Error> = outcome.wrongs().map(|w| w.into()).collect();
-    let text = match arguments.json {
-        false => outcome.plain(),
-        true => match serde_json::to_string_pretty(&outcome.json()) {
-            Ok(json) => json + "\n",
-            Err(error) => {
-                errors.push(error.into());
-                String::new()
-            }
-        },
-    };
-    Answer { text, errors }
+    let mut answer = Answer::show(&outcome.json(), arguments.json, |_| outcome.plain());
+    answer.errors.extend(outcome.wrongs().map(Error::from));
+    answer
 }
 
 fn compare(arguments: &VhostCompareArguments) -> Result<Outcome, VhostCompareError> {

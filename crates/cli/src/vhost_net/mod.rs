@@ -87,10 +87,7 @@ const CAPABILITIES: &str = "{\"type\": \"net\"}\n";
 
 pub(crate) fn run(arguments: &VhostNetArguments) -> Answer {
     if arguments.print_capabilities {
-        return Answer {
-            text: CAPABILITIES.into(),
-            ..Answer::default()
-        };
+        return String::from(CAPABILITIES).into();
     }
     let limits = arguments.limits();
     let served = match arguments.iotlb {
@@ -98,22 +95,8 @@ pub(crate) fn run(arguments: &VhostNetArguments) -> Answer {
         Structure::List => serve(arguments, ListIotlb::new(limits)),
         Structure::Interval => serve(arguments, IntervalIotlb::new(limits)),
     };
-    let text = served.map_err(Error::from).and_then(|statistics| {
-        Ok(match arguments.json {
-            true => serde_json::to_string_pretty(&statistics)? + "\n",
-            false => statistics.plain(),
-        })
-    });
-    match text {
-        Ok(text) => Answer {
-            text,
-            errors: Vec::new(),
-        },
-        Err(error) => Answer {
-            errors: vec![error],
-            ..Answer::default()
-        },
-    }
+    let show = |statistics| Answer::show(&statistics, arguments.json, Statistics::plain);
+    served.map(show).map_err(Error::from).into()
 }
 
 /// Where front ends come from.

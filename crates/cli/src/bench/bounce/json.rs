@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The study as JSON. `BounceArguments` documents the fields.
 
-use crate::Answer;
 use ioatlas_bench::{
     bounce::{
         Cell, Policy, Row,
@@ -172,26 +171,16 @@ fn line(line: &Line) -> LineObject {
     }
 }
 
-pub(super) fn answer(study: &Study, filter: &Filter) -> Answer {
+pub(super) fn object(study: &Study, filter: &Filter) -> impl Serialize {
     let rows = study.cells.iter().flat_map(|cell| {
         let shown = cell.rows.iter().filter(|row| filter.shows(row.policy));
         shown.map(|one| row(cell, one))
     });
     let points = study.points.iter().filter(|p| filter.shows(p.policy));
-    let object = Object {
+    Object {
         rows: rows.collect(),
         in_flight: points.map(point).collect(),
         bounce21: study.bounce21().iter().map(beside).collect(),
         summary: study.summary().iter().map(line).collect(),
-    };
-    match serde_json::to_string_pretty(&object) {
-        Ok(text) => Answer {
-            text: text + "\n",
-            ..Answer::default()
-        },
-        Err(error) => Answer {
-            errors: vec![error.into()],
-            ..Answer::default()
-        },
     }
 }

@@ -25,10 +25,7 @@ pub(crate) fn run(arguments: &BounceArguments) -> Answer {
     let (extent, filter) = (arguments.extent(), arguments.filter());
     let loads = loads(extent, &filter);
     if loads.is_empty() {
-        return Answer {
-            errors: vec![Error::NoCells],
-            ..Answer::default()
-        };
+        return Error::NoCells.into();
     }
     let bar = Bar::default();
     let steps = loads.len() + 2;
@@ -56,13 +53,9 @@ pub(crate) fn run(arguments: &BounceArguments) -> Answer {
         lists,
         memory,
     };
-    if arguments.json {
-        return json::answer(&study, &filter);
-    }
-    Answer {
-        text: table::text(&study, &filter),
-        ..Answer::default()
-    }
+    Answer::show(&json::object(&study, &filter), arguments.json, |_| {
+        table::text(&study, &filter)
+    })
 }
 
 /// Whether the filter leaves the load beyond the limits.
