@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Tables: as text, CSV and, since they serialize, JSON.
+//! Tables: as text, CSV, HTML and, since they serialize, JSON.
 
 use crate::figure::Tag;
+use crate::html::{chip, escaped};
 use serde::{Serialize, Serializer};
 use unicode_width::UnicodeWidthStr as _;
 
@@ -141,6 +142,36 @@ impl Table {
         }
         text
     }
+
+    /// The table as HTML, which scrolls where it is too wide.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let tags = self.tags.iter().copied().chain(std::iter::repeat(None));
+        let heading: String = self
+            .columns
+            .iter()
+            .zip(tags)
+            .map(|(name, tag)| {
+                let tag = tag.map(chip).unwrap_or_default();
+                format!("<th>{}{tag}</th>", escaped(name))
+            })
+            .collect();
+        let cell = |cell: &Cell| {
+            let class = match cell {
+                Cell::Words(_) => "",
+                Cell::Number(_) => " class=\"r\"",
+            };
+            format!("<td{class}>{}</td>", escaped(&cell.text()))
+        };
+        let row = |row: &Vec<Cell>| {
+            let cells: String = row.iter().map(cell).collect();
+            format!("<tr>{cells}</tr>")
+        };
+        let rows: String = self.rows.iter().map(row).collect();
+        format!(
+            "<div class=\"scroll\"><table><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table></div>"
+        )
+    }
 }
 
 fn csv_line(cells: impl Iterator<Item = String>) -> String {
@@ -204,5 +235,17 @@ mod tests {
         let row = vec![Cell::from("say \"x\""), Cell::count(7)];
         let table = Table::of(["a,b", "c"].map(String::from), [row]);
         assert_eq!(table.csv(), "\"a,b\",c\n\"say \"\"x\"\"\",7\n");
+    }
+
+    #[test]
+    fn a_page_has_names_as_text_and_numbers_with_their_source() {
+        let row = vec![Cell::from("x"), Cell::count(7)];
+        let table = Table::tagged([("a<b", None), ("c", Some(Tag::Counted))], [row]);
+        let html = table.html();
+        assert!(html.contains("<th>a&lt;b</th>"), "{html}");
+        assert!(
+            html.contains("counted</small></th>") && html.contains("<td class=\"r\">7</td>"),
+            "{html}"
+        );
     }
 }

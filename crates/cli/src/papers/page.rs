@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The exhibits on one page that needs no network, no script and no other file.
 
-use super::{Made, Papers, Shown, Statement, Verdict};
+use super::{Made, Papers, Statement, Verdict};
 use crate::report::provenance::command_line;
-use ioatlas_present::html::{document, escaped};
-use ioatlas_present::{Cell, Tag, plot};
+use ioatlas_present::html::{chip, document, escaped};
+use ioatlas_present::{Tag, plot};
 use std::ffi::OsString;
 
 /// Renders the page.
@@ -16,7 +16,7 @@ pub(super) fn page(papers: &Papers, command: &[OsString]) -> String {
          <section><h2>Provenance</h2><dl><dt>command</dt><dd><code>{}</code></dd><dt>program</dt>\
          <dd>ioatlas {}, commit <code>{}</code></dd></dl></section>\n</main>",
         Tag::LEGEND
-            .map(|(tag, means)| format!("{} {means}", pill(tag)))
+            .map(|(tag, means)| format!("{} {means}", chip(tag)))
             .join(", "),
         contents(papers),
         escaped(&command_line(command)),
@@ -30,11 +30,6 @@ pub(super) fn page(papers: &Papers, command: &[OsString]) -> String {
 /// Words, safe for the page, in which a number and its sign stay on one line.
 fn together(text: &str) -> String {
     escaped(text).replace(" %", "\u{a0}%")
-}
-
-/// A tag as the report shows it.
-fn pill(tag: Tag) -> String {
-    format!("<span class=\"tag {0}\">{0}</span>", tag.name())
 }
 
 fn verdict(verdict: Verdict) -> String {
@@ -91,7 +86,7 @@ fn section(made: &Made) -> String {
         format!(
             "<figure><figcaption>{} {}</figcaption>{}</figure>",
             escaped(&plot.title),
-            pill(plot.tag),
+            chip(plot.tag),
             plot.svg()
         )
     };
@@ -101,13 +96,13 @@ fn section(made: &Made) -> String {
         .iter()
         .map(|note| format!("<li>{}</li>", escaped(note)))
         .collect();
-    let table = table(shown);
+    let table = shown.table.html();
     let table = if shown.plots.is_empty() {
         table
     } else {
         format!("<details><summary>The numbers</summary>{table}</details>")
     };
-    let sources: String = shown.sources().map(pill).collect();
+    let sources: String = shown.sources().map(chip).collect();
     format!(
         "<section id=\"{}\"><h2>{}, {}: {} {sources}</h2><dl><dt>theirs</dt><dd>{}</dd><dt>ours</dt><dd>{}: {}</dd></dl>{}\
          <div class=\"plots\">{plots}</div>{table}<ul class=\"note\">{notes}</ul></section>\n",
@@ -152,40 +147,6 @@ fn said(statements: &[Statement]) -> String {
     format!(
         "<div class=\"scroll statements\"><table><thead><tr><th>statement</th><th>theirs {}</th><th>ours</th><th>reproduced if</th></tr></thead>\
          <tbody>{rows}</tbody></table></div>",
-        pill(Tag::Assumed)
-    )
-}
-
-fn table(shown: &Shown) -> String {
-    let tags = shown
-        .table
-        .tags
-        .iter()
-        .copied()
-        .chain(std::iter::repeat(None));
-    let heading: String = shown
-        .table
-        .columns
-        .iter()
-        .zip(tags)
-        .map(|(name, tag)| {
-            let tag = tag.map(pill).unwrap_or_default();
-            format!("<th>{}{tag}</th>", escaped(name))
-        })
-        .collect();
-    let cell = |cell: &Cell| {
-        let class = match cell {
-            Cell::Words(_) => "",
-            Cell::Number(_) => " class=\"r\"",
-        };
-        format!("<td{class}>{}</td>", escaped(&cell.text()))
-    };
-    let row = |row: &Vec<Cell>| {
-        let cells: String = row.iter().map(cell).collect();
-        format!("<tr>{cells}</tr>")
-    };
-    let rows: String = shown.table.rows.iter().map(row).collect();
-    format!(
-        "<div class=\"scroll\"><table><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table></div>"
+        chip(Tag::Assumed)
     )
 }
