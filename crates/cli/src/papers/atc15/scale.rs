@@ -42,7 +42,7 @@ enum Kind {
 }
 
 /// One of them.
-pub(super) struct Figure {
+pub(super) struct Exhibit {
     about: About,
     /// Whether a result is of this figure, by its section.
     is_ours: fn(&str) -> bool,
@@ -55,7 +55,7 @@ fn thousands(point: &Point) -> f64 {
     point.per_second / 1000.0
 }
 
-pub(super) static FIGURE_1: Figure = Figure {
+pub(super) static FIGURE_1: Exhibit = Exhibit {
     about: about(
         "figure 1",
         "Request-response throughput of today's mapping code",
@@ -71,7 +71,7 @@ pub(super) static FIGURE_1: Figure = Figure {
     }),
 };
 
-pub(super) static FIGURE_2: Figure = Figure {
+pub(super) static FIGURE_2: Exhibit = Exhibit {
     about: about(
         "figure 2",
         "Where the cycles go on 16 cores",
@@ -82,7 +82,7 @@ pub(super) static FIGURE_2: Figure = Figure {
     kind: Kind::Cycles,
 };
 
-pub(super) static FIGURE_3: Figure = Figure {
+pub(super) static FIGURE_3: Exhibit = Exhibit {
     about: about(
         "figure 3",
         "Request-response throughput of the designs",
@@ -97,7 +97,7 @@ pub(super) static FIGURE_3: Figure = Figure {
     }),
 };
 
-pub(super) static FIGURE_4: Figure = Figure {
+pub(super) static FIGURE_4: Exhibit = Exhibit {
     about: about(
         "figure 4",
         "Request-response latency, one connection a core",
@@ -112,7 +112,7 @@ pub(super) static FIGURE_4: Figure = Figure {
     }),
 };
 
-pub(super) static FIGURE_5: Figure = Figure {
+pub(super) static FIGURE_5: Exhibit = Exhibit {
     about: about(
         "figure 5",
         "Throughput of memcached",
@@ -127,7 +127,7 @@ pub(super) static FIGURE_5: Figure = Figure {
     }),
 };
 
-pub(super) static FIGURE_7: Figure = Figure {
+pub(super) static FIGURE_7: Exhibit = Exhibit {
     about: about(
         "figure 7",
         "Request-response throughput under strict invalidation",
@@ -157,7 +157,7 @@ impl Progress for Words<'_> {
     }
 }
 
-impl Runs for Figure {
+impl Runs for Exhibit {
     fn about(&self) -> About {
         self.about
     }

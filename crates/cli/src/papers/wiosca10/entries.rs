@@ -16,15 +16,15 @@ use ioatlas_present::{
 };
 
 /// A figure of the paper.
-pub(super) struct Figure {
+pub(super) struct Exhibit {
     about: About,
     workload: &'static Workload,
 }
 
 const CLAIM: &str = "Superpages drastically decrease the number of entries that are needed (4.4).";
 
-pub(super) static FIGURES: [Figure; 2] = [
-    Figure {
+pub(super) static FIGURES: [Exhibit; 2] = [
+    Exhibit {
         about: about(
             "figure 8",
             "Number of IOTLB entries in use: E1000, netperf",
@@ -32,7 +32,7 @@ pub(super) static FIGURES: [Figure; 2] = [
         ),
         workload: &E1000,
     },
-    Figure {
+    Exhibit {
         about: about(
             "figure 9",
             "Number of IOTLB entries in use: SCSI, bonnie++",
@@ -85,7 +85,7 @@ fn statement(all: &[InUse]) -> Statement {
     }
 }
 
-impl Runs for Figure {
+impl Runs for Exhibit {
     fn about(&self) -> About {
         self.about
     }
@@ -105,7 +105,7 @@ impl Runs for Figure {
     }
 }
 
-impl Figure {
+impl Exhibit {
     fn show(&self, all: &[InUse]) -> Shown {
         let counted = Some(Tag::Counted);
         let columns = [

@@ -58,15 +58,15 @@ const MIDDLE: Close = Close {
 };
 
 /// A figure of the paper.
-pub(super) struct Figure {
+pub(super) struct Exhibit {
     about: About,
     what: What,
     workload: &'static Workload,
     says: &'static [Claim],
 }
 
-pub(super) static FIGURES: [Figure; 4] = [
-    Figure {
+pub(super) static FIGURES: [Exhibit; 4] = [
+    Exhibit {
         about: about(
             "figure 4",
             "E1000 NIC, netperf send: virtual I/O memory access",
@@ -76,7 +76,7 @@ pub(super) static FIGURES: [Figure; 4] = [
         workload: &E1000,
         says: &[RAPIDLY, DESCENDING_STEPS],
     },
-    Figure {
+    Exhibit {
         about: about(
             "figure 5",
             "E1000 NIC, netperf send: map and unmap operations",
@@ -87,7 +87,7 @@ pub(super) static FIGURES: [Figure; 4] = [
         workload: &E1000,
         says: &[DESCENDING_MAPS, CONSISTENT_FIRST, ADJACENT_MAPS],
     },
-    Figure {
+    Exhibit {
         about: about(
             "figure 6",
             "SCSI controller, bonnie++ write: virtual I/O memory access",
@@ -97,7 +97,7 @@ pub(super) static FIGURES: [Figure; 4] = [
         workload: &LSI,
         says: &[RAPIDLY, ASCENDING_STEPS, DESCENDING_MAPS],
     },
-    Figure {
+    Exhibit {
         about: about(
             "figure 7",
             "Two E1000 NICs, netperf send: map and unmap operations",
@@ -186,7 +186,7 @@ impl Data {
     }
 }
 
-impl Runs for Figure {
+impl Runs for Exhibit {
     fn about(&self) -> About {
         self.about
     }
@@ -214,7 +214,7 @@ impl Runs for Figure {
     }
 }
 
-impl Figure {
+impl Exhibit {
     fn show(&self, data: &[Data]) -> Shown {
         let counted = Some(Tag::Counted);
         let columns = [
@@ -395,7 +395,7 @@ mod tests {
     use crate::papers::wiosca10::Verdict;
 
     /// The verdicts of each figure's statements: for each, on today's kernel and with reuse off.
-    fn verdicts(figure: &Figure) -> Vec<Vec<Verdict>> {
+    fn verdicts(figure: &Exhibit) -> Vec<Vec<Verdict>> {
         let made = figure.make(&|_| ()).unwrap();
         let found = |statement: &Statement| {
             let verdicts = statement.found.iter().map(|found| found.judgement.verdict);

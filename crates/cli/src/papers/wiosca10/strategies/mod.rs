@@ -183,14 +183,14 @@ impl Results {
 }
 
 /// A figure of the paper.
-pub(super) struct Figure {
+pub(super) struct Exhibit {
     about: About,
     workload: &'static Workload,
     says: &'static [Claim],
 }
 
-pub(super) static FIGURES: [Figure; 3] = [
-    Figure {
+pub(super) static FIGURES: [Exhibit; 3] = [
+    Exhibit {
         about: about(
             "figure 10",
             "Miss rate of different configurations: E1000, netperf",
@@ -200,7 +200,7 @@ pub(super) static FIGURES: [Figure; 3] = [
         workload: &E1000,
         says: &[MOST, OPTIMAL, HINTS, OFFSET_ONE, BUFFER_NIC, DIRECTION],
     },
-    Figure {
+    Exhibit {
         about: about(
             "figure 11",
             "Miss rate of different configurations: SCSI, bonnie++",
@@ -210,7 +210,7 @@ pub(super) static FIGURES: [Figure; 3] = [
         workload: &LSI,
         says: &[MOST, OPTIMAL, HINTS, OFFSET_ONE, BUFFER_SCSI, DESCENDING],
     },
-    Figure {
+    Exhibit {
         about: about(
             "figure 12",
             "Miss rate of different configurations: 2 x E1000, netperf",
@@ -229,8 +229,8 @@ pub(super) static FIGURES: [Figure; 3] = [
 ];
 
 /// The same of devices that the paper did not have.
-pub(super) static OTHERS: [Figure; 2] = [
-    Figure {
+pub(super) static OTHERS: [Exhibit; 2] = [
+    Exhibit {
         about: about(
             "beyond virtio",
             "Miss rate of different configurations: virtio-net with 4 queues",
@@ -239,7 +239,7 @@ pub(super) static OTHERS: [Figure; 2] = [
         workload: &VIRTIO,
         says: &[MOST, OPTIMAL, HINTS, OFFSET_ONE, BUFFER_NIC, DIRECTION],
     },
-    Figure {
+    Exhibit {
         about: about(
             "beyond nvme",
             "Miss rate of different configurations: NVMe, fio",
@@ -268,7 +268,7 @@ fn statement(claim: &Claim, all: &[Results]) -> Statement {
     }
 }
 
-impl Runs for Figure {
+impl Runs for Exhibit {
     fn about(&self) -> About {
         self.about
     }
@@ -460,7 +460,7 @@ mod tests {
     /// By statement; on today's kernel, and with its reuse cache off.
     #[test]
     fn the_verdicts_on_the_bundled_traces_are_these() {
-        let of = |figure: &Figure| -> Vec<[Verdict; 2]> {
+        let of = |figure: &Exhibit| -> Vec<[Verdict; 2]> {
             let made = figure.make(&|_| ()).unwrap();
             let pair =
                 |statement: &Statement| [0, 1].map(|nth| statement.found[nth].judgement.verdict);
