@@ -64,6 +64,13 @@ pub fn line(svg: &mut String, class: &str, x: (f64, f64), y: (f64, f64)) {
     );
 }
 
+/// The places that a polyline goes through, as its attribute has them.
+#[must_use]
+pub fn points(places: impl IntoIterator<Item = (f64, f64)>) -> String {
+    let places = places.into_iter().map(|(x, y)| format!("{x:.1},{y:.1}"));
+    places.collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@
 use super::systems::{Exposure, SystemRow};
 use super::verdict::DeviceVerdict;
 use ioatlas_present::html::escaped;
-use ioatlas_present::svg::{Axis, line, round_up, series, text};
+use ioatlas_present::svg::{self, Axis, line, round_up, series, text};
 use std::fmt::Write;
 
 /// Size of a drawing in its own units; the page scales it to the width there is.
@@ -90,15 +90,10 @@ pub(super) fn size_curve(verdicts: &[DeviceVerdict]) -> String {
                 y.at(point.misses_per_100_accesses.value),
             )
         };
-        let path: Vec<String> = verdict
-            .sizes
-            .iter()
-            .map(|point| format!("{:.1},{:.1}", place(point).0, place(point).1))
-            .collect();
         let _ = write!(
             svg,
             "<polyline class=\"{class}\" points=\"{}\"/>",
-            path.join(" ")
+            svg::points(verdict.sizes.iter().map(place))
         );
         for point in &verdict.sizes {
             let (cx, cy) = place(point);
@@ -232,11 +227,7 @@ pub(super) fn cost_against_safety(systems: &[SystemRow], wait_ns: f64) -> String
     let _ = write!(
         svg,
         "<polyline class=\"frontier\" points=\"{}\"/>",
-        frontier(&places)
-            .iter()
-            .map(|(x, y)| format!("{x:.1},{y:.1}"))
-            .collect::<Vec<_>>()
-            .join(" ")
+        svg::points(frontier(&places))
     );
     for ((number, row), (cx, cy)) in systems.iter().enumerate().zip(&places) {
         let wait = match row.wait {

@@ -3,7 +3,7 @@
 
 use super::{Frame, Scale};
 use crate::html::escaped;
-use crate::svg::series;
+use crate::svg::{points, series};
 use crate::{Cell, Table};
 use std::fmt::Write;
 
@@ -49,12 +49,6 @@ pub(super) fn draw(svg: &mut String, frame: &Frame<'_>, lines: &[Line]) {
     for (number, line) in lines.iter().enumerate() {
         let class = series(number);
         let place = |&(x, y): &(f64, f64)| (frame.across(x), frame.up(y));
-        let path: Vec<String> = line
-            .points
-            .iter()
-            .map(place)
-            .map(|(x, y)| format!("{x:.1},{y:.1}"))
-            .collect();
         let gaps = match line.whose {
             Whose::Ours => "",
             Whose::Theirs => " theirs",
@@ -63,7 +57,7 @@ pub(super) fn draw(svg: &mut String, frame: &Frame<'_>, lines: &[Line]) {
         let _ = write!(
             svg,
             "<polyline class=\"{class}{gaps}\" points=\"{}\"><title>{}</title></polyline>",
-            path.join(" "),
+            points(line.points.iter().map(place)),
             escaped(&line.name)
         );
         if line.points.len() <= MARKED {
