@@ -8,9 +8,8 @@ use std::fs;
 use std::path::Path;
 
 /// Libraries that users link.
-const LIBRARIES: [&str; 8] = [
+const LIBRARIES: [&str; 7] = [
     "dma",
-    "host",
     "vtd",
     "vfio",
     "vhost",
