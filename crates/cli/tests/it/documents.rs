@@ -168,6 +168,24 @@ fn files_that_documents_name_exist() {
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
+/// The way of one page names files of the core by their place in its `src`.
+#[test]
+fn files_on_the_way_of_a_page_exist() {
+    let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let source = root().join("crates/dma/src");
+    let (_, section) = page.split_once("\n## The way of one page\n").unwrap();
+    let rows = section.lines().skip_while(|line| !line.starts_with('|'));
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    let names = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+    let names: Vec<&str> = names
+        .filter(|name| name.ends_with(".rs") && !name.starts_with("crates/"))
+        .collect();
+    assert!(names.len() > 15, "{names:?}");
+    for name in names {
+        assert!(source.join(name).exists(), "{name}");
+    }
+}
+
 #[test]
 fn readme_is_short() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();

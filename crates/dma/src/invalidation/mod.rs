@@ -22,8 +22,8 @@
 //! `AnyAllocator::free` and the freeing of table frames take [`Flushed`] and nothing else.
 //!
 //! Memory ordering: both accesses to `next` are relaxed; the fences carry the order.
-//! (`tests/loom.rs` has a model of just this pair, with the unit's read in it; it fails without
-//! either fence.)
+//! (`tests/it/loom/invalidation.rs` is a model of just this pair, with the unit's read in it; it
+//! fails without either fence.)
 //!
 //! # Two proofs make one
 //!
