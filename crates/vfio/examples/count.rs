@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 struct Willing(SpaceLimits);
 
-impl AddressSpace for Willing {
+// SAFETY: there is no device.
+unsafe impl AddressSpace for Willing {
     fn limits(&self) -> &SpaceLimits {
         &self.0
     }

@@ -156,7 +156,9 @@ fn ioas_flags(perm: Perm) -> u32 {
     perm | fd::iommufd_ioas_map_flags_IOMMU_IOAS_MAP_FIXED_IOVA
 }
 
-impl Kernel for Linux {
+// SAFETY: the kernel removes and flushes translations before its calls return, and says how much it
+// removed; a mapping is as long as `mmap` was asked for.
+unsafe impl Kernel for Linux {
     type Fd = fs::File;
     type Mapped = MappedRegion;
 
@@ -522,7 +524,8 @@ unsafe impl Send for MappedRegion {}
 // SAFETY: as above.
 unsafe impl Sync for MappedRegion {}
 
-impl AsRegion for MappedRegion {
+// SAFETY: its own mapping, which it unmaps when it is dropped.
+unsafe impl AsRegion for MappedRegion {
     fn bytes(&self) -> *mut [u8] {
         self.0.as_ptr()
     }

@@ -120,7 +120,13 @@ pub struct IrqInfo {
 }
 
 /// The calls. `Fd` closes itself.
-pub trait Kernel: Send + Sync + Sized + 'static {
+///
+/// # Safety
+/// Memory that devices reached is used again on the word of these calls. When one that unmaps
+/// returns, no device reaches what it says was unmapped, nor memory that was mapped there; one that
+/// makes a device quiet, or detaches it, returns when it is. A mapped part of a region is as long
+/// as was asked for.
+pub unsafe trait Kernel: Send + Sync + Sized + 'static {
     /// An open file, which is closed when it is dropped.
     type Fd: Send + Sync + 'static;
     /// A mapped part of a device's region. It unmaps itself.
@@ -260,7 +266,19 @@ pub trait Kernel: Send + Sync + Sized + 'static {
 pub struct ObjectId(pub u32);
 
 /// Device registers that are in this process's address space.
-pub trait AsRegion: Send + Sync + 'static {
+///
+/// # Safety
+/// What [`bytes`](Self::bytes) says is so: safe code accesses registers there (`Bar::read`).
+///
+/// ```compile_fail,E0200
+/// struct Nowhere;
+/// impl ioatlas_vfio::kernel::AsRegion for Nowhere {
+///     fn bytes(&self) -> *mut [u8] {
+///         std::ptr::slice_from_raw_parts_mut(std::ptr::null_mut(), 4096)
+///     }
+/// }
+/// ```
+pub unsafe trait AsRegion: Send + Sync + 'static {
     /// Where, and how many bytes. They stay there as long as `self` lives, and may be accessed by
     /// volatile loads and stores of 1, 2, 4 or 8 aligned bytes.
     fn bytes(&self) -> *mut [u8];

@@ -162,7 +162,8 @@ impl Simulated {
     }
 }
 
-impl Kernel for Simulated {
+// SAFETY: its devices are simulated: they reach memory by what its state maps at that moment.
+unsafe impl Kernel for Simulated {
     type Fd = SimFile;
     type Mapped = SimRegion;
 

@@ -143,7 +143,8 @@ impl SimRegion {
     }
 }
 
-impl AsRegion for SimRegion {
+// SAFETY: its own memory, which it frees when it is dropped.
+unsafe impl AsRegion for SimRegion {
     fn bytes(&self) -> *mut [u8] {
         self.0
     }

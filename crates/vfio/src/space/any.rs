@@ -85,7 +85,8 @@ impl<K: Kernel> fmt::Display for AnySpace<K> {
     }
 }
 
-impl<K: Kernel> AddressSpace for AnySpace<K> {
+// SAFETY: that of either space inside.
+unsafe impl<K: Kernel> AddressSpace for AnySpace<K> {
     fn limits(&self) -> &SpaceLimits {
         match self {
             AnySpace::Type1(space) => space.limits(),

@@ -107,7 +107,8 @@ fn open_group<K: Kernel>(k: &K, address: PciAddress, number: u32) -> Result<K::F
     }
 }
 
-impl<K: Kernel> AddressSpace for Container<K> {
+// SAFETY: one call of the kernel each, whose word it is; detaching makes the device quiet.
+unsafe impl<K: Kernel> AddressSpace for Container<K> {
     fn limits(&self) -> &SpaceLimits {
         &self.limits
     }

@@ -100,7 +100,8 @@ fn not_taken<K: Kernel>(k: &K, address: PciAddress, group: u32, errno: Errno) ->
     }
 }
 
-impl<K: Kernel> AddressSpace for Ioas<K> {
+// SAFETY: one call of the kernel each, whose word it is; detaching makes the device quiet.
+unsafe impl<K: Kernel> AddressSpace for Ioas<K> {
     fn limits(&self) -> &SpaceLimits {
         &self.limits
     }

@@ -22,7 +22,29 @@ use crate::{
 use ioatlas_dma::{translator::AttachError, units::*};
 
 /// What a translator needs of a space. Calls may come from several threads at once.
-pub trait AddressSpace: Send + Sync + 'static {
+///
+/// # Safety
+/// A domain frees memory on its word. When [`unmap`](Self::unmap) returns `Ok`, no device reaches
+/// anything by the range, in whatever cache; after an error it may have changed nothing. When
+/// [`detach`](Self::detach) returns `Ok`, the device reaches nothing of the space.
+///
+/// ```compile_fail,E0200
+/// # use ioatlas_dma::{translator::AttachError, units::*};
+/// # use ioatlas_vfio::{kernel::*, space::*};
+/// struct Forgets(SpaceLimits);
+/// impl AddressSpace for Forgets {
+///     fn unmap(&self, _iova: Iova, len: ByteCount) -> Result<ByteCount, Errno> {
+///         Ok(len) // and the device goes on
+///     }
+///     // ..
+/// #   fn limits(&self) -> &SpaceLimits { &self.0 }
+/// #   fn pin_limit(&self) -> Option<ByteCount> { None }
+/// #   unsafe fn map(&self, _call: &MapCall) -> Result<(), Errno> { Ok(()) }
+/// #   fn attach(&self, _device: SourceId) -> Result<(), AttachError> { Ok(()) }
+/// #   fn detach(&self, _device: SourceId) -> Result<(), AttachError> { Ok(()) }
+/// }
+/// ```
+pub unsafe trait AddressSpace: Send + Sync + 'static {
     /// What IOVAs it has, and how many mappings it takes.
     fn limits(&self) -> &SpaceLimits;
     /// How much memory this process may pin, where there is a limit.

@@ -286,8 +286,8 @@ impl<S: AddressSpace> Ending<S> {
     }
 }
 
-// SAFETY: the kernel has removed, and flushed, what was pending when it returns from the calls that
-// `submit` makes; where it did not, that is said.
+// SAFETY: by `AddressSpace`, nothing that was pending is reached any more when the calls that
+// `submit` makes return; where one did not obey, that is said.
 unsafe impl<S: AddressSpace> Invalidate for Ending<S> {
     type Token = ();
 
