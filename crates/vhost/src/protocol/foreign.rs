@@ -11,12 +11,26 @@
 //! At most 256 threads close files at a time. Beyond, and where no thread can be had, files wait
 //! in line and stay open; the log says so.
 //!
-//! Not handled: files with messages that `vhost` refuses by itself, which closes them where it
-//! finds them; and the end of the process, which not even SIGKILL brings about before that
-//! server's.
+//! Other files take their time, too: a TCP socket that is told to linger is closed when its other
+//! end has taken what was written, a terminal when it has shown it. So those that `vhost` may close
+//! by itself have to be of kinds that never wait ([`Foreign::closing_at_once`]). What is in the
+//! receive queue of a socket is closed with the socket, and by then nobody can look at it
+//! ([`close_stream`]).
+//!
+//! Not handled: what is in the receive queue of a socket that the front end sent, which is closed
+//! with that; files that `vhost` closes, where any file may be memory; and the end of the process,
+//! which not even SIGKILL brings about before that server's.
 
+use crate::log_limit::peer_log;
+use rustix::net::{AddressFamily, sockopt};
 use std::{
-    fs::File,
+    fs::{self, File},
+    io::ErrorKind,
+    net::Shutdown,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::{ffi::OsStrExt, net::UnixStream},
+    },
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
 };
@@ -36,6 +50,14 @@ impl Foreign {
     pub fn known_if(mut self, known: impl FnOnce(&File) -> bool) -> Option<File> {
         self.0.take_if(|file| known(file))
     }
+
+    /// The file, if nobody has to wait when it is closed; else it is kept.
+    ///
+    /// # Errors
+    /// The same again.
+    pub fn closing_at_once(mut self) -> Result<File, Self> {
+        self.0.take_if(|file| closes_at_once(file)).ok_or(self)
+    }
 }
 
 impl From<File> for Foreign {
@@ -44,9 +66,15 @@ impl From<File> for Foreign {
     }
 }
 
+impl From<OwnedFd> for Foreign {
+    fn from(fd: OwnedFd) -> Self {
+        File::from(fd).into()
+    }
+}
+
 impl Drop for Foreign {
     fn drop(&mut self) {
-        if let Some(file) = self.0.take_if(|file| !is_in_memory(file)) {
+        if let Some(file) = self.0.take_if(|file| !closes_at_once(file)) {
             discard(file);
         }
     }
@@ -56,6 +84,37 @@ impl Drop for Foreign {
 /// only these know seals.
 pub fn is_in_memory(file: &File) -> bool {
     rustix::fs::fcntl_get_seals(file).is_ok()
+}
+
+/// Whether nobody is waited for when a file is closed: it is in memory, a UNIX socket, a pipe or an
+/// event. No file system is asked for that.
+fn closes_at_once(file: &File) -> bool {
+    let is_unix = || sockopt::socket_domain(file) == Ok(AddressFamily::UNIX);
+    is_in_memory(file) || is_unix() || is_event_or_pipe(file)
+}
+
+/// Where there is no `/proc` nothing tells, and each is taken for one.
+fn is_event_or_pipe(file: &File) -> bool {
+    // A path begins with a slash, whatever the file is called.
+    let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    name.map_or(true, |name| {
+        let name = name.as_os_str().as_bytes();
+        name == b"anon_inode:[eventfd]" || name.starts_with(b"pipe:[")
+    })
+}
+
+/// Closes a connection. Messages that nobody has read may have files, which are closed with it.
+pub fn close_stream(stream: UnixStream) {
+    // From here on nothing more can be sent. It may have been hung up before.
+    match stream.shutdown(Shutdown::Both) {
+        Err(e) if e.kind() != ErrorKind::NotConnected => {
+            peer_log!(Warn, "cannot shut a connection down: {e}");
+        }
+        _ => (),
+    }
+    if rustix::io::ioctl_fionread(&stream) != Ok(0) {
+        discard(OwnedFd::from(stream).into());
+    }
 }
 
 struct Closers {
@@ -91,7 +150,7 @@ fn discard(file: File) {
     let builder = thread::Builder::new().name("vhost-close".into());
     if let Err(e) = builder.stack_size(STACK).spawn(close_all) {
         closers().threads -= 1;
-        log::error!("no thread to close files of front ends: {e}");
+        peer_log!(Error, "no thread to close files of front ends: {e}");
     }
 }
 

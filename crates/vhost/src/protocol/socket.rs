@@ -3,10 +3,12 @@
 //!
 //! `vhost`'s `BackendReqHandler` reads and answers every request on a socket, and ends with an
 //! error at message 22. It is left to do so: before each call the next header is *peeked* at.
-//! Message 22 is then read and answered here; message 21 is peeked at with its file descriptor, of
-//! which the kernel gives a duplicate, since `vhost` keeps its own to itself; message 18 is read
-//! here where it comes before features are set, as QEMU sends it and `vhost` refuses it; anything
-//! else stays where it is. No second socket, no thread, no copy of any message that `vhost` knows.
+//! Message 22 is then read and answered here; messages with file descriptors are peeked at with
+//! them, of which the kernel gives duplicates: that of message 21 is used, since `vhost` keeps its
+//! own to itself, and files whose end somebody might have to wait for end the connection, since
+//! `vhost` closes what it refuses where it finds it; message 18 is read here where it comes before
+//! features are set, as QEMU sends it and `vhost` refuses it; anything else stays where it is. No
+//! second socket, no thread, no copy of any message that `vhost` knows.
 //!
 //! # Bounds
 //! A front end that sends half a message cannot hold us for longer than the configured time: the
@@ -14,7 +16,11 @@
 //! (`SO_RCVTIMEO`), which also bounds `vhost`'s own reads. File descriptors with message 22 never
 //! arrive: without room for them the kernel closes them and says so.
 
-use super::message::{HEADER_BYTES, Header, IOTLB_BYTES, IotlbMessage, MessageError};
+use super::{
+    foreign::Foreign,
+    memory::Files,
+    message::{HEADER_BYTES, Header, IOTLB_BYTES, IotlbMessage, MessageError},
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
     io::Errno,
@@ -30,6 +36,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// File descriptors of a message that `vhost` takes; the kernel closes the rest.
+const MOST_FILES: usize = 32;
 /// `VHOST_USER_SET_VRING_ENABLE`: the front end enables or disables a ring.
 pub const SET_VRING_ENABLE: u32 = 18;
 /// Bytes of its payload: the queue, and 0 or 1.
@@ -64,6 +72,12 @@ pub enum SocketError {
     /// It sent file descriptors with a message that has none.
     #[error("file descriptors with a message that has none")]
     Descriptors,
+    /// It sent a file that may be of a file system that never answers, or whose end may take long.
+    #[error(
+        "a message with a file that is not of a regular file in memory (memfd, tmpfs, hugetlbfs), \
+         and no event, pipe or UNIX socket"
+    )]
+    Files,
     /// A header that is not one of a request.
     #[error("not a request: {0:?}")]
     NotARequest(Header),
@@ -79,6 +93,9 @@ pub enum Next {
     Known(Header),
     /// Message 21, still in the socket, with a duplicate of the file descriptor that came with it.
     BackChannel(OwnedFd),
+    /// This message, or one after it, has a file that `vhost` must not have. Its header is read,
+    /// and the connection has to end.
+    BadFiles(Header),
     /// Message 22, which was read from the socket.
     Iotlb(Header, Result<IotlbMessage, MessageError>),
     /// Nothing came for as long as the socket lets us wait (`SO_RCVTIMEO`).
@@ -120,41 +137,80 @@ pub enum Woken {
 }
 
 /// Looks at the next request; blocks until there is one, at most `patience` once its first byte is
-/// there, and no longer than the socket's receive timeout before.
+/// there, and no longer than the socket's receive timeout before. Where any file may be memory, no
+/// file is looked at.
 ///
 /// # Errors
 /// See [`SocketError`]; the connection is of no use any more.
-pub fn next(socket: &UnixStream, patience: Duration) -> Result<Next, SocketError> {
-    let Some(header) = peek_header(socket, patience)? else {
+pub fn next(socket: &UnixStream, patience: Duration, memory: Files) -> Result<Next, SocketError> {
+    let Some((header, files)) = peek_header(socket, patience)? else {
         return Ok(Next::Nothing);
     };
-    match header.request {
-        IOTLB_MSG => read_iotlb(socket, header),
-        SET_BACKEND_REQ_FD => Ok(match peek_descriptor(socket)? {
-            Some(fd) => Next::BackChannel(fd),
-            None => Next::Known(header),
-        }),
-        _ => Ok(Next::Known(header)),
+    let is_back = header.request == SET_BACKEND_REQ_FD;
+    if header.request == IOTLB_MSG {
+        return read_iotlb(socket, header);
     }
+    if files == Waiting::No || memory == Files::Any && !is_back {
+        return Ok(Next::Known(header));
+    }
+    let mut first = None;
+    let mut waits = Vec::new();
+    for file in peek_files(socket)? {
+        match Foreign::from(file).closing_at_once() {
+            Ok(file) => first = first.or(Some(file)),
+            Err(foreign) => waits.push(foreign),
+        }
+    }
+    if !waits.is_empty() && memory == Files::InMemory {
+        // The last of a file to go is our duplicate, or the one in the socket.
+        discard_header(socket)?;
+        drop(waits);
+        return Ok(Next::BadFiles(header));
+    }
+    Ok(match first {
+        Some(file) if is_back => Next::BackChannel(file.into()),
+        _ => Next::Known(header),
+    })
 }
 
-fn peek_header(socket: &UnixStream, patience: Duration) -> Result<Option<Header>, SocketError> {
+/// Whether file descriptors have come with this message, or with one that waits behind it: who
+/// peeks is shown the first there are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    Yes,
+    No,
+}
+
+/// The header, and whether there are file descriptors.
+fn peek_header(
+    socket: &UnixStream,
+    patience: Duration,
+) -> Result<Option<(Header, Waiting)>, SocketError> {
     let mut raw = [0; HEADER_BYTES];
     let (start, mut waited) = (Instant::now(), false);
     loop {
         // Looked at first: what it sent before it hung up is there then.
         let over = waited && has_hung_up(socket)?;
-        let peeked = rustix::net::recv(socket, &mut raw, RecvFlags::PEEK);
-        let got = match peeked {
-            Ok((_, got)) => got,
+        let mut none = RecvAncillaryBuffer::default(); // the kernel says what has no room in it
+        let peeked = rustix::net::recvmsg(
+            socket,
+            &mut [IoSliceMut::new(&mut raw)],
+            &mut none,
+            RecvFlags::PEEK,
+        );
+        let (got, files) = match peeked {
+            Ok(peeked) if peeked.flags.contains(ReturnFlags::CTRUNC) => {
+                (peeked.bytes, Waiting::Yes)
+            }
+            Ok(peeked) => (peeked.bytes, Waiting::No),
             Err(Errno::INTR) => continue,
-            Err(Errno::CONNRESET) => 0,
+            Err(Errno::CONNRESET) => (0, Waiting::No),
             Err(Errno::AGAIN) => return Ok(None),
             Err(e) => return Err(SocketError::Io(e.into())),
         };
         match got {
             0 => return Err(SocketError::HungUp),
-            HEADER_BYTES => return Ok(Some(Header::decode(&raw))),
+            HEADER_BYTES => return Ok(Some((Header::decode(&raw), files))),
             _ if !over && start.elapsed() < patience => {
                 // A header in pieces is not the normal case, and there is no event for "more".
                 std::thread::sleep(Duration::from_millis(1));
@@ -177,26 +233,40 @@ fn has_hung_up(socket: &UnixStream) -> io::Result<bool> {
     Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)))? > 0)
 }
 
-/// A duplicate of the file descriptor with the message at the head of the socket. The message
-/// stays, with its own.
-fn peek_descriptor(socket: &UnixStream) -> Result<Option<OwnedFd>, SocketError> {
+/// Duplicates of the file descriptors with the message at the head of the socket, of all that
+/// `vhost` would take; where it has none, of those with the next that has. Messages stay, with
+/// their own.
+fn peek_files(socket: &UnixStream) -> Result<Vec<OwnedFd>, SocketError> {
     let mut raw = [0; HEADER_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    rustix::net::recvmsg(
+    let peeked = rustix::net::recvmsg(
         socket,
         &mut [IoSliceMut::new(&mut raw)],
         &mut control,
         RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC,
     )
     .map_err(io::Error::from)?;
-    let mut first = None;
+    let mut files = Vec::new();
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut fds) = message {
-            first = first.or(fds.next());
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            files.extend(fds);
         }
     }
-    Ok(first)
+    if peeked.flags.contains(ReturnFlags::CTRUNC) && files.len() < MOST_FILES {
+        // What `vhost` would get was not seen.
+        return Err(SocketError::Io(Errno::MFILE.into()));
+    }
+    Ok(files)
+}
+
+/// Reads the header at the head of the socket. The file descriptors with it never arrive, as with
+/// message 22; nobody asks their file systems, who have not been told of them, either.
+fn discard_header(socket: &UnixStream) -> Result<(), SocketError> {
+    match read_whole(socket, &mut [0; HEADER_BYTES]) {
+        Ok(()) | Err(SocketError::Descriptors) => Ok(()),
+        Err(e) => Err(e),
+    }
 }
 
 fn read_iotlb(socket: &UnixStream, header: Header) -> Result<Next, SocketError> {

@@ -55,6 +55,7 @@ use crate::{
     guest_memory::{IovaMemory, Patience},
     log_limit::peer_log,
     protocol::{
+        foreign,
         memory::{Files, Shrink},
         message::Header,
         misses::MissChannel,
@@ -453,7 +454,10 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
                 // before anything is answered.
                 *self.stop.stream() = Some(ours);
                 let end = self.connection(stream, silence);
-                *self.stop.stream() = None;
+                // The last descriptor of it.
+                if let Some(ours) = self.stop.stream().take() {
+                    foreign::close_stream(ours);
+                }
                 match (self.stop.failed().clone(), self.stop.is_raised()) {
                     (Some(why), _) => End::Failed(why),
                     (None, true) => End::Stopped,
@@ -493,7 +497,7 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
             return End::Stopped;
         }
         loop {
-            let next = socket::next(&stream, self.config.message);
+            let next = socket::next(&stream, self.config.message, self.config.files);
             if !matches!(next, Ok(Request::Nothing)) {
                 silence = Silence::Unbounded;
             }
@@ -510,6 +514,13 @@ impl<D: Device, T: DeviceIotlb> Runner<D, T> {
                         Err(e) if is_hang_up(&e) => return End::HungUp,
                         Err(e) => return broken(e),
                     }
+                }
+                Ok(Request::BadFiles(header)) => {
+                    if header.needs_reply() && session_of().replies() {
+                        // It ends in any case.
+                        let _ = socket::acknowledge(&stream, header, 1);
+                    }
+                    return End::Broken(SocketError::Files.into());
                 }
                 Ok(Request::BackChannel(fd)) => {
                     session_of().back = Some(fd);

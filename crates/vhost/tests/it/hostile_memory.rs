@@ -17,6 +17,7 @@ use std::{
     ffi::CString,
     fs::File,
     io::{Read, Write},
+    net::{TcpListener, TcpStream},
     os::fd::{AsRawFd, OwnedFd},
     path::PathBuf,
     sync::mpsc::{RecvTimeoutError, Sender, channel},
@@ -162,6 +163,8 @@ fn files_that_are_not_in_memory_are_refused() {
     for file in files {
         let back = Back::new(patient());
         let mut raw = Raw::negotiate(&back, WITH_IOMMU);
+        // the next is for itself: files are seen before their message is the next
+        raw.ask(GET_FEATURES, &[], &[]);
         let table = Raw::table(&[[AT, 0x1000, 0x7000_0000, 0]]);
         let taken = raw.ask(SET_MEM_TABLE, &table, &[&file.into()]);
         assert_eq!(
@@ -298,6 +301,7 @@ fn a_file_whose_server_never_answers_holds_nobody_up() {
         [AT + 0x1000, 0x1000, 0x7000_1000, 0],
     ];
     let table = Raw::table(&regions);
+    raw.ask(GET_FEATURES, &[], &[]);
     assert_eq!(raw.ask(SET_MEM_TABLE, &table, &[&file, &file]), 1);
     drop(raw);
     serves_another(&back);
@@ -313,5 +317,132 @@ fn a_file_whose_server_never_answers_holds_nobody_up() {
     drop(raw);
     serves_another(&back);
     // Before our own descriptor, whose end would be waited for, too.
+    assert!(!system.end(), "the back end waited for the file's server");
+}
+
+/// Messages that `vhost` refuses with their files, or has no use for: how many files each has.
+fn messages_with_files() -> Vec<(u32, Vec<u8>, usize)> {
+    let region = words(&[0, AT, 0x1000, 0x7000_0000, 0]);
+    vec![
+        (SET_VRING_KICK, words(&[0]), 1),
+        (SET_VRING_KICK, words(&[0]), 2),
+        (SET_VRING_CALL, words(&[0x100]), 1),
+        (SET_VRING_ERR, words(&[0]), 32),
+        (SET_BACKEND_REQ_FD, vec![], 1),
+        (GET_FEATURES, vec![], 1),
+        (
+            SET_MEM_TABLE,
+            Raw::table(&[[AT, 0x1000, 0x7000_0000, 0]]),
+            2,
+        ),
+        (SET_MEM_TABLE, Raw::table(&[[AT, 0, 0x7000_0000, 0]]), 1),
+        (ADD_MEM_REG, region.clone(), 2),
+        (REM_MEM_REG, region, 1),
+        (SET_LOG_BASE, words(&[0x1000, 0]), 1),
+        (99, vec![], 1),
+    ]
+}
+
+/// When a message with files comes.
+#[derive(Clone, Copy, Debug)]
+enum Comes {
+    /// While another front end is served, with all messages before it.
+    Early,
+    /// When all before it have been answered.
+    Late,
+}
+
+/// Sends them, each to a back end of its own, and with it files. What becomes of them here, `ours`
+/// says; the back end has not seen those that come early then.
+fn hold_nobody_up(
+    comes: Comes,
+    mut file: impl FnMut() -> OwnedFd,
+    mut ours: impl FnMut(Vec<OwnedFd>),
+) {
+    for (request, payload, files) in messages_with_files() {
+        let back = Back::new(patient());
+        let before = matches!(comes, Comes::Early).then(|| Raw::connect(&back));
+        let mut raw = Raw::connect(&back);
+        raw.send(SET_OWNER, &[], &[]);
+        raw.send(GET_FEATURES, &[], &[]);
+        raw.send(
+            SET_PROTOCOL_FEATURES,
+            &words(&[1 << 3 | 1 << 5 | 1 << 15]),
+            &[],
+        );
+        if let Comes::Late = comes {
+            raw.code(&Header::request(GET_FEATURES, 0));
+            raw.ask(GET_FEATURES, &[], &[]);
+        }
+        let sent: Vec<_> = (0..files).map(|_| file()).collect();
+        raw.send(request, &payload, &sent.iter().collect::<Vec<_>>());
+        ours(sent);
+        drop(before);
+        drop(raw);
+        serves_another(&back);
+        let ends = back.ends();
+        let why = ends.iter().find_map(|end| match end {
+            End::Broken(why) => Some(why.to_string()),
+            _ => None,
+        });
+        assert!(
+            why.as_ref()
+                .is_some_and(|why| why.starts_with("a message with a file")),
+            "request {request} with {files} files: {why:?}"
+        );
+    }
+}
+
+/// In a message that nobody reads, since the one before ends the connection.
+fn unread_hold_nobody_up(mut file: impl FnMut() -> OwnedFd, mut ours: impl FnMut(Vec<OwnedFd>)) {
+    let back = Back::new(patient());
+    let before = Raw::connect(&back);
+    let raw = Raw::connect(&back);
+    let sent = file();
+    raw.bytes(&[0xff; 12], &[]);
+    raw.send(GET_FEATURES, &[], &[&sent]);
+    ours(vec![sent]);
+    drop(before);
+    drop(raw);
+    serves_another(&back);
+}
+
+/// Our ends of TCP sockets that linger when they are closed.
+#[derive(Default)]
+struct Lingering(Vec<TcpStream>);
+
+impl Lingering {
+    /// A socket whose last `close` waits until we have read what was written, which is never.
+    fn socket(&mut self) -> OwnedFd {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        self.0.push(listener.accept().unwrap().0);
+        rustix::net::sockopt::set_socket_linger(&socket, Some(SOON * 2)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        while socket.write(&[0; 1 << 16]).is_ok() {}
+        socket.set_nonblocking(false).unwrap();
+        socket.into()
+    }
+}
+
+#[test]
+fn sockets_that_linger_hold_nobody_up() {
+    log_to_stderr();
+    let mut lingering = Lingering::default();
+    // The last descriptors are not ours, whose end would be waited for here.
+    hold_nobody_up(Comes::Early, || lingering.socket(), drop);
+    unread_hold_nobody_up(|| lingering.socket(), drop);
+}
+
+#[test]
+#[ignore = "needs root and /dev/fuse: ci/full.sh silent-files"]
+fn messages_whose_file_never_answers_hold_nobody_up() {
+    log_to_stderr();
+    let mut system = Silent::new("refused-silent");
+    let mut kept = Vec::new();
+    for comes in [Comes::Early, Comes::Late] {
+        hold_nobody_up(comes, || system.file(), |ours| kept.extend(ours));
+    }
+    unread_hold_nobody_up(|| system.file(), |ours| kept.extend(ours));
     assert!(!system.end(), "the back end waited for the file's server");
 }

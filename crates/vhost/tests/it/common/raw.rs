@@ -21,6 +21,7 @@ pub const SET_FEATURES: u32 = 2;
 pub const SET_OWNER: u32 = 3;
 pub const RESET_OWNER: u32 = 4;
 pub const SET_MEM_TABLE: u32 = 5;
+pub const SET_LOG_BASE: u32 = 6;
 pub const SET_VRING_NUM: u32 = 8;
 pub const SET_VRING_ADDR: u32 = 9;
 pub const SET_VRING_KICK: u32 = 12;
@@ -30,6 +31,7 @@ pub const SET_PROTOCOL_FEATURES: u32 = 16;
 pub const SET_VRING_ENABLE: u32 = 18;
 pub const SET_BACKEND_REQ_FD: u32 = 21;
 pub const ADD_MEM_REG: u32 = 37;
+pub const REM_MEM_REG: u32 = 38;
 pub const IOTLB: u32 = 22;
 
 /// One region of a memory table: guest address, length, front-end address, file offset.
