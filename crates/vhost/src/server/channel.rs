@@ -193,9 +193,14 @@ impl MissInbox {
             return Ok(None);
         }
         let mut rest = &self.bytes[self.done..];
-        let message = receive(&mut rest, back)?;
-        self.done += MESSAGE;
-        Ok(Some(message))
+        let received = receive(&mut rest, back);
+        match &received {
+            Ok(_) => self.done += MESSAGE,
+            // A reply that it waits for was not sent, or not whole.
+            Err(ChannelError::Closed(_)) => shut_down(back),
+            Err(_) => (),
+        }
+        received.map(Some)
     }
 
     /// Reads until there is a whole message; false if there is not even the start of one.

@@ -228,6 +228,8 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
 
         let (back, theirs) = UnixStream::pair()?;
         back.set_read_timeout(Some(config.answer))?;
+        // It may ask for replies to its misses, and not read them.
+        back.set_write_timeout(Some(config.answer))?;
         // Without an IOMMU a back end has nothing to say there, and need not know it.
         let demanded = config.features & ACCESS_PLATFORM != 0;
         if demanded || protocol.contains(VhostUserProtocolFeatures::BACKEND_REQ) {
@@ -265,7 +267,7 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
             misses: None,
             unanswered: Arc::default(),
         };
-        front_end.share_memory()?;
+        front_end.send_memory()?;
         Ok(front_end)
     }
 
@@ -275,8 +277,8 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
     /// take each other's bytes.
     ///
     /// # Errors
-    /// The back end hung up, sent no IOTLB message or half of one, or did not acknowledge
-    /// an answer in time.
+    /// The back end hung up, sent no IOTLB message or half of one, or did not acknowledge an answer
+    /// or read a reply in time.
     pub fn answer_misses(&mut self) -> Result<usize, ChannelError> {
         let mut count = 0;
         while count < IN_FLIGHT
@@ -291,8 +293,15 @@ impl<T: IoPageTable + 'static> FrontEnd<T> {
     /// Sends the memory table (again).
     ///
     /// # Errors
-    /// The back end refuses it.
+    /// The back end refuses it, or does not answer in time.
     pub fn share_memory(&mut self) -> Result<(), FrontEndError> {
+        let control = self.control.try_clone()?;
+        bounded(&control, self.answer, "the sharing of memory", || {
+            self.send_memory()
+        })
+    }
+
+    fn send_memory(&mut self) -> Result<(), FrontEndError> {
         let infos: Vec<_> = self
             .memory
             .iter()

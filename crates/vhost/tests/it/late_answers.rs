@@ -297,11 +297,11 @@ fn a_front_end_learns_that_misses_are_not_answered_any_more() {
     assert_eq!(back_end.join().unwrap(), 22, "nothing came after it");
 }
 
-/// A back end by hand that puts `misses` questions all at once when it is given a back channel, and
-/// acknowledges everything.
-fn asks_much(socket: UnixStream, misses: usize) -> JoinHandle<usize> {
+/// A back end by hand that puts `questions` all at once when it is given a back channel, and
+/// acknowledges everything but the memory tables after the first. Returns how many updates came.
+fn asks_much(socket: UnixStream, questions: Vec<u8>) -> JoinHandle<usize> {
     std::thread::spawn(move || {
-        let (mut back_channel, mut updates) = (None, 0);
+        let (mut back_channel, mut updates, mut tables) = (None, 0, 0);
         let mut raw = [0; HEADER_BYTES];
         while let Ok((HEADER_BYTES, file)) = socket.recv_with_fd(&mut raw) {
             let header = Header::decode(&raw);
@@ -311,12 +311,15 @@ fn asks_much(socket: UnixStream, misses: usize) -> JoinHandle<usize> {
             }
             if header.request == 21 {
                 let mut asks = UnixStream::from(OwnedFd::from(file.expect("a back channel")));
-                let question = [&Header::request(1, 32).encode()[..], &miss().encode()].concat();
                 // In one piece, so that it fits into the socket.
-                asks.write_all(&question.repeat(misses)).unwrap();
+                asks.write_all(&questions).unwrap();
                 back_channel = Some(asks);
             }
             updates += usize::from(header.request == 22);
+            tables += usize::from(header.request == 5);
+            if header.request == 5 && tables > 1 {
+                continue;
+            }
             let value = match header.request {
                 1 => u64::MAX,
                 15 => 1 << 3 | 1 << 5,
@@ -331,21 +334,85 @@ fn asks_much(socket: UnixStream, misses: usize) -> JoinHandle<usize> {
     })
 }
 
+/// A question, with or without the wish for a reply.
+fn question(header: Header) -> Vec<u8> {
+    [&header.encode()[..], &miss().encode()].concat()
+}
+
 #[test]
 fn a_call_answers_as_many_misses_as_there_may_be_and_no_more() {
     const MORE: usize = 300;
     let (front, back) = UnixStream::pair().unwrap();
     back.set_read_timeout(Some(SOON)).unwrap();
-    let back_end = asks_much(back, IN_FLIGHT + MORE);
-    let table = PageMap::default();
-    table.map(PAGE);
-    let file = memory_file(ByteCount(1 << 20), Sealed::Yes).unwrap();
-    let regions = vec![(0, ByteCount(1 << 20), file)];
-    let config = front_config(WITH_IOMMU);
-    let mut front = FrontEnd::connect_unserved(front, config, regions, table).unwrap();
+    let questions = question(Header::request(1, 32)).repeat(IN_FLIGHT + MORE);
+    let back_end = asks_much(back, questions);
+    let mut front = unserved(front, SOON);
     for answered in [IN_FLIGHT, MORE, 0] {
         assert_eq!(front.answer_misses().unwrap(), answered);
     }
     drop(front);
     assert_eq!(back_end.join().unwrap(), IN_FLIGHT + MORE);
+}
+
+/// A session in which the back end has so long for each answer.
+fn unserved(control: UnixStream, answer: Duration) -> FrontEnd<PageMap> {
+    let table = PageMap::default();
+    table.map(PAGE);
+    let file = memory_file(ByteCount(1 << 20), Sealed::Yes).unwrap();
+    let regions = vec![(0, ByteCount(1 << 20), file)];
+    let config = FrontEndConfig {
+        answer,
+        ..front_config(WITH_IOMMU)
+    };
+    FrontEnd::connect_unserved(control, config, regions, table).unwrap()
+}
+
+/// Runs it on a thread of its own, which may hang.
+#[track_caller]
+fn within<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(work()));
+    let ended = ended.recv_timeout(SOON);
+    ended.unwrap_or_else(|_| panic!("P11: {what} is not over"))
+}
+
+/// Time enough to set a session up, however slow the machine, and little enough to wait for.
+const FOR_SET_UP: Duration = Duration::from_secs(5);
+
+/// Questions that want a reply, from a back end that reads none: the socket is soon full.
+#[test]
+fn replies_that_the_back_end_does_not_read_hold_nobody_up() {
+    let (front, back) = UnixStream::pair().unwrap();
+    back.set_read_timeout(Some(SOON)).unwrap();
+    let questions = question(Header::request_with_reply(1, 32)).repeat(IN_FLIGHT);
+    let _back_end = asks_much(back, questions);
+    let mut front = unserved(front, FOR_SET_UP);
+    let answered = within("answering misses", move || {
+        let first = front.answer_misses();
+        (first, front.answer_misses())
+    });
+    assert!(
+        matches!(
+            answered,
+            (Err(ChannelError::Closed(_)), Err(ChannelError::Closed(_)))
+        ),
+        "nothing of half a reply: {answered:?}"
+    );
+}
+
+#[test]
+fn a_memory_table_that_is_not_acknowledged_holds_nobody_up() {
+    let (front, back) = UnixStream::pair().unwrap();
+    back.set_read_timeout(Some(SOON)).unwrap();
+    let _back_end = asks_much(back, vec![]);
+    let mut front = unserved(front, FOR_SET_UP);
+    let shared = within("the sharing of memory", move || {
+        let shared = front.share_memory().map_err(|e| e.to_string());
+        // the turn is free again, and the socket's users learn that it is at its end
+        (shared, front.stop_queue(0).is_err())
+    });
+    let (Err(why), true) = &shared else {
+        panic!("{shared:?}");
+    };
+    assert!(why.contains("did not answer"), "{why}");
 }
