@@ -91,3 +91,65 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
             .with(|depot| depot.full.iter().for_each(|magazine| see(magazine)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{magazine::MagazineSizes, platform::one_cpu::OneCpu};
+
+    const LEN: usize = 4;
+
+    fn of(things: usize) -> Vec<u32> {
+        let mut magazine = Vec::with_capacity(LEN);
+        magazine.extend(0..things as u32);
+        magazine
+    }
+
+    /// What the audit says of a depot with these magazines.
+    fn audited(full: &[usize], empty: &[usize]) -> Result<(), String> {
+        let p = OneCpu::new(1);
+        let sizes = MagazineSizes {
+            magazine_len: LEN,
+            depot_full_max: 2,
+        };
+        let magazines = Magazines::<OneCpu, u32>::new(&p, sizes);
+        magazines.depot.with(|depot| {
+            depot.full.extend(full.iter().map(|things| of(*things)));
+            depot.empty.extend(empty.iter().map(|things| of(*things)));
+        });
+        magazines.audit()
+    }
+
+    #[test]
+    fn a_depot_is_audited_on_both_sides() {
+        for (full, empty) in [(&[LEN][..], &[0][..]), (&[LEN; 2], &[]), (&[], &[0; 2])] {
+            assert_eq!(audited(full, empty), Ok(()), "{full:?} {empty:?}");
+        }
+        for (full, empty) in [(LEN - 1, 0), (LEN, 1), (0, 0), (LEN, LEN)] {
+            let error = audited(&[full], &[empty]).unwrap_err();
+            assert!(error.contains("neither full nor empty"), "{error}");
+        }
+        let error = audited(&[LEN; 2], &[0]).unwrap_err();
+        assert!(error.contains("2 full and 1 empty"), "{error}");
+    }
+
+    #[test]
+    fn magazines_of_a_cpu_are_audited_one_by_one() {
+        for (loaded, previous) in [(LEN, LEN + 1), (LEN + 1, 0)] {
+            let p = OneCpu::new(1);
+            let sizes = MagazineSizes {
+                magazine_len: LEN,
+                depot_full_max: 2,
+            };
+            let magazines = Magazines::<OneCpu, u32>::new(&p, sizes);
+            for pair in magazines.pairs() {
+                pair.with(|pair| {
+                    pair.loaded = Vec::with_capacity(loaded);
+                    pair.previous = Vec::with_capacity(previous);
+                });
+            }
+            let error = magazines.audit().unwrap_err();
+            assert!(error.contains("in magazines of 4"), "{error}");
+        }
+    }
+}

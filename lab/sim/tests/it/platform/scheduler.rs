@@ -2,10 +2,10 @@
 //! A scheduler of one's own: what it is told, and that it is obeyed.
 
 use ioatlas_dma::{
-    platform::{Atomic64, Lock, Ordering::Relaxed},
+    platform::{Atomic64, Lock, Ordering::Relaxed, Platform},
     units::CpuIndex,
 };
-use ioatlas_sim::platform::{Body, SimLock, SimWord, Stop, Tasks, scheduler::*};
+use ioatlas_sim::platform::{Body, Sim, SimLock, SimWord, Stop, Tasks, scheduler::*};
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
@@ -17,6 +17,7 @@ use std::{
 struct Clerk {
     told: RefCell<Vec<(usize, YieldPoint, Subject)>>,
     visited: Cell<u64>,
+    freed: RefCell<Vec<usize>>,
     sent: Cell<bool>,
 }
 
@@ -37,6 +38,9 @@ impl Scheduler for Clerk {
     }
     fn visited(&self, _: usize, nodes: u64) {
         self.visited.set(self.visited.get() + nodes);
+    }
+    fn freed(&self, block: usize) {
+        self.freed.borrow_mut().push(block);
     }
     fn steps(&self) -> u64 {
         self.told.borrow().len() as u64
@@ -129,4 +133,17 @@ fn who_is_not_resumed_to_the_end_is_unwound() {
     });
     assert_eq!(first, Stop::Switched);
     assert!(gone.get());
+}
+
+/// What comes to lie at the same address after it is another block: whoever counts shared lines has
+/// to know.
+#[test]
+fn a_scheduler_is_told_which_block_is_freed() {
+    let clerk = Rc::new(Clerk::default());
+    let blocks = [[0_u64; 4], [1; 4]];
+    conduct(&clerk, || <Sim as Platform>::frees(&blocks[1]));
+    assert_eq!(clerk.freed.take(), [blocks[1].as_ptr().addr()]);
+    // and none outside of a run
+    <Sim as Platform>::frees(&blocks[0]);
+    assert!(clerk.freed.take().is_empty());
 }
