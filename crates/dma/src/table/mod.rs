@@ -76,6 +76,8 @@ pub struct Table<P: Platform, F: Format> {
     root: TableFrame,
     /// Held while tables are read whose range the reader does not own: the address API's check.
     readers: PerCpu<P::Lock<()>>,
+    /// Claims of the address API that may hold what is not theirs, and are no readers meanwhile.
+    unsure: P::A64,
     /// What each CPU knows of leaf tables, and how many detachments there have been, by which that
     /// is known to be true.
     known: PerCpu<Known<P>>,
@@ -97,6 +99,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         Some(Table {
             root,
             readers: PerCpu::new(p, || Lock::new(())),
+            unsure: P::A64::new(0),
             known: PerCpu::new(p, Known::new),
             detached: P::A64::new(0),
             config,

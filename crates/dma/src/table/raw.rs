@@ -40,7 +40,8 @@ impl<P: Platform, F: Format> Table<P, F> {
     /// Lets the address API end the mapping that begins at `page`. The caller owns it; its
     /// leaves are not shared.
     pub fn give_up(&self, p: &P, page: IovaPage) {
-        self.visit_leaves(p, IovaRange::new(page, PageCount(1)), |leaf| {
+        let only = IovaRange::new(page, PageCount(1));
+        self.visit_leaves(p, only, Visitor::Outside, |leaf| {
             let given_up = F::marked(leaf.word, leaf.marks.with(LeafMarks::RAW));
             leaf.entry.store(given_up, Ordering::Release);
             p.publish(core::slice::from_ref(leaf.entry));
@@ -59,26 +60,72 @@ impl<P: Platform, F: Format> Table<P, F> {
         if range.pages.0 == 0 || !aperture.contains(&range) {
             return Err(RawError::Outside(range, aperture));
         }
+        let in_one_table = pieces::<F>(range, 2).nth(1).is_none();
+        loop {
+            let taken = match in_one_table {
+                // No more of it is seen from outside than from before it or after it.
+                true => self.reading(p, || self.take(p, range, Visitor::Inside)),
+                // Too long to keep interrupts masked.
+                false => {
+                    self.unsure.fetch_add(1, Ordering::SeqCst);
+                    let taken = self.take(p, range, Visitor::Outside);
+                    self.unsure.fetch_add(u64::MAX, Ordering::SeqCst);
+                    taken
+                }
+            };
+            match taken {
+                Err(RawError::NotGivenUp(first)) if self.is_given_up(p, first) => (),
+                taken => return taken,
+            }
+        }
+    }
+
+    fn take(&self, p: &P, range: IovaRange, visitor: Visitor) -> Result<AllocKind, RawError> {
         let first = range.first;
-        let (entry, marks) = self.check(p, range)?;
+        let (entry, marks) = self.check(p, range, visitor)?;
         if !marks.has(LeafMarks::RAW) {
             return Err(RawError::NotGivenUp(first));
         }
         let claimed = F::marked(entry, marks.without(LeafMarks::RAW));
-        self.exchange(p, first, entry, claimed)?;
+        self.exchange(p, first, entry, claimed, visitor)?;
         // Between check and claim the mapping may have ended and another begun whose first entry is
         // the same word.
-        if let Err(error) = self.check(p, range) {
-            self.exchange(p, first, claimed, entry)?;
+        if let Err(error) = self.check(p, range, visitor) {
+            self.exchange(p, first, claimed, entry, visitor)?;
             return Err(error);
         }
         Ok(marks.kind())
     }
 
+    /// Whether the mapping that begins at `page` is given up, once nobody holds it by mistake: a
+    /// claim for pages that were a mapping before may have taken it, and gives it back.
+    #[cold]
+    fn is_given_up(&self, p: &P, page: IovaPage) -> bool {
+        self.wait_for_visitors();
+        for _ in 0..TURNS {
+            if self.unsure.load(Ordering::SeqCst) == 0 {
+                break;
+            }
+            p.relax();
+        }
+        let only = IovaRange::new(page, PageCount(1));
+        let mut given_up = false;
+        let seen = self.visit_leaves(p, only, Visitor::Outside, |leaf| {
+            given_up = leaf.marks.has(LeafMarks::RAW);
+            Ok(())
+        });
+        seen.is_ok() && given_up
+    }
+
     /// Whether the marks of `range` are those of exactly one mapping; returns its first leaf.
-    fn check(&self, p: &P, range: IovaRange) -> Result<(u64, LeafMarks), RawError> {
+    fn check(
+        &self,
+        p: &P,
+        range: IovaRange,
+        visitor: Visitor,
+    ) -> Result<(u64, LeafMarks), RawError> {
         let mut found = (0, LeafMarks::NONE);
-        self.visit_leaves(p, range, |leaf| {
+        self.visit_leaves(p, range, visitor, |leaf| {
             let begins = leaf.marks.has(LeafMarks::FIRST);
             let ends = leaf.marks.has(LeafMarks::LAST);
             let IovaRange { first, .. } = leaf.covers;
@@ -104,8 +151,15 @@ impl<P: Platform, F: Format> Table<P, F> {
     }
 
     /// Changes the leaf that covers `page` from `old` to `new`.
-    fn exchange(&self, p: &P, page: IovaPage, old: u64, new: u64) -> Result<(), RawError> {
-        self.visit_leaves(p, IovaRange::new(page, PageCount(1)), |leaf| {
+    fn exchange(
+        &self,
+        p: &P,
+        page: IovaPage,
+        old: u64,
+        new: u64,
+        visitor: Visitor,
+    ) -> Result<(), RawError> {
+        self.visit_leaves(p, IovaRange::new(page, PageCount(1)), visitor, |leaf| {
             leaf.entry
                 .compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
                 .map(drop)
@@ -118,23 +172,31 @@ impl<P: Platform, F: Format> Table<P, F> {
         &self,
         p: &P,
         range: IovaRange,
+        visitor: Visitor,
         mut each: impl FnMut(Visited<'_, P::A64>) -> Result<(), RawError>,
     ) -> Result<(), RawError> {
         let mut at = range.first;
         for (_, piece) in pieces::<F>(range, 2) {
-            p.pinned(|cpu| {
-                self.readers.get(&cpu).with(|()| {
-                    // a large leaf may have covered pieces to come
-                    while at < piece.end() {
-                        let leaf = self.visit(p, at).ok_or(RawError::NotMapped(at))?;
-                        at = leaf.covers.end();
-                        each(leaf)?;
-                    }
-                    Ok(())
-                })
-            })?;
+            let mut visit = || {
+                // a large leaf may have covered pieces to come
+                while at < piece.end() {
+                    let leaf = self.visit(p, at).ok_or(RawError::NotMapped(at))?;
+                    at = leaf.covers.end();
+                    each(leaf)?;
+                }
+                Ok(())
+            };
+            match visitor {
+                Visitor::Inside => visit()?,
+                Visitor::Outside => self.reading(p, visit)?,
+            }
         }
         Ok(())
+    }
+
+    /// Runs `f` as a reader of tables: none is detached meanwhile.
+    fn reading<R>(&self, p: &P, f: impl FnOnce() -> R) -> R {
+        p.pinned(|cpu| self.readers.get(&cpu).with(|()| f()))
     }
 
     /// The leaf that covers `page`. No table is being detached, or the caller is a reader.
@@ -159,6 +221,17 @@ impl<P: Platform, F: Format> Table<P, F> {
             reader.with(|()| ());
         }
     }
+}
+
+/// Looks that a claim waits for another, which is not sure of what it holds. More are needed only
+/// where that one's thread does not run; where it was interrupted by this one, none is enough.
+const TURNS: usize = 4096;
+
+/// Whether the caller of a visit is a reader already.
+#[derive(Clone, Copy)]
+enum Visitor {
+    Inside,
+    Outside,
 }
 
 /// A leaf as it was a moment ago.

@@ -137,3 +137,54 @@ fn who_sees_a_mapping_sees_what_was_written_before_it() {
     println!("the device found nothing, the data: {seen:?}");
     assert!(seen.iter().all(|n| *n > 0), "both must be seen");
 }
+
+/// Maps these pages, from the first one on, for the address API to end.
+fn give_up(p: &Loom, table: &Tables, pages: u64) {
+    let range = IovaRange::new(IovaPage(0), PageCount(pages));
+    let run = core::iter::once(PhysRun::new(PhysPage(100), PageCount(pages)));
+    let leaf = LeafAttrs::new(Perm::Read, AllocKind::Dynamic);
+    table
+        .install(p, range, run, leaf)
+        .expect("there are frames");
+    table.give_up(p, IovaPage(0));
+}
+
+/// The address API: a late unmap of a mapping meets the unmap of that mapping, or of the next one
+/// there, which is of another length and begins with the same entry. That one is never refused.
+fn a_late_claim(name: &str, before: u64, next: u64) {
+    let [late_first, met] = [(); 2].map(|()| Counter::default());
+    let counters = (late_first.clone(), met.clone());
+    explore(name, Some(3), move || {
+        let p = Arc::new(Loom::new(5));
+        let table =
+            Arc::new(Tables::new(&*p, TableConfig::default()).expect("a frame for the root"));
+        let pages = |pages| IovaRange::new(IovaPage(0), PageCount(pages));
+        give_up(&p, &table, before);
+        let late = {
+            let (p, table) = (p.clone(), table.clone());
+            on_cpu_1(move || table.claim(&p, pages(before)).is_ok())
+        };
+        if table.claim(&p, pages(before)).is_ok() {
+            table.clear(&p, pages(before), AllocKind::Dynamic, |_| ());
+            give_up(&p, &table, next);
+            let claimed = table.claim(&p, pages(next));
+            assert_eq!(claimed, Ok(AllocKind::Dynamic), "P10: its owner's");
+            assert!(!late.join().unwrap(), "P14: it was the next one");
+            counters.1.add();
+        } else {
+            assert!(late.join().unwrap(), "P10: one of two ends it");
+            counters.0.add();
+        }
+    });
+    assert!(late_first.get() > 0 && met.get() > 0);
+}
+
+#[test]
+fn a_late_claim_in_one_table_takes_nothing() {
+    a_late_claim("late claim in one table", 2, 3);
+}
+
+#[test]
+fn a_late_claim_over_two_tables_takes_nothing() {
+    a_late_claim("late claim over two tables", 3, 2);
+}
