@@ -3,5 +3,6 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    let _ = ioatlas_fuzz_targets::capture::capture(Some(ioatlas_iotlb::import::Format::Ftrace), data);
+    let _ =
+        ioatlas_fuzz_targets::capture::capture(Some(ioatlas_iotlb::import::Format::Ftrace), data);
 });
