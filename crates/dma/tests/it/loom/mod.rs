@@ -3,8 +3,9 @@
 //!
 //! Loom runs every execution of a model that its bounds allow: which thread runs at each access,
 //! and which store a load sees under the C11 orderings. Its orders of execution are bounded by
-//! three preemptions in the largest model alone (`map_and_unmap`); what a load sees is not bounded.
-//! The core is compiled once, without `cfg(loom)`, so plain `cargo test` runs this.
+//! three preemptions in the largest model (`map_and_unmap`), by four in those of late claims, and
+//! in no other; what a load sees is not bounded. The core is compiled once, without `cfg(loom)`, so
+//! plain `cargo test` runs this.
 #![deny(unsafe_code)] // but for promises, each with its reason
 
 mod platform;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The lock-free table: neighbours that race for the table they share. No preemption bound.
+//! The lock-free table: neighbours that race for the table they share, without a bound on
+//! preemptions; claims of the address API, with four, the fewest that show what they are about.
 
 use crate::loom::{
     Counter, explore,
@@ -154,7 +155,7 @@ fn give_up(p: &Loom, table: &Tables, pages: u64) {
 fn a_late_claim(name: &str, before: u64, next: u64) {
     let [late_first, met] = [(); 2].map(|()| Counter::default());
     let counters = (late_first.clone(), met.clone());
-    explore(name, Some(3), move || {
+    explore(name, Some(4), move || {
         let p = Arc::new(Loom::new(5));
         let table =
             Arc::new(Tables::new(&*p, TableConfig::default()).expect("a frame for the root"));
