@@ -43,6 +43,7 @@ impl Tag {
 }
 
 /// What a number counts.
+#[allow(missing_docs)] // its variants say it
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Unit {
     /// Things, named by the field.
@@ -54,13 +55,10 @@ pub enum Unit {
     /// A change in hundredths of what was before; always shown with its sign.
     #[serde(rename = "% change")]
     PercentChange,
-    /// Nanoseconds.
     #[serde(rename = "ns")]
     Nanoseconds,
-    /// Milliseconds.
     #[serde(rename = "ms")]
     Milliseconds,
-    /// 1,024 bytes.
     #[serde(rename = "KiB")]
     Kibibytes,
     /// 10^9 cycles in a second.
@@ -82,7 +80,7 @@ pub enum Unit {
 pub struct Figure {
     /// The number, not rounded, finite.
     pub value: f64,
-    /// What it counts.
+    /// The unit of `value`, which also decides how it is rounded.
     pub unit: Unit,
     /// Where it comes from.
     pub tag: Tag,
@@ -135,10 +133,9 @@ impl Figure {
         Self::counted(value as f64, Unit::Count)
     }
 
-    /// The number as shown, without its unit but for a percent sign: from 10 on (and
-    /// for counts and shares) rounded to an integer, below to one decimal. A share or
-    /// change below 1 %, or a share or loss above 99 %, has one too, so that it does not look like
-    /// none or all.
+    /// The number as shown, without its unit but for a percent sign: from 10 on (and for counts
+    /// and shares) rounded to an integer, below to one decimal. A share or change below 1 %, or a
+    /// share or loss above 99 %, has one too, so that it does not look like none or all.
     #[must_use]
     pub fn text(&self) -> String {
         let shown = self.value.abs();
@@ -199,11 +196,10 @@ impl Serialize for Figure {
 }
 
 /// A piece of a sentence.
+#[allow(missing_docs)] // its variants say it
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
-    /// Words.
     Words(String),
-    /// A number.
     Number(Figure),
 }
 

@@ -56,7 +56,7 @@ pub fn quantity(figure: &Figure) -> String {
     number(figure) + unit
 }
 
-/// Words and numbers.
+/// A sentence: its words escaped, each number as by [`quantity`].
 #[must_use]
 pub fn sentence(sentence: &Sentence) -> String {
     let part = |part: &Part| match part {

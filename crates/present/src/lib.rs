@@ -20,7 +20,7 @@ pub use text::{grouped, printable, rounded, short, steers};
 ///
 /// # Errors
 ///
-/// The value cannot be told in JSON.
+/// That of `serde_json`, if the value cannot be told in JSON.
 pub fn json(value: &impl serde::Serialize) -> serde_json::Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }

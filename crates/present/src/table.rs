@@ -11,12 +11,12 @@ use unicode_width::UnicodeWidthStr as _;
 pub enum Cell {
     /// Words, and numbers as they are to be shown.
     Words(String),
-    /// A number.
+    /// A number, which [`Cell::text`] shows whole or to two decimals.
     Number(f64),
 }
 
 impl Cell {
-    /// Of a count.
+    /// A cell with a count, exact up to 2^53.
     #[must_use]
     pub fn count(count: u64) -> Self {
         Cell::Number(count as f64)
@@ -57,11 +57,11 @@ impl Serialize for Cell {
 /// A heading and rows of as many cells.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Table {
-    /// The heading.
+    /// The heading: names of the columns.
     pub columns: Vec<String>,
     /// Where the numbers of each column come from; none for words.
     pub tags: Vec<Option<Tag>>,
-    /// The rows.
+    /// The rows, from the top.
     pub rows: Vec<Vec<Cell>>,
     /// How [`columns`] lays it out.
     #[serde(skip)]
@@ -109,7 +109,7 @@ impl Table {
         }
     }
 
-    /// Adds a row.
+    /// Adds a row at the end; the number of its cells is not checked.
     pub fn row<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
@@ -183,8 +183,8 @@ fn csv_line(cells: impl Iterator<Item = String>) -> String {
 }
 
 /// Lays rows out in columns, `gap` spaces apart. `sides` has a letter a column: `l` for words,
-/// which stand at its left, `r` for numbers, at its right. The last letter is that of all columns
-/// after it, too.
+/// which stand at its left, `r` for numbers, at its right. The last letter is that of all
+/// columns after it, too.
 #[must_use]
 pub fn columns(sides: &str, gap: usize, rows: &[Vec<String>]) -> Vec<String> {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);

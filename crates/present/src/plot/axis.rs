@@ -14,7 +14,7 @@ enum Kind {
     Log2,
 }
 
-/// An axis.
+/// An axis: its name, its ends, and the numbers shown along it.
 #[derive(Clone, Debug)]
 pub struct Scale {
     /// What it counts, and in what.

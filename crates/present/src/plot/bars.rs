@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 /// Thickness of a bar.
 const BAR: f64 = 9.0;
-/// Between groups.
+/// Space between two groups.
 const GAP: f64 = 8.0;
 
 /// The bars of one colour.
@@ -31,12 +31,12 @@ pub enum Arrangement {
     Stacked,
 }
 
-/// Groups of bars.
+/// Groups of bars, each with a bar of every series that has a number for it.
 #[derive(Clone, Debug, Default)]
 pub struct Bars {
     /// How those of a group lie.
     pub arrangement: Arrangement,
-    /// Their names.
+    /// Names of the groups, from the top.
     pub groups: Vec<String>,
     /// One bar in each.
     pub series: Vec<Series>,

@@ -12,29 +12,29 @@ use std::fmt::Write;
 
 /// Places of the grid along, over the whole width.
 const COLUMNS: f64 = 1000.0;
-/// And up.
+/// Places of the grid up, over the whole height.
 const ROWS: f64 = 400.0;
 
-/// So few are drawn larger, or nobody would see them.
+/// Up to this many are drawn large, or they would not be seen.
 const FEW: usize = 20;
-/// And so few a little.
+/// Up to this many are drawn a little larger than others.
 const SOME: usize = 400;
 
 /// An event: its time, and the pages it is about.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dot {
-    /// Along.
+    /// Its time, on the horizontal axis.
     pub at: f64,
-    /// Up: the lowest.
+    /// The lowest page, on the vertical axis.
     pub low: f64,
-    /// And the highest.
+    /// The highest page; of a single one, the lowest as well.
     pub high: f64,
 }
 
 /// Events of one kind.
 #[derive(Clone, Debug)]
 pub struct Dots {
-    /// What they are.
+    /// What they are, for key and table.
     pub name: String,
     /// Number of their colour.
     pub colour: usize,

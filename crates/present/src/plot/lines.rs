@@ -13,13 +13,13 @@ const MARKED: usize = 12;
 /// Whose numbers a line shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// Ours.
+    /// This project's: drawn without gaps.
     Ours,
     /// The document's: drawn with gaps, for between its points we know nothing.
     Theirs,
 }
 
-/// A line.
+/// A series of numbers, drawn as one line.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// What it is of.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Drawings: lines, dots and bars, each as part of the page, as a file of its own, and
-//! as numbers.
+//! Drawings: lines, dots and bars, each as part of the page, as a file of its own, and as numbers.
 //!
 //! A drawing names both axes with their units, has a key for its series, and says where its numbers
 //! come from. Colours are classes (`s0` to `s5`) that `plot.css` gives, for light and for dark; a
@@ -43,24 +42,24 @@ const ALONE: &str = "svg{--paper:#fdfdfb;--faint:#5b6670;--ink:#1d2329;--line:#d
     svg text{fill:var(--faint)}svg .title{fill:var(--ink);font-weight:600}svg .grid{stroke:var(--line)}\
     polyline{fill:none;stroke-width:2}";
 
-/// What is drawn.
+/// What is drawn, with its numbers.
 #[derive(Clone, Debug)]
 pub enum Drawing {
     /// Numbers that belong together.
     Lines(Vec<Line>),
-    /// Many single places.
+    /// Many single places, as events are.
     Dots(Vec<Dots>),
     /// A few numbers, each with its name.
     Bars(Bars),
 }
 
-/// A drawing.
+/// A drawing with its axes and its title.
 #[derive(Clone, Debug)]
 pub struct Plot {
-    /// Behind the stem in the file's name; empty for the drawing whose numbers are a table that is
-    /// written besides.
+    /// What follows the stem in the file's name; empty for the drawing whose numbers are a table
+    /// that is written besides.
     pub suffix: String,
-    /// What it shows.
+    /// What it shows, in a few words.
     pub title: String,
     /// Where its numbers come from.
     pub tag: Tag,
@@ -68,7 +67,7 @@ pub struct Plot {
     pub x: Scale,
     /// The vertical axis; of bars, the names.
     pub y: Scale,
-    /// What is drawn.
+    /// The lines, dots or bars.
     pub drawing: Drawing,
 }
 
@@ -122,7 +121,7 @@ impl Plot {
         format!("<svg xmlns=\"http://www.w3.org/2000/svg\"{body}\n")
     }
 
-    /// The numbers drawn.
+    /// The numbers drawn, as [`Table::csv`](crate::Table::csv) writes them.
     pub fn csv(&self) -> String {
         let table = match &self.drawing {
             Drawing::Lines(all) => lines::table(&self.x, all),
