@@ -42,8 +42,8 @@ pub(crate) fn run(arguments: &IotlbArguments) -> Answer {
     Answer { text, errors }
 }
 
-/// Simulates with a bar. A trace need not fit in memory, unless accesses are to be put in; a
-/// capture must.
+/// Simulates with a bar. A capture must fit in memory, a trace only if accesses are to be put
+/// into it or it can be read only once.
 fn simulate(
     path: &Path,
     capture: &CaptureArguments,

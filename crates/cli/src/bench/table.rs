@@ -100,8 +100,8 @@ fn of_rows(rows: &[Row]) -> Vec<String> {
     table.lines()
 }
 
-/// Why rows have no figure, each reason once; of busy machines and of time that was over only how
-/// often.
+/// Why rows have no figure, one line each. Where the machine was busy or the time was over, one
+/// line says how often.
 fn reasons(rows: &[Row]) -> Vec<String> {
     let mut lines = Vec::new();
     let (mut busy, mut late) = (0, 0);

@@ -9,9 +9,9 @@ use serde::Serialize;
 pub(crate) struct About {
     /// Short name of the document: `ATC'15`.
     pub paper: &'static str,
-    /// `table 1`.
+    /// The document's name for it: `table 1`.
     pub exhibit: &'static str,
-    /// What it shows.
+    /// What it shows, in a few words.
     pub title: &'static str,
     /// What the document says of it.
     pub claim: &'static str,
@@ -31,16 +31,14 @@ impl About {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
-    /// It does.
     Reproduced,
-    /// Part of it does, or less clearly.
+    /// Part of it holds, or it holds less clearly.
     Weak,
-    /// It does not.
     Not,
 }
 
 impl Verdict {
-    /// As shown.
+    /// The word shown for it, as in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Reproduced => "reproduced",
@@ -75,7 +73,6 @@ impl Verdict {
         )
     }
 
-    /// With its reason.
     pub fn because(self, reason: impl Into<String>) -> Judgement {
         Judgement {
             verdict: self,
@@ -87,9 +84,7 @@ impl Verdict {
 /// A verdict and why, with the numbers it follows from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Judgement {
-    /// Whether the claim holds.
     pub verdict: Verdict,
-    /// Why.
     pub reason: String,
 }
 
@@ -154,7 +149,6 @@ pub(crate) struct Shown {
     /// What its numbers are.
     #[serde(flatten)]
     pub table: Table,
-    /// Drawings.
     #[serde(skip)]
     pub plots: Vec<Plot>,
     /// How it was made, and what differs from the document.
@@ -173,8 +167,8 @@ impl Shown {
         }
     }
 
-    /// Where the numbers of table and drawings come from, each once, in the order of
-    /// [`Tag::LEGEND`].
+    /// Where the numbers of table and drawings come from: each source once, ordered as
+    /// [`Tag::LEGEND`] orders them.
     pub fn sources(&self) -> impl Iterator<Item = Tag> {
         let drawn = self.plots.iter().map(|plot| plot.tag);
         let tabled = self.table.tags.iter().flatten().copied();
@@ -190,7 +184,7 @@ pub(crate) trait Experiment: Sync {
     type Data;
     /// What it is about.
     const ABOUT: About;
-    /// Makes the data.
+    /// Makes the data; `progress` is told what is being done.
     ///
     /// # Errors
     /// A sentence: something failed that must not.
@@ -201,14 +195,14 @@ pub(crate) trait Experiment: Sync {
     fn show(data: &Self::Data) -> Shown;
 }
 
-/// An exhibit whose data nobody needs to know.
+/// An exhibit, whatever the type of its data.
 pub(crate) trait Runs: Sync {
-    /// See [`Experiment::ABOUT`].
+    /// What the exhibit is about, known without running it.
     fn about(&self) -> About;
-    /// Runs, judges and shows.
+    /// Runs the exhibit, judges the data and shows them.
     ///
     /// # Errors
-    /// As [`Experiment::run`].
+    /// The sentence of [`Experiment::run`].
     fn make(&self, progress: &dyn Fn(&str)) -> Result<Made, String>;
 }
 
@@ -227,7 +221,7 @@ impl<E: Experiment> Runs for E {
     }
 }
 
-/// An exhibit, done.
+/// An exhibit after its run, as the page and JSON have it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Made {
     #[serde(flatten)]

@@ -48,7 +48,7 @@ pub(crate) fn exhibits() -> Vec<&'static dyn Runs> {
 /// A word with which the names of an exhibit's files begin.
 ///
 /// # Errors
-/// None do; all names.
+/// No name begins with it: a sentence that lists all names.
 pub(crate) fn beginning(word: &str) -> Result<String, String> {
     let stems: Vec<String> = exhibits().iter().map(|e| e.about().stem()).collect();
     match !word.is_empty() && stems.iter().any(|stem| stem.starts_with(word)) {

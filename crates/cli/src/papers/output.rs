@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The page's name.
+/// Name of the page within the directory.
 pub(super) const PAGE: &str = "index.html";
 
 /// A directory in which every file can be written.
@@ -22,8 +22,8 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory if there is none, and checks that page and tables of `abouts` can be
-    /// written.
+    /// Makes the directory if there is none, and checks that the page and the tables of `abouts`
+    /// can be written there.
     ///
     /// # Errors
     /// [`Error::StandardOutput`], [`Error::NotADirectory`], [`Error::Output`], [`Error::NotAFile`].

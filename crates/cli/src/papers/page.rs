@@ -7,7 +7,7 @@ use ioatlas_present::html::{chip, document, escaped};
 use ioatlas_present::{Tag, plot};
 use std::ffi::OsString;
 
-/// Renders the page.
+/// The page as HTML, with `command` in its provenance.
 pub(super) fn page(papers: &Papers, command: &[OsString]) -> String {
     let sections: String = papers.exhibits.iter().map(section).collect();
     let body = format!(

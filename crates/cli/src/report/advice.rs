@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What to do about a device's misses, in sentences: what can be done today (kernel
-//! options, drivers, rings and buffers) apart from what needs code in a kernel or an IOMMU.
+//! What to do about a device's misses, in sentences: what can be done today (kernel options,
+//! drivers, rings and buffers) apart from what needs code in a kernel or an IOMMU.
 //!
 //! Every number is a field of the model. A remedy that the numbers cannot speak for is not
 //! mentioned, nor one for network cards to a disk, nor the other way round. Of a device that the
@@ -13,7 +13,8 @@ use super::verdict::{DeviceVerdict, LARGER};
 use crate::record::Class;
 use ioatlas_present::{Figure, Sentence, sentence};
 
-/// What the strategies of WIOSCA'10 are in words, and who would have to build them.
+/// What the strategies of WIOSCA'10 are in words, and whether the IOMMU, the kernel or the driver
+/// would have to implement them.
 const WORDS: [(&str, &str); 8] = [
     (
         "alh",
@@ -51,7 +52,7 @@ const WORDS: [(&str, &str); 8] = [
 pub struct Advice {
     /// What can be done today.
     pub today: Vec<Sentence>,
-    /// What needs code.
+    /// What needs code in a kernel or an IOMMU.
     pub needs_code: Vec<Sentence>,
 }
 

@@ -61,7 +61,7 @@ pub struct Atlas {
     pub misses: Vec<u64>,
     /// The pairs of sets of combinations, by number: misses that are first touches, others.
     pub sets: Vec<Sets>,
-    /// The cells, base64.
+    /// The cells in base64, as the page's script decodes them.
     pub cells: String,
 }
 

@@ -35,8 +35,8 @@ pub struct Gain {
 }
 
 impl Bouncing {
-    /// Of all maps of `traces`, where an invalidation takes `wait`; `None` where nothing is mapped
-    /// for streaming.
+    /// Of all maps of `traces`, where an invalidation takes `wait`; `None` where nothing
+    /// is mapped for streaming.
     #[must_use]
     pub fn of(traces: &[LoadedTrace], wait: Figure) -> Option<Self> {
         let sizes: Vec<PageCount> = traces.iter().flat_map(|t| streaming(&t.trace)).collect();
@@ -53,7 +53,7 @@ impl Bouncing {
         })
     }
 
-    /// In a line.
+    /// The savings in one line.
     #[must_use]
     pub fn sentence(&self) -> Sentence {
         let Bouncing { strict, viommu } = self;

@@ -243,7 +243,7 @@ pub(super) fn cost_against_safety(systems: &[SystemRow], wait_ns: f64) -> String
             escaped(&wait)
         );
     }
-    // of many, those that somebody knows by name
+    // of many, those that a system ships
     const NAMED: usize = 8;
     let name = |row: &SystemRow| {
         if systems.len() <= NAMED || row.shipped_by.is_some() {

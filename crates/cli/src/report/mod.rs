@@ -47,7 +47,7 @@ const MAX_ATLASES: usize = 24;
 /// The traces of a report.
 #[derive(Debug)]
 pub struct Traces {
-    /// Whose they are.
+    /// Whether they are bundled or the user's.
     pub source: Source,
     /// The traces to diagnose and to run the systems on.
     pub traces: Vec<LoadedTrace>,
@@ -150,11 +150,11 @@ pub fn bundled_traces() -> Result<Traces, Error> {
     })
 }
 
-/// Makes the report.
+/// Diagnoses all traces, and runs the systems of `rows` on those that are no variants.
 ///
 /// # Errors
 ///
-/// [`Error::System`] or [`Error::Geometry`].
+/// [`Error::System`] from the runs, [`Error::Geometry`] from a diagnosis.
 pub fn build(
     traces: &Traces,
     rows: &Rows,

@@ -19,8 +19,8 @@ pub struct Report {
     pub iotlb_entries: usize,
     /// Ways of the reference IOTLB.
     pub iotlb_ways: usize,
-    /// Whether no trace has lost events: rates, lifetimes and misses of one that has are not its
-    /// machine's.
+    /// Whether no trace has lost events. The rates, lifetimes and misses of one that has are not
+    /// those of its machine.
     pub usable: bool,
     /// Traces of which the tracer lost events.
     pub losses: Vec<Loss>,
@@ -48,7 +48,7 @@ pub struct Report {
 /// What the tracer lost of a trace.
 #[derive(Clone, Debug, Serialize)]
 pub struct Loss {
-    /// [`crate::LoadedTrace::label`].
+    /// The trace, by its [`crate::LoadedTrace::label`].
     pub trace: String,
     /// Events lost, at least; counted.
     pub events: Figure,
@@ -79,7 +79,7 @@ impl Loss {
 /// How a trace was made.
 #[derive(Clone, Debug, Serialize)]
 pub struct Making {
-    /// [`crate::LoadedTrace::label`].
+    /// The trace, by its [`crate::LoadedTrace::label`].
     pub trace: String,
     /// A sentence a note; assumptions first.
     #[serde(serialize_with = "plain")]
@@ -122,20 +122,20 @@ impl Making {
     }
 }
 
-/// Whose traces.
+/// Whose traces a report is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     /// Those in the binary.
     Bundled,
-    /// The user's.
+    /// Files named on the command line.
     User,
 }
 
 /// The wait for one invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Wait {
-    /// In nanoseconds.
+    /// How long it is, in nanoseconds.
     pub time: Figure,
     /// Where the time was derived from cycles: how many, at what clock.
     pub cycles: Option<(Figure, Clock)>,
@@ -144,7 +144,7 @@ pub struct Wait {
 /// The clock of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Clock {
-    /// In GHz.
+    /// Its frequency in GHz.
     pub figure: Figure,
     /// Empty if this machine tells its clock, else that it does not.
     pub note: &'static str,
@@ -153,7 +153,7 @@ pub struct Clock {
 /// Where the numbers come from.
 #[derive(Clone, Debug, Serialize)]
 pub struct Provenance {
-    /// The command line.
+    /// The command line, as one could type it again.
     pub command: String,
     /// Version of the program.
     pub version: &'static str,
@@ -169,16 +169,16 @@ pub struct Provenance {
     pub page: String,
 }
 
-/// A trace file.
+/// A trace file, and what identifies it.
 #[derive(Clone, Debug, Serialize)]
 pub struct TraceOrigin {
     /// Name of the file, as given by the user.
     pub name: String,
     /// Size of the file as stored.
     pub bytes: u64,
-    /// Its SHA-256, hexadecimal.
+    /// SHA-256 of the file, hexadecimal.
     pub sha256: String,
-    /// Events in it.
+    /// Number of its events.
     pub events: Figure,
     /// Whether it is a variant of another bundled trace.
     pub is_variant: bool,

@@ -31,7 +31,7 @@ pub(super) struct Pool {
     pub misses: Vec<u64>,
 }
 
-/// One device's.
+/// The pool of one device.
 #[derive(Default)]
 struct Pages {
     /// Those not in use, the latest last.

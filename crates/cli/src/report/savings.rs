@@ -20,7 +20,7 @@ use serde::Serialize;
 pub(super) const WALK_CACHES: [(usize, usize); 3] = [(2, 32), (3, 8), (4, 4)];
 
 /// Largest mapping whose addresses Linux keeps for reuse, in pages
-/// (`IOVA_RANGE_CACHE_MAX_SIZE` of `drivers/iommu/iova.c`).
+/// (constant `IOVA_RANGE_CACHE_MAX_SIZE` of `drivers/iommu/iova.c`).
 const REUSED_PAGES: u64 = 32;
 
 /// The combination without any strategy is the first: bit 0.
@@ -31,14 +31,14 @@ pub(super) const BASELINE: usize = 0;
 pub struct Saving {
     /// Name of the strategy.
     pub strategy: String,
-    /// Misses; simulated.
+    /// Misses under it; simulated.
     pub misses: Figure,
     /// Change of misses against none; `None` where nothing misses.
     pub change: Option<Figure>,
 }
 
-/// What knobs would change for one device; `None` where it has no such knob, or the trace cannot
-/// tell.
+/// What knobs would change for one device. A field is `None` where the device has no such knob, or
+/// the trace cannot tell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Knobs {
     /// Misses on consistent mappings, as rings are; simulated. `None` where accesses are assumed:
@@ -46,8 +46,8 @@ pub struct Knobs {
     pub consistent_misses: Option<Figure>,
     /// Maps that Linux keeps no address for reuse of; counted. Not of network cards.
     pub maps_too_large_for_reuse: Option<Figure>,
-    /// Pages of a pool of receive buffers, each mapped once: as many as are live at most; counted.
-    /// Not of disks.
+    /// Pages of a pool of receive buffers, each of which is mapped once: as many as are live at
+    /// most; counted. Not of disks.
     pub pool_pages: Option<Figure>,
     /// Maps that such a pool makes needless; counted.
     pub pool_maps: Option<Figure>,
@@ -55,8 +55,8 @@ pub struct Knobs {
     pub pool_misses: Option<Figure>,
     /// Change of misses with such a pool.
     pub pool_change: Option<Figure>,
-    /// Change of the page-table entries that walks of the whole trace read, with walk
-    /// caches; simulated.
+    /// Change of the page-table entries that walks of the whole trace read, once the unit
+    /// has walk caches; simulated.
     pub walk_reads_change: Option<Figure>,
 }
 
@@ -86,7 +86,7 @@ pub(super) fn combinations() -> Vec<Named> {
 /// A trace under all combinations.
 #[derive(Debug)]
 pub(super) struct Savings {
-    /// [`combinations`].
+    /// What [`combinations`] lists, in its order.
     pub combinations: Vec<Named>,
     /// Of each event, a bit a combination: whether it misses.
     pub missed: Vec<u32>,
@@ -101,7 +101,7 @@ pub(super) struct Savings {
 }
 
 impl Savings {
-    /// Simulates.
+    /// Simulates `trace` under each combination, in an IOTLB of this geometry.
     pub fn of(trace: &Trace, geometry: Geometry) -> Self {
         let laboratory = Laboratory::new(trace);
         let devices = trace.devices().len();

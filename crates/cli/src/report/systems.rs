@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What each system costs and how safe it is: one row a system, or design that nobody ships. All
+//! What each system costs and how safe it is: one row a system, or design that no system ships. All
 //! come from the registry of the core.
 //!
 //! The designs are those of the crate `ioatlas-dma`, not the kernels' code. `crate::replay` has the
@@ -29,7 +29,7 @@ use serde::Serialize;
 /// What the rows are to be made with.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which rows.
+    /// Which designs get a row.
     pub rows: Rows,
     /// Nanoseconds that one invalidation makes the CPU wait; assumed. Times the invalidations of
     /// the traces it is [`SystemRow::wait`].
@@ -67,17 +67,17 @@ pub enum Exposure {
 /// A system on one trace.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SystemOnTrace {
-    /// [`LoadedTrace::label`].
+    /// The trace, by its [`LoadedTrace::label`].
     pub trace: String,
-    /// Map lines replayed.
+    /// Map lines that were replayed.
     pub maps: Figure,
-    /// Unmap lines replayed.
+    /// Unmap lines that were replayed.
     pub unmaps: Figure,
     /// Lines of the trace that did not fit and were skipped.
     pub skipped_anomalies: Figure,
     /// Lines of the trace that were skipped because the replay would be too large.
     pub skipped_limits: Figure,
-    /// Invalidations submitted.
+    /// Invalidations that the domains submitted.
     pub invalidations: Figure,
     /// IOTLB misses of the software unit.
     pub misses: Figure,
@@ -96,18 +96,18 @@ pub struct SystemOnTrace {
 /// One system, over all traces.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SystemRow {
-    /// What people call it: `as Linux today`; or, where nobody ships it, the design in the words of
-    /// `--as`.
+    /// Its usual name: `as Linux today`; or, where no system ships it, the design in the words of
+    /// `--as`, or the title of its preset.
     pub name: String,
-    /// Who ships it: `Linux since 4.9`; null for nobody.
+    /// The system that ships it: `Linux since 4.9`; null for none.
     pub shipped_by: Option<&'static str>,
     /// Allocator, policy and options: `magazine, deferred-percpu`.
     pub design: String,
     /// Where the design is described: `ATC'15 4.3, 5`.
     pub paper_ref: String,
     /// Wall time of a map and its unmap of one page on one thread, 256 of them outstanding, without
-    /// an invalidation, in ns: this project's code on this machine, whatever the traces; measured,
-    /// median.
+    /// an invalidation, in ns: this project's code on this machine, whatever the traces. The median
+    /// of what was measured.
     pub ns_per_pair_1_thread: Figure,
     /// Its 10th and 90th percentile.
     pub ns_per_pair_1_thread_range: [Figure; 2],
@@ -117,8 +117,8 @@ pub struct SystemRow {
     /// Its 10th and 90th percentile.
     pub ns_per_pair_2_threads_range: Option<[Figure; 2]>,
     /// What a CPU waits for invalidations a map of the traces, in ns, on top of the measured time:
-    /// those that are counted, times what one is assumed to take. `None` where maps and unmaps go
-    /// on meanwhile.
+    /// those that are counted, times what one is assumed to take. `None` where maps and
+    /// unmaps go on meanwhile.
     pub wait: Option<Figure>,
     /// Invalidations per 1,000 map lines; counted.
     pub invalidations_per_1k_maps: Figure,
@@ -147,7 +147,7 @@ pub struct SystemRow {
 }
 
 impl SystemRow {
-    /// The name beside the design: what people call it, or that nobody ships it.
+    /// The name beside the design: the usual one, or a label for designs that no system ships.
     #[must_use]
     pub fn system(&self) -> &str {
         match self.shipped_by {
@@ -156,8 +156,8 @@ impl SystemRow {
         }
     }
 
-    /// Time of a pair on one thread as a user feels it, in ns: measured time plus the wait a map of
-    /// the traces.
+    /// Time of a pair on one thread as a user feels it, in ns: the measured time and, for each map
+    /// of the traces, the wait.
     #[must_use]
     pub fn felt_ns_per_pair(&self) -> f64 {
         self.ns_per_pair_1_thread.value + self.wait.map_or(0.0, |wait| wait.value)
@@ -408,8 +408,8 @@ fn row(
     })
 }
 
-/// Whether a CPU waits for the invalidations that it causes. Under `macos` maps and unmaps go on
-/// meanwhile.
+/// Whether a CPU waits for the invalidations that it causes. Under `macos` it does not: maps and
+/// unmaps go on meanwhile.
 fn waits(policy: &PolicyConfig) -> bool {
     !matches!(policy, PolicyConfig::MacOs(_))
 }

@@ -16,11 +16,11 @@ use serde::Serialize;
 pub(super) const LARGER: usize = 8;
 
 /// Misses of a device in an IOTLB of some size.
+#[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SizePoint {
     /// Entries of the IOTLB.
     pub entries: usize,
-    /// Misses.
     pub misses: Figure,
     /// Misses in 100 accesses.
     pub misses_per_100_accesses: Figure,
@@ -29,7 +29,7 @@ pub struct SizePoint {
 /// The diagnosis of one device of one trace. Devices of a trace share the IOTLB.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeviceVerdict {
-    /// [`LoadedTrace::label`].
+    /// The trace, by its [`LoadedTrace::label`].
     pub trace: String,
     /// The device's name in the trace.
     pub device: String,
@@ -37,9 +37,9 @@ pub struct DeviceVerdict {
     pub description: Option<&'static str>,
     /// What it is for, where known.
     pub class: Option<Class>,
-    /// Map events.
+    /// Map events of the device.
     pub maps: Figure,
-    /// Access events.
+    /// Access events of the device.
     pub accesses: Figure,
     /// Largest number of pages mapped at one moment.
     pub peak_live_pages: Figure,

@@ -79,7 +79,7 @@ pub(crate) struct ScaleArguments {
     pub json: bool,
 }
 
-/// A parameter changed.
+/// A parameter of the model with its new value.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     name: String,

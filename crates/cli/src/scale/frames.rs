@@ -55,7 +55,7 @@ pub(crate) struct Frames {
     pub frames: Vec<u64>,
 }
 
-/// Runs all four.
+/// Runs the designs of figure 6, on `jobs` threads.
 ///
 /// # Errors
 /// The first that could not be run, by name.

@@ -65,7 +65,8 @@ fn whole(arguments: &ScaleArguments) -> Result<Scale, Error> {
     measure(arguments, repetitions, &Bar::default())
 }
 
-/// What `--quick` measures, without figure 6, once in a process: the same for all who ask.
+/// What `--quick` measures, without figure 6. It is measured once in a process; later calls
+/// get the same result.
 ///
 /// # Errors
 /// A sentence: a point could not be measured.

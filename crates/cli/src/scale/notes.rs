@@ -10,14 +10,13 @@ use serde::Serialize;
 /// A result, and why it is not as the paper's.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Noted {
-    /// The result.
     #[serde(flatten)]
     pub row: Row,
     /// Why it is out of its range; none if it is in it.
     pub note: Option<&'static str>,
 }
 
-/// What is said of a row that nobody has explained yet.
+/// What is said of a row without an explanation.
 const UNEXPLAINED: &str = "Not explained yet.";
 /// The same of one under other parameters.
 const CHANGED: &str = "Parameters, locks or seed are not those as shipped, of which the notes are.";
@@ -56,7 +55,7 @@ const NOTES: &[(&str, &str)] = &[
 pub(crate) enum Of {
     /// Parameters and seed as shipped, which the notes explain.
     Shipped,
-    /// Something was changed.
+    /// Others, which the notes do not explain.
     Changed,
 }
 

@@ -17,7 +17,6 @@ const MOST_POINTS: usize = 100;
 const COLUMNS: usize = 14;
 
 impl Kind {
-    /// As shown.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Fitted => "fitted",

@@ -13,7 +13,7 @@ use ioatlas_sim::timing::{
 pub(crate) struct CpuCounts(Vec<usize>);
 
 impl CpuCounts {
-    /// Reads `1-4,16`.
+    /// Reads numbers and ranges, as in `1-4,16`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut counts = Vec::new();
         for part in text.split(',') {
@@ -50,9 +50,9 @@ pub(crate) enum Extent {
 
 /// The designs that the paper's results are about.
 pub(crate) mod named {
-    /// Stock Linux 3.17.
+    /// Linux 3.17 as it is, without EiovaR.
     pub const STOCK: &str = "rbtree,deferred-global";
-    /// The paper's baseline.
+    /// The baseline of the paper.
     pub const EIOVAR: &str = "eiovar,deferred-global";
     /// The baseline with scalable invalidation.
     pub const EIOVAR_PERCPU: &str = "eiovar,deferred-percpu";

@@ -34,7 +34,7 @@ pub(crate) struct Parts {
     pub invalidation: f64,
     /// Waiting for locks of invalidation.
     pub invalidation_lock: f64,
-    /// Page tables.
+    /// Page tables, with waiting for their locks.
     pub tables: f64,
     /// The rest of mapping and unmapping.
     pub other: f64,
@@ -63,7 +63,7 @@ impl Parts {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct HotLine {
     pub name: String,
-    /// Transfers an operation.
+    /// Transfers of the line an operation.
     pub transfers: f64,
     /// Cycles an operation that went into its transfers, waiting for others' included.
     pub cycles: f64,
@@ -140,7 +140,8 @@ pub(crate) fn scenario(planned: &Planned, seed: u64) -> Scenario {
     }
 }
 
-/// Does `work` for each of `0..count` on `jobs` threads; results come in order, whoever did them.
+/// Does `work` for each of `0..count` on `jobs` threads; results come in the order of `0..count`,
+/// whichever thread did them.
 pub(crate) fn in_parallel<T: Send>(
     count: usize,
     jobs: usize,
@@ -176,7 +177,7 @@ pub(crate) fn in_parallel<T: Send>(
     results.into_iter().flatten().collect()
 }
 
-/// Measures all of `plan`.
+/// Measures all points of `plan` on `jobs` threads.
 ///
 /// # Errors
 /// The first that could not be measured, by name.

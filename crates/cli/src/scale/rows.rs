@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     Input,
 }
 
-/// A result.
+/// A result of the paper beside ours, with the range set for ours.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub name: &'static str,
@@ -42,7 +42,7 @@ const RR: &str = "rr";
 const LATENCY: &str = "latency";
 const MEMCACHED: &str = "memcached";
 
-/// Looks points up.
+/// The points measured, to be looked up.
 struct Points<'a>(&'a [Point]);
 
 impl Points<'_> {
@@ -391,8 +391,8 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     rows
 }
 
-/// The first number of CPUs from which memcached under EiovaR never grows by more than 5 % beyond
-/// what it has.
+/// The first number of CPUs beyond which memcached's rate under EiovaR never is more than 5 % above
+/// the rate on so many.
 fn plateau(points: &Points<'_>) -> Option<f64> {
     let mut curve: Vec<(usize, f64)> = points
         .0

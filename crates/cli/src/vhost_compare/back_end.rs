@@ -16,17 +16,17 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Translations that ours holds, at most: 100,000 scattered pages in each direction. (By default it
-/// is 65,536.)
+/// Translations that ours holds, at most: 100,000 scattered pages in each direction. (By default,
+/// it holds up to 65,536.)
 const RUNS: &str = "262144";
 /// How long a back end may take until it listens.
 const START: Duration = Duration::from_secs(120);
 /// How long it may take to end, before it is killed.
 const END: Duration = Duration::from_secs(5);
-/// Between two looks.
+/// Time between two looks at it.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Whose back end.
+/// Which of the two back ends compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Whose {

@@ -12,8 +12,8 @@ const MANY: u32 = 32_768;
 const BATCH: u32 = 32;
 /// How long is run before counting begins, unless all pages are to be used before.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// How long ours may owe something, on the busiest machine; and testpmd, of which it is known to
-/// happen.
+/// How long ours may owe something, on the busiest machine; and how long testpmd may, of which it
+/// is known to happen.
 const PATIENCE: Duration = Duration::from_secs(120);
 const PATIENCE_WITH_TESTPMD: Duration = Duration::from_secs(10);
 
@@ -36,7 +36,7 @@ pub(crate) enum Case {
     SeedHuge,
 }
 
-/// Who is run in a case.
+/// Which back ends run a case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum By {
     Both,

@@ -31,32 +31,31 @@ const TRIAL: Duration = Duration::from_millis(300);
 const SETTLE: Duration = Duration::from_millis(20);
 
 /// Why nothing is compared.
+#[allow(missing_docs)] // its variants say it
 #[derive(Debug, thiserror::Error)]
 pub enum VhostCompareError {
     /// There is no testpmd.
     #[error("{}: no such program, or it cannot be run; ci/install-dpdk.sh installs DPDK's testpmd", .0.display())]
     NoTestpmd(PathBuf),
-    /// Too few CPUs.
+    /// This process may use one CPU only.
     #[error("two CPUs are needed: one for the generator, one for the thread that forwards")]
     Cpus,
     /// A back end ended, or never listened.
     #[error("{whose} does not listen ({status}): {said}; its log: {}", log.display())]
     Died {
-        /// Which.
         whose: &'static str,
-        /// How it ended.
+        /// How it ended, or that it made no socket in time.
         status: String,
-        /// What it printed.
+        /// The file with all that it printed.
         log: PathBuf,
-        /// The last line of that.
+        /// The last line of that file.
         said: String,
     },
-    /// The system's own.
+    /// An error of the operating system.
     #[error("{what}: {source}")]
     System {
         /// What was to be done or had.
         what: &'static str,
-        /// Why not.
         #[source]
         source: io::Error,
     },
@@ -119,7 +118,7 @@ fn compare(arguments: &VhostCompareArguments) -> Result<Outcome, VhostCompareErr
     for round in 0..rounds {
         for (number, case) in cases.iter().copied().enumerate() {
             bar.at(case.name(), round * cases.len() + number, total);
-            // Who is first changes, so that neither always comes after the other.
+            // The order alternates, so that neither always runs after the other.
             let order = match round % 2 {
                 0 => [Whose::Testpmd, Whose::Ours],
                 _ => [Whose::Ours, Whose::Testpmd],
@@ -148,7 +147,7 @@ fn compare(arguments: &VhostCompareArguments) -> Result<Outcome, VhostCompareErr
     })
 }
 
-/// One run.
+/// Runs a case with a back end that was started for it; a failure is told in the result.
 fn one(
     arguments: &VhostCompareArguments,
     case: Case,

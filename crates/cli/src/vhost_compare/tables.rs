@@ -8,7 +8,7 @@ use ioatlas_present::{Table, grouped};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Everything.
+/// All runs, and what they were made with.
 pub(super) struct Outcome {
     pub cpus: [usize; 2],
     pub load_before: Option<f64>,
@@ -71,7 +71,7 @@ fn median(mut of: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// Who, in which case.
+/// A back end in a case.
 type Cell = (Whose, Case);
 
 impl Outcome {

@@ -5,7 +5,7 @@
 //! rule that a table is freed only if one unmap covers all it maps. Before the first repetition and
 //! after each, flushed, the frames in use are counted: the tables of all levels.
 //!
-//! *Background*: somebody else uses the same heap. [`LIVE`] blocks are held, of sizes drawn evenly
+//! *Background*: another user of the same heap. [`LIVE`] blocks are held, of sizes drawn evenly
 //! from the powers of two from 8 bytes to 4 KiB; after every [`PACE`]th map, and [`BETWEEN`] times
 //! between repetitions, the oldest is given back and another taken: what is allocated lives long
 //! and is replaced slowly. Before the first repetition each has been replaced once, for a running
@@ -46,15 +46,15 @@ use std::{
 const REPETITIONS: usize = 100;
 /// Blocks of the background at first.
 const LIVE: usize = 16_384;
-/// Maps to a replacement.
+/// Maps for each replacement of a block.
 const PACE: usize = 4;
-/// Replacements between repetitions.
+/// Replacements of blocks between two repetitions.
 const BETWEEN: usize = 256;
 /// Blocks that a drifting background holds more after each repetition: 1 %.
 const GROWTH: usize = LIVE / 100;
 /// Sizes of the background's blocks: 8 bytes to 2^this times as many.
 const LARGEST_LG2: usize = 9;
-/// Of the background.
+/// Seed of the background's sizes.
 const SEED: u64 = 15;
 /// Frames for tables, more than any design needs.
 const FRAMES: usize = 1 << 16;
@@ -62,18 +62,18 @@ const FRAMES: usize = 1 << 16;
 /// In the paper's order.
 const DESIGNS: [&str; 4] = ["eiovar", "magazine", "identity", "kmalloc"];
 
-/// Who else uses the heap.
+/// What the other user of the heap does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Background {
     /// What it holds is replaced, and grows slowly.
     Drifting,
     /// What it holds is replaced.
     Steady,
-    /// Nobody.
+    /// There is no other user.
     Off,
 }
 
-/// The other user.
+/// The other user of the heap, as the module documentation has it.
 struct Other<'h> {
     heap: &'h dyn Heap,
     random: Random,

@@ -176,8 +176,8 @@ impl Experiment for Table2 {
     }
 }
 
-/// Lines that are neither blank nor comments, up to a line that begins with `#[cfg(` and names
-/// `test`.
+/// Lines that are neither blank nor comments, up to a line that begins with
+/// `#[cfg(` and names `test`.
 const fn code_lines(text: &str) -> u32 {
     let text = text.as_bytes();
     let (mut at, mut count) = (0, 0);

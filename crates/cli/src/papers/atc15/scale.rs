@@ -41,7 +41,7 @@ enum Kind {
     Cycles,
 }
 
-/// One of them.
+/// One of these figures: what it is about, which results are its own, and how it is drawn.
 pub(super) struct Exhibit {
     about: About,
     /// Whether a result is of this figure, by its section.

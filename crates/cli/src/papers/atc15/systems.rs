@@ -20,7 +20,7 @@ use ioatlas_dma::{
 use ioatlas_host::{Host, HostConfig};
 use ioatlas_present::{Cell, Tag};
 
-/// Ranges in use.
+/// Numbers of ranges in use.
 const SIZES: [usize; 4] = [256, 1024, 4096, 16_384];
 /// Ranges replaced, at each size.
 const TURNS: usize = 2000;
@@ -42,9 +42,9 @@ enum Class {
 }
 
 impl Class {
-    /// By the growth from the smallest size to the largest, which is 64-fold: up to 1.25 times
-    /// constant, up to 4 times logarithmic (the logarithm itself grows 1.75 times), from 16 times
-    /// on linear.
+    /// By the growth from the smallest size to the largest, which is 64-fold: constant up to 1.25
+    /// times, logarithmic up to 4 times (the logarithm itself grows 1.75 times), linear from 16
+    /// times on, else between.
     fn of(steps: &[f64]) -> Self {
         let first = steps.first().copied().unwrap_or(0.0);
         let last = steps.last().copied().unwrap_or(0.0);
@@ -150,7 +150,7 @@ impl Experiment for Table1 {
             .iter()
             .zip(&ours)
             .all(|(row, ours)| row.theirs.1 == *ours);
-        // none needs more than it is said to, and whoever is said to be worst is
+        // none needs more than it is said to, and the one that is said to be worst is
         let kept = rows
             .iter()
             .zip(&ours)

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Translators that charge something.
 const PRESETS: [Preset; 3] = [Preset::Moderate, Preset::VfioGuest, Preset::Bounce21];
-/// Operations in flight.
+/// Operations in flight at once.
 const DEPTH: usize = 8;
 /// As log2 of KiB: 4 KiB to 1 MiB.
 const SIZES_LG2: [u32; 2] = [2, 10];

@@ -27,7 +27,7 @@ const fn about(exhibit: &'static str, title: &'static str, claim: &'static str) 
     }
 }
 
-/// All of them.
+/// The exhibits of BOUNCE'21, in the order of the page.
 pub(super) fn exhibits() -> Vec<&'static dyn Runs> {
     vec![&results::Results, &crossover::Crossover, &limit::Limit]
 }

@@ -11,13 +11,16 @@
 //!
 //! | parameter | | value |
 //! |---|---|---|
-//! | B, bandwidth of a channel | given (section 2) | 16 Gbit/s, so 512, 1,024 and 2,048 ns a block |
+//! | B, bandwidth of a channel | given (section 2) | 16 Gbit/s: 512, 1,024 and 2,048 ns a block |
 //! | blocks | given | 1, 2 and 4 KiB |
 //! | sources | given | 1 to 256 pages, round robin; one destination page |
 //! | descriptors | free | 64 bytes each, in one page: a ring of 64 |
-//! | IOTLB | free | 32 entries, 2 ways, least recently used: the paper's own baseline (4.8); it says nothing of its machine's |
-//! | placement | free | sources, destination and ring at consecutive pages: no hot spots, as the paper says it saw to |
+//! | IOTLB | free | 32 entries, 2 ways, least recently used: the paper's own baseline (4.8) |
+//! | placement | free | sources, destination and ring at consecutive pages: no hot spots |
 //! | o, w | fitted | to the two numbers at 256 pages: 47 % for 1 KiB, 15 % for 4 KiB |
+//!
+//! The paper does not describe the IOTLB of its machine; it says that it saw to it that there were
+//! no hot spots.
 //!
 //! Everything else is predicted: all of 2 KiB, and every point below 256 pages. The free choices
 //! were made before looking. [`STRUCTURES`] are others, to see which IOTLB the paper's machine may
@@ -34,9 +37,9 @@ use std::fmt::Write;
 
 /// Copies at each point: enough that the first touches of 256 pages are few, and as many at each.
 const COPIES: usize = 8192;
-/// Bits a nanosecond.
+/// Bandwidth of a channel, in bits a nanosecond.
 const BANDWIDTH: f64 = 16.0;
-/// Bytes of a block.
+/// Sizes of a block, in bytes.
 const BLOCKS: [u32; 3] = [1024, 2048, 4096];
 /// Source pages: 2^0 to 2^this.
 const MOST_LG2: u32 = 8;
@@ -48,7 +51,7 @@ const SEEDS: u64 = 8;
 const AT_256: [f64; 2] = [0.47, 0.15];
 const AT_32: [f64; 2] = [0.34, 0.08];
 
-/// Where pages are.
+/// Where sources, destination and ring lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Placement {
     /// One after the other.

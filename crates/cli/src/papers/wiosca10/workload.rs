@@ -6,7 +6,7 @@ use ioatlas_iotlb::Trace;
 
 /// A device, what it did, and the traces of that.
 pub(in crate::papers) struct Workload {
-    /// Short: `e1000`.
+    /// A short name: `e1000`.
     pub name: &'static str,
     /// The paper's words: `E1000, netperf send`.
     pub title: &'static str,
@@ -18,7 +18,7 @@ pub(in crate::papers) struct Workload {
 
 /// Name of the kernel as it is.
 pub(in crate::papers) const TODAY: &str = "today's kernel";
-/// And of the one that is as in 2010 in what matters here.
+/// Name of the kernel that is as in 2010 in what matters here.
 pub(in crate::papers) const REUSE_OFF: &str = "reuse cache off";
 
 pub(in crate::papers) static E1000: Workload = Workload {
@@ -42,11 +42,11 @@ pub(in crate::papers) static TWO_E1000: Workload = Workload {
 
 /// The paper's, in the order of its figures 10 to 12.
 pub(in crate::papers) static PAPER: [&Workload; 3] = [&E1000, &LSI, &TWO_E1000];
-/// Others, that the paper did not have. A line here is a device more in every exhibit that can take
-/// it.
+/// Others, that the paper did not have. A line here adds a device to every exhibit that can
+/// take one more device.
 pub(in crate::papers) static MORE: [&Workload; 2] = [&VIRTIO, &NVME];
 
-/// All of them.
+/// The paper's workloads, then the others.
 pub(in crate::papers) fn all() -> impl Iterator<Item = &'static Workload> {
     PAPER.iter().chain(&MORE).copied()
 }
@@ -71,7 +71,7 @@ pub(in crate::papers) struct Recorded {
 }
 
 impl Recorded {
-    /// For names of files.
+    /// What the kernel adds to names of files.
     pub fn suffix(&self) -> &'static str {
         if self.kernel == TODAY {
             "-today"
@@ -82,7 +82,7 @@ impl Recorded {
 }
 
 impl Workload {
-    /// Reads its traces.
+    /// Reads its traces, that of today's kernel first.
     ///
     /// # Errors
     /// A sentence: the binary was built from a damaged file.

@@ -21,10 +21,10 @@ const MAX_CARDS: usize = 32;
 /// Traces in a table; the JSON has all.
 const MAX_TRACES: usize = 32;
 
-/// Characters of the command line.
+/// Characters of the command line; the JSON has all.
 const MAX_COMMAND: usize = 1000;
 
-/// Renders the page.
+/// The report as one HTML page that needs no other file.
 #[must_use]
 pub fn page(report: &Report) -> String {
     let body = [

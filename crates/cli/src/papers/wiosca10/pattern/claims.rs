@@ -131,8 +131,8 @@ pub(super) const SAME_CONSISTENT: Claim = Claim {
     },
 };
 
-/// The share of page numbers of the device with fewest that every device has; 0 with fewer than two
-/// devices.
+/// The share of the page numbers of the device with fewest that every device has; 0 with
+/// fewer than two devices.
 fn common(devices: &[Observed], which: fn(&Observed) -> &BTreeSet<u64>) -> f64 {
     let [first, others @ ..] = devices else {
         return 0.0;

@@ -113,7 +113,7 @@ pub(super) static FIGURES: [Exhibit; 4] = [
 struct Data {
     kernel: &'static str,
     suffix: &'static str,
-    /// By device.
+    /// What is observed, by device.
     seen: Vec<Observed>,
     /// Access events: device, class, and the event.
     accesses: Vec<(usize, Class, Dot)>,

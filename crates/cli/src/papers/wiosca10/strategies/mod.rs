@@ -96,7 +96,7 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Simulates all of them.
+    /// Simulates all configurations, and MPRE with [`ROOM`] entries.
     ///
     /// # Errors
     /// A sentence: one of our names means nothing.
