@@ -79,7 +79,7 @@ impl Message {
     }
 }
 
-/// A new event. Its other copies are the back end's, and may be somebody's.
+/// A new event. Its other copies are the back end's, and may be another process's.
 pub fn event() -> Arc<OwnedFd> {
     let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
     Arc::new(eventfd(0, flags).unwrap())
@@ -254,7 +254,7 @@ pub fn is_served(mut socket: &UnixStream) -> std::io::Result<()> {
     socket.read_exact(&mut [0; 20])
 }
 
-/// Reads what has come, so that nobody waits for us.
+/// Reads what has come, so that the back end does not wait for this side.
 pub fn drain(socket: &UnixStream) {
     let mut sink = [0; 4096];
     while let Ok((_, 1..)) = rustix::net::recv(socket, &mut sink, RecvFlags::DONTWAIT) {}

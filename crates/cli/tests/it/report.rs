@@ -228,7 +228,7 @@ fn page_is_small_offline_and_whole() {
         assert!(html.contains(&origin.sha256));
     }
     assert_eq!(report.provenance.traces.len(), 6);
-    // For people who work on the page: somewhere to look at it with systems in it.
+    // For work on the page: a copy of it with systems in it, to look at.
     std::fs::write(
         Path::new(env!("CARGO_TARGET_TMPDIR")).join("report.html"),
         html,

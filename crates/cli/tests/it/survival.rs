@@ -41,7 +41,7 @@ fn cuts(message: &Message) -> [usize; 4] {
 fn survives(trouble: &Trouble, arguments: &[&str]) {
     let mut program = Program::start(arguments);
     let messages = (trouble.script)().messages.len();
-    // Somebody else may have copies of what a front end had when it died.
+    // Another process may have copies of what a front end had when it died.
     let mut copies = None;
     for whole in 0..messages {
         for cut in 0..4 {
@@ -277,7 +277,7 @@ fn answers_that_are_never_read() {
     survives(&trouble, &["--json"]);
 }
 
-/// A header that does not go on holds nobody up: neither the next front end, when its sender is
+/// A header that does not go on blocks nothing: neither the next front end, when its sender is
 /// dead, nor the end of the program.
 #[test]
 fn half_a_header() {

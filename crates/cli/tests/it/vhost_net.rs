@@ -260,7 +260,7 @@ fn a_client_connects_again_and_again() {
     let case = case(Kind::Split, Wakeup::Notify);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
-    // Nobody listens at first.
+    // No process listens at first.
     let patience = SOON.as_millis().to_string();
     let options = ["--client", "--queue-pairs=2", "--json"];
     let options = [&options[..], &["--miss-timeout", &patience]].concat();
@@ -390,7 +390,7 @@ fn a_guest_for_it_is_in_the_help() {
     }
 }
 
-/// Who may connect is said before anybody can.
+/// Mode and group of the socket are set before any process can connect.
 #[test]
 fn a_socket_is_for_whom_it_is_said_to_be() {
     use std::os::unix::fs::MetadataExt;

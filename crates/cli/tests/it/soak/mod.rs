@@ -114,7 +114,7 @@ impl Soaked {
         }
     }
 
-    /// After a round: it lives, has no more than before, and serves whom it should.
+    /// After a round: it lives, has no more than before, and serves a front end that means well.
     fn check(&mut self) {
         serve(&mut self.program, Kind::Split);
         let (pid, start, before) = (self.program.pid(), Instant::now(), self.before);
