@@ -72,6 +72,11 @@ command -v jq >/dev/null || { apt-get update -q && apt-get install -qy --no-inst
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# say WORDS: a paragraph, wrapped.
+say() {
+    printf '%s\n' "$1" | tr -s ' \n' ' ' | fmt -w 100
+}
+
 ioatlas() {
     cargo build --release --quiet && "$target/release/ioatlas" "$@"
 }
@@ -80,9 +85,9 @@ systems() {
     echo '## A map and its unmap, by system'
     said 'cargo run --release -- report --json'
     echo
-    echo 'Wall time of one map and its unmap in a ring of 256 single pages with real page tables, no invalidation in it: median'
-    echo '(10th to 90th percentile). Invalidations and windows are those of the bundled traces. These are the designs as they'
-    echo 'are built here, not those kernels.'
+    say 'Wall time of one map and its unmap in a ring of 256 single pages with real page tables, no invalidation in it: median
+        (10th to 90th percentile). Invalidations and windows are those of the bundled traces. These are the designs as they
+        are built here, not those kernels.'
     echo
     ioatlas report --json -o "$work/report.html" >"$work/report"
     jq -r '
@@ -105,9 +110,9 @@ instructions() {
     echo '## Instructions of a pair'
     said ci/instructions.sh
     echo
-    echo 'Counted by callgrind, so the same on any day: one map and one unmap (`domain`), one allocation and one free'
-    echo '(`allocator`), one install and one clear (`table`), one copy in and one out (`bounce`), one lookup or one update and'
-    echo 'one invalidation (`iotlb`). The measuring loop, some 25 instructions, is included.'
+    say 'Counted by callgrind, so the same on any day: one map and one unmap (`domain`), one allocation and one free
+        (`allocator`), one install and one clear (`table`), one copy in and one out (`bounce`), one lookup or one update and
+        one invalidation (`iotlb`). The measuring loop, some 25 instructions, is included.'
     echo
     ci/instructions.sh >"$work/counted" || { cat "$work/counted" >&2 && return 1; }
     echo '| case | instructions |'
@@ -121,9 +126,9 @@ peers() {
     echo '## Beside other allocators'
     said 'cargo run --release -- bench --quick --json'
     echo
-    echo 'Nanoseconds of one allocation and one free, or of one map and one unmap with page tables (median, 10th to 90th'
-    echo 'percentile), one thread. All rows are measured in turns with one control loop; what is compared is a row with'
-    echo 'another of the same pattern and sizes.'
+    say 'Nanoseconds of one allocation and one free, or of one map and one unmap with page tables (median, 10th to 90th
+        percentile), one thread. All rows are measured in turns with one control loop; what is compared is a row with
+        another of the same pattern and sizes.'
     echo
     ioatlas bench --quick --json >"$work/bench"
     jq -r '
@@ -146,8 +151,8 @@ bounce() {
     echo '## Bounce buffers beside direct mapping'
     said 'cargo run --release -- bench bounce --quick --json'
     echo
-    echo 'One thread. How many times as fast as mapping each buffer (`never`) a placement is, by what an invalidation costs'
-    echo '(translator), size and direction; above 1 bouncing is faster.'
+    say 'One thread. How many times as fast as mapping each buffer (`never`) a placement is, by what an invalidation costs
+        (translator), size and direction; above 1 bouncing is faster.'
     echo
     ioatlas bench bounce --quick --json >"$work/bounce"
     jq -r '
@@ -167,8 +172,8 @@ simulated() {
     echo '## 16 simulated CPUs'
     said 'cargo run --release -- scale --quick --json'
     echo
-    echo 'This code on a simulated multiprocessor, beside the results of ATC'"'"'15. *Fitted*: parameters were chosen by this'
-    echo 'result; *predicted*: they were not; *input*: the value of the paper goes in.'
+    say 'This code on a simulated multiprocessor, beside the results of ATC'"'"'15. *Fitted*: parameters were chosen by this
+        result; *predicted*: they were not; *input*: the value of the paper goes in.'
     echo
     ioatlas scale --quick --json >"$work/scale"
     jq -r '
@@ -201,9 +206,9 @@ vhost() {
     echo '## vhost-net beside DPDK'"'"'s testpmd'
     said 'ci/vhost-compare.sh --quick --json'
     echo
-    echo 'One generator drives both in turns. *Of off*: of the rate with the IOMMU off and the same pages; frames are those'
-    echo 'a second that came back, each checked. The forwarding loops want a CPU each, the generator another: with two CPUs'
-    echo 'compare the columns, not with other machines.'
+    say 'One generator drives both in turns. *Of off*: of the rate with the IOMMU off and the same pages; frames are those
+        a second that came back, each checked. The forwarding loops want a CPU each, the generator another: with two CPUs
+        compare the columns, not with other machines.'
     echo
     command -v dpdk-testpmd >/dev/null || ci/install-dpdk.sh >&2
     VHOST_LOGS=$work/logs ci/vhost-compare.sh --quick --json >"$work/vhost"
@@ -222,7 +227,7 @@ said() {
     [ -z "$(git status --porcelain -- . ":!$page")" ] || commit="$commit and changes"
     machine="$(nproc) CPUs$(sed -n 's/^model name[^:]*:/,/p' /proc/cpuinfo | head -n 1)"
     echo
-    echo "\`$1\`, $(date +%F), commit $commit, $machine, load $(cut -d' ' -f1 /proc/loadavg) at the start."
+    say "\`$1\`, $(date +%F), commit $commit, $machine, load $(cut -d' ' -f1 /proc/loadavg) at the start."
 }
 
 {
