@@ -65,6 +65,9 @@ if [ -z "$types" ] || [ "$found" -ne "$wanted" ]; then
     complain "clippy.toml disallows $wanted atomic types, clippy finds $found"
 fi
 
+# The page of numbers is as the command wrote it.
+ci/numbers.sh --check || complain "docs/numbers.md is not as ci/numbers.sh wrote it"
+
 # Those of planted bugs that the code has moved away from: only ci/full.sh needs them.
 ci/mutants.sh --check >"$probe/planted" 2>&1 || sed 's/^/tree: warning: /' "$probe/planted"
 

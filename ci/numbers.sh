@@ -234,9 +234,9 @@ said() {
     cat <<'HEAD'
 # Numbers
 
-Written by `ci/numbers.sh`, a section for each command; nothing here is written by hand. Times are of
-one machine on one day, quiet or not as its load says: compare within a section, not across. What is
-counted (instructions, invalidations, accesses) is the same everywhere.
+Written by `ci/numbers.sh`, a section for each command; nothing here is written by hand. Times are
+of one machine on one day, quiet or not as its load says: compare within a section, not across. What
+is counted (instructions, invalidations, accesses) is the same everywhere.
 HEAD
     for name in $(awk 'NF { print $1 }' <<<"$all"); do
         if [[ " $names " == *" $name "* ]]; then
