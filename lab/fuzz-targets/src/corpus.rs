@@ -62,16 +62,13 @@ fn assemble(text: &str) -> Vec<u8> {
 ///
 /// # Panics
 /// See [`inputs`]; and where a variable of the environment is no number.
-pub fn mutated(target: &str, mut run: impl FnMut(&[u8])) {
+pub fn mutated(target: &str, run: impl FnMut(&[u8])) {
     let corpus = contents(target);
-    for_a_while(
-        FEW,
-        |seed| {
-            let mut random = Random(seed);
-            move || mutate(&corpus, &mut random)
-        },
-        |input| run(input),
-    );
+    let of = |seed| {
+        let mut random = Random(seed);
+        move || mutate(&corpus, &mut random)
+    };
+    for_a_while(FEW, of, run);
 }
 
 /// The inputs of a target without their names, as [`inputs`] finds them.

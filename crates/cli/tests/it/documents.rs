@@ -173,9 +173,7 @@ fn files_that_documents_name_exist() {
 fn files_on_the_way_of_a_page_exist() {
     let page = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
     let source = root().join("crates/dma/src");
-    let (_, section) = page.split_once("\n## The way of one page\n").unwrap();
-    let rows = section.lines().skip_while(|line| !line.starts_with('|'));
-    let rows = rows.take_while(|line| line.starts_with('|'));
+    let rows = rows_under(&page, "The way of one page");
     let names = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
     let names: Vec<&str> = names
         .filter(|name| name.ends_with(".rs") && !name.starts_with("crates/"))
@@ -226,16 +224,20 @@ fn documents_judge_by_no_goal_of_ours() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// The first cells of the rows of the table under a heading, without backticks.
-fn table_under(text: &str, heading: &str) -> Vec<String> {
+/// The rows of the table under a heading.
+fn rows_under<'t>(text: &'t str, heading: &str) -> impl Iterator<Item = &'t str> {
     let from = text.find(&format!("\n## {heading}\n")).expect(heading) + 1;
     let rows = text[from..]
         .lines()
         .skip(1)
         .skip_while(|line| !line.starts_with('|'));
-    let rows = rows.take_while(|line| line.starts_with('|')).skip(2);
+    rows.take_while(|line| line.starts_with('|')).skip(2)
+}
+
+/// The first cells of the rows of the table under a heading, without backticks.
+fn table_under(text: &str, heading: &str) -> Vec<String> {
     let first = |row: &str| row.split('|').nth(1).unwrap().trim().replace('`', "");
-    rows.map(first).collect()
+    rows_under(text, heading).map(first).collect()
 }
 
 #[test]

@@ -9,7 +9,7 @@ fn run(
     model: &CostModel<OneCpu>,
     p: &OneCpu,
     ops: u64,
-    cost: impl Fn(u64, Route) -> u64,
+    mut cost: impl FnMut(u64, Route) -> u64,
 ) -> [u64; 2] {
     let mut took = [0, 0];
     for nth in 0..ops {
@@ -17,11 +17,29 @@ fn run(
             .advise(p, ByteCount(4096), Direction::ToDevice)
             .unwrap();
         took[advice.route as usize] += 1;
+        let time = cost(nth, advice.route);
         if let Some(cell) = advice.timed {
-            model.note(cell, advice.route, cost(nth, advice.route));
+            model.note(cell, advice.route, time);
         }
     }
     took
+}
+
+/// Runs `ops` operations; of those mapped directly, which `direct` counts, one in 250 pays for all.
+/// Returns how long they took, looks and all.
+fn run_in_batches(model: &CostModel<OneCpu>, p: &OneCpu, ops: u64, direct: &mut u64) -> u64 {
+    let mut spent = 0;
+    run(model, p, ops, |_, route| {
+        *direct += u64::from(route == Route::Direct);
+        let time = match route {
+            Route::Direct if direct.is_multiple_of(250) => 25_040,
+            Route::Direct => 40,
+            Route::Bounce => 90,
+        };
+        spent += time;
+        time
+    });
+    spent
 }
 
 fn fresh() -> (OneCpu, CostModel<OneCpu>) {
@@ -102,22 +120,8 @@ fn what_is_paid_for_once_in_250_counts() {
 #[test]
 fn what_is_paid_for_once_in_250_counts_in_short_looks_too() {
     let (p, model) = fresh();
-    let (ops, mut direct, mut spent) = (1_000_000, 0u64, 0);
-    for _ in 0..ops {
-        let advice = model.advise(&p, ByteCount(4096), Direction::ToDevice);
-        let advice = advice.unwrap();
-        direct += u64::from(advice.route == Route::Direct);
-        // by the operations that took the route, looks and all
-        let took = match advice.route {
-            Route::Direct if direct.is_multiple_of(250) => 25_040,
-            Route::Direct => 40,
-            Route::Bounce => 90,
-        };
-        spent += took;
-        if let Some(cell) = advice.timed {
-            model.note(cell, advice.route, took);
-        }
-    }
+    let ops = 1_000_000;
+    let spent = run_in_batches(&model, &p, ops, &mut 0);
     assert!(spent * 100 <= ops * 90 * 105, "{spent} of {}", ops * 90);
 }
 
@@ -143,26 +147,9 @@ fn a_batch_anywhere_in_250_counts_in_the_end() {
     for at in (0..250).step_by(7) {
         let (p, model) = fresh();
         let mut direct = at;
-        let mut run = |ops: u64| {
-            let mut spent = 0;
-            for _ in 0..ops {
-                let advice = model.advise(&p, ByteCount(4096), Direction::ToDevice);
-                let advice = advice.unwrap();
-                direct += u64::from(advice.route == Route::Direct);
-                let took = match advice.route {
-                    Route::Direct if direct.is_multiple_of(250) => 25_040,
-                    Route::Direct => 40,
-                    Route::Bounce => 90,
-                };
-                spent += took;
-                if let Some(cell) = advice.timed {
-                    model.note(cell, advice.route, took);
-                }
-            }
-            spent / ops
-        };
-        run(200_000);
-        assert!(run(100_000) <= 96, "{at}: {:?}", model.learned());
+        run_in_batches(&model, &p, 200_000, &mut direct);
+        let spent = run_in_batches(&model, &p, 100_000, &mut direct);
+        assert!(spent / 100_000 <= 96, "{at}: {:?}", model.learned());
     }
 }
 

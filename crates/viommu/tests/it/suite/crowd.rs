@@ -23,7 +23,7 @@ use ioatlas_viommu::{
 use ioatlas_vtd::{driver, layout::QueueDepth};
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         mpsc::{Receiver, Sender, channel},
     },
     thread,
@@ -205,7 +205,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
 
     /// Devices look there from now on.
     pub fn heat(&self, range: IovaRange) {
-        let mut hot = self.hot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hot = locked(&self.hot);
         for page in range.iter().take(HOT) {
             if hot.len() == HOT {
                 hot.remove(0);
@@ -216,7 +216,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
 
     /// A page that a device might look at.
     fn target(&self, random: &mut Random) -> IovaPage {
-        let hot = self.hot.lock().unwrap_or_else(PoisonError::into_inner);
+        let hot = locked(&self.hot);
         if hot.is_empty() || random.below(8) == 0 {
             return IovaPage(self.span.first.0 + random.below(self.span.pages.0));
         }

@@ -13,7 +13,7 @@ use ioatlas_viommu::{
     machine::Driver,
     oracle::{Failing, WatchedBuffer, WatchedClient, WatchedDma, WatchedMapping, WatchedPlatform},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// How a crowd maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,10 +64,6 @@ struct Typed<B: Base> {
     given: Mutex<Vec<Option<Given<B>>>>,
     /// Taken back, to be given again.
     back: Mutex<Vec<CpuBuffer<Memory<B>, BothWays>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A client of each placement.
@@ -160,7 +156,7 @@ impl<B: Base, F: Format> Clients<B, F> {
         pages: u64,
         direction: Direction,
     ) -> Option<(usize, IovaRange)> {
-        let again = lock(&self.typed.back).pop();
+        let again = locked(&self.typed.back).pop();
         let at = &self.clients[client];
         let buffer = again.or_else(|| at.buffer(ByteCount(pages * GRANULE)))?;
         let given = match direction {
@@ -170,14 +166,14 @@ impl<B: Base, F: Format> Clients<B, F> {
         };
         let given = given?;
         let range = given.runs()[0];
-        let mut all = lock(&self.typed.given);
+        let mut all = locked(&self.typed.given);
         all.push(Some(given));
         Some((all.len() - 1, range))
     }
 
     /// Takes it back, and drops it, or keeps it to be given again.
     pub fn take_back(&self, client: usize, number: usize, drops: bool) {
-        let given = lock(&self.typed.given)[number].take();
+        let given = locked(&self.typed.given)[number].take();
         let at = &self.clients[client];
         const LIVE: &str = "P14: a live mapping";
         let back = match given.expect("given once, and taken back once") {
@@ -187,7 +183,7 @@ impl<B: Base, F: Format> Clients<B, F> {
         };
         match drops {
             true => drop(back),
-            false => lock(&self.typed.back).push(back),
+            false => locked(&self.typed.back).push(back),
         }
     }
 

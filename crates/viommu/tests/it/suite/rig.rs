@@ -23,7 +23,7 @@ use ioatlas_viommu::{
     oracle::{Failing, Oracle},
 };
 use ioatlas_vtd::driver;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A platform that the suite runs on.
 pub trait Base: CopyMemory + PhysMemory<Self> + Sized {
@@ -88,6 +88,11 @@ pub const LIMIT: WaitLimit = WaitLimit(2_000);
 /// Hours of waiting, for threads: those with an access to be drained may be off their cores for
 /// long, and no test depends on speed.
 pub const PATIENT: WaitLimit = WaitLimit(1 << 40);
+
+/// What a mutex holds, whether or not a thread has panicked with it: that one's test says why.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Every allocator that chooses from an aperture of its own, with every policy.
 pub fn designs() -> Vec<DomainConfig> {

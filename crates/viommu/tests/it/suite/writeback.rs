@@ -10,7 +10,7 @@ use ioatlas_dma::{domain::*, platform::*, table::Format, units::*};
 use ioatlas_host::Host;
 use std::{
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         mpsc::{Receiver, Sender, channel},
     },
     thread,
@@ -58,7 +58,7 @@ impl Incoherent {
     fn stop_at(&self, words: usize) -> Stopped {
         let ((here, there), (release, go)) = (channel(), channel());
         let stop = Stop { words, here, go };
-        *self.stop.lock().unwrap_or_else(PoisonError::into_inner) = Some(stop);
+        *locked(&self.stop) = Some(stop);
         Stopped {
             here: there,
             go: release,
@@ -66,7 +66,7 @@ impl Incoherent {
     }
     fn pass(&self, words: usize) {
         let here = {
-            let mut stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut stop = locked(&self.stop);
             stop.take_if(|stop| stop.words == words)
         };
         if let Some(stop) = here {
@@ -106,7 +106,7 @@ unsafe impl Platform for Incoherent {
         let start = self.host.word(PhysPage(0), 0).expect("a frame");
         let bytes = entries.as_ptr().addr() - core::ptr::from_ref(start).addr();
         let at = bytes / size_of::<Word>();
-        let _copying = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
+        let _copying = locked(&self.copying);
         for (word, copy) in entries.iter().zip(&self.shadow[at..]) {
             Atomic64::store(
                 copy,
