@@ -45,7 +45,7 @@ impl<T: Send> Lock<T> for Spin<T> {
         while self.held.swap(true, Ordering::Acquire) {
             core::hint::spin_loop();
         }
-        // SAFETY: `held` was clear and we set it, so nobody else has a reference until we clear it
+        // SAFETY: `held` was clear and we set it, so no other has a reference until we clear it
         // below.
         let result = f(unsafe { &mut *self.data.get() });
         self.held.store(false, Ordering::Release);

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Begins what runs in each guest. /config says what to do; what the watching program should know goes to the console in lines "ioatlas: ..".
+# Begins what runs in each guest. /config says what to do; what the watching program should know
+# goes to the console in lines "ioatlas: ..".
 /bin/busybox --install -s /bin
 export PATH=/bin:/programs LD_LIBRARY_PATH=/lib
 mount -t proc proc /proc

@@ -76,7 +76,7 @@ fn both() -> Result<(), Failed> {
         assert_eq!(run["failure"], Value::Null, "{run}");
         assert_eq!(run["frames_corrupt"], 0, "{run}");
         // A rate counts what came back in a time so short that a busy machine may give none of it
-        // to who forwards.
+        // to what forwards.
         assert!(run["frames_per_second"].is_number(), "{run}");
         assert!(run["frames_sent"].as_u64() > Some(0), "{run}");
         if run["back_end"] == "ours" {

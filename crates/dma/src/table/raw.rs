@@ -97,7 +97,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         Ok(marks.kind())
     }
 
-    /// Whether the mapping that begins at `page` is given up, once nobody holds it by mistake: a
+    /// Whether the mapping that begins at `page` is given up, once no claim holds it by mistake: a
     /// claim for pages that were a mapping before may have taken it, and gives it back.
     #[cold]
     fn is_given_up(&self, p: &P, page: IovaPage) -> bool {

@@ -21,7 +21,7 @@ struct Hooked {
     host: Host,
     /// After so many times of being pinned, this happens.
     next: Mutex<Option<(usize, Elsewhere)>>,
-    /// Where somebody waits for another, this happens.
+    /// Where one thread waits for another, this happens.
     waits: Mutex<Option<Elsewhere>>,
 }
 

@@ -14,7 +14,7 @@
 //! Other files take their time, too: a TCP socket that is told to linger is closed when its other
 //! end has taken what was written, a terminal when it has shown it. So those that `vhost` may close
 //! by itself have to be of kinds that never wait ([`Foreign::closing_at_once`]). What is in the
-//! receive queue of a socket is closed with the socket, and by then nobody can look at it
+//! receive queue of a socket is closed with the socket, and by then it cannot be looked at
 //! ([`close_stream`]).
 //!
 //! Not handled: what is in the receive queue of a socket that the front end sent, which is closed
@@ -51,7 +51,7 @@ impl Foreign {
         self.0.take_if(|file| known(file))
     }
 
-    /// The file, if nobody has to wait when it is closed; else it is kept.
+    /// The file, if no thread has to wait when it is closed; else it is kept.
     ///
     /// # Errors
     /// The same again.
@@ -86,7 +86,7 @@ pub fn is_in_memory(file: &File) -> bool {
     rustix::fs::fcntl_get_seals(file).is_ok()
 }
 
-/// Whether nobody is waited for when a file is closed: it is in memory, a UNIX socket, a pipe or an
+/// Whether closing a file waits for nothing: it is in memory, a UNIX socket, a pipe or an
 /// event. No file system is asked for that.
 fn closes_at_once(file: &File) -> bool {
     let is_unix = || sockopt::socket_domain(file) == Ok(AddressFamily::UNIX);
@@ -103,7 +103,7 @@ fn is_event_or_pipe(file: &File) -> bool {
     })
 }
 
-/// Closes a connection. Messages that nobody has read may have files, which are closed with it.
+/// Closes a connection. Messages that were not read may have files, which are closed with it.
 pub fn close_stream(stream: UnixStream) {
     // From here on nothing more can be sent. It may have been hung up before.
     match stream.shutdown(Shutdown::Both) {

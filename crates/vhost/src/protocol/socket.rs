@@ -5,7 +5,7 @@
 //! error at message 22. It is left to do so: before each call the next header is *peeked* at.
 //! Message 22 is then read and answered here; messages with file descriptors are peeked at with
 //! them, of which the kernel gives duplicates: that of message 21 is used, since `vhost` keeps its
-//! own to itself, and files whose end somebody might have to wait for end the connection, since
+//! own to itself, and files whose end a thread might have to wait for end the connection, since
 //! `vhost` closes what it refuses where it finds it; message 18 is read here where it comes before
 //! features are set, as QEMU sends it and `vhost` refuses it; anything else stays where it is. No
 //! second socket, no thread, no copy of any message that `vhost` knows.
@@ -173,8 +173,8 @@ pub fn next(socket: &UnixStream, patience: Duration, memory: Files) -> Result<Ne
     })
 }
 
-/// Whether file descriptors have come with this message, or with one that waits behind it: who
-/// peeks is shown the first there are.
+/// Whether file descriptors have come with this message, or with one that waits behind it: a peek
+/// shows the first there are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waiting {
     Yes,
@@ -261,7 +261,7 @@ fn peek_files(socket: &UnixStream) -> Result<Vec<OwnedFd>, SocketError> {
 }
 
 /// Reads the header at the head of the socket. The file descriptors with it never arrive, as with
-/// message 22; nobody asks their file systems, who have not been told of them, either.
+/// message 22; their file systems, which have not been told of them, are not asked, either.
 fn discard_header(socket: &UnixStream) -> Result<(), SocketError> {
     match read_whole(socket, &mut [0; HEADER_BYTES]) {
         Ok(()) | Err(SocketError::Descriptors) => Ok(()),

@@ -393,7 +393,7 @@ fn hold_nobody_up(
     }
 }
 
-/// In a message that nobody reads, since the one before ends the connection.
+/// In a message that is not read, since the one before ends the connection.
 fn unread_hold_nobody_up(mut file: impl FnMut() -> OwnedFd, mut ours: impl FnMut(Vec<OwnedFd>)) {
     let back = Back::new(patient());
     let before = Raw::connect(&back);

@@ -135,8 +135,8 @@ fn who_is_not_resumed_to_the_end_is_unwound() {
     assert!(gone.get());
 }
 
-/// What comes to lie at the same address after it is another block: whoever counts shared lines has
-/// to know.
+/// What comes to lie at the same address after it is another block: a scheduler that counts shared
+/// lines has to know.
 #[test]
 fn a_scheduler_is_told_which_block_is_freed() {
     let clerk = Rc::new(Clerk::default());
