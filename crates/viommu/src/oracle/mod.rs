@@ -49,6 +49,8 @@
 //! Under the DMA API ([`WatchedDma`]) a mapping may lead to bounce buffers: the oracle takes where
 //! from the tables when map has returned. While the mapping lives, its pages are judged as any
 //! others; what no mapping explains, by the frame that was reached (`ledger::frames`).
+//! What named a frame before it was allocated meant another: neither records nor maps that failed
+//! speak of a bounce buffer whose frame was a caller's before.
 //!
 //! A frame that is freed must not be led to (P4): by no walk cache and no walk; by no translation
 //! in an IOTLB or a device's TLB; and as memory of a typed buffer or consistent memory, of which

@@ -48,8 +48,9 @@ pub(super) fn keep(kept: &mut BTreeMap<PhysPage, Kept>, to: PhysPage, perm: Perm
 pub(super) enum Own {
     /// To no bounce buffer, or to one that was reached elsewhere before.
     No,
-    /// To a bounce buffer in its one place, which may let the device do this.
-    Allowed,
+    /// To a bounce buffer in its one place, which may let the device do this. Its frame was
+    /// allocated at `since`: what named the number before that meant another.
+    Allowed { since: Event },
     /// The same, but its last user let the device do no more than that, and it is
     /// not another user's yet.
     Kept(Perm),
@@ -100,7 +101,9 @@ impl Ledger {
             {
                 Own::Kept(*perm)
             }
-            _ => Own::Allowed,
+            _ => Own::Allowed {
+                since: self.allocated.get(&to).copied().unwrap_or(0),
+            },
         }
     }
 

@@ -68,6 +68,10 @@ impl Ledger {
             if open.ended < failed.returned {
                 return Judgement::Fine;
             }
+            // what that map named has been freed since, or was never this frame
+            if matches!(open.own, Own::Allowed { .. }) {
+                continue;
+            }
             let anew = |r: &Record| r.map_called > failed.returned && r.map_returned < open.began;
             if open.flushed < failed.returned && !records.iter().any(anew) {
                 match space.late(open, failed.returned, "a map that failed") {
@@ -77,7 +81,7 @@ impl Ledger {
             }
         }
         match open.own {
-            Own::Allowed if wrong.is_none() => return Judgement::Fine,
+            Own::Allowed { .. } if wrong.is_none() => return Judgement::Fine,
             Own::Kept(perm) if wrong.is_none() => {
                 let (kind, page) = (open.kind, open.page);
                 let text = format!("{kind:?} of {page} succeeded, a buffer kept for {perm:?}");
@@ -117,6 +121,14 @@ fn judge_owned(space: &Space, records: &[Record], open: &Undecided) -> Option<Ju
     let mut wrong = None;
     for (i, record) in records.iter().enumerate().rev() {
         if record.to != open.to || record.map_called >= open.ended {
+            continue;
+        }
+        // a frame that has been freed since, and is a bounce buffer now
+        if let Own::Allowed { since } = open.own
+            && record
+                .unmap_returned
+                .is_some_and(|returned| returned < since)
+        {
             continue;
         }
         if !record.perm.allows(open.kind) {

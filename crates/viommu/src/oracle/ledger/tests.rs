@@ -528,3 +528,52 @@ fn a_slot_that_was_freed_within_an_unmap_is_the_next_ones() {
     slot.unmapped(called);
     assert_eq!(slot.access(WRITE), "fine");
 }
+
+/// A typed buffer's frame comes back as a bounce buffer's, at a page that the typed buffer had, or
+/// that a map of it may have tried.
+#[test]
+fn what_a_frame_was_before_it_was_allocated_does_not_count() {
+    let tried: Step = |slot| {
+        let called = slot.ledger.map_called(slot.domain, Perm::Read, &[]);
+        let pages = Some(vec![A]);
+        slot.ledger
+            .map_failed(slot.domain, called, pages, Perm::Read);
+    };
+    let had: Step = |slot| {
+        let called = slot.ledger.map_called(slot.domain, Perm::Read, &[]);
+        let pages = [A].into_iter();
+        slot.ledger
+            .map_returned(slot.domain, called, PAGE, pages, Perm::Read);
+        let called = slot.unmapping();
+        slot.flush();
+        slot.unmapped(called);
+    };
+    for (what, before) in [("tried", tried), ("had", had)] {
+        let mut slot = Slot::new(Slots::BothWays);
+        slot.ledger.frame_freed(A, &Default::default());
+        slot.ledger.frame_allocated(A, &Default::default());
+        slot.ledger.buffer_made(A);
+        // one that lasts: nothing is forgotten meanwhile
+        slot.ledger.access_began(AccessId(2), NIC);
+        before(&mut slot);
+        // as long as it is the typed buffer's, that has no page now
+        assert_eq!(slot.access(READ), "P1", "{what}");
+        slot.ledger.frame_freed(A, &Default::default());
+        slot.ledger.frame_allocated(A, &Default::default());
+        slot.user(Perm::Read);
+        assert_eq!(slot.access(READ), "fine", "{what}");
+    }
+}
+
+/// A map of memory whose frames nobody was told fails while another gets a bounce buffer.
+#[test]
+fn a_bounce_buffer_is_not_what_an_unknown_map_failed_to_get() {
+    let mut slot = Slot::new(Slots::BothWays);
+    let called = slot.ledger.map_called(slot.domain, Perm::Read, &[]);
+    slot.ledger.frame_freed(A, &Default::default());
+    slot.ledger.frame_allocated(A, &Default::default());
+    slot.user(Perm::Read);
+    slot.ledger
+        .map_failed(slot.domain, called, None, Perm::Read);
+    assert_eq!(slot.access(READ), "fine");
+}
