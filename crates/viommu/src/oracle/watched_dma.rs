@@ -84,6 +84,14 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedDma<P, F, U> {
         &self.dma
     }
 
+    /// [`Dma::tick`], reported to the oracle: what pools give up is retired by it, so it may be what
+    /// fills a batch, and be held up before it flushes.
+    pub fn tick(&self, now: TimeNs) {
+        self.oracle.ledger().retiring(self.serial);
+        self.dma.tick(now);
+        self.oracle.ledger().retired(self.serial);
+    }
+
     /// [`Dma::client`], reported to the oracle.
     ///
     /// # Errors
@@ -235,6 +243,13 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
     ) -> Result<CpuBuffer<P, W>, DmaUnmapError<Arc<[PhysRange]>>> {
         let WatchedBuffer { buffer, runs } = buffer;
         self.unmapping(runs, || self.client.take_back(buffer))
+    }
+
+    /// Drops a buffer, reported to the oracle: it retires what a device has seen.
+    pub fn free<W: Way>(&self, buffer: CpuBuffer<P, W>) {
+        self.oracle.ledger().retiring(self.serial);
+        drop(buffer);
+        self.oracle.ledger().retired(self.serial);
     }
 
     /// [`Client::unmap_raw`] of a whole mapping.

@@ -53,7 +53,7 @@ pub(super) enum Own {
     Allowed { since: Event },
     /// The same, but its last user let the device do no more than that, and it is
     /// not another user's yet.
-    Kept(Perm),
+    Kept { perm: Perm, since: Event },
 }
 
 impl Space {
@@ -92,18 +92,18 @@ impl Ledger {
             return Own::No;
         }
         let space = &self.spaces[domain.0];
+        let since = self.allocated.get(&to).copied().unwrap_or(0);
         match self.kept.get(&to) {
-            Some(Kept { perm, since })
-                if *since < began
-                    && !perm.allows(kind)
-                    && (space.flushed_since(page) <= *since
-                        || !space.mapped_since(kind, *since)) =>
+            Some(kept)
+                if kept.since < began
+                    && !kept.perm.allows(kind)
+                    && (space.flushed_since(page) <= kept.since
+                        || !space.mapped_since(kind, kept.since)) =>
             {
-                Own::Kept(*perm)
+                let perm = kept.perm;
+                Own::Kept { perm, since }
             }
-            _ => Own::Allowed {
-                since: self.allocated.get(&to).copied().unwrap_or(0),
-            },
+            _ => Own::Allowed { since },
         }
     }
 

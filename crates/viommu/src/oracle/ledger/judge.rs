@@ -82,7 +82,7 @@ impl Ledger {
         }
         match open.own {
             Own::Allowed { .. } if wrong.is_none() => return Judgement::Fine,
-            Own::Kept(perm) if wrong.is_none() => {
+            Own::Kept { perm, .. } if wrong.is_none() => {
                 let (kind, page) = (open.kind, open.page);
                 let text = format!("{kind:?} of {page} succeeded, a buffer kept for {perm:?}");
                 wrong = Some((Property::P6, text));
@@ -123,11 +123,9 @@ fn judge_owned(space: &Space, records: &[Record], open: &Undecided) -> Option<Ju
         if record.to != open.to || record.map_called >= open.ended {
             continue;
         }
-        // a frame that has been freed since, and is a bounce buffer now
-        if let Own::Allowed { since } = open.own
-            && record
-                .unmap_returned
-                .is_some_and(|returned| returned < since)
+        // of a frame that has been freed since, if within its unmap, and is a bounce buffer now
+        if let Own::Allowed { since } | Own::Kept { since, .. } = open.own
+            && record.map_returned < since
         {
             continue;
         }

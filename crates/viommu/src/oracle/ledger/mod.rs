@@ -285,6 +285,16 @@ impl Ledger {
         }
     }
 
+    /// A call begins that may retire what no mapping names, as a map that fails does.
+    pub fn retiring(&mut self, domain: DomainSerial) {
+        let now = self.now();
+        self.spaces[domain.0].calls.called(now);
+    }
+
+    pub fn retired(&mut self, domain: DomainSerial) {
+        self.spaces[domain.0].calls.returned();
+    }
+
     /// Names the call, for its return. Of mappings that share a page the newest is ended: while
     /// they all live, they are the same.
     pub fn unmap_called(&mut self, domain: DomainSerial, range: IovaRange) -> Event {

@@ -525,6 +525,10 @@ fn a_slot_that_was_freed_within_an_unmap_is_the_next_ones() {
     // what only this user had is freed in its call, and allocated for one that writes
     slot.ledger.frame_freed(A, &Default::default());
     slot.ledger.frame_allocated(A, &Default::default());
+    // and of one that came and went, before the first unmap has returned
+    slot.user(Perm::Write);
+    assert_eq!(slot.access(WRITE), "fine");
+    assert_eq!(slot.access(READ), "P6");
     slot.unmapped(called);
     assert_eq!(slot.access(WRITE), "fine");
 }
@@ -576,4 +580,50 @@ fn a_bounce_buffer_is_not_what_an_unknown_map_failed_to_get() {
     slot.ledger
         .map_failed(slot.domain, called, None, Perm::Read);
     assert_eq!(slot.access(READ), "fine");
+}
+
+/// A page's unmap is the last but one of a batch of three; then as many unmaps return as would fill
+/// the next batch, while nobody flushes.
+#[test]
+fn a_window_is_longer_while_others_may_be_held_up() {
+    let bounds = Bounds::Deferred {
+        unmaps: 1,
+        overlapping: 2,
+        time: Deadline::Open,
+    };
+    let range = |nth| IovaRange::new(IovaPage(PAGE.0 + nth), PageCount(1));
+    type During = fn(&mut Ledger, DomainSerial);
+    let nothing: During = |_, _| ();
+    let tick: During = |ledger, domain| ledger.retiring(domain);
+    let tick_before: During = |ledger, domain| {
+        ledger.retiring(domain);
+        ledger.retired(domain);
+    };
+    let map: During = |ledger, domain| {
+        ledger.map_called(domain, Perm::Read, &[]);
+    };
+    for (what, during, expected) in [
+        ("nothing", nothing, Some(Property::P2)),
+        ("a tick that returns", tick_before, Some(Property::P2)),
+        ("a tick", tick, None),
+        ("a map", map, None),
+    ] {
+        let (mut ledger, domain) = ledger(bounds);
+        for nth in 0..3 {
+            let called = ledger.map_called(domain, Perm::Read, &[]);
+            let first = range(nth).first;
+            ledger.map_returned(domain, called, first, [A].into_iter(), Perm::Read);
+        }
+        for nth in 0..3 {
+            if nth == 1 {
+                during(&mut ledger, domain);
+            }
+            let called = ledger.unmap_called(domain, range(nth));
+            ledger.unmap_returned(domain, range(nth), called);
+        }
+        ledger.invalidation_began(InvalidationId(1), Selection::Domain(ID));
+        ledger.invalidation_completed(InvalidationId(1));
+        let seen = ledger.seen.violations.first().map(|v| v.property);
+        assert_eq!(seen, expected, "{what}");
+    }
 }

@@ -182,7 +182,7 @@ impl<B: Base, F: Format> Clients<B, F> {
             Given::Both(buffer) => at.take_back(buffer).expect(LIVE),
         };
         match drops {
-            true => drop(back),
+            true => at.free(back),
             false => locked(&self.typed.back).push(back),
         }
     }
@@ -197,7 +197,7 @@ impl<B: Base, F: Format> Clients<B, F> {
     }
 
     pub fn tick(&self, now: TimeNs) {
-        self.dma.dma().tick(now);
+        self.dma.tick(now);
     }
 
     /// When all mappings have ended: checks that no buffer is in use (P10), and ends the pools.

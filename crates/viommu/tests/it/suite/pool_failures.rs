@@ -54,7 +54,7 @@ impl<B: Base, F: Format> Pool<'_, B, F> {
     }
     /// Long after: what was not used since is given up.
     fn idle(&self, second: u64) {
-        self.dma.dma().tick(TimeNs(second * 1_000_000_000));
+        self.dma.tick(TimeNs(second * 1_000_000_000));
     }
     fn look(&self) {
         for at in &self.told {
