@@ -22,7 +22,7 @@ vhost-testpmd    the same with DPDK in the guest, each frame compared
 compare          vhost-net beside testpmd, in turns
 vhost-minute     vhost-net under the generator in each mode, notified and polling
 soak             vhost-net among hostile front ends and guests, half a minute, or IOATLAS_SOAK_SECONDS
-silent-files     vhost: guest memory on a file system that never answers (root, /dev/fuse)
+silent-files     vhost, vhost-net: files of a file system that never answers (root, /dev/fuse)
 browser          the page of the report in Chromium
 timing           measurements of real threads, with real patience
 optimised        the suites with threads and unsafe code, optimised, fresh seeds for property tests
@@ -141,7 +141,7 @@ stage vhost-testpmd ci/vhost-guest.sh --guest testpmd
 stage compare cargo test -p ioatlas --test tools -- --include-ignored vhost_compare:
 stage vhost-minute ci/vhost-minute.sh
 stage soak cargo test -p ioatlas --test it -- --include-ignored --nocapture soak::
-stage silent-files cargo test -p ioatlas-vhost --test it -- --include-ignored never_answers
+stage silent-files cargo test -p ioatlas-vhost -p ioatlas --test it -- --include-ignored never_answers
 stage browser cargo test -p ioatlas --test tools -- --include-ignored browser:
 stage timing cargo test -p ioatlas-bench --test it -- --include-ignored measuring::
 stage optimised optimised

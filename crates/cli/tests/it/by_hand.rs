@@ -27,6 +27,7 @@ pub const GET_VRING_BASE: u32 = 11;
 pub const SET_VRING_KICK: u32 = 12;
 pub const SET_VRING_CALL: u32 = 13;
 pub const SET_VRING_ERR: u32 = 14;
+pub const GET_PROTOCOL_FEATURES: u32 = 15;
 pub const SET_PROTOCOL_FEATURES: u32 = 16;
 pub const SET_VRING_ENABLE: u32 = 18;
 pub const SET_BACKEND_REQ_FD: u32 = 21;

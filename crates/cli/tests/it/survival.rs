@@ -8,6 +8,8 @@
 
 #[path = "../../../vhost/tests/it/common/huge.rs"]
 mod huge;
+#[path = "../../../vhost/tests/it/common/waiting.rs"]
+mod waiting;
 
 use crate::by_hand::*;
 use crate::vhost_net::{Program, case, common::driver::Kind, common::front::*};
@@ -23,6 +25,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use waiting::{Lingering, Silent};
 
 /// A front end that makes trouble.
 struct Trouble {
@@ -290,4 +293,83 @@ fn half_a_header() {
         },
     };
     survives(&trouble, &["--json"]);
+}
+
+/// When a message comes.
+#[derive(Clone, Copy, Debug)]
+enum Comes {
+    /// While another front end is served, with all messages before it.
+    Early,
+    /// When all before it have been taken.
+    Late,
+}
+
+/// Each message of a session in turn comes with a file whose close waits, in place of its own. What
+/// becomes of our copies, `ours` says. No other front end waits for it. The program still has one
+/// such front end.
+fn come_with(
+    comes: &[Comes],
+    mut file: impl FnMut() -> OwnedFd,
+    mut ours: impl FnMut(Vec<Arc<OwnedFd>>),
+) -> (Program, UnixStream) {
+    let mut program = Program::start(&["--json"]);
+    let mut send = |program: &mut Program, comes: Comes, last: usize| {
+        let before = matches!(comes, Comes::Early).then(|| program.connect());
+        if let Some(before) = &before {
+            is_served(before).expect("the first");
+        }
+        let script = Script::new(Twist::default());
+        let socket = program.connect();
+        for message in &script.messages[..last] {
+            message.send(&socket, message.bytes.len());
+        }
+        if let Comes::Late = comes {
+            let ask = Message::new(GET_PROTOCOL_FEATURES, &[], &[]);
+            ask.send(&socket, ask.bytes.len());
+            await_answer(&socket, GET_PROTOCOL_FEATURES);
+        }
+        let message = &script.messages[last];
+        let sent = (0..message.files.len().max(1)).map(|_| Arc::new(file()));
+        let with = Message {
+            bytes: message.bytes.clone(),
+            files: sent.collect(),
+        };
+        with.send(&socket, with.bytes.len());
+        ours(with.files);
+        socket
+    };
+    let messages = Script::new(Twist::default()).messages.len();
+    for &comes in comes {
+        for last in 0..messages {
+            drop(send(&mut program, comes, last));
+            let served = is_served(&program.connect());
+            served.unwrap_or_else(|e| panic!("{comes:?}, message {last}: {e}"));
+            program.pid();
+        }
+    }
+    let last = send(&mut program, comes[0], 5);
+    (program, last)
+}
+
+#[test]
+fn sockets_that_linger() {
+    let mut lingering = Lingering::new(SOON * 2);
+    // ours are not the last
+    let (program, _last) = come_with(&[Comes::Early], || lingering.socket(), drop);
+    program.statistics(Signal::TERM);
+}
+
+/// No program may be started meanwhile: its copies of these files would be closed, and that waited
+/// for, before it begins.
+#[test]
+#[ignore = "needs root and /dev/fuse: ci/full.sh silent-files"]
+fn files_whose_server_never_answers() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut system = Silent::new(directory.path().join("silent"), SOON * 2);
+    let mut kept = Vec::new();
+    let comes = [Comes::Early, Comes::Late];
+    let (program, _last) = come_with(&comes, || system.file(), |ours| kept.extend(ours));
+    // no process ends before that server does, if it has had the file: the kernel waits for it
+    assert!(!system.end(), "the program waited for the file's server");
+    program.statistics(Signal::TERM);
 }

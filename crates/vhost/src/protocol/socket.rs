@@ -6,15 +6,20 @@
 //! Message 22 is then read and answered here; messages with file descriptors are peeked at with
 //! them, of which the kernel gives duplicates: that of message 21 is used, since `vhost` keeps its
 //! own to itself, and files whose end a thread might have to wait for end the connection, since
-//! `vhost` closes what it refuses where it finds it; message 18 is read here where it comes before
-//! features are set, as QEMU sends it and `vhost` refuses it; anything else stays where it is. No
-//! second socket, no thread, no copy of any message that `vhost` knows.
+//! `vhost`, or the kernel where a read has no room for them, closes them where it finds them;
+//! message 18 is read here where it comes before features are set, as QEMU sends it and `vhost`
+//! refuses it; anything else stays where it is. No second socket, no thread, no copy of any message
+//! that `vhost` knows.
+//!
+//! A read that takes files ends with what was sent together with them, and a peek shows no files
+//! beyond the first that there are. So a message is looked at when all of it has come; one that
+//! came with files, and not in one piece, ends the connection: of the second piece nothing is seen.
 //!
 //! # Bounds
 //! A front end that sends half a message cannot hold us for longer than the configured time: the
-//! wait for a whole header is counted here, the wait for a payload is the socket's receive timeout
-//! (`SO_RCVTIMEO`), which also bounds `vhost`'s own reads. File descriptors with message 22 never
-//! arrive: without room for them the kernel closes them and says so.
+//! wait for a whole message is counted here, and `vhost`'s own reads have the socket's receive
+//! timeout (`SO_RCVTIMEO`). File descriptors with message 22 never arrive: without room for them
+//! the kernel closes them and says so.
 
 use super::{
     foreign::Foreign,
@@ -36,8 +41,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// File descriptors of a message that `vhost` takes; the kernel closes the rest.
-const MOST_FILES: usize = 32;
+/// File descriptors that the kernel sends with one message at the most (`SCM_MAX_FD`, unix(7)). Of
+/// these `vhost` takes 32, and the kernel closes the rest.
+const MOST_FILES: usize = 253;
+/// Bytes of a payload that `vhost` reads at the most.
+const MOST_PAYLOAD: usize = 0x1000;
 /// `VHOST_USER_SET_VRING_ENABLE`: the front end enables or disables a ring.
 pub const SET_VRING_ENABLE: u32 = 18;
 /// Bytes of its payload: the queue, and 0 or 1.
@@ -75,7 +83,7 @@ pub enum SocketError {
     /// It sent a file that may be of a file system that never answers, or whose end may take long.
     #[error(
         "a message with a file that is not of a regular file in memory (memfd, tmpfs, hugetlbfs), \
-         and no event, pipe or UNIX socket"
+         and no event, pipe or UNIX socket, or that came in pieces"
     )]
     Files,
     /// A header that is not one of a request.
@@ -143,29 +151,31 @@ pub enum Woken {
 /// # Errors
 /// See [`SocketError`]; the connection is of no use any more.
 pub fn next(socket: &UnixStream, patience: Duration, memory: Files) -> Result<Next, SocketError> {
-    let Some((header, files)) = peek_header(socket, patience)? else {
+    let Some((header, files)) = peek_message(socket, patience)? else {
         return Ok(Next::Nothing);
     };
     let is_back = header.request == SET_BACKEND_REQ_FD;
-    if header.request == IOTLB_MSG {
-        return read_iotlb(socket, header);
-    }
-    if files == Waiting::No || memory == Files::Any && !is_back {
-        return Ok(Next::Known(header));
-    }
+    let is_iotlb = header.request == IOTLB_MSG;
     let mut first = None;
+    // The last of such a file to go is our duplicate, or the one in the socket.
     let mut waits = Vec::new();
-    for file in peek_files(socket)? {
-        match Foreign::from(file).closing_at_once() {
-            Ok(file) => first = first.or(Some(file)),
-            Err(foreign) => waits.push(foreign),
+    if files != Waiting::No && (memory == Files::InMemory || is_back || is_iotlb) {
+        for file in peek_files(socket)? {
+            match Foreign::from(file).closing_at_once() {
+                Ok(file) => first = first.or(Some(file)),
+                Err(foreign) => waits.push(foreign),
+            }
         }
     }
-    if !waits.is_empty() && memory == Files::InMemory {
-        // The last of a file to go is our duplicate, or the one in the socket.
+    if memory == Files::InMemory && (files == Waiting::InPieces || !waits.is_empty()) {
         discard_header(socket)?;
         drop(waits);
         return Ok(Next::BadFiles(header));
+    }
+    if is_iotlb {
+        let read = read_iotlb(socket, header);
+        drop(waits);
+        return read;
     }
     Ok(match first {
         Some(file) if is_back => Next::BackChannel(file.into()),
@@ -179,14 +189,17 @@ pub fn next(socket: &UnixStream, patience: Duration, memory: Files) -> Result<Ne
 enum Waiting {
     Yes,
     No,
+    /// Some came with a part of this message, and another part came apart from them.
+    InPieces,
 }
 
-/// The header, and whether there are file descriptors.
-fn peek_header(
+/// The header of a message all of which has come, and whether there are file descriptors.
+fn peek_message(
     socket: &UnixStream,
     patience: Duration,
 ) -> Result<Option<(Header, Waiting)>, SocketError> {
-    let mut raw = [0; HEADER_BYTES];
+    let (mut short, mut long) = ([0; HEADER_BYTES + IOTLB_BYTES], Vec::new());
+    let mut raw = &mut short[..];
     let (start, mut waited) = (Instant::now(), false);
     loop {
         // Looked at first: what it sent before it hung up is there then.
@@ -194,35 +207,51 @@ fn peek_header(
         let mut none = RecvAncillaryBuffer::default(); // the kernel says what has no room in it
         let peeked = rustix::net::recvmsg(
             socket,
-            &mut [IoSliceMut::new(&mut raw)],
+            &mut [IoSliceMut::new(raw)],
             &mut none,
             RecvFlags::PEEK,
         );
         let (got, files) = match peeked {
-            Ok(peeked) if peeked.flags.contains(ReturnFlags::CTRUNC) => {
-                (peeked.bytes, Waiting::Yes)
-            }
-            Ok(peeked) => (peeked.bytes, Waiting::No),
+            Ok(peeked) => (peeked.bytes, peeked.flags.contains(ReturnFlags::CTRUNC)),
             Err(Errno::INTR) => continue,
-            Err(Errno::CONNRESET) => (0, Waiting::No),
+            Err(Errno::CONNRESET) => (0, false),
             Err(Errno::AGAIN) => return Ok(None),
             Err(e) => return Err(SocketError::Io(e.into())),
         };
-        match got {
-            0 => return Err(SocketError::HungUp),
-            HEADER_BYTES => return Ok(Some((Header::decode(&raw), files))),
+        if got == 0 {
+            return Err(SocketError::HungUp);
+        }
+        let header = raw.first_chunk().filter(|_| got >= HEADER_BYTES);
+        let header = header.map(Header::decode);
+        let want = HEADER_BYTES + header.as_ref().map_or(0, payload_read);
+        match header {
+            Some(header) if got >= want => {
+                let files = if files { Waiting::Yes } else { Waiting::No };
+                return Ok(Some((header, files)));
+            }
+            _ if got == raw.len() => {
+                long.resize(want, 0);
+                raw = &mut long[..];
+            }
+            // a peek ends with what came together with files
+            Some(header) if files => return Ok(Some((header, Waiting::InPieces))),
             _ if !over && start.elapsed() < patience => {
-                // A header in pieces is not the normal case, and there is no event for "more".
+                // A message in pieces is not the normal case, and there is no event for "more".
                 std::thread::sleep(Duration::from_millis(1));
                 waited = true;
             }
-            got => {
-                return Err(SocketError::Stalled {
-                    got,
-                    want: HEADER_BYTES,
-                });
-            }
+            _ => return Err(SocketError::Stalled { got, want }),
         }
+    }
+}
+
+/// Bytes of payload that are read after this header: none where it is refused.
+fn payload_read(header: &Header) -> usize {
+    match header.size as usize {
+        _ if !header.is_request() => 0,
+        len if header.request == IOTLB_MSG && len != IOTLB_BYTES => 0,
+        len if len > MOST_PAYLOAD => 0,
+        len => len,
     }
 }
 
@@ -233,9 +262,8 @@ fn has_hung_up(socket: &UnixStream) -> io::Result<bool> {
     Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)))? > 0)
 }
 
-/// Duplicates of the file descriptors with the message at the head of the socket, of all that
-/// `vhost` would take; where it has none, of those with the next that has. Messages stay, with
-/// their own.
+/// Duplicates of all file descriptors with the message at the head of the socket; where it has
+/// none, of those with the next that has. Messages stay, with their own.
 fn peek_files(socket: &UnixStream) -> Result<Vec<OwnedFd>, SocketError> {
     let mut raw = [0; HEADER_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
@@ -253,8 +281,8 @@ fn peek_files(socket: &UnixStream) -> Result<Vec<OwnedFd>, SocketError> {
             files.extend(fds);
         }
     }
-    if peeked.flags.contains(ReturnFlags::CTRUNC) && files.len() < MOST_FILES {
-        // What `vhost` would get was not seen.
+    if peeked.flags.contains(ReturnFlags::CTRUNC) {
+        // Not all were seen.
         return Err(SocketError::Io(Errno::MFILE.into()));
     }
     Ok(files)

@@ -3,7 +3,7 @@
 //! are shared in part; files whose server never answers. The device stops or the table is refused,
 //! nothing stays mapped, the process lives, and the next front end is served.
 
-use crate::common::{huge::*, raw::*, *};
+use crate::common::{huge::*, raw::*, waiting::*, *};
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
     protocol::{
@@ -13,17 +13,7 @@ use ioatlas_vhost::{
     runner::{Config, End},
     server::*,
 };
-use std::{
-    ffi::CString,
-    fs::File,
-    io::{Read, Write},
-    net::{TcpListener, TcpStream},
-    os::fd::{AsRawFd, OwnedFd},
-    path::PathBuf,
-    sync::mpsc::{RecvTimeoutError, Sender, channel},
-    thread::JoinHandle,
-    time::{Duration, Instant},
-};
+use std::{fs::File, os::fd::OwnedFd, path::PathBuf, time::Duration};
 
 /// Where huge memory is for the guest, behind its other memory.
 const AT: u64 = 0x4000_0000;
@@ -196,102 +186,11 @@ fn files_on_a_disk_are_taken_on_demand() {
     is_served(&mut front, b"on a disk");
 }
 
-/// A file system in user space of one file, which answers nothing once that is open. After some
-/// time it ends by itself: what waits for it can not even be killed.
-struct Silent {
-    at: PathBuf,
-    stop: Option<Sender<()>>,
-    /// Whether it ended by itself.
-    server: Option<JoinHandle<bool>>,
-}
-
-impl Silent {
-    #[allow(unsafe_code)]
-    fn new(name: &str) -> Self {
-        let mut options = File::options();
-        let mut device = options.read(true).write(true).open("/dev/fuse").unwrap();
-        let at = own_file(name);
-        File::create(&at).unwrap();
-        let path = CString::new(at.to_str().unwrap()).unwrap();
-        let fd = device.as_raw_fd();
-        let options = format!("fd={fd},rootmode=100000,user_id=0,group_id=0");
-        let options = CString::new(options).unwrap();
-        // SAFETY: five strings that end, and live longer than the call.
-        let mounted = unsafe {
-            let flags = libc::MS_NOSUID | libc::MS_NODEV;
-            let kind = c"fuse".as_ptr();
-            libc::mount(kind, path.as_ptr(), kind, flags, options.as_ptr().cast())
-        };
-        assert_eq!(mounted, 0, "{}", std::io::Error::last_os_error());
-        let (stop, stopped) = channel::<()>();
-        let server = std::thread::spawn(move || {
-            // Closing the device, at the end, makes every wait for an answer an error.
-            rustix::fs::fcntl_setfl(&device, rustix::fs::OFlags::NONBLOCK).unwrap();
-            let mut request = vec![0; 1 << 17];
-            let start = Instant::now();
-            while start.elapsed() < SOON * 2 {
-                let wait = stopped.recv_timeout(Duration::from_millis(5));
-                if wait != Err(RecvTimeoutError::Timeout) {
-                    return false;
-                }
-                if device.read(&mut request).is_ok_and(|len| len >= 40) {
-                    answer(&mut device, &request);
-                }
-            }
-            true
-        });
-        Silent {
-            at,
-            stop: Some(stop),
-            server: Some(server),
-        }
-    }
-
-    fn file(&self) -> OwnedFd {
-        let mut options = File::options();
-        let file = options.read(true).write(true).open(&self.at);
-        file.unwrap().into()
-    }
-
-    /// Ends it; says whether it had ended by itself.
-    fn end(&mut self) -> bool {
-        self.stop = None;
-        let server = self.server.take();
-        server.is_some_and(|server| server.join().unwrap_or(true))
-    }
-}
-
-impl Drop for Silent {
-    #[allow(unsafe_code)]
-    fn drop(&mut self) {
-        self.end();
-        let path = CString::new(self.at.to_str().unwrap()).unwrap();
-        // SAFETY: a string that ends, and lives longer than the call.
-        unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
-        let _ = std::fs::remove_file(&self.at);
-    }
-}
-
-/// Answers `FUSE_INIT` and `FUSE_OPEN` (`linux/fuse.h`); whatever else comes waits for ever.
-fn answer(device: &mut File, request: &[u8]) {
-    let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
-    let payload: Vec<u32> = match word(4) {
-        26 => [&[7, 31, 0, 0, 0, 4096, 1][..], &[0; 9]].concat(),
-        14 => vec![0; 4],
-        _ => return,
-    };
-    let len = 16 + 4 * payload.len() as u32;
-    let mut reply = [len.to_ne_bytes(), 0u32.to_ne_bytes()].concat();
-    reply.extend(&request[8..16]);
-    reply.extend(payload.iter().flat_map(|word| word.to_ne_bytes()));
-    device.write_all(&reply).unwrap();
-}
-
 #[test]
 #[ignore = "needs root and /dev/fuse: ci/full.sh silent-files"]
 fn a_file_whose_server_never_answers_holds_nobody_up() {
     log_to_stderr();
-    let mut system = Silent::new("silent");
+    let mut system = Silent::new(own_file("silent"), SOON * 2);
     let file = system.file();
     let back = Back::new(patient());
     // The first of two, so that the other is closed without having been looked at.
@@ -328,6 +227,9 @@ fn messages_with_files() -> Vec<(u32, Vec<u8>, usize)> {
         (SET_VRING_KICK, words(&[0]), 2),
         (SET_VRING_CALL, words(&[0x100]), 1),
         (SET_VRING_ERR, words(&[0]), 32),
+        // more than `vhost` takes
+        (SET_VRING_ERR, words(&[0]), 40),
+        (IOTLB, vec![0; 32], 1),
         (SET_BACKEND_REQ_FD, vec![], 1),
         (GET_FEATURES, vec![], 1),
         (
@@ -380,16 +282,42 @@ fn hold_nobody_up(
         drop(before);
         drop(raw);
         serves_another(&back);
-        let ends = back.ends();
-        let why = ends.iter().find_map(|end| match end {
-            End::Broken(why) => Some(why.to_string()),
-            _ => None,
-        });
-        assert!(
-            why.as_ref()
-                .is_some_and(|why| why.starts_with("a message with a file")),
-            "request {request} with {files} files: {why:?}"
-        );
+        assert_bad_files(back, &format!("request {request} with {files} files"));
+    }
+}
+
+/// The back end has said why it hung up.
+fn assert_bad_files(back: Back, what: &str) {
+    let ends = back.ends();
+    let why = ends.iter().find_map(|end| match end {
+        End::Broken(why) => Some(why.to_string()),
+        _ => None,
+    });
+    let says = |why: &String| why.starts_with("a message with a file");
+    assert!(why.as_ref().is_some_and(says), "{what}: {why:?}");
+}
+
+/// In a message of two pieces: each piece with files of its own, or the second alone.
+fn in_pieces_hold_nobody_up(mut file: impl FnMut() -> OwnedFd, mut ours: impl FnMut(Vec<OwnedFd>)) {
+    let event = memory(0x1000);
+    for first in [&[][..], &[&event]] {
+        for request in [SET_VRING_KICK, IOTLB] {
+            let payload = vec![0; if request == IOTLB { 32 } else { 8 }];
+            let back = Back::new(patient());
+            let raw = Raw::negotiate(&back, WITH_IOMMU);
+            raw.bytes(&Header::request(request, payload.len()).encode(), first);
+            // taken for the whole, if anything is
+            std::thread::sleep(Duration::from_millis(20));
+            let sent = file();
+            match raw.try_bytes(&payload, &[&sent]) {
+                Ok(()) => ours(vec![sent]),
+                // it has hung up already, and this is the last
+                Err(_) => std::mem::forget(sent),
+            }
+            drop(raw);
+            serves_another(&back);
+            assert_bad_files(back, &format!("request {request} after {}", first.len()));
+        }
     }
 }
 
@@ -407,42 +335,26 @@ fn unread_hold_nobody_up(mut file: impl FnMut() -> OwnedFd, mut ours: impl FnMut
     serves_another(&back);
 }
 
-/// Our ends of TCP sockets that linger when they are closed.
-#[derive(Default)]
-struct Lingering(Vec<TcpStream>);
-
-impl Lingering {
-    /// A socket whose last `close` waits until we have read what was written, which is never.
-    fn socket(&mut self) -> OwnedFd {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        self.0.push(listener.accept().unwrap().0);
-        rustix::net::sockopt::set_socket_linger(&socket, Some(SOON * 2)).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        while socket.write(&[0; 1 << 16]).is_ok() {}
-        socket.set_nonblocking(false).unwrap();
-        socket.into()
-    }
-}
-
 #[test]
 fn sockets_that_linger_hold_nobody_up() {
     log_to_stderr();
-    let mut lingering = Lingering::default();
+    let mut lingering = Lingering::new(SOON * 2);
     // The last descriptors are not ours, whose end would be waited for here.
     hold_nobody_up(Comes::Early, || lingering.socket(), drop);
     unread_hold_nobody_up(|| lingering.socket(), drop);
+    in_pieces_hold_nobody_up(|| lingering.socket(), drop);
 }
 
 #[test]
 #[ignore = "needs root and /dev/fuse: ci/full.sh silent-files"]
 fn messages_whose_file_never_answers_hold_nobody_up() {
     log_to_stderr();
-    let mut system = Silent::new("refused-silent");
+    let mut system = Silent::new(own_file("refused-silent"), SOON * 2);
     let mut kept = Vec::new();
     for comes in [Comes::Early, Comes::Late] {
         hold_nobody_up(comes, || system.file(), |ours| kept.extend(ours));
     }
     unread_hold_nobody_up(|| system.file(), |ours| kept.extend(ours));
+    in_pieces_hold_nobody_up(|| system.file(), |ours| kept.extend(ours));
     assert!(!system.end(), "the back end waited for the file's server");
 }

@@ -90,7 +90,7 @@ fn half_a_message_is_not_waited_for_long() {
         (&header[..5], "stopped in the middle of a message (5 of 12"),
         (&header, "stopped in the middle of a message (12 of 44"),
         (&known[..11], "stopped in the middle of a message (11 of 12"),
-        (&known, "request 2: "),
+        (&known, "stopped in the middle of a message (12 of 20"),
     ];
     for (bytes, expected) in cases {
         let why = broken(without_ends(), |back| {

@@ -4,6 +4,7 @@
 
 pub mod huge;
 pub mod raw;
+pub mod waiting;
 
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{cache::*, protocol::message::FrontAddr, runner::*, server::*};

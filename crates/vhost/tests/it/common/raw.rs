@@ -63,8 +63,14 @@ impl Raw {
 
     /// Bytes as they are.
     pub fn bytes(&self, bytes: &[u8], fds: &[&OwnedFd]) {
+        self.try_bytes(bytes, fds).unwrap();
+    }
+
+    /// The same where it may have hung up.
+    pub fn try_bytes(&self, bytes: &[u8], fds: &[&OwnedFd]) -> std::io::Result<()> {
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_raw_fd()).collect();
-        self.socket.send_with_fds(&[bytes], &fds).unwrap();
+        self.socket.send_with_fds(&[bytes], &fds)?;
+        Ok(())
     }
 
     /// A request without a reply.
