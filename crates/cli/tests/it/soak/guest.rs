@@ -372,7 +372,7 @@ impl Hostile {
                     raw.extend(flags.to_le_bytes());
                     let link = match random.percent(self.malice / 3) {
                         true => random.below(2 * u64::from(ENTRIES)) as u16,
-                        false => (next + 1) % ENTRIES,
+                        false => next.wrapping_add(1) % ENTRIES,
                     };
                     raw.extend(link.to_le_bytes());
                 }
