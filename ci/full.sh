@@ -138,7 +138,7 @@ stage nvme-guests cargo test -p ioatlas-nvme --test guest -- --include-ignored
 stage recording cargo test -p ioatlas --test tools -- --include-ignored record:
 stage vhost-guest ci/vhost-guest.sh
 stage vhost-testpmd ci/vhost-guest.sh --guest testpmd
-stage compare cargo test -p ioatlas --test tools -- --include-ignored vhost_compare:
+stage compare cargo test -p ioatlas-experiments --test vhost_compare -- --include-ignored
 stage vhost-minute ci/vhost-minute.sh
 stage soak cargo test -p ioatlas --test it -- --include-ignored --nocapture soak::
 stage silent-files cargo test -p ioatlas-vhost -p ioatlas --test it -- --include-ignored never_answers

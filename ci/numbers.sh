@@ -80,6 +80,9 @@ say() {
 ioatlas() {
     cargo build --release --quiet && "$target/release/ioatlas" "$@"
 }
+lab() {
+    cargo build --release --quiet --package ioatlas-experiments && "$target/release/ioatlas-lab" "$@"
+}
 
 systems() {
     echo '## A map and its unmap, by system'
@@ -124,13 +127,13 @@ instructions() {
 
 peers() {
     echo '## Beside other allocators'
-    said 'cargo run --release -- bench --quick --json'
+    said 'cargo lab bench --quick --json'
     echo
     say 'Nanoseconds of one allocation and one free, or of one map and one unmap with page tables (median, 10th to 90th
         percentile), one thread. All rows are measured in turns with one control loop; what is compared is a row with
         another of the same pattern and sizes.'
     echo
-    ioatlas bench --quick --json >"$work/bench"
+    lab bench --quick --json >"$work/bench"
     jq -r '
         def tenth: . * 10 | round / 10;
         "| what | pattern | sizes | ns | of the control loop |",
@@ -149,12 +152,12 @@ peers() {
 
 bounce() {
     echo '## Bounce buffers beside direct mapping'
-    said 'cargo run --release -- bench bounce --quick --json'
+    said 'cargo lab bench bounce --quick --json'
     echo
     say 'One thread. How many times as fast as mapping each buffer (`never`) a placement is, by what an invalidation costs
         (translator), size and direction; above 1 bouncing is faster.'
     echo
-    ioatlas bench bounce --quick --json >"$work/bounce"
+    lab bench bounce --quick --json >"$work/bounce"
     jq -r '
         def hundredth: . * 100 | round / 100;
         [.rows[] | select(.threads == 1 and .times_never)] as $rows
@@ -170,12 +173,12 @@ bounce() {
 
 simulated() {
     echo '## 16 simulated CPUs'
-    said 'cargo run --release -- scale --quick --json'
+    said 'cargo lab scale --quick --json'
     echo
     say 'This code on a simulated multiprocessor, beside the results of ATC'"'"'15. *Fitted*: parameters were chosen by this
         result; *predicted*: they were not; *input*: the value of the paper goes in.'
     echo
-    ioatlas scale --quick --json >"$work/scale"
+    lab scale --quick --json >"$work/scale"
     jq -r '
         "| result | section | paper | here | |",
         "|---|---|--:|--:|---|",

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 # Measures `ioatlas vhost-net` beside DPDK's testpmd, in turns, under one generator, and prints both
-# tables: about six minutes, with --quick one or two. Options go to `ioatlas vhost-compare`. What
+# tables: about six minutes, with --quick one or two. Options go to `cargo lab vhost-compare`. What
 # the back ends print is kept in VHOST_LOGS (target/vhost-compare).
 #
 # VHOST_PRIORITY=1, as root: other programs on the machine get what is left meanwhile.
@@ -16,5 +16,5 @@ if ! command -v setpriv >/dev/null; then
     exit 1
 fi
 target=${CARGO_TARGET_DIR:-target}
-cargo build --release --quiet --package ioatlas
-exec ci/with-priority.sh "$target/release/ioatlas" vhost-compare --logs "${VHOST_LOGS:-$target/vhost-compare}" "$@"
+cargo build --release --quiet --package ioatlas-experiments
+exec ci/with-priority.sh "$target/release/ioatlas-lab" vhost-compare --logs "${VHOST_LOGS:-$target/vhost-compare}" "$@"

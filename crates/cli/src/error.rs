@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What can fail.
 
+use crate::Failure;
 use ioatlas_iotlb::import::ImportError;
 use ioatlas_iotlb::{GeometryError, GridError, SetupError, TraceError};
 use ioatlas_vhost_bench::BenchError;
@@ -88,32 +89,6 @@ pub enum Error {
         /// What went wrong, with its numbers.
         detail: String,
     },
-    /// A figure or table of a paper could not be made.
-    #[error("{exhibit}: {detail}")]
-    Experiment { exhibit: String, detail: String },
-    /// A simulated multiprocessor could not run something.
-    #[error("{point}: {detail}")]
-    Simulation {
-        /// What was to be simulated.
-        point: String,
-        detail: String,
-    },
-    /// The output path of several files names something that is no directory.
-    #[error("{}: cannot write: not a directory", path.display())]
-    NotADirectory {
-        /// As given by the user.
-        path: PathBuf,
-    },
-    /// Filters that no row of a benchmark passes.
-    #[error(
-        "no row is left: producer-consumer takes 2 threads, replace beyond 1,000 outstanding 1, and --quick has rings of 256 pages and the aims only"
-    )]
-    NoRows,
-    /// The same of bounce buffers.
-    #[error(
-        "no row is left: --quick has 64 operations in flight, of 4, 16, 64 and 128 KiB on one thread but for the copy's overhead"
-    )]
-    NoCells,
     /// A trace could not be recorded.
     #[error(transparent)]
     Record(#[from] crate::RecordError),
@@ -123,9 +98,6 @@ pub enum Error {
     /// A back end that was to be driven did not play its part, or is not there.
     #[error(transparent)]
     VhostBench(#[from] BenchError),
-    /// Two back ends could not be compared, or one of ours failed.
-    #[error(transparent)]
-    VhostCompare(#[from] crate::VhostCompareError),
     /// A result could not be turned into JSON.
     #[error("cannot format JSON: {0}")]
     Json(#[from] serde_json::Error),
@@ -140,16 +112,12 @@ impl From<ImportError> for Error {
     }
 }
 
-impl Error {
-    /// Whether the arguments make no sense, whatever the files hold.
-    #[must_use]
-    pub fn is_usage(&self) -> bool {
+impl Failure for Error {
+    fn is_usage(&self) -> bool {
         match self {
             Error::Geometry(_)
             | Error::Setup(_)
             | Error::Grid(_)
-            | Error::NoRows
-            | Error::NoCells
             | Error::Twice { .. }
             | Error::IsInput { .. }
             | Error::StandardOutput => true,
@@ -159,7 +127,9 @@ impl Error {
             _ => false,
         }
     }
+}
 
+impl Error {
     /// Refuses paths of which two are the same.
     pub(crate) fn if_twice(paths: &[PathBuf]) -> Result<(), Error> {
         let mut seen = std::collections::HashSet::new();

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The lists of a trace, by index of event.
 #[derive(Debug, Default)]
-pub(crate) struct Lists {
+pub struct Lists {
     /// The first line of each list, with all its lines.
     pub heads: HashMap<usize, Vec<usize>>,
     /// All other lines of lists.
@@ -43,7 +43,7 @@ struct Device {
 }
 
 /// Finds the lists of `trace`.
-pub(crate) fn lists(trace: &Trace) -> Lists {
+pub fn lists(trace: &Trace) -> Lists {
     let mut lists = Lists::default();
     let mut devices: HashMap<u32, Device> = HashMap::new();
     for (index, event) in trace.events().iter().enumerate() {

@@ -18,15 +18,14 @@
 //! * Events that do not fit are skipped and counted as *anomalies*: a map over a mapped page, an
 //!   unmap of anything but whole mappings, an access outside every mapping.
 //! * What would make the replay itself too large ([`MAX_PAGES`], [`MAX_DEVICES`], page tables
-//!   beyond [`FRAMES`]) is skipped and counted as *limited*, and so is what needs a map that was.
+//!   beyond `FRAMES`) is skipped and counted as *limited*, and so is what needs a map that was.
 //! * With [`Probe::UnmappedPages`] the device tries the pages of each mapping once more when its
 //!   unmap has returned. That disturbs the caches, so it is a run of its own, and what is counted
 //!   of the traffic comes from a run without. A page that another mapping shares (`identity`) is
 //!   still mapped, and left alone.
 
 pub(crate) mod command;
-pub(crate) mod lists;
-pub(crate) mod script;
+pub mod lists;
 #[cfg(test)]
 mod tests;
 
@@ -35,7 +34,7 @@ use ioatlas_dma::{
     design::Design,
     domain::{Exposure, MapError, Mapping},
     table::{InstallCause, fmt::VtdSecond48},
-    units::{AccessKind, ByteCount, GRANULE, IovaPage, PhysPage, PhysRange, SourceId},
+    units::{AccessKind, ByteCount, Direction, GRANULE, IovaPage, PhysPage, PhysRange, SourceId},
 };
 use ioatlas_host::Host;
 use ioatlas_iotlb::{Event, Permission, Trace};
@@ -215,20 +214,30 @@ struct Run<'m> {
 }
 
 /// A mapping to be made: pages of the trace, and memory.
-struct Request {
-    device: u32,
-    first: u64,
-    pages: u64,
-    permission: Permission,
-    buffers: Vec<PhysRange>,
+#[allow(missing_docs)] // its fields say it
+pub struct Request {
+    pub device: u32,
+    pub first: u64,
+    pub pages: u64,
+    pub permission: Permission,
+    pub buffers: Vec<PhysRange>,
 }
 
 fn in_use(machine: &WatchedMachine<Host>) -> u64 {
     machine.machine().platform().inner().frames_in_use() as u64
 }
 
+/// What a driver maps for.
+pub fn direction(permission: Permission) -> Direction {
+    match permission {
+        Permission::Read => Direction::ToDevice,
+        Permission::Write => Direction::FromDevice,
+        Permission::ReadWrite => Direction::Bidirectional,
+    }
+}
+
 /// What the map lines of `lines` (one, or those of a list) ask for; `None` for other lines.
-fn request(lines: &[usize], trace: &Trace) -> Option<Request> {
+pub fn request(lines: &[usize], trace: &Trace) -> Option<Request> {
     let mut whole: Option<Request> = None;
     for &line in lines {
         let Event::Map {
@@ -303,7 +312,7 @@ impl Run<'_> {
         let Some(at) = self.devices.get_mut(&device) else {
             return Ok(Done::Limited);
         };
-        let direction = script::direction(permission);
+        let direction = direction(permission);
         let mapping = match buffers.as_slice() {
             [buffer] => at.domain.map(*buffer, direction),
             list => at.domain.map_list(list, direction),

@@ -12,7 +12,7 @@ mod charts;
 mod html;
 pub mod model;
 mod pool;
-pub(crate) mod provenance;
+pub mod provenance;
 pub mod savings;
 pub mod systems;
 pub mod terminal;
@@ -213,7 +213,7 @@ pub fn build(
         bouncing: bouncing::Bouncing::of(&traces.traces, wait.time),
         wait,
         provenance: Provenance {
-            command: provenance::command_line(command),
+            command: provenance::command_line("ioatlas", command),
             version: env!("CARGO_PKG_VERSION"),
             commit: env!("IOATLAS_COMMIT"),
             cpu: provenance::cpu_model(),

@@ -64,13 +64,13 @@ pub(super) fn wait(inv_ns: Option<f64>) -> Wait {
     }
 }
 
-/// The command line as one could type it again.
-pub(crate) fn command_line(arguments: &[OsString]) -> String {
+/// The command line of this program as one could type it again.
+pub fn command_line(program: &str, arguments: &[OsString]) -> String {
     let shown = arguments.iter().enumerate().map(|(index, argument)| {
         let text = argument.to_string_lossy();
         if index == 0 {
             // Where the binary lies says nothing and may say too much.
-            return "ioatlas".to_owned();
+            return program.to_owned();
         }
         let plain = |c: char| c.is_alphanumeric() || "-_./=,:+@%".contains(c);
         if !text.is_empty() && text.chars().all(plain) {
@@ -101,7 +101,7 @@ mod tests {
     fn the_command_line_can_be_typed_again() {
         let arguments = ["/opt/x/ioatlas", "report", "a b", "it's", ""].map(OsString::from);
         assert_eq!(
-            command_line(&arguments),
+            command_line("ioatlas", &arguments),
             r"ioatlas report 'a b' 'it'\''s' ''"
         );
     }

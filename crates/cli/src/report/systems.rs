@@ -303,7 +303,7 @@ pub fn rows(
 }
 
 /// The software unit's IOTLB of this shape.
-pub(crate) fn iotlb(geometry: Geometry) -> SetGeometry {
+pub fn iotlb(geometry: Geometry) -> SetGeometry {
     SetGeometry {
         entries: geometry.entries(),
         ways: geometry.ways(),

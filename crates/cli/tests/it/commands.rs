@@ -352,3 +352,16 @@ fn a_page_never_replaces_one_of_the_traces() {
         assert_eq!(std::fs::read_to_string(&trace).unwrap(), text);
     }
 }
+
+#[test]
+fn experiments_are_the_laboratorys() {
+    for name in ["papers", "bench", "scale", "vhost-compare"] {
+        let ran = ioatlas(&[name, "--quick"]);
+        assert_eq!((ran.status, ran.out.as_str()), (Status::Usage, ""));
+        assert!(
+            ran.err.contains(&format!("cargo lab {name}")),
+            "{}",
+            ran.err
+        );
+    }
+}

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The integration tests of this crate, in one program: each is a module.
 
-mod bench;
-mod bounce;
 mod by_hand;
 mod captures;
 mod circles;
@@ -11,7 +9,6 @@ mod common;
 mod designs;
 mod documents;
 mod report;
-mod scale;
 mod soak;
 mod survival;
 mod vhost_bench;

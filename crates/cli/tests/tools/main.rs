@@ -5,12 +5,11 @@
 
 mod browser;
 mod record;
-mod vhost_compare;
 
 use libtest_mimic::Arguments;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let all = [browser::trials(), record::trials(), vhost_compare::trials()];
+    let all = [browser::trials(), record::trials()];
     libtest_mimic::run(&Arguments::from_args(), all.into_iter().flatten().collect()).exit_code()
 }

@@ -5,7 +5,7 @@
 //! The code is the real one: a domain with tables, pools, placements. Time is charged by what
 //! surrounds it: the translator's charge of the preset and what tables cost anyway, copied and
 //! zeroed bytes, each time that the core pins its CPU, and each look at the clock. Nothing depends
-//! on the machine, so a verdict is the same everywhere, and `ioatlas bench bounce` can be held
+//! on the machine, so a verdict is the same everywhere, and `cargo lab bench bounce` can be held
 //! against it.
 
 use ioatlas_bench::bounce::{
@@ -36,7 +36,7 @@ const COPY: u64 = 15 * PART;
 const PIN: u64 = 3 * PART;
 /// A look at the clock: 25 ns.
 const LOOK: u64 = 25 * PART;
-/// What a map and an unmap of our own tables take, each: `ioatlas bench` measures about 90 ns for
+/// What a map and an unmap of our own tables take, each: `cargo lab bench` measures about 90 ns for
 /// both.
 const OWN_NS: f64 = 45.0;
 
