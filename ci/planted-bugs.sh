@@ -69,6 +69,7 @@ plant() {
     apply "$work/tree" >"$log" 2>&1 || broken "planted bugs do not apply"
     (cd "$work/tree" && find . -type f) | sort >"$work/files"
     (cd "$tree" && find . -type f) | sort | comm -13 "$work/files" - | (cd "$tree" && xargs -r rm)
+    find "$tree" -mindepth 1 -type d -empty -delete # a folder is a crate to cargo
     while read -r file; do
         cmp -s "$work/tree/$file" "$tree/$file" || install -D -m 755 "$work/tree/$file" "$tree/$file"
     done <"$work/files"
