@@ -79,7 +79,8 @@ plant() {
 # said OTHERWISE: the first line of the log that names a safety property, else that.
 said() {
     local words
-    words=$(grep -aE "(^|[ (])(P([1-9]|1[0-4])|WIOSCA'10 4\.2)[:)]" "$log" | head -n 1 | sed 's/^ *//' | cut -c 1-110)
+    # `head` ends before `grep` has said all that there is
+    words=$(grep -aE "(^|[ (])(P([1-9]|1[0-4])|WIOSCA'10 4\.2)[:)]" "$log" | head -n 1 | sed 's/^ *//' | cut -c 1-110) || true
     echo "${words:-$1}"
 }
 

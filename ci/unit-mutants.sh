@@ -40,7 +40,8 @@ while read -r bug units; do
         esac
     done
     if [ -z "$words" ]; then
-        words=$(grep -oE '[^:]* on (QEMU|software): P[0-9]+: .*' "$log" | head -n 1 | cut -c 1-110)
+        # `head` ends before `grep` has said all that there is
+        words=$(grep -oE '[^:]* on (QEMU|software): P[0-9]+: .*' "$log" | head -n 1 | cut -c 1-110) || true
     fi
     count "$words"
     printf '%-24s |%-19s | %s\n' "$bug" "$seen" "$words"
