@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `cargo lab vhost-compare`. What needs DPDK's testpmd, and both CPUs, is ignored unless asked for:
-//! `ci/full.sh compare`.
+//! `cargo lab vhost-compare`. What needs DPDK's testpmd, and both CPUs, is ignored unless asked
+//! for: `ci/full.sh compare`.
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde_json::Value;

@@ -2,23 +2,13 @@
 //! `iotlb` and `trace info` through the program, and what every command does with bad
 //! input.
 
-use crate::common::{bundled, ioatlas};
+use crate::common::{bundled, ioatlas, json};
 use ioatlas::Status;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-
-fn json(arguments: &[&str]) -> Value {
-    let ran = ioatlas(arguments);
-    assert_eq!(
-        (ran.status, ran.err.as_str()),
-        (Status::Success, ""),
-        "{arguments:?}"
-    );
-    serde_json::from_str(&ran.out).unwrap()
-}
 
 #[test]
 fn iotlb_gives_the_reference_numbers() {

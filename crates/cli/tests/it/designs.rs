@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `replay`, and the designs that commands take.
 
-use crate::common::{bundled, ioatlas};
+use crate::common::{bundled, ioatlas, json};
 use ioatlas::Status;
 use serde_json::Value;
 use std::fs;
@@ -13,12 +13,6 @@ fn small(dir: &Path) -> String {
     let pairs = "M a 100 1 r 5\nA a 100 r\nU a 100 1\n".repeat(300);
     fs::write(&path, format!("# ioatlas-trace 1\n{pairs}")).unwrap();
     path.to_str().unwrap().into()
-}
-
-fn json(arguments: &[&str]) -> Value {
-    let ran = ioatlas(arguments);
-    assert_eq!((ran.status, ran.err.as_str()), (Status::Success, ""));
-    serde_json::from_str(&ran.out).unwrap()
 }
 
 #[test]

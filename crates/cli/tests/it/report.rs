@@ -285,8 +285,7 @@ fn report_command_writes_the_page_and_prints_json() {
         "-o",
         path.to_str().unwrap(),
     ]);
-    assert_eq!((ran.status, ran.err.as_str()), (Status::Success, ""));
-    let model: Value = serde_json::from_str(&ran.out).unwrap();
+    let model = ran.json();
     assert_eq!(model["verdicts"][0]["misses"]["value"], 9492.0);
     assert_eq!(model["verdicts"][0]["misses"]["tag"], "simulated");
     assert_eq!(model["verdicts"][0]["maps"]["tag"], "counted");

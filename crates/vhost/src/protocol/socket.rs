@@ -2,7 +2,7 @@
 //! Looking at the front end's next request before `vhost` does.
 //!
 //! `vhost`'s `BackendReqHandler` reads and answers every request on a socket, and ends with an
-//! error at message 22. It is left to do so: before each call the next header is *peeked* at.
+//! error at message 22. It is left to do so: before each call the next message is *peeked* at.
 //! Message 22 is then read and answered here; messages with file descriptors are peeked at with
 //! them, of which the kernel gives duplicates: that of message 21 is used, since `vhost` keeps its
 //! own to itself, and files whose end a thread might have to wait for end the connection, since

@@ -106,6 +106,13 @@ impl Oracle {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Does what may retire things of the domain that no mapping names.
+    fn retiring(&self, domain: DomainSerial, act: impl FnOnce()) {
+        self.ledger().retiring(domain);
+        act();
+        self.ledger().retired(domain);
+    }
+
     /// What was seen so far. Call it when no agent is active: undecided
     /// accesses count as violations.
     pub fn summary(&self) -> Summary {

@@ -84,12 +84,10 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedDma<P, F, U> {
         &self.dma
     }
 
-    /// [`Dma::tick`], reported to the oracle: what pools give up is retired by it, so it may be what
-    /// fills a batch, and be held up before it flushes.
+    /// [`Dma::tick`], reported to the oracle: what pools give up is retired by it, so it may be
+    /// what fills a batch, and be held up before it flushes.
     pub fn tick(&self, now: TimeNs) {
-        self.oracle.ledger().retiring(self.serial);
-        self.dma.tick(now);
-        self.oracle.ledger().retired(self.serial);
+        self.oracle.retiring(self.serial, || self.dma.tick(now));
     }
 
     /// [`Dma::client`], reported to the oracle.
@@ -247,9 +245,7 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
 
     /// Drops a buffer, reported to the oracle: it retires what a device has seen.
     pub fn free<W: Way>(&self, buffer: CpuBuffer<P, W>) {
-        self.oracle.ledger().retiring(self.serial);
-        drop(buffer);
-        self.oracle.ledger().retired(self.serial);
+        self.oracle.retiring(self.serial, || drop(buffer));
     }
 
     /// [`Client::unmap_raw`] of a whole mapping.

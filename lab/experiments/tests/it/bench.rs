@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `bench` through the program: rows, fields, filters and what it refuses. No figure is judged.
 
-use crate::common::lab;
+use crate::common::{json, lab};
 use ioatlas::Status;
 use serde_json::Value;
 
@@ -32,11 +32,7 @@ fn rows(filters: &[&str]) -> Vec<Value> {
 }
 
 fn rows_of(command: &[&str], filters: &[&str]) -> Vec<Value> {
-    let arguments = [command, filters].concat();
-    let ran = lab(&arguments);
-    let ended = (ran.status, ran.err.as_str());
-    assert_eq!(ended, (Status::Success, ""), "{filters:?}");
-    let rows: Value = serde_json::from_str(&ran.out).unwrap();
+    let rows = json(&[command, filters].concat());
     rows.as_array().unwrap().clone()
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `bench bounce` through the program: fields, filters and what it refuses. No figure is judged.
 
-use crate::common::lab;
+use crate::common::{json, lab};
 use ioatlas::Status;
 use serde_json::Value;
 
@@ -58,11 +58,7 @@ const BESIDE: [&str; 10] = [
 const LINE: [&str; 4] = ["reason", "unit", "value", "what"];
 
 fn study(filters: &[&str]) -> Value {
-    let arguments = [&["bench", "bounce", "--json"], filters].concat();
-    let ran = lab(&arguments);
-    let ended = (ran.status, ran.err.as_str());
-    assert_eq!(ended, (Status::Success, ""), "{filters:?}");
-    serde_json::from_str(&ran.out).unwrap()
+    json(&[&["bench", "bounce", "--json"], filters].concat())
 }
 
 fn has_fields(object: &Value, fields: &[&str]) {

@@ -24,7 +24,7 @@ fn out(base: &[&str], more: &[&str]) -> String {
 }
 
 fn json(base: &[&str], more: &[&str]) -> Value {
-    serde_json::from_str(&out(base, &[more, &["--json"]].concat())).unwrap()
+    lab(&[base, more, &["--json"]].concat()).json()
 }
 
 /// What `field` is in the points of `design`, in order.

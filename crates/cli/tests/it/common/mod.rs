@@ -2,29 +2,25 @@
 //! Running the program in the test's process, and rows of systems made up for tests
 //! of the views.
 
-use ioatlas::report::systems::{Exposure, SystemOnTrace, SystemRow};
-use ioatlas::{Status, run};
-use ioatlas_present::{Figure, Tag, Unit};
-use std::ffi::OsString;
-use std::path::PathBuf;
+mod ran;
 
-pub struct Ran {
-    pub status: Status,
-    pub out: String,
-    pub err: String,
-}
+pub use ran::Ran;
+
+use ioatlas::report::systems::{Exposure, SystemOnTrace, SystemRow};
+use ioatlas::run;
+use ioatlas_present::{Figure, Tag, Unit};
+use serde_json::Value;
+use std::path::PathBuf;
 
 /// Runs `ioatlas` with these arguments.
 pub fn ioatlas(arguments: &[&str]) -> Ran {
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let all = ["ioatlas"].iter().chain(arguments).map(OsString::from);
-    let status = run(all, &mut out, &mut err);
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ran {
-        status,
-        out: text(out),
-        err: text(err),
-    }
+    Ran::of("ioatlas", arguments, run)
+}
+
+/// What it answers, as JSON.
+#[track_caller]
+pub fn json(arguments: &[&str]) -> Value {
+    ioatlas(arguments).json()
 }
 
 #[allow(dead_code, reason = "not every test binary reads traces")]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Files whose close waits for somebody else.
+//! Files whose close waits for another process, or for the other end.
 
 use std::{
     ffi::CString,

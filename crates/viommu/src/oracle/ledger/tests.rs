@@ -569,7 +569,7 @@ fn what_a_frame_was_before_it_was_allocated_does_not_count() {
     }
 }
 
-/// A map of memory whose frames nobody was told fails while another gets a bounce buffer.
+/// A map of memory whose frames are not known fails while another gets a bounce buffer.
 #[test]
 fn a_bounce_buffer_is_not_what_an_unknown_map_failed_to_get() {
     let mut slot = Slot::new(Slots::BothWays);
@@ -583,7 +583,7 @@ fn a_bounce_buffer_is_not_what_an_unknown_map_failed_to_get() {
 }
 
 /// A page's unmap is the last but one of a batch of three; then as many unmaps return as would fill
-/// the next batch, while nobody flushes.
+/// the next batch, and none of them flushes.
 #[test]
 fn a_window_is_longer_while_others_may_be_held_up() {
     let bounds = Bounds::Deferred {

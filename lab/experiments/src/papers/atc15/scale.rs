@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Figures 1 to 5 and 7: throughput, latency and where the time goes, over CPUs.
 //!
-//! All are shown from one run of `cargo lab scale --quick`. A figure's verdict is that of the results
-//! that the paper states of it ([`Noted`]): reproduced if all are in the range that `scale` sets
-//! for them, not if none is, else weak. What goes in as the paper has it is no evidence and left
-//! out.
+//! All are shown from one run of `cargo lab scale --quick`. A figure's verdict is that of the
+//! results that the paper states of it ([`Noted`]): reproduced if all are in the range that `scale`
+//! sets for them, not if none is, else weak. What goes in as the paper has it is no evidence and
+//! left out.
 
 use super::{
     super::{About, Judgement, Made, Runs, Shown, Verdict},
