@@ -238,9 +238,9 @@ pub(crate) struct InfoArguments {
 /// of a strict design for one invalidation, assumed. per 1k: per 1,000 map lines of the trace.
 /// tables: page-table memory at its peak; a deferred design has more. window: how long a device may
 /// reach a page after its unmap returned; unbounded: until its range is mapped again. violations:
-/// what the oracle, a checker that watches every access, found forbidden. (nobody): a design that
-/// no system ships. Papers: ATC'15 is Peleg et al., Utilizing the IOMMU Scalably; WIOSCA'10 is Amit
-/// et al., Strategies for Mitigating the IOTLB Bottleneck; rIOMMU is Malka et al., ASPLOS 2015.
+/// what the oracle, a checker that watches every access, found forbidden. (no system): a design
+/// that no system ships. Papers: ATC'15 is Peleg et al., Utilizing the IOMMU Scalably; WIOSCA'10 is
+/// Amit et al., Strategies for Mitigating the IOTLB Bottleneck; rIOMMU is Malka et al., ASPLOS 2015.
 ///
 /// Fails, once the page is written, if the oracle found a violation.
 #[derive(Args, Debug)]
@@ -337,8 +337,8 @@ fn registry() -> String {
     };
     let preset = |preset: design::Preset| {
         let whose = match preset.shipped {
-            Shipped::By(whom) => whom,
-            Shipped::ByNobody => "no system ships it",
+            Shipped::By(system) => system,
+            Shipped::Nowhere => "no system ships it",
         };
         let doc = format!("{}: {}. {whose}", preset.design, preset.doc);
         [preset.name.into(), doc, preset.paper.into()]

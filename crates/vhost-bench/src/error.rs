@@ -36,13 +36,13 @@ pub enum BenchError {
     Missing(PathBuf),
     /// There is one, and no program listens on it.
     #[error("{}: no program listens on it; the back end that made it is gone", .0.display())]
-    NobodyListens(PathBuf),
+    NotListening(PathBuf),
     /// Listening was asked for, and something of that name is there.
     #[error("{}: in use: another program listens, or a file of that name is left over", .0.display())]
     InUse(PathBuf),
     /// Listening, and no back end came.
     #[error("{}: no back end connected within {:?}", path.display(), waited)]
-    NobodyCame {
+    NoConnection {
         path: PathBuf,
         /// How long it was waited for.
         waited: Duration,

@@ -56,7 +56,7 @@ impl Socket {
 fn connect(path: &Path, patience: Duration) -> Result<UnixStream, BenchError> {
     let failed = |e: Errno| match e {
         Errno::NOENT => BenchError::Missing(path.into()),
-        Errno::CONNREFUSED => BenchError::NobodyListens(path.into()),
+        Errno::CONNREFUSED => BenchError::NotListening(path.into()),
         // A queue of connections that is full, for as long as we waited.
         Errno::AGAIN => BenchError::Silent {
             what: "it accepts no connection".into(),
@@ -102,7 +102,7 @@ fn listen(path: &Path, patience: Duration) -> Result<UnixStream, BenchError> {
         match readable(&listener, PollFlags::IN, left).map_err(failed)? {
             true => break,
             false if left.is_zero() => {
-                return Err(BenchError::NobodyCame {
+                return Err(BenchError::NoConnection {
                     path: path.into(),
                     waited: patience,
                 });

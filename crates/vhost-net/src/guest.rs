@@ -61,7 +61,7 @@ impl<'r, R: IotlbReader> GuestGuard<'r, R> {
 
     /// Begins to bring the first bytes of a piece into the CPU's cache, for what is about to be
     /// done with them: a header and the start of a frame are two lines. The other side of a ring
-    /// has written them last, on another CPU, so that each is a long way off.
+    /// has written them last, on another CPU, so that each comes from that CPU's cache.
     ///
     /// A hint: whatever the address, nothing is accessed, and nothing can fail.
     #[inline]

@@ -57,7 +57,7 @@ pub struct Waits {
     /// Asked for once although there is a translation, since that does not permit the access.
     forbidden: Vec<Forbidden>,
     refused: Option<Miss>,
-    nobody: Option<Miss>,
+    unasked: Option<Miss>,
 }
 
 /// A question for more permission.
@@ -80,7 +80,7 @@ impl Waits {
             waiting: None,
             forbidden: Vec::new(),
             refused: None,
-            nobody: None,
+            unasked: None,
         }
     }
 
@@ -104,7 +104,7 @@ impl Waits {
     pub fn saw(&mut self, look: &Look) {
         let asked = self.waiting.unwrap_or_else(Instant::now);
         self.waiting = look.blocked.map(|_| asked);
-        (self.refused, self.nobody) = (None, None);
+        (self.refused, self.unasked) = (None, None);
         match look.blocked {
             Some(miss) if look.ready == 0 => {
                 let moved = self.seen.len() < MOVES && self.seen.insert(miss.iova.page().0);
@@ -127,16 +127,16 @@ impl Waits {
     pub fn ask(&mut self, misses: &MissChannel, miss: &Miss) -> Asked {
         if miss.cause != MissCause::Forbidden {
             let asked = misses.ask(miss);
-            if asked == Asked::Nobody {
-                self.nobody.get_or_insert(*miss);
+            if asked == Asked::NoBackChannel {
+                self.unasked.get_or_insert(*miss);
             }
             return asked;
         }
         let before = misses.stats().unanswered;
         let asked = misses.ask(miss);
         match asked {
-            Asked::Nobody => {
-                self.nobody.get_or_insert(*miss);
+            Asked::NoBackChannel => {
+                self.unasked.get_or_insert(*miss);
             }
             Asked::Sent => self.sent_forbidden(miss, before, misses.stats().unanswered),
             Asked::UnderWay | Asked::Later => (),
@@ -188,7 +188,7 @@ impl Waits {
             return Ok(());
         };
         let Miss { iova, need, .. } = first;
-        if let Some(miss) = self.nobody {
+        if let Some(miss) = self.unasked {
             return Err(Fault::Unmapped(miss.iova));
         }
         if let Some(miss) = self.refused {

@@ -193,7 +193,7 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
     pub fn device_tlb_holds(&self, source: SourceId, page: IovaPage) -> Option<(PhysPage, Perm)> {
         self.state.with(|s| {
             let mut entries = s.devices.iter();
-            let found = entries.find(|(who, at, _)| *who == source && **at == page);
+            let found = entries.find(|(device, at, _)| *device == source && **at == page);
             found.map(|(_, _, held)| (held.to, held.perm))
         })
     }

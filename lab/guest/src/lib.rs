@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Guests for tests and recordings: a stock Debian kernel, programs of Debian's and of ours, under
-//! QEMU, with nothing installed but QEMU.
+//! Guests for tests and recordings: an unmodified Debian kernel, programs of Debian's and of ours,
+//! under QEMU, with nothing installed but QEMU.
 //!
 //! | | |
 //! |---|---|

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `ioatlas trace record`: a trace of an unmodified guest at work.
 //!
-//! A stock Debian kernel, with stock drivers, runs under QEMU's software emulation behind an
+//! An unmodified Debian kernel with its own drivers runs under QEMU's software emulation behind an
 //! emulated VT-d unit in strict mode. What the guest maps, unmaps, and what the device then
 //! accesses is in QEMU's log ([`ioatlas_iotlb::import::qemu`]), which is converted as it is
 //! written. Nothing is installed but QEMU: kernel and programs are fetched as packages and unpacked

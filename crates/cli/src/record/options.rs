@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// Record a trace: boots a guest under software emulation and watches a device at work.
 ///
-/// A stock Debian kernel and the programs of the workload are fetched as packages (apt-get
+/// An unmodified Debian kernel and the programs of the workload are fetched as packages (apt-get
 /// download) into a cache and unpacked there; nothing is installed. QEMU (qemu-system-x86)
 /// must be. The guest boots behind an emulated VT-d unit in strict mode, does its work, and
 /// the trace is checked against its own counts; one that does not add up is refused. Progress

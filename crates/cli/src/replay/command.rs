@@ -148,7 +148,7 @@ fn plain(name: &str, noted: &[Noted<Row>]) -> String {
     .aligned("llr");
     for Noted { result: row, .. } in noted {
         table.row([
-            row.system.clone().unwrap_or_else(|| "(nobody)".into()),
+            row.system.clone().unwrap_or_else(|| "(no system)".into()),
             row.design.clone(),
             grouped(row.maps),
             grouped(row.unmaps),

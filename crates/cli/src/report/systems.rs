@@ -152,7 +152,7 @@ impl SystemRow {
     pub fn system(&self) -> &str {
         match self.shipped_by {
             Some(_) => &self.name,
-            None => "(nobody)",
+            None => "(no system)",
         }
     }
 
@@ -237,13 +237,13 @@ impl System {
             Some(preset) => System {
                 name: match preset.shipped {
                     Shipped::By(_) => format!("as {}", preset.title),
-                    Shipped::ByNobody => preset.title.into(),
+                    Shipped::Nowhere => preset.title.into(),
                 },
                 design,
                 paper_ref: preset.paper.into(),
                 shipped_by: match preset.shipped {
-                    Shipped::By(whom) => Some(whom),
-                    Shipped::ByNobody => None,
+                    Shipped::By(system) => Some(system),
+                    Shipped::Nowhere => None,
                 },
             },
             None => System {

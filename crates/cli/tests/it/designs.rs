@@ -57,8 +57,8 @@ fn replay_shows_systems_by_default_and_all_designs_on_demand() {
         "{solaris}"
     );
     assert_eq!(rows[0]["invalidations"], 1, "250, and 50 that wait");
-    let nobody = all.iter().filter(|row| row["shipped_by"].is_null());
-    assert_eq!(nobody.count(), 42);
+    let unshipped = all.iter().filter(|row| row["shipped_by"].is_null());
+    assert_eq!(unshipped.count(), 42);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn replay_of_designs_by_name_keeps_their_order_and_options() {
         ]
     );
     let plain = ioatlas(&[&["replay", &trace], &names[..]].concat());
-    let labels = ["(nobody)", "as Linux today"];
+    let labels = ["(no system)", "as Linux today"];
     assert!(
         labels.iter().all(|label| plain.out.contains(label)),
         "{}",
@@ -167,7 +167,7 @@ fn report_takes_designs_by_name() {
     );
     assert_eq!(rows[1]["exposure"]["kind"], "none");
     let html = fs::read_to_string(&page).unwrap();
-    assert!(html.contains("unbounded<span") && html.contains("(nobody)"));
+    assert!(html.contains("unbounded<span") && html.contains("(no system)"));
 }
 
 #[test]

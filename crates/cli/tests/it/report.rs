@@ -401,7 +401,7 @@ fn advice_says_what_each_strategy_saves_and_marks_every_number() {
         let advice = Advice::of(&report, verdict);
         let plain = |says: &[Sentence]| says.iter().map(Sentence::plain).collect::<String>();
         let (today, code) = (plain(&advice.today), plain(&advice.needs_code));
-        assert!(code.contains("DPDK, SPDK"), "who has superpages: {code}");
+        assert!(code.contains("DPDK, SPDK"), "what has superpages: {code}");
         let rings = match verdict.trace.as_str() {
             "lsi-bonnie" => "(nr_requests)",
             _ => "(ethtool -G and -L)",

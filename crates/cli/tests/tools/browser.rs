@@ -187,7 +187,7 @@ fn address(browser: &Path) -> Result<(), Failed> {
 fn taken(browser: &Path) -> Result<(), Failed> {
     let directory = tempfile::tempdir()?;
     let page = page(directory.path())?;
-    // What a blob holds is noted where it is made: to read it back takes other processes, whom the
+    // What a blob holds is noted where it is made: to read it back takes other processes, which the
     // browser's virtual time does not wait for.
     let script = r#"
         const files = [], texts = [];

@@ -44,7 +44,7 @@ pub enum Shipped {
     /// This system does, or did.
     By(&'static str),
     /// No system, as far as we know.
-    ByNobody,
+    Nowhere,
 }
 
 /// Every allocator, once, with its default sizes.
@@ -224,7 +224,7 @@ impl Design {
     }
     /// The system that runs it, if it is a preset.
     pub fn shipped(&self) -> Shipped {
-        self.preset().map_or(Shipped::ByNobody, |p| p.shipped)
+        self.preset().map_or(Shipped::Nowhere, |p| p.shipped)
     }
 }
 
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(shipped("linux"), Shipped::By("Linux since 4.9"));
         assert_eq!(shipped("macos,macos"), Shipped::By("Mac OS X"));
         for name in ["rbtree,strict", "linux,leaf=2m", "freebsd,strict"] {
-            assert_eq!(shipped(name), Shipped::ByNobody, "{name}");
+            assert_eq!(shipped(name), Shipped::Nowhere, "{name}");
         }
     }
 

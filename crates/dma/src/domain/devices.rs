@@ -55,7 +55,7 @@ impl<P: Platform> Devices<P> {
         detach: impl FnOnce() -> Result<(), AttachError>,
     ) -> Result<(), AttachError> {
         self.0.with(|all| {
-            let entry = all.iter_mut().find(|(who, _)| *who == device);
+            let entry = all.iter_mut().find(|(source, _)| *source == device);
             let (_, stage) = entry.ok_or(AttachError::NotAttached { device, domain })?;
             if *stage == Stage::Changing {
                 return Err(AttachError::Busy { device });
@@ -82,7 +82,7 @@ impl<P: Platform> Devices<P> {
         let mut room = Vec::new();
         loop {
             let entered = self.0.with(|all| {
-                if let Some((_, stage)) = all.iter().find(|(who, _)| *who == device) {
+                if let Some((_, stage)) = all.iter().find(|(source, _)| *source == device) {
                     return Entered::Before(*stage);
                 }
                 if all.len() == all.capacity() {
@@ -105,7 +105,7 @@ impl<P: Platform> Devices<P> {
 
     fn set(&self, device: SourceId, to: Stage) {
         self.0.with(|all| {
-            let entry = all.iter_mut().find(|(who, _)| *who == device);
+            let entry = all.iter_mut().find(|(source, _)| *source == device);
             if let Some((_, stage)) = entry {
                 *stage = to;
             }
@@ -113,6 +113,7 @@ impl<P: Platform> Devices<P> {
     }
 
     fn cross_out(&self, device: SourceId) {
-        self.0.with(|all| all.retain(|(who, _)| *who != device));
+        self.0
+            .with(|all| all.retain(|(source, _)| *source != device));
     }
 }

@@ -37,7 +37,7 @@ impl<P: Platform> Uncached<P> {
     /// The root table that `device` uses.
     pub fn root_of(&self, device: SourceId) -> Option<PhysPage> {
         self.state.with(|s| {
-            let entry = s.attached.iter().find(|(who, ..)| *who == device);
+            let entry = s.attached.iter().find(|(source, ..)| *source == device);
             entry.map(|(_, _, root)| *root)
         })
     }
@@ -77,7 +77,7 @@ unsafe impl<P: Platform> RemappingUnit<P> for Uncached<P> {
         _levels: u32,
     ) -> Result<(), AttachError> {
         self.state.with(|s| {
-            if let Some((_, at, _)) = s.attached.iter().find(|(who, ..)| *who == device) {
+            if let Some((_, at, _)) = s.attached.iter().find(|(source, ..)| *source == device) {
                 let domain = *at;
                 return Err(AttachError::Attached { device, domain });
             }

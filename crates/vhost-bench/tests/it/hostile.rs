@@ -287,7 +287,7 @@ fn sockets_that_cannot_be_used_are_told_apart() {
     let error = open(Socket::Connect(path.clone()));
     assert!(matches!(error, BenchError::Missing(_)), "{error}");
     let error = open(Socket::Listen(path.clone()));
-    assert!(matches!(error, BenchError::NobodyCame { .. }), "{error}");
+    assert!(matches!(error, BenchError::NoConnection { .. }), "{error}");
     assert!(!path.exists(), "it is removed");
     let listener = UnixListener::bind(&path).unwrap();
     let error = open(Socket::Listen(path.clone()));
@@ -296,7 +296,7 @@ fn sockets_that_cannot_be_used_are_told_apart() {
     assert!(matches!(error, BenchError::Silent { .. }), "{error}");
     drop(listener);
     let error = open(Socket::Connect(path));
-    assert!(matches!(error, BenchError::NobodyListens(_)), "{error}");
+    assert!(matches!(error, BenchError::NotListening(_)), "{error}");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 

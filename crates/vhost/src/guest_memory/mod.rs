@@ -216,7 +216,8 @@ impl<R: IotlbReader> IovaMemory<R> {
                             },
                             miss,
                         ));
-                        waits.ask(&miss) != Asked::Nobody && misses.answering() == Answering::Pages
+                        waits.ask(&miss) != Asked::NoBackChannel
+                            && misses.answering() == Answering::Pages
                     })?;
                 }
             }
@@ -281,7 +282,8 @@ impl<'m, R: IotlbReader> GuardedMemory<'m, R> {
                 let guard = guard.as_ref().expect("a guard outside `resolve`");
                 scan(guard, iova, len, need, |miss| {
                     first.get_or_insert(miss);
-                    waits.ask(&miss) != Asked::Nobody && self.misses.answering() == Answering::Pages
+                    waits.ask(&miss) != Asked::NoBackChannel
+                        && self.misses.answering() == Answering::Pages
                 })?;
             }
             let Some(miss) = first else { return Ok(()) };

@@ -100,7 +100,7 @@ impl<'c> Waits<'c> {
                 self.misses.withdraw(&question(first));
                 Err(Fault::Interrupted(iova))
             }
-            Waited::Nobody => Err(Fault::Unmapped(iova)),
+            Waited::NoBackChannel => Err(Fault::Unmapped(iova)),
             Waited::TimedOut => {
                 self.misses.withdraw(&question(first));
                 Err(Fault::Unanswered {

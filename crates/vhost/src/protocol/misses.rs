@@ -68,7 +68,7 @@ pub enum Urgency {
     /// Those that wait under a guard: an invalidation waits for it.
     Guards,
     /// All of them: queues are being changed or stopped.
-    Everybody,
+    All,
 }
 
 /// Where a reader waits.
@@ -90,7 +90,7 @@ pub enum Waited {
     /// Another thread is waiting for this reader.
     GiveUp,
     /// No question can be sent: no IOMMU, no back channel, or no front end.
-    Nobody,
+    NoBackChannel,
 }
 
 /// What became of a question.
@@ -102,8 +102,8 @@ pub enum Asked {
     UnderWay,
     /// There is no room for it.
     Later,
-    /// No question can be sent, as in [`Waited::Nobody`].
-    Nobody,
+    /// No question can be sent, as in [`Waited::NoBackChannel`].
+    NoBackChannel,
 }
 
 /// How far the answer to a question reaches, by the last that came.
@@ -305,7 +305,7 @@ impl MissChannel {
 
     /// Whether a question, or one for more, has not been answered yet.
     pub fn is_under_way(&self, miss: &Miss) -> bool {
-        let _nobody_is_between = self.state();
+        let _guard = self.state();
         self.pending.includes(miss)
     }
 
@@ -315,7 +315,7 @@ impl MissChannel {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         let _waiter = Counted(&self.waiters);
         loop {
-            if self.is_wanted(Urgency::Everybody)
+            if self.is_wanted(Urgency::All)
                 || (waiting == Waiting::Pinned && self.is_wanted(Urgency::Guards))
             {
                 return Waited::GiveUp;
@@ -323,8 +323,8 @@ impl MissChannel {
             if self.answers() != seen {
                 return Waited::Answered;
             }
-            if state.back.is_none() || asked == Asked::Nobody {
-                return Waited::Nobody;
+            if state.back.is_none() || asked == Asked::NoBackChannel {
+                return Waited::NoBackChannel;
             }
             let now = Instant::now();
             let Some(left) = until.checked_duration_since(now).filter(|d| !d.is_zero()) else {
@@ -332,7 +332,7 @@ impl MissChannel {
             };
             let left = match asked {
                 Asked::Sent | Asked::UnderWay => left.min(self.repeat),
-                Asked::Later | Asked::Nobody => left.min(RETRY),
+                Asked::Later | Asked::NoBackChannel => left.min(RETRY),
             };
             let (back, timeout) = self
                 .changed
@@ -365,7 +365,7 @@ impl MissChannel {
 impl State {
     fn send(&mut self, miss: &Miss) -> Asked {
         let Some(back) = &self.back else {
-            return Asked::Nobody;
+            return Asked::NoBackChannel;
         };
         let header = Header::request(BACKEND_IOTLB_MSG, IOTLB_BYTES);
         let message = IotlbMessage::miss(miss.iova, miss.need).encode();
@@ -381,7 +381,7 @@ impl State {
             Err(e) => {
                 peer_log!(Warn, "back channel: {e}; nothing is asked any more");
                 self.back = None;
-                Asked::Nobody
+                Asked::NoBackChannel
             }
         }
     }

@@ -4,7 +4,7 @@
 //! A worker waits for events, takes the lock of its queues, and calls the device for each. The
 //! control thread changes a worker under the same lock; so that it gets it from a worker that
 //! polls, it says so in `wanted` first, and the worker lets it pass. Readers that wait for answers
-//! in the worker are told to give up ([`Urgency::Everybody`]).
+//! in the worker are told to give up ([`Urgency::All`]).
 
 use super::{Config, Device, Event, Failure, Next, QueueWorker, Ring, Stop, event_fd, ring::Kick};
 use crate::{
@@ -90,7 +90,7 @@ impl<R: IotlbReader> Shared<R> {
     /// Takes the worker from its thread.
     pub fn take(&self) -> MutexGuard<'_, QueueWorker<R>> {
         self.wanted.fetch_add(1, Ordering::AcqRel);
-        let _hurry = self.misses.interrupt_waiters(Urgency::Everybody);
+        let _hurry = self.misses.interrupt_waiters(Urgency::All);
         let worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
         self.wanted.fetch_add(u64::MAX, Ordering::AcqRel);
         worker

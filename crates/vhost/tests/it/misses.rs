@@ -103,13 +103,22 @@ fn a_front_end_that_does_not_read_blocks_nobody_and_costs_bounded_memory() {
 #[test]
 fn without_a_front_end_nobody_is_waited_for() {
     let channel = MissChannel::default();
-    assert_eq!(channel.ask(&miss(1, Perm::Read)), Asked::Nobody);
-    let waited = channel.wait(channel.answers(), soon(), Waiting::Unpinned, Asked::Nobody);
-    assert_eq!(waited, Waited::Nobody);
+    assert_eq!(channel.ask(&miss(1, Perm::Read)), Asked::NoBackChannel);
+    let waited = channel.wait(
+        channel.answers(),
+        soon(),
+        Waiting::Unpinned,
+        Asked::NoBackChannel,
+    );
+    assert_eq!(waited, Waited::NoBackChannel);
     let (back, front) = UnixStream::pair().unwrap();
     channel.connect(Some(back.into()));
     drop(front);
-    assert_eq!(channel.ask(&miss(1, Perm::Read)), Asked::Nobody, "hung up");
+    assert_eq!(
+        channel.ask(&miss(1, Perm::Read)),
+        Asked::NoBackChannel,
+        "hung up"
+    );
 }
 
 #[test]
@@ -125,7 +134,7 @@ fn who_waits_makes_way_for_who_waits_for_it() {
         assert_eq!(both.map(wait), [Waited::GiveUp, Waited::TimedOut]);
     }
     {
-        let _hurry = channel.interrupt_waiters(Urgency::Everybody);
+        let _hurry = channel.interrupt_waiters(Urgency::All);
         assert_eq!(both.map(wait), [Waited::GiveUp; 2]);
     }
     assert_eq!(both.map(wait), [Waited::TimedOut; 2]);
@@ -152,8 +161,8 @@ fn nobody_is_told_under_way_of_a_question_that_never_went_out() {
             break;
         }
     }
-    let nobody = MissChannel::default();
-    for (channel, must) in [(&full, Asked::Later), (&nobody, Asked::Nobody)] {
+    let unconnected = MissChannel::default();
+    for (channel, must) in [(&full, Asked::Later), (&unconnected, Asked::NoBackChannel)] {
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {

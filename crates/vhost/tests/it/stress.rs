@@ -21,7 +21,7 @@ type Word = <Host as Platform>::A64;
 const PAGE: u64 = 4096;
 const IOVAS: u64 = 96;
 const HOSTS: u64 = 160;
-const NOBODY: u64 = u64::MAX;
+const UNOWNED: u64 = u64::MAX;
 /// The writer makes at least this many changes, and goes on until each reader has followed as many
 /// translations.
 const CHANGES: u64 = 1000;
@@ -113,14 +113,14 @@ fn write(cache: &impl DeviceIotlb, memory: &[Word], readers: &[(&Word, ScopedJoi
             continue;
         };
         cache.invalidate(iova, ByteCount(PAGE));
-        memory[host as usize].store(NOBODY, Ordering::Relaxed);
+        memory[host as usize].store(UNOWNED, Ordering::Relaxed);
         free.push(host);
     }
     cache.audit().unwrap();
 }
 
 fn hammer<C: DeviceIotlb>(cache: Arc<C>) {
-    let memory: Vec<Word> = (0..HOSTS).map(|_| Word::new(NOBODY)).collect();
+    let memory: Vec<Word> = (0..HOSTS).map(|_| Word::new(UNOWNED)).collect();
     let running = Word::new(1);
     let found = [Word::new(0), Word::new(0)];
     thread::scope(|scope| {

@@ -43,7 +43,7 @@ impl Queue {
     /// IQERCD (§11.4.9.8): what stopped the queue 3:0, the device that timed out 47:32, the device
     /// that completed what was not asked 63:48.
     pub(crate) fn error_record(&self) -> u64 {
-        let device = |who: Option<SourceId>| who.map_or(0, |s| u64::from(s.0));
+        let device = |source: Option<SourceId>| source.map_or(0, |s| u64::from(s.0));
         let fault = self.fault.filter(|_| self.error);
         fault.map_or(0, |f| f as u64)
             | device(self.time_out) << 32

@@ -155,12 +155,12 @@ fn explain_software(change: Change) -> Result<String, Box<dyn Error>> {
     let units = Units::bring_up(&host, dmar, config, |at, bytes| {
         (at == REGISTERS && bytes.0 <= window.len()).then(|| window.clone())
     });
-    let who = Requester {
+    let requester = Requester {
         segment: Segment(0),
         device: SourceId(0x20),
     };
     let no_pci = |_: Segment, _: SourceId, _: u16| u32::MAX;
-    let unit = units.unit_of(who, &no_pci)?;
+    let unit = units.unit_of(requester, &no_pci)?;
     Ok(format!("{text}{}", unit.explain()))
 }
 

@@ -168,7 +168,7 @@ impl Offender {
         let device = DeviceTlbInvalidate::device_of(descriptor);
         match self {
             Offender::At(at) => offset == at && !is_wait(descriptor),
-            Offender::Device(who) => device == Some(who),
+            Offender::Device(offender) => device == Some(offender),
             Offender::AnyDevice(fetched) => device.is_some() && offset < fetched,
         }
     }

@@ -56,11 +56,14 @@ impl fmt::Display for DeviceIs {
 #[non_exhaustive]
 pub enum RouteError {
     /// None lists it, and none covers the rest of its segment: nothing keeps it from any memory.
-    #[error("no remapping unit covers {who}: it reaches all of memory")]
-    NoUnit { who: Requester },
+    #[error("no remapping unit covers {requester}: it reaches all of memory")]
+    NoUnit { requester: Requester },
     /// Its unit does not work.
-    #[error("{who} has no working remapping unit: {failure}")]
-    Failed { who: Requester, failure: Failure },
+    #[error("{requester} has no working remapping unit: {failure}")]
+    Failed {
+        requester: Requester,
+        failure: Failure,
+    },
 }
 
 /// Why a device cannot be attached to a domain of some unit.
@@ -72,8 +75,8 @@ pub enum UnitAttachError {
     #[error(transparent)]
     Route(#[from] RouteError),
     /// The domain is one of another unit.
-    #[error("{who} is translated by another unit than the domain's")]
-    OtherUnit { who: Requester },
+    #[error("{requester} is translated by another unit than the domain's")]
+    OtherUnit { requester: Requester },
     /// The unit did not attach it.
     #[error(transparent)]
     Attach(#[from] AttachError),
@@ -88,8 +91,8 @@ pub enum AtsError {
     #[error(transparent)]
     Route(#[from] RouteError),
     /// Firmware does not say that the root port above it may (VT-d 4.1 §8.5).
-    #[error("no ATSR covers the root port above {who}")]
-    Port { who: Requester },
+    #[error("no ATSR covers the root port above {requester}")]
+    Port { requester: Requester },
     /// Its unit serves none.
     #[error(transparent)]
     Unit(#[from] DeviceTlbError),

@@ -148,66 +148,71 @@ impl<P: Platform, R: Registers> Units<P, R> {
         all.filter_map(|(index, up)| Some((index, up.as_ref().err()?)))
     }
 
-    /// The unit that translates what `who` does.
+    /// The unit that translates what `requester` does.
     ///
     /// # Errors
     /// No unit does, or the one that should failed.
     pub fn unit_of(
         &self,
-        who: Requester,
+        requester: Requester,
         pci: &impl PciConfig,
     ) -> Result<&SharedUnit<P, R>, RouteError> {
-        let index = self.dmar.unit_for(who.segment, who.device, pci);
+        let index = self.dmar.unit_for(requester.segment, requester.device, pci);
         match index.and_then(|index| self.all.get(index)) {
-            None => Err(RouteError::NoUnit { who }),
+            None => Err(RouteError::NoUnit { requester }),
             Some(Ok(up)) => Ok(&up.unit),
             Some(Err(failure)) => Err(RouteError::Failed {
-                who,
+                requester,
                 failure: *failure,
             }),
         }
     }
 
-    /// Attaches `who` to `domain`, if the domain is one of its unit.
+    /// Attaches `requester` to `domain`, if the domain is one of its unit.
     ///
     /// # Errors
     /// No working unit, another unit's domain, or what the unit answered ([`UnitAttachError`]).
     pub fn attach<T: Translator<P, Unit = SharedUnit<P, R>>>(
         &self,
-        who: Requester,
+        requester: Requester,
         pci: &impl PciConfig,
         domain: &Domain<P, T>,
     ) -> Result<(), UnitAttachError> {
-        let unit = self.unit_of(who, pci)?;
+        let unit = self.unit_of(requester, pci)?;
         if !Arc::ptr_eq(unit, domain.unit()) {
-            return Err(UnitAttachError::OtherUnit { who });
+            return Err(UnitAttachError::OtherUnit { requester });
         }
-        Ok(domain.attach(who.device)?)
+        Ok(domain.attach(requester.device)?)
     }
 
-    /// The memory that `who` must go on reaching at its own address: ascending, without overlaps.
-    /// [`map_reserved`] maps it, before the device is attached.
-    pub fn reserved_for(&self, who: Requester, pci: &impl PciConfig) -> Vec<PhysRun> {
-        let all = self.dmar.reserved_for(who.segment, who.device, pci);
+    /// The memory that `requester` must go on reaching at its own address: ascending, without
+    /// overlaps. [`map_reserved`] maps it, before the device is attached.
+    pub fn reserved_for(&self, requester: Requester, pci: &impl PciConfig) -> Vec<PhysRun> {
+        let all = self
+            .dmar
+            .reserved_for(requester.segment, requester.device, pci);
         reserved::merged(all.map(|rmrr| rmrr.memory).collect())
     }
 
-    /// Declares that `who` keeps translations of its own, if the root port above it may pass what
-    /// it needs for that; see [`Unit::declare_device_tlb`].
+    /// Declares that `requester` keeps translations of its own, if the root port above it may pass
+    /// what it needs for that; see [`Unit::declare_device_tlb`].
     ///
     /// # Errors
     /// No working unit, no ATSR for its root port, or what the unit answered ([`AtsError`]).
     pub fn declare_device_tlb(
         &self,
-        who: Requester,
+        requester: Requester,
         pci: &impl PciConfig,
         depth: QueueDepth,
     ) -> Result<(), AtsError> {
-        let unit = self.unit_of(who, pci)?;
-        if !self.dmar.may_use_ats(who.segment, who.device, pci) {
-            return Err(AtsError::Port { who });
+        let unit = self.unit_of(requester, pci)?;
+        if !self
+            .dmar
+            .may_use_ats(requester.segment, requester.device, pci)
+        {
+            return Err(AtsError::Port { requester });
         }
-        Ok(unit.declare_device_tlb(who.device, depth)?)
+        Ok(unit.declare_device_tlb(requester.device, depth)?)
     }
 }
 

@@ -80,8 +80,8 @@ pub trait Bench {
     fn registers(&self) -> Arc<dyn Registers>;
     /// How many devices are behind it.
     fn devices(&self) -> usize;
-    /// `who` moves 8 bytes at `at`, a multiple of 8.
-    fn access(&mut self, who: SourceId, at: Iova, kind: AccessKind) -> Reach;
+    /// `source` moves 8 bytes at `at`, a multiple of 8.
+    fn access(&mut self, source: SourceId, at: Iova, kind: AccessKind) -> Reach;
     /// Caches empty, no fault recorded, queue off; translation off, or on by a root table in which
     /// nothing is present.
     fn reset(&mut self);

@@ -83,9 +83,13 @@ impl QemuBench {
     ///
     /// # Errors
     /// It did not start.
-    pub fn start_with(width: AddressWidth, who: &[SourceId], others: &[&str]) -> io::Result<Self> {
+    pub fn start_with(
+        width: AddressWidth,
+        sources: &[SourceId],
+        others: &[&str],
+    ) -> io::Result<Self> {
         let unit = format!("intel-iommu,intremap=off,aw-bits={}", width.bits());
-        let devices: Vec<String> = who.iter().copied().map(Nvme::argument).collect();
+        let devices: Vec<String> = sources.iter().copied().map(Nvme::argument).collect();
         let arguments: Vec<&str> = [unit.as_str()]
             .into_iter()
             .chain(devices.iter().map(String::as_str))
@@ -101,7 +105,7 @@ impl QemuBench {
                 .with_heap(ByteCount(16 << 20))
                 .map_err(io::Error::other)?,
         );
-        let devices = who
+        let devices = sources
             .iter()
             .enumerate()
             .map(|(n, source)| Nvme::start(&qemu, n, *source))
@@ -125,8 +129,8 @@ impl QemuBench {
         self.qemu.clone()
     }
 
-    fn transfer(&mut self, who: SourceId, at: Iova, kind: AccessKind) -> Result<Reach, Gone> {
-        let device = self.devices.iter_mut().find(|d| d.source() == who);
+    fn transfer(&mut self, source: SourceId, at: Iova, kind: AccessKind) -> Result<Reach, Gone> {
+        let device = self.devices.iter_mut().find(|d| d.source() == source);
         let device = device.ok_or_else(|| Gone::because("an access", "there is no such device"))?;
         let word = (at.offset() / 8) as usize;
         if kind == AccessKind::Read {
@@ -167,11 +171,11 @@ impl Bench for QemuBench {
     fn devices(&self) -> usize {
         self.devices.len()
     }
-    fn access(&mut self, who: SourceId, at: Iova, kind: AccessKind) -> Reach {
+    fn access(&mut self, source: SourceId, at: Iova, kind: AccessKind) -> Reach {
         if self.trouble().is_some() {
             return Reach::Strange(0);
         }
-        let reach = self.transfer(who, at, kind);
+        let reach = self.transfer(source, at, kind);
         reach.unwrap_or_else(|gone| {
             self.registers.note::<()>(Err(gone));
             Reach::Strange(0)

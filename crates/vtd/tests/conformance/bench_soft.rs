@@ -121,8 +121,8 @@ impl Bench for SoftBench {
     fn devices(&self) -> usize {
         DEVICES.len()
     }
-    fn access(&mut self, who: SourceId, at: Iova, kind: AccessKind) -> Reach {
-        match self.unit.access(who, at.page(), kind).outcome {
+    fn access(&mut self, source: SourceId, at: Iova, kind: AccessKind) -> Reach {
+        match self.unit.access(source, at.page(), kind).outcome {
             Outcome::Translated { page, .. } | Outcome::PassedThrough { page, .. } => {
                 self.moved(page, at, kind)
             }

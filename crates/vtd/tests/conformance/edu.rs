@@ -88,10 +88,10 @@ fn case(qemu: Arc<Qemu>, meanwhile: Meanwhile) -> Case {
             run.see("P1: data moved", moved, meanwhile == Meanwhile::Nothing);
             match reason {
                 Some(reason) => {
-                    let (who, kind) = (EDU, AccessKind::Write);
+                    let (source, kind) = (EDU, AccessKind::Write);
                     run.fault(Expected {
                         reason,
-                        who,
+                        source,
                         page,
                         kind,
                     });

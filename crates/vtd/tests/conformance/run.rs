@@ -211,15 +211,15 @@ impl<'b> Run<'b> {
         self.store(self.root, usize::from(bus) * 2, words.low);
     }
     /// Writes a context entry, high word first.
-    pub fn set_context(&mut self, who: SourceId, words: Words) {
-        let contexts = self.contexts(who.0 >> 8);
+    pub fn set_context(&mut self, source: SourceId, words: Words) {
+        let contexts = self.contexts(source.0 >> 8);
         let words = self.spoil(Class::Context, words);
-        let at = usize::from(who.0 & 0xff) * 2;
+        let at = usize::from(source.0 & 0xff) * 2;
         self.store(contexts, at + 1, words.high);
         self.store(contexts, at, words.low);
     }
-    pub fn attach(&mut self, who: SourceId, tables: Tables, domain: u16) {
-        self.set_context(who, entry(tables, domain).encode());
+    pub fn attach(&mut self, source: SourceId, tables: Tables, domain: u16) {
+        self.set_context(source, entry(tables, domain).encode());
     }
 
     /// An empty table of the unit's width.
@@ -322,18 +322,18 @@ impl<'b> Run<'b> {
     }
 
     /// One access of 8 bytes inside the page, not at its start.
-    pub fn access(&mut self, who: SourceId, page: IovaPage, kind: AccessKind) -> Reach {
-        self.bench.access(who, Iova(page.addr().0 + 0x128), kind)
+    pub fn access(&mut self, source: SourceId, page: IovaPage, kind: AccessKind) -> Reach {
+        self.bench.access(source, Iova(page.addr().0 + 0x128), kind)
     }
     pub fn reach(
         &mut self,
         what: impl Display,
-        who: SourceId,
+        source: SourceId,
         page: IovaPage,
         kind: AccessKind,
         want: Reach,
     ) {
-        let got = self.access(who, page, kind);
+        let got = self.access(source, page, kind);
         self.see(what, got, want);
     }
     pub fn reads(&mut self, what: impl Display, page: IovaPage, want: PhysPage) {

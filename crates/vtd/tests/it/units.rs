@@ -131,9 +131,10 @@ impl Machine {
         Domain::new(self.host.clone(), tables.unwrap(), design).unwrap()
     }
     /// What an access through unit `n` reaches.
-    fn reach(&self, n: usize, who: Requester, page: IovaPage) -> Outcome {
+    fn reach(&self, n: usize, requester: Requester, page: IovaPage) -> Outcome {
         let unit = self.windows[n].1.unit();
-        unit.access(who.device, page, AccessKind::Write).outcome
+        unit.access(requester.device, page, AccessKind::Write)
+            .outcome
     }
     fn end(self, units: All) {
         drop(units);
@@ -187,7 +188,7 @@ fn every_unit_translates_and_each_device_by_its_own() {
     for (_, window) in &machine.windows {
         assert_eq!(window.read32(GSTS) & GCMD_TE, GCMD_TE, "not only the last");
     }
-    let [nic, disk] = [NIC, DISK].map(|who| units.unit_of(who, &pci).unwrap());
+    let [nic, disk] = [NIC, DISK].map(|requester| units.unit_of(requester, &pci).unwrap());
     assert!(!Arc::ptr_eq(nic, disk));
     let (its, theirs) = (machine.domain(nic), machine.domain(disk));
     units.attach(NIC, &pci, &its).unwrap();
@@ -203,10 +204,10 @@ fn every_unit_translates_and_each_device_by_its_own() {
     let reached = [machine.reach(0, NIC, at), machine.reach(1, DISK, at)].map(page_of);
     assert_eq!(reached, [Some(PhysPage(0x111)), Some(PhysPage(0x222))]);
     // where the device is not, it is blocked
-    for (n, who) in [(1, NIC), (0, DISK)] {
+    for (n, requester) in [(1, NIC), (0, DISK)] {
         assert!(
-            matches!(machine.reach(n, who, at), Outcome::Fault(_)),
-            "P8: {who}"
+            matches!(machine.reach(n, requester, at), Outcome::Fault(_)),
+            "P8: {requester}"
         );
     }
     // flushing one unit is enough for its domain, and the other keeps its own
@@ -224,9 +225,11 @@ fn a_domain_takes_only_devices_of_its_unit() {
     let machine = Machine::new(|_, _| {});
     let units = machine.bring_up();
     let domain = machine.domain(units.unit_of(NIC, &pci).unwrap());
-    let error = UnitAttachError::OtherUnit { who: DISK };
+    let error = UnitAttachError::OtherUnit { requester: DISK };
     assert_eq!(units.attach(DISK, &pci, &domain), Err(error));
-    let error = RouteError::NoUnit { who: ELSEWHERE };
+    let error = RouteError::NoUnit {
+        requester: ELSEWHERE,
+    };
     assert_eq!(units.attach(ELSEWHERE, &pci, &domain), Err(error.into()));
     assert_eq!(
         error.to_string(),
@@ -276,7 +279,13 @@ fn a_unit_that_fails_fails_alone() {
         }
         let failure = *failure;
         let refused = units.unit_of(NIC, &pci).err();
-        assert_eq!(refused, Some(RouteError::Failed { who: NIC, failure }));
+        assert_eq!(
+            refused,
+            Some(RouteError::Failed {
+                requester: NIC,
+                failure
+            })
+        );
         let domain = machine.domain(units.unit_of(DISK, &pci).unwrap());
         units.attach(DISK, &pci, &domain).unwrap();
         let mapping = domain.map(PhysRange::page(PhysPage(9)), Direction::Bidirectional);
@@ -385,7 +394,7 @@ fn a_device_keeps_translations_only_where_firmware_lets_its_port() {
     let depth = QueueDepth::from_capability(32);
     assert_eq!(units.declare_device_tlb(NIC, &pci, depth), Ok(()));
     let refused = units.declare_device_tlb(DISK, &pci, depth);
-    assert_eq!(refused, Err(AtsError::Port { who: DISK }));
+    assert_eq!(refused, Err(AtsError::Port { requester: DISK }));
     // firmware that promises more than the unit has
     let mut dmar = machine.dmar();
     dmar.ats[0].ports = Covers::Rest;

@@ -74,7 +74,7 @@ impl Assumed {
     ///
     /// * other: 5 us, 200,000 operations a second: one thread of a guest whose interrupts
     ///   need exits. A guess.
-    /// * rate: 3.5 GB/s, what PCIe 3.0 with four lanes carries at most (3.94 GB/s less headers);
+    /// * rate: 3.5 GB/s, what PCIe 3.0 x4 carries at most (3.94 GB/s less headers);
     ///   this CPU has no faster port. The drive is not named.
     /// * copy: 0.119 ns a byte: 64 KiB, neither side in a cache, in 7.8 us, measured on another
     ///   machine (Zen 4, virtual).

@@ -126,7 +126,7 @@ impl<E: Exclusive> Owned<E> {
     }
 }
 
-fn nobody() -> Failure {
+fn in_use() -> Failure {
     Failure::new("another thread has the structure")
 }
 
@@ -139,11 +139,11 @@ impl<E: Exclusive> Subject for Owned<E> {
     }
     #[inline]
     fn take(&self, own: &mut Option<E>, pages: PageCount) -> Result<E::Token, Failure> {
-        own.as_mut().ok_or_else(nobody)?.take(pages)
+        own.as_mut().ok_or_else(in_use)?.take(pages)
     }
     #[inline]
     fn give(&self, own: &mut Option<E>, token: E::Token) -> Result<(), Failure> {
-        own.as_mut().ok_or_else(nobody)?.give(token)
+        own.as_mut().ok_or_else(in_use)?.give(token)
     }
 }
 

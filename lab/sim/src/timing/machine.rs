@@ -222,8 +222,8 @@ fn drive(tasks: &mut Tasks<'_>, timed: &Timed, cpus: usize) -> Result<(), RunErr
     let mut left = cpus;
     loop {
         match timed.next() {
-            Next::Nobody if left == 0 => return Ok(()),
-            Next::Nobody => {
+            Next::NoCpu if left == 0 => return Ok(()),
+            Next::NoCpu => {
                 return Err(RunError::DeadLock {
                     waiting: left,
                     cpus,

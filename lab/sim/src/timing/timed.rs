@@ -73,7 +73,7 @@ pub(crate) enum Next {
     /// This CPU goes on.
     Cpu(usize),
     /// All have ended, or wait for locks that no CPU will release.
-    Nobody,
+    NoCpu,
 }
 
 impl Timed {
@@ -103,7 +103,7 @@ impl Timed {
             let mut state = self.state.borrow_mut();
             let first = state.turns.first();
             if first == Turn::NEVER {
-                return Next::Nobody;
+                return Next::NoCpu;
             }
             if first.slot() == DEVICES {
                 state.device_write(&self.memory);

@@ -56,7 +56,7 @@ pub(super) fn systems(report: &Report) -> String {
         .map(|words| format!("<p>{}</p>", sentence(words)))
         .collect();
     format!(
-        "<section><h2>Systems</h2><p class=\"note\">The designs as implemented here, not the kernels&#39; code; (nobody): nobody ships it. \
+        "<section><h2>Systems</h2><p class=\"note\">The designs as implemented here, not the kernels&#39; code; (no system): a design that no system ships. \
          Time a pair: wall time of a map and its unmap on this machine, on a ring of 256 single pages, without any invalidation \
          and whatever the traces (in brackets: 10th to 90th percentile). Wait: the invalidations that a map of the traces causes, times what \
          one is assumed to take; - where maps and unmaps go on meanwhile. Of more than 8 designs each is measured for a shorter time; - where it was not measured: fewer than two \

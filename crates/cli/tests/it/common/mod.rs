@@ -52,7 +52,7 @@ pub fn rows(wait: Figure) -> Vec<SystemRow> {
             let per_1k = |value: f64| Figure::counted((value + n) / 7.0, Unit::Per1000);
             SystemRow {
                 name: name.into(),
-                shipped_by: Some("somebody"),
+                shipped_by: Some("a system"),
                 design: design.into(),
                 paper_ref: "made up".into(),
                 ns_per_pair_1_thread: Figure::measured(151.3 + 90.0 * n, Unit::Nanoseconds),

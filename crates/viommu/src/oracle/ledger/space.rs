@@ -146,7 +146,8 @@ impl Space {
 
     /// A map that lets devices do what `perm` says has returned.
     pub fn map_ended(&mut self, called: Event, perm: Perm, now: Event) {
-        // of one that was bounced it is told twice: what it shows, and what it may have tried before
+        // of one that was bounced it is told twice: what it shows, and what it may have tried
+        // before
         if self.maps_in_progress.remove(&called).is_some() {
             self.calls.returned();
         }
@@ -250,7 +251,7 @@ impl Space {
     }
 
     /// Whether no map can have had a part in the page since its unmap was called.
-    fn nobody_shared(&self, stale: &Stale) -> bool {
+    fn is_unshared(&self, stale: &Stale) -> bool {
         let since = |at: &Event| *at > stale.unmap_called;
         !stale.shared || self.maps_in_progress.is_empty() && !self.last_maps.iter().any(since)
     }
@@ -266,7 +267,7 @@ impl Space {
         else {
             return None;
         };
-        let alone = self.calls.alone_since(stale.unmap_called) && self.nobody_shared(stale);
+        let alone = self.calls.alone_since(stale.unmap_called) && self.is_unshared(stale);
         let unmaps = if alone { unmaps } else { overlapping };
         let time = match time {
             Deadline::After(time) => time,
@@ -294,7 +295,7 @@ impl Space {
             let waited = |ticked: TimeNs| now.0.saturating_sub(ticked.0) >= window.0;
             stale.unmap_returned < called
                 && stale.ticked.is_none_or(waited)
-                && self.nobody_shared(stale)
+                && self.is_unshared(stale)
         };
         let missed = self.stale.iter().filter(|(_, stale)| due(stale));
         let missed: Vec<_> = missed.map(|(page, _)| (*page, window)).collect();

@@ -53,8 +53,8 @@ pub enum Bounds {
     /// At most so many further unmaps of the domain, and so long.
     Deferred {
         /// Unmaps of the domain that return after the page's own, where no two calls that retire
-        /// were under way at once since that was called: unmaps, maps (one that fails undoes), ticks
-        /// of the DMA API, and drops of its buffers.
+        /// were under way at once since that was called: unmaps, maps (one that fails undoes),
+        /// ticks of the DMA API, and drops of its buffers.
         unmaps: u64,
         /// The same where some were.
         overlapping: u64,

@@ -188,7 +188,7 @@ fn device(
     rig: &Rig<Sim>,
     cell: &Case,
     board: &Board,
-    who: SourceId,
+    source: SourceId,
     acting: &Cell<usize>,
 ) -> [u64; 2] {
     let mut done = [0; 2];
@@ -201,7 +201,7 @@ fn device(
             continue;
         };
         let before = board.live();
-        let seen = rig.device_read(who, page.addr(), GRANULE);
+        let seen = rig.device_read(source, page.addr(), GRANULE);
         let after = board.live();
         if seen[0].is_some() {
             done[0] += 1;
@@ -210,7 +210,7 @@ fn device(
             let Some(byte) = *byte else { continue };
             assert!(
                 byte != BESIDE && byte != AFTER,
-                "P7: {who} read {byte:#x} at {at:#x}, which lies beside every buffer"
+                "P7: {source} read {byte:#x} at {at:#x}, which lies beside every buffer"
             );
         }
         for told in before.into_iter().flatten() {
@@ -219,7 +219,7 @@ fn device(
                 check(cell, &told, page, &seen);
             }
         }
-        if rig.device_write(who, page.addr(), &[DEVICE; GRANULE as usize]) > 0 {
+        if rig.device_write(source, page.addr(), &[DEVICE; GRANULE as usize]) > 0 {
             done[1] += 1;
         }
     }
@@ -283,10 +283,10 @@ fn run(cell: &Case) -> [u64; 2] {
             acting.set(acting.get() - 1);
         });
     }
-    for (name, who) in [("nic", NIC), ("disk", DISK)] {
+    for (name, source) in [("nic", NIC), ("disk", DISK)] {
         let (rig, board, acting, done) = (&rig, &board, &acting, &done);
         world = world.agent(name, move || {
-            let [reads, writes] = device(rig, cell, board, who, acting);
+            let [reads, writes] = device(rig, cell, board, source, acting);
             let [r, w] = done.get();
             done.set([r + reads, w + writes]);
         });

@@ -128,7 +128,7 @@ impl Crowd {
         held.into_iter().for_each(|live| self.end(&clients, live));
     }
 
-    fn device(&self, who: SourceId) {
+    fn device(&self, source: SourceId) {
         let mut nth = 0;
         while self.acting.get() > 0 {
             self.rig.p().relax();
@@ -139,16 +139,16 @@ impl Crowd {
                 at.map(|at| told[at])
             };
             let Some(page) = page else { continue };
-            for byte in self.rig.device_read(who, page.addr(), GRANULE) {
-                assert!(byte != Some(BESIDE), "P7: {who} read beside a buffer");
+            for byte in self.rig.device_read(source, page.addr(), GRANULE) {
+                assert!(byte != Some(BESIDE), "P7: {source} read beside a buffer");
             }
             self.rig
-                .device_write(who, page.addr(), &[DEVICE; GRANULE as usize]);
+                .device_write(source, page.addr(), &[DEVICE; GRANULE as usize]);
         }
     }
 }
 
-fn everybody(design: DomainConfig, seed: u64) {
+fn all_at_once(design: DomainConfig, seed: u64) {
     let switch_one_in = 2 << (2 * (seed % 3));
     let schedule = Schedule::Sticky {
         seed,
@@ -173,9 +173,9 @@ fn everybody(design: DomainConfig, seed: u64) {
             crowd.acting.set(crowd.acting.get() - 1);
         });
     }
-    for (name, who) in [("nic", NIC), ("disk", DISK)] {
+    for (name, source) in [("nic", NIC), ("disk", DISK)] {
         let crowd = &crowd;
-        world = world.agent(name, move || crowd.device(who));
+        world = world.agent(name, move || crowd.device(source));
     }
     if let Err(failure) = world.try_run() {
         panic!("{context}: {failure}");
@@ -198,8 +198,8 @@ fn everybody(design: DomainConfig, seed: u64) {
 #[test]
 fn all_placements_devices_and_cpus_at_once_in_every_design() {
     for (seed, design) in (0..).zip(designs()) {
-        everybody(design, seed);
-        everybody(design, seed + 100);
+        all_at_once(design, seed);
+        all_at_once(design, seed + 100);
     }
 }
 

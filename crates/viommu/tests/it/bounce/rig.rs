@@ -84,12 +84,12 @@ impl<B: Base> Rig<B> {
     /// An access; if it is allowed, `work` moves its data while it is in flight.
     fn access(
         &self,
-        who: SourceId,
+        source: SourceId,
         at: Iova,
         kind: AccessKind,
         work: impl FnOnce(PhysAddr),
     ) -> bool {
-        let mut access = self.machine.unit().begin(who, at.page(), kind);
+        let mut access = self.machine.unit().begin(source, at.page(), kind);
         while access.step() != Step::Ready {}
         let reached = match access.outcome() {
             Some(Outcome::Translated { page, .. }) => Some(page),
@@ -113,13 +113,13 @@ impl<B: Base> Rig<B> {
         })
     }
     /// What the device reads; `None` is a fault.
-    pub fn device_read(&self, who: SourceId, at: Iova, len: u64) -> Vec<Option<u8>> {
+    pub fn device_read(&self, source: SourceId, at: Iova, len: u64) -> Vec<Option<u8>> {
         let mut seen = vec![None; len as usize];
         for (at, part) in Self::pages(at, len) {
             let seen = &mut seen[part];
             let mut bytes = vec![0; seen.len()];
             let into = |from| self.p().read(from, &mut bytes).expect("memory");
-            if self.access(who, at, AccessKind::Read, into) {
+            if self.access(source, at, AccessKind::Read, into) {
                 seen.iter_mut()
                     .zip(bytes)
                     .for_each(|(to, byte)| *to = Some(byte));
@@ -128,11 +128,11 @@ impl<B: Base> Rig<B> {
         seen
     }
     /// Returns how many bytes it could write.
-    pub fn device_write(&self, who: SourceId, at: Iova, bytes: &[u8]) -> usize {
+    pub fn device_write(&self, source: SourceId, at: Iova, bytes: &[u8]) -> usize {
         let mut written = 0;
         for (at, part) in Self::pages(at, bytes.len() as u64) {
             let bytes = &bytes[part];
-            if self.access(who, at, AccessKind::Write, |to| self.poke(to, bytes)) {
+            if self.access(source, at, AccessKind::Write, |to| self.poke(to, bytes)) {
                 written += bytes.len();
             }
         }

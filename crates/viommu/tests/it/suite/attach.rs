@@ -22,9 +22,9 @@ pub fn a_detached_device_is_blocked_at_once<B: Base, F: Format>() {
         let mapping = domain.map(buffer(0x10, 1), Direction::ToDevice).unwrap();
         let at = mapping.iova().page();
         for _ in 0..3 {
-            for who in [NIC, DISK] {
-                let to = rig.access_by(who, at, AccessKind::Read);
-                assert_eq!(to, Some(PhysPage(0x10)), "{who}");
+            for source in [NIC, DISK] {
+                let to = rig.access_by(source, at, AccessKind::Read);
+                assert_eq!(to, Some(PhysPage(0x10)), "{source}");
             }
             domain.detach(DISK).unwrap();
             // its context entry was cached, and so is the translation
@@ -44,11 +44,11 @@ pub fn an_attached_device_reaches_what_is_mapped_already<B: Base, F: Format>() {
         let domain = rig.machine.domain::<F>(design).unwrap();
         let mapping = domain.map(buffer(0x10, 1), Direction::ToDevice).unwrap();
         let at = mapping.iova().page();
-        for who in [NIC, DISK] {
-            assert_eq!(rig.access_by(who, at, AccessKind::Read), None);
-            domain.attach(who).unwrap();
-            let to = rig.access_by(who, at, AccessKind::Read);
-            assert_eq!(to, Some(PhysPage(0x10)), "{who}");
+        for source in [NIC, DISK] {
+            assert_eq!(rig.access_by(source, at, AccessKind::Read), None);
+            domain.attach(source).unwrap();
+            let to = rig.access_by(source, at, AccessKind::Read);
+            assert_eq!(to, Some(PhysPage(0x10)), "{source}");
         }
         domain.unmap(mapping).unwrap();
         rig.close(domain, &[NIC, DISK]);
@@ -69,7 +69,7 @@ pub fn two_domains_never_serve_each_other<B: Base, F: Format>() {
         };
         let a = [map(&ours, 5, 0x10), map(&ours, 6, 0x11)];
         let b = [map(&theirs, 5, 0x20), map(&theirs, 7, 0x21)];
-        let reach = |who, first| rig.access_by(who, IovaPage(first), AccessKind::Read);
+        let reach = |source, first| rig.access_by(source, IovaPage(first), AccessKind::Read);
         for _ in 0..2 {
             assert_eq!(reach(NIC, 5), Some(PhysPage(0x10)));
             assert_eq!(reach(DISK, 5), Some(PhysPage(0x20)));

@@ -317,15 +317,15 @@ pub fn devices_attached_twice_or_never<B: Base, F: Format>() {
         // unwatched: the oracle would take the refused attach for a change
         let other = rig.machine.machine().domain::<F>(design).unwrap();
         let mapping = domain.map(buffer(0x10, 1), Direction::ToDevice).unwrap();
-        let (who, whose) = (NIC.to_string(), format!("domain {id}"));
+        let (nic, owner) = (NIC.to_string(), format!("domain {id}"));
         for to in [domain.domain(), &other] {
-            let error = refused(&rig, &domain, &[&who, &whose], || to.attach(NIC));
+            let error = refused(&rig, &domain, &[&nic, &owner], || to.attach(NIC));
             let (device, domain) = (NIC, id);
             assert_eq!(error, AttachError::Attached { device, domain });
         }
         let (device, domain_id) = (DISK, other.id());
-        let whose = format!("domain {domain_id}");
-        let error = refused(&rig, &domain, &[&DISK.to_string(), &whose], || {
+        let owner = format!("domain {domain_id}");
+        let error = refused(&rig, &domain, &[&DISK.to_string(), &owner], || {
             other.detach(device)
         });
         let expected = AttachError::NotAttached {
@@ -334,7 +334,7 @@ pub fn devices_attached_twice_or_never<B: Base, F: Format>() {
         };
         assert_eq!(error, expected);
         // attached, but elsewhere
-        let error = refused(&rig, &domain, &[&who], || other.detach(NIC));
+        let error = refused(&rig, &domain, &[&nic], || other.detach(NIC));
         assert!(matches!(error, AttachError::NotAttached { .. }), "{error}");
         let to = rig.access(mapping.iova().page(), AccessKind::Read);
         assert_eq!(to, Some(PhysPage(0x10)), "attached as before");

@@ -355,7 +355,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
     }
 
     /// A device: accesses of both kinds, some given up half way, some overlapping others.
-    pub fn device(&self, who: SourceId, seed: u64, ops: u64) {
+    pub fn device(&self, source: SourceId, seed: u64, ops: u64) {
         let mut random = Random(seed);
         let unit = self.rig.machine.machine().unit();
         for op in 0..ops {
@@ -363,7 +363,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
                 thread::yield_now();
             }
             let kind = [AccessKind::Read, AccessKind::Write][random.below(2) as usize];
-            let mut slow = unit.begin(who, self.target(&mut random), kind);
+            let mut slow = unit.begin(source, self.target(&mut random), kind);
             for _ in 0..random.below(4) {
                 if slow.step() == Step::Ready {
                     break;
@@ -372,7 +372,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
             if random.below(3) == 0 {
                 let _ = self
                     .rig
-                    .access_by(who, self.target(&mut random), AccessKind::Read);
+                    .access_by(source, self.target(&mut random), AccessKind::Read);
             }
             match random.below(8) {
                 0 => drop(slow),

@@ -423,8 +423,12 @@ pub fn a_domain_that_cannot_detach_blocks_every_device<B: Base, F: Format>() {
         assert_eq!(device, NIC, "the first failure");
         assert!(matches!(cause, InvalidateError::QueueError { .. }));
         // nothing of them was cached, so both are blocked now
-        for who in [NIC, DISK] {
-            assert_eq!(rig.access_by(who, at, AccessKind::Read), None, "{who}");
+        for source in [NIC, DISK] {
+            assert_eq!(
+                rig.access_by(source, at, AccessKind::Read),
+                None,
+                "{source}"
+            );
         }
         rig.assert_clean();
     }

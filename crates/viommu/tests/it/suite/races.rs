@@ -231,9 +231,9 @@ fn after_a_race_of_attach_and_detach_close_leaves_no_device() {
         race.run(&c, [cpu(0), cpu(1)]);
         let Crowd { rig, domain, .. } = c;
         domain.close(&[NIC]).expect("closed");
-        for who in [NIC, DISK] {
-            let reached = rig.access_by(who, AT, AccessKind::Read);
-            assert_eq!(reached, None, "{}: {who} after close", race.context);
+        for source in [NIC, DISK] {
+            let reached = rig.access_by(source, AT, AccessKind::Read);
+            assert_eq!(reached, None, "{}: {source} after close", race.context);
         }
         rig.end();
     });

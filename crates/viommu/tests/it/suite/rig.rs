@@ -229,8 +229,14 @@ impl<B: Base> Rig<B> {
     pub fn access(&self, at: IovaPage, kind: AccessKind) -> Option<PhysPage> {
         self.access_by(NIC, at, kind)
     }
-    pub fn access_by(&self, who: SourceId, at: IovaPage, kind: AccessKind) -> Option<PhysPage> {
-        match self.machine.machine().unit().access(who, at, kind).outcome {
+    pub fn access_by(&self, source: SourceId, at: IovaPage, kind: AccessKind) -> Option<PhysPage> {
+        match self
+            .machine
+            .machine()
+            .unit()
+            .access(source, at, kind)
+            .outcome
+        {
             Outcome::Translated { page, .. } => Some(page),
             Outcome::Fault(_) => None,
             Outcome::PassedThrough { .. } => panic!("the unit translates nothing"),

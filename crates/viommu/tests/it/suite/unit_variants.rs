@@ -33,10 +33,10 @@ fn lifecycle<B: Base, F: Format>(adjust: impl Fn(&mut UnitConfig)) -> Vec<Stats>
         let span = span::<F>();
         let reach = |range: IovaRange, first: u64| {
             for (at, to) in range.iter().zip(first..) {
-                let who = if to % 2 == 0 { NIC } else { DISK };
-                let reached = rig.access_by(who, at, AccessKind::Read);
+                let source = if to % 2 == 0 { NIC } else { DISK };
+                let reached = rig.access_by(source, at, AccessKind::Read);
                 assert_eq!(reached, Some(PhysPage(to)));
-                assert_eq!(rig.access_by(who, at, AccessKind::Write), None);
+                assert_eq!(rig.access_by(source, at, AccessKind::Write), None);
             }
         };
         let gone = |range: IovaRange| {

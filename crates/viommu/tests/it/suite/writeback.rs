@@ -45,10 +45,10 @@ struct Stopped {
 }
 
 impl Stopped {
-    /// Returns once a thread waits, unless `who` ends without.
-    fn until_there<T>(&self, who: &thread::ScopedJoinHandle<'_, T>) {
+    /// Returns once a thread waits, unless `waiter` ends without.
+    fn until_there<T>(&self, waiter: &thread::ScopedJoinHandle<'_, T>) {
         while self.here.try_recv().is_err() {
-            assert!(!who.is_finished(), "it wrote nothing back");
+            assert!(!waiter.is_finished(), "it wrote nothing back");
             thread::yield_now();
         }
     }

@@ -67,10 +67,10 @@ fn judge(run: &mut Run<'_>, page: IovaPage, to: PhysPage, bit: u32, want: Want) 
     }
     match want {
         Want::Fault(reason) => {
-            let (who, kind) = (NIC, AccessKind::Read);
+            let (source, kind) = (NIC, AccessKind::Read);
             run.fault(Expected {
                 reason,
-                who,
+                source,
                 page,
                 kind,
             });

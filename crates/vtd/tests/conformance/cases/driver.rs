@@ -157,12 +157,12 @@ fn bring_up(width: AddressWidth, n: u32) -> Case {
         let status = run.registers().read32(GSTS);
         let all = GCMD_TE | GCMD_SRTP | GCMD_QIE;
         run.see("status", format!("{status:#x}"), format!("{all:#x}"));
-        for who in DEVICES {
-            run.reach("blocked", who, PAGE, AccessKind::Write, Reach::Blocked);
+        for source in DEVICES {
+            run.reach("blocked", source, PAGE, AccessKind::Write, Reach::Blocked);
             let (reason, page, kind) = (1, PAGE, AccessKind::Write);
             run.fault(Expected {
                 reason,
-                who,
+                source,
                 page,
                 kind,
             });
@@ -186,11 +186,11 @@ fn attach_in_turn<const L: u32>(run: &mut Run<'_>) {
     let Some(driver) = brought_up(run) else {
         return;
     };
-    for who in [NIC, DISK] {
+    for source in [NIC, DISK] {
         // refused, as it should be, where the unit serves no device TLBs
-        let _ = driver.declare_device_tlb(who, QueueDepth::ONE);
+        let _ = driver.declare_device_tlb(source, QueueDepth::ONE);
         // its ATS stays on: one whose ATS is off does not answer the invalidation of a detach
-        let _ = run.soft().map(|soft| soft.switch_ats(who, Ats::On));
+        let _ = run.soft().map(|soft| soft.switch_ats(source, Ats::On));
     }
     let (mine, theirs) = (plain::<L>(run, &driver), plain::<L>(run, &driver));
     let map = |domain: &TestDomain<L>, to| domain.map(PhysRange::page(to), Direction::ToDevice);

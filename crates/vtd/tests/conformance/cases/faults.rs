@@ -15,9 +15,9 @@ pub fn cases() -> Vec<Case> {
         upgrade(),
         interrupt_range(),
     ];
-    for who in DEVICES {
+    for source in DEVICES {
         for kind in KINDS {
-            all.push(of(who, kind));
+            all.push(of(source, kind));
         }
     }
     for kind in KINDS {
@@ -29,35 +29,35 @@ pub fn cases() -> Vec<Case> {
     all
 }
 
-fn absent(who: SourceId, page: IovaPage, kind: AccessKind) -> Expected {
+fn absent(source: SourceId, page: IovaPage, kind: AccessKind) -> Expected {
     let reason = match kind {
         AccessKind::Read => 6,
         AccessKind::Write => 5,
     };
     Expected {
         reason,
-        who,
+        source,
         page,
         kind,
     }
 }
 
 /// Each device has a record of its own name, attached and not.
-fn of(who: SourceId, kind: AccessKind) -> Case {
-    Case::new(format!("a fault of {who}, {kind:?}"), move |run| {
+fn of(source: SourceId, kind: AccessKind) -> Case {
+    Case::new(format!("a fault of {source}, {kind:?}"), move |run| {
         let tables = begin(run);
-        run.set_context(who, Words { low: 0, high: 0 });
-        run.reach("attached to nothing", who, PAGE, kind, Reach::Blocked);
+        run.set_context(source, Words { low: 0, high: 0 });
+        run.reach("attached to nothing", source, PAGE, kind, Reach::Blocked);
         let page = PAGE;
         run.fault(Expected {
             reason: 2,
-            who,
+            source,
             page,
             kind,
         });
-        run.attach(who, tables, DOMAIN);
-        run.reach("nothing is mapped", who, PAGE, kind, Reach::Blocked);
-        run.fault(absent(who, page, kind));
+        run.attach(source, tables, DOMAIN);
+        run.reach("nothing is mapped", source, PAGE, kind, Reach::Blocked);
+        run.fault(absent(source, page, kind));
         run.no_fault();
     })
 }
@@ -164,10 +164,10 @@ fn bus() -> Case {
         let tables = begin(run);
         run.set_root_entry(0, Words { low: 0, high: 0 });
         run.blocked("no root entry", PAGE);
-        let (reason, who, page, kind) = (1, NIC, PAGE, AccessKind::Read);
+        let (reason, source, page, kind) = (1, NIC, PAGE, AccessKind::Read);
         run.fault(Expected {
             reason,
-            who,
+            source,
             page,
             kind,
         });
@@ -225,8 +225,8 @@ fn interrupt_range() -> Case {
         let tables = begin(run);
         run.map(tables, PAGE, PhysPage(0xf_ee00), Perm::ReadWrite);
         run.blocked("the access", PAGE);
-        let (reason, who, page, kind) = (0xe, NIC, PAGE, AccessKind::Read);
-        run.fault(Expected { reason, who, page, kind });
+        let (reason, source, page, kind) = (0xe, NIC, PAGE, AccessKind::Read);
+        run.fault(Expected { reason, source, page, kind });
     })
     .differs(Differs {
         which: Which::Software,

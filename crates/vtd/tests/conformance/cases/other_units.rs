@@ -197,7 +197,7 @@ pub fn with_asking_devices(config: &mut UnitConfig) {
     }
 }
 
-fn begin_ats(run: &mut Run<'_>, who: SourceId) -> Tables {
+fn begin_ats(run: &mut Run<'_>, source: SourceId) -> Tables {
     run.start();
     let tables = run.tables();
     let translation = TranslationType::DeviceTlb;
@@ -205,9 +205,9 @@ fn begin_ats(run: &mut Run<'_>, who: SourceId) -> Tables {
         translation,
         ..entry(tables, DOMAIN)
     };
-    run.set_context(who, allowed.encode());
+    run.set_context(source, allowed.encode());
     if let Some(soft) = run.soft() {
-        let on = soft.switch_ats(who, ats::Ats::On).is_ok();
+        let on = soft.switch_ats(source, ats::Ats::On).is_ok();
         run.see("ATS is on", on, true);
     }
     tables
@@ -262,8 +262,8 @@ fn silent_device() -> Case {
         let r = run.registers();
         let error = r.read32(FSTS) & FSTS_QUEUE;
         run.see("the error", format!("{error:#x}"), format!("{FSTS_ITE:#x}"));
-        let who = r.read64(IQERCD) >> IQERCD_TIMED_OUT_SHIFT & 0xffff;
-        run.see("of", SourceId(who as u16), DISK);
+        let source = r.read64(IQERCD) >> IQERCD_TIMED_OUT_SHIFT & 0xffff;
+        run.see("of", SourceId(source as u16), DISK);
         r.write32(FSTS, FSTS_ITE);
         let error = r.read32(FSTS) & FSTS_QUEUE;
         run.see("cleared", error, 0);

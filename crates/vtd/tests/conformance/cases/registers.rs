@@ -58,8 +58,8 @@ pub fn cases() -> Vec<Case> {
             true,
         ),
     ];
-    for (name, with, who, goes) in devices {
-        all.push(context(name, with, who, goes));
+    for (name, with, source, goes) in devices {
+        all.push(context(name, with, source, goes));
     }
     all.push(not_beside_a_queue());
     all.push(root_pointer());
@@ -123,19 +123,19 @@ fn translation(
     .of_width(width)
 }
 
-fn context(name: &str, with: Invalidation, who: SourceId, goes: bool) -> Case {
-    let name = format!("contexts by registers: {name}, of {who}");
+fn context(name: &str, with: Invalidation, source: SourceId, goes: bool) -> Case {
+    let name = format!("contexts by registers: {name}, of {source}");
     Case::new(name, move |run| {
         begin_without_queue(run);
         let (old, new) = (run.tables(), run.tables());
         run.map(old, PAGE, A, Perm::Read);
         run.map(new, PAGE, B, Perm::Read);
-        run.attach(who, old, DOMAIN);
-        run.reach("attached", who, PAGE, AccessKind::Read, Reach::Page(A));
-        run.attach(who, new, DOMAIN);
+        run.attach(source, old, DOMAIN);
+        run.reach("attached", source, PAGE, AccessKind::Read, Reach::Page(A));
+        run.attach(source, new, DOMAIN);
         by_registers(run, &[with, whole(DOMAIN)]);
         let want = if goes { B } else { A };
-        run.reach("flushed", who, PAGE, AccessKind::Read, Reach::Page(want));
+        run.reach("flushed", source, PAGE, AccessKind::Read, Reach::Page(want));
     })
 }
 

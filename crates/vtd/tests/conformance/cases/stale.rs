@@ -219,7 +219,7 @@ fn contexts() -> Vec<Case> {
     };
     use FunctionMask::*;
     let of_domain = Invalidation::Context(ContextInvalidate::Domain(DomainId(DOMAIN)));
-    let all_of = |name, who, with, goes| (name, who, with, goes);
+    let all_of = |name, source, with, goes| (name, source, with, goes);
     let table: [(&str, SourceId, Invalidation, bool); 13] = [
         all_of("all", NIC, CONTEXTS, true),
         all_of("the domain", NIC, of_domain, true),
@@ -270,9 +270,9 @@ fn contexts() -> Vec<Case> {
         ),
         all_of("the IOTLB only", NIC, iotlb(IotlbTarget::Global), false),
     ];
-    for (name, who, with, goes) in table {
+    for (name, source, with, goes) in table {
         for cold in [false, true] {
-            all.push(context(name, who, with, goes, cold));
+            all.push(context(name, source, with, goes, cold));
         }
     }
     all.push(gone());
@@ -308,7 +308,7 @@ fn other_domain() -> Case {
 
 /// A context entry is led to other tables; on a page that the IOTLB knows, and on one that it does
 /// not.
-fn context(name: &str, who: SourceId, with: Invalidation, goes: bool, cold: bool) -> Case {
+fn context(name: &str, source: SourceId, with: Invalidation, goes: bool, cold: bool) -> Case {
     let which = if cold {
         "a new page"
     } else {
@@ -324,24 +324,24 @@ fn context(name: &str, who: SourceId, with: Invalidation, goes: bool, cold: bool
                 run.map(new, page, B, Perm::Read);
             }
             let kind = AccessKind::Read;
-            run.attach(who, old, DOMAIN);
-            run.reach("attached", who, PAGE, kind, Reach::Page(A));
-            run.attach(who, new, DOMAIN);
+            run.attach(source, old, DOMAIN);
+            run.reach("attached", source, PAGE, kind, Reach::Page(A));
+            run.attach(source, new, DOMAIN);
             let page = if cold { OTHER } else { PAGE };
-            run.reach("changed, not flushed", who, page, kind, Reach::Page(A));
+            run.reach("changed, not flushed", source, page, kind, Reach::Page(A));
             run.invalidate(&[with, whole(DOMAIN)]);
             let want = if goes { B } else { A };
-            run.reach("flushed", who, page, kind, Reach::Page(want));
+            run.reach("flushed", source, page, kind, Reach::Page(want));
             run.invalidate(&[CONTEXTS]);
             run.reach(
                 "contexts flushed, the IOTLB not",
-                who,
+                source,
                 page,
                 kind,
                 Reach::Page(want),
             );
             run.invalidate(&[whole(DOMAIN)]);
-            run.reach("all flushed", who, page, kind, Reach::Page(B));
+            run.reach("all flushed", source, page, kind, Reach::Page(B));
         },
     )
 }
@@ -356,10 +356,10 @@ fn gone() -> Case {
         run.reads("cleared, not flushed", OTHER, B);
         run.invalidate(&[context_of(NIC, DOMAIN), whole(DOMAIN)]);
         run.blocked("flushed", OTHER);
-        let (reason, who, page, kind) = (2, NIC, OTHER, AccessKind::Read);
+        let (reason, source, page, kind) = (2, NIC, OTHER, AccessKind::Read);
         run.fault(Expected {
             reason,
-            who,
+            source,
             page,
             kind,
         });

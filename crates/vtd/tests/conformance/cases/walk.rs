@@ -47,11 +47,11 @@ fn judge(run: &mut Run<'_>, page: IovaPage, kind: AccessKind, allowed: bool, to:
         return run.no_fault();
     }
     run.reach("the access", NIC, page, kind, Reach::Blocked);
-    let who = NIC;
+    let source = NIC;
     let reason = reason(kind);
     run.fault(Expected {
         reason,
-        who,
+        source,
         page,
         kind,
     });
@@ -127,10 +127,10 @@ fn beyond(width: AddressWidth, bit: u32) -> Case {
         let page = IovaPage(PAGE.0 | 1 << (bit - GRANULE_LG2));
         for kind in KINDS {
             run.reach("the access", NIC, page, kind, Reach::Blocked);
-            let (reason, who) = (4, NIC);
+            let (reason, source) = (4, NIC);
             run.fault(Expected {
                 reason,
-                who,
+                source,
                 page,
                 kind,
             });
@@ -148,10 +148,10 @@ fn absent_levels(width: AddressWidth) -> Case {
             for level in (1..=width.levels()).rev() {
                 run.slot(tables, PAGE, level);
                 run.blocked(format!("nothing at level {level}"), PAGE);
-                let (reason, who, page, kind) = (6, NIC, PAGE, AccessKind::Read);
+                let (reason, source, page, kind) = (6, NIC, PAGE, AccessKind::Read);
                 run.fault(Expected {
                     reason,
-                    who,
+                    source,
                     page,
                     kind,
                 });

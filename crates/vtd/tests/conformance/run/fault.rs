@@ -8,7 +8,7 @@ use super::*;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Expected {
     pub reason: u8,
-    pub who: SourceId,
+    pub source: SourceId,
     pub page: IovaPage,
     pub kind: AccessKind,
 }
@@ -32,7 +32,7 @@ impl Run<'_> {
         };
         let expected = Expected {
             reason: (high >> 32) as u8,
-            who: SourceId(high as u16),
+            source: SourceId(high as u16),
             page: IovaPage(low >> GRANULE_LG2),
             kind,
         };
@@ -70,7 +70,7 @@ impl Display for Expected {
         write!(
             f,
             "{kind} of page {} by {}, reason {:#x}",
-            self.page, self.who, self.reason
+            self.page, self.source, self.reason
         )
     }
 }

@@ -104,18 +104,22 @@ impl Rig {
         let tables = Tables::new(&self.host, self.driver.clone(), TableConfig::default());
         Domain::new(self.host.clone(), tables.unwrap(), design).unwrap()
     }
-    /// Attaches `who`, and switches its ATS on where it has it.
-    pub fn attach(&self, domain: &TestDomain, who: SourceId) {
-        domain.attach(who).unwrap();
-        let _ = self.soft.switch_ats(who, Ats::On);
+    /// Attaches `source`, and switches its ATS on where it has it.
+    pub fn attach(&self, domain: &TestDomain, source: SourceId) {
+        domain.attach(source).unwrap();
+        let _ = self.soft.switch_ats(source, Ats::On);
     }
     /// The opposite: its TLB is empty before its ATS is off.
-    pub fn detach(&self, domain: &TestDomain, who: SourceId) {
-        domain.detach(who).unwrap();
-        let _ = self.soft.switch_ats(who, Ats::Off);
+    pub fn detach(&self, domain: &TestDomain, source: SourceId) {
+        domain.detach(source).unwrap();
+        let _ = self.soft.switch_ats(source, Ats::Off);
     }
-    pub fn reach(&self, who: SourceId, at: Iova) -> Option<PhysPage> {
-        match self.soft.access(who, at.page(), AccessKind::Read).outcome {
+    pub fn reach(&self, source: SourceId, at: Iova) -> Option<PhysPage> {
+        match self
+            .soft
+            .access(source, at.page(), AccessKind::Read)
+            .outcome
+        {
             Outcome::Translated { page, .. } => Some(page),
             _ => None,
         }

@@ -193,7 +193,7 @@ impl Experiment for Figure6 {
             verdict,
             reason: format!(
                 "tables after the first repetition and the last: {}; {kmalloc}. Without background allocation: {}; \
-                 with other users who always hold as much: {}. So it is other users that spread kmalloc's IOVAs: without them the heap gives the same \
+                 with other users that always hold as much: {}. So it is other users that spread kmalloc's IOVAs: without them the heap gives the same \
                  addresses again, and it spreads them without an end only while these users hold ever more or other memory",
                 list(Background::Drifting),
                 list(Background::Off),
