@@ -9,7 +9,7 @@
 #
 # A shared line, on both sides: it lies in an allocated block or in a page-table frame, and
 # something has written it since the ring was full. Not counted: the stack, code, static and
-# thread-local data, which are private or constant; and lines of blocks that nobody has written
+# thread-local data, which are private or constant; and lines of blocks that were not written
 # since ("constant" here), which no CPU can lose. The last line is "N passed, N failed".
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -7,7 +7,7 @@
 #
 #   ci/numbers.sh [SECTION..]     all sections, or those named, as --list names them
 #   ci/numbers.sh --list          their names, and what each measures
-#   ci/numbers.sh --check         exit status 1: somebody changed the page, or a section is missing
+#   ci/numbers.sh --check         exit status 1: the page was changed, or a section is missing
 #
 # On a machine with nothing else to do. As root it installs what a section needs (Debian).
 set -euo pipefail

@@ -31,7 +31,7 @@ struct Mapped(usize);
 unsafe impl Registers for Mapped {
     fn read32(&self, register: Reg32) -> u32 {
         let at = (self.0 + usize::from(register.0)) as *const u32;
-        // SAFETY: whoever made `self` promised that a register block is mapped there.
+        // SAFETY: the maker of `self` promised that a register block is mapped there.
         unsafe { at.read_volatile() }
     }
     fn read64(&self, register: Reg64) -> u64 {
@@ -69,7 +69,7 @@ pub extern "C" fn ioatlas_uncached(device: u16, buffer: u64, len: u64, now_ns: u
 /// The same under a VT-d unit, which is brought up and shut down; 0 if all went well.
 ///
 /// # Safety
-/// The register block of a remapping unit that nobody else uses is mapped at `base`.
+/// The register block of a remapping unit that nothing else uses is mapped at `base`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioatlas_vtd(
     base: usize,

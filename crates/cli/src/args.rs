@@ -240,7 +240,8 @@ pub(crate) struct InfoArguments {
 /// reach a page after its unmap returned; unbounded: until its range is mapped again. violations:
 /// what the oracle, a checker that watches every access, found forbidden. (no system): a design
 /// that no system ships. Papers: ATC'15 is Peleg et al., Utilizing the IOMMU Scalably; WIOSCA'10 is
-/// Amit et al., Strategies for Mitigating the IOTLB Bottleneck; rIOMMU is Malka et al., ASPLOS 2015.
+/// Amit et al., Strategies for Mitigating the IOTLB Bottleneck; rIOMMU is Malka et al., ASPLOS
+/// 2015.
 ///
 /// Fails, once the page is written, if the oracle found a violation.
 #[derive(Args, Debug)]

@@ -345,7 +345,7 @@ mod tests {
     use ioatlas_host::HostConfig;
 
     #[test]
-    fn buffers_are_contiguous_whoever_had_their_frames_before() {
+    fn buffers_are_contiguous_whatever_had_their_frames_before() {
         let host = Arc::new(Host::new(HostConfig {
             frames: 16,
             slots: 1,

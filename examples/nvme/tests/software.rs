@@ -112,7 +112,7 @@ impl RegisterWindow for Slow {
         let nth = *begun;
         *begun += 1;
         match self.looks.get(nth).or(self.looks.last()) {
-            // it was over before anybody could do anything
+            // it was over before anything could be done
             None | Some(0) => self.inner.write64(offset, value),
             Some(looks) => *self.pending.lock().unwrap() = Some((value, *looks)),
         }

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_nobody_answers_gives_up() {
+    fn a_thread_without_an_answer_gives_up() {
         let (words, patience) = (PingPong::<Host>::default(), Duration::from_millis(1));
         assert_eq!(words.probe(1, patience), None, "no thread serves");
         assert_eq!(words.probe(0, patience), None, "the other has left");

@@ -11,7 +11,7 @@ done
 echo vfio-pci >"$card/driver_override"
 echo "${card##*/}" >/sys/bus/pci/drivers_probe
 [ -e "$card/driver" ] || fail "VFIO does not take the card"
-# DPDK loads nothing from below a directory that everybody may write to
+# DPDK loads nothing from below a directory that every user may write to
 chmod 755 /
 mkdir -p /dev/hugepages /dev/pts /var/run
 mount -t devpts devpts /dev/pts || fail "cannot mount terminals"

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_ships_is_labelled_with_where_its_parts_are_written() {
+    fn what_no_system_ships_is_labelled_with_where_its_parts_are_written() {
         let system = System::of(Design::parse("eiovar,macos").unwrap());
         assert_eq!(system.shipped_by, None);
         assert_eq!(system.paper_ref, "ATC'15 3.1, ATC'15 3.4");

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_ships_says_so() {
+    fn what_no_system_ships_says_so() {
         let shipped = |name: &str| Design::parse(name).unwrap().shipped();
         assert_eq!(shipped("linux"), Shipped::By("Linux since 4.9"));
         assert_eq!(shipped("macos,macos"), Shipped::By("Mac OS X"));

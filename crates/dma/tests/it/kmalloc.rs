@@ -98,7 +98,7 @@ fn mappings_are_blocks_of_the_heap() {
 
 /// While an unmapped range waits for its flush its block is not free, whatever asks for it.
 #[test]
-fn a_block_is_nobodys_before_its_flush() {
+fn a_block_is_not_given_before_its_flush() {
     let domain = domain(1024, deferred());
     let mapping = domain.map(page(1), Direction::ToDevice).unwrap();
     let at = mapping.range();

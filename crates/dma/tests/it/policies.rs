@@ -76,7 +76,7 @@ fn freebsd_invalidates_each_page_once_however_many_tables_go() {
 
 /// Or a caller with a broken length would flush everything, and empty every cache, each time.
 #[test]
-fn what_is_larger_than_the_aperture_costs_nobody_anything() {
+fn what_is_larger_than_the_aperture_costs_nothing() {
     let eiovar = BackingConfig::Eiovar(EiovarConfig::default());
     let magazine = |backing| {
         AllocatorConfig::Magazine(MagazineConfig {

@@ -834,7 +834,7 @@ fn an_answer_that_still_does_not_permit_stops_the_queue() {
 }
 
 #[test]
-fn a_frame_that_nobody_maps_stops_the_queue_when_patience_ends() {
+fn a_frame_that_is_never_mapped_stops_the_queue_when_patience_ends() {
     let mut bench = Bench::new(small_terms(), Answers::Pages, 16, 1526);
     bench.settle();
     let nowhere = Part {

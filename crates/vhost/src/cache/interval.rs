@@ -312,7 +312,7 @@ mod tests {
 
     /// Random trees of so many runs are deeper than 100 less than once in 10^30.
     #[test]
-    fn who_knows_one_tree_does_not_know_the_next() {
+    fn knowing_one_tree_is_not_knowing_the_next() {
         let pages = attack(&IntervalTree::empty(), 4000);
         let mut tree = IntervalTree::empty();
         pages.iter().for_each(|page| tree.insert(run(*page)));

@@ -188,7 +188,7 @@ fn files_on_a_disk_are_taken_on_demand() {
 
 #[test]
 #[ignore = "needs root and /dev/fuse: ci/full.sh silent-files"]
-fn a_file_whose_server_never_answers_holds_nobody_up() {
+fn a_file_whose_server_never_answers_delays_nothing() {
     log_to_stderr();
     let mut system = Silent::new(own_file("silent"), SOON * 2);
     let file = system.file();
@@ -256,7 +256,7 @@ enum Comes {
 
 /// Sends them, each to a back end of its own, and with it files. What becomes of them here, `ours`
 /// says; the back end has not seen those that come early then.
-fn hold_nobody_up(
+fn delay_nothing(
     comes: Comes,
     mut file: impl FnMut() -> OwnedFd,
     mut ours: impl FnMut(Vec<OwnedFd>),
@@ -298,7 +298,7 @@ fn assert_bad_files(back: Back, what: &str) {
 }
 
 /// In a message of two pieces: each piece with files of its own, or the second alone.
-fn in_pieces_hold_nobody_up(mut file: impl FnMut() -> OwnedFd, mut ours: impl FnMut(Vec<OwnedFd>)) {
+fn in_pieces_delay_nothing(mut file: impl FnMut() -> OwnedFd, mut ours: impl FnMut(Vec<OwnedFd>)) {
     let event = memory(0x1000);
     for first in [&[][..], &[&event]] {
         for request in [SET_VRING_KICK, IOTLB] {
@@ -322,7 +322,7 @@ fn in_pieces_hold_nobody_up(mut file: impl FnMut() -> OwnedFd, mut ours: impl Fn
 }
 
 /// In a message that is not read, since the one before ends the connection.
-fn unread_hold_nobody_up(mut file: impl FnMut() -> OwnedFd, mut ours: impl FnMut(Vec<OwnedFd>)) {
+fn unread_delay_nothing(mut file: impl FnMut() -> OwnedFd, mut ours: impl FnMut(Vec<OwnedFd>)) {
     let back = Back::new(patient());
     let before = Raw::connect(&back);
     let raw = Raw::connect(&back);
@@ -336,25 +336,25 @@ fn unread_hold_nobody_up(mut file: impl FnMut() -> OwnedFd, mut ours: impl FnMut
 }
 
 #[test]
-fn sockets_that_linger_hold_nobody_up() {
+fn sockets_that_linger_delay_nothing() {
     log_to_stderr();
     let mut lingering = Lingering::new(SOON * 2);
     // The last descriptors are not ours, whose end would be waited for here.
-    hold_nobody_up(Comes::Early, || lingering.socket(), drop);
-    unread_hold_nobody_up(|| lingering.socket(), drop);
-    in_pieces_hold_nobody_up(|| lingering.socket(), drop);
+    delay_nothing(Comes::Early, || lingering.socket(), drop);
+    unread_delay_nothing(|| lingering.socket(), drop);
+    in_pieces_delay_nothing(|| lingering.socket(), drop);
 }
 
 #[test]
 #[ignore = "needs root and /dev/fuse: ci/full.sh silent-files"]
-fn messages_whose_file_never_answers_hold_nobody_up() {
+fn messages_whose_file_never_answers_delay_nothing() {
     log_to_stderr();
     let mut system = Silent::new(own_file("refused-silent"), SOON * 2);
     let mut kept = Vec::new();
     for comes in [Comes::Early, Comes::Late] {
-        hold_nobody_up(comes, || system.file(), |ours| kept.extend(ours));
+        delay_nothing(comes, || system.file(), |ours| kept.extend(ours));
     }
-    unread_hold_nobody_up(|| system.file(), |ours| kept.extend(ours));
-    in_pieces_hold_nobody_up(|| system.file(), |ours| kept.extend(ours));
+    unread_delay_nothing(|| system.file(), |ours| kept.extend(ours));
+    in_pieces_delay_nothing(|| system.file(), |ours| kept.extend(ours));
     assert!(!system.end(), "the back end waited for the file's server");
 }

@@ -381,7 +381,7 @@ const FOR_SET_UP: Duration = Duration::from_secs(5);
 
 /// Questions that want a reply, from a back end that reads none: the socket is soon full.
 #[test]
-fn replies_that_the_back_end_does_not_read_hold_nobody_up() {
+fn replies_that_the_back_end_does_not_read_delay_nothing() {
     let (front, back) = UnixStream::pair().unwrap();
     back.set_read_timeout(Some(SOON)).unwrap();
     let questions = question(Header::request_with_reply(1, 32)).repeat(IN_FLIGHT);
@@ -401,7 +401,7 @@ fn replies_that_the_back_end_does_not_read_hold_nobody_up() {
 }
 
 #[test]
-fn a_memory_table_that_is_not_acknowledged_holds_nobody_up() {
+fn a_memory_table_that_is_not_acknowledged_delays_nothing() {
     let (front, back) = UnixStream::pair().unwrap();
     back.set_read_timeout(Some(SOON)).unwrap();
     let _back_end = asks_much(back, vec![]);

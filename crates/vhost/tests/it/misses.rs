@@ -82,7 +82,7 @@ fn how_far_answers_reach_is_learnt_from_the_last_to_a_question() {
 }
 
 #[test]
-fn a_front_end_that_does_not_read_blocks_nobody_and_costs_bounded_memory() {
+fn a_front_end_that_does_not_read_blocks_nothing_and_costs_bounded_memory() {
     let (back, mut front) = UnixStream::pair().unwrap();
     let channel = MissChannel::default();
     channel.connect(Some(back.into()));
@@ -101,7 +101,7 @@ fn a_front_end_that_does_not_read_blocks_nobody_and_costs_bounded_memory() {
 }
 
 #[test]
-fn without_a_front_end_nobody_is_waited_for() {
+fn without_a_front_end_nothing_is_waited_for() {
     let channel = MissChannel::default();
     assert_eq!(channel.ask(&miss(1, Perm::Read)), Asked::NoBackChannel);
     let waited = channel.wait(
@@ -122,7 +122,7 @@ fn without_a_front_end_nobody_is_waited_for() {
 }
 
 #[test]
-fn who_waits_makes_way_for_who_waits_for_it() {
+fn a_reader_that_waits_makes_way_for_what_waits_for_it() {
     let (back, _front) = UnixStream::pair().unwrap();
     let channel = MissChannel::default();
     channel.connect(Some(back.into()));
@@ -145,7 +145,7 @@ fn who_waits_makes_way_for_who_waits_for_it() {
 }
 
 #[test]
-fn nobody_is_told_under_way_of_a_question_that_never_went_out() {
+fn under_way_is_not_said_of_a_question_that_never_went_out() {
     // Nothing fits into the socket any more: every question is withdrawn as soon as it is noted.
     let (back, _front) = UnixStream::pair().unwrap();
     let full = MissChannel::default();

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_says_who_owns_it_in_every_state() {
+    fn an_entry_names_its_owner_in_every_state() {
         for domain in (0..=u16::MAX).map(DomainId) {
             let attached = ContextEntry { domain, ..PLAIN }.encode();
             assert_eq!(Slot::decode(attached), Slot::Attached(domain));

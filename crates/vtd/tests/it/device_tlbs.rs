@@ -192,7 +192,7 @@ fn a_device_is_declared_and_withdrawn_while_it_is_detached_alone() {
 }
 
 #[test]
-fn an_attach_that_fails_leaves_nobody_to_be_asked() {
+fn an_attach_that_fails_leaves_no_device_to_be_asked() {
     let host = host(3);
     let fake = Fake::new(&host);
     fake.state().ecap |= 4;

@@ -80,7 +80,7 @@ fn one_invalidation_at_a_time_is_in_the_registers_and_all_are_done_in_order() {
 }
 
 #[test]
-fn an_invalidation_that_was_not_carried_out_fails_who_asked_for_it_alone() {
+fn an_invalidation_that_was_not_carried_out_fails_what_asked_for_it_alone() {
     let (host, fake, unit) = up();
     unit.attach(BY, &*host, NIC, DomainId(5), ROOT, 4).unwrap();
     fake.state().refuses = true;

@@ -286,7 +286,7 @@ fn of_many_cpus_that_attach_one_device_one_wins_and_no_table_leaks() {
 }
 
 #[test]
-fn whoever_allocates_a_context_table_in_vain_gives_it_back() {
+fn a_context_table_allocated_in_vain_is_given_back() {
     let (host, fake, unit) = up();
     let unit = Arc::new(unit);
     let other = (host.clone(), unit.clone());

@@ -98,7 +98,7 @@ fn a_unit_that_refuses_everything_is_out_of_service() {
 }
 
 #[test]
-fn whoever_waits_for_room_recovers_the_queue() {
+fn a_wait_for_room_recovers_the_queue() {
     let bench = Bench::held();
     assert_eq!(bench.fill(), 127);
     bench.unit.state().bad = Some(0);
@@ -120,7 +120,7 @@ fn a_head_outside_the_ring_at_an_error_stops_the_queue() {
 }
 
 #[test]
-fn a_device_that_does_not_answer_fails_who_asked_it_and_nobody_else() {
+fn a_device_that_does_not_answer_fails_what_asked_it_and_nothing_else() {
     for position in 0..3 {
         let bench = Bench::held();
         bench.unit.state().silent = vec![0x20];
@@ -152,7 +152,7 @@ fn a_device_that_does_not_answer_fails_who_asked_it_and_nobody_else() {
 }
 
 #[test]
-fn a_time_out_that_names_nobody_fails_who_asked_any_device() {
+fn a_time_out_that_names_no_device_fails_what_asked_any_device() {
     let bench = Bench::held();
     bench.unit.state().silent = vec![0x20];
     let asked = bench.submit(&[invalidation(1), of_device(0x20)]).unwrap();
@@ -167,7 +167,7 @@ fn a_time_out_that_names_nobody_fails_who_asked_any_device() {
 
 /// Of several invalidations sent to a device that is gone, each times out by itself.
 #[test]
-fn a_time_out_of_what_was_left_out_before_fails_nobody() {
+fn a_time_out_of_what_was_left_out_before_fails_nothing() {
     let bench = Bench::held();
     let asked = bench.submit(&[invalidation(1), of_device(0x28)]).unwrap();
     let plain = bench.submit(&[invalidation(2)]).unwrap();
@@ -265,7 +265,7 @@ fn an_answer_to_no_question_is_counted_and_stops_nothing() {
 
 /// More failures than are remembered one by one, each seen to by the next caller.
 #[test]
-fn failures_that_nobody_asked_for_in_time_are_no_successes() {
+fn failures_that_were_not_asked_for_in_time_are_no_successes() {
     let bench = Bench::new();
     let refused: Vec<_> = (0..100)
         .map(|n| {

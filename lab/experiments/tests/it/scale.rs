@@ -35,7 +35,7 @@ fn field(scale: &Value, design: &str, field: &str) -> Vec<f64> {
 }
 
 #[test]
-fn runs_are_the_same_to_the_byte_whoever_does_them() {
+fn runs_are_the_same_to_the_byte_on_any_number_of_threads() {
     let more = ["--cpus", "2,4", "--lines", "--json"];
     let once = out(&MAGAZINE, &more);
     assert_eq!(once, out(&MAGAZINE, &more));

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_window_waits_for_nobody() {
+    fn a_fixed_window_waits_for_no_other_cpu() {
         let fixed = Window::new(Span::fixed(Cycles(100), Cycles(20)), 2);
         assert_eq!(
             (fixed.measurement(99), fixed.measurement(100)),

@@ -226,7 +226,7 @@ fn strict_waits_for_the_unit_with_no_lock_held() {
 }
 
 #[test]
-fn who_waits_for_room_under_macos_leaves_the_unit_busy() {
+fn a_wait_for_room_under_macos_leaves_the_unit_busy() {
     let span = Span::fixed(Cycles::from_us(1000), Cycles::from_us(1000));
     let rate = |policy| run(16, DomainConfig::new(MAGAZINE, policy).into(), span).throughput();
     // an invalidation for each unmap, both: 16 CPUs ask for more than the unit does

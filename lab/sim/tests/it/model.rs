@@ -264,7 +264,7 @@ fn a_queue_lock_hands_over_in_one_transfer_and_a_ticket_lock_slower_the_more_wai
 }
 
 #[test]
-fn who_waits_for_a_lock_is_charged_by_the_locks_name() {
+fn a_wait_for_a_lock_is_charged_by_the_locks_name() {
     let (_, _, run) = handing_over(LockModel::Queue, 2, &[1]);
     let lock = &run.locks[0];
     assert!(
@@ -320,7 +320,7 @@ fn the_data_under_a_lock_moves_with_it() {
 }
 
 #[test]
-fn who_waits_sleeps_until_its_line_changes() {
+fn a_cpu_that_waits_sleeps_until_its_line_changes() {
     let (machine, word) = (machine(2, bare()), word());
     let turns = Cell::new(0);
     let run = run(&machine, |cpu| match cpu.index().0 {

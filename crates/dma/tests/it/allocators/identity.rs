@@ -295,7 +295,7 @@ fn two_spare_bits_there_must_be() {
 }
 
 #[test]
-fn threads_share_pages_and_nobody_else_does() {
+fn threads_share_pages_and_nothing_else_does() {
     let rig = Rig::new(host(config(16), 0, 16), config(16), 0, 64);
     std::thread::scope(|scope| {
         for thread in 0..3u64 {

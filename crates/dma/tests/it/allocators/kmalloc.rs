@@ -84,7 +84,7 @@ fn a_second_alloc_differs_while_others_allocate() {
 }
 
 #[test]
-fn an_exhausted_arena_says_who_has_it() {
+fn an_exhausted_arena_says_what_has_it() {
     let rig = rig(1024, 64);
     let theirs = rig.heap().alloc(ByteCount(512)).unwrap();
     let held: Vec<_> = std::iter::from_fn(|| rig.alloc(1).ok()).collect();

@@ -42,7 +42,7 @@ macro_rules! suite {
                 ranges_are_disjoint_aligned_and_inside
                 exhaustion_is_exact_and_what_comes_back_serves_any_size
                 an_error_counts_what_does_not_serve
-                page_0_is_for_those_who_ask_for_it
+                page_0_is_given_where_it_is_asked_for
                 a_reserved_range_is_exact_and_excludes_others
                 what_is_cached_can_be_reserved
                 ranges_outside_or_overflowing_are_refused

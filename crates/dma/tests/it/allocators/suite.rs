@@ -77,7 +77,7 @@ pub fn an_error_counts_what_does_not_serve(config: AllocatorConfig) {
     rig.check(0);
 }
 
-pub fn page_0_is_for_those_who_ask_for_it(config: AllocatorConfig) {
+pub fn page_0_is_given_where_it_is_asked_for(config: AllocatorConfig) {
     let rig = Rig::board(config, 0, 4);
     let held: Vec<_> = (0..3).map(|_| rig.alloc(1).unwrap()).collect();
     assert!(held.iter().all(|alloc| alloc.range().first.0 > 0));

@@ -142,7 +142,7 @@ fn of_two_last_unmaps_one_clears() {
 /// Each CPU fills its half of a buffer and maps the page. A device that finds the page counted
 /// twice finds both halves: the second compare-and-swap continues what the first released.
 #[test]
-fn who_finds_a_page_counted_twice_finds_what_both_wrote() {
+fn a_page_counted_twice_has_what_both_wrote() {
     let seen: [Counter; 3] = Default::default();
     let counters = seen.clone();
     explore("fill, share and walk", None, move || {

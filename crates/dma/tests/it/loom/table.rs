@@ -108,7 +108,7 @@ fn a_walk_sees_each_entry_whole_while_neighbours_change() {
 /// A CPU fills a buffer and maps it; a device whose walk finds the mapping reads what was filled
 /// in.
 #[test]
-fn who_sees_a_mapping_sees_what_was_written_before_it() {
+fn a_walk_that_finds_a_mapping_reads_what_was_written_before_it() {
     let seen: [Counter; 2] = Default::default();
     let counters = seen.clone();
     explore("fill, map and walk", None, move || {

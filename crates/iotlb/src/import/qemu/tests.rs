@@ -257,7 +257,7 @@ fn two_devices_that_map_the_same_page_are_told_apart_by_where_it_leads() {
 }
 
 #[test]
-fn a_domain_that_nobody_accesses_does_not_hold_back_the_rest_for_ever() {
+fn a_domain_that_is_not_accessed_does_not_hold_back_the_rest_for_ever() {
     let mut log = map(0xfff, 0x77, 1, 3).text();
     let mut other = map(0xfff, 0x88, 1, 3);
     other.arguments[0] += 8;

@@ -290,7 +290,7 @@ fn memory_that_cannot_be_pinned_is_an_error_that_names_the_limit() {
 }
 
 #[test]
-fn memory_that_is_nobodys_is_refused_before_the_kernel_is_asked() {
+fn memory_of_no_process_is_refused_before_the_kernel_is_asked() {
     for kind in KINDS {
         let rig = Rig::strict(kind);
         let own = [0u8; 64];

@@ -87,7 +87,7 @@ fn bound_to_another_driver_or_to_none() {
 }
 
 #[test]
-fn a_group_that_is_not_viable_names_who_is_in_the_way() {
+fn a_group_that_is_not_viable_names_what_is_in_the_way() {
     for kind in KINDS {
         let error = refused(kind, |m| {
             for (at, driver) in [("00:05.0", "e1000"), ("00:06.0", "pcieport")] {

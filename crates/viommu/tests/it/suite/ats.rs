@@ -20,7 +20,7 @@ use ioatlas_viommu::{
 use ioatlas_vtd::registers::{RTADDR, Registers};
 
 on_every_machine! {
-    ats::p1_a_device_tlb_that_nobody_flushed,
+    ats::p1_a_device_tlb_that_was_not_flushed,
     ats::p3_a_page_mapped_again_before_the_device_tlb_was_flushed,
     ats::a_flush_of_the_device_tlb_after_the_iotlbs_is_complete,
     ats::exposure_lasts_until_the_device_tlb_is_flushed,
@@ -81,7 +81,7 @@ fn violated<B: Base>(rig: &Rig<B>) -> Vec<Property> {
     summary.violations.iter().map(|v| v.property).collect()
 }
 
-pub fn p1_a_device_tlb_that_nobody_flushed<B: Base, F: Format>() {
+pub fn p1_a_device_tlb_that_was_not_flushed<B: Base, F: Format>() {
     let rig = rig::<B, F>();
     let domain = allowed::<B, F>(&rig, strict());
     let mapping = map_at(&domain, 9, 0x10);

@@ -55,7 +55,7 @@ const UNITS: usize = 5;
 
 /// The `nth` of the units, changed by `adjust`. Each design has one of them: schedules are where
 /// each has all.
-fn everybody_at_once<F: Format>(interface: Interface, nth: usize, adjust: Adjust) {
+fn all_at_once<F: Format>(interface: Interface, nth: usize, adjust: Adjust) {
     for design in designs().into_iter().skip(nth).step_by(UNITS) {
         let crowd = Crowd::<Host, F>::by(interface, design, PATIENT, adjust);
         crowd.domain.attach(DISK).expect("attached");
@@ -94,15 +94,15 @@ fn everybody_at_once<F: Format>(interface: Interface, nth: usize, adjust: Adjust
 macro_rules! on_every_unit {
     ($($nth:literal $variant:ident),*) => {
         mod vtd { use crate::suite::interface::Interface; $( #[test] fn $variant() {
-            super::everybody_at_once::<crate::suite::rig::Vtd>(Interface::Domain, $nth, super::$variant);
+            super::all_at_once::<crate::suite::rig::Vtd>(Interface::Domain, $nth, super::$variant);
         } )* }
         mod dma_api { use crate::suite::interface::Interface; $( #[test] fn $variant() {
-            super::everybody_at_once::<crate::suite::rig::Vtd>(Interface::Dma, ($nth + 1) % super::UNITS, super::$variant);
+            super::all_at_once::<crate::suite::rig::Vtd>(Interface::Dma, ($nth + 1) % super::UNITS, super::$variant);
         } )* }
         mod toy { use crate::suite::interface::Interface; $( #[test] fn $variant() {
             // not the design that it has above
             let nth = ($nth + 2) % super::UNITS;
-            super::everybody_at_once::<crate::suite::rig::Small>(Interface::Domain, nth, super::$variant);
+            super::all_at_once::<crate::suite::rig::Small>(Interface::Domain, nth, super::$variant);
         } )* }
     };
 }

@@ -12,7 +12,7 @@ on_wide_machines! {
     heap::an_exhausted_arena_recovers,
     heap::a_block_that_a_device_cannot_reach_is_given_back,
     heap::a_chosen_address_waits_for_the_arena,
-    heap::what_others_allocate_is_nobodys_iova,
+    heap::what_others_allocate_is_not_given_as_an_iova,
 }
 on_toy_machines! {
     heap::an_arena_larger_than_the_aperture_is_refused,
@@ -157,7 +157,7 @@ pub fn a_chosen_address_waits_for_the_arena<B: Base, F: Format>() {
     });
 }
 
-pub fn what_others_allocate_is_nobodys_iova<B: Base, F: Format>() {
+pub fn what_others_allocate_is_not_given_as_an_iova<B: Base, F: Format>() {
     each::<B, F>(|rig, domain| {
         let heap = domain.domain().platform().heap().expect("a heap");
         let mut held = Vec::new();

@@ -24,7 +24,7 @@ on_every_machine! {
     quarantine::an_undo_that_cannot_flush_quarantines,
     quarantine::a_drain_for_an_iova_that_fails_is_reported,
     quarantine::a_domain_that_cannot_flush_leaks_its_tables,
-    quarantine::the_id_of_a_domain_that_could_not_flush_is_nobody_elses,
+    quarantine::the_id_of_a_domain_that_could_not_flush_is_not_given_again,
     quarantine::a_domain_that_cannot_detach_blocks_every_device,
     quarantine::a_dead_unit_is_not_brought_up,
 }
@@ -369,7 +369,7 @@ fn take_ids<B: Base, F: Format>(rig: &Rig<B>, design: DomainConfig) -> BTreeSet<
     all
 }
 
-pub fn the_id_of_a_domain_that_could_not_flush_is_nobody_elses<B: Base, F: Format>() {
+pub fn the_id_of_a_domain_that_could_not_flush_is_not_given_again<B: Base, F: Format>() {
     for design in designs() {
         let rig = Rig::<B>::with::<F>(512, |config| config.features.nd = 0);
         let other = rig.domain::<F>(design);

@@ -364,7 +364,7 @@ fn a_neighbour_writes_back_the_entry_it_finds() {
 }
 
 #[test]
-fn who_loses_the_race_writes_back_the_winners_entry() {
+fn the_loser_of_a_race_writes_back_the_winners_entry() {
     slow_winner::<Small>(Lost::TheRace);
     slow_winner::<Vtd>(Lost::TheRace);
 }

@@ -90,7 +90,7 @@ fn a_marked_walk_fills_nothing() {
 }
 
 #[test]
-fn without_drain_bits_nobody_waits_and_the_overlooked_walk_fills_what_it_read() {
+fn without_drain_bits_nothing_waits_and_the_overlooked_walk_fills_what_it_read() {
     let rig = Rig::toy();
     let (table, index) = rig.map_here(9, 100);
     let mut walk = rig.begin(9);

@@ -27,7 +27,7 @@ fn status(rig: &Rig) -> (u32, u32, u32) {
 }
 
 #[test]
-fn a_record_says_who_where_what_and_why() {
+fn a_record_says_which_device_where_what_and_why() {
     let rig = with(4, |_| {});
     assert_eq!(words(&rig, 0), [0, 0]);
     rig.read(0x15);

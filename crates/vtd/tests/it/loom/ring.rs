@@ -143,7 +143,7 @@ fn a_refused_submission_is_never_taken_for_one_that_is_done() {
 }
 
 #[test]
-fn a_device_that_does_not_answer_fails_who_asked_it_and_nobody_else() {
+fn a_device_that_does_not_answer_fails_what_asked_it_and_nothing_else() {
     let timed_out = |answer| answer == Err(InvalidateError::DeviceTimedOut { device: NIC });
     let prepare = Chip::silence_device;
     two_cpus(

@@ -148,7 +148,7 @@ fn a_refused_descriptor_costs_its_submission_alone_however_the_unit_goes_on() {
 /// The unit drops a wait descriptor and stops; the driver that waits for it gets an answer all the
 /// same.
 #[test]
-fn a_dropped_wait_descriptor_hangs_nobody() {
+fn a_dropped_wait_descriptor_hangs_no_caller() {
     for kind in queues() {
         let rig = Rig::new(|c| (c.registers.restart, c.processing, c.wait_reports) = kind);
         let domain = rig.domain();

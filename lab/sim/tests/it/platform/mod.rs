@@ -121,7 +121,7 @@ fn without_changes_priorities_run_one_after_the_other() {
 /// The one that is waited for is last, and no other agent changes what the others look
 /// at but they themselves.
 #[test]
-fn those_who_wake_each_other_starve_nobody() {
+fn agents_that_wake_each_other_starve_no_other() {
     for seed in 0..20 {
         let (beats, done) = (SimWord::new(0), SimWord::new(0));
         let sim = Sim::new(SimConfig {
@@ -255,7 +255,7 @@ fn an_agent_that_never_waits_meets_the_step_limit() {
 }
 
 #[test]
-fn who_spins_starves_nobody() {
+fn an_agent_that_spins_starves_no_other() {
     let p = Sim::new(SimConfig::default());
     for schedule in (0..50).flat_map(|seed| [sticky(seed), bounded(seed)]) {
         let (request, answer) = (SimWord::new(0), SimWord::new(0));

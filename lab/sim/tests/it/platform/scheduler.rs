@@ -113,7 +113,7 @@ fn what_a_holder_looked_at_is_told() {
 }
 
 #[test]
-fn who_is_not_resumed_to_the_end_is_unwound() {
+fn a_task_that_is_not_resumed_to_the_end_is_unwound() {
     struct Gone<'a>(&'a Cell<bool>);
     impl Drop for Gone<'_> {
         fn drop(&mut self) {
