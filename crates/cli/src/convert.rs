@@ -27,14 +27,14 @@ use std::path::{Path, PathBuf};
 ///   an IOMMU) or, if there are none, iommu:map and iommu:unmap (without).
 ///
 ///   comma-separated values with a first line of column names: event (map, unmap, access), device,
-///   iova, bytes, and perhaps direction (r, w, rw), phys, kind (alloc, page, sg), time_ns, cpu;
-///   addresses in bytes, decimal or 0x.
+///   iova, bytes, and perhaps direction (r, w, rw), phys, kind (alloc, page, sg), time_ns, cpu,
+///   task; addresses in bytes, decimal or 0x.
 ///
 ///   a trace, to compress it, to anonymize it, or to put accesses in.
 ///
 /// Where there are no accesses, `--assume` puts some in, and results say so. What else was assumed,
-/// lost or left out is printed, and kept in the trace as `# note` lines. Times and CPUs become
-/// `# at NANOSECONDS CPU` lines.
+/// lost or left out is printed, and kept in the trace as `# note` lines. Times, CPUs and
+/// tasks become `# at NANOSECONDS CPU TASK` lines.
 ///
 /// The trace is written whole or not at all, compressed if its name ends in .zst or .gz.
 #[derive(Args, Debug)]
@@ -48,7 +48,7 @@ pub(crate) struct ConvertArguments {
     pub output: Option<PathBuf>,
     #[command(flatten)]
     pub capture: CaptureArguments,
-    /// Renumber devices, memory and times, and drop comments, so that the trace can be shown to
+    /// Renumber devices, tasks, memory and times, and drop comments, so that the trace can be shown to
     /// others. Results stay as they are.
     #[arg(long)]
     pub anonymize: bool,

@@ -51,23 +51,23 @@ pub enum TraceError {
         file: String,
     },
     /// The file has no bytes.
-    #[error("{file}:1:1: file is empty, expected `# ioatlas-trace 1`")]
+    #[error("{file}:1:1: file is empty, expected `# ioatlas-trace 2`")]
     Empty {
         /// Name as given by the user.
         file: String,
     },
     /// The file does not begin as a trace.
-    #[error("{file}:1:1: not a trace: first line must be `# ioatlas-trace 1`")]
+    #[error("{file}:1:1: not a trace: first line must be `# ioatlas-trace 2`")]
     MissingHeader {
         /// Name as given by the user.
         file: String,
     },
     /// A trace of another version of the format.
-    #[error("{file}:1:17: trace format version `{version}` is not supported, only 1 is")]
+    #[error("{file}:1:17: trace format version `{version}` is not supported, only 1 and 2 are")]
     Version {
         /// Name as given by the user.
         file: String,
-        /// What stands where `1` should, shortened.
+        /// What stands where the number should, shortened.
         version: String,
     },
     /// A line does not follow the grammar.
@@ -131,6 +131,17 @@ pub enum Reason {
     /// Neither `alloc`, `page`, `sg` nor `-`.
     #[error("unknown kind `{0}`, expected alloc, page, sg or -")]
     BadKind(String),
+    /// Not an offset and a number of bytes.
+    #[error("bad bytes `{0}`, expected an offset and a count as in 64+1500")]
+    BadExtent(String),
+    /// The bytes do not begin in the first page of the map and end in the last.
+    #[error("bytes {extent} do not begin and end in the first and the last of {pages} pages")]
+    ExtentOutside {
+        /// Offset and bytes, as they stand there.
+        extent: String,
+        /// How many pages are mapped.
+        pages: u64,
+    },
     /// Bytes that are not UTF-8.
     #[error("not UTF-8 text")]
     NotUtf8,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What one line of a trace says.
 
-use crate::units::{IovaPage, PageRange, PhysPage};
+use crate::units::{Extent, IovaPage, PageRange, PhysPage};
 use serde::Serialize;
 use std::fmt;
 
@@ -74,6 +74,8 @@ pub enum Event {
         phys: Option<PhysPage>,
         /// Which interface made the mapping, where recorded.
         kind: Option<Kind>,
+        /// Which bytes of the pages it is for, where recorded.
+        extent: Option<Extent>,
     },
     /// `U`: pages stop being accessible.
     Unmap { device: DeviceId, range: PageRange },
@@ -94,6 +96,15 @@ impl Event {
             Event::Map { device, .. }
             | Event::Unmap { device, .. }
             | Event::Access { device, .. } => device,
+        }
+    }
+
+    /// How many bytes a map is for, where recorded.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        match *self {
+            Event::Map { range, extent, .. } => Some(extent?.bytes(range.pages())),
+            Event::Unmap { .. } | Event::Access { .. } => None,
         }
     }
 }

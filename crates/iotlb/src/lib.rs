@@ -83,7 +83,7 @@ pub use setup::{BufferSize, InvalidationHint, Setup, SetupError, Trigger, Walks}
 pub use simulate::{Laboratory, Outcome, simulate};
 pub use strategy::{Ending, Filled, Mapped, Prefetch, Ranked, Strategy};
 pub use sweep::{SWEEP_ENTRIES, SweepPoint, sweep};
-pub use trace::{Mark, Stamp, Stamped, Trace};
-pub use units::{EventTime, IovaPage, PageCount, PageRange, PhysPage};
+pub use trace::{Mark, Stamp, Stamped, TaskId, Trace};
+pub use units::{EventTime, Extent, IovaPage, PageCount, PageRange, PhysPage};
 pub use working_set::{PageSize, WorkingSet};
 pub use write::{HEADER, Line};

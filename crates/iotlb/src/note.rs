@@ -53,7 +53,7 @@ pub enum Topic {
     Interrupts,
     /// A last line without end that means nothing, left out.
     CutLine,
-    /// Devices and memory were renumbered.
+    /// Devices, tasks and memory were renumbered.
     Anonymized,
 }
 

@@ -2,18 +2,19 @@
 //! The grammar of one event line: pure functions from text to [`Line`].
 //!
 //! ```text
-//! M <device> <iova_page> <pages> <r|w|rw> [<phys_page> [<kind>]]
+//! M <device> <iova_page> <pages> <r|w|rw> [<phys_page> [<kind> [<offset>+<bytes>]]]
 //! U <device> <iova_page> <pages>
 //! A <device> <iova_page> <r|w|?>
 //! ```
 //!
 //! Fields are separated by exactly one space. Page numbers are hexadecimal
 //! digits, counts decimal digits, neither with sign or prefix. `-` stands for a
-//! physical page only where a kind follows it.
+//! physical page only where a kind follows it, and for a kind that is not known. The offset is that
+//! of the first byte in the first page.
 
 use crate::error::Reason;
 use crate::event::{DeviceId, Direction, Event, Kind, Permission};
-use crate::units::{IovaPage, PAGE_LIMIT, PageCount, PageRange, PhysPage};
+use crate::units::{Extent, IovaPage, PAGE_LIMIT, PageCount, PageRange, PhysPage};
 
 /// How much of an offending field an error message repeats, in characters.
 const QUOTED_CHARS: usize = 24;
@@ -33,6 +34,7 @@ pub(crate) enum Body {
         permission: Permission,
         phys: Option<PhysPage>,
         kind: Option<Kind>,
+        extent: Option<Extent>,
     },
     Unmap {
         range: PageRange,
@@ -52,12 +54,14 @@ impl Body {
                 permission,
                 phys,
                 kind,
+                extent,
             } => Event::Map {
                 device,
                 range,
                 permission,
                 phys,
                 kind,
+                extent,
             },
             Body::Unmap { range } => Event::Unmap { device, range },
             Body::Access { page, direction } => Event::Access {
@@ -94,11 +98,17 @@ pub(crate) fn line(text: &str) -> Result<Line<'_>, Complaint> {
             let range = range(page_field, page, fields.required("page count")?)?;
             let permission = permission(fields.required("permission")?)?;
             let (phys, kind) = phys_and_kind(&mut fields)?;
+            // a field behind the kind: where there is no kind, there is none
+            let extent = match fields.optional("offset and bytes")? {
+                Some(field) => Some(extent(range.pages(), field)?),
+                None => None,
+            };
             Body::Map {
                 range,
                 permission,
                 phys,
                 kind,
+                extent,
             }
         }
         "U" => Body::Unmap {
@@ -224,6 +234,23 @@ fn kind(field: Field<'_>) -> Result<Option<Kind>, Complaint> {
     }
 }
 
+fn extent(pages: PageCount, field: Field<'_>) -> Result<Extent, Complaint> {
+    let bad = || (field.at, Reason::BadExtent(quoted(field.text)));
+    let (offset, bytes) = field.text.split_once('+').ok_or_else(bad)?;
+    let number = |text: &str| match text.bytes().all(|b| b.is_ascii_digit()) {
+        true => text.parse().map_err(|_| bad()),
+        false => Err(bad()),
+    };
+    let (offset, bytes) = (number(offset)?, number(bytes)?);
+    Extent::new(pages, offset, bytes).ok_or_else(|| {
+        let reason = Reason::ExtentOutside {
+            extent: quoted(field.text),
+            pages: pages.0,
+        };
+        (field.at, reason)
+    })
+}
+
 /// The number, or `PAGE_LIMIT` for any that needs more than 64 bits.
 fn hexadecimal(field: Field<'_>) -> Result<u64, Complaint> {
     // `from_str_radix` alone would accept a sign.
@@ -339,11 +366,18 @@ fn usual_map(page: IovaPage, rest: &[u8]) -> Option<(Body, &[u8])> {
             kind?;
         }
     }
+    let mut extent = None;
+    if let (Some(_), Some(after)) = (kind, rest.strip_prefix(b" ")) {
+        let (offset, after) = usual_count(after)?;
+        let (bytes, after) = usual_count(after.strip_prefix(b"+")?)?;
+        (extent, rest) = (Some(Extent::new(range.pages(), offset, bytes)?), after);
+    }
     let body = Body::Map {
         range,
         permission,
         phys,
         kind,
+        extent,
     };
     Some((body, rest))
 }
@@ -379,14 +413,19 @@ const DIGITS: [u8; 256] = {
 /// A space and a count.
 #[inline]
 fn usual_range(page: IovaPage, text: &[u8]) -> Option<(PageRange, &[u8])> {
-    let text = text.strip_prefix(b" ")?;
+    let (count, rest) = usual_count(text.strip_prefix(b" ")?)?;
+    Some((PageRange::new(page, PageCount(count))?, rest))
+}
+
+/// Decimal digits, at most 16, and something behind them.
+#[inline]
+fn usual_count(text: &[u8]) -> Option<(u64, &[u8])> {
     let mut count = 0u64;
     for (at, &byte) in text.iter().enumerate() {
         if byte.is_ascii_digit() && at < 16 {
             count = count * 10 + u64::from(byte - b'0');
         } else {
-            let range = PageRange::new(page, PageCount(count))?;
-            return (at > 0).then_some((range, &text[at..]));
+            return (at > 0).then_some((count, &text[at..]));
         }
     }
     None
@@ -412,8 +451,75 @@ mod tests {
                 range,
                 permission,
                 phys,
-                kind: Some(Kind::Alloc)
+                kind: Some(Kind::Alloc),
+                extent: None,
             }
+        );
+    }
+
+    #[test]
+    fn extents_begin_in_the_first_page_and_end_in_the_last() {
+        for (text, offset, bytes) in [
+            ("M d 1 1 r 7 page 0+1", 0, 1),
+            ("M d 1 1 r 7 - 4095+1", 4095, 1),
+            ("M d 1 1 r - - 0+4096", 0, 4096),
+            ("M d 1 2 r - sg 4095+2", 4095, 2),
+            ("M d 1 2 w 7 alloc 0+8192", 0, 8192),
+            (
+                "M d 0 4503599627370496 r - - 1+18446744073709551615",
+                1,
+                u64::MAX,
+            ),
+        ] {
+            let body = line(text).expect(text).body;
+            let Body::Map {
+                range,
+                extent: Some(extent),
+                ..
+            } = body
+            else {
+                panic!("{text}: {body:?}")
+            };
+            let found = (extent.offset(), extent.bytes(range.pages()));
+            assert_eq!(found, (offset, bytes), "{text}");
+        }
+        for bad in [
+            "1",
+            "+1",
+            "1+",
+            "-1+1",
+            "1+0x1",
+            "a+1",
+            "1+1+1",
+            "99999999999999999999+1",
+        ] {
+            let text = format!("M d 1 1 r 7 page {bad}");
+            assert_eq!(
+                complaint(&text),
+                (17, Reason::BadExtent(bad.into())),
+                "{text}"
+            );
+        }
+        for bad in [
+            "0+0",
+            "4096+1",
+            "0+4097",
+            "4095+2",
+            "0+18446744073709551615",
+        ] {
+            let text = format!("M d 1 1 r 7 page {bad}");
+            let (at, reason) = complaint(&text);
+            assert_eq!(at, 17, "{text}");
+            assert!(
+                matches!(reason, Reason::ExtentOutside { pages: 1, .. }),
+                "{text}"
+            );
+        }
+        let short = complaint("M d 1 2 r 7 page 0+4096");
+        assert!(matches!(short.1, Reason::ExtentOutside { pages: 2, .. }));
+        assert_eq!(
+            complaint("M d 1 1 r 7 sg 0+1 1"),
+            (19, Reason::ExtraField("1".into()))
         );
     }
 
@@ -523,6 +629,9 @@ mod tests {
             "M d 1 2 rw ffe sg",
             "M d 1 2 rw ffe alloc",
             "M d 1 2 w - sg",
+            "M d 1 2 w - sg 5+8187",
+            "M d 1 1 r 7 page 4095+1",
+            "M d 1 1 rw ffe alloc 0+4096",
         ];
         for text in usual_lines {
             let long = line(text).unwrap();
@@ -580,6 +689,12 @@ mod tests {
             "M d 1 1 r - 1",
             "M d 1 1 r -sg",
             "M d 1 1 r 1 sg 1",
+            "M d 1 1 r 1 sg 1+",
+            "M d 1 1 r 1 sg +1",
+            "M d 1 1 r 1 sg 1+4096",
+            "M d 1 1 r 1 sg 0+1 ",
+            "M d 1 1 r 1 sg 0+1+1",
+            "M d 1 1 r 0+1",
         ] {
             let ended = format!("{text}\n");
             assert_eq!(usual(ended.as_bytes(), "d"), None, "{text}");

@@ -7,9 +7,9 @@ use crate::event::{DeviceId, Event};
 use crate::note::Note;
 use crate::parse;
 use crate::step::MAX_DEVICES;
-use crate::trace::{Mark, Stamp, Stamped, Trace};
+use crate::trace::{Mark, Stamp, Stamped, Tasks, Trace};
 use crate::units::EventTime;
-use crate::write::HEADER;
+use crate::write::{HEADER, HEADER_1};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -30,7 +30,7 @@ pub struct Limits {
     pub devices: usize,
     /// Marks, lines `# mark`, in all.
     pub marks: usize,
-    /// Stamps (`# at`) that are kept; later ones are passed over as comments. One takes 24 bytes.
+    /// Stamps (`# at`) that are kept; later ones are passed over as comments. One takes 32 bytes.
     pub stamps: usize,
     /// Bytes of decompressed text. Comments count here only.
     pub text_bytes: u64,
@@ -109,6 +109,7 @@ impl Trace {
             events,
             marks: reader.marks,
             stamps: reader.stamps,
+            tasks: reader.tasks.names,
             notes: reader.notes,
             origin: reader.origin,
         })
@@ -144,6 +145,7 @@ pub(crate) struct Reader<'a> {
     latest: DeviceId,
     pub marks: Vec<Mark>,
     pub stamps: Vec<Stamped>,
+    tasks: Tasks,
     pub notes: Vec<Note>,
     origin: Option<String>,
 }
@@ -182,6 +184,7 @@ impl<'a> Reader<'a> {
             latest: DeviceId(0),
             marks: Vec::new(),
             stamps: Vec::new(),
+            tasks: Tasks::default(),
             notes: Vec::new(),
             origin: None,
         };
@@ -350,12 +353,13 @@ impl<'a> Reader<'a> {
         Ok(Some(line.body.event(device)))
     }
 
-    /// Keeps `# mark N`, `# at NS CPU`, `# note TOPIC COUNT` and what the trace was recorded of;
+    /// Keeps `# mark N`, `# at NS CPU TASK`, `# note TOPIC COUNT` and what the trace was recorded of;
     /// other comments say nothing to a program.
     fn comment(&mut self, comment: &str) -> Result<(), parse::Complaint> {
         let time = EventTime(self.events);
-        if let Some(stamp) = comment.strip_prefix(" at ").and_then(Stamp::parse) {
+        if let Some((mut stamp, task)) = comment.strip_prefix(" at ").and_then(Stamp::parse) {
             if self.stamps.len() < self.limits.stamps {
+                stamp.task = task.and_then(|name| self.tasks.get(name));
                 self.stamps.push(Stamped { stamp, time });
             }
             return Ok(());
@@ -492,7 +496,7 @@ pub(crate) fn line_error(file: &str, lines: &Lines<'_>, error: LineError) -> Tra
 
 /// Checks the first line of a trace.
 pub(crate) fn check_header(file: &str, line: &[u8]) -> Result<(), TraceError> {
-    if line == HEADER.as_bytes() {
+    if [HEADER, HEADER_1].map(str::as_bytes).contains(&line) {
         return Ok(());
     }
     let file = file.to_owned();

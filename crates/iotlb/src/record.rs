@@ -189,6 +189,7 @@ impl Log {
             permission,
             phys: phys.and_then(|p| PhysPage::new(p.0)),
             kind: None,
+            extent: None,
         });
         self.line(device, event);
     }

@@ -4,6 +4,7 @@
 use crate::event::{DeviceId, Event};
 use crate::note::{Note, Topic};
 use crate::units::EventTime;
+use std::collections::HashMap;
 use std::fmt;
 
 /// A `# mark N` line: a boundary between phases of a workload.
@@ -15,33 +16,76 @@ pub struct Mark {
     pub time: EventTime,
 }
 
-/// When and where something happened, on the machine that was traced: `# at <ns> <cpu>`.
+/// Index of a task among those of its trace, in order of first appearance;
+/// [`Trace::task_name`] gives its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(pub u32);
+
+/// When and where something happened, on the machine that was traced, and what ran there:
+/// `# at <ns> <cpu> [<task>]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
     /// Nanoseconds, since when only the tracer knows.
     pub nanoseconds: u64,
     /// Number of the CPU.
     pub cpu: u32,
+    /// The task that ran on it, where recorded. All tasks of a name are one.
+    pub task: Option<TaskId>,
 }
 
 impl Stamp {
-    /// Reads what follows `# at ` on a line; `None` if it does not fit.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (time, cpu) = text.split_once(' ')?;
+    /// Reads what follows `# at ` on a line, the task by its name; `None` if it does not fit.
+    pub(crate) fn parse(text: &str) -> Option<(Self, Option<&str>)> {
+        let (time, rest) = text.split_once(' ')?;
+        let (cpu, task) = match rest.split_once(' ') {
+            Some((cpu, task)) => (cpu, Some(task).filter(|task| !task.is_empty())),
+            None => (rest, None),
+        };
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         if !digits(time) || !digits(cpu) {
             return None;
         }
-        Some(Self {
+        let stamp = Self {
             nanoseconds: time.parse().ok()?,
             cpu: cpu.parse().ok()?,
-        })
+            task: None,
+        };
+        Some((stamp, task))
     }
 }
 
 impl fmt::Display for Stamp {
+    /// As a line of a trace, without its end and without the task, whose name the trace knows.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "# at {} {}", self.nanoseconds, self.cpu)
+    }
+}
+
+/// Tasks by name, in order of appearance.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tasks {
+    pub names: Vec<String>,
+    ids: HashMap<String, TaskId>,
+}
+
+/// Tasks with names of their own, at most; what others do has no task.
+const MAX_TASKS: usize = 1 << 16;
+
+/// Bytes of the name of a task, at most; a kernel keeps 15. What a longer one does has no task.
+pub(crate) const TASK_BYTES: usize = 64;
+
+impl Tasks {
+    /// The task of this name; `None` if it is one too many, or too long.
+    pub fn get(&mut self, name: &str) -> Option<TaskId> {
+        if let Some(&id) = self.ids.get(name) {
+            return Some(id);
+        }
+        let id = TaskId(u32::try_from(self.names.len()).ok()?);
+        (self.names.len() < MAX_TASKS && name.len() <= TASK_BYTES).then(|| {
+            self.names.push(name.into());
+            self.ids.insert(name.into(), id);
+            id
+        })
     }
 }
 
@@ -62,6 +106,7 @@ pub struct Trace {
     pub(crate) events: Vec<Event>,
     pub(crate) marks: Vec<Mark>,
     pub(crate) stamps: Vec<Stamped>,
+    pub(crate) tasks: Vec<String>,
     pub(crate) notes: Vec<Note>,
     pub(crate) origin: Option<String>,
 }
@@ -90,6 +135,22 @@ impl Trace {
     #[must_use]
     pub fn stamps(&self) -> &[Stamped] {
         &self.stamps
+    }
+
+    /// The tasks in order of appearance.
+    pub fn tasks(&self) -> impl ExactSizeIterator<Item = TaskId> + use<> {
+        // the reader admits at most 65,536 tasks
+        (0..self.tasks.len() as u32).map(TaskId)
+    }
+
+    /// The task's name, as the tracer gave it.
+    ///
+    /// # Panics
+    ///
+    /// If `task` is not of this trace.
+    #[must_use]
+    pub fn task_name(&self, task: TaskId) -> &str {
+        &self.tasks[task.0 as usize]
     }
 
     /// What the trace says about its making, at most one note a topic.

@@ -105,6 +105,55 @@ impl PageRange {
     }
 }
 
+/// Bytes in a page.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// Which bytes of its pages a mapping is for: the pages are what a device can reach, these are what
+/// it was meant to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// Bytes of the first page before it, below 4,096.
+    before: u16,
+    /// Bytes of the last page behind it, below 4,096.
+    behind: u16,
+}
+
+impl Extent {
+    /// The `bytes` bytes from `offset` on, an offset into the first of `pages` pages; `None` unless
+    /// they begin in the first of them and end in the last.
+    #[must_use]
+    pub const fn new(pages: PageCount, offset: u64, bytes: u64) -> Option<Self> {
+        if offset >= PAGE_BYTES || bytes == 0 || pages.0 == 0 {
+            return None;
+        }
+        // the last byte, which unlike the end of the highest page is a number of 64 bits
+        let Some(last) = offset.checked_add(bytes - 1) else {
+            return None;
+        };
+        if last / PAGE_BYTES != pages.0 - 1 {
+            return None;
+        }
+        Some(Self {
+            before: offset as u16,
+            behind: (PAGE_BYTES - 1 - last % PAGE_BYTES) as u16,
+        })
+    }
+
+    /// Offset of the first byte in its page.
+    #[must_use]
+    pub const fn offset(self) -> u64 {
+        self.before as u64
+    }
+
+    /// How many bytes it is of so many pages, those that it was made for.
+    #[must_use]
+    pub const fn bytes(self, pages: PageCount) -> u64 {
+        // 2^52 pages are one byte more than a number holds, and no extent has all of them
+        let whole = pages.0.wrapping_mul(PAGE_BYTES);
+        whole.wrapping_sub(self.before as u64 + self.behind as u64)
+    }
+}
+
 /// Index of an event among the map, unmap and access events of a trace, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct EventTime(pub usize);

@@ -5,7 +5,10 @@ use crate::event::{Direction, Event, Permission};
 use std::fmt;
 
 /// The first line of every trace, without its end.
-pub const HEADER: &str = "# ioatlas-trace 1";
+pub const HEADER: &str = "# ioatlas-trace 2";
+
+/// The first line of older ones, in which no map says its bytes and no stamp its task.
+pub(crate) const HEADER_1: &str = "# ioatlas-trace 1";
 
 /// One event as a line, without its end. What the reader makes of it is the event, if `device` has
 /// no white space in it.
@@ -26,15 +29,30 @@ impl fmt::Display for Line<'_> {
                 permission,
                 phys,
                 kind,
+                extent,
                 ..
             } => {
                 let (first, pages) = (range.first(), range.pages().0);
                 write!(f, "M {device} {first} {pages} {permission}")?;
-                match (phys, kind) {
-                    (None, None) => Ok(()),
-                    (Some(phys), None) => write!(f, " {phys}"),
-                    (None, Some(kind)) => write!(f, " - {kind}"),
-                    (Some(phys), Some(kind)) => write!(f, " {phys} {kind}"),
+                // what is unknown is written where something follows
+                let last = [phys.is_some(), kind.is_some(), extent.is_some()];
+                let fields = last.iter().rposition(|known| *known).map_or(0, |at| at + 1);
+                match phys {
+                    Some(phys) => write!(f, " {phys}")?,
+                    None if fields > 0 => f.write_str(" -")?,
+                    None => {}
+                }
+                match kind {
+                    Some(kind) => write!(f, " {kind}")?,
+                    None if fields > 1 => f.write_str(" -")?,
+                    None => {}
+                }
+                match extent {
+                    Some(extent) => {
+                        let bytes = extent.bytes(range.pages());
+                        write!(f, " {}+{bytes}", extent.offset())
+                    }
+                    None => Ok(()),
                 }
             }
             Event::Unmap { range, .. } => {
@@ -76,7 +94,7 @@ impl fmt::Display for Direction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceId, IovaPage, Kind, Limits, PageCount, PageRange, PhysPage, Trace};
+    use crate::{DeviceId, Extent, IovaPage, Kind, Limits, PageCount, PageRange, PhysPage, Trace};
 
     #[test]
     fn every_form_of_line_is_read_back() {
@@ -92,13 +110,16 @@ mod tests {
                     Some(Kind::Page),
                     Some(Kind::ScatterGather),
                 ] {
-                    events.push(Event::Map {
-                        device,
-                        range,
-                        permission,
-                        phys,
-                        kind,
-                    });
+                    for extent in [None, Extent::new(PageCount(3), 4095, 4098)] {
+                        events.push(Event::Map {
+                            device,
+                            range,
+                            permission,
+                            phys,
+                            kind,
+                            extent,
+                        });
+                    }
                 }
             }
         }

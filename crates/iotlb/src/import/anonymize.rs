@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Renumbering of what tells about a machine: devices, memory, times, words.
+//! Renumbering of what tells about a machine: devices, tasks, memory, times, words.
 //!
 //! * Devices become `dev0`, `dev1`, .. in the order in which they appear.
 //! * Memory is cut into blocks of 2 MiB. Blocks that lie side by side stay so, in runs; the runs
@@ -7,7 +7,9 @@
 //!   two mappings share memory that did not, and contiguity, alignment up to 2 MiB, leaf tables and
 //!   sets of caches stay. Only what a design that maps memory onto itself needs in upper tables can
 //!   shrink.
-//! * Times begin at 0. CPUs stay; so do IOVAs, which are the allocator's.
+//! * Tasks become `task0`, `task1`, .. in the order in which they appear.
+//! * Times begin at 0. CPUs stay; so do IOVAs, which are the allocator's, and how many bytes of its
+//!   pages a map is for.
 //! * Comments and marks go. Notes stay: their words are ours.
 //!
 //! Which blocks lie side by side is known only at the end, so the file is read twice.
@@ -16,7 +18,7 @@ use super::ImportError;
 use super::items::{Item, Items};
 use crate::event::{DeviceId, Event};
 use crate::note::{Note, Topic};
-use crate::trace::Stamp;
+use crate::trace::{Stamp, TaskId};
 use crate::units::{PAGE_LIMIT, PhysPage};
 use std::collections::{BTreeMap, HashMap};
 
@@ -109,6 +111,7 @@ pub(super) struct Anonymous<I> {
     items: I,
     renumbering: Renumbering,
     names: HashMap<DeviceId, String>,
+    tasks: HashMap<TaskId, String>,
     begin: Option<u64>,
     ended: bool,
 }
@@ -119,6 +122,7 @@ impl<I: Items> Anonymous<I> {
             items,
             renumbering,
             names: HashMap::new(),
+            tasks: HashMap::new(),
             begin: None,
             ended: false,
         }
@@ -149,6 +153,11 @@ impl<I: Items> Items for Anonymous<I> {
                     Item::Event(event)
                 }
                 Item::At(stamp) => {
+                    if let Some(task) = stamp.task {
+                        let number = self.tasks.len();
+                        let name = self.tasks.entry(task);
+                        name.or_insert_with(|| format!("task{number}"));
+                    }
                     let begin = *self.begin.get_or_insert(stamp.nanoseconds);
                     Item::At(Stamp {
                         nanoseconds: stamp.nanoseconds.saturating_sub(begin),
@@ -164,5 +173,9 @@ impl<I: Items> Items for Anonymous<I> {
 
     fn device_name(&self, device: DeviceId) -> &str {
         self.names.get(&device).map_or("", String::as_str)
+    }
+
+    fn task_name(&self, task: TaskId) -> &str {
+        self.tasks.get(&task).map_or("", String::as_str)
     }
 }

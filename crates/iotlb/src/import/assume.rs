@@ -18,7 +18,7 @@ use super::raw::Owner;
 use crate::event::{DeviceId, Event, Kind, Permission};
 use crate::note::{Note, Topic};
 use crate::runs::Runs;
-use crate::trace::{Stamped, Trace};
+use crate::trace::{Stamped, TaskId, Trace};
 use crate::units::{EventTime, IovaPage, PageRange};
 use std::collections::{HashMap, VecDeque};
 
@@ -217,6 +217,10 @@ impl<I: Items> Items for Assuming<I> {
 
     fn device_name(&self, device: DeviceId) -> &str {
         self.items.device_name(device)
+    }
+
+    fn task_name(&self, task: TaskId) -> &str {
+        self.items.task_name(task)
     }
 }
 

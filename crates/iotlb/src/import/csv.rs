@@ -13,18 +13,20 @@
 //! | `phys` | physical address in bytes | may be empty |
 //! | `kind` | `alloc`, `page`, `sg` | may be empty |
 //! | `time_ns`, `cpu` | when and where, decimal | may be empty |
+//! | `task` | name of the task that ran | may be empty |
 //!
 //! Fields are not quoted and hold no commas. Lines that begin with `#` are comments. As such a file
 //! is made on purpose, a line that does not fit is an error, not an unknown line.
 
 use super::fields::Piece;
 use super::raw::{Parsed, Raw, Segment, Via};
+use super::tracepoint::task;
 use super::{Complaint, Fault};
 use crate::event::{Direction, Kind, Permission};
 use crate::parse::quoted;
 use crate::trace::Stamp;
 
-const COLUMNS: [&str; 9] = [
+const COLUMNS: [&str; 10] = [
     "event",
     "device",
     "iova",
@@ -34,12 +36,13 @@ const COLUMNS: [&str; 9] = [
     "kind",
     "time_ns",
     "cpu",
+    "task",
 ];
 
 /// Where each of [`COLUMNS`] stands in a line.
 #[derive(Debug)]
 pub(super) struct Table {
-    places: [Option<usize>; 9],
+    places: [Option<usize>; 10],
     columns: usize,
 }
 
@@ -54,7 +57,7 @@ impl Table {
     /// From the first line.
     pub fn new(header: &str) -> Result<Self, Complaint> {
         let mut table = Self {
-            places: [None; 9],
+            places: [None; 10],
             columns: 0,
         };
         for (place, column) in pieces(header).enumerate() {
@@ -80,7 +83,7 @@ impl Table {
         if line.starts_with('#') || line.trim().is_empty() {
             return Ok(Parsed::Nothing);
         }
-        let mut found = [None; 9];
+        let mut found = [None; 10];
         let mut count = 0;
         for (place, field) in pieces(line).enumerate() {
             count = place + 1;
@@ -141,7 +144,9 @@ impl Table {
             stamp: number(7)?.map(|nanoseconds| Stamp {
                 nanoseconds,
                 cpu: u32::try_from(cpu).unwrap_or(u32::MAX),
+                task: None,
             }),
+            task: found[9].and_then(|name| task(name.text)).map(str::to_owned),
             device: device.text.into(),
             raw,
         })

@@ -12,10 +12,10 @@
 
 use super::fields::{Fields, Piece, Print};
 use super::raw::{Owner, Parsed, Raw, Segment, Via};
+use super::tracepoint::Tracepoint;
 use super::{Complaint, Fault};
 use crate::event::{Kind, Permission};
 use crate::parse::quoted;
-use crate::trace::Stamp;
 
 /// What the kernel returns as address of a mapping that failed.
 const MAPPING_ERROR: u64 = u64::MAX;
@@ -57,16 +57,12 @@ fn call(event: &str) -> Option<Call> {
     })
 }
 
-/// What `event`, a tracepoint of this system, says.
-pub(super) fn parse(
-    stamp: Option<Stamp>,
-    event: &str,
-    payload: Piece<'_>,
-) -> Result<Parsed, Complaint> {
-    let Some(call) = call(event) else {
+/// What a tracepoint of this system says.
+pub(super) fn parse(tracepoint: &Tracepoint<'_>) -> Result<Parsed, Complaint> {
+    let Some(call) = call(tracepoint.event) else {
         return Ok(Parsed::Unknown);
     };
-    let payload = payload.trim();
+    let payload = tracepoint.payload.trim();
     let (print, device, fields) = match payload.strip_prefix("[FAILED TO PARSE]") {
         Some(fields) => {
             let fields = Fields::new(fields.trim());
@@ -92,7 +88,8 @@ pub(super) fn parse(
         return Ok(Parsed::Failed);
     };
     Ok(Parsed::Event {
-        stamp,
+        stamp: tracepoint.stamp,
+        task: tracepoint.task.map(str::to_owned),
         device: device.text.into(),
         raw,
     })

@@ -42,7 +42,7 @@ pub enum Fault {
     },
     /// A column that has no meaning here.
     #[error(
-        "unknown column `{0}`, expected event, device, iova, bytes, direction, phys, kind, time_ns or cpu"
+        "unknown column `{0}`, expected event, device, iova, bytes, direction, phys, kind, time_ns, cpu or task"
     )]
     UnknownColumn(String),
     /// A column that stands twice in the first line.
@@ -78,7 +78,7 @@ pub enum ImportError {
     Trace(#[from] TraceError),
     /// The beginning of the file is no trace and no capture that is known.
     #[error(
-        "{file}:1:1: not a trace: first line must be `# ioatlas-trace 1`; and not a capture: expected events of QEMU (vtd_*, \
+        "{file}:1:1: not a trace: first line must be `# ioatlas-trace 2`; and not a capture: expected events of QEMU (vtd_*, \
          virtio_iommu_*), of ftrace or perf script (dma:*, iommu:*), or CSV (event,device,iova,..)"
     )]
     UnknownFormat {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A capture of another tool, as a stream of lines of a trace.
 
-use super::assemble::{Addresses, Assembler, Unmaps};
+use super::assemble::{Addresses, Assembler, Lengths, Unmaps};
 use super::items::{Item, Items};
 use super::order::{Order, Waiting};
 use super::qemu_events::Log;
@@ -14,6 +14,7 @@ use crate::event::{DeviceId, Event};
 use crate::note::{Note, Topic};
 use crate::parse::quoted;
 use crate::read::{LineError, Lines, line_error};
+use crate::trace::TaskId;
 use std::collections::HashMap;
 
 /// Characters of a device's name, at most.
@@ -77,6 +78,14 @@ impl Parser {
         }
     }
 
+    fn lengths(&self) -> Lengths {
+        match self.can_be_physical() {
+            // what asks no IOMMU is told of buffers
+            true => Lengths::Bytes,
+            false => Lengths::WholePages,
+        }
+    }
+
     /// The note that says where the trace is from.
     fn origin(&self) -> Topic {
         match self {
@@ -124,7 +133,7 @@ impl<'a> Foreign<'a> {
         };
         Self {
             name: name.into(),
-            assembler: Assembler::new(assign, parser.unmaps(), survey, limits),
+            assembler: Assembler::new(assign, parser.unmaps(), parser.lengths(), survey, limits),
             lines,
             parser,
             order: Order::default(),
@@ -183,7 +192,12 @@ impl<'a> Foreign<'a> {
                 self.drain()?;
                 self.assembler.out.push_back(Item::Mark(label));
             }
-            Parsed::Event { stamp, device, raw } => {
+            Parsed::Event {
+                stamp,
+                task,
+                device,
+                raw,
+            } => {
                 let bad = |c: char| c.is_whitespace() || c.is_control();
                 if device.is_empty()
                     || device.chars().count() > DEVICE_CHARS
@@ -193,7 +207,12 @@ impl<'a> Foreign<'a> {
                     return Err(self.at(column + 1, Fault::BadDevice(quoted(&device))));
                 }
                 self.events += 1;
-                self.order.push(Waiting { stamp, device, raw });
+                self.order.push(Waiting {
+                    stamp,
+                    task,
+                    device,
+                    raw,
+                });
                 self.drain()?;
             }
         }
@@ -272,5 +291,9 @@ impl Items for Foreign<'_> {
 
     fn device_name(&self, device: DeviceId) -> &str {
         self.assembler.device_name(device)
+    }
+
+    fn task_name(&self, task: TaskId) -> &str {
+        self.assembler.task_name(task)
     }
 }

@@ -12,7 +12,7 @@
 
 use super::fields::Piece;
 use super::raw::Parsed;
-use super::tracepoint::{System, Tracepoint, cpu, nanoseconds};
+use super::tracepoint::{System, Tracepoint, cpu, nanoseconds, task};
 use super::{Complaint, Fault};
 use crate::parse::quoted;
 use crate::trace::Stamp;
@@ -26,7 +26,8 @@ pub(super) fn tracepoint(line: &str) -> Option<Tracepoint<'_>> {
         if let Some(cpu) = cpu(&line[open..close])
             && let Some(event) = after_cpu(line, close, cpu)
         {
-            return Some(event);
+            let task = task_before(&line[..open]);
+            return Some(Tracepoint { task, ..event });
         }
         from = open + 1;
     }
@@ -45,13 +46,30 @@ fn after_cpu(line: &str, at: usize, cpu: u32) -> Option<Tracepoint<'_>> {
     let (event, payload) = word(line, rest)?;
     let event = event.strip_suffix(':')?;
     Some(Tracepoint {
-        stamp: nanoseconds(clock).map(|nanoseconds| Stamp { nanoseconds, cpu }),
+        stamp: nanoseconds(clock).map(|nanoseconds| Stamp {
+            nanoseconds,
+            cpu,
+            task: None,
+        }),
+        task: None,
         event,
         payload: Piece {
             text: &line[payload..],
             at: payload,
         },
     })
+}
+
+/// The task of `name-175 `, or of `name-175 ( 170) ` with its group.
+fn task_before(text: &str) -> Option<&str> {
+    let text = text.trim_end();
+    let text = match text.strip_suffix(')').and_then(|t| t.rsplit_once('(')) {
+        Some((before, _)) => before.trim_end(),
+        None => text,
+    };
+    let (name, number) = text.rsplit_once('-')?;
+    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    task(name).filter(|_| digits)
 }
 
 fn is_clock(text: &str) -> bool {
@@ -134,6 +152,7 @@ mod tests {
             let line = format!("{head}{payload}");
             let event = tracepoint(&line).expect(head);
             let stamp = Stamp {
+                task: None,
                 nanoseconds: 5_881_838_000,
                 cpu: 0,
             };
@@ -142,6 +161,29 @@ mod tests {
         assert!(tracepoint("  x-17  [000] d.h2. soon: dma_unmap_page: d").is_none());
         let counted = tracepoint("  x-17  [000] d.h2. 123456: dma_unmap_page: d").unwrap();
         assert_eq!(counted.stamp, None);
+    }
+
+    #[test]
+    fn the_task_is_what_stands_before_its_number() {
+        for (head, expected) in [
+            ("           <...>-17    ", None),
+            ("           <...>-17    (-------) ", None),
+            ("          <idle>-0     ", Some("<idle>")),
+            ("       irq/24-eth0-17  (     17) ", Some("irq/24-eth0")),
+            ("    kworker/u8:3-dm-17 (-------) ", Some("kworker/u8:3-dm")),
+            ("  Web Content (2)-17   (   1234) ", Some("Web Content (2)")),
+            ("  a [001] b-3-4   ", Some("a [001] b-3")),
+            (" no number-x ", None),
+            ("", None),
+        ] {
+            let line = format!("{head}[000] d.h2. 5.881838: dma_unmap_page: d");
+            let event = tracepoint(&line).map(|event| event.task);
+            // the CPU is found by the space before it
+            assert_eq!(event.flatten(), expected, "{head}");
+        }
+        let long = "x".repeat(65);
+        let line = format!(" {long}-1 [000] d.h2. 5.881838: dma_unmap_page: d");
+        assert_eq!(tracepoint(&line).unwrap().task, None);
     }
 
     #[test]

@@ -5,12 +5,12 @@
 //! interface made them, so all of them go to one device of a made-up name. One buffer can be
 //! several `map` events, one a run of physical memory.
 
-use super::fields::{Fields, Piece};
+use super::fields::Fields;
 use super::raw::{Parsed, Raw, Segment, Via};
+use super::tracepoint::Tracepoint;
 use super::{Complaint, Fault};
 use crate::event::{Direction, Permission};
 use crate::parse::quoted;
-use crate::trace::Stamp;
 
 /// The device that all mappings go to.
 pub(super) const DEVICE: &str = "any-device";
@@ -27,12 +27,9 @@ pub(super) fn is_event(event: &str, payload: &str) -> bool {
     }
 }
 
-/// What `event`, a tracepoint of this system, says.
-pub(super) fn parse(
-    stamp: Option<Stamp>,
-    event: &str,
-    payload: Piece<'_>,
-) -> Result<Parsed, Complaint> {
+/// What a tracepoint of this system says.
+pub(super) fn parse(tracepoint: &Tracepoint<'_>) -> Result<Parsed, Complaint> {
+    let Tracepoint { event, payload, .. } = *tracepoint;
     if !is_event(event, payload.text) {
         return Ok(Parsed::Unknown);
     }
@@ -77,7 +74,8 @@ pub(super) fn parse(
         other => return Err(payload.complain(Fault::UnknownEvent(quoted(other)))),
     };
     Ok(Parsed::Event {
-        stamp,
+        stamp: tracepoint.stamp,
+        task: tracepoint.task.map(str::to_owned),
         device: DEVICE.into(),
         raw,
     })

@@ -5,7 +5,7 @@ use super::ImportError;
 use super::raw::Owner;
 use crate::event::{DeviceId, Event};
 use crate::note::Note;
-use crate::trace::Stamp;
+use crate::trace::{Stamp, TaskId};
 use crate::units::PageRange;
 use crate::write::{HEADER, Line};
 use std::collections::HashMap;
@@ -37,6 +37,9 @@ pub(super) trait Items {
 
     /// The name of a device of any event so far.
     fn device_name(&self, device: DeviceId) -> &str;
+
+    /// The name of a task of any stamp so far.
+    fn task_name(&self, task: TaskId) -> &str;
 }
 
 impl<I: Items + ?Sized> Items for Box<I> {
@@ -46,6 +49,10 @@ impl<I: Items + ?Sized> Items for Box<I> {
 
     fn device_name(&self, device: DeviceId) -> &str {
         (**self).device_name(device)
+    }
+
+    fn task_name(&self, task: TaskId) -> &str {
+        (**self).task_name(task)
     }
 }
 
@@ -123,7 +130,10 @@ impl<I: Items> Text<I> {
                 let device = self.items.device_name(event.device());
                 writeln!(self.line, "{}", Line { device, event })
             }
-            Item::At(stamp) => writeln!(self.line, "{stamp}"),
+            Item::At(stamp) => match stamp.task {
+                Some(task) => writeln!(self.line, "{stamp} {}", self.items.task_name(task)),
+                None => writeln!(self.line, "{stamp}"),
+            },
             Item::Mark(label) => writeln!(self.line, "# mark {label}"),
             Item::Note(note) => {
                 self.written.notes.push(note);

@@ -122,7 +122,7 @@ impl Format {
     #[must_use]
     pub const fn expects(self) -> &'static str {
         match self {
-            Format::Trace => "`# ioatlas-trace 1` and lines M, U, A",
+            Format::Trace => "`# ioatlas-trace 2` and lines M, U, A",
             Format::Qemu => {
                 "vtd_iotlb_page_hit, vtd_iotlb_page_update and vtd_inv_desc_iotlb_pages, or virtio_iommu_map, _unmap and _translate"
             }

@@ -8,13 +8,14 @@ use crate::event::DeviceId;
 use crate::note::Note;
 use crate::parse::{self, Complaint};
 use crate::read::{Lines, at, check_header, line_error};
-use crate::trace::Stamp;
+use crate::trace::{Stamp, TaskId, Tasks};
 
 pub(super) struct Native<'a> {
     name: String,
     lines: Lines<'a>,
     limits: Limits,
     devices: Devices,
+    tasks: Tasks,
 }
 
 impl<'a> Native<'a> {
@@ -24,6 +25,7 @@ impl<'a> Native<'a> {
             lines,
             limits,
             devices: Devices::default(),
+            tasks: Tasks::default(),
         }
     }
 
@@ -31,7 +33,7 @@ impl<'a> Native<'a> {
         let text = std::str::from_utf8(&self.lines.buffer)
             .map_err(|error| (error.valid_up_to(), Reason::NotUtf8))?;
         if let Some(comment) = text.strip_prefix('#') {
-            return Ok(item_of_comment(comment));
+            return Ok(item_of_comment(comment, &mut self.tasks));
         }
         let line = parse::line(text)?;
         let device = self.devices.get(line.device, self.limits.devices);
@@ -40,8 +42,9 @@ impl<'a> Native<'a> {
     }
 }
 
-fn item_of_comment(comment: &str) -> Item {
-    if let Some(stamp) = comment.strip_prefix(" at ").and_then(Stamp::parse) {
+fn item_of_comment(comment: &str, tasks: &mut Tasks) -> Item {
+    if let Some((mut stamp, task)) = comment.strip_prefix(" at ").and_then(Stamp::parse) {
+        stamp.task = task.and_then(|name| tasks.get(name));
         Item::At(stamp)
     } else if let Some(note) = comment.strip_prefix(" note ").and_then(Note::parse) {
         Item::Note(note)
@@ -80,5 +83,9 @@ impl Items for Native<'_> {
 
     fn device_name(&self, device: DeviceId) -> &str {
         self.devices.name(device)
+    }
+
+    fn task_name(&self, task: TaskId) -> &str {
+        &self.tasks.names[task.0 as usize]
     }
 }

@@ -20,6 +20,7 @@ const ELEMENTS: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub stamp: Option<Stamp>,
+    pub task: Option<String>,
     pub device: String,
     pub raw: Raw,
 }
@@ -135,7 +136,9 @@ mod tests {
             stamp: time.map(|nanoseconds| Stamp {
                 nanoseconds,
                 cpu: 0,
+                task: None,
             }),
+            task: None,
             device: String::new(),
             raw: Raw::Sync {
                 segments: Vec::new(),

@@ -13,7 +13,7 @@
 use super::Complaint;
 use super::fields::Piece;
 use super::raw::Parsed;
-use super::tracepoint::{System, Tracepoint, cpu, nanoseconds};
+use super::tracepoint::{System, Tracepoint, cpu, nanoseconds, task};
 use crate::trace::Stamp;
 
 /// The event of a line, if it is one of the two systems.
@@ -38,25 +38,42 @@ fn at(line: &str, end: usize, name: usize) -> Option<Tracepoint<'_>> {
     if event.is_empty() || !event.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') {
         return None;
     }
-    let mut words = line[..end].split(' ').rev().filter(|word| !word.is_empty());
-    let mut word = words.next()?;
-    if word.bytes().all(|b| b.is_ascii_digit()) {
-        word = words.next()?; // the period
+    let (mut rest, mut word) = last_word(&line[..end]);
+    if is_number(word) {
+        (rest, word) = last_word(rest); // the period
     }
     let clock = word.strip_suffix(':')?;
-    let cpu = words.next().and_then(cpu);
+    let (before, word) = last_word(rest);
+    let cpu = cpu(word);
+    let (comm, number) = last_word(if cpu.is_some() { before } else { rest });
+    // `pid`, or `pid/tid`
+    let numbered = number.split('/').all(is_number);
     let payload = name + length + 1;
+    // of a task that ended before its name was read, `perf` prints the number after a colon
+    let unnamed = comm.trim().strip_prefix(':').is_some_and(is_number);
     Some(Tracepoint {
         stamp: nanoseconds(clock).map(|nanoseconds| Stamp {
             nanoseconds,
             cpu: cpu.unwrap_or(0),
+            task: None,
         }),
+        task: task(comm).filter(|_| numbered && !unnamed),
         event,
         payload: Piece {
             text: &line[payload..],
             at: payload,
         },
     })
+}
+
+/// What stands before the last word, and that.
+fn last_word(text: &str) -> (&str, &str) {
+    let text = text.trim_end();
+    text.rsplit_once(' ').unwrap_or(("", text))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// What a line says.
@@ -86,13 +103,21 @@ mod tests {
         let line = "  kthreadd   177 [000]     6.193132:  dma:dma_map_sg: [FAILED TO PARSE] device=0000:00:1f.2 full_nents=1 \
                     full_ents=1 truncated=0 phys_addrs=ARRAY[c0, e8, 90, 01, 00, 00, 00, 00] \
                     dma_addrs=ARRAY[c0, f8, f3, ff, 00, 00, 00, 00] lengths=ARRAY[00, 02, 00, 00] dir=2 attrs=0x0";
-        let Parsed::Event { stamp, device, raw } = parse(line, System::Dma).unwrap() else {
+        let Parsed::Event {
+            stamp,
+            task,
+            device,
+            raw,
+        } = parse(line, System::Dma).unwrap()
+        else {
             panic!("no event");
         };
         let expected = Stamp {
             nanoseconds: 6_193_132_000,
             cpu: 0,
+            task: None,
         };
+        assert_eq!(task.as_deref(), Some("kthreadd"));
         assert_eq!((stamp, device.as_str()), (Some(expected), "0000:00:1f.2"));
         assert_eq!(
             raw,
@@ -110,14 +135,33 @@ mod tests {
     }
 
     #[test]
+    fn the_task_is_what_stands_before_its_number() {
+        for (head, expected) in [
+            ("         swapper     0 [000]", Some("swapper")),
+            ("     Web Content  1234/1240  [000]", Some("Web Content")),
+            ("  kworker/u8:3-ev    77 [000]", Some("kworker/u8:3-ev")),
+            ("a: dma:map 1 2.5:  17 [000]", Some("a: dma:map 1 2.5:")),
+            ("   :175   175/175 [000]", None),
+            ("   :175   175", None),
+            ("     x    -1 [000]", None),
+            ("           17 [000]", None),
+        ] {
+            let line = format!("{head} 1.000002:  dma:dma_unmap_page: d");
+            assert_eq!(tracepoint(&line).expect(head).task, expected, "{head}");
+        }
+    }
+
+    #[test]
     fn a_period_may_stand_before_the_event_and_the_cpu_be_missing() {
-        for (line, cpu) in [
+        for (line, name, cpu) in [
             (
                 "x 1 [003] 1.000002: 1 dma:dma_unmap_page: d dir=NONE dma_addr=1 size=2",
+                "x",
                 3,
             ),
             (
-                "x dma: 1 1.000002: dma:dma_unmap_page: d dir=NONE dma_addr=1 size=2",
+                "x dma: 1/2 1.000002: dma:dma_unmap_page: d dir=NONE dma_addr=1 size=2",
+                "x dma:",
                 0,
             ),
         ] {
@@ -125,7 +169,9 @@ mod tests {
             let stamp = Stamp {
                 nanoseconds: 1_000_002_000,
                 cpu,
+                task: None,
             };
+            assert_eq!(event.task, Some(name));
             assert_eq!((event.stamp, event.event), (Some(stamp), "dma_unmap_page"));
         }
     }

@@ -71,6 +71,7 @@ fn split(line: &str) -> (Option<Stamp>, &str, Piece<'_>) {
         stamp = nanoseconds(clock).map(|nanoseconds| Stamp {
             nanoseconds,
             cpu: 0,
+            task: None,
         });
         at = line.len() - event.len();
     }
@@ -230,7 +231,12 @@ impl Log {
                 (device, Raw::Access { address, direction })
             }
         };
-        Ok(Parsed::Event { stamp, device, raw })
+        Ok(Parsed::Event {
+            stamp,
+            task: None,
+            device,
+            raw,
+        })
     }
 
     fn learn(&mut self, domain: u64, device: String) {

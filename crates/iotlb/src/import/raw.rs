@@ -81,7 +81,10 @@ pub(super) enum Via {
 pub(super) enum Parsed {
     /// An event of a device, at a time where the format has one.
     Event {
+        /// Without its task.
         stamp: Option<Stamp>,
+        /// Name of the task that ran, where the format has it.
+        task: Option<String>,
         device: String,
         raw: Raw,
     },

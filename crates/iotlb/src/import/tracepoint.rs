@@ -5,7 +5,7 @@
 use super::fields::Piece;
 use super::raw::Parsed;
 use super::{Complaint, dma, iommu};
-use crate::trace::Stamp;
+use crate::trace::{Stamp, TASK_BYTES};
 
 /// Which tracepoints a capture is read by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub(super) enum System {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tracepoint<'a> {
     pub stamp: Option<Stamp>,
+    /// Name of the task that ran, where the tracer knew it.
+    pub task: Option<&'a str>,
     /// Without the system that it belongs to.
     pub event: &'a str,
     pub payload: Piece<'a>,
@@ -40,14 +42,19 @@ impl Tracepoint<'_> {
     /// What the event says, if it belongs to `system`.
     pub fn parse(&self, system: System) -> Result<Parsed, Complaint> {
         match (self.system(), system) {
-            (Some(System::Dma), System::Dma) => dma::parse(self.stamp, self.event, self.payload),
-            (Some(System::Iommu), System::Iommu) => {
-                iommu::parse(self.stamp, self.event, self.payload)
-            }
+            (Some(System::Dma), System::Dma) => dma::parse(self),
+            (Some(System::Iommu), System::Iommu) => iommu::parse(self),
             (Some(_), _) => Ok(Parsed::Nothing),
             (None, _) => Ok(Parsed::Unknown),
         }
     }
+}
+
+/// The name before the number of a task; `None` where the tracer forgot it.
+pub(super) fn task(name: &str) -> Option<&str> {
+    let name = name.trim();
+    let unknown = name.is_empty() || name == "<...>" || name.contains(char::is_control);
+    (!unknown && name.len() <= TASK_BYTES).then_some(name)
 }
 
 /// Seconds with six or nine decimals as nanoseconds; `None` for anything else, such as the

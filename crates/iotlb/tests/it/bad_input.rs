@@ -121,12 +121,14 @@ fn files_that_are_no_traces() {
             "{text}: {error}"
         );
     }
-    for version in ["2", "10", "1\r", "1 "] {
+    for version in ["0", "3", "10", "1\r", "2\r", "1 ", "2 "] {
         let error =
             read("t", format!("# ioatlas-trace {version}\n").as_bytes()).expect_err(version);
         assert!(matches!(error, TraceError::Version { .. }), "{error}");
     }
-    assert_eq!(read("t", b"# ioatlas-trace 1").unwrap().events().len(), 0);
+    for header in ["# ioatlas-trace 1", "# ioatlas-trace 2"] {
+        assert_eq!(read("t", header.as_bytes()).unwrap().events().len(), 0);
+    }
     let missing = Trace::open(Path::new("no/such/file.trace")).expect_err("missing");
     assert!(
         missing

@@ -237,8 +237,8 @@ fn accesses_are_assumed_before_unmaps_or_after_maps() {
     let capture = [alloc, MAP, unmap, free].concat();
     let a = ["A d 1 r", "A d 2 r"];
     let (ma, m, u, ua) = (
-        "M d 9 1 rw - alloc",
-        "M d 1 2 r 7 page",
+        "M d 9 1 rw - alloc 0+10",
+        "M d 1 2 r 7 page 0+8192",
         "U d 1 2",
         "U d 9 1",
     );
@@ -253,7 +253,7 @@ fn accesses_are_assumed_before_unmaps_or_after_maps() {
     let capture = [MAP, sync, again, unmap].concat();
     assert_eq!(
         lines(&text(&capture, Assume::Unmap)),
-        [m, a[0], "M d 5 1 r 0 page", a[1], u]
+        [m, a[0], "M d 5 1 r 0 page 0+1", a[1], u]
     );
     // a trace gets them as well, and says so
     let trace = "# ioatlas-trace 1\n# at 5 0\nM d 1 2 w\n# mark 1\nU d 1 1\n";
@@ -273,12 +273,12 @@ fn accesses_are_assumed_before_unmaps_or_after_maps() {
 fn events_are_put_in_order_of_time() {
     let unmap = "  x-1  [001] ..... 1.000009: dma_unmap_page: d dir=TO_DEVICE dma_addr=1000 size=8192 attrs=\n";
     let ordered = text(&[unmap, MAP].concat(), Assume::None);
-    assert_eq!(lines(&ordered), ["M d 1 2 r 7 page", "U d 1 2"]);
+    assert_eq!(lines(&ordered), ["M d 1 2 r 7 page 0+8192", "U d 1 2"]);
     // an unmap that is reported after the next map of its range ends the mapping before it, not the
     // new one
     let again = MAP.replace("1.000001", "1.000008");
     let overtaken = text(&[MAP, &again, unmap].concat(), Assume::None);
-    let m = "M d 1 2 r 7 page";
+    let m = "M d 1 2 r 7 page 0+8192";
     assert_eq!(lines(&overtaken), [m, "U d 1 2", m]);
     assert_eq!(noted(&overtaken, Topic::Overtaken), 1);
 }
@@ -289,14 +289,18 @@ fn lists_are_unmapped_by_their_memory() {
                sizes={0x2000,0x800} phys_addrs={0x70000,0x90000,0x20000} attrs=\n";
     let unmap = "  x-1  [000] ..... 1.2: dma_unmap_sg: d dir=FROM_DEVICE phys_addrs={0x70000,0x90000,0x20000} attrs=\n";
     // as many entries as pages: each entry is one
-    let maps = ["M d 1 1 w 70 sg", "M d 2 1 w 90 sg", "M d 9 1 w 20 sg"];
+    let maps = [
+        "M d 1 1 w 70 sg 0+4096",
+        "M d 2 1 w 90 sg 0+4096",
+        "M d 9 1 w 20 sg 0+2048",
+    ];
     let found = lines(&text(&[map, unmap, unmap].concat(), Assume::None));
     assert_eq!(found[..3], maps);
     assert_eq!(found[3..], ["U d 1 2", "U d 9 1"]);
     // fewer entries than pages: which page is where is not known
     let unclear = map.replace("0x2000,", "0x4000,");
     let trace = text(&unclear, Assume::None);
-    assert_eq!(lines(&trace)[0], "M d 1 4 w - sg");
+    assert_eq!(lines(&trace)[0], "M d 1 4 w - sg 0+16384");
     assert_eq!(noted(&trace, Topic::PhysUnknown), 2);
     let cut = map.replace("ents=2/2", "ents=2/200 [TRUNCATED]");
     assert_eq!(noted(&text(&cut, Assume::None), Topic::ListsCut), 1);
@@ -309,7 +313,7 @@ fn csv_says_what_its_columns_are() {
     let trace = text(csv, Assume::Unmap);
     assert_eq!(
         lines(&trace),
-        ["M nic 1 1 w 7 page", "A nic 1 w", "U nic 1 1"]
+        ["M nic 1 1 w 7 page 0+100", "A nic 1 w", "U nic 1 1"]
     );
     assert_eq!(noted(&trace, Topic::Csv), 3);
     for (bad, expected) in [
@@ -446,7 +450,7 @@ fn a_converted_capture_is_the_trace_that_is_loaded() {
     }
     // a trace stays as it is, comments and all
     let trace =
-        "# ioatlas-trace 1\n# by hand\n# at 5 0\nM d 1 1 r 7 sg\n# mark 2\nA d 1 ?\nU d 1 1\n";
+        "# ioatlas-trace 2\n# by hand\n# at 5 0\nM d 1 1 r 7 sg\n# mark 2\nA d 1 ?\nU d 1 1\n";
     assert_eq!(converted(trace.as_bytes(), Identity::Kept), trace);
 }
 
@@ -454,7 +458,7 @@ fn a_converted_capture_is_the_trace_that_is_loaded() {
 fn an_anonymous_trace_tells_nothing_but_what_results_need() {
     let trace = "# ioatlas-trace 1\n# by hand\n# at 500 3\nM nic 1 1 r 70203 sg\nA nic 1 ?\n# mark secret\n# at 700 3\n\
                  M disk 9 2 rw 70bff alloc\nM nic 2 1 r 401 page\nM nic 3 1 w\n# note lost-events 3\n";
-    let expected = "# ioatlas-trace 1\n# at 0 3\nM dev0 1 1 r 203 sg\nA dev0 1 ?\n# at 200 3\nM dev1 9 2 rw bff alloc\n\
+    let expected = "# ioatlas-trace 2\n# at 0 3\nM dev0 1 1 r 203 sg\nA dev0 1 ?\n# at 200 3\nM dev1 9 2 rw bff alloc\n\
                     M dev0 2 1 r 1001 page\nM dev0 3 1 w\n# note lost-events 3\n# note anonymized 2\n";
     // blocks 0x381, 0x385 and 0x386, 0x2: numbers 1, 3 and 4, 6 would do; runs begin at 1 with a
     // block between

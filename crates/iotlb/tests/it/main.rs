@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bundled;
+mod bytes_and_tasks;
 mod differential;
 mod import;
 mod naive;

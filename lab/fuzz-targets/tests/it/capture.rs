@@ -43,7 +43,7 @@ const CAPTURES: [Target; 4] = [
     },
 ];
 
-const TOKENS: [&[u8]; 12] = [
+const TOKENS: [&[u8]; 14] = [
     b"\n",
     b" ",
     b"M ",
@@ -55,6 +55,8 @@ const TOKENS: [&[u8]; 12] = [
     b"0",
     b"4503599627370496",
     b"# mark 1\n",
+    b"# at 5 0 a task\n",
+    b" 4095+2",
     b"\xff",
 ];
 

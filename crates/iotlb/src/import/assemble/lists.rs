@@ -3,6 +3,7 @@
 //! entries.
 
 use super::*;
+use crate::units::PAGE_BYTES;
 
 /// A live list, in the terms of its device.
 pub(super) enum List {
@@ -43,14 +44,15 @@ impl Assembler {
         for range in &ranges {
             self.make_room(device, *range, stamp);
         }
-        for range in ranges {
-            let map = |at: &mut Self, range, phys: Option<u64>| {
+        for (range, segment) in ranges.into_iter().zip(&segments) {
+            let map = |at: &mut Self, range, phys: Option<u64>, extent| {
                 at.emit(Event::Map {
                     device,
                     range,
                     permission,
                     phys: phys.and_then(phys_page),
                     kind,
+                    extent,
                 });
             };
             // a list that names pages twice is none of the kernel's
@@ -61,16 +63,18 @@ impl Assembler {
             self.begin(1)?;
             self.states[device.index()].live.insert(range);
             if segments.len() == phys.len() {
-                map(self, range, entry.next());
+                let extent = self.extent(range, *segment);
+                map(self, range, entry.next(), extent);
             } else if one_each {
                 for page in range.first().number()..=range.last().number() {
-                    if let Some(range) = page_range(page, page) {
-                        map(self, range, entry.next());
+                    if let Some(one) = page_range(page, page) {
+                        map(self, one, entry.next(), extent_in(range, *segment, page));
                     }
                 }
             } else {
                 self.counts.add(Topic::PhysUnknown, 1);
-                map(self, range, None);
+                let extent = self.extent(range, *segment);
+                map(self, range, None, extent);
             }
         }
         let lists = self.states[device.index()].lists.entry(key).or_default();
@@ -110,6 +114,7 @@ impl Assembler {
                     permission,
                     phys: phys_page(segment.address),
                     kind: Some(Kind::ScatterGather),
+                    extent: self.extent(range, *segment),
                 });
             }
             next += pages;
@@ -147,4 +152,16 @@ impl Assembler {
             }
         }
     }
+}
+
+/// Which bytes of one page of a segment are the segment's; its pages begin with those of `range`.
+fn extent_in(range: PageRange, segment: Segment, page: u64) -> Option<Extent> {
+    let begins = page == range.first().number();
+    let ends = page == range.last().number();
+    let offset = if begins { segment.address & 0xfff } else { 0 };
+    let end = match ends {
+        true => (segment.address & 0xfff) + segment.bytes - (range.pages().0 - 1) * PAGE_BYTES,
+        false => PAGE_BYTES,
+    };
+    Extent::new(PageCount(1), offset, end.checked_sub(offset)?)
 }

@@ -23,8 +23,8 @@ use super::runs::{Joined, Runs, page_range};
 use super::{AssignIovas, Fault, Limits};
 use crate::event::{DeviceId, Event, Kind, Permission};
 use crate::note::Topic;
-use crate::trace::Stamp;
-use crate::units::{IovaPage, PageCount, PageRange, PhysPage};
+use crate::trace::{Stamp, TaskId, Tasks};
+use crate::units::{Extent, IovaPage, PageCount, PageRange, PhysPage};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Mappings alive at one time, at most, over all devices; segments of lists count each.
@@ -105,13 +105,24 @@ pub(super) enum Unmaps {
     AfterTheFact,
 }
 
+/// What a source says of lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lengths {
+    /// How many bytes a caller asked for.
+    Bytes,
+    /// How many pages became reachable, as a number of bytes.
+    WholePages,
+}
+
 pub(super) struct Assembler {
     limits: Limits,
     assign: AssignIovas,
     unmaps: Unmaps,
+    lengths: Lengths,
     survey: HashMap<String, Addresses>,
     devices: Devices,
     states: Vec<Device>,
+    tasks: Tasks,
     at: Option<Stamp>,
     live: usize,
     pub counts: Counts,
@@ -122,6 +133,7 @@ impl Assembler {
     pub fn new(
         assign: AssignIovas,
         unmaps: Unmaps,
+        lengths: Lengths,
         survey: HashMap<String, Addresses>,
         limits: Limits,
     ) -> Self {
@@ -129,9 +141,11 @@ impl Assembler {
             limits,
             assign,
             unmaps,
+            lengths,
             survey,
             devices: Devices::default(),
             states: Vec::new(),
+            tasks: Tasks::default(),
             at: None,
             live: 0,
             counts: Counts::default(),
@@ -143,11 +157,16 @@ impl Assembler {
         self.devices.name(device)
     }
 
+    pub fn task_name(&self, task: TaskId) -> &str {
+        &self.tasks.names[task.0 as usize]
+    }
+
     /// Turns an event into items in [`Self::out`].
     pub fn event(&mut self, event: Waiting) -> Result<(), Fault> {
         let device = self.device(&event)?;
         let before = self.out.len();
-        let stamp = event.stamp;
+        let task = event.task.as_deref().and_then(|name| self.tasks.get(name));
+        let stamp = event.stamp.map(|stamp| Stamp { task, ..stamp });
         match event.raw {
             Raw::Map {
                 segment,
@@ -250,6 +269,14 @@ impl Assembler {
         self.out.push_back(Item::Event(event));
     }
 
+    /// Which bytes of its pages a run of addresses is, where that is known.
+    fn extent(&self, pages: PageRange, segment: Segment) -> Option<Extent> {
+        match self.lengths {
+            Lengths::Bytes => Extent::new(pages.pages(), segment.address & 0xfff, segment.bytes),
+            Lengths::WholePages => None,
+        }
+    }
+
     /// Counts mappings that begin.
     fn begin(&mut self, count: usize) -> Result<(), Fault> {
         self.live += count;
@@ -284,6 +311,7 @@ impl Assembler {
                 permission,
                 phys: phys.and_then(phys_page),
                 kind,
+                extent: self.extent(pages, segment),
             });
             return Ok(());
         }
@@ -304,6 +332,7 @@ impl Assembler {
             // without translation the bus address is the memory's
             phys: phys_page(phys.unwrap_or(segment.address)),
             kind,
+            extent: self.extent(pages, segment),
         });
         Ok(())
     }
@@ -448,6 +477,7 @@ impl Assembler {
                 permission,
                 phys: phys_page(phys),
                 kind: None,
+                extent: None,
             });
         }
         self.emit(Event::Access {

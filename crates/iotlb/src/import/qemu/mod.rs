@@ -398,6 +398,7 @@ impl QemuLog {
             permission,
             phys: Some(phys),
             kind,
+            extent: None,
         };
         let at = self.at(registers.gs);
         self.hold(domain, event, at);
@@ -500,7 +501,11 @@ impl QemuLog {
         }
         let next = self.cpus.len() as u32;
         let cpu = *self.cpus.entry(gs).or_insert(next);
-        self.now_ns.map(|nanoseconds| Stamp { nanoseconds, cpu })
+        self.now_ns.map(|nanoseconds| Stamp {
+            nanoseconds,
+            cpu,
+            task: None,
+        })
     }
 
     fn hold(&mut self, domain: usize, event: Event, at: Option<Stamp>) {
