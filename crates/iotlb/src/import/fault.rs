@@ -85,6 +85,16 @@ pub enum ImportError {
         /// Name as given by the user.
         file: String,
     },
+    /// A capture that only its own tool can read.
+    #[error("{file}: {what}, which is binary; have it printed: `{command} | ioatlas report -`")]
+    Binary {
+        /// Name as given by the user.
+        file: String,
+        /// What it is.
+        what: &'static str,
+        /// What prints it; `FILE` stands for its name.
+        command: &'static str,
+    },
     /// A capture without any event that tells of mappings.
     #[error("{file}: no event in {lines} lines; expected, as {format}: {}", format.expects())]
     NoEvents {

@@ -24,8 +24,8 @@
 //!
 //! The maps that a guest's kernel makes are in a log of QEMU only with dumps of registers, and then
 //! [`qemu`] reads them; it is fed by the program that took the dumps and knows the kernel. Binary
-//! captures (`trace.dat`, `perf.data`): their own tools print them. `perf script` with other fields
-//! than time and event.
+//! captures (`trace.dat`, `perf.data`): their own tools print them, and the error says how.
+//! `perf script` with other fields than time and event.
 
 mod anonymize;
 mod assemble;
@@ -423,6 +423,27 @@ impl Found {
     }
 }
 
+/// Beginnings of binary captures, what they are of, and what prints them.
+const BINARY: [(&[u8], &str, &str); 5] = [
+    (
+        // of 16 bytes: what `perf record -o -` writes, which older `perf` reads from a pipe only
+        b"PERFILE2\x10\0\0\0\0\0\0\0",
+        "a capture of perf as it goes into a pipe",
+        "perf script -i - <FILE",
+    ),
+    (b"PERFILE2", PERF_DATA, PERF_SCRIPT),
+    // by a machine of the other byte order, and by old `perf`
+    (b"2ELIFREP", PERF_DATA, PERF_SCRIPT),
+    (b"PERFFILE", PERF_DATA, PERF_SCRIPT),
+    (
+        b"\x17\x08\x44tracing",
+        "a capture of trace-cmd (trace.dat)",
+        "trace-cmd report FILE",
+    ),
+];
+const PERF_DATA: &str = "a capture of perf (perf.data)";
+const PERF_SCRIPT: &str = "perf script -i FILE";
+
 /// The beginning of a file, and the rest.
 struct Head<'a> {
     name: String,
@@ -457,6 +478,14 @@ impl<'a> Head<'a> {
 
     /// What the file is.
     fn format(&self, asked: Option<Format>) -> Result<Format, ImportError> {
+        let known = |(begin, _, _): &&(&[u8], _, _)| self.bytes.starts_with(begin);
+        if let Some(&(_, what, command)) = BINARY.iter().find(known) {
+            return Err(ImportError::Binary {
+                file: self.name.clone(),
+                what,
+                command,
+            });
+        }
         if let Some(format) = asked {
             return Ok(format);
         }

@@ -378,6 +378,39 @@ fn what_is_no_capture_is_said_to_be_none() {
 }
 
 #[test]
+fn of_a_binary_capture_it_is_said_what_prints_it() {
+    // the second field is the size of the header
+    let perf = |magic: &str, size: u64| [magic.as_bytes(), &size.to_le_bytes()].concat();
+    for (bytes, command) in [
+        (perf("PERFILE2", 104), "`perf script -i FILE |"),
+        (perf("PERFFILE", 104), "`perf script -i FILE |"),
+        (
+            perf("2ELIFREP", 104u64.swap_bytes()),
+            "`perf script -i FILE |",
+        ),
+        (perf("PERFILE2", 16), "`perf script -i - <FILE |"),
+        (
+            b"\x17\x08\x44tracing6\0\0\x08".to_vec(),
+            "`trace-cmd report FILE |",
+        ),
+    ] {
+        for from in [None, Some(Format::Ftrace), Some(Format::Perf)] {
+            let options = Options {
+                from,
+                ..Options::default()
+            };
+            let error = load("t.dat", bytes.as_slice(), options, Limits::default());
+            let said = error.expect_err("binary").to_string();
+            let expected = format!("{command} ioatlas report -`");
+            assert!(
+                said.starts_with("t.dat: ") && said.ends_with(&expected),
+                "{said}"
+            );
+        }
+    }
+}
+
+#[test]
 fn known_events_that_do_not_read_are_errors_with_a_place() {
     for (from, to, expected) in [
         ("size=8192 ", "", "missing field: size"),
