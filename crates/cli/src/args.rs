@@ -59,7 +59,8 @@ pub(crate) enum TraceCommand {
 /// evictions, invalidations, memory_reads, reads_per_access, prefetch_reads, anomalies.
 #[derive(Args, Debug)]
 pub(crate) struct IotlbArguments {
-    /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`.
+    /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`; - is
+    /// standard input.
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
     #[command(flatten)]
@@ -212,7 +213,8 @@ impl GeometryArguments {
 /// --assumption-error: trace, strategy, saving, saving_at_unmap, saving_at_map (fractions).
 #[derive(Args, Debug)]
 pub(crate) struct InfoArguments {
-    /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`.
+    /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`; - is
+    /// standard input.
     #[arg(required_unless_present = "assumption_error", value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
     #[command(flatten)]
@@ -247,8 +249,8 @@ pub(crate) struct InfoArguments {
 #[derive(Args, Debug)]
 #[command(after_long_help = registry())]
 pub(crate) struct ReportArguments {
-    /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`; the
-    /// bundled sample traces if there is none.
+    /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`; - is
+    /// standard input; the bundled sample traces if there is none.
     #[arg(value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
     #[command(flatten)]
@@ -288,7 +290,8 @@ pub(crate) struct ReportArguments {
 #[derive(Args, Debug)]
 #[command(after_long_help = registry())]
 pub(crate) struct ReplayArguments {
-    /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`.
+    /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`; - is
+    /// standard input.
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
     #[command(flatten)]

@@ -2,13 +2,12 @@
 //! How the user wants captures read, and how results say what they rest on.
 
 use crate::error::Error;
+use crate::input::{self, Input};
 use clap::{Args, ValueEnum};
 use ioatlas_iotlb::import::{self, AssignIovas, Assume, Format, Options};
-use ioatlas_iotlb::{Limits, Note, Trace, TraceError};
+use ioatlas_iotlb::{Limits, Note, Trace};
 use ioatlas_present::printable;
 use serde::Serialize;
-use std::fs::File;
-use std::io::BufReader;
 use std::path::Path;
 
 /// Options of all commands that read traces.
@@ -63,15 +62,11 @@ impl CaptureArguments {
 
     /// Reads a trace, or a capture as one.
     pub fn load(&self, path: &Path) -> Result<Trace, Error> {
-        let name = path.display().to_string();
-        let file = File::open(path).map_err(|source| TraceError::Open {
-            file: name.clone(),
-            source,
-        })?;
-        let file = BufReader::new(file);
+        let file = Input::open(path)?;
+        let name = input::name(path);
         Ok(import::load(
             &name,
-            file,
+            &file,
             self.options(),
             Limits::default(),
         )?)

@@ -4,14 +4,13 @@
 use crate::Answer;
 use crate::capture::{CaptureArguments, sentences};
 use crate::error::Error;
+use crate::input::{self, Input};
 use crate::output::Target;
 use clap::Args;
-use ioatlas_iotlb::import::{Capture, Identity, ImportError, Options, Reopen};
-use ioatlas_iotlb::{Limits, TraceError};
+use ioatlas_iotlb::Limits;
+use ioatlas_iotlb::import::{Capture, Identity, ImportError, Options};
 use ioatlas_present::{grouped, printable};
-use std::cell::Cell;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Make a trace of a capture by another tool, or of a trace.
@@ -40,10 +39,10 @@ use std::path::{Path, PathBuf};
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct ConvertArguments {
-    /// The capture.
+    /// The capture, or - for standard input.
     #[arg(value_name = "IN")]
     pub input: PathBuf,
-    /// Where to write the trace [default: IN without its endings, then .trace.zst].
+    /// Where to write the trace [default: IN without its endings, then .trace.zst; none for -].
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     #[command(flatten)]
@@ -62,6 +61,7 @@ fn convert(arguments: &ConvertArguments) -> Result<String, Error> {
     let input = &arguments.input;
     let output = match &arguments.output {
         Some(output) => output.clone(),
+        None if input::is_standard(input) => return Err(Error::NoOutput),
         None => default_output(input),
     };
     let options = Options {
@@ -71,12 +71,11 @@ fn convert(arguments: &ConvertArguments) -> Result<String, Error> {
         },
         ..arguments.capture.options()
     };
-    let name = input.display().to_string();
-    let file = Input::open(input, options)?;
+    let name = input::name(input);
+    let file = Input::open(input)?;
     let target = Target::prepare(&output)?;
     target.is_none_of(std::slice::from_ref(input))?;
-    let mut capture = Capture::new(&name, &file, options, Limits::default())
-        .map_err(|error| file.explain(error))?;
+    let mut capture = Capture::new(&name, &file, options, Limits::default())?;
     // what goes wrong with the input is not the output's fault
     let mut failed = None;
     let written = target.replace(|file| {
@@ -148,58 +147,5 @@ impl<R: Read> Read for Kept<'_, R> {
                 Ok(0)
             }
         }
-    }
-}
-
-/// The file that is converted.
-struct Input<'a> {
-    path: &'a Path,
-    /// Whether it yields its content once only, as a pipe does.
-    is_once: bool,
-    readings: Cell<usize>,
-}
-
-impl<'a> Input<'a> {
-    /// Checks that the file can be read as often as `options` are sure to ask for.
-    fn open(path: &'a Path, options: Options) -> Result<Self, Error> {
-        let metadata = std::fs::metadata(path).map_err(|source| TraceError::Open {
-            file: path.display().to_string(),
-            source,
-        })?;
-        let is_once = !metadata.is_file();
-        if is_once && options.identity == Identity::Removed {
-            return Err(Error::Once {
-                path: path.into(),
-                what: "anonymize",
-            });
-        }
-        Ok(Self {
-            path,
-            is_once,
-            readings: Cell::new(0),
-        })
-    }
-
-    /// What `error` means; a second reading that was refused has its own words.
-    fn explain(&self, error: ImportError) -> Error {
-        match self.is_once && self.readings.get() > 1 {
-            true => Error::Once {
-                path: self.path.into(),
-                what: "see whether it has accesses (not with `--assume none`)",
-            },
-            false => error.into(),
-        }
-    }
-}
-
-impl Reopen for Input<'_> {
-    /// Refuses to read a pipe again: the open would wait for a writer that never comes,
-    /// or find the end.
-    fn reopen(&self) -> io::Result<Box<dyn BufRead + '_>> {
-        self.readings.set(self.readings.get() + 1);
-        if self.is_once && self.readings.get() > 1 {
-            return Err(io::ErrorKind::NotSeekable.into());
-        }
-        Ok(Box::new(BufReader::new(File::open(self.path)?)))
     }
 }

@@ -18,14 +18,6 @@ pub enum Error {
     /// A capture could not be imported; the message names file, line and column where there is one.
     #[error(transparent)]
     Import(ImportError),
-    /// The capture is to be read twice, but cannot be.
-    #[error("{}: cannot read it twice, as needed to {what}: not a regular file", path.display())]
-    Once {
-        /// As given by the user.
-        path: PathBuf,
-        /// What reading it twice is for.
-        what: &'static str,
-    },
     /// No IOTLB can have this shape.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
@@ -73,6 +65,9 @@ pub enum Error {
     /// `-` is no place for a page.
     #[error("-: cannot write: the page goes to a file, not to standard output")]
     StandardOutput,
+    /// What comes from standard input has no name that its trace could have.
+    #[error("standard input: say where to write the trace: -o FILE")]
+    NoOutput,
     /// The page became larger than it may; nothing is written.
     #[error("page of {bytes} bytes, more than {most}")]
     PageTooLarge {
@@ -120,7 +115,8 @@ impl Failure for Error {
             | Error::Grid(_)
             | Error::Twice { .. }
             | Error::IsInput { .. }
-            | Error::StandardOutput => true,
+            | Error::StandardOutput
+            | Error::NoOutput => true,
             Error::Record(error) => error.is_usage(),
             Error::VhostNet(error) => error.is_usage(),
             Error::VhostBench(BenchError::Config(_)) => true,

@@ -5,6 +5,7 @@ use crate::Answer;
 use crate::args::InfoArguments;
 use crate::capture::{CaptureArguments, sentences};
 use crate::error::Error;
+use crate::input;
 use ioatlas_iotlb::{Trace, TraceInfo};
 use ioatlas_present::{Table, grouped, printable};
 use serde::{Serialize, Serializer};
@@ -23,7 +24,7 @@ pub(crate) fn per_trace<T>(
     }
     for path in paths {
         match capture.load(path) {
-            Ok(trace) => results.push((path.display().to_string(), result(&trace))),
+            Ok(trace) => results.push((input::name(path), result(&trace))),
             Err(error) => errors.push(error),
         }
     }

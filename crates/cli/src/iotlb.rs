@@ -9,6 +9,7 @@ use crate::args::IotlbArguments;
 use crate::capture::{CaptureArguments, Noted, noted};
 use crate::error::Error;
 use crate::info::ByName;
+use crate::input;
 use crate::progress::{Bar, Progress as _};
 use ioatlas_iotlb::import::{Assume, Format};
 use ioatlas_iotlb::{Note, Outcome, Setup, TraceError, simulate_file, simulate_many};
@@ -30,7 +31,7 @@ pub(crate) fn run(arguments: &IotlbArguments) -> Answer {
     let (mut results, mut errors) = (Vec::new(), Vec::new());
     for path in &arguments.traces {
         match simulate(path, &arguments.capture, &setups, arguments.jobs()) {
-            Ok(outcomes) => results.push((path.display().to_string(), outcomes)),
+            Ok(outcomes) => results.push((input::name(path), outcomes)),
             Err(error) => errors.push(error),
         }
     }
@@ -50,7 +51,7 @@ fn simulate(
     setups: &[Setup],
     jobs: NonZeroUsize,
 ) -> Result<Vec<Noted<Outcome>>, Error> {
-    let (bar, what) = (Bar::default(), printable(&path.display().to_string(), 40));
+    let (bar, what) = (Bar::default(), printable(&input::name(path), 40));
     let steps = |events: u64| usize::try_from(events).unwrap_or(usize::MAX);
     let mut progress = move |done, total| bar.at(&what, steps(done), steps(total));
     let with = |notes: Vec<Note>, outcomes: Vec<Outcome>| {
@@ -61,7 +62,8 @@ fn simulate(
         outcomes.into_iter().map(noted).collect()
     };
     // What is no regular file can be read only once.
-    let again = path.metadata().is_ok_and(|metadata| metadata.is_file());
+    let again =
+        !input::is_standard(path) && path.metadata().is_ok_and(|metadata| metadata.is_file());
     if again && matches!(capture.from, None | Some(Format::Trace)) {
         match simulate_file(path, setups, jobs, &mut progress) {
             Err(TraceError::MissingHeader { .. }) if capture.from.is_none() => {}

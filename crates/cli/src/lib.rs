@@ -16,6 +16,7 @@ mod capture;
 mod convert;
 mod error;
 mod info;
+mod input;
 mod iotlb;
 mod loaded;
 pub mod output;

@@ -3,14 +3,15 @@
 
 use crate::capture::CaptureArguments;
 use crate::error::Error;
+use crate::input::{self, Input};
 use crate::record::{Class, Device};
 use clap::ValueEnum;
-use ioatlas_iotlb::import::{self, Assume, Format, Options};
-use ioatlas_iotlb::{Limits, Trace, TraceError};
+use ioatlas_iotlb::import::{self, Assume, Format, Options, Reopen};
+use ioatlas_iotlb::{Limits, Trace};
 use ioatlas_present::short;
 use sha2::{Digest, Sha256};
-use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::cell::RefCell;
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 /// Characters of a name that reports show.
@@ -34,18 +35,14 @@ pub struct LoadedTrace {
 impl LoadedTrace {
     /// Reads and hashes a file.
     pub(crate) fn open(path: &Path, capture: &CaptureArguments) -> Result<Self, Error> {
-        let name = path.display().to_string();
-        let file = File::open(path).map_err(|source| TraceError::Open {
-            file: name.clone(),
-            source,
-        })?;
-        Self::import(&name, file, None, capture.options())
+        let file = Input::open(path)?;
+        Self::import(&input::name(path), &file, None, capture.options())
     }
 
-    /// Reads and hashes a stream; `name` appears in errors.
+    /// Reads and hashes what a file holds; `name` appears in errors.
     pub fn read(
         name: &str,
-        source: impl Read,
+        bytes: &[u8],
         description: Option<&'static str>,
     ) -> Result<Self, Error> {
         let options = Options {
@@ -53,7 +50,7 @@ impl LoadedTrace {
             assume: Assume::None,
             ..Options::default()
         };
-        Self::import(name, source, description, options)
+        Self::import(name, &bytes, description, options)
     }
 
     /// What its devices are for, if it names one of those that `trace record` knows as what
@@ -73,25 +70,24 @@ impl LoadedTrace {
 
     fn import(
         name: &str,
-        source: impl Read,
+        file: &dyn Reopen,
         description: Option<&'static str>,
         options: Options,
     ) -> Result<Self, Error> {
-        let mut source = BufReader::new(Hashing {
-            source,
-            digest: Sha256::new(),
-            bytes: 0,
-        });
-        let trace = import::load(name, &mut source, options, Limits::default())?;
-        // The reader has gone to the end of the file, so the digest is of all of it.
-        let hashing = source.into_inner();
-        let digest = hashing.digest.finalize();
+        let hashed = Hashed {
+            file,
+            sum: RefCell::default(),
+        };
+        let trace = import::load(name, &hashed, options, Limits::default())?;
+        // The last reading has gone to the end of the file, so the digest is of all of it.
+        let Sum { digest, bytes } = hashed.sum.into_inner();
+        let digest = digest.finalize();
         Ok(Self {
             label: short(&label(name), NAME),
             trace,
             description,
             sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
-            file_bytes: hashing.bytes,
+            file_bytes: bytes,
         })
     }
 }
@@ -127,18 +123,44 @@ fn label(name: &str) -> String {
     }
 }
 
-/// Digests what is read through it.
-struct Hashing<R> {
-    source: R,
+/// A file that digests what is read of it.
+struct Hashed<'a> {
+    file: &'a dyn Reopen,
+    /// Of the reading that began last, which is to be the only one that goes on.
+    sum: RefCell<Sum>,
+}
+
+#[derive(Default)]
+struct Sum {
     digest: Sha256,
     bytes: u64,
 }
 
-impl<R: Read> Read for Hashing<R> {
+impl Reopen for Hashed<'_> {
+    fn reopen(&self) -> io::Result<Box<dyn BufRead + '_>> {
+        *self.sum.borrow_mut() = Sum::default();
+        Ok(Box::new(BufReader::new(Hashing {
+            source: self.file.reopen()?,
+            sum: &self.sum,
+        })))
+    }
+
+    fn is_last(&self) {
+        self.file.is_last();
+    }
+}
+
+struct Hashing<'a> {
+    source: Box<dyn BufRead + 'a>,
+    sum: &'a RefCell<Sum>,
+}
+
+impl Read for Hashing<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let count = self.source.read(buf)?;
-        self.digest.update(&buf[..count]);
-        self.bytes += count as u64;
+        let mut sum = self.sum.borrow_mut();
+        sum.digest.update(&buf[..count]);
+        sum.bytes += count as u64;
         Ok(count)
     }
 }

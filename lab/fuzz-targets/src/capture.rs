@@ -68,7 +68,7 @@ pub fn capture(format: Option<Format>, data: &[u8]) -> Result<Imported, ImportEr
         from: format,
         ..Options::default()
     };
-    let trace = import::load("fuzz", data, options, LIMITS)?;
+    let trace = import::load("fuzz", &data, options, LIMITS)?;
     let converted = text(&data, options)?;
     let anonymous = Options {
         identity: Identity::Removed,

@@ -10,6 +10,7 @@ mod designs;
 mod documents;
 mod report;
 mod soak;
+mod standard_input;
 mod survival;
 mod vhost_bench;
 mod vhost_net;

@@ -465,8 +465,8 @@ fn a_disk_is_not_told_what_a_network_card_is_nor_the_other_way_round() {
     const NETWORK: [&str; 3] = ["page_pool", "ethtool", "network"];
     const DISK: [&str; 3] = ["nr_requests", "max_sectors_kb", "disk"];
     let of_file = |name: &str| {
-        let file = std::fs::File::open(bundled(name)).unwrap();
-        advised(vec![LoadedTrace::read(name, file, None).unwrap()])
+        let bytes = std::fs::read(bundled(name)).unwrap();
+        advised(vec![LoadedTrace::read(name, &bytes, None).unwrap()])
     };
     for (name, own, others) in [
         ("e1000-stream", NETWORK, DISK),

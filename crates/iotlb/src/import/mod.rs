@@ -200,6 +200,10 @@ pub trait Reopen {
     ///
     /// Those of opening the file.
     fn reopen(&self) -> io::Result<Box<dyn BufRead + '_>>;
+
+    /// Says that only what was opened last is read on, and nothing opened again: what is kept for
+    /// that is not needed any more.
+    fn is_last(&self) {}
 }
 
 impl Reopen for &[u8] {
@@ -261,6 +265,7 @@ impl<'a> Capture<'a> {
             Identity::Kept => items,
             Identity::Removed => Box::new(Anonymous::new(items, found.memory.renumbering())),
         };
+        file.is_last();
         Ok(Self {
             text: Text::new(items),
             format,
@@ -320,11 +325,12 @@ impl Read for Capture<'_> {
 /// Any [`ImportError`]; of a trace, those of [`Trace::read`].
 pub fn load(
     name: &str,
-    file: impl BufRead,
+    file: &dyn Reopen,
     options: Options,
     limits: Limits,
 ) -> Result<Trace, ImportError> {
-    let head = Head::read(name, file)?;
+    let head = Head::open(name, file)?;
+    file.is_last();
     let trace = match head.format(options.from)? {
         Format::Trace => Trace::read_text(name, head.text(), limits)?,
         format => {
@@ -352,11 +358,7 @@ fn items<'a>(
     options: Options,
     limits: Limits,
 ) -> Result<(Box<dyn Items + 'a>, Format), ImportError> {
-    let open = file.reopen().map_err(|source| TraceError::Open {
-        file: name.into(),
-        source,
-    })?;
-    let head = Head::read(name, open)?;
+    let head = Head::open(name, file)?;
     let format = head.format(options.from)?;
     let items: Box<dyn Items + 'a> = match format {
         Format::Trace => {
@@ -454,7 +456,11 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    fn read(name: &str, mut file: impl BufRead + 'a) -> Result<Self, ImportError> {
+    fn open(name: &str, file: &'a dyn Reopen) -> Result<Self, ImportError> {
+        let mut file = file.reopen().map_err(|source| TraceError::Open {
+            file: name.into(),
+            source,
+        })?;
         let first = file.fill_buf().map_err(|error| io_error(name, 1, error))?;
         if first.is_empty() {
             return Err(TraceError::Empty { file: name.into() }.into());

@@ -20,7 +20,7 @@ fn trace(bytes: &[u8], assign: AssignIovas) -> Trace {
         assign,
         ..Options::default()
     };
-    load("t", bytes, options, Limits::default()).unwrap()
+    load("t", &bytes, options, Limits::default()).unwrap()
 }
 
 /// The text that it becomes.

@@ -25,7 +25,7 @@ fn options(assume: Assume) -> Options {
 fn imported(name: &str, assume: Assume) -> Trace {
     load(
         name,
-        fixture(name).as_slice(),
+        &fixture(name).as_slice(),
         options(assume),
         Limits::default(),
     )
@@ -33,11 +33,11 @@ fn imported(name: &str, assume: Assume) -> Trace {
 }
 
 fn text(text: &str, assume: Assume) -> Trace {
-    load("t", text.as_bytes(), options(assume), Limits::default()).unwrap()
+    load("t", &text.as_bytes(), options(assume), Limits::default()).unwrap()
 }
 
 fn complaint(text: &str) -> String {
-    let result = load("t", text.as_bytes(), Options::default(), Limits::default());
+    let result = load("t", &text.as_bytes(), Options::default(), Limits::default());
     result.expect_err(text).to_string()
 }
 
@@ -185,7 +185,7 @@ fn without_an_iommu_each_mapping_gets_pages_of_its_own() {
         assign: AssignIovas::Never,
         ..options(Assume::None)
     };
-    let as_is = load("t.zst", bytes.as_slice(), never, Limits::default()).unwrap();
+    let as_is = load("t.zst", &bytes.as_slice(), never, Limits::default()).unwrap();
     assert_eq!(noted(&as_is, Topic::IovasAssigned), 0);
     assert!(noted(&as_is, Topic::Overtaken) > 100);
     // with an IOMMU nothing is assigned
@@ -359,7 +359,7 @@ fn what_is_no_capture_is_said_to_be_none() {
             from: Some(format),
             ..Options::default()
         };
-        load("t", text.as_bytes(), options, Limits::default())
+        load("t", &text.as_bytes(), options, Limits::default())
     };
     for format in [Format::Ftrace, Format::Perf, Format::Qemu] {
         let found = forced(format, "hello\nworld\n")
@@ -399,7 +399,7 @@ fn of_a_binary_capture_it_is_said_what_prints_it() {
                 from,
                 ..Options::default()
             };
-            let error = load("t.dat", bytes.as_slice(), options, Limits::default());
+            let error = load("t.dat", &bytes.as_slice(), options, Limits::default());
             let said = error.expect_err("binary").to_string();
             let expected = format!("{command} ioatlas report -`");
             assert!(
@@ -475,7 +475,7 @@ fn a_converted_capture_is_the_trace_that_is_loaded() {
         let read = Trace::read("t", text.as_bytes(), Limits::default()).unwrap();
         let loaded = load(
             "t",
-            fixture(name).as_slice(),
+            &fixture(name).as_slice(),
             Options::default(),
             Limits::default(),
         );
