@@ -133,5 +133,9 @@ fn plain(info: &TraceInfo) -> String {
             clock.seconds, clock.cpus, clock.maps_per_second, clock.unmaps_per_second
         );
     }
-    text + &sentences(&info.notes, "  ")
+    text += &sentences(&info.notes, "  ");
+    if let Some(events) = &info.not_understood {
+        text += &format!("  not understood: {}\n", printable(events, 200));
+    }
+    text
 }

@@ -89,6 +89,8 @@ pub struct TraceInfo {
     pub clock: Option<crate::clock::ClockInfo>,
     /// What the trace says about its making.
     pub notes: Vec<crate::note::Note>,
+    /// Events of the capture that its importer did not know, by number and name.
+    pub not_understood: Option<String>,
     /// The devices, in the order of [`crate::DeviceId::index`].
     pub devices: Vec<DeviceInfo>,
 }
@@ -109,6 +111,7 @@ impl Trace {
             anomalies: Anomalies::default(),
             clock: self.clock(),
             notes: self.notes.clone(),
+            not_understood: self.not_understood.clone(),
             devices: self.devices().map(named).collect(),
         };
         let classes = self.classes();

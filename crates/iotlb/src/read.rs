@@ -7,7 +7,7 @@ use crate::event::{DeviceId, Event};
 use crate::note::Note;
 use crate::parse;
 use crate::step::MAX_DEVICES;
-use crate::trace::{Mark, Stamp, Stamped, Tasks, Trace};
+use crate::trace::{Mark, NOT_UNDERSTOOD, Stamp, Stamped, Tasks, Trace};
 use crate::units::EventTime;
 use crate::write::{HEADER, HEADER_1};
 use std::collections::HashMap;
@@ -112,6 +112,7 @@ impl Trace {
             tasks: reader.tasks.names,
             notes: reader.notes,
             origin: reader.origin,
+            not_understood: reader.not_understood,
         })
     }
 }
@@ -148,6 +149,7 @@ pub(crate) struct Reader<'a> {
     tasks: Tasks,
     pub notes: Vec<Note>,
     origin: Option<String>,
+    not_understood: Option<String>,
 }
 
 impl<'a> Reader<'a> {
@@ -187,6 +189,7 @@ impl<'a> Reader<'a> {
             tasks: Tasks::default(),
             notes: Vec::new(),
             origin: None,
+            not_understood: None,
         };
         reader.header()?;
         Ok(reader)
@@ -353,8 +356,8 @@ impl<'a> Reader<'a> {
         Ok(Some(line.body.event(device)))
     }
 
-    /// Keeps `# mark N`, `# at NS CPU TASK`, `# note TOPIC COUNT` and what the trace was recorded of;
-    /// other comments say nothing to a program.
+    /// Keeps `# mark N`, `# at NS CPU TASK`, `# note TOPIC COUNT`, what the trace was recorded
+    /// of and what was not understood; other comments say nothing to a program.
     fn comment(&mut self, comment: &str) -> Result<(), parse::Complaint> {
         let time = EventTime(self.events);
         if let Some((mut stamp, task)) = comment.strip_prefix(" at ").and_then(Stamp::parse) {
@@ -376,6 +379,8 @@ impl<'a> Reader<'a> {
             let words = [" recorded: ", " source: "];
             let origin = words.iter().find_map(|word| comment.strip_prefix(word));
             self.origin = self.origin.take().or(origin.map(str::to_owned));
+            let names = comment.strip_prefix(NOT_UNDERSTOOD).map(str::to_owned);
+            self.not_understood = self.not_understood.take().or(names);
             return Ok(());
         };
         if self.marks.len() >= self.limits.marks {

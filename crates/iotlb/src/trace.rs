@@ -109,7 +109,11 @@ pub struct Trace {
     pub(crate) tasks: Vec<String>,
     pub(crate) notes: Vec<Note>,
     pub(crate) origin: Option<String>,
+    pub(crate) not_understood: Option<String>,
 }
+
+/// How the comment begins that names events which its importer did not know, after its `#`.
+pub(crate) const NOT_UNDERSTOOD: &str = " not understood: ";
 
 impl Trace {
     /// Name of the file, as given by the user.
@@ -151,6 +155,13 @@ impl Trace {
     #[must_use]
     pub fn task_name(&self, task: TaskId) -> &str {
         &self.tasks[task.0 as usize]
+    }
+
+    /// The events of the capture that its importer did not know, by number and name, where it said
+    /// so: `39 sched_switch, 2 others`.
+    #[must_use]
+    pub fn not_understood(&self) -> Option<&str> {
+        self.not_understood.as_deref()
     }
 
     /// What the trace says about its making, at most one note a topic.

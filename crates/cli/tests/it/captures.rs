@@ -191,6 +191,40 @@ fn convert_writes_all_or_nothing_and_says_what_it_did() {
 }
 
 #[test]
+fn events_that_are_not_known_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let [capture, trace] = ["c.txt", "c.trace"].map(|name| dir.path().join(name));
+    let line = |event: &str| {
+        format!("a-1 [000] .... 1.0: {event}: d dir=NONE dma_addr=1000 size=8 phys_addr=0 attrs=\n")
+    };
+    let lines = [
+        "sched_switch",
+        "dma_map_page",
+        "sched_switch",
+        "dma_map_future",
+    ]
+    .map(line);
+    std::fs::write(&capture, lines.concat()).unwrap();
+    let [capture, trace] = [capture, trace].map(|path| path.to_str().unwrap().to_owned());
+    let said = "2 sched_switch, 1 dma_map_future\n";
+    let converted = succeeds(&["trace", "convert", &capture, "-o", &trace]);
+    assert!(
+        converted.contains(&format!("left out\n  {said}")),
+        "{converted}"
+    );
+    for path in [&capture, &trace] {
+        let info = succeeds(&["trace", "info", path]);
+        assert!(
+            info.ends_with(&format!("  not understood: {said}")),
+            "{info}"
+        );
+        let json = succeeds(&["trace", "info", path, "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["not_understood"], said.trim_end());
+    }
+}
+
+#[test]
 fn commands_take_captures_and_say_what_results_rest_on() {
     let off = fixture("ftrace-pipe-off-6.12.txt.zst");
     let allocated = "assumed: IOVAs of 1550 maps; the IOMMU was off";

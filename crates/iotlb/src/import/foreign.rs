@@ -14,14 +14,17 @@ use crate::event::{DeviceId, Event};
 use crate::note::{Note, Topic};
 use crate::parse::quoted;
 use crate::read::{LineError, Lines, line_error};
-use crate::trace::TaskId;
-use std::collections::HashMap;
+use crate::trace::{NOT_UNDERSTOOD, TaskId};
+use std::collections::{BTreeMap, HashMap};
 
 /// Characters of a device's name, at most.
 const DEVICE_CHARS: usize = 128;
 
 /// Unknown lines that are shown.
 const SAMPLES: usize = 3;
+
+/// Names of unknown events that are told apart.
+const NAMES: usize = 8;
 
 /// Reads lines of one format.
 pub(super) enum Parser {
@@ -106,6 +109,39 @@ impl Parser {
     }
 }
 
+/// Events of which nothing is known here, by name.
+#[derive(Default)]
+struct Others {
+    counts: BTreeMap<String, u64>,
+    /// Those of names beyond the first [`NAMES`].
+    more: u64,
+}
+
+impl Others {
+    fn add(&mut self, name: String) {
+        let known = self.counts.len() < NAMES || self.counts.contains_key(&name);
+        match known {
+            true => *self.counts.entry(name).or_default() += 1,
+            false => self.more += 1,
+        }
+    }
+
+    /// The counts, largest first; `None` without any.
+    fn sentence(&self) -> Option<String> {
+        let mut counts: Vec<(&str, u64)> = Vec::new();
+        counts.extend(
+            self.counts
+                .iter()
+                .map(|(name, count)| (name.as_str(), *count)),
+        );
+        counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        counts.extend((self.more > 0).then_some(("others", self.more)));
+        let of = |(name, count): (&str, u64)| format!("{count} {name}");
+        let all: Vec<String> = counts.into_iter().map(of).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+}
+
 pub(super) struct Foreign<'a> {
     name: String,
     lines: Lines<'a>,
@@ -115,6 +151,7 @@ pub(super) struct Foreign<'a> {
     events: u64,
     maps: u64,
     samples: Vec<(u64, String)>,
+    others: Others,
     ended: bool,
 }
 
@@ -140,6 +177,7 @@ impl<'a> Foreign<'a> {
             events: 0,
             maps: 0,
             samples: Vec::new(),
+            others: Others::default(),
             ended: false,
         }
     }
@@ -185,6 +223,10 @@ impl<'a> Foreign<'a> {
                     let shown: String = line.chars().take(SHOWN).collect();
                     self.samples.push((self.lines.number, shown));
                 }
+            }
+            Parsed::OtherEvent(name) => {
+                counts.add(Topic::UnknownLines, 1);
+                self.others.add(name);
             }
             Parsed::Mark(label) => {
                 // after what is held back, which was before it
@@ -255,6 +297,11 @@ impl<'a> Foreign<'a> {
             .map(|(topic, count)| Item::Note(Note { topic, count }));
         let notes: Vec<Item> = notes.collect();
         self.assembler.out.extend(notes);
+        if let Some(names) = self.others.sentence() {
+            let comment = Item::Comment(format!("{NOT_UNDERSTOOD}{names}"));
+            self.assembler.out.push_back(comment);
+            self.assembler.out.push_back(Item::NotUnderstood(names));
+        }
         for (number, line) in &self.samples {
             let shown = format!("line {number}: {line}");
             self.assembler.out.push_back(Item::NotUnderstood(shown));

@@ -13,7 +13,7 @@
 use super::Complaint;
 use super::fields::Piece;
 use super::raw::Parsed;
-use super::tracepoint::{System, Tracepoint, cpu, nanoseconds, task};
+use super::tracepoint::{System, Tracepoint, cpu, nanoseconds, other_event, task};
 use crate::trace::Stamp;
 
 /// The event of a line, if it is one of the two systems.
@@ -76,6 +76,14 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
+/// The event of any system: the word with a colon behind the time, and perhaps a period.
+fn event_of_others(line: &str) -> Option<&str> {
+    let mut words = line.split(' ').filter(|word| !word.is_empty());
+    let is_time = |word: &str| word.strip_suffix(':').and_then(nanoseconds).is_some();
+    words.find(|word| is_time(word))?;
+    words.find(|word| !is_number(word))?.strip_suffix(':')
+}
+
 /// What a line says.
 pub(super) fn parse(line: &str, system: System) -> Result<Parsed, Complaint> {
     if line.trim().is_empty() || line.starts_with('#') {
@@ -89,7 +97,11 @@ pub(super) fn parse(line: &str, system: System) -> Result<Parsed, Complaint> {
         let (_, count) = rest.split_once("lost ")?;
         count.trim().parse().ok()
     });
-    Ok(lost.map_or(Parsed::Unknown, Parsed::Lost))
+    Ok(match (lost, event_of_others(line)) {
+        (Some(lost), _) => Parsed::Lost(lost),
+        (None, Some(event)) => other_event(event),
+        (None, None) => Parsed::Unknown,
+    })
 }
 
 #[cfg(test)]

@@ -100,6 +100,8 @@ pub(super) enum Parsed {
     Interrupt,
     /// A line that means nothing here.
     Unknown,
+    /// An event by its name, of which nothing is known here.
+    OtherEvent(String),
 }
 
 /// A known event that does not read as it should, and the byte offset in the line.

@@ -7,6 +7,9 @@ use super::raw::Parsed;
 use super::{Complaint, dma, iommu};
 use crate::trace::{Stamp, TASK_BYTES};
 
+/// Bytes of the name of an event, at most.
+const EVENT_BYTES: usize = 64;
+
 /// Which tracepoints a capture is read by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum System {
@@ -45,8 +48,17 @@ impl Tracepoint<'_> {
             (Some(System::Dma), System::Dma) => dma::parse(self),
             (Some(System::Iommu), System::Iommu) => iommu::parse(self),
             (Some(_), _) => Ok(Parsed::Nothing),
-            (None, _) => Ok(Parsed::Unknown),
+            (None, _) => Ok(other_event(self.event)),
         }
+    }
+}
+
+/// An event that is none of those read here; any line where it is no name.
+pub(super) fn other_event(name: &str) -> Parsed {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b':' | b'-');
+    match !name.is_empty() && name.len() <= EVENT_BYTES && name.bytes().all(plain) {
+        true => Parsed::OtherEvent(name.into()),
+        false => Parsed::Unknown,
     }
 }
 

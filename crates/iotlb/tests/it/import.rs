@@ -378,6 +378,50 @@ fn what_is_no_capture_is_said_to_be_none() {
 }
 
 #[test]
+fn events_that_are_not_known_are_named() {
+    let ftrace = |event: &str| format!("  x-1  [000] ..... 1.000001: {event}: some=thing\n");
+    let perf = |event: &str| format!("  x y  1/2 [000]  1.000001:  7 {event}: some=thing\n");
+    let map = "x 1 [000] 1.000001: dma:dma_map_page: d dir=TO_DEVICE dma_addr=1000 size=8192 phys_addr=7000 attrs=\n";
+    let events = |event: &dyn Fn(&str) -> String, system: &str| {
+        let switch = event(&format!("{system}sched_switch"));
+        let future = event(if system.is_empty() {
+            "dma_map_future"
+        } else {
+            "dma:dma_map_future"
+        });
+        switch.repeat(3) + &future.repeat(4) + "no event at all\n"
+    };
+    for (capture, said) in [
+        (
+            events(&ftrace, "") + MAP,
+            "4 dma_map_future, 3 sched_switch",
+        ),
+        (
+            events(&perf, "sched:") + map,
+            "4 dma_map_future, 3 sched:sched_switch",
+        ),
+    ] {
+        let trace = text(&capture, Assume::None);
+        assert_eq!(trace.not_understood(), Some(said));
+        assert_eq!(noted(&trace, Topic::UnknownLines), 8);
+        // lines that name no event are shown as they are
+        let bytes = capture.as_bytes();
+        let mut converted = String::new();
+        let mut capture =
+            Capture::new("t", &bytes, options(Assume::None), Limits::default()).unwrap();
+        capture.read_to_string(&mut converted).unwrap();
+        assert_eq!(capture.samples(), [said, "line 8: no event at all"]);
+        assert!(converted.contains(&format!("\n# not understood: {said}\n")));
+    }
+    // so many names, and the rest together
+    let many: String = (0..10).map(|n| ftrace(&format!("event_{n}"))).collect();
+    let trace = text(&(many + MAP), Assume::None);
+    let said = trace.not_understood().unwrap();
+    assert!(said.ends_with(", 1 event_7, 2 others"), "{said}");
+    assert_eq!(text(MAP, Assume::None).not_understood(), None);
+}
+
+#[test]
 fn of_a_binary_capture_it_is_said_what_prints_it() {
     // the second field is the size of the header
     let perf = |magic: &str, size: u64| [magic.as_bytes(), &size.to_le_bytes()].concat();
