@@ -35,6 +35,8 @@ pub enum Topic {
     KindUnknown,
     /// Events that the tracer lost; at least so many.
     Lost,
+    /// Events before the buffers of all CPUs begin.
+    Trimmed,
     /// Lines that mean nothing here.
     UnknownLines,
     /// Unmaps of what was mapped before the capture began.
@@ -59,7 +61,7 @@ pub enum Topic {
 
 impl Topic {
     /// Every topic that a note can have.
-    pub const ALL: [Topic; 22] = [
+    pub const ALL: [Topic; 23] = [
         Topic::Qemu,
         Topic::Ftrace,
         Topic::Perf,
@@ -72,6 +74,7 @@ impl Topic {
         Topic::DeviceUnknown,
         Topic::KindUnknown,
         Topic::Lost,
+        Topic::Trimmed,
         Topic::UnknownLines,
         Topic::MappedBefore,
         Topic::Late,
@@ -100,6 +103,7 @@ impl Topic {
             Topic::DeviceUnknown => "device-unknown",
             Topic::KindUnknown => "kind-unknown",
             Topic::Lost => "lost-events",
+            Topic::Trimmed => "trimmed",
             Topic::UnknownLines => "unknown-lines",
             Topic::MappedBefore => "mapped-before",
             Topic::Late => "late-events",
@@ -186,6 +190,10 @@ impl Note {
                 Some(" maps without kind; consistent and streaming are told apart by lifetime"),
             ),
             Topic::Lost => ("at least ", Some(" events lost by the tracer")),
+            Topic::Trimmed => (
+                "",
+                Some(" events before the buffers of all CPUs begin, left out"),
+            ),
             Topic::UnknownLines => ("", Some(" lines not understood, left out")),
             Topic::MappedBefore => (
                 "",

@@ -152,6 +152,8 @@ pub(super) struct Foreign<'a> {
     maps: u64,
     samples: Vec<(u64, String)>,
     others: Others,
+    /// Events before are left out, in nanoseconds.
+    begin: Option<u64>,
     ended: bool,
 }
 
@@ -162,6 +164,7 @@ impl<'a> Foreign<'a> {
         parser: Parser,
         assign: AssignIovas,
         survey: HashMap<String, Addresses>,
+        begin: Option<u64>,
         limits: Limits,
     ) -> Self {
         let assign = match parser.can_be_physical() {
@@ -178,6 +181,7 @@ impl<'a> Foreign<'a> {
             maps: 0,
             samples: Vec::new(),
             others: Others::default(),
+            begin,
             ended: false,
         }
     }
@@ -247,6 +251,10 @@ impl<'a> Foreign<'a> {
                 {
                     let column = line.find(&device).unwrap_or(0);
                     return Err(self.at(column + 1, Fault::BadDevice(quoted(&device))));
+                }
+                if stamp.is_some_and(|stamp| Some(stamp.nanoseconds) < self.begin) {
+                    self.assembler.counts.add(Topic::Trimmed, 1);
+                    return Ok(true);
                 }
                 self.events += 1;
                 self.order.push(Waiting {

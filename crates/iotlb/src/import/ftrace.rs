@@ -87,8 +87,8 @@ fn word(line: &str, at: usize) -> Option<(&str, usize)> {
 
 /// What a line says.
 pub(super) fn parse(line: &str, system: System) -> Result<Parsed, Complaint> {
-    if let Some(comment) = line.strip_prefix('#') {
-        return header(comment);
+    if line.starts_with('#') {
+        return Ok(overwritten(line).map_or(Parsed::Nothing, Parsed::Lost));
     }
     if let Some(lost) = lost(line) {
         return lost;
@@ -102,21 +102,13 @@ pub(super) fn parse(line: &str, system: System) -> Result<Parsed, Complaint> {
 
 /// `# entries-in-buffer/entries-written: 90/100`: the difference was overwritten before anybody
 /// read it. A buffer that was emptied by readers says 0 in the buffer.
-fn header(comment: &str) -> Result<Parsed, Complaint> {
-    let counts = comment
-        .trim()
-        .strip_prefix("entries-in-buffer/entries-written:");
-    let Some((kept, written)) = counts.and_then(|counts| {
-        let (kept, rest) = counts.trim().split_once('/')?;
-        let written = rest.split(' ').next()?;
-        Some((kept.parse::<u64>().ok()?, written.parse::<u64>().ok()?))
-    }) else {
-        return Ok(Parsed::Nothing);
-    };
-    Ok(match written.saturating_sub(kept) {
-        lost if lost > 0 && kept > 0 => Parsed::Lost(lost),
-        _ => Parsed::Nothing,
-    })
+pub(super) fn overwritten(line: &str) -> Option<u64> {
+    let comment = line.strip_prefix('#')?.trim();
+    let counts = comment.strip_prefix("entries-in-buffer/entries-written:")?;
+    let (kept, rest) = counts.trim().split_once('/')?;
+    let written = rest.split(' ').next()?;
+    let (kept, written) = (kept.parse::<u64>().ok()?, written.parse::<u64>().ok()?);
+    (kept > 0 && written > kept).then_some(written - kept)
 }
 
 /// `CPU:0 [LOST 583 EVENTS]`, or without a number where it is not known.

@@ -45,6 +45,7 @@ mod order;
 mod perf;
 pub mod qemu;
 mod qemu_events;
+mod ragged;
 mod raw;
 mod runs;
 mod tracepoint;
@@ -233,7 +234,8 @@ impl std::fmt::Debug for Capture<'_> {
 impl<'a> Capture<'a> {
     /// Begins to read `file`; `name` appears in errors, and its ending takes part in telling the
     /// compression. A second reading goes ahead where the first must know what comes: of a trace, a
-    /// log of QEMU or CSV (are there accesses?), or to renumber.
+    /// log of QEMU or CSV (are there accesses?), of ftrace that overwrote its buffers (from when on
+    /// are there all CPUs?), or to renumber.
     ///
     /// # Errors
     ///
@@ -318,7 +320,8 @@ impl Read for Capture<'_> {
     }
 }
 
-/// Reads `file` into memory, whatever it is.
+/// Reads `file` into memory, whatever it is; twice only if it is of ftrace that overwrote its
+/// buffers.
 ///
 /// # Errors
 ///
@@ -329,13 +332,13 @@ pub fn load(
     options: Options,
     limits: Limits,
 ) -> Result<Trace, ImportError> {
-    let head = Head::open(name, file)?;
+    let (head, format, begin) = whole(name, file, options)?;
     file.is_last();
-    let trace = match head.format(options.from)? {
+    let trace = match format {
         Format::Trace => Trace::read_text(name, head.text(), limits)?,
         format => {
             let mut items: Box<dyn Items + '_> =
-                Box::new(foreign(name, head, format, options, limits)?);
+                Box::new(foreign(name, head, format, begin, options, limits));
             if matches!(format, Format::Ftrace | Format::Perf) && options.assume != Assume::None {
                 items = Box::new(Assuming::new(items, options.assume));
             }
@@ -358,8 +361,7 @@ fn items<'a>(
     options: Options,
     limits: Limits,
 ) -> Result<(Box<dyn Items + 'a>, Format), ImportError> {
-    let head = Head::open(name, file)?;
-    let format = head.format(options.from)?;
+    let (head, format, begin) = whole(name, file, options)?;
     let items: Box<dyn Items + 'a> = match format {
         Format::Trace => {
             let unbounded = Limits {
@@ -369,36 +371,50 @@ fn items<'a>(
             let lines = Lines::new(head.text(), unbounded);
             Box::new(Native::new(name, lines, limits))
         }
-        format => Box::new(foreign(name, head, format, options, limits)?),
+        format => Box::new(foreign(name, head, format, begin, options, limits)),
     };
     Ok((items, format))
+}
+
+/// The beginning of a file, what it is, and from when on it is whole if it is not from its start:
+/// to know that, all of it is read before.
+fn whole<'a>(
+    name: &str,
+    file: &'a dyn Reopen,
+    options: Options,
+) -> Result<(Head<'a>, Format, Option<u64>), ImportError> {
+    let head = Head::open(name, file)?;
+    let format = head.format(options.from)?;
+    if format != Format::Ftrace || !head.is_overwritten() {
+        return Ok((head, format, None));
+    }
+    // what cannot be read is told when it is read again
+    let begin = ragged::begin(lines(head, Limits::default())).unwrap_or_default();
+    Ok((Head::open(name, file)?, format, begin))
+}
+
+/// The lines of a capture.
+fn lines(head: Head<'_>, limits: Limits) -> Lines<'_> {
+    let limits = Limits {
+        line_bytes: LINE_BYTES,
+        text_bytes: TEXT_BYTES,
+        ..limits
+    };
+    Lines::new(head.text(), limits)
 }
 
 fn foreign<'a>(
     name: &str,
     head: Head<'a>,
     format: Format,
+    begin: Option<u64>,
     options: Options,
     limits: Limits,
-) -> Result<Foreign<'a>, ImportError> {
+) -> Foreign<'a> {
     let survey = head.survey(format);
     let parser = Parser::new(format, head.system(format));
-    let lines = Lines::new(
-        head.text(),
-        Limits {
-            line_bytes: LINE_BYTES,
-            text_bytes: TEXT_BYTES,
-            ..limits
-        },
-    );
-    Ok(Foreign::new(
-        name,
-        lines,
-        parser,
-        options.assign,
-        survey,
-        limits,
-    ))
+    let lines = lines(head, limits);
+    Foreign::new(name, lines, parser, options.assign, survey, begin, limits)
 }
 
 /// What a first reading finds.
@@ -518,6 +534,12 @@ impl<'a> Head<'a> {
                 file: self.name.clone(),
             }),
         }
+    }
+
+    /// Whether `ftrace` says that it overwrote events.
+    fn is_overwritten(&self) -> bool {
+        let mut counts = self.lines().map(|line| ftrace::overwritten(&line));
+        counts.any(|count| count.is_some())
     }
 
     /// Which tracepoints to read: `dma:*` if there are any.

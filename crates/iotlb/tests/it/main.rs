@@ -7,6 +7,7 @@ mod bytes_and_tasks;
 mod differential;
 mod import;
 mod naive;
+mod ragged;
 #[cfg(feature = "viommu")]
 mod record;
 mod strategies;

@@ -60,7 +60,7 @@ const TOKENS: [&[u8]; 14] = [
     b"\xff",
 ];
 
-const KERNEL_TOKENS: [&[u8]; 14] = [
+const KERNEL_TOKENS: [&[u8]; 15] = [
     b"\n",
     b" ",
     b"=",
@@ -73,6 +73,7 @@ const KERNEL_TOKENS: [&[u8]; 14] = [
     b"{0x1000,0x2000}",
     b"[000]",
     b"CPU:0 [LOST 5 EVENTS]\n",
+    b"# entries-in-buffer/entries-written: 1/9\n",
     b"dma_sync_single_for_cpu",
     b"\xff",
 ];
