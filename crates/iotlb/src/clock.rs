@@ -9,6 +9,23 @@ use crate::trace::{Stamp, Trace};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
+/// The times of a trace from the earliest to the latest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The earliest time, in nanoseconds.
+    pub first_ns: u64,
+    /// The latest time, in nanoseconds; not below the earliest.
+    pub last_ns: u64,
+}
+
+impl Span {
+    /// How long it is, in seconds.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.last_ns.saturating_sub(self.first_ns) as f64 / 1e9
+    }
+}
+
 /// Rates and spans of a trace whose events have times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ClockInfo {
@@ -35,12 +52,19 @@ impl Trace {
         })
     }
 
+    /// From the earliest stamp to the latest; `None` without stamps.
+    pub(crate) fn span(&self) -> Option<Span> {
+        let times = self.stamps.iter().map(|stamped| stamped.stamp.nanoseconds);
+        Some(Span {
+            first_ns: times.clone().min()?,
+            last_ns: times.max()?,
+        })
+    }
+
     /// Rates and spans; `None` without stamps.
     #[must_use]
     pub fn clock(&self) -> Option<ClockInfo> {
-        let times = self.stamps.iter().map(|stamped| stamped.stamp.nanoseconds);
-        let (first, last) = (times.clone().min()?, times.max()?);
-        let seconds = (last - first) as f64 / 1e9;
+        let seconds = self.span()?.seconds();
         let (mut maps, mut unmaps) = (0u64, 0u64);
         for (event, stamp) in self.events.iter().zip(self.stamps_of_events()) {
             if stamp.is_some() {

@@ -8,7 +8,8 @@
 //! capacity or conflict), and would a larger IOTLB help ([`sweep`]). The model is
 //! that of Amit, Ben-Yehuda and Yassour, "IOMMU: Strategies for Mitigating the
 //! IOTLB Bottleneck" (WIOSCA 2010), section 4; where the paper leaves room, the
-//! documentation of each type says what is chosen.
+//! documentation of each type says what is chosen. What maps and unmaps alone tell,
+//! as of a capture without accesses, is [`Traffic`].
 //!
 //! # Vocabulary
 //!
@@ -60,13 +61,14 @@ mod step;
 mod strategy;
 mod sweep;
 mod trace;
+mod traffic;
 mod units;
 mod walk;
 mod working_set;
 mod write;
 
 pub use classify::Class;
-pub use clock::ClockInfo;
+pub use clock::{ClockInfo, Span};
 pub use compress::{compress_gzip, compress_zstd};
 pub use diagnose::{Diagnosis, MissCause, MissCounts, Verdict, diagnose, diagnose_with};
 pub use error::{Reason, TraceError};
@@ -84,6 +86,9 @@ pub use simulate::{Laboratory, Outcome, simulate};
 pub use strategy::{Ending, Filled, Mapped, Prefetch, Ranked, Strategy};
 pub use sweep::{SWEEP_ENTRIES, SweepPoint, sweep};
 pub use trace::{Mark, Stamp, Stamped, TaskId, Trace};
+pub use traffic::{
+    ByteCounts, CpuCount, DeviceTraffic, Lifetimes, SLOTS, SizeCount, Slot, TaskCount, Traffic,
+};
 pub use units::{EventTime, Extent, IovaPage, PageCount, PageRange, PhysPage};
 pub use working_set::{PageSize, WorkingSet};
 pub use write::{HEADER, Line};

@@ -11,3 +11,4 @@ mod ragged;
 #[cfg(feature = "viommu")]
 mod record;
 mod strategies;
+mod traffic;

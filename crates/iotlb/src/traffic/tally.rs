@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Counts the maps and unmaps of one device as they come.
+
+use super::{ByteCounts, CpuCount, DeviceTraffic, Lifetimes, SLOTS, SizeCount, Slot, TaskCount};
+use crate::classify::Class;
+use crate::event::Event;
+use crate::runs::Runs;
+use crate::trace::{Stamp, TaskId};
+use crate::units::{PAGE_BYTES, PageCount, PageRange};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// When an event was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct When {
+    pub stamp: Option<Stamp>,
+    /// `None` without a stamp, or if no time passes in the trace.
+    pub slot: Option<usize>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// What needs no further work.
+    sums: DeviceTraffic,
+    live: Live,
+    /// In nanoseconds.
+    lifetimes: Vec<u64>,
+    sizes: BTreeMap<u32, u64>,
+    tasks: BTreeMap<Option<TaskId>, u64>,
+    cpus: BTreeMap<u32, u64>,
+    timeline: Timeline,
+}
+
+impl Tally {
+    /// Sees the next event, which is not an access; `class` is that of a map.
+    pub fn count(&mut self, event: &Event, class: Option<Class>, when: When) {
+        let before = self.live.pages;
+        let ns = when.stamp.map(|stamp| stamp.nanoseconds);
+        match *event {
+            Event::Map { range, .. } => {
+                self.count_map(range.pages(), event.bytes(), when.stamp);
+                let streaming = class == Some(Class::Streaming);
+                self.live.map(range, ns.filter(|_| streaming));
+            }
+            Event::Unmap { range, .. } => {
+                self.sums.unmaps += 1;
+                let lifetimes = &mut self.lifetimes;
+                self.live.take(range, |begin| {
+                    let both = begin.zip(ns);
+                    lifetimes.extend(both.map(|(begin, end)| end.saturating_sub(begin)));
+                });
+            }
+            Event::Access { .. } => return,
+        }
+        let now = self.live.pages;
+        self.sums.peak_live_pages = self.sums.peak_live_pages.max(now);
+        if let Some(slot) = when.slot {
+            let slot = self.timeline.enter(slot, before);
+            slot.live_pages = slot.live_pages.max(now);
+            match event {
+                Event::Map { .. } => slot.maps += 1,
+                _ => slot.unmaps += 1,
+            }
+        }
+    }
+
+    fn count_map(&mut self, pages: PageCount, bytes: Option<u64>, stamp: Option<Stamp>) {
+        self.sums.maps += 1;
+        self.sums.pages = self.sums.pages.plus(pages);
+        // 2^52 pages have one byte more than a number of 64 bits can say
+        let reachable = u128::from(pages.0) * u128::from(PAGE_BYTES);
+        if let Some(bytes) = bytes {
+            self.sums.bytes.add(bytes, reachable);
+        }
+        let size = bytes.map_or(reachable, u128::from);
+        *self.sizes.entry(up_to_lg2(size)).or_default() += 1;
+        let task = stamp.and_then(|stamp| stamp.task);
+        *self.tasks.entry(task).or_default() += 1;
+        if let Some(stamp) = stamp {
+            *self.cpus.entry(stamp.cpu).or_default() += 1;
+        }
+    }
+
+    pub fn finish(self) -> DeviceTraffic {
+        let size = |(up_to_bytes_lg2, maps)| SizeCount {
+            up_to_bytes_lg2,
+            maps,
+        };
+        let task = |(task, maps)| TaskCount { task, maps };
+        let cpu = |(cpu, maps)| CpuCount { cpu, maps };
+        DeviceTraffic {
+            lifetimes: Lifetimes::of(self.lifetimes),
+            sizes: self.sizes.into_iter().map(size).collect(),
+            tasks: most_first(self.tasks).map(task).collect(),
+            cpus: most_first(self.cpus).map(cpu).collect(),
+            timeline: self.timeline.finish(self.live.pages),
+            ..self.sums
+        }
+    }
+}
+
+/// The least power of two that is not below a size, which is at least 1.
+fn up_to_lg2(size: u128) -> u32 {
+    u128::BITS - (size - 1).leading_zeros()
+}
+
+fn most_first<T>(counts: BTreeMap<T, u64>) -> impl Iterator<Item = (T, u64)> {
+    let mut counts: Vec<(T, u64)> = counts.into_iter().collect();
+    counts.sort_by_key(|&(_, count)| Reverse(count)); // stable: ties stay in order
+    counts.into_iter()
+}
+
+impl ByteCounts {
+    fn add(&mut self, bytes: u64, reachable: u128) {
+        self.maps += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        let pages = u64::try_from(reachable).unwrap_or(u64::MAX);
+        self.reachable = self.reachable.saturating_add(pages);
+        self.partial += u64::from(u128::from(bytes) < reachable);
+    }
+}
+
+impl Lifetimes {
+    fn of(mut ns: Vec<u64>) -> Option<Self> {
+        let longest_ns = *ns.iter().max()?;
+        let count = ns.len() as u64;
+        let mut quantile = |percent: u64| {
+            let rank = (count * percent).div_ceil(100);
+            *ns.select_nth_unstable(rank as usize - 1).1
+        };
+        Some(Self {
+            count,
+            median_ns: quantile(50),
+            p90_ns: quantile(90),
+            p99_ns: quantile(99),
+            longest_ns,
+        })
+    }
+}
+
+/// The mappings of a device that have pages left, and whose each page is.
+#[derive(Debug, Default)]
+struct Live {
+    /// Indices of `mappings`.
+    owners: Runs<usize>,
+    mappings: Vec<Mapping>,
+    /// Indices of mappings that ended, for others to take.
+    free: Vec<usize>,
+    pages: PageCount,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mapping {
+    /// Pages that are still its own.
+    pages: u64,
+    /// When it began, in nanoseconds, if its lifetime is of interest.
+    begin: Option<u64>,
+}
+
+impl Live {
+    fn map(&mut self, range: PageRange, begin: Option<u64>) {
+        // what these pages were of before has ended unseen
+        self.take(range, |_| {});
+        let pages = range.pages().0;
+        let mapping = Mapping { pages, begin };
+        let index = self.free.pop().unwrap_or(self.mappings.len());
+        match self.mappings.get_mut(index) {
+            Some(free) => *free = mapping,
+            None => self.mappings.push(mapping),
+        }
+        let (first, last) = (range.first().number(), range.last().number());
+        self.owners.insert(first, last, index);
+        self.pages.0 += pages;
+    }
+
+    /// Takes pages from the mappings that have them; `ended` hears when those began that have none
+    /// left.
+    fn take(&mut self, range: PageRange, mut ended: impl FnMut(Option<u64>)) {
+        let (first, last) = (range.first().number(), range.last().number());
+        let taken = self.owners.take(first, last, |first, last, index| {
+            let mapping = &mut self.mappings[index];
+            mapping.pages -= last - first + 1;
+            if mapping.pages == 0 {
+                ended(mapping.begin);
+                self.free.push(index);
+            }
+        });
+        self.pages.0 -= taken.0;
+    }
+}
+
+/// Slots, if there is anything in them: a trace can have 65,536 devices.
+#[derive(Debug, Default)]
+struct Timeline {
+    slots: Vec<Slot>,
+    /// Slots up to the latest that an event was in.
+    entered: usize,
+}
+
+impl Timeline {
+    /// The slot of an event before which so many pages were mapped; they were in all slots that
+    /// have passed since the latest.
+    fn enter(&mut self, slot: usize, before: PageCount) -> &mut Slot {
+        self.slots.resize(SLOTS, Slot::default());
+        if slot >= self.entered {
+            for passed in &mut self.slots[self.entered..=slot] {
+                passed.live_pages = before;
+            }
+            self.entered = slot + 1;
+        }
+        &mut self.slots[slot]
+    }
+
+    fn finish(mut self, live: PageCount) -> Vec<Slot> {
+        if !self.slots.is_empty() {
+            self.enter(SLOTS - 1, live);
+        }
+        self.slots
+    }
+}
