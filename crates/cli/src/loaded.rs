@@ -7,7 +7,7 @@ use crate::input::{self, Input};
 use crate::record::{Class, Device};
 use clap::ValueEnum;
 use ioatlas_iotlb::import::{self, Assume, Format, Options, Reopen};
-use ioatlas_iotlb::{Limits, Trace};
+use ioatlas_iotlb::{Event, Limits, Note, Topic, Trace};
 use ioatlas_present::short;
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
@@ -66,6 +66,16 @@ impl LoadedTrace {
         };
         let mut words = self.trace.origin()?.split(apart);
         words.find_map(device).map(Device::class)
+    }
+
+    /// Whether accesses were recorded. Those of a capture are assumed, and what follows from them
+    /// follows from the assumption.
+    #[must_use]
+    pub fn has_accesses(&self) -> bool {
+        let assumed =
+            |note: &Note| matches!(note.topic, Topic::AccessesAtUnmap | Topic::AccessesAtMap);
+        let access = |event: &Event| matches!(event, Event::Access { .. });
+        self.trace.events().iter().any(access) && !self.trace.notes().iter().any(assumed)
     }
 
     fn import(

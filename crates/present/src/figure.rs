@@ -52,18 +52,33 @@ pub enum Unit {
     /// Hundredths of a whole.
     #[serde(rename = "%")]
     Percent,
+    /// A difference of two numbers of hundredths.
+    #[serde(rename = "points")]
+    Points,
     /// A change in hundredths of what was before; always shown with its sign.
     #[serde(rename = "% change")]
     PercentChange,
     #[serde(rename = "ns")]
     Nanoseconds,
+    #[serde(rename = "us")]
+    Microseconds,
     #[serde(rename = "ms")]
     Milliseconds,
+    #[serde(rename = "s")]
+    Seconds,
+    #[serde(rename = "B")]
+    Bytes,
     #[serde(rename = "KiB")]
     Kibibytes,
     /// 10^9 cycles in a second.
     #[serde(rename = "GHz")]
     Gigahertz,
+    /// CPUs that are busy, in parts where it is not a whole one.
+    #[serde(rename = "CPUs")]
+    Cpus,
+    /// Things in a second.
+    #[serde(rename = "1/s")]
+    PerSecond,
     /// Cycles of a CPU.
     #[serde(rename = "cycles")]
     Cycles,
@@ -95,6 +110,18 @@ impl Figure {
             unit,
             tag: Tag::Counted,
         }
+    }
+
+    /// A time that was counted, in the unit in which it has few digits.
+    #[must_use]
+    pub fn time(ns: f64) -> Self {
+        let (value, unit) = match ns {
+            ..1e4 => (ns, Unit::Nanoseconds),
+            ..1e7 => (ns / 1e3, Unit::Microseconds),
+            ..1e10 => (ns / 1e6, Unit::Milliseconds),
+            _ => (ns / 1e9, Unit::Seconds),
+        };
+        Self::counted(value, unit)
     }
 
     /// A number that was measured here.
@@ -144,7 +171,11 @@ impl Figure {
             Unit::Percent | Unit::PercentChange | Unit::Per100
         );
         let grows = self.unit == Unit::PercentChange && self.value > 0.0;
-        let digits = if whole && shown > 0.0 && shown < 0.95 {
+        let digits = if self.unit == Unit::Cpus && shown > 0.0 && shown < 1.0 {
+            // two digits of what may be very small
+            let zeros = (-shown.log10()).floor().clamp(0.0, 6.0) as usize;
+            format!("{shown:.*}", zeros + 2)
+        } else if whole && shown > 0.0 && shown < 0.95 {
             format!("{shown:.1}")
         } else if whole && !grows && shown > 99.0 && shown < 100.0 {
             // towards zero: what is not all must not look like all
@@ -175,7 +206,11 @@ impl Figure {
         let text = self.text();
         match self.unit {
             Unit::Nanoseconds => text + " ns",
+            Unit::Microseconds => text + " us",
             Unit::Milliseconds => text + " ms",
+            Unit::Seconds => text + " s",
+            Unit::Bytes => text + " B",
+            Unit::Cpus => text + " CPUs",
             Unit::Kibibytes => text + " KiB",
             Unit::Gigahertz => text + " GHz",
             Unit::Cycles => text + " cycles",

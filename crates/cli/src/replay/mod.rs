@@ -254,7 +254,8 @@ pub fn request(lines: &[usize], trace: &Trace) -> Option<Request> {
         // without a record, any memory will do; the low half of what a page number can be is out of
         // its way
         let to = phys.map_or(first & ((1 << 39) - 1), |page| page.number());
-        let buffer = PhysRange::new(PhysPage(to).addr(), ByteCount(pages * GRANULE));
+        let bytes = ByteCount(pages.saturating_mul(GRANULE));
+        let buffer = PhysRange::new(PhysPage(to).addr(), bytes);
         let request = whole.get_or_insert(Request {
             device: device.0,
             first,

@@ -2,8 +2,8 @@
 //! Where bounce buffers would pay, by the sizes of a trace's maps.
 //!
 //! A streaming map and its unmap cost a request each, by a [`Charge`]; through a slot that is
-//! mapped already they cost a copy of every page and the slot. Whole pages are copied, since a
-//! trace knows no bytes: a bound from above. What lines up as one list is one map. Consistent
+//! mapped already they cost a copy and the slot. What is copied is what was asked for, where the
+//! trace knows its bytes, else whole pages: a bound from above. What lines up as one list is one map. Consistent
 //! mappings stay, so they do not count. Costs are assumed: of a strict policy on hardware, the wait
 //! for one invalidation that the report assumes anyway; of a virtual IOMMU, those of
 //! [`Preset::VfioGuest`]; of copies and slots, those of [`Assumed::BOUNCE21`].
@@ -12,7 +12,7 @@ use crate::LoadedTrace;
 use crate::replay::lists::lists;
 use ioatlas_bench::bounce::{Charge, Cost, Preset, model::Assumed};
 use ioatlas_dma::units::{GRANULE, PageCount};
-use ioatlas_iotlb::{Class, Event, Trace};
+use ioatlas_iotlb::{Class, DeviceId, Event, Trace};
 use ioatlas_present::{Figure, Sentence, Unit, sentence};
 use serde::Serialize;
 
@@ -39,7 +39,8 @@ impl Bouncing {
     /// is mapped for streaming.
     #[must_use]
     pub fn of(traces: &[LoadedTrace], wait: Figure) -> Option<Self> {
-        let sizes: Vec<PageCount> = traces.iter().flat_map(|t| streaming(&t.trace)).collect();
+        let sizes = || traces.iter().flat_map(|t| streaming(&t.trace));
+        let sizes: Vec<Buffer> = sizes().collect();
         let strict = Charge {
             unmap: Cost {
                 base_ns: wait.value,
@@ -72,12 +73,21 @@ impl Bouncing {
 }
 
 impl Gain {
-    fn of(sizes: &[PageCount], charge: &Charge) -> Option<Self> {
+    /// Of the maps of one device, in a place of this charge; `None` where nothing is mapped for
+    /// streaming.
+    #[must_use]
+    pub fn of_device(trace: &Trace, device: DeviceId, charge: &Charge) -> Option<Self> {
+        let of_device = |buffer: &Buffer| buffer.device == device;
+        let buffers = streaming(trace).into_iter().filter(of_device);
+        Self::of(&buffers.collect::<Vec<_>>(), charge)
+    }
+
+    fn of(sizes: &[Buffer], charge: &Charge) -> Option<Self> {
         let assumed = Assumed::BOUNCE21;
         let (mut paying, mut before, mut after) = (0u64, 0.0, 0.0);
-        for pages in sizes {
-            let direct = charge.pair_ns(*pages);
-            let bounced = assumed.slot_ns + assumed.copy_ns * (pages.0 * GRANULE) as f64;
+        for buffer in sizes {
+            let direct = charge.pair_ns(buffer.pages);
+            let bounced = assumed.slot_ns + assumed.copy_ns * buffer.bytes as f64;
             paying += u64::from(bounced < direct);
             before += direct;
             after += direct.min(bounced);
@@ -94,20 +104,42 @@ impl Gain {
     }
 }
 
-/// The pages of each streaming map.
-fn streaming(trace: &Trace) -> Vec<PageCount> {
+/// What one streaming map is for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Buffer {
+    device: DeviceId,
+    pages: PageCount,
+    /// Those that were asked for, or those of the pages where that is not recorded.
+    bytes: u64,
+}
+
+/// What the streaming maps are for.
+fn streaming(trace: &Trace) -> Vec<Buffer> {
     let (lists, classes) = (lists(trace), trace.classes());
     let pages = |time: usize| match trace.events()[time] {
         Event::Map { range, .. } => range.pages().0,
         _ => 0,
     };
+    let bytes = |time: usize| {
+        let recorded = trace.events()[time].bytes();
+        recorded.unwrap_or(pages(time).saturating_mul(GRANULE))
+    };
+    let sum = |lines: &[usize], of: &dyn Fn(usize) -> u64| {
+        let sizes = lines.iter().map(|line| of(*line));
+        sizes.fold(0, u64::saturating_add)
+    };
     let maps = trace.events().iter().enumerate().filter(|(time, event)| {
         let streams = classes[*time] == Some(Class::Streaming);
         matches!(event, Event::Map { .. }) && streams && !lists.members.contains(time)
     });
-    maps.map(|(time, _)| match lists.heads.get(&time) {
-        Some(list) => PageCount(list.iter().map(|line| pages(*line)).sum()),
-        None => PageCount(pages(time)),
+    maps.map(|(time, event)| {
+        let one = [time];
+        let lines = lists.heads.get(&time).map_or(&one[..], Vec::as_slice);
+        Buffer {
+            device: event.device(),
+            pages: PageCount(sum(lines, &pages)),
+            bytes: sum(lines, &bytes),
+        }
     })
     .collect()
 }
@@ -150,7 +182,13 @@ mod tests {
     #[test]
     fn a_list_is_one_map_of_all_its_pages() {
         let list = loaded("M d 1 1 r 7 sg\nM d 2 1 r 9 sg\nU d 1 2\n");
-        assert_eq!(streaming(&list.trace), [PageCount(2)]);
+        let of = |trace: &LoadedTrace| {
+            let buffers = streaming(&trace.trace).into_iter();
+            buffers.map(|b| (b.pages.0, b.bytes)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&list), [(2, 8192)]);
+        let short = loaded("M d 1 1 r 7 sg 4000+96\nM d 2 1 r 9 sg 0+4\nU d 1 2\n");
+        assert_eq!(of(&short), [(2, 100)]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use super::systems::{Exposure, SystemRow};
 use super::verdict::DeviceVerdict;
+use ioatlas_present::Figure;
 use ioatlas_present::html::escaped;
 use ioatlas_present::svg::{self, Axis, line, round_up, series, text};
 use std::fmt::Write;
@@ -109,6 +110,51 @@ pub(super) fn size_curve(verdicts: &[DeviceVerdict]) -> String {
         }
     }
     svg + "</svg>"
+}
+
+/// One number over the time of a capture, a step a slot.
+pub(super) fn over_time(title: &str, values: &[f64], seconds: f64) -> String {
+    /// These need no more height than to tell a burst from a pause.
+    const HEIGHT: f64 = 150.0;
+    const BOTTOM: f64 = HEIGHT - 40.0;
+    let x = Axis {
+        from: 0.0,
+        to: values.len().max(1) as f64,
+        start: LEFT,
+        end: RIGHT,
+    };
+    let y = Axis {
+        from: 0.0,
+        to: round_up(values.iter().copied().fold(1.0, f64::max)),
+        start: BOTTOM,
+        end: TOP,
+    };
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{} over time\">",
+        escaped(title)
+    );
+    for part in [0.0, 0.5, 1.0] {
+        let value = y.to * part;
+        line(&mut svg, "grid", (LEFT, RIGHT), (y.at(value), y.at(value)));
+        let words = ioatlas_present::grouped(value.round() as u64);
+        text(&mut svg, LEFT - 6.0, y.at(value) + 4.0, "end", &words);
+    }
+    let time = |part: f64| Figure::time(seconds * 1e9 * part).with_unit();
+    let middle = (LEFT + RIGHT) / 2.0;
+    text(&mut svg, LEFT, BOTTOM + 18.0, "start", "0");
+    text(&mut svg, middle, BOTTOM + 18.0, "middle", &time(0.5));
+    text(&mut svg, RIGHT, BOTTOM + 18.0, "end", &time(1.0));
+    let steps = values.iter().enumerate().flat_map(|(at, value)| {
+        let height = y.at(*value);
+        [(x.at(at as f64), height), (x.at((at + 1) as f64), height)]
+    });
+    let _ = write!(
+        svg,
+        "<polyline class=\"{}\" points=\"{}\"/></svg>",
+        series(0),
+        svg::points(steps)
+    );
+    svg
 }
 
 /// Nanoseconds a pair against the exposure window in milliseconds, a point a system. A window that

@@ -8,6 +8,7 @@
 pub mod advice;
 mod atlas;
 pub mod bouncing;
+pub mod captures;
 mod charts;
 mod html;
 pub mod model;
@@ -29,6 +30,7 @@ use crate::error::Error;
 use crate::loaded::{self, LoadedTrace};
 use crate::output::Target;
 use crate::progress::{Bar, Progress};
+use captures::{Capture, Costs};
 use ioatlas_iotlb::{Geometry, SWEEP_ENTRIES};
 use model::{Loss, Making, OracleTotals, Provenance, Source};
 use savings::Savings;
@@ -164,12 +166,26 @@ pub fn build(
     progress: &dyn Progress,
 ) -> Result<Report, Error> {
     let geometry = Geometry::default();
-    let steps = (traces.traces.len() + traces.variants.len()) * SWEEP_ENTRIES.len();
+    let wait = provenance::wait(inv_ns);
+    // misses are of those whose accesses were recorded
+    let recorded = |of: &&LoadedTrace| of.has_accesses();
+    let diagnosed: Vec<&LoadedTrace> = traces.traces.iter().filter(recorded).collect();
+    let variants: Vec<&LoadedTrace> = traces.variants.iter().collect();
+    let others = traces.traces.len() - diagnosed.len();
+    let steps = (diagnosed.len() + variants.len()) * SWEEP_ENTRIES.len() + others;
     let mut done = 0;
-    let drawn = traces.traces.len().min(MAX_ATLASES);
+    let mut captures = Vec::new();
+    for loaded in &traces.traces {
+        if !loaded.has_accesses() {
+            progress.at(&loaded.label, done, steps);
+            captures.extend(Capture::of(loaded, wait.time));
+            done += 1;
+        }
+    }
+    let drawn = diagnosed.len().min(MAX_ATLASES);
     let room = ATLAS_ROOM / drawn.max(1);
     let mut atlases = Vec::new();
-    let mut diagnose = |of: &[LoadedTrace], drawn: usize| -> Result<Vec<_>, Error> {
+    let mut diagnose = |of: &[&LoadedTrace], drawn: usize| -> Result<Vec<_>, Error> {
         let mut verdicts = Vec::new();
         for (number, loaded) in of.iter().enumerate() {
             let savings = Savings::of(&loaded.trace, geometry);
@@ -184,15 +200,17 @@ pub fn build(
         }
         Ok(verdicts)
     };
-    let verdicts = diagnose(&traces.traces, drawn)?;
-    let variants = diagnose(&traces.variants, 0)?;
-    let wait = provenance::wait(inv_ns);
+    let verdicts = diagnose(&diagnosed, drawn)?;
+    let variants = diagnose(&variants, 0)?;
     let options = systems::Options {
         rows: rows.clone(),
         wait: wait.time,
         geometry,
     };
     let systems = systems::rows(&traces.traces, &options, progress)?;
+    for capture in &mut captures {
+        capture.costs = Costs::of(capture, &systems, wait.time);
+    }
     let origins = traces
         .traces
         .iter()
@@ -207,6 +225,7 @@ pub fn build(
         losses,
         made: traces.traces.iter().filter_map(Making::of).collect(),
         verdicts,
+        captures,
         variants,
         oracle: OracleTotals::of(&systems),
         systems,

@@ -3,6 +3,7 @@
 
 use super::atlas::Atlas;
 use super::bouncing::Bouncing;
+use super::captures::Capture;
 use super::systems::SystemRow;
 use super::verdict::DeviceVerdict;
 use ioatlas_iotlb::{Note, Topic};
@@ -26,9 +27,11 @@ pub struct Report {
     pub losses: Vec<Loss>,
     /// What traces say about their making, of those that do: what results rest on.
     pub made: Vec<Making>,
-    /// One a device, in the order of traces.
+    /// One a device of traces with accesses, in the order of traces.
     pub verdicts: Vec<DeviceVerdict>,
-    /// The same for the bundled variants.
+    /// Traces without accesses of their own, in the order of traces. They have no verdicts.
+    pub captures: Vec<Capture>,
+    /// The same as `verdicts` for the bundled variants.
     pub variants: Vec<DeviceVerdict>,
     /// One a system; empty where none was run.
     pub systems: Vec<SystemRow>,
@@ -97,6 +100,15 @@ impl Making {
     #[must_use]
     pub fn of(loaded: &crate::LoadedTrace) -> Option<Self> {
         let mut notes = loaded.trace.notes().to_vec();
+        if !loaded.has_accesses() {
+            // what rests on accesses that were assumed says so itself
+            notes.retain(|note| {
+                !matches!(
+                    note.topic,
+                    Topic::AccessesAtUnmap | Topic::AccessesAtMap | Topic::AccessesLeftOut
+                )
+            });
+        }
         if notes.is_empty() {
             return None;
         }
@@ -240,6 +252,12 @@ impl Report {
     #[must_use]
     pub fn oracle_sentence(&self) -> Option<Sentence> {
         let totals = self.oracle?;
+        if self.verdicts.is_empty() && !self.captures.is_empty() && totals.violations.value == 0.0 {
+            // its accesses are made up, and so is their number
+            return Some(sentence![
+                "Self-check of the designs that were run on it: no violation."
+            ]);
+        }
         let plural = if totals.violations.value == 1.0 {
             ""
         } else {
@@ -271,6 +289,9 @@ impl Report {
     #[must_use]
     pub fn attempts_sentence(&self) -> Option<Sentence> {
         let totals = self.oracle?;
+        if self.verdicts.is_empty() && !self.captures.is_empty() {
+            return None;
+        }
         let words = sentence![
             totals.attempts,
             " tries on unmapped pages: ",

@@ -11,9 +11,11 @@
 //! Pages of the pool lie beyond all others of the trace, one after the other: where they would lie
 //! is not known.
 
+use super::captures::PoolGain;
 use ioatlas_iotlb::{
     Class, DeviceId, Ending, Event, Geometry, HEADER, Laboratory, Limits, Permission, Setup, Trace,
 };
+use ioatlas_present::Figure;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
@@ -25,7 +27,7 @@ const BUFFER_PAGES: u64 = 16;
 pub(super) struct Pool {
     /// Pages of the pool.
     pub pages: Vec<u64>,
-    /// How often one of them took the place of a page that was mapped.
+    /// Maps in whose place some of them were used.
     pub maps: Vec<u64>,
     /// Misses, those on what the pool does not serve among them.
     pub misses: Vec<u64>,
@@ -78,6 +80,22 @@ impl Pool {
     }
 }
 
+/// By device, what a pool would take away without an access told of; `None` of a device where it
+/// would serve each page once, which saves nothing.
+pub(super) fn gains(trace: &Trace) -> Vec<Option<PoolGain>> {
+    let pools = pooled(trace).map(|(_, pools)| pools);
+    let gain = |pool: &Pages| {
+        (pool.served > pool.made).then(|| PoolGain {
+            pages: Figure::count(pool.made),
+            maps: Figure::count(pool.served - pool.made),
+        })
+    };
+    match pools {
+        Some(pools) => pools.iter().map(gain).collect(),
+        None => vec![None; trace.devices().len()],
+    }
+}
+
 /// The trace with a pool, its devices named by their numbers.
 fn pooled(trace: &Trace) -> Option<(String, Vec<Pages>)> {
     let last = |event: &Event| match event {
@@ -125,8 +143,8 @@ fn write_event(
                     writeln!(text, "M {device} {page:x} 1 w")?;
                 }
                 pool.taken.insert(place, page);
-                pool.served += 1;
             }
+            pool.served += 1;
             Ok(())
         }
         Event::Unmap { range, .. } => {
@@ -173,7 +191,7 @@ mod tests {
         assert_eq!(found.misses, [1], "it is mapped once");
         let two = "M d 1 1 w 7 page\nM d 2 1 w 8 page\nU d 1 2\nM d 3 2 rw 9 page\nU d 3 2\n";
         let found = pool(two);
-        assert_eq!((found.pages, found.maps), (vec![2], vec![4]));
+        assert_eq!((found.pages, found.maps), (vec![2], vec![3]));
     }
 
     #[test]

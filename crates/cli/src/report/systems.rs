@@ -79,8 +79,8 @@ pub struct SystemOnTrace {
     pub skipped_limits: Figure,
     /// Invalidations that the domains submitted.
     pub invalidations: Figure,
-    /// IOTLB misses of the software unit.
-    pub misses: Figure,
+    /// IOTLB misses of the software unit; `None` where accesses were not recorded.
+    pub misses: Option<Figure>,
     /// Peak of page-table memory, in KiB.
     pub table_memory: Figure,
     /// Attempts on unmapped pages that were blocked.
@@ -122,8 +122,9 @@ pub struct SystemRow {
     pub wait: Option<Figure>,
     /// Invalidations per 1,000 map lines; counted.
     pub invalidations_per_1k_maps: Figure,
-    /// IOTLB misses per 1,000 map lines; simulated.
-    pub misses_per_1k_maps: Figure,
+    /// IOTLB misses per 1,000 map lines, over the traces whose accesses were recorded; simulated.
+    /// `None` if there are none.
+    pub misses_per_1k_maps: Option<Figure>,
     /// Largest page-table memory over the traces, in KiB; counted.
     pub table_memory: Figure,
     /// How long an unmapped page stays reachable.
@@ -290,6 +291,7 @@ pub fn rows(
             let plain = run(Probe::Off)?;
             replays.push(OnTrace {
                 label: loaded.label.clone(),
+                has_accesses: loaded.has_accesses(),
                 exposed_ns: exposure_ns(&loaded.trace, system.design, &plain),
                 plain,
                 probed: run(Probe::UnmappedPages)?,
@@ -313,6 +315,8 @@ pub fn iotlb(geometry: Geometry) -> SetGeometry {
 /// A trace's two replays.
 struct OnTrace {
     label: String,
+    /// Whether its accesses were recorded, so that misses say something.
+    has_accesses: bool,
     /// How long an invalidation was waited for at most, if the trace has times.
     exposed_ns: Option<u64>,
     /// For the counts of traffic.
@@ -394,7 +398,7 @@ fn row(
             ..options.wait
         }),
         invalidations_per_1k_maps,
-        misses_per_1k_maps: Figure::simulated(per_1k(sum(|on| on.plain.misses)), Unit::Per1000),
+        misses_per_1k_maps: misses_per_1k_maps(replays),
         table_memory: Figure::counted(most(|on| on.plain.table_kib) as f64, Unit::Kibibytes),
         exposure,
         skipped_anomalies: count(|on| on.plain.anomalies),
@@ -406,6 +410,16 @@ fn row(
         oracle_checked_accesses: count(|on| on.probed.oracle.accesses),
         per_trace: replays.iter().map(on_trace).collect(),
     })
+}
+
+/// Over the traces whose accesses were recorded.
+fn misses_per_1k_maps(replays: &[OnTrace]) -> Option<Figure> {
+    let recorded = || replays.iter().filter(|on| on.has_accesses);
+    recorded().next()?;
+    let misses: u64 = recorded().map(|on| on.plain.misses).sum();
+    let maps: u64 = recorded().map(|on| on.plain.maps).sum();
+    let rate = misses as f64 * 1e3 / maps.max(1) as f64;
+    Some(Figure::simulated(rate, Unit::Per1000))
 }
 
 /// Whether a CPU waits for the invalidations that it causes. Under `macos` it does not: maps and
@@ -423,7 +437,7 @@ fn on_trace(on: &OnTrace) -> SystemOnTrace {
         skipped_anomalies: Figure::count(plain.anomalies),
         skipped_limits: Figure::count(plain.limited),
         invalidations: Figure::count(plain.invalidations),
-        misses: Figure::simulated(plain.misses as f64, Unit::Count),
+        misses: (on.has_accesses).then(|| Figure::simulated(plain.misses as f64, Unit::Count)),
         table_memory: Figure::counted(plain.table_kib as f64, Unit::Kibibytes),
         attempts_blocked: Figure::count(probed.attempts.blocked),
         attempts_stale: Figure::count(probed.attempts.stale),

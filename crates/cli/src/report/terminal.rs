@@ -2,10 +2,11 @@
 //! The report on a terminal: at most 24 lines of 100 columns, more only where more rows were asked
 //! for than the default has.
 
+use super::captures::{Capture, CapturedDevice};
 use super::model::{Report, Source};
 use super::systems::{Exposure, SystemRow};
 use super::verdict::DeviceVerdict;
-use ioatlas_present::Sentence;
+use ioatlas_present::{Sentence, Tag};
 use ioatlas_present::{columns, printable};
 
 /// Lines of the smallest terminal that people still use.
@@ -22,14 +23,24 @@ const MIN_NAME_COLUMNS: usize = 12;
 /// Renders the report; `page_bytes` is the size of the page that was written.
 #[must_use]
 pub fn render(report: &Report, page_bytes: usize) -> String {
-    let mut tail = systems(report);
+    // of captures alone, what their modes cost is said at their own rate instead
+    let mut tail = match report.verdicts.is_empty() && !report.captures.is_empty() {
+        true => vec![report.wait_sentence().plain()],
+        false => systems(report),
+    };
     tail.extend(closing(report, page_bytes));
     let loss = report.loss_sentence().map(|words| words.plain());
     let mut lines: Vec<String> = loss.into_iter().chain([heading(report)]).collect();
     lines.extend(assumptions(report));
     let room = MAX_LINES.saturating_sub(lines.len() + tail.len());
-    lines.extend(verdicts(&report.verdicts, room));
-    if let (Some(bouncing), true) = (report.bouncing, lines.len() + tail.len() < MAX_LINES) {
+    let of_captures = captures(report, room);
+    let room = room.saturating_sub(of_captures.len());
+    lines.extend(of_captures);
+    if !report.verdicts.is_empty() || report.captures.is_empty() {
+        lines.extend(verdicts(&report.verdicts, room));
+    }
+    let bouncing = report.bouncing.filter(|_| !report.verdicts.is_empty());
+    if let (Some(bouncing), true) = (bouncing, lines.len() + tail.len() < MAX_LINES) {
         lines.push(bouncing.sentence().plain());
     }
     lines.extend(tail);
@@ -57,6 +68,10 @@ fn heading(report: &Report) -> String {
                  entries, {ways}-way",
                 traces - variants
             )
+        }
+        Source::User if report.verdicts.is_empty() && !report.captures.is_empty() => {
+            let plural = if traces == 1 { "" } else { "s" };
+            format!("ioatlas report: {traces} capture{plural} of maps and unmaps")
         }
         Source::User => {
             let plural = if traces == 1 { "" } else { "s" };
@@ -96,6 +111,82 @@ fn assumptions(report: &Report) -> Vec<String> {
         }
     }
     lines.truncate(LINES);
+    lines
+}
+
+/// What each mode costs and what each device does, of as many captures and devices as fit.
+fn captures(report: &Report, room: usize) -> Vec<String> {
+    // what verdicts need at least stays theirs
+    let room = match report.verdicts.len() {
+        0 => room,
+        _ => room.saturating_sub(MIN_VERDICTS),
+    };
+    let (mut lines, mut left) = (Vec::new(), 0);
+    for capture in &report.captures {
+        // a line is kept for what does not fit
+        let fits = |more: &[String], lines: &[String]| lines.len() + more.len() < room;
+        let mut head = vec![format!("{}: {}", capture.trace, capture.heading().plain())];
+        head.extend(modes(capture));
+        let mut devices = capture.devices.iter().map(captured);
+        let first = devices.next().unwrap_or_default();
+        if left > 0 || !fits(&[head.clone(), first.clone()].concat(), &lines) {
+            left += capture.devices.len();
+            continue;
+        }
+        lines.extend(head.into_iter().chain(first));
+        for device in devices {
+            match left == 0 && fits(&device, &lines) {
+                true => lines.extend(device),
+                false => left += 1,
+            }
+        }
+    }
+    if left > 0 && room > 0 {
+        lines.push(format!("... {left} more devices: see the page"));
+    }
+    lines
+}
+
+/// The table of a capture's modes.
+fn modes(capture: &Capture) -> Vec<String> {
+    let Some(costs) = &capture.costs else {
+        return Vec::new();
+    };
+    let heading = ["", "", "CPUs busy", "a device may reach what was unmapped"];
+    let mut rows = vec![heading.map(String::from).to_vec()];
+    for mode in &costs.modes {
+        let busy = &mode.cpus_busy;
+        let tag = match busy.tag {
+            Tag::Counted => String::new(),
+            tag => format!(" [{}]", tag.name()),
+        };
+        rows.push(vec![
+            format!("  {}", mode.name),
+            mode.knob.into(),
+            busy.text() + &tag,
+            mode.reach().plain(),
+        ]);
+    }
+    columns("llll", 2, &rows)
+}
+
+/// A device of a capture, in a few lines.
+fn captured(device: &CapturedDevice) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{}: {} [counted]",
+        device.device,
+        device.workload().plain()
+    )];
+    let says = [device.reach(), device.users(3)];
+    lines.extend(
+        says.iter()
+            .flatten()
+            .map(|says| format!("  {}", says.plain())),
+    );
+    let remedies: Vec<String> = device.remedies().iter().map(Sentence::plain).collect();
+    if !remedies.is_empty() {
+        lines.push(format!("  helps: {}", remedies.join("; ")));
+    }
     lines
 }
 
@@ -206,7 +297,8 @@ fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
                 .map_or("-".into(), |figure| figure.text()),
             row.invalidations_per_1k_maps.text(),
             row.wait.map_or("-".into(), |wait| wait.text()),
-            row.misses_per_1k_maps.text(),
+            row.misses_per_1k_maps
+                .map_or("-".into(), |figure| figure.text()),
             row.table_memory.text(),
             exposure(&row.exposure),
         ]);

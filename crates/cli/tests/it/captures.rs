@@ -279,15 +279,15 @@ fn a_report_marks_every_assumption() {
     let section = &html[begin..begin + html[begin..].find("</section>").unwrap()];
     assert_eq!(
         section.matches("<small class=\"tag assumed\">").count(),
-        2,
+        1,
         "{section}"
     );
-    assert!(section.contains("the IOMMU was off") && section.contains("misses are a floor"));
+    assert!(section.contains("the IOMMU was off"));
+    // what rests on accesses that no tracer saw is one number a device, with its error
     let cards = html.matches("<article class=\"card\">").count();
-    let marked = html
-        .matches("<small class=\"tag simulated\">simulated</small> <small class=\"tag assumed\">")
-        .count();
-    assert_eq!((cards, marked), (2, 2));
+    let estimated = html.matches("give or take").count();
+    assert_eq!((cards, estimated), (2, 2));
+    assert!(!html.contains("<small class=\"tag simulated\">simulated</small> <small"));
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod common;
 mod designs;
 mod documents;
 mod report;
+mod report_of_captures;
 mod soak;
 mod standard_input;
 mod survival;

@@ -14,6 +14,9 @@ use std::fmt::Write;
 const MAX_ADVISED: usize = MAX_TRACES / 2;
 
 pub(super) fn advice(report: &Report) -> String {
+    if report.verdicts.is_empty() {
+        return String::new();
+    }
     let shown = &report.verdicts[..report.verdicts.len().min(MAX_ADVISED)];
     let mut html = String::from("<section><h2>What to do</h2>");
     if let Some(says) = Advice::of_systems(&report.systems) {
@@ -83,7 +86,7 @@ fn table(verdict: &DeviceVerdict) -> String {
 }
 
 /// A sentence whose numbers each have their tag, or all together the one they share.
-fn each_tagged(sentence: &Sentence) -> String {
+pub(super) fn each_tagged(sentence: &Sentence) -> String {
     let tag = |part: &Part| match part {
         Part::Number(figure) => Some(figure.tag),
         Part::Words(_) => None,

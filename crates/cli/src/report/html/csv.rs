@@ -3,6 +3,7 @@
 
 use crate::report::systems::{Exposure, SystemRow};
 use crate::report::verdict::DeviceVerdict;
+use ioatlas_iotlb::Slot;
 use ioatlas_present::{Figure, Table};
 
 /// A name from outside, which starts no formula of a spreadsheet.
@@ -59,6 +60,20 @@ pub(super) fn sizes(verdicts: &[DeviceVerdict]) -> String {
                 value(&point.misses_per_100_accesses),
             ]);
         }
+    }
+    table.csv()
+}
+
+/// Maps, unmaps and mapped pages of a device over the time of its capture, a line a slot.
+pub(super) fn timeline(slots: &[Slot], seconds: f64) -> String {
+    let mut table = Table::new(["from s", "maps", "unmaps", "pages mapped at most"]);
+    for (at, slot) in slots.iter().enumerate() {
+        table.row([
+            (seconds * at as f64 / slots.len() as f64).to_string(),
+            slot.maps.to_string(),
+            slot.unmaps.to_string(),
+            slot.live_pages.0.to_string(),
+        ]);
     }
     table.csv()
 }

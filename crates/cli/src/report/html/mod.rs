@@ -4,6 +4,7 @@
 
 mod advice;
 mod atlas;
+mod captures;
 mod csv;
 mod systems;
 
@@ -29,6 +30,7 @@ const MAX_COMMAND: usize = 1000;
 pub fn page(report: &Report) -> String {
     let body = [
         losses(report),
+        captures::captures(report),
         making(report),
         verdicts(report),
         atlas::atlases(report),
@@ -118,6 +120,9 @@ fn making(report: &Report) -> String {
 }
 
 fn verdicts(report: &Report) -> String {
+    if report.verdicts.is_empty() {
+        return String::new();
+    }
     let shown = &report.verdicts[..report.verdicts.len().min(MAX_CARDS)];
     let cards: String = shown
         .iter()
@@ -204,6 +209,9 @@ fn escaped_lines(text: &str) -> String {
 }
 
 fn causes(report: &Report) -> String {
+    if report.verdicts.is_empty() {
+        return String::new();
+    }
     let shown = &report.verdicts[..report.verdicts.len().min(MAX_CARDS)];
     let bar = |verdict: &DeviceVerdict| {
         let piece = |class: &str, figure: &Figure| {

@@ -88,7 +88,7 @@ fn system_row(row: &SystemRow) -> String {
         )),
         cell(row.wait.as_ref().map_or("-".into(), number)),
         cell(number(&row.invalidations_per_1k_maps)),
-        cell(number(&row.misses_per_1k_maps)),
+        cell(row.misses_per_1k_maps.as_ref().map_or("-".into(), number)),
         cell(number(&row.table_memory)),
         format!("<td class=\"r w\">{}</td>", exposure(&row.exposure)),
         cell(format!(
@@ -172,21 +172,22 @@ fn exposure(exposure: &Exposure) -> String {
 fn system_details(row: &SystemRow, traces: usize) -> String {
     let line = |on: &SystemOnTrace| {
         let figures = [
-            on.maps,
-            on.unmaps,
-            on.invalidations,
+            Some(on.maps),
+            Some(on.unmaps),
+            Some(on.invalidations),
             on.misses,
-            on.table_memory,
-            on.skipped_anomalies,
-            on.skipped_limits,
-            on.attempts_blocked,
-            on.attempts_stale,
-            on.violations,
-            on.oracle_checked_accesses,
+            Some(on.table_memory),
+            Some(on.skipped_anomalies),
+            Some(on.skipped_limits),
+            Some(on.attempts_blocked),
+            Some(on.attempts_stale),
+            Some(on.violations),
+            Some(on.oracle_checked_accesses),
         ];
         let cells: String = figures
             .iter()
-            .map(|f| format!("<td class=\"r\">{}</td>", number(f)))
+            .map(|f| f.as_ref().map_or("-".into(), number))
+            .map(|shown| format!("<td class=\"r\">{shown}</td>"))
             .collect();
         format!(
             "<tr><td>{}</td><td>{}</td>{cells}</tr>",

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What a capture says, in sentences that terminal and page share.
+
+use super::{Capture, CapturedDevice, Mode, Share, Translated, Window};
+use ioatlas_present::{Figure, Part, Sentence, sentence};
+
+/// Changes and shares below this, in percent, are not worth a word.
+const LEAST: f64 = 1.0;
+
+impl Capture {
+    /// How much there was, in how long. All its numbers are counted.
+    #[must_use]
+    pub fn heading(&self) -> Sentence {
+        let mut says = match (self.time, self.cpus) {
+            (Some(time), Some(cpus)) => sentence![time, " on ", cpus, plural(cpus, " CPU")],
+            _ => sentence!["no times recorded, so there are no rates"],
+        };
+        if let Some(costs) = &self.costs {
+            let rates = sentence![
+                ": ",
+                costs.maps_per_second,
+                " maps and ",
+                costs.unmaps_per_second,
+                " unmaps a second",
+            ];
+            says.0.extend(rates.0);
+        }
+        if self.translated == Translated::No {
+            says.0.push("; the IOMMU was off".into());
+        }
+        says
+    }
+}
+
+/// A noun, with its plural's end where there is not one.
+fn plural(count: Figure, noun: &str) -> String {
+    match count.value == 1.0 {
+        true => noun.into(),
+        false => format!("{noun}s"),
+    }
+}
+
+impl Mode {
+    /// How long a device may reach what was unmapped. Its numbers are of several kinds.
+    #[must_use]
+    pub fn reach(&self) -> Sentence {
+        match self.window {
+            Window::None => sentence!["never"],
+            Window::Always => sentence!["always, and all other memory"],
+            Window::Bounded {
+                unmaps,
+                time: Some(time),
+                ..
+            } => sentence!["for up to ", time, " (", unmaps, " unmaps) here"],
+            Window::Bounded {
+                unmaps_bound,
+                time_bound: Some(bound),
+                ..
+            } => sentence!["for up to ", bound, " or ", unmaps_bound, " unmaps"],
+            Window::Bounded { unmaps_bound, .. } => {
+                sentence!["for up to ", unmaps_bound, " unmaps"]
+            }
+        }
+    }
+
+    /// What bounds it by configuration, where that is not what [`Mode::reach`] says. All its
+    /// numbers are assumed.
+    #[must_use]
+    pub fn bounds(&self) -> Option<Sentence> {
+        match self.window {
+            Window::Bounded {
+                time: Some(_),
+                unmaps_bound,
+                time_bound: Some(bound),
+                ..
+            } => Some(sentence![
+                "at most ",
+                bound,
+                " or ",
+                unmaps_bound,
+                " unmaps"
+            ]),
+            _ => None,
+        }
+    }
+}
+
+impl CapturedDevice {
+    /// How much the device did. All its numbers are counted.
+    #[must_use]
+    pub fn workload(&self) -> Sentence {
+        let mut says = sentence![self.maps, " maps"];
+        if let Some(rate) = self.maps_per_second {
+            says.0.extend(sentence![" (", rate, " a second)"].0);
+        }
+        let size = match self.beside {
+            Some(_) => " in the mean, ",
+            // no bytes are recorded
+            None => " of pages in the mean, ",
+        };
+        let rest = sentence![
+            " of ",
+            self.mean_bytes,
+            size,
+            self.peak_live_pages,
+            " pages at peak"
+        ];
+        says.0.extend(rest.0);
+        if self.anomalies.value > 0.0 {
+            says.0
+                .extend(sentence![", ", self.anomalies, " anomalies"].0);
+        }
+        says
+    }
+
+    /// What lies within reach, and for how long. All its numbers are counted.
+    #[must_use]
+    pub fn reach(&self) -> Option<Sentence> {
+        let mut says = Vec::new();
+        if let Some(beside) = self.beside {
+            let words = sentence![
+                "Other data in reach: in ",
+                beside.maps,
+                " of maps, ",
+                beside.bytes,
+                " of the bytes",
+            ];
+            says.push(words.0);
+        }
+        if let Some(lifetimes) = self.lifetimes {
+            let words = sentence![
+                "mapped for ",
+                lifetimes.median,
+                " (99 %: ",
+                lifetimes.p99,
+                ")"
+            ];
+            says.push(words.0);
+        }
+        (!says.is_empty()).then(|| Sentence(says.join(&Part::from("; "))))
+    }
+
+    /// Which tasks and CPUs mapped most. All its numbers are counted.
+    #[must_use]
+    pub fn users(&self, most: usize) -> Option<Sentence> {
+        let mut says = Sentence::default();
+        let mut list = |what: &str, of: &[Share]| {
+            let worth = |share: &&Share| share.share.value >= LEAST;
+            for (at, share) in of.iter().take(most).filter(worth).enumerate() {
+                let begin = match (at, says.0.is_empty()) {
+                    (0, true) => what.to_owned(),
+                    (0, false) => format!("; {}", what.to_lowercase().replace("cpu", "CPU")),
+                    _ => ", ".into(),
+                };
+                let words = sentence![begin, share.name.clone(), " ", share.share];
+                says.0.extend(words.0);
+            }
+        };
+        list("By task: ", &self.tasks);
+        list("By CPU: ", &self.cpus);
+        (!says.0.is_empty()).then_some(says)
+    }
+
+    /// What would help, best first, in few words; nothing that would change less than a hundredth.
+    #[must_use]
+    pub fn remedies(&self) -> Vec<Sentence> {
+        let mut found = Vec::new();
+        if let Some(pool) = self.pool {
+            let share = 100.0 * pool.maps.value / self.maps.value.max(1.0);
+            let which = match self.class {
+                Some(_) => "page pool: ",
+                None => "page pool (network): ",
+            };
+            found.push((share, sentence![which, pool.maps, " maps less"]));
+        }
+        if let Some(gain) = self.bouncing {
+            let words = sentence!["bounce small buffers: ", gain.time, " of strict's time"];
+            found.push((-gain.time.value, words));
+        }
+        found.retain(|(gain, _)| *gain >= LEAST);
+        found.sort_by(|a, b| b.0.total_cmp(&a.0));
+        found.into_iter().map(|(_, words)| words).collect()
+    }
+
+    /// What prefetching would change of the IOTLB's misses, with its error.
+    #[must_use]
+    pub fn prefetching(&self) -> Option<Sentence> {
+        let estimate = self.alh?;
+        Some(sentence![
+            "Of the IOTLB's misses, which no capture shows, prefetching neighbours (alh) would change ",
+            estimate.change,
+            ", give or take ",
+            estimate.error,
+            " points.",
+        ])
+    }
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The page's sections of captures: traces without accesses of their own.
+
+use super::{MAX_CARDS, csv, plot, tagged};
+use crate::report::captures::{Capture, CapturedDevice, Mode, Share, Size};
+use crate::report::charts;
+use crate::report::model::Report;
+use ioatlas_present::html::{chip, escaped, number, quantity, sentence};
+use ioatlas_present::{Figure, Sentence, Tag};
+use std::fmt::Write;
+
+pub(super) fn captures(report: &Report) -> String {
+    let mut html = String::new();
+    let mut room = MAX_CARDS;
+    for capture in &report.captures {
+        let devices = &capture.devices[..capture.devices.len().min(room)];
+        room -= devices.len();
+        html += &of(capture, devices);
+        if room == 0 {
+            break;
+        }
+    }
+    let all: usize = report.captures.iter().map(|c| c.devices.len()).sum();
+    match all.saturating_sub(MAX_CARDS) {
+        0 => html,
+        more => html + &format!("<p>{more} more devices are in the JSON.</p>\n"),
+    }
+}
+
+fn of(capture: &Capture, devices: &[CapturedDevice]) -> String {
+    let cards: String = devices.iter().map(|device| card(capture, device)).collect();
+    format!(
+        "<section><h2>{}</h2><p>{} {}</p>{}<div class=\"captures\">{cards}</div></section>\n",
+        escaped(&capture.trace),
+        sentence(&capture.heading()),
+        chip(Tag::Counted),
+        modes(capture),
+    )
+}
+
+/// What each mode of the kernel costs at this rate.
+fn modes(capture: &Capture) -> String {
+    let Some(costs) = &capture.costs else {
+        return "<p class=\"note\">Without times there are no rates, and without rates no costs. Record with \
+                <code>ioatlas capture</code>, or keep the times of the tracer.</p>"
+            .into();
+    };
+    let row = |mode: &Mode| {
+        let rate = mode.invalidations_per_second.as_ref();
+        format!(
+            "<tr><td>{}</td><td><code>{}</code></td><td class=\"r\">{}</td><td class=\"r\">{}</td><td>{}</td></tr>",
+            mode.name,
+            mode.knob,
+            number(&mode.cpus_busy),
+            rate.map_or("-".into(), number),
+            [Some(mode.reach()), mode.bounds()]
+                .iter()
+                .flatten()
+                .map(sentence)
+                .collect::<Vec<_>>()
+                .join("; "),
+        )
+    };
+    let rows: String = costs.modes.iter().map(row).collect();
+    format!(
+        "<h3>What each mode costs at this rate</h3><div class=\"scroll\"><table><thead><tr><th>mode</th><th>asked for by</th>\
+         <th class=\"r\">CPUs busy with it {0}</th><th class=\"r\">invalidations a second {1}</th>\
+         <th>a device may reach what was unmapped</th></tr></thead><tbody>{rows}</tbody></table></div>\
+         <p class=\"note\">CPUs busy: the capture&#39;s own maps and invalidations, a replay of its sequence; what a map and its \
+         unmap take is measured of this project&#39;s code on this machine, what an invalidation takes is assumed \
+         (<code>--inv-ns</code>). The kernel&#39;s own code, and its layers above the IOMMU, take other times.</p>",
+        chip(Tag::Assumed),
+        chip(Tag::Counted),
+    )
+}
+
+fn card(capture: &Capture, device: &CapturedDevice) -> String {
+    let plain = |says: Option<Sentence>| says.as_ref().map(tagged).unwrap_or_default();
+    let remedies: String = device
+        .remedies()
+        .iter()
+        .map(|says| format!("<li>{}</li>", super::advice::each_tagged(says)))
+        .collect();
+    let remedies = match remedies.is_empty() {
+        true => String::new(),
+        false => format!("<h4>What would help</h4><ol>{remedies}</ol>"),
+    };
+    format!(
+        "<article class=\"card\"><h3><code>{}</code></h3>{}{}{}{remedies}{}{}{}</article>",
+        escaped(&device.device),
+        tagged(&device.workload()),
+        plain(device.reach()),
+        plain(device.users(3)),
+        over_time(capture, device),
+        details(device),
+        plain(device.prefetching()),
+    )
+}
+
+/// Two drawings, where times are known.
+fn over_time(capture: &Capture, device: &CapturedDevice) -> String {
+    let Some(seconds) = capture.seconds.filter(|_| !device.timeline.is_empty()) else {
+        return String::new();
+    };
+    let slot_s = seconds / device.timeline.len() as f64;
+    let rates = device.timeline.iter().map(|slot| slot.maps as f64 / slot_s);
+    let live = device.timeline.iter().map(|slot| slot.live_pages.0 as f64);
+    let numbers = csv::timeline(&device.timeline, seconds);
+    let draw = |file: &str, title: &str, values: Vec<f64>| {
+        plot(
+            "",
+            file,
+            &format!("{title} {}", chip(Tag::Counted)),
+            &charts::over_time(title, &values, seconds),
+            Some(&numbers),
+        )
+    };
+    format!(
+        "<div class=\"pair\">{}{}</div>",
+        draw("maps-over-time", "Maps a second", rates.collect()),
+        draw("pages-over-time", "Pages mapped", live.collect()),
+    )
+}
+
+/// All that is known of a device, as a table.
+fn details(device: &CapturedDevice) -> String {
+    let mut rows = String::new();
+    let mut row = |what: &str, figures: &[Option<Figure>]| {
+        let shown: Vec<String> = figures.iter().flatten().map(quantity).collect();
+        if !shown.is_empty() {
+            let shown = shown.join(", ");
+            let _ = write!(rows, "<tr><td>{what}</td><td class=\"r\">{shown}</td></tr>");
+        }
+    };
+    row("maps, unmaps", &[Some(device.maps), Some(device.unmaps)]);
+    row(
+        "maps, unmaps a second",
+        &[device.maps_per_second, device.unmaps_per_second],
+    );
+    row("anomalies", &[Some(device.anomalies)]);
+    if let Some(of) = device.lifetimes {
+        row(
+            "mappings seen to end; mapped for: median, 90th and 99th percentile, longest",
+            &[of.mappings, of.median, of.p90, of.p99, of.longest].map(Some),
+        );
+    }
+    if let Some(pool) = device.pool {
+        row("pages of a page pool", &[Some(pool.pages)]);
+    }
+    for Size { up_to, maps } in &device.sizes {
+        let what = format!("maps of up to {}", quantity(up_to));
+        row(&what, &[Some(*maps)]);
+    }
+    for (kind, shares) in [("task", &device.tasks), ("CPU", &device.cpus)] {
+        for Share { name, share } in shares {
+            row(&format!("{kind} {}", escaped(name)), &[Some(*share)]);
+        }
+    }
+    let bounced = device.bouncing.map_or(String::new(), |gain| {
+        format!(
+            "<tr><td>maps that cost less bounced {0}</td><td class=\"r\">{1}</td></tr>\
+             <tr><td>change of strict&#39;s time if they are {0}</td><td class=\"r\">{2}</td></tr>",
+            chip(Tag::Assumed),
+            quantity(&gain.maps),
+            quantity(&gain.time),
+        )
+    });
+    format!(
+        "<details><summary>The numbers {}</summary><div class=\"scroll\"><table><tbody>{rows}{bounced}</tbody></table></div></details>",
+        chip(Tag::Counted)
+    )
+}
