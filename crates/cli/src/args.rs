@@ -36,12 +36,12 @@ pub(crate) enum Command {
     VhostBench(Box<VhostBenchArguments>),
 }
 
-/// Look at traces, and record them.
+/// Look at traces, convert them, and record guests.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TraceCommand {
     Info(InfoArguments),
     Convert(ConvertArguments),
-    Record(RecordArguments),
+    RecordGuest(RecordArguments),
 }
 
 /// Simulate IOTLBs on traces.

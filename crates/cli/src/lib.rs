@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The `ioatlas` command line: `report`, `replay`, `iotlb`, `trace info`, `trace convert`,
-//! `trace record`, `vhost-net` and `vhost-bench`.
+//! `trace record-guest`, `vhost-net` and `vhost-bench`.
 //!
 //! [`run`] is the whole program: arguments in, an exit status and text out. Results
 //! go to standard output, errors and progress to standard error. The exit status is
@@ -43,6 +43,20 @@ pub const COMMIT: &str = env!("IOATLAS_COMMIT");
 /// What `cargo lab` does, and this does not.
 const EXPERIMENTS: [&str; 4] = ["papers", "bench", "scale", "vhost-compare"];
 
+/// Where to find what was once a command of this name.
+fn moved(arguments: &[OsString]) -> Option<String> {
+    let word = |at: usize| arguments.get(at)?.to_str();
+    match (word(1)?, word(2)) {
+        (name, _) if EXPERIMENTS.contains(&name) => Some(format!(
+            "{name} is an experiment: in a checkout, cargo lab {name}"
+        )),
+        ("trace", Some("record")) => Some(
+            "`trace record` is now `trace record-guest`: it records a guest that it boots".into(),
+        ),
+        _ => None,
+    }
+}
+
 /// Runs the command that `arguments` name, the program's own name first among them.
 pub fn run(
     arguments: impl IntoIterator<Item = OsString>,
@@ -50,13 +64,9 @@ pub fn run(
     stderr: &mut dyn Write,
 ) -> Status {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let first = arguments.get(1).and_then(|first| first.to_str());
-    if let Some(name) = first.filter(|name| EXPERIMENTS.contains(name)) {
+    if let Some(instead) = moved(&arguments) {
         // Nowhere is left to report a failing standard error.
-        let _ = writeln!(
-            stderr,
-            "error: {name} is an experiment: in a checkout, cargo lab {name}"
-        );
+        let _ = writeln!(stderr, "error: {instead}");
         return Status::Usage;
     }
     drive(
@@ -67,7 +77,7 @@ pub fn run(
             Command::Iotlb(command) => iotlb::run(&command),
             Command::Trace(TraceCommand::Info(command)) => info::run(&command),
             Command::Trace(TraceCommand::Convert(command)) => convert::run(&command),
-            Command::Trace(TraceCommand::Record(command)) => record::run(&command, line),
+            Command::Trace(TraceCommand::RecordGuest(command)) => record::run(&command, line),
             Command::Replay(command) => replay::command::run(&command),
             Command::VhostNet(command) => vhost_net::run(&command),
             Command::VhostBench(command) => vhost_bench::run(&command),

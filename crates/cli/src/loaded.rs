@@ -53,8 +53,8 @@ impl LoadedTrace {
         Self::import(name, &bytes, description, options)
     }
 
-    /// What its devices are for, if it names one of those that `trace record` knows as what
-    /// it was recorded of.
+    /// What its devices are for, if it names one of those that `trace record-guest` knows as
+    /// what it was recorded of.
     #[must_use]
     pub fn class(&self) -> Option<Class> {
         let apart = |c: char| !c.is_alphanumeric() && c != '-';

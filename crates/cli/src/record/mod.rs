@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `ioatlas trace record`: a trace of an unmodified guest at work.
+//! `ioatlas trace record-guest`: a trace of an unmodified guest at work.
 //!
 //! An unmodified Debian kernel with its own drivers runs under QEMU's software emulation behind an
 //! emulated VT-d unit in strict mode. What the guest maps, unmaps, and what the device then

@@ -344,6 +344,15 @@ fn a_page_never_replaces_one_of_the_traces() {
 }
 
 #[test]
+fn the_old_name_of_recording_a_guest_says_the_new_one() {
+    for rest in [&[][..], &["--device", "e1000"], &["--help"]] {
+        let ran = ioatlas(&[&["trace", "record"], rest].concat());
+        assert_eq!((ran.status, ran.out.as_str()), (Status::Usage, ""));
+        assert!(ran.err.contains("`trace record-guest`"), "{}", ran.err);
+    }
+}
+
+#[test]
 fn experiments_are_the_laboratorys() {
     for name in ["papers", "bench", "scale", "vhost-compare"] {
         let ran = ioatlas(&[name, "--quick"]);

@@ -65,7 +65,7 @@ fn e1000_stream(packages: &Path) -> Result<(), Failed> {
     let recorded = Command::new(env!("CARGO_BIN_EXE_ioatlas"))
         .args([
             "trace",
-            "record",
+            "record-guest",
             "--device",
             "e1000",
             "--workload",
@@ -151,7 +151,14 @@ impl Stage {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ioatlas"));
         let path = env::var("PATH").unwrap_or_default();
         command
-            .args(["trace", "record", "--device", "e1000", "--workload", "rr"])
+            .args([
+                "trace",
+                "record-guest",
+                "--device",
+                "e1000",
+                "--workload",
+                "rr",
+            ])
             .arg("--cache")
             .arg(self.path("packages"))
             .arg("-o")
@@ -222,7 +229,7 @@ fn refusals() -> Result<(), Failed> {
         ),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_ioatlas"))
-            .args(["trace", "record", "-o", "never.trace.zst"])
+            .args(["trace", "record-guest", "-o", "never.trace.zst"])
             .args(arguments.split(' '))
             .output()?;
         let said = String::from_utf8_lossy(&output.stderr);
