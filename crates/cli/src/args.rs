@@ -4,6 +4,7 @@
 use crate::capture::CaptureArguments;
 use crate::convert::ConvertArguments;
 use crate::error::Error;
+use crate::live_capture::LiveCaptureArguments;
 use crate::record::RecordArguments;
 use crate::report::systems::Rows;
 use crate::vhost_bench::arguments::VhostBenchArguments;
@@ -31,6 +32,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Trace(TraceCommand),
     Report(ReportArguments),
+    Capture(LiveCaptureArguments),
     Replay(ReplayArguments),
     VhostNet(Box<VhostNetArguments>),
     VhostBench(Box<VhostBenchArguments>),

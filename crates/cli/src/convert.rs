@@ -76,23 +76,7 @@ fn convert(arguments: &ConvertArguments) -> Result<String, Error> {
     let target = Target::prepare(&output)?;
     target.is_none_of(std::slice::from_ref(input))?;
     let mut capture = Capture::new(&name, &file, options, Limits::default())?;
-    // what goes wrong with the input is not the output's fault
-    let mut failed = None;
-    let written = target.replace(|file| {
-        let mut source = Kept {
-            source: &mut capture,
-            failed: &mut failed,
-        };
-        let result = compress(&mut source, &output, file);
-        match failed.is_some() {
-            true => Err(io::Error::other("the capture could not be read")),
-            false => result,
-        }
-    });
-    if let Some(error) = failed {
-        return Err(ImportError::from(error).into());
-    }
-    written?;
+    write_trace(&mut capture, &target)?;
     let mut text = format!(
         "{}: {} lines M, U and A from {} ({})\n",
         printable(&output.display().to_string(), 200),
@@ -105,6 +89,27 @@ fn convert(arguments: &ConvertArguments) -> Result<String, Error> {
         text += &format!("  {}\n", printable(line, 160));
     }
     Ok(text)
+}
+
+/// Writes what `capture` becomes, compressed as the name of the target says.
+pub(crate) fn write_trace(capture: &mut Capture<'_>, target: &Target) -> Result<(), Error> {
+    // what goes wrong with the input is not the output's fault
+    let mut failed = None;
+    let written = target.replace(|file| {
+        let mut source = Kept {
+            source: capture,
+            failed: &mut failed,
+        };
+        let result = compress(&mut source, target.path(), file);
+        match failed.is_some() {
+            true => Err(io::Error::other("the capture could not be read")),
+            false => result,
+        }
+    });
+    match failed {
+        Some(error) => Err(ImportError::from(error).into()),
+        None => written,
+    }
 }
 
 /// `a.txt.zst` becomes `a.trace.zst`, in the same directory.

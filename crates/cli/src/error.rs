@@ -84,6 +84,9 @@ pub enum Error {
         /// What went wrong, with its numbers.
         detail: String,
     },
+    /// This machine could not be recorded.
+    #[error(transparent)]
+    Capture(#[from] crate::CaptureError),
     /// A trace could not be recorded.
     #[error(transparent)]
     Record(#[from] crate::RecordError),

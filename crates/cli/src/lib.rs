@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The `ioatlas` command line: `report`, `replay`, `iotlb`, `trace info`, `trace convert`,
-//! `trace record-guest`, `vhost-net` and `vhost-bench`.
+//! The `ioatlas` command line: `report`, `capture`, `replay`, `iotlb`, `trace info`,
+//! `trace convert`, `trace record-guest`, `vhost-net` and `vhost-bench`.
 //!
 //! [`run`] is the whole program: arguments in, an exit status and text out. Results
 //! go to standard output, errors and progress to standard error. The exit status is
@@ -18,6 +18,7 @@ mod error;
 mod info;
 mod input;
 mod iotlb;
+mod live_capture;
 mod loaded;
 pub mod output;
 pub mod progress;
@@ -29,6 +30,7 @@ mod vhost_net;
 
 pub use answer::{Answer, Failure, Status, drive};
 pub use error::Error;
+pub use live_capture::CaptureError;
 pub use loaded::LoadedTrace;
 pub use record::RecordError;
 pub use vhost_net::VhostNetError;
@@ -78,6 +80,7 @@ pub fn run(
             Command::Trace(TraceCommand::Info(command)) => info::run(&command),
             Command::Trace(TraceCommand::Convert(command)) => convert::run(&command),
             Command::Trace(TraceCommand::RecordGuest(command)) => record::run(&command, line),
+            Command::Capture(command) => live_capture::run(&command),
             Command::Replay(command) => replay::command::run(&command),
             Command::VhostNet(command) => vhost_net::run(&command),
             Command::VhostBench(command) => vhost_bench::run(&command),

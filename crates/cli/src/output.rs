@@ -128,7 +128,8 @@ impl Target {
         builder.tempfile_in(self.directory())
     }
 
-    fn directory(&self) -> &Path {
+    /// Where the file is, or is to be.
+    pub(crate) fn directory(&self) -> &Path {
         match self.resolved.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),

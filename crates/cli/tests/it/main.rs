@@ -2,6 +2,7 @@
 //! The integration tests of this crate, in one program: each is a module.
 
 mod by_hand;
+mod capture;
 mod captures;
 mod circles;
 mod commands;

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! `ioatlas capture`: what this machine's drivers map and unmap, from the kernel's tracepoints.
+//!
+//! Tracing goes on in a tracefs instance of our own ([`tracefs`]), so that nobody's tracing is
+//! disturbed and one `rmdir` undoes all. The text of its `trace_pipe` is read while the kernel
+//! writes ([`recording`]), kept compressed in a file without a name beside the target, and imported
+//! when all is over, as `trace convert` would.
+//!
+//! # What is complete
+//!
+//! All CPUs begin at the same moment: events are enabled while the instance is off, and then it is
+//! switched on. Its buffers do not overwrite (`options/overwrite` is 0). A buffer that is full
+//! drops what is new until it was read, so a CPU has no ragged beginning, as the rings of a flight
+//! recorder have; gaps can be anywhere after. The kernel counts drops by CPU (`per_cpu/cpu*/stats`)
+//! but does not tell in the text where they were, as it does of what it overwrites. So the loss is
+//! told to the importer first of all, in the kernel's own words, and stays in the trace as a note.
+//!
+//! `trace_pipe` is read without waiting, every [`recording::PAUSE`]: a reader that waits would be
+//! woken up by the events themselves, at the cost of the drivers that are watched.
+//!
+//! # Not handled
+//!
+//! One thread reads, and the kernel formats text while it does: where events come faster for long,
+//! the buffers fill. Names of tasks depend on a setting of the whole kernel
+//! (`options/record-cmd`, which instances do not have), are not used, and are left as they are.
+
+mod arguments;
+mod error;
+mod recording;
+mod script;
+mod stop;
+mod summary;
+mod tracefs;
+
+pub(crate) use arguments::LiveCaptureArguments;
+pub use error::CaptureError;
+
+use crate::Answer;
+use crate::convert::write_trace;
+use crate::error::Error;
+use crate::output::Target;
+use crate::progress::Spinner;
+use ioatlas_iotlb::Limits;
+use ioatlas_iotlb::import::{Capture, Format, Options};
+use recording::{Recording, Text};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use stop::Stop;
+use summary::Summary;
+use tracefs::{Left, Plan, Tracefs};
+
+pub(crate) fn run(arguments: &LiveCaptureArguments) -> Answer {
+    if arguments.print {
+        return script::script(arguments).into();
+    }
+    match capture(arguments) {
+        Ok((summary, left)) => {
+            let mut answer = Answer::show(&summary, arguments.json, Summary::to_string);
+            answer.errors.extend(left.map(Error::from));
+            answer
+        }
+        Err(error) => error.into(),
+    }
+}
+
+/// Records and writes the trace; the error is of an instance that could not be removed after.
+fn capture(arguments: &LiveCaptureArguments) -> Result<(Summary, Option<CaptureError>), Error> {
+    let target = Target::prepare(&arguments.output)?;
+    let tracefs = Tracefs::find(arguments.tracefs.as_deref())?;
+    let plan = tracefs.plan(&arguments.device)?;
+    for what in &plan.remarks {
+        say(what);
+    }
+    let mut text = Text::beside(&target)?;
+    let stop = Stop::listen().map_err(CaptureError::Signals)?;
+    for left in tracefs.clear_up() {
+        say(&match left {
+            Left::Removed(path) => format!(
+                "removed {}, left by a capture that was killed",
+                path.display()
+            ),
+            Left::Stays(path, why) => format!(
+                "{}, left by a capture that was killed, stays: {why}",
+                path.display()
+            ),
+        });
+    }
+    let instance = tracefs.instance()?;
+    let recording = recording::record(&instance, &plan, arguments, &stop, &mut text)?;
+    let left = instance.remove().err();
+    // from here on a signal ends the program
+    stop.let_go();
+    if text.bytes() == 0 {
+        return Err(CaptureError::NothingRecorded {
+            seconds: recording.seconds,
+            events: plan.events,
+            devices: arguments.device.iter().map(ToString::to_string).collect(),
+        }
+        .into());
+    }
+    let summary = import(arguments, &target, &plan, &recording, &mut text)?;
+    Ok((summary, left))
+}
+
+/// Writes the trace that the kernel's text is.
+fn import(
+    arguments: &LiveCaptureArguments,
+    target: &Target,
+    plan: &Plan,
+    recording: &Recording,
+    text: &mut Text,
+) -> Result<Summary, Error> {
+    text.finish(&recording.lost)
+        .map_err(|source| Error::Output {
+            path: target.path().into(),
+            source,
+        })?;
+    let _told = Spinner::new("writes the trace");
+    let kept = kept_text(target.path());
+    let options = Options {
+        from: Some(Format::Ftrace),
+        ..Options::default()
+    };
+    let name = kept.display().to_string();
+    let written = Capture::new(&name, &*text, options, Limits::default())
+        .map_err(Error::from)
+        .and_then(|mut capture| {
+            write_trace(&mut capture, target)?;
+            let notes = capture.notes().to_vec();
+            let bytes = std::fs::metadata(target.path());
+            let bytes = bytes.map_or(0, |metadata| metadata.len());
+            Ok(Summary::new(arguments, plan, recording, notes, bytes))
+        });
+    match written {
+        // a kernel that is newer than this program; what it said is not lost
+        Err(Error::Trace(_) | Error::Import(_)) if text.keep(&kept).is_ok() => {
+            let error = written.err().map(|error| error.to_string());
+            Err(CaptureError::NotUnderstood {
+                why: error.unwrap_or_default(),
+                kept,
+            }
+            .into())
+        }
+        other => other,
+    }
+}
+
+/// Where the kernel's text goes if it cannot be imported: `a.trace.zst` becomes `a.txt.zst`.
+fn kept_text(output: &Path) -> PathBuf {
+    let name = output.file_name().unwrap_or_default().to_string_lossy();
+    let mut stem = name.as_ref();
+    for ending in [".zst", ".gz", ".trace"] {
+        stem = stem.strip_suffix(ending).unwrap_or(stem);
+    }
+    output.with_file_name(format!("{stem}.txt.zst"))
+}
+
+/// Tells a person, whatever becomes of the results.
+fn say(what: &str) {
+    // a remark that cannot be read is no failure
+    let _ = writeln!(io::stderr(), "{what}");
+}
