@@ -3,6 +3,7 @@
 
 use crate::capture::CaptureArguments;
 use crate::convert::ConvertArguments;
+use crate::doctor::DoctorArguments;
 use crate::error::Error;
 use crate::live_capture::LiveCaptureArguments;
 use crate::record::RecordArguments;
@@ -32,6 +33,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Trace(TraceCommand),
     Report(ReportArguments),
+    Doctor(DoctorArguments),
     Capture(LiveCaptureArguments),
     Replay(ReplayArguments),
     VhostNet(Box<VhostNetArguments>),

@@ -96,6 +96,14 @@ pub enum Error {
     /// A back end that was to be driven did not play its part, or is not there.
     #[error(transparent)]
     VhostBench(#[from] BenchError),
+    /// The tree that a machine is to be known by cannot be read.
+    #[error("{}: cannot read: {source}", path.display())]
+    Root {
+        /// As given by the user.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
     /// A result could not be turned into JSON.
     #[error("cannot format JSON: {0}")]
     Json(#[from] serde_json::Error),

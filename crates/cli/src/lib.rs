@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The `ioatlas` command line: `report`, `capture`, `replay`, `iotlb`, `trace info`,
+//! The `ioatlas` command line: `report`, `doctor`, `capture`, `replay`, `iotlb`, `trace info`,
 //! `trace convert`, `trace record-guest`, `vhost-net` and `vhost-bench`.
 //!
 //! [`run`] is the whole program: arguments in, an exit status and text out. Results
@@ -14,6 +14,7 @@ mod assumption;
 pub mod bundled;
 mod capture;
 mod convert;
+mod doctor;
 mod error;
 mod info;
 mod input;
@@ -81,6 +82,7 @@ pub fn run(
             Command::Trace(TraceCommand::Convert(command)) => convert::run(&command),
             Command::Trace(TraceCommand::RecordGuest(command)) => record::run(&command, line),
             Command::Capture(command) => live_capture::run(&command),
+            Command::Doctor(command) => doctor::run(&command),
             Command::Replay(command) => replay::command::run(&command),
             Command::VhostNet(command) => vhost_net::run(&command),
             Command::VhostBench(command) => vhost_bench::run(&command),

@@ -41,7 +41,7 @@ use crate::error::Error;
 use crate::output::Target;
 use crate::progress::Spinner;
 use ioatlas_iotlb::Limits;
-use ioatlas_iotlb::import::{Capture, Format, Options};
+use ioatlas_iotlb::import::{Assume, Capture, Format, Options};
 use recording::{Recording, Text};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -119,6 +119,8 @@ fn import(
     let kept = kept_text(target.path());
     let options = Options {
         from: Some(Format::Ftrace),
+        // the trace is what was recorded; what is assumed is the reader's to say
+        assume: Assume::None,
         ..Options::default()
     };
     let name = kept.display().to_string();

@@ -372,12 +372,12 @@ mod tests {
         text.finish(&[(1, 583), (3, 2)]).unwrap();
         let kept = dir.path().join("kept.txt.zst");
         text.keep(&kept).unwrap();
-        let file = BufReader::new(File::open(&kept).unwrap());
+        let file = std::fs::read(&kept).unwrap();
         let options = Options {
             assume: Assume::None,
             ..Options::default()
         };
-        let trace = import::load("kept", file, options, Limits::default()).unwrap();
+        let trace = import::load("kept", &file.as_slice(), options, Limits::default()).unwrap();
         assert_eq!((trace.events().len(), trace.lost_events()), (5000, 585));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }

@@ -8,6 +8,7 @@ mod circles;
 mod commands;
 mod common;
 mod designs;
+mod doctor;
 mod documents;
 mod report;
 mod report_of_captures;
