@@ -8,14 +8,14 @@
 //! Beside the result, memory follows the live mappings and the mappings that ended, one number
 //! each, because quantiles are exact.
 
-mod tally;
+mod counter;
 
 use crate::classify::Survey;
 use crate::clock::Span;
 use crate::event::Event;
 use crate::trace::{TaskId, Trace};
 use crate::units::PageCount;
-use tally::{Tally, When};
+use counter::{Counter, When};
 
 /// Equal parts that a trace's time is cut into.
 pub const SLOTS: usize = 120;
@@ -132,7 +132,7 @@ impl Trace {
         let span = self.span();
         let survey = Survey::of(self);
         let mut classes = survey.classes();
-        let mut devices: Vec<Tally> = self.devices().map(|_| Tally::default()).collect();
+        let mut devices: Vec<Counter> = self.devices().map(|_| Counter::default()).collect();
         for (event, stamp) in self.events().iter().zip(self.stamps_of_events()) {
             let class = classes.next(event);
             if let Event::Access { .. } = event {
@@ -147,7 +147,7 @@ impl Trace {
         }
         Traffic {
             span,
-            devices: devices.into_iter().map(Tally::finish).collect(),
+            devices: devices.into_iter().map(Counter::finish).collect(),
         }
     }
 }

@@ -201,7 +201,7 @@ impl Device {
         device
     }
 
-    /// Whether it is a virtio device whose addresses nobody maps.
+    /// Whether it is a virtio device whose addresses are not mapped.
     pub fn is_unmapped(&self) -> bool {
         let virtio = self.virtio.as_ref();
         virtio.is_some_and(|virtio| virtio.access_platform == Some(false))

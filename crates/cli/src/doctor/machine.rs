@@ -37,7 +37,7 @@ pub(crate) struct Kernel {
 impl Kernel {
     pub(super) fn read(tree: &Tree) -> Self {
         let release = tree.text("proc/sys/kernel/osrelease").or_else(|| {
-            // Linux version RELEASE (who built it) ..
+            // Linux version RELEASE (its builder) ..
             let version = tree.text("proc/version")?;
             version.split_whitespace().nth(2).map(str::to_owned)
         });
@@ -103,7 +103,7 @@ impl Cpu {
     }
 }
 
-/// Who made an Arm processor, by the number in its identification register.
+/// The maker of an Arm processor, by the number in its identification register.
 fn implementer(id: String) -> String {
     let name = match id.as_str() {
         "0x41" => "Arm",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! How the kernel maps for a device, and what it does where nobody says.
+//! How the kernel maps for a device, and what it does where nothing is said.
 //!
 //! The command line is stronger than the kernel's configuration, and a later option stronger than
 //! an earlier one of its kind; but strict by an option of a driver (`intel_iommu=strict`,

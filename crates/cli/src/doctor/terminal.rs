@@ -125,7 +125,7 @@ fn default(doctor: &Doctor) -> String {
             format!("{}, by the kernel's configuration: {by}", mode.name())
         }
         Some(Source::Groups) | None => format!(
-            "{}, as every group is; who chose it is unknown: {line}, and {config}",
+            "{}, as every group is; what chose it is unknown: {line}, and {config}",
             mode.name()
         ),
     };

@@ -81,7 +81,7 @@ pub enum CaptureError {
     },
     /// The instance is still there.
     #[error(
-        "{}: cannot remove it: {source}; when nobody has its files open: rmdir {}",
+        "{}: cannot remove it: {source}; when no program has its files open: rmdir {}",
         path.display(),
         path.display()
     )]

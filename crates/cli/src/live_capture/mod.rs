@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `ioatlas capture`: what this machine's drivers map and unmap, from the kernel's tracepoints.
 //!
-//! Tracing goes on in a tracefs instance of our own ([`tracefs`]), so that nobody's tracing is
+//! Tracing goes on in a tracefs instance of our own ([`tracefs`]), so that no other tracing is
 //! disturbed and one `rmdir` undoes all. The text of its `trace_pipe` is read while the kernel
 //! writes ([`recording`]), kept compressed in a file without a name beside the target, and imported
 //! when all is over, as `trace convert` would.

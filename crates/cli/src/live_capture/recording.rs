@@ -89,7 +89,7 @@ pub(super) fn record(
         };
         (recorded.map(|recorded| (recorded, bytes)), compressed)
     });
-    // where there is no room, the reader could only say that nobody listens
+    // where there is no room, the reader could only say that nothing listens
     compressed.map_err(|source| text.failed(source))?;
     let ((seconds, ended), bytes) = recorded?;
     text.bytes = bytes;
@@ -223,7 +223,7 @@ impl Read for Pieces<'_> {
         let mut done = 0;
         while done < buf.len() {
             if self.failed.get() {
-                self.pieces = None; // who reads the kernel's text stops
+                self.pieces = None; // what reads the kernel's text stops
                 return Ok(0);
             }
             match self.piece.read(&mut buf[done..])? {

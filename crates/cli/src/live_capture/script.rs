@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The capture as commands for a shell, for people who want to see what they run as root.
+//! The capture as commands for a shell, to be read before they are run as root.
 
 use super::arguments::{Device, LiveCaptureArguments};
 use super::kept_text;

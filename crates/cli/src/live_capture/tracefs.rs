@@ -2,7 +2,7 @@
 //! The kernel's tracing, by its files: which events there are, and an instance to record them in.
 //!
 //! An instance is a directory: `mkdir` makes it with its files, its buffers and all events off;
-//! `rmdir` takes all of that away. Whoever has one of its files open keeps it (EBUSY).
+//! `rmdir` takes all of that away. A program that has one of its files open keeps it (EBUSY).
 //!
 //! In tests an ordinary directory stands in for tracefs, with a thread that makes and removes the
 //! files of an instance as the kernel would. All that this asks of the code is [`patiently`].
@@ -155,7 +155,7 @@ impl Tracefs {
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
         let remove = |path: PathBuf| match fs::remove_dir(&path) {
             Ok(()) => Left::Removed(path),
-            // it runs in another container, or somebody looks into it
+            // it runs in another container, or another program looks into it
             Err(error) => Left::Stays(path, error),
         };
         paths.filter(dead).map(remove).collect()
@@ -189,7 +189,7 @@ fn has_device(format: &str) -> bool {
 /// Tries again what fails in one of these ways, for a while.
 ///
 /// Of a real tracefs, the files of an instance are there when `mkdir` returns, and `rmdir` fails
-/// only while somebody has one of them open. What stands in for it in tests needs a moment.
+/// only while a program has one of them open. What stands in for it in tests needs a moment.
 fn patiently<T>(passing: &[ErrorKind], mut act: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let begun = Instant::now();
     loop {
@@ -294,7 +294,7 @@ impl Instance {
         let _ = self.set("events/enable", "0");
         let passing = [ErrorKind::ResourceBusy, ErrorKind::DirectoryNotEmpty];
         match patiently(&passing, || fs::remove_dir(&self.path)) {
-            // somebody was faster
+            // another process was faster
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             removed => removed,
         }

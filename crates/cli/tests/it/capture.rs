@@ -25,7 +25,7 @@ const DMA: [&str; 3] = ["dma/dma_alloc", "dma/dma_map_page", "dma/dma_unmap_page
 const IOMMU: [&str; 3] = ["iommu/io_page_fault", "iommu/map", "iommu/unmap"];
 
 /// A number that no process has: Linux gives none above 2^22.
-const NOBODY: u32 = (1 << 22) + 1;
+const UNUSED_PID: u32 = (1 << 22) + 1;
 
 /// The kernel that is played.
 struct Kernel {
@@ -335,7 +335,14 @@ fn what_is_mapped_is_in_the_trace() {
     // as if the text had been converted
     fs::write(kernel.path("text"), &text).unwrap();
     let converted = Command::new(env!("CARGO_BIN_EXE_ioatlas"))
-        .args(["trace", "convert", "text", "-o", "converted"])
+        .args([
+            "trace",
+            "convert",
+            "text",
+            "--assume=none",
+            "-o",
+            "converted",
+        ])
         .current_dir(kernel.directory.path())
         .output();
     assert!(converted.unwrap().status.success());
@@ -491,10 +498,10 @@ fn where_there_is_no_tracefs_it_says_how_to_mount_it() {
 }
 
 #[test]
-fn who_may_not_is_told_to_be_root() {
+fn without_permission_it_says_to_be_root() {
     let kernel = Kernel::new(&DMA, "");
     let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
-    // nobody can come here, and write the trace, but not make an instance
+    // a user without rights can come here, and write the trace, but not make an instance
     mode(kernel.directory.path(), 0o777).unwrap();
     mode(&kernel.path("tracing/instances"), 0o500).unwrap();
     let program = kernel.path("program");
@@ -525,12 +532,12 @@ fn who_may_not_is_told_to_be_root() {
 fn what_a_killed_capture_left_is_removed() {
     let kernel = Kernel::new(&DMA, &mappings(2, 1));
     let living = format!("ioatlas-{}", std::process::id());
-    let dead = format!("ioatlas-{NOBODY}");
-    let full = format!("ioatlas-{}", NOBODY + 1);
+    let dead = format!("ioatlas-{UNUSED_PID}");
+    let full = format!("ioatlas-{}", UNUSED_PID + 1);
     for name in [&living, &dead, "ioatlas-x", "others"] {
         fs::create_dir(kernel.path("tracing/instances").join(name)).unwrap();
     }
-    // one that cannot be removed, as if somebody had a file of it open
+    // one that cannot be removed, as if a program had a file of it open
     put(
         &kernel.path("tracing/instances").join(&full).join("file"),
         "",

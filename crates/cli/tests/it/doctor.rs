@@ -257,7 +257,7 @@ fn passthrough_is_from_the_command_line() {
             "what strict and lazy would cost here",
         ],
     );
-    // What follows -- is for init, and a strict that nobody has needs no remedy.
+    // What follows -- is for init, and a strict that no device has needs no remedy.
     silent(&out, &["nopt", "DMA-FQ"]);
     let model = model(&tree);
     assert_eq!(model["default_mode"]["by"], json!(["iommu=pt"]));
@@ -306,7 +306,7 @@ fn a_later_option_is_stronger_and_strict_of_a_driver_strongest() {
 }
 
 #[test]
-fn amd_is_strict_and_nobody_says_why() {
+fn amd_is_strict_and_nothing_says_why() {
     let mut lines = String::from(
         "proc/version = Linux version 6.8.0-50-generic (builder) #51 SMP
          proc/cmdline = quiet
@@ -327,7 +327,7 @@ fn amd_is_strict_and_nobody_says_why() {
             "Linux 6.8.0-50-generic, AMD CPU: 1 IOMMU unit",
             "unit ivhd0: AMD-Vi",
             "command line says nothing of IOMMUs",
-            "default strict, as every group is; who chose it is unknown: the command line does not say \
+            "default strict, as every group is; what chose it is unknown: the command line does not say \
              it, and the kernel's configuration cannot be read",
             "0000:c1:00.0 bnxt_en strict (DMA) group 0, ivhd0 net eno1, shares its group with 1 other",
             // Not on the PCI bus, but in a group.

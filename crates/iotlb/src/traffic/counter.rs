@@ -19,7 +19,7 @@ pub(super) struct When {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct Counter {
     /// What needs no further work.
     sums: DeviceTraffic,
     live: Live,
@@ -31,7 +31,7 @@ pub(super) struct Tally {
     timeline: Timeline,
 }
 
-impl Tally {
+impl Counter {
     /// Sees the next event, which is not an access; `class` is that of a map.
     pub fn count(&mut self, event: &Event, class: Option<Class>, when: When) {
         let before = self.live.pages;
