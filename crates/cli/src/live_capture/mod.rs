@@ -21,8 +21,9 @@
 //! # Not handled
 //!
 //! One thread reads, and the kernel formats text while it does: where events come faster for long,
-//! the buffers fill. Names of tasks depend on a setting of the whole kernel
-//! (`options/record-cmd`, which instances do not have), are not used, and are left as they are.
+//! the buffers fill. Whether names of tasks are known depends on a setting of the whole kernel
+//! (`options/record-cmd`, on unless switched off, which instances do not have), which is left as it
+//! is.
 
 mod arguments;
 mod error;
