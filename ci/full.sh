@@ -17,6 +17,7 @@ all='
 oldest           the oldest Rust that Cargo.toml and README promise compiles all there is
 nvme-guests      NVMe driver over VFIO in Debian guests under QEMU, on VT-d and on virtio-iommu
 recording        a guest is booted and recorded
+capture          doctor, capture and report in a guest with Linux 6.12, compared with what its program did
 vhost-guest      a Debian guest on vhost-net: IOMMU off, pass-through, strict
 vhost-testpmd    the same with DPDK in the guest, each frame compared
 compare          vhost-net beside testpmd, in turns
@@ -69,9 +70,9 @@ tools() {
         nvme-guests | recording | vhost-guest | vhost-testpmd)
             compgen -G "$packages/linux-image-*[0-9]-amd64_*.unpacked-3" >/dev/null || ci/install-record.sh || bad=1
             ;;&
-        nvme-guests)
-            { command -v xz && compgen -G "$packages/linux-image-6.12.*-cloud-amd64_*.unpacked-3"; } >/dev/null ||
-                ci/install-kernel.sh || bad=1
+        nvme-guests | capture)
+            { command -v xz && compgen -G "$packages/linux-image-6.12.*-cloud-amd64_*.unpacked-3" &&
+                compgen -G "$packages/libgcc-s1_*.unpacked-3"; } >/dev/null || ci/install-kernel.sh || bad=1
             ;;
         vhost-testpmd | compare)
             { command -v dpdk-testpmd && compgen -G "$packages/librte-net-virtio*.unpacked-3"; } >/dev/null ||
@@ -136,6 +137,7 @@ only="$names clean-tree"
 stage oldest oldest
 stage nvme-guests cargo test -p ioatlas-nvme --test guest -- --include-ignored
 stage recording cargo test -p ioatlas --test tools -- --include-ignored record:
+stage capture cargo test -p ioatlas --test tools -- --include-ignored capture:
 stage vhost-guest ci/vhost-guest.sh
 stage vhost-testpmd ci/vhost-guest.sh --guest testpmd
 stage compare cargo test -p ioatlas-experiments --test vhost_compare -- --include-ignored

@@ -4,12 +4,13 @@
 //! reason shown.
 
 mod browser;
+mod capture;
 mod record;
 
 use libtest_mimic::Arguments;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let all = [browser::trials(), record::trials()];
+    let all = [browser::trials(), capture::trials(), record::trials()];
     libtest_mimic::run(&Arguments::from_args(), all.into_iter().flatten().collect()).exit_code()
 }

@@ -103,7 +103,8 @@ impl CapturedDevice {
             self.mean_bytes,
             size,
             self.peak_live_pages,
-            " pages at peak"
+            plural(self.peak_live_pages, " page"),
+            " at peak"
         ];
         says.0.extend(rest.0);
         if self.anomalies.value > 0.0 {
