@@ -40,9 +40,9 @@ while IFS= read -r file; do
 done < <(git ls-files 'crates/*/tests/*.rs' 'lab/*/tests/*.rs' 'examples/*/tests/*.rs')
 
 # Shared words go through the platform, or model checker and simulator do not see them. `Ordering`
-# is re-exported.
+# is re-exported, and what a signal handler sets is no word of theirs.
 if git grep -nE '(core|std)::sync::atomic|sync::\{[^}]*atomic' -- 'crates/*/src/*.rs' 'lab/*/src/*.rs' ':!crates/host/src' \
-    ':!lab/sim/src/platform' ':!crates/dma/src/platform/word.rs' ':!crates/dma/src/platform/one_cpu.rs' ':!crates/vfio/src/platform' |
+    ':!lab/sim/src/platform' ':!crates/dma/src/platform/word.rs' ':!crates/dma/src/platform/one_cpu.rs' ':!crates/vfio/src/platform' ':!crates/cli/src/live_capture/stop.rs' |
     grep -vE ':[[:space:]]*//|pub use core::sync::atomic::Ordering;'; then
     complain "atomics outside the platforms, above"
 fi
