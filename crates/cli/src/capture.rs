@@ -60,6 +60,14 @@ impl CaptureArguments {
         }
     }
 
+    /// The same, with no accesses put where none were recorded.
+    pub fn without_assumption(&self) -> Options {
+        Options {
+            assume: Assume::None,
+            ..self.options()
+        }
+    }
+
     /// Reads a trace, or a capture as one.
     pub fn load(&self, path: &Path) -> Result<Trace, Error> {
         let file = Input::open(path)?;

@@ -33,10 +33,15 @@ pub struct LoadedTrace {
 }
 
 impl LoadedTrace {
-    /// Reads and hashes a file.
+    /// Reads and hashes a file, which gets no accesses where it has none.
     pub(crate) fn open(path: &Path, capture: &CaptureArguments) -> Result<Self, Error> {
         let file = Input::open(path)?;
-        Self::import(&input::name(path), &file, None, capture.options())
+        Self::import(
+            &input::name(path),
+            &file,
+            None,
+            capture.without_assumption(),
+        )
     }
 
     /// Reads and hashes what a file holds; `name` appears in errors.

@@ -184,6 +184,33 @@ impl Trace {
         self.notes.iter().filter(lost).map(|note| note.count).sum()
     }
 
+    /// The trace up to its first `events` events, with all devices, tasks and notes.
+    #[must_use]
+    pub fn beginning(&self, events: usize) -> Self {
+        let events = events.min(self.events.len());
+        Self {
+            name: self.name.clone(),
+            devices: self.devices.clone(),
+            events: self.events[..events].to_vec(),
+            marks: self
+                .marks
+                .iter()
+                .filter(|m| m.time.0 < events)
+                .cloned()
+                .collect(),
+            stamps: self
+                .stamps
+                .iter()
+                .filter(|s| s.time.0 < events)
+                .copied()
+                .collect(),
+            tasks: self.tasks.clone(),
+            notes: self.notes.clone(),
+            origin: self.origin.clone(),
+            not_understood: self.not_understood.clone(),
+        }
+    }
+
     /// The devices in order of their first event.
     pub fn devices(&self) -> impl ExactSizeIterator<Item = DeviceId> + use<> {
         // The reader admits at most 65,536 devices.

@@ -76,6 +76,8 @@ pub(crate) fn exposure_ns(trace: &Trace, design: Design, replayed: &Replayed) ->
 /// What the device does besides the trace's accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
+    /// Not even these: they were not recorded, and nothing that follows from them is asked for.
+    Idle,
     /// Nothing but the accesses of the trace.
     Off,
     /// It tries the first [`PROBED_PAGES`] pages of every mapping that has just been unmapped.
@@ -283,7 +285,10 @@ impl Run<'_> {
                 device,
                 page,
                 direction,
-            } => Ok(self.access(device.0, page.number(), direction)),
+            } => Ok(match self.probe {
+                Probe::Idle => Done::Whole,
+                _ => self.access(device.0, page.number(), direction),
+            }),
         }
     }
 
@@ -326,7 +331,7 @@ impl Run<'_> {
             }
             Err(error) => return Err(error.to_string()),
         };
-        if self.probe != Probe::Off {
+        if self.probe == Probe::UnmappedPages {
             for page in mapped_pages(&mapping, pages) {
                 *at.mapped.entry(page).or_default() += 1;
             }
@@ -420,7 +425,7 @@ impl Run<'_> {
             };
             let was = mapped_pages(&mapping, pages);
             at.domain.unmap(mapping).map_err(|e| e.to_string())?;
-            if self.probe == Probe::Off {
+            if self.probe != Probe::UnmappedPages {
                 continue;
             }
             let gone = at.gone(was);

@@ -203,7 +203,10 @@ pub fn build(
     let verdicts = diagnose(&diagnosed, drawn)?;
     let variants = diagnose(&variants, 0)?;
     let options = systems::Options {
-        rows: rows.clone(),
+        rows: match diagnosed.is_empty() && !captures.is_empty() {
+            true => rows.of_captures(),
+            false => rows.clone(),
+        },
         wait: wait.time,
         geometry,
     };

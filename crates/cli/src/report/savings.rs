@@ -41,8 +41,7 @@ pub struct Saving {
 /// the trace cannot tell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Knobs {
-    /// Misses on consistent mappings, as rings are; simulated. `None` where accesses are assumed:
-    /// rings get none then.
+    /// Misses on consistent mappings, as rings are; simulated.
     pub consistent_misses: Option<Figure>,
     /// Maps that Linux keeps no address for reuse of; counted. Not of network cards.
     pub maps_too_large_for_reuse: Option<Figure>,

@@ -5,11 +5,9 @@ use super::savings::{Knobs, Saving, Savings};
 use crate::error::Error;
 use crate::loaded::{LoadedTrace, NAME};
 use crate::record::Class;
-use ioatlas_iotlb::{
-    DeviceId, DeviceInfo, Geometry, MissCounts, SWEEP_ENTRIES, SweepPoint, Topic, sweep,
-};
+use ioatlas_iotlb::{DeviceId, DeviceInfo, Geometry, MissCounts, SWEEP_ENTRIES, SweepPoint, sweep};
 use ioatlas_present::short;
-use ioatlas_present::{Figure, Sentence, Tag, Unit, sentence};
+use ioatlas_present::{Figure, Sentence, Unit, sentence};
 use serde::Serialize;
 
 /// How many times the entries the sentence about a larger IOTLB speaks of.
@@ -110,14 +108,9 @@ pub(super) fn verdicts(
         );
         // Devices are numbered in the order in which they are told of.
         let id = DeviceId(index as u32);
-        let mut knobs = savings.knobs(id, verdict.class);
-        if verdict.accesses.tag == Tag::Assumed {
-            // they are assumed of what is mapped and unmapped
-            knobs.consistent_misses = None;
-        }
         DeviceVerdict {
             savings: savings.of_device(id),
-            knobs,
+            knobs: savings.knobs(id, verdict.class),
             ..verdict
         }
     };
@@ -131,12 +124,6 @@ fn verdict(
     larger: MissCounts,
     sizes: Vec<SizePoint>,
 ) -> DeviceVerdict {
-    let at = [Topic::AccessesAtUnmap, Topic::AccessesAtMap];
-    let placed = loaded
-        .trace
-        .notes()
-        .iter()
-        .any(|note| at.contains(&note.topic));
     let misses = now.misses();
     let share = |part: u64| Figure::simulated(ratio(part, misses, 100.0), Unit::Percent);
     let change = (larger.misses() as f64 / misses as f64 - 1.0) * 100.0;
@@ -152,11 +139,7 @@ fn verdict(
         description: loaded.description,
         class: loaded.class(),
         maps: Figure::count(device.maps),
-        accesses: if placed {
-            Figure::assumed(device.accesses as f64, Unit::Count)
-        } else {
-            Figure::count(device.accesses)
-        },
+        accesses: Figure::count(device.accesses),
         peak_live_pages: Figure::count(device.peak_live_pages.0),
         anomalies: Figure::count(anomalies),
         misses: simulated(misses),
@@ -190,18 +173,14 @@ fn ratio(part: u64, whole: u64, scale: f64) -> f64 {
 }
 
 impl DeviceVerdict {
-    /// How much there was to do. All its numbers are counted, but for accesses that are assumed,
-    /// and then it says so.
+    /// How much there was to do. All its numbers are counted.
     #[must_use]
     pub fn workload(&self) -> Sentence {
         let mut workload = sentence![
             self.maps,
             " maps, ",
             self.accesses,
-            match self.accesses.tag {
-                Tag::Assumed => " accesses (assumed), ",
-                _ => " accesses, ",
-            },
+            " accesses, ",
             self.peak_live_pages,
             " pages at peak",
         ];

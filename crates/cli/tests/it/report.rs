@@ -460,19 +460,6 @@ fn a_disk_is_not_told_what_a_network_card_is_nor_the_other_way_round() {
 }
 
 #[test]
-fn rings_are_not_said_to_miss_nothing_where_accesses_are_assumed() {
-    let lines = "M d 1 1 rw 1 alloc\nM d 2 1 w 2 page\nA d 2 w\nU d 2 1\n";
-    let of = |notes: &str| {
-        let text = format!("# ioatlas-trace 1\n{notes}{lines}");
-        let trace = LoadedTrace::read("t", text.as_bytes(), None).unwrap();
-        advised(vec![trace]).concat()
-    };
-    assert!(of("").contains("the 0 misses on consistent pages"));
-    let assumed = of("# note accesses-at-unmap 1\n");
-    assert!(!assumed.contains("consistent pages"), "{assumed}");
-}
-
-#[test]
 fn a_device_that_never_misses_gets_no_advice() {
     let mut report = full_report();
     report.verdicts.truncate(1);

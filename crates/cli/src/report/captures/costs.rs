@@ -74,7 +74,7 @@ impl Costs {
         let mode = |name, knob, system: &str| {
             let row = systems.iter().find(|row| row.name == system)?;
             let on = row.per_trace.iter().find(|on| on.trace == capture.trace)?;
-            Some(Mode::of(name, knob, (row, on), seconds, wait))
+            Some(Mode::of(name, knob, (row, on), maps_per_second, wait))
         };
         Some(Self {
             maps_per_second,
@@ -105,22 +105,22 @@ impl Mode {
         name: &'static str,
         knob: &'static str,
         (row, on): (&SystemRow, &SystemOnTrace),
-        seconds: f64,
+        maps_per_second: Figure,
         wait: Figure,
     ) -> Self {
-        // what the replay skipped was not counted either
-        let busy_ns =
-            on.maps.value * row.ns_per_pair_1_thread.value + on.invalidations.value * wait.value;
+        // of a very large capture the replay has the beginning, and the rest is like it
+        let invalidations_per_map = on.invalidations.value / on.maps.value.max(1.0);
+        let ns_per_map = row.ns_per_pair_1_thread.value + invalidations_per_map * wait.value;
         Self {
             name,
             knob,
             cpus_busy: Figure {
-                value: busy_ns / 1e9 / seconds,
+                value: maps_per_second.value * ns_per_map / 1e9,
                 unit: Unit::Cpus,
                 tag: Tag::Assumed,
             },
             invalidations_per_second: Some(Figure::counted(
-                on.invalidations.value / seconds,
+                maps_per_second.value * invalidations_per_map,
                 Unit::PerSecond,
             )),
             window: match row.exposure {

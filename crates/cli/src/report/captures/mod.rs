@@ -21,6 +21,7 @@ use super::pool;
 use crate::loaded::{LoadedTrace, NAME};
 use crate::record::Class;
 use ioatlas_bench::bounce::{Charge, Cost};
+use ioatlas_iotlb::import::Assume;
 use ioatlas_iotlb::{DeviceId, DeviceTraffic, Laboratory, Named, Setup, Slot, Topic, Trace};
 use ioatlas_present::{Figure, Unit, short};
 use serde::Serialize;
@@ -329,8 +330,15 @@ impl Counted for ioatlas_iotlb::CpuCount {
     }
 }
 
+/// Events from the beginning of a capture that are looked at for an estimate: several times as many
+/// as the bundled traces have, on which its error is known.
+const ESTIMATED: usize = 1 << 18;
+
 /// By device, what prefetching neighbours changes of the misses.
 fn alh(trace: &Trace) -> Vec<Option<Estimate>> {
+    let trace = &trace
+        .beginning(ESTIMATED)
+        .with_assumed_accesses(Assume::Unmap);
     let laboratory = Laboratory::new(trace);
     let misses = |name: &str| {
         let mut misses = vec![0u64; trace.devices().len()];
