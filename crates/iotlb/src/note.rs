@@ -35,6 +35,8 @@ pub enum Topic {
     KindUnknown,
     /// Events that the tracer lost; at least so many.
     Lost,
+    /// Entries of the tracer's buffers that newer ones took the place of, before the trace begins.
+    Overwritten,
     /// Events before the buffers of all CPUs begin.
     Trimmed,
     /// Lines that mean nothing here.
@@ -61,7 +63,7 @@ pub enum Topic {
 
 impl Topic {
     /// Every topic that a note can have.
-    pub const ALL: [Topic; 23] = [
+    pub const ALL: [Topic; 24] = [
         Topic::Qemu,
         Topic::Ftrace,
         Topic::Perf,
@@ -74,6 +76,7 @@ impl Topic {
         Topic::DeviceUnknown,
         Topic::KindUnknown,
         Topic::Lost,
+        Topic::Overwritten,
         Topic::Trimmed,
         Topic::UnknownLines,
         Topic::MappedBefore,
@@ -103,6 +106,7 @@ impl Topic {
             Topic::DeviceUnknown => "device-unknown",
             Topic::KindUnknown => "kind-unknown",
             Topic::Lost => "lost-events",
+            Topic::Overwritten => "overwritten-entries",
             Topic::Trimmed => "trimmed",
             Topic::UnknownLines => "unknown-lines",
             Topic::MappedBefore => "mapped-before",
@@ -190,6 +194,10 @@ impl Note {
                 Some(" maps without kind; consistent and streaming are told apart by lifetime"),
             ),
             Topic::Lost => ("at least ", Some(" events lost by the tracer")),
+            Topic::Overwritten => (
+                "",
+                Some(" older entries overwritten before the capture begins; what follows is whole"),
+            ),
             Topic::Trimmed => (
                 "",
                 Some(" events before the buffers of all CPUs begin, left out"),

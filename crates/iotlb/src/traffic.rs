@@ -13,8 +13,9 @@ mod counter;
 use crate::classify::Survey;
 use crate::clock::Span;
 use crate::event::Event;
+use crate::lists::lists;
 use crate::trace::{TaskId, Trace};
-use crate::units::PageCount;
+use crate::units::{PageCount, PageRange};
 use counter::{Counter, When};
 
 /// Equal parts that a trace's time is cut into.
@@ -32,13 +33,13 @@ pub struct Traffic {
 /// What the maps and unmaps of one device tell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceTraffic {
-    /// Map events.
+    /// Maps; a scatter-gather list ([`crate::Lists`]) is one, with the bytes of its segments.
     pub maps: u64,
-    /// Unmap events, also those of pages that were not mapped.
+    /// Unmaps, also those of pages that were not mapped.
     pub unmaps: u64,
     /// Pages of all maps, together.
     pub pages: PageCount,
-    /// Maps whose bytes are recorded.
+    /// Streaming maps whose bytes are recorded.
     pub bytes: ByteCounts,
     /// How long streaming mappings lived; `None` where there are no such times.
     pub lifetimes: Option<Lifetimes>,
@@ -55,7 +56,8 @@ pub struct DeviceTraffic {
     pub peak_live_pages: PageCount,
 }
 
-/// Maps whose bytes are recorded ([`Event::bytes`]).
+/// Streaming maps whose bytes are recorded ([`Event::bytes`]). Consistent ones have whole pages,
+/// with nothing else in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByteCounts {
     /// How many there are.
@@ -132,23 +134,66 @@ impl Trace {
         let span = self.span();
         let survey = Survey::of(self);
         let mut classes = survey.classes();
+        let lists = lists(self);
         let mut devices: Vec<Counter> = self.devices().map(|_| Counter::default()).collect();
-        for (event, stamp) in self.events().iter().zip(self.stamps_of_events()) {
+        let events = self.events().iter().zip(self.stamps_of_events());
+        for (time, (event, stamp)) in events.enumerate() {
             let class = classes.next(event);
-            if let Event::Access { .. } = event {
+            if matches!(event, Event::Access { .. }) || lists.members.contains(&time) {
                 continue;
             }
+            let call = &match lists.heads.get(&time) {
+                Some(lines) => self.whole(event, lines),
+                None => Call::of(event),
+            };
             let timed = stamp.zip(span);
             let when = When {
                 stamp,
                 slot: timed.and_then(|(stamp, span)| slot(span, stamp.nanoseconds)),
             };
-            devices[event.device().index()].count(event, class, when);
+            devices[call.event.device().index()].count(call, class, when);
         }
         Traffic {
             span,
             devices: devices.into_iter().map(Counter::finish).collect(),
         }
+    }
+}
+
+/// One call of a driver's: a map or an unmap, of a list as one.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    event: Event,
+    /// How many bytes a map is for, where recorded.
+    bytes: Option<u64>,
+}
+
+impl Call {
+    fn of(event: &Event) -> Self {
+        let bytes = event.bytes();
+        Self {
+            event: *event,
+            bytes,
+        }
+    }
+}
+
+impl Trace {
+    /// The list whose first line is `head`: its lines lie side by side, in this order.
+    fn whole(&self, head: &Event, lines: &[usize]) -> Call {
+        let mut call = Call::of(head);
+        for line in lines.iter().skip(1) {
+            let next = &self.events()[*line];
+            if let (Event::Map { range, .. }, Event::Map { range: more, .. }) =
+                (&mut call.event, next)
+            {
+                let pages = range.pages().plus(more.pages());
+                *range = PageRange::new(range.first(), pages).unwrap_or(*range);
+            }
+            let sum = call.bytes.zip(next.bytes());
+            call.bytes = sum.map(|(bytes, more)| bytes.saturating_add(more));
+        }
+        call
     }
 }
 

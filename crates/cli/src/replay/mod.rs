@@ -8,7 +8,7 @@
 //!   the trace.
 //! * A map is mapped anew: the same pages, physical page and permission where recorded, at an IOVA
 //!   that the design chooses.
-//! * Maps that were one scatter-gather list ([`lists`] says how that shows) are one list, mapped
+//! * Maps that were one scatter-gather list ([`ioatlas_iotlb::Lists`] says how that shows) are one list, mapped
 //!   where its first line stands, and their unmap is one unmap.
 //! * An access moves along: to the new IOVA plus its offset in the mapping. One whose recorded
 //!   direction the mapping does not permit (permissions do not affect hits in the model), or has
@@ -25,7 +25,6 @@
 //!   still mapped, and left alone.
 
 pub(crate) mod command;
-pub mod lists;
 #[cfg(test)]
 mod tests;
 
@@ -37,7 +36,7 @@ use ioatlas_dma::{
     units::{AccessKind, ByteCount, Direction, GRANULE, IovaPage, PhysPage, PhysRange, SourceId},
 };
 use ioatlas_host::Host;
-use ioatlas_iotlb::{Event, Permission, Trace};
+use ioatlas_iotlb::{Event, Permission, Trace, lists};
 use ioatlas_viommu::{
     config::{Geometry, SetGeometry, UnitConfig},
     machine::{WatchedDomain, WatchedMachine},
@@ -161,7 +160,7 @@ pub fn replay(
     let base = host(FRAMES, 1).map_err(|e| e.to_string())?;
     let machine = WatchedMachine::new(base, &config, Oracle::new(), driver::Config::default());
     let machine = machine.map_err(|error| error.to_string())?;
-    let lists = lists::lists(trace);
+    let lists = lists(trace);
     let mut run = Run {
         machine: &machine,
         design,

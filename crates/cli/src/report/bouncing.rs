@@ -9,10 +9,9 @@
 //! [`Preset::VfioGuest`]; of copies and slots, those of [`Assumed::BOUNCE21`].
 
 use crate::LoadedTrace;
-use crate::replay::lists::lists;
 use ioatlas_bench::bounce::{Charge, Cost, Preset, model::Assumed};
 use ioatlas_dma::units::{GRANULE, PageCount};
-use ioatlas_iotlb::{Class, DeviceId, Event, Trace};
+use ioatlas_iotlb::{Class, DeviceId, Event, Trace, lists};
 use ioatlas_present::{Figure, Sentence, Unit, sentence};
 use serde::Serialize;
 
@@ -73,15 +72,6 @@ impl Bouncing {
 }
 
 impl Gain {
-    /// Of the maps of one device, in a place of this charge; `None` where nothing is mapped for
-    /// streaming.
-    #[must_use]
-    pub fn of_device(trace: &Trace, device: DeviceId, charge: &Charge) -> Option<Self> {
-        let of_device = |buffer: &Buffer| buffer.device == device;
-        let buffers = streaming(trace).into_iter().filter(of_device);
-        Self::of(&buffers.collect::<Vec<_>>(), charge)
-    }
-
     fn of(sizes: &[Buffer], charge: &Charge) -> Option<Self> {
         let assumed = Assumed::BOUNCE21;
         let (mut paying, mut before, mut after) = (0u64, 0.0, 0.0);
@@ -102,6 +92,16 @@ impl Gain {
             time: Figure::assumed(change, Unit::PercentChange),
         })
     }
+}
+
+/// By device, what bouncing its maps saves in a place of this charge; `None` where nothing is mapped
+/// for streaming.
+pub(super) fn gains(trace: &Trace, charge: &Charge) -> Vec<Option<Gain>> {
+    let mut buffers = vec![Vec::new(); trace.devices().len()];
+    for buffer in streaming(trace) {
+        buffers[buffer.device.index()].push(buffer);
+    }
+    buffers.iter().map(|of| Gain::of(of, charge)).collect()
 }
 
 /// What one streaming map is for.

@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::loaded::{self, LoadedTrace};
 use crate::output::Target;
 use crate::progress::{Bar, Progress};
-use captures::{Capture, Costs};
+use captures::{Capture, Costs, Pairs};
 use ioatlas_iotlb::{Geometry, SWEEP_ENTRIES};
 use model::{Loss, Making, OracleTotals, Provenance, Source};
 use savings::Savings;
@@ -211,8 +211,11 @@ pub fn build(
         geometry,
     };
     let systems = systems::rows(&traces.traces, &options, progress)?;
-    for capture in &mut captures {
-        capture.costs = Costs::of(capture, &systems, wait.time);
+    if captures.iter().any(|capture| capture.seconds.is_some()) {
+        let pairs = Pairs::measure()?;
+        for capture in &mut captures {
+            capture.costs = Costs::of(capture, &pairs, wait.time);
+        }
     }
     let origins = traces
         .traces

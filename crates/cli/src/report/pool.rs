@@ -13,7 +13,8 @@
 
 use super::captures::PoolGain;
 use ioatlas_iotlb::{
-    Class, DeviceId, Ending, Event, Geometry, HEADER, Laboratory, Limits, Permission, Setup, Trace,
+    Class, DeviceId, Ending, Event, Geometry, HEADER, Kind, Laboratory, Limits, Permission, Setup,
+    Trace,
 };
 use ioatlas_present::Figure;
 use std::collections::BTreeMap;
@@ -124,13 +125,17 @@ fn write_event(
     let DeviceId(device) = event.device();
     match *event {
         Event::Map {
-            range, permission, ..
+            range,
+            permission,
+            kind,
+            ..
         } => {
             let (first, last) = (range.first().number(), range.last().number());
             // an anomaly, if there was anything
             pool.give_back(first, last);
             let serves = class == Some(Class::Streaming)
                 && permission != Permission::Read
+                && kind != Some(Kind::ScatterGather)
                 && range.pages().0 <= BUFFER_PAGES;
             if !serves {
                 return writeln!(text, "M {device} {first:x} {} rw", range.pages().0);
@@ -200,6 +205,7 @@ mod tests {
             ("M d 1 1 r 7 page", 1),
             ("M d 1 1 rw 7 alloc", 1),
             ("M d 1 17 w 7 page", 17),
+            ("M d 1 1 w 7 sg", 1),
         ] {
             let once = format!("{map}\nA d 1 ?\nU d 1 {pages}\n");
             let found = pool(&once.repeat(2));

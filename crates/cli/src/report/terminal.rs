@@ -2,7 +2,7 @@
 //! The report on a terminal: at most 24 lines of 100 columns, more only where more rows were asked
 //! for than the default has.
 
-use super::captures::{Capture, CapturedDevice};
+use super::captures::{Capture, CapturedDevice, Costs};
 use super::model::{Report, Source};
 use super::systems::{Exposure, SystemRow};
 use super::verdict::DeviceVerdict;
@@ -24,7 +24,8 @@ const MIN_NAME_COLUMNS: usize = 12;
 #[must_use]
 pub fn render(report: &Report, page_bytes: usize) -> String {
     // of captures alone, what their modes cost is said at their own rate instead
-    let mut tail = match report.verdicts.is_empty() && !report.captures.is_empty() {
+    let alone = report.verdicts.is_empty() && !report.captures.is_empty();
+    let mut tail = match alone && report.systems.is_empty() {
         true => vec![report.wait_sentence().plain()],
         false => systems(report),
     };
@@ -127,7 +128,9 @@ fn captures(report: &Report, room: usize) -> Vec<String> {
         let fits = |more: &[String], lines: &[String]| lines.len() + more.len() < room;
         let mut head = vec![format!("{}: {}", capture.trace, capture.heading().plain())];
         head.extend(modes(capture));
-        let mut devices = capture.devices.iter().map(captured);
+        let small = capture.costs.as_ref().is_some_and(Costs::are_small);
+        let gain = if small { Gain::Small } else { Gain::Worth };
+        let mut devices = capture.devices.iter().map(|device| captured(device, gain));
         let first = devices.next().unwrap_or_default();
         if left > 0 || !fits(&[head.clone(), first.clone()].concat(), &lines) {
             left += capture.devices.len();
@@ -170,8 +173,15 @@ fn modes(capture: &Capture) -> Vec<String> {
     columns("llll", 2, &rows)
 }
 
+/// Whether a capture's maps take enough of a CPU for remedies to be worth a line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gain {
+    Small,
+    Worth,
+}
+
 /// A device of a capture, in a few lines.
-fn captured(device: &CapturedDevice) -> Vec<String> {
+fn captured(device: &CapturedDevice, gain: Gain) -> Vec<String> {
     let mut lines = vec![format!(
         "{}: {} [counted]",
         device.device,
@@ -184,7 +194,7 @@ fn captured(device: &CapturedDevice) -> Vec<String> {
             .map(|says| format!("  {}", says.plain())),
     );
     let remedies: Vec<String> = device.remedies().iter().map(Sentence::plain).collect();
-    if !remedies.is_empty() {
+    if !remedies.is_empty() && gain == Gain::Worth {
         lines.push(format!("  helps: {}", remedies.join("; ")));
     }
     lines

@@ -216,6 +216,7 @@ impl<'a> Foreign<'a> {
         match parsed {
             Parsed::Nothing => {}
             Parsed::Lost(events) => counts.add(Topic::Lost, events),
+            Parsed::Overwritten(entries) => counts.add(Topic::Overwritten, entries),
             Parsed::Failed => {
                 self.events += 1;
                 counts.add(Topic::Failed, 1);

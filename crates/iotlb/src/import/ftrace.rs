@@ -26,7 +26,7 @@ pub(super) fn tracepoint(line: &str) -> Option<Tracepoint<'_>> {
         if let Some(cpu) = cpu(&line[open..close])
             && let Some(event) = after_cpu(line, close, cpu)
         {
-            let task = task_before(&line[..open]);
+            let task = event.task.or_else(|| task_before(&line[..open]));
             return Some(Tracepoint { task, ..event });
         }
         from = open + 1;
@@ -38,8 +38,10 @@ pub(super) fn tracepoint(line: &str) -> Option<Tracepoint<'_>> {
 fn after_cpu(line: &str, at: usize, cpu: u32) -> Option<Tracepoint<'_>> {
     let (mut time, mut rest) = word(line, at)?;
     let mut clock = time.strip_suffix(':');
+    let mut interrupt = None;
     if clock.is_none_or(|clock| !is_clock(clock)) {
-        (time, rest) = word(line, rest)?; // the first were flags
+        interrupt = interrupt_of(time); // the first were flags
+        (time, rest) = word(line, rest)?;
         clock = time.strip_suffix(':');
     }
     let clock = clock.filter(|clock| is_clock(clock))?;
@@ -51,13 +53,23 @@ fn after_cpu(line: &str, at: usize, cpu: u32) -> Option<Tracepoint<'_>> {
             cpu,
             task: None,
         }),
-        task: None,
+        task: interrupt,
         event,
         payload: Piece {
             text: &line[payload..],
             at: payload,
         },
     })
+}
+
+/// What runs in place of a task, by the third of the flags: the task that it came upon has nothing
+/// to do with it.
+fn interrupt_of(flags: &str) -> Option<&'static str> {
+    match flags.as_bytes().get(2)? {
+        b's' => Some("softirq"),
+        b'h' | b'H' | b'z' | b'Z' => Some("hardirq"),
+        _ => None,
+    }
 }
 
 /// The task of `name-175 `, or of `name-175 ( 170) ` with its group.
@@ -88,7 +100,7 @@ fn word(line: &str, at: usize) -> Option<(&str, usize)> {
 /// What a line says.
 pub(super) fn parse(line: &str, system: System) -> Result<Parsed, Complaint> {
     if line.starts_with('#') {
-        return Ok(overwritten(line).map_or(Parsed::Nothing, Parsed::Lost));
+        return Ok(overwritten(line).map_or(Parsed::Nothing, Parsed::Overwritten));
     }
     if let Some(lost) = lost(line) {
         return lost;
@@ -168,13 +180,23 @@ mod tests {
             (" no number-x ", None),
             ("", None),
         ] {
-            let line = format!("{head}[000] d.h2. 5.881838: dma_unmap_page: d");
+            let line = format!("{head}[000] d..2. 5.881838: dma_unmap_page: d");
             let event = tracepoint(&line).map(|event| event.task);
             // the CPU is found by the space before it
             assert_eq!(event.flatten(), expected, "{head}");
         }
+        for (flags, expected) in [
+            ("d.h2.", "hardirq"),
+            ("d.H2.", "hardirq"),
+            (".Ns1.", "softirq"),
+            ("..s..", "softirq"),
+            (".....", "cat"),
+        ] {
+            let line = format!("  cat-17 [000] {flags} 5.881838: dma_unmap_page: d");
+            assert_eq!(tracepoint(&line).unwrap().task, Some(expected), "{flags}");
+        }
         let long = "x".repeat(65);
-        let line = format!(" {long}-1 [000] d.h2. 5.881838: dma_unmap_page: d");
+        let line = format!(" {long}-1 [000] d..2. 5.881838: dma_unmap_page: d");
         assert_eq!(tracepoint(&line).unwrap().task, None);
     }
 
@@ -185,7 +207,7 @@ mod tests {
         assert_eq!(lost("CPU:1 [LOST EVENTS]"), Parsed::Lost(1));
         assert_eq!(
             lost("# entries-in-buffer/entries-written: 90/100   #P:2"),
-            Parsed::Lost(10)
+            Parsed::Overwritten(10)
         );
         assert_eq!(
             lost("# entries-in-buffer/entries-written: 0/3529   #P:2"),

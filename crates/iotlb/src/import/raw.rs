@@ -92,6 +92,8 @@ pub(super) enum Parsed {
     Mark(String),
     /// Events were lost by the tracer; 1 where it does not say how many.
     Lost(u64),
+    /// So many entries, older than all others, are gone.
+    Overwritten(u64),
     /// A known event that says nothing about mappings, or a comment.
     Nothing,
     /// A map that failed: nothing is mapped.

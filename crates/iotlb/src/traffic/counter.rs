@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Counts the maps and unmaps of one device as they come.
 
-use super::{ByteCounts, CpuCount, DeviceTraffic, Lifetimes, SLOTS, SizeCount, Slot, TaskCount};
+use super::{
+    ByteCounts, Call, CpuCount, DeviceTraffic, Lifetimes, SLOTS, SizeCount, Slot, TaskCount,
+};
 use crate::classify::Class;
 use crate::event::Event;
 use crate::runs::Runs;
@@ -32,14 +34,15 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    /// Sees the next event, which is not an access; `class` is that of a map.
-    pub fn count(&mut self, event: &Event, class: Option<Class>, when: When) {
+    /// Sees the next call; `class` is that of a map.
+    pub fn count(&mut self, call: &Call, class: Option<Class>, when: When) {
+        let event = &call.event;
         let before = self.live.pages;
         let ns = when.stamp.map(|stamp| stamp.nanoseconds);
         match *event {
             Event::Map { range, .. } => {
-                self.count_map(range.pages(), event.bytes(), when.stamp);
                 let streaming = class == Some(Class::Streaming);
+                self.count_map(range.pages(), call.bytes, streaming, when.stamp);
                 self.live.map(range, ns.filter(|_| streaming));
             }
             Event::Unmap { range, .. } => {
@@ -64,12 +67,18 @@ impl Counter {
         }
     }
 
-    fn count_map(&mut self, pages: PageCount, bytes: Option<u64>, stamp: Option<Stamp>) {
+    fn count_map(
+        &mut self,
+        pages: PageCount,
+        bytes: Option<u64>,
+        streaming: bool,
+        stamp: Option<Stamp>,
+    ) {
         self.sums.maps += 1;
         self.sums.pages = self.sums.pages.plus(pages);
         // 2^52 pages have one byte more than a number of 64 bits can say
         let reachable = u128::from(pages.0) * u128::from(PAGE_BYTES);
-        if let Some(bytes) = bytes {
+        if let Some(bytes) = bytes.filter(|_| streaming) {
             self.sums.bytes.add(bytes, reachable);
         }
         let size = bytes.map_or(reachable, u128::from);

@@ -3,8 +3,8 @@
 //! keeps a map of single pages, on random traces.
 
 use ioatlas_iotlb::{
-    ByteCounts, CpuCount, DeviceId, DeviceTraffic, Event, Kind, Lifetimes, Limits, PageCount,
-    SLOTS, SizeCount, Slot, Span, Stamp, TaskCount, TaskId, Trace,
+    ByteCounts, Class, CpuCount, DeviceId, DeviceTraffic, Event, Kind, Lifetimes, Limits,
+    PageCount, SLOTS, SizeCount, Slot, Span, Stamp, TaskCount, TaskId, Trace, lists,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -145,7 +145,7 @@ fn bytes_are_counted_where_recorded() {
 fn counts_stay_at_the_largest_number() {
     let all = 1u64 << 52;
     let bytes = u64::MAX;
-    let map = format!("# at 1 0\nM d 0 {all} r - - 0+{bytes}\nM d 0 {all} r\n");
+    let map = format!("# at 1 0\nM d 0 {all} r - page 0+{bytes}\nM d 0 {all} r\n");
     let found = of_one(&map.repeat(4096));
     assert_eq!((found.maps, found.pages), (8192, PageCount(u64::MAX)));
     assert_eq!(found.peak_live_pages, PageCount(all));
@@ -231,7 +231,11 @@ fn naive(trace: &Trace, device: DeviceId) -> DeviceTraffic {
         .events()
         .iter()
         .any(|event| event.device() == device && matches!(event, Event::Map { kind: Some(_), .. }));
+    let (lists, classes) = (lists(trace), trace.classes());
     for (index, event) in trace.events().iter().enumerate() {
+        if lists.members.contains(&index) {
+            continue; // of the list whose first line stands before
+        }
         let stamps = trace.stamps().iter().rev();
         let stamp: Option<Stamp> = stamps
             .clone()
@@ -241,11 +245,20 @@ fn naive(trace: &Trace, device: DeviceId) -> DeviceTraffic {
         let before = pages.len() as u64;
         let is_map = match *event {
             Event::Map { range, kind, .. } if event.device() == device => {
-                let count = range.pages().0;
+                let alone = vec![index];
+                let lines = lists.heads.get(&index).unwrap_or(&alone);
+                let line = |at: &usize| match trace.events()[*at] {
+                    Event::Map { range, .. } => range.pages().0,
+                    _ => panic!("no map"),
+                };
+                let count: u64 = lines.iter().map(line).sum();
+                let bytes = lines.iter().map(|at| trace.events()[*at].bytes());
+                let bytes: Option<u64> = bytes.sum();
                 found.maps += 1;
                 found.pages.0 += count;
-                let size = event.bytes().unwrap_or(4096 * count);
-                if let Some(bytes) = event.bytes() {
+                let size = bytes.unwrap_or(4096 * count);
+                let streaming = classes[index] == Some(Class::Streaming);
+                if let Some(bytes) = bytes.filter(|_| streaming) {
                     found.bytes.maps += 1;
                     found.bytes.bytes += bytes;
                     found.bytes.reachable += 4096 * count;
@@ -257,7 +270,8 @@ fn naive(trace: &Trace, device: DeviceId) -> DeviceTraffic {
                 if let Some(stamp) = stamp {
                     *cpus.entry(stamp.cpu).or_insert(0) += 1;
                 }
-                for page in range.first().number()..=range.last().number() {
+                let first = range.first().number();
+                for page in first..first + count {
                     pages.insert(page, mappings.len());
                 }
                 mappings.push(Mapping {
@@ -345,6 +359,24 @@ fn naive_timeline(trace: &Trace, timed: &[(u64, bool, u64, u64)], at_end: u64) -
     (0..SLOTS).map(slot).collect()
 }
 
+#[test]
+fn a_list_is_one_map_of_all_its_bytes_and_lives_once() {
+    let found =
+        of_one("# at 10 0\nM d 10 1 r 5 sg 4000+96\nM d 11 2 r 9 sg 0+4100\n# at 30 0\nU d 10 3\n");
+    assert_eq!(
+        (found.maps, found.unmaps, found.pages),
+        (1, 1, PageCount(3))
+    );
+    assert_eq!(
+        (found.bytes.maps, found.bytes.bytes, found.bytes.reachable),
+        (1, 4196, 12288)
+    );
+    let lifetimes = found.lifetimes.unwrap();
+    assert_eq!((lifetimes.count, lifetimes.median_ns), (1, 20));
+    assert_eq!(found.peak_live_pages, PageCount(3));
+    assert_eq!(found.sizes, sizes([(13, 1)]));
+}
+
 /// A line of a trace: few pages and two devices, so that events meet. Times step back at times.
 fn line() -> impl Strategy<Value = String> {
     let device = || prop_oneof![Just("a"), Just("b")];
@@ -386,10 +418,14 @@ proptest! {
             prop_assert_eq!(found, &naive(&trace, device));
         }
         // the older counts say the same
-        for (info, found) in trace.info().devices.iter().zip(&found.devices) {
+        let lists = lists(&trace);
+        for (id, found) in trace.devices().zip(&found.devices) {
+            let info = &trace.info().devices[id.index()];
+            let members = lists.members.iter();
+            let members = members.filter(|at| trace.events()[**at].device() == id).count() as u64;
             prop_assert_eq!(
                 (info.maps, info.unmaps, info.peak_live_pages),
-                (found.maps, found.unmaps, found.peak_live_pages)
+                (found.maps + members, found.unmaps, found.peak_live_pages)
             );
         }
         prop_assert_eq!(
@@ -422,6 +458,8 @@ proptest! {
         let lines: Vec<String> = ["U a 0 1\n".into(), "U b 0 1\n".into()]
             .into_iter()
             .chain(lines)
+            // what the device does between two maps says whether they are of a list
+            .map(|line: String| line.replace(" - sg", " - page"))
             .collect();
         let without = lines.iter().filter(|line| !line.starts_with('A')).cloned();
         let without = read(&without.collect::<String>());

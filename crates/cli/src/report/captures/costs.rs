@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What the kernel's modes cost at a capture's own rate, in CPUs.
 //!
-//! A mode is one of the systems of the report: `as Linux strict` and `as Linux today`. What a map
-//! and its unmap take is measured, of this project's code on this machine; how many invalidations
-//! the capture's own sequence makes is counted, in a replay of it; what one takes is assumed. The
-//! kernel's code takes other times, and its layers above the IOMMU come on top.
+//! Under strict each unmap waits for an invalidation. Under lazy a CPU flushes when its queue is
+//! full, and a timer flushes those of all CPUs: so there are at most as many flushes as full queues
+//! and ticks, or as unmaps. What a map and its unmap take besides is measured, of this project's code on this
+//! machine; what one invalidation takes is assumed. The kernel's code takes other times, and its
+//! layers above the IOMMU come on top.
 
 use super::Capture;
-use crate::report::systems::{Exposure, SystemOnTrace, SystemRow};
+use crate::error::Error;
+use crate::report::systems;
+use ioatlas_dma::design::Design;
+use ioatlas_dma::domain::Exposure;
 use ioatlas_present::{Figure, Tag, Unit};
 use serde::Serialize;
 
@@ -31,7 +35,9 @@ pub struct Mode {
     pub knob: &'static str,
     /// CPUs that are busy with maps, unmaps and waits for invalidations.
     pub cpus_busy: Figure,
-    /// Invalidations a second.
+    /// Of it, what a map and its unmap take without an invalidation, in ns; measured.
+    pub ns_per_pair: Option<Figure>,
+    /// Invalidations a second: one an unmap under strict, at most so many under lazy.
     pub invalidations_per_second: Option<Figure>,
     /// How long a device reaches what was unmapped.
     pub window: Window,
@@ -43,53 +49,114 @@ pub struct Mode {
 pub enum Window {
     /// Not at all.
     None,
-    /// Up to the next flush.
+    /// Up to the next flush, which is due after so many unmaps of a CPU or after this time.
     Bounded {
-        /// The most unmaps that one waited for, in the replay.
+        /// Unmaps of one CPU.
         unmaps: Figure,
-        /// How long so many take at most in the capture, or until the timer.
-        time: Option<Figure>,
-        /// The bounds that are configured: unmaps, and the timer.
-        unmaps_bound: Figure,
-        /// As above.
-        time_bound: Option<Figure>,
+        /// Of the timer.
+        time: Figure,
     },
     /// All memory, at any time.
     Always,
 }
 
+/// Kernel's modes as designs: strict and lazy, what a map and its unmap take in each, in ns.
+#[derive(Clone, Copy, Debug)]
+pub struct Pairs {
+    strict: Figure,
+    lazy: Figure,
+    /// Of the queue of a CPU under lazy, and of the timer in ns.
+    queue: (f64, f64),
+}
+
+impl Pairs {
+    /// Measures both on this machine.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`], if one of them fails, which neither must.
+    pub fn measure() -> Result<Self, Error> {
+        let design = |name: &str| {
+            Design::parse(name).map_err(|error| Error::System {
+                system: name.into(),
+                detail: error.to_string(),
+            })
+        };
+        let (strict, lazy) = (design("linux-strict")?, design("linux")?);
+        let queue = match lazy.domain.policy.exposure(1) {
+            Exposure::Bounded {
+                operations,
+                time: Some(time),
+            } => (operations as f64, time.0 as f64),
+            other => {
+                return Err(Error::System {
+                    system: "linux".into(),
+                    detail: format!("a window without queue and timer: {other:?}"),
+                });
+            }
+        };
+        Ok(Self {
+            strict: systems::ns_per_pair(strict)?,
+            lazy: systems::ns_per_pair(lazy)?,
+            queue,
+        })
+    }
+}
+
 impl Costs {
-    /// For a capture whose time is known, where both systems were run on it.
+    /// For a capture whose time is known.
     #[must_use]
-    pub fn of(capture: &Capture, systems: &[SystemRow], wait: Figure) -> Option<Self> {
-        let seconds = capture.seconds?;
-        if seconds <= 0.0 {
-            return None;
-        }
+    pub fn of(capture: &Capture, pairs: &Pairs, wait: Figure) -> Option<Self> {
+        let seconds = capture.seconds.filter(|seconds| *seconds > 0.0)?;
         let sum = |of: fn(&super::CapturedDevice) -> f64| {
             let sum: f64 = capture.devices.iter().map(of).sum();
             Figure::counted(sum / seconds, Unit::PerSecond)
         };
-        let maps_per_second = sum(|device| device.maps.value);
-        let mode = |name, knob, system: &str| {
-            let row = systems.iter().find(|row| row.name == system)?;
-            let on = row.per_trace.iter().find(|on| on.trace == capture.trace)?;
-            Some(Mode::of(name, knob, (row, on), maps_per_second, wait))
+        let maps = sum(|device| device.maps.value);
+        let unmaps = sum(|device| device.unmaps.value);
+        let (queue, timer_ns) = pairs.queue;
+        let ticks = capture.devices.len() as f64 * 1e9 / timer_ns;
+        // a queue without an unmap is not flushed
+        let flushes = (unmaps.value / queue + ticks).min(unmaps.value);
+        let flushes = Figure::assumed(flushes, Unit::PerSecond);
+        let busy = |pair: Figure, invalidations: Figure| Figure {
+            value: (maps.value * pair.value + invalidations.value * wait.value) / 1e9,
+            unit: Unit::Cpus,
+            tag: Tag::Assumed,
         };
-        Some(Self {
-            maps_per_second,
-            unmaps_per_second: sum(|device| device.unmaps.value),
-            modes: vec![
-                mode("strict", "iommu.strict=1", "as Linux strict")?,
-                mode("lazy", "iommu.strict=0", "as Linux today")?,
-                Mode {
-                    name: "passthrough",
-                    knob: "iommu.passthrough=1",
-                    cpus_busy: Figure::counted(0.0, Unit::Cpus),
-                    invalidations_per_second: None,
-                    window: Window::Always,
+        let modes = vec![
+            Mode {
+                name: "strict",
+                knob: "iommu.strict=1",
+                cpus_busy: busy(pairs.strict, unmaps),
+                ns_per_pair: Some(pairs.strict),
+                invalidations_per_second: Some(unmaps),
+                window: Window::None,
+            },
+            Mode {
+                name: "lazy",
+                knob: "iommu.strict=0",
+                cpus_busy: busy(pairs.lazy, flushes),
+                ns_per_pair: Some(pairs.lazy),
+                invalidations_per_second: Some(flushes),
+                window: Window::Bounded {
+                    unmaps: Figure::assumed(queue, Unit::Count),
+                    time: Figure::assumed(timer_ns / 1e6, Unit::Milliseconds),
                 },
-            ],
+            },
+            Mode {
+                name: "passthrough",
+                knob: "iommu.passthrough=1",
+                cpus_busy: Figure::assumed(0.0, Unit::Cpus),
+                ns_per_pair: None,
+                invalidations_per_second: None,
+                window: Window::Always,
+            },
+        ];
+        Some(Self {
+            maps_per_second: maps,
+            unmaps_per_second: unmaps,
+            modes,
         })
     }
 
@@ -98,46 +165,12 @@ impl Costs {
     pub fn mode(&self, name: &str) -> Option<&Mode> {
         self.modes.iter().find(|mode| mode.name == name)
     }
-}
 
-impl Mode {
-    fn of(
-        name: &'static str,
-        knob: &'static str,
-        (row, on): (&SystemRow, &SystemOnTrace),
-        maps_per_second: Figure,
-        wait: Figure,
-    ) -> Self {
-        // of a very large capture the replay has the beginning, and the rest is like it
-        let invalidations_per_map = on.invalidations.value / on.maps.value.max(1.0);
-        let ns_per_map = row.ns_per_pair_1_thread.value + invalidations_per_map * wait.value;
-        Self {
-            name,
-            knob,
-            cpus_busy: Figure {
-                value: maps_per_second.value * ns_per_map / 1e9,
-                unit: Unit::Cpus,
-                tag: Tag::Assumed,
-            },
-            invalidations_per_second: Some(Figure::counted(
-                maps_per_second.value * invalidations_per_map,
-                Unit::PerSecond,
-            )),
-            window: match row.exposure {
-                Exposure::None => Window::None,
-                Exposure::Bounded {
-                    operations_bound,
-                    time_bound,
-                    operations_observed,
-                    time_observed,
-                } => Window::Bounded {
-                    unmaps: operations_observed,
-                    time: time_observed,
-                    unmaps_bound: operations_bound,
-                    time_bound,
-                },
-                Exposure::Unbounded { .. } => Window::Always,
-            },
-        }
+    /// Whether strict itself takes too little of a CPU for anything to be gained.
+    #[must_use]
+    pub fn are_small(&self) -> bool {
+        const LEAST_CPUS: f64 = 0.01;
+        self.mode("strict")
+            .is_some_and(|mode| mode.cpus_busy.value < LEAST_CPUS)
     }
 }

@@ -14,15 +14,15 @@
 mod costs;
 mod words;
 
-pub use costs::{Costs, Mode, Window};
+pub use costs::{Costs, Mode, Pairs, Window};
 
-use super::bouncing::Gain;
+use super::bouncing::{self, Gain};
 use super::pool;
 use crate::loaded::{LoadedTrace, NAME};
 use crate::record::Class;
 use ioatlas_bench::bounce::{Charge, Cost};
 use ioatlas_iotlb::import::Assume;
-use ioatlas_iotlb::{DeviceId, DeviceTraffic, Laboratory, Named, Setup, Slot, Topic, Trace};
+use ioatlas_iotlb::{DeviceId, DeviceTraffic, Event, Laboratory, Named, Setup, Slot, Topic, Trace};
 use ioatlas_present::{Figure, Unit, short};
 use serde::Serialize;
 
@@ -45,10 +45,9 @@ pub struct Capture {
     pub seconds: Option<f64>,
     /// CPUs that mapped or unmapped something; `None` where none is recorded.
     pub cpus: Option<Figure>,
-    /// Whether the capture ran without an IOMMU that translates: its addresses were assigned here.
+    /// Whether an IOMMU translated, or addresses were assigned while it was imported.
     pub translated: Translated,
-    /// What each mode of the kernel costs at this rate; `None` where no time is recorded, or the
-    /// systems that stand for the modes were not run.
+    /// What each mode of the kernel costs at this rate; `None` where no time is recorded.
     pub costs: Option<Costs>,
     /// One a device.
     pub devices: Vec<CapturedDevice>,
@@ -60,7 +59,9 @@ pub struct Capture {
 pub enum Translated {
     /// The addresses are an IOMMU's.
     Yes,
-    /// For some mappings, or all, addresses were assigned while the capture was imported.
+    /// Those of some devices are.
+    Partly,
+    /// All addresses were assigned while the capture was imported.
     No,
 }
 
@@ -164,6 +165,21 @@ pub struct PoolGain {
     pub maps: Figure,
 }
 
+impl Translated {
+    fn of(trace: &Trace) -> Self {
+        let mut notes = trace.notes().iter();
+        let assigned = notes.find(|note| note.topic == Topic::IovasAssigned);
+        let map = |event: &&Event| matches!(event, Event::Map { .. });
+        match assigned.map(|note| note.count) {
+            None | Some(0) => Translated::Yes,
+            Some(count) if count >= trace.events().iter().filter(map).count() as u64 => {
+                Translated::No
+            }
+            Some(_) => Translated::Partly,
+        }
+    }
+}
+
 impl Capture {
     /// What the trace says but for its costs; `None` if it has accesses of its own.
     #[must_use]
@@ -175,7 +191,13 @@ impl Capture {
         let traffic = trace.traffic();
         let seconds = traffic.span.map(|span| span.seconds());
         let pools = pool::gains(trace);
-        let alh = alh(trace);
+        let translated = Translated::of(trace);
+        let alh = match translated {
+            Translated::Yes => alh(trace),
+            // its error is known where a kernel chose the addresses
+            _ => vec![None; trace.devices().len()],
+        };
+        let bouncing = bouncing::gains(trace, &charge(wait));
         let info = trace.info();
         let devices = traffic.devices.iter().zip(trace.devices());
         let device = |(of, id): (&DeviceTraffic, DeviceId)| {
@@ -205,7 +227,7 @@ impl Capture {
                 }),
                 cpus: shares(of.maps, &of.cpus, |cpu| cpu.cpu.to_string()),
                 pool: pools[id.index()].filter(|_| class != Some(Class::Disk)),
-                bouncing: Gain::of_device(trace, id, &charge(wait)),
+                bouncing: bouncing[id.index()],
                 alh: alh[id.index()],
                 anomalies: Figure::count(
                     anomalies
@@ -216,16 +238,12 @@ impl Capture {
                 timeline: of.timeline.clone(),
             }
         };
-        let assigned = |note: &ioatlas_iotlb::Note| note.topic == Topic::IovasAssigned;
         Some(Self {
             trace: loaded.label.clone(),
             time: seconds.map(|seconds| Figure::time(seconds * 1e9)),
             seconds,
             cpus: trace.clock().map(|clock| Figure::count(clock.cpus as u64)),
-            translated: match trace.notes().iter().any(assigned) {
-                true => Translated::No,
-                false => Translated::Yes,
-            },
+            translated,
             costs: None,
             devices: devices.map(device).collect(),
         })

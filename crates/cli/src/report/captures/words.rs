@@ -25,8 +25,10 @@ impl Capture {
             ];
             says.0.extend(rates.0);
         }
-        if self.translated == Translated::No {
-            says.0.push("; the IOMMU was off".into());
+        match self.translated {
+            Translated::Yes => {}
+            Translated::Partly => says.0.push("; some devices were not translated".into()),
+            Translated::No => says.0.push("; the IOMMU was off".into()),
         }
         says
     }
@@ -41,46 +43,15 @@ fn plural(count: Figure, noun: &str) -> String {
 }
 
 impl Mode {
-    /// How long a device may reach what was unmapped. Its numbers are of several kinds.
+    /// How long a device may reach what was unmapped. All its numbers are assumed.
     #[must_use]
     pub fn reach(&self) -> Sentence {
         match self.window {
             Window::None => sentence!["never"],
             Window::Always => sentence!["always, and all other memory"],
-            Window::Bounded {
-                unmaps,
-                time: Some(time),
-                ..
-            } => sentence!["for up to ", time, " (", unmaps, " unmaps) here"],
-            Window::Bounded {
-                unmaps_bound,
-                time_bound: Some(bound),
-                ..
-            } => sentence!["for up to ", bound, " or ", unmaps_bound, " unmaps"],
-            Window::Bounded { unmaps_bound, .. } => {
-                sentence!["for up to ", unmaps_bound, " unmaps"]
+            Window::Bounded { unmaps, time } => {
+                sentence!["for up to ", time, ", or ", unmaps, " unmaps of a CPU"]
             }
-        }
-    }
-
-    /// What bounds it by configuration, where that is not what [`Mode::reach`] says. All its
-    /// numbers are assumed.
-    #[must_use]
-    pub fn bounds(&self) -> Option<Sentence> {
-        match self.window {
-            Window::Bounded {
-                time: Some(_),
-                unmaps_bound,
-                time_bound: Some(bound),
-                ..
-            } => Some(sentence![
-                "at most ",
-                bound,
-                " or ",
-                unmaps_bound,
-                " unmaps"
-            ]),
-            _ => None,
         }
     }
 }
@@ -175,7 +146,7 @@ impl CapturedDevice {
             found.push((share, sentence![which, pool.maps, " maps less"]));
         }
         if let Some(gain) = self.bouncing {
-            let words = sentence!["bounce small buffers: ", gain.time, " of strict's time"];
+            let words = sentence!["bounce small buffers: ", gain.time, " of their waits"];
             found.push((-gain.time.value, words));
         }
         found.retain(|(gain, _)| *gain >= LEAST);

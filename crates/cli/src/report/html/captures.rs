@@ -2,7 +2,7 @@
 //! The page's sections of captures: traces without accesses of their own.
 
 use super::{MAX_CARDS, csv, plot, tagged};
-use crate::report::captures::{Capture, CapturedDevice, Mode, Share, Size};
+use crate::report::captures::{Capture, CapturedDevice, Costs, Mode, Share, Size};
 use crate::report::charts;
 use crate::report::model::Report;
 use ioatlas_present::html::{chip, escaped, number, quantity, sentence};
@@ -48,37 +48,37 @@ fn modes(capture: &Capture) -> String {
     let row = |mode: &Mode| {
         let rate = mode.invalidations_per_second.as_ref();
         format!(
-            "<tr><td>{}</td><td><code>{}</code></td><td class=\"r\">{}</td><td class=\"r\">{}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td><code>{}</code></td><td class=\"r\">{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td><td>{}</td></tr>",
             mode.name,
             mode.knob,
             number(&mode.cpus_busy),
+            mode.ns_per_pair.as_ref().map_or("-".into(), number),
             rate.map_or("-".into(), number),
-            [Some(mode.reach()), mode.bounds()]
-                .iter()
-                .flatten()
-                .map(sentence)
-                .collect::<Vec<_>>()
-                .join("; "),
+            sentence(&mode.reach()),
         )
     };
     let rows: String = costs.modes.iter().map(row).collect();
     format!(
         "<h3>What each mode costs at this rate</h3><div class=\"scroll\"><table><thead><tr><th>mode</th><th>asked for by</th>\
-         <th class=\"r\">CPUs busy with it {0}</th><th class=\"r\">invalidations a second {1}</th>\
-         <th>a device may reach what was unmapped</th></tr></thead><tbody>{rows}</tbody></table></div>\
-         <p class=\"note\">CPUs busy: the capture&#39;s own maps and invalidations, a replay of its sequence; what a map and its \
-         unmap take is measured of this project&#39;s code on this machine, what an invalidation takes is assumed \
-         (<code>--inv-ns</code>). The kernel&#39;s own code, and its layers above the IOMMU, take other times.</p>",
+         <th class=\"r\">CPUs busy with it {0}</th><th class=\"r\">ns a map and unmap {1}</th>\
+         <th class=\"r\">invalidations a second {0}</th>\
+         <th>a device may reach what was unmapped {0}</th></tr></thead><tbody>{rows}</tbody></table></div>\
+         <p class=\"note\">CPUs busy: the capture&#39;s own rates of maps and unmaps {2}, times what a map and its unmap take \
+         in this project&#39;s code on this machine {1}, and what an invalidation takes {0} (<code>--inv-ns</code>): one an \
+         unmap under strict, at most one a full queue and tick under lazy. The kernel&#39;s own code, and its layers above the \
+         IOMMU, take other times.</p>",
         chip(Tag::Assumed),
+        chip(Tag::Measured),
         chip(Tag::Counted),
     )
 }
 
 fn card(capture: &Capture, device: &CapturedDevice) -> String {
     let plain = |says: Option<Sentence>| says.as_ref().map(tagged).unwrap_or_default();
-    let remedies: String = device
-        .remedies()
+    let remedies = device.remedies();
+    let remedies: String = remedies
         .iter()
+        .filter(|_| !capture.costs.as_ref().is_some_and(Costs::are_small))
         .map(|says| format!("<li>{}</li>", super::advice::each_tagged(says)))
         .collect();
     let remedies = match remedies.is_empty() {

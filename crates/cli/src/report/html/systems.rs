@@ -14,6 +14,9 @@ use std::fmt::Write;
 const MAX_DETAILS: usize = 192;
 
 pub(super) fn systems(report: &Report) -> String {
+    if report.systems.is_empty() && !report.captures.is_empty() {
+        return String::new();
+    }
     if report.systems.is_empty() {
         return "<section><h2>Systems</h2><p>None was run.</p></section>\n".into();
     }

@@ -5,9 +5,9 @@
 //! does not fit is left out. All devices of the trace share one domain. What is still mapped at the
 //! end is unmapped there, as a driver that stops does.
 
-use crate::replay::{direction, lists, request};
+use crate::replay::{direction, request};
 use ioatlas_dma::units::{Direction, PhysRange};
-use ioatlas_iotlb::{Event, Trace};
+use ioatlas_iotlb::{Event, Trace, lists};
 use std::collections::BTreeMap;
 
 /// One call of a driver.
@@ -29,7 +29,7 @@ type Live = BTreeMap<(u32, u64), (u64, usize)>;
 
 /// The calls of `trace`.
 pub(crate) fn script(trace: &Trace) -> Vec<Step> {
-    let lists = lists::lists(trace);
+    let lists = lists(trace);
     let (mut live, mut steps, mut next) = (Live::new(), Vec::new(), 0);
     for (time, event) in trace.events().iter().enumerate() {
         let alone = [time];

@@ -8,11 +8,13 @@
 //! * lie side by side in IOVA space, in the order of their lines;
 //! * have no other map or unmap of the device between them, nor an access of it outside every
 //!   mapping;
-//! * have one permission, and each its physical page recorded.
+//! * have one permission, and each its physical page recorded, or that it was of a list.
 //!
-//! Events that do not fit are ignored here by the same rules as in the replay.
+//! Events that do not fit (a map over a mapped page, an unmap of anything but whole mappings) are
+//! ignored.
 
-use ioatlas_iotlb::{Event, Permission, Trace};
+use crate::event::{Event, Kind, Permission};
+use crate::trace::Trace;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The lists of a trace, by index of event.
@@ -32,6 +34,7 @@ struct Line {
     number: u64,
     permission: Permission,
     has_phys: bool,
+    kind: Option<Kind>,
 }
 
 #[derive(Default)]
@@ -53,6 +56,7 @@ pub fn lists(trace: &Trace) -> Lists {
                 range,
                 permission,
                 phys,
+                kind,
                 ..
             } => {
                 at.lines += 1;
@@ -67,6 +71,7 @@ pub fn lists(trace: &Trace) -> Lists {
                         number: at.lines,
                         permission,
                         has_phys: phys.is_some(),
+                        kind,
                     };
                     at.live.insert(first, line);
                 }
@@ -94,10 +99,11 @@ pub fn lists(trace: &Trace) -> Lists {
 
 /// Whether `next` goes on with the list that `line` is in; that they are side by side is known.
 fn follows(line: &Line, next: &Line) -> bool {
+    let of_list = |line: &Line| line.has_phys || line.kind == Some(Kind::ScatterGather);
     next.number == line.number + 1
         && next.permission == line.permission
-        && line.has_phys
-        && next.has_phys
+        && of_list(line)
+        && of_list(next)
 }
 
 impl Device {
@@ -132,7 +138,7 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ioatlas_iotlb::Limits;
+    use crate::Limits;
 
     fn found(lines: &str) -> Vec<Vec<usize>> {
         let text = format!("# ioatlas-trace 1\n{lines}");
@@ -149,6 +155,8 @@ mod tests {
     fn maps_that_one_unmap_ends_are_a_list() {
         let list = "M a 10 2 r 5\nM b 99 1 r 1\nA a 11 r\nM a 12 1 r 9\nU a 10 3\n";
         assert_eq!(found(list), [vec![0, 3]]);
+        let no_memory = "M a 10 2 r - sg\nM a 12 1 r - sg\nU a 10 3\n";
+        assert_eq!(found(no_memory), [vec![0, 1]]);
         let twice = "M a 10 1 r 5\nM a 11 1 r 9\nU a 10 2\nM a 10 1 r 5\nM a 11 1 r 9\nU a 10 2\n";
         assert_eq!(found(twice), [vec![0, 1], vec![3, 4]]);
     }
