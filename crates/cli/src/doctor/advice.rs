@@ -26,11 +26,12 @@ impl Step {
     }
 }
 
-/// Whether the kernel has `dma:*` events: seen, else by its version; `None` if neither says it.
-pub(super) fn has_dma_events(doctor: &Doctor) -> Option<bool> {
+/// Whether the kernel has `dma:*` events: seen, else by its version; `None` if neither says it. An
+/// older version does not say that there are none: vendors put them into older kernels.
+fn has_dma_events(doctor: &Doctor) -> Option<bool> {
     match doctor.events.dma {
         Some(events) => Some(events > 0),
-        None => doctor.kernel.since(6, 12),
+        None => doctor.kernel.since(6, 12).filter(|since| *since),
     }
 }
 
@@ -39,22 +40,29 @@ fn fast(doctor: &Doctor) -> impl Iterator<Item = &Device> {
     doctor.devices.iter().filter(|device| device.is_fast())
 }
 
-/// Whether nothing is mapped for any network card or disk.
+/// Whether nothing is mapped for any device: each that has a driver is virtio's, and given physical
+/// addresses.
 fn maps_nothing(doctor: &Doctor) -> bool {
-    fast(doctor).next().is_some() && fast(doctor).all(Device::is_unmapped)
+    let driven = || doctor.devices.iter().filter(|of| of.driver.is_some());
+    driven().next().is_some() && driven().all(Device::is_unmapped)
 }
 
-/// Whether the IOMMU translates for a device, so that `iommu:*` events occur.
+/// Whether the IOMMU may translate for a device, so that `iommu:*` events occur.
 fn translates(doctor: &Doctor) -> bool {
     let mut devices = doctor.devices.iter();
     devices.any(|device| device.mode.may_translate() && !device.is_unmapped())
 }
 
+/// Whether it is seen that nothing can be recorded.
+fn records_nothing(doctor: &Doctor) -> bool {
+    let no_iommu = doctor.events.iommu == Some(0) || !translates(doctor);
+    maps_nothing(doctor) || (has_dma_events(doctor) == Some(false) && no_iommu)
+}
+
 /// What to type next: at most four commands.
 pub(super) fn next(doctor: &Doctor) -> Vec<Step> {
     let mut steps = Vec::new();
-    let has_dma = has_dma_events(doctor);
-    if maps_nothing(doctor) || (has_dma == Some(false) && !translates(doctor)) {
+    if records_nothing(doctor) {
         let why = "the bundled traces, as here nothing can be recorded";
         return vec![Step::new("ioatlas report", false, why)];
     }
@@ -65,37 +73,21 @@ pub(super) fn next(doctor: &Doctor) -> Vec<Step> {
             "the kernel's trace events",
         ));
     }
-    match has_dma {
-        Some(true) | None => {
-            steps.push(Step::new(
-                "ioatlas capture --seconds 5 -o my.trace.zst",
-                true,
-                "every DMA mapping of 5 seconds, under your load",
-            ));
-            steps.push(Step::new(
-                "ioatlas report my.trace.zst",
-                false,
-                purpose(doctor),
-            ));
-        }
-        Some(false) => {
-            steps.push(Step::new(
-                "perf record -a -e 'iommu:map,iommu:unmap' -o iommu.data sleep 5",
-                true,
-                "mappings of 5 seconds under your load, without names of devices",
-            ));
-            steps.push(Step::new(
-                "perf script -i iommu.data >iommu.txt",
-                true,
-                "the same as text",
-            ));
-            steps.push(Step::new(
-                "ioatlas report iommu.txt",
-                false,
-                purpose(doctor),
-            ));
-        }
-    }
+    let what = match has_dma_events(doctor) {
+        Some(true) => "the DMA mappings of 5 seconds, under your load",
+        Some(false) => "mappings of 5 seconds under your load, without names of devices",
+        None => "mappings of 5 seconds, under your load",
+    };
+    steps.push(Step::new(
+        "ioatlas capture --seconds 5 -o my.trace.zst",
+        true,
+        what,
+    ));
+    steps.push(Step::new(
+        "ioatlas report my.trace.zst",
+        false,
+        purpose(doctor),
+    ));
     steps.extend(relax(doctor));
     steps.truncate(4);
     steps
@@ -117,7 +109,8 @@ fn purpose(doctor: &Doctor) -> &'static str {
 }
 
 /// The one change of mode that needs neither a reboot nor the driver unbound: strict to lazy, since
-/// Linux 5.15, unless a unit forbids it.
+/// Linux 5.15, unless a unit forbids it. It changes a whole group; Linux before 6.4 refuses it for
+/// one of several devices, so only a device that is alone is named.
 fn relax(doctor: &Doctor) -> Option<Step> {
     let forbidden = doctor
         .units
@@ -127,13 +120,14 @@ fn relax(doctor: &Doctor) -> Option<Step> {
         return None;
     }
     let mut strict = fast(doctor).filter(|device| device.mode == Mode::Strict);
-    let device = strict.find(|device| !device.untrusted && !device.is_unmapped())?;
+    let device = strict
+        .find(|device| !device.removable && !device.is_unmapped() && device.shares_with == 0)?;
     let group = device.group?;
     Some(Step::new(
         format!("echo DMA-FQ >/sys/kernel/iommu_groups/{group}/type"),
         true,
         format!(
-            "to compare: {} becomes lazy, so less protected",
+            "to compare: group {group} ({} alone) becomes lazy, so less protected",
             device.name
         ),
     ))
@@ -142,29 +136,46 @@ fn relax(doctor: &Doctor) -> Option<Step> {
 /// What a measurement here has to know.
 pub(super) fn remarks(doctor: &Doctor) -> Vec<String> {
     let mut remarks = Vec::new();
-    if has_dma_events(doctor) == Some(false) {
-        let translates = doctor
-            .devices
-            .iter()
-            .any(|device| device.mode.may_translate());
-        remarks.push(match translates {
-            true => "dma:* events came with Linux 6.12. Here iommu:* events have to do: addresses \
-                     without devices, and only of devices whose addresses are translated"
+    let old = doctor.kernel.since(6, 12) == Some(false);
+    match has_dma_events(doctor) {
+        Some(false) if doctor.events.iommu == Some(0) => remarks.push(
+            "the kernel has neither dma:* events (Linux 6.12 and later) nor iommu:*: here nothing \
+             can be recorded"
                 .into(),
-            false => "dma:* events came with Linux 6.12, and iommu:* events occur only where \
-                      addresses are translated: here nothing can be recorded"
+        ),
+        Some(false) if translates(doctor) => remarks.push(
+            "dma:* events came with Linux 6.12. Here iommu:* events have to do: addresses without \
+             devices, and only of devices whose addresses are translated"
                 .into(),
-        });
+        ),
+        Some(false) => remarks.push(
+            "dma:* events came with Linux 6.12, and iommu:* events occur only where addresses are \
+             translated: here nothing can be recorded"
+                .into(),
+        ),
+        None if old => remarks.push(
+            "dma:* events came with Linux 6.12, and some vendors' older kernels have them: root \
+             can see it. Without them iommu:* events have to do: addresses without devices, and \
+             only of devices whose addresses are translated"
+                .into(),
+        ),
+        _ => {}
     }
     if maps_nothing(doctor) {
         remarks.push(
-            "no network card or disk here is mapped for, so there is nothing to record, whatever \
-             the load"
+            "no device here is mapped for: all that have a driver are virtio devices that are \
+             given physical addresses, so there is nothing to record, whatever the load"
                 .into(),
         );
     }
-    if doctor.command_line.bounces() {
-        remarks.push("swiotlb=force on the command line: every map is copied".into());
+    let direct = |of: &Device| matches!(of.mode, Mode::Passthrough | Mode::NoIommu);
+    let mut driven = doctor.devices.iter().filter(|of| of.driver.is_some());
+    if doctor.command_line.bounces() && driven.any(direct) {
+        remarks.push(
+            "swiotlb=force on the command line: where addresses are not translated, every map is \
+             copied"
+                .into(),
+        );
     }
     let has = |option| {
         doctor

@@ -49,7 +49,9 @@ pub(crate) struct Device {
     pub dma_mask_bits: Option<u32>,
     pub numa_node: Option<u32>,
     pub vfio: bool,
-    pub untrusted: bool,
+    /// Whether it is behind a port to the outside, as Thunderbolt's. Linux distrusts most such
+    /// devices, and does not show which.
+    pub removable: bool,
     pub virtio: Option<Virtio>,
 }
 
@@ -135,6 +137,14 @@ pub(super) fn devices(tree: &Tree, groups: &[Group]) -> Vec<Device> {
             group,
         ));
     }
+    // VFIO takes a group as a whole.
+    let held = devices.iter().filter(|of| of.mode == Mode::Vfio);
+    let held: BTreeSet<u64> = held.filter_map(|of| of.group).collect();
+    for device in &mut devices {
+        if device.group.is_some_and(|group| held.contains(&group)) {
+            device.mode = Mode::Vfio;
+        }
+    }
     devices
 }
 
@@ -177,7 +187,7 @@ impl Device {
             // -1 where the machine has no nodes
             numa_node: text("numa_node").and_then(|node| node.parse().ok()),
             vfio,
-            untrusted: text("untrusted").as_deref() == Some("1"),
+            removable: text("removable").as_deref() == Some("removable"),
             virtio: None,
             driver,
         };

@@ -73,9 +73,29 @@ pub(crate) fn run(arguments: &DoctorArguments) -> Answer {
         }
     };
     let doctor = Doctor::examine(&tree, arguments.root.display().to_string());
-    Answer::show(&doctor, arguments.json, |doctor| {
+    let mut answer: Answer = Answer::show(&doctor, arguments.json, |doctor| {
         terminal::text(doctor, arguments.all)
-    })
+    });
+    if arguments.json {
+        answer.text = harmless(&answer.text);
+    }
+    answer
+}
+
+/// JSON whose strings steer no terminal: such a character, which can only be in a string, becomes
+/// its escape. JSON's own rules ask for that of a part of them only.
+fn harmless(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c == '\n' || !ioatlas_present::steers(c) {
+            text.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            text += &format!("\\u{unit:04x}");
+        }
+    }
+    text
 }
 
 impl Doctor {

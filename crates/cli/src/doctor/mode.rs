@@ -19,7 +19,7 @@ pub(crate) enum Mode {
     Translated,
     Passthrough,
     Blocked,
-    /// VFIO maps, for a program or a guest.
+    /// VFIO maps, for a program or a guest: for this device, or another of its group.
     Vfio,
     /// The device is behind no IOMMU that Linux uses.
     NoIommu,
@@ -63,10 +63,11 @@ impl Mode {
         }
     }
 
-    /// Whether `iommu:*` events see the maps of such a device, as far as is known.
+    /// Whether `iommu:*` events see the maps of such a device, as far as is known. VFIO's are made
+    /// by `iommu_map` as well.
     pub fn may_translate(self) -> bool {
-        use Mode::{Lazy, Strict, Translated, Unknown};
-        matches!(self, Lazy | Strict | Translated | Unknown)
+        use Mode::{Lazy, Strict, Translated, Unknown, Vfio};
+        matches!(self, Lazy | Strict | Translated | Vfio | Unknown)
     }
 
     /// What it means.
@@ -89,8 +90,8 @@ impl Mode {
             }
             Mode::Blocked => "the device can access nothing",
             Mode::Vfio => {
-                "a program or guest maps for itself, through VFIO, and dma:* events show nothing \
-                 of it"
+                "a program or guest may map for itself, through VFIO, for the whole group: dma:* \
+                 events show nothing of it, iommu:map does"
             }
             Mode::NoIommu => {
                 "addresses are physical: maps cost next to nothing, and the device can access all \
@@ -189,7 +190,7 @@ impl CommandLine {
         line
     }
 
-    /// Whether every map is bounced.
+    /// Whether every map is bounced whose address is not translated.
     pub fn bounces(&self) -> bool {
         let mut options = self.options.iter().flatten();
         options.any(|option| {

@@ -2,7 +2,6 @@
 //! What was found, as text.
 
 use super::Doctor;
-use super::advice::has_dma_events;
 use super::device::Device;
 use super::machine::{HugePages, Tracing};
 use super::mode::{Mode, Source};
@@ -230,8 +229,8 @@ fn row(device: &Device, with_node: bool) -> Vec<String> {
     if device.vfio && device.mode == Mode::NoIommu {
         marks.push("under VFIO without an IOMMU".into());
     }
-    if device.untrusted {
-        marks.push("untrusted, so strict and bounced".into());
+    if device.removable {
+        marks.push("removable, so probably untrusted".into());
     }
     if let Some(bits) = device
         .dma_mask_bits
@@ -297,9 +296,9 @@ fn events(doctor: &Doctor) -> String {
         None | Some(0) => format!("no {name}:*"),
         Some(count) => format!("{count} {name}:*"),
     };
-    let by_version = match has_dma_events(doctor) {
+    let by_version = match doctor.kernel.since(6, 12) {
         Some(true) => "Linux 6.12 and later have dma:*",
-        Some(false) => "dma:* came with Linux 6.12",
+        Some(false) => "dma:* came with Linux 6.12, and some vendors' older kernels have them",
         None => "dma:* exist since Linux 6.12",
     };
     match doctor.events.access {

@@ -7,7 +7,7 @@
 //! there and cannot be read is `None` as well, and kept in a list.
 
 use serde::Serialize;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -18,6 +18,8 @@ use std::path::{Component, Path, PathBuf};
 pub(super) const FILE_BYTES: u64 = 64 << 10;
 /// Entries of a folder that are read.
 const ENTRIES: usize = 65_536;
+/// Entries of all folders that are read. A server of 1,000 devices has some 100,000.
+const ALL_ENTRIES: usize = 1 << 20;
 /// Links that a name may lead through.
 const LINKS: usize = 16;
 /// Troubles that are kept; the rest is counted.
@@ -42,6 +44,8 @@ pub(crate) struct Troubles {
 pub(super) struct Tree {
     root: PathBuf,
     troubles: RefCell<Troubles>,
+    /// Entries of folders that may still be read.
+    entries: Cell<usize>,
 }
 
 /// A folder of a tree, by its real path below the root.
@@ -65,6 +69,7 @@ impl Tree {
         Ok(Tree {
             root: root.into(),
             troubles: RefCell::default(),
+            entries: Cell::new(ALL_ENTRIES),
         })
     }
 
@@ -192,6 +197,13 @@ impl<'t> Folder<'t> {
         };
         let mut names = Vec::new();
         for entry in entries {
+            let left = self.tree.entries.get();
+            if left == 0 {
+                self.tree
+                    .trouble(&self.path, "too many entries in all folders");
+                break;
+            }
+            self.tree.entries.set(left - 1);
             match entry.map(|entry| entry.file_name().into_string()) {
                 _ if names.len() == ENTRIES => {
                     self.tree.trouble(&self.path, "too many entries");

@@ -185,6 +185,18 @@ pub(super) fn absence(
     let found = TABLES
         .into_iter()
         .find(|table| tables.iter().any(|name| name == table));
+    let driver = match found {
+        Some("DMAR") => Some("CONFIG_INTEL_IOMMU"),
+        Some("IVRS") => Some("CONFIG_AMD_IOMMU"),
+        _ => None,
+    };
+    let left_out = driver.filter(|option| config.is_some_and(|config| !config.has(option)));
+    if let (Some(table), Some(option)) = (found, left_out) {
+        return format!(
+            "the firmware announces one (table {table}), but this kernel was built without its \
+             driver ({option})"
+        );
+    }
     match found {
         Some("DMAR") if line.on.is_some() => {
             "the firmware announces VT-d (table DMAR) and the command line asks for it, but Linux \
