@@ -79,6 +79,26 @@ pub enum CaptureError {
         /// Where it is.
         kept: PathBuf,
     },
+    /// The trace could not be written.
+    #[error("{why}; what the kernel wrote is kept: {}", kept.display())]
+    NotWritten {
+        /// Why not.
+        why: String,
+        /// Where it is.
+        kept: PathBuf,
+    },
+    /// The kernel's text could not be written while it was recorded.
+    #[error(
+        "{}: cannot write beside it what the kernel says: {source}; nothing is kept of this \
+         capture: record elsewhere (-o), for fewer seconds, or only some devices (--device)",
+        path.display()
+    )]
+    NoRoom {
+        /// The trace that was to be.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
     /// The instance is still there.
     #[error(
         "{}: cannot remove it: {source}; when no program has its files open: rmdir {}",

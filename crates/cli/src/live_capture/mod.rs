@@ -134,18 +134,22 @@ fn import(
             let bytes = bytes.map_or(0, |metadata| metadata.len());
             Ok(Summary::new(arguments, plan, recording, notes, bytes))
         });
-    match written {
-        // a kernel that is newer than this program; what it said is not lost
-        Err(Error::Trace(_) | Error::Import(_)) if text.keep(&kept).is_ok() => {
-            let error = written.err().map(|error| error.to_string());
-            Err(CaptureError::NotUnderstood {
-                why: error.unwrap_or_default(),
-                kept,
-            }
-            .into())
+    written.map_err(|error| {
+        // what the kernel said is not lost, if there is room
+        let mut why = error.to_string();
+        let there = text.keep(&kept);
+        if let Ok(there) = &there {
+            why = why.replacen(&name, &there.display().to_string(), 1);
         }
-        other => other,
-    }
+        match (error, there) {
+            // a kernel that is newer than this program
+            (Error::Trace(_) | Error::Import(_), Ok(kept)) => {
+                CaptureError::NotUnderstood { why, kept }.into()
+            }
+            (_, Ok(kept)) => CaptureError::NotWritten { why, kept }.into(),
+            (error, Err(_)) => error,
+        }
+    })
 }
 
 /// Where the kernel's text goes if it cannot be imported: `a.trace.zst` becomes `a.txt.zst`.

@@ -34,6 +34,9 @@ const PIECE: usize = 64 << 10;
 /// Pieces that wait to be compressed: 16 MiB.
 const QUEUE: usize = 256;
 
+/// Texts that are kept of captures of one name.
+const KEPT: u32 = 1000;
+
 /// What was recorded, but for the text.
 pub(super) struct Recording {
     pub seconds: f64,
@@ -62,7 +65,8 @@ pub(super) fn record(
     text: &mut Text,
 ) -> Result<Recording, Error> {
     let cpus = instance.cpus()?;
-    let kib = arguments.kib(cpus.len());
+    let recording = instance.recording(&cpus);
+    let kib = arguments.kib(recording);
     instance.set("tracing_on", "0")?;
     instance.set("options/overwrite", "0")?;
     instance.set_clock()?;
@@ -90,7 +94,10 @@ pub(super) fn record(
         (recorded.map(|recorded| (recorded, bytes)), compressed)
     });
     // where there is no room, the reader could only say that nothing listens
-    compressed.map_err(|source| text.failed(source))?;
+    compressed.map_err(|source| CaptureError::NoRoom {
+        path: text.target.clone(),
+        source,
+    })?;
     let ((seconds, ended), bytes) = recorded?;
     text.bytes = bytes;
     let mut lost = Vec::new();
@@ -101,7 +108,7 @@ pub(super) fn record(
     Ok(Recording {
         seconds,
         ended,
-        cpus: cpus.len(),
+        cpus: recording,
         kib,
         lost,
     })
@@ -299,17 +306,37 @@ impl Text {
         Ok(())
     }
 
-    /// Writes it to a file with a name.
-    pub fn keep(&self, path: &Path) -> Result<(), Error> {
-        Target::prepare(path)?.replace(|file| {
-            io::copy(&mut self.reopen()?, file)?;
-            Ok(())
-        })
+    /// Writes it to a new file of this name, or of the first of `a.2.txt.zst`, `a.3.txt.zst` that
+    /// there is not; says which.
+    pub fn keep(&self, path: &Path) -> io::Result<PathBuf> {
+        for number in 1..=KEPT {
+            let path = numbered(path, number);
+            let mut file = match File::create_new(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                made => made?,
+            };
+            let copied = self
+                .reopen()
+                .and_then(|mut text| io::copy(&mut text, &mut file))
+                .and_then(|_| file.sync_all());
+            if let Err(error) = copied {
+                // a part of it would be taken for all
+                let _ = std::fs::remove_file(&path);
+                return Err(error);
+            }
+            return Ok(path);
+        }
+        Err(ErrorKind::AlreadyExists.into())
     }
+}
 
-    fn failed(&self, source: io::Error) -> Error {
-        let path = self.target.clone();
-        Error::Output { path, source }
+/// `a.txt.zst` as `a.2.txt.zst`; the first has no number.
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.strip_suffix(".txt.zst").unwrap_or(&name);
+    match number {
+        1 => path.into(),
+        _ => path.with_file_name(format!("{stem}.{number}.txt.zst")),
     }
 }
 
@@ -371,7 +398,7 @@ mod tests {
         });
         text.finish(&[(1, 583), (3, 2)]).unwrap();
         let kept = dir.path().join("kept.txt.zst");
-        text.keep(&kept).unwrap();
+        assert_eq!(text.keep(&kept).unwrap(), kept);
         let file = std::fs::read(&kept).unwrap();
         let options = Options {
             assume: Assume::None,
@@ -380,5 +407,11 @@ mod tests {
         let trace = import::load("kept", &file.as_slice(), options, Limits::default()).unwrap();
         assert_eq!((trace.events().len(), trace.lost_events()), (5000, 585));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        // one that is there stays as it is
+        std::fs::write(&kept, "other").unwrap();
+        let second = dir.path().join("kept.2.txt.zst");
+        assert_eq!(text.keep(&kept).unwrap(), second);
+        assert_eq!(std::fs::read(&second).unwrap(), file);
+        assert_eq!(std::fs::read(&kept).unwrap(), b"other");
     }
 }

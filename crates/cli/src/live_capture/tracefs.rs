@@ -75,23 +75,24 @@ impl Tracefs {
         let events = self.root.join("events");
         let has = |file: &str| events.join(file).exists();
         if has("dma/enable") {
-            return match devices {
-                [] => Ok(Plan {
+            let mut plan = match devices {
+                [] => Plan {
                     events: "dma:*",
                     switches: vec!["dma/enable".into()],
                     filters: None,
                     remarks: Vec::new(),
-                }),
-                devices => self.filtered(devices),
+                },
+                devices => self.filtered(devices)?,
             };
+            plan.remarks.extend(self.gaps());
+            return Ok(plan);
         }
         let switches = ["iommu/map/enable", "iommu/unmap/enable"];
         let names = "iommu:map and iommu:unmap";
         if !switches.iter().all(|file| has(file)) {
-            let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
             return Err(CaptureError::NoEvents {
                 path: events,
-                kernel: kernel.trim().into(),
+                kernel: self.kernel(),
             });
         }
         if !devices.is_empty() {
@@ -108,6 +109,34 @@ impl Tracefs {
         })
     }
 
+    /// What `dma:*` events leave out without a count.
+    fn gaps(&self) -> Vec<String> {
+        let mut gaps = Vec::new();
+        // it came with the bound on what an event has of a list
+        let format = fs::read_to_string(self.root.join("events/dma/dma_map_sg/format"));
+        if format.is_ok_and(|format| !has_field(&format, "full_nents")) {
+            gaps.push(
+                "this kernel drops, uncounted, what is mapped as a list of more than some 200 \
+                 pieces: dma_map_sg has no field `full_nents`"
+                    .into(),
+            );
+        }
+        if version(&self.kernel()) >= Some((6, 16)) {
+            gaps.push(
+                "since Linux 6.16 nvme and some others tell dma:* nothing of requests of several \
+                 pieces where an IOMMU translates (dma_iova_link); iommu:map has them"
+                    .into(),
+            );
+        }
+        gaps
+    }
+
+    /// The kernel's release.
+    fn kernel(&self) -> String {
+        let release = of_machine(&self.root, "proc/sys/kernel/osrelease");
+        release.unwrap_or_default().trim().into()
+    }
+
     /// The `dma:*` events that name a device, these only.
     fn filtered(&self, devices: &[Device]) -> Result<Plan, CaptureError> {
         let directory = self.root.join("events/dma");
@@ -118,7 +147,7 @@ impl Tracefs {
             let name = entry.file_name().to_string_lossy().into_owned();
             // files of the whole system stand beside the events
             if let Ok(format) = fs::read_to_string(entry.path().join("format")) {
-                match has_device(&format) {
+                match has_field(&format, "device") {
                     true => named.push(name),
                     false => nameless.push(name),
                 }
@@ -168,6 +197,7 @@ impl Tracefs {
         fs::create_dir(&path).map_err(|source| CaptureError::of(&path, "make it", source))?;
         let instance = Instance {
             path,
+            online: online(&self.root),
             removed: false,
         };
         let pipe = instance.pipe_path();
@@ -177,11 +207,45 @@ impl Tracefs {
     }
 }
 
+/// A file of the machine whose tracefs is at `root`. A directory that stands in for tracefs in tests
+/// has it in itself or beside itself.
+fn of_machine(root: &Path, file: &str) -> Option<String> {
+    let near = root.ancestors().map(|folder| folder.join(file));
+    let mut places = near.chain([Path::new("/").join(file)]);
+    places.find_map(|place| fs::read_to_string(place).ok())
+}
+
+/// The numbers of the CPUs that run, if they are known.
+pub(super) fn online(root: &Path) -> Option<Vec<u32>> {
+    list(&of_machine(root, "sys/devices/system/cpu/online")?)
+}
+
+/// The numbers of `0-2,5`.
+fn list(text: &str) -> Option<Vec<u32>> {
+    let mut numbers = Vec::new();
+    for range in text.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        // Linux knows of none beyond
+        if first > last || last >= 1 << 16 {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    Some(numbers)
+}
+
+/// The first two numbers of `6.12.8-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 /// Whether the `format` of an event has the field.
-fn has_device(format: &str) -> bool {
+fn has_field(format: &str, name: &str) -> bool {
     let field = |line: &str| {
         let declared = line.trim().strip_prefix("field:")?.split(';').next()?;
-        declared.rsplit(' ').next().map(|name| name == "device")
+        declared.rsplit(' ').next().map(|declared| declared == name)
     };
     format.lines().any(|line| field(line) == Some(true))
 }
@@ -205,6 +269,8 @@ fn patiently<T>(passing: &[ErrorKind], mut act: impl FnMut() -> io::Result<T>) -
 /// An instance that is ours. Dropped, it is removed, whatever happened.
 pub(super) struct Instance {
     path: PathBuf,
+    /// The CPUs that run, if they are known.
+    online: Option<Vec<u32>>,
     removed: bool,
 }
 
@@ -257,7 +323,20 @@ impl Instance {
         self.path.join("trace_pipe")
     }
 
-    /// The numbers of the CPUs that have a buffer.
+    /// How many CPUs record. Others of the machine, or that it could have, have a directory as well,
+    /// and no buffer.
+    pub fn recording(&self, cpus: &[u32]) -> usize {
+        let Some(online) = &self.online else {
+            return cpus.len();
+        };
+        let running = cpus.iter().filter(|cpu| online.contains(cpu)).count();
+        match running {
+            0 => cpus.len(),
+            running => running,
+        }
+    }
+
+    /// The numbers of the CPUs that there are or could be.
     pub fn cpus(&self) -> Result<Vec<u32>, CaptureError> {
         let path = self.path.join("per_cpu");
         let failed = |source| CaptureError::of(&path, "list it", source);
@@ -332,10 +411,19 @@ mod tests {
     fn a_field_is_found_by_its_name() {
         let common = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n";
         let device = "\tfield:__data_loc char[] device;\toffset:8;\tsize:4;\tsigned:0;\n";
+        let has_device = |format: &str| has_field(format, "device");
         assert!(has_device(&format!("name: x\nformat:\n{common}\n{device}")));
         let others = ["device_name", "phys_addr", "*device"].map(|n| device.replace("device", n));
         let print = "print fmt: \"%s device\", __get_str(device)\n";
         assert!(!has_device(&format!("{common}{}{print}", others.concat())));
+    }
+
+    #[test]
+    fn running_cpus_are_a_list_of_ranges() {
+        assert_eq!(list("0-2,5,8-9\n"), Some(vec![0, 1, 2, 5, 8, 9]));
+        for bad in ["", "x", "3-1", "0-", "0-4294967295"] {
+            assert_eq!(list(bad), None, "{bad}");
+        }
     }
 
     #[test]
