@@ -23,7 +23,9 @@
 //! One thread reads, and the kernel formats text while it does: where events come faster for long,
 //! the buffers fill. Whether names of tasks are known depends on a setting of the whole kernel
 //! (`options/record-cmd`, on unless switched off, which instances do not have), which is left as it
-//! is.
+//! is. A disk that becomes full ends a capture, and nothing of it is kept: the trace would have to
+//! be written to the same disk. What the events themselves leave out, [`Plan::remarks`] says, and it
+//! is not counted.
 
 mod arguments;
 mod error;

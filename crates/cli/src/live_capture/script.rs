@@ -42,7 +42,7 @@ pull() {{ LC_ALL=C dd if="$i/trace_pipe" bs=64k iflag=nonblock status=none 2>&1 
 while [ "$(cat "$i/tracing_on")" = 1 ]; do pull; sleep 0.05; done; pull
 awk '/^(dropped events|commit overrun):/ {{ n += $NF }}
     END {{ if (n) printf "CPU:0 [LOST %.0f EVENTS]\n", n }}' "$i"/per_cpu/cpu*/stats >>"$text"
-ioatlas trace convert "$text" -o {output}
+ioatlas trace convert "$text" --assume none -o {output}
 "#
     )
 }

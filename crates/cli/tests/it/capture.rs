@@ -809,6 +809,9 @@ fn the_printed_commands_do_the_same() {
     assert_eq!(counts(&kernel.path("it's a.trace")), (12, 9));
     let trace = Trace::open(&kernel.path("it's a.trace")).unwrap();
     assert_eq!(trace.lost_events(), 7 + 4);
+    // as in a capture, nothing is assumed
+    let accesses = |event: &Event| matches!(event, Event::Access { .. });
+    assert!(!trace.events().iter().any(accesses));
     assert!(kernel.instances().is_empty());
     // text that is there is not written over
     let kept = fs::read(kernel.path("it's a.txt")).unwrap();
