@@ -18,7 +18,7 @@ use ioatlas_iotlb::{
 };
 use ioatlas_present::Figure;
 use std::collections::BTreeMap;
-use std::fmt::{self, Write};
+use std::fmt;
 
 /// The largest mapping that is taken for a receive buffer, in pages: 64 KiB.
 const BUFFER_PAGES: u64 = 16;
@@ -84,7 +84,7 @@ impl Pool {
 /// By device, what a pool would take away without an access told of; `None` of a device where it
 /// would serve each page once, which saves nothing.
 pub(super) fn gains(trace: &Trace) -> Vec<Option<PoolGain>> {
-    let pools = pooled(trace).map(|(_, pools)| pools);
+    let pools = pools(trace, &mut Nowhere);
     let gain = |pool: &Pages| {
         (pool.served > pool.made).then(|| PoolGain {
             pages: Figure::count(pool.made),
@@ -99,24 +99,39 @@ pub(super) fn gains(trace: &Trace) -> Vec<Option<PoolGain>> {
 
 /// The trace with a pool, its devices named by their numbers.
 fn pooled(trace: &Trace) -> Option<(String, Vec<Pages>)> {
+    let mut text = format!("{HEADER}\n");
+    let pools = pools(trace, &mut text)?;
+    Some((text, pools))
+}
+
+/// Takes text that is not wanted.
+struct Nowhere;
+
+impl fmt::Write for Nowhere {
+    fn write_str(&mut self, _: &str) -> fmt::Result {
+        Ok(())
+    }
+}
+
+/// The pools, by device; the lines of the trace with them go to `text`.
+fn pools(trace: &Trace, text: &mut dyn fmt::Write) -> Option<Vec<Pages>> {
     let last = |event: &Event| match event {
         Event::Map { range, .. } | Event::Unmap { range, .. } => range.last().number(),
         Event::Access { page, .. } => page.number(),
     };
     let beyond = trace.events().iter().map(last).max().unwrap_or(0) + 1;
     let mut pools: Vec<Pages> = trace.devices().map(|_| Pages::default()).collect();
-    let mut text = format!("{HEADER}\n");
     for (event, class) in trace.events().iter().zip(trace.classes()) {
         let pool = &mut pools[event.device().index()];
-        // a string takes whatever is written to it
-        write_event(&mut text, pool, beyond, event, class).ok()?;
+        // both take whatever is written to them
+        write_event(text, pool, beyond, event, class).ok()?;
     }
-    Some((text, pools))
+    Some(pools)
 }
 
 /// Writes what takes the place of `event`; pages of the pool are numbered from `beyond`.
 fn write_event(
-    text: &mut String,
+    text: &mut dyn fmt::Write,
     pool: &mut Pages,
     beyond: u64,
     event: &Event,
