@@ -19,9 +19,17 @@ use ioatlas_iotlb::{
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+/// With the commit: reports are sent around.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    " (commit ",
+    env!("IOATLAS_COMMIT"),
+    ")"
+);
+
 /// An I/O atlas: what your IOMMU costs you, and what another design would cost.
 #[derive(Debug, Parser)]
-#[command(name = "ioatlas", version, arg_required_else_help = true)]
+#[command(name = "ioatlas", version = VERSION, arg_required_else_help = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub command: Command,

@@ -11,6 +11,17 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 #[test]
+fn the_version_names_the_commit() {
+    let said = ioatlas(&["--version"]);
+    let expected = format!(
+        "ioatlas {} (commit {})\n",
+        env!("CARGO_PKG_VERSION"),
+        ioatlas::COMMIT
+    );
+    assert_eq!(said.out, expected);
+}
+
+#[test]
 fn iotlb_gives_the_reference_numbers() {
     for (name, accesses, hits, misses) in [
         ("e1000-stream", 35959, 26467, 9492),

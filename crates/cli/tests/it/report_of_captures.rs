@@ -210,6 +210,7 @@ fn a_capture_says_rates_bytes_lifetimes_tasks_and_costs() {
     let (json, html) = (serde_json::to_value(&report).unwrap(), page(&report));
     let mut model = std::collections::HashSet::new();
     figures(&json["captures"], &mut model);
+    assert!(html.contains("<title>ioatlas report: ftrace-7</title>"));
     let begin = html.find("<h2>ftrace-7").unwrap();
     let section = &html[begin..begin + html[begin..].find("</section>").unwrap()];
     let drawn = page_figures(section);

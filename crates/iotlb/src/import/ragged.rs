@@ -28,15 +28,22 @@ struct Buffer {
     bytes: u64,
 }
 
-/// From when on no full buffer lacks anything, in nanoseconds; `None` without times.
+/// From when on no full buffer lacks anything, in nanoseconds; `None` without times, or where
+/// nothing of interest is left then.
 pub(super) fn begin(mut lines: Lines<'_>) -> Result<Option<u64>, LineError> {
     let mut buffers: HashMap<u32, Buffer> = HashMap::new();
+    let mut last = None;
     while lines.advance()? {
         let line = String::from_utf8_lossy(&lines.buffer);
-        let event = ftrace::tracepoint(&line);
-        let Some(stamp) = event.and_then(|event| event.stamp) else {
+        let Some(event) = ftrace::tracepoint(&line) else {
             continue;
         };
+        let Some(stamp) = event.stamp else {
+            continue;
+        };
+        if event.system().is_some() {
+            last = last.max(Some(stamp.nanoseconds));
+        }
         if buffers.len() >= CPUS && !buffers.contains_key(&stamp.cpu) {
             continue;
         }
@@ -50,5 +57,5 @@ pub(super) fn begin(mut lines: Lines<'_>) -> Result<Option<u64>, LineError> {
     let most = buffers.values().map(|buffer| buffer.bytes).max();
     let full = |buffer: &&Buffer| Some(buffer.bytes.saturating_mul(DIFFERENCE)) >= most;
     let firsts = buffers.values().filter(full).map(|buffer| buffer.first);
-    Ok(firsts.max())
+    Ok(firsts.max().filter(|begin| last >= Some(*begin)))
 }

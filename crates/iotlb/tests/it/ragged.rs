@@ -109,3 +109,20 @@ fn a_ragged_capture_is_converted_as_it_is_loaded() {
     assert!(counted.len() < text.len());
     assert_eq!(trimmed(&trace(&counted)), 0);
 }
+
+#[test]
+fn what_would_leave_nothing_is_not_left_out() {
+    // the CPU that begins last has other events only, later than all of the others
+    let dma = capture(5_000_000, &[300]);
+    let other = |n: u64| {
+        let ns = 900_000_000_000 + n;
+        let (s, ns) = (ns / 1_000_000_000, ns % 1_000_000_000);
+        format!(
+            "  x-1 [001] ..... {s}.{ns:09}: sched_switch: prev_comm=x {}\n",
+            "y".repeat(80)
+        )
+    };
+    let text = dma + &(0..300).map(other).collect::<String>();
+    let all = trace(&text);
+    assert_eq!((trimmed(&all), all.events().len()), (0, 300));
+}

@@ -49,7 +49,19 @@ pub fn page(report: &Report) -> String {
         include_str!("../page.js"),
         include_str!("../take.js"),
     );
-    document("ioatlas report", "", &body)
+    document(&title(report), "", &body)
+}
+
+/// With the trace's name, where there is one: pages are kept side by side.
+fn title(report: &Report) -> String {
+    let captures = report.captures.iter().map(|capture| &capture.trace);
+    let mut names = captures.chain(report.verdicts.iter().map(|verdict| &verdict.trace));
+    match names.next() {
+        Some(first) if names.all(|name| name == first) => {
+            format!("ioatlas report: {}", escaped(first))
+        }
+        _ => "ioatlas report".into(),
+    }
 }
 
 /// Before all else, in red: what was lost makes the rest worthless.
