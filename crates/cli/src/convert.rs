@@ -91,8 +91,8 @@ fn convert(arguments: &ConvertArguments) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Writes what `capture` becomes, compressed as the name of the target says.
-pub(crate) fn write_trace(capture: &mut Capture<'_>, target: &Target) -> Result<(), Error> {
+/// Writes what a capture becomes, compressed as the name of the target says.
+pub(crate) fn write_trace(capture: &mut dyn Read, target: &Target) -> Result<(), Error> {
     // what goes wrong with the input is not the output's fault
     let mut failed = None;
     let written = target.replace(|file| {

@@ -33,6 +33,8 @@ pub enum Topic {
     DeviceUnknown,
     /// Mappings without permission and kind.
     KindUnknown,
+    /// For how long was recorded, in nanoseconds: longer than from the first event to the last.
+    Recorded,
     /// Events that the tracer lost; at least so many.
     Lost,
     /// Entries of the tracer's buffers that newer ones took the place of, before the trace begins.
@@ -63,7 +65,7 @@ pub enum Topic {
 
 impl Topic {
     /// Every topic that a note can have.
-    pub const ALL: [Topic; 24] = [
+    pub const ALL: [Topic; 25] = [
         Topic::Qemu,
         Topic::Ftrace,
         Topic::Perf,
@@ -75,6 +77,7 @@ impl Topic {
         Topic::MappedAtAccess,
         Topic::DeviceUnknown,
         Topic::KindUnknown,
+        Topic::Recorded,
         Topic::Lost,
         Topic::Overwritten,
         Topic::Trimmed,
@@ -105,6 +108,7 @@ impl Topic {
             Topic::MappedAtAccess => "mapped-at-access",
             Topic::DeviceUnknown => "device-unknown",
             Topic::KindUnknown => "kind-unknown",
+            Topic::Recorded => "recorded-ns",
             Topic::Lost => "lost-events",
             Topic::Overwritten => "overwritten-entries",
             Topic::Trimmed => "trimmed",
@@ -193,6 +197,7 @@ impl Note {
                 "",
                 Some(" maps without kind; consistent and streaming are told apart by lifetime"),
             ),
+            Topic::Recorded => ("recorded for ", Some(" nanoseconds")),
             Topic::Lost => ("at least ", Some(" events lost by the tracer")),
             Topic::Overwritten => (
                 "",

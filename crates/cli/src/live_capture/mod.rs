@@ -43,10 +43,10 @@ use crate::convert::write_trace;
 use crate::error::Error;
 use crate::output::Target;
 use crate::progress::Spinner;
-use ioatlas_iotlb::Limits;
 use ioatlas_iotlb::import::{Assume, Capture, Format, Options};
+use ioatlas_iotlb::{Limits, Note, Topic};
 use recording::{Recording, Text};
-use std::io::{self, Write};
+use std::io::{self, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 use stop::Stop;
 use summary::Summary;
@@ -130,7 +130,12 @@ fn import(
     let written = Capture::new(&name, &*text, options, Limits::default())
         .map_err(Error::from)
         .and_then(|mut capture| {
-            write_trace(&mut capture, target)?;
+            let time = Note {
+                topic: Topic::Recorded,
+                count: (recording.seconds * 1e9) as u64,
+            };
+            let time = Cursor::new(format!("{time}\n"));
+            write_trace(&mut (&mut capture).chain(time), target)?;
             let notes = capture.notes().to_vec();
             let bytes = std::fs::metadata(target.path());
             let bytes = bytes.map_or(0, |metadata| metadata.len());

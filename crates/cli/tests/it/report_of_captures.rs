@@ -227,6 +227,23 @@ fn a_capture_says_rates_bytes_lifetimes_tasks_and_costs() {
 }
 
 #[test]
+fn rates_are_of_the_time_that_was_recorded() {
+    let text = |note: &str| {
+        format!("# ioatlas-trace 2\n{note}# at 0 0\nM d 1 1 w\n# at 1000000 0\nU d 1 1\n")
+    };
+    let rate = |note: &str| {
+        let trace = LoadedTrace::read("t", text(note).as_bytes(), None).unwrap();
+        let report = report_of(vec![trace], &Rows::Systems);
+        let device = &report.captures[0].devices[0];
+        device.maps_per_second.unwrap().value
+    };
+    assert_eq!(rate(""), 1000.0);
+    assert_eq!(rate("# note recorded-ns 2000000000\n"), 0.5);
+    // what says less than the events cannot be
+    assert_eq!(rate("# note recorded-ns 7\n"), 1000.0);
+}
+
+#[test]
 fn at_a_high_rate_strict_waits_and_lazy_does_not() {
     let pair = |n: u64| {
         let ns = n * 1000;

@@ -38,11 +38,15 @@ const MOST: usize = 8;
 pub struct Capture {
     /// The trace, by its [`LoadedTrace::label`].
     pub trace: String,
-    /// From the first event to the last; `None` where no time is recorded.
+    /// For how long was recorded, as far as that is known, or else from the first event to the last;
+    /// `None` where no time is recorded.
     pub time: Option<Figure>,
     /// The same in seconds.
     #[serde(skip)]
     pub seconds: Option<f64>,
+    /// From the first event to the last, in seconds.
+    #[serde(skip)]
+    pub span_s: f64,
     /// CPUs that mapped or unmapped something; `None` where none is recorded.
     pub cpus: Option<Figure>,
     /// Whether an IOMMU translated, or addresses were assigned while it was imported.
@@ -189,7 +193,11 @@ impl Capture {
         }
         let trace = &loaded.trace;
         let traffic = trace.traffic();
-        let seconds = traffic.span.map(|span| span.seconds());
+        let span = traffic.span.map(|span| span.seconds());
+        let mut notes = trace.notes().iter();
+        let recorded = notes.find(|note| note.topic == Topic::Recorded);
+        let recorded = recorded.map_or(0.0, |note| note.count as f64 / 1e9);
+        let seconds = span.map(|span| span.max(recorded));
         let pools = pool::gains(trace);
         let translated = Translated::of(trace);
         let alh = match translated {
@@ -242,6 +250,7 @@ impl Capture {
             trace: loaded.label.clone(),
             time: seconds.map(|seconds| Figure::time(seconds * 1e9)),
             seconds,
+            span_s: span.unwrap_or_default(),
             cpus: trace.clock().map(|clock| Figure::count(clock.cpus as u64)),
             translated,
             costs: None,

@@ -99,9 +99,10 @@ fn card(capture: &Capture, device: &CapturedDevice) -> String {
 
 /// Two drawings, where times are known.
 fn over_time(capture: &Capture, device: &CapturedDevice) -> String {
-    let Some(seconds) = capture.seconds.filter(|_| !device.timeline.is_empty()) else {
+    let seconds = capture.span_s;
+    if seconds <= 0.0 || device.timeline.is_empty() {
         return String::new();
-    };
+    }
     let slot_s = seconds / device.timeline.len() as f64;
     let rates = device.timeline.iter().map(|slot| slot.maps as f64 / slot_s);
     let live = device.timeline.iter().map(|slot| slot.live_pages.0 as f64);
