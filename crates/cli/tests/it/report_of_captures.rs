@@ -284,7 +284,7 @@ fn a_capture_without_times_has_no_rates_and_says_so() {
         shown.contains("no times recorded, so there are no rates"),
         "{shown}"
     );
-    assert!(shown.contains("d: 2 maps of 100 B in the mean"), "{shown}");
+    assert!(shown.contains("d: 2 maps, 100 B in the mean"), "{shown}");
     assert!(page(&report).contains("without rates no costs"));
 }
 

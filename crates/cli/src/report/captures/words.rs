@@ -62,7 +62,7 @@ impl CapturedDevice {
     pub fn workload(&self) -> Sentence {
         let mut says = sentence![self.maps, " maps"];
         if let Some(rate) = self.maps_per_second {
-            says.0.extend(sentence![" (", rate, " a second)"].0);
+            says.0.extend(sentence![" (", rate, "/s)"].0);
         }
         let size = match self.beside {
             Some(_) => " in the mean, ",
@@ -70,7 +70,7 @@ impl CapturedDevice {
             None => " of pages in the mean, ",
         };
         let rest = sentence![
-            " of ",
+            ", ",
             self.mean_bytes,
             size,
             self.peak_live_pages,

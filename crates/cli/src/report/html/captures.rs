@@ -48,7 +48,7 @@ fn modes(capture: &Capture) -> String {
     let row = |mode: &Mode| {
         let rate = mode.invalidations_per_second.as_ref();
         format!(
-            "<tr><td>{}</td><td><code>{}</code></td><td class=\"r\">{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td class=\"w\"><code>{}</code></td><td class=\"r\">{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td><td>{}</td></tr>",
             mode.name,
             mode.knob,
             number(&mode.cpus_busy),
