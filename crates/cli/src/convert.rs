@@ -115,10 +115,8 @@ pub(crate) fn write_trace(capture: &mut dyn Read, target: &Target) -> Result<(),
 /// `a.txt.zst` becomes `a.trace.zst`, in the same directory.
 fn default_output(input: &Path) -> PathBuf {
     let name = input.file_name().unwrap_or_default().to_string_lossy();
-    let mut stem = name.as_ref();
-    for ending in [".zst", ".gz", ".txt", ".log", ".csv", ".trace"] {
-        stem = stem.strip_suffix(ending).unwrap_or(stem);
-    }
+    let endings = [".zst", ".gz", ".txt", ".log", ".csv", ".trace"];
+    let stem = input::without_endings(&name, &endings);
     input.with_file_name(format!("{stem}.trace.zst"))
 }
 

@@ -30,6 +30,12 @@ pub(crate) fn name(path: &Path) -> String {
     }
 }
 
+/// A file's name without those of these endings that it has, taken away in this order.
+pub(crate) fn without_endings<'a>(name: &'a str, endings: &[&str]) -> &'a str {
+    let without = |name: &'a str, ending: &&str| name.strip_suffix(ending).unwrap_or(name);
+    endings.iter().fold(name, without)
+}
+
 /// A file that can be read more than once.
 pub(crate) struct Input {
     path: PathBuf,

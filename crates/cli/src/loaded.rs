@@ -127,10 +127,7 @@ pub(crate) fn tell_apart(traces: &mut [LoadedTrace]) {
 /// A path without directories and endings: `dir/a.trace.zst` is `a`.
 fn label(name: &str) -> String {
     let file = name.rsplit('/').next().unwrap_or(name);
-    let mut label = file;
-    for ending in [".zst", ".gz", ".txt", ".trace"] {
-        label = label.strip_suffix(ending).unwrap_or(label);
-    }
+    let label = input::without_endings(file, &[".zst", ".gz", ".txt", ".trace"]);
     if label.is_empty() {
         file.into()
     } else {

@@ -177,11 +177,18 @@ impl Trace {
         self.origin.as_deref()
     }
 
+    /// What the trace notes of a topic: 0 where it says nothing of it.
+    #[must_use]
+    pub fn noted(&self, topic: Topic) -> u64 {
+        let mut notes = self.notes.iter();
+        let note = notes.find(|note| note.topic == topic);
+        note.map_or(0, |note| note.count)
+    }
+
     /// Events that the tracer lost, at least; 0 where the trace says of no loss.
     #[must_use]
     pub fn lost_events(&self) -> u64 {
-        let lost = |note: &&Note| note.topic == Topic::Lost;
-        self.notes.iter().filter(lost).map(|note| note.count).sum()
+        self.noted(Topic::Lost)
     }
 
     /// The trace up to its first `events` events, with all devices, tasks and notes.

@@ -41,6 +41,7 @@ pub use error::CaptureError;
 use crate::Answer;
 use crate::convert::write_trace;
 use crate::error::Error;
+use crate::input::without_endings;
 use crate::output::Target;
 use crate::progress::Spinner;
 use ioatlas_iotlb::import::{Assume, Capture, Format, Options};
@@ -162,10 +163,7 @@ fn import(
 /// Where the kernel's text goes if it cannot be imported: `a.trace.zst` becomes `a.txt.zst`.
 fn kept_text(output: &Path) -> PathBuf {
     let name = output.file_name().unwrap_or_default().to_string_lossy();
-    let mut stem = name.as_ref();
-    for ending in [".zst", ".gz", ".trace"] {
-        stem = stem.strip_suffix(ending).unwrap_or(stem);
-    }
+    let stem = without_endings(&name, &[".zst", ".gz", ".trace"]);
     output.with_file_name(format!("{stem}.txt.zst"))
 }
 

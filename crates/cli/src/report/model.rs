@@ -197,6 +197,12 @@ pub struct TraceOrigin {
 }
 
 impl Report {
+    /// Whether no trace of it has accesses of its own, so that nothing is said of misses.
+    #[must_use]
+    pub fn is_of_captures(&self) -> bool {
+        self.verdicts.is_empty() && !self.captures.is_empty()
+    }
+
     /// The verdict on the same device and workload without the kernel's IOVA reuse.
     #[must_use]
     pub fn without_reuse(&self, verdict: &DeviceVerdict) -> Option<&DeviceVerdict> {

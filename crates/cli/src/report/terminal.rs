@@ -24,8 +24,7 @@ const MIN_NAME_COLUMNS: usize = 12;
 #[must_use]
 pub fn render(report: &Report, page_bytes: usize) -> String {
     // of captures alone, what their modes cost is said at their own rate instead
-    let alone = report.verdicts.is_empty() && !report.captures.is_empty();
-    let mut tail = match alone && report.systems.is_empty() {
+    let mut tail = match report.is_of_captures() && report.systems.is_empty() {
         true => vec![report.wait_sentence().plain()],
         false => systems(report),
     };
@@ -37,7 +36,7 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
     let of_captures = captures(report, room);
     let room = room.saturating_sub(of_captures.len());
     lines.extend(of_captures);
-    if !report.verdicts.is_empty() || report.captures.is_empty() {
+    if !report.is_of_captures() {
         lines.extend(verdicts(&report.verdicts, room));
     }
     let bouncing = report.bouncing.filter(|_| !report.verdicts.is_empty());
@@ -70,7 +69,7 @@ fn heading(report: &Report) -> String {
                 traces - variants
             )
         }
-        Source::User if report.verdicts.is_empty() && !report.captures.is_empty() => {
+        Source::User if report.is_of_captures() => {
             let plural = if traces == 1 { "" } else { "s" };
             format!("ioatlas report: {traces} capture{plural} of maps and unmaps")
         }

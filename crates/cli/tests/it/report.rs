@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The report's three views: sizes, agreement on every number, offline.
 
-use crate::common::{bundled, figures, ioatlas, page_figures, rows};
+use crate::common::{bundled, figures, ioatlas, page_figures, report_of, rows};
 use ioatlas::output::Target;
 use ioatlas::progress::Silent;
 use ioatlas::report::advice::Advice;
@@ -405,15 +405,7 @@ fn advice_says_what_each_strategy_saves_and_marks_every_number() {
 
 /// What is advised of each device of `traces`, without any system.
 fn advised(traces: Vec<LoadedTrace>) -> Vec<String> {
-    let dir = tempfile::tempdir().unwrap();
-    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
-    let traces = Traces {
-        source: Source::User,
-        traces,
-        variants: Vec::new(),
-    };
-    let none = Rows::Named(Vec::new());
-    let report = build(&traces, &none, None, &target, &[], &Silent).unwrap();
+    let report = report_of(traces, &Rows::Named(Vec::new()), None);
     let today = |verdict| Advice::of(&report, verdict).today;
     let plain = |says: Vec<Sentence>| says.iter().map(Sentence::plain).collect::<String>();
     report.verdicts.iter().map(today).map(plain).collect()

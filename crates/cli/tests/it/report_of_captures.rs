@@ -3,27 +3,17 @@
 
 use crate::common::{figures, page_figures};
 use ioatlas::LoadedTrace;
-use ioatlas::output::Target;
-use ioatlas::progress::Silent;
 use ioatlas::report::captures::ALH_ERROR_POINTS;
-use ioatlas::report::model::Source;
 use ioatlas::report::systems::Rows;
-use ioatlas::report::{Report, Traces, build, bundled_traces, page, terminal};
+use ioatlas::report::{Report, Traces, bundled_traces, page, terminal};
 use ioatlas_iotlb::Trace;
 use ioatlas_iotlb::import::Assume;
 use serde_json::Value;
 use std::path::Path;
 
 fn report_of(traces: Vec<LoadedTrace>, rows: &Rows) -> Report {
-    let dir = tempfile::tempdir().unwrap();
-    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
-    let traces = Traces {
-        source: Source::User,
-        traces,
-        variants: Vec::new(),
-    };
     // a wait that no measured time comes near
-    build(&traces, rows, Some(1e6), &target, &[], &Silent).unwrap()
+    crate::common::report_of(traces, rows, Some(1e6))
 }
 
 fn with_trace(loaded: &LoadedTrace, trace: Trace) -> LoadedTrace {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What traces say of bytes and tasks, from captures and by themselves.
 
-use ioatlas_iotlb::import::{AssignIovas, Assume, Capture, Identity, Options, load};
+use ioatlas_iotlb::import::{AssignIovas, Assume, Identity, Options, load};
 use ioatlas_iotlb::{Event, Limits, Trace};
-use std::io::Read;
 use std::path::Path;
 
 fn fixture(name: &str) -> Vec<u8> {
@@ -25,15 +24,7 @@ fn trace(bytes: &[u8], assign: AssignIovas) -> Trace {
 
 /// The text that it becomes.
 fn converted(bytes: &[u8], identity: Identity) -> String {
-    let options = Options {
-        assume: Assume::None,
-        identity,
-        ..Options::default()
-    };
-    let mut text = String::new();
-    let mut capture = Capture::new("t", &bytes, options, Limits::default()).unwrap();
-    capture.read_to_string(&mut text).unwrap();
-    text
+    crate::import::converted(bytes, identity, Assume::None)
 }
 
 /// The lines M of a text.

@@ -497,8 +497,9 @@ fn hostile_numbers_cost_little() {
 }
 
 /// The text that a capture becomes.
-fn converted(bytes: &[u8], identity: Identity) -> String {
+pub fn converted(bytes: &[u8], identity: Identity, assume: Assume) -> String {
     let options = Options {
+        assume,
         identity,
         ..Options::default()
     };
@@ -515,7 +516,7 @@ fn a_converted_capture_is_the_trace_that_is_loaded() {
         "perf-off-6.12.txt.zst",
         "qemu-vtd.log.zst",
     ] {
-        let text = converted(&fixture(name), Identity::Kept);
+        let text = converted(&fixture(name), Identity::Kept, Assume::default());
         let read = Trace::read("t", text.as_bytes(), Limits::default()).unwrap();
         let loaded = load(
             "t",
@@ -528,7 +529,10 @@ fn a_converted_capture_is_the_trace_that_is_loaded() {
     // a trace stays as it is, comments and all
     let trace =
         "# ioatlas-trace 2\n# by hand\n# at 5 0\nM d 1 1 r 7 sg\n# mark 2\nA d 1 ?\nU d 1 1\n";
-    assert_eq!(converted(trace.as_bytes(), Identity::Kept), trace);
+    assert_eq!(
+        converted(trace.as_bytes(), Identity::Kept, Assume::default()),
+        trace
+    );
 }
 
 #[test]
@@ -539,7 +543,7 @@ fn an_anonymous_trace_tells_nothing_but_what_results_need() {
                     M dev0 2 1 r 1001 page\nM dev0 3 1 w\n# note lost-events 3\n# note anonymized 2\n";
     // blocks 0x381, 0x385 and 0x386, 0x2: numbers 1, 3 and 4, 6 would do; runs begin at 1 with a
     // block between
-    let found = converted(trace.as_bytes(), Identity::Removed);
+    let found = converted(trace.as_bytes(), Identity::Removed, Assume::default());
     assert_eq!(found.lines().count(), expected.lines().count(), "{found}");
     let kept = |line: &str| !line.starts_with('M') || line.split(' ').count() < 6;
     for (found, expected) in found.lines().zip(expected.lines()).filter(|(_, e)| kept(e)) {

@@ -171,15 +171,11 @@ pub struct PoolGain {
 
 impl Translated {
     fn of(trace: &Trace) -> Self {
-        let mut notes = trace.notes().iter();
-        let assigned = notes.find(|note| note.topic == Topic::IovasAssigned);
         let map = |event: &&Event| matches!(event, Event::Map { .. });
-        match assigned.map(|note| note.count) {
-            None | Some(0) => Translated::Yes,
-            Some(count) if count >= trace.events().iter().filter(map).count() as u64 => {
-                Translated::No
-            }
-            Some(_) => Translated::Partly,
+        match trace.noted(Topic::IovasAssigned) {
+            0 => Translated::Yes,
+            count if count >= trace.events().iter().filter(map).count() as u64 => Translated::No,
+            _ => Translated::Partly,
         }
     }
 }
@@ -194,9 +190,7 @@ impl Capture {
         let trace = &loaded.trace;
         let traffic = trace.traffic();
         let span = traffic.span.map(|span| span.seconds());
-        let mut notes = trace.notes().iter();
-        let recorded = notes.find(|note| note.topic == Topic::Recorded);
-        let recorded = recorded.map_or(0.0, |note| note.count as f64 / 1e9);
+        let recorded = trace.noted(Topic::Recorded) as f64 / 1e9;
         let seconds = span.map(|span| span.max(recorded));
         let pools = pool::gains(trace);
         let translated = Translated::of(trace);

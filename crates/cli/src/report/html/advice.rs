@@ -14,9 +14,6 @@ use std::fmt::Write;
 const MAX_ADVISED: usize = MAX_TRACES / 2;
 
 pub(super) fn advice(report: &Report) -> String {
-    if report.verdicts.is_empty() {
-        return String::new();
-    }
     let shown = &report.verdicts[..report.verdicts.len().min(MAX_ADVISED)];
     let mut html = String::from("<section><h2>What to do</h2>");
     if let Some(says) = Advice::of_systems(&report.systems) {

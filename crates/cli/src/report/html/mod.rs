@@ -28,16 +28,19 @@ const MAX_COMMAND: usize = 1000;
 /// The report as one HTML page that needs no other file.
 #[must_use]
 pub fn page(report: &Report) -> String {
+    // what is said of devices' misses
+    let of_misses = |sections: &[fn(&Report) -> String]| match report.verdicts.is_empty() {
+        true => String::new(),
+        false => sections.iter().map(|section| section(report)).collect(),
+    };
     let body = [
         losses(report),
         captures::captures(report),
         making(report),
-        verdicts(report),
-        atlas::atlases(report),
-        causes(report),
+        of_misses(&[verdicts, atlas::atlases, causes]),
         cost(report),
         systems::systems(report),
-        advice::advice(report),
+        of_misses(&[advice::advice]),
         provenance(report),
     ]
     .concat();
@@ -132,9 +135,6 @@ fn making(report: &Report) -> String {
 }
 
 fn verdicts(report: &Report) -> String {
-    if report.verdicts.is_empty() {
-        return String::new();
-    }
     let shown = &report.verdicts[..report.verdicts.len().min(MAX_CARDS)];
     let cards: String = shown
         .iter()
@@ -221,9 +221,6 @@ fn escaped_lines(text: &str) -> String {
 }
 
 fn causes(report: &Report) -> String {
-    if report.verdicts.is_empty() {
-        return String::new();
-    }
     let shown = &report.verdicts[..report.verdicts.len().min(MAX_CARDS)];
     let bar = |verdict: &DeviceVerdict| {
         let piece = |class: &str, figure: &Figure| {

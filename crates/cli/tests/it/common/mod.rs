@@ -9,8 +9,12 @@ mod ran;
 pub use figures::{figures, page_figures};
 pub use ran::Ran;
 
-use ioatlas::report::systems::{Exposure, SystemOnTrace, SystemRow};
-use ioatlas::run;
+use ioatlas::output::Target;
+use ioatlas::progress::Silent;
+use ioatlas::report::model::Source;
+use ioatlas::report::systems::{Exposure, Rows, SystemOnTrace, SystemRow};
+use ioatlas::report::{Report, Traces, build};
+use ioatlas::{LoadedTrace, run};
 use ioatlas_present::{Figure, Tag, Unit};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -24,6 +28,19 @@ pub fn ioatlas(arguments: &[&str]) -> Ran {
 #[track_caller]
 pub fn json(arguments: &[&str]) -> Value {
     ioatlas(arguments).json()
+}
+
+/// The report of a user's traces.
+#[allow(dead_code, reason = "not every test binary reports")]
+pub fn report_of(traces: Vec<LoadedTrace>, rows: &Rows, inv_ns: Option<f64>) -> Report {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
+    let traces = Traces {
+        source: Source::User,
+        traces,
+        variants: Vec::new(),
+    };
+    build(&traces, rows, inv_ns, &target, &[], &Silent).unwrap()
 }
 
 #[allow(dead_code, reason = "not every test binary reads traces")]
