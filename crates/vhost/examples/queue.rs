@@ -6,7 +6,7 @@
 
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
-    cache::{DeviceIotlb, Entry, HostAddr, Limits, ListIotlb},
+    cache::{DeviceIotlb, Entry, HostAddr, Limits, RadixIotlb},
     guest_memory::{IovaMemory, Patience},
     protocol::misses::MissChannel,
 };
@@ -30,7 +30,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         pins: 4,
         ..Limits::default()
     };
-    let cache = ListIotlb::new(limits);
+    let cache = RadixIotlb::new(limits);
     for (n, place) in (0u64..).zip(PLACES) {
         let host = guest.get_host_address(GuestAddress(place * PAGE))?;
         let entry = Entry {

@@ -18,10 +18,11 @@ pub mod protocol;
 pub mod runner;
 pub mod server;
 
+#[cfg(feature = "baselines")]
+pub use cache::baselines::{IntervalIotlb, ListIotlb, VmIotlb};
 pub use cache::{
-    Census, DeviceIotlb, Entry, Generation, Guard, HostAddr, IntervalIotlb, Invalidation,
-    IotlbReader, Limits, ListIotlb, LookupError, Miss, MissCause, Moment, Piece, Pieces, PinError,
-    RadixIotlb, RangeError, ReaderError, RemovalCause, Removed, Span, Stats, UpdateError, Updated,
-    Updates, VmIotlb, covers,
+    Census, DeviceIotlb, Entry, Generation, Guard, HostAddr, Invalidation, IotlbReader, Limits,
+    LookupError, Miss, MissCause, Moment, Piece, Pieces, PinError, RadixIotlb, RangeError,
+    ReaderError, RemovalCause, Removed, Span, Stats, UpdateError, Updated, Updates, covers,
 };
 pub use data_path::{Asked, MetaError, MetaTranslation, PendingMiss, PendingMisses};

@@ -15,7 +15,7 @@
 
 use crate::cache_oracle::Oracle;
 use ioatlas_dma::units::*;
-use ioatlas_vhost::cache::*;
+use ioatlas_vhost::cache::{baselines::*, *};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Records beyond these are ignored.

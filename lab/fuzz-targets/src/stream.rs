@@ -27,7 +27,8 @@
 
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
-    cache::{DeviceIotlb, IotlbReader, Limits, ListIotlb, RadixIotlb},
+    ListIotlb,
+    cache::{DeviceIotlb, IotlbReader, Limits, RadixIotlb},
     guest_memory::Patience,
     protocol::{
         message::{FrontAddr, Header, IotlbMessage},

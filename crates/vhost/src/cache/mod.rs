@@ -28,8 +28,8 @@
 //! # Locking
 //!
 //! Writers (update, invalidate, clear, pin) take turns behind a lock of the cache. How readers meet
-//! writers is each implementation's: [`Locked`] makes a writer wait for guards, in *every* writing
-//! call. So a thread must not write to a cache while it is under a guard of that cache.
+//! writers is each implementation's: those of `baselines` make a writer wait for guards, in *every*
+//! writing call. So a thread must not write to a cache while it is under a guard of that cache.
 
 /// What seals the traits.
 mod private {
@@ -37,25 +37,19 @@ mod private {
 }
 
 mod audit;
+#[cfg(feature = "baselines")]
+pub mod baselines;
 mod contract;
-mod interval;
-mod list;
-mod locked;
 pub mod radix;
 mod range;
-mod store;
+mod run;
 mod types;
 mod upkeep;
-mod vm;
 
 pub use audit::{Census, Stats};
 pub use contract::{DeviceIotlb, Guard, IotlbReader, Pieces, Updates};
-pub use interval::{IntervalIotlb, IntervalTree};
-pub use list::{ListIotlb, SortedList};
-pub use locked::{Locked, LockedGuard, LockedReader};
 pub use radix::RadixIotlb;
 pub use range::{RangeError, Span};
-pub use store::{Run, Store};
+pub use run::Run;
 pub use types::*;
 pub(crate) use upkeep::Upkeep;
-pub use vm::{VmIotlb, VmMemory};

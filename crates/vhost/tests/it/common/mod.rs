@@ -7,7 +7,9 @@ pub mod raw;
 pub mod waiting;
 
 use ioatlas_dma::units::*;
-use ioatlas_vhost::{cache::*, protocol::message::FrontAddr, runner::*, server::*};
+use ioatlas_vhost::{
+    IntervalIotlb, ListIotlb, cache::*, protocol::message::FrontAddr, runner::*, server::*,
+};
 use std::{
     cell::Cell,
     os::unix::net::UnixStream,
