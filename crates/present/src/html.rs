@@ -66,9 +66,159 @@ pub fn sentence(sentence: &Sentence) -> String {
     sentence.0.iter().map(part).collect()
 }
 
+/// A sentence that stands where numbers are `usual`: those that are not have their tags, at the end
+/// where all share one.
+#[must_use]
+pub fn marked(says: &Sentence, usual: Tag) -> String {
+    let tag = |part: &Part| match part {
+        Part::Number(figure) => Some(figure.tag),
+        Part::Words(_) => None,
+    };
+    let mut tags = says.0.iter().filter_map(tag);
+    let first = tags.next().unwrap_or(usual);
+    if tags.all(|tag| tag == first) {
+        let words = sentence(says);
+        return match first == usual {
+            true => words,
+            false => format!("{words} {}", chip(first)),
+        };
+    }
+    let part = |part: &Part| match part {
+        Part::Number(figure) if figure.tag != usual => {
+            format!("{} {}", quantity(figure), chip(figure.tag))
+        }
+        Part::Number(figure) => quantity(figure),
+        Part::Words(words) => escaped(words),
+    };
+    says.0.iter().map(part).collect()
+}
+
+/// A column of a [`wide_table`].
+#[derive(Clone, Debug)]
+pub struct Column {
+    name: String,
+    tag: Option<Tag>,
+    is_of_numbers: bool,
+}
+
+impl Column {
+    /// A column of words.
+    #[must_use]
+    pub fn words(name: &str) -> Self {
+        Column {
+            name: name.into(),
+            tag: None,
+            is_of_numbers: false,
+        }
+    }
+
+    /// A column of numbers.
+    #[must_use]
+    pub fn numbers(name: &str) -> Self {
+        Column {
+            is_of_numbers: true,
+            ..Column::words(name)
+        }
+    }
+
+    /// The column, of numbers that are not as usual where the table stands.
+    #[must_use]
+    pub fn of(self, tag: Tag) -> Self {
+        Column {
+            tag: Some(tag),
+            ..self
+        }
+    }
+}
+
+/// Whether a reader can sort a table, with the script that does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// As written.
+    Fixed,
+    /// By any column.
+    Sortable,
+}
+
+/// A table of several columns. On paper and on narrow screens each row is a card, which has the
+/// names of columns from the style of the table. `rows` are HTML.
+#[must_use]
+pub fn wide_table(columns: &[Column], order: Order, rows: &str) -> String {
+    let (mut headings, mut names) = (String::new(), String::new());
+    for (number, column) in (1..).zip(columns) {
+        let tag = column.tag.map(|tag| format!(" {}", chip(tag)));
+        let tag = tag.unwrap_or_default();
+        let class = if column.is_of_numbers {
+            " class=\"r\""
+        } else {
+            ""
+        };
+        let name = escaped(&column.name);
+        headings += &match order {
+            Order::Fixed => format!("<th{class}>{name}{tag}</th>"),
+            Order::Sortable => {
+                format!("<th{class} aria-sort=\"none\"><button>{name}</button>{tag}</th>")
+            }
+        };
+        let kind = column.tag.map(|tag| format!(" ({})", tag.name()));
+        let label = column.name.clone() + &kind.unwrap_or_default();
+        // a string of the style sheet, within an attribute
+        let label = label.replace('\\', "\\\\").replace('"', "\\\"");
+        names += &format!("--c{number}:{};", escaped(&format!("\"{label}\"")));
+    }
+    let class = match order {
+        Order::Fixed => "wide",
+        Order::Sortable => "wide sortable",
+    };
+    format!(
+        "<div class=\"scroll\"><table class=\"{class}\" style=\"{names}\"><thead><tr>{headings}</tr></thead>\
+         <tbody>{rows}</tbody></table></div>"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Unit;
+
+    #[test]
+    fn only_what_is_not_usual_is_marked() {
+        let counted = Figure::counted(7.0, Unit::Count);
+        let assumed = Figure::assumed(8.0, Unit::Count);
+        let tags = |says: Sentence| {
+            let html = marked(&says, Tag::Counted);
+            let found = [Tag::Counted, Tag::Assumed].map(|tag| html.matches(&chip(tag)).count());
+            (found, html.ends_with("</small>"))
+        };
+        assert_eq!(
+            tags(crate::sentence![counted, " a ", counted]),
+            ([0, 0], false)
+        );
+        assert_eq!(
+            tags(crate::sentence![assumed, " a ", assumed, " b"]),
+            ([0, 1], true)
+        );
+        assert_eq!(
+            tags(crate::sentence![counted, " a ", assumed, " b"]),
+            ([0, 1], false)
+        );
+        assert_eq!(tags(crate::sentence!["words"]), ([0, 0], false));
+    }
+
+    #[test]
+    fn a_wide_table_has_its_names_for_cards_too() {
+        let columns = [
+            Column::words("a \"b\" <i>"),
+            Column::numbers("n").of(Tag::Assumed),
+        ];
+        let table = wide_table(&columns, Order::Fixed, "<tr><td>x</td><td>1</td></tr>");
+        let style = "style=\"--c1:&quot;a \\&quot;b\\&quot; &lt;i&gt;&quot;;--c2:&quot;n (assumed)&quot;;\"";
+        assert!(table.contains(style), "{table}");
+        assert!(
+            table.contains("<th class=\"r\">n <small class=\"tag assumed\">"),
+            "{table}"
+        );
+    }
 
     #[test]
     fn names_from_outside_are_text() {

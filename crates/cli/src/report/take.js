@@ -123,28 +123,29 @@ for (const button of document.querySelectorAll("button[data-take]")) {
   });
 }
 
-// The words of an element on one line, as Markdown takes them. Layout is not looked at, so
-// that what is folded away is there too.
+// The words of an element on one line, as Markdown takes them.
 function words(element) {
   let text = "";
   for (const node of element.childNodes) {
     if (node.nodeType === Node.TEXT_NODE) text += node.data.replace(/[\\`*_<>|#\[\]]/g, "\\$&");
     else if (node.nodeName === "BR") text += " ";
     else if (node.nodeName === "CODE") text += "`" + node.textContent.replace(/`/g, "'") + "`";
-    else if (node.className && String(node.className).startsWith("tag")) text += `(${node.textContent})`;
+    else if (node.className && String(node.className).startsWith("tag")) text += ` (${node.textContent})`;
     else if (node.nodeName !== "I" && !(node.classList?.contains("take"))) text += words(node);
   }
   return text.replace(/\s+/g, " ");
 }
 
+// What is shown, without what is folded.
 function markdown(element) {
   const blocks = [];
   for (const child of element.children) {
     const name = child.nodeName;
     if (child.classList.contains("take") || ["FIELDSET", "NOSCRIPT", "SCRIPT", "SVG", "svg", "CANVAS"].includes(name)) continue;
-    if (/^H[1-6]$/.test(name)) blocks.push("#".repeat(Number(name[1])) + " " + words(child).trim());
+    if (name === "DETAILS" && !child.open) blocks.push(words(child.querySelector("summary")).trim() + ": on the page.");
+    else if (/^H[1-6]$/.test(name)) blocks.push("#".repeat(Number(name[1])) + " " + words(child).trim());
     else if (name === "P" || name === "SUMMARY" || name === "FIGCAPTION") blocks.push((name === "FIGCAPTION" ? "Plot: " : "") + words(child).trim());
-    else if (name === "UL") blocks.push([...child.children].map((item) => "- " + words(item).trim()).join("\n"));
+    else if (name === "UL" || name === "OL") blocks.push([...child.children].map((item) => (name === "OL" ? "1. " : "- ") + words(item).trim()).join("\n"));
     else if (name === "DL") {
       const items = [...child.children].map((item) => item.nodeName === "DT" ? "- " + words(item).trim() + ": " : words(item).trim() + "\n");
       blocks.push(items.join("").trim());

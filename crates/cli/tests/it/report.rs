@@ -197,6 +197,45 @@ fn page_is_small_offline_and_whole() {
 }
 
 #[test]
+fn the_page_says_what_to_do_before_it_says_why() {
+    let html = page(&full_report());
+    let shown = html.split("<script>").next().unwrap();
+    let headings = shown.split("<h2>").skip(1);
+    let words = headings.map(|rest| rest.split(['<', '\n']).next().unwrap().trim());
+    let order: Vec<&str> = words.collect();
+    let expected = [
+        "Verdict",
+        "What to do",
+        "Atlas",
+        "Why they miss",
+        "Cost against safety",
+        "Systems",
+        "Provenance",
+    ];
+    assert_eq!(order, expected);
+}
+
+/// A section names the kinds of its numbers, and repeats none that is usual in it.
+#[test]
+fn each_number_has_its_kind_beside_it_or_once_in_its_section() {
+    let html = page(&full_report());
+    let shown = html.split("<script>").next().unwrap();
+    let (mut numbers, mut marks) = (0, 0);
+    for section in shown.split("<section").skip(1) {
+        for (_, text, tag) in page_figures(section) {
+            let mark = format!("class=\"tag {tag}\"");
+            assert!(section.contains(&mark), "{tag} {text} in {section}");
+            numbers += 1;
+        }
+        // each sentence of advice is marked
+        if !section.contains("<h2>What to do") {
+            marks += section.matches("class=\"tag ").count();
+        }
+    }
+    assert!(numbers > 200 && marks < 30, "{marks} marks for {numbers}");
+}
+
+#[test]
 fn names_in_traces_cannot_inject_markup_or_control_the_terminal() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("x.trace");
@@ -278,9 +317,9 @@ fn terminal_cells<'t>(shown: &'t str, row: &SystemRow) -> Vec<&'t str> {
     cells.split_whitespace().collect()
 }
 
-/// The first number of each cell in the page's row of a system.
-fn page_cells(html: &str, row: &SystemRow) -> Vec<Option<String>> {
-    let start = format!(">{}</td><td class=\"design\">", row.name);
+/// The first number of each cell in the page's row of a system that goes on with `next`.
+fn page_cells(html: &str, row: &SystemRow, next: &str) -> Vec<Option<String>> {
+    let start = format!(">{}</td>{next}", row.name);
     let from = html.find(&start).unwrap();
     let row = &html[from..][..html[from..].find("</tr>").unwrap()];
     let first = |cell: &str| {
@@ -329,14 +368,19 @@ fn terminal_and_page_have_each_number_in_its_column() {
         assert_eq!(cells[1], two.clone().unwrap_or("-".into()));
         assert_eq!(cells[2..6], rates);
         assert_eq!(cells[6] == "none", row.exposure == Exposure::None);
-        let cells = page_cells(&html, row);
+        let cells = page_cells(&html, row, "<td class=\"design\">");
         assert_eq!((&cells[0], &cells[1]), (&Some(one), &two));
         assert_eq!(cells[2], wait);
         let shown: Vec<&String> = cells[3..6].iter().flatten().collect();
         assert_eq!(shown, [&rates[0], &rates[2], &rates[3]]);
-        assert_eq!(cells[7], Some(row.attempts_blocked.text()));
-        assert_eq!(cells[8], Some("0".into()));
-        assert_eq!(cells[9], Some(row.oracle_checked_accesses.text()));
+        let checks = page_cells(&html, row, &format!("<td>{}</td>", row.design));
+        let checked = [
+            row.attempts_blocked,
+            row.attempts_stale,
+            row.violations,
+            row.oracle_checked_accesses,
+        ];
+        assert_eq!(checks[..4], checked.map(|figure| Some(figure.text())));
     }
 }
 
@@ -386,7 +430,7 @@ fn advice_says_what_each_strategy_saves_and_marks_every_number() {
     let html = page(&report);
     let (from, to) = (
         html.find("<h2>What to do").unwrap(),
-        html.find("<h2>Provenance").unwrap(),
+        html.find("<h2>Atlas").unwrap(),
     );
     let items = html[from..to].split("<li>").skip(1);
     for item in items {

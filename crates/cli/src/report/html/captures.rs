@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The page's sections of captures: traces without accesses of their own.
 
-use super::{MAX_CARDS, csv, plot, tagged};
+use super::{MAX_CARDS, csv, paragraph, plot};
 use crate::report::captures::{Capture, CapturedDevice, Costs, Mode, Share, Size};
 use crate::report::charts;
 use crate::report::model::Report;
-use ioatlas_present::html::{chip, escaped, number, quantity, sentence};
+use ioatlas_present::html::wide_table;
+use ioatlas_present::html::{Column, Order, chip, escaped, marked, number, quantity, sentence};
 use ioatlas_present::{Figure, Sentence, Tag};
 use std::fmt::Write;
 
@@ -30,10 +31,10 @@ pub(super) fn captures(report: &Report) -> String {
 fn of(capture: &Capture, devices: &[CapturedDevice]) -> String {
     let cards: String = devices.iter().map(|device| card(capture, device)).collect();
     format!(
-        "<section><h2>{}</h2><p>{} {}</p>{}<div class=\"captures\">{cards}</div></section>\n",
+        "<section><h2>{} {}</h2><p>{}</p>{}<div class=\"captures\">{cards}</div></section>\n",
         escaped(&capture.trace),
-        sentence(&capture.heading()),
         chip(Tag::Counted),
+        sentence(&capture.heading()),
         modes(capture),
     )
 }
@@ -58,28 +59,33 @@ fn modes(capture: &Capture) -> String {
         )
     };
     let rows: String = costs.modes.iter().map(row).collect();
+    let columns = [
+        Column::words("mode"),
+        Column::words("asked for by"),
+        Column::numbers("CPUs busy with it"),
+        Column::numbers("ns a map and unmap").of(Tag::Measured),
+        Column::numbers("invalidations a second"),
+        Column::words("a device may reach what was unmapped"),
+    ];
     format!(
-        "<h3>What each mode costs at this rate</h3><div class=\"scroll\"><table><thead><tr><th>mode</th><th>asked for by</th>\
-         <th class=\"r\">CPUs busy with it {0}</th><th class=\"r\">ns a map and unmap {1}</th>\
-         <th class=\"r\">invalidations a second {0}</th>\
-         <th>a device may reach what was unmapped {0}</th></tr></thead><tbody>{rows}</tbody></table></div>\
-         <p class=\"note\">CPUs busy: the capture&#39;s own rates of maps and unmaps {2}, times what a map and its unmap take \
-         in this project&#39;s code on this machine {1}, and what an invalidation takes {0} (<code>--inv-ns</code>): one an \
+        "<h3>What each mode costs at this rate {}</h3>{}\
+         <p class=\"note\">CPUs busy: the capture&#39;s own rates of maps and unmaps, counted, times what a map and its unmap take \
+         in this project&#39;s code, measured on this machine, and what an invalidation takes, assumed (<code>--inv-ns</code>): one an \
          unmap under strict, at most one a full queue and tick under lazy. The kernel&#39;s own code, and its layers above the \
          IOMMU, take other times.</p>",
         chip(Tag::Assumed),
-        chip(Tag::Measured),
-        chip(Tag::Counted),
+        wide_table(&columns, Order::Fixed, &rows),
     )
 }
 
 fn card(capture: &Capture, device: &CapturedDevice) -> String {
-    let plain = |says: Option<Sentence>| says.as_ref().map(tagged).unwrap_or_default();
+    let counted = |says: &Sentence| paragraph(says, Tag::Counted);
+    let plain = |says: Option<Sentence>| says.as_ref().map(counted).unwrap_or_default();
     let remedies = device.remedies();
     let remedies: String = remedies
         .iter()
         .filter(|_| !capture.costs.as_ref().is_some_and(Costs::are_small))
-        .map(|says| format!("<li>{}</li>", super::advice::each_tagged(says)))
+        .map(|says| format!("<li>{}</li>", marked(says, Tag::Counted)))
         .collect();
     let remedies = match remedies.is_empty() {
         true => String::new(),
@@ -88,7 +94,7 @@ fn card(capture: &Capture, device: &CapturedDevice) -> String {
     format!(
         "<article class=\"card\"><h3><code>{}</code></h3>{}{}{}{remedies}{}{}{}</article>",
         escaped(&device.device),
-        tagged(&device.workload()),
+        counted(&device.workload()),
         plain(device.reach()),
         plain(device.users(3)),
         over_time(capture, device),
@@ -111,7 +117,7 @@ fn over_time(capture: &Capture, device: &CapturedDevice) -> String {
         plot(
             "",
             file,
-            &format!("{title} {}", chip(Tag::Counted)),
+            title,
             &charts::over_time(title, &values, seconds),
             Some(&numbers),
         )
@@ -159,15 +165,14 @@ fn details(device: &CapturedDevice) -> String {
     }
     let bounced = device.bouncing.map_or(String::new(), |gain| {
         format!(
-            "<tr><td>maps that cost less bounced {0}</td><td class=\"r\">{1}</td></tr>\
-             <tr><td>change of strict&#39;s time if they are {0}</td><td class=\"r\">{2}</td></tr>",
+            "<tr><td>maps that cost less bounced; change of strict&#39;s time if they are {}</td>\
+             <td class=\"r\">{}, {}</td></tr>",
             chip(Tag::Assumed),
             quantity(&gain.maps),
             quantity(&gain.time),
         )
     });
     format!(
-        "<details><summary>The numbers {}</summary><div class=\"scroll\"><table><tbody>{rows}{bounced}</tbody></table></div></details>",
-        chip(Tag::Counted)
+        "<details><summary>The numbers</summary><div class=\"scroll\"><table><tbody>{rows}{bounced}</tbody></table></div></details>",
     )
 }

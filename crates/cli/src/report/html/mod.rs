@@ -12,8 +12,9 @@ use super::charts;
 use super::model::{Loss, Making, Report};
 use super::verdict::DeviceVerdict;
 use crate::loaded::NAME;
-use ioatlas_present::html::{chip, document, escaped, number, quantity, sentence};
-use ioatlas_present::{Figure, Part, Sentence, Tag, short, svg};
+use ioatlas_present::html::{Column, Order, chip, document, escaped, marked, number, quantity};
+use ioatlas_present::html::{sentence, wide_table};
+use ioatlas_present::{Figure, Sentence, Tag, short, svg};
 use std::fmt::Write;
 
 /// Cards on the page; the JSON has all.
@@ -33,14 +34,14 @@ pub fn page(report: &Report) -> String {
         true => String::new(),
         false => sections.iter().map(|section| section(report)).collect(),
     };
+    // what is wrong and what to do, the picture, then the evidence
     let body = [
         losses(report),
         captures::captures(report),
-        making(report),
-        of_misses(&[verdicts, atlas::atlases, causes]),
+        of_misses(&[verdicts, advice::advice, atlas::atlases, causes]),
         cost(report),
         systems::systems(report),
-        of_misses(&[advice::advice]),
+        making(report),
         provenance(report),
     ]
     .concat();
@@ -74,11 +75,10 @@ fn losses(report: &Report) -> String {
     };
     let each = |loss: &Loss| {
         format!(
-            "<li>{}: at least {} events, {} of all {}</li>",
+            "<li>{}: at least {} events, {} of all</li>",
             escaped(&loss.trace),
             number(&loss.events),
             quantity(&loss.share),
-            chip(loss.share.tag),
         )
     };
     let items: String = report.losses.iter().take(MAX_TRACES).map(each).collect();
@@ -87,8 +87,9 @@ fn losses(report: &Report) -> String {
         more => format!("<li>{more} more traces are in the JSON.</li>"),
     };
     format!(
-        "<section class=\"lost\"><p>{}</p><ul>{items}{more}</ul></section>\n",
-        sentence(&worst)
+        "<section class=\"lost\"><p>{} {}</p><ul>{items}{more}</ul></section>\n",
+        sentence(&worst),
+        chip(Tag::Counted),
     )
 }
 
@@ -96,7 +97,7 @@ fn legend() -> String {
     let item = |(tag, meaning): &(Tag, &str)| format!("<span>{} {meaning}</span>", chip(*tag));
     let items: String = Tag::LEGEND.iter().map(item).collect();
     format!(
-        "<p class=\"legend\">Every number says where it comes from: {items}</p>\
+        "<p class=\"legend\">Each section says where its numbers come from, and marks those of another kind: {items}</p>\
          <details><summary>Words</summary><dl><dt>pair</dt><dd>one map and its unmap</dd><dt>per 1,000 maps</dt>\
          <dd>per 1,000 map lines of the trace</dd><dt>tables</dt><dd>page-table memory at its peak</dd>\
          <dt>wait</dt><dd>how long a CPU waits for the invalidations that a map causes</dd><dt>window</dt><dd>how long a \
@@ -107,28 +108,24 @@ fn legend() -> String {
     )
 }
 
-/// A sentence, and the tag that all its numbers share.
-fn tagged(words: &Sentence) -> String {
-    let tag = words.0.iter().find_map(|part| match part {
-        Part::Number(figure) => Some(figure.tag),
-        Part::Words(_) => None,
-    });
-    format!(
-        "<p>{} {}</p>",
-        sentence(words),
-        tag.map(chip).unwrap_or_default()
-    )
+/// A sentence as a paragraph, where numbers are `usual`.
+fn paragraph(words: &Sentence, usual: Tag) -> String {
+    format!("<p>{}</p>", marked(words, usual))
 }
 
-/// What was assumed, lost or left out, before anything that rests on it.
+/// What was assumed, lost or left out. What rests on an assumption says so where it stands.
 fn making(report: &Report) -> String {
     if report.made.is_empty() {
         return String::new();
     }
-    let mut html = String::from("<section><h2>How the traces were made</h2>");
+    let mut html = format!(
+        "<section><h2>How the traces were made {}</h2>",
+        chip(Tag::Counted)
+    );
     for made in report.made.iter().take(MAX_CARDS) {
         let _ = write!(html, "<h3>{}</h3>", escaped(&made.trace));
-        html.extend(made.notes.iter().map(tagged));
+        let says = made.notes.iter();
+        html.extend(says.map(|note| paragraph(note, Tag::Counted)));
     }
     html += &more_traces(report.made.len(), MAX_CARDS);
     html + "</section>\n"
@@ -150,41 +147,47 @@ fn verdicts(report: &Report) -> String {
     let (entries, ways) = (report.iotlb_entries, report.iotlb_ways);
     let mut html = format!(
         "<section><h2>Verdict</h2><p class=\"note\">One card a device; IOTLB of {entries} entries, \
-         {ways}-way, shared by the devices of a trace.</p><div class=\"cards\">{cards}</div>{more}"
+         {ways}-way, shared by the devices of a trace. Misses and their changes are {}, maps, accesses \
+         and pages {}.</p><div class=\"cards\">{cards}</div>{more}",
+        chip(Tag::Simulated),
+        chip(Tag::Counted),
     );
     if !report.variants.is_empty() {
         let rows: String = report.variants.iter().map(variant_row).collect();
+        let columns = [
+            Column::words("trace"),
+            Column::words("device"),
+            Column::numbers("misses of 100 accesses"),
+            Column::numbers("first touches"),
+            Column::numbers("with 8x the entries"),
+            Column::numbers("prefetching neighbours (alh)"),
+        ];
         let _ = write!(
             html,
-            "<h3>Variants: the same workloads without the kernel's IOVA reuse cache</h3>\
-             <div class=\"scroll\"><table><thead><tr><th>trace</th><th>device</th>\
-             <th class=\"r\">misses of 100 accesses {0}</th><th class=\"r\">first touches {0}</th>\
-             <th class=\"r\">with 8x the entries {0}</th><th class=\"r\">prefetching neighbours (alh) {0}</th></tr></thead><tbody>{rows}</tbody></table></div>",
-            chip(Tag::Simulated)
+            "<details><summary>Variants: the same workloads without the kernel's IOVA reuse cache</summary>{}</details>",
+            wide_table(&columns, Order::Fixed, &rows)
         );
     }
     html + "</section>\n"
 }
 
 fn card(verdict: &DeviceVerdict, assumed: Option<&Making>) -> String {
+    let simulated = |words| paragraph(&words, Tag::Simulated);
     format!(
         "<article class=\"card\"><h3>{} <code>{}</code></h3><p class=\"note\">{}</p>\
-         <p class=\"big\">{} {} {}</p>{}{}{}{}</article>",
+         <p class=\"big\">{} {}</p>{}{}{}{}</article>",
         escaped(&verdict.trace),
         escaped(&verdict.device),
         escaped(verdict.description.unwrap_or("given on the command line")),
         sentence(&verdict.rate()),
-        chip(Tag::Simulated),
         // what was simulated is itself assumed, at least in part
-        assumed.map(|_| chip(Tag::Assumed)).unwrap_or_default(),
-        tagged(&verdict.cause()),
-        tagged(&verdict.remedy()),
-        verdict
-            .prefetching()
-            .as_ref()
-            .map(tagged)
+        assumed
+            .map(|_| chip(Tag::Assumed) + " in part: see how the traces were made")
             .unwrap_or_default(),
-        tagged(&verdict.workload()),
+        simulated(verdict.cause()),
+        simulated(verdict.remedy()),
+        verdict.prefetching().map(simulated).unwrap_or_default(),
+        paragraph(&verdict.workload(), Tag::Counted),
     )
 }
 
@@ -280,9 +283,10 @@ fn sizes(verdicts: &[DeviceVerdict]) -> String {
     let Some(first) = verdicts.first() else {
         return String::new();
     };
-    let heading =
-        |point: &super::verdict::SizePoint| format!("<th class=\"r\">{}</th>", point.entries);
-    let headings: String = first.sizes.iter().map(heading).collect();
+    let sizes = first.sizes.iter();
+    let sizes = sizes.map(|point| Column::numbers(&format!("{} entries", point.entries)));
+    let names = [Column::words("trace"), Column::words("device")];
+    let columns: Vec<Column> = names.into_iter().chain(sizes).collect();
     let row = |verdict: &DeviceVerdict| {
         let cell = |point: &super::verdict::SizePoint| {
             format!(
@@ -297,8 +301,8 @@ fn sizes(verdicts: &[DeviceVerdict]) -> String {
     };
     let rows: String = verdicts.iter().map(row).collect();
     format!(
-        "<details><summary>The numbers: misses in 100 accesses (misses)</summary><div class=\"scroll\"><table>\
-         <thead><tr><th>trace</th><th>device</th>{headings}</tr></thead><tbody>{rows}</tbody></table></div></details>"
+        "<details><summary>The numbers: misses in 100 accesses (misses)</summary>{}</details>",
+        wide_table(&columns, Order::Fixed, &rows)
     )
 }
 
@@ -308,11 +312,8 @@ fn cost(report: &Report) -> String {
     }
     format!(
         "<section><h2>Cost against safety</h2><p class=\"note\">Left is cheaper, lower is safer; nothing lies both left of and below the dashed line. Upwards: how \
-         long a device may reach a page after its unmap returned (the longest seen in the traces {2}, else the configured bound {0}; where it is what the unit takes, the wait for one invalidation {0}). \
-         To the right: measured time {1} plus the wait a map of the traces {0}.</p>{3}</section>\n",
-        chip(Tag::Assumed),
-        chip(Tag::Measured),
-        chip(Tag::Counted),
+         long a device may reach a page after its unmap returned (the longest seen in the traces, counted; else the configured bound, assumed; where it is what the unit takes, the wait for one invalidation, assumed). \
+         To the right: measured time plus the wait a map of the traces, which is assumed.</p>{}</section>\n",
         plot(
             "",
             "cost-against-safety",

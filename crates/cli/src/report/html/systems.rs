@@ -6,7 +6,7 @@ use crate::report::{
     model::Report,
     systems::{Exposure, SystemOnTrace, SystemRow},
 };
-use ioatlas_present::html::{chip, escaped, number, quantity, sentence};
+use ioatlas_present::html::{Column, Order, chip, escaped, number, quantity, sentence, wide_table};
 use ioatlas_present::{Figure, Tag};
 use std::fmt::Write;
 
@@ -20,33 +20,20 @@ pub(super) fn systems(report: &Report) -> String {
     if report.systems.is_empty() {
         return "<section><h2>Systems</h2><p>None was run.</p></section>\n".into();
     }
-    let heading = |name: &str, tag: Tag| {
-        let chip = chip(tag);
-        format!("<th class=\"r\" aria-sort=\"none\"><button>{name}</button> {chip}</th>")
-    };
-    let headings = [
-        heading("time a pair, ns, 1 thread (this machine)", Tag::Measured),
-        heading("2 threads, each", Tag::Measured),
-        heading("wait a map, ns", Tag::Assumed),
-        heading("invalidations per 1,000 maps", Tag::Counted),
-        heading("misses per 1,000 maps", Tag::Simulated),
-        heading("tables, KiB", Tag::Counted),
-        heading("window: unmaps or time", Tag::Assumed),
-        heading("unmapped pages tried: blocked, stale", Tag::Counted),
-        heading("violations", Tag::Counted),
-        heading("accesses checked", Tag::Counted),
-        heading("lines skipped: anomalies, limits", Tag::Counted),
-    ]
-    .concat();
+    let columns = [
+        Column::words("system"),
+        Column::words("design"),
+        Column::numbers("time a pair, ns, 1 thread (this machine)").of(Tag::Measured),
+        Column::numbers("2 threads, each").of(Tag::Measured),
+        Column::numbers("wait a map, ns").of(Tag::Assumed),
+        Column::numbers("invalidations per 1,000 maps"),
+        Column::numbers("misses per 1,000 maps").of(Tag::Simulated),
+        Column::numbers("tables, KiB"),
+        Column::numbers("window: unmaps or time").of(Tag::Assumed),
+        Column::numbers("window seen"),
+    ];
     let rows: String = report.systems.iter().map(system_row).collect();
-    let shown = (MAX_DETAILS / report.systems.len()).max(1);
-    let details: String = report
-        .systems
-        .iter()
-        .map(|row| system_details(row, shown))
-        .collect();
-    let traces = report.systems.iter().map(|row| row.per_trace.len()).max();
-    let details = details + &more_traces(traces.unwrap_or(0), shown);
+    let table = wide_table(&columns, Order::Sortable, &rows);
     let sentences = [
         Some(report.wait_sentence()),
         report.oracle_sentence(),
@@ -59,51 +46,99 @@ pub(super) fn systems(report: &Report) -> String {
         .map(|words| format!("<p>{}</p>", sentence(words)))
         .collect();
     format!(
-        "<section><h2>Systems</h2><p class=\"note\">The designs as implemented here, not the kernels&#39; code; (no system): a design that no system ships. \
+        "<section><h2>Systems {}</h2>{closing}<details><summary>What each design costs, and how safe it is</summary>\
+         <p class=\"note\">The designs as implemented here, not the kernels&#39; code; (no system): a design that no system ships. \
          Time a pair: wall time of a map and its unmap on this machine, on a ring of 256 single pages, without any invalidation \
          and whatever the traces (in brackets: 10th to 90th percentile). Wait: the invalidations that a map of the traces causes, times what \
          one is assumed to take; - where maps and unmaps go on meanwhile. Of more than 8 designs each is measured for a shorter time; - where it was not measured: fewer than two \
          CPUs, or a machine too busy to run both threads at once. Tables: page-table memory at \
          its peak; a deferred design has more IOVAs retired at any time, hence more tables: compare at equal traffic \
-         only.</p><div class=\"scroll\"><table class=\"sortable\"><thead><tr>\
-         <th aria-sort=\"none\"><button>system</button></th><th>design</th>{headings}</tr></thead>\
-         <tbody>{rows}</tbody></table></div>{closing}\
-         <details><summary>Each trace</summary><p class=\"note\">Misses {0}, all else {1}.</p><div class=\"scroll\"><table><thead><tr><th>system</th>\
-         <th>trace</th><th class=\"r\">maps</th><th class=\"r\">unmaps</th><th class=\"r\">invalidations</th><th class=\"r\">misses</th>\
-         <th class=\"r\">tables, KiB</th><th class=\"r\">anomalies skipped</th><th class=\"r\">limits</th>\
-         <th class=\"r\">tries on unmapped pages blocked</th><th class=\"r\">stale</th>\
-         <th class=\"r\">violations</th><th class=\"r\">accesses checked</th></tr></thead><tbody>{details}</tbody></table></div></details></section>\n",
-        chip(Tag::Simulated),
+         only.</p>{table}</details>{}{}</section>\n",
         chip(Tag::Counted),
+        checks(report),
+        each_trace(report),
     )
 }
 
+/// What the self-check of the designs found.
+fn checks(report: &Report) -> String {
+    let columns = [
+        Column::words("system"),
+        Column::words("design"),
+        Column::numbers("unmapped pages tried: blocked"),
+        Column::numbers("stale, within the window"),
+        Column::numbers("violations"),
+        Column::numbers("accesses checked"),
+        Column::numbers("lines skipped: anomalies"),
+        Column::numbers("limits"),
+    ];
+    let line = |row: &SystemRow| {
+        let figures = [
+            row.attempts_blocked,
+            row.attempts_stale,
+            row.violations,
+            row.oracle_checked_accesses,
+            row.skipped_anomalies,
+            row.skipped_limits,
+        ];
+        let cells: String = figures.iter().map(|of| cell(&number(of))).collect();
+        let (system, design) = (escaped(row.system()), escaped(&row.design));
+        format!("<tr><td>{system}</td><td>{design}</td>{cells}</tr>")
+    };
+    let rows: String = report.systems.iter().map(line).collect();
+    format!(
+        "<details><summary>What was checked while they ran</summary>{}</details>",
+        wide_table(&columns, Order::Fixed, &rows)
+    )
+}
+
+fn each_trace(report: &Report) -> String {
+    let shown = (MAX_DETAILS / report.systems.len()).max(1);
+    let columns = [
+        Column::words("system"),
+        Column::words("trace"),
+        Column::numbers("maps"),
+        Column::numbers("unmaps"),
+        Column::numbers("invalidations"),
+        Column::numbers("misses").of(Tag::Simulated),
+        Column::numbers("tables, KiB"),
+        Column::numbers("anomalies skipped"),
+        Column::numbers("limits"),
+        Column::numbers("tries on unmapped pages blocked"),
+        Column::numbers("stale"),
+        Column::numbers("violations"),
+        Column::numbers("accesses checked"),
+    ];
+    let rows = report.systems.iter();
+    let rows: String = rows.map(|row| system_details(row, shown)).collect();
+    let traces = report.systems.iter().map(|row| row.per_trace.len()).max();
+    let rows = rows + &more_traces(traces.unwrap_or(0), shown);
+    format!(
+        "<details><summary>Each trace</summary>{}</details>",
+        wide_table(&columns, Order::Fixed, &rows)
+    )
+}
+
+fn cell(content: &str) -> String {
+    format!("<td class=\"r\">{content}</td>")
+}
+
 fn system_row(row: &SystemRow) -> String {
-    let cell = |content: String| format!("<td class=\"r\">{content}</td>");
+    let (window, seen) = exposure(&row.exposure);
     let cells = [
-        cell(timed(
+        timed(
             Some(row.ns_per_pair_1_thread),
             Some(row.ns_per_pair_1_thread_range),
-        )),
-        cell(timed(
-            row.ns_per_pair_2_threads,
-            row.ns_per_pair_2_threads_range,
-        )),
-        cell(row.wait.as_ref().map_or("-".into(), number)),
-        cell(number(&row.invalidations_per_1k_maps)),
-        cell(row.misses_per_1k_maps.as_ref().map_or("-".into(), number)),
-        cell(number(&row.table_memory)),
-        format!("<td class=\"r w\">{}</td>", exposure(&row.exposure)),
-        cell(format!(
-            "{}, {}",
-            number(&row.attempts_blocked),
-            number(&row.attempts_stale)
-        )),
-        cell(number(&row.violations)),
-        cell(number(&row.oracle_checked_accesses)),
-        cell(skipped(row)),
-    ]
-    .concat();
+        ),
+        timed(row.ns_per_pair_2_threads, row.ns_per_pair_2_threads_range),
+        row.wait.as_ref().map_or("-".into(), number),
+        number(&row.invalidations_per_1k_maps),
+        row.misses_per_1k_maps.as_ref().map_or("-".into(), number),
+        number(&row.table_memory),
+        window,
+        seen,
+    ];
+    let cells: String = cells.iter().map(|content| cell(content)).collect();
     format!(
         "<tr><td class=\"w\"{}>{}</td><td class=\"design\">{}<br><span class=\"note\">{}</span></td>{cells}</tr>",
         row.shipped_by
@@ -127,17 +162,11 @@ fn timed(median: Option<Figure>, range: Option<[Figure; 2]>) -> String {
     )
 }
 
-fn skipped(row: &SystemRow) -> String {
-    let (anomalies, limits) = (&row.skipped_anomalies, &row.skipped_limits);
-    if anomalies.value + limits.value == 0.0 {
-        return "-".into();
-    }
-    format!("{}, {}", number(anomalies), number(limits))
-}
-
-fn exposure(exposure: &Exposure) -> String {
+/// The bound of a window, and what was seen of it.
+fn exposure(exposure: &Exposure) -> (String, String) {
+    let unmaps = |of: &Figure| format!("{} unmaps", number(of));
     match exposure {
-        Exposure::None => "none".into(),
+        Exposure::None => ("none".into(), "-".into()),
         Exposure::Bounded {
             operations_bound,
             time_bound,
@@ -148,27 +177,19 @@ fn exposure(exposure: &Exposure) -> String {
                 Some(time) => format!("{} + 1 tick", quantity(time)),
                 None => "what the unit takes".into(),
             };
-            let mut html = format!(
-                "{time}, or {} unmaps<span class=\"note\"><br>seen {} unmaps {}",
-                number(operations_bound),
-                number(operations_observed),
-                chip(operations_observed.tag),
-            );
+            let bound = format!("{time}, or {}", unmaps(operations_bound));
+            let mut seen = unmaps(operations_observed);
             if let Some(time) = time_observed {
-                let _ = write!(html, "<br>seen {} {}", quantity(time), chip(time.tag));
+                let _ = write!(seen, "<br>{}", quantity(time));
                 if time_bound.is_none() {
-                    html += "<br>(the software unit is done at once)";
+                    seen += "<br>(the software unit is done at once)";
                 }
             }
-            html + "</span>"
+            (bound, seen)
         }
         Exposure::Unbounded {
             operations_observed,
-        } => format!(
-            "unbounded<span class=\"note\"><br>seen {} unmaps {}</span>",
-            number(operations_observed),
-            chip(operations_observed.tag),
-        ),
+        } => ("unbounded".into(), unmaps(operations_observed)),
     }
 }
 
@@ -190,7 +211,7 @@ fn system_details(row: &SystemRow, traces: usize) -> String {
         let cells: String = figures
             .iter()
             .map(|f| f.as_ref().map_or("-".into(), number))
-            .map(|shown| format!("<td class=\"r\">{shown}</td>"))
+            .map(|shown| cell(&shown))
             .collect();
         format!(
             "<tr><td>{}</td><td>{}</td>{cells}</tr>",
