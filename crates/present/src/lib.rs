@@ -14,7 +14,7 @@ mod text;
 
 pub use figure::{Figure, Part, Sentence, Tag, Unit};
 pub use table::{Cell, Table, columns};
-pub use text::{grouped, printable, rounded, short, steers};
+pub use text::{grouped, printable, rounded, short, steers, wrapped};
 
 /// A value as JSON, for people too, with a line feed at its end.
 ///

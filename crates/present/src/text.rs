@@ -66,6 +66,25 @@ pub fn rounded(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".into(), |value| format!("{value:.digits$}"))
 }
 
+/// Words in lines of at most `width` columns, each ended: the first goes on at column `begun`, the
+/// others begin with `indent` spaces. A word that is longer stands alone.
+#[must_use]
+pub fn wrapped(words: &str, width: usize, begun: usize, indent: usize) -> String {
+    let (mut text, mut column) = (String::new(), begun);
+    for (nth, word) in words.split_whitespace().enumerate() {
+        if nth > 0 && column + 1 + word.width() > width {
+            text += &format!("\n{:indent$}", "");
+            column = indent;
+        } else if nth > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text += word;
+        column += word.width();
+    }
+    text + "\n"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +99,13 @@ mod tests {
         ] {
             assert_eq!(grouped(number), text);
         }
+    }
+
+    #[test]
+    fn words_go_on_in_the_next_line_where_they_would_not_fit() {
+        assert_eq!(wrapped("one two  three", 9, 2, 3), "one two\n   three\n");
+        assert_eq!(wrapped("one", 2, 0, 0), "one\n", "no shorter than a word");
+        assert_eq!(wrapped("", 9, 2, 3), "\n");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::Doctor;
 use super::device::Device;
 use super::machine::{HugePages, Tracing};
 use super::mode::{Mode, Source};
-use ioatlas_present::{columns, grouped, printable};
+use ioatlas_present::{columns, grouped, printable, wrapped};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Devices without a driver that are listed unasked.
@@ -34,22 +34,8 @@ pub(super) fn text(doctor: &Doctor, all: bool) -> String {
 /// Words after a name, wrapped and indented.
 fn paragraph(name: &str, words: &str) -> String {
     const INDENT: usize = 15;
-    let mut text = format!("  {name:<13}");
-    let mut column = INDENT;
-    for (index, word) in words.split(' ').enumerate() {
-        let width = word.chars().count();
-        if index > 0 && column + 1 + width > WIDTH {
-            text += &format!("\n{:INDENT$}", "");
-            column = INDENT;
-        } else if index > 0 {
-            text.push(' ');
-            column += 1;
-        }
-        text += word;
-        column += width;
-    }
-    text.truncate(text.trim_end().len());
-    text + "\n"
+    let text = format!("  {name:<13}{}", wrapped(words, WIDTH, INDENT, INDENT));
+    text.trim_end().to_owned() + "\n"
 }
 
 fn head(doctor: &Doctor) -> String {
