@@ -10,6 +10,7 @@ mod error;
 mod growth;
 mod papers;
 mod scale;
+mod stated;
 mod vhost_compare;
 
 pub use error::Error;

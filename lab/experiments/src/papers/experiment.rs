@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What an exhibit is: its data judged and shown. The module above has the theory.
 
+use crate::stated::Kind;
 use ioatlas_present::{Cell, Table, Tag, plot::Plot};
 use serde::Serialize;
+use std::{borrow::Cow, fmt};
 
 /// What an exhibit is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -88,47 +90,88 @@ pub(crate) struct Judgement {
     pub reason: String,
 }
 
-impl Judgement {
-    /// Of a whole exhibit: reproduced if every finding is, not if none is even weak, else weak.
-    pub fn of(statements: &[Statement]) -> Self {
-        let found: Vec<&Found> = statements.iter().flat_map(|s| &s.found).collect();
-        let mut places: Vec<&str> = Vec::new();
-        for found in &found {
-            if !places.contains(&found.on) {
-                places.push(found.on);
-            }
+/// How many findings came out how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Tally {
+    pub reproduced: usize,
+    pub weak: usize,
+    pub not: usize,
+    /// Fitted to what they are compared with, so no evidence.
+    pub fitted: usize,
+    /// True by what went in, so no evidence.
+    pub input: usize,
+}
+
+impl Tally {
+    pub fn of<'f>(all: impl IntoIterator<Item = &'f Found>) -> Self {
+        let mut tally = Tally::default();
+        for found in all {
+            *match (found.verdict, found.kind) {
+                (Some(Verdict::Reproduced), _) => &mut tally.reproduced,
+                (Some(Verdict::Weak), _) => &mut tally.weak,
+                (Some(Verdict::Not), _) => &mut tally.not,
+                (None, Kind::Fitted) => &mut tally.fitted,
+                (None, Kind::Predicted | Kind::Input) => &mut tally.input,
+            } += 1;
         }
-        let count = |place: &str| {
-            let here = |which| {
-                let such = found.iter().filter(|f| f.on == place);
-                such.filter(|f| f.judgement.verdict == which).count()
-            };
-            format!(
-                "{place}: {} reproduced, {} weak, {} not",
-                here(Verdict::Reproduced),
-                here(Verdict::Weak),
-                here(Verdict::Not)
-            )
-        };
-        let by_place: Vec<String> = places.iter().map(|place| count(place)).collect();
-        let verdict = Verdict::all(found.iter().map(|f| f.judgement.verdict));
-        verdict.because(format!(
-            "{} statements; {}",
-            statements.len(),
-            by_place.join("; ")
-        ))
+        tally
     }
+
+    pub fn judged(&self) -> usize {
+        self.reproduced + self.weak + self.not
+    }
+
+    /// How many of those judged are reproduced: `6 of 7`.
+    pub fn short(&self) -> String {
+        match self.judged() {
+            0 => "none judged".into(),
+            judged => format!("{} of {judged}", self.reproduced),
+        }
+    }
+
+    /// The others: `1 weak, 2 fitted`; empty where there are none.
+    pub fn others(&self) -> String {
+        let named = [
+            (self.weak, "weak"),
+            (self.not, "not"),
+            (self.fitted, "fitted"),
+            (self.input, "given"),
+        ];
+        let some = named.into_iter().filter(|(count, _)| *count > 0);
+        let some: Vec<String> = some
+            .map(|(count, name)| format!("{count} {name}"))
+            .collect();
+        some.join(", ")
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.short())?;
+        match self.others().as_str() {
+            "" => Ok(()),
+            others => write!(f, " ({others})"),
+        }
+    }
+}
+
+/// The findings of one place: a kernel or a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Placed {
+    pub on: &'static str,
+    #[serde(flatten)]
+    pub tally: Tally,
 }
 
 /// What a document says of a result, and what is found of it here.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Statement {
     /// In our words, with the section.
-    pub says: &'static str,
+    pub says: Cow<'static, str>,
     /// Their number, or their word where they give none.
     pub theirs: &'static str,
     /// When it counts as reproduced, and when as weak. Otherwise it is not.
-    pub rule: &'static str,
+    pub rule: Cow<'static, str>,
     /// What we see, one for each kernel or model.
     pub found: Vec<Found>,
 }
@@ -138,9 +181,37 @@ pub(crate) struct Statement {
 pub(crate) struct Found {
     /// Where: a kernel or a model.
     pub on: &'static str,
-    /// The verdict, and our numbers.
-    #[serde(flatten)]
-    pub judgement: Judgement,
+    /// How our numbers come about.
+    pub kind: Kind,
+    /// None of what is no evidence.
+    pub verdict: Option<Verdict>,
+    /// Our numbers.
+    pub reason: String,
+}
+
+impl Found {
+    /// What was not looked at before.
+    pub fn new(on: &'static str, judgement: Judgement) -> Self {
+        Found::of(on, Kind::Predicted, judgement)
+    }
+
+    pub fn of(on: &'static str, kind: Kind, Judgement { verdict, reason }: Judgement) -> Self {
+        Found {
+            on,
+            kind,
+            verdict: kind.is_evidence().then_some(verdict),
+            reason,
+        }
+    }
+
+    /// The word shown: the verdict, or why there is none.
+    pub fn word(&self) -> &'static str {
+        match (self.verdict, self.kind) {
+            (Some(verdict), _) => verdict.name(),
+            (None, Kind::Fitted) => "fitted",
+            (None, Kind::Predicted | Kind::Input) => "given",
+        }
+    }
 }
 
 /// What is shown of an exhibit.
@@ -189,8 +260,8 @@ pub(crate) trait Experiment: Sync {
     /// # Errors
     /// A sentence: something failed that must not.
     fn run(&self, progress: &dyn Fn(&str)) -> Result<Self::Data, String>;
-    /// The verdict, of the data alone.
-    fn judge(data: &Self::Data) -> Judgement;
+    /// What the document says of it, each statement judged by the data alone.
+    fn judge(data: &Self::Data) -> Vec<Statement>;
     /// The data as table and drawings.
     fn show(data: &Self::Data) -> Shown;
 }
@@ -212,12 +283,7 @@ impl<E: Experiment> Runs for E {
     }
     fn make(&self, progress: &dyn Fn(&str)) -> Result<Made, String> {
         let data = self.run(progress)?;
-        Ok(Made {
-            about: E::ABOUT,
-            judgement: E::judge(&data),
-            statements: Vec::new(),
-            shown: E::show(&data),
-        })
+        Ok(Made::new(E::ABOUT, E::judge(&data), E::show(&data)))
     }
 }
 
@@ -226,23 +292,46 @@ impl<E: Experiment> Runs for E {
 pub(crate) struct Made {
     #[serde(flatten)]
     pub about: About,
-    #[serde(flatten)]
-    pub judgement: Judgement,
-    /// What the document says of results, one by one. Empty: the claim is all.
+    /// Of all findings.
+    pub tally: Tally,
+    /// The same by place.
+    pub places: Vec<Placed>,
+    /// What the document says of results, one by one.
     pub statements: Vec<Statement>,
     #[serde(flatten)]
     pub shown: Shown,
 }
 
 impl Made {
-    /// An exhibit that is judged by its statements.
-    pub fn by_statements(about: About, statements: Vec<Statement>, shown: Shown) -> Self {
+    pub fn new(about: About, statements: Vec<Statement>, shown: Shown) -> Self {
+        let found = || statements.iter().flat_map(|statement| &statement.found);
+        let mut places: Vec<&str> = Vec::new();
+        for found in found() {
+            if !places.contains(&found.on) {
+                places.push(found.on);
+            }
+        }
+        let placed = |on: &&'static str| Placed {
+            on,
+            tally: Tally::of(found().filter(|found| found.on == *on)),
+        };
         Made {
             about,
-            judgement: Judgement::of(&statements),
+            tally: Tally::of(found()),
+            places: places.iter().map(placed).collect(),
             statements,
             shown,
         }
+    }
+
+    /// Each place with how its findings came out; a single place without its name.
+    pub fn outcomes(&self) -> Vec<String> {
+        let all = self.places.iter();
+        let named = |placed: &Placed| match self.places.len() {
+            1 => placed.tally.to_string(),
+            _ => format!("{}: {}", placed.on, placed.tally),
+        };
+        all.map(named).collect()
     }
 }
 
@@ -250,34 +339,62 @@ impl Made {
 mod tests {
     use super::*;
 
-    fn statement(verdicts: &[Verdict]) -> Statement {
-        let found = |verdict: &Verdict| Found {
-            on: "here",
-            judgement: Judgement {
-                verdict: *verdict,
-                reason: "because".into(),
-            },
+    fn found(on: &'static str, kind: Kind, verdict: Verdict) -> Found {
+        Found::of(on, kind, verdict.because("so"))
+    }
+
+    fn made(found: Vec<Found>) -> Made {
+        let about = About {
+            paper: "P",
+            exhibit: "e",
+            title: "t",
+            claim: "c",
         };
-        Statement {
-            says: "so",
+        let statement = Statement {
+            says: "so".into(),
             theirs: "1",
-            rule: "2",
-            found: verdicts.iter().map(found).collect(),
-        }
+            rule: "2".into(),
+            found,
+        };
+        Made::new(about, vec![statement], Shown::default())
     }
 
     #[test]
-    fn an_exhibit_is_as_good_as_all_of_its_findings() {
+    fn what_was_fitted_or_given_counts_neither_for_nor_against() {
+        use Kind::{Fitted, Input, Predicted};
         use Verdict::{Not, Reproduced, Weak};
-        let of = |all: &[&[Verdict]]| {
-            let statements: Vec<Statement> = all.iter().map(|v| statement(v)).collect();
-            Judgement::of(&statements).verdict
-        };
-        assert_eq!(of(&[&[Reproduced], &[Reproduced, Reproduced]]), Reproduced);
-        assert_eq!(of(&[&[Reproduced], &[Reproduced, Not]]), Weak);
-        assert_eq!(of(&[&[Not], &[Weak]]), Weak);
-        assert_eq!(of(&[&[Not, Not]]), Not);
-        assert_eq!(of(&[]), Not, "nothing was found");
+        let all = [
+            found("a", Predicted, Reproduced),
+            found("a", Fitted, Reproduced),
+            found("a", Fitted, Not),
+            found("a", Input, Reproduced),
+            found("a", Predicted, Weak),
+        ];
+        let tally = Tally::of(&all);
+        assert_eq!((tally.judged(), tally.reproduced), (2, 1));
+        assert_eq!(tally.to_string(), "1 of 2 (1 weak, 2 fitted, 1 given)");
+        assert_eq!(
+            all.each_ref().map(Found::word)[1..4],
+            ["fitted", "fitted", "given"]
+        );
+        let fitted = Tally::of(&all[1..3]);
+        assert_eq!(fitted.to_string(), "none judged (2 fitted)");
+        let all_seen = Tally::of(&all[..1]);
+        assert_eq!(all_seen.to_string(), "1 of 1");
+    }
+
+    #[test]
+    fn places_are_counted_apart_and_named_where_there_are_several() {
+        use Kind::Predicted;
+        use Verdict::{Not, Reproduced};
+        let (here, there) = (
+            found("here", Predicted, Reproduced),
+            found("there", Predicted, Not),
+        );
+        let both = made(vec![here.clone(), there, here.clone()]);
+        assert_eq!(both.outcomes(), ["here: 2 of 2", "there: 0 of 1 (1 not)"]);
+        assert_eq!(both.tally.judged(), 3);
+        assert_eq!(made(vec![here]).outcomes(), ["1 of 1"]);
     }
 
     #[test]

@@ -5,15 +5,15 @@
 //!
 //! An [`Experiment`] is one figure or table. It *runs* to data, *judges* the data, and *shows*
 //! them. Judging is a function of the data alone, with its thresholds stated beside it, so that
-//! tests can give it data that reproduce the claim and data that do not; no verdict is written
-//! down. [`exhibits`] is the registry; a module a document adds its own.
+//! tests can give it data that reproduce what is claimed and data that do not; no verdict is
+//! written down. [`exhibits`] is the registry; a module a document adds its own.
 //!
-//! A verdict is on the claim as [`About::claim`] words it: *reproduced*, *weak* (part of it, or
-//! less clearly), or *not*. Numbers of the documents appear only where our copy of the text has
-//! them.
-//!
-//! Where a document states several results, each is a [`Statement`] with the rule of its verdict,
-//! judged on each kernel apart, and the exhibit's verdict follows from theirs.
+//! What a document says of an exhibit is a list of [`Statement`]s, each with the rule of its
+//! verdict, judged on each kernel or model apart: *reproduced*, *weak* (part of it, or less
+//! clearly), or *not*. An exhibit has no word of its own: it says how many of its findings came out
+//! how. What was fitted to a statement, or holds by construction, is no evidence of it
+//! ([`Kind::is_evidence`](crate::stated::Kind::is_evidence)). Numbers of the documents appear only
+//! where our copy of the text has them.
 //!
 //! Every column of numbers and every drawing says where it comes from: counted, measured, simulated
 //! or assumed ([`Tag`](ioatlas_present::Tag)).
@@ -28,13 +28,16 @@ mod random;
 mod replays;
 mod wiosca10;
 
-use experiment::{About, Experiment, Found, Judgement, Made, Runs, Shown, Statement, Verdict};
+use experiment::{
+    About, Experiment, Found, Judgement, Made, Runs, Shown, Statement, Tally, Verdict,
+};
 
 pub(crate) use arguments::PapersArguments;
 
 use crate::Answer;
 use crate::error::Error;
 use crate::progress::{Bar, Progress};
+use ioatlas_present::wrapped;
 use serde::Serialize;
 use std::ffi::OsString;
 
@@ -64,6 +67,8 @@ pub(crate) fn beginning(word: &str) -> Result<String, String> {
 pub(crate) struct Papers {
     /// The exhibits, in order.
     pub exhibits: Vec<Made>,
+    /// Of all findings of all exhibits.
+    pub tally: Tally,
     /// Version of the program.
     pub version: &'static str,
     /// Commit that it was built from, or `unknown`.
@@ -108,7 +113,9 @@ fn make(arguments: &PapersArguments, command: &[OsString]) -> Result<Papers, Err
         })?);
     }
     drop(bar);
+    let found = made.iter().flat_map(|made| &made.statements);
     let mut papers = Papers {
+        tally: Tally::of(found.flat_map(|statement| &statement.found)),
         exhibits: made,
         version: env!("CARGO_PKG_VERSION"),
         commit: ioatlas::COMMIT,
@@ -118,18 +125,35 @@ fn make(arguments: &PapersArguments, command: &[OsString]) -> Result<Papers, Err
     Ok(papers)
 }
 
+/// Columns of a line.
+const WIDTH: usize = 100;
+
+/// Each exhibit with how its findings came out; of what is not reproduced, what it is.
 fn plain(papers: &Papers, arguments: &PapersArguments) -> String {
     let mut text = String::new();
     for made in &papers.exhibits {
-        let Made {
-            about, judgement, ..
-        } = made;
-        let verdict = judgement.verdict.name();
-        text += &format!(
-            "{} {} ({}): {verdict}\n  {}\n",
-            about.paper, about.exhibit, about.title, judgement.reason
-        );
+        let About {
+            paper,
+            exhibit,
+            title,
+            ..
+        } = made.about;
+        let outcomes = made.outcomes().join("; ");
+        let head = format!("{paper} {exhibit}, {title}: {outcomes}");
+        text += &wrapped(&head, WIDTH, 0, 4);
+        for statement in &made.statements {
+            let not = |found: &&Found| found.verdict == Some(Verdict::Not);
+            for found in statement.found.iter().filter(not) {
+                let words = format!(
+                    "{} Theirs: {}; {}: {}",
+                    statement.says, statement.theirs, found.on, found.reason
+                );
+                text += &format!("  not  {}", wrapped(&words, WIDTH, 7, 7));
+            }
+        }
     }
+    let all = format!("All findings reproduced: {}. {LEGEND}", papers.tally);
+    text += &wrapped(&all, WIDTH, 0, 0);
     let page = arguments.output.join(output::PAGE);
     text += &format!(
         "{} written, with {} files beside it\n",
@@ -138,6 +162,10 @@ fn plain(papers: &Papers, arguments: &PapersArguments) -> String {
     );
     text
 }
+
+/// What the words beside the counts mean.
+const LEGEND: &str = "Weak: in part, or less clearly. Fitted: a parameter was chosen by it; given: \
+                      it holds by what went in; neither is evidence.";
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The exhibits on one page that needs no network, no script and no other file.
 
-use super::{Made, Papers, Statement, Verdict};
+use super::{Found, LEGEND, Made, Papers, Statement};
 use crate::report::provenance::command_line;
 use ioatlas_present::html::{chip, document, escaped};
 use ioatlas_present::{Tag, plot};
@@ -11,10 +11,11 @@ use std::ffi::OsString;
 pub(super) fn page(papers: &Papers, command: &[OsString]) -> String {
     let sections: String = papers.exhibits.iter().map(section).collect();
     let body = format!(
-        "<header><h1>cargo lab papers</h1><p class=\"note\">Figures and tables of the papers, ours beside theirs. A verdict is \
-         computed from our data: reproduced, weak (part of the claim, or less clearly), or not. Numbers say where they come from: {}.</p></header>\n<main>\n{}\n{sections}\
+        "<header><h1>cargo lab papers</h1><p class=\"note\">Figures and tables of the papers, ours beside theirs: \
+         of each statement of theirs, whether our data reproduce it. All findings reproduced: <b>{}</b>. {LEGEND} Numbers say where they come from: {}.</p></header>\n<main>\n{}\n{sections}\
          <section><h2>Provenance</h2><dl><dt>command</dt><dd><code>{}</code></dd><dt>program</dt>\
          <dd>ioatlas {}, commit <code>{}</code></dd></dl></section>\n</main>",
+        papers.tally,
         Tag::LEGEND
             .map(|(tag, means)| format!("{} {means}", chip(tag)))
             .join(", "),
@@ -32,45 +33,32 @@ fn together(text: &str) -> String {
     escaped(text).replace(" %", "\u{a0}%")
 }
 
-fn verdict(verdict: Verdict) -> String {
-    format!("<b class=\"verdict {0}\">{0}</b>", verdict.name())
+/// The word for a finding, coloured.
+fn verdict(found: &Found) -> String {
+    format!("<b class=\"verdict {0}\">{0}</b>", found.word())
+}
+
+/// How the findings of an exhibit came out, a place a line.
+fn outcomes(made: &Made) -> String {
+    let lines: Vec<String> = made.outcomes().iter().map(|line| escaped(line)).collect();
+    lines.join("<br>")
 }
 
 fn contents(papers: &Papers) -> String {
     let row = |made: &Made| {
-        let Made {
-            about, judgement, ..
-        } = made;
-        let statement = |statement: &Statement| {
-            let found: Vec<String> = statement
-                .found
-                .iter()
-                .map(|found| {
-                    format!(
-                        "{}: {}",
-                        escaped(found.on),
-                        verdict(found.judgement.verdict)
-                    )
-                })
-                .collect();
-            format!(
-                "<tr class=\"statement\"><td></td><td>{}</td><td>{}</td></tr>",
-                together(statement.says),
-                found.join("<br>")
-            )
-        };
-        let statements: String = made.statements.iter().map(statement).collect();
+        let about = made.about;
         format!(
-            "<tr><td class=\"w\">{}, {}</td><td><b>{}</b></td><td>{}</td></tr>{statements}",
+            "<tr><td class=\"w\"><a href=\"#{}\">{}, {}</a></td><td>{}</td><td>{}</td></tr>",
+            about.stem(),
             escaped(about.paper),
             about.exhibit,
             escaped(about.title),
-            verdict(judgement.verdict)
+            outcomes(made)
         )
     };
     let rows: String = papers.exhibits.iter().map(row).collect();
     format!(
-        "<section><div class=\"scroll\"><table><thead><tr><th>exhibit</th><th>shows; what is said of it</th><th>verdict</th></tr></thead>\
+        "<section><div class=\"scroll\"><table><thead><tr><th>exhibit</th><th>shows</th><th>reproduced</th></tr></thead>\
          <tbody>{rows}</tbody></table></div></section>"
     )
 }
@@ -78,9 +66,9 @@ fn contents(papers: &Papers) -> String {
 fn section(made: &Made) -> String {
     let Made {
         about,
-        judgement,
         statements,
         shown,
+        ..
     } = made;
     let drawing = |plot: &plot::Plot| {
         format!(
@@ -104,43 +92,36 @@ fn section(made: &Made) -> String {
     };
     let sources: String = shown.sources().map(chip).collect();
     format!(
-        "<section id=\"{}\"><h2>{}, {}: {} {sources}</h2><dl><dt>theirs</dt><dd>{}</dd><dt>ours</dt><dd>{}: {}</dd></dl>{}\
+        "<section id=\"{}\"><h2>{}, {}: {} {sources}</h2><dl><dt>theirs</dt><dd>{}</dd><dt>reproduced</dt><dd>{}</dd></dl>{}\
          <div class=\"plots\">{plots}</div>{table}<ul class=\"note\">{notes}</ul></section>\n",
         about.stem(),
         escaped(about.paper),
         about.exhibit,
         escaped(about.title),
         together(about.claim),
-        verdict(judgement.verdict),
-        together(&judgement.reason),
+        outcomes(made),
         said(statements),
     )
 }
 
 /// What is said of results, each with what is found.
 fn said(statements: &[Statement]) -> String {
-    if statements.is_empty() {
-        return String::new();
-    }
     let row = |statement: &Statement| {
-        let found: Vec<String> = statement
-            .found
-            .iter()
-            .map(|found| {
-                format!(
-                    "{} {}: {}",
-                    verdict(found.judgement.verdict),
-                    escaped(found.on),
-                    together(&found.judgement.reason)
-                )
-            })
-            .collect();
+        let found = |found: &Found| {
+            format!(
+                "{} {}: {}",
+                verdict(found),
+                escaped(found.on),
+                together(&found.reason)
+            )
+        };
+        let found: Vec<String> = statement.found.iter().map(found).collect();
         format!(
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            together(statement.says),
+            together(&statement.says),
             together(statement.theirs),
             found.join("<br>"),
-            together(statement.rule)
+            together(&statement.rule)
         )
     };
     let rows: String = statements.iter().map(row).collect();

@@ -98,11 +98,7 @@ impl Runs for Replays {
             }
             tables.push(Table { workload, rows });
         }
-        Ok(Made::by_statements(
-            self.about(),
-            statements(&tables),
-            show(&tables),
-        ))
+        Ok(Made::new(self.about(), statements(&tables), show(&tables)))
     }
 }
 
@@ -112,17 +108,15 @@ fn statements(tables: &[Table]) -> Vec<Statement> {
             .iter()
             .map(|table| format!("{}: {}", table.workload.name, reason(table)))
             .collect();
-        vec![Found {
-            on: TODAY,
-            judgement: Verdict::all(tables.iter().map(verdict)).because(reasons.join("; ")),
-        }]
+        let verdict = Verdict::all(tables.iter().map(verdict));
+        vec![Found::new(TODAY, verdict.because(reasons.join("; ")))]
     };
     let times = |table: &Table, name: &str| table.frames(name) / table.frames("rbtree").max(1.0);
     vec![
         Statement {
-            says: "EiovaR and magazines keep the memory of page tables minimal, by packing addresses (ATC'15 6).",
+            says: "EiovaR and magazines keep the memory of page tables minimal, by packing addresses (ATC'15 6).".into(),
             theirs: "minimal",
-            rule: "on every trace neither needs more than 1.25 times the fewest tables of any allocator; weak: 2 times",
+            rule: "on every trace neither needs more than 1.25 times the fewest tables of any allocator; weak: 2 times".into(),
             found: found(
                 &|table| {
                     let most = table
@@ -140,18 +134,18 @@ fn statements(tables: &[Table]) -> Vec<Statement> {
             ),
         },
         Statement {
-            says: "Identity mappings may need more memory for page tables, since physical addresses are not packed (ATC'15 4.1).",
+            says: "Identity mappings may need more memory for page tables, since physical addresses are not packed (ATC'15 4.1).".into(),
             theirs: "more",
-            rule: "on every trace at least 1.5 times as many tables as under the tree of Linux; weak: more",
+            rule: "on every trace at least 1.5 times as many tables as under the tree of Linux; weak: more".into(),
             found: found(
                 &|table| Verdict::at_least(times(table, "identity"), 1.5, 1.0 + f64::EPSILON),
                 &|table| format!("{:.1} times", times(table, "identity")),
             ),
         },
         Statement {
-            says: "Vmem does not keep page tables few, in contrast to the allocator of Linux (ATC'15 7).",
+            says: "Vmem does not keep page tables few, in contrast to the allocator of Linux (ATC'15 7).".into(),
             theirs: "not minimal",
-            rule: "on every trace at least 1.25 times as many tables as under the tree of Linux; weak: more",
+            rule: "on every trace at least 1.25 times as many tables as under the tree of Linux; weak: more".into(),
             found: found(
                 &|table| Verdict::at_least(times(table, "vmem"), 1.25, 1.0 + f64::EPSILON),
                 &|table| format!("{:.2} times", times(table, "vmem")),
@@ -197,9 +191,9 @@ fn show(tables: &[Table]) -> Shown {
     Shown {
         plots,
         notes: vec![
-            "Each trace of today's kernel is replayed: the same maps and unmaps in the same order, by one CPU, strict, at the addresses that the allocator gives,              with tables freed by Linux's rule; accesses move along, by their offset in the mapping. IOTLB: 32 entries in 2 ways; walk caches: 8 entries for each of three              levels. Timing does not change, as it would on a machine."
+            "Each trace of today's kernel is replayed: the same maps and unmaps in the same order, by one CPU, strict, at the addresses that the allocator gives, with tables freed by Linux's rule; accesses move along, by their offset in the mapping. IOTLB: 32 entries in 2 ways; walk caches: 8 entries for each of three levels. Timing does not change, as it would on a machine."
                 .into(),
-            "Not in a paper, to our knowledge. A stream that touches each page for one transfer misses on it wherever it lies; what an allocator changes is whether              pages share sets, and how many tables a walk passes."
+            "Not in a paper, to our knowledge. A stream that touches each page for one transfer misses on it wherever it lies; what an allocator changes is whether pages share sets, and how many tables a walk passes."
                 .into(),
         ],
         ..Shown::table(columns, rows)
@@ -255,7 +249,7 @@ mod tests {
             rows: frames.map(row).to_vec(),
         };
         let all = statements(&[table]);
-        all.iter().map(|s| s.found[0].judgement.verdict).collect()
+        all.iter().filter_map(|s| s.found[0].verdict).collect()
     }
 
     #[test]
@@ -282,7 +276,7 @@ mod tests {
         let verdicts: Vec<Verdict> = made
             .statements
             .iter()
-            .map(|statement| statement.found[0].judgement.verdict)
+            .filter_map(|statement| statement.found[0].verdict)
             .collect();
         assert_eq!(verdicts, [Weak, Reproduced, Not], "{:#?}", made.statements);
         let skipped = made.shown.table.rows.iter().filter_map(|row| row.last());

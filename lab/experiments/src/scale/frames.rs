@@ -8,11 +8,12 @@
 use super::{
     plan::{self, Extent},
     points::in_parallel,
-    rows::{Kind, Row},
+    rows::Row,
 };
 use crate::error::Error;
 use crate::growth::{ALMOST_LINEAR, Growth};
 use crate::progress::Progress;
+use crate::stated::Kind;
 use ioatlas_sim::timing::{
     Cycles, Params, Span, Topology,
     workload::{Scenario, System, Workload},

@@ -13,7 +13,6 @@ mod rows;
 pub(crate) use notes::Noted;
 pub(crate) use plan::named;
 pub(crate) use points::{Parts, Point};
-pub(crate) use rows::Kind;
 
 use crate::Answer;
 use crate::error::Error;

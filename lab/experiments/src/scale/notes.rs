@@ -80,7 +80,7 @@ fn note(name: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scale::rows::Kind;
+    use crate::stated::Kind;
 
     fn row(name: &'static str, in_range: bool) -> Row {
         Row {

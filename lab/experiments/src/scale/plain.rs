@@ -6,25 +6,17 @@ use super::{
     Scale,
     arguments::ScaleArguments,
     points::{LONGEST_MS, PRECISION},
-    rows::{Kind, Row},
+    rows::Row,
 };
-use ioatlas_present::{Table, grouped};
+use ioatlas_present::{Table, grouped, wrapped};
 use ioatlas_sim::timing::params::Origin;
 
 /// More points than this are shown on demand only.
 const MOST_POINTS: usize = 100;
+/// Columns of a terminal that notes may have.
+const WIDTH: usize = 100;
 /// Columns of the table of points.
 const COLUMNS: usize = 14;
-
-impl Kind {
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Fitted => "fitted",
-            Kind::Predicted => "predicted",
-            Kind::Input => "input",
-        }
-    }
-}
 
 pub(super) fn plain(scale: &Scale, arguments: &ScaleArguments) -> String {
     let mut text = String::new();
@@ -43,16 +35,32 @@ pub(super) fn plain(scale: &Scale, arguments: &ScaleArguments) -> String {
         all.filter(|p| p.origin == origin).count()
     };
     text += &format!(
-        "\n{} parameters: {} published, {} measured, {} fitted, {} free (--json lists them). {} of {} results in range.\n",
+        "\n{} parameters: {} published, {} measured, {} fitted, {} free (--json lists them).\n",
         scale.parameters.len(),
         count(Origin::Published),
         count(Origin::Measured),
         count(Origin::Fitted),
         count(Origin::Free),
-        scale.rows.iter().filter(|noted| noted.row.in_range).count(),
-        scale.rows.len(),
     );
-    text
+    text + &in_range(scale)
+}
+
+/// How many results are in range, of those that are evidence; nothing where there are none.
+fn in_range(scale: &Scale) -> String {
+    let rows = || scale.rows.iter().map(|noted| &noted.row);
+    let evidence = rows().filter(|row| row.kind.is_evidence());
+    let (all, within) = (
+        evidence.clone().count(),
+        evidence.filter(|row| row.in_range),
+    );
+    if all == 0 {
+        return String::new();
+    }
+    format!(
+        "{} of {all} predictions in range; {} fitted rows and inputs are no evidence.\n",
+        within.count(),
+        rows().count() - all
+    )
 }
 
 fn results(scale: &Scale) -> String {
@@ -84,11 +92,9 @@ fn results(scale: &Scale) -> String {
     let mut text = table.text("");
     for noted in &scale.rows {
         if let Some(note) = noted.note {
-            text += &format!("\n{}: {note}", noted.row.name);
+            let note = format!("{}: {note}", noted.row.name);
+            text += &format!("\n{}", wrapped(&note, WIDTH, 0, 2));
         }
-    }
-    if scale.rows.iter().any(|noted| noted.note.is_some()) {
-        text.push('\n');
     }
     text
 }

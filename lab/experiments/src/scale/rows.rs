@@ -8,19 +8,8 @@ use super::{
     plan::named,
     points::{Parts, Point},
 };
+use crate::stated::Kind;
 use serde::Serialize;
-
-/// How our value comes about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
-    /// Parameters were chosen by it.
-    Fitted,
-    /// It was not looked at when parameters were chosen.
-    Predicted,
-    /// The paper's own value goes in.
-    Input,
-}
 
 /// A result of the paper beside ours, with the range set for ours.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -16,7 +16,7 @@
 //! When a series is flat, and when it grows almost linearly: [`crate::growth`].
 
 use super::{
-    super::{About, Experiment, Judgement, Shown, Verdict, random::Random},
+    super::{About, Experiment, Found, Shown, Statement, Verdict, random::Random},
     about,
     script::{Step, script},
 };
@@ -126,6 +126,9 @@ impl Series {
 
 pub(super) struct Figure6;
 
+/// Where it is seen.
+const REPEATED: &str = "trace repeated";
+
 impl Experiment for Figure6 {
     type Data = Vec<Series>;
     const ABOUT: About = about(
@@ -153,53 +156,70 @@ impl Experiment for Figure6 {
         Ok(all)
     }
 
-    fn judge(all: &Vec<Series>) -> Judgement {
+    fn judge(all: &Vec<Series>) -> Vec<Statement> {
         let of = |design, background| {
             all.iter()
                 .find(|series| series.design == design && series.background == background)
         };
-        let flat = |design, background| of(design, background).is_some_and(Series::is_flat);
-        let packed = flat("eiovar", Background::Drifting) && flat("magazine", Background::Drifting);
-        let quiet = DESIGNS.iter().all(|design| flat(design, Background::Off));
-        let steadiness = of("kmalloc", Background::Drifting).and_then(Series::steadiness);
-        let verdict = match steadiness {
-            Some(steady) if packed && quiet && steady >= ALMOST_LINEAR => Verdict::Reproduced,
-            Some(_) if packed => Verdict::Weak,
-            _ => Verdict::Not,
+        let ends = |series: &Series| {
+            let end = |tables: Option<&u64>| tables.copied().unwrap_or(0);
+            let (first, last) = (series.tables.get(1), series.tables.last());
+            format!("{} to {} tables", end(first), end(last))
         };
-        let ends = |design, background| {
-            let series = of(design, background);
-            let end = |pick: fn(&[u64]) -> Option<&u64>| {
-                series
-                    .and_then(|series| pick(&series.tables))
-                    .copied()
-                    .unwrap_or(0)
-            };
-            format!(
-                "{design} {} to {}",
-                end(|all| all.get(1)),
-                end(<[u64]>::last)
-            )
+        let statement = |says: &'static str,
+                         theirs,
+                         rule: &'static str,
+                         (verdict, reason): (Verdict, String)| {
+            Statement {
+                says: says.into(),
+                theirs,
+                rule: rule.into(),
+                found: vec![Found::new(REPEATED, verdict.because(reason))],
+            }
         };
-        let list = |background| DESIGNS.map(|design| ends(design, background)).join(", ");
-        let kmalloc = match steadiness {
-            None => "kmalloc does not grow".to_owned(),
-            Some(steady) => format!(
-                "kmalloc grows over the last half {:.0} % as much as over the first",
-                steady * 100.0
+        let flat = |design, background| match of(design, background) {
+            Some(series) if series.is_flat() => (Verdict::Reproduced, ends(series)),
+            Some(series) => (Verdict::Not, ends(series)),
+            None => (Verdict::Not, "not repeated".into()),
+        };
+        let drifting = of("kmalloc", Background::Drifting);
+        let growth = match drifting.and_then(|series| Some((series, series.steadiness()?))) {
+            Some((series, steady)) => (
+                Verdict::at_least(steady, ALMOST_LINEAR, f64::MIN),
+                format!(
+                    "{}; over the last half {:.0} % of the growth over the first",
+                    ends(series),
+                    steady * 100.0
+                ),
             ),
+            None => (Verdict::Not, "it does not grow".into()),
         };
-        Judgement {
-            verdict,
-            reason: format!(
-                "tables after the first repetition and the last: {}; {kmalloc}. Without background allocation: {}; \
-                 with other users that always hold as much: {}. So it is other users that spread kmalloc's IOVAs: without them the heap gives the same \
-                 addresses again, and it spreads them without an end only while these users hold ever more or other memory",
-                list(Background::Drifting),
-                list(Background::Off),
-                ends("kmalloc", Background::Steady)
+        vec![
+            statement(
+                "EiovaR packs IOVAs, and so keeps page tables few (6.1, figure 6).",
+                "minimal",
+                "beside a drifting background the number is flat",
+                flat("eiovar", Background::Drifting),
             ),
-        }
+            statement(
+                "Magazines do so, too (6.1, figure 6).",
+                "minimal",
+                "beside a drifting background the number is flat",
+                flat("magazine", Background::Drifting),
+            ),
+            statement(
+                "Under IOVA-kmalloc the number grows almost linearly (6.1, figure 6).",
+                "almost linear",
+                "beside a drifting background it grows over the last half at least half as much as over the first; weak: it grows",
+                growth,
+            ),
+            statement(
+                "It does so since kmalloc's addresses follow what else the system allocates (6.1).",
+                "the cause",
+                "without a background the number is flat under kmalloc",
+                flat("kmalloc", Background::Off),
+            ),
+        ]
     }
 
     fn show(all: &Vec<Series>) -> Shown {
@@ -269,6 +289,9 @@ impl Experiment for Figure6 {
                 ),
                 "identity has the tables that its buffers' addresses need; a trace that is repeated has the same buffers each time, so here it is flat \
                  by construction. New buffers would need new tables (4.1)."
+                    .into(),
+                "With other users that always hold as much, kmalloc's tables stop growing: so it is other users that spread its IOVAs, and they do without an \
+                 end only while they hold ever more or other memory."
                     .into(),
                 "Flat: over the last half a series grows by at most 1 %, or one table. Almost linear: over the last half at least half as much as over the \
                  first, the first repetition left out. Tables are freed only where one unmap covers all they map (Linux's rule, 3.3)."
@@ -363,21 +386,30 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_follows_from_the_series() {
+    fn verdicts_follow_from_the_series() {
+        use Verdict::{Not, Reproduced, Weak};
         let flat = |_| 20;
         let linear = |n| 20 + 3 * n;
         let slowing = |n: u64| 20 + 30 * n.min(52);
-        let verdict = |all: &Vec<Series>| Figure6::judge(all).verdict;
-        assert_eq!(verdict(&all(linear, flat, flat)), Verdict::Reproduced);
-        assert_eq!(verdict(&all(slowing, flat, flat)), Verdict::Weak);
+        let verdicts = |all: &Vec<Series>| -> Vec<Verdict> {
+            let all = Figure6::judge(all);
+            all.iter().filter_map(|s| s.found[0].verdict).collect()
+        };
+        assert_eq!(verdicts(&all(linear, flat, flat)), [Reproduced; 4]);
         assert_eq!(
-            verdict(&all(linear, flat, linear)),
-            Verdict::Weak,
+            verdicts(&all(slowing, flat, flat)),
+            [Reproduced, Reproduced, Weak, Reproduced]
+        );
+        assert_eq!(
+            verdicts(&all(linear, flat, linear)),
+            [Reproduced, Reproduced, Reproduced, Not],
             "grows by itself"
         );
-        assert_eq!(verdict(&all(linear, linear, flat)), Verdict::Not);
-        assert_eq!(verdict(&all(flat, flat, flat)), Verdict::Not);
-        assert_eq!(verdict(&Vec::new()), Verdict::Not);
+        assert_eq!(
+            verdicts(&all(flat, linear, flat)),
+            [Not, Reproduced, Not, Reproduced]
+        );
+        assert_eq!(verdicts(&Vec::new()), [Not; 4]);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! a comment, or belongs to the tests at the end of its file.
 
 use super::{
-    super::{About, Experiment, Judgement, Shown, Verdict},
+    super::{About, Experiment, Found, Shown, Statement, Verdict},
     about,
 };
 use ioatlas_present::{Cell, Tag};
@@ -56,6 +56,9 @@ impl Row {
 
 pub(super) struct Table2;
 
+/// Where it is seen.
+const HERE: &str = "lines of code";
+
 /// From the simplest on, as the paper orders them.
 const ORDER: [&str; 3] = ["kmalloc", "magazine", "identity"];
 
@@ -97,51 +100,54 @@ impl Experiment for Table2 {
         ])
     }
 
-    fn judge(rows: &Vec<Row>) -> Judgement {
-        let of = |name: &str| rows.iter().find(|row| row.design == name);
-        let lines: Vec<u32> = ORDER
-            .iter()
-            .map(|name| of(name).map_or(0, Row::lines))
-            .collect();
-        let in_tables: Vec<u32> = ORDER
-            .iter()
-            .map(|name| of(name).map_or(0, Row::in_tables))
-            .collect();
-        let intrusive = in_tables[2] > in_tables[0].max(in_tables[1]);
-        let simplest = lines[0] < lines[1].min(lines[2]);
-        let verdict = match (simplest, lines[1] < lines[2], intrusive) {
-            (true, true, true) => Verdict::Reproduced,
-            (true, _, true) | (_, true, true) => Verdict::Weak,
-            _ => Verdict::Not,
+    fn judge(rows: &Vec<Row>) -> Vec<Statement> {
+        let of = |which: fn(&Row) -> u32| {
+            ORDER.map(|name| {
+                let row = rows.iter().find(|row| row.design == name);
+                row.map_or(0, which)
+            })
         };
-        let counts: Vec<String> = ORDER
-            .iter()
-            .zip(&lines)
-            .map(|(name, lines)| format!("{name} {lines}"))
-            .collect();
-        let simplest = if simplest {
-            "kmalloc is the shortest"
-        } else {
-            "kmalloc is not the shortest"
-        };
-        let most = if lines[2] > lines[1] {
-            "identity the longest of the two others"
-        } else {
-            "magazines are longer than identity"
-        };
-        let intrusive = if intrusive {
-            "identity alone adds to the page tables"
-        } else {
-            "identity is not alone in adding to the page tables"
-        };
-        Judgement {
-            verdict,
-            reason: format!(
-                "lines of code: {}; {simplest}, {most}, {intrusive} ({} lines)",
-                counts.join(", "),
-                in_tables[2]
+        let (lines, in_tables) = (of(Row::lines), of(Row::in_tables));
+        let statement =
+            |says: &'static str, theirs, rule: &'static str, holds, counts: [u32; 3]| {
+                let verdict = match holds {
+                    true => Verdict::Reproduced,
+                    false => Verdict::Not,
+                };
+                let counts = ORDER.iter().zip(counts);
+                let counts: Vec<String> = counts
+                    .map(|(name, lines)| format!("{name} {lines}"))
+                    .collect();
+                Statement {
+                    says: says.into(),
+                    theirs,
+                    rule: rule.into(),
+                    found: vec![Found::new(HERE, verdict.because(counts.join(", ")))],
+                }
+            };
+        vec![
+            statement(
+                "IOVA-kmalloc is the simplest (6.2).",
+                "the simplest",
+                "it has the fewest lines",
+                lines[0] < lines[1].min(lines[2]),
+                lines,
             ),
-        }
+            statement(
+                "Magazines are a bit more complex, dynamic identity mapping is the most complicated (6.2).",
+                "in this order",
+                "magazines have fewer lines than identity",
+                lines[1] < lines[2],
+                lines,
+            ),
+            statement(
+                "Identity mapping is the most intrusive: it modifies page table management itself (6.2).",
+                "the most intrusive",
+                "it has the most lines in the page tables",
+                in_tables[2] > in_tables[0].max(in_tables[1]),
+                in_tables,
+            ),
+        ]
     }
 
     fn show(rows: &Vec<Row>) -> Shown {
@@ -245,13 +251,22 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_follows_from_the_order() {
-        let verdict = |rows: &Vec<Row>| Table2::judge(rows).verdict;
-        assert_eq!(verdict(&rows(100, 200, 250, 50)), Verdict::Reproduced);
-        assert_eq!(verdict(&rows(100, 400, 250, 50)), Verdict::Weak);
-        assert_eq!(verdict(&rows(300, 200, 250, 50)), Verdict::Weak);
-        assert_eq!(verdict(&rows(500, 400, 250, 50)), Verdict::Not);
-        assert_eq!(verdict(&rows(100, 200, 250, 0)), Verdict::Not);
+    fn verdicts_follow_from_the_order() {
+        use Verdict::{Not, Reproduced};
+        let verdicts = |rows: &Vec<Row>| -> Vec<Verdict> {
+            let all = Table2::judge(rows);
+            all.iter().filter_map(|s| s.found[0].verdict).collect()
+        };
+        assert_eq!(verdicts(&rows(100, 200, 250, 50)), [Reproduced; 3]);
+        assert_eq!(
+            verdicts(&rows(100, 400, 250, 50)),
+            [Reproduced, Not, Reproduced]
+        );
+        assert_eq!(
+            verdicts(&rows(300, 200, 250, 50)),
+            [Not, Reproduced, Reproduced]
+        );
+        assert_eq!(verdicts(&rows(500, 400, 250, 0)), [Not; 3]);
     }
 
     #[test]

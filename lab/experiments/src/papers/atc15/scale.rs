@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Figures 1 to 5 and 7: throughput, latency and where the time goes, over CPUs.
 //!
-//! All are shown from one run of `cargo lab scale --quick`. A figure's verdict is that of the
-//! results that the paper states of it ([`Noted`]): reproduced if all are in the range that `scale`
-//! sets for them, not if none is, else weak. What goes in as the paper has it is no evidence and
-//! left out.
+//! All are shown from one run of `cargo lab scale --quick`. A figure's statements are the results
+//! that the paper states of it ([`Noted`]): each is reproduced if it is in the range that `scale`
+//! sets for it.
 
 use super::{
-    super::{About, Judgement, Made, Runs, Shown, Verdict},
+    super::{About, Found, Made, Runs, Shown, Statement, Verdict},
     about,
 };
 use crate::progress::Progress;
@@ -46,6 +45,8 @@ pub(super) struct Exhibit {
     about: About,
     /// Whether a result is of this figure, by its section.
     is_ours: fn(&str) -> bool,
+    /// What else is judged of it.
+    besides: fn(&[Point]) -> Vec<Statement>,
     kind: Kind,
 }
 
@@ -62,7 +63,8 @@ pub(super) static FIGURE_1: Exhibit = Exhibit {
         "With an IOMMU and Linux's mapping code, stock or with EiovaR, throughput drops and stops growing with the cores; with a static identity mapping it is \
          that of no IOMMU (1).",
     ),
-    is_ours: |_| false,
+    is_ours: |section| section.ends_with("figure 1"),
+    besides: scaling,
     kind: Kind::Curves(Curves {
         workload: "rr",
         series: &[NO_IOMMU, STOCK, EIOVAR],
@@ -78,7 +80,8 @@ pub(super) static FIGURE_2: Exhibit = Exhibit {
         "Under EiovaR cores wait for the IOVA lock 31.9 % of the cycles and for the invalidation lock 21.7 %; with scalable invalidation the IOVA lock takes nearly \
          70 %; under stock Linux IOVA allocation takes about 60 % (3).",
     ),
-    is_ours: |section| section.starts_with('3'),
+    is_ours: |section| section.ends_with("figure 2") || section == "3.2",
+    besides: |_| Vec::new(),
     kind: Kind::Cycles,
 };
 
@@ -89,6 +92,7 @@ pub(super) static FIGURE_3: Exhibit = Exhibit {
         "The designs have 93 to 95 % of no IOMMU's throughput on one core, and 93 to 94 % on 16 (6.1).",
     ),
     is_ours: |section| section.ends_with("figure 3"),
+    besides: |_| Vec::new(),
     kind: Kind::Curves(Curves {
         workload: "rr",
         series: &[NO_IOMMU, STOCK, EIOVAR, MAGAZINE, IDENTITY, KMALLOC],
@@ -104,6 +108,7 @@ pub(super) static FIGURE_4: Exhibit = Exhibit {
         "Without an IOMMU latency grows from 29 to 41 us; EiovaR is 1.2 us later on one core and 10 us on 16; the designs are on par (6.1).",
     ),
     is_ours: |section| section.ends_with("figure 4"),
+    besides: |_| Vec::new(),
     kind: Kind::Curves(Curves {
         workload: "latency",
         series: &[NO_IOMMU, EIOVAR, MAGAZINE, IDENTITY, KMALLOC],
@@ -119,6 +124,7 @@ pub(super) static FIGURE_5: Exhibit = Exhibit {
         "The designs have 89 to 91 % of no IOMMU's throughput on one core and 89.5 to 91.5 % on nine, and reach line rate; EiovaR stays at 40 % of it from nine cores on (6.1).",
     ),
     is_ours: |section| section.ends_with("figure 5"),
+    besides: |_| Vec::new(),
     kind: Kind::Curves(Curves {
         workload: "memcached",
         series: &[NO_IOMMU, EIOVAR, MAGAZINE, IDENTITY, KMALLOC],
@@ -134,6 +140,7 @@ pub(super) static FIGURE_7: Exhibit = Exhibit {
         "All designs have about 1/6 of no IOMMU's throughput on 16 cores, and do not differ on more than 6 (6.1).",
     ),
     is_ours: |section| section.ends_with("figure 7"),
+    besides: |_| Vec::new(),
     kind: Kind::Curves(Curves {
         workload: "rr",
         series: &[
@@ -164,85 +171,81 @@ impl Runs for Exhibit {
 
     fn make(&self, progress: &dyn Fn(&str)) -> Result<Made, String> {
         let scale = scale::quick(&Words(progress))?;
-        let rows: Vec<&Noted> = scale.rows.iter().collect();
+        let rows = scale.rows.iter();
         let rows: Vec<&Noted> = rows
-            .into_iter()
             .filter(|noted| (self.is_ours)(noted.row.section))
             .collect();
-        let judgement = match rows.is_empty() {
-            true => scaling(&scale.points),
-            false => judge(&rows),
-        };
+        let mut statements: Vec<Statement> = rows.iter().map(|noted| stated(noted)).collect();
+        statements.extend((self.besides)(&scale.points));
         let mut shown = match &self.kind {
             Kind::Curves(curves) => curves.show(&scale.points, self.about.title),
             Kind::Cycles => cycles(&scale.points),
         };
         shown.notes.push(
-            "Theirs: two sockets of 8 cores at 2.4 GHz. Ours: the same simulated, running this project's code; `cargo lab scale --json` lists the parameters of the model, their sources, and which were fitted."
+            "Theirs: two sockets of 8 cores at 2.4 GHz. Ours: the same simulated, running this project's code; cargo lab scale --json lists the parameters of the model, their sources, and which were fitted."
                 .into(),
         );
         shown.notes.extend(rows.iter().filter_map(|noted| {
             let note = noted.note?;
             Some(format!("{}: {note}", noted.row.name))
         }));
-        Ok(Made {
-            about: self.about,
-            judgement,
-            statements: Vec::new(),
-            shown,
-        })
+        Ok(Made::new(self.about, statements, shown))
     }
 }
 
-/// By the results stated of a figure.
-fn judge(rows: &[&Noted]) -> Judgement {
-    let evidence = rows
-        .iter()
-        .filter(|noted| noted.row.kind != scale::Kind::Input);
-    let verdict = Verdict::all(evidence.map(|noted| match noted.row.in_range {
+/// Where all of this is seen.
+const SIMULATED: &str = "simulated CPUs";
+
+/// A result that the paper states, by its range.
+fn stated(noted: &Noted) -> Statement {
+    let row = &noted.row;
+    let verdict = match row.in_range {
         true => Verdict::Reproduced,
         false => Verdict::Not,
-    }));
-    let each: Vec<String> = rows
-        .iter()
-        .map(|noted| {
-            let row = &noted.row;
-            format!(
-                "{}: {:.2} {}, theirs {} ({}{})",
-                row.name,
-                row.ours,
-                row.unit,
-                row.paper,
-                row.kind.name(),
-                if row.in_range { "" } else { ", out of range" }
-            )
-        })
-        .collect();
-    verdict.because(each.join("; "))
+    };
+    let judgement = verdict.because(format!("{:.2} {}", row.ours, row.unit));
+    Statement {
+        says: format!("{} ({}).", row.name, row.section).into(),
+        theirs: row.paper,
+        rule: format!("it is from {} to {} {}", row.low, row.high, row.unit).into(),
+        found: vec![Found::of(SIMULATED, row.kind, judgement)],
+    }
 }
 
-/// Figure 1: with Linux's code, throughput on 16 CPUs is at most half of no IOMMU's, and at most 10
-/// % more than on 8. Weak: three quarters, and 50 %.
-fn scaling(points: &[Point]) -> Judgement {
+/// Figure 1: with Linux's code throughput is lower, and stops growing.
+fn scaling(points: &[Point]) -> Vec<Statement> {
     let of = |(_, design): Named, cpus| {
         find(points, "rr", design, cpus).map_or(f64::NAN, |point| point.per_second)
     };
     let base = of(NO_IOMMU, 16);
-    let (mut verdicts, mut words) = (Vec::new(), Vec::new());
+    let found = |verdict: Verdict, reason| vec![Found::new(SIMULATED, verdict.because(reason))];
+    let mut all = Vec::new();
     for named in [STOCK, EIOVAR] {
         let (part, growth) = (of(named, 16) / base, of(named, 16) / of(named, 8));
-        verdicts.push(Verdict::at_most(part, 0.5, 0.75));
-        verdicts.push(Verdict::at_most(growth, 1.1, 1.5));
-        words.push(format!(
-            "{} on 16 CPUs: {:.0} % of no IOMMU, {growth:.2} times that of 8",
-            named.0,
-            100.0 * part
-        ));
+        all.push(Statement {
+            says: format!("{}: throughput drops significantly (1, figure 1).", named.0).into(),
+            theirs: "significantly",
+            rule: "on 16 CPUs it is at most half of no IOMMU's; weak: three quarters".into(),
+            found: found(
+                Verdict::at_most(part, 0.5, 0.75),
+                format!("{:.0} % of no IOMMU", 100.0 * part),
+            ),
+        });
+        all.push(Statement {
+            says: format!(
+                "{}: it ceases to increase with the cores (1, figure 1).",
+                named.0
+            )
+            .into(),
+            theirs: "it ceases",
+            rule: "on 16 CPUs it is at most 1.1 times that of 8; weak: 1.5 times".into(),
+            found: found(
+                Verdict::at_most(growth, 1.1, 1.5),
+                format!("{growth:.2} times that of 8"),
+            ),
+        });
     }
-    words.push(
-        "static identity mapping is no IOMMU by construction: the mapping code does nothing".into(),
-    );
-    Verdict::all(verdicts).because(words.join("; "))
+    all
 }
 
 fn find<'p>(

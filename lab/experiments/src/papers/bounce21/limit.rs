@@ -2,8 +2,8 @@
 //! Throughput across the pools' limits: the cliff that the author of the series names, as a plot.
 //! Measured, in short slices.
 
-use super::{About, Verdict, about};
-use crate::papers::{Experiment, Judgement, Shown};
+use super::{About, Found, Statement, Verdict, about};
+use crate::papers::{Experiment, Shown};
 use ioatlas_bench::{
     Effort,
     bounce::{
@@ -69,14 +69,12 @@ impl Experiment for Limit {
         Ok(measured.iter().map(At::of).collect())
     }
 
-    fn judge(all: &Vec<At>) -> Judgement {
+    fn judge(all: &Vec<At>) -> Vec<Statement> {
         let most = DEPTHS[DEPTHS.len() - 1];
         let beyond = all
             .iter()
             .filter(|at| at.in_flight == most && at.policy != Policy::Never);
-        let mut verdicts = Vec::new();
-        let mut words = Vec::new();
-        for at in beyond {
+        let found = |at: &At| {
             let (verdict, word) = match (&at.rate, at.by_within) {
                 (Err(why), _) => (Verdict::Not, format!("fails: {why}")),
                 (Ok(_), None) => (Verdict::Not, "too few rounds to tell".into()),
@@ -89,13 +87,18 @@ impl Experiment for Limit {
                     ),
                 ),
             };
-            verdicts.push(verdict);
-            words.push(format!("{}: {word}", at.policy));
-        }
-        Verdict::all(verdicts).because(format!(
-            "{most} in flight over {SLOTS} slots, by {SLOTS} in flight: {}",
-            words.join("; ")
-        ))
+            Found::new(at.policy.name(), verdict.because(word))
+        };
+        vec![Statement {
+            says: "Outside the pools' limits performance can fall off a cliff, says the author; claimed here: it does not.".into(),
+            theirs: "a cliff",
+            rule: format!(
+                "with {most} in flight over {SLOTS} slots at least {:.0} % is left of what there is with {SLOTS}; weak: half of that",
+                KEPT * 100.0
+            )
+            .into(),
+            found: beyond.map(found).collect(),
+        }]
     }
 
     fn show(all: &Vec<At>) -> Shown {
@@ -176,13 +179,13 @@ mod tests {
 
     #[test]
     fn the_verdict_is_what_is_left() {
-        let verdict = |always| Limit::judge(&all(always)).verdict;
+        let found = |always| Limit::judge(&all(always)).remove(0).found.remove(0);
+        let verdict = |always| found(always).verdict.unwrap();
         assert_eq!(verdict(Ok(0.6)), Verdict::Reproduced);
         assert_eq!(verdict(Ok(0.3)), Verdict::Weak);
         assert_eq!(verdict(Ok(0.2)), Verdict::Not);
         assert_eq!(verdict(Err("no slot")), Verdict::Not);
-        let reason = Limit::judge(&all(Err("no slot"))).reason;
-        assert!(reason.ends_with("always: fails: no slot"), "{reason}");
+        assert_eq!(found(Err("no slot")).reason, "fails: no slot");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! by size.
 
 use super::{About, Found, Made, Runs, Shown, Statement, Verdict, about};
+use crate::stated::Kind;
 use ioatlas_bench::bounce::{
     Machine, Preset,
     model::{Assumed, Prediction, THEIR_MAP_CHANGE, THEIRS, TOLERATED, range},
@@ -45,23 +46,18 @@ fn factor(one: f64, other: f64) -> f64 {
     (one / other).max(other / one)
 }
 
-fn ratio(on: &'static str, prediction: &Prediction) -> Found {
+fn ratio(on: &'static str, kind: Kind, prediction: &Prediction) -> Found {
     let verdict = match prediction.difference().abs() <= TOLERATED {
         true => Verdict::Reproduced,
         false => Verdict::at_most(factor(prediction.ratio, prediction.theirs.ratio), 1.0, 2.0),
     };
-    let why = prediction.reason();
-    let why = why.map_or_else(String::new, |why| format!(": {why}"));
-    Found {
-        on,
-        judgement: verdict.because(format!(
-            "{:.2} times ({:+.0} %), direct bound by the {}, bounced by the {}{why}",
-            prediction.ratio,
-            prediction.difference(),
-            prediction.direct.name(),
-            prediction.bounced.name()
-        )),
-    }
+    let judgement = verdict.because(format!(
+        "{:.2} times, direct bound by the {}, bounced by the {}",
+        prediction.ratio,
+        prediction.direct.name(),
+        prediction.bounced.name()
+    ));
+    Found::of(on, kind, judgement)
 }
 
 fn unmap(on: &'static str, all: &[Prediction]) -> Found {
@@ -70,22 +66,17 @@ fn unmap(on: &'static str, all: &[Prediction]) -> Found {
         .iter()
         .map(|p| format!("{:.0}", p.unmap_change))
         .collect();
-    Found {
-        on,
-        judgement: Verdict::at_most(worst.fold(0.0, f64::max), TOLERATED, 50.0).because(format!(
-            "{} %; what is left is the copy, on their machine faster, or their unmap dearer, than assumed",
-            list.join(", ")
-        )),
-    }
+    let verdict = Verdict::at_most(worst.fold(0.0, f64::max), TOLERATED, 50.0);
+    Found::new(on, verdict.because(format!("{} %", list.join(", "))))
 }
 
 fn map(on: &'static str, all: &[Prediction]) -> Found {
     let worst = all.iter().map(|p| p.map_change).fold(f64::MIN, f64::max);
-    Found {
+    let verdict = Verdict::at_most(worst, THEIR_MAP_CHANGE, -90.0);
+    Found::new(
         on,
-        judgement: Verdict::at_most(worst, THEIR_MAP_CHANGE, -90.0)
-            .because(format!("{worst:.1} % at the worst size")),
-    }
+        verdict.because(format!("{worst:.1} % at the worst size")),
+    )
 }
 
 fn statements(all: &[Both]) -> Vec<Statement> {
@@ -101,14 +92,18 @@ fn statements(all: &[Both]) -> Vec<Statement> {
         .zip(SAYS)
         .enumerate()
         .map(|(nth, (both, (says, theirs)))| {
-            // what was fitted is no finding
-            let fitted = (nth > 0).then(|| ratio(FITTED, &both.fitted));
-            let unfitted = ratio(UNFITTED, &both.unfitted);
+            let kind = match nth {
+                0 => Kind::Fitted,
+                _ => Kind::Predicted,
+            };
             Statement {
-                says,
+                says: says.into(),
                 theirs,
-                rule: RATIO_RULE,
-                found: fitted.into_iter().chain([unfitted]).collect(),
+                rule: RATIO_RULE.into(),
+                found: vec![
+                    ratio(FITTED, kind, &both.fitted),
+                    ratio(UNFITTED, Kind::Predicted, &both.unfitted),
+                ],
             }
         })
         .collect();
@@ -116,15 +111,16 @@ fn statements(all: &[Both]) -> Vec<Statement> {
     let unfitted: Vec<Prediction> = all.iter().map(|both| both.unfitted).collect();
     let places = [(FITTED, &fitted), (UNFITTED, &unfitted)];
     statements.push(Statement {
-        says: "Time in unmap for each GB falls, less so for larger blocks.",
+        says: "Time in unmap for each GB falls, less so for larger blocks.".into(),
         theirs: "-97, -94, -90, -87 %",
-        rule: "no size is off by more than 15 % of the change; weak: 50 %",
+        rule: "no size is off by more than 15 % of the change; weak: 50 %".into(),
         found: places.map(|(on, all)| unmap(on, all)).into(),
     });
     statements.push(Statement {
-        says: "Time in map for each GB falls by more than 99 %, since reads copy nothing there.",
+        says: "Time in map for each GB falls by more than 99 %, since reads copy nothing there."
+            .into(),
         theirs: "more than -99 %",
-        rule: "at least 99 % at every size; weak: 90 %",
+        rule: "at least 99 % at every size; weak: 90 %".into(),
         found: places.map(|(on, all)| map(on, all)).into(),
     });
     statements
@@ -216,6 +212,7 @@ fn notes() -> Vec<String> {
             charge.map.base_ns / 1e3,
             charge.map.page_ns / 1e3
         ),
+        "What is left of the time in unmap is the copy: on their machine faster, or their unmap dearer, than assumed.".into(),
         "Other guesses: base by page 1/4, 1 and 4; 2.5, 5 and 10 us; 1.8, 2.5 and 3.5 GB/s; each fitted anew. How far the predictions move is how little one number settles."
             .into(),
         format!(
@@ -239,11 +236,7 @@ impl Runs for Results {
 
     fn make(&self, _: &dyn Fn(&str)) -> Result<Made, String> {
         let all = predictions();
-        Ok(Made::by_statements(
-            self.about(),
-            statements(&all),
-            show(&all),
-        ))
+        Ok(Made::new(self.about(), statements(&all), show(&all)))
     }
 }
 
@@ -253,7 +246,7 @@ mod tests {
     use ioatlas_bench::bounce::Bound;
 
     fn verdicts(all: &[Both]) -> Vec<Vec<Verdict>> {
-        let of = |s: &Statement| s.found.iter().map(|f| f.judgement.verdict).collect();
+        let of = |s: &Statement| s.found.iter().filter_map(|f| f.verdict).collect();
         statements(all).iter().map(of).collect()
     }
 
@@ -297,8 +290,10 @@ mod tests {
         let status = |row: &Vec<Cell>| row[11].text();
         let words: Vec<String> = shown.table.rows.iter().map(status).collect();
         assert_eq!(words, ["fitted", "predicted", "predicted", "predicted"]);
-        assert_eq!(statements(&all)[0].found.len(), 1);
-        assert_eq!(statements(&all)[0].found[0].on, UNFITTED);
+        let found = &statements(&all)[0].found;
+        assert_eq!((found[0].on, found[0].word()), (FITTED, "fitted"));
+        assert_eq!(found[0].verdict, None);
+        assert!(found[1].verdict.is_some());
         for row in &shown.table.rows {
             assert_eq!(row.len(), shown.table.columns.len());
             // every difference over 15 % has its reason

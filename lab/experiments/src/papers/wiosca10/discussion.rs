@@ -170,15 +170,12 @@ fn statements(all: &[Judged]) -> Vec<Statement> {
             Some((verdict, format!("{} {reason}", one.name)))
         });
         let (verdicts, reasons): (Vec<Verdict>, Vec<String>) = judged.unzip();
-        Found {
-            on: kernel,
-            judgement: Verdict::all(verdicts).because(reasons.join("; ")),
-        }
+        Found::new(kernel, Verdict::all(verdicts).because(reasons.join("; ")))
     };
     let statement = |claim: &Claim| Statement {
-        says: claim.says,
+        says: claim.says.into(),
         theirs: claim.theirs,
-        rule: claim.rule,
+        rule: claim.rule.into(),
         found: kernels.iter().map(|kernel| found(claim, kernel)).collect(),
     };
     SAYINGS.iter().map(statement).collect()
@@ -202,11 +199,7 @@ impl Runs for Discussion {
                 results: results(workload)?,
             });
         }
-        Ok(Made::by_statements(
-            self.about(),
-            statements(&all),
-            show(&all),
-        ))
+        Ok(Made::new(self.about(), statements(&all), show(&all)))
     }
 }
 
@@ -293,7 +286,7 @@ mod tests {
     fn the_verdicts_on_the_bundled_traces_are_these() {
         use Verdict::{Not, Reproduced, Weak};
         let made = Discussion.make(&|_| ()).unwrap();
-        let pair = |statement: &Statement| [0, 1].map(|nth| statement.found[nth].judgement.verdict);
+        let pair = |statement: &Statement| [0, 1].map(|nth| statement.found[nth].verdict.unwrap());
         let verdicts: Vec<[Verdict; 2]> = made.statements.iter().map(pair).collect();
         assert_eq!(
             verdicts,

@@ -69,18 +69,17 @@ impl InUse {
 
 fn statement(all: &[InUse]) -> Statement {
     let found = |one: &InUse| {
-        Found {
-        on: one.kernel,
-        judgement: Verdict::at_most(one.ratio(), 0.25, 0.5).because(format!(
+        let verdict = Verdict::at_most(one.ratio(), 0.25, 0.5);
+        let reason = format!(
             "a window needs {:.1} entries of 4 KiB on average and {} at most, of 2 MiB {:.1} and {}",
             one.pages.mean, one.pages.maximum, one.superpages.mean, one.superpages.maximum
-        )),
-    }
+        );
+        Found::new(one.kernel, verdict.because(reason))
     };
     Statement {
-        says: "Superpages drastically decrease the number of entries needed (4.4).",
+        says: "Superpages drastically decrease the number of entries needed (4.4).".into(),
         theirs: "drastically",
-        rule: "a window of 1,000 accesses needs on average at most a quarter as many superpages as pages; weak: half as many",
+        rule: "a window of 1,000 accesses needs on average at most a quarter as many superpages as pages; weak: half as many".into(),
         found: all.iter().map(found).collect(),
     }
 }
@@ -97,7 +96,7 @@ impl Runs for Exhibit {
             .iter()
             .map(|one| InUse::of(one.kernel, one.suffix(), &one.trace))
             .collect();
-        Ok(Made::by_statements(
+        Ok(Made::new(
             self.about,
             vec![statement(&all)],
             self.show(&all),
@@ -194,7 +193,7 @@ mod tests {
     fn the_verdict_follows_from_the_means() {
         let verdict = |pages, superpages| {
             let statement = statement(&in_use(pages, superpages));
-            statement.found[0].judgement.verdict
+            statement.found[0].verdict.unwrap()
         };
         assert_eq!(verdict(40.0, 3.0), Verdict::Reproduced);
         assert_eq!(verdict(40.0, 15.0), Verdict::Weak);
@@ -205,7 +204,8 @@ mod tests {
     fn superpages_collapse_the_working_set_of_both_devices() {
         for figure in &FIGURES {
             let made = figure.make(&|_| ()).unwrap();
-            assert_eq!(made.judgement.verdict, Verdict::Reproduced, "{made:?}");
+            assert_eq!(made.tally.reproduced, made.tally.judged(), "{made:?}");
+            assert_eq!(made.tally.judged(), 2);
         }
     }
 }

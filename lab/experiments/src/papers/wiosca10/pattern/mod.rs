@@ -195,18 +195,15 @@ impl Runs for Exhibit {
         progress(self.workload.name);
         let data: Vec<Data> = self.workload.load()?.iter().map(Data::of).collect();
         let statement = |claim: &Claim| Statement {
-            says: claim.says,
+            says: claim.says.into(),
             theirs: claim.theirs,
-            rule: claim.rule,
+            rule: claim.rule.into(),
             found: data
                 .iter()
-                .map(|data| Found {
-                    on: data.kernel,
-                    judgement: (claim.judge)(&data.seen),
-                })
+                .map(|data| Found::new(data.kernel, (claim.judge)(&data.seen)))
                 .collect(),
         };
-        Ok(Made::by_statements(
+        Ok(Made::new(
             self.about,
             self.says.iter().map(statement).collect(),
             self.show(&data),
@@ -398,7 +395,7 @@ mod tests {
     fn verdicts(figure: &Exhibit) -> Vec<Vec<Verdict>> {
         let made = figure.make(&|_| ()).unwrap();
         let found = |statement: &Statement| {
-            let verdicts = statement.found.iter().map(|found| found.judgement.verdict);
+            let verdicts = statement.found.iter().filter_map(|found| found.verdict);
             verdicts.collect()
         };
         made.statements.iter().map(found).collect()

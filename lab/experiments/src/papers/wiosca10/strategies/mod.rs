@@ -255,15 +255,12 @@ const BEYOND: &str = "The paper did not have this device; what it says of strate
 /// Judges `claim` on each of `all`.
 fn statement(claim: &Claim, all: &[Results]) -> Statement {
     Statement {
-        says: claim.says,
+        says: claim.says.into(),
         theirs: claim.theirs,
-        rule: claim.rule,
+        rule: claim.rule.into(),
         found: all
             .iter()
-            .map(|results| Found {
-                on: results.kernel,
-                judgement: (claim.judge)(results),
-            })
+            .map(|results| Found::new(results.kernel, (claim.judge)(results)))
             .collect(),
     }
 }
@@ -277,7 +274,7 @@ impl Runs for Exhibit {
         progress(self.workload.name);
         let all = results(self.workload)?;
         let statements = self.says.iter().map(|claim| statement(claim, &all));
-        Ok(Made::by_statements(
+        Ok(Made::new(
             self.about,
             statements.collect(),
             show(self.workload, &all),
@@ -463,7 +460,7 @@ mod tests {
         let of = |figure: &Exhibit| -> Vec<[Verdict; 2]> {
             let made = figure.make(&|_| ()).unwrap();
             let pair =
-                |statement: &Statement| [0, 1].map(|nth| statement.found[nth].judgement.verdict);
+                |statement: &Statement| [0, 1].map(|nth| statement.found[nth].verdict.unwrap());
             made.statements.iter().map(pair).collect()
         };
         let [nic, scsi, two] = [of(&FIGURES[0]), of(&FIGURES[1]), of(&FIGURES[2])];
