@@ -25,9 +25,9 @@ use std::path::{Path, PathBuf};
 ///   `perf script`: dma:* (Linux 6.12 and later; with device, kind and direction, and also without
 ///   an IOMMU) or, if there are none, iommu:map and iommu:unmap (without).
 ///
-///   comma-separated values with a first line of column names: event (map, unmap, access), device,
-///   iova, bytes, and perhaps direction (r, w, rw), phys, kind (alloc, page, sg), time_ns, cpu,
-///   task; addresses in bytes, decimal or 0x.
+///   values separated by commas or semicolons, with a first line of column names: event (map,
+///   unmap, access), device, iova, bytes, and perhaps direction (r, w, rw), phys, kind (alloc, page,
+///   sg), time_ns, cpu, task; addresses in bytes, decimal or 0x.
 ///
 ///   a trace, to compress it, to anonymize it, or to put accesses in.
 ///

@@ -61,7 +61,12 @@ fn once(path: &Path) -> io::Result<Option<Box<dyn Read>>> {
     if is_standard(path) {
         return Ok(Some(Box::new(io::stdin())));
     }
-    match std::fs::metadata(path)?.is_file() {
+    let metadata = std::fs::metadata(path)?;
+    if metadata.is_dir() {
+        let reason = "it is a directory; name the files in it";
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, reason));
+    }
+    match metadata.is_file() {
         true => Ok(None),
         false => Ok(Some(Box::new(File::open(path)?))),
     }

@@ -207,7 +207,7 @@ fn bad_files(dir: &Path) -> Vec<(String, &'static str)> {
             b"A d 1 r\n",
             "headless.trace:1:1: not a trace",
         ),
-        ("directory", b"", "directory"),
+        ("directory", b"", "cannot open: it is a directory"),
     ];
     let mut bad = vec![(dir.join("missing").to_str().unwrap().into(), "cannot open")];
     for (name, bytes, message) in files {

@@ -15,8 +15,9 @@
 //! | `time_ns`, `cpu` | when and where, decimal | may be empty |
 //! | `task` | name of the task that ran | may be empty |
 //!
-//! Fields are not quoted and hold no commas. Lines that begin with `#` are comments. As such a file
-//! is made on purpose, a line that does not fit is an error, not an unknown line.
+//! Semicolons may stand in place of the commas. Fields are not quoted and hold neither. Lines that
+//! begin with `#` are comments. As such a file is made on purpose, a line that does not fit is an
+//! error, not an unknown line.
 
 use super::fields::Piece;
 use super::raw::{Parsed, Raw, Segment, Via};
@@ -39,28 +40,68 @@ const COLUMNS: [&str; 10] = [
     "task",
 ];
 
+/// Of [`COLUMNS`], from the first on, those that every line needs.
+const REQUIRED: usize = 3;
+
+/// Of [`COLUMNS`], the one that maps and unmaps need, too.
+const BYTES: usize = 3;
+
 /// Where each of [`COLUMNS`] stands in a line.
 #[derive(Debug)]
 pub(super) struct Table {
+    separator: char,
     places: [Option<usize>; 10],
     columns: usize,
 }
 
-/// Whether a line is a header: it names at least the three columns that are required.
+/// Whether a line names all columns that are required, so that nothing else can be meant.
 pub(super) fn is_header(line: &str) -> bool {
-    ["event", "device", "iova"]
-        .iter()
-        .all(|name| line.split(',').any(|column| column.trim() == *name))
+    missing(line).is_empty()
+}
+
+/// Whether a line can be meant as a header: words, of which one is the name of a column here.
+pub(super) fn resembles_header(line: &str) -> bool {
+    let separator = separator(line);
+    let is_word = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | ' ');
+    let mut columns = line.split(separator).map(str::trim);
+    line.contains(separator)
+        && columns.clone().all(|column| column.chars().all(is_word))
+        && columns.any(|column| COLUMNS.contains(&column))
+}
+
+/// What stands between the columns that a line names.
+fn separator(header: &str) -> char {
+    match header.contains(';') {
+        true => ';',
+        false => ',',
+    }
+}
+
+/// The required columns that a line does not name.
+fn missing(header: &str) -> Vec<&'static str> {
+    let separator = separator(header);
+    let names = |name: &&str| header.split(separator).any(|column| column.trim() == *name);
+    let required = COLUMNS[..REQUIRED].iter().copied();
+    required.filter(|name| !names(name)).collect()
 }
 
 impl Table {
     /// From the first line.
     pub fn new(header: &str) -> Result<Self, Complaint> {
+        let missing = missing(header);
+        if !missing.is_empty() {
+            let reason = match resembles_header(header) {
+                true => Fault::NoColumn(missing.join(", ")),
+                false => Fault::NoHeader,
+            };
+            return Err(Complaint { offset: 0, reason });
+        }
         let mut table = Self {
+            separator: separator(header),
             places: [None; 10],
             columns: 0,
         };
-        for (place, column) in pieces(header).enumerate() {
+        for (place, column) in pieces(header, table.separator).enumerate() {
             let Some(index) = COLUMNS.iter().position(|name| *name == column.text) else {
                 return Err(column.complain(Fault::UnknownColumn(quoted(column.text))));
             };
@@ -69,13 +110,7 @@ impl Table {
             }
             table.columns = place + 1;
         }
-        match (0..3).find(|index| table.places[*index].is_none()) {
-            Some(index) => Err(Complaint {
-                offset: header.len(),
-                reason: Fault::MissingField(COLUMNS[index]),
-            }),
-            None => Ok(table),
-        }
+        Ok(table)
     }
 
     /// What a line says.
@@ -85,7 +120,7 @@ impl Table {
         }
         let mut found = [None; 10];
         let mut count = 0;
-        for (place, field) in pieces(line).enumerate() {
+        for (place, field) in pieces(line, self.separator).enumerate() {
             count = place + 1;
             if let Some(index) = self.places.iter().position(|at| *at == Some(place))
                 && !field.text.is_empty()
@@ -103,7 +138,10 @@ impl Table {
         let required = |index: usize| {
             found[index].ok_or(Complaint {
                 offset: line.len(),
-                reason: Fault::MissingField(COLUMNS[index]),
+                reason: match self.places[index] {
+                    Some(_) => Fault::MissingField(COLUMNS[index]),
+                    None => Fault::NoColumn(COLUMNS[index].into()),
+                },
             })
         };
         let number = |index: usize| found[index].map(Piece::number).transpose();
@@ -115,7 +153,7 @@ impl Table {
         let segment = || -> Result<Segment, Complaint> {
             Ok(Segment {
                 address,
-                bytes: required(3)?.number()?,
+                bytes: required(BYTES)?.number()?,
             })
         };
         let raw = match event.text {
@@ -153,11 +191,11 @@ impl Table {
     }
 }
 
-fn pieces(line: &str) -> impl Iterator<Item = Piece<'_>> {
+fn pieces(line: &str, separator: char) -> impl Iterator<Item = Piece<'_>> {
     let mut rest = Some(Piece { text: line, at: 0 });
     std::iter::from_fn(move || {
         let piece = rest?;
-        let (field, after) = match piece.split_once(',') {
+        let (field, after) = match piece.split_once(separator) {
             Some((field, after)) => (field, Some(after)),
             None => (piece, None),
         };

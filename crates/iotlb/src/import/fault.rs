@@ -45,6 +45,9 @@ pub enum Fault {
         "unknown column `{0}`, expected event, device, iova, bytes, direction, phys, kind, time_ns, cpu or task"
     )]
     UnknownColumn(String),
+    /// Columns that lines need, by their names, are none of those that the first line names.
+    #[error("no column of the first line is named: {0}")]
+    NoColumn(String),
     /// A column that stands twice in the first line.
     #[error("column {0} stands twice")]
     ColumnTwice(&'static str),

@@ -54,12 +54,6 @@ impl Parser {
                 if line.starts_with('#') || line.trim().is_empty() {
                     return Ok(Parsed::Nothing);
                 }
-                if !csv::is_header(line) {
-                    return Err(Complaint {
-                        offset: 0,
-                        reason: Fault::NoHeader,
-                    });
-                }
                 *table = Some(csv::Table::new(line)?);
                 Ok(Parsed::Nothing)
             }

@@ -73,6 +73,9 @@ use tracepoint::System;
 /// Bytes of text that tell the format, and whether an IOMMU translates.
 const HEAD: u64 = 1 << 20;
 
+/// What some editors and spreadsheets put before text in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Bytes of a line of a capture, at most: a list of 64 Ki entries in the longest print.
 const LINE_BYTES: usize = 1 << 22;
 
@@ -484,6 +487,9 @@ impl<'a> Head<'a> {
         let mut rest = Compression::detect(name, first).reader(file);
         let mut bytes = Vec::new();
         let failed = (&mut rest).take(HEAD).read_to_end(&mut bytes).err();
+        if bytes.starts_with(BYTE_ORDER_MARK) {
+            bytes.drain(..BYTE_ORDER_MARK.len());
+        }
         Ok(Self {
             name: name.into(),
             bytes,
@@ -518,7 +524,7 @@ impl<'a> Head<'a> {
         }
         let mut lines = self.lines().filter(|line| !line.is_empty());
         let first = lines.by_ref().find(|line| !line.starts_with('#'));
-        if first.is_some_and(|line| csv::is_header(&line)) {
+        if first.as_deref().is_some_and(csv::is_header) {
             return Ok(Format::Csv);
         }
         let mut found = [(Format::Qemu, 0), (Format::Ftrace, 0), (Format::Perf, 0)];
@@ -530,6 +536,8 @@ impl<'a> Head<'a> {
         }
         match found.into_iter().max_by_key(|(_, count)| *count) {
             Some((format, count)) if count > 0 => Ok(format),
+            // the error is to say which columns are missing
+            _ if first.as_deref().is_some_and(csv::resembles_header) => Ok(Format::Csv),
             _ => Err(ImportError::UnknownFormat {
                 file: self.name.clone(),
             }),

@@ -307,6 +307,23 @@ fn lists_are_unmapped_by_their_memory() {
 }
 
 #[test]
+fn csv_of_spreadsheets_is_read() {
+    let plain = "event,device,iova,bytes\nmap,nic,4096,100\nunmap,nic,4096,100\n";
+    let expected = lines(&text(plain, Assume::None));
+    assert_eq!(expected.len(), 2);
+    let semicolons = plain.replace(',', ";").replace('\n', "\r\n");
+    for like in [
+        format!("\u{feff}{plain}"),
+        format!("\u{feff}{semicolons}"),
+        semicolons,
+    ] {
+        assert_eq!(lines(&text(&like, Assume::None)), expected, "{like:?}");
+    }
+    let mark_alone = complaint("\u{feff}");
+    assert!(mark_alone.starts_with("t:1:1: "), "{mark_alone}");
+}
+
+#[test]
 fn csv_says_what_its_columns_are() {
     let csv = "time_ns,event,device,iova,bytes,direction,kind,phys\n\
                5,map,nic,0x1000,100,w,page,0x7000\n6,access,nic,4097,,w,,\n7,unmap,nic,0x1000,100,,,\n";
@@ -323,7 +340,15 @@ fn csv_says_what_its_columns_are() {
         ),
         (
             "event,device,iova\nmap,d,1\n",
-            "t:2:8: missing field: bytes",
+            "t:2:8: no column of the first line is named: bytes",
+        ),
+        (
+            "event,device,iova,bytes\nmap,d,1,\n",
+            "t:2:9: missing field: bytes",
+        ),
+        (
+            "op;device;addr\n",
+            "t:1:1: no column of the first line is named: event, iova",
         ),
         (
             "event,device,iova,bytes\nmap,d,1,x\n",
