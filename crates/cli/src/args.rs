@@ -6,6 +6,7 @@ use crate::convert::ConvertArguments;
 use crate::doctor::DoctorArguments;
 use crate::error::Error;
 use crate::live_capture::LiveCaptureArguments;
+use crate::packaging::{CompletionsArguments, ManArguments};
 use crate::record::RecordArguments;
 use crate::report::systems::Rows;
 use crate::vhost_bench::arguments::VhostBenchArguments;
@@ -29,7 +30,7 @@ const VERSION: &str = concat!(
 
 /// An I/O atlas: what your IOMMU costs you, and what another design would cost.
 #[derive(Debug, Parser)]
-#[command(name = "ioatlas", version = VERSION, arg_required_else_help = true)]
+#[command(name = "ioatlas", version = VERSION, arg_required_else_help = true, max_term_width = 100)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub command: Command,
@@ -46,6 +47,8 @@ pub(crate) enum Command {
     Replay(ReplayArguments),
     VhostNet(Box<VhostNetArguments>),
     VhostBench(Box<VhostBenchArguments>),
+    Completions(CompletionsArguments),
+    Man(ManArguments),
 }
 
 /// Look at traces, convert them, and record guests.
@@ -350,7 +353,8 @@ fn registry() -> String {
     let mut list = |title: &str, lines: Vec<[String; 3]>| {
         text += &format!("{title}:\n");
         for [name, doc, paper] in lines {
-            text += &format!("  {name:16} {doc} ({paper})\n");
+            // help is wrapped, and what goes on is indented as its line is
+            text += &format!("  {name}\n          {doc} ({paper})\n");
         }
         text += "\n";
     };

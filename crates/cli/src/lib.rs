@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The `ioatlas` command line: `report`, `doctor`, `capture`, `replay`, `iotlb`, `trace info`,
-//! `trace convert`, `trace record-guest`, `vhost-net` and `vhost-bench`.
+//! `trace convert`, `trace record-guest`, `vhost-net`, `vhost-bench`, `completions` and `man`.
 //!
 //! [`run`] is the whole program: arguments in, an exit status and text out. Results
 //! go to standard output, errors and progress to standard error. The exit status is
@@ -22,6 +22,7 @@ mod iotlb;
 mod live_capture;
 mod loaded;
 pub mod output;
+mod packaging;
 pub mod progress;
 mod record;
 pub mod replay;
@@ -87,6 +88,8 @@ pub fn run(
             Command::VhostNet(command) => vhost_net::run(&command),
             Command::VhostBench(command) => vhost_bench::run(&command),
             Command::Report(command) => report::run(&command, line),
+            Command::Completions(command) => packaging::completions(&command),
+            Command::Man(command) => packaging::man(&command),
         },
     )
 }

@@ -273,7 +273,9 @@ fn the_page_of_commands_lists_what_there_is() {
         .skip(1);
     let commands: Vec<&str> = commands
         .take_while(|line| !line.is_empty())
-        .filter_map(|line| line.split_whitespace().next())
+        // what is further to the right goes on with what the line above says
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|name| !name.is_empty())
         .filter(|name| *name != "help")
         .collect();
     assert!(commands.len() > 5, "{commands:?}");

@@ -10,6 +10,7 @@ mod common;
 mod designs;
 mod doctor;
 mod documents;
+mod help;
 mod report;
 mod report_of_captures;
 mod soak;
