@@ -105,6 +105,12 @@ pub(super) fn parse(line: &str, system: System) -> Result<Parsed, Complaint> {
     if let Some(lost) = lost(line) {
         return lost;
     }
+    if let Some((_, statistic)) = statistic(line) {
+        return Ok(match statistic {
+            Statistic::Lost(events) if events > 0 => Parsed::Lost(events),
+            _ => Parsed::Nothing,
+        });
+    }
     match tracepoint(line) {
         Some(event) => event.parse(system),
         None if line.trim().is_empty() => Ok(Parsed::Nothing),
@@ -114,13 +120,44 @@ pub(super) fn parse(line: &str, system: System) -> Result<Parsed, Complaint> {
 
 /// `# entries-in-buffer/entries-written: 90/100`: the difference was overwritten before anybody
 /// read it. A buffer that was emptied by readers says 0 in the buffer.
-pub(super) fn overwritten(line: &str) -> Option<u64> {
+fn overwritten(line: &str) -> Option<u64> {
     let comment = line.strip_prefix('#')?.trim();
     let counts = comment.strip_prefix("entries-in-buffer/entries-written:")?;
     let (kept, rest) = counts.trim().split_once('/')?;
     let written = rest.split(' ').next()?;
     let (kept, written) = (kept.parse::<u64>().ok()?, written.parse::<u64>().ok()?);
     (kept > 0 && written > kept).then_some(written - kept)
+}
+
+/// Whether the kernel says that it overwrote events: by its counts, or by a line that it prints only
+/// then.
+pub(super) fn is_overwritten(line: &str) -> bool {
+    let began = line.starts_with("##### CPU ") && line.ends_with(" buffer started ####");
+    began || overwritten(line).is_some()
+}
+
+/// What a line of the statistics of a CPU's buffer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Statistic {
+    /// Entries that newer ones took the place of.
+    Overwritten(u64),
+    /// Events that were not written.
+    Lost(u64),
+    Other,
+}
+
+/// `per_cpu/cpu3/stats:overrun: 17`, as `grep` prints a line of several files.
+pub(super) fn statistic(line: &str) -> Option<(u32, Statistic)> {
+    let (file, statistic) = line.split_once("/stats:")?;
+    let cpu = file.rsplit('/').next()?.strip_prefix("cpu")?;
+    let (name, value) = statistic.split_once(": ")?;
+    let count = value.trim().parse();
+    let statistic = match (name, count) {
+        ("overrun", Ok(count)) => Statistic::Overwritten(count),
+        ("dropped events" | "commit overrun", Ok(count)) => Statistic::Lost(count),
+        _ => Statistic::Other,
+    };
+    Some((cpu.parse().ok()?, statistic))
 }
 
 /// `CPU:0 [LOST 583 EVENTS]`, or without a number where it is not known.
@@ -213,5 +250,30 @@ mod tests {
             lost("# entries-in-buffer/entries-written: 0/3529   #P:2"),
             Parsed::Nothing
         );
+    }
+
+    #[test]
+    fn statistics_of_a_buffer_are_read_as_grep_prints_them() {
+        let of = |line| statistic(line).unwrap();
+        let overrun = Statistic::Overwritten(17);
+        assert_eq!(of("per_cpu/cpu3/stats:overrun: 17"), (3, overrun));
+        assert_eq!(of("/sys/x/per_cpu/cpu10/stats:overrun: 17"), (10, overrun));
+        for (line, expected) in [
+            ("dropped events: 2", Parsed::Lost(2)),
+            ("commit overrun: 1", Parsed::Lost(1)),
+            ("dropped events: 0", Parsed::Nothing),
+            ("oldest event ts:  4.1", Parsed::Nothing),
+            ("now ts: 5.0", Parsed::Nothing),
+        ] {
+            let line = format!("per_cpu/cpu0/stats:{line}");
+            assert_eq!(parse(&line, System::Dma), Ok(expected), "{line}");
+        }
+        for other in [
+            "cpu/stats:overrun: 1",
+            "cpu1/stats: 1",
+            "a/b/stats:overrun: 1",
+        ] {
+            assert_eq!(statistic(other), None, "{other}");
+        }
     }
 }

@@ -546,8 +546,7 @@ impl<'a> Head<'a> {
 
     /// Whether `ftrace` says that it overwrote events.
     fn is_overwritten(&self) -> bool {
-        let mut counts = self.lines().map(|line| ftrace::overwritten(&line));
-        counts.any(|count| count.is_some())
+        self.lines().any(|line| ftrace::is_overwritten(&line))
     }
 
     /// Which tracepoints to read: `dma:*` if there are any.
