@@ -30,11 +30,11 @@ const PART_OF_MEMORY: u64 = 4;
 /// --anonymize` makes one to be shown.
 ///
 /// The trace is written whole or not at all, compressed if its name ends in .zst or .gz; a file of
-/// that name is replaced. Until then it takes the room of the compressed text beside it, some 10 to
-/// 30 bytes an event. Where the buffers were full, events are lost: the summary and the trace say
-/// how many.
+/// that name is replaced. Until then the compressed text takes as much room again, some 10 to 30
+/// bytes an event. A disk that becomes full ends the recording; the trace is of what there is then.
+/// Where the buffers were full, events are lost: the summary and the trace say how many.
 ///
-/// JSON: file, bytes, seconds, ended (by: time, signal), events (of the kernel), lost, cpus,
+/// JSON: file, bytes, seconds, ended (by: time, signal, disk-full), events (of the kernel), lost, cpus,
 /// recorded (dma:* or iommu:map and iommu:unmap), devices[] (asked for; empty: all), buffer_kib (of
 /// each CPU), notes[] (what the trace says about its making).
 #[derive(Args, Debug)]

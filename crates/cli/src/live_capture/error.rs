@@ -80,22 +80,42 @@ pub enum CaptureError {
         kept: PathBuf,
     },
     /// The trace could not be written.
-    #[error("{why}; what the kernel wrote is kept: {}", kept.display())]
+    #[error(
+        "{why}; what the kernel wrote is kept: {}, which `ioatlas report` reads as well",
+        kept.display()
+    )]
     NotWritten {
         /// Why not.
         why: String,
         /// Where it is.
         kept: PathBuf,
     },
-    /// The kernel's text could not be written while it was recorded.
+    /// Not even the first of the kernel's text could be written.
     #[error(
-        "{}: cannot write beside it what the kernel says: {source}; nothing is kept of this \
-         capture: record elsewhere (-o), for fewer seconds, or only some devices (--device)",
+        "{}: cannot write beside it what the kernel says: {source}; nothing was recorded: record \
+         elsewhere (-o)",
         path.display()
     )]
     NoRoom {
         /// The trace that was to be.
         path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// The kernel's text could be written only for a while.
+    #[error(
+        "{}: THE DISK BECAME FULL, so recording ended after {seconds:.1} of {asked:.1} s; the trace \
+         has what could be written until then ({source}). Record elsewhere (-o), for fewer seconds, \
+         or only some devices (--device)",
+        path.display()
+    )]
+    DiskFull {
+        /// The trace.
+        path: PathBuf,
+        /// How long was recorded.
+        seconds: f64,
+        /// How long it was to be.
+        asked: f64,
         /// The operating system's reason.
         source: io::Error,
     },

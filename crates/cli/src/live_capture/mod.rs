@@ -3,8 +3,8 @@
 //!
 //! Tracing goes on in a tracefs instance of our own ([`tracefs`]), so that no other tracing is
 //! disturbed and one `rmdir` undoes all. The text of its `trace_pipe` is read while the kernel
-//! writes ([`recording`]), kept compressed in a file without a name beside the target, and imported
-//! when all is over, as `trace convert` would.
+//! writes ([`recording`]), kept compressed in a file without a name beside the target ([`text`]), and
+//! imported when all is over, as `trace convert` would.
 //!
 //! # What is complete
 //!
@@ -23,9 +23,7 @@
 //! One thread reads, and the kernel formats text while it does: where events come faster for long,
 //! the buffers fill. Whether names of tasks are known depends on a setting of the whole kernel
 //! (`options/record-cmd`, on unless switched off, which instances do not have), which is left as it
-//! is. A disk that becomes full ends a capture, and nothing of it is kept: the trace would have to
-//! be written to the same disk. What the events themselves leave out, [`Plan::remarks`] says, and it
-//! is not counted.
+//! is. What the events themselves leave out, [`Plan::remarks`] says, and it is not counted.
 
 mod arguments;
 mod error;
@@ -33,6 +31,7 @@ mod recording;
 mod script;
 mod stop;
 mod summary;
+mod text;
 mod tracefs;
 
 pub(crate) use arguments::LiveCaptureArguments;
@@ -46,11 +45,12 @@ use crate::output::Target;
 use crate::progress::Spinner;
 use ioatlas_iotlb::import::{Assume, Capture, Format, Options};
 use ioatlas_iotlb::{Limits, Note, Topic};
-use recording::{Recording, Text};
+use recording::{Ended, Recording};
 use std::io::{self, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 use stop::Stop;
 use summary::Summary;
+use text::Text;
 use tracefs::{Left, Plan, Tracefs};
 
 pub(crate) fn run(arguments: &LiveCaptureArguments) -> Answer {
@@ -58,17 +58,17 @@ pub(crate) fn run(arguments: &LiveCaptureArguments) -> Answer {
         return script::script(arguments).into();
     }
     match capture(arguments) {
-        Ok((summary, left)) => {
+        Ok((summary, errors)) => {
             let mut answer = Answer::show(&summary, arguments.json, Summary::to_string);
-            answer.errors.extend(left.map(Error::from));
+            answer.errors.extend(errors.into_iter().map(Error::from));
             answer
         }
         Err(error) => error.into(),
     }
 }
 
-/// Records and writes the trace; the error is of an instance that could not be removed after.
-fn capture(arguments: &LiveCaptureArguments) -> Result<(Summary, Option<CaptureError>), Error> {
+/// Records and writes the trace; the errors are of what is wrong although it is written.
+fn capture(arguments: &LiveCaptureArguments) -> Result<(Summary, Vec<CaptureError>), Error> {
     let target = Target::prepare(&arguments.output)?;
     let tracefs = Tracefs::find(arguments.tracefs.as_deref())?;
     let plan = tracefs.plan(&arguments.device)?;
@@ -90,20 +90,30 @@ fn capture(arguments: &LiveCaptureArguments) -> Result<(Summary, Option<CaptureE
         });
     }
     let instance = tracefs.instance()?;
-    let recording = recording::record(&instance, &plan, arguments, &stop, &mut text)?;
-    let left = instance.remove().err();
+    let mut recording = recording::record(&instance, &plan, arguments, &stop, &mut text)?;
+    let mut errors: Vec<CaptureError> = instance.remove().err().into_iter().collect();
     // from here on a signal ends the program
     stop.let_go();
+    let path = target.path().to_path_buf();
     if text.bytes() == 0 {
-        return Err(CaptureError::NothingRecorded {
-            seconds: recording.seconds,
-            events: plan.events,
-            devices: arguments.device.iter().map(ToString::to_string).collect(),
-        }
-        .into());
+        return Err(Error::from(match recording.full {
+            Some(source) => CaptureError::NoRoom { path, source },
+            None => CaptureError::NothingRecorded {
+                seconds: recording.seconds,
+                events: plan.events,
+                devices: arguments.device.iter().map(ToString::to_string).collect(),
+            },
+        }));
     }
+    let full = recording.full.take();
     let summary = import(arguments, &target, &plan, &recording, &mut text)?;
-    Ok((summary, left))
+    errors.extend(full.map(|source| CaptureError::DiskFull {
+        path,
+        seconds: recording.seconds,
+        asked: arguments.seconds.as_secs_f64(),
+        source,
+    }));
+    Ok((summary, errors))
 }
 
 /// Writes the trace that the kernel's text is.
@@ -114,11 +124,11 @@ fn import(
     recording: &Recording,
     text: &mut Text,
 ) -> Result<Summary, Error> {
-    text.finish(&recording.lost)
-        .map_err(|source| Error::Output {
-            path: target.path().into(),
-            source,
-        })?;
+    let finished = text.finish(&recording.lost);
+    let finished = finished.map_err(|source| Error::Output {
+        path: target.path().into(),
+        source,
+    });
     let _told = Spinner::new("writes the trace");
     let kept = kept_text(target.path());
     let options = Options {
@@ -128,14 +138,18 @@ fn import(
         ..Options::default()
     };
     let name = kept.display().to_string();
-    let written = Capture::new(&name, &*text, options, Limits::default())
-        .map_err(Error::from)
+    let written = finished
+        .and_then(|()| Ok(Capture::new(&name, &*text, options, Limits::default())?))
         .and_then(|mut capture| {
             let time = Note {
                 topic: Topic::Recorded,
                 count: (recording.seconds * 1e9) as u64,
             };
-            let time = Cursor::new(format!("{time}\n"));
+            let time = Cursor::new(match recording.ended {
+                // the text ends before the recording did
+                Ended::DiskFull => String::new(),
+                Ended::Time | Ended::Signal => format!("{time}\n"),
+            });
             write_trace(&mut (&mut capture).chain(time), target)?;
             let notes = capture.notes().to_vec();
             let bytes = std::fs::metadata(target.path());

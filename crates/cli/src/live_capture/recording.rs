@@ -2,23 +2,21 @@
 //! The time of the capture: the kernel's text goes to a file.
 //!
 //! This thread reads; another compresses, so that reading waits for no compressor but one that is
-//! [`QUEUE`] pieces behind.
+//! [`QUEUE`] pieces behind. One that cannot write any more listens no longer, which ends the
+//! recording.
 
 use super::CaptureError;
 use super::arguments::LiveCaptureArguments;
 use super::stop::Stop;
+use super::text::Text;
 use super::tracefs::{Instance, Plan};
 use crate::error::Error;
-use crate::output::Target;
 use crate::progress::{Bar, Progress};
-use ioatlas_iotlb::compress_zstd;
-use ioatlas_iotlb::import::Reopen;
 use serde::Serialize;
-use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Cursor, ErrorKind, Read, Seek, Write};
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::io::{self, ErrorKind, Read};
+use std::path::PathBuf;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,9 +32,6 @@ const PIECE: usize = 64 << 10;
 /// Pieces that wait to be compressed: 16 MiB.
 const QUEUE: usize = 256;
 
-/// Texts that are kept of captures of one name.
-const KEPT: u32 = 1000;
-
 /// What was recorded, but for the text.
 pub(super) struct Recording {
     pub seconds: f64,
@@ -46,14 +41,18 @@ pub(super) struct Recording {
     pub kib: u64,
     /// CPUs that lost events without the text telling, and how many.
     pub lost: Vec<(u32, u64)>,
+    /// Why the text could not be written any further.
+    pub full: Option<io::Error>,
 }
 
 /// What ended a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(super) enum Ended {
     Time,
     Signal,
+    /// There was no room for more text.
+    DiskFull,
 }
 
 /// Records into `text` for the time that was asked for, or until a signal comes.
@@ -74,9 +73,8 @@ pub(super) fn record(
     let pipe = instance.pipe()?;
     instance.enable(plan)?;
     let (pieces, waiting) = sync_channel(QUEUE);
-    let file = &text.file;
-    let (recorded, compressed) = thread::scope(|scope| {
-        let compressor = scope.spawn(move || compress(waiting, file));
+    let (recorded, full) = thread::scope(|scope| {
+        let compressor = scope.spawn(move || text.fill(&waiting).err());
         let mut reader = Reader {
             pipe,
             path: instance.pipe_path(),
@@ -85,21 +83,14 @@ pub(super) fn record(
             bytes: 0,
         };
         let recorded = run(instance, arguments, stop, &mut reader);
-        let bytes = reader.bytes;
         drop(reader); // the compressor comes to its end
-        let compressed = match compressor.join() {
-            Ok(compressed) => compressed,
+        let full = match compressor.join() {
+            Ok(full) => full,
             Err(panic) => std::panic::resume_unwind(panic),
         };
-        (recorded.map(|recorded| (recorded, bytes)), compressed)
+        (recorded, full)
     });
-    // where there is no room, the reader could only say that nothing listens
-    compressed.map_err(|source| CaptureError::NoRoom {
-        path: text.target.clone(),
-        source,
-    })?;
-    let ((seconds, ended), bytes) = recorded?;
-    text.bytes = bytes;
+    let (seconds, ended) = recorded?;
     let mut lost = Vec::new();
     for &cpu in &cpus {
         lost.push((cpu, instance.lost(cpu)?));
@@ -107,10 +98,12 @@ pub(super) fn record(
     lost.retain(|(_, events)| *events > 0);
     Ok(Recording {
         seconds,
-        ended,
+        // the last text may have found no room when the time was over
+        ended: full.as_ref().map_or(ended, |_| Ended::DiskFull),
         cpus: recording,
         kib,
         lost,
+        full,
     })
 }
 
@@ -135,6 +128,9 @@ fn run(
             break Ended::Time;
         }
         let read = reader.read()?;
+        if read == Had::NoListener {
+            break Ended::DiskFull;
+        }
         if told.elapsed() >= REFRESH {
             told = Instant::now();
             let mib = reader.bytes >> 20;
@@ -147,8 +143,10 @@ fn run(
     };
     instance.set("tracing_on", "0")?;
     let seconds = begun.elapsed().as_secs_f64();
-    while reader.read()? == Had::Text {}
-    reader.pass_on()?;
+    if ended != Ended::DiskFull {
+        while reader.read()? == Had::Text {}
+        reader.pass_on();
+    }
     Ok((seconds, ended))
 }
 
@@ -157,6 +155,8 @@ fn run(
 enum Had {
     Text,
     Nothing,
+    /// There was, but what should keep it has ended.
+    NoListener,
 }
 
 /// Reads the kernel's text in pieces.
@@ -180,10 +180,10 @@ impl Reader {
             Ok(0) => Ok(Had::Nothing),
             Ok(count) => {
                 self.bytes += count as u64;
-                if self.piece.len() == PIECE {
-                    self.pass_on()?;
+                match self.piece.len() {
+                    PIECE => Ok(self.pass_on()),
+                    _ => Ok(Had::Text),
                 }
-                Ok(Had::Text)
             }
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock => Ok(Had::Nothing),
@@ -194,224 +194,11 @@ impl Reader {
     }
 
     /// Passes on what was read.
-    fn pass_on(&mut self) -> Result<(), CaptureError> {
+    fn pass_on(&mut self) -> Had {
         let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE));
-        // its error is told, not this one
-        let gone = |_| CaptureError::of(&self.path, "keep the text", ErrorKind::BrokenPipe.into());
-        self.pieces.send(piece).map_err(gone)
-    }
-}
-
-/// Compresses pieces to a file until there are no more, or the file cannot be written.
-fn compress(pieces: Receiver<Vec<u8>>, file: &File) -> io::Result<()> {
-    let failed = Cell::new(false);
-    let source = Pieces {
-        pieces: Some(pieces),
-        piece: Cursor::default(),
-        failed: &failed,
-    };
-    let target = Watched {
-        file,
-        failed: &failed,
-    };
-    compress_zstd(source, target)
-}
-
-/// Pieces of text as one; it ends where it is no use to go on.
-struct Pieces<'a> {
-    pieces: Option<Receiver<Vec<u8>>>,
-    piece: Cursor<Vec<u8>>,
-    failed: &'a Cell<bool>,
-}
-
-impl Read for Pieces<'_> {
-    /// Fills the buffer but at the end, as the compressor makes a block of what it gets.
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let mut done = 0;
-        while done < buf.len() {
-            if self.failed.get() {
-                self.pieces = None; // what reads the kernel's text stops
-                return Ok(0);
-            }
-            match self.piece.read(&mut buf[done..])? {
-                0 => match self.pieces.as_ref().and_then(|pieces| pieces.recv().ok()) {
-                    Some(piece) => self.piece = Cursor::new(piece),
-                    None => break,
-                },
-                count => done += count,
-            }
+        match self.pieces.send(piece) {
+            Ok(()) => Had::Text,
+            Err(_) => Had::NoListener,
         }
-        Ok(done)
-    }
-}
-
-/// A file that tells whether it could not be written.
-struct Watched<'a> {
-    file: &'a File,
-    failed: &'a Cell<bool>,
-}
-
-impl Write for Watched<'_> {
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(buf);
-        let fails = |error: &io::Error| error.kind() != ErrorKind::Interrupted;
-        if written.as_ref().is_err_and(fails) {
-            self.failed.set(true);
-        }
-        written
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
-/// The kernel's text, compressed, in a file that has no name and goes away with us.
-pub(super) struct Text {
-    file: File,
-    bytes: u64,
-    /// What was lost, in the kernel's words, compressed.
-    lost: Vec<u8>,
-    /// What the user will see written, for messages.
-    target: PathBuf,
-}
-
-impl Text {
-    /// An empty one where the target is to be.
-    pub fn beside(target: &Target) -> Result<Self, Error> {
-        let path = target.path().to_path_buf();
-        match tempfile::tempfile_in(target.directory()) {
-            Ok(file) => Ok(Self {
-                file,
-                bytes: 0,
-                lost: Vec::new(),
-                target: path,
-            }),
-            Err(source) => Err(Error::Output { path, source }),
-        }
-    }
-
-    /// Bytes of text that were recorded, without what is said of loss.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Puts before the text what each CPU lost, as the kernel does within it.
-    pub fn finish(&mut self, lost: &[(u32, u64)]) -> io::Result<()> {
-        let line = |(cpu, events): &(u32, u64)| format!("CPU:{cpu} [LOST {events} EVENTS]\n");
-        let lines: String = lost.iter().map(line).collect();
-        if !lines.is_empty() {
-            compress_zstd(lines.as_bytes(), &mut self.lost)?;
-        }
-        Ok(())
-    }
-
-    /// Writes it to a new file of this name, or of the first of `a.2.txt.zst`, `a.3.txt.zst` that
-    /// there is not; says which.
-    pub fn keep(&self, path: &Path) -> io::Result<PathBuf> {
-        for number in 1..=KEPT {
-            let path = numbered(path, number);
-            let mut file = match File::create_new(&path) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-                made => made?,
-            };
-            let copied = self
-                .reopen()
-                .and_then(|mut text| io::copy(&mut text, &mut file))
-                .and_then(|_| file.sync_all());
-            if let Err(error) = copied {
-                // a part of it would be taken for all
-                let _ = std::fs::remove_file(&path);
-                return Err(error);
-            }
-            return Ok(path);
-        }
-        Err(ErrorKind::AlreadyExists.into())
-    }
-}
-
-/// `a.txt.zst` as `a.2.txt.zst`; the first has no number.
-fn numbered(path: &Path, number: u32) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let stem = name.strip_suffix(".txt.zst").unwrap_or(&name);
-    match number {
-        1 => path.into(),
-        _ => path.with_file_name(format!("{stem}.{number}.txt.zst")),
-    }
-}
-
-/// One reading ends before the next begins: they share a place in the file.
-impl Reopen for Text {
-    fn reopen(&self) -> io::Result<Box<dyn BufRead + '_>> {
-        (&self.file).rewind()?;
-        let lost = Cursor::new(self.lost.as_slice());
-        Ok(Box::new(lost.chain(BufReader::new(&self.file))))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use ioatlas_iotlb::Limits;
-    use ioatlas_iotlb::import::{self, Assume, Options};
-
-    #[test]
-    fn a_full_disk_ends_the_reading() {
-        let full = File::options().write(true).open("/dev/full").unwrap();
-        let (sender, receiver) = sync_channel(1);
-        thread::scope(|scope| {
-            let compressor = scope.spawn(|| compress(receiver, &full));
-            // bytes that cannot be made fewer, so that they are written before the end
-            let mut state = 1u32;
-            let mut noise = || {
-                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (state >> 24) as u8
-            };
-            // this ends, or the disk does not count
-            while sender.send((0..PIECE).map(|_| noise()).collect()).is_ok() {}
-            let error = compressor.join().unwrap().expect_err("the disk is full");
-            assert_eq!(error.kind(), ErrorKind::StorageFull);
-        });
-    }
-
-    #[test]
-    fn the_text_is_all_of_the_pieces_behind_the_loss() {
-        let dir = tempfile::tempdir().unwrap();
-        let target = Target::prepare(&dir.path().join("t.trace")).unwrap();
-        let mut text = Text::beside(&target).unwrap();
-        let (sender, receiver) = sync_channel(1);
-        let line = |n: u32| {
-            let (seconds, page) = (n + 1, n + 0x100);
-            format!(
-                "a-1 [000] ..... {seconds}.0: dma_map_page: d dir=TO_DEVICE dma_addr={page:x}000 \
-                 size=4096 phys_addr=1000 attrs=\n"
-            )
-        };
-        let wanted: String = (0..5000).map(line).collect();
-        thread::scope(|scope| {
-            let compressor = scope.spawn(|| compress(receiver, &text.file));
-            for piece in wanted.as_bytes().chunks(1013) {
-                sender.send(piece.to_vec()).unwrap();
-            }
-            drop(sender);
-            compressor.join().unwrap().unwrap();
-        });
-        text.finish(&[(1, 583), (3, 2)]).unwrap();
-        let kept = dir.path().join("kept.txt.zst");
-        assert_eq!(text.keep(&kept).unwrap(), kept);
-        let file = std::fs::read(&kept).unwrap();
-        let options = Options {
-            assume: Assume::None,
-            ..Options::default()
-        };
-        let trace = import::load("kept", &file.as_slice(), options, Limits::default()).unwrap();
-        assert_eq!((trace.events().len(), trace.lost_events()), (5000, 585));
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
-        // one that is there stays as it is
-        std::fs::write(&kept, "other").unwrap();
-        let second = dir.path().join("kept.2.txt.zst");
-        assert_eq!(text.keep(&kept).unwrap(), second);
-        assert_eq!(std::fs::read(&second).unwrap(), file);
-        assert_eq!(std::fs::read(&kept).unwrap(), b"other");
     }
 }

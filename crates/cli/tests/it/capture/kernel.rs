@@ -144,15 +144,16 @@ impl Kernel {
         let mut left = self.text.as_bytes();
         pour(&mut writer, &mut left);
         fs::rename(&new, &pipe).unwrap();
+        let off = instance.join("events/enable");
+        let is_off = || fs::read_to_string(&off).unwrap() == "0";
         let all = until(child, || {
             pour(&mut writer, &mut left);
-            left.is_empty()
+            left.is_empty() || is_off()
         });
         if let Some(signal) = self.signal.filter(|_| all) {
             kill_process(Pid::from_child(child), signal).unwrap();
         }
-        let off = instance.join("events/enable");
-        let off = until(child, || fs::read_to_string(&off).unwrap() == "0");
+        let off = until(child, is_off);
         let settings = off.then(|| contents(&instance));
         // all paths first: once the last is gone the program removes the directory
         let entries = fs::read_dir(&instance).unwrap();
