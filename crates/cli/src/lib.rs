@@ -27,6 +27,7 @@ pub mod progress;
 mod record;
 pub mod replay;
 pub mod report;
+mod signals;
 mod vhost_bench;
 mod vhost_net;
 

@@ -11,6 +11,7 @@ mod designs;
 mod doctor;
 mod documents;
 mod help;
+mod interrupted;
 mod report;
 mod report_of_captures;
 mod soak;

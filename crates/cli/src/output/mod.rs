@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Files that appear whole or not at all.
 //!
-//! Text goes to a temporary file in the directory of the target, is forced to disk
-//! and renamed. Whatever fails or is killed before the rename, a file that was there
-//! stays as it was; only a kill within the write itself leaves the temporary file.
+//! Text goes to a file in the directory of the target, is forced to disk and renamed. Whatever
+//! fails, is killed or interrupted before the rename, a file that was there stays as it was, and
+//! nothing else is left.
+
+mod draft;
+mod leftovers;
+
+pub(crate) use leftovers::go_with_signals;
 
 use crate::error::Error;
+use draft::Draft;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
 
 /// A place that was found writable.
 #[derive(Debug)]
@@ -61,8 +66,8 @@ impl Target {
         if target.resolved.file_name().is_none() {
             return Err(Error::NotAFile { path: path.into() });
         }
-        // Dropped at once, which removes it.
-        target.temporary().map_err(|source| target.failed(source))?;
+        // dropped at once, which removes it
+        Draft::new(target.directory()).map_err(|source| target.failed(source))?;
         Ok(target)
     }
 
@@ -93,13 +98,14 @@ impl Target {
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), Error> {
         let replace = || {
-            let mut file = self.temporary()?;
-            write(file.as_file_mut())?;
+            go_with_signals()?;
+            let draft = Draft::new(self.directory())?;
+            write(&mut draft.file())?;
             if let Some(old) = &self.old {
-                file.as_file().set_permissions(old.clone())?;
+                draft.file().set_permissions(old.clone())?;
             }
-            file.as_file().sync_all()?;
-            file.persist(&self.resolved).map_err(|error| error.error)?;
+            draft.file().sync_all()?;
+            draft.persist(self.directory(), &self.resolved)?;
             // Makes the rename last; a directory that cannot be opened is no reason
             // to call a written file unwritten.
             if let Ok(directory) = File::open(self.directory()) {
@@ -114,18 +120,6 @@ impl Target {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.shown
-    }
-
-    fn temporary(&self) -> io::Result<NamedTempFile> {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".ioatlas-").suffix(".tmp");
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            // As for any new file; the umask takes from it.
-            builder.permissions(fs::Permissions::from_mode(0o666));
-        }
-        builder.tempfile_in(self.directory())
     }
 
     /// Where the file is, or is to be.
@@ -178,9 +172,8 @@ mod tests {
         target
             .replace(|file| {
                 file.write_all(b"new")?;
-                // What a kill at this point would leave behind.
+                // what a kill at this point would leave behind
                 assert_eq!(fs::read(&path)?, b"old");
-                assert_eq!(names(dir.path()).len(), 2);
                 Ok(())
             })
             .unwrap();
