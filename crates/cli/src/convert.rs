@@ -5,12 +5,13 @@ use crate::Answer;
 use crate::capture::{CaptureArguments, sentences};
 use crate::error::Error;
 use crate::input::{self, Input};
+use crate::loaded;
 use crate::output::Target;
 use clap::Args;
 use ioatlas_iotlb::Limits;
 use ioatlas_iotlb::import::{Capture, Identity, ImportError, Options};
 use ioatlas_present::{grouped, printable};
-use std::io::{self, Read, Write};
+use std::io::{self, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Make a trace of a capture by another tool, or of a trace.
@@ -48,7 +49,7 @@ pub(crate) struct ConvertArguments {
     #[command(flatten)]
     pub capture: CaptureArguments,
     /// Renumber devices, tasks, memory and times, and drop comments, so that the trace can be shown to
-    /// others. Results stay as they are.
+    /// others. Results stay as they are: that a network card or a disk was recorded is kept.
     #[arg(long)]
     pub anonymize: bool,
 }
@@ -76,7 +77,11 @@ fn convert(arguments: &ConvertArguments) -> Result<String, Error> {
     let target = Target::prepare(&output)?;
     target.is_none_of(std::slice::from_ref(input))?;
     let mut capture = Capture::new(&name, &file, options, Limits::default())?;
-    write_trace(&mut capture, &target)?;
+    // what `report` chooses its advice by
+    let class = capture.origin().and_then(loaded::class);
+    let class = class.map(|class| format!("# recorded: {}\n", class.name()));
+    let class = Cursor::new(class.unwrap_or_default());
+    write_trace(&mut (&mut capture).chain(class), &target)?;
     let mut text = format!(
         "{}: {} lines M, U and A from {} ({})\n",
         printable(&output.display().to_string(), 200),

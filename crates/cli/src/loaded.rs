@@ -58,19 +58,10 @@ impl LoadedTrace {
         Self::import(name, &bytes, description, options)
     }
 
-    /// What its devices are for, if it names one of those that `trace record-guest` knows as
-    /// what it was recorded of.
+    /// What its devices are for, if what it says it was recorded of names that.
     #[must_use]
     pub fn class(&self) -> Option<Class> {
-        let apart = |c: char| !c.is_alphanumeric() && c != '-';
-        let device = |word: &str| {
-            // also `2e1000` of the oldest
-            let one = word.trim_start_matches(|c: char| c.is_ascii_digit());
-            let known = Device::from_str(word, false).or(Device::from_str(one, false));
-            known.ok()
-        };
-        let mut words = self.trace.origin()?.split(apart);
-        words.find_map(device).map(Device::class)
+        class(self.trace.origin()?)
     }
 
     /// Whether accesses were recorded. Those of a capture are assumed, and what follows from them
@@ -105,6 +96,20 @@ impl LoadedTrace {
             file_bytes: bytes,
         })
     }
+}
+
+/// What the devices are for that a trace was recorded of: the first word that names one of those
+/// that `trace record-guest` knows, or, in an anonymous trace, the class itself.
+pub(crate) fn class(origin: &str) -> Option<Class> {
+    let apart = |c: char| !c.is_alphanumeric() && c != '-';
+    let of = |word: &str| {
+        // also `2e1000` of the oldest
+        let one = word.trim_start_matches(|c: char| c.is_ascii_digit());
+        let device = Device::from_str(word, false).or(Device::from_str(one, false));
+        let named = Class::ALL.into_iter().find(|class| class.name() == word);
+        device.ok().map(Device::class).or(named)
+    };
+    origin.split(apart).find_map(of)
 }
 
 /// Where traces have the same label, puts as many directories before it as tell them apart.
@@ -200,6 +205,7 @@ mod tests {
             "recorded: 2xvirtio-net, stream, 4 MiB; CPUs: 4",
             "source: norc61_2e1000",
             "nvme, but not what was recorded",
+            "recorded: network",
         ] {
             assert_eq!(of(network), Some(Class::Network), "{network}");
         }
@@ -208,6 +214,7 @@ mod tests {
             "recorded: ide, bonnie",
             "recorded: virtio-scsi, dd",
             "source: vtd61_lsi_bonnie",
+            "recorded: disk",
         ] {
             assert_eq!(of(disk), Some(Class::Disk), "{disk}");
         }

@@ -7,7 +7,7 @@ use crate::event::{DeviceId, Event};
 use crate::note::Note;
 use crate::parse;
 use crate::step::MAX_DEVICES;
-use crate::trace::{Mark, NOT_UNDERSTOOD, Stamp, Stamped, Tasks, Trace};
+use crate::trace::{Mark, NOT_UNDERSTOOD, Stamp, Stamped, Tasks, Trace, origin};
 use crate::units::EventTime;
 use crate::write::{HEADER, HEADER_1};
 use std::collections::HashMap;
@@ -376,9 +376,8 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         let Some(label) = comment.strip_prefix(" mark ") else {
-            let words = [" recorded: ", " source: "];
-            let origin = words.iter().find_map(|word| comment.strip_prefix(word));
-            self.origin = self.origin.take().or(origin.map(str::to_owned));
+            let recorded = origin(comment).map(str::to_owned);
+            self.origin = self.origin.take().or(recorded);
             let names = comment.strip_prefix(NOT_UNDERSTOOD).map(str::to_owned);
             self.not_understood = self.not_understood.take().or(names);
             return Ok(());

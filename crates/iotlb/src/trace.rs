@@ -115,6 +115,12 @@ pub struct Trace {
 /// How the comment begins that names events which its importer did not know, after its `#`.
 pub(crate) const NOT_UNDERSTOOD: &str = " not understood: ";
 
+/// What a comment, without its `#`, says the trace was recorded of.
+pub(crate) fn origin(comment: &str) -> Option<&str> {
+    let words = [" recorded: ", " source: "];
+    words.iter().find_map(|word| comment.strip_prefix(word))
+}
+
 impl Trace {
     /// Name of the file, as given by the user.
     #[must_use]

@@ -275,13 +275,9 @@ impl<'a> Recording<'a> {
         };
         let peer = Peer::listen(network::address(arguments.queues), share)
             .map_err(|source| RecordError::file(Path::new("a port to listen at"), source))?;
-        let class = match device.class() {
-            Class::Network => "network",
-            Class::Disk => "disk",
-        };
         let config = [
             ("WORKLOAD", workload.to_string()),
-            ("CLASS", class.into()),
+            ("CLASS", device.class().name().into()),
             ("MIB", arguments.mib().to_string()),
             ("DEPTH", arguments.depth.to_string()),
             ("QUEUES", arguments.queues.to_string()),

@@ -74,6 +74,20 @@ pub enum Class {
     Disk,
 }
 
+impl Class {
+    /// All classes.
+    pub const ALL: [Self; 2] = [Self::Network, Self::Disk];
+
+    /// What it is called.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Network => "network",
+            Self::Disk => "disk",
+        }
+    }
+}
+
 /// The device cannot do the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(

@@ -125,6 +125,12 @@ fn an_anonymous_trace_gives_the_same_results() {
         for (number, device) in after.devices().enumerate() {
             assert_eq!(after.device_name(device), format!("dev{number}"));
         }
+        let class = match name {
+            "off" => None,
+            "lsi" => Some("disk"),
+            _ => Some("network"),
+        };
+        assert_eq!(after.origin(), class, "{name}");
         assert_eq!(after.marks().len(), 0);
         assert_eq!(after.stamps().len(), before.stamps().len());
         // a design that maps memory onto itself sees the same sets of the cache; only its upper

@@ -219,6 +219,7 @@ impl Reopen for &[u8] {
 /// The text of a trace, made from whatever a file is.
 pub struct Capture<'a> {
     text: Text<Box<dyn Items + 'a>>,
+    origin: Option<String>,
     format: Format,
     name: String,
     limits: Limits,
@@ -268,15 +269,26 @@ impl<'a> Capture<'a> {
         };
         let items: Box<dyn Items + 'a> = match options.identity {
             Identity::Kept => items,
-            Identity::Removed => Box::new(Anonymous::new(items, found.memory.renumbering())),
+            Identity::Removed => {
+                let memory = std::mem::take(&mut found.memory);
+                Box::new(Anonymous::new(items, memory.renumbering()))
+            }
         };
         file.is_last();
         Ok(Self {
             text: Text::new(items),
+            origin: found.origin,
             format,
             name: name.into(),
             limits,
         })
+    }
+
+    /// What the file says it was recorded of, if it was read ahead to be renumbered: the comment
+    /// that says so is left out.
+    #[must_use]
+    pub fn origin(&self) -> Option<&str> {
+        self.origin.as_deref()
     }
 
     /// What the file is.
@@ -347,6 +359,7 @@ pub fn load(
             }
             let capture = Capture {
                 text: Text::new(items),
+                origin: None,
                 format,
                 name: name.into(),
                 limits,
@@ -425,19 +438,26 @@ fn foreign<'a>(
 struct Found {
     has_accesses: bool,
     memory: Memory,
+    origin: Option<String>,
 }
 
 impl Found {
     /// Reads as far as needed: to the first access, or for `memory` to the end.
     fn look(&mut self, items: &mut dyn Items, memory: bool) -> Result<(), ImportError> {
         while let Some(item) = items.next()? {
-            if let items::Item::Event(event) = item {
-                self.has_accesses |= matches!(event, Event::Access { .. });
-                if memory {
-                    self.memory.event(&event)?;
-                } else if self.has_accesses {
-                    return Ok(());
+            match item {
+                items::Item::Event(event) => {
+                    self.has_accesses |= matches!(event, Event::Access { .. });
+                    if memory {
+                        self.memory.event(&event)?;
+                    } else if self.has_accesses {
+                        return Ok(());
+                    }
                 }
+                items::Item::Comment(comment) if self.origin.is_none() => {
+                    self.origin = crate::trace::origin(&comment).map(str::to_owned);
+                }
+                _ => {}
             }
         }
         Ok(())
