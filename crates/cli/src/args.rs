@@ -222,7 +222,7 @@ impl GeometryArguments {
 /// Say what is in traces: devices, events, kinds, peaks, anomalies.
 ///
 /// JSON: for one trace an object, for several an object, file name -> such an object. Fields: name,
-/// events, peak_live_pages, marks, anomalies, clock (null, or seconds, cpus, maps_per_second,
+/// events, peak_live_pages, marks, anomalies, clock (null, or seconds, cpus (null if not known), maps_per_second,
 /// unmaps_per_second), notes[] (what the trace says about its making), not_understood (null, or
 /// events of the capture that are unknown here, by number and name), devices[] (device, maps,
 /// unmaps, accesses, kinds, consistent_maps, streaming_maps, peak_live_pages, anomalies). With

@@ -128,9 +128,13 @@ fn plain(info: &TraceInfo) -> String {
     }
     text += &table.text("  ");
     if let Some(clock) = &info.clock {
+        let cpus = clock.cpus.map(|cpus| format!(", {cpus} CPUs"));
         text += &format!(
-            "  {:.3} s, {} CPUs; {:.0} maps and {:.0} unmaps a second\n",
-            clock.seconds, clock.cpus, clock.maps_per_second, clock.unmaps_per_second
+            "  {:.3} s{}; {:.0} maps and {:.0} unmaps a second\n",
+            clock.seconds,
+            cpus.unwrap_or_default(),
+            clock.maps_per_second,
+            clock.unmaps_per_second
         );
     }
     text += &sentences(&info.notes, "  ");

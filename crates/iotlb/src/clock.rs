@@ -31,8 +31,8 @@ impl Span {
 pub struct ClockInfo {
     /// From the first event to the last, in seconds.
     pub seconds: f64,
-    /// CPUs that did something.
-    pub cpus: usize,
+    /// CPUs that did something; `None` if none is known.
+    pub cpus: Option<usize>,
     /// Map lines with a time, by the second; 0 if no time passes.
     pub maps_per_second: f64,
     /// Unmap lines with a time, by the second; 0 if no time passes.
@@ -76,10 +76,10 @@ impl Trace {
             true => count as f64 / seconds,
             false => 0.0,
         };
-        let cpus: BTreeSet<u32> = self.stamps.iter().map(|s| s.stamp.cpu).collect();
+        let cpus: BTreeSet<u32> = self.stamps.iter().filter_map(|s| s.stamp.cpu).collect();
         Some(ClockInfo {
             seconds,
-            cpus: cpus.len(),
+            cpus: Some(cpus.len()).filter(|cpus| *cpus > 0),
             maps_per_second: rate(maps),
             unmaps_per_second: rate(unmaps),
         })
@@ -117,12 +117,12 @@ mod tests {
         let trace = Trace::read("t", text.as_bytes(), Limits::default()).unwrap();
         let cpus: Vec<_> = trace
             .stamps_of_events()
-            .map(|stamp| stamp.map(|s| s.cpu))
+            .map(|stamp| stamp.map(|s| s.cpu.unwrap()))
             .collect();
         assert_eq!(cpus, [None, Some(0), Some(0), Some(2)]);
         let expected = ClockInfo {
             seconds: 2.0,
-            cpus: 2,
+            cpus: Some(2),
             maps_per_second: 0.5,
             unmaps_per_second: 1.0,
         };

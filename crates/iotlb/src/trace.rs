@@ -22,16 +22,19 @@ pub struct Mark {
 pub struct TaskId(pub u32);
 
 /// When and where something happened, on the machine that was traced, and what ran there:
-/// `# at <ns> <cpu> [<task>]`.
+/// `# at <ns> <cpu> [<task>]`, with `-` for a CPU that is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp {
     /// Nanoseconds, since when only the tracer knows.
     pub nanoseconds: u64,
-    /// Number of the CPU.
-    pub cpu: u32,
+    /// Number of the CPU, where recorded.
+    pub cpu: Option<u32>,
     /// The task that ran on it, where recorded. All tasks of a name are one.
     pub task: Option<TaskId>,
 }
+
+/// In place of the number of a CPU.
+const UNKNOWN: &str = "-";
 
 impl Stamp {
     /// Reads what follows `# at ` on a line, the task by its name; `None` if it does not fit.
@@ -42,12 +45,15 @@ impl Stamp {
             None => (rest, None),
         };
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        if !digits(time) || !digits(cpu) {
+        if !digits(time) || !digits(cpu) && cpu != UNKNOWN {
             return None;
         }
         let stamp = Self {
             nanoseconds: time.parse().ok()?,
-            cpu: cpu.parse().ok()?,
+            cpu: match cpu {
+                UNKNOWN => None,
+                cpu => Some(cpu.parse().ok()?),
+            },
             task: None,
         };
         Some((stamp, task))
@@ -57,7 +63,10 @@ impl Stamp {
 impl fmt::Display for Stamp {
     /// As a line of a trace, without its end and without the task, whose name the trace knows.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "# at {} {}", self.nanoseconds, self.cpu)
+        match self.cpu {
+            Some(cpu) => write!(f, "# at {} {cpu}", self.nanoseconds),
+            None => write!(f, "# at {} {UNKNOWN}", self.nanoseconds),
+        }
     }
 }
 

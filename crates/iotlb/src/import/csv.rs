@@ -177,11 +177,11 @@ impl Table {
             },
             other => return Err(event.complain(Fault::UnknownEvent(quoted(other)))),
         };
-        let cpu = number(8)?.unwrap_or(0);
+        let cpu = number(8)?;
         Ok(Parsed::Event {
             stamp: number(7)?.map(|nanoseconds| Stamp {
                 nanoseconds,
-                cpu: u32::try_from(cpu).unwrap_or(u32::MAX),
+                cpu: cpu.map(|cpu| u32::try_from(cpu).unwrap_or(u32::MAX)),
                 task: None,
             }),
             task: found[9].and_then(|name| task(name.text)).map(str::to_owned),

@@ -50,7 +50,7 @@ fn after_cpu(line: &str, at: usize, cpu: u32) -> Option<Tracepoint<'_>> {
     Some(Tracepoint {
         stamp: nanoseconds(clock).map(|nanoseconds| Stamp {
             nanoseconds,
-            cpu,
+            cpu: Some(cpu),
             task: None,
         }),
         task: interrupt,
@@ -195,7 +195,7 @@ mod tests {
             let stamp = Stamp {
                 task: None,
                 nanoseconds: 5_881_838_000,
-                cpu: 0,
+                cpu: Some(0),
             };
             assert_eq!((event.stamp, event.event), (Some(stamp), "dma_unmap_page"));
         }

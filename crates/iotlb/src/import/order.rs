@@ -135,7 +135,7 @@ mod tests {
         Waiting {
             stamp: time.map(|nanoseconds| Stamp {
                 nanoseconds,
-                cpu: 0,
+                cpu: None,
                 task: None,
             }),
             task: None,

@@ -54,7 +54,7 @@ fn at(line: &str, end: usize, name: usize) -> Option<Tracepoint<'_>> {
     Some(Tracepoint {
         stamp: nanoseconds(clock).map(|nanoseconds| Stamp {
             nanoseconds,
-            cpu: cpu.unwrap_or(0),
+            cpu,
             task: None,
         }),
         task: task(comm).filter(|_| numbered && !unnamed),
@@ -126,7 +126,7 @@ mod tests {
         };
         let expected = Stamp {
             nanoseconds: 6_193_132_000,
-            cpu: 0,
+            cpu: Some(0),
             task: None,
         };
         assert_eq!(task.as_deref(), Some("kthreadd"));
@@ -169,12 +169,12 @@ mod tests {
             (
                 "x 1 [003] 1.000002: 1 dma:dma_unmap_page: d dir=NONE dma_addr=1 size=2",
                 "x",
-                3,
+                Some(3),
             ),
             (
                 "x dma: 1/2 1.000002: dma:dma_unmap_page: d dir=NONE dma_addr=1 size=2",
                 "x dma:",
-                0,
+                None,
             ),
         ] {
             let event = tracepoint(line).expect(line);

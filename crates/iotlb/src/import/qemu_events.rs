@@ -70,7 +70,7 @@ fn split(line: &str) -> (Option<Stamp>, &str, Piece<'_>) {
     {
         stamp = nanoseconds(clock).map(|nanoseconds| Stamp {
             nanoseconds,
-            cpu: 0,
+            cpu: None,
             task: None,
         });
         at = line.len() - event.len();

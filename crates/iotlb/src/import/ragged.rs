@@ -117,7 +117,7 @@ fn record(event: &Tracepoint<'_>) -> Option<u64> {
 /// From when on no overwritten buffer lacks anything, in nanoseconds; `None` without times, or
 /// where nothing of interest is left then.
 pub(super) fn begin(mut lines: Lines<'_>) -> Result<Option<u64>, LineError> {
-    let mut buffers: HashMap<u32, Buffer> = HashMap::new();
+    let mut buffers: HashMap<Option<u32>, Buffer> = HashMap::new();
     let mut last = None;
     while lines.advance()? {
         let line = String::from_utf8_lossy(&lines.buffer);

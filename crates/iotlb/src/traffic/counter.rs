@@ -85,8 +85,8 @@ impl Counter {
         *self.sizes.entry(up_to_lg2(size)).or_default() += 1;
         let task = stamp.and_then(|stamp| stamp.task);
         *self.tasks.entry(task).or_default() += 1;
-        if let Some(stamp) = stamp {
-            *self.cpus.entry(stamp.cpu).or_default() += 1;
+        if let Some(cpu) = stamp.and_then(|stamp| stamp.cpu) {
+            *self.cpus.entry(cpu).or_default() += 1;
         }
     }
 

@@ -161,6 +161,17 @@ fn csv_may_name_the_task() {
     assert_eq!(bytes(&read), [Some(1500), Some(1)]);
 }
 
+#[test]
+fn a_cpu_that_was_not_recorded_is_not_known() {
+    let perf = "x 17 1.000002: dma:dma_map_page: d dir=TO_DEVICE dma_addr=1000 size=2 phys_addr=7000 attrs=\n";
+    let csv = "event,device,iova,bytes,time_ns\nmap,d,4096,1,5\n";
+    for capture in [perf, csv] {
+        let read = trace(capture.as_bytes(), AssignIovas::Auto);
+        assert_eq!(read.stamps()[0].stamp.cpu, None, "{capture}");
+        assert_eq!(read.clock().unwrap().cpus, None, "{capture}");
+    }
+}
+
 /// All that format 2 has; as written by this crate.
 const TRACE: &str = "# ioatlas-trace 2
 # by hand
@@ -169,7 +180,7 @@ M nic 1 2 r 70203 sg 4095+2
 # at 6 1 a name, of words
 M nic 3 1 w - - 64+1500
 A nic 1 r
-# at 7 1
+# at 7 -
 M disk 4 1 rw - alloc
 # at 8 1 kworker/0:1
 U nic 1 2
@@ -214,7 +225,7 @@ fn traces_of_format_1_are_read_as_before() {
     let read = Trace::read("t", old.as_bytes(), Limits::default()).unwrap();
     let stamps: Vec<_> = read.stamps().iter().map(|stamped| stamped.stamp).collect();
     let times: Vec<_> = stamps.iter().map(|s| (s.nanoseconds, s.cpu)).collect();
-    assert_eq!(times, [(5, 0), (6, 1)]);
+    assert_eq!(times, [(5, Some(0)), (6, Some(1))]);
     assert_eq!((tasks(&read), bytes(&read)), (vec![None; 2], vec![None]));
     // the same but for the first line
     let new = converted(old.as_bytes(), Identity::Kept);

@@ -267,8 +267,8 @@ fn naive(trace: &Trace, device: DeviceId) -> DeviceTraffic {
                 let lg2 = (0..64).find(|&lg2| size <= 1 << lg2).unwrap();
                 *lg2s.entry(lg2).or_insert(0) += 1;
                 *tasks.entry(stamp.and_then(|s| s.task)).or_insert(0) += 1;
-                if let Some(stamp) = stamp {
-                    *cpus.entry(stamp.cpu).or_insert(0) += 1;
+                if let Some(cpu) = stamp.and_then(|stamp| stamp.cpu) {
+                    *cpus.entry(cpu).or_insert(0) += 1;
                 }
                 let first = range.first().number();
                 for page in first..first + count {

@@ -245,7 +245,10 @@ impl Capture {
             time: seconds.map(|seconds| Figure::time(seconds * 1e9)),
             seconds,
             span_s: span.unwrap_or_default(),
-            cpus: trace.clock().map(|clock| Figure::count(clock.cpus as u64)),
+            cpus: trace
+                .clock()
+                .and_then(|clock| clock.cpus)
+                .map(|cpus| Figure::count(cpus as u64)),
             translated,
             costs: None,
             devices: devices.map(device).collect(),

@@ -13,7 +13,8 @@ impl Capture {
     pub fn heading(&self) -> Sentence {
         let mut says = match (self.time, self.cpus) {
             (Some(time), Some(cpus)) => sentence![time, " on ", cpus, plural(cpus, " CPU")],
-            _ => sentence!["no times recorded, so there are no rates"],
+            (Some(time), None) => sentence![time],
+            (None, _) => sentence!["no times recorded, so there are no rates"],
         };
         if let Some(costs) = &self.costs {
             let rates = sentence![

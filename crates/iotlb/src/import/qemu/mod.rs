@@ -503,7 +503,7 @@ impl QemuLog {
         let cpu = *self.cpus.entry(gs).or_insert(next);
         self.now_ns.map(|nanoseconds| Stamp {
             nanoseconds,
-            cpu,
+            cpu: Some(cpu),
             task: None,
         })
     }
