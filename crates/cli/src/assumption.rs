@@ -8,6 +8,7 @@
 use crate::Answer;
 use crate::args::InfoArguments;
 use crate::bundled;
+use crate::progress::{Bar, Part};
 use ioatlas_iotlb::import::Assume;
 use ioatlas_iotlb::{Event, Laboratory, Named, Setup, Trace};
 use ioatlas_present::{Table, printable};
@@ -77,12 +78,15 @@ pub(crate) fn run(arguments: &InfoArguments) -> Answer {
             }
         }
     }
-    for path in &arguments.traces {
-        match arguments.capture.load(path) {
+    let bar = Bar::default();
+    for (n, path) in arguments.traces.iter().enumerate() {
+        let part = Part::of(&bar, n, arguments.traces.len());
+        match arguments.capture.load(path, &part) {
             Ok(trace) => all.extend(rows(&trace)),
             Err(error) => errors.push(error),
         }
     }
+    drop(bar);
     let mut answer = Answer::show(&all, arguments.json, |all| plain(all));
     errors.append(&mut answer.errors);
     Answer { errors, ..answer }

@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use crate::input::{self, Input};
+use crate::progress::Progress;
 use clap::{Args, ValueEnum};
 use ioatlas_iotlb::import::{self, AssignIovas, Assume, Format, Options};
 use ioatlas_iotlb::{Limits, Note, Trace};
@@ -69,8 +70,8 @@ impl CaptureArguments {
     }
 
     /// Reads a trace, or a capture as one.
-    pub fn load(&self, path: &Path) -> Result<Trace, Error> {
-        let file = Input::open(path)?;
+    pub fn load(&self, path: &Path, progress: &dyn Progress) -> Result<Trace, Error> {
+        let file = Input::open(path, progress)?;
         let name = input::name(path);
         Ok(import::load(
             &name,

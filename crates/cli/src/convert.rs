@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::input::{self, Input};
 use crate::loaded;
 use crate::output::Target;
+use crate::progress::Bar;
 use clap::Args;
 use ioatlas_iotlb::Limits;
 use ioatlas_iotlb::import::{Capture, Identity, ImportError, Options};
@@ -73,7 +74,8 @@ fn convert(arguments: &ConvertArguments) -> Result<String, Error> {
         ..arguments.capture.options()
     };
     let name = input::name(input);
-    let file = Input::open(input)?;
+    let bar = Bar::default();
+    let file = Input::open(input, &bar)?;
     let target = Target::prepare(&output)?;
     target.is_none_of(std::slice::from_ref(input))?;
     let mut capture = Capture::new(&name, &file, options, Limits::default())?;

@@ -6,25 +6,30 @@ use crate::args::InfoArguments;
 use crate::capture::{CaptureArguments, sentences};
 use crate::error::Error;
 use crate::input;
+use crate::progress::{Bar, Part, Progress};
 use ioatlas_iotlb::{Trace, TraceInfo};
 use ioatlas_present::{Table, grouped, printable};
 use serde::{Serialize, Serializer};
 use std::path::PathBuf;
 
-/// Results by file name as the user gave it, in the order given, and the errors of
-/// the files that have none.
+/// Results by file name as the user gave it, in the order given, and the errors of the files that
+/// have none. To read a trace and to get its result take about as long as `weights` say.
 pub(crate) fn per_trace<T>(
     paths: &[PathBuf],
     capture: &CaptureArguments,
-    mut result: impl FnMut(&Trace) -> T,
+    weights: [usize; 2],
+    mut result: impl FnMut(&Trace, &dyn Progress) -> T,
 ) -> (Vec<(String, T)>, Vec<Error>) {
     let (mut results, mut errors) = (Vec::new(), Vec::new());
     if let Err(error) = Error::if_twice(paths) {
         return (results, vec![error]);
     }
-    for path in paths {
-        match capture.load(path) {
-            Ok(trace) => results.push((input::name(path), result(&trace))),
+    let bar = Bar::default();
+    for (n, path) in paths.iter().enumerate() {
+        let part = Part::of(&bar, n, paths.len());
+        let [reading, working] = Part::divide(&part, weights);
+        match capture.load(path, &reading) {
+            Ok(trace) => results.push((input::name(path), result(&trace, &working))),
             Err(error) => errors.push(error),
         }
     }
@@ -65,7 +70,10 @@ pub(crate) fn run(arguments: &InfoArguments) -> Answer {
     if arguments.assumption_error {
         return crate::assumption::run(arguments);
     }
-    let (results, mut errors) = per_trace(&arguments.traces, &arguments.capture, Trace::info);
+    let (results, mut errors) =
+        per_trace(&arguments.traces, &arguments.capture, [9, 1], |trace, _| {
+            trace.info()
+        });
     let text = if arguments.json {
         ByName::new(&results, arguments.traces.len()).json(&mut errors)
     } else {

@@ -10,7 +10,7 @@ use crate::capture::{CaptureArguments, Noted, noted};
 use crate::error::Error;
 use crate::info::ByName;
 use crate::input;
-use crate::progress::{Bar, Progress as _};
+use crate::progress::{Bar, Part, Progress};
 use ioatlas_iotlb::import::{Assume, Format};
 use ioatlas_iotlb::{Note, Outcome, Setup, TraceError, simulate_file, simulate_many};
 use ioatlas_present::{Table, grouped, printable};
@@ -29,12 +29,15 @@ pub(crate) fn run(arguments: &IotlbArguments) -> Answer {
         return sweep::run(arguments, grid, &setups);
     }
     let (mut results, mut errors) = (Vec::new(), Vec::new());
-    for path in &arguments.traces {
-        match simulate(path, &arguments.capture, &setups, arguments.jobs()) {
+    let bar = Bar::default();
+    for (n, path) in arguments.traces.iter().enumerate() {
+        let part = Part::of(&bar, n, arguments.traces.len());
+        match simulate(path, &arguments.capture, &setups, arguments.jobs(), &part) {
             Ok(outcomes) => results.push((input::name(path), outcomes)),
             Err(error) => errors.push(error),
         }
     }
+    drop(bar);
     let text = if arguments.json {
         ByName::new(&results, arguments.traces.len()).json(&mut errors)
     } else {
@@ -43,17 +46,19 @@ pub(crate) fn run(arguments: &IotlbArguments) -> Answer {
     Answer { text, errors }
 }
 
-/// Simulates with a bar. A capture must fit in memory, a trace only if accesses are to be put
+/// Simulates. A capture must fit in memory, a trace only if accesses are to be put
 /// into it or it can be read only once.
 fn simulate(
     path: &Path,
     capture: &CaptureArguments,
     setups: &[Setup],
     jobs: NonZeroUsize,
+    progress: &(dyn Progress + Sync),
 ) -> Result<Vec<Noted<Outcome>>, Error> {
-    let (bar, what) = (Bar::default(), printable(&input::name(path), 40));
+    let what = printable(&input::name(path), 40);
     let steps = |events: u64| usize::try_from(events).unwrap_or(usize::MAX);
-    let mut progress = move |done, total| bar.at(&what, steps(done), steps(total));
+    let tell =
+        |part: &(dyn Progress + Sync), done, total| part.at(&what, steps(done), steps(total));
     let with = |notes: Vec<Note>, outcomes: Vec<Outcome>| {
         let noted = |result| Noted {
             result,
@@ -65,7 +70,9 @@ fn simulate(
     let again =
         !input::is_standard(path) && path.metadata().is_ok_and(|metadata| metadata.is_file());
     if again && matches!(capture.from, None | Some(Format::Trace)) {
-        match simulate_file(path, setups, jobs, &mut progress) {
+        match simulate_file(path, setups, jobs, &mut |done, total| {
+            tell(progress, done, total);
+        }) {
             Err(TraceError::MissingHeader { .. }) if capture.from.is_none() => {}
             Err(error) => return Err(error.into()),
             Ok((outcomes, notes)) => {
@@ -76,8 +83,11 @@ fn simulate(
             }
         }
     }
-    let trace = capture.load(path)?;
-    let outcomes = simulate_many(&trace, setups, jobs, &mut progress);
+    let [reading, simulating] = Part::divide(progress, [1, setups.len()]);
+    let trace = capture.load(path, &reading)?;
+    let outcomes = simulate_many(&trace, setups, jobs, &mut |done, total| {
+        tell(&simulating, done, total);
+    });
     Ok(with(trace.notes().to_vec(), outcomes))
 }
 

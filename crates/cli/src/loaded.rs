@@ -4,6 +4,7 @@
 use crate::capture::CaptureArguments;
 use crate::error::Error;
 use crate::input::{self, Input};
+use crate::progress::Progress;
 use crate::record::{Class, Device};
 use clap::ValueEnum;
 use ioatlas_iotlb::import::{self, Assume, Format, Options, Reopen};
@@ -34,8 +35,12 @@ pub struct LoadedTrace {
 
 impl LoadedTrace {
     /// Reads and hashes a file, which gets no accesses where it has none.
-    pub(crate) fn open(path: &Path, capture: &CaptureArguments) -> Result<Self, Error> {
-        let file = Input::open(path)?;
+    pub(crate) fn open(
+        path: &Path,
+        capture: &CaptureArguments,
+        progress: &dyn Progress,
+    ) -> Result<Self, Error> {
+        let file = Input::open(path, progress)?;
         Self::import(
             &input::name(path),
             &file,

@@ -8,6 +8,7 @@ use crate::capture::{Noted, noted_of};
 use crate::error::Error;
 use crate::info::ByName;
 use crate::output::Target;
+use crate::progress::{Bar, Part};
 use ioatlas_iotlb::{Grid, Outcome, Point, Setup};
 use ioatlas_present::{Table, grouped, printable};
 use serde::Serialize;
@@ -51,8 +52,10 @@ fn sweep(arguments: &IotlbArguments, grid: &Grid, setups: &[Setup]) -> Result<An
     }
     let setups: Vec<Setup> = points.iter().map(|point| point.setup.clone()).collect();
     let (mut results, mut errors) = (Vec::new(), Vec::new());
-    for path in &arguments.traces {
-        match simulate(path, &arguments.capture, &setups, arguments.jobs()) {
+    let bar = Bar::default();
+    for (n, path) in arguments.traces.iter().enumerate() {
+        let part = Part::of(&bar, n, arguments.traces.len());
+        match simulate(path, &arguments.capture, &setups, arguments.jobs(), &part) {
             Ok(outcomes) => {
                 let rows = points.iter().zip(outcomes).map(row);
                 let points = rows.collect();
@@ -61,6 +64,7 @@ fn sweep(arguments: &IotlbArguments, grid: &Grid, setups: &[Setup]) -> Result<An
             Err(error) => errors.push(error),
         }
     }
+    drop(bar);
     if errors.is_empty() {
         if let Some(target) = csv {
             target.replace(|file| file.write_all(self::csv(&results).as_bytes()))?;

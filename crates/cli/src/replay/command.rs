@@ -7,7 +7,7 @@ use crate::args::ReplayArguments;
 use crate::capture::{Noted, sentences};
 use crate::error::Error;
 use crate::info::{ByName, per_trace};
-use crate::progress::{Bar, Progress};
+use crate::progress::Progress;
 use crate::report::systems::{System, iotlb};
 use ioatlas_dma::domain::Exposure;
 use ioatlas_iotlb::Trace;
@@ -77,22 +77,21 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Answer {
     };
     let designs = arguments.designs.rows().designs();
     let systems: Vec<System> = designs.into_iter().map(System::of).collect();
-    let (bar, mut failed) = (Bar::default(), Vec::new());
-    let steps = arguments.traces.len() * systems.len();
-    let mut done = 0;
-    let (results, mut errors) = per_trace(&arguments.traces, &arguments.capture, |trace| {
+    let mut failed = Vec::new();
+    let run = |trace: &Trace, progress: &dyn Progress| {
         let mut rows = Vec::new();
-        for system in &systems {
-            bar.at(&format!("{} on {}", system.name, trace.name()), done, steps);
-            done += 1;
+        for (done, system) in systems.iter().enumerate() {
+            let what = format!("{} on {}", system.name, trace.name());
+            progress.at(&what, done, systems.len());
             match row(trace, system, geometry) {
                 Ok(row) => rows.push(Noted::new(trace, row)),
                 Err(error) => failed.push(error),
             }
         }
         rows
-    });
-    drop(bar);
+    };
+    let weights = [1, systems.len()];
+    let (results, mut errors) = per_trace(&arguments.traces, &arguments.capture, weights, run);
     errors.append(&mut failed);
     errors.extend(
         results

@@ -29,7 +29,7 @@ use crate::bundled;
 use crate::error::Error;
 use crate::loaded::{self, LoadedTrace};
 use crate::output::Target;
-use crate::progress::{Bar, Progress};
+use crate::progress::{Bar, Part, Progress};
 use captures::{Capture, Costs, Pairs};
 use ioatlas_iotlb::{Geometry, SWEEP_ENTRIES};
 use model::{Loss, Making, OracleTotals, Provenance, Source};
@@ -66,20 +66,24 @@ pub(crate) fn run(arguments: &ReportArguments, command: &[OsString]) -> Answer {
         Ok(target) => target,
         Err(error) => return error.into(),
     };
-    let traces = match load(arguments) {
+    let bar = Bar::default();
+    let [reading, working] = Part::divide(&bar, [1, 2]);
+    let traces = match load(arguments, &reading) {
         Ok(traces) => traces,
         Err(errors) => return errors.into(),
     };
-    build(
+    let report = build(
         &traces,
         &arguments.designs.rows(),
         arguments.inv_ns,
         &target,
         command,
-        &Bar::default(),
-    )
-    .and_then(|report| conclude(&report, &target, arguments.json))
-    .into()
+        &working,
+    );
+    drop(bar);
+    report
+        .and_then(|report| conclude(&report, &target, arguments.json))
+        .into()
 }
 
 /// Writes the page and says the rest; a violation is a failure, but one worth a page.
@@ -110,13 +114,17 @@ fn conclude(report: &Report, target: &Target, json: bool) -> Result<Answer, Erro
     })
 }
 
-fn load(arguments: &ReportArguments) -> Result<Traces, Vec<Error>> {
+fn load(
+    arguments: &ReportArguments,
+    progress: &(dyn Progress + Sync),
+) -> Result<Traces, Vec<Error>> {
     if arguments.traces.is_empty() {
         return bundled_traces().map_err(|error| vec![error]);
     }
     let (mut traces, mut errors) = (Vec::new(), Vec::new());
-    for path in &arguments.traces {
-        match LoadedTrace::open(path, &arguments.capture) {
+    for (n, path) in arguments.traces.iter().enumerate() {
+        let part = Part::of(progress, n, arguments.traces.len());
+        match LoadedTrace::open(path, &arguments.capture, &part) {
             Ok(trace) => traces.push(trace),
             Err(error) => errors.push(error),
         }
@@ -163,7 +171,7 @@ pub fn build(
     inv_ns: Option<f64>,
     target: &Target,
     command: &[OsString],
-    progress: &dyn Progress,
+    progress: &(dyn Progress + Sync),
 ) -> Result<Report, Error> {
     let geometry = Geometry::default();
     let wait = provenance::wait(inv_ns);
@@ -173,11 +181,18 @@ pub fn build(
     let variants: Vec<&LoadedTrace> = traces.variants.iter().collect();
     let others = traces.traces.len() - diagnosed.len();
     let steps = (diagnosed.len() + variants.len()) * SWEEP_ENTRIES.len() + others;
+    let rows = match diagnosed.is_empty() && others > 0 {
+        true => rows.of_captures(),
+        false => rows.clone(),
+    };
+    // what is run again and timed takes longer than what is simulated
+    let runs = 4 * rows.designs().len() * (traces.traces.len() + 1);
+    let [diagnosing, running] = Part::divide(progress, [steps, runs]);
     let mut done = 0;
     let mut captures = Vec::new();
     for loaded in &traces.traces {
         if !loaded.has_accesses() {
-            progress.at(&loaded.label, done, steps);
+            diagnosing.at(&loaded.label, done, steps);
             captures.extend(Capture::of(loaded, wait.time));
             done += 1;
         }
@@ -194,7 +209,7 @@ pub fn build(
                 atlases.push(Atlas::draw(trace, label, geometry, &savings, room));
             }
             verdicts.extend(verdict::verdicts(loaded, geometry, &savings, || {
-                progress.at(&loaded.label, done, steps);
+                diagnosing.at(&loaded.label, done, steps);
                 done += 1;
             })?);
         }
@@ -203,14 +218,11 @@ pub fn build(
     let verdicts = diagnose(&diagnosed, drawn)?;
     let variants = diagnose(&variants, 0)?;
     let options = systems::Options {
-        rows: match diagnosed.is_empty() && !captures.is_empty() {
-            true => rows.of_captures(),
-            false => rows.clone(),
-        },
+        rows,
         wait: wait.time,
         geometry,
     };
-    let systems = systems::rows(&traces.traces, &options, progress)?;
+    let systems = systems::rows(&traces.traces, &options, &running)?;
     if captures.iter().any(|capture| capture.seconds.is_some()) {
         let pairs = Pairs::measure()?;
         for capture in &mut captures {

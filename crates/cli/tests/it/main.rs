@@ -12,6 +12,7 @@ mod doctor;
 mod documents;
 mod help;
 mod interrupted;
+mod progress;
 mod report;
 mod report_of_captures;
 mod soak;
