@@ -9,6 +9,7 @@ use crate::live_capture::LiveCaptureArguments;
 use crate::packaging::{CompletionsArguments, ManArguments};
 use crate::record::RecordArguments;
 use crate::report::systems::Rows;
+use crate::report::timings::Bench;
 use crate::vhost_bench::arguments::VhostBenchArguments;
 use crate::vhost_net::arguments::VhostNetArguments;
 use clap::{Args, Parser, Subcommand};
@@ -18,7 +19,7 @@ use ioatlas_iotlb::{
     Trigger, Walks,
 };
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// With the commit: reports are sent around.
 const VERSION: &str = concat!(
@@ -283,8 +284,23 @@ pub(crate) struct ReportArguments {
     /// [default: 2,127 cycles of this CPU, after the rIOMMU paper].
     #[arg(long, value_name = "N", value_parser = nanoseconds)]
     pub inv_ns: Option<f64>,
+    /// Time this project's code now. Otherwise times are taken that the same program measured on
+    /// this machine in the last 7 days; the report says so.
+    #[arg(long)]
+    pub fresh_bench: bool,
     #[command(flatten)]
     pub designs: DesignArguments,
+}
+
+impl ReportArguments {
+    /// Where times come from, with a folder to keep them in, or none.
+    pub fn bench(&self, cache: Option<&Path>) -> Bench {
+        match (cache, self.fresh_bench) {
+            (None, _) => Bench::Now,
+            (Some(folder), true) => Bench::Fresh(folder.into()),
+            (Some(folder), false) => Bench::Cached(folder.into()),
+        }
+    }
 }
 
 /// Re-run the maps and unmaps of traces under designs, then the IOTLB on the result.

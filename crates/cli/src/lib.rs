@@ -2,7 +2,7 @@
 //! The `ioatlas` command line: `report`, `doctor`, `capture`, `replay`, `iotlb`, `trace info`,
 //! `trace convert`, `trace record-guest`, `vhost-net`, `vhost-bench`, `completions` and `man`.
 //!
-//! [`run`] is the whole program: arguments in, an exit status and text out. Results
+//! [`run_in`] is the whole program: arguments in, an exit status and text out. Results
 //! go to standard output, errors and progress to standard error. The exit status is
 //! 0, 1 if something failed, or 2 if the arguments make no sense. A reader that
 //! closes its end of the pipe ends the program quietly.
@@ -41,6 +41,7 @@ pub use vhost_net::VhostNetError;
 use args::{Arguments, Command, TraceCommand};
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 
 /// The commit that this was built from, or `unknown`.
 pub const COMMIT: &str = env!("IOATLAS_COMMIT");
@@ -62,8 +63,36 @@ fn moved(arguments: &[OsString]) -> Option<String> {
     }
 }
 
-/// Runs the command that `arguments` name, the program's own name first among them.
+/// What a command finds besides its arguments and the files that they name.
+#[derive(Debug, Default)]
+pub struct Surroundings {
+    /// The folder where it may keep what it can make again.
+    pub cache: Option<PathBuf>,
+}
+
+impl Surroundings {
+    /// Those of a user's process.
+    #[must_use]
+    pub fn of_process() -> Self {
+        Self {
+            cache: report::timings::cache_folder(),
+        }
+    }
+}
+
+/// Runs the command that `arguments` name, the program's own name first among them, with nothing
+/// around it: so that it does the same wherever it runs.
 pub fn run(
+    arguments: impl IntoIterator<Item = OsString>,
+    stdout: &mut dyn Write,
+    stderr: &mut dyn Write,
+) -> Status {
+    run_in(&Surroundings::default(), arguments, stdout, stderr)
+}
+
+/// The same in surroundings.
+pub fn run_in(
+    surroundings: &Surroundings,
     arguments: impl IntoIterator<Item = OsString>,
     stdout: &mut dyn Write,
     stderr: &mut dyn Write,
@@ -88,7 +117,7 @@ pub fn run(
             Command::Replay(command) => replay::command::run(&command),
             Command::VhostNet(command) => vhost_net::run(&command),
             Command::VhostBench(command) => vhost_bench::run(&command),
-            Command::Report(command) => report::run(&command, line),
+            Command::Report(command) => report::run(&command, line, surroundings),
             Command::Completions(command) => packaging::completions(&command),
             Command::Man(command) => packaging::man(&command),
         },

@@ -17,25 +17,27 @@ pub mod provenance;
 pub mod savings;
 pub mod systems;
 pub mod terminal;
+pub mod timings;
 pub mod verdict;
 
 pub use atlas::Atlas;
 pub use html::page;
 pub use model::Report;
 
-use crate::Answer;
 use crate::args::ReportArguments;
 use crate::bundled;
 use crate::error::Error;
 use crate::loaded::{self, LoadedTrace};
 use crate::output::Target;
 use crate::progress::{Bar, Part, Progress};
+use crate::{Answer, Surroundings};
 use captures::{Capture, Costs, Pairs};
 use ioatlas_iotlb::{Geometry, SWEEP_ENTRIES};
 use model::{Loss, Making, OracleTotals, Provenance, Source};
 use savings::Savings;
 use std::ffi::OsString;
 use systems::Rows;
+use timings::{Bench, Timings};
 
 /// Room on the page for all pictures of traces, in bytes; the rest is small.
 const ATLAS_ROOM: usize = 400_000;
@@ -57,7 +59,11 @@ pub struct Traces {
     pub variants: Vec<LoadedTrace>,
 }
 
-pub(crate) fn run(arguments: &ReportArguments, command: &[OsString]) -> Answer {
+pub(crate) fn run(
+    arguments: &ReportArguments,
+    command: &[OsString],
+    surroundings: &Surroundings,
+) -> Answer {
     // Before the long work: what can be known to fail early.
     let target = match Target::prepare(&arguments.output)
         .and_then(|target| target.is_none_of(&arguments.traces).map(|()| target))
@@ -72,7 +78,9 @@ pub(crate) fn run(arguments: &ReportArguments, command: &[OsString]) -> Answer {
         Ok(traces) => traces,
         Err(errors) => return errors.into(),
     };
-    let report = build(
+    let timings = Timings::new(&arguments.bench(surroundings.cache.as_deref()));
+    let report = build_with(
+        &timings,
         &traces,
         &arguments.designs.rows(),
         arguments.inv_ns,
@@ -80,6 +88,7 @@ pub(crate) fn run(arguments: &ReportArguments, command: &[OsString]) -> Answer {
         command,
         &working,
     );
+    timings.keep();
     drop(bar);
     report
         .and_then(|report| conclude(&report, &target, arguments.json))
@@ -160,12 +169,31 @@ pub fn bundled_traces() -> Result<Traces, Error> {
     })
 }
 
-/// Diagnoses all traces, and runs the systems of `rows` on those that are no variants.
+/// Diagnoses all traces, and runs the systems of `rows` on those that are no variants; times are
+/// measured for it.
 ///
 /// # Errors
 ///
 /// [`Error::System`] from the runs, [`Error::Geometry`] from a diagnosis.
 pub fn build(
+    traces: &Traces,
+    rows: &Rows,
+    inv_ns: Option<f64>,
+    target: &Target,
+    command: &[OsString],
+    progress: &(dyn Progress + Sync),
+) -> Result<Report, Error> {
+    let timings = Timings::new(&Bench::Now);
+    build_with(&timings, traces, rows, inv_ns, target, command, progress)
+}
+
+/// The same, with times from there.
+///
+/// # Errors
+///
+/// Those of [`build`].
+pub fn build_with(
+    timings: &Timings,
     traces: &Traces,
     rows: &Rows,
     inv_ns: Option<f64>,
@@ -222,9 +250,9 @@ pub fn build(
         wait: wait.time,
         geometry,
     };
-    let systems = systems::rows(&traces.traces, &options, &running)?;
+    let systems = systems::rows(&traces.traces, &options, timings, &running)?;
     if captures.iter().any(|capture| capture.seconds.is_some()) {
-        let pairs = Pairs::measure()?;
+        let pairs = Pairs::measure(timings)?;
         for capture in &mut captures {
             capture.costs = Costs::of(capture, &pairs, wait.time);
         }
@@ -255,6 +283,7 @@ pub fn build(
             commit: env!("IOATLAS_COMMIT"),
             cpu: provenance::cpu_model(),
             cpus: provenance::cpus(),
+            timings: timings.origin(),
             traces: origins.collect(),
             page: target.path().to_string_lossy().into_owned(),
         },

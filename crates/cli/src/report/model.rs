@@ -5,6 +5,7 @@ use super::atlas::Atlas;
 use super::bouncing::Bouncing;
 use super::captures::Capture;
 use super::systems::SystemRow;
+use super::timings;
 use super::verdict::DeviceVerdict;
 use ioatlas_iotlb::{Note, Topic};
 use ioatlas_present::printable;
@@ -175,6 +176,8 @@ pub struct Provenance {
     pub cpu: String,
     /// Number of this machine's CPUs.
     pub cpus: usize,
+    /// Whether the times that are tagged measured were measured for this report.
+    pub timings: timings::Origin,
     /// The traces, variants among them.
     pub traces: Vec<TraceOrigin>,
     /// The page's path as given.

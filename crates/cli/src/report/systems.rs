@@ -15,11 +15,12 @@
 //! separate: the invalidations that the design makes a map of the traces, times an assumed wait for
 //! one.
 
+use super::timings::Timings;
 use crate::error::Error;
 use crate::loaded::LoadedTrace;
 use crate::progress::Progress;
 use crate::replay::{Attempts, Probe, Replayed, exposure_ns, replay};
-use ioatlas_bench::{Effort, Spread, pair_time};
+use ioatlas_bench::{Effort, Spread};
 use ioatlas_dma::design::{self, Design, Shipped};
 use ioatlas_dma::domain::{self, PolicyConfig};
 use ioatlas_iotlb::Geometry;
@@ -283,6 +284,7 @@ impl System {
 pub fn rows(
     traces: &[LoadedTrace],
     options: &Options,
+    timings: &Timings,
     progress: &dyn Progress,
 ) -> Result<Vec<SystemRow>, Error> {
     let systems: Vec<System> = options.rows.designs().into_iter().map(System::of).collect();
@@ -317,7 +319,8 @@ pub fn rows(
         }
         let what = format!("measuring {}", system.name);
         progress.at(&what, done + traces.len(), steps);
-        rows.push(row(system, &replays, options, effort)?);
+        let times = Times::of(system, timings, effort)?;
+        rows.push(row(system, &replays, options, times));
     }
     Ok(rows)
 }
@@ -328,11 +331,32 @@ pub fn rows(
 /// # Errors
 ///
 /// [`Error::System`], if it fails, which it must not.
-pub(super) fn ns_per_pair(design: Design) -> Result<Figure, Error> {
-    let system = System::of(design);
-    let measured = pair_time(design, 1, Effort::FULL).map_err(|e| system.failed(e.to_string()))?;
-    let spread = measured.ok_or_else(|| system.failed("no slice was measured".into()))?;
+pub(super) fn ns_per_pair(design: Design, timings: &Timings) -> Result<Figure, Error> {
+    let spread = alone(&System::of(design), timings, Effort::FULL)?;
     Ok(Figure::measured(spread.median, Unit::Nanoseconds))
+}
+
+/// The time of a pair on one thread.
+fn alone(system: &System, timings: &Timings, effort: Effort) -> Result<Spread, Error> {
+    let timed = timings.pair(system.design, 1, effort);
+    let timed = timed.map_err(|e| system.failed(e.to_string()))?;
+    timed.ok_or_else(|| system.failed("no slice was measured".into()))
+}
+
+/// The times of a pair under a design.
+struct Times {
+    alone: Spread,
+    /// On two threads at once.
+    two: Option<Spread>,
+}
+
+impl Times {
+    fn of(system: &System, timings: &Timings, effort: Effort) -> Result<Self, Error> {
+        let alone = alone(system, timings, effort)?;
+        let two = timings.pair(system.design, 2, effort);
+        let two = two.map_err(|e| system.failed(e.to_string()))?;
+        Ok(Self { alone, two })
+    }
 }
 
 /// The software unit's IOTLB of this shape.
@@ -381,19 +405,11 @@ impl OnTrace {
     }
 }
 
-fn row(
-    system: &System,
-    replays: &[OnTrace],
-    options: &Options,
-    effort: Effort,
-) -> Result<SystemRow, Error> {
+fn row(system: &System, replays: &[OnTrace], options: &Options, times: Times) -> SystemRow {
     let (design, policy) = (system.design, system.design.domain.policy);
-    let measure =
-        |threads| pair_time(design, threads, effort).map_err(|e| system.failed(e.to_string()));
     let ns = |value| Figure::measured(value, Unit::Nanoseconds);
     let range = |spread: Spread| [ns(spread.low), ns(spread.high)];
-    let alone = measure(1)?.ok_or_else(|| system.failed("no slice was measured".into()))?;
-    let two = measure(2)?;
+    let Times { alone, two } = times;
     let sum = |pick: fn(&OnTrace) -> u64| replays.iter().map(pick).sum::<u64>();
     let count = |pick: fn(&OnTrace) -> u64| Figure::count(sum(pick));
     let maps = sum(|on| on.plain.maps);
@@ -425,7 +441,7 @@ fn row(
     };
     let invalidations_per_1k_maps =
         Figure::counted(per_1k(sum(|on| on.plain.invalidations)), Unit::Per1000);
-    Ok(SystemRow {
+    SystemRow {
         name: system.name.clone(),
         shipped_by: system.shipped_by,
         design: design.to_string().replace(',', ", "),
@@ -450,7 +466,7 @@ fn row(
         first_violation: replays.iter().find_map(OnTrace::first_violation),
         oracle_checked_accesses: count(OnTrace::checked),
         per_trace: replays.iter().map(on_trace).collect(),
-    })
+    }
 }
 
 /// Over the traces whose accesses were recorded.

@@ -5,6 +5,7 @@
 use super::captures::{Capture, CapturedDevice, Costs};
 use super::model::{Report, Source};
 use super::systems::{Exposure, SystemRow};
+use super::timings::Origin;
 use super::verdict::DeviceVerdict;
 use ioatlas_present::{Sentence, Tag};
 use ioatlas_present::{columns, printable};
@@ -342,9 +343,13 @@ fn closing(report: &Report, page_bytes: usize) -> Vec<String> {
     lines.extend(sentences.iter().flatten().map(Sentence::plain));
     let page = &report.provenance.page;
     let kilobytes = page_bytes.div_ceil(1000);
+    let (room, more) = match &report.provenance.timings {
+        Origin::Measured => (50, "Details: --json, --help".into()),
+        cached @ Origin::Cached { .. } => (25, format!("Times: {cached} (--fresh-bench)")),
+    };
     lines.push(format!(
-        "{} written (offline, {kilobytes} KB). Details: --json, --help",
-        printable(page, 50)
+        "{} written (offline, {kilobytes} KB). {more}",
+        printable(page, room)
     ));
     lines
 }

@@ -323,6 +323,7 @@ fn a_report_killed_while_it_writes_leaves_the_old_page() {
             "-o",
         ])
         .arg(&page)
+        .env("XDG_CACHE_HOME", dir.path())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status()

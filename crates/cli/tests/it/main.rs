@@ -18,5 +18,6 @@ mod report_of_captures;
 mod soak;
 mod standard_input;
 mod survival;
+mod timings;
 mod vhost_bench;
 mod vhost_net;

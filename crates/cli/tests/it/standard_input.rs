@@ -15,6 +15,8 @@ fn piped(arguments: &[&str], input: &[u8]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ioatlas"));
     command.args(arguments).stdin(Stdio::piped());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    // without a cache, what it says does not depend on what was run before
+    command.env_remove("HOME").env_remove("XDG_CACHE_HOME");
     let mut child = command.spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();
     std::thread::scope(|scope| {

@@ -10,6 +10,7 @@
 use super::Capture;
 use crate::error::Error;
 use crate::report::systems;
+use crate::report::timings::Timings;
 use ioatlas_dma::design::Design;
 use ioatlas_dma::domain::Exposure;
 use ioatlas_present::{Figure, Tag, Unit};
@@ -75,7 +76,7 @@ impl Pairs {
     /// # Errors
     ///
     /// [`Error::System`], if one of them fails, which neither must.
-    pub fn measure() -> Result<Self, Error> {
+    pub fn measure(timings: &Timings) -> Result<Self, Error> {
         let design = |name: &str| {
             Design::parse(name).map_err(|error| Error::System {
                 system: name.into(),
@@ -96,8 +97,8 @@ impl Pairs {
             }
         };
         Ok(Self {
-            strict: systems::ns_per_pair(strict)?,
-            lazy: systems::ns_per_pair(lazy)?,
+            strict: systems::ns_per_pair(strict, timings)?,
+            lazy: systems::ns_per_pair(lazy, timings)?,
             queue,
         })
     }

@@ -347,7 +347,7 @@ fn provenance(report: &Report) -> String {
     let traces = traces + &more_traces(origin.traces.len(), MAX_TRACES);
     format!(
         "<section><h2>Provenance</h2><dl><dt>command</dt><dd><code>{}</code></dd><dt>program</dt>\
-         <dd>ioatlas {}, commit <code>{}</code></dd><dt>machine</dt><dd>{}, {} CPUs</dd></dl>\
+         <dd>ioatlas {}, commit <code>{}</code></dd><dt>machine</dt><dd>{}, {} CPUs</dd><dt>times</dt><dd>{}</dd></dl>\
          <div class=\"scroll\"><table><thead><tr><th>trace</th><th class=\"r\">events {}</th><th>SHA-256 of the \
          file</th></tr></thead><tbody>{traces}</tbody></table></div></section>\n",
         escaped(&short(&origin.command, MAX_COMMAND)),
@@ -355,6 +355,7 @@ fn provenance(report: &Report) -> String {
         escaped(origin.commit),
         escaped(&origin.cpu),
         origin.cpus,
+        origin.timings,
         chip(Tag::Counted),
     )
 }
