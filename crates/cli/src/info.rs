@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `ioatlas trace info`: what is in traces; and what commands over several traces share.
 
-use crate::Answer;
 use crate::args::InfoArguments;
 use crate::capture::{CaptureArguments, sentences};
 use crate::error::Error;
 use crate::input;
 use crate::progress::{Bar, Part, Progress};
+use crate::{Answer, Screen};
 use ioatlas_iotlb::{Trace, TraceInfo};
 use ioatlas_present::{Table, grouped, printable};
 use serde::{Serialize, Serializer};
@@ -66,7 +66,7 @@ impl<T: Serialize> Serialize for ByName<'_, T> {
     }
 }
 
-pub(crate) fn run(arguments: &InfoArguments) -> Answer {
+pub(crate) fn run(arguments: &InfoArguments, screen: &Screen) -> Answer {
     if arguments.assumption_error {
         return crate::assumption::run(arguments);
     }
@@ -79,14 +79,14 @@ pub(crate) fn run(arguments: &InfoArguments) -> Answer {
     } else {
         results
             .iter()
-            .map(|(_, info)| plain(info))
+            .map(|(_, info)| plain(info, screen))
             .collect::<Vec<_>>()
             .join("\n")
     };
     Answer { text, errors }
 }
 
-fn plain(info: &TraceInfo) -> String {
+fn plain(info: &TraceInfo, screen: &Screen) -> String {
     let mut text = format!(
         "{}: {} events, {} devices, {} marks, {} pages live at peak\n",
         printable(&info.name, 200),
@@ -134,7 +134,7 @@ fn plain(info: &TraceInfo) -> String {
         );
         table.row(row);
     }
-    text += &table.text("  ");
+    text += &table.fitted("  ", screen.columns(), |text| screen.heading(text));
     if let Some(clock) = &info.clock {
         let cpus = clock.cpus.map(|cpus| format!(", {cpus} CPUs"));
         text += &format!(

@@ -4,20 +4,20 @@
 mod heat;
 mod sweep;
 
-use crate::Answer;
 use crate::args::IotlbArguments;
 use crate::capture::{CaptureArguments, Noted, noted};
 use crate::error::Error;
 use crate::info::ByName;
 use crate::input;
 use crate::progress::{Bar, Part, Progress};
+use crate::{Answer, Screen};
 use ioatlas_iotlb::import::{Assume, Format};
 use ioatlas_iotlb::{Note, Outcome, Setup, TraceError, simulate_file, simulate_many};
 use ioatlas_present::{Table, grouped, printable};
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-pub(crate) fn run(arguments: &IotlbArguments) -> Answer {
+pub(crate) fn run(arguments: &IotlbArguments, screen: &Screen) -> Answer {
     if let Err(error) = Error::if_twice(&arguments.traces) {
         return error.into();
     }
@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &IotlbArguments) -> Answer {
     let text = if arguments.json {
         ByName::new(&results, arguments.traces.len()).json(&mut errors)
     } else {
-        plain(&results)
+        plain(&results, screen)
     };
     Answer { text, errors }
 }
@@ -91,7 +91,7 @@ fn simulate(
     Ok(with(trace.notes().to_vec(), outcomes))
 }
 
-fn plain(results: &[(String, Vec<Noted<Outcome>>)]) -> String {
+fn plain(results: &[(String, Vec<Noted<Outcome>>)], screen: &Screen) -> String {
     if results.is_empty() {
         return String::new();
     }
@@ -127,7 +127,7 @@ fn plain(results: &[(String, Vec<Noted<Outcome>>)]) -> String {
             ]);
         }
     }
-    let mut text = table.text("");
+    let mut text = table.fitted("", screen.columns(), |text| screen.heading(text));
     for (name, outcomes) in results {
         let anomalies = outcomes
             .first()

@@ -27,6 +27,7 @@ pub mod progress;
 mod record;
 pub mod replay;
 pub mod report;
+mod screen;
 mod signals;
 mod vhost_bench;
 mod vhost_net;
@@ -36,6 +37,7 @@ pub use error::Error;
 pub use live_capture::CaptureError;
 pub use loaded::LoadedTrace;
 pub use record::RecordError;
+pub use screen::Screen;
 pub use vhost_net::VhostNetError;
 
 use args::{Arguments, Command, TraceCommand};
@@ -68,6 +70,8 @@ fn moved(arguments: &[OsString]) -> Option<String> {
 pub struct Surroundings {
     /// The folder where it may keep what it can make again.
     pub cache: Option<PathBuf>,
+    /// What standard output is shown on.
+    pub screen: Screen,
 }
 
 impl Surroundings {
@@ -76,6 +80,7 @@ impl Surroundings {
     pub fn of_process() -> Self {
         Self {
             cache: report::timings::cache_folder(),
+            screen: Screen::of_process(),
         }
     }
 }
@@ -97,6 +102,7 @@ pub fn run_in(
     stdout: &mut dyn Write,
     stderr: &mut dyn Write,
 ) -> Status {
+    let screen = &surroundings.screen;
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     if let Some(instead) = moved(&arguments) {
         // Nowhere is left to report a failing standard error.
@@ -108,13 +114,13 @@ pub fn run_in(
         stdout,
         stderr,
         |parsed: Arguments, line| match parsed.command {
-            Command::Iotlb(command) => iotlb::run(&command),
-            Command::Trace(TraceCommand::Info(command)) => info::run(&command),
+            Command::Iotlb(command) => iotlb::run(&command, screen),
+            Command::Trace(TraceCommand::Info(command)) => info::run(&command, screen),
             Command::Trace(TraceCommand::Convert(command)) => convert::run(&command),
             Command::Trace(TraceCommand::RecordGuest(command)) => record::run(&command, line),
             Command::Capture(command) => live_capture::run(&command),
             Command::Doctor(command) => doctor::run(&command),
-            Command::Replay(command) => replay::command::run(&command),
+            Command::Replay(command) => replay::command::run(&command, screen),
             Command::VhostNet(command) => vhost_net::run(&command),
             Command::VhostBench(command) => vhost_bench::run(&command),
             Command::Report(command) => report::run(&command, line, surroundings),

@@ -133,6 +133,85 @@ impl Table {
             .collect()
     }
 
+    /// The table as text for a terminal of so many columns: as it is where it fits, else without
+    /// the columns that have nothing in any row, else a card for each row. Headings, and what cards
+    /// are about, are shown as `heading` shows them.
+    #[must_use]
+    pub fn fitted(
+        &self,
+        indent: &str,
+        width: Option<usize>,
+        heading: impl Fn(&str) -> String,
+    ) -> String {
+        let width = width.unwrap_or(usize::MAX);
+        let fits = |table: &Self| {
+            let lines = table.lines();
+            lines
+                .iter()
+                .all(|line| indent.width() + line.width() <= width)
+        };
+        let headed = |table: &Self| {
+            let lines = table.lines().into_iter().enumerate();
+            let lines = lines.map(|(at, line)| match at {
+                0 => format!("{indent}{}\n", heading(&line)),
+                _ => format!("{indent}{line}\n"),
+            });
+            lines.collect::<String>()
+        };
+        if fits(self) {
+            return headed(self);
+        }
+        let (table, nothing) = self.without_empty();
+        let text = match fits(&table) {
+            true => headed(&table),
+            false => table.cards(indent, heading),
+        };
+        text + &wrapped("nothing in: ", &nothing, indent, width)
+    }
+
+    /// Without columns that have nothing in any row, and the names of these.
+    fn without_empty(&self) -> (Self, Vec<String>) {
+        let is_nothing = |cell: &Cell| matches!(cell.text().as_str(), "" | "-" | "0");
+        let is_empty = |column: usize| {
+            let mut cells = self.rows.iter().filter_map(|row| row.get(column));
+            column >= self.titles() && cells.all(is_nothing)
+        };
+        let (empty, kept): (Vec<usize>, Vec<usize>) =
+            (0..self.columns.len()).partition(|column| is_empty(*column));
+        let kept_of = |row: &Vec<Cell>| {
+            let cells = kept.iter().filter_map(|column| row.get(*column));
+            cells.cloned().collect()
+        };
+        let name = |column: &usize| self.columns[*column].clone();
+        let table = Table {
+            columns: kept.iter().map(name).collect(),
+            tags: Vec::new(),
+            rows: self.rows.iter().map(kept_of).collect(),
+            sides: self.sides,
+        };
+        (table, empty.iter().map(name).collect())
+    }
+
+    /// Columns at the left that say what a row is about.
+    fn titles(&self) -> usize {
+        self.sides.chars().take_while(|side| *side == 'l').count()
+    }
+
+    /// A block for each row: what it is about, then a line for each number.
+    fn cards(&self, indent: &str, heading: impl Fn(&str) -> String) -> String {
+        let titles = self.titles();
+        let card = |row: &Vec<Cell>| {
+            let texts: Vec<String> = row.iter().map(Cell::text).collect();
+            let names = self.columns.iter().zip(&texts).skip(titles);
+            let pairs = names.map(|(name, text)| vec![name.clone(), text.clone()]);
+            let lines = columns("lr", 2, &pairs.collect::<Vec<_>>());
+            let lines = lines.iter().map(|line| format!("{indent}  {line}\n"));
+            let title = texts[..titles.min(texts.len())].join("  ");
+            format!("{indent}{}\n{}", heading(&title), lines.collect::<String>())
+        };
+        self.rows.iter().map(card).collect()
+    }
+
     /// The table as RFC 4180 has it, but for lines, which end in a line feed.
     #[must_use]
     pub fn csv(&self) -> String {
@@ -171,6 +250,24 @@ impl Table {
         format!(
             "<div class=\"scroll\"><table><thead><tr>{heading}</tr></thead><tbody>{rows}</tbody></table></div>"
         )
+    }
+}
+
+/// Names behind `begin`, in lines of a width; nothing if there are none.
+fn wrapped(begin: &str, names: &[String], indent: &str, width: usize) -> String {
+    let mut text = String::new();
+    let mut line = format!("{indent}{begin}");
+    for (at, name) in names.iter().enumerate() {
+        let end = if at + 1 < names.len() { ", " } else { "" };
+        if at > 0 && line.width() + name.width() + end.trim_end().len() > width {
+            text = text + line.trim_end() + "\n";
+            line = format!("{indent}  ");
+        }
+        line = line + name + end;
+    }
+    match names {
+        [] => text,
+        _ => text + &line + "\n",
     }
 }
 
@@ -228,6 +325,27 @@ mod tests {
         let mut table = Table::new(["name", "n", "m"]).aligned("lr");
         table.row(["x", "100", "7"]);
         assert_eq!(table.text("> "), "> name    n  m\n> x     100  7\n");
+    }
+
+    #[test]
+    fn what_is_wider_than_the_terminal_becomes_cards() {
+        let mut table =
+            Table::new(["device", "maps", "faults", "unmapped twice", "peak"]).aligned("lr");
+        table.row(["00:04.0", "3,438", "0", "0", "415"]);
+        table.row(["00:05.0", "12", "0", "0", "-"]);
+        let whole = table.text("  ");
+        let fitted = |width| table.fitted("  ", width, str::to_owned);
+        assert_eq!(fitted(None), whole);
+        assert_eq!(fitted(Some(46)), whole);
+        let narrower = "  device    maps  peak\n  00:04.0  3,438   415\n  00:05.0     12     -\n";
+        let nothing = "  nothing in: faults, unmapped twice\n";
+        assert_eq!(fitted(Some(45)), narrower.to_owned() + nothing);
+        let cards =
+            "  00:04.0\n    maps  3,438\n    peak    415\n  00:05.0\n    maps  12\n    peak   -\n";
+        let nothing = "  nothing in: faults,\n    unmapped twice\n";
+        assert_eq!(fitted(Some(21)), cards.to_owned() + nothing);
+        let marked = table.fitted("", Some(21), |heading| format!("[{heading}]"));
+        assert!(marked.starts_with("[00:04.0]\n  maps  3,438\n"), "{marked}");
     }
 
     #[test]

@@ -2,13 +2,13 @@
 //! `ioatlas replay`: what traces become under designs.
 
 use super::{Probe, Replayed, exposure_ns, replay};
-use crate::Answer;
 use crate::args::ReplayArguments;
 use crate::capture::{Noted, sentences};
 use crate::error::Error;
 use crate::info::{ByName, per_trace};
 use crate::progress::Progress;
 use crate::report::systems::{System, iotlb};
+use crate::{Answer, Screen};
 use ioatlas_dma::domain::Exposure;
 use ioatlas_iotlb::Trace;
 use ioatlas_present::{Table, grouped, printable};
@@ -70,7 +70,7 @@ impl Row {
     }
 }
 
-pub(crate) fn run(arguments: &ReplayArguments) -> Answer {
+pub(crate) fn run(arguments: &ReplayArguments, screen: &Screen) -> Answer {
     let geometry = match arguments.geometry.geometry() {
         Ok(geometry) => iotlb(geometry),
         Err(error) => return Error::from(error).into(),
@@ -103,7 +103,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Answer {
     } else {
         results
             .iter()
-            .map(|(name, rows)| plain(name, rows))
+            .map(|(name, rows)| plain(name, rows, screen))
             .collect()
     };
     Answer { text, errors }
@@ -129,7 +129,7 @@ fn violations(trace: &str, rows: &[Noted<Row>]) -> Vec<Error> {
     violated.map(error).collect()
 }
 
-fn plain(name: &str, noted: &[Noted<Row>]) -> String {
+fn plain(name: &str, noted: &[Noted<Row>], screen: &Screen) -> String {
     let mut table = Table::new([
         "system",
         "design",
@@ -169,7 +169,7 @@ fn plain(name: &str, noted: &[Noted<Row>]) -> String {
         ]);
     }
     let mut text = printable(name, 200) + "\n";
-    text += &table.text("  ");
+    text += &table.fitted("  ", screen.columns(), |text| screen.heading(text));
     if let Some(first) = noted.first() {
         text += &sentences(&first.notes, "  ");
     }

@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::loaded::{self, LoadedTrace};
 use crate::output::Target;
 use crate::progress::{Bar, Part, Progress};
-use crate::{Answer, Surroundings};
+use crate::{Answer, Screen, Surroundings};
 use captures::{Capture, Costs, Pairs};
 use ioatlas_iotlb::{Geometry, SWEEP_ENTRIES};
 use model::{Loss, Making, OracleTotals, Provenance, Source};
@@ -91,12 +91,17 @@ pub(crate) fn run(
     timings.keep();
     drop(bar);
     report
-        .and_then(|report| conclude(&report, &target, arguments.json))
+        .and_then(|report| conclude(&report, &target, arguments.json, &surroundings.screen))
         .into()
 }
 
 /// Writes the page and says the rest; a violation is a failure, but one worth a page.
-fn conclude(report: &Report, target: &Target, json: bool) -> Result<Answer, Error> {
+fn conclude(
+    report: &Report,
+    target: &Target,
+    json: bool,
+    screen: &Screen,
+) -> Result<Answer, Error> {
     let page = page(report);
     if page.len() >= MAX_PAGE_BYTES {
         return Err(Error::PageTooLarge {
@@ -108,7 +113,7 @@ fn conclude(report: &Report, target: &Target, json: bool) -> Result<Answer, Erro
     let text = if json {
         ioatlas_present::json(report)?
     } else {
-        terminal::render(report, page.len())
+        terminal::coloured(&terminal::render(report, page.len()), screen)
     };
     let count = report
         .oracle
@@ -308,12 +313,18 @@ mod tests {
             variants: Vec::new(),
         };
         let mut report = build(&traces, &Rows::Systems, None, &target, &[], &Silent).unwrap();
-        assert_eq!(conclude(&report, &target, false).unwrap().errors.len(), 0);
+        assert_eq!(
+            conclude(&report, &target, false, &Screen::default())
+                .unwrap()
+                .errors
+                .len(),
+            0
+        );
         report.systems[2].violations.value = 3.0;
         report.systems[2].first_violation = Some("t: P1: page 7".into());
         report.oracle = OracleTotals::of(&report.systems);
         std::fs::remove_file(&path).unwrap();
-        let answer = conclude(&report, &target, false).unwrap();
+        let answer = conclude(&report, &target, false, &Screen::default()).unwrap();
         assert!(
             answer.text.contains("3 violations in 12 accesses"),
             "{}",

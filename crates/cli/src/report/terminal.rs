@@ -7,6 +7,7 @@ use super::model::{Report, Source};
 use super::systems::{Exposure, SystemRow};
 use super::timings::Origin;
 use super::verdict::DeviceVerdict;
+use crate::Screen;
 use ioatlas_present::{Sentence, Tag};
 use ioatlas_present::{columns, printable};
 
@@ -51,6 +52,17 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
         text.push('\n');
     }
     text
+}
+
+/// What was rendered, as a screen shows it: its title bold, and what was lost in red.
+#[must_use]
+pub fn coloured(text: &str, screen: &Screen) -> String {
+    let line = |line: &str| match line {
+        line if line.starts_with("LOST") => screen.alarm(line),
+        line if line.starts_with("ioatlas report") => screen.heading(line),
+        line => line.to_owned(),
+    };
+    text.lines().map(|text| line(text) + "\n").collect()
 }
 
 fn heading(report: &Report) -> String {

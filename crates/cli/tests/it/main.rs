@@ -15,6 +15,7 @@ mod interrupted;
 mod progress;
 mod report;
 mod report_of_captures;
+mod screen;
 mod soak;
 mod standard_input;
 mod survival;

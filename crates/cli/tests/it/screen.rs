@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What the program prints for terminals of some width, with and without colours.
+
+use std::process::Command;
+
+/// Where the traces are, so that names are short.
+const TRACES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces");
+
+/// What it prints with these variables and no others that would matter.
+fn prints(arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ioatlas"));
+    for name in ["COLUMNS", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+        command.env_remove(name);
+    }
+    command.args(arguments).envs(variables.iter().copied());
+    let output = command.current_dir(TRACES).output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn widest(text: &str) -> usize {
+    let lines = text.lines().map(|line| line.chars().count());
+    lines.max().unwrap()
+}
+
+#[test]
+fn tables_keep_to_the_width_and_lose_no_number() {
+    let trace = "2xe1000-stream.trace.zst";
+    for (arguments, number) in [
+        (&["trace", "info", trace][..], "1,960"),
+        (
+            &["replay", trace, "--as", "linux-strict", "--as", "macos"],
+            "36,360",
+        ),
+        (&["iotlb", trace, "--strategy", "baseline,alh"], "36,360"),
+    ] {
+        let whole = prints(arguments, &[]);
+        assert!(widest(&whole) > 100, "{whole}");
+        assert_eq!(prints(arguments, &[("COLUMNS", "200")]), whole);
+        for columns in ["100", "80", "60"] {
+            let narrow = prints(arguments, &[("COLUMNS", columns)]);
+            // but for the sentence above the table
+            let lines = narrow.lines().filter(|line| !line.contains(" events, "));
+            let tables: Vec<&str> = lines.collect();
+            assert!(
+                widest(&tables.join("\n")) <= columns.parse().unwrap(),
+                "{narrow}"
+            );
+            assert!(
+                whole.contains(number) && narrow.contains(number),
+                "{narrow}"
+            );
+        }
+    }
+}
+
+#[test]
+fn colours_are_for_terminals_and_those_who_ask() {
+    let arguments = ["trace", "info", "e1000-stream.trace.zst"];
+    let plain = prints(&arguments, &[]);
+    assert!(!plain.contains('\u{1b}'));
+    let forced = prints(&arguments, &[("CLICOLOR_FORCE", "1")]);
+    assert!(forced.contains("\u{1b}[1mdevice"), "{forced}");
+    assert_eq!(
+        forced.replace("\u{1b}[1m", "").replace("\u{1b}[0m", ""),
+        plain
+    );
+    let refused = [("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")];
+    assert_eq!(prints(&arguments, &refused), plain);
+}
