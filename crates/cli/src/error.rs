@@ -18,6 +18,9 @@ pub enum Error {
     /// A capture could not be imported; the message names file, line and column where there is one.
     #[error(transparent)]
     Import(ImportError),
+    /// A file of counts could not be read; the message names file and line.
+    #[error(transparent)]
+    Histograms(#[from] crate::histograms::HistogramsError),
     /// No IOTLB can have this shape.
     #[error(transparent)]
     Geometry(#[from] GeometryError),

@@ -16,6 +16,7 @@ mod capture;
 mod convert;
 mod doctor;
 mod error;
+pub mod histograms;
 mod info;
 mod input;
 mod iotlb;

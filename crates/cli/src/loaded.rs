@@ -37,16 +37,10 @@ impl LoadedTrace {
     /// Reads and hashes a file, which gets no accesses where it has none.
     pub(crate) fn open(
         path: &Path,
+        file: &Input,
         capture: &CaptureArguments,
-        progress: &dyn Progress,
     ) -> Result<Self, Error> {
-        let file = Input::open(path, progress)?;
-        Self::import(
-            &input::name(path),
-            &file,
-            None,
-            capture.without_assumption(),
-        )
+        Self::import(&input::name(path), file, None, capture.without_assumption())
     }
 
     /// Reads and hashes what a file holds; `name` appears in errors.
@@ -77,6 +71,11 @@ impl LoadedTrace {
             |note: &Note| matches!(note.topic, Topic::AccessesAtUnmap | Topic::AccessesAtMap);
         let access = |event: &Event| matches!(event, Event::Access { .. });
         self.trace.events().iter().any(access) && !self.trace.notes().iter().any(assumed)
+    }
+
+    /// The file's name, and the label that stands for it.
+    pub(crate) fn naming(&mut self) -> (&str, &mut String) {
+        (self.trace.name(), &mut self.label)
     }
 
     fn import(
@@ -117,27 +116,30 @@ pub(crate) fn class(origin: &str) -> Option<Class> {
     origin.split(apart).find_map(of)
 }
 
-/// Where traces have the same label, puts as many directories before it as tell them apart.
-pub(crate) fn tell_apart(traces: &mut [LoadedTrace]) {
+/// Where files, by their names, have the same label, puts as many directories before it as tell
+/// them apart.
+pub(crate) fn tell_apart<'a>(files: impl Iterator<Item = (&'a str, &'a mut String)>) {
+    let mut files: Vec<(&str, &mut String)> = files.collect();
     for directories in 1..8 {
         let mut counts = std::collections::HashMap::new();
-        for trace in traces.iter() {
-            *counts.entry(trace.label.clone()).or_insert(0) += 1;
+        for (_, label) in &files {
+            *counts.entry(label.to_string()).or_insert(0) += 1;
         }
-        for trace in traces.iter_mut().filter(|trace| counts[&trace.label] > 1) {
-            let name = trace.trace.name();
-            let parts: Vec<&str> = name.split('/').collect();
-            let from = parts.len().saturating_sub(directories + 1);
-            let parents = &parts[from..parts.len() - 1];
-            trace.label = short(&[parents, &[&label(name)]].concat().join("/"), NAME);
+        for (name, shown) in &mut files {
+            if counts[shown.as_str()] > 1 {
+                let parts: Vec<&str> = name.split('/').collect();
+                let from = parts.len().saturating_sub(directories + 1);
+                let parents = &parts[from..parts.len() - 1];
+                **shown = short(&[parents, &[&label(name)]].concat().join("/"), NAME);
+            }
         }
     }
 }
 
 /// A path without directories and endings: `dir/a.trace.zst` is `a`.
-fn label(name: &str) -> String {
+pub(crate) fn label(name: &str) -> String {
     let file = name.rsplit('/').next().unwrap_or(name);
-    let label = input::without_endings(file, &[".zst", ".gz", ".txt", ".trace"]);
+    let label = input::without_endings(file, &[".zst", ".gz", ".txt", ".trace", ".json"]);
     if label.is_empty() {
         file.into()
     } else {
@@ -231,7 +233,7 @@ mod tests {
         let read = |name| LoadedTrace::read(name, "# ioatlas-trace 1\n".as_bytes(), None).unwrap();
         let names = ["x/a/t.trace", "x/b/t.trace", "y/b/t.trace", "u.trace"];
         let mut traces = names.map(read);
-        tell_apart(&mut traces);
+        tell_apart(traces.iter_mut().map(LoadedTrace::naming));
         let labels = traces.map(|trace| trace.label);
         assert_eq!(labels, ["a/t", "x/b/t", "y/b/t", "u"]);
     }

@@ -59,6 +59,10 @@ pub(crate) struct LiveCaptureArguments {
     /// Print shell commands that do the same, and do nothing. Needs no root.
     #[arg(long, conflicts_with = "json")]
     pub print: bool,
+    /// Print a shell script that has bpftrace count in the kernel instead, for machines whose rate is
+    /// too high for a trace of each event; `report` reads what it prints. Needs no root.
+    #[arg(long, conflicts_with_all = ["json", "print", "output", "size", "tracefs"])]
+    pub bpftrace: bool,
     /// Print the summary as JSON.
     #[arg(long)]
     pub json: bool,

@@ -26,6 +26,7 @@
 //! is. What the events themselves leave out, [`Plan::remarks`] says, and it is not counted.
 
 mod arguments;
+mod counting;
 mod error;
 mod recording;
 mod script;
@@ -54,6 +55,9 @@ use text::Text;
 use tracefs::{Left, Plan, Tracefs};
 
 pub(crate) fn run(arguments: &LiveCaptureArguments) -> Answer {
+    if arguments.bpftrace {
+        return counting::script(arguments).into();
+    }
     if arguments.print {
         return script::script(arguments).into();
     }

@@ -27,6 +27,8 @@ pub use model::Report;
 use crate::args::ReportArguments;
 use crate::bundled;
 use crate::error::Error;
+use crate::histograms::Histograms;
+use crate::input::Input;
 use crate::loaded::{self, LoadedTrace};
 use crate::output::Target;
 use crate::progress::{Bar, Part, Progress};
@@ -57,6 +59,8 @@ pub struct Traces {
     pub traces: Vec<LoadedTrace>,
     /// Variants of bundled ones, diagnosed only.
     pub variants: Vec<LoadedTrace>,
+    /// What was only counted.
+    pub histograms: Vec<Histograms>,
 }
 
 pub(crate) fn run(
@@ -135,20 +139,28 @@ fn load(
     if arguments.traces.is_empty() {
         return bundled_traces().map_err(|error| vec![error]);
     }
-    let (mut traces, mut errors) = (Vec::new(), Vec::new());
+    let (mut traces, mut histograms, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     for (n, path) in arguments.traces.iter().enumerate() {
         let part = Part::of(progress, n, arguments.traces.len());
-        match LoadedTrace::open(path, &arguments.capture, &part) {
-            Ok(trace) => traces.push(trace),
-            Err(error) => errors.push(error),
-        }
+        let mut open = || -> Result<(), Error> {
+            let file = Input::open(path, &part)?;
+            match Histograms::open(path, &file)? {
+                Some(counts) => histograms.push(counts),
+                None => traces.push(LoadedTrace::open(path, &file, &arguments.capture)?),
+            }
+            Ok(())
+        };
+        errors.extend(open().err());
     }
-    loaded::tell_apart(&mut traces);
+    let traces_named = traces.iter_mut().map(LoadedTrace::naming);
+    let counts_named = histograms.iter_mut().map(Histograms::naming);
+    loaded::tell_apart(traces_named.chain(counts_named));
     if errors.is_empty() {
         Ok(Traces {
             source: Source::User,
             traces,
             variants: Vec::new(),
+            histograms,
         })
     } else {
         Err(errors)
@@ -171,6 +183,7 @@ pub fn bundled_traces() -> Result<Traces, Error> {
         source: Source::Bundled,
         traces: load(&bundled::BASE)?,
         variants: load(&bundled::VARIANTS)?,
+        histograms: Vec::new(),
     })
 }
 
@@ -230,6 +243,7 @@ pub fn build_with(
             done += 1;
         }
     }
+    captures.extend(traces.histograms.iter().map(Capture::of_histograms));
     let drawn = diagnosed.len().min(MAX_ATLASES);
     let room = ATLAS_ROOM / drawn.max(1);
     let mut atlases = Vec::new();
@@ -255,7 +269,10 @@ pub fn build_with(
         wait: wait.time,
         geometry,
     };
-    let systems = systems::rows(&traces.traces, &options, timings, &running)?;
+    let systems = match traces.traces.is_empty() {
+        true => Vec::new(),
+        false => systems::rows(&traces.traces, &options, timings, &running)?,
+    };
     if captures.iter().any(|capture| capture.seconds.is_some()) {
         let pairs = Pairs::measure(timings)?;
         for capture in &mut captures {
@@ -267,6 +284,8 @@ pub fn build_with(
         .iter()
         .map(|trace| provenance::origin(trace, false));
     let origins = origins.chain(traces.variants.iter().map(|t| provenance::origin(t, true)));
+    let counted = traces.histograms.iter().map(provenance::origin_of_counts);
+    let origins = origins.chain(counted);
     let losses: Vec<Loss> = traces.traces.iter().filter_map(Loss::of).collect();
     Ok(Report {
         source: traces.source,
@@ -274,7 +293,9 @@ pub fn build_with(
         iotlb_ways: geometry.ways(),
         usable: losses.is_empty(),
         losses,
-        made: traces.traces.iter().filter_map(Making::of).collect(),
+        made: (traces.traces.iter().filter_map(Making::of))
+            .chain(traces.histograms.iter().map(Making::of_histograms))
+            .collect(),
         verdicts,
         captures,
         variants,
@@ -311,6 +332,7 @@ mod tests {
             source: Source::User,
             traces: vec![LoadedTrace::read("t", text.as_bytes(), None).unwrap()],
             variants: Vec::new(),
+            histograms: Vec::new(),
         };
         let mut report = build(&traces, &Rows::Systems, None, &target, &[], &Silent).unwrap();
         assert_eq!(

@@ -2,6 +2,7 @@
 //! What this machine is and what it was asked.
 
 use super::model::{Clock, TraceOrigin, Wait};
+use crate::histograms::{DeviceCounts, Histograms};
 use crate::loaded::LoadedTrace;
 use ioatlas_present::{Figure, Unit};
 use std::ffi::OsString;
@@ -90,6 +91,18 @@ pub(super) fn origin(loaded: &LoadedTrace, is_variant: bool) -> TraceOrigin {
         sha256: loaded.sha256.clone(),
         events: Figure::count(loaded.trace.events().len() as u64),
         is_variant,
+    }
+}
+
+/// Where counts come from.
+pub(super) fn origin_of_counts(of: &Histograms) -> TraceOrigin {
+    let events = |device: &DeviceCounts| device.maps().saturating_add(device.unmaps());
+    TraceOrigin {
+        name: of.name.clone(),
+        bytes: of.file_bytes,
+        sha256: of.sha256.clone(),
+        events: Figure::count(of.devices.values().map(events).fold(0, u64::saturating_add)),
+        is_variant: false,
     }
 }
 

@@ -11,6 +11,7 @@ mod designs;
 mod doctor;
 mod documents;
 mod help;
+mod histograms;
 mod interrupted;
 mod progress;
 mod report;

@@ -625,6 +625,7 @@ fn names_of_any_length_leave_the_page_small() {
         source: Source::User,
         traces: (0..36).map(load).collect(),
         variants: Vec::new(),
+        histograms: Vec::new(),
     };
     let dir = tempfile::tempdir().unwrap();
     let target = Target::prepare(&dir.path().join("report.html")).unwrap();

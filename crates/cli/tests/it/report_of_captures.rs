@@ -103,7 +103,7 @@ fn no_number_of_a_capture_follows_from_assumed_accesses() {
             traffic.devices[id.unwrap().index()].maps as f64
         );
         assert!(device.maps.value <= verdict.maps.value, "a list is one map");
-        assert_eq!(device.peak_live_pages, verdict.peak_live_pages);
+        assert_eq!(device.peak_live_pages, Some(verdict.peak_live_pages));
         let pool = (device.pool.map(|p| p.pages), device.pool.map(|p| p.maps));
         assert_eq!(pool, (verdict.knobs.pool_pages, verdict.knobs.pool_maps));
         let (estimate, real) = (device.alh.unwrap().change, verdict.saving("alh").unwrap());

@@ -12,6 +12,7 @@
 //! saves (see `ioatlas trace info --assumption-error`).
 
 mod costs;
+mod histograms;
 mod words;
 
 pub use costs::{Costs, Mode, Pairs, Window};
@@ -86,7 +87,8 @@ pub struct CapturedDevice {
     pub mean_bytes: Figure,
     /// What is within reach besides what was asked for; `None` where no bytes are recorded.
     pub beside: Option<Beside>,
-    pub peak_live_pages: Figure,
+    /// `None` where only counts are known.
+    pub peak_live_pages: Option<Figure>,
     /// From map to unmap of streaming mappings.
     pub lifetimes: Option<Lifetimes>,
     /// Maps by their size, ascending.
@@ -104,8 +106,8 @@ pub struct CapturedDevice {
     /// What prefetching neighbours (`alh`) changes of the IOTLB's misses, by assumed accesses.
     /// `None` where nothing is accessed.
     pub alh: Option<Estimate>,
-    /// Pages mapped over and pages unmapped while not mapped.
-    pub anomalies: Figure,
+    /// Pages mapped over and pages unmapped while not mapped; `None` where only counts are known.
+    pub anomalies: Option<Figure>,
     /// Maps, unmaps and mapped pages over the time of the trace; on the page only.
     #[serde(skip)]
     pub timeline: Vec<Slot>,
@@ -133,6 +135,7 @@ pub struct Beside {
 #[allow(missing_docs)] // its fields say it
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Lifetimes {
+    pub resolution: Resolution,
     pub mappings: Figure,
     pub median: Figure,
     /// Nine of ten are shorter.
@@ -140,6 +143,16 @@ pub struct Lifetimes {
     /// Ninety-nine of a hundred are shorter.
     pub p99: Figure,
     pub longest: Figure,
+}
+
+/// How exactly times are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resolution {
+    /// As the tracer told them.
+    Exact,
+    /// They are at most as long as is said, and more than half as long.
+    PowerOfTwo,
 }
 
 /// Maps of a size.
@@ -220,7 +233,7 @@ impl Capture {
                 unmaps_per_second: per_second(of.unmaps),
                 mean_bytes: mean_bytes(of),
                 beside: Beside::of(of),
-                peak_live_pages: Figure::count(of.peak_live_pages.0),
+                peak_live_pages: Some(Figure::count(of.peak_live_pages.0)),
                 lifetimes: of.lifetimes.map(Lifetimes::from),
                 sizes: of.sizes.iter().map(Size::from).collect(),
                 tasks: shares(of.maps, &of.tasks, |task| match task.task {
@@ -231,12 +244,12 @@ impl Capture {
                 pool: pools[id.index()].filter(|_| class != Some(Class::Disk)),
                 bouncing: bouncing[id.index()],
                 alh: alh[id.index()],
-                anomalies: Figure::count(
+                anomalies: Some(Figure::count(
                     anomalies
                         .map_over_mapped_pages
                         .plus(anomalies.unmap_not_mapped_pages)
                         .0,
-                ),
+                )),
                 timeline: of.timeline.clone(),
             }
         };
@@ -299,6 +312,7 @@ impl From<ioatlas_iotlb::Lifetimes> for Lifetimes {
     fn from(of: ioatlas_iotlb::Lifetimes) -> Self {
         let time = |ns: u64| Figure::time(ns as f64);
         Self {
+            resolution: Resolution::Exact,
             mappings: Figure::count(of.count),
             median: time(of.median_ns),
             p90: time(of.p90_ns),

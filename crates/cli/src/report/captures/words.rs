@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a capture says, in sentences that terminal and page share.
 
-use super::{Capture, CapturedDevice, Mode, Share, Translated, Window};
+use super::{Capture, CapturedDevice, Mode, Resolution, Share, Translated, Window};
 use ioatlas_present::{Figure, Part, Sentence, sentence};
 
 /// Changes and shares below this, in percent, are not worth a word.
@@ -65,23 +65,18 @@ impl CapturedDevice {
         if let Some(rate) = self.maps_per_second {
             says.0.extend(sentence![" (", rate, "/s)"].0);
         }
-        let size = match self.beside {
-            Some(_) => " in the mean, ",
+        let size = match (self.beside, self.peak_live_pages) {
             // no bytes are recorded
-            None => " of pages in the mean, ",
+            (None, Some(_)) => " of pages in the mean",
+            _ => " in the mean",
         };
-        let rest = sentence![
-            ", ",
-            self.mean_bytes,
-            size,
-            self.peak_live_pages,
-            plural(self.peak_live_pages, " page"),
-            " at peak"
-        ];
-        says.0.extend(rest.0);
-        if self.anomalies.value > 0.0 {
-            says.0
-                .extend(sentence![", ", self.anomalies, " anomalies"].0);
+        says.0.extend(sentence![", ", self.mean_bytes, size].0);
+        if let Some(peak) = self.peak_live_pages {
+            let words = sentence![", ", peak, plural(peak, " page"), " at peak"];
+            says.0.extend(words.0);
+        }
+        if let Some(anomalies) = self.anomalies.filter(|count| count.value > 0.0) {
+            says.0.extend(sentence![", ", anomalies, " anomalies"].0);
         }
         says
     }
@@ -101,13 +96,11 @@ impl CapturedDevice {
             says.push(words.0);
         }
         if let Some(lifetimes) = self.lifetimes {
-            let words = sentence![
-                "mapped for ",
-                lifetimes.median,
-                " (99 %: ",
-                lifetimes.p99,
-                ")"
-            ];
+            let begin = match lifetimes.resolution {
+                Resolution::Exact => "mapped for ",
+                Resolution::PowerOfTwo => "mapped for up to ",
+            };
+            let words = sentence![begin, lifetimes.median, " (99 %: ", lifetimes.p99, ")"];
             says.push(words.0);
         }
         (!says.is_empty()).then(|| Sentence(says.join(&Part::from("; "))))

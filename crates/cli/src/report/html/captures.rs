@@ -144,7 +144,7 @@ fn details(device: &CapturedDevice) -> String {
         "maps, unmaps a second",
         &[device.maps_per_second, device.unmaps_per_second],
     );
-    row("anomalies", &[Some(device.anomalies)]);
+    row("anomalies", &[device.anomalies]);
     if let Some(of) = device.lifetimes {
         row(
             "mappings seen to end; mapped for: median, 90th and 99th percentile, longest",

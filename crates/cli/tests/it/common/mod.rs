@@ -39,6 +39,7 @@ pub fn report_of(traces: Vec<LoadedTrace>, rows: &Rows, inv_ns: Option<f64>) -> 
         source: Source::User,
         traces,
         variants: Vec::new(),
+        histograms: Vec::new(),
     };
     build(&traces, rows, inv_ns, &target, &[], &Silent).unwrap()
 }
