@@ -278,6 +278,11 @@ pub(crate) struct ReportArguments {
     /// Where to write the page.
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     pub output: PathBuf,
+    /// Also write the mappings for viewers of time lines, ui.perfetto.dev or chrome://tracing: a
+    /// slice from each map to its unmap by device, the calls by CPU, mapped pages and rates. As JSON,
+    /// compressed if FILE ends in .gz.
+    #[arg(long, value_name = "FILE")]
+    pub perfetto: Option<PathBuf>,
     /// Print JSON instead of the summary.
     #[arg(long)]
     pub json: bool,

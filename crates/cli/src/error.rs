@@ -50,6 +50,12 @@ pub enum Error {
         /// As given by the user.
         path: PathBuf,
     },
+    /// Two outputs would be one file.
+    #[error("{}: cannot write: another output goes there", path.display())]
+    SameOutput {
+        /// As given by the user.
+        path: PathBuf,
+    },
     /// The oracle found that a design let a device do what it must not. The report is
     /// written all the same.
     #[error("violation: {first} (one of {count})")]
@@ -129,6 +135,7 @@ impl Failure for Error {
             | Error::Grid(_)
             | Error::Twice { .. }
             | Error::IsInput { .. }
+            | Error::SameOutput { .. }
             | Error::StandardOutput
             | Error::NoOutput => true,
             Error::Record(error) => error.is_usage(),

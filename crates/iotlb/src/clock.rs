@@ -53,7 +53,8 @@ impl Trace {
     }
 
     /// From the earliest stamp to the latest; `None` without stamps.
-    pub(crate) fn span(&self) -> Option<Span> {
+    #[must_use]
+    pub fn span(&self) -> Option<Span> {
         let times = self.stamps.iter().map(|stamped| stamped.stamp.nanoseconds);
         Some(Span {
             first_ns: times.clone().min()?,

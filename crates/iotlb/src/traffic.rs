@@ -12,10 +12,8 @@ mod counter;
 
 use crate::classify::Survey;
 use crate::clock::Span;
-use crate::event::Event;
-use crate::lists::lists;
 use crate::trace::{TaskId, Trace};
-use crate::units::{PageCount, PageRange};
+use crate::units::PageCount;
 use counter::{Counter, When};
 
 /// Equal parts that a trace's time is cut into.
@@ -134,66 +132,25 @@ impl Trace {
         let span = self.span();
         let survey = Survey::of(self);
         let mut classes = survey.classes();
-        let lists = lists(self);
+        let calls = self.calls();
         let mut devices: Vec<Counter> = self.devices().map(|_| Counter::default()).collect();
         let events = self.events().iter().zip(self.stamps_of_events());
         for (time, (event, stamp)) in events.enumerate() {
             let class = classes.next(event);
-            if matches!(event, Event::Access { .. }) || lists.members.contains(&time) {
+            let Some(call) = calls.at(time) else {
                 continue;
-            }
-            let call = &match lists.heads.get(&time) {
-                Some(lines) => self.whole(event, lines),
-                None => Call::of(event),
             };
             let timed = stamp.zip(span);
             let when = When {
                 stamp,
                 slot: timed.and_then(|(stamp, span)| slot(span, stamp.nanoseconds)),
             };
-            devices[call.event.device().index()].count(call, class, when);
+            devices[call.event.device().index()].count(&call, class, when);
         }
         Traffic {
             span,
             devices: devices.into_iter().map(Counter::finish).collect(),
         }
-    }
-}
-
-/// One call of a driver's: a map or an unmap, of a list as one.
-#[derive(Clone, Copy, Debug)]
-struct Call {
-    event: Event,
-    /// How many bytes a map is for, where recorded.
-    bytes: Option<u64>,
-}
-
-impl Call {
-    fn of(event: &Event) -> Self {
-        let bytes = event.bytes();
-        Self {
-            event: *event,
-            bytes,
-        }
-    }
-}
-
-impl Trace {
-    /// The list whose first line is `head`: its lines lie side by side, in this order.
-    fn whole(&self, head: &Event, lines: &[usize]) -> Call {
-        let mut call = Call::of(head);
-        for line in lines.iter().skip(1) {
-            let next = &self.events()[*line];
-            if let (Event::Map { range, .. }, Event::Map { range: more, .. }) =
-                (&mut call.event, next)
-            {
-                let pages = range.pages().plus(more.pages());
-                *range = PageRange::new(range.first(), pages).unwrap_or(*range);
-            }
-            let sum = call.bytes.zip(next.bytes());
-            call.bytes = sum.map(|(bytes, more)| bytes.saturating_add(more));
-        }
-        call
     }
 }
 

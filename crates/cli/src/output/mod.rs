@@ -12,6 +12,7 @@ pub(crate) use leftovers::go_with_signals;
 
 use crate::error::Error;
 use draft::Draft;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -88,6 +89,27 @@ impl Target {
         Ok(())
     }
 
+    /// Checks that it is another file than `other` is.
+    pub fn is_not(&self, other: &Target) -> Result<(), Error> {
+        let same = match (fs::metadata(&self.resolved), fs::metadata(&other.resolved)) {
+            (Ok(one), Ok(two)) => same_file(&one, &two) || self.place() == other.place(),
+            // one that is there and one that is not are two
+            (one, two) => one.is_err() && two.is_err() && self.place() == other.place(),
+        };
+        match same {
+            false => Ok(()),
+            true => Err(Error::SameOutput {
+                path: self.shown.clone(),
+            }),
+        }
+    }
+
+    /// The directory by its only name, and the name in it.
+    fn place(&self) -> (Option<PathBuf>, Option<&OsStr>) {
+        let directory = fs::canonicalize(self.directory());
+        (directory.ok(), self.resolved.file_name())
+    }
+
     /// Replaces the file by what `write` writes.
     ///
     /// # Errors
@@ -120,6 +142,12 @@ impl Target {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.shown
+    }
+
+    /// The same as text.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        self.shown.to_string_lossy().into_owned()
     }
 
     /// Where the file is, or is to be.

@@ -12,6 +12,7 @@ pub mod captures;
 mod charts;
 mod html;
 pub mod model;
+pub mod perfetto;
 mod pool;
 pub mod provenance;
 pub mod savings;
@@ -69,11 +70,8 @@ pub(crate) fn run(
     surroundings: &Surroundings,
 ) -> Answer {
     // Before the long work: what can be known to fail early.
-    let target = match Target::prepare(&arguments.output)
-        .and_then(|target| target.is_none_of(&arguments.traces).map(|()| target))
-        .and_then(|target| Error::if_twice(&arguments.traces).map(|()| target))
-    {
-        Ok(target) => target,
+    let (target, perfetto) = match targets(arguments) {
+        Ok(targets) => targets,
         Err(error) => return error.into(),
     };
     let bar = Bar::default();
@@ -82,6 +80,11 @@ pub(crate) fn run(
         Ok(traces) => traces,
         Err(errors) => return errors.into(),
     };
+    if let Some(target) = &perfetto
+        && let Err(error) = perfetto::export(&traces.traces, target)
+    {
+        return error.into();
+    }
     let timings = Timings::new(&arguments.bench(surroundings.cache.as_deref()));
     let report = build_with(
         &timings,
@@ -95,8 +98,28 @@ pub(crate) fn run(
     timings.keep();
     drop(bar);
     report
-        .and_then(|report| conclude(&report, &target, arguments.json, &surroundings.screen))
+        .and_then(|mut report| {
+            report.provenance.perfetto = perfetto.map(|target| target.shown());
+            conclude(&report, &target, arguments.json, &surroundings.screen)
+        })
         .into()
+}
+
+/// Where the page goes, and what viewers of time lines open, if it was asked for.
+fn targets(arguments: &ReportArguments) -> Result<(Target, Option<Target>), Error> {
+    let page = Target::prepare(&arguments.output)?;
+    page.is_none_of(&arguments.traces)?;
+    Error::if_twice(&arguments.traces)?;
+    let perfetto = match &arguments.perfetto {
+        None => None,
+        Some(path) => {
+            let target = Target::prepare(path)?;
+            target.is_none_of(&arguments.traces)?;
+            target.is_not(&page)?;
+            Some(target)
+        }
+    };
+    Ok((page, perfetto))
 }
 
 /// Writes the page and says the rest; a violation is a failure, but one worth a page.
@@ -311,7 +334,8 @@ pub fn build_with(
             cpus: provenance::cpus(),
             timings: timings.origin(),
             traces: origins.collect(),
-            page: target.path().to_string_lossy().into_owned(),
+            page: target.shown(),
+            perfetto: None,
         },
         atlases,
     })

@@ -182,6 +182,8 @@ pub struct Provenance {
     pub traces: Vec<TraceOrigin>,
     /// The page's path as given.
     pub page: String,
+    /// That of what viewers of time lines open, if it was asked for.
+    pub perfetto: Option<String>,
 }
 
 /// A trace file, and what identifies it.

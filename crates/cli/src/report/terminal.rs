@@ -355,6 +355,14 @@ fn closing(report: &Report, page_bytes: usize) -> Vec<String> {
     lines.extend(sentences.iter().flatten().map(Sentence::plain));
     let page = &report.provenance.page;
     let kilobytes = page_bytes.div_ceil(1000);
+    if let Some(perfetto) = &report.provenance.perfetto {
+        lines.push(format!(
+            "{} (offline, {kilobytes} KB) and {} (for Perfetto) written.",
+            printable(page, 28),
+            printable(perfetto, 28)
+        ));
+        return lines;
+    }
     let (room, more) = match &report.provenance.timings {
         Origin::Measured => (50, "Details: --json, --help".into()),
         cached @ Origin::Cached { .. } => (25, format!("Times: {cached} (--fresh-bench)")),

@@ -13,6 +13,7 @@ mod documents;
 mod help;
 mod histograms;
 mod interrupted;
+mod perfetto;
 mod progress;
 mod report;
 mod report_of_captures;

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Counts the maps and unmaps of one device as they come.
 
-use super::{
-    ByteCounts, Call, CpuCount, DeviceTraffic, Lifetimes, SLOTS, SizeCount, Slot, TaskCount,
-};
+use super::{ByteCounts, CpuCount, DeviceTraffic, Lifetimes, SLOTS, SizeCount, Slot, TaskCount};
+use crate::calls::Call;
 use crate::classify::Class;
 use crate::event::Event;
-use crate::runs::Runs;
+use crate::mappings::Mappings;
 use crate::trace::{Stamp, TaskId};
-use crate::units::{PAGE_BYTES, PageCount, PageRange};
+use crate::units::{PAGE_BYTES, PageCount};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -24,7 +23,8 @@ pub(super) struct When {
 pub(super) struct Counter {
     /// What needs no further work.
     sums: DeviceTraffic,
-    live: Live,
+    /// When each began, in nanoseconds, if its lifetime is of interest.
+    live: Mappings<Option<u64>>,
     /// In nanoseconds.
     lifetimes: Vec<u64>,
     sizes: BTreeMap<u32, u64>,
@@ -37,25 +37,26 @@ impl Counter {
     /// Sees the next call; `class` is that of a map.
     pub fn count(&mut self, call: &Call, class: Option<Class>, when: When) {
         let event = &call.event;
-        let before = self.live.pages;
+        let before = self.live.pages();
         let ns = when.stamp.map(|stamp| stamp.nanoseconds);
         match *event {
             Event::Map { range, .. } => {
                 let streaming = class == Some(Class::Streaming);
                 self.count_map(range.pages(), call.bytes, streaming, when.stamp);
-                self.live.map(range, ns.filter(|_| streaming));
+                // what these pages were of before has ended unseen
+                self.live.map(range, ns.filter(|_| streaming), |_| {});
             }
             Event::Unmap { range, .. } => {
                 self.sums.unmaps += 1;
                 let lifetimes = &mut self.lifetimes;
-                self.live.take(range, |begin| {
+                self.live.unmap(range, |begin| {
                     let both = begin.zip(ns);
                     lifetimes.extend(both.map(|(begin, end)| end.saturating_sub(begin)));
                 });
             }
             Event::Access { .. } => return,
         }
-        let now = self.live.pages;
+        let now = self.live.pages();
         self.sums.peak_live_pages = self.sums.peak_live_pages.max(now);
         if let Some(slot) = when.slot {
             let slot = self.timeline.enter(slot, before);
@@ -102,7 +103,7 @@ impl Counter {
             sizes: self.sizes.into_iter().map(size).collect(),
             tasks: most_first(self.tasks).map(task).collect(),
             cpus: most_first(self.cpus).map(cpu).collect(),
-            timeline: self.timeline.finish(self.live.pages),
+            timeline: self.timeline.finish(self.live.pages()),
             ..self.sums
         }
     }
@@ -144,57 +145,6 @@ impl Lifetimes {
             p99_ns: quantile(99),
             longest_ns,
         })
-    }
-}
-
-/// The mappings of a device that have pages left, and whose each page is.
-#[derive(Debug, Default)]
-struct Live {
-    /// Indices of `mappings`.
-    owners: Runs<usize>,
-    mappings: Vec<Mapping>,
-    /// Indices of mappings that ended, for others to take.
-    free: Vec<usize>,
-    pages: PageCount,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Mapping {
-    /// Pages that are still its own.
-    pages: u64,
-    /// When it began, in nanoseconds, if its lifetime is of interest.
-    begin: Option<u64>,
-}
-
-impl Live {
-    fn map(&mut self, range: PageRange, begin: Option<u64>) {
-        // what these pages were of before has ended unseen
-        self.take(range, |_| {});
-        let pages = range.pages().0;
-        let mapping = Mapping { pages, begin };
-        let index = self.free.pop().unwrap_or(self.mappings.len());
-        match self.mappings.get_mut(index) {
-            Some(free) => *free = mapping,
-            None => self.mappings.push(mapping),
-        }
-        let (first, last) = (range.first().number(), range.last().number());
-        self.owners.insert(first, last, index);
-        self.pages.0 += pages;
-    }
-
-    /// Takes pages from the mappings that have them; `ended` hears when those began that have none
-    /// left.
-    fn take(&mut self, range: PageRange, mut ended: impl FnMut(Option<u64>)) {
-        let (first, last) = (range.first().number(), range.last().number());
-        let taken = self.owners.take(first, last, |first, last, index| {
-            let mapping = &mut self.mappings[index];
-            mapping.pages -= last - first + 1;
-            if mapping.pages == 0 {
-                ended(mapping.begin);
-                self.free.push(index);
-            }
-        });
-        self.pages.0 -= taken.0;
     }
 }
 
