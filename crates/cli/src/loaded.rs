@@ -4,7 +4,6 @@
 use crate::capture::CaptureArguments;
 use crate::error::Error;
 use crate::input::{self, Input};
-use crate::progress::Progress;
 use crate::record::{Class, Device};
 use clap::ValueEnum;
 use ioatlas_iotlb::import::{self, Assume, Format, Options, Reopen};

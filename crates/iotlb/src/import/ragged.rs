@@ -123,7 +123,7 @@ pub(super) fn begin(mut lines: Lines<'_>) -> Result<Option<u64>, LineError> {
         let line = String::from_utf8_lossy(&lines.buffer);
         if let Some((cpu, statistic)) = ftrace::statistic(&line) {
             if let Statistic::Overwritten(entries) = statistic
-                && let Some(buffer) = buffer_of(&mut buffers, cpu)
+                && let Some(buffer) = buffer_of(&mut buffers, Some(cpu))
             {
                 buffer.overrun = Some(entries);
             }
@@ -151,8 +151,8 @@ pub(super) fn begin(mut lines: Lines<'_>) -> Result<Option<u64>, LineError> {
     Ok(firsts.max().filter(|begin| last >= Some(*begin)))
 }
 
-/// The buffer of a CPU; `None` of one too many.
-fn buffer_of(buffers: &mut HashMap<u32, Buffer>, cpu: u32) -> Option<&mut Buffer> {
+/// The buffer of a CPU, or of an unknown one; `None` of one too many.
+fn buffer_of(buffers: &mut HashMap<Option<u32>, Buffer>, cpu: Option<u32>) -> Option<&mut Buffer> {
     match buffers.len() < CPUS {
         true => Some(buffers.entry(cpu).or_default()),
         false => buffers.get_mut(&cpu),

@@ -127,7 +127,7 @@ impl<'a, 'w> Export<'a, 'w> {
             let moment = Moment {
                 index,
                 ns: self.clock.ns(index, stamp),
-                cpu: stamp.map(|stamp| stamp.cpu),
+                cpu: stamp.and_then(|stamp| stamp.cpu),
                 task: stamp.and_then(|stamp| Some(trace.task_name(stamp.task?))),
                 remark: (self.clock.span.is_some() && stamp.is_none())
                     .then_some("before the first time of the trace"),
