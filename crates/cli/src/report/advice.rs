@@ -1,226 +1,172 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What to do about a device's misses, in sentences: what can be done today (kernel options,
-//! drivers, rings and buffers) apart from what needs code in a kernel or an IOMMU.
+//! What a device can be helped by, and by how much, from the numbers of the model.
 //!
-//! Every number is a field of the model. A remedy that the numbers cannot speak for is not
-//! mentioned, nor one for network cards to a disk, nor the other way round. Of a device that the
-//! trace does not say the kind of, such a remedy says for which it is.
+//! Of a trace with accesses that is misses, maps, and waits as the systems' replay counts them; of
+//! a capture maps, and the time that they take at its rate. A remedy for network cards is none for
+//! a disk, nor the other way round; of a device that the trace does not say the kind of, it says
+//! for which it is.
 
-use super::model::Report;
+use super::bouncing;
+use super::captures::{Capture, CapturedDevice, Costs, Translated};
+use super::catalogue::{self as known, STRATEGIES};
+use super::remedy::{Bound, Gain, Less, Remedy, sorted};
 use super::savings::{Saving, WALK_CACHES};
-use super::systems::{Exposure, SystemRow};
+use super::systems::SystemRow;
 use super::verdict::{DeviceVerdict, LARGER};
-use crate::record::Class;
-use ioatlas_present::{Figure, Sentence, sentence};
+use ioatlas_present::{Figure, Tag, Unit};
 
-/// What the strategies of WIOSCA'10 are in words, and whether the IOMMU, the kernel or the driver
-/// would have to implement them.
-const WORDS: [(&str, &str); 8] = [
-    (
-        "alh",
-        "The IOMMU prefetches both neighbours of a page that missed (alh): ",
-    ),
-    (
-        "sd-alh",
-        "The IOMMU prefetches the page below one that missed (sd-alh): ",
-    ),
-    ("mpre", "The driver asks to prefetch what it maps (mpre): "),
-    (
-        "superpage",
-        "Buffers that lie in 2 MiB blocks, mapped as such (superpage; DPDK, SPDK and virtual machines on huge pages have it today, a kernel's drivers need code): ",
-    ),
-    (
-        "eh",
-        "The kernel tells the IOMMU which entries to evict first (eh): ",
-    ),
-    (
-        "of",
-        "The kernel keeps the rings of devices in different sets (of): ",
-    ),
-    (
-        "descending",
-        "Groups of mappings in descending order (descending): ",
-    ),
-    (
-        "opt-ev",
-        "Any choice of victims, as no IOMMU can know them (opt-ev), leaves at least ",
-    ),
-];
+/// Of maps of a frame of 1,500 bytes so many go where a frame has 9,000.
+const FRAMES_GONE: f64 = 5.0 / 6.0;
 
-/// Ways to lose no time to a device's translations.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Advice {
-    /// What can be done today.
-    pub today: Vec<Sentence>,
-    /// What needs code in a kernel or an IOMMU.
-    pub needs_code: Vec<Sentence>,
-}
-
-impl Advice {
-    /// For one device of a report.
-    #[must_use]
-    pub fn of(report: &Report, verdict: &DeviceVerdict) -> Self {
-        let misses = verdict.misses;
-        if misses.value == 0.0 {
-            return Self::default();
-        }
-        Self {
-            today: today(report, verdict),
-            needs_code: needs_code(verdict),
-        }
-    }
-
-    /// What the systems that were run say of kernel options, whatever the device.
-    #[must_use]
-    pub fn of_systems(systems: &[SystemRow]) -> Option<Sentence> {
-        let named = |name: &str| systems.iter().find(|row| row.name == name);
-        let (deferred, strict) = (named("as Linux today")?, named("as Linux strict")?);
-        let Exposure::Bounded {
-            operations_bound,
-            time_bound: Some(time),
-            ..
-        } = deferred.exposure
-        else {
-            return None;
-        };
-        Some(sentence![
-            "iommu.strict=0 (deferred invalidation) makes ",
-            deferred.invalidations_per_1k_maps,
-            " invalidations per 1,000 maps of these traces, iommu.strict=1 ",
-            strict.invalidations_per_1k_maps,
-            ", at a wait of ",
-            deferred.wait?,
-            " and of ",
-            strict.wait?,
-            " a map. Beside it a map and its unmap take ",
-            deferred.ns_per_pair_1_thread,
-            " and ",
-            strict.ns_per_pair_1_thread,
-            " in this project's code, on a ring of 256 single pages on this machine; Linux's own code takes other times. In exchange for the \
-             shorter wait a device may reach what was unmapped for up to ",
-            time,
-            " or ",
-            operations_bound,
-            " unmaps. Misses stay.",
-        ])
-    }
-}
-
-fn today(report: &Report, verdict: &DeviceVerdict) -> Vec<Sentence> {
-    let knobs = &verdict.knobs;
-    let mut says = Vec::new();
-    // of what is not known to be one
-    let only = |class| match (verdict.class, class) {
-        (Some(_), _) => "",
-        (None, Class::Network) => "If it is a network card: ",
-        (None, Class::Disk) => "If it is a disk: ",
+/// For a device of a trace with accesses. `bounced` is what bouncing its maps saves under a strict
+/// policy.
+#[must_use]
+pub(super) fn of_verdict(
+    verdict: &DeviceVerdict,
+    bounced: Option<bouncing::Gain>,
+    systems: &[SystemRow],
+) -> Vec<Remedy> {
+    let (class, knobs) = (verdict.class, &verdict.knobs);
+    let one =
+        |about, gains: &[Option<Gain>]| Remedy::new(about, class, gains.iter().flatten().copied());
+    let misses = |change: Option<Figure>, left: Option<Figure>| {
+        let gain = change.map(|change| Gain::of(Less::Misses, change));
+        gain.map(|gain| Gain { left, ..gain })
     };
-    if let (Some(pages), Some(maps), Some(misses), Some(change)) = (
-        knobs.pool_pages,
-        knobs.pool_maps,
-        knobs.pool_misses,
-        knobs.pool_change,
-    ) {
-        says.push(sentence![
-            only(Class::Network),
-            "Receive buffers that stay mapped (a driver with page_pool and PP_FLAG_DMA_MAP): ",
-            maps,
-            " of ",
-            verdict.maps,
-            " maps go, with their unmaps, and ",
-            misses,
-            " misses stay (",
-            change,
-            "), if it uses the ",
-            pages,
-            " pages that are live at most again and again. Stale data in them stays within reach of the device.",
-        ]);
-    }
-    if let Some(on_rings) = knobs.consistent_misses {
-        says.push(sentence![
-            match verdict.class {
-                Some(Class::Network) => "Fewer descriptors or queues (ethtool -G and -L)",
-                Some(Class::Disk) => "Fewer requests or queues (nr_requests)",
-                None => "Fewer descriptors or queues (of a network card ethtool -G and -L, of a disk nr_requests)",
-            },
-            " can remove at most the ",
-            on_rings,
-            " misses on consistent pages, of ",
-            verdict.misses,
-            ".",
-        ]);
-    }
-    match knobs.maps_too_large_for_reuse {
-        Some(large) if large.value > 0.0 => says.push(sentence![
-            only(Class::Disk),
-            "Transfers of at most 128 KiB (max_sectors_kb=128): ",
-            large,
-            " of ",
-            verdict.maps,
-            " maps are larger, and Linux keeps no address of these for reuse.",
-        ]),
-        _ => {}
-    }
-    if let Some(variant) = report.without_reuse(verdict) {
-        says.push(sentence![
-            "The kernel's IOVA reuse: with it ",
-            verdict.misses_per_100_accesses,
-            " of 100 accesses miss, without it ",
-            variant.misses_per_100_accesses,
-            ".",
-        ]);
-    }
-    says.push(sentence![
-        "iommu.passthrough=1 (on x86 also iommu=pt) takes away the ",
-        verdict.maps,
-        " maps and the ",
-        verdict.misses,
-        " misses, and all protection from the device with them.",
-    ]);
-    says
+    let of_saving = |saving: &Saving| misses(saving.change, Some(saving.misses));
+    let saved = |name: &str| {
+        let mut savings = verdict.savings.iter();
+        savings.find(|s| s.strategy == name).and_then(of_saving)
+    };
+    let pooled = knobs
+        .pool_maps
+        .map(|gone| fewer(Less::Maps, gone, verdict.maps));
+    let pooled = [pooled, misses(knobs.pool_change, knobs.pool_misses)];
+    let some_miss = verdict.misses.value > 0.0;
+    let on_rings = knobs.consistent_misses.filter(|_| some_miss);
+    let on_rings =
+        on_rings.map(|on| fewer(Less::Misses, on, verdict.misses).bounded(Bound::AtMost));
+    let large = knobs.maps_too_large_for_reuse;
+    let large = large.map(|large| fewer(Less::FreshAddresses, large, verdict.maps));
+    let none_left = [
+        (verdict.maps.value > 0.0).then(|| Gain::of(Less::Maps, all(Tag::Counted))),
+        some_miss.then(|| Gain::of(Less::Misses, all(Tag::Simulated))),
+    ];
+    let reads = knobs.walk_reads_change;
+    let reads = reads.map(|change| Gain::of(Less::TableReads, change));
+    let larger = misses(verdict.larger_iotlb_change, None);
+    let sums = verdict.savings.iter().filter(|s| s.strategy.contains('+'));
+    let best = sums.min_by(|a, b| a.misses.value.total_cmp(&b.misses.value));
+    let best = best.map(|best| (best.strategy.clone(), of_saving(best)));
+    let (sum, best) = best.unwrap_or_default();
+    let caches = WALK_CACHES.map(|(level, entries)| format!("{entries} at level {level}"));
+    let named = |remedy: Option<Remedy>, of: String| remedy.map(|remedy| remedy.named(of));
+    let strategies = STRATEGIES
+        .iter()
+        .map(|about| one(about, &[saved(about.id)]));
+    let others = [
+        one(&known::LAZY, &[waits(verdict, systems)]),
+        one(&known::PAGE_POOL, &pooled),
+        one(&known::SHORT_RINGS, &[on_rings]),
+        one(&known::SMALL_TRANSFERS, &[large]),
+        one(&known::HUGE_PAGES, &[saved("superpage")]),
+        one(&known::PASSTHROUGH, &none_left),
+        one(&known::BOUNCING, &[of_bouncing(bounced)]),
+        named(one(&known::BEST_SUM, &[best]), sum),
+        named(
+            one(&known::LARGER_IOTLB, &[larger]),
+            format!("{LARGER} times the entries"),
+        ),
+        named(one(&known::WALK_CACHES, &[reads]), caches.join(", ")),
+    ];
+    sorted(strategies.chain(others))
 }
 
-fn needs_code(verdict: &DeviceVerdict) -> Vec<Sentence> {
-    let mut found: Vec<(f64, Sentence)> = Vec::new();
-    let ends =
-        |saving: &Saving, change: Figure| sentence![saving.misses, " misses (", change, ")."].0;
-    for (name, words) in WORDS {
-        let saving = verdict
-            .savings
-            .iter()
-            .find(|saving| saving.strategy == name);
-        if let Some((saving, change)) = saving.and_then(|s| Some((s, s.change?))) {
-            let mut says = sentence![words];
-            says.0.extend(ends(saving, change));
-            found.push((saving.misses.value, says));
-        }
+/// For a device of a capture; none where the modes take so little that nothing is to be gained.
+#[must_use]
+pub(super) fn of_captured(capture: &Capture, device: &CapturedDevice) -> Vec<Remedy> {
+    let costs = capture.costs.as_ref();
+    if costs.is_some_and(Costs::are_small) {
+        return Vec::new();
     }
-    let of_few = |saving: &&Saving| saving.strategy.contains('+');
-    let best = verdict.savings.iter().filter(of_few);
-    let best = best.min_by(|a, b| a.misses.value.total_cmp(&b.misses.value));
-    if let Some((best, change)) = best.and_then(|s| Some((s, s.change?))) {
-        let mut says = sentence![format!("The best sum of these, {}: ", best.strategy)];
-        says.0.extend(ends(best, change));
-        found.push((best.misses.value, says));
+    let one = |about, gain: Option<Gain>| Remedy::new(about, device.class, gain);
+    let pool = device
+        .pool
+        .map(|pool| fewer(Less::Maps, pool.maps, device.maps));
+    let frames = device.full_frames.map(|frames| {
+        let gone = Figure::assumed(frames.value * FRAMES_GONE, Unit::Count);
+        fewer(Less::Maps, gone, device.maps).bounded(Bound::AtMost)
+    });
+    let prefetched = device.alh.map(|estimate| {
+        let points = estimate.error;
+        Gain::of(Less::Misses, estimate.change).bounded(Bound::Within { points })
+    });
+    // where the IOMMU was off, that is what there was
+    let is_translated = capture.translated != Translated::No && device.maps.value > 0.0;
+    let untranslated = is_translated.then(|| Gain::of(Less::Maps, all(Tag::Counted)));
+    sorted([
+        one(&known::LAZY, costs.and_then(lazy)),
+        one(&known::PAGE_POOL, pool),
+        one(&known::LARGE_FRAMES, frames),
+        one(&known::PASSTHROUGH, untranslated),
+        one(&known::BOUNCING, of_bouncing(device.bouncing)),
+        one(&known::PREFETCH_BOTH, prefetched),
+    ])
+}
+
+/// So many less, of all that there were.
+fn fewer(of: Less, gone: Figure, all: Figure) -> Gain {
+    let figure = |value, unit| Figure {
+        value,
+        unit,
+        tag: gone.tag,
+    };
+    let change = match all.value > 0.0 {
+        true => -100.0 * gone.value / all.value,
+        false => 0.0,
+    };
+    Gain::of(of, figure(change, Unit::PercentChange))
+        .leaving(figure(all.value - gone.value, Unit::Count))
+}
+
+/// Nothing of it is left.
+fn all(tag: Tag) -> Figure {
+    Figure {
+        value: -100.0,
+        unit: Unit::PercentChange,
+        tag,
     }
-    if let Some(change) = verdict.larger_iotlb_change {
-        let left = verdict.misses.value * (1.0 + change.value / 100.0);
-        let says = sentence![
-            format!("An IOMMU with {LARGER}x the IOTLB entries: "),
-            change,
-            " misses."
-        ];
-        found.push((left, says));
-    }
-    found.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let mut says: Vec<Sentence> = found.into_iter().map(|(_, says)| says).collect();
-    if let Some(change) = verdict.knobs.walk_reads_change {
-        let caches = WALK_CACHES.map(|(level, entries)| format!("{entries} at level {level}"));
-        says.push(sentence![
-            format!("An IOMMU with walk caches ({}): misses stay, and page-table reads of the whole trace change by ", caches.join(", ")),
-            change,
-            ".",
-        ]);
-    }
-    says
+}
+
+fn of_bouncing(gain: Option<bouncing::Gain>) -> Option<Gain> {
+    gain.map(|gain| Gain::of(Less::Time, gain.time))
+}
+
+/// Waits for invalidations of the trace under Linux's deferred policy, against its strict one, as
+/// both were replayed.
+fn waits(verdict: &DeviceVerdict, systems: &[SystemRow]) -> Option<Gain> {
+    let invalidations = |name: &str| {
+        let row = systems.iter().find(|row| row.name == name)?;
+        let mut of = row.per_trace.iter();
+        let on = of.find(|on| on.trace == verdict.trace)?;
+        Some(on.invalidations)
+    };
+    let (strict, lazy) = (
+        invalidations("as Linux strict")?,
+        invalidations("as Linux today")?,
+    );
+    let gone = Figure {
+        value: strict.value - lazy.value,
+        ..strict
+    };
+    (gone.value > 0.0).then(|| fewer(Less::Waits, gone, strict))
+}
+
+/// Time of lazy at a capture's rate, against that of strict.
+fn lazy(costs: &Costs) -> Option<Gain> {
+    let busy = |name| costs.mode(name).map(|mode| mode.cpus_busy);
+    let (strict, lazy) = (busy("strict")?, busy("lazy")?);
+    let change = 100.0 * (lazy.value / strict.value - 1.0);
+    let change = Figure::assumed(change, Unit::PercentChange);
+    (strict.value > 0.0).then(|| Gain::of(Less::Time, change).leaving(lazy))
 }

@@ -40,15 +40,8 @@ impl Bouncing {
     pub fn of(traces: &[LoadedTrace], wait: Figure) -> Option<Self> {
         let sizes = || traces.iter().flat_map(|t| streaming(&t.trace));
         let sizes: Vec<Buffer> = sizes().collect();
-        let strict = Charge {
-            unmap: Cost {
-                base_ns: wait.value,
-                page_ns: 0.0,
-            },
-            ..Charge::default()
-        };
         Some(Bouncing {
-            strict: Gain::of(&sizes, &strict)?,
+            strict: Gain::of(&sizes, &strict(wait))?,
             viommu: Gain::of(&sizes, &Preset::VfioGuest.charge())?,
         })
     }
@@ -91,6 +84,17 @@ impl Gain {
             maps: Figure::assumed(share, Unit::Percent),
             time: Figure::assumed(change, Unit::PercentChange),
         })
+    }
+}
+
+/// A strict policy on hardware: an invalidation takes `wait` at each unmap.
+pub(super) fn strict(wait: Figure) -> Charge {
+    Charge {
+        unmap: Cost {
+            base_ns: wait.value,
+            page_ns: 0.0,
+        },
+        ..Charge::default()
     }
 }
 

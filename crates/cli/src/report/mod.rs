@@ -5,16 +5,18 @@
 //! JSON are views of it. Every number in it is a [`Figure`](ioatlas_present::Figure), which carries
 //! its tag and decides how it is shown, so that the views agree.
 
-pub mod advice;
+mod advice;
 mod atlas;
 pub mod bouncing;
 pub mod captures;
+mod catalogue;
 mod charts;
 mod html;
 pub mod model;
 pub mod perfetto;
 mod pool;
 pub mod provenance;
+pub mod remedy;
 pub mod savings;
 pub mod systems;
 pub mod terminal;
@@ -285,7 +287,7 @@ pub fn build_with(
         }
         Ok(verdicts)
     };
-    let verdicts = diagnose(&diagnosed, drawn)?;
+    let mut verdicts = diagnose(&diagnosed, drawn)?;
     let variants = diagnose(&variants, 0)?;
     let options = systems::Options {
         rows,
@@ -300,6 +302,14 @@ pub fn build_with(
         let pairs = Pairs::measure(timings)?;
         for capture in &mut captures {
             capture.costs = Costs::of(capture, &pairs, wait.time);
+        }
+    }
+    captures.iter_mut().for_each(Capture::advise);
+    for loaded in &diagnosed {
+        let bounced = bouncing::gains(&loaded.trace, &bouncing::strict(wait.time));
+        let of_trace = verdicts.iter_mut().filter(|v| v.trace == loaded.label);
+        for (verdict, bounced) in of_trace.zip(bounced) {
+            verdict.remedies = advice::of_verdict(verdict, bounced, &systems);
         }
     }
     let origins = traces

@@ -208,16 +208,6 @@ impl Report {
         self.verdicts.is_empty() && !self.captures.is_empty()
     }
 
-    /// The verdict on the same device and workload without the kernel's IOVA reuse.
-    #[must_use]
-    pub fn without_reuse(&self, verdict: &DeviceVerdict) -> Option<&DeviceVerdict> {
-        let same = |other: &&DeviceVerdict| {
-            let base = other.trace.strip_suffix("-norcache");
-            base == Some(&verdict.trace) && other.device == verdict.device
-        };
-        self.variants.iter().find(same)
-    }
-
     /// The worst loss of the traces, in words; `None` where none is known of.
     #[must_use]
     pub fn loss_sentence(&self) -> Option<Sentence> {
@@ -339,6 +329,13 @@ pub struct OracleTotals {
 }
 
 impl OracleTotals {
+    /// Whether something was checked, nothing was wrong, and nothing was left out.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        let skipped = self.skipped_anomalies.value + self.skipped_limits.value;
+        self.checked_accesses.value > 0.0 && self.violations.value + skipped == 0.0
+    }
+
     /// Sums over `systems` (what was skipped is the same for each, up to what their designs can
     /// hold: the most); `None` if there are none.
     #[must_use]

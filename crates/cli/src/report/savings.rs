@@ -39,7 +39,7 @@ pub struct Saving {
 
 /// What knobs would change for one device. A field is `None` where the device has no such knob, or
 /// the trace cannot tell.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Knobs {
     /// Misses on consistent mappings, as rings are; simulated.
     pub consistent_misses: Option<Figure>,

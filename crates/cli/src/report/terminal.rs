@@ -2,12 +2,14 @@
 //! The report on a terminal: at most 24 lines of 100 columns, more only where more rows were asked
 //! for than the default has.
 
-use super::captures::{Capture, CapturedDevice, Costs};
+use super::captures::{Capture, CapturedDevice};
 use super::model::{Report, Source};
+use super::remedy::{self, Remedy};
 use super::systems::{Exposure, SystemRow};
 use super::timings::Origin;
 use super::verdict::DeviceVerdict;
 use crate::Screen;
+use crate::record::Class;
 use ioatlas_present::{Sentence, Tag};
 use ioatlas_present::{columns, printable};
 
@@ -77,8 +79,8 @@ fn heading(report: &Report) -> String {
                 .filter(|t| t.is_variant)
                 .count();
             format!(
-                "ioatlas report: {} bundled sample traces (+{variants} variants), IOTLB of {entries} \
-                 entries, {ways}-way",
+                "ioatlas report: {} bundled traces (+{variants} variants), IOTLB of {entries} entries, \
+                 {ways}-way; misses simulated",
                 traces - variants
             )
         }
@@ -89,7 +91,8 @@ fn heading(report: &Report) -> String {
         Source::User => {
             let plural = if traces == 1 { "" } else { "s" };
             format!(
-                "ioatlas report: {traces} trace{plural}, IOTLB of {entries} entries, {ways}-way"
+                "ioatlas report: {traces} trace{plural}, IOTLB of {entries} entries, {ways}-way; misses \
+                 simulated"
             )
         }
     }
@@ -140,9 +143,7 @@ fn captures(report: &Report, room: usize) -> Vec<String> {
         let fits = |more: &[String], lines: &[String]| lines.len() + more.len() < room;
         let mut head = vec![format!("{}: {}", capture.trace, capture.heading().plain())];
         head.extend(modes(capture));
-        let small = capture.costs.as_ref().is_some_and(Costs::are_small);
-        let gain = if small { Gain::Small } else { Gain::Worth };
-        let mut devices = capture.devices.iter().map(|device| captured(device, gain));
+        let mut devices = capture.devices.iter().map(captured);
         let first = devices.next().unwrap_or_default();
         if left > 0 || !fits(&[head.clone(), first.clone()].concat(), &lines) {
             left += capture.devices.len();
@@ -185,15 +186,8 @@ fn modes(capture: &Capture) -> Vec<String> {
     columns("llll", 2, &rows)
 }
 
-/// Whether a capture's maps take enough of a CPU for remedies to be worth a line.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Gain {
-    Small,
-    Worth,
-}
-
 /// A device of a capture, in a few lines.
-fn captured(device: &CapturedDevice, gain: Gain) -> Vec<String> {
+fn captured(device: &CapturedDevice) -> Vec<String> {
     let mut lines = vec![format!(
         "{}: {} [counted]",
         device.device,
@@ -205,17 +199,30 @@ fn captured(device: &CapturedDevice, gain: Gain) -> Vec<String> {
             .flatten()
             .map(|says| format!("  {}", says.plain())),
     );
-    let remedies: Vec<String> = device.remedies().iter().map(Sentence::plain).collect();
-    if !remedies.is_empty() && gain == Gain::Worth {
-        lines.push(format!("  helps: {}", remedies.join("; ")));
-    }
+    lines.extend(helps(&device.remedies, device.class));
     lines
 }
 
-/// Two lines a device, as many devices as fit, and a word on what they say.
+/// The best that one can have today, as many as fit into a line; nothing if there is none.
+fn helps(remedies: &[Remedy], class: Option<Class>) -> Option<String> {
+    let mut line = String::new();
+    for remedy in remedy::first(remedies) {
+        let says = remedy.brief(class).plain();
+        let next = match line.is_empty() {
+            true => format!("  today: {says}"),
+            false => format!("{line}; {says}"),
+        };
+        if next.chars().count() <= MAX_COLUMNS {
+            line = next;
+        }
+    }
+    (!line.is_empty()).then_some(line)
+}
+
+/// Three lines a device, as many devices as fit.
 fn verdicts(verdicts: &[DeviceVerdict], room: usize) -> Vec<String> {
-    const LINES: usize = 2;
-    let room = room.max(MIN_VERDICTS) - 1; // the word
+    const LINES: usize = 3;
+    let room = room.max(MIN_VERDICTS);
     let all_fit = verdicts.len() * LINES <= room;
     let shown = if all_fit {
         verdicts.len()
@@ -229,13 +236,10 @@ fn verdicts(verdicts: &[DeviceVerdict], room: usize) -> Vec<String> {
             verdicts.len() - shown
         ));
     }
-    lines.push(
-        "Misses and their changes: simulated. First touches: no larger IOTLB removes these.".into(),
-    );
     lines
 }
 
-fn verdict(verdict: &DeviceVerdict) -> [String; 2] {
+fn verdict(verdict: &DeviceVerdict) -> Vec<String> {
     // What is said of the device is whole; its name takes the room that is left.
     let workload = format!(": {} [counted]", verdict.workload().plain());
     let description = verdict
@@ -246,10 +250,12 @@ fn verdict(verdict: &DeviceVerdict) -> [String; 2] {
     let room = MAX_COLUMNS
         .saturating_sub(workload.chars().count())
         .max(MIN_NAME_COLUMNS);
-    [
+    let mut lines = vec![
         printable(&name, room) + &workload,
         format!("  {}", verdict.brief().plain()),
-    ]
+    ];
+    lines.extend(helps(&verdict.remedies, verdict.class));
+    lines
 }
 
 fn systems(report: &Report) -> Vec<String> {
@@ -351,8 +357,11 @@ fn exposure(exposure: &Exposure) -> String {
 
 fn closing(report: &Report, page_bytes: usize) -> Vec<String> {
     let mut lines = Vec::new();
-    let sentences = [report.oracle_sentence(), report.attempts_sentence()];
-    lines.extend(sentences.iter().flatten().map(Sentence::plain));
+    let well = report.oracle.is_some_and(|totals| totals.is_well());
+    if !well {
+        let sentences = [report.oracle_sentence(), report.attempts_sentence()];
+        lines.extend(sentences.iter().flatten().map(Sentence::plain));
+    }
     let page = &report.provenance.page;
     let kilobytes = page_bytes.div_ceil(1000);
     if let Some(perfetto) = &report.provenance.perfetto {
@@ -368,8 +377,9 @@ fn closing(report: &Report, page_bytes: usize) -> Vec<String> {
         cached @ Origin::Cached { .. } => (25, format!("Times: {cached} (--fresh-bench)")),
     };
     lines.push(format!(
-        "{} written (offline, {kilobytes} KB). {more}",
-        printable(page, room)
+        "{} written (offline, {kilobytes} KB){}. {more}",
+        printable(page, room),
+        if well { "; self-check ok" } else { "" },
     ));
     lines
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What one device suffers from, in numbers and in sentences.
 
+use super::remedy::Remedy;
 use super::savings::{Knobs, Saving, Savings};
 use crate::error::Error;
 use crate::loaded::{LoadedTrace, NAME};
@@ -59,8 +60,11 @@ pub struct DeviceVerdict {
     pub sizes: Vec<SizePoint>,
     /// Misses under each strategy, with the reference IOTLB.
     pub savings: Vec<Saving>,
-    /// What knobs would change.
+    /// What knobs would change; the remedies have it.
+    #[serde(skip)]
     pub knobs: Knobs,
+    /// What would help, best first; empty of variants.
+    pub remedies: Vec<Remedy>,
 }
 
 /// Diagnoses each device of a trace; `step` is called before each IOTLB size tried.
@@ -151,6 +155,7 @@ fn verdict(
         sizes,
         savings: Vec::new(),
         knobs: Knobs::default(),
+        remedies: Vec::new(),
     }
 }
 
@@ -216,7 +221,8 @@ impl DeviceVerdict {
         ]
     }
 
-    /// Rate, cause and two remedies in a line of a terminal. All its numbers are simulated.
+    /// Rate, cause and what another IOMMU would change, in a line of a terminal. All its numbers are
+    /// simulated.
     #[must_use]
     pub fn brief(&self) -> Sentence {
         if self.misses.value == 0.0 {
@@ -226,16 +232,15 @@ impl DeviceVerdict {
             self.misses_per_100_accesses,
             " of 100 miss, ",
             self.first_touch,
-            " first touches.",
+            " first touches. ",
         ];
         if let Some(change) = self.larger_iotlb_change {
-            let remedy = sentence![format!("  {LARGER}x the IOTLB: "), change];
-            brief.0.extend(remedy.0);
+            let larger = sentence![format!("{LARGER}x the IOTLB: "), change];
+            brief.0.extend(larger.0);
         }
         if let Some(change) = self.saving("alh") {
-            brief
-                .0
-                .extend(sentence!["  prefetch neighbours (alh): ", change].0);
+            let alh = sentence!["; an IOMMU that prefetches (alh): ", change];
+            brief.0.extend(alh.0);
         }
         brief
     }
@@ -255,7 +260,7 @@ impl DeviceVerdict {
     pub fn prefetching(&self) -> Option<Sentence> {
         let change = self.saving("alh")?;
         Some(sentence![
-            "Prefetching neighbours (alh) changes misses by ",
+            "An IOMMU that prefetched neighbours (alh) would change misses by ",
             change,
             "."
         ])

@@ -4,6 +4,7 @@
 use crate::common::{figures, page_figures};
 use ioatlas::LoadedTrace;
 use ioatlas::report::captures::ALH_ERROR_POINTS;
+use ioatlas::report::remedy::{Bound, Less};
 use ioatlas::report::systems::Rows;
 use ioatlas::report::{Report, Traces, bundled_traces, page, terminal};
 use ioatlas_iotlb::Trace;
@@ -257,6 +258,78 @@ fn at_a_high_rate_strict_waits_and_lazy_does_not() {
         shown.contains("for up to 10 ms, or 250 unmaps of a CPU"),
         "{shown}"
     );
+}
+
+/// A thousand pairs, one a microsecond, of maps of `bytes`.
+fn busy(bytes: u64) -> Report {
+    let pair = |n: u64| {
+        let ns = n * 1000;
+        format!("# at {ns} 0\nM d 1 1 w 7 page 64+{bytes}\nU d 1 1\n")
+    };
+    let pairs: String = (0..1000).map(pair).collect();
+    let text = format!("# ioatlas-trace 2\n{pairs}");
+    let trace = LoadedTrace::read("t", text.as_bytes(), None).unwrap();
+    report_of(vec![trace], &Rows::Systems)
+}
+
+#[test]
+fn remedies_of_a_capture_are_of_its_maps_and_of_their_time() {
+    let report = busy(1514);
+    let device = &report.captures[0].devices[0];
+    let gains: Vec<_> = device
+        .remedies
+        .iter()
+        .map(|of| (of.about.id, of.gains[0]))
+        .collect();
+    let ids: Vec<_> = gains.iter().map(|(id, _)| *id).collect();
+    let today = ["page-pool", "lazy", "large-frames", "passthrough"];
+    assert_eq!(ids, [&today[..], &["bouncing"]].concat());
+    let (pool, frames) = (gains[0].1, gains[2].1);
+    assert_eq!((pool.of, pool.change.value), (Less::Maps, -99.9));
+    assert_eq!(pool.left.unwrap().value, 1.0);
+    // six frames become one
+    assert_eq!(frames.bound, Bound::AtMost);
+    assert!((frames.change.value + 100.0 * 5.0 / 6.0).abs() < 1e-9);
+    let costs = report.captures[0].costs.as_ref().unwrap();
+    let time = |name: &str| costs.mode(name).unwrap().cpus_busy.value;
+    let lazy = gains[1].1;
+    assert_eq!(
+        (lazy.of, lazy.left.unwrap().value),
+        (Less::Time, time("lazy"))
+    );
+    let change = 100.0 * (time("lazy") / time("strict") - 1.0);
+    assert!((lazy.change.value - change).abs() < 1e-9);
+
+    let shown = terminal::render(&report, 1000);
+    let line = shown.lines().find(|line| line.contains("today:")).unwrap();
+    assert!(
+        line.contains("  today: page pool (network) -99.9 % maps; lazy -"),
+        "{line}"
+    );
+    // what needs code is folded away, and on the page only
+    assert!(!shown.contains("bouncing") && !line.contains("passthrough"));
+    let html = page(&report);
+    let (_, folded) = html.split_once("<summary>What needs code").unwrap();
+    assert!(folded.contains("bouncing small buffers"));
+    assert!(html.contains("echo DMA-FQ &gt;/sys/kernel/iommu_groups/N/type"));
+    // of other sizes the MTU says nothing
+    let others = &busy(100).captures[0].devices[0];
+    assert!(
+        !others
+            .remedies
+            .iter()
+            .any(|of| of.about.id == "large-frames")
+    );
+}
+
+#[test]
+fn where_maps_take_next_to_nothing_there_is_no_remedy() {
+    let text = "# ioatlas-trace 2\n# at 0 0\nM d 1 1 w 7 page 0+64\n# at 5000000000 0\nU d 1 1\n";
+    let trace = LoadedTrace::read("t", text.as_bytes(), None).unwrap();
+    let report = report_of(vec![trace], &Rows::Systems);
+    assert_eq!(report.captures[0].devices[0].remedies, []);
+    assert!(page(&report).contains("nothing to gain"));
+    assert!(!terminal::render(&report, 1000).contains("today:"));
 }
 
 #[test]

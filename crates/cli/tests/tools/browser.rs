@@ -235,7 +235,7 @@ fn taken(browser: &Path) -> Result<(), Failed> {
     for needed in [
         "# ioatlas report",
         "## What to do",
-        "#### What needs code",
+        "What needs code",
         "| --- |",
         "\\n- ",
         "9,492",

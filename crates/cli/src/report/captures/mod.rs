@@ -18,14 +18,15 @@ mod words;
 pub use costs::{Costs, Mode, Pairs, Window};
 
 use super::bouncing::{self, Gain};
-use super::pool;
+use super::remedy::Remedy;
+use super::{advice, pool};
 use crate::loaded::{LoadedTrace, NAME};
 use crate::record::Class;
-use ioatlas_bench::bounce::{Charge, Cost};
 use ioatlas_iotlb::import::Assume;
 use ioatlas_iotlb::{DeviceId, DeviceTraffic, Event, Laboratory, Named, Setup, Slot, Topic, Trace};
 use ioatlas_present::{Figure, Unit, short};
 use serde::Serialize;
+use std::ops::RangeInclusive;
 
 /// By how many points of a hundred at most the saving of `alh` is off on the bundled traces where
 /// their accesses are replaced by assumed ones; a test computes it again.
@@ -100,6 +101,9 @@ pub struct CapturedDevice {
     /// What a pool of receive buffers that stay mapped would take away; `None` where nothing, or of
     /// a disk.
     pub pool: Option<PoolGain>,
+    /// Maps of as many bytes as a frame of an MTU of 1,500 has; `None` where no bytes are recorded,
+    /// or of a disk.
+    pub full_frames: Option<Figure>,
     /// What bouncing through mapped slots would save of the time in map and unmap under a strict
     /// policy; `None` where nothing is mapped for streaming.
     pub bouncing: Option<Gain>,
@@ -108,6 +112,8 @@ pub struct CapturedDevice {
     pub alh: Option<Estimate>,
     /// Pages mapped over and pages unmapped while not mapped; `None` where only counts are known.
     pub anomalies: Option<Figure>,
+    /// What would help, best first.
+    pub remedies: Vec<Remedy>,
     /// Maps, unmaps and mapped pages over the time of the trace; on the page only.
     #[serde(skip)]
     pub timeline: Vec<Slot>,
@@ -205,14 +211,14 @@ impl Capture {
         let span = traffic.span.map(|span| span.seconds());
         let recorded = trace.noted(Topic::Recorded) as f64 / 1e9;
         let seconds = span.map(|span| span.max(recorded));
-        let pools = pool::gains(trace);
+        let (pools, frames) = (pool::gains(trace), full_frames(trace));
         let translated = Translated::of(trace);
         let alh = match translated {
             Translated::Yes => alh(trace),
             // its error is known where a kernel chose the addresses
             _ => vec![None; trace.devices().len()],
         };
-        let bouncing = bouncing::gains(trace, &charge(wait));
+        let bouncing = bouncing::gains(trace, &bouncing::strict(wait));
         let info = trace.info();
         let devices = traffic.devices.iter().zip(trace.devices());
         let device = |(of, id): (&DeviceTraffic, DeviceId)| {
@@ -241,6 +247,8 @@ impl Capture {
                     None => "unknown".into(),
                 }),
                 cpus: shares(of.maps, &of.cpus, |cpu| cpu.cpu.to_string()),
+                full_frames: (of.bytes.maps > 0 && class != Some(Class::Disk))
+                    .then(|| Figure::count(frames[id.index()])),
                 pool: pools[id.index()].filter(|_| class != Some(Class::Disk)),
                 bouncing: bouncing[id.index()],
                 alh: alh[id.index()],
@@ -250,6 +258,7 @@ impl Capture {
                         .plus(anomalies.unmap_not_mapped_pages)
                         .0,
                 )),
+                remedies: Vec::new(),
                 timeline: of.timeline.clone(),
             }
         };
@@ -268,6 +277,15 @@ impl Capture {
         })
     }
 
+    /// Says of each device what would help; to be called when the costs are known.
+    pub(super) fn advise(&mut self) {
+        let of = |device| advice::of_captured(self, device);
+        let remedies: Vec<_> = self.devices.iter().map(of).collect();
+        for (device, remedies) in self.devices.iter_mut().zip(remedies) {
+            device.remedies = remedies;
+        }
+    }
+
     /// Maps of all devices.
     #[must_use]
     pub fn maps(&self) -> f64 {
@@ -275,15 +293,19 @@ impl Capture {
     }
 }
 
-/// A wait for one invalidation at each unmap.
-fn charge(wait: Figure) -> Charge {
-    Charge {
-        unmap: Cost {
-            base_ns: wait.value,
-            page_ns: 0.0,
-        },
-        ..Charge::default()
+/// Bytes of a map for a frame of an MTU of 1,500, with what drivers add to it.
+const FULL_FRAME: RangeInclusive<u64> = 1_400..=1_600;
+
+/// By device, maps of so many bytes.
+fn full_frames(trace: &Trace) -> Vec<u64> {
+    let mut frames = vec![0; trace.devices().len()];
+    for event in trace.events() {
+        let is_full = event
+            .bytes()
+            .is_some_and(|bytes| FULL_FRAME.contains(&bytes));
+        frames[event.device().index()] += u64::from(is_full);
     }
+    frames
 }
 
 fn mean_bytes(of: &DeviceTraffic) -> Figure {

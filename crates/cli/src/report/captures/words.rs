@@ -2,10 +2,8 @@
 //! What a capture says, in sentences that terminal and page share.
 
 use super::{Capture, CapturedDevice, Mode, Resolution, Share, Translated, Window};
+use crate::report::remedy::LEAST;
 use ioatlas_present::{Figure, Part, Sentence, sentence};
-
-/// Changes and shares below this, in percent, are not worth a word.
-const LEAST: f64 = 1.0;
 
 impl Capture {
     /// How much there was, in how long. All its numbers are counted.
@@ -127,33 +125,13 @@ impl CapturedDevice {
         (!says.0.is_empty()).then_some(says)
     }
 
-    /// What would help, best first, in few words; nothing that would change less than a hundredth.
-    #[must_use]
-    pub fn remedies(&self) -> Vec<Sentence> {
-        let mut found = Vec::new();
-        if let Some(pool) = self.pool {
-            let share = 100.0 * pool.maps.value / self.maps.value.max(1.0);
-            let which = match self.class {
-                Some(_) => "page pool: ",
-                None => "page pool (network): ",
-            };
-            found.push((share, sentence![which, pool.maps, " maps less"]));
-        }
-        if let Some(gain) = self.bouncing {
-            let words = sentence!["bounce small buffers: ", gain.time, " of their waits"];
-            found.push((-gain.time.value, words));
-        }
-        found.retain(|(gain, _)| *gain >= LEAST);
-        found.sort_by(|a, b| b.0.total_cmp(&a.0));
-        found.into_iter().map(|(_, words)| words).collect()
-    }
-
     /// What prefetching would change of the IOTLB's misses, with its error.
     #[must_use]
     pub fn prefetching(&self) -> Option<Sentence> {
         let estimate = self.alh?;
         Some(sentence![
-            "Of the IOTLB's misses, which no capture shows, prefetching neighbours (alh) would change ",
+            "Of the IOTLB's misses, which no capture shows, an IOMMU that prefetched neighbours (alh) \
+             would change ",
             estimate.change,
             ", give or take ",
             estimate.error,

@@ -1,61 +1,133 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The page's section of what to do about each device's misses.
+//! The page's words on what to do for each device: the best that one can have today at the top of
+//! the page, the rest folded away further below.
 
 use super::MAX_TRACES;
-use crate::report::advice::Advice;
+use crate::record::Class;
 use crate::report::model::{Making, Report};
+use crate::report::remedy::{self, Availability, Knob, Remedy};
 use crate::report::savings::Saving;
 use crate::report::verdict::DeviceVerdict;
 use ioatlas_present::html::{chip, escaped, number, quantity};
 use ioatlas_present::{Part, Sentence, Tag};
-use std::fmt::Write;
 
-/// Devices with sentences and a table of strategies; the JSON has all numbers.
+/// Devices with remedies; the JSON has those of all.
 const MAX_ADVISED: usize = MAX_TRACES / 2;
 
-pub(super) fn advice(report: &Report) -> String {
-    let shown = &report.verdicts[..report.verdicts.len().min(MAX_ADVISED)];
-    let mut html = String::from("<section><h2>What to do</h2>");
-    if let Some(says) = Advice::of_systems(&report.systems) {
-        let says = each_tagged(&says);
-        let _ = write!(html, "<p>Whatever the device: {says}</p>");
-    }
-    html.extend(shown.iter().map(|verdict| device(report, verdict)));
-    match report.verdicts.len() - shown.len() {
-        0 => {}
-        more => {
-            let _ = write!(html, "<p>{more} more devices are in the JSON.</p>");
-        }
-    }
-    html + "</section>\n"
+/// The best remedies of each device of a trace with accesses.
+pub(super) fn first(report: &Report) -> String {
+    let cards: String = advised(report).iter().map(|of| card(report, of)).collect();
+    let more = match report.verdicts.len() - advised(report).len() {
+        0 => String::new(),
+        more => format!("<p>{more} more devices are in the JSON.</p>"),
+    };
+    format!(
+        "<section><h2>What to do</h2><p class=\"note\">At most {} a device, best first, of what one can have today. \
+         Waits: those for invalidations, against a strict policy. Further below is what else there is.</p>\
+         <div class=\"todo\">{cards}</div>{more}</section>\n",
+        remedy::FIRST,
+    )
 }
 
-fn device(report: &Report, verdict: &DeviceVerdict) -> String {
-    let list = |says: &[Sentence]| {
-        let item = |says: &Sentence| format!("<li>{}</li>", each_tagged(says));
-        says.iter().map(item).collect::<String>()
+/// What else there is, and every sum of strategies.
+pub(super) fn rest(report: &Report) -> String {
+    let devices: String = advised(report)
+        .iter()
+        .map(|verdict| {
+            let heading = heading(report, verdict);
+            let folded = folded(&verdict.remedies, verdict.class);
+            format!("{heading}{folded}{}", table(verdict))
+        })
+        .collect();
+    format!("<section><h2>What else there is</h2>{devices}</section>\n")
+}
+
+fn advised(report: &Report) -> &[DeviceVerdict] {
+    &report.verdicts[..report.verdicts.len().min(MAX_ADVISED)]
+}
+
+fn card(report: &Report, verdict: &DeviceVerdict) -> String {
+    let says = match best(&verdict.remedies, verdict.class) {
+        says if says.is_empty() => "<p>Nothing to gain today.</p>".into(),
+        says => says,
     };
-    let advice = Advice::of(report, verdict);
-    let says = if advice == Advice::default() {
-        "<p>No access misses: nothing to gain.</p>".into()
-    } else {
-        format!(
-            "<div class=\"todo\"><div><h4>What you can do today</h4><ul>{}</ul></div>\
-             <div><h4>What needs code</h4><ul>{}</ul></div></div>{}",
-            list(&advice.today),
-            list(&advice.needs_code),
-            table(verdict),
-        )
-    };
+    format!("<div>{}{says}</div>", heading(report, verdict))
+}
+
+fn heading(report: &Report, verdict: &DeviceVerdict) -> String {
     let rests = |made: &&Making| made.trace == verdict.trace && made.assumptions > 0;
     let assumed = match report.made.iter().find(rests) {
         Some(_) => format!(" {}", chip(Tag::Assumed)),
         None => String::new(),
     };
     format!(
-        "<h3>{} <code>{}</code>{assumed}</h3>{says}",
+        "<h3>{} <code>{}</code>{assumed}</h3>",
         escaped(&verdict.trace),
         escaped(&verdict.device)
+    )
+}
+
+/// The remedies that come before all else, as a list; empty if there is none.
+pub(super) fn best(remedies: &[Remedy], class: Option<Class>) -> String {
+    match remedy::first(remedies) {
+        [] => String::new(),
+        first => format!("<ul>{}</ul>", items(first, class)),
+    }
+}
+
+/// All others, folded away: what one can have today, and what needs code.
+pub(super) fn folded(remedies: &[Remedy], class: Option<Class>) -> String {
+    let rest = &remedies[remedy::first(remedies).len()..];
+    let (today, code) = rest.split_at(rest.iter().take_while(|of| of.is_for_today()).count());
+    let fold = |summary: &str, remedies: &[Remedy]| match remedies {
+        [] => String::new(),
+        of => format!(
+            "<details><summary>{summary}</summary><ul>{}</ul></details>",
+            items(of, class)
+        ),
+    };
+    fold("More that one can have today", today) + &fold("What needs code", code)
+}
+
+fn items(remedies: &[Remedy], class: Option<Class>) -> String {
+    let item = |remedy: &Remedy| format!("<li>{}</li>", says(remedy, class));
+    remedies.iter().map(item).collect()
+}
+
+/// All of a remedy: its name, whom it is for, what it gains and costs, and by what one asks for it.
+fn says(remedy: &Remedy, class: Option<Class>) -> String {
+    let about = remedy.about;
+    let of = remedy.of.as_ref().map(|of| format!(": {}", escaped(of)));
+    let whom = match remedy.whom(class) {
+        Some(whom) if about.available != Availability::NeedsCode => format!(" (for {whom})"),
+        _ => String::new(),
+    };
+    let mut html = format!(
+        "<b>{}</b>{}{whom}: {}; {}.",
+        escaped(about.name),
+        of.unwrap_or_default(),
+        each_tagged(&remedy.gained()),
+        about.protection.words(),
+    );
+    html.extend(remedy.knobs.iter().map(asked_for));
+    if !about.note.is_empty() {
+        html += &format!("<br><span class=\"note\">{}</span>", escaped(about.note));
+    }
+    html
+}
+
+fn asked_for(knob: &Knob) -> String {
+    let how = match knob.how {
+        "" => String::new(),
+        how => format!(" {}", escaped(how)),
+    };
+    let since = knob
+        .since
+        .map(|since| format!(" (Linux {since} and later)"));
+    format!(
+        "<br><code>{}</code>{how}{}",
+        escaped(knob.knob),
+        since.unwrap_or_default()
     )
 }
 

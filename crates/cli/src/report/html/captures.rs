@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The page's sections of captures: traces without accesses of their own.
 
+use super::advice::{best, folded};
 use super::{MAX_CARDS, csv, paragraph, plot};
 use crate::report::captures::{Capture, CapturedDevice, Costs, Mode, Share, Size};
 use crate::report::charts;
@@ -81,16 +82,12 @@ fn modes(capture: &Capture) -> String {
 fn card(capture: &Capture, device: &CapturedDevice) -> String {
     let counted = |says: &Sentence| paragraph(says, Tag::Counted);
     let plain = |says: Option<Sentence>| says.as_ref().map(counted).unwrap_or_default();
-    let remedies = device.remedies();
-    let remedies: String = remedies
-        .iter()
-        .filter(|_| !capture.costs.as_ref().is_some_and(Costs::are_small))
-        .map(|says| format!("<li>{}</li>", marked(says, Tag::Counted)))
-        .collect();
-    let remedies = match remedies.is_empty() {
-        true => String::new(),
-        false => format!("<h4>What would help</h4><ol>{remedies}</ol>"),
-    };
+    let small = capture.costs.as_ref().is_some_and(Costs::are_small);
+    let remedies = match best(&device.remedies, device.class) {
+        _ if small => "<p>Maps take so little time here that there is nothing to gain.</p>".into(),
+        says if says.is_empty() => says,
+        says => format!("<h4>What to do</h4>{says}"),
+    } + &folded(&device.remedies, device.class);
     format!(
         "<article class=\"card\"><h3><code>{}</code></h3>{}{}{}{remedies}{}{}{}</article>",
         escaped(&device.device),
@@ -152,8 +149,15 @@ fn details(device: &CapturedDevice) -> String {
         );
     }
     if let Some(pool) = device.pool {
-        row("pages of a page pool", &[Some(pool.pages)]);
+        row(
+            "a page pool: its pages, maps less",
+            &[Some(pool.pages), Some(pool.maps)],
+        );
     }
+    row(
+        "maps as large as a frame of an MTU of 1,500",
+        &[device.full_frames],
+    );
     for Size { up_to, maps } in &device.sizes {
         let what = format!("maps of up to {}", quantity(up_to));
         row(&what, &[Some(*maps)]);

@@ -38,9 +38,10 @@ pub fn page(report: &Report) -> String {
     let body = [
         losses(report),
         captures::captures(report),
-        of_misses(&[verdicts, advice::advice, atlas::atlases, causes]),
+        of_misses(&[verdicts, advice::first, atlas::atlases, causes]),
         cost(report),
         systems::systems(report),
+        of_misses(&[advice::rest]),
         making(report),
         provenance(report),
     ]
