@@ -256,9 +256,11 @@ pub(crate) struct InfoArguments {
 /// simulated, or assumed. JSON: the same model that page and summary are made from; every
 /// number is an object with value, unit, tag, and the text shown.
 ///
-/// Words. ns/pair: measured time of one map and its unmap, without the invalidation. +w: the wait
-/// of a strict design for one invalidation, assumed. per 1k: per 1,000 map lines of the trace.
-/// tables: page-table memory at its peak; a deferred design has more. window: how long a device may
+/// Words. ns, of this machine whatever the traces: measured time of one map and its unmap in this
+/// project's code, on a ring of 256 pages, without the invalidation. inv/1k, miss/1k: invalidations
+/// and misses in 1,000 map lines of the traces. wait: what the invalidations of a map of the traces
+/// take, each by assumption. tab: page-table memory at its peak; a deferred design has more. today:
+/// what one can do, best first; the page says how, and what it costs. window: how long a device may
 /// reach a page after its unmap returned; unbounded: until its range is mapped again. violations:
 /// what the oracle, a checker that watches every access, found forbidden. (no system): a design
 /// that no system ships. Papers: ATC'15 is Peleg et al., Utilizing the IOMMU Scalably; WIOSCA'10 is

@@ -5,7 +5,7 @@
 use super::captures::{Capture, CapturedDevice};
 use super::model::{Report, Source};
 use super::remedy::{self, Remedy};
-use super::systems::{Exposure, SystemRow};
+use super::systems::Exposure;
 use super::timings::Origin;
 use super::verdict::DeviceVerdict;
 use crate::Screen;
@@ -262,12 +262,12 @@ fn systems(report: &Report) -> Vec<String> {
     if report.systems.is_empty() {
         return vec!["Systems: none was run.".into()];
     }
-    let full = systems_table(&report.systems, Design::Shown);
+    let full = systems_table(report, Design::Shown);
     let fits = full.iter().all(|line| line.chars().count() <= MAX_COLUMNS);
     let mut lines = if fits {
         full
     } else {
-        systems_table(&report.systems, Design::Hidden)
+        systems_table(report, Design::Hidden)
     };
     if report.systems.iter().any(|row| row.wait.is_some()) {
         lines.push(report.wait_sentence().plain());
@@ -281,29 +281,49 @@ enum Design {
     Hidden,
 }
 
-fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
-    // Three lines of heading: what, of what, and whence. One space between columns, as
-    // designs without options and with four-digit numbers then just fit.
+fn systems_table(report: &Report, design: Design) -> Vec<String> {
+    // Left of the bar is what this machine takes, whatever the traces, and right of it what follows
+    // from the traces. One space between columns, as designs without options and with four-digit
+    // numbers then just fit.
+    let whose = match report.source {
+        Source::Bundled => "these",
+        Source::User => "your",
+    };
+    let traces = match report.provenance.traces.len() {
+        1 => "trace:",
+        _ => "traces:",
+    };
     let mut rows = [
         [
-            "", "design", "ns/pair", "ns/pair", "inval", "wait ns", "miss", "tables", "window:",
+            "",
+            "design, as built here;",
+            "this",
+            "machine",
+            "|",
+            whose,
+            traces,
+            "",
+            "",
+            "window:",
         ],
         [
             "system",
-            "as built here,",
-            "1 thread",
+            "ns: map + unmap, measured",
+            "1 thr.",
             "2 thr.",
-            "per 1k",
-            "per map",
-            "per 1k",
-            "KiB",
+            "|",
+            "inv/1k",
+            "wait ns",
+            "miss/1k",
+            "tab KiB",
             "unmaps or",
         ],
         [
             "",
-            "ring of 256 pages",
-            "measured",
-            "measured",
+            "on a ring of 256 pages",
+            "ns",
+            "ns",
+            "|",
             "counted",
             "assumed",
             "simul.",
@@ -313,7 +333,7 @@ fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
     ]
     .map(|row| row.map(String::from).to_vec())
     .to_vec();
-    for row in systems {
+    for row in &report.systems {
         rows.push(vec![
             match design {
                 Design::Shown => row.system().into(),
@@ -323,6 +343,7 @@ fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
             row.ns_per_pair_1_thread.text(),
             row.ns_per_pair_2_threads
                 .map_or("-".into(), |figure| figure.text()),
+            "|".into(),
             row.invalidations_per_1k_maps.text(),
             row.wait.map_or("-".into(), |wait| wait.text()),
             row.misses_per_1k_maps
@@ -334,6 +355,8 @@ fn systems_table(systems: &[SystemRow], design: Design) -> Vec<String> {
     let mut sides = "llr";
     if design == Design::Hidden {
         sides = "lr";
+        // what the column that goes says of the two beside it
+        rows[2][2..4].fill("measured".into());
         rows.iter_mut().for_each(|row| drop(row.remove(1)));
     }
     columns(sides, 1, &rows)

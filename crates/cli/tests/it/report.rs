@@ -368,12 +368,14 @@ fn terminal_and_page_have_each_number_in_its_column() {
         let cells = terminal_cells(&shown, row);
         assert_eq!(cells[0], one);
         assert_eq!(cells[1], two.clone().unwrap_or("-".into()));
-        assert_eq!(cells[2..6], rates);
-        assert_eq!(cells[6] == "none", row.exposure == Exposure::None);
+        // what is of the machine, and what is of the traces
+        assert_eq!(cells[2], "|");
+        assert_eq!(cells[3..7], rates);
+        assert_eq!(cells[7] == "none", row.exposure == Exposure::None);
         let cells = page_cells(&html, row, "<td class=\"design\">");
         assert_eq!((&cells[0], &cells[1]), (&Some(one), &two));
-        assert_eq!(cells[2], wait);
-        let shown: Vec<&String> = cells[3..6].iter().flatten().collect();
+        assert_eq!(cells[3], wait);
+        let shown: Vec<&String> = [2, 4, 5].iter().flat_map(|at| &cells[*at]).collect();
         assert_eq!(shown, [&rates[0], &rates[2], &rates[3]]);
         let checks = page_cells(&html, row, &format!("<td>{}</td>", row.design));
         let checked = [
@@ -574,7 +576,7 @@ fn masked(line: &str, report: &Report) -> String {
         Some((format!("{} {}", row.name, row.design), cells))
     });
     if let Some((system, mut cells)) = cells {
-        for column in [0, 1, 3] {
+        for column in [0, 1, 4] {
             cells[column] = HIDDEN.into();
         }
         return format!("{system} {}", cells.join(" "));
@@ -609,8 +611,8 @@ fn what_is_masked_is_what_depends_on_the_machine() {
     let report = measured_report();
     for (line, expected) in [
         (
-            "as Linux today  magazine, deferred-percpu       22       25     3.7     3.0  4,117     212 250/10 ms",
-            "as Linux today magazine, deferred-percpu # # 3.7 # 4,117 212 250/10 ms",
+            "as Linux today  magazine, deferred-percpu     22      25 |     3.7     3.0   4,117     212 250/10 ms",
+            "as Linux today magazine, deferred-percpu # # | 3.7 # 4,117 212 250/10 ms",
         ),
         (
             "wait: each invalidation 2,127 cycles [rIOMMU] at 2.6 GHz = 819 ns (assumed; yours: --inv-ns)",

@@ -20,17 +20,18 @@ pub(super) fn systems(report: &Report) -> String {
     if report.systems.is_empty() {
         return "<section><h2>Systems</h2><p>None was run.</p></section>\n".into();
     }
+    // the same whatever the traces, then what follows from the traces, run again here
     let columns = [
         Column::words("system"),
         Column::words("design"),
-        Column::numbers("time a pair, ns, 1 thread (this machine)").of(Tag::Measured),
-        Column::numbers("2 threads, each").of(Tag::Measured),
-        Column::numbers("wait a map, ns").of(Tag::Assumed),
-        Column::numbers("invalidations per 1,000 maps"),
-        Column::numbers("misses per 1,000 maps").of(Tag::Simulated),
-        Column::numbers("tables, KiB"),
+        Column::numbers("this machine: time a pair, ns, 1 thread").of(Tag::Measured),
+        Column::numbers("this machine: 2 threads, each").of(Tag::Measured),
+        Column::numbers("traces: invalidations per 1,000 maps"),
+        Column::numbers("traces: wait a map, ns").of(Tag::Assumed),
+        Column::numbers("traces: misses per 1,000 maps").of(Tag::Simulated),
+        Column::numbers("traces: tables, KiB"),
         Column::numbers("window: unmaps or time").of(Tag::Assumed),
-        Column::numbers("window seen"),
+        Column::numbers("traces: window seen"),
     ];
     let rows: String = report.systems.iter().map(system_row).collect();
     let table = wide_table(&columns, Order::Sortable, &rows);
@@ -131,8 +132,8 @@ fn system_row(row: &SystemRow) -> String {
             Some(row.ns_per_pair_1_thread_range),
         ),
         timed(row.ns_per_pair_2_threads, row.ns_per_pair_2_threads_range),
-        row.wait.as_ref().map_or("-".into(), number),
         number(&row.invalidations_per_1k_maps),
+        row.wait.as_ref().map_or("-".into(), number),
         row.misses_per_1k_maps.as_ref().map_or("-".into(), number),
         number(&row.table_memory),
         window,
