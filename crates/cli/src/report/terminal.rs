@@ -10,7 +10,7 @@ use super::timings::Origin;
 use super::verdict::DeviceVerdict;
 use crate::Screen;
 use crate::record::Class;
-use ioatlas_present::{Sentence, Tag};
+use ioatlas_present::Sentence;
 use ioatlas_present::{columns, printable};
 
 /// Lines of the smallest terminal that people still use.
@@ -24,12 +24,23 @@ const MIN_VERDICTS: usize = 10;
 /// Least room for the name of a trace and device.
 const MIN_NAME_COLUMNS: usize = 12;
 
+/// What the costs of a capture's modes are of.
+const WHOSE_CODE: &str = "CPUs busy: this project's code, measured here; Linux's own: 6.12, measured \
+                          elsewhere, see the page";
+
 /// Renders the report; `page_bytes` is the size of the page that was written.
 #[must_use]
 pub fn render(report: &Report, page_bytes: usize) -> String {
     // of captures alone, what their modes cost is said at their own rate instead
     let mut tail = match report.is_of_captures() && report.systems.is_empty() {
-        true => vec![report.wait_sentence().plain()],
+        true => {
+            let costs = report.captures.iter().any(|of| of.costs.is_some());
+            let whose = costs.then(|| WHOSE_CODE.into());
+            whose
+                .into_iter()
+                .chain([report.wait_sentence().plain()])
+                .collect()
+        }
         false => systems(report),
     };
     tail.extend(closing(report, page_bytes));
@@ -168,22 +179,30 @@ fn modes(capture: &Capture) -> Vec<String> {
     let Some(costs) = &capture.costs else {
         return Vec::new();
     };
-    let heading = ["", "", "CPUs busy", "a device may reach what was unmapped"];
+    let heading = [
+        "  all assumed",
+        "",
+        "CPUs busy",
+        "Linux's own",
+        "a device may reach what was unmapped",
+    ];
     let mut rows = vec![heading.map(String::from).to_vec()];
     for mode in &costs.modes {
-        let busy = &mode.cpus_busy;
-        let tag = match busy.tag {
-            Tag::Counted => String::new(),
-            tag => format!(" [{}]", tag.name()),
-        };
+        let linux = mode
+            .linux
+            .map(|linux| linux.cpus_busy.map(|cpus| cpus.text()));
         rows.push(vec![
             format!("  {}", mode.name),
             mode.knob.into(),
-            busy.text() + &tag,
+            mode.cpus_busy.text(),
+            linux.map_or_else(
+                || mode.cpus_busy.text(),
+                |[low, high]| format!("{low}-{high}"),
+            ),
             mode.reach().plain(),
         ]);
     }
-    columns("llll", 2, &rows)
+    columns("lllll", 2, &rows)
 }
 
 /// A device of a capture, in a few lines.

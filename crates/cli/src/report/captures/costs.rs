@@ -3,9 +3,9 @@
 //!
 //! Under strict each unmap waits for an invalidation. Under lazy a CPU flushes when its queue is
 //! full, and a timer flushes those of all CPUs: so there are at most as many flushes as full queues
-//! and ticks, or as unmaps. What a map and its unmap take besides is measured, of this project's code on this
-//! machine; what one invalidation takes is assumed. The kernel's code takes other times, and its
-//! layers above the IOMMU come on top.
+//! and ticks, or as unmaps. What a map and its unmap take besides is measured, of this project's
+//! code on this machine; what one invalidation takes is assumed. Beside it stands what Linux's own
+//! code takes, measured elsewhere: [`Linux`].
 
 use super::Capture;
 use crate::error::Error;
@@ -38,11 +38,37 @@ pub struct Mode {
     pub cpus_busy: Figure,
     /// Of it, what a map and its unmap take without an invalidation, in ns; measured.
     pub ns_per_pair: Option<Figure>,
+    /// The same with the kernel's own code; `None` where it has nothing to do.
+    pub linux: Option<Linux>,
     /// Invalidations a second: one an unmap under strict, at most so many under lazy.
     pub invalidations_per_second: Option<Figure>,
     /// How long a device reaches what was unmapped.
     pub window: Window,
 }
+
+/// A mode with Linux's own code: from the fastest to the slowest of what was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Linux {
+    /// Whose code was measured.
+    pub version: &'static str,
+    /// What a map and its unmap take without an invalidation, in ns.
+    pub ns_per_pair: [Figure; 2],
+    /// CPUs that are busy with it, with the same invalidations and waits.
+    pub cpus_busy: [Figure; 2],
+}
+
+impl Linux {
+    /// The version of Linux that was measured.
+    pub const VERSION: &str = "6.12.117";
+}
+
+/// A map and its unmap of one page in Linux's code for IOVAs and for VT-d, compiled in user space,
+/// in ns: the fastest and the slowest median of three passes, on one thread and a ring of 256 pages
+/// (`docs/measurements-2026-11.md`). Mitigations and the kernel's layers above come on top.
+const STRICT_NS: [f64; 2] = [45.8, 76.1];
+
+/// The same with a flush queue for each CPU.
+const LAZY_NS: [f64; 2] = [51.6, 101.5];
 
 /// How long a device reaches a page after its unmap returned.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -125,12 +151,21 @@ impl Costs {
             unit: Unit::Cpus,
             tag: Tag::Assumed,
         };
+        let linux = |ns: [f64; 2], invalidations: Figure| {
+            let ns_per_pair = ns.map(|ns| Figure::assumed(ns, Unit::Nanoseconds));
+            Some(Linux {
+                version: Linux::VERSION,
+                ns_per_pair,
+                cpus_busy: ns_per_pair.map(|pair| busy(pair, invalidations)),
+            })
+        };
         let modes = vec![
             Mode {
                 name: "strict",
                 knob: "iommu.strict=1",
                 cpus_busy: busy(pairs.strict, unmaps),
                 ns_per_pair: Some(pairs.strict),
+                linux: linux(STRICT_NS, unmaps),
                 invalidations_per_second: Some(unmaps),
                 window: Window::None,
             },
@@ -139,6 +174,7 @@ impl Costs {
                 knob: "iommu.strict=0",
                 cpus_busy: busy(pairs.lazy, flushes),
                 ns_per_pair: Some(pairs.lazy),
+                linux: linux(LAZY_NS, flushes),
                 invalidations_per_second: Some(flushes),
                 window: Window::Bounded {
                     unmaps: Figure::assumed(queue, Unit::Count),
@@ -150,6 +186,7 @@ impl Costs {
                 knob: "iommu.passthrough=1",
                 cpus_busy: Figure::assumed(0.0, Unit::Cpus),
                 ns_per_pair: None,
+                linux: None,
                 invalidations_per_second: None,
                 window: Window::Always,
             },

@@ -15,7 +15,7 @@ mod costs;
 mod histograms;
 mod words;
 
-pub use costs::{Costs, Mode, Pairs, Window};
+pub use costs::{Costs, Linux, Mode, Pairs, Window};
 
 use super::bouncing::{self, Gain};
 use super::remedy::Remedy;

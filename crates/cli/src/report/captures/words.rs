@@ -49,7 +49,7 @@ impl Mode {
             Window::None => sentence!["never"],
             Window::Always => sentence!["always, and all other memory"],
             Window::Bounded { unmaps, time } => {
-                sentence!["for up to ", time, ", or ", unmaps, " unmaps of a CPU"]
+                sentence!["up to ", time, ", or ", unmaps, " unmaps of a CPU"]
             }
         }
     }

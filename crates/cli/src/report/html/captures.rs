@@ -3,7 +3,7 @@
 
 use super::advice::{best, folded};
 use super::{MAX_CARDS, csv, paragraph, plot};
-use crate::report::captures::{Capture, CapturedDevice, Costs, Mode, Share, Size};
+use crate::report::captures::{Capture, CapturedDevice, Costs, Linux, Mode, Share, Size};
 use crate::report::charts;
 use crate::report::model::Report;
 use ioatlas_present::html::wide_table;
@@ -49,12 +49,17 @@ fn modes(capture: &Capture) -> String {
     };
     let row = |mode: &Mode| {
         let rate = mode.invalidations_per_second.as_ref();
+        let range = |[low, high]: [Figure; 2]| format!("{} to {}", number(&low), number(&high));
+        let linux = |of: fn(Linux) -> [Figure; 2]| mode.linux.map(of).map_or("-".into(), range);
         format!(
-            "<tr><td>{}</td><td class=\"w\"><code>{}</code></td><td class=\"r\">{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td class=\"w\"><code>{}</code></td><td class=\"r\">{}</td><td class=\"r\">{}</td>\
+             <td class=\"r\">{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td><td>{}</td></tr>",
             mode.name,
             mode.knob,
             number(&mode.cpus_busy),
+            linux(|linux| linux.cpus_busy),
             mode.ns_per_pair.as_ref().map_or("-".into(), number),
+            linux(|linux| linux.ns_per_pair),
             rate.map_or("-".into(), number),
             sentence(&mode.reach()),
         )
@@ -64,7 +69,9 @@ fn modes(capture: &Capture) -> String {
         Column::words("mode"),
         Column::words("asked for by"),
         Column::numbers("CPUs busy with it"),
+        Column::numbers("with Linux's own code"),
         Column::numbers("ns a map and unmap").of(Tag::Measured),
+        Column::numbers("in Linux's own code"),
         Column::numbers("invalidations a second"),
         Column::words("a device may reach what was unmapped"),
     ];
@@ -72,10 +79,12 @@ fn modes(capture: &Capture) -> String {
         "<h3>What each mode costs at this rate {}</h3>{}\
          <p class=\"note\">CPUs busy: the capture&#39;s own rates of maps and unmaps, counted, times what a map and its unmap take \
          in this project&#39;s code, measured on this machine, and what an invalidation takes, assumed (<code>--inv-ns</code>): one an \
-         unmap under strict, at most one a full queue and tick under lazy. The kernel&#39;s own code, and its layers above the \
-         IOMMU, take other times.</p>",
+         unmap under strict, at most one a full queue and tick under lazy. Linux&#39;s own code: that of {} for IOVAs and \
+         VT-d, compiled in user space and measured on another machine, the fastest to the slowest of three passes; the \
+         kernel&#39;s layers above the IOMMU come on top.</p>",
         chip(Tag::Assumed),
         wide_table(&columns, Order::Fixed, &rows),
+        Linux::VERSION,
     )
 }
 
