@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Where bounce buffers would pay, by the sizes of a trace's maps.
 //!
-//! A streaming map and its unmap cost a request each, by a [`Charge`]; through a slot that is
-//! mapped already they cost a copy and the slot. What is copied is what was asked for, where the
-//! trace knows its bytes, else whole pages: a bound from above. What lines up as one list is one map. Consistent
-//! mappings stay, so they do not count. Costs are assumed: of a strict policy on hardware, the wait
-//! for one invalidation that the report assumes anyway; of a virtual IOMMU, those of
-//! [`Preset::VfioGuest`]; of copies and slots, those of [`Assumed::BOUNCE21`].
+//! A streaming map and its unmap, where the trace has both, cost a request each, by a [`Charge`];
+//! through a slot that is mapped already they cost a copy and the slot. What is copied is what was
+//! asked for, where the trace knows its bytes, else whole pages: a bound from above. What lines up
+//! as one list is one map. Consistent mappings stay, so they do not count. Costs are assumed: of a
+//! strict policy on hardware, the wait for one invalidation that the report assumes anyway; of a
+//! virtual IOMMU, those of [`Preset::VfioGuest`]; of copies and slots, those of
+//! [`Assumed::BOUNCE21`].
 
 use crate::LoadedTrace;
 use ioatlas_bench::bounce::{Charge, Cost, Preset, model::Assumed};
@@ -14,6 +15,7 @@ use ioatlas_dma::units::{GRANULE, PageCount};
 use ioatlas_iotlb::{Class, DeviceId, Event, Trace, lists};
 use ioatlas_present::{Figure, Sentence, Unit, sentence};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// What bouncing would save in two places.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -117,9 +119,9 @@ struct Buffer {
     bytes: u64,
 }
 
-/// What the streaming maps are for.
+/// What the streaming maps that the trace sees unmapped are for.
 fn streaming(trace: &Trace) -> Vec<Buffer> {
-    let (lists, classes) = (lists(trace), trace.classes());
+    let (lists, classes, ended) = (lists(trace), trace.classes(), ended(trace));
     let pages = |time: usize| match trace.events()[time] {
         Event::Map { range, .. } => range.pages().0,
         _ => 0,
@@ -132,9 +134,9 @@ fn streaming(trace: &Trace) -> Vec<Buffer> {
         let sizes = lines.iter().map(|line| of(*line));
         sizes.fold(0, u64::saturating_add)
     };
-    let maps = trace.events().iter().enumerate().filter(|(time, event)| {
+    let maps = trace.events().iter().enumerate().filter(|(time, _)| {
         let streams = classes[*time] == Some(Class::Streaming);
-        matches!(event, Event::Map { .. }) && streams && !lists.members.contains(time)
+        streams && ended[*time] && !lists.members.contains(time)
     });
     maps.map(|(time, event)| {
         let one = [time];
@@ -146,6 +148,28 @@ fn streaming(trace: &Trace) -> Vec<Buffer> {
         }
     })
     .collect()
+}
+
+/// Of each event, whether it is a map whose first page, at least, is unmapped later.
+fn ended(trace: &Trace) -> Vec<bool> {
+    let mut ended = vec![false; trace.events().len()];
+    let mut live = vec![BTreeMap::new(); trace.devices().len()];
+    for (time, event) in trace.events().iter().enumerate() {
+        let live = &mut live[event.device().index()];
+        match event {
+            Event::Map { range, .. } => {
+                live.insert(range.first().number(), time);
+            }
+            Event::Unmap { range, .. } => {
+                let inside = live.range(range.first().number()..=range.last().number());
+                let inside: Vec<u64> = inside.map(|(first, _)| *first).collect();
+                let gone = inside.iter().filter_map(|first| live.remove(first));
+                gone.for_each(|time| ended[time] = true);
+            }
+            Event::Access { .. } => {}
+        }
+    }
+    ended
 }
 
 #[cfg(test)]
@@ -193,6 +217,18 @@ mod tests {
         assert_eq!(of(&list), [(2, 8192)]);
         let short = loaded("M d 1 1 r 7 sg 4000+96\nM d 2 1 r 9 sg 0+4\nU d 1 2\n");
         assert_eq!(of(&short), [(2, 100)]);
+    }
+
+    /// No invalidation is waited for there, so none is saved.
+    #[test]
+    fn a_map_without_its_unmap_is_charged_nothing() {
+        let both = "M d 1 1 r 7 page\nU d 1 1\n";
+        let open = "M d 4 1 r 9 page\nM d 5 1 r 9 page\n";
+        let of = |lines: &str| Bouncing::of(&[loaded(lines)], wait(800.0));
+        assert_eq!(of(open), None);
+        assert_eq!(of(&[both, open].concat()), of(both));
+        let one = [open, "U d 4 1\n"].concat();
+        assert_eq!(streaming(&loaded(&one).trace).len(), 1);
     }
 
     #[test]
