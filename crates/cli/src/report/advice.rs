@@ -9,7 +9,7 @@
 use super::bouncing;
 use super::captures::{Capture, CapturedDevice, Costs, Translated};
 use super::catalogue::{self as known, STRATEGIES};
-use super::remedy::{Bound, Gain, Less, Remedy, sorted};
+use super::remedy::{Bound, Gain, LEAST, Less, Remedy, sorted};
 use super::savings::{Saving, WALK_CACHES};
 use super::systems::SystemRow;
 use super::verdict::{DeviceVerdict, LARGER};
@@ -82,14 +82,21 @@ pub(super) fn of_verdict(
     sorted(strategies.chain(others))
 }
 
-/// For a device of a capture; none where the modes take so little that nothing is to be gained.
+/// For a device of a capture; where the modes take so little that no time is to be gained, only what
+/// protects.
 #[must_use]
 pub(super) fn of_captured(capture: &Capture, device: &CapturedDevice) -> Vec<Remedy> {
     let costs = capture.costs.as_ref();
-    if costs.is_some_and(Costs::are_small) {
-        return Vec::new();
-    }
     let one = |about, gain: Option<Gain>| Remedy::new(about, device.class, gain);
+    let beside = device.beside.filter(|beside| beside.bytes.value >= LEAST);
+    let beside = beside.map(|_| {
+        let none = Figure::counted(0.0, Unit::Percent);
+        Gain::of(Less::OtherData, all(Tag::Counted)).leaving(none)
+    });
+    let untrusted = one(&known::UNTRUSTED, beside);
+    if costs.is_some_and(Costs::are_small) {
+        return sorted([untrusted]);
+    }
     let pool = device
         .pool
         .map(|pool| fewer(Less::Maps, pool.maps, device.maps));
@@ -109,6 +116,7 @@ pub(super) fn of_captured(capture: &Capture, device: &CapturedDevice) -> Vec<Rem
         one(&known::PAGE_POOL, pool),
         one(&known::LARGE_FRAMES, frames),
         one(&known::PASSTHROUGH, untranslated),
+        untrusted,
         one(&known::BOUNCING, of_bouncing(device.bouncing)),
         one(&known::PREFETCH_BOTH, prefetched),
     ])

@@ -166,6 +166,22 @@ pub(super) static HUGE_PAGES: About = About {
     note: "drivers in the kernel map buffer by buffer; there it needs code",
 };
 
+/// Linux copies what does not fill its pages, in and out, and maps the copy.
+pub(super) static UNTRUSTED: About = About {
+    id: "untrusted",
+    name: "untrusted device",
+    audience: &[Any],
+    available: Availability::AsItIs,
+    knobs: &[knob(
+        Any,
+        "ExternalFacingPort",
+        "a property that firmware gives the port (ACPI; in a device tree: external-facing); \
+         swiotlb=N at boot for room",
+    )],
+    protection: Protection::More,
+    note: "what does not fill whole pages is copied, and the copy mapped, always under strict",
+};
+
 pub(super) static BOUNCING: About = About {
     id: "bouncing",
     name: "bouncing small buffers",
@@ -173,8 +189,8 @@ pub(super) static BOUNCING: About = About {
     available: Availability::NeedsCode,
     knobs: &[],
     protection: Protection::None,
-    note: "against strict; through slots that stay mapped, as this project's library does; Linux bounces for \
-           untrusted devices, but maps each slot anew",
+    note: "against strict; through slots that stay mapped, as this project's library does: Linux maps \
+           each slot anew",
 };
 
 pub(super) static PREFETCH_BOTH: About = strategy(

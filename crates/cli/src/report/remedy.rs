@@ -93,6 +93,8 @@ pub struct Knob {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protection {
+    /// Nothing: it adds protection, and costs time.
+    More,
     /// Nothing.
     None,
     /// What was unmapped stays within reach for a while.
@@ -132,6 +134,8 @@ pub enum Less {
     Time,
     /// Reads of page tables by walks.
     TableReads,
+    /// Bytes in reach of the device that no map was for.
+    OtherData,
 }
 
 /// How far a change can be relied on.
@@ -160,6 +164,7 @@ impl Less {
             Less::FreshAddresses => "fresh IOVAs",
             Less::Time => "time",
             Less::TableReads => "reads of page tables",
+            Less::OtherData => "other data in reach",
         }
     }
 }
@@ -221,6 +226,7 @@ impl Protection {
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
+            Protection::More => "costs no protection but adds some, and costs time",
             Protection::None => "costs no protection",
             Protection::Window => {
                 "costs a window: the device reaches what was unmapped for up to 10 ms"
@@ -294,10 +300,15 @@ impl Remedy {
         }
     }
 
-    /// Before another: what one can have today first, what costs all protection last of that, and
-    /// else what gains most first.
+    /// Before another: what one can have today first; of that what costs all protection last, and
+    /// what costs time before it; else what gains most first.
     fn before(&self, other: &Self) -> std::cmp::Ordering {
-        let rank = |of: &Self| (!of.is_for_today(), of.about.protection == Protection::All);
+        let price = |of: &Self| match of.about.protection {
+            Protection::All => 2,
+            Protection::More => 1,
+            _ => 0,
+        };
+        let rank = |of: &Self| (!of.is_for_today(), price(of));
         let most = |of: &Self| of.gains[0].change.value;
         let by_gain = most(self).total_cmp(&most(other));
         rank(self).cmp(&rank(other)).then(by_gain)
@@ -388,15 +399,17 @@ mod tests {
             one(&known::PREFETCH_BOTH, 99.0),
             one(&known::PASSTHROUGH, 100.0),
             one(&known::HUGE_PAGES, 99.9),
+            one(&known::UNTRUSTED, 100.0),
             one(&known::SHORT_RINGS, 2.0),
             one(&known::LAZY, 98.0),
             one(&known::OFFSETS, 0.1),
         ]);
         let ids: Vec<_> = found.iter().map(|remedy| remedy.about.id).collect();
-        let order = ["huge-pages", "lazy", "short-rings", "passthrough", "alh"];
-        assert_eq!(ids, order);
+        let dear = ["untrusted", "passthrough"];
+        let order = [&["huge-pages", "lazy", "short-rings"][..], &dear, &["alh"]];
+        assert_eq!(ids, order.concat());
         assert_eq!(first(&found).len(), FIRST);
-        assert_eq!(first(&found[2..]).len(), 1);
+        assert_eq!(first(&found[3..]).len(), 1);
     }
 
     #[test]

@@ -291,7 +291,13 @@ fn remedies_of_a_capture_are_of_its_maps_and_of_their_time() {
         .map(|of| (of.about.id, of.gains[0]))
         .collect();
     let ids: Vec<_> = gains.iter().map(|(id, _)| *id).collect();
-    let today = ["page-pool", "lazy", "large-frames", "passthrough"];
+    let today = [
+        "page-pool",
+        "lazy",
+        "large-frames",
+        "untrusted",
+        "passthrough",
+    ];
     assert_eq!(ids, [&today[..], &["bouncing"]].concat());
     let (pool, frames) = (gains[0].1, gains[2].1);
     assert_eq!((pool.of, pool.change.value), (Less::Maps, -99.9));
@@ -332,13 +338,22 @@ fn remedies_of_a_capture_are_of_its_maps_and_of_their_time() {
 }
 
 #[test]
-fn where_maps_take_next_to_nothing_there_is_no_remedy() {
+fn where_maps_take_next_to_nothing_no_time_is_to_be_gained() {
     let text = "# ioatlas-trace 2\n# at 0 0\nM d 1 1 w 7 page 0+64\n# at 5000000000 0\nU d 1 1\n";
     let trace = LoadedTrace::read("t", text.as_bytes(), None).unwrap();
     let report = report_of(vec![trace], &Rows::Systems);
-    assert_eq!(report.captures[0].devices[0].remedies, []);
-    assert!(page(&report).contains("nothing to gain"));
-    assert!(!terminal::render(&report, 1000).contains("today:"));
+    let [remedy] = report.captures[0].devices[0].remedies.as_slice() else {
+        panic!("{:?}", report.captures[0].devices);
+    };
+    // but 4,032 bytes beside those that are mapped need not be within reach
+    assert_eq!(
+        (remedy.about.id, remedy.gains[0].of),
+        ("untrusted", Less::OtherData)
+    );
+    assert!(page(&report).contains("no time to gain"));
+    let shown = terminal::render(&report, 1000);
+    let line = "\n  today: untrusted device -100 % other data in reach\n";
+    assert!(shown.contains(line), "{shown}");
 }
 
 #[test]

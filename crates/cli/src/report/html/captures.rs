@@ -91,14 +91,17 @@ fn modes(capture: &Capture) -> String {
 fn card(capture: &Capture, device: &CapturedDevice) -> String {
     let counted = |says: &Sentence| paragraph(says, Tag::Counted);
     let plain = |says: Option<Sentence>| says.as_ref().map(counted).unwrap_or_default();
-    let small = capture.costs.as_ref().is_some_and(Costs::are_small);
+    let small = match capture.costs.as_ref().is_some_and(Costs::are_small) {
+        true => "<p>Maps take so little here that there is no time to gain.</p>",
+        false => "",
+    };
     let remedies = match best(&device.remedies, device.class) {
-        _ if small => "<p>Maps take so little time here that there is nothing to gain.</p>".into(),
         says if says.is_empty() => says,
         says => format!("<h4>What to do</h4>{says}"),
-    } + &folded(&device.remedies, device.class);
+    };
+    let folded = folded(&device.remedies, device.class);
     format!(
-        "<article class=\"card\"><h3><code>{}</code></h3>{}{}{}{remedies}{}{}{}</article>",
+        "<article class=\"card\"><h3><code>{}</code></h3>{}{}{}{small}{remedies}{folded}{}{}{}</article>",
         escaped(&device.device),
         counted(&device.workload()),
         plain(device.reach()),
