@@ -222,20 +222,20 @@ impl Gain {
 }
 
 impl Protection {
-    /// What is lost, as the end of a sentence about a remedy.
+    /// What is lost, in a sentence.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
-            Protection::More => "costs no protection but adds some, and costs time",
-            Protection::None => "costs no protection",
+            Protection::More => "Costs time, and adds protection.",
+            Protection::None => "Costs no protection.",
             Protection::Window => {
-                "costs a window: the device reaches what was unmapped for up to 10 ms"
+                "Costs a window: the device reaches what was unmapped for up to 10 ms."
             }
             Protection::Buffers => {
-                "costs some protection: the device reaches these buffers, and what is in them, \
-                 all the time"
+                "Costs some protection: the device reaches these buffers, and what is in them, \
+                 all the time."
             }
-            Protection::All => "costs all protection from the device",
+            Protection::All => "Costs all protection from the device.",
         }
     }
 }

@@ -5,7 +5,7 @@
 use super::MAX_TRACES;
 use crate::record::Class;
 use crate::report::model::{Making, Report};
-use crate::report::remedy::{self, Availability, Knob, Remedy};
+use crate::report::remedy::{self, Knob, Protection, Remedy};
 use crate::report::savings::Saving;
 use crate::report::verdict::DeviceVerdict;
 use ioatlas_present::html::{chip, escaped, number, quantity};
@@ -99,16 +99,19 @@ fn says(remedy: &Remedy, class: Option<Class>) -> String {
     let about = remedy.about;
     let of = remedy.of.as_ref().map(|of| format!(": {}", escaped(of)));
     let whom = match remedy.whom(class) {
-        Some(whom) if about.available != Availability::NeedsCode => format!(" (for {whom})"),
+        Some(whom) if remedy.is_for_today() => format!(" (for {whom})"),
         _ => String::new(),
     };
     let mut html = format!(
-        "<b>{}</b>{}{whom}: {}; {}.",
+        "<b>{}</b>{}{whom}: {}",
         escaped(about.name),
         of.unwrap_or_default(),
         each_tagged(&remedy.gained()),
-        about.protection.words(),
     );
+    // that an IOMMU costs no protection goes without saying
+    if remedy.is_for_today() || about.protection != Protection::None {
+        html += &format!("<br>{}", about.protection.words());
+    }
     html.extend(remedy.knobs.iter().map(asked_for));
     if !about.note.is_empty() {
         html += &format!("<br><span class=\"note\">{}</span>", escaped(about.note));
