@@ -31,6 +31,7 @@ impl Capture {
                 beside: None,
                 peak_live_pages: None,
                 lifetimes: lifetimes(&counts.lifetimes),
+                full_frames: None,
                 sizes: counts.sizes.iter().map(Size::from).collect(),
                 tasks: largest(maps, &counts.tasks),
                 cpus: largest(maps, &counts.cpus),
@@ -38,6 +39,7 @@ impl Capture {
                 bouncing: None,
                 alh: None,
                 anomalies: None,
+                remedies: Vec::new(),
                 timeline: Vec::new(),
             }
         };
