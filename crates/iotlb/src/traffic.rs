@@ -54,7 +54,7 @@ pub struct DeviceTraffic {
     pub peak_live_pages: PageCount,
 }
 
-/// Streaming maps whose bytes are recorded ([`Event::bytes`]). Consistent ones have whole pages,
+/// Streaming maps whose bytes are recorded ([`crate::Event::bytes`]). Consistent ones have whole pages,
 /// with nothing else in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByteCounts {

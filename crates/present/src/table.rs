@@ -344,7 +344,7 @@ mod tests {
             "  00:04.0\n    maps  3,438\n    peak    415\n  00:05.0\n    maps  12\n    peak   -\n";
         let nothing = "  nothing in: faults,\n    unmapped twice\n";
         assert_eq!(fitted(Some(21)), cards.to_owned() + nothing);
-        let marked = table.fitted("", Some(21), |heading| format!("[{heading}]"));
+        let marked = table.fitted("", Some(19), |heading| format!("[{heading}]"));
         assert!(marked.starts_with("[00:04.0]\n  maps  3,438\n"), "{marked}");
     }
 
