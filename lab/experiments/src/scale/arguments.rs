@@ -124,12 +124,11 @@ fn workload(word: &str) -> Result<Workload, String> {
 }
 
 fn lock_model(word: &str) -> Result<LockModel, String> {
-    match word {
-        "ticket" => Ok(LockModel::Ticket),
-        "queue" => Ok(LockModel::Queue),
-        "test-and-set" => Ok(LockModel::TestAndSet),
-        _ => Err("no such lock; there is: ticket, queue, test-and-set".into()),
-    }
+    let found = LockModel::ALL
+        .into_iter()
+        .find(|model| model.name() == word);
+    let names = || names(LockModel::ALL.iter().map(|model| model.name()));
+    found.ok_or_else(|| format!("no such lock; there is: {}", names()))
 }
 
 fn setting(text: &str) -> Result<Setting, String> {

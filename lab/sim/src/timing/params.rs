@@ -224,6 +224,20 @@ pub enum LockModel {
     Queue,
 }
 
+impl LockModel {
+    /// All of them.
+    pub const ALL: [Self; 3] = [LockModel::Ticket, LockModel::Queue, LockModel::TestAndSet];
+
+    /// The word for it, as in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LockModel::TestAndSet => "test-and-set",
+            LockModel::Ticket => "ticket",
+            LockModel::Queue => "queue",
+        }
+    }
+}
+
 /// How far parameters are drawn from their values, to either side.
 const JITTER_PERCENT: u64 = 30;
 
