@@ -67,11 +67,12 @@ pub fn rounded(value: Option<f64>, digits: usize) -> String {
 }
 
 /// Words in lines of at most `width` columns, each ended: the first goes on at column `begun`, the
-/// others begin with `indent` spaces. A word that is longer stands alone.
+/// others begin with `indent` spaces. A word that is longer stands alone; spaces that do not break
+/// are kept.
 #[must_use]
 pub fn wrapped(words: &str, width: usize, begun: usize, indent: usize) -> String {
     let (mut text, mut column) = (String::new(), begun);
-    for (nth, word) in words.split_whitespace().enumerate() {
+    for (nth, word) in words.split_ascii_whitespace().enumerate() {
         if nth > 0 && column + 1 + word.width() > width {
             text += &format!("\n{:indent$}", "");
             column = indent;

@@ -80,6 +80,20 @@ impl Bars {
         }
     }
 
+    /// Where the bar of a group begins with its part `from`, along, and where it ends below.
+    pub(super) fn under(&self, top: f64, group: usize, from: usize) -> (f64, f64) {
+        let before = match self.arrangement {
+            Arrangement::Beside => 0.0,
+            Arrangement::Stacked => {
+                let parts = self.series.iter().take(from);
+                let parts = parts.filter_map(|one| one.values.get(group).copied().flatten());
+                parts.sum()
+            }
+        };
+        let below = GAP + self.group() * group as f64 + self.thick();
+        (before, top + below)
+    }
+
     pub(super) fn height(&self) -> f64 {
         self.group() * self.groups.len().max(1) as f64 + GAP
     }

@@ -56,6 +56,11 @@ impl Dots {
             dots: kept.copied().collect(),
         }
     }
+
+    /// Where they begin, along and up.
+    pub(super) fn places(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.dots.iter().map(|dot| (dot.at, dot.low))
+    }
 }
 
 pub(super) fn draw(svg: &mut String, frame: &Frame<'_>, all: &[Dots]) {

@@ -10,13 +10,13 @@ use std::fmt::Write;
 /// Up to this many, each number has a mark of its own.
 const MARKED: usize = 12;
 
-/// Whose numbers a line shows.
+/// What a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// This project's: drawn without gaps.
-    Ours,
-    /// The document's: drawn with gaps, for between its points we know nothing.
-    Theirs,
+pub enum Stroke {
+    /// Numbers: drawn without gaps.
+    Numbers,
+    /// A level to compare numbers with: drawn with gaps.
+    Level,
 }
 
 /// A series of numbers, drawn as one line.
@@ -24,8 +24,8 @@ pub enum Whose {
 pub struct Line {
     /// What it is of.
     pub name: String,
-    /// Whose numbers it shows.
-    pub whose: Whose,
+    /// Whether it is numbers.
+    pub stroke: Stroke,
     /// Its numbers: along and up.
     pub points: Vec<(f64, f64)>,
 }
@@ -35,7 +35,7 @@ impl Line {
     pub fn counted(name: &str, values: Vec<f64>) -> Self {
         Line {
             name: name.into(),
-            whose: Whose::Ours,
+            stroke: Stroke::Numbers,
             points: values
                 .into_iter()
                 .enumerate()
@@ -49,9 +49,9 @@ pub(super) fn draw(svg: &mut String, frame: &Frame<'_>, lines: &[Line]) {
     for (number, line) in lines.iter().enumerate() {
         let class = series(number);
         let place = |&(x, y): &(f64, f64)| (frame.across(x), frame.up(y));
-        let gaps = match line.whose {
-            Whose::Ours => "",
-            Whose::Theirs => " theirs",
+        let gaps = match line.stroke {
+            Stroke::Numbers => "",
+            Stroke::Level => " level",
         };
         // Writing to a string cannot fail.
         let _ = write!(
@@ -72,13 +72,14 @@ pub(super) fn draw(svg: &mut String, frame: &Frame<'_>, lines: &[Line]) {
     }
 }
 
-/// A row for each number along, a column for each line.
-pub(super) fn table(x: &Scale, lines: &[Line]) -> Table {
+/// A row for each number along, those of `others` too, a column for each line.
+pub(super) fn table(x: &Scale, lines: &[Line], others: impl Iterator<Item = f64>) -> Table {
     let names = lines.iter().map(|line| line.name.clone());
     let columns = [x.name.clone()].into_iter().chain(names);
     let mut along: Vec<f64> = lines
         .iter()
         .flat_map(|line| line.points.iter().map(|point| point.0))
+        .chain(others)
         .collect();
     along.sort_by(f64::total_cmp);
     along.dedup();

@@ -9,26 +9,30 @@ mod axis;
 mod bars;
 mod dots;
 mod lines;
+mod theirs;
+mod thumbnail;
 
 pub use axis::Scale;
 pub use bars::{Arrangement, Bars, Series};
 pub use dots::{Dot, Dots};
-pub use lines::{Line, Whose};
+pub use lines::{Line, Stroke};
+pub use theirs::{At, Theirs};
 
-use crate::Tag;
 use crate::html::escaped;
 use crate::svg::{self, Axis, line, text};
+use crate::{Tag, wrapped};
 use std::fmt::Write;
 
 /// Width of a drawing in its own units; the page scales it to the width there is.
-const WIDTH: f64 = 640.0;
+const WIDTH: f64 = 500.0;
 const RIGHT: f64 = WIDTH - 16.0;
 /// From the key to the plot, and from the plot down to the end: numbers and name of the axis.
 const BELOW: f64 = 48.0;
 /// Of a row of the key.
 const KEY_ROW: f64 = 20.0;
-/// Of the title, in a file.
-const TITLE: f64 = 30.0;
+/// Of a line of the title, in a file, and how many characters it has room for.
+const TITLE: f64 = 20.0;
+const TITLE_CHARACTERS: usize = 60;
 /// Of a character of the font; a little too wide does no harm.
 const CHARACTER: f64 = 8.0;
 
@@ -69,6 +73,8 @@ pub struct Plot {
     pub y: Scale,
     /// The lines, dots or bars.
     pub drawing: Drawing,
+    /// Numbers of a document among them.
+    pub theirs: Vec<Theirs>,
 }
 
 /// Where the plot is within the drawing.
@@ -96,48 +102,55 @@ impl Plot {
         self.draw("", 0.0)
     }
 
+    /// The drawing as part of a page, so small that only its shape is seen.
+    pub fn thumbnail(&self) -> String {
+        thumbnail::draw(self)
+    }
+
     /// The drawing as a file.
     pub fn file(&self) -> String {
         let mut title = String::new();
         let full = format!("{} ({})", self.title, self.tag.name());
-        // a title that is too long is made narrower, not cut
-        let squeeze = if full.chars().count() as f64 * CHARACTER > WIDTH - 24.0 {
-            format!(
-                " textLength=\"{}\" lengthAdjust=\"spacingAndGlyphs\"",
-                WIDTH - 24.0
-            )
-        } else {
-            String::new()
-        };
+        let lines = wrapped(&full, TITLE_CHARACTERS, 0, 0);
+        let lines: Vec<&str> = lines.lines().collect();
+        let above = TITLE * lines.len() as f64 + 8.0;
         // Writing to a string cannot fail.
-        let _ = write!(
-            title,
-            "<style>{ALONE}{STYLE}</style><text class=\"title\" x=\"12\" y=\"{:.0}\"{squeeze}>{}</text>",
-            20.0 - TITLE,
-            escaped(&full)
-        );
-        let svg = self.draw(&title, TITLE);
+        let _ = write!(title, "<style>{ALONE}{STYLE}</style>");
+        for (nth, line) in lines.iter().enumerate() {
+            let _ = write!(
+                title,
+                "<text class=\"title\" x=\"12\" y=\"{:.0}\">{}</text>",
+                TITLE * (nth + 1) as f64 - above,
+                escaped(line)
+            );
+        }
+        let svg = self.draw(&title, above);
         let body = svg.strip_prefix("<svg").unwrap_or_default();
         format!("<svg xmlns=\"http://www.w3.org/2000/svg\"{body}\n")
     }
 
     /// The numbers drawn, as [`Table::csv`](crate::Table::csv) writes them.
     pub fn csv(&self) -> String {
-        let table = match &self.drawing {
-            Drawing::Lines(all) => lines::table(&self.x, all),
-            Drawing::Dots(all) => dots::table(&self.x, &self.y, all),
-            Drawing::Bars(bars) => bars::table(&self.x, &self.y, bars),
+        let (mut table, groups) = match &self.drawing {
+            Drawing::Lines(all) => (lines::table(&self.x, all, theirs::along(&self.theirs)), 0),
+            Drawing::Dots(all) => (dots::table(&self.x, &self.y, all), 0),
+            Drawing::Bars(bars) => (bars::table(&self.x, &self.y, bars), bars.groups.len()),
         };
+        theirs::columns(&mut table, groups, &self.theirs);
         table.csv()
     }
 
     /// `before` comes first within the element, above the drawing, where `above` is left for it.
     fn draw(&self, before: &str, above: f64) -> String {
-        let names: Vec<&str> = match &self.drawing {
+        let mut names: Vec<&str> = match &self.drawing {
             Drawing::Lines(all) => all.iter().map(|line| line.name.as_str()).collect(),
             Drawing::Dots(all) => all.iter().map(|dots| dots.name.as_str()).collect(),
             Drawing::Bars(bars) => bars.series.iter().map(|one| one.name.as_str()).collect(),
         };
+        let ours = names.len();
+        if !self.theirs.is_empty() {
+            names.push(theirs::KEY);
+        }
         let places = key_places(&names);
         let top = 14.0 + KEY_ROW * places.last().map_or(0, |(_, row)| row + 1) as f64;
         let (left, tall) = match &self.drawing {
@@ -158,12 +171,16 @@ impl Plot {
         );
         for (nth, (name, (x, row))) in names.iter().zip(&places).enumerate() {
             let middle = 12.0 + KEY_ROW * *row as f64;
-            let class = self.class(nth);
-            let _ = write!(
-                svg,
-                "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"14\" height=\"6\"/>",
-                middle - 3.0
-            );
+            if nth == ours {
+                theirs::key(&mut svg, x + 7.0, middle);
+            } else {
+                let class = self.class(nth);
+                let _ = write!(
+                    svg,
+                    "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{:.1}\" width=\"14\" height=\"6\"/>",
+                    middle - 3.0
+                );
+            }
             text(&mut svg, x + 20.0, middle + 4.5, "start", name);
         }
         self.axes(&mut svg, &frame, left, top);
@@ -172,6 +189,7 @@ impl Plot {
             Drawing::Dots(all) => dots::draw(&mut svg, &frame, all),
             Drawing::Bars(bars) => bars::draw(&mut svg, &frame, top, bars),
         }
+        theirs::draw(&mut svg, &frame, top, &self.drawing, &self.theirs);
         svg + "</svg>"
     }
 
@@ -249,6 +267,7 @@ mod tests {
                 line("also flat", 0.0),
                 line("steep", 9.0),
             ]),
+            theirs: Vec::new(),
         }
     }
 
@@ -284,6 +303,89 @@ mod tests {
             }
         }
         assert!(places[6].1 > 1);
+    }
+
+    #[test]
+    fn numbers_of_the_document_are_drawn_named_and_written() {
+        let place = |name: &str, at| Theirs {
+            name: name.into(),
+            series: Some(2),
+            at,
+        };
+        let range = At::Place {
+            along: [2.5; 2],
+            up: [10.0, 20.0],
+        };
+        let plot = Plot {
+            theirs: vec![place("one", At::dot(10.0, 88.0)), place("range", range)],
+            ..plot()
+        };
+        let svg = plot.svg();
+        for part in [
+            "<circle class=\"theirs s2\"",
+            "<rect class=\"theirs s2\"",
+            "<title>theirs, range: 10 to 20</title>",
+            theirs::KEY,
+        ] {
+            assert!(svg.contains(part), "{part} in {svg}");
+        }
+        let csv = plot.csv();
+        let lines: Vec<&str> = csv.lines().collect();
+        assert_eq!(
+            lines[0],
+            "repetitions,flat,also flat,steep,theirs: one,theirs: range"
+        );
+        assert!(lines.contains(&"2.50,,,,,10 to 20"), "{csv}");
+        assert_eq!(lines[12], "10,0,0,90,88,");
+    }
+
+    #[test]
+    fn what_is_stated_of_parts_of_a_bar_begins_where_they_do() {
+        let bars = Bars {
+            arrangement: Arrangement::Stacked,
+            groups: vec!["a".into(), "b".into()],
+            ..Bars::default()
+        };
+        let bars = bars
+            .with("first", vec![Some(10.0), Some(20.0)])
+            .with("second", vec![Some(30.0), Some(40.0)]);
+        let plot = Plot {
+            x: Scale::linear("%", 0.0, 100.0),
+            y: Scale::names("system"),
+            drawing: Drawing::Bars(bars),
+            theirs: vec![Theirs {
+                name: "second of b".into(),
+                series: Some(1),
+                at: At::Bar {
+                    group: 1,
+                    from: 1,
+                    length: 35.0,
+                },
+            }],
+            ..plot()
+        };
+        let svg = plot.svg();
+        let number = |rect: &str, attribute: &str| -> f64 {
+            let (_, after) = rect.split_once(&format!(" {attribute}=\"")).unwrap();
+            after.split('"').next().unwrap().parse().unwrap()
+        };
+        let rects = || svg.split("<rect").skip(1);
+        let ours = rects().find(|rect| rect.contains("b, second")).unwrap();
+        let theirs = rects().find(|rect| rect.contains("theirs s1")).unwrap();
+        assert_eq!(number(ours, "x"), number(theirs, "x"));
+        let ratio = number(ours, "width") / number(theirs, "width");
+        assert!((ratio - 40.0 / 35.0).abs() < 0.01, "{ratio}");
+        assert!(plot.csv().ends_with("b,20,40,35\n"), "{}", plot.csv());
+    }
+
+    #[test]
+    fn a_thumbnail_has_the_shape_and_no_words() {
+        let small = plot().thumbnail();
+        assert_eq!(small.matches("<polyline").count(), 3);
+        assert!(
+            !small.contains("<text") && !small.contains("<title"),
+            "{small}"
+        );
     }
 
     #[test]

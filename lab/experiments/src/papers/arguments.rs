@@ -21,8 +21,10 @@ use std::path::PathBuf;
 /// JSON: exhibits[] (paper, exhibit, title, claim, tally (reproduced, weak, not, fitted, input: how
 /// many findings), places[] (on: a kernel or model, and its tally), statements[] (says, theirs,
 /// rule, found[] (on, kind: predicted, fitted or input, verdict, null of what is no evidence,
-/// reason)), columns[], tags[] (of each column, where its numbers come from; null for words),
-/// rows[][], notes[]), tally of all, version, commit, files[].
+/// reason, compared[] (of, ours, theirs (low, high), ratio: ours over theirs, 1 within a range))),
+/// columns[], tags[] (of each column, where its numbers come from; null for words), rows[][],
+/// notes[]), tally of all, parameters[] (model, name, value, unit, origin: published, measured,
+/// fitted or free, source), version, commit, files[].
 #[derive(Args, Debug)]
 pub(crate) struct PapersArguments {
     /// Directory to write into; made if there is none.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What an exhibit is: its data judged and shown. The module above has the theory.
 
-use crate::stated::Kind;
+use super::parameters::Parameter;
+use crate::stated::{Compared, Kind};
 use ioatlas_present::{Cell, Table, Tag, plot::Plot};
 use serde::Serialize;
 use std::{borrow::Cow, fmt};
@@ -187,6 +188,8 @@ pub(crate) struct Found {
     pub verdict: Option<Verdict>,
     /// Our numbers.
     pub reason: String,
+    /// Those of which the document has one, too.
+    pub compared: Vec<Compared>,
 }
 
 impl Found {
@@ -201,6 +204,15 @@ impl Found {
             kind,
             verdict: kind.is_evidence().then_some(verdict),
             reason,
+            compared: Vec::new(),
+        }
+    }
+
+    /// The same, with these numbers beside the document's.
+    pub fn beside(self, compared: impl IntoIterator<Item = Compared>) -> Self {
+        Found {
+            compared: compared.into_iter().collect(),
+            ..self
         }
     }
 
@@ -264,6 +276,8 @@ pub(crate) trait Experiment: Sync {
     fn judge(data: &Self::Data) -> Vec<Statement>;
     /// The data as table and drawings.
     fn show(data: &Self::Data) -> Shown;
+    /// What goes into it.
+    fn parameters() -> Vec<Parameter>;
 }
 
 /// An exhibit, whatever the type of its data.
@@ -283,7 +297,8 @@ impl<E: Experiment> Runs for E {
     }
     fn make(&self, progress: &dyn Fn(&str)) -> Result<Made, String> {
         let data = self.run(progress)?;
-        Ok(Made::new(E::ABOUT, E::judge(&data), E::show(&data)))
+        let made = Made::new(E::ABOUT, E::judge(&data), E::show(&data));
+        Ok(made.with(E::parameters()))
     }
 }
 
@@ -300,6 +315,9 @@ pub(crate) struct Made {
     pub statements: Vec<Statement>,
     #[serde(flatten)]
     pub shown: Shown,
+    /// What goes into it; written once for all exhibits.
+    #[serde(skip)]
+    pub parameters: Vec<Parameter>,
 }
 
 impl Made {
@@ -321,7 +339,13 @@ impl Made {
             places: places.iter().map(placed).collect(),
             statements,
             shown,
+            parameters: Vec::new(),
         }
+    }
+
+    /// The same, with what went into it.
+    pub fn with(self, parameters: Vec<Parameter>) -> Self {
+        Made { parameters, ..self }
     }
 
     /// Each place with how its findings came out; a single place without its name.

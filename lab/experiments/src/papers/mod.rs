@@ -24,6 +24,7 @@ mod bounce21;
 mod experiment;
 mod output;
 mod page;
+mod parameters;
 mod random;
 mod replays;
 mod wiosca10;
@@ -31,6 +32,8 @@ mod wiosca10;
 use experiment::{
     About, Experiment, Found, Judgement, Made, Runs, Shown, Statement, Tally, Verdict,
 };
+
+use parameters::Parameter;
 
 pub(crate) use arguments::PapersArguments;
 
@@ -69,6 +72,8 @@ pub(crate) struct Papers {
     pub exhibits: Vec<Made>,
     /// Of all findings of all exhibits.
     pub tally: Tally,
+    /// What goes into the models of these exhibits.
+    pub parameters: Vec<Parameter>,
     /// Version of the program.
     pub version: &'static str,
     /// Commit that it was built from, or `unknown`.
@@ -116,6 +121,7 @@ fn make(arguments: &PapersArguments, command: &[OsString]) -> Result<Papers, Err
     let found = made.iter().flat_map(|made| &made.statements);
     let mut papers = Papers {
         tally: Tally::of(found.flat_map(|statement| &statement.found)),
+        parameters: parameters::all(&made),
         exhibits: made,
         version: env!("CARGO_PKG_VERSION"),
         commit: ioatlas::COMMIT,
@@ -154,6 +160,7 @@ fn plain(papers: &Papers, arguments: &PapersArguments) -> String {
     }
     let all = format!("All findings reproduced: {}. {LEGEND}", papers.tally);
     text += &wrapped(&all, WIDTH, 0, 0);
+    text += &format!("{}.\n", parameters::count(&papers.parameters));
     let page = arguments.output.join(output::PAGE);
     text += &format!(
         "{} written, with {} files beside it\n",

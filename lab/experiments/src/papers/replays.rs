@@ -12,8 +12,11 @@
 //! allocators.
 
 use super::{
-    About, Found, Made, Runs, Shown, Statement, Verdict,
-    wiosca10::workload::{TODAY, Workload, all},
+    About, Found, Made, Parameter, Runs, Shown, Statement, Verdict,
+    wiosca10::{
+        iotlb as baseline,
+        workload::{TODAY, Workload, all},
+    },
 };
 use crate::replay::{Probe, replay};
 use crate::report::systems::iotlb;
@@ -23,9 +26,13 @@ use ioatlas_present::{
     Cell, Tag,
     plot::{Bars, Drawing, Plot, Scale},
 };
+use ioatlas_sim::timing::params::Origin;
 
 /// The only size of page tables here, in KiB.
 const FRAME_KIB: u64 = 4;
+
+/// Entries of a walk cache, as the replay's unit has them.
+const WALK_CACHE: u64 = 8;
 
 /// A trace under an allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -98,7 +105,16 @@ impl Runs for Replays {
             }
             tables.push(Table { workload, rows });
         }
-        Ok(Made::new(self.about(), statements(&tables), show(&tables)))
+        let made = Made::new(self.about(), statements(&tables), show(&tables));
+        let mut parameters = baseline();
+        parameters.push(Parameter::new(
+            "walk caches: replay",
+            "entries of a level",
+            (Cell::count(WALK_CACHE), "entries"),
+            Origin::Free,
+            "no source says",
+        ));
+        Ok(made.with(parameters))
     }
 }
 
@@ -228,6 +244,7 @@ fn plot(table: &Table) -> Plot {
         x: Scale::linear("of what rbtree has (%)", 0.0, bars.highest() * 1.08),
         y: Scale::names("allocator"),
         drawing: Drawing::Bars(bars),
+        theirs: Vec::new(),
     }
 }
 

@@ -18,20 +18,21 @@ pub(crate) const SEED: u64 = 1;
 /// are fitted once, on figure 2's baseline and the results of one CPU; everything else is a
 /// prediction. The same options give the same output, to the byte.
 ///
-/// JSON: an object. `rows`: each result of the paper beside ours (name, paper, low, high, ours,
-/// unit, kind: fitted, predicted or input, in_range: whether it is in its range, section of the
-/// paper, note: why it is out of range, or null); `points`: one object a system, workload and
-/// number of CPUs, those of a workload and number together, without an IOMMU first (system, design
-/// or null, workload, cpus, per_second, relative to no IOMMU, latency_us, uncertainty: half the
-/// width of the interval that holds per_second with 95 % confidence, as a part of it, transfers of
-/// cache lines an operation, table_frames, cycles: parts of all cycles (iova, iova_lock,
-/// invalidation, invalidation_lock, tables, other, outside), lines: the ten hottest (name, and an
-/// operation: transfers, cycles)); `frames`: figure 6, where neither designs, policies, CPUs nor
-/// workloads are chosen (design, cpus, frames before the first repetition and after each of 100);
-/// `parameters`: name, value, unit, origin, source. With --check: an array, one object a design
-/// (design, near and far: the time of a pair on two simulated CPUs by that on one, mode: near or
-/// far, of the two real ones, predicted: near or far, as the mode is, measured: the same here,
-/// difference_percent, ns_1_thread, ns_2_threads, reason: why nothing was measured, or null).
+/// JSON: an object. `rows`: each result of the paper beside ours (name, paper, stated: low and high
+/// of the paper's number, or null, low, high, ours, ratio: ours over the paper's, or null, unit,
+/// kind: fitted, predicted or input, in_range: whether it is in its range, section of the paper,
+/// note: why it is out of range, or null); `points`: one object a system, workload and number of
+/// CPUs, those of a workload and number together, without an IOMMU first (system, design or null,
+/// workload, cpus, per_second, relative to no IOMMU, latency_us, uncertainty: half the width of the
+/// interval that holds per_second with 95 % confidence, as a part of it, transfers of cache lines
+/// an operation, table_frames, cycles: parts of all cycles (iova, iova_lock, invalidation,
+/// invalidation_lock, tables, other, outside), lines: the ten hottest (name, and an operation:
+/// transfers, cycles)); `frames`: figure 6, where neither designs, policies, CPUs nor workloads are
+/// chosen (design, cpus, frames before the first repetition and after each of 100); `parameters`:
+/// name, value, unit, origin, source. With --check: an array, one object a design (design, near and
+/// far: the time of a pair on two simulated CPUs by that on one, mode: near or far, of the two real
+/// ones, predicted: near or far, as the mode is, measured: the same here, difference_percent,
+/// ns_1_thread, ns_2_threads, reason: why nothing was measured, or null).
 #[derive(Args, Debug, Default)]
 pub(crate) struct ScaleArguments {
     /// Only these IOVA allocators, separated by commas.

@@ -111,9 +111,11 @@ pub(crate) fn rows(all: &[Frames]) -> Vec<Row> {
     let row = |names: [&'static str; 2], paper, (low, high), ours, unit, in_range| Row {
         name: names[usize::from(fewer)],
         paper,
+        stated: None,
         low,
         high,
         ours,
+        ratio: None,
         unit,
         kind: Kind::Predicted,
         in_range,

@@ -33,8 +33,11 @@ pub(crate) struct Scale {
     pub points: Vec<Point>,
     frames: Vec<Frames>,
     /// How CPUs wait for locks.
-    lock_model: LockModel,
-    parameters: Vec<Listed>,
+    pub lock_model: LockModel,
+    pub parameters: Vec<Listed>,
+    /// What the wire carries, in memcached's requests a second.
+    #[serde(skip)]
+    pub wire: f64,
 }
 
 /// Whether figure 6 is made.
@@ -118,5 +121,6 @@ fn measure(
         frames,
         lock_model: params.lock_model,
         parameters: params.list(),
+        wire,
     })
 }

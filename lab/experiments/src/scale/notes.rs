@@ -86,9 +86,11 @@ mod tests {
         Row {
             name,
             paper: "1",
+            stated: None,
             low: 0.0,
             high: 1.0,
             ours: 2.0,
+            ratio: None,
             unit: "",
             kind: Kind::Predicted,
             in_range,

@@ -8,7 +8,7 @@ use super::{
     points::{LONGEST_MS, PRECISION},
     rows::Row,
 };
-use ioatlas_present::{Table, grouped, wrapped};
+use ioatlas_present::{Table, grouped, rounded, wrapped};
 use ioatlas_sim::timing::params::Origin;
 
 /// More points than this are shown on demand only.
@@ -64,12 +64,21 @@ fn in_range(scale: &Scale) -> String {
 }
 
 fn results(scale: &Scale) -> String {
-    let mut table =
-        Table::new(["result (ATC'15)", "paper", "ours", "", "range", "how"]).aligned("llrl");
+    let mut table = Table::new([
+        "result (ATC'15)",
+        "paper",
+        "ours",
+        "",
+        "ours/paper",
+        "range",
+        "how",
+    ])
+    .aligned("llrlrl");
     for Row {
         name,
         paper,
         ours,
+        ratio,
         unit,
         kind,
         in_range,
@@ -85,6 +94,7 @@ fn results(scale: &Scale) -> String {
             (*paper).into(),
             format!("{ours:.2}"),
             (*unit).into(),
+            rounded(*ratio, 2),
             range + out,
             kind.name().into(),
         ]);

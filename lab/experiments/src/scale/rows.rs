@@ -8,7 +8,7 @@ use super::{
     plan::named,
     points::{Parts, Point},
 };
-use crate::stated::Kind;
+use crate::stated::{Kind, Stated};
 use serde::Serialize;
 
 /// A result of the paper beside ours, with the range set for ours.
@@ -17,9 +17,13 @@ pub(crate) struct Row {
     pub name: &'static str,
     /// What the paper says.
     pub paper: &'static str,
+    /// The same as a number, if it is one, in the unit of ours.
+    pub stated: Option<Stated>,
     pub low: f64,
     pub high: f64,
     pub ours: f64,
+    /// Ours over the paper's.
+    pub ratio: Option<f64>,
     pub unit: &'static str,
     pub kind: Kind,
     pub in_range: bool,
@@ -63,20 +67,38 @@ impl Points<'_> {
     }
 }
 
+/// What the paper says, in its words and as a number.
+type Said = (&'static str, Option<Stated>);
+
+const fn number(words: &'static str, number: f64) -> Said {
+    (words, Some(Stated::number(number)))
+}
+
+const fn range(words: &'static str, low: f64, high: f64) -> Said {
+    (words, Some(Stated::range(low, high)))
+}
+
+const fn words(words: &'static str) -> Said {
+    (words, None)
+}
+
 /// All results that `points` hold enough for. `wire` is the wire's rate, in requests a second.
 pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     let points = Points(points);
     let [magazine, identity, kmalloc] = named::OURS;
     let mut rows = Vec::new();
-    let mut row = |name, paper, (low, high), unit, kind, section, ours: Option<f64>| {
+    let mut row = |name, said, (low, high), unit, kind, section, ours: Option<f64>| {
         if let Some(ours) = ours {
             let in_range = (low..=high).contains(&ours);
+            let (paper, stated): Said = said;
             rows.push(Row {
                 name,
                 paper,
+                stated,
                 low,
                 high,
                 ours,
+                ratio: stated.and_then(|stated| stated.ratio(ours)),
                 unit,
                 kind,
                 in_range,
@@ -92,7 +114,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     let invalidation = part(named::EIOVAR, |p| p.invalidation_lock);
     row(
         "EiovaR, 16 CPUs: wait for the IOVA lock",
-        "31.9 %",
+        number("31.9 %", 31.9),
         (28.9, 34.9),
         "% of cycles",
         Kind::Fitted,
@@ -101,7 +123,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "EiovaR, 16 CPUs: wait for the invalidation lock",
-        "21.7 %",
+        number("21.7 %", 21.7),
         (18.7, 24.7),
         "% of cycles",
         Kind::Fitted,
@@ -111,7 +133,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     let one = |design| points.relative(design, RR, 1);
     row(
         "magazine, 1 CPU, request-response",
-        "93 to 95 %",
+        range("93 to 95 %", 93.0, 95.0),
         (90.0, 98.0),
         "% of no IOMMU",
         Kind::Fitted,
@@ -120,7 +142,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "identity, 1 CPU, request-response",
-        "93 to 95 %",
+        range("93 to 95 %", 93.0, 95.0),
         (90.0, 98.0),
         "% of no IOMMU",
         Kind::Fitted,
@@ -129,7 +151,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "kmalloc, 1 CPU, request-response",
-        "93 to 95 %",
+        range("93 to 95 %", 93.0, 95.0),
         (90.0, 98.0),
         "% of no IOMMU",
         Kind::Fitted,
@@ -138,7 +160,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "EiovaR, 1 CPU: latency beyond no IOMMU",
-        "1.2 us",
+        number("1.2 us", 1.2),
         (0.0, 1.2),
         "us",
         Kind::Predicted,
@@ -148,7 +170,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     let memcached = |design, cpus| points.relative(design, MEMCACHED, cpus);
     row(
         "identity, 1 CPU, memcached",
-        "89 %",
+        number("89 %", 89.0),
         (84.0, 94.0),
         "% of no IOMMU",
         Kind::Predicted,
@@ -157,7 +179,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "kmalloc, 1 CPU, memcached",
-        "91 %",
+        number("91 %", 91.0),
         (86.0, 96.0),
         "% of no IOMMU",
         Kind::Predicted,
@@ -166,7 +188,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "kmalloc less identity, 1 CPU, memcached",
-        "2 points",
+        number("2 points", 2.0),
         (0.0, 5.0),
         "points",
         Kind::Predicted,
@@ -177,7 +199,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "stock Linux, 16 CPUs: IOVA allocation",
-        "about 60 %",
+        number("about 60 %", 60.0),
         (45.0, 75.0),
         "% of cycles",
         Kind::Predicted,
@@ -187,7 +209,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     let scalable = part(named::EIOVAR_PERCPU, |p| p.iova_lock);
     row(
         "EiovaR with per-core invalidation, 16 CPUs: wait for the IOVA lock",
-        "nearly 70 %",
+        number("nearly 70 %", 70.0),
         (60.0, 80.0),
         "% of cycles",
         Kind::Predicted,
@@ -196,7 +218,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "the same, to the baseline's",
-        "2.1 times",
+        number("2.1 times", 2.1),
         (1.7, 2.5),
         "times",
         Kind::Predicted,
@@ -205,7 +227,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "magazine, 16 CPUs, request-response",
-        "93 %",
+        number("93 %", 93.0),
         (88.0, 98.0),
         "% of no IOMMU",
         Kind::Predicted,
@@ -214,7 +236,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "identity, 16 CPUs, request-response",
-        "93 %",
+        number("93 %", 93.0),
         (88.0, 98.0),
         "% of no IOMMU",
         Kind::Predicted,
@@ -223,7 +245,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "kmalloc, 16 CPUs, request-response",
-        "94 %",
+        number("94 %", 94.0),
         (89.0, 99.0),
         "% of no IOMMU",
         Kind::Predicted,
@@ -233,7 +255,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     let best = rr16(magazine).zip(rr16(identity)).map(|(m, i)| m.max(i));
     row(
         "kmalloc less the better of magazine and identity, 16 CPUs, request-response",
-        "1 point",
+        number("1 point", 1.0),
         (0.0, 5.0),
         "points",
         Kind::Predicted,
@@ -242,7 +264,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "static identity mapping, 16 CPUs (run as no IOMMU, since it does nothing)",
-        "no IOMMU",
+        number("no IOMMU", 100.0),
         (98.0, 102.0),
         "% of no IOMMU",
         Kind::Input,
@@ -251,7 +273,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "identity, 9 CPUs, memcached",
-        "89.5 %",
+        number("89.5 %", 89.5),
         (84.5, 94.5),
         "% of no IOMMU",
         Kind::Predicted,
@@ -260,7 +282,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "kmalloc, 9 CPUs, memcached",
-        "91.5 %",
+        number("91.5 %", 91.5),
         (86.5, 96.5),
         "% of no IOMMU",
         Kind::Predicted,
@@ -269,7 +291,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "kmalloc less identity, 9 CPUs, memcached",
-        "2 points",
+        number("2 points", 2.0),
         (0.0, 5.0),
         "points",
         Kind::Predicted,
@@ -280,7 +302,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "EiovaR, 9 CPUs, memcached",
-        "40 %",
+        number("40 %", 40.0),
         (30.0, 50.0),
         "% of the wire",
         Kind::Predicted,
@@ -289,7 +311,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "EiovaR, 16 CPUs, memcached",
-        "40 %",
+        number("40 %", 40.0),
         (30.0, 50.0),
         "% of the wire",
         Kind::Predicted,
@@ -298,7 +320,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "EiovaR, memcached: where the plateau begins",
-        "9 CPUs",
+        number("9 CPUs", 9.0),
         (6.0, 11.0),
         "CPUs",
         Kind::Predicted,
@@ -314,7 +336,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
         let ours = rr16(design).map(|percent| percent / 100.0);
         row(
             name,
-            "1/6",
+            number("1/6", 1.0 / 6.0),
             (0.12, 0.22),
             "of no IOMMU",
             Kind::Predicted,
@@ -324,7 +346,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     }
     row(
         "strict, more than 6 CPUs: the best design less the worst",
-        "not evident",
+        words("not evident"),
         (0.0, 10.0),
         "% of the best",
         Kind::Predicted,
@@ -333,7 +355,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "no IOMMU, 1 CPU: latency",
-        "29 us",
+        number("29 us", 29.0),
         (27.0, 31.0),
         "us",
         Kind::Input,
@@ -346,7 +368,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
         .map(|(many, one)| many - one);
     row(
         "no IOMMU: latency of 16 CPUs less that of 1",
-        "12 us",
+        number("12 us", 12.0),
         (8.0, 16.0),
         "us",
         Kind::Input,
@@ -355,7 +377,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     );
     row(
         "EiovaR, 16 CPUs: latency beyond no IOMMU",
-        "10 us",
+        number("10 us", 10.0),
         (6.0, 15.0),
         "us",
         Kind::Predicted,
@@ -369,7 +391,7 @@ pub(crate) fn rows(points: &[Point], wire: f64) -> Vec<Row> {
     ]) {
         row(
             name,
-            "on par",
+            words("on par"),
             (-1.5, 1.5),
             "us",
             Kind::Predicted,

@@ -140,6 +140,84 @@ fn what_was_fitted_to_a_statement_has_no_verdict_on_it() {
 }
 
 #[test]
+fn the_papers_numbers_are_drawn_where_the_text_has_them() {
+    let dir = &everything().dir;
+    for (name, count) in [
+        ("atc15-figure-2", 4),
+        ("atc15-figure-3-share", 3),
+        ("atc15-figure-4", 4),
+        ("atc15-figure-5", 1),
+        ("atc15-figure-5-share", 4),
+        ("atc15-figure-7-share", 1),
+        ("bounce21-results-throughput", 4),
+        ("wiosca10-figure-2-penalty", 4),
+        ("wiosca10-section-49-savings", 2),
+    ] {
+        let svg = fs::read_to_string(dir.path().join(format!("{name}.svg"))).unwrap();
+        assert_eq!(svg.matches("<title>theirs, ").count(), count, "{name}");
+        assert!(
+            svg.contains(">theirs, where the text has a number<"),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_wide_range_does_not_hide_a_factor() {
+    let exhibits = everything().model["exhibits"].as_array().unwrap();
+    let statements = exhibits
+        .iter()
+        .flat_map(|exhibit| exhibit["statements"].as_array().unwrap());
+    let mut later = statements.filter(|statement| {
+        let says = statement["says"].as_str().unwrap();
+        says.starts_with("EiovaR, 1 CPU: latency beyond no IOMMU")
+    });
+    let compared = &later.next().unwrap()["found"][0]["compared"][0];
+    let number = |value: &Value| value.as_f64().unwrap();
+    assert_eq!(number(&compared["theirs"]["low"]), 1.2);
+    let ratio = number(&compared["ours"]) / 1.2;
+    assert!(
+        (number(&compared["ratio"]) - ratio).abs() < 1e-9,
+        "{compared}"
+    );
+}
+
+/// Also in the document, whose line is written by hand.
+#[test]
+fn every_parameter_is_listed_with_its_origin_and_they_are_counted() {
+    let Everything { dir, model } = everything();
+    let page = fs::read_to_string(dir.path().join("index.html")).unwrap();
+    let parameters = model["parameters"].as_array().unwrap();
+    for parameter in parameters {
+        for field in ["model", "name", "source"] {
+            assert!(
+                !parameter[field].as_str().unwrap().is_empty(),
+                "{parameter}"
+            );
+        }
+        assert!(parameter["value"].is_number() || parameter["value"].is_string());
+        assert!(parameter["unit"].is_string());
+    }
+    let count = |origin: &str| {
+        let such = parameters
+            .iter()
+            .filter(|parameter| parameter["origin"] == origin);
+        format!("{} {origin}", such.count())
+    };
+    let counts = ["published", "measured", "fitted", "free"]
+        .map(count)
+        .join(", ");
+    let line = format!("{} parameters: {counts}", parameters.len());
+    assert!(page.contains(&line), "{line}");
+    let document = include_str!("../../../../docs/papers.md");
+    let document: Vec<&str> = document.split_whitespace().collect();
+    assert!(
+        document.join(" ").contains(&line),
+        "docs/papers.md must say: {line}"
+    );
+}
+
+#[test]
 fn the_terminal_has_lines_of_at_most_100_columns_with_counts_and_no_backticks() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("p");

@@ -16,7 +16,7 @@
 //! When a series is flat, and when it grows almost linearly: [`crate::growth`].
 
 use super::{
-    super::{About, Experiment, Found, Shown, Statement, Verdict, random::Random},
+    super::{About, Experiment, Found, Parameter, Shown, Statement, Verdict, random::Random},
     about,
     script::{Step, script},
 };
@@ -38,6 +38,7 @@ use ioatlas_present::{
     Cell, Tag,
     plot::{Drawing, Line, Plot, Scale},
 };
+use ioatlas_sim::timing::params::Origin;
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
@@ -222,6 +223,60 @@ impl Experiment for Figure6 {
         ]
     }
 
+    fn parameters() -> Vec<Parameter> {
+        const MODEL: &str = "another user of the heap: ATC'15, figure 6";
+        let free = |name, count: usize, unit, why| {
+            Parameter::new(
+                MODEL,
+                name,
+                (Cell::count(count as u64), unit),
+                Origin::Free,
+                why,
+            )
+        };
+        let repetitions = (Cell::count(REPETITIONS as u64), "");
+        vec![
+            Parameter::new(
+                MODEL,
+                "repetitions",
+                repetitions,
+                Origin::Published,
+                "ATC'15 6.1",
+            ),
+            free(
+                "held at first",
+                LIVE,
+                "blocks",
+                "no source says what else allocates",
+            ),
+            free(
+                "largest block",
+                8 << LARGEST_LG2,
+                "bytes",
+                "a page; sizes are powers of two from 8 on",
+            ),
+            free(
+                "maps to a replaced block",
+                PACE,
+                "maps",
+                "what is allocated lives long",
+            ),
+            free(
+                "replaced between repetitions",
+                BETWEEN,
+                "blocks",
+                "other work goes on",
+            ),
+            free(
+                "more held after a repetition",
+                GROWTH,
+                "blocks",
+                "1 %: the caches of a running system fill; with 0 kmalloc's tables stop growing",
+            ),
+            free("seed", SEED as usize, "", "any"),
+        ]
+    }
+
     fn show(all: &Vec<Series>) -> Shown {
         let word = |background| match background {
             Background::Drifting => "drifting background",
@@ -267,6 +322,7 @@ impl Experiment for Figure6 {
                         .map(|series| Line::counted(series.design, values(series)))
                         .collect(),
                 ),
+                theirs: Vec::new(),
             }
         };
         let rows = all

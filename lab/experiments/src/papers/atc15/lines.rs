@@ -5,7 +5,7 @@
 //! a comment, or belongs to the tests at the end of its file.
 
 use super::{
-    super::{About, Experiment, Found, Shown, Statement, Verdict},
+    super::{About, Experiment, Found, Parameter, Shown, Statement, Verdict},
     about,
 };
 use ioatlas_present::{Cell, Tag};
@@ -148,6 +148,10 @@ impl Experiment for Table2 {
                 in_tables,
             ),
         ]
+    }
+
+    fn parameters() -> Vec<Parameter> {
+        Vec::new()
     }
 
     fn show(rows: &Vec<Row>) -> Shown {

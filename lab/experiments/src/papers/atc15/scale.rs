@@ -6,15 +6,17 @@
 //! sets for it.
 
 use super::{
-    super::{About, Found, Made, Runs, Shown, Statement, Verdict},
+    super::{About, Found, Made, Parameter, Runs, Shown, Statement, Verdict},
     about,
 };
 use crate::progress::Progress;
-use crate::scale::{self, Noted, Parts, Point, named};
+use crate::scale::{self, Noted, Parts, Point, Scale as Simulated, named};
+use crate::stated::{Compared, Stated};
 use ioatlas_present::{
     Cell, Tag,
-    plot::{Arrangement, Bars, Drawing, Line, Plot, Scale, Whose},
+    plot::{Arrangement, At, Bars, Drawing, Line, Plot, Scale, Stroke, Theirs},
 };
+use ioatlas_sim::timing::params::{HZ, Origin};
 
 /// Name and design of a series.
 type Named = (&'static str, Option<&'static str>);
@@ -25,6 +27,7 @@ const EIOVAR: Named = ("EiovaR", Some(named::EIOVAR));
 const MAGAZINE: Named = ("magazine", Some(named::OURS[0]));
 const IDENTITY: Named = ("identity", Some(named::OURS[1]));
 const KMALLOC: Named = ("kmalloc", Some(named::OURS[2]));
+const DESIGNS: [Named; 3] = [MAGAZINE, IDENTITY, KMALLOC];
 
 /// What a figure draws up over the number of CPUs.
 struct Curves {
@@ -32,6 +35,18 @@ struct Curves {
     series: &'static [Named],
     y: &'static str,
     value: fn(&Point) -> f64,
+    /// The paper's numbers among them.
+    theirs: fn(&Simulated) -> Vec<Theirs>,
+    /// The same by that without an IOMMU, where the paper's numbers are such.
+    share: Option<Share>,
+}
+
+/// Throughput as a part of that without an IOMMU.
+struct Share {
+    series: &'static [Named],
+    /// Where the axis begins, in percent.
+    from: f64,
+    theirs: fn(&Simulated) -> Vec<Theirs>,
 }
 
 enum Kind {
@@ -70,6 +85,8 @@ pub(super) static FIGURE_1: Exhibit = Exhibit {
         series: &[NO_IOMMU, STOCK, EIOVAR],
         y: THOUSANDS,
         value: thousands,
+        theirs: |_| Vec::new(),
+        share: None,
     }),
 };
 
@@ -98,6 +115,34 @@ pub(super) static FIGURE_3: Exhibit = Exhibit {
         series: &[NO_IOMMU, STOCK, EIOVAR, MAGAZINE, IDENTITY, KMALLOC],
         y: THOUSANDS,
         value: thousands,
+        theirs: |_| Vec::new(),
+        share: Some(Share {
+            series: &DESIGNS,
+            from: 80.0,
+            theirs: |scale| {
+                let all = [
+                    (
+                        "magazine, 1 CPU, request-response",
+                        "the designs, 1 CPU",
+                        None,
+                        1.0,
+                    ),
+                    (
+                        "magazine, 16 CPUs, request-response",
+                        "magazine and identity, 16 CPUs",
+                        None,
+                        16.0,
+                    ),
+                    (
+                        "kmalloc, 16 CPUs, request-response",
+                        "kmalloc, 16 CPUs",
+                        Some(2),
+                        16.0,
+                    ),
+                ];
+                marks(scale, all)
+            },
+        }),
     }),
 };
 
@@ -114,6 +159,8 @@ pub(super) static FIGURE_4: Exhibit = Exhibit {
         series: &[NO_IOMMU, EIOVAR, MAGAZINE, IDENTITY, KMALLOC],
         y: "latency, us",
         value: |point| point.latency_us,
+        theirs: latencies,
+        share: None,
     }),
 };
 
@@ -130,6 +177,35 @@ pub(super) static FIGURE_5: Exhibit = Exhibit {
         series: &[NO_IOMMU, EIOVAR, MAGAZINE, IDENTITY, KMALLOC],
         y: THOUSANDS,
         value: thousands,
+        theirs: plateau,
+        share: Some(Share {
+            series: &DESIGNS,
+            from: 80.0,
+            theirs: |scale| {
+                let all = [
+                    (
+                        "identity, 1 CPU, memcached",
+                        "identity, 1 CPU",
+                        Some(1),
+                        1.0,
+                    ),
+                    ("kmalloc, 1 CPU, memcached", "kmalloc, 1 CPU", Some(2), 1.0),
+                    (
+                        "identity, 9 CPUs, memcached",
+                        "identity, 9 CPUs",
+                        Some(1),
+                        9.0,
+                    ),
+                    (
+                        "kmalloc, 9 CPUs, memcached",
+                        "kmalloc, 9 CPUs",
+                        Some(2),
+                        9.0,
+                    ),
+                ];
+                marks(scale, all)
+            },
+        }),
     }),
 };
 
@@ -152,6 +228,22 @@ pub(super) static FIGURE_7: Exhibit = Exhibit {
         ],
         y: THOUSANDS,
         value: thousands,
+        theirs: |_| Vec::new(),
+        share: Some(Share {
+            series: &[
+                ("EiovaR", Some(named::STRICT[0])),
+                ("magazine", Some(named::STRICT[1])),
+                ("identity", Some(named::STRICT[2])),
+                ("kmalloc", Some(named::STRICT[3])),
+            ],
+            from: 0.0,
+            theirs: |scale| {
+                let sixth = stated(scale, "magazine, strict, 16 CPUs");
+                let sixth = sixth.map(|sixth| At::dot(16.0, 100.0 * sixth.low));
+                let mark = |at| theirs("all designs, 16 CPUs", None, at);
+                sixth.map(mark).into_iter().collect()
+            },
+        }),
     }),
 };
 
@@ -175,11 +267,11 @@ impl Runs for Exhibit {
         let rows: Vec<&Noted> = rows
             .filter(|noted| (self.is_ours)(noted.row.section))
             .collect();
-        let mut statements: Vec<Statement> = rows.iter().map(|noted| stated(noted)).collect();
+        let mut statements: Vec<Statement> = rows.iter().map(|noted| statement(noted)).collect();
         statements.extend((self.besides)(&scale.points));
         let mut shown = match &self.kind {
-            Kind::Curves(curves) => curves.show(&scale.points, self.about.title),
-            Kind::Cycles => cycles(&scale.points),
+            Kind::Curves(curves) => curves.show(scale, self.about.title),
+            Kind::Cycles => cycles(scale),
         };
         shown.notes.push(
             "Theirs: two sockets of 8 cores at 2.4 GHz. Ours: the same simulated, running this project's code; cargo lab scale --json lists the parameters of the model, their sources, and which were fitted."
@@ -189,26 +281,51 @@ impl Runs for Exhibit {
             let note = noted.note?;
             Some(format!("{}: {note}", noted.row.name))
         }));
-        Ok(Made::new(self.about, statements, shown))
+        Ok(Made::new(self.about, statements, shown).with(parameters(scale)))
     }
+}
+
+/// All that the simulated machine is made of.
+fn parameters(scale: &Simulated) -> Vec<Parameter> {
+    const MODEL: &str = "simulated CPUs: ATC'15, figures 1 to 5 and 7";
+    let of = |name, value, origin, source| Parameter::new(MODEL, name, value, origin, source);
+    let lock = scale.lock_model.name();
+    let mut all = vec![
+        of(
+            "clock",
+            (Cell::count(HZ), "Hz"),
+            Origin::Published,
+            "ATC'15 6",
+        ),
+        of(
+            "lock_model",
+            (Cell::from(lock), ""),
+            Origin::Fitted,
+            "figure 2, baseline: with tickets, as Linux 3.17 has them, locks collapse beyond it",
+        ),
+    ];
+    let listed = scale.parameters.iter();
+    all.extend(listed.map(|p| of(p.name, (Cell::count(p.value), p.unit), p.origin, p.source)));
+    all
 }
 
 /// Where all of this is seen.
 const SIMULATED: &str = "simulated CPUs";
 
 /// A result that the paper states, by its range.
-fn stated(noted: &Noted) -> Statement {
+fn statement(noted: &Noted) -> Statement {
     let row = &noted.row;
     let verdict = match row.in_range {
         true => Verdict::Reproduced,
         false => Verdict::Not,
     };
     let judgement = verdict.because(format!("{:.2} {}", row.ours, row.unit));
+    let compared = row.stated.map(|stated| Compared::new("", row.ours, stated));
     Statement {
         says: format!("{} ({}).", row.name, row.section).into(),
         theirs: row.paper,
         rule: format!("it is from {} to {} {}", row.low, row.high, row.unit).into(),
-        found: vec![Found::of(SIMULATED, row.kind, judgement)],
+        found: vec![Found::of(SIMULATED, row.kind, judgement).beside(compared)],
     }
 }
 
@@ -259,26 +376,102 @@ fn find<'p>(
     })
 }
 
-impl Curves {
-    fn show(&self, points: &[Point], title: &str) -> Shown {
-        let of = |design: Option<&str>| -> Vec<(f64, f64)> {
-            let mine = points.iter().filter(|point| {
-                point.workload == self.workload && point.design.as_deref() == design
-            });
-            mine.map(|point| (point.cpus as f64, (self.value)(point)))
-                .collect()
+/// What the paper states of the result called so.
+fn stated(scale: &Simulated, name: &str) -> Option<Stated> {
+    let found = scale.rows.iter().find(|noted| noted.row.name == name);
+    found?.row.stated
+}
+
+fn theirs(name: &str, series: Option<usize>, at: At) -> Theirs {
+    Theirs {
+        name: name.into(),
+        series,
+        at,
+    }
+}
+
+/// Results, each under a name, in the colour of a series, on so many CPUs.
+fn marks<const N: usize>(
+    scale: &Simulated,
+    all: [(&str, &str, Option<usize>, f64); N],
+) -> Vec<Theirs> {
+    let mark = |(row, name, series, cpus)| {
+        let at = At::Place {
+            along: [cpus; 2],
+            up: stated(scale, row)?.ends(),
         };
-        let lines: Vec<Line> = self
-            .series
+        Some(theirs(name, series, at))
+    };
+    all.into_iter().filter_map(mark).collect()
+}
+
+/// Figure 4: the paper gives some latencies, and others by how much later they are.
+fn latencies(scale: &Simulated) -> Vec<Theirs> {
+    let sum = |names: &[&str]| -> Option<f64> {
+        names
             .iter()
-            .map(|(name, design)| Line {
+            .map(|name| Some(stated(scale, name)?.low))
+            .sum()
+    };
+    const ONE: &str = "no IOMMU, 1 CPU: latency";
+    const MORE: &str = "no IOMMU: latency of 16 CPUs less that of 1";
+    let all: [(&str, usize, f64, &[&str]); 4] = [
+        ("no IOMMU, 1 CPU", 0, 1.0, &[ONE]),
+        ("no IOMMU, 16 CPUs", 0, 16.0, &[ONE, MORE]),
+        (
+            "EiovaR, 1 CPU",
+            1,
+            1.0,
+            &[ONE, "EiovaR, 1 CPU: latency beyond no IOMMU"],
+        ),
+        (
+            "EiovaR, 16 CPUs",
+            1,
+            16.0,
+            &[ONE, MORE, "EiovaR, 16 CPUs: latency beyond no IOMMU"],
+        ),
+    ];
+    let mark = |(name, series, cpus, of)| Some(theirs(name, Some(series), At::dot(cpus, sum(of)?)));
+    all.into_iter().filter_map(mark).collect()
+}
+
+/// Figure 5: EiovaR stays at a part of the wire's rate from nine CPUs on.
+fn plateau(scale: &Simulated) -> Vec<Theirs> {
+    let part = stated(scale, "EiovaR, 9 CPUs, memcached");
+    let begins = stated(scale, "EiovaR, memcached: where the plateau begins");
+    let level = part.zip(begins).map(|(part, begins)| At::Place {
+        along: [begins.low, 16.0],
+        up: [part.low / 100.0 * scale.wire / 1000.0; 2],
+    });
+    let mark = |at| theirs("EiovaR, 40 % of line rate", Some(1), at);
+    level.map(mark).into_iter().collect()
+}
+
+impl Curves {
+    fn lines(
+        &self,
+        points: &[Point],
+        series: &[Named],
+        value: impl Fn(&Point) -> f64,
+    ) -> Vec<Line> {
+        let line = |(name, design): &Named| {
+            let mine = points.iter().filter(|point| {
+                point.workload == self.workload && point.design.as_deref() == *design
+            });
+            Line {
                 name: (*name).into(),
-                whose: Whose::Ours,
-                points: of(*design),
-            })
-            .collect();
+                stroke: Stroke::Numbers,
+                points: mine
+                    .map(|point| (point.cpus as f64, value(point)))
+                    .collect(),
+            }
+        };
+        series.iter().map(line).collect()
+    }
+
+    fn show(&self, scale: &Simulated, title: &str) -> Shown {
+        let lines = self.lines(&scale.points, self.series, self.value);
         let values = || lines.iter().flat_map(|line| &line.points);
-        let most = values().map(|(_, value)| *value).fold(0.0, f64::max);
         let mut counts: Vec<f64> = values().map(|(cpus, _)| *cpus).collect();
         counts.sort_by(f64::total_cmp);
         counts.dedup();
@@ -296,22 +489,51 @@ impl Curves {
             row
         };
         let rows: Vec<Vec<Cell>> = counts.iter().map(row).collect();
+        let share = self.share.as_ref().map(|share| {
+            let lines = self.lines(&scale.points, share.series, |point| 100.0 * point.relative);
+            plot(
+                "-share",
+                &format!("{title}, by that without an IOMMU"),
+                ("% of no IOMMU", share.from),
+                lines,
+                (share.theirs)(scale),
+            )
+        });
+        let own = plot("", title, (self.y, 0.0), lines, (self.theirs)(scale));
         Shown {
-            plots: vec![Plot {
-                suffix: String::new(),
-                title: title.into(),
-                tag: Tag::Simulated,
-                x: Scale::linear("CPUs", 0.0, 16.0),
-                y: Scale::linear(self.y, 0.0, most),
-                drawing: Drawing::Lines(lines),
-            }],
+            plots: share.into_iter().chain([own]).collect(),
             ..Shown::table(columns, rows)
         }
     }
 }
 
+/// Lines over the number of CPUs, up from `from`.
+fn plot(
+    suffix: &str,
+    title: &str,
+    (name, from): (&str, f64),
+    lines: Vec<Line>,
+    theirs: Vec<Theirs>,
+) -> Plot {
+    let values = lines.iter().flat_map(|line| &line.points).map(|at| at.1);
+    let stated = theirs.iter().filter_map(|theirs| match theirs.at {
+        At::Place { up, .. } => Some(up[1]),
+        At::Bar { .. } | At::Across(_) => None,
+    });
+    let most = values.chain(stated).fold(from, f64::max);
+    Plot {
+        suffix: suffix.into(),
+        title: title.into(),
+        tag: Tag::Simulated,
+        x: Scale::linear("CPUs", 0.0, 16.0),
+        y: Scale::linear(name, from, most),
+        drawing: Drawing::Lines(lines),
+        theirs,
+    }
+}
+
 /// The bars of figure 2, and beside them those of the paper's designs.
-fn cycles(points: &[Point]) -> Shown {
+fn cycles(scale: &Simulated) -> Shown {
     const BARS: [Named; 6] = [
         STOCK,
         EIOVAR,
@@ -331,7 +553,49 @@ fn cycles(points: &[Point]) -> Shown {
         }),
         ("outside", |parts| parts.outside),
     ];
-    let of = |(_, design): &Named| find(points, "rr", *design, 16).map(|point| &point.cycles);
+    let of =
+        |(_, design): &Named| find(&scale.points, "rr", *design, 16).map(|point| &point.cycles);
+    // by group and part; stock Linux's two parts of allocation are one number
+    let stated_of = [
+        (
+            "stock Linux, 16 CPUs: IOVA allocation",
+            "stock Linux, IOVA allocation",
+            0,
+            0,
+        ),
+        (
+            "EiovaR, 16 CPUs: wait for the IOVA lock",
+            "EiovaR, IOVA lock",
+            1,
+            1,
+        ),
+        (
+            "EiovaR, 16 CPUs: wait for the invalidation lock",
+            "EiovaR, invalidation lock",
+            1,
+            3,
+        ),
+        (
+            "EiovaR with per-core invalidation, 16 CPUs: wait for the IOVA lock",
+            "EiovaR, scalable invalidation, IOVA lock",
+            2,
+            1,
+        ),
+    ];
+    let theirs = stated_of
+        .into_iter()
+        .filter_map(|(row, name, group, from)| {
+            let length = stated(scale, row)?.low;
+            Some(theirs(
+                name,
+                Some(from),
+                At::Bar {
+                    group,
+                    from,
+                    length,
+                },
+            ))
+        });
     let mut bars = Bars {
         arrangement: Arrangement::Stacked,
         groups: BARS.iter().map(|(name, _)| (*name).to_owned()).collect(),
@@ -364,6 +628,7 @@ fn cycles(points: &[Point]) -> Shown {
             x: Scale::linear("% of cycles", 0.0, 100.0),
             y: Scale::names("system"),
             drawing: Drawing::Bars(bars),
+            theirs: theirs.collect(),
         }],
         ..Shown::table(columns, BARS.iter().map(row))
     }

@@ -8,7 +8,7 @@
 //! The class follows from how it grows over [`SIZES`]: see [`Class::of`].
 
 use super::{
-    super::{About, Experiment, Found, Shown, Statement, Verdict, random::Random},
+    super::{About, Experiment, Found, Parameter, Shown, Statement, Verdict, random::Random},
     about,
 };
 use crate::stated::Kind;
@@ -20,6 +20,7 @@ use ioatlas_dma::{
 };
 use ioatlas_host::{Host, HostConfig};
 use ioatlas_present::{Cell, Tag};
+use ioatlas_sim::timing::params::Origin;
 use std::cmp::Ordering;
 
 /// Numbers of ranges in use.
@@ -212,6 +213,37 @@ impl Experiment for Table1 {
             ]
         });
         statements.collect()
+    }
+
+    fn parameters() -> Vec<Parameter> {
+        const MODEL: &str = "ranges in use: ATC'15, table 1";
+        let list = |all: &[u64]| {
+            let all: Vec<String> = all.iter().map(u64::to_string).collect();
+            Cell::from(all.join(", "))
+        };
+        let free = |name, value, why| Parameter::new(MODEL, name, value, Origin::Free, why);
+        let sizes = SIZES.map(|size| size as u64);
+        let aperture = (Cell::count(APERTURE.pages.0), "pages");
+        vec![
+            free(
+                "ranges in use",
+                (list(&sizes), ""),
+                "64-fold, to tell classes apart",
+            ),
+            free("pages of a range", (list(&PAGES), "pages"), "drawn evenly"),
+            free(
+                "ranges replaced",
+                (Cell::count(TURNS as u64), ""),
+                "enough for a mean",
+            ),
+            Parameter::new(
+                MODEL,
+                "aperture",
+                aperture,
+                Origin::Published,
+                "ATC'15 4.2: 48 bits",
+            ),
+        ]
     }
 
     fn show(rows: &Vec<Row>) -> Shown {

@@ -2,7 +2,7 @@
 //! From which size on direct mapping wins again: the plot that the series lacks. Measured, in short
 //! slices.
 
-use super::{About, Found, Statement, Verdict, about};
+use super::{About, Found, Parameter, Statement, Verdict, about, charges};
 use crate::papers::{Experiment, Shown};
 use crate::stated::Kind;
 use ioatlas_bench::{
@@ -11,8 +11,9 @@ use ioatlas_bench::{
 };
 use ioatlas_present::{
     Cell as TableCell, Tag,
-    plot::{Drawing, Line, Plot, Scale, Whose},
+    plot::{Drawing, Line, Plot, Scale, Stroke},
 };
+use ioatlas_sim::timing::params::Origin;
 use std::time::Duration;
 
 /// Translators that charge something.
@@ -145,6 +146,19 @@ impl Experiment for Crossover {
         }]
     }
 
+    fn parameters() -> Vec<Parameter> {
+        let depth = (TableCell::count(DEPTH as u64), "operations");
+        let depth = Parameter::new(
+            "load: BOUNCE'21, crossover",
+            "in flight",
+            depth,
+            Origin::Free,
+            "a queue that is neither empty nor long",
+        );
+        let charges = PRESETS.into_iter().flat_map(charges);
+        [depth].into_iter().chain(charges).collect()
+    }
+
     fn show(all: &Vec<Curve>) -> Shown {
         let mut columns = vec![("block, KiB".to_owned(), None)];
         columns.extend(
@@ -171,7 +185,7 @@ impl Experiment for Crossover {
         };
         let line = |curve: &Curve| Line {
             name: curve.preset.name().into(),
-            whose: Whose::Ours,
+            stroke: Stroke::Numbers,
             points: curve
                 .ratios
                 .0
@@ -183,7 +197,7 @@ impl Experiment for Crossover {
         let [from, to] = SIZES_LG2;
         lines.push(Line {
             name: "as fast as direct".into(),
-            whose: Whose::Theirs,
+            stroke: Stroke::Level,
             points: [from, to].map(|lg2| (f64::from(lg2).exp2(), 1.0)).into(),
         });
         let highest = lines.iter().flat_map(|line| &line.points).map(|at| at.1);
@@ -203,6 +217,7 @@ impl Experiment for Crossover {
                 x: Scale::log2("block size (KiB)", from, to),
                 y: Scale::linear("times as fast", 0.0, highest.fold(1.0, f64::max)),
                 drawing: Drawing::Lines(lines),
+                theirs: Vec::new(),
             }],
             notes: moderate.chain([
                 format!(
@@ -272,7 +287,8 @@ mod tests {
             .collect::<Vec<_>>();
         let ends = [
             "from about 4 KiB; adaptive bounces nothing",
-            "from about 10 KiB; adaptive bounces up to 4 KiB", // two thirds of the way, on the logarithm
+            // two thirds of the way from 4 to 16, on the logarithm
+            "from about 10 KiB; adaptive bounces up to 4 KiB",
             "wins up to 1024 KiB; adaptive bounces up to 16 KiB",
         ];
         for (words, end) in words.iter().zip(ends) {

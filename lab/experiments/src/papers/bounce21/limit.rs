@@ -2,7 +2,7 @@
 //! Throughput across the pools' limits: the cliff that the author of the series names, as a plot.
 //! Measured, in short slices.
 
-use super::{About, Found, Statement, Verdict, about};
+use super::{About, Found, Parameter, Statement, Verdict, about, charges};
 use crate::papers::{Experiment, Shown};
 use ioatlas_bench::{
     Effort,
@@ -13,8 +13,9 @@ use ioatlas_bench::{
 };
 use ioatlas_present::{
     Cell, Tag,
-    plot::{Drawing, Line, Plot, Scale, Whose},
+    plot::{Drawing, Line, Plot, Scale, Stroke},
 };
+use ioatlas_sim::timing::params::Origin;
 use std::time::Duration;
 
 const EFFORT: Effort = Effort {
@@ -101,6 +102,17 @@ impl Experiment for Limit {
         }]
     }
 
+    fn parameters() -> Vec<Parameter> {
+        let slots = Parameter::new(
+            "load: BOUNCE'21, limits",
+            "slots of the pools",
+            (Cell::count(SLOTS as u64), "slots"),
+            Origin::Free,
+            "few, so that many times as many can be in flight",
+        );
+        [slots].into_iter().chain(charges(PRESET)).collect()
+    }
+
     fn show(all: &Vec<At>) -> Shown {
         let columns = [
             ("policy", None),
@@ -126,7 +138,7 @@ impl Experiment for Limit {
             let point = |at: &At| Some((at.in_flight as f64, *at.rate.as_ref().ok()?));
             Line {
                 name: policy.name().into(),
-                whose: Whose::Ours,
+                stroke: Stroke::Numbers,
                 points: of.filter_map(point).collect(),
             }
         };
@@ -145,6 +157,7 @@ impl Experiment for Limit {
                     highest.fold(1.0, f64::max),
                 ),
                 drawing: Drawing::Lines(lines),
+                theirs: Vec::new(),
             }],
             notes: vec![format!(
                 "Measured here: medians of slices of 1 ms of all of these, in turns, on one thread, over {PRESET} ({}). The pools have one class of {SLOTS} slots, so that what is beyond \

@@ -14,7 +14,10 @@ mod crossover;
 mod limit;
 mod results;
 
-use super::{About, Found, Made, Runs, Shown, Statement, Verdict};
+use super::{About, Found, Made, Parameter, Runs, Shown, Statement, Verdict};
+use ioatlas_bench::bounce::{Charge, Preset};
+use ioatlas_present::Cell;
+use ioatlas_sim::timing::params::Origin;
 
 const PAPER: &str = "BOUNCE'21";
 
@@ -30,4 +33,38 @@ const fn about(exhibit: &'static str, title: &'static str, claim: &'static str) 
 /// The exhibits of BOUNCE'21, in the order of the page.
 pub(super) fn exhibits() -> Vec<&'static dyn Runs> {
     vec![&results::Results, &crossover::Crossover, &limit::Limit]
+}
+
+/// What a translator charges, which several exhibits rest on.
+fn charges(preset: Preset) -> Vec<Parameter> {
+    const MODEL: &str = "translators: BOUNCE'21";
+    let of = |name, ns: f64, origin| {
+        Parameter::new(
+            MODEL,
+            name,
+            (Cell::Number(ns), "ns"),
+            origin,
+            preset.source(),
+        )
+    };
+    let Charge { map, unmap, .. } = preset.charge();
+    match preset {
+        Preset::Free => Vec::new(),
+        Preset::Moderate => vec![of("moderate: an unmap", unmap.base_ns, Origin::Published)],
+        Preset::VfioGuest => vec![
+            of("vfio-guest: a map", map.base_ns, Origin::Measured),
+            of("vfio-guest: a page of it", map.page_ns, Origin::Measured),
+            of("vfio-guest: an unmap", unmap.base_ns, Origin::Measured),
+            of(
+                "vfio-guest: a page of it unmapped",
+                unmap.page_ns,
+                Origin::Measured,
+            ),
+        ],
+        Preset::Bounce21 => vec![of(
+            "bounce21: a map or an unmap, and as much a page",
+            map.page_ns,
+            Origin::Fitted,
+        )],
+    }
 }

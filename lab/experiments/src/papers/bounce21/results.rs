@@ -2,16 +2,17 @@
 //! The results of the series beside what the model predicts: throughput, and time in map and unmap,
 //! by size.
 
-use super::{About, Found, Made, Runs, Shown, Statement, Verdict, about};
-use crate::stated::Kind;
+use super::{About, Found, Made, Parameter, Runs, Shown, Statement, Verdict, about, charges};
+use crate::stated::{Compared, Kind, Stated};
 use ioatlas_bench::bounce::{
     Machine, Preset,
     model::{Assumed, Prediction, THEIR_MAP_CHANGE, THEIRS, TOLERATED, range},
 };
 use ioatlas_present::{
     Cell, Tag,
-    plot::{Drawing, Line, Plot, Scale, Whose},
+    plot::{At, Drawing, Line, Plot, Scale, Stroke, Theirs},
 };
+use ioatlas_sim::timing::params::Origin;
 
 /// Where a statement is looked at: a preset under the model.
 const FITTED: &str = "the model, fitted at 4 KiB";
@@ -57,7 +58,8 @@ fn ratio(on: &'static str, kind: Kind, prediction: &Prediction) -> Found {
         prediction.direct.name(),
         prediction.bounced.name()
     ));
-    Found::of(on, kind, judgement)
+    let theirs = Stated::number(prediction.theirs.ratio);
+    Found::of(on, kind, judgement).beside([Compared::new("", prediction.ratio, theirs)])
 }
 
 fn unmap(on: &'static str, all: &[Prediction]) -> Found {
@@ -67,16 +69,22 @@ fn unmap(on: &'static str, all: &[Prediction]) -> Found {
         .map(|p| format!("{:.0}", p.unmap_change))
         .collect();
     let verdict = Verdict::at_most(worst.fold(0.0, f64::max), TOLERATED, 50.0);
-    Found::new(on, verdict.because(format!("{} %", list.join(", "))))
+    let compared = all.iter().map(|p| {
+        let theirs = Stated::number(p.theirs.unmap_change);
+        Compared::new(format!("{} KiB", kib(p)), p.unmap_change, theirs)
+    });
+    Found::new(on, verdict.because(format!("{} %", list.join(", ")))).beside(compared)
 }
 
 fn map(on: &'static str, all: &[Prediction]) -> Found {
     let worst = all.iter().map(|p| p.map_change).fold(f64::MIN, f64::max);
     let verdict = Verdict::at_most(worst, THEIR_MAP_CHANGE, -90.0);
+    let theirs = Stated::range(-100.0, THEIR_MAP_CHANGE);
     Found::new(
         on,
         verdict.because(format!("{worst:.1} % at the worst size")),
     )
+    .beside([Compared::new("", worst, theirs)])
 }
 
 fn statements(all: &[Both]) -> Vec<Statement> {
@@ -131,7 +139,7 @@ fn show(all: &[Both]) -> Shown {
         ("block, KiB", None),
         ("theirs, times", Some(Tag::Assumed)),
         ("fitted at 4 KiB, times", Some(Tag::Simulated)),
-        ("difference, %", Some(Tag::Simulated)),
+        ("ours over theirs", Some(Tag::Simulated)),
         ("least, other guesses", Some(Tag::Simulated)),
         ("most, other guesses", Some(Tag::Simulated)),
         ("vfio-guest, times", Some(Tag::Simulated)),
@@ -149,7 +157,7 @@ fn show(all: &[Both]) -> Shown {
             Cell::count(kib(fitted)),
             Cell::Number(fitted.theirs.ratio),
             Cell::Number(fitted.ratio),
-            Cell::Number(fitted.difference()),
+            Cell::Number(fitted.ratio / fitted.theirs.ratio),
             Cell::Number(low),
             Cell::Number(high),
             Cell::Number(unfitted.ratio),
@@ -161,22 +169,25 @@ fn show(all: &[Both]) -> Shown {
             fitted.reason().unwrap_or_default().into(),
         ]
     };
-    let line = |name: &str, whose, of: &dyn Fn(&Both) -> f64| Line {
+    let line = |name: &str, of: &dyn Fn(&Both) -> f64| Line {
         name: name.into(),
-        whose,
+        stroke: Stroke::Numbers,
         points: all
             .iter()
             .map(|both| (kib(&both.fitted) as f64, of(both)))
             .collect(),
     };
     let lines = vec![
-        line("fitted at 4 KiB", Whose::Ours, &|both| both.fitted.ratio),
-        line("costs of vfio-guest", Whose::Ours, &|both| {
-            both.unfitted.ratio
-        }),
-        line("theirs", Whose::Theirs, &|both| both.fitted.theirs.ratio),
+        line("fitted at 4 KiB", &|both| both.fitted.ratio),
+        line("costs of vfio-guest", &|both| both.unfitted.ratio),
     ];
-    let highest = lines.iter().flat_map(|line| &line.points).map(|at| at.1);
+    let theirs = |both: &Both| Theirs {
+        name: format!("{} KiB", kib(&both.fitted)),
+        series: None,
+        at: At::dot(kib(&both.fitted) as f64, both.fitted.theirs.ratio),
+    };
+    let ours = lines.iter().flat_map(|line| &line.points).map(|at| at.1);
+    let highest = ours.chain(all.iter().map(|both| both.fitted.theirs.ratio));
     let plot = Plot {
         suffix: "-throughput".into(),
         title: "Throughput with bounce buffers by that without, sequential reads".into(),
@@ -184,12 +195,66 @@ fn show(all: &[Both]) -> Shown {
         x: Scale::log2("block size (KiB)", 2, 7),
         y: Scale::linear("times as fast", 0.0, highest.fold(1.0, f64::max)),
         drawing: Drawing::Lines(lines),
+        theirs: all.iter().map(theirs).collect(),
     };
     Shown {
         plots: vec![plot],
         notes: notes(),
         ..Shown::table(columns, all.iter().enumerate().map(row))
     }
+}
+
+fn parameters() -> Vec<Parameter> {
+    const MODEL: &str = "the laptop: BOUNCE'21, results";
+    let Assumed {
+        other_ns,
+        rate,
+        copy_ns,
+        slot_ns,
+        base_by_page,
+    } = Assumed::BOUNCE21;
+    let of = |name, number, unit, origin, why| {
+        Parameter::new(MODEL, name, (Cell::Number(number), unit), origin, why)
+    };
+    let mut all = vec![
+        of(
+            "CPU time of an operation besides",
+            other_ns,
+            "ns",
+            Origin::Free,
+            "a guess",
+        ),
+        of(
+            "what the device moves",
+            rate,
+            "GB/s",
+            Origin::Free,
+            "what PCIe 3.0 x4 carries at most; the drive is not named",
+        ),
+        of(
+            "copying a byte",
+            copy_ns,
+            "ns",
+            Origin::Measured,
+            "64 KiB, neither side in a cache, on another machine",
+        ),
+        of(
+            "taking and returning a slot",
+            slot_ns,
+            "ns",
+            Origin::Free,
+            "what this project's pools were designed for",
+        ),
+        of(
+            "a request by a page of it",
+            base_by_page,
+            "",
+            Origin::Free,
+            "a guess",
+        ),
+    ];
+    all.extend([Preset::VfioGuest, Preset::Bounce21].map(charges).concat());
+    all
 }
 
 fn notes() -> Vec<String> {
@@ -236,7 +301,8 @@ impl Runs for Results {
 
     fn make(&self, _: &dyn Fn(&str)) -> Result<Made, String> {
         let all = predictions();
-        Ok(Made::new(self.about(), statements(&all), show(&all)))
+        let made = Made::new(self.about(), statements(&all), show(&all));
+        Ok(made.with(parameters()))
     }
 }
 
@@ -297,9 +363,10 @@ mod tests {
         for row in &shown.table.rows {
             assert_eq!(row.len(), shown.table.columns.len());
             // every difference over 15 % has its reason
-            let Cell::Number(difference) = row[3] else {
+            let Cell::Number(ratio) = row[3] else {
                 panic!("{row:?}");
             };
+            let difference = (ratio - 1.0) * 100.0;
             assert_eq!(difference.abs() > TOLERATED, !row[12].text().is_empty());
         }
     }

@@ -26,14 +26,15 @@
 //! were made before looking. [`STRUCTURES`] are others, to see which IOTLB the paper's machine may
 //! have had; choosing among them is fitting, and is said to be.
 
-use super::{About, Found, Made, Runs, Shown, Statement, Verdict, about, percent};
+use super::{About, Found, Made, Parameter, Runs, Shown, Statement, Verdict, about, percent};
 use crate::papers::random::Random;
-use crate::stated::Kind;
+use crate::stated::{Compared, Kind, Stated};
 use ioatlas_iotlb::{Geometry, Limits, Named, Setup, Trace, simulate};
 use ioatlas_present::{
     Cell, Tag,
-    plot::{Drawing, Line, Plot, Scale, Whose},
+    plot::{At, Drawing, Line, Plot, Scale, Stroke, Theirs},
 };
+use ioatlas_sim::timing::params::Origin;
 use std::fmt::Write;
 
 /// Copies at each point: enough that the first touches of 256 pages are few, and as many at each.
@@ -256,6 +257,14 @@ fn statements(curves: &[Curve]) -> Vec<Statement> {
     let Some(ours) = curves.first() else {
         return Vec::new();
     };
+    let compared = move || {
+        let sizes = [1024, 4096].into_iter().zip(AT_32);
+        sizes.map(move |(bytes, theirs)| {
+            let of = format!("{} KiB", bytes / 1024);
+            let ours = 100.0 * ours.penalty(5, bytes);
+            Compared::new(of, ours, Stated::number(100.0 * theirs))
+        })
+    };
     let growth = |bytes| {
         format!(
             "{}, {}, {}",
@@ -292,7 +301,10 @@ fn statements(curves: &[Curve]) -> Vec<Statement> {
                     percent(ours.penalty(5, 1024)),
                     percent(ours.penalty(5, 4096))
                 ),
-            ),
+            )
+            .into_iter()
+            .map(|found| found.beside(compared()))
+            .collect(),
         },
         Statement {
             says: "More than 32 pages have a lesser effect, yet the penalty keeps growing to 256 (2).".into(),
@@ -322,6 +334,63 @@ fn statements(curves: &[Curve]) -> Vec<Statement> {
                 )),
             )],
         },
+    ]
+}
+
+fn parameters(ours: &Curve) -> Vec<Parameter> {
+    const MODEL: &str = "copy engine: WIOSCA'10, figure 2";
+    let of = |name, value, origin, why| Parameter::new(MODEL, name, value, origin, why);
+    let count = |count: usize, unit| (Cell::count(count as u64), unit);
+    let fitted = "47 % for 1 KiB and 15 % for 4 KiB at 256 pages";
+    vec![
+        of(
+            "bandwidth of a channel",
+            (Cell::Number(BANDWIDTH), "Gbit/s"),
+            Origin::Published,
+            "WIOSCA'10 2",
+        ),
+        of(
+            "IOTLB entries",
+            count(ours.structure.entries, "entries"),
+            Origin::Free,
+            "the paper does not describe its machine's; its own baseline (4.8)",
+        ),
+        of(
+            "IOTLB ways",
+            count(ours.structure.ways, "ways"),
+            Origin::Free,
+            "likewise",
+        ),
+        of(
+            "placement",
+            (Cell::from("consecutive pages"), ""),
+            Origin::Free,
+            "the paper says that there were no hot spots",
+        ),
+        of(
+            "descriptors",
+            count(64, "bytes"),
+            Origin::Free,
+            "a ring of 64 in one page",
+        ),
+        of(
+            "copies at a point",
+            count(COPIES, "copies"),
+            Origin::Free,
+            "first touches are few",
+        ),
+        of(
+            "overhead of a copy",
+            (Cell::Number(ours.engine.overhead_ns), "ns"),
+            Origin::Fitted,
+            fitted,
+        ),
+        of(
+            "a miss",
+            (Cell::Number(ours.engine.miss_ns), "ns"),
+            Origin::Fitted,
+            fitted,
+        ),
     ]
 }
 
@@ -409,7 +478,7 @@ fn theirs(lg2: usize, bytes: u32) -> (Cell, &'static str) {
 }
 
 fn plots(curves: &[Curve]) -> Vec<Plot> {
-    let plot = |suffix: &str, title: String, lines: Vec<Line>| {
+    let plot = |suffix: &str, title: String, lines: Vec<Line>, theirs: Vec<Theirs>| {
         let highest = lines.iter().flat_map(|line| &line.points).map(|at| at.1);
         let highest = highest.fold(0.0, f64::max);
         Plot {
@@ -419,40 +488,40 @@ fn plots(curves: &[Curve]) -> Vec<Plot> {
             x: Scale::log2("source pages", 0, MOST_LG2),
             y: Scale::linear("penalty in execution time (%)", 0.0, highest),
             drawing: Drawing::Lines(lines),
+            theirs,
         }
     };
     let line = |curve: &Curve, bytes, name: String| Line {
         name,
-        whose: Whose::Ours,
+        stroke: Stroke::Numbers,
         points: (0..curve.misses.len())
             .map(|lg2| ((lg2 as f64).exp2(), curve.penalty(lg2, bytes) * 100.0))
             .collect(),
     };
     let mut all = Vec::new();
     if let Some(ours) = curves.first() {
-        let mut lines: Vec<Line> = BLOCKS
+        let lines: Vec<Line> = BLOCKS
             .iter()
             .map(|bytes| line(ours, *bytes, format!("{} KiB", bytes / 1024)))
             .collect();
-        lines.push(text_points("1 KiB, theirs (text)", 0));
-        lines.push(text_points("4 KiB, theirs (text)", 1));
         let title = format!(
             "Penalty of the IOMMU on DMA copies: {}",
             ours.structure.name()
         );
-        all.push(plot("-penalty", title, lines));
+        let theirs = [theirs_of(0, Some(0)), theirs_of(1, Some(2))].concat();
+        all.push(plot("-penalty", title, lines, theirs));
     }
     let others = curves
         .iter()
         .filter(|curve| curve.structure.entries == 32 && curve.structure.ways != 4);
-    let mut lines: Vec<Line> = others
+    let lines: Vec<Line> = others
         .map(|curve| line(curve, 1024, structure_key(curve.structure)))
         .collect();
-    lines.push(text_points("theirs (text)", 0));
     all.push(plot(
         "-structures",
         "Blocks of 1 KiB with other IOTLBs of 32 entries, tried after looking".into(),
         lines,
+        theirs_of(0, None),
     ));
     all
 }
@@ -466,12 +535,14 @@ fn structure_key(structure: Structure) -> String {
 }
 
 /// The paper's numbers for one block size, the `nth` of [`AT_32`].
-fn text_points(name: &str, nth: usize) -> Line {
-    Line {
-        name: name.into(),
-        whose: Whose::Theirs,
-        points: vec![(32.0, AT_32[nth] * 100.0), (256.0, AT_256[nth] * 100.0)],
-    }
+fn theirs_of(nth: usize, series: Option<usize>) -> Vec<Theirs> {
+    let kib = [1, 4][nth];
+    let of = |(pages, part): (f64, f64)| Theirs {
+        name: format!("{kib} KiB, {pages} pages"),
+        series,
+        at: At::dot(pages, 100.0 * part),
+    };
+    [(32.0, AT_32[nth]), (256.0, AT_256[nth])].map(of).into()
 }
 
 pub(super) struct Figure2;
@@ -491,7 +562,8 @@ impl Runs for Figure2 {
             Curve::of(*structure)
         };
         let curves: Vec<Curve> = STRUCTURES.iter().map(curve).collect::<Result<_, _>>()?;
-        Ok(Made::new(self.about(), statements(&curves), show(&curves)))
+        let made = Made::new(self.about(), statements(&curves), show(&curves));
+        Ok(made.with(curves.first().map_or_else(Vec::new, parameters)))
     }
 }
 

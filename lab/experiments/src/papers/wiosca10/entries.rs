@@ -6,14 +6,15 @@
 //! is counted is the pages and superpages that the accesses of such mappings touch.
 
 use super::{
-    About, Found, Made, Runs, Shown, Statement, Verdict, about,
+    About, Found, Made, Parameter, Runs, Shown, Statement, Verdict, about,
     workload::{E1000, LSI, Workload},
 };
 use ioatlas_iotlb::{PageSize, Trace, WorkingSet};
 use ioatlas_present::{
     Cell, Tag,
-    plot::{Drawing, Line, Plot, Scale, Whose},
+    plot::{Drawing, Line, Plot, Scale, Stroke},
 };
+use ioatlas_sim::timing::params::Origin;
 
 /// A figure of the paper.
 pub(super) struct Exhibit {
@@ -96,11 +97,14 @@ impl Runs for Exhibit {
             .iter()
             .map(|one| InUse::of(one.kernel, one.suffix(), &one.trace))
             .collect();
-        Ok(Made::new(
-            self.about,
-            vec![statement(&all)],
-            self.show(&all),
-        ))
+        let made = Made::new(self.about, vec![statement(&all)], self.show(&all));
+        Ok(made.with(vec![Parameter::new(
+            "entries in use: WIOSCA'10, figures 8 and 9",
+            "window",
+            (Cell::count(WorkingSet::WINDOW.get() as u64), "accesses"),
+            Origin::Free,
+            "the paper does not say",
+        )]))
     }
 }
 
@@ -143,7 +147,7 @@ impl Exhibit {
     fn plot(&self, one: &InUse) -> Plot {
         let line = |name: &str, set: &WorkingSet| Line {
             name: name.into(),
-            whose: Whose::Ours,
+            stroke: Stroke::Numbers,
             points: set
                 .windows
                 .iter()
@@ -168,6 +172,7 @@ impl Exhibit {
                 line("4 KiB pages", &one.pages),
                 line("2 MiB superpages", &one.superpages),
             ]),
+            theirs: Vec::new(),
         }
     }
 }

@@ -20,7 +20,10 @@ mod pattern;
 mod strategies;
 pub(super) mod workload;
 
-use super::{About, Found, Made, Runs, Shown, Statement, Verdict};
+use super::{About, Found, Made, Parameter, Runs, Shown, Statement, Verdict};
+use ioatlas_iotlb::{BufferSize, Geometry};
+use ioatlas_present::Cell;
+use ioatlas_sim::timing::params::Origin;
 
 const PAPER: &str = "WIOSCA'10";
 
@@ -55,4 +58,26 @@ fn share(part: u64, whole: u64) -> f64 {
         0 => 0.0,
         whole => part as f64 / whole as f64,
     }
+}
+
+/// The paper's baseline, which several exhibits rest on.
+pub(super) fn iotlb() -> Vec<Parameter> {
+    const MODEL: &str = "IOTLB: WIOSCA'10, figures 10 to 12 and section 4.9; replay";
+    let geometry = Geometry::default();
+    let buffer = BufferSize::default();
+    let of = |name, count: usize, unit| {
+        let value = (Cell::count(count as u64), unit);
+        Parameter::new(
+            MODEL,
+            name,
+            value,
+            Origin::Published,
+            "WIOSCA'10 4.8, the baseline",
+        )
+    };
+    vec![
+        of("entries", geometry.entries(), "entries"),
+        of("ways", geometry.ways(), "ways"),
+        of("prefetch buffer", buffer.entries(), "entries"),
+    ]
 }

@@ -364,6 +364,7 @@ impl Exhibit {
             ),
             tag: Tag::Counted,
             drawing: Drawing::Dots(drawn.collect()),
+            theirs: Vec::new(),
             x,
             y,
         }

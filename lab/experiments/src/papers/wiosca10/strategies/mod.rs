@@ -12,7 +12,7 @@ pub(super) use claims::Claim;
 use claims::*;
 
 use super::{
-    About, Found, Made, Runs, Shown, Statement, about,
+    About, Found, Made, Runs, Shown, Statement, about, iotlb,
     workload::{E1000, LSI, NVME, Recorded, TWO_E1000, VIRTIO, Workload},
 };
 use ioatlas_iotlb::{BufferSize, Class, Geometry, Laboratory, Named, Outcome, Part, Setup};
@@ -274,11 +274,8 @@ impl Runs for Exhibit {
         progress(self.workload.name);
         let all = results(self.workload)?;
         let statements = self.says.iter().map(|claim| statement(claim, &all));
-        Ok(Made::new(
-            self.about,
-            statements.collect(),
-            show(self.workload, &all),
-        ))
+        let made = Made::new(self.about, statements.collect(), show(self.workload, &all));
+        Ok(made.with(iotlb()))
     }
 }
 
@@ -337,6 +334,7 @@ pub(super) fn show(workload: &Workload, all: &[Results]) -> Shown {
         x: Scale::linear("miss rate (%)", 0.0, bars.highest() * 1.06),
         y: Scale::names("configuration"),
         drawing: Drawing::Bars(bars),
+        theirs: Vec::new(),
     };
     Shown {
         plots: vec![plot],
