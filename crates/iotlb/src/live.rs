@@ -6,7 +6,7 @@
 use crate::event::{DeviceId, Event};
 use crate::runs::Runs;
 use crate::trace::Trace;
-use crate::units::{EventTime, IovaPage, PageCount};
+use crate::units::{EventTime, IovaPage, PageCount, PageRange};
 
 /// The live mappings of all devices of a trace at one moment.
 #[derive(Clone, Debug)]
@@ -63,6 +63,27 @@ impl LiveMappings {
             }
             Event::Access { page, .. } => Effect::Accessed(runs.get(page.number())),
         }
+    }
+
+    /// The mappings that pages of a range belong to, those of higher pages first.
+    ///
+    /// # Panics
+    ///
+    /// If `device` is not of the trace that `self` was made for.
+    pub fn owners(
+        &self,
+        device: DeviceId,
+        range: PageRange,
+    ) -> impl Iterator<Item = EventTime> + '_ {
+        let (first, last) = (range.first().number(), range.last().number());
+        self.devices[device.index()].within(first, last)
+    }
+
+    /// The mappings of all devices; one that has lost pages in its middle comes more than once.
+    pub fn all(&self) -> impl Iterator<Item = EventTime> + '_ {
+        self.devices
+            .iter()
+            .flat_map(|runs| runs.within(0, u64::MAX))
     }
 
     /// The mapping that a page belongs to.

@@ -29,6 +29,16 @@ impl<T: Copy> Runs<T> {
         (run.last >= page).then_some(run.value)
     }
 
+    /// Values of the range's pages, highest first; a run that reaches out of it counts, too.
+    pub fn within(&self, first: u64, last: u64) -> impl Iterator<Item = T> + '_ {
+        let below = self.0.range(..=last).rev();
+        let meets = move |run: &Run<T>| run.last >= first;
+        below
+            .map(|(_, run)| *run)
+            .take_while(meets)
+            .map(|run| run.value)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -91,6 +101,8 @@ mod tests {
         assert_eq!(values(&runs, 0..7), [None, o, o, None, o, o, None]);
         assert!(runs.overlap(3, 4) && runs.overlap(0, 9) && !runs.overlap(3, 3));
         assert!(!runs.overlap(6, 9) && !runs.overlap(0, 0));
+        let within = |first, last| runs.within(first, last).count();
+        assert_eq!((within(0, 9), within(2, 3), within(3, 3)), (2, 1, 0));
         assert_eq!(runs.take(0, 6, |_, _, _| {}), PageCount(4));
         assert!(runs.is_empty());
     }
