@@ -59,6 +59,7 @@ const STREAMING: u8 = 1 << 1;
 const FIRST_TOUCH: u8 = 1 << 2;
 const OTHER_MISS: u8 = 1 << 3;
 const MISSES: u8 = 1 << 6;
+const SEVERAL: u8 = 1 << 7;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut traces = bundled_traces()?;
@@ -213,8 +214,13 @@ fn grid(atlas: &Atlas) -> Result<Vec<Vec<Option<usize>>>, Box<dyn Error>> {
     while let Some(distance) = number(&mut bytes) {
         cell += distance;
         let flags = bytes.next().ok_or("a cell without flags")?;
-        if flags & MISSES != 0 {
-            // Under which strategies it misses, which is not drawn.
+        // Under which strategies it misses, which is not drawn.
+        let sets = match flags & (MISSES | SEVERAL) {
+            0 => 0,
+            MISSES => 1,
+            _ => number(&mut bytes).ok_or("a cell without its misses")?,
+        };
+        for _ in 0..sets {
             number(&mut bytes).ok_or("a cell without its sets")?;
         }
         let bits = [STREAMING, CONSISTENT, OTHER_MISS, FIRST_TOUCH];

@@ -54,8 +54,8 @@ pub struct DeviceTraffic {
     pub peak_live_pages: PageCount,
 }
 
-/// Streaming maps whose bytes are recorded ([`crate::Event::bytes`]). Consistent ones have whole pages,
-/// with nothing else in them.
+/// Streaming maps whose bytes are recorded ([`crate::Event::bytes`]). Consistent ones have whole
+/// pages, with nothing else in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByteCounts {
     /// How many there are.

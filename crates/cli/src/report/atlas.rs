@@ -9,8 +9,13 @@
 //! touches without a strategy and of all others. Few pairs of sets differ, so that a cell
 //! names its pair by number, the most frequent by the smallest.
 //! Cells are stored in order as distance to the previous one (little-endian base 128), a
-//! byte of flags, and the number of the pair (base 128 too) where the flags say so; where
-//! that takes too much room the grid is made coarser.
+//! byte of flags, and the number of the pair (base 128 too) where the flags say so. Where there is
+//! room for it a cell has a pair for each of its misses, so that those in view can be counted, else
+//! one for all of them; where that takes too much room, too, the grid is made coarser.
+
+mod mappings;
+
+pub use mappings::Lies;
 
 use super::savings::Savings;
 use crate::loaded::NAME;
@@ -30,12 +35,17 @@ mod flag {
     pub const UNMAP: u8 = 1 << 5;
     /// The number of a pair of sets of combinations follows.
     pub const MISSES: u8 = 1 << 6;
+    /// Of several misses: how many numbers follow, and then these.
+    pub const SEVERAL: u8 = 1 << 7;
 }
 
 const MAX_COLUMNS: usize = 1600;
 const MAX_ROWS: usize = 512;
 /// Below this the picture says nothing, however little room there is.
 const MIN_COLUMNS: usize = 50;
+
+/// Of the room for a picture, the part for what lies where, in hundredths.
+const ROOM_OF_LIES: usize = 30;
 
 /// Devices with a name in the picture.
 const MAX_DEVICES: usize = 16;
@@ -51,7 +61,7 @@ pub struct Atlas {
     pub rows: usize,
     /// Events in the trace: the length of the time axis.
     pub events: usize,
-    /// Rows at which a device begins, with its name.
+    /// Rows at which a device begins, with its name; empty for all devices behind those named.
     pub devices: Vec<(usize, String)>,
     /// Some rows and the number of the first page in each.
     pub ticks: Vec<(usize, String)>,
@@ -63,16 +73,28 @@ pub struct Atlas {
     pub sets: Vec<Sets>,
     /// The cells in base64, as the page's script decodes them.
     pub cells: String,
+    /// Whether each miss has its pair of sets; else those of a cell share one.
+    pub is_exact: bool,
+    /// What lies where.
+    pub lies: Lies,
 }
 
 /// Under which combinations there are misses, a bit each: first touches, others.
 type Sets = [u32; 2];
 
 /// What happened in a cell.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Cell {
     flags: u8,
-    sets: Sets,
+    /// Of each miss, or of all together.
+    sets: Vec<Sets>,
+}
+
+/// Whether each miss of a cell has its own pair of sets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Misses {
+    Each,
+    Together,
 }
 
 type Page = (DeviceId, IovaPage);
@@ -96,19 +118,34 @@ impl Atlas {
                 Verdict::Hit | Verdict::Fault => 0,
             };
         });
+        let room_of_lies = room / 100 * ROOM_OF_LIES;
+        let room = room - room_of_lies;
         let (mut columns, mut rows) = (MAX_COLUMNS, MAX_ROWS);
+        // each miss takes a byte at least
+        let missed = savings.missed.iter().filter(|&&missed| missed != 0).count();
+        let mut each = match missed < room {
+            true => Misses::Each,
+            false => Misses::Together,
+        };
         loop {
             let grid = Grid::new(trace, &pages, columns, rows);
-            let cells = grid.cells(trace, &misses, &savings.missed);
+            let cells = grid.cells(trace, &misses, &savings.missed, each);
             let (sets, cells) = encode(&cells);
             // A pair of sets is written as two numbers of at most 8 hexadecimal digits.
-            if cells.len() + 18 * sets.len() <= room || columns / 2 < MIN_COLUMNS {
+            let fits = cells.len() + 18 * sets.len() <= room;
+            if fits || each == Misses::Together && columns / 2 < MIN_COLUMNS {
                 return Atlas {
                     combinations: savings.combinations.iter().map(Named::to_string).collect(),
                     misses: savings.totals(),
                     sets,
+                    is_exact: each == Misses::Each,
+                    lies: Lies::of(trace, &grid, room_of_lies),
                     ..grid.atlas(trace, label, cells)
                 };
+            }
+            if each == Misses::Each {
+                each = Misses::Together;
+                continue;
             }
             columns = columns * 2 / 3;
             rows = rows * 2 / 3;
@@ -155,19 +192,44 @@ impl<'a> Grid<'a> {
         rank * self.rows / self.pages.len().max(1)
     }
 
-    fn cells(&self, trace: &Trace, misses: &[u8], missed: &[u32]) -> BTreeMap<usize, Cell> {
+    fn column(&self, time: usize) -> usize {
+        time * self.columns / self.events.max(1)
+    }
+
+    /// The first page of a row and the last of the same device; `None` without pages.
+    fn pages_of_row(&self, row: usize) -> Option<(u64, u64)> {
+        let rank = |row: usize| (row * self.pages.len()).div_ceil(self.rows);
+        let pages = self.pages.get(rank(row)..rank(row + 1))?;
+        let (device, first) = *pages.first()?;
+        let mut of_device = pages.iter().rev().filter(|(other, _)| *other == device);
+        let (_, last) = *of_device.next()?;
+        Some((first.number(), last.number()))
+    }
+
+    fn cells(
+        &self,
+        trace: &Trace,
+        misses: &[u8],
+        missed: &[u32],
+        each: Misses,
+    ) -> BTreeMap<usize, Cell> {
         let classes = trace.classes();
         let mut live = ioatlas_iotlb::LiveMappings::new(trace);
         let mut cells: BTreeMap<usize, Cell> = BTreeMap::new();
         for (time, event) in trace.events().iter().enumerate() {
-            let column = time * self.columns / self.events.max(1);
+            let column = self.column(time);
             let mut mark = |row: usize, flags: u8| {
                 let cell = cells.entry(column * self.rows + row).or_default();
                 cell.flags |= flags;
                 if missed[time] != 0 {
                     cell.flags |= flag::MISSES;
                     let first = misses[time] & flag::FIRST_TOUCH != 0;
-                    cell.sets[usize::from(!first)] |= missed[time];
+                    if cell.sets.is_empty() || each == Misses::Each {
+                        cell.sets.push([0; 2]);
+                    }
+                    if let Some(sets) = cell.sets.last_mut() {
+                        sets[usize::from(!first)] |= missed[time];
+                    }
                 }
             };
             match *event {
@@ -207,6 +269,10 @@ impl<'a> Grid<'a> {
             let row = rank * self.rows / self.pages.len().max(1);
             devices.push((row, short(trace.device_name(device), NAME)));
         }
+        if let Some(next) = trace.devices().nth(MAX_DEVICES) {
+            let rank = self.pages.partition_point(|&(other, _)| other < next);
+            devices.push((rank * self.rows / self.pages.len().max(1), String::new()));
+        }
         let tick = |number: usize| {
             let rank = number * self.pages.len().saturating_sub(1) / (TICKS - 1);
             let &page = self.pages.get(rank)?;
@@ -225,6 +291,8 @@ impl<'a> Grid<'a> {
             misses: Vec::new(),
             sets: Vec::new(),
             cells,
+            is_exact: false,
+            lies: Lies::default(),
         }
     }
 }
@@ -232,9 +300,8 @@ impl<'a> Grid<'a> {
 /// The pairs of sets, most frequent first, and the cells.
 fn encode(cells: &BTreeMap<usize, Cell>) -> (Vec<Sets>, String) {
     let mut counts: BTreeMap<Sets, usize> = BTreeMap::new();
-    let missing = |cell: &&Cell| cell.flags & flag::MISSES != 0;
-    for cell in cells.values().filter(missing) {
-        *counts.entry(cell.sets).or_default() += 1;
+    for sets in cells.values().flat_map(|cell| &cell.sets) {
+        *counts.entry(*sets).or_default() += 1;
     }
     let mut sets: Vec<Sets> = counts.keys().copied().collect();
     sets.sort_by_key(|pair| std::cmp::Reverse(counts[pair]));
@@ -242,9 +309,15 @@ fn encode(cells: &BTreeMap<usize, Cell>) -> (Vec<Sets>, String) {
     let (mut bytes, mut previous) = (Vec::new(), 0);
     for (&at, cell) in cells {
         number(&mut bytes, at - previous);
-        bytes.push(cell.flags);
-        if missing(&cell) {
-            number(&mut bytes, numbers[&cell.sets]);
+        match cell.sets.len() {
+            0 | 1 => bytes.push(cell.flags),
+            several => {
+                bytes.push(cell.flags | flag::SEVERAL);
+                number(&mut bytes, several);
+            }
+        }
+        for sets in &cell.sets {
+            number(&mut bytes, numbers[sets]);
         }
         previous = at;
     }
@@ -275,8 +348,8 @@ mod tests {
         Atlas::draw(trace, "t", Geometry::default(), &savings, room)
     }
 
-    /// The cells as (column, row, flags without that of sets, sets).
-    fn cells(atlas: &Atlas) -> Vec<(usize, usize, u8, Sets)> {
+    /// The cells as (column, row, flags without those of sets, sets).
+    fn cells(atlas: &Atlas) -> Vec<(usize, usize, u8, Vec<Sets>)> {
         let bytes = STANDARD.decode(&atlas.cells).unwrap();
         let (mut cells, mut at, mut bytes) = (Vec::new(), 0, bytes.into_iter());
         let number = |first: u8, bytes: &mut std::vec::IntoIter<u8>| {
@@ -291,19 +364,32 @@ mod tests {
         while let Some(byte) = bytes.next() {
             at += number(byte, &mut bytes);
             let flags = bytes.next().unwrap();
-            let mut sets = [0; 2];
-            if flags & flag::MISSES != 0 {
+            let mut next = || {
                 let byte = bytes.next().unwrap();
-                sets = atlas.sets[number(byte, &mut bytes)];
-            }
+                number(byte, &mut bytes)
+            };
+            let count = match flags & (flag::MISSES | flag::SEVERAL) {
+                0 => 0,
+                flag::MISSES => 1,
+                _ => next(),
+            };
+            let sets = (0..count).map(|_| atlas.sets[next()]).collect();
             cells.push((
                 at / atlas.rows,
                 at % atlas.rows,
-                flags & !flag::MISSES,
+                flags & !(flag::MISSES | flag::SEVERAL),
                 sets,
             ));
         }
         cells
+    }
+
+    /// Misses of the cells under a combination.
+    fn count(atlas: &Atlas, bit: usize) -> u64 {
+        let cells = cells(atlas);
+        let sets = cells.iter().flat_map(|(.., sets)| sets);
+        sets.filter(|[first, others]| (first | others) & 1 << bit != 0)
+            .count() as u64
     }
 
     #[test]
@@ -317,17 +403,28 @@ mod tests {
         let all = cells(&atlas);
         assert_eq!(all.len(), 301 + 199);
         let alh = atlas.combinations.iter().position(|name| name == "alh");
-        let (mut missed, mut left) = (0, 0);
         for (.., flags, sets) in all {
-            assert_eq!(sets[0] & 1 != 0, flags & flag::FIRST_TOUCH != 0);
-            assert_eq!(sets[1] & 1 != 0, flags & flag::OTHER_MISS != 0);
-            missed += u64::from((sets[0] | sets[1]) & 1 != 0);
-            left += u64::from((sets[0] | sets[1]) & 1 << alh.unwrap() != 0);
+            let any = |kind: usize| sets.iter().any(|sets| sets[kind] & 1 != 0);
+            assert_eq!(any(0), flags & flag::FIRST_TOUCH != 0);
+            assert_eq!(any(1), flags & flag::OTHER_MISS != 0);
         }
-        assert_eq!(
-            (missed, left),
-            (atlas.misses[0], atlas.misses[alh.unwrap()])
-        );
+        for bit in [0, alh.unwrap()] {
+            assert_eq!(count(&atlas, bit), atlas.misses[bit]);
+        }
+    }
+
+    #[test]
+    fn each_miss_of_a_cell_counts_where_there_is_room() {
+        let mut lines = String::from("M d 0 20000 rw\n");
+        for event in 0..20_000u64 {
+            lines += &format!("A d {event:x} r\n");
+        }
+        let trace = trace(&lines);
+        let exact = draw(&trace, 300_000);
+        assert!(exact.is_exact && cells(&exact).len() < 20_000);
+        assert_eq!(count(&exact, 0), exact.misses[0]);
+        let coarse = draw(&trace, 20_000);
+        assert!(!coarse.is_exact && count(&coarse, 0) < coarse.misses[0]);
     }
 
     #[test]

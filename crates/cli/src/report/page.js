@@ -3,8 +3,8 @@
 
 // Bits of a cell and the colour variables that show them, later ones on top.
 const LAYERS = [[2, "--streaming"], [1, "--consistent"], [16, "--map"], [32, "--unmap"], [8, "--other"], [4, "--miss"]];
-const MISSES = 64, FIRST = 4, OTHER = 8;
-const LEFT = 74, BOTTOM = 26, TOP = 12;
+const MISSES = 64, SEVERAL = 128, FIRST = 4, OTHER = 8;
+const LEFT = 74, TOP = 12;
 const WHOLE = [0, 1, 0, 1];
 
 // Pairs of a row number and a name, one a line.
@@ -15,24 +15,33 @@ function pairs(text) {
   });
 }
 
-// Distances in base 128, bytes of flags and numbers of sets, as atlas.rs writes them.
-function decode(base64) {
+// Numbers in base 128 and bytes, as atlas.rs writes them.
+function reader(base64) {
   const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
-  const cells = [], flags = [], sets = [];
-  let cell = 0, i = 0;
+  let i = 0;
   const number = () => {
     let value = 0, scale = 1;
     while (bytes[i] >= 128) { value += (bytes[i++] - 128) * scale; scale *= 128; }
     return value + bytes[i++] * scale;
   };
-  while (i < bytes.length) {
-    cell += number();
+  return { number, byte: () => bytes[i++], more: () => i < bytes.length };
+}
+
+// Cells by their distances, with flags and the numbers of sets that each has.
+function decode(base64) {
+  const read = reader(base64);
+  const cells = [], flags = [], sets = [], from = [];
+  let cell = 0;
+  while (read.more()) {
+    cell += read.number();
     cells.push(cell);
-    const flag = bytes[i++];
+    const flag = read.byte();
     flags.push(flag);
-    sets.push(flag & MISSES ? number() : -1);
+    from.push(sets.length);
+    for (let left = flag & SEVERAL ? read.number() : flag & MISSES ? 1 : 0; left > 0; left--) sets.push(read.number());
   }
-  return { cells: Uint32Array.from(cells), flags: Uint8Array.from(flags), sets: Int32Array.from(sets) };
+  from.push(sets.length);
+  return { cells: Uint32Array.from(cells), flags: Uint8Array.from(flags), sets: Uint32Array.from(sets), from: Uint32Array.from(from) };
 }
 
 const atlases = [...document.querySelectorAll(".atlas canvas")].map((canvas) => ({
@@ -47,6 +56,7 @@ const atlases = [...document.querySelectorAll(".atlas canvas")].map((canvas) => 
   misses: canvas.dataset.misses.split(" ").map(Number),
   pairsOfSets: canvas.dataset.sets.split(";").map((pair) => pair.split(" ").map((hex) => parseInt(hex, 16))),
   ...decode(canvas.dataset.cells),
+  ...lies(canvas.dataset),
   view: WHOLE,
 }));
 const boxes = [...document.querySelectorAll(".layers input[data-bit]")];
@@ -69,22 +79,39 @@ function combination() {
 
 // What a cell shows under a combination: its flags, misses being those that are left.
 function shownFlags(atlas, i, bit) {
-  let flags = atlas.flags[i] & ~(FIRST | OTHER | MISSES);
-  if (atlas.sets[i] < 0 || bit < 0) return flags;
-  const [first, other] = atlas.pairsOfSets[atlas.sets[i]];
-  if (first >>> bit & 1) flags |= FIRST;
-  if (other >>> bit & 1) flags |= OTHER;
+  let flags = atlas.flags[i] & ~(FIRST | OTHER | MISSES | SEVERAL);
+  for (let at = atlas.from[i]; bit >= 0 && at < atlas.from[i + 1]; at++) {
+    const [first, other] = atlas.pairsOfSets[atlas.sets[at]];
+    if (first >>> bit & 1) flags |= FIRST;
+    if (other >>> bit & 1) flags |= OTHER;
+  }
   return flags;
 }
+
+// First touches and other misses of a cell that are left under a combination.
+function missesOf(atlas, i, bit) {
+  const left = [0, 0];
+  for (let at = atlas.from[i]; bit >= 0 && at < atlas.from[i + 1]; at++) {
+    atlas.pairsOfSets[atlas.sets[at]].forEach((set, kind) => { left[kind] += set >>> bit & 1; });
+  }
+  return left;
+}
+
+function inView({ columns, rows, cells, view: [x0, x1, y0, y1] }, i) {
+  const column = Math.floor(cells[i] / rows), row = cells[i] % rows;
+  return (column + 1) / columns > x0 && column / columns < x1 && (row + 1) / rows > y0 && row / rows < y1;
+}
+
+const grouped = (number) => number.toLocaleString("en");
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // Draws with a pen of text(words, x, y, anchor), rect(x, y, width, height) and colour(name).
 // Gives the number of cells with a miss.
 function drawOn(atlas, pen, width, height) {
-  const { columns, rows, events, devices, ticks, cells } = atlas;
+  const { columns, rows, events, devices, ticks, cells, times } = atlas;
   const [x0, x1, y0, y1] = atlas.view;
-  const right = width - 4, bottom = height - BOTTOM;
+  const right = width - 4, bottom = height - bottomOf(atlas);
   const x = (column) => LEFT + (column / columns - x0) / (x1 - x0) * (right - LEFT);
   const y = (row) => bottom - (row / rows - y0) / (y1 - y0) * (bottom - TOP);
   pen.colour("--line");
@@ -99,8 +126,10 @@ function drawOn(atlas, pen, width, height) {
     last = at;
   }
   for (const part of width > 500 ? [0, .25, .5, .75, 1] : [0, .5, 1]) {
-    const label = Math.round(events * (x0 + part * (x1 - x0))).toLocaleString("en") + (part === 1 ? " events" : "");
-    pen.text(label, LEFT + part * (right - LEFT), height - 8, part === 0 ? "start" : part === 1 ? "end" : "middle");
+    const at = x0 + part * (x1 - x0), anchor = part === 0 ? "start" : part === 1 ? "end" : "middle";
+    const label = grouped(Math.round(events * at)) + (part === 1 ? " events" : "");
+    pen.text(label, LEFT + part * (right - LEFT), bottom + 18, anchor);
+    if (times) pen.text(spelled(timeAt(times, at), 3), LEFT + part * (right - LEFT), bottom + 33, anchor);
   }
   const shown = boxes.reduce((bits, box) => bits | (box.checked ? Number(box.dataset.bit) : 0), 0);
   const bit = atlas.combinations.indexOf(combination());
@@ -125,7 +154,7 @@ function drawOn(atlas, pen, width, height) {
   if (devices.length < 2) return dots;
   for (const [row, name] of devices) {
     const at = y(row);
-    if (at < TOP + 12 || at > bottom + 1) continue;
+    if (!name || at < TOP + 12 || at > bottom + 1) continue;
     pen.colour("--paper");
     pen.rect(LEFT, at - 18, 8 + name.length * 7, 17);
     pen.colour("--ink");
@@ -149,20 +178,35 @@ function draw(atlas) {
     rect: (x, y, w, h) => paint.fillRect(x, y, w, h),
     text: (words, x, y, anchor) => { paint.textAlign = anchor === "middle" ? "center" : anchor; paint.fillText(words, x, y); },
   }, width, height);
-  const name = combination(), misses = atlas.misses[atlas.combinations.indexOf(name)], all = atlas.misses[0];
+  const name = combination(), bit = atlas.combinations.indexOf(name), misses = atlas.misses[bit], all = atlas.misses[0];
   const percent = (misses / all - 1) * 100, size = Math.abs(percent);
   // As everywhere on the page: what is little or nearly all does not look like none or all.
   const nearlyAll = percent < -99 && percent > -100;
   const digits = nearlyAll ? (Math.trunc(percent * 10) / 10).toFixed(1) : percent.toFixed(size > 0 && size < .95 ? 1 : 0);
   const change = all ? ` (${percent > 0 ? "+" : ""}${digits} %)` : "";
-  canvas.parentElement.querySelector("output").textContent = `${name}: ${misses.toLocaleString("en")} misses` +
-    (name === "baseline" ? "" : ` of ${all.toLocaleString("en")}${change}`) + ", simulated";
+  const figure = canvas.parentElement, whole = atlas.view === WHOLE;
+  figure.querySelector("output").textContent = `${name}: ${grouped(misses)} misses` +
+    (name === "baseline" ? "" : ` of ${grouped(all)}${change}`) + ", simulated" + (whole ? "" : `; ${seen(atlas, bit)}`);
+  figure.querySelector(".whole").hidden = whole;
+}
+
+// How many of the misses are in view; of a picture without room for each, in how many of its cells.
+function seen(atlas, bit) {
+  let misses = 0;
+  for (let i = 0; i < atlas.cells.length; i++) {
+    if (atlas.from[i] < atlas.from[i + 1] && inView(atlas, i)) {
+      const [first, other] = missesOf(atlas, i, bit);
+      misses += atlas.isExact ? first + other : Number(first + other > 0);
+    }
+  }
+  return `in view: ${grouped(misses)} ${atlas.isExact ? "misses" : "cells with misses"}`;
 }
 
 const drawAll = () => atlases.forEach(draw);
 
-// The view in the address: strategy, parts, layers, and where a picture is zoomed.
-function keep() {
+// The view in the address: strategy, parts, layers, and where a picture is zoomed. `how` is a method
+// of the history: Back undoes what is pushed.
+function keep(how) {
   const kept = new URLSearchParams();
   const chosen = radios.find((radio) => radio.checked)?.value;
   if (chosen && chosen !== "baseline") kept.set("s", chosen);
@@ -174,7 +218,7 @@ function keep() {
   atlases.forEach(({ view }, i) => {
     if (view !== WHOLE) kept.set("v" + i, view.map((part) => Number(part.toFixed(4))).join("_"));
   });
-  history.replaceState(null, "", "#" + kept);
+  history[how](null, "", "#" + kept);
 }
 
 function restore() {
@@ -192,72 +236,17 @@ function restore() {
   drawAll();
 }
 
-function zoom(atlas) {
-  const { canvas } = atlas;
-  const frame = document.createElement("div");
-  frame.className = "frame";
-  canvas.after(frame);
-  let start = null;
-  const place = (event) => {
-    const box = canvas.getBoundingClientRect();
-    return [Math.min(Math.max(event.clientX - box.left, LEFT), box.width - 4), Math.min(Math.max(event.clientY - box.top, TOP), box.height - BOTTOM)];
-  };
-  const show = (view) => { atlas.view = view; draw(atlas); keep(); };
-  canvas.addEventListener("pointerdown", (event) => {
-    if (event.button !== 0 || event.pointerType === "touch") return;
-    start = place(event);
-    canvas.setPointerCapture(event.pointerId);
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    if (!start) return;
-    const [x, y] = place(event);
-    frame.style.cssText = `display:block;left:${canvas.offsetLeft + Math.min(x, start[0])}px;top:${canvas.offsetTop + Math.min(y, start[1])}px;` +
-      `width:${Math.abs(x - start[0])}px;height:${Math.abs(y - start[1])}px`;
-  });
-  canvas.addEventListener("pointerup", (event) => {
-    if (!start) return;
-    const [ax, ay] = start, [bx, by] = place(event), [x0, x1, y0, y1] = atlas.view;
-    start = null;
-    frame.style.cssText = "";
-    if (Math.abs(ax - bx) < 4 || Math.abs(ay - by) < 4) return;
-    const width = canvas.clientWidth - 4 - LEFT, height = canvas.clientHeight - BOTTOM - TOP;
-    const atX = (x) => x0 + (x - LEFT) / width * (x1 - x0), atY = (y) => y0 + (TOP + height - y) / height * (y1 - y0);
-    const view = [atX(Math.min(ax, bx)), atX(Math.max(ax, bx)), atY(Math.max(ay, by)), atY(Math.min(ay, by))];
-    // No closer than the address can tell.
-    if (view[1] - view[0] < .001 || view[3] - view[2] < .001) return;
-    show(view);
-  });
-  canvas.addEventListener("pointercancel", () => { start = null; frame.style.cssText = ""; });
-  canvas.addEventListener("dblclick", () => show(WHOLE));
-  // Without a mouse: + and - around the middle, arrows move, 0 or Escape is the whole.
-  canvas.addEventListener("keydown", (event) => {
-    const [x0, x1, y0, y1] = atlas.view;
-    const scale = { "+": .5, "=": .5, "-": 2 }[event.key];
-    const move = { ArrowLeft: [-.25, 0], ArrowRight: [.25, 0], ArrowDown: [0, -.25], ArrowUp: [0, .25] }[event.key];
-    if (event.key === "0" || event.key === "Escape") return show(WHOLE);
-    if (!scale && !move) return;
-    event.preventDefault();
-    const axis = (from, to, by) => {
-      const size = Math.min(Math.max((to - from) * (scale ?? 1), .01), 1);
-      const start = Math.min(Math.max((from + to - size) / 2 + by * size, 0), 1 - size);
-      return [start, start + size];
-    };
-    const view = [...axis(x0, x1, move?.[0] ?? 0), ...axis(y0, y1, move?.[1] ?? 0)];
-    show(view[1] - view[0] >= 1 && view[3] - view[2] >= 1 ? WHOLE : view);
-  });
-}
-
 atlases.forEach(zoom);
-for (const input of [...boxes, ...radios]) input.addEventListener("change", () => { drawAll(); keep(); });
+for (const input of [...boxes, ...radios]) input.addEventListener("change", () => { drawAll(); keep("replaceState"); });
 for (const part of parts) part.addEventListener("change", () => {
   // To add something up is to choose one's own.
   radios.forEach((radio) => { radio.checked = radio.value === "own"; });
   drawAll();
-  keep();
+  keep("replaceState");
 });
 window.addEventListener("resize", drawAll);
-window.addEventListener("hashchange", restore);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+window.addEventListener("popstate", restore);
+for (const media of ["(prefers-color-scheme: dark)", "print"]) matchMedia(media).addEventListener("change", drawAll);
 restore();
 
 for (const table of document.querySelectorAll("table.sortable")) {

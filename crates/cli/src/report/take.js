@@ -37,7 +37,7 @@ function styled(drawing) {
   from.forEach((element, i) => {
     const style = getComputedStyle(element);
     to[i].removeAttribute("class");
-    for (const key of ["fill", "stroke", "stroke-width", "stroke-dasharray"]) to[i].setAttribute(key, style.getPropertyValue(key));
+    for (const key of ["fill", "stroke", "stroke-width", "stroke-dasharray", "paint-order"]) to[i].setAttribute(key, style.getPropertyValue(key));
   });
   const group = add(svg, "g", { "font-size": getComputedStyle(drawing).fontSize });
   group.append(...copy.childNodes);
@@ -88,12 +88,12 @@ function stacked(figure) {
 
 // The cells in view, under the strategy chosen.
 function cellsOf(atlas) {
-  const { columns, rows, events, cells, view: [x0, x1, y0, y1] } = atlas;
+  const { columns, rows, events, cells } = atlas;
   const bit = atlas.combinations.indexOf(combination());
   const lines = ["from event,row of pages,consistent,streaming,miss: first touch,miss: other,map,unmap,strategy"];
   for (let i = 0; i < cells.length; i++) {
+    if (!inView(atlas, i)) continue;
     const column = Math.floor(cells[i] / rows), row = cells[i] % rows;
-    if ((column + 1) / columns <= x0 || column / columns >= x1 || (row + 1) / rows <= y0 || row / rows >= y1) continue;
     const flags = shownFlags(atlas, i, bit);
     const bits = [1, 2, 4, 8, 16, 32].map((layer) => flags & layer ? 1 : 0);
     lines.push([Math.ceil(column * events / columns), row, ...bits, combination()].join(","));
@@ -141,7 +141,7 @@ function markdown(element) {
   const blocks = [];
   for (const child of element.children) {
     const name = child.nodeName;
-    if (child.classList.contains("take") || ["FIELDSET", "NOSCRIPT", "SCRIPT", "SVG", "svg", "CANVAS"].includes(name)) continue;
+    if (child.matches(".take, .how") || ["FIELDSET", "NOSCRIPT", "SCRIPT", "SVG", "svg", "CANVAS"].includes(name)) continue;
     if (name === "DETAILS" && !child.open) blocks.push(words(child.querySelector("summary")).trim() + ": on the page.");
     else if (/^H[1-6]$/.test(name)) blocks.push("#".repeat(Number(name[1])) + " " + words(child).trim());
     else if (name === "P" || name === "SUMMARY" || name === "FIGCAPTION") blocks.push((name === "FIGCAPTION" ? "Plot: " : "") + words(child).trim());

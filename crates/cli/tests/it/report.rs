@@ -239,6 +239,67 @@ fn each_number_has_its_kind_beside_it_or_once_in_its_section() {
     assert!(numbers > 200 && marks < 30, "{marks} marks for {numbers}");
 }
 
+/// The words above each drawing.
+fn titles(report: &Report) -> Vec<String> {
+    let html = page(report);
+    let titles = html.split("<figcaption>").skip(1);
+    let words = |title: &str| {
+        let (title, _) = title.split_once("<span class=\"take\">").unwrap();
+        let pieces = title
+            .split('<')
+            .map(|piece| piece.rsplit('>').next().unwrap());
+        pieces.collect::<String>().trim_end().to_owned()
+    };
+    titles.map(words).collect()
+}
+
+#[test]
+fn each_drawing_has_its_point_as_title() {
+    let mut report = full_report();
+    let all = titles(&report);
+    let misses = [
+        "e1000-stream: 26 of 100 accesses miss",
+        "lsi-bonnie: 37 of 100 accesses miss",
+        "2xe1000-stream: 28 of 100 accesses miss",
+        "First touches, which no larger IOTLB removes, are 42 % (e1000-stream) to 98 % (lsi-bonnie) of misses",
+        "256 IOTLB entries instead of 32 change misses by -2 % (lsi-bonnie) to -10 % (e1000-stream)",
+    ];
+    assert_eq!((&all[..5], all.len()), (&misses.map(String::from)[..], 6));
+    let cost = |report: &Report| titles(report).pop().unwrap();
+    let says = cost(&report);
+    for words in [
+        "A map without a window costs at least 331 ns and ",
+        " of wait (as Linux strict); with one 151 ns and ",
+        " of wait (as Linux 3.17)",
+    ] {
+        assert!(says.contains(words), "{words}: {says}");
+    }
+    let systems = report.systems.clone();
+    let is_strict = |row: &SystemRow| row.exposure == Exposure::None;
+    report.systems.retain(is_strict);
+    let says = cost(&report);
+    assert!(
+        says.starts_with("A map costs at least 331 ns and "),
+        "{says}"
+    );
+    assert!(
+        says.ends_with(" (as Linux strict), without a window"),
+        "{says}"
+    );
+    report.systems = systems;
+    report.systems.retain(|row| !is_strict(row));
+    let says = cost(&report);
+    assert!(
+        says.ends_with(" (as Linux 3.17); each design leaves a window"),
+        "{says}"
+    );
+    // of one device there is nothing to compare
+    report.verdicts.truncate(1);
+    let says = titles(&report);
+    assert!(says[3].ends_with("are 42 % of misses"), "{says:?}");
+    assert!(says[4].ends_with("change misses by -10 %"), "{says:?}");
+}
+
 #[test]
 fn names_in_traces_cannot_inject_markup_or_control_the_terminal() {
     let dir = tempfile::tempdir().unwrap();

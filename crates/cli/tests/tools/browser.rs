@@ -25,6 +25,9 @@ pub fn trials() -> Vec<Trial> {
         trial("misses that a strategy saves go out", strategies),
         trial("the address keeps the view", address),
         trial("plots and page can be taken away", taken),
+        trial("pointing tells what lies there", pointing),
+        trial("mouse, fingers and keys zoom, and Back undoes it", zooming),
+        trial("nothing is cut on any screen, nor on paper", whole),
     ]
 }
 
@@ -44,12 +47,23 @@ const ACT: [&str; 2] = [
 /// found.
 fn act(browser: &Path, page: &Path, fragment: &str, script: &str) -> Result<Value, Failed> {
     let html = std::fs::read_to_string(page)?;
-    let acted = page.with_file_name("acted.html");
+    act_on(browser, &html, fragment, "--window-size=1280,1000", script)
+}
+
+/// The same on a page that is given as text, with an option for the browser.
+fn act_on(
+    browser: &Path,
+    html: &str,
+    fragment: &str,
+    option: &str,
+    script: &str,
+) -> Result<Value, Failed> {
+    let directory = tempfile::tempdir()?;
+    let acted = directory.path().join("acted.html");
     let act = ACT.join(script);
-    let html = html.replacen("</body>", &act, 1);
-    std::fs::write(&acted, html)?;
+    std::fs::write(&acted, html.replacen("</body>", &act, 1))?;
     let address = acted.display().to_string() + fragment;
-    let opened = open(browser, Path::new(&address), &["--dump-dom"])?;
+    let opened = open(browser, Path::new(&address), &["--dump-dom", option])?;
     silent(&opened)?;
     let document = String::from_utf8_lossy(&opened.stdout);
     let found = document
@@ -249,6 +263,243 @@ fn taken(browser: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Events of a pointer on the first picture, at places in its pixels.
+const POINTER: &str = r#"
+    const { canvas } = atlases[0], box = canvas.getBoundingClientRect(), figure = canvas.closest("figure");
+    canvas.setPointerCapture = () => {}; // there is no pointer
+    const pointer = (type, x, y, more) => canvas.dispatchEvent(new PointerEvent(type,
+      { clientX: box.left + x, clientY: box.top + y, button: 0, pointerType: "mouse", bubbles: true, ...more }));
+    const text = (name) => figure.querySelector(name).textContent;
+    const shown = (name) => getComputedStyle(figure.querySelector(name)).display !== "none";"#;
+
+fn pointing(browser: &Path) -> Result<(), Failed> {
+    let directory = tempfile::tempdir()?;
+    let script = r#"
+        const places = [], [first] = atlases;
+        for (let x = LEFT; x < canvas.clientWidth; x += 20) for (let y = TOP; y < canvas.clientHeight - 45; y += 10) {
+          pointer("pointermove", x, y);
+          places.push(text(".hint"));
+        }
+        const right = canvas.clientWidth - 4, bottom = canvas.clientHeight - bottomOf(first), misses = [];
+        for (let i = 0; misses.length < 50 && i < first.cells.length; i++) if (first.from[i] < first.from[i + 1] && missesOf(first, i, 0).some(Boolean)) {
+          const column = Math.floor(first.cells[i] / first.rows) + .5, row = first.cells[i] % first.rows + .5;
+          pointer("pointermove", LEFT + column / first.columns * (right - LEFT), bottom - row / first.rows * (bottom - TOP));
+          misses.push(text(".hint").includes("misses (baseline), simulated: "));
+        }
+        const hinted = shown(".hint");
+        const inside = (name) => { const a = figure.querySelector(name).getBoundingClientRect(), b = figure.getBoundingClientRect();
+          return a.left >= b.left - 1 && a.right <= b.right + 1; };
+        const fits = inside(".hint");
+        pointer("pointerleave", 0, 0);
+        const count = (words) => places.filter((place) => place.includes(words)).length;
+        found = { hinted, fits, left: shown(".hint"), all: places.length, pages: count("page"), events: count("event"),
+          streaming: count(": streaming (page), written"), lived: count("mapped for "), consistent: count(": consistent (alloc)"),
+          up: count("up to the end"), misses: misses.filter(Boolean).length, at: count(", at about "), lifetimes: places.filter((place) => / for [\d.]+ (ns|us|ms|s), /.test(place)).length,
+          times: first.times?.length ?? 0, mappings: first.mappings.length };"#;
+    let script = format!("{POINTER}{script}");
+    let found = act(browser, &page(directory.path())?, "", &script)?;
+    let count = |of: &Value, name: &str| of[name].as_u64().unwrap_or_default();
+    assert!(
+        found["hinted"] == true && found["fits"] == true && found["left"] == false,
+        "{found}"
+    );
+    assert!(count(&found, "all") > 1000, "{found}");
+    for always in ["pages", "events"] {
+        assert_eq!(count(&found, always), count(&found, "all"), "{found}");
+    }
+    for often in ["streaming", "lived", "consistent", "up"] {
+        assert!(count(&found, often) > 10, "{often}: {found}");
+    }
+    assert_eq!(count(&found, "misses"), 50, "{found}");
+    assert_eq!(count(&found, "mappings"), 3438);
+    assert_eq!(
+        (count(&found, "times"), count(&found, "at")),
+        (0, 0),
+        "{found}"
+    );
+    // of one that has times
+    let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces");
+    let timed = traces.join("virtio-net-4q-stream.trace.zst");
+    let found = act(browser, &page_of(directory.path(), &[&timed])?, "", &script)?;
+    assert_eq!(count(&found, "at"), count(&found, "all"), "{found}");
+    assert!(
+        count(&found, "times") > 200 && count(&found, "lifetimes") > 10,
+        "{found}"
+    );
+    Ok(())
+}
+
+fn zooming(browser: &Path) -> Result<(), Failed> {
+    let directory = tempfile::tempdir()?;
+    let script = r#"
+        const noted = { views: {}, words: {}, steps: {} }, start = history.length;
+        const note = (name) => {
+          noted.views[name] = [...atlases[0].view];
+          noted.words[name] = text("output") + (figure.querySelector(".whole").hidden ? "" : " zoomed");
+          noted.steps[name] = history.length - start;
+        };
+        const back = async () => {
+          const gone = new Promise((resolve) => addEventListener("popstate", resolve, { once: true }));
+          history.back();
+          await gone;
+        };
+        const finger = (type, id, x, y) => pointer(type, x, y, { pointerId: id, pointerType: "touch", isPrimary: id === 1 });
+        pointer("pointerdown", 150, 60); pointer("pointermove", 250, 160); pointer("pointerup", 350, 260);
+        note("drag");
+        pointer("pointerdown", 150, 60); pointer("pointerup", 152, 61);
+        note("click");
+        pointer("pointerdown", 150, 60); pointer("pointermove", 300, 62); pointer("pointerup", 450, 61);
+        note("flat");
+        await back(); note("back");
+        await back(); note("twice back");
+        finger("pointerdown", 1, 300, 150); finger("pointerdown", 2, 400, 150);
+        finger("pointermove", 1, 250, 150); finger("pointermove", 2, 450, 150);
+        finger("pointerup", 1, 250, 150); finger("pointerup", 2, 450, 150);
+        note("pinch");
+        figure.querySelector(".whole").click();
+        note("whole");
+        finger("pointerdown", 1, 300, 150); finger("pointermove", 1, 320, 152); finger("pointercancel", 1, 320, 152);
+        note("scrolled");
+        const key = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+        key("ArrowRight"); key("+");
+        noted.marked = shown(".mark") && shown(".hint");
+        note("keys");
+        key("0");
+        note("zero");
+        atlases[0].view = [0, 1, 0, 1];
+        noted.all = seen(atlases[0], 0);
+        noted.touch = getComputedStyle(canvas).touchAction;
+        found = noted;"#;
+    let script = format!("{POINTER}{script}");
+    let found = act(browser, &page(directory.path())?, "", &script)?;
+    let view = |name: &str| -> Vec<f64> {
+        let numbers = found["views"][name].as_array().map(Vec::as_slice);
+        numbers
+            .unwrap_or_default()
+            .iter()
+            .flat_map(Value::as_f64)
+            .collect()
+    };
+    let (all, whole) = (vec![0.0, 1.0, 0.0, 1.0], |name: &str| {
+        view(name) == [0.0, 1.0, 0.0, 1.0]
+    });
+    let long = |name: &str| (view(name)[1] - view(name)[0], view(name)[3] - view(name)[2]);
+    assert!(!whole("drag") && view("click") == view("drag"), "{found}");
+    assert_eq!(view("flat")[2..], view("drag")[2..], "{found}");
+    assert!(long("flat").0 < long("drag").0, "{found}");
+    // but for the digits that the address keeps
+    for (is, was) in view("back").iter().zip(view("drag")) {
+        assert!((is - was).abs() < 1e-4, "{found}");
+    }
+    assert!(
+        whole("twice back") && whole("whole") && whole("scrolled") && whole("zero"),
+        "{found}"
+    );
+    let (along, up) = long("pinch");
+    assert!(
+        (along - 0.5).abs() < 1e-6 && (up - 0.5).abs() < 1e-6,
+        "{found}"
+    );
+    assert_eq!(long("keys"), (0.5, 0.5), "{found}");
+    assert_eq!(found["marked"], true);
+    // each zoom is a step of the history, and nothing else is
+    assert_eq!(
+        [&found["steps"]["drag"], &found["steps"]["flat"]],
+        [1, 2],
+        "{found}"
+    );
+    assert_eq!(
+        found["steps"]["scrolled"], found["steps"]["whole"],
+        "{found}"
+    );
+    let words = |name: &str| found["words"][name].as_str().unwrap_or_default().to_owned();
+    assert_eq!(words("whole"), "baseline: 9,492 misses, simulated");
+    assert!(
+        words("drag").contains(", simulated; in view: ") && words("drag").ends_with("zoomed"),
+        "{found}"
+    );
+    assert_eq!(found["all"], "in view: 9,492 misses", "{all:?}");
+    assert_eq!(found["touch"], "pan-y");
+    Ok(())
+}
+
+/// A capture of two devices, with times, tasks and bytes, and names as long as names can be.
+fn capture(directory: &Path) -> Result<PathBuf, Failed> {
+    let mut text = String::from("# ioatlas-trace 2\n");
+    let name =
+        "a-device-with-a-name-that-is-as-long-as-it-may-be-and-has-no-place-to-break".repeat(3);
+    for n in 0..2000u64 {
+        let (at, cpu, page) = (n * n * 7 + n * 900, n % 16, n % 40);
+        let task = ["iperf3", "swapper/3", "kworker/u32:4-events_unbound"][n as usize % 3];
+        let (bytes, disk) = (1 << (n % 12), 1000 + n % 7 * 64);
+        text +=
+            &format!("# at {at} {cpu} {task}\nM 0000:5e:00.0 {page:x} 1 w {n:x} page 64+{bytes}\n");
+        text += &format!(
+            "M {name} {disk:x} 32 r {n:x} sg 0+131072\n# at {} {cpu} softirq\n",
+            at + 400
+        );
+        text += &format!("U 0000:5e:00.0 {page:x} 1\nU {name} {disk:x} 32\n");
+    }
+    let path = directory.join("capture.trace");
+    std::fs::write(&path, text)?;
+    Ok(path)
+}
+
+/// Widths of screens, in pixels: telephones, a tablet, laptops.
+const WIDTHS: [u32; 5] = [360, 390, 768, 1280, 1400];
+/// Of what is printed on a sheet of A4, between the margins.
+const PAPER: [u32; 1] = [718];
+
+fn whole(browser: &Path) -> Result<(), Failed> {
+    let directory = tempfile::tempdir()?;
+    let capture = capture(directory.path())?;
+    for traces in [&[][..], &[capture.as_path()]] {
+        let html = std::fs::read_to_string(page_of(directory.path(), traces)?)?;
+        // what is for paper only, on a screen as wide as paper
+        let printed = html.replace("@media print", "@media all");
+        assert!(printed != html);
+        for (html, widths) in [(&html, &WIDTHS[..]), (&printed, &PAPER)] {
+            let cut = cut(browser, html, widths)?;
+            assert!(cut.is_empty(), "{} are cut: {cut:#?}", cut.len());
+        }
+    }
+    Ok(())
+}
+
+/// What reaches out of a page, or out of what hides it, in windows of these widths, with all that
+/// is folded unfolded. The windows are frames: the browser's own cannot be as narrow.
+fn cut(browser: &Path, html: &str, widths: &[u32]) -> Result<Vec<Value>, Failed> {
+    let page = serde_json::to_string(html)?.replace("</", "<\\/");
+    let outer = "<!doctype html><title>ioatlas</title><body></body>";
+    let script = r#"
+        const cut = [], frame = document.createElement("iframe");
+        frame.style.cssText = "border: 0; height: 2000px";
+        frame.srcdoc = PAGE;
+        const loaded = new Promise((resolve) => { frame.onload = resolve; });
+        document.body.append(frame);
+        await loaded;
+        const inner = frame.contentDocument;
+        for (const details of inner.querySelectorAll("details")) details.open = true;
+        for (const width of WIDTHS) {
+          frame.style.width = width + "px";
+          await new Promise((resolve) => setTimeout(resolve, 50));
+          if (inner.documentElement.clientWidth !== width) throw new Error("a window of another width");
+          for (const element of inner.body.querySelectorAll("*")) {
+            const { left, right, width: wide } = element.getBoundingClientRect();
+            const drawing = element.ownerSVGElement?.getBoundingClientRect() ?? { left: 0, right: width };
+            const hides = left < drawing.left - 1 || right > drawing.right + 1 || getComputedStyle(element).overflowX !== "visible" && element.scrollWidth > element.clientWidth + 1;
+            if (wide > 0 && hides) cut.push(`${width}: ${element.tagName} ` +
+              `${element.getAttribute("class")}, ${Math.round(left)} to ${Math.round(right)}: ${element.textContent.slice(0, 60)}`);
+          }
+        }
+        found = { cut };"#;
+    let script = script
+        .replace("WIDTHS", &format!("{widths:?}"))
+        .replace("PAGE", &page);
+    let found = act_on(browser, outer, "", "--hide-scrollbars", &script)?;
+    Ok(found["cut"].as_array().ok_or("no list")?.clone())
+}
+
 fn browser() -> Option<PathBuf> {
     let names = ["chromium", "chromium-browser", "google-chrome"];
     let directories: Vec<PathBuf> = env::split_paths(&env::var_os("PATH")?).collect();
@@ -260,10 +511,16 @@ fn browser() -> Option<PathBuf> {
 
 /// Writes the page of the bundled traces into `directory`.
 fn page(directory: &Path) -> Result<PathBuf, Failed> {
+    page_of(directory, &[])
+}
+
+/// Writes the page of `traces` into `directory`.
+fn page_of(directory: &Path, traces: &[&Path]) -> Result<PathBuf, Failed> {
     let page = directory.join("report.html");
     let made = Command::new(env!("CARGO_BIN_EXE_ioatlas"))
         .args(["report", "-o"])
         .arg(&page)
+        .args(traces)
         .output()?;
     if made.status.success() {
         return Ok(page);

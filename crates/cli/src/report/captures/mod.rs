@@ -84,6 +84,8 @@ pub struct CapturedDevice {
     /// `None` where no time is recorded, as all rates.
     pub maps_per_second: Option<Figure>,
     pub unmaps_per_second: Option<Figure>,
+    /// Of the busiest of equal parts of the time from the first event to the last.
+    pub busiest_maps_per_second: Option<Figure>,
     /// Bytes of the mean map; of whole pages where no bytes are recorded.
     pub mean_bytes: Figure,
     /// What is within reach besides what was asked for; `None` where no bytes are recorded.
@@ -237,6 +239,7 @@ impl Capture {
                 unmaps: Figure::count(of.unmaps),
                 maps_per_second: per_second(of.maps),
                 unmaps_per_second: per_second(of.unmaps),
+                busiest_maps_per_second: busiest(of, span),
                 mean_bytes: mean_bytes(of),
                 beside: Beside::of(of),
                 peak_live_pages: Some(Figure::count(of.peak_live_pages.0)),
@@ -306,6 +309,12 @@ fn full_frames(trace: &Trace) -> Vec<u64> {
         frames[event.device().index()] += u64::from(is_full);
     }
     frames
+}
+
+fn busiest(of: &DeviceTraffic, span: Option<f64>) -> Option<Figure> {
+    let most = of.timeline.iter().map(|slot| slot.maps).max()?;
+    let slot = span.filter(|span| *span > 0.0)? / of.timeline.len() as f64;
+    Some(Figure::counted(most as f64 / slot, Unit::PerSecond))
 }
 
 fn mean_bytes(of: &DeviceTraffic) -> Figure {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The page's pictures of traces, and what a reader can choose in them. The script draws.
 
-use super::plot;
+use super::{plot, points};
 use crate::report::atlas::Atlas;
 use crate::report::model::Report;
-use ioatlas_present::html::escaped;
+use ioatlas_present::Tag;
+use ioatlas_present::html::{chip, escaped, sentence};
 use std::fmt::Write;
 
 /// What is shown: class, words, bits of a cell, and whether it is at first.
@@ -57,26 +58,29 @@ pub(super) fn atlases(report: &Report) -> String {
         format!("<label><input type=\"checkbox\" data-part=\"{name}\">{name}</label>")
     };
     let parts: String = PARTS.iter().map(part).collect();
-    let mut drawings: String = report.atlases.iter().map(atlas).collect();
+    let drawings = report.atlases.iter().map(|of| atlas(report, of));
+    let mut drawings: String = drawings.collect();
     let traces = report.provenance.traces.iter().filter(|t| !t.is_variant);
     let more = traces.count().saturating_sub(report.atlases.len());
     if more > 0 {
         let _ = write!(drawings, "<p>{more} more traces are not drawn.</p>");
     }
     format!(
-        "<section><h2>Atlas</h2><p class=\"note\">IOVA page (hexadecimal, upwards, gaps of never used pages closed) \
-         against virtual time (events, to the right). Accesses and misses are WIOSCA&#39;10&#39;s figures 4 \
-         and 6; maps and unmaps its figures 5 and 7. Choose a strategy: the misses that it saves go out. Drag to \
-         zoom, double-click for the whole; the address of the page keeps the view.</p>\
+        "<section><h2>Atlas {}</h2><p class=\"note\">IOVA page (hexadecimal, upwards, gaps of never used pages closed) \
+         against virtual time (events, to the right; below them the time, where the trace has times). Accesses and misses are WIOSCA&#39;10&#39;s figures 4 \
+         and 6; maps and unmaps its figures 5 and 7. Choose a strategy: the misses that it saves go out. The address of the page keeps the view.</p>\
+         <p class=\"note how\">Point at a place, and it says what lies there. Drag or pinch to come closer; double-click, or Back, \
+         leads out again. With keys: Tab to a picture, arrows point, + and - zoom, 0 is the whole.</p>\
          <fieldset class=\"layers\"><legend>Show</legend>{layers}</fieldset>\
          <fieldset class=\"layers strategies\"><legend>Prefetching</legend>{strategies}\
          <label><input type=\"radio\" name=\"strategy\" value=\"own\">your combination:</label>\
          <span class=\"parts\">{parts}</span></fieldset>{drawings}<noscript><p>The atlas needs JavaScript; all \
-         numbers are below and above.</p></noscript></section>\n"
+         numbers are below and above.</p></noscript></section>\n",
+        chip(Tag::Simulated)
     )
 }
 
-fn atlas(atlas: &Atlas) -> String {
+fn atlas(report: &Report, atlas: &Atlas) -> String {
     let pairs = |pairs: &[(usize, String)]| {
         let pair = |(row, name): &(usize, String)| format!("{row} {}", escaped(name));
         pairs.iter().map(pair).collect::<Vec<_>>().join("\n")
@@ -88,11 +92,15 @@ fn atlas(atlas: &Atlas) -> String {
         .collect();
     let misses: Vec<String> = atlas.misses.iter().map(u64::to_string).collect();
     let name = escaped(&atlas.label);
+    let tasks: Vec<String> = atlas.lies.tasks.iter().map(|task| escaped(task)).collect();
+    let (kept, all) = atlas.lies.kept;
     let canvas = format!(
         "<canvas tabindex=\"0\" role=\"img\" aria-label=\"{name}: pages \
          accessed over {0} events, misses in red\" data-columns=\"{1}\" data-rows=\"{2}\" \
          data-events=\"{0}\" data-devices=\"{3}\" data-ticks=\"{4}\" data-combinations=\"{5}\" \
-         data-misses=\"{6}\" data-sets=\"{7}\" data-cells=\"{8}\"></canvas><p class=\"note\"><output></output></p>",
+         data-misses=\"{6}\" data-sets=\"{7}\" data-cells=\"{8}\" data-exact=\"{9}\" data-pages=\"{10}\" \
+         data-mappings=\"{11}\" data-kept=\"{12}\" data-tasks=\"{13}\" data-times=\"{14}\"></canvas>\
+         <p class=\"note\"><output></output> <span class=\"take\"><button class=\"whole\" hidden>whole picture</button></span></p>",
         atlas.events,
         atlas.columns,
         atlas.rows,
@@ -102,6 +110,13 @@ fn atlas(atlas: &Atlas) -> String {
         misses.join(" "),
         sets.join(";"),
         atlas.cells,
+        atlas.is_exact,
+        atlas.lies.rows,
+        atlas.lies.mappings,
+        if kept == all { "all" } else { "some" },
+        tasks.join("\n"),
+        atlas.lies.times,
     );
-    plot("atlas", &format!("atlas-{name}"), &name, &canvas, None)
+    let point = sentence(&points::atlas(report, &atlas.label));
+    plot("atlas", &format!("atlas-{name}"), &point, &canvas, None)
 }

@@ -2,7 +2,7 @@
 //! The page's sections of captures: traces without accesses of their own.
 
 use super::advice::{best, folded};
-use super::{MAX_CARDS, csv, paragraph, plot};
+use super::{MAX_CARDS, csv, paragraph, plot, points};
 use crate::report::captures::{Capture, CapturedDevice, Costs, Linux, Mode, Share, Size};
 use crate::report::charts;
 use crate::report::model::Report;
@@ -106,36 +106,53 @@ fn card(capture: &Capture, device: &CapturedDevice) -> String {
         counted(&device.workload()),
         plain(device.reach()),
         plain(device.users(3)),
-        over_time(capture, device),
+        drawings(capture, device),
         details(device),
         plain(device.prefetching()),
     )
 }
 
-/// Two drawings, where times are known.
-fn over_time(capture: &Capture, device: &CapturedDevice) -> String {
-    let seconds = capture.span_s;
-    if seconds <= 0.0 || device.timeline.is_empty() {
-        return String::new();
-    }
-    let slot_s = seconds / device.timeline.len() as f64;
-    let rates = device.timeline.iter().map(|slot| slot.maps as f64 / slot_s);
-    let live = device.timeline.iter().map(|slot| slot.live_pages.0 as f64);
-    let numbers = csv::timeline(&device.timeline, seconds);
-    let draw = |file: &str, title: &str, values: Vec<f64>| {
+/// Rate and mapped pages, where times are known, and sizes.
+fn drawings(capture: &Capture, device: &CapturedDevice) -> String {
+    let draw = |file: &str, point: &Sentence, drawing: String, numbers: &str| {
         plot(
             "",
             file,
-            title,
-            &charts::over_time(title, &values, seconds),
-            Some(&numbers),
+            &marked(point, Tag::Counted),
+            &drawing,
+            Some(numbers),
         )
     };
-    format!(
-        "<div class=\"pair\">{}{}</div>",
-        draw("maps-over-time", "Maps a second", rates.collect()),
-        draw("pages-over-time", "Pages mapped", live.collect()),
-    )
+    let mut drawn = String::new();
+    let seconds = capture.span_s;
+    if seconds > 0.0 && !device.timeline.is_empty() {
+        let slot_s = seconds / device.timeline.len() as f64;
+        let rates = device.timeline.iter().map(|slot| slot.maps as f64 / slot_s);
+        let live = device.timeline.iter().map(|slot| slot.live_pages.0 as f64);
+        let numbers = csv::timeline(&device.timeline, seconds);
+        for (file, point, values) in [
+            (
+                "maps-over-time",
+                points::rate(device),
+                rates.collect::<Vec<f64>>(),
+            ),
+            ("pages-over-time", points::live(device), live.collect()),
+        ] {
+            let drawing = charts::over_time(&point.plain(), &values, seconds);
+            drawn += &draw(file, &point, drawing, &numbers);
+        }
+    }
+    let point = points::map_sizes(device);
+    let histogram = charts::size_histogram(&point.plain(), &device.sizes);
+    if !histogram.is_empty() {
+        drawn += &draw(
+            "map-sizes",
+            &point,
+            histogram,
+            &csv::map_sizes(&device.sizes),
+        );
+    }
+    format!("<div class=\"three\">{drawn}</div>")
 }
 
 /// All that is known of a device, as a table.

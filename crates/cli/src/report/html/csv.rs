@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The numbers behind the page's plots, as comma-separated values.
 
+use crate::report::captures::Size;
 use crate::report::systems::{Exposure, SystemRow};
 use crate::report::verdict::DeviceVerdict;
 use ioatlas_iotlb::Slot;
@@ -74,6 +75,15 @@ pub(super) fn timeline(slots: &[Slot], seconds: f64) -> String {
             slot.unmaps.to_string(),
             slot.live_pages.0.to_string(),
         ]);
+    }
+    table.csv()
+}
+
+/// How many maps there are of each size, a line a size.
+pub(super) fn map_sizes(sizes: &[Size]) -> String {
+    let mut table = Table::new(["bytes up to", "maps"]);
+    for Size { up_to, maps } in sizes {
+        table.row([value(up_to), value(maps)]);
     }
     table.csv()
 }

@@ -6,6 +6,7 @@ mod advice;
 mod atlas;
 mod captures;
 mod csv;
+mod points;
 mod systems;
 
 use super::charts;
@@ -47,10 +48,12 @@ pub fn page(report: &Report) -> String {
     ]
     .concat();
     let body = format!(
-        "<header><h1>ioatlas report</h1>\
+        "<header><h1>{}</h1>\
          <p class=\"take\"><button id=\"markdown\">copy as Markdown</button></p>{}</header>\n<main>\n{body}</main>\n\
-         <script>\n{}</script>\n<script>\n{}</script>",
+         <script>\n{}{}</script>\n<script>\n{}</script>",
+        title(report),
         legend(),
+        include_str!("../look.js"),
         include_str!("../page.js"),
         include_str!("../take.js"),
     );
@@ -95,17 +98,19 @@ fn losses(report: &Report) -> String {
 }
 
 fn legend() -> String {
-    let item = |(tag, meaning): &(Tag, &str)| format!("<span>{} {meaning}</span>", chip(*tag));
-    let items: String = Tag::LEGEND.iter().map(item).collect();
+    let [counted, measured, simulated, assumed] = Tag::LEGEND.map(|(tag, _)| chip(tag));
+    let meaning =
+        |(tag, meaning): (Tag, &str)| format!("<dt>{}</dt><dd>{meaning}</dd>", tag.name());
     format!(
-        "<p class=\"legend\">Each section says where its numbers come from, and marks those of another kind: {items}</p>\
-         <details><summary>Words</summary><dl><dt>pair</dt><dd>one map and its unmap</dd><dt>per 1,000 maps</dt>\
+        "<p class=\"legend\">Numbers are {counted} {measured} {simulated} or {assumed}: each section says which, and marks \
+         those that differ.</p><details><summary>Words</summary><dl>{}<dt>pair</dt><dd>one map and its unmap</dd><dt>per 1,000 maps</dt>\
          <dd>per 1,000 map lines of the trace</dd><dt>tables</dt><dd>page-table memory at its peak</dd>\
          <dt>wait</dt><dd>how long a CPU waits for the invalidations that a map causes</dd><dt>window</dt><dd>how long a \
          device may reach a page after its unmap returned</dd><dt>oracle</dt><dd>a checker that watches every map, \
          unmap, invalidation and access</dd><dt>ATC&#39;15</dt><dd>Peleg et al., Utilizing the IOMMU Scalably</dd>\
          <dt>WIOSCA&#39;10</dt><dd>Amit et al., IOMMU: Strategies for Mitigating the IOTLB Bottleneck</dd>\
-         <dt>rIOMMU</dt><dd>Malka et al., rIOMMU, ASPLOS 2015</dd></dl></details>"
+         <dt>rIOMMU</dt><dd>Malka et al., rIOMMU, ASPLOS 2015</dd></dl></details>",
+        Tag::LEGEND.map(meaning).concat()
     )
 }
 
@@ -256,24 +261,32 @@ fn causes(report: &Report) -> String {
             escaped(&verdict.device)
         )
     };
-    let keys: String = shown.iter().enumerate().map(key).collect();
+    let keys: String = match shown.len() > charts::MOST_NAMED {
+        true => shown.iter().enumerate().map(key).collect(),
+        false => String::new(),
+    };
+    let by_cause = points::causes(shown);
+    let by_size = points::sizes(report, shown);
+    let curve = charts::size_curve(&by_size.plain(), shown);
     format!(
         "<section><h2>Why they miss {}</h2><p class=\"note\"><i class=\"first\"></i>first touch: the page was \
          not accessed since it was mapped; no larger IOTLB removes it. <i class=\"capacity\"></i>capacity: more \
-         entries help. <i class=\"conflict\"></i>conflict: more ways help.</p>{}{}{}</section>\n",
+         entries help. <i class=\"conflict\"></i>conflict: more ways help.</p><div class=\"pair\">{}{}</div>{}</section>\n",
         chip(Tag::Simulated),
         plot(
             "bars",
             "why-they-miss",
-            "Misses by cause",
+            &sentence(&by_cause),
             &bars,
             Some(&csv::causes(shown))
         ),
         plot(
             "",
             "misses-against-size",
-            "Misses in 100 accesses against IOTLB size",
-            &format!("<p class=\"keys\">{keys}</p>{}", charts::size_curve(shown)),
+            &sentence(&by_size),
+            &format!(
+                "<p class=\"note\">Misses in 100 accesses, by size of the IOTLB.</p><p class=\"keys\">{keys}</p>{curve}"
+            ),
             Some(&csv::sizes(shown)),
         ),
         sizes(shown),
@@ -311,15 +324,21 @@ fn cost(report: &Report) -> String {
     if report.systems.is_empty() {
         return String::new();
     }
+    let point = points::safety(&report.systems);
+    let drawing =
+        charts::cost_against_safety(&point.plain(), &report.systems, report.wait.time.value);
     format!(
-        "<section><h2>Cost against safety</h2><p class=\"note\">Left is cheaper, lower is safer; nothing lies both left of and below the dashed line. Upwards: how \
-         long a device may reach a page after its unmap returned (the longest seen in the traces, counted; else the configured bound, assumed; where it is what the unit takes, the wait for one invalidation, assumed). \
-         To the right: measured time plus the wait a map of the traces, which is assumed.</p>{}</section>\n",
+        "<section><h2>Cost against safety {}</h2><div class=\"pair\">{}<p class=\"note\">Left is cheaper, lower is safer; nothing lies both \
+         left of and below the dashed line, and what is hollow is beaten in both. Upwards: how long a device may reach a page after its unmap \
+         returned (the longest seen in the traces, counted; else the configured bound, assumed; where it is what the unit takes, the wait for \
+         one invalidation, assumed). To the right: the time of a map and its unmap, measured, and the wait of the traces&#39; invalidations \
+         for each map, assumed.</p></div></section>\n",
+        chip(Tag::Measured),
         plot(
             "",
             "cost-against-safety",
-            "Exposure against time a map and unmap",
-            &charts::cost_against_safety(&report.systems, report.wait.time.value),
+            &marked(&point, Tag::Measured),
+            &drawing,
             Some(&csv::systems(&report.systems)),
         ),
     )

@@ -1,166 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Drawings of the page that need no script: misses against IOTLB size, and cost
-//! against safety. Colours and fonts are the page's (`page.css`), so dark mode and
-//! printing work.
+//! Cost against safety of the systems: what a map and unmap takes, and for how long a page stays
+//! within reach.
 
-use super::systems::{Exposure, SystemRow};
-use super::verdict::DeviceVerdict;
-use ioatlas_present::Figure;
+use super::{BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, open};
+use crate::report::systems::{Exposure, SystemRow};
 use ioatlas_present::html::escaped;
 use ioatlas_present::svg::{self, Axis, line, round_up, series, text};
 use std::fmt::Write;
 
-/// Size of a drawing in its own units; the page scales it to the width there is.
-const WIDTH: f64 = 520.0;
-const HEIGHT: f64 = 320.0;
-/// The plot within it.
-const LEFT: f64 = 80.0;
-const RIGHT: f64 = WIDTH - 24.0;
-const TOP: f64 = 14.0;
-const BOTTOM: f64 = HEIGHT - 46.0;
-
-fn open(title: &str) -> String {
-    format!(
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
-        escaped(title)
-    )
-}
-
-/// Misses in 100 accesses against the entries of the IOTLB, a line a device.
-pub(super) fn size_curve(verdicts: &[DeviceVerdict]) -> String {
-    let points = || verdicts.iter().flat_map(|verdict| &verdict.sizes);
-    let largest = points()
-        .map(|point| point.misses_per_100_accesses.value)
-        .fold(1.0, f64::max);
-    let entries = || points().map(|point| (point.entries as f64).log2());
-    let (from, to) = (
-        entries().fold(f64::MAX, f64::min),
-        entries().fold(0.0, f64::max),
-    );
-    if from >= to {
-        return String::new();
-    }
-    let x = Axis {
-        from,
-        to,
-        start: LEFT + 8.0,
-        end: RIGHT - 8.0,
-    };
-    let y = Axis {
-        from: 0.0,
-        to: round_up(largest),
-        start: BOTTOM,
-        end: TOP,
-    };
-    let mut svg = open("Misses in 100 accesses against the number of IOTLB entries");
-    for step in 0..=5 {
-        let value = y.to * f64::from(step) / 5.0;
-        line(&mut svg, "grid", (LEFT, RIGHT), (y.at(value), y.at(value)));
-        text(
-            &mut svg,
-            LEFT - 6.0,
-            y.at(value) + 4.0,
-            "end",
-            &format!("{value}"),
-        );
-    }
-    if let Some(first) = verdicts.first() {
-        for point in &first.sizes {
-            let place = x.at((point.entries as f64).log2());
-            text(
-                &mut svg,
-                place,
-                BOTTOM + 18.0,
-                "middle",
-                &point.entries.to_string(),
-            );
-        }
-    }
-    text(
-        &mut svg,
-        (LEFT + RIGHT) / 2.0,
-        HEIGHT - 8.0,
-        "middle",
-        "IOTLB entries",
-    );
-    for (number, verdict) in verdicts.iter().enumerate() {
-        let class = series(number);
-        let place = |point: &super::verdict::SizePoint| {
-            (
-                x.at((point.entries as f64).log2()),
-                y.at(point.misses_per_100_accesses.value),
-            )
-        };
-        let _ = write!(
-            svg,
-            "<polyline class=\"{class}\" points=\"{}\"/>",
-            svg::points(verdict.sizes.iter().map(place))
-        );
-        for point in &verdict.sizes {
-            let (cx, cy) = place(point);
-            let _ = write!(
-                svg,
-                "<circle class=\"{class}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"3.5\"><title>{} {}: \
-                 {} of 100 accesses miss with {} entries</title></circle>",
-                escaped(&verdict.trace),
-                escaped(&verdict.device),
-                point.misses_per_100_accesses.text(),
-                point.entries
-            );
-        }
-    }
-    svg + "</svg>"
-}
-
-/// One number over the time of a capture, a step a slot.
-pub(super) fn over_time(title: &str, values: &[f64], seconds: f64) -> String {
-    /// These need no more height than to tell a burst from a pause.
-    const HEIGHT: f64 = 150.0;
-    const BOTTOM: f64 = HEIGHT - 40.0;
-    let x = Axis {
-        from: 0.0,
-        to: values.len().max(1) as f64,
-        start: LEFT,
-        end: RIGHT,
-    };
-    let y = Axis {
-        from: 0.0,
-        to: round_up(values.iter().copied().fold(1.0, f64::max)),
-        start: BOTTOM,
-        end: TOP,
-    };
-    let mut svg = format!(
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{} over time\">",
-        escaped(title)
-    );
-    for part in [0.0, 0.5, 1.0] {
-        let value = y.to * part;
-        line(&mut svg, "grid", (LEFT, RIGHT), (y.at(value), y.at(value)));
-        let words = ioatlas_present::grouped(value.round() as u64);
-        text(&mut svg, LEFT - 6.0, y.at(value) + 4.0, "end", &words);
-    }
-    let time = |part: f64| Figure::time(seconds * 1e9 * part).with_unit();
-    let middle = (LEFT + RIGHT) / 2.0;
-    text(&mut svg, LEFT, BOTTOM + 18.0, "start", "0");
-    text(&mut svg, middle, BOTTOM + 18.0, "middle", &time(0.5));
-    text(&mut svg, RIGHT, BOTTOM + 18.0, "end", &time(1.0));
-    let steps = values.iter().enumerate().flat_map(|(at, value)| {
-        let height = y.at(*value);
-        [(x.at(at as f64), height), (x.at((at + 1) as f64), height)]
-    });
-    let _ = write!(
-        svg,
-        "<polyline class=\"{}\" points=\"{}\"/></svg>",
-        series(0),
-        svg::points(steps)
-    );
-    svg
-}
-
 /// Nanoseconds a pair against the exposure window in milliseconds, a point a system. A window that
 /// lasts as long as the unit takes is drawn as long as one invalidation is assumed to take,
 /// `wait_ns`: the software unit is done at once.
-pub(super) fn cost_against_safety(systems: &[SystemRow], wait_ns: f64) -> String {
+pub(in crate::report) fn cost_against_safety(
+    title: &str,
+    systems: &[SystemRow],
+    wait_ns: f64,
+) -> String {
     /// Height of the band at the bottom that stands for no window at all.
     const BAND: f64 = 56.0;
     /// Height of the band at the top that stands for windows without bound, where there are any.
@@ -208,7 +63,7 @@ pub(super) fn cost_against_safety(systems: &[SystemRow], wait_ns: f64) -> String
         start: BOTTOM - BAND,
         end: top,
     };
-    let mut svg = open("Nanoseconds of a map and unmap against the exposure window");
+    let mut svg = open(title, WIDTH, HEIGHT);
     let _ = write!(
         svg,
         "<rect class=\"band\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{BAND}\"/>",
@@ -270,19 +125,24 @@ pub(super) fn cost_against_safety(systems: &[SystemRow], wait_ns: f64) -> String
             (x.at(row.felt_ns_per_pair()), cy)
         })
         .collect();
+    let steps = frontier(&places);
     let _ = write!(
         svg,
         "<polyline class=\"frontier\" points=\"{}\"/>",
-        svg::points(frontier(&places))
+        svg::points(steps.iter().copied())
     );
     for ((number, row), (cx, cy)) in systems.iter().enumerate().zip(&places) {
+        let beaten = match is_beaten((*cx, *cy), &places) {
+            true => " beaten",
+            false => "",
+        };
         let wait = match row.wait {
             Some(wait) => format!(" + {} wait", wait.with_unit()),
             None => String::new(),
         };
         let _ = write!(
             svg,
-            "<circle class=\"{}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"6\"><title>{}: {}{}</title></circle>",
+            "<circle class=\"{}{beaten}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"6\"><title>{}: {}{}</title></circle>",
             series(number),
             escaped(&row.name),
             row.ns_per_pair_1_thread.with_unit(),
@@ -300,10 +160,24 @@ pub(super) fn cost_against_safety(systems: &[SystemRow], wait_ns: f64) -> String
     };
     let names: Vec<String> = systems.iter().map(name).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    for (name, label) in names.iter().zip(labels(&names, &places)) {
-        text(&mut svg, label.left, label.baseline, "start", name);
+    for (number, label) in labels(&names, &places, &steps).iter().enumerate() {
+        let _ = write!(
+            svg,
+            "<text class=\"name {}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            series(number),
+            label.left,
+            label.baseline,
+            escaped(names[number])
+        );
     }
     svg + "</svg>"
+}
+
+/// Whether another point is cheaper or safer, and not worse in the other.
+fn is_beaten((x, y): (f64, f64), points: &[(f64, f64)]) -> bool {
+    // y grows downwards, to what is safer
+    let better = |(a, b): &(f64, f64)| *a <= x && *b >= y && (*a < x || *b > y);
+    points.iter().any(better)
 }
 
 /// The steps between the points that no other is both left of (cheaper) and below (safer).
@@ -348,6 +222,16 @@ impl Label {
             && (self.baseline - other.baseline).abs() < Self::HEIGHT
     }
 
+    /// Whether a line along or up runs through it.
+    fn is_struck(&self, from: (f64, f64), to: (f64, f64)) -> bool {
+        let (left, right) = (from.0.min(to.0), from.0.max(to.0));
+        let (top, bottom) = (from.1.min(to.1), from.1.max(to.1));
+        right > self.left
+            && left < self.left + self.width
+            && bottom > self.baseline - Self::HEIGHT + 1.0
+            && top < self.baseline + 4.0
+    }
+
     fn covers(&self, (x, y): (f64, f64)) -> bool {
         const RADIUS: f64 = 7.0;
         x + RADIUS > self.left
@@ -358,10 +242,10 @@ impl Label {
 }
 
 /// A place for each point's name: beside it, else above or below it, the first that
-/// meets no earlier name and no point.
-fn labels(names: &[&str], points: &[(f64, f64)]) -> Vec<Label> {
-    // Of a 13 unit font; a little too wide does no harm.
-    const CHARACTER: f64 = 7.2;
+/// meets no earlier name, no point, and none of the lines from step to step.
+fn labels(names: &[&str], points: &[(f64, f64)], steps: &[(f64, f64)]) -> Vec<Label> {
+    // of the font that a telephone has; a little too wide does no harm
+    const CHARACTER: f64 = 7.6;
     let mut placed: Vec<Label> = Vec::new();
     for (name, &(x, y)) in names.iter().zip(points) {
         let width = name.chars().count() as f64 * CHARACTER;
@@ -373,12 +257,17 @@ fn labels(names: &[&str], points: &[(f64, f64)]) -> Vec<Label> {
         let mut candidates = vec![at(x + 10.0, y + 4.0), at(x - 10.0 - width, y + 4.0)];
         for step in 0..6 {
             let away = f64::from(step) * Label::HEIGHT;
-            candidates.push(at(x - width / 2.0, y - 11.0 - away));
-            candidates.push(at(x - width / 2.0, y + 20.0 + away));
+            for left in [x - width / 2.0, x + 8.0, x - 8.0 - width] {
+                candidates.push(at(left, y - 11.0 - away));
+                candidates.push(at(left, y + 20.0 + away));
+            }
         }
         let free = |label: &&Label| {
             placed.iter().all(|other| !label.overlaps(other))
                 && points.iter().all(|&point| !label.covers(point))
+                && steps
+                    .windows(2)
+                    .all(|ends| !label.is_struck(ends[0], ends[1]))
         };
         // With no free place the names overlap, and the table still tells them apart.
         let label = candidates.iter().find(free).unwrap_or(&candidates[0]);
@@ -398,6 +287,9 @@ mod tests {
         let beaten = [(2.0, 9.0), (6.0, 90.0), (5.0, 80.0)];
         let points = [&beaten[..], &[safe, cheap]].concat();
         assert_eq!(frontier(&points), [cheap, (5.0, 10.0), safe]);
+        assert!(beaten.iter().all(|&point| is_beaten(point, &points)));
+        assert!(!is_beaten(cheap, &points) && !is_beaten(safe, &points));
+        assert!(!is_beaten(cheap, &[cheap, cheap]), "one like it beats none");
         assert!(frontier(&[]).is_empty());
     }
 
@@ -432,9 +324,13 @@ mod tests {
             ],
             [(500.0, 50.0); 4],
         ] {
-            let labels = labels(&names, &points);
+            let steps = frontier(&points);
+            let labels = labels(&names, &points, &steps);
             for (number, label) in labels.iter().enumerate() {
                 assert!(label.left >= LEFT && label.left + label.width <= RIGHT + 1.0);
+                for ends in steps.windows(2) {
+                    assert!(!label.is_struck(ends[0], ends[1]), "{label:?} {ends:?}");
+                }
                 for other in &labels[..number] {
                     assert!(!label.overlaps(other), "{label:?} {other:?}");
                 }
