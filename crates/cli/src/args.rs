@@ -249,7 +249,7 @@ pub(crate) struct InfoArguments {
 /// Diagnose traces: why each device misses, and what each system costs; of captures, which show no
 /// accesses: what maps and unmaps cost at their rate, and what lies within reach. None are put where
 /// there are none: --assume changes nothing here. What the script of `ioatlas capture --bpftrace`
-/// printed is read as well.
+/// printed is read as well. Of exactly two traces, also what changed from the first to the second.
 ///
 /// Prints a summary and writes one self-contained page that needs no network. Every number
 /// says where it comes from: counted in the trace or by a checker, measured on this machine,

@@ -55,6 +55,9 @@ pub enum Unit {
     /// A difference of two numbers of hundredths.
     #[serde(rename = "points")]
     Points,
+    /// A change of a share, in points; always shown with its sign.
+    #[serde(rename = "points change")]
+    PointsChange,
     /// A change in hundredths of what was before; always shown with its sign.
     #[serde(rename = "% change")]
     PercentChange,
@@ -191,7 +194,7 @@ impl Figure {
         let sign = match self.value.total_cmp(&0.0) {
             _ if digits == "0" || digits == "0.0" => "",
             std::cmp::Ordering::Less => "-",
-            _ if self.unit == Unit::PercentChange => "+",
+            _ if matches!(self.unit, Unit::PercentChange | Unit::PointsChange) => "+",
             _ => "",
         };
         match self.unit {
@@ -214,6 +217,7 @@ impl Figure {
             Unit::Kibibytes => text + " KiB",
             Unit::Gigahertz => text + " GHz",
             Unit::Cycles => text + " cycles",
+            Unit::PointsChange => text + " points",
             _ => text,
         }
     }

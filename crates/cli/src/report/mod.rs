@@ -11,6 +11,7 @@ pub mod bouncing;
 pub mod captures;
 mod catalogue;
 mod charts;
+pub mod compare;
 mod html;
 pub mod model;
 pub mod perfetto;
@@ -37,6 +38,7 @@ use crate::output::Target;
 use crate::progress::{Bar, Part, Progress};
 use crate::{Answer, Screen, Surroundings};
 use captures::{Capture, Costs, Pairs};
+use compare::Comparison;
 use ioatlas_iotlb::{Geometry, SWEEP_ENTRIES};
 use model::{Loss, Making, OracleTotals, Provenance, Source};
 use savings::Savings;
@@ -320,7 +322,7 @@ pub fn build_with(
     let counted = traces.histograms.iter().map(provenance::origin_of_counts);
     let origins = origins.chain(counted);
     let losses: Vec<Loss> = traces.traces.iter().filter_map(Loss::of).collect();
-    Ok(Report {
+    let mut report = Report {
         source: traces.source,
         iotlb_entries: geometry.entries(),
         iotlb_ways: geometry.ways(),
@@ -331,6 +333,7 @@ pub fn build_with(
             .collect(),
         verdicts,
         captures,
+        comparison: None,
         variants,
         oracle: OracleTotals::of(&systems),
         systems,
@@ -348,7 +351,9 @@ pub fn build_with(
             perfetto: None,
         },
         atlases,
-    })
+    };
+    report.comparison = Comparison::of(&report, &traces.traces);
+    Ok(report)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use super::atlas::Atlas;
 use super::bouncing::Bouncing;
 use super::captures::Capture;
+use super::compare::Comparison;
 use super::systems::SystemRow;
 use super::timings;
 use super::verdict::DeviceVerdict;
@@ -32,6 +33,8 @@ pub struct Report {
     pub verdicts: Vec<DeviceVerdict>,
     /// Traces without accesses of their own, in the order of traces. They have no verdicts.
     pub captures: Vec<Capture>,
+    /// What changed from the first trace to the second, where a user gave exactly two.
+    pub comparison: Option<Comparison>,
     /// The same as `verdicts` for the bundled variants.
     pub variants: Vec<DeviceVerdict>,
     /// One a system; empty where none was run.

@@ -3,6 +3,7 @@
 //! for than the default has.
 
 use super::captures::{Capture, CapturedDevice};
+use super::compare::{self, Comparison};
 use super::model::{Report, Source};
 use super::remedy::{self, Remedy};
 use super::systems::Exposure;
@@ -31,8 +32,8 @@ const WHOSE_CODE: &str = "CPUs busy: this project's code, measured here; Linux's
 /// Renders the report; `page_bytes` is the size of the page that was written.
 #[must_use]
 pub fn render(report: &Report, page_bytes: usize) -> String {
-    // of captures alone, what their modes cost is said at their own rate instead
-    let mut tail = match report.is_of_captures() && report.systems.is_empty() {
+    let systems = match report.is_of_captures() && report.systems.is_empty() {
+        // of captures alone, what their modes cost is said at their own rate instead
         true => {
             let costs = report.captures.iter().any(|of| of.costs.is_some());
             let whose = costs.then(|| WHOSE_CODE.into());
@@ -43,10 +44,20 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
         }
         false => systems(report),
     };
-    tail.extend(closing(report, page_bytes));
+    let closing = closing(report, page_bytes);
     let loss = report.loss_sentence().map(|words| words.plain());
     let mut lines: Vec<String> = loss.into_iter().chain([heading(report)]).collect();
     lines.extend(assumptions(report));
+    let compared_to = report.comparison.as_ref().filter(|of| of.tells());
+    if let Some(comparison) = compared_to {
+        lines.extend(compared(report, comparison, lines.len() + closing.len()));
+        if lines.len() + systems.len() + closing.len() <= MAX_LINES {
+            lines.extend(systems);
+        }
+        lines.extend(closing);
+        return printed(&lines);
+    }
+    let tail = [systems, closing].concat();
     let room = MAX_LINES.saturating_sub(lines.len() + tail.len());
     let of_captures = captures(report, room);
     let room = room.saturating_sub(of_captures.len());
@@ -54,17 +65,30 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
     if !report.is_of_captures() {
         lines.extend(verdicts(&report.verdicts, room));
     }
+    // why nothing is compared, where nothing is
+    let room = MAX_LINES.saturating_sub(lines.len() + tail.len());
+    let why = report.comparison.iter().flat_map(Comparison::closing);
+    lines.extend(why.take(room));
     let bouncing = report.bouncing.filter(|_| !report.verdicts.is_empty());
     if let (Some(bouncing), true) = (bouncing, lines.len() + tail.len() < MAX_LINES) {
         lines.push(bouncing.sentence().plain());
     }
     lines.extend(tail);
-    let mut text = String::new();
-    for line in lines {
-        text.push_str(&printable(&line, MAX_COLUMNS));
-        text.push('\n');
-    }
-    text
+    printed(&lines)
+}
+
+fn printed(lines: &[String]) -> String {
+    let line = |line: &String| printable(line, MAX_COLUMNS) + "\n";
+    lines.iter().map(line).collect()
+}
+
+/// What changed between two traces, beside so many lines; what each is alone is on the page.
+fn compared(report: &Report, comparison: &Comparison, others: usize) -> Vec<String> {
+    let alone = |capture: &Capture| format!("{}: {}", capture.trace, capture.heading().plain());
+    let mut lines: Vec<String> = report.captures.iter().map(alone).collect();
+    let room = MAX_LINES.saturating_sub(others + lines.len());
+    lines.extend(compare::terminal::lines(comparison, room));
+    lines
 }
 
 /// What was rendered, as a screen shows it: its title bold, and what was lost in red.

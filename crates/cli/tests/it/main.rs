@@ -7,6 +7,7 @@ mod captures;
 mod circles;
 mod commands;
 mod common;
+mod compare;
 mod designs;
 mod doctor;
 mod documents;

@@ -7,7 +7,7 @@ use crate::report::captures::{Capture, CapturedDevice, Costs, Linux, Mode, Share
 use crate::report::charts;
 use crate::report::model::Report;
 use ioatlas_present::html::wide_table;
-use ioatlas_present::html::{Column, Order, chip, escaped, number, quantity, sentence};
+use ioatlas_present::html::{Column, Order, chip, escaped, marked, number, quantity, sentence};
 use ioatlas_present::{Figure, Sentence, Tag};
 use std::fmt::Write;
 

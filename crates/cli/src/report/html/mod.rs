@@ -5,6 +5,7 @@
 mod advice;
 mod atlas;
 mod captures;
+mod compare;
 mod csv;
 mod points;
 mod systems;
@@ -38,6 +39,7 @@ pub fn page(report: &Report) -> String {
     // what is wrong and what to do, the picture, then the evidence
     let body = [
         losses(report),
+        compare::compare(report),
         captures::captures(report),
         of_misses(&[verdicts, advice::first, atlas::atlases, causes]),
         cost(report),

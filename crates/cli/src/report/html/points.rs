@@ -157,7 +157,10 @@ pub(super) fn rate(device: &CapturedDevice) -> Sentence {
 
 /// Of mapped pages over time.
 pub(super) fn live(device: &CapturedDevice) -> Sentence {
-    sentence!["Pages mapped at a time: at most ", device.peak_live_pages]
+    match device.peak_live_pages {
+        Some(peak) => sentence!["Pages mapped at a time: at most ", peak],
+        None => sentence!["Pages mapped at a time"],
+    }
 }
 
 /// Of maps by size.
@@ -202,6 +205,7 @@ mod tests {
             sizes: Vec::new(),
             savings: Vec::new(),
             knobs: crate::report::savings::Knobs::default(),
+            remedies: Vec::new(),
         }
     }
 
