@@ -47,7 +47,7 @@ use systems::Rows;
 use timings::{Bench, Timings};
 
 /// Room on the page for all pictures of traces, in bytes; the rest is small.
-const ATLAS_ROOM: usize = 550_000;
+const ATLAS_ROOM: usize = 450_000;
 
 /// Bytes of a page, at most.
 pub const MAX_PAGE_BYTES: usize = 1_000_000;

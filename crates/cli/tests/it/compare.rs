@@ -365,6 +365,7 @@ fn devices_of_one_trace_only_are_named_and_many_fit_a_terminal() {
     assert!(shown.contains("39 more devices: see the page"), "{shown}");
     assert!(shown.contains("and 7 more."), "{shown}");
     let html = page(&report);
-    assert!(!html.contains("<b>") && !html.contains('\u{1b}') && !shown.contains('\u{1b}'));
+    let injected = (0..60).any(|n| html.contains(&format!("<b>{n}")));
+    assert!(!injected && !html.contains('\u{1b}') && !shown.contains('\u{1b}'));
     assert!(html.contains("<p>8 more devices are in the JSON"));
 }

@@ -22,6 +22,9 @@ use std::fmt::Write;
 /// Cards on the page; the JSON has all.
 const MAX_CARDS: usize = 32;
 
+/// Devices whose misses are drawn: more lines than these cannot be told apart.
+const MAX_DRAWN: usize = 12;
+
 /// Traces in a table; the JSON has all.
 const MAX_TRACES: usize = 32;
 
@@ -232,7 +235,7 @@ fn escaped_lines(text: &str) -> String {
 }
 
 fn causes(report: &Report) -> String {
-    let shown = &report.verdicts[..report.verdicts.len().min(MAX_CARDS)];
+    let shown = &report.verdicts[..report.verdicts.len().min(MAX_DRAWN)];
     let bar = |verdict: &DeviceVerdict| {
         let piece = |class: &str, figure: &Figure| {
             format!(
@@ -273,7 +276,7 @@ fn causes(report: &Report) -> String {
     format!(
         "<section><h2>Why they miss {}</h2><p class=\"note\"><i class=\"first\"></i>first touch: the page was \
          not accessed since it was mapped; no larger IOTLB removes it. <i class=\"capacity\"></i>capacity: more \
-         entries help. <i class=\"conflict\"></i>conflict: more ways help.</p><div class=\"pair\">{}{}</div>{}</section>\n",
+         entries help. <i class=\"conflict\"></i>conflict: more ways help.</p><div class=\"pair\">{}{}</div>{}{}</section>\n",
         chip(Tag::Simulated),
         plot(
             "bars",
@@ -292,6 +295,10 @@ fn causes(report: &Report) -> String {
             Some(&csv::sizes(shown)),
         ),
         sizes(shown),
+        match report.verdicts.len() - shown.len() {
+            0 => String::new(),
+            more => format!("<p>{more} more devices are in the JSON.</p>"),
+        },
     )
 }
 

@@ -11,7 +11,7 @@ use ioatlas_present::{Figure, Tag};
 use std::fmt::Write;
 
 /// Rows of the table of traces.
-const MAX_DETAILS: usize = 192;
+const MAX_DETAILS: usize = 96;
 
 pub(super) fn systems(report: &Report) -> String {
     if report.systems.is_empty() && !report.captures.is_empty() {
