@@ -13,18 +13,19 @@ use crate::input::{self, Input};
 use crate::loaded::{NAME, label};
 use ioatlas_iotlb::import::Reopen;
 use ioatlas_iotlb::{Limits, TraceError};
-use ioatlas_present::short;
+use ioatlas_present::{printable, short};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::path::Path;
 
 /// How the script begins to count, with the number of its form.
 const BEGINS: &str = "ioatlas-bpftrace 1\n";
 
-/// Bytes of a file, at most: thousands of times what one has.
-const MOST_BYTES: u64 = 64 << 20;
+/// Bytes of a file, at most: hundreds of times what one has. Its lines take many times as much in
+/// memory.
+const MOST_BYTES: u64 = 8 << 20;
 
 /// Bytes from the beginning of a file that tell whether it is one.
 const HEAD: u64 = 4096;
@@ -215,7 +216,7 @@ impl Histograms {
     #[must_use]
     pub fn cpus(&self) -> usize {
         let cpus = self.devices.values().flat_map(|of| of.cpus.keys());
-        cpus.collect::<std::collections::BTreeSet<_>>().len()
+        cpus.collect::<BTreeSet<_>>().len()
     }
 }
 
@@ -249,7 +250,7 @@ struct Tables {
     begin: Option<u64>,
     end: Option<u64>,
     devices: BTreeMap<String, DeviceCounts>,
-    seen: Vec<String>,
+    seen: BTreeSet<String>,
 }
 
 impl Tables {
@@ -260,17 +261,16 @@ impl Tables {
             ("printf", Value::String(text)) if text.starts_with("ioatlas-bpftrace ") => {
                 match text == BEGINS {
                     true => Ok(()),
-                    false => Err(Fault::Form(text.trim_end().into())),
+                    false => Err(Fault::Form(printable(text.trim_end(), NAME))),
                 }
             }
             ("map" | "hist", Value::Object(tables)) => {
                 for (name, rows) in tables {
-                    if self.seen.contains(name) {
-                        return Err(Fault::Twice(name.clone()));
+                    if !self.seen.insert(name.clone()) {
+                        return Err(Fault::Twice(printable(name, NAME)));
                     }
-                    self.seen.push(name.clone());
                     self.table(name, rows)
-                        .ok_or_else(|| Fault::Form(name.clone()))?;
+                        .ok_or_else(|| Fault::Form(printable(name, NAME)))?;
                     let most = Limits::default().devices;
                     if self.devices.len() > most {
                         return Err(Fault::TooManyDevices(most));

@@ -44,8 +44,8 @@ pub(super) static LAZY: About = About {
         since("5.14", knob(Any, "iommu.strict=0", "for all, at boot")),
     ],
     protection: Protection::Window,
-    note: "against strict; a group stays strict if its IOMMU is in caching mode, or the device \
-           untrusted",
+    note: "against strict; a VT-d unit in caching mode, as of virtual machines, keeps the whole \
+           machine strict at boot",
 };
 
 /// No translation: `iommu.passthrough` is heeded on x86 since Linux 5.4, on ARM since 4.12.

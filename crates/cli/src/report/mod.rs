@@ -352,7 +352,9 @@ pub fn build_with(
         },
         atlases,
     };
-    report.comparison = Comparison::of(&report, &traces.traces);
+    if traces.histograms.is_empty() {
+        report.comparison = Comparison::of(&report, &traces.traces);
+    }
     Ok(report)
 }
 

@@ -440,7 +440,11 @@ fn closing(report: &Report, page_bytes: usize) -> Vec<String> {
     }
     let (room, more) = match &report.provenance.timings {
         Origin::Measured => (50, "Details: --json, --help".into()),
-        cached @ Origin::Cached { .. } => (25, format!("Times: {cached} (--fresh-bench)")),
+        // room for a usual name, and for what stands between
+        Origin::Cached { measured_on } => (
+            14,
+            format!("Times of {measured_on}, cached (--fresh-bench)"),
+        ),
     };
     lines.push(format!(
         "{} written (offline, {kilobytes} KB){}. {more}",

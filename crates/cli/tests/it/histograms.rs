@@ -23,13 +23,13 @@ const PRINTED: &str = r#"{"type": "attached_probes", "data": {"probes": 9}}
 {"type": "map", "data": {"@unmatched": {"0000:00:03.0,1": 1, "0000:00:04.0,0": 2}}}
 "#;
 
-/// The report of files of these contents, named `a.json`, `b.json` and so on.
+/// The report of files of these contents, named `a.json`, `b.json` and `c.json`.
 fn report(files: &[&str], options: &[&str]) -> (TempDir, crate::common::Ran) {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: String| dir.path().join(name).to_str().unwrap().to_owned();
     let mut arguments = vec!["report".into(), "-o".into(), path("report.html".into())];
     for (number, content) in files.iter().enumerate() {
-        let name = path(format!("{}.json", ['a', 'b'][number]));
+        let name = path(format!("{}.json", ['a', 'b', 'c'][number]));
         fs::write(&name, content).unwrap();
         arguments.push(name);
     }
@@ -153,6 +153,9 @@ fn counts_stand_beside_others_and_come_from_standard_input() {
     let mixed = report(&[PRINTED, trace], &["--json"]).1.json();
     assert_eq!(mixed["captures"].as_array().unwrap().len(), 1);
     assert_eq!(mixed["verdicts"].as_array().unwrap().len(), 1);
+    // three are not compared, though two of them are traces
+    let three = report(&[PRINTED, trace, trace], &["--json"]).1.json();
+    assert_eq!(three["comparison"], Value::Null);
 }
 
 #[test]

@@ -255,6 +255,16 @@ fn hostile_names_and_numbers_are_only_shown() {
     assert_eq!(begin["args"]["task"], format!("{evil} {evil}"));
     assert_eq!(begin["args"]["cpu"], u32::MAX);
     assert!(processes(&file).values().any(|name| name.contains(evil)));
+    // however long a name is, what is to be known is said behind it
+    let long = "x".repeat(4000);
+    let file = written(&[read("t", &format!("# ioatlas-trace 1\nM {long} 1 1 r\n"))]);
+    let names = processes(&file);
+    assert!(names.values().all(|name| name.len() < 100), "{names:?}");
+    assert!(
+        names
+            .values()
+            .any(|name| name.ends_with("… (no times: 1 us is 1 event)"))
+    );
 }
 
 #[test]

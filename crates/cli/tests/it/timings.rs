@@ -51,7 +51,7 @@ fn a_report_takes_times_from_the_cache_and_says_so() {
     fs::write(&cache, &aged).unwrap();
     assert_eq!(json(folder, &[]), ("cached".to_owned(), time));
     let said = report(folder, &[]);
-    assert!(said.contains("Times: measured on 2"), "{said}");
+    assert!(said.contains(", cached (--fresh-bench)\n"), "{said}");
     assert!(
         said.lines().all(|line| line.chars().count() <= 100),
         "{said}"

@@ -44,7 +44,7 @@ impl Capture {
                 timeline: Vec::new(),
             }
         };
-        let sum = |count: fn(&DeviceCounts) -> u64| of.devices.values().map(count).sum::<u64>();
+        let sum = |count: fn(&DeviceCounts) -> u64| total(of.devices.values().map(count));
         Self {
             trace: of.label.clone(),
             time: Some(Figure::time(of.seconds * 1e9)),
@@ -70,7 +70,7 @@ impl Making {
             "counted in the kernel by bpftrace, without a trace of each event; sizes and times are known \
              up to a power of two."
         ]];
-        let unmatched: u64 = of.devices.values().map(|device| device.unmatched).sum();
+        let unmatched = total(of.devices.values().map(|device| device.unmatched));
         if unmatched > 0 {
             notes.push(sentence![
                 Figure::count(unmatched),
@@ -86,11 +86,16 @@ impl Making {
     }
 }
 
+/// A file may hold any counts, so their sum need not fit.
+fn total(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
+}
+
 fn lifetimes(of: &[Bucket]) -> Option<Lifetimes> {
     let time = |percent| Some(Figure::time(percentile(of, percent)? as f64));
     Some(Lifetimes {
         resolution: Resolution::PowerOfTwo,
-        mappings: Figure::count(of.iter().map(|bucket| bucket.count).sum()),
+        mappings: Figure::count(total(of.iter().map(|bucket| bucket.count))),
         median: time(50)?,
         p90: time(90)?,
         p99: time(99)?,

@@ -401,7 +401,7 @@ impl Counted for ioatlas_iotlb::CpuCount {
 
 /// Events from the beginning of a capture that are looked at for an estimate: several times as many
 /// as the bundled traces have, on which its error is known.
-const ESTIMATED: usize = 1 << 18;
+const ESTIMATED: usize = 1 << 17;
 
 /// By device, what prefetching neighbours changes of the misses.
 fn alh(trace: &Trace) -> Vec<Option<Estimate>> {

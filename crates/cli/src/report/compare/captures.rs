@@ -49,7 +49,10 @@ pub(super) fn compare(to: &mut Comparison, both: [&Capture; 2], wait: Figure) {
     if both[0].translated != both[1].translated {
         to.remarks.push(IOMMU);
     }
+    let recorded = both.map(|capture| capture.devices.iter().any(|of| of.beside.is_some()));
+    let time = both.map(|capture| time_a_gib(&capture.devices, prices?));
     to.all_devices = vec![
+        time_change(time, recorded),
         Change::relative("strict: CPUs busy", busy("strict"), NO_TIMES),
         Change::relative("lazy: CPUs busy", busy("lazy"), NO_TIMES),
     ];
@@ -68,22 +71,17 @@ fn changes(both: [&CapturedDevice; 2], prices: Option<Prices>) -> Vec<Change> {
     let beside = |number: fn(Beside) -> Figure| both.map(|device| device.beside.map(number));
     let lived = |number: fn(Lifetimes) -> Figure| both.map(|device| device.lifetimes.map(number));
     // bytes of the one are not to be held against pages of the other
-    let same_bytes = both[0].beside.is_some() == both[1].beside.is_some();
-    let of_bytes = |change: Change| match same_bytes {
+    let recorded = both.map(|device| device.beside.is_some());
+    let of_bytes = |change: Change| match recorded[0] == recorded[1] {
         true => change,
         false => change.untold(NO_BYTES),
     };
     // without times there are no lifetimes
     let timed = both.iter().all(|device| device.maps_per_second.is_some());
     let no_lifetimes = if timed { NONE_ENDED } else { NO_TIMES };
-    let time = both.map(|device| time_a_gib(device, prices?));
+    let time = both.map(|device| time_a_gib(std::slice::from_ref(device), prices?));
     vec![
-        of_bytes(Change::relative(
-            "strict: CPU time a GiB mapped",
-            time,
-            NO_TIMES,
-        ))
-        .less_is_better(),
+        time_change(time, recorded),
         of_bytes(Change::relative(
             "bytes a map",
             of(|d| Some(d.mean_bytes)),
@@ -113,15 +111,26 @@ fn changes(both: [&CapturedDevice; 2], prices: Option<Prices>) -> Vec<Change> {
 }
 
 /// What a strict policy takes of a CPU for so many maps as make a GiB.
-fn time_a_gib(device: &CapturedDevice, prices: Prices) -> Option<Figure> {
-    let (maps, unmaps) = (device.maps.value, device.unmaps.value);
-    let bytes = device.mean_bytes.value * maps;
+fn time_a_gib(devices: &[CapturedDevice], prices: Prices) -> Option<Figure> {
+    let sum = |of: fn(&CapturedDevice) -> f64| devices.iter().map(of).sum::<f64>();
+    let bytes = sum(|device| device.mean_bytes.value * device.maps.value);
+    let (maps, unmaps) = (sum(|of| of.maps.value), sum(|of| of.unmaps.value));
     let ns = maps * prices.pair.value + unmaps * prices.wait.value;
     (bytes > 0.0).then(|| Figure {
         value: ns / 1e6 / bytes * f64::from(1 << 30),
         unit: Unit::Milliseconds,
         tag: Tag::Assumed,
     })
+}
+
+/// Its change; `recorded` is whether bytes were.
+fn time_change(time: [Option<Figure>; 2], recorded: [bool; 2]) -> Change {
+    let change = Change::relative("strict: CPU time a GiB mapped", time, NO_TIMES);
+    let change = match recorded[0] == recorded[1] {
+        true => change,
+        false => change.untold(NO_BYTES),
+    };
+    change.less_is_better()
 }
 
 fn mib_per_second(device: &CapturedDevice) -> Option<Figure> {

@@ -18,7 +18,7 @@ mod device;
 mod format;
 
 use crate::error::Error;
-use crate::loaded::LoadedTrace;
+use crate::loaded::{LoadedTrace, NAME};
 use crate::output::Target;
 use device::Device;
 use flate2::Compression;
@@ -29,9 +29,6 @@ use ioatlas_present::short;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::io::{self, BufWriter, Write};
-
-/// Characters of a name.
-const NAME: usize = 100;
 
 /// Writes the traces to a file, compressed if it is called `.gz`.
 ///
@@ -71,7 +68,7 @@ struct About {
 }
 
 fn write(traces: &[LoadedTrace], file: &mut dyn Write) -> io::Result<()> {
-    let about = |loaded: &'_ LoadedTrace| {
+    let about = |loaded: &LoadedTrace| {
         let span = loaded.trace.span();
         About {
             trace: loaded.label.clone(),
@@ -152,13 +149,14 @@ impl<'a, 'w> Export<'a, 'w> {
         let device = match &mut self.devices[id.index()] {
             Some(device) => device,
             none => {
-                let name = self.loaded.trace.device_name(id);
-                let name = format!("{} {}{}", self.loaded.label, name, self.clock.remark());
+                let name = short(self.loaded.trace.device_name(id), NAME);
                 let lost = match self.loaded.trace.lost_events() {
                     0 => "",
                     _ => " (events were LOST)",
                 };
-                let thread = self.writer.process(&(short(&name, NAME) + lost))?;
+                let (label, remark) = (&self.loaded.label, self.clock.remark());
+                let name = format!("{label} {name}{remark}{lost}");
+                let thread = self.writer.process(&name)?;
                 none.insert(Device::new(thread, self.clock))
             }
         };
