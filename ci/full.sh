@@ -17,7 +17,7 @@ all='
 oldest           the oldest Rust that Cargo.toml and README promise compiles all there is
 nvme-guests      NVMe driver over VFIO in Debian guests under QEMU, on VT-d and on virtio-iommu
 recording        a guest is booted and recorded
-capture          doctor, capture and report in a guest with Linux 6.12, compared with what its program did
+capture          doctor, capture, bpftrace and report in guests, compared with what their programs did
 vhost-guest      a Debian guest on vhost-net: IOMMU off, pass-through, strict
 vhost-testpmd    the same with DPDK in the guest, each frame compared
 compare          vhost-net beside testpmd, in turns
@@ -68,14 +68,18 @@ tools() {
     for name; do
         case $name in
         nvme-guests | recording | vhost-guest | vhost-testpmd)
-            compgen -G "$packages/linux-image-*[0-9]-amd64_*.unpacked-3" >/dev/null || ci/install-record.sh || bad=1
+            compgen -G "$packages/linux-image-*[0-9]-amd64_*.unpacked-4" >/dev/null || ci/install-record.sh || bad=1
             ;;&
-        nvme-guests | capture)
-            { command -v xz && compgen -G "$packages/linux-image-6.12.*-cloud-amd64_*.unpacked-3" &&
-                compgen -G "$packages/libgcc-s1_*.unpacked-3"; } >/dev/null || ci/install-kernel.sh || bad=1
+        nvme-guests)
+            { command -v xz && compgen -G "$packages/linux-image-6.12.*-cloud-amd64_*.unpacked-4" &&
+                compgen -G "$packages/libgcc-s1_*.unpacked-4"; } >/dev/null || ci/install-kernel.sh || bad=1
+            ;;
+        capture)
+            { command -v qemu-system-x86_64 && command -v xz && compgen -G "${packages%/*}/capture-packages/linux-image-6.12.*-amd64_*.unpacked-4" &&
+                compgen -G "${packages%/*}/capture-packages/bpftrace_*.unpacked-4"; } >/dev/null || ci/install-capture.sh || bad=1
             ;;
         vhost-testpmd | compare)
-            { command -v dpdk-testpmd && compgen -G "$packages/librte-net-virtio*.unpacked-3"; } >/dev/null ||
+            { command -v dpdk-testpmd && compgen -G "$packages/librte-net-virtio*.unpacked-4"; } >/dev/null ||
                 ci/install-dpdk.sh || bad=1
             ;;
         optimised | planted-in-unit) needs qemu-system-x86_64 ci/install-qemu.sh || bad=1 ;;

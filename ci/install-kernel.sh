@@ -4,8 +4,6 @@
 # the cache of packages the kernel that Debian 12 has beside 6.1, which has no driver for that unit.
 # Neither kernel has iommufd (CONFIG_IOMMUFD is not set):
 #   cargo test -p ioatlas-nvme --test guest
-# And what the test of `ioatlas capture` needs, whose events that kernel has:
-#   cargo test -p ioatlas --test tools -- --include-ignored capture:
 set -eu
 cd "$(dirname "$0")/.."
 apt-get -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 update

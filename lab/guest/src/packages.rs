@@ -39,8 +39,12 @@ const MODULE_FILES: [&str; 2] = [
     "kernel/drivers/net/net_failover.ko",
 ];
 
+/// The kernel itself, where it stands among its modules: since Linux 7.3 or so, in a package of its
+/// own that `linux-image-` depends on.
+const KERNEL_FILE: &str = "vmlinuz";
+
 /// End of an unpacked package's name. The number is to grow when more of a package is kept.
-const UNPACKED: &str = ".unpacked-3";
+const UNPACKED: &str = ".unpacked-4";
 
 /// A directory that packages are fetched and unpacked into.
 #[derive(Debug)]
@@ -209,7 +213,7 @@ impl Cache {
 }
 
 impl Tree {
-    /// Adds an unpacked package; returns the libraries that it needs.
+    /// Adds an unpacked package; returns the libraries that it needs, and the parts of a kernel.
     fn add(&mut self, directory: &Path) -> Result<Vec<String>, GuestError> {
         let failed = |source| GuestError::file(directory, source);
         let control = fs::read_to_string(directory.join("control")).map_err(failed)?;
@@ -227,10 +231,15 @@ impl Tree {
                 }
             }
         }
-        let mut libraries = depends(&control);
-        // zlib1g among them; what is only built with is not
-        libraries.retain(|name| name.contains("lib") && !name.ends_with("-dev"));
-        Ok(libraries)
+        let mut needs = depends(&control);
+        let is_of_kernel = |name: &str| {
+            let parts = ["linux-binary-", "linux-modules-"];
+            parts.iter().any(|part| name.starts_with(part))
+        };
+        // zlib1g among the libraries; what is only built with is not
+        let is_library = |name: &str| name.contains("lib") && !name.ends_with("-dev");
+        needs.retain(|name| is_library(name) || is_of_kernel(name));
+        Ok(needs)
     }
 
     /// The content of the file of this name.
@@ -381,11 +390,13 @@ fn is_of_use(path: &str) -> bool {
     let path = path.trim_start_matches("./");
     if let Some((_, module)) = path.split_once("lib/modules/") {
         let below = module.split_once('/').map_or("", |(_, below)| below);
-        return MODULE_FILES.contains(&below)
-            || (below.ends_with(".ko") || below.ends_with(".ko.xz"))
+        let module = below.strip_suffix(".xz").unwrap_or(below);
+        return below == KERNEL_FILE
+            || MODULE_FILES.contains(&module)
+            || module.ends_with(".ko")
                 && MODULE_DIRECTORIES
                     .iter()
-                    .any(|directory| below.starts_with(directory));
+                    .any(|directory| module.starts_with(directory));
     }
     let programs = ["bin/", "sbin/", "usr/bin/", "usr/sbin/"];
     path.starts_with("boot/vmlinuz-")
@@ -488,6 +499,8 @@ mod tests {
             "./lib/modules/6.1.0-56-amd64/kernel/drivers/net/virtio_net.ko",
             "./usr/lib/modules/6.12.1/kernel/fs/ext4/ext4.ko",
             "./lib/modules/6.12.117+deb12-cloud-amd64/kernel/drivers/iommu/virtio-iommu.ko.xz",
+            "./lib/modules/6.12.117+deb12-cloud-amd64/kernel/drivers/net/virtio_net.ko.xz",
+            "./usr/lib/modules/7.3.4+deb13-amd64/vmlinuz",
         ] {
             assert!(is_of_use(kept), "{kept}");
         }

@@ -31,7 +31,7 @@ const XZ: [u8; 56] = [
 fn decompressed() -> Result<(), Failed> {
     let directory = tempfile::tempdir()?;
     // as the cache has it
-    let package = directory.path().join("linux_1_amd64.unpacked-3");
+    let package = directory.path().join("linux_1_amd64.unpacked-4");
     let modules = package.join("files/lib/modules");
     fs::create_dir_all(&modules)?;
     fs::write(package.join("control"), "Package: linux\n")?;

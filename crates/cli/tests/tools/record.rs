@@ -128,7 +128,7 @@ impl Stage {
             ("linux-image-0-amd64", "boot/vmlinuz-none"),
             ("busybox-static", "bin/busybox"),
         ] {
-            let unpacked = path("packages").join(format!("{package}_1_amd64.unpacked-3"));
+            let unpacked = path("packages").join(format!("{package}_1_amd64.unpacked-4"));
             let file = unpacked.join("files").join(file);
             fs::create_dir_all(file.parent().ok_or("no parent")?)?;
             fs::write(file, "nothing")?;
