@@ -1,55 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Page numbers, page counts and event times, each its own type.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::fmt;
+use std::num::NonZeroU64;
 
 /// First page number that a trace may not name: addresses have at most 64 bits,
 /// pages 12 of them.
 pub(crate) const PAGE_LIMIT: u64 = 1 << 52;
 
-macro_rules! page_number {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-        pub struct $name(u64);
-
-        impl $name {
-            /// The page with this number, or `None` at or above 2^52.
-            #[must_use]
-            pub const fn new(number: u64) -> Option<Self> {
-                if number < PAGE_LIMIT { Some(Self(number)) } else { None }
-            }
-
-            /// The page number (address / 4096).
-            #[must_use]
-            pub const fn number(self) -> u64 {
-                self.0
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{:x}", self.0)
-            }
-        }
-    };
-}
-
-page_number! {
-    /// Number of a 4 KiB page in a device's address space, below 2^52.
-    IovaPage
-}
-page_number! {
-    /// Number of a 4 KiB page of physical memory, below 2^52.
-    PhysPage
-}
+/// Number of a 4 KiB page in a device's address space, below 2^52.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct IovaPage(u64);
 
 impl IovaPage {
+    /// The page with this number, or `None` at or above 2^52.
+    #[must_use]
+    pub const fn new(number: u64) -> Option<Self> {
+        if number < PAGE_LIMIT {
+            Some(Self(number))
+        } else {
+            None
+        }
+    }
+
     /// The page with a number that is known to be below 2^52.
     pub(crate) const fn known(number: u64) -> Self {
         debug_assert!(number < PAGE_LIMIT);
         Self(number)
+    }
+
+    /// The page number (address / 4096).
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for IovaPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+/// Number of a 4 KiB page of physical memory, below 2^52. What is stored is one more: so an
+/// `Option` of it, which each map of a trace has, takes no more room.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PhysPage(NonZeroU64);
+
+impl PhysPage {
+    /// The page with this number, or `None` at or above 2^52.
+    #[must_use]
+    pub const fn new(number: u64) -> Option<Self> {
+        if number >= PAGE_LIMIT {
+            return None;
+        }
+        match NonZeroU64::new(number + 1) {
+            Some(stored) => Some(Self(stored)),
+            None => None,
+        }
+    }
+
+    /// The page number (address / 4096).
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0.get() - 1
+    }
+}
+
+impl fmt::Debug for PhysPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PhysPage").field(&self.number()).finish()
+    }
+}
+
+impl fmt::Display for PhysPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.number())
+    }
+}
+
+impl Serialize for PhysPage {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.number())
     }
 }
 

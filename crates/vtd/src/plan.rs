@@ -25,13 +25,19 @@
 //! | leaves only | IH = 1, where page-selective; a domain-selective one takes the walk caches with it |
 //! | always | DR and DW where the unit offers them (P5: done means drained) |
 //!
+//! Several scopes at once: see [`Blocks`].
+//!
 //! Sources: VT-d 4.1 §6.5 (what must follow a change), §6.5.2.5 (IOTLB before device TLB), §6.1
 //! (caching mode), §6.8 (write buffers), §11.4.5 with §11.4.2 (root table, ESRTPS).
+
+mod blocks;
+
+pub use blocks::{BLOCKS, Blocks, BlocksPlan, InvalidationCosts};
 
 use crate::layout::*;
 use ioatlas_dma::{
     invalidation::{Caches, Scope},
-    units::{DomainId, IovaPage, IovaRange, SourceId},
+    units::{DomainId, IovaPage, IovaRange, PageCount, SourceId},
 };
 
 /// Page numbers of the ADDR field have this many bits (VT-d 4.1 §6.5.2.3, bits 127..76).
@@ -207,10 +213,7 @@ fn of_device(device: SourceId, domain: DomainId) -> ContextInvalidate {
 /// The IOTLB invalidation that removes at least `scope` of `domain`. It never fails: the
 /// whole domain always serves.
 pub fn iotlb(unit: &Capabilities, domain: DomainId, scope: Scope) -> IotlbInvalidate {
-    let hint = match scope.caches {
-        Caches::Leaves => LeafHint::LeavesOnly,
-        Caches::LeavesAndWalks => LeafHint::Anything,
-    };
+    let hint = hint(scope.caches);
     let max = unit.max_address_mask();
     let target = scope
         .pages
@@ -227,6 +230,13 @@ pub fn iotlb(unit: &Capabilities, domain: DomainId, scope: Scope) -> IotlbInvali
     IotlbInvalidate {
         target,
         drain: drain(unit),
+    }
+}
+
+fn hint(caches: Caches) -> LeafHint {
+    match caches {
+        Caches::Leaves => LeafHint::LeavesOnly,
+        Caches::LeavesAndWalks => LeafHint::Anything,
     }
 }
 

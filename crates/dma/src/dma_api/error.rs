@@ -4,11 +4,12 @@
 use super::DmaMapping;
 use crate::{
     bounce::{BounceError, Span},
-    domain::{BufferError, MapError, UnmapError},
+    domain::{BufferError, Lost, MapError, UnmapError},
     platform::NotMemoryError,
     units::*,
 };
 use alloc::boxed::Box;
+use core::fmt;
 
 /// Why a list was not mapped. Nothing is, then.
 ///
@@ -62,6 +63,34 @@ pub enum DmaUnmapError<L = PhysRange> {
     #[error(transparent)]
     NotMemory(#[from] NotMemoryError),
 }
+
+/// Why a batch of unmaps came to no end. What the iterator has still was not taken.
+#[derive(PartialEq, Eq, Debug)]
+pub struct DmaUnmapBatchError<L = PhysRange> {
+    /// Mappings that have ended, whose lists came back.
+    pub ended: usize,
+    /// Those of one round that were mapped directly, and whose invalidation failed. A device may
+    /// still reach their lists: what owns them was not dropped, and never is.
+    pub lost: Option<Lost>,
+    /// The mapping at which the batch stopped, the last that was taken, with the error that
+    /// [`Client::unmap`](super::Client::unmap) has for it.
+    pub stopped: Option<DmaUnmapError<L>>,
+}
+
+impl<L> fmt::Display for DmaUnmapBatchError<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} mappings ended", self.ended)?;
+        if let Some(lost) = &self.lost {
+            write!(f, ", {lost}")?;
+        }
+        if let Some(stopped) = &self.stopped {
+            write!(f, ", the last did not: {stopped}")?;
+        }
+        Ok(())
+    }
+}
+
+impl<L: fmt::Debug> core::error::Error for DmaUnmapBatchError<L> {}
 
 /// Why nothing was synchronised.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

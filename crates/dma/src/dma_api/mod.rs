@@ -81,6 +81,7 @@ mod raw;
 mod shares;
 mod sync;
 mod unmap;
+mod unmap_batch;
 mod watch;
 
 pub use crate::bounce::{
@@ -93,7 +94,7 @@ pub use buffer::{
 };
 pub use client::Client;
 pub use config::{ClientConfig, DmaAttrs, DmaConfig, LowBits, Placement, Streaming};
-pub use error::{DmaMapError, DmaUnmapError, SyncError};
+pub use error::{DmaMapError, DmaUnmapBatchError, DmaUnmapError, SyncError};
 pub use mapping::DmaMapping;
 pub use raw::{RawDmaError, SyncFor};
 pub use shares::{Shares, SharesConfig};

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     bounce::{Buffer, Need, ReturnError},
+    domain::{UnmapBatchError, UnmapError},
     units::*,
 };
 use alloc::boxed::Box;
@@ -83,7 +84,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 
     #[inline(never)]
-    fn end_here<L: AsRef<[PhysRange]>>(
+    pub(super) fn end_here<L: AsRef<[PhysRange]>>(
         &self,
         mapping: DmaMapping<L>,
     ) -> Result<L, DmaUnmapError<L>> {
@@ -147,23 +148,42 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         direction: Direction,
     ) -> Result<(), ReturnError> {
         let domain = &self.dma.domain;
+        let mut own = Ok(());
+        let mut direct = parts.into_iter().zip(list).filter_map(|(part, segment)| {
+            let buffer = match part {
+                Part::Direct(mapping) => return Some(mapping),
+                Part::Own(buffer) => buffer,
+            };
+            let ended = buffer.end(domain, core::slice::from_ref(segment), direction);
+            own = worse(core::mem::replace(&mut own, Ok(())), ended);
+            None
+        });
         let mut ended = Ok(());
-        for (part, segment) in parts.into_iter().zip(list) {
-            let one = match part {
-                Part::Direct(mapping) => domain.unmap(mapping).map_err(ReturnError::Unmap),
-                Part::Own(own) => {
-                    let list = core::slice::from_ref(segment);
-                    own.end(domain, list, direction)
-                }
-            };
-            ended = match (ended, one) {
-                (Err(ReturnError::NotMemory(_)), Err(ReturnError::Unmap(error))) => {
-                    Err(ReturnError::Unmap(error))
-                }
-                (ended, one) => ended.and(one),
-            };
+        while let Err(error) = domain.unmap_batch(&mut direct) {
+            ended = worse(ended, as_one(error));
         }
-        ended
+        drop(direct);
+        worse(own, ended)
+    }
+}
+
+/// As the error of one mapping.
+fn as_one(error: UnmapBatchError) -> Result<(), ReturnError> {
+    let lost = error.lost.map(|lost| UnmapError::Invalidate {
+        range: lost.range,
+        cause: lost.cause,
+    });
+    let one = lost.or(error.stopped);
+    one.map_or(Ok(()), |error| Err(ReturnError::Unmap(error)))
+}
+
+/// The first error, or one after which a device may still reach something.
+fn worse(one: Result<(), ReturnError>, other: Result<(), ReturnError>) -> Result<(), ReturnError> {
+    match (one, other) {
+        (Err(ReturnError::NotMemory(_)), Err(ReturnError::Unmap(error))) => {
+            Err(ReturnError::Unmap(error))
+        }
+        (one, other) => one.and(other),
     }
 }
 

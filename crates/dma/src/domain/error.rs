@@ -9,6 +9,7 @@ use crate::{
     translator::AttachError,
     units::*,
 };
+use core::fmt;
 
 /// A buffer or list that cannot be mapped as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -175,6 +176,63 @@ pub enum UnmapError {
         /// How many had one.
         found: PageCount,
     },
+}
+
+/// Why a batch of unmaps came to no end. Mappings end in the order in which they were given: the
+/// first [`ended`](Self::ended) of those that were taken have; those of the round whose
+/// invalidation failed follow, if one has; then comes the mapping at which the batch stopped, if
+/// one was the reason. No others were taken.
+#[derive(PartialEq, Eq, Debug)]
+pub struct UnmapBatchError {
+    /// Mappings that have ended as by an unmap that succeeds.
+    pub ended: usize,
+    /// What an invalidation that failed leaves behind.
+    pub lost: Option<Lost>,
+    /// The mapping at which the batch stopped: another domain's, which comes back
+    /// ([`UnmapError::Foreign`]), or one with holes.
+    pub stopped: Option<UnmapError>,
+}
+
+/// Mappings whose translations are gone, but whose invalidation failed: all of them are
+/// quarantined, and their buffers must never be used again, for anything: the device may
+/// still reach them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lost {
+    /// How many they are.
+    pub mappings: usize,
+    /// From the lowest of the round's pages to the highest.
+    pub range: IovaRange,
+    /// Why the invalidation failed.
+    pub cause: InvalidateError,
+}
+
+impl fmt::Display for UnmapBatchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} mappings ended", self.ended)?;
+        if let Some(lost) = &self.lost {
+            write!(f, ", then {lost}")?;
+        }
+        if let Some(stopped) = &self.stopped {
+            write!(f, ", the last did not: {stopped}")?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for UnmapBatchError {}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Lost {
+            mappings,
+            range,
+            cause,
+        } = self;
+        write!(
+            f,
+            "{mappings} within IOVA pages {range}: {cause}; they are quarantined"
+        )
+    }
 }
 
 /// Why a domain could not be ended cleanly. What may still be cached is leaked.

@@ -47,19 +47,23 @@ mod region;
 mod reserved;
 mod stats;
 mod unmap;
+mod unmap_batch;
 
 pub use attrs::{ListOrder, MapAttrs, Offset};
 pub use colours::{COLOUR_SPAN, COLOURS_MAX, Colours};
 pub use consistent::Consistent;
 pub use error::{
-    BufferError, CloseError, DomainError, MapError, OutsideAperture, ReserveError, UnmapError,
+    BufferError, CloseError, DomainError, Lost, MapError, OutsideAperture, ReserveError,
+    UnmapBatchError, UnmapError,
 };
 pub use mapping::Mapping;
 pub(crate) use region::Region;
 pub use stats::{DomainAudit, DomainStats};
 
 pub use crate::iova::AllocatorConfig;
-pub use crate::policy::{DeferredConfig, Exposure, MacOsConfig, PolicyConfig, TickReport};
+pub use crate::policy::{
+    DeferredConfig, Exposure, MacOsConfig, PolicyConfig, TickReport, UNMAP_ROUND,
+};
 pub use crate::table::Lifetime;
 
 use crate::{

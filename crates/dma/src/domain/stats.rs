@@ -79,6 +79,10 @@ impl<P: Platform> Counters<P> {
     pub fn unmapped(&self, cpu: &Cpu<'_>, pages: PageCount, owned: PageCount) {
         self.0.get(cpu).unmapped(pages, owned);
     }
+    /// So many mappings, which had `pages` together.
+    pub fn unmapped_all(&self, cpu: &Cpu<'_>, mappings: u64, pages: PageCount, owned: PageCount) {
+        self.0.get(cpu).unmapped_all(mappings, pages, owned);
+    }
     fn sum(&self, pick: impl Fn(&Words<P>) -> &P::A64) -> u64 {
         let words = self.0.iter().map(|(_, words)| words);
         words.map(|w| pick(w).load(Ordering::Relaxed)).sum()
@@ -94,7 +98,11 @@ impl<P: Platform> Words<P> {
     }
     #[inline]
     pub fn unmapped(&self, pages: PageCount, owned: PageCount) {
-        bump(&self.unmaps, 1);
+        self.unmapped_all(1, pages, owned);
+    }
+    #[inline]
+    fn unmapped_all(&self, mappings: u64, pages: PageCount, owned: PageCount) {
+        bump(&self.unmaps, mappings);
         bump(&self.pages_unmapped, pages.0);
         bump(&self.unallocated, owned.0);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What provides the proof: an invalidation queue, a device-TLB fence, an ioctl.
 
-use super::Scope;
-use crate::units::DomainId;
+use super::{Caches, Scope};
+use crate::units::{DomainId, IovaRange, PageCount};
 use alloc::sync::Arc;
 
 /// Submits invalidations and polls them. It knows no sequence and makes
@@ -12,8 +12,9 @@ use alloc::sync::Arc;
 /// Memory is reused on the word of [`done`](Self::done) alone. Once it has said yes, nothing that
 /// the unit or a device has cached holds what was in `scope` of `domain` and had been cleared when
 /// [`submit`](Self::submit) was called, and no access that found its way by it is under way. That
-/// stays so. It may say it late, or never, or fail. Nothing checks it at run time; over the
-/// software unit the oracle does (P1, P3 to P5).
+/// stays so. It may say it late, or never, or fail. The same holds of
+/// [`submit_ranges`](Self::submit_ranges), and of every one of its ranges. Nothing checks it at
+/// run time; over the software unit the oracle does (P1, P3 to P5).
 ///
 /// ```
 /// # use ioatlas_dma::{invalidation::*, units::*};
@@ -51,6 +52,30 @@ pub unsafe trait Invalidate: Send + Sync {
     /// # Errors
     /// The unit cannot take the request.
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<Self::Token, InvalidateError>;
+
+    /// Asks for an invalidation of at least `ranges`, which ascend with a gap between any two; of
+    /// none of them means the domain. One answer is for all.
+    ///
+    /// A unit that has nothing better invalidates one scope that covers them all.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    fn submit_ranges(
+        &self,
+        domain: DomainId,
+        ranges: &[IovaRange],
+        caches: Caches,
+    ) -> Result<Self::Token, InvalidateError> {
+        let pages = ranges.first().zip(ranges.last()).map(|(first, last)| {
+            let pages = last.end().0 - first.first.0;
+            IovaRange::new(first.first, PageCount(pages))
+        });
+        let scope = pages.map_or(Scope::DOMAIN, |pages| Scope {
+            pages: Some(pages),
+            caches,
+        });
+        self.submit(domain, scope)
+    }
 
     /// Whether that invalidation is done. Once it said yes it always does.
     ///
@@ -109,6 +134,14 @@ unsafe impl<I: Invalidate> Invalidate for Arc<I> {
     type Token = I::Token;
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<Self::Token, InvalidateError> {
         (**self).submit(domain, scope)
+    }
+    fn submit_ranges(
+        &self,
+        domain: DomainId,
+        ranges: &[IovaRange],
+        caches: Caches,
+    ) -> Result<Self::Token, InvalidateError> {
+        (**self).submit_ranges(domain, ranges, caches)
     }
     fn done(&self, token: Self::Token) -> Result<bool, InvalidateError> {
         (**self).done(token)

@@ -39,6 +39,8 @@
 //! with a gap do not join, since a scope is one range; nor does the scope of a whole domain, which
 //! needs no help.
 //!
+//! Several things may be completed by one invalidation with one fence: see `together`.
+//!
 //! # Use before flush does not compile
 //!
 //! An IOVA is released against a flush:
@@ -109,15 +111,18 @@
 
 mod flush_queue;
 mod invalidate;
+mod ranges;
 mod retired;
 mod scope;
 mod suspect;
+mod together;
 
 pub(crate) use flush_queue::{FlushQueue, Whole};
 pub use invalidate::{Invalidate, InvalidateError};
 pub use retired::{CompleteError, Completion, DomainKey, Flushed, Retired, Seq};
 pub use scope::{Caches, Scope};
 pub(crate) use suspect::{Patience, Suspect};
+pub(crate) use together::Together;
 
 use crate::{platform::*, units::*};
 
@@ -232,12 +237,19 @@ impl<P: Platform> FlushSequence<P> {
         domain: DomainId,
         scope: Scope,
     ) -> Result<Started<I::Token>, Failed> {
-        let seq = Seq(self.next.0.fetch_add(1, Ordering::Relaxed));
-        p.fence(Ordering::SeqCst);
+        let seq = self.begin(p);
         let token = unit
             .submit(domain, scope)
             .map_err(|cause| Failed { seq, cause })?;
         Ok(Started { token, seq, scope })
+    }
+
+    /// The number of an invalidation that is submitted next. Contains the full fence.
+    #[inline]
+    fn begin(&self, p: &P) -> Seq {
+        let seq = Seq(self.next.0.fetch_add(1, Ordering::Relaxed));
+        p.fence(Ordering::SeqCst);
+        seq
     }
 
     /// Waits until `started` is done, for at most `limit` turns of [`Platform::relax`].
@@ -255,7 +267,7 @@ impl<P: Platform> FlushSequence<P> {
     }
 
     /// The same, for a domain, which remembers whether its unit answers.
-    #[inline(always)] // most are done at the first look
+    #[inline(always)] // the strict policy's way
     pub(crate) fn wait_with<I: Invalidate>(
         &self,
         p: &P,
@@ -263,32 +275,24 @@ impl<P: Platform> FlushSequence<P> {
         started: Started<I::Token>,
         patience: &Patience<'_, P, I::Token>,
     ) -> Result<Completion, Failed> {
-        match self.poll(unit, &started)? {
-            Some(completion) => Ok(completion),
-            None => self.wait_on(p, unit, started, patience),
-        }
+        self.await_done(p, unit, started.token, started.seq, patience)?;
+        Ok(Completion::new(self.key, started.seq, started.scope))
     }
 
-    #[inline(never)]
-    fn wait_on<I: Invalidate>(
+    /// Waits until the invalidation with number `seq`, which the unit calls `token`, is done.
+    #[inline(always)] // most are done at the first look
+    fn await_done<I: Invalidate>(
         &self,
         p: &P,
         unit: &I,
-        started: Started<I::Token>,
+        token: I::Token,
+        seq: Seq,
         patience: &Patience<'_, P, I::Token>,
-    ) -> Result<Completion, Failed> {
-        let turns = patience.turns(unit);
-        for _ in 0..turns {
-            p.relax();
-            if let Some(completion) = self.poll(unit, &started)? {
-                return Ok(completion);
-            }
+    ) -> Result<(), Failed> {
+        match is_done(unit, token, seq)? {
+            true => Ok(()),
+            false => wait_on(p, unit, token, seq, patience),
         }
-        patience.ran_out(started.token);
-        Err(Failed {
-            seq: started.seq,
-            cause: InvalidateError::TimedOut { turns },
-        })
     }
 
     /// The proof, if `started` is done.
@@ -301,10 +305,7 @@ impl<P: Platform> FlushSequence<P> {
         unit: &I,
         started: &Started<I::Token>,
     ) -> Result<Option<Completion>, Failed> {
-        let done = unit.done(started.token).map_err(|cause| Failed {
-            seq: started.seq,
-            cause,
-        })?;
+        let done = is_done(unit, started.token, started.seq)?;
         Ok(done.then(|| Completion::new(self.key, started.seq, started.scope)))
     }
 
@@ -364,6 +365,31 @@ impl<P: Platform> FlushSequence<P> {
             }
         }
     }
+}
+
+#[inline]
+fn is_done<I: Invalidate>(unit: &I, token: I::Token, seq: Seq) -> Result<bool, Failed> {
+    unit.done(token).map_err(|cause| Failed { seq, cause })
+}
+
+#[inline(never)]
+fn wait_on<P: Platform, I: Invalidate>(
+    p: &P,
+    unit: &I,
+    token: I::Token,
+    seq: Seq,
+    patience: &Patience<'_, P, I::Token>,
+) -> Result<(), Failed> {
+    let turns = patience.turns(unit);
+    for _ in 0..turns {
+        p.relax();
+        if is_done(unit, token, seq)? {
+            return Ok(());
+        }
+    }
+    patience.ran_out(token);
+    let cause = InvalidateError::TimedOut { turns };
+    Err(Failed { seq, cause })
 }
 
 /// How many turns of [`Platform::relax`] to wait for an invalidation before it counts as lost.

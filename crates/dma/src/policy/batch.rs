@@ -35,7 +35,7 @@ impl CpuResource {
         // fewer than 2^32 CPUs
         CpuResource::Iova(origin.0 as u32, alloc)
     }
-    fn add_to(&self, held: &mut Held) {
+    pub(super) fn add_to(&self, held: &mut Held) {
         match self {
             CpuResource::Iova(_, alloc) => held.pages.0 += alloc.owned().0,
             CpuResource::Frame(..) => held.frames += 1,
@@ -201,7 +201,7 @@ fn take<P: Platform>(
 
 /// Frees what `next` has, until it has nothing.
 #[inline]
-fn free_completed<P: Platform, I: Invalidate>(
+pub(super) fn free_completed<P: Platform, I: Invalidate>(
     engine: &Engine<'_, P, I>,
     mut next: impl FnMut() -> Option<Flushed<CpuResource>>,
 ) {

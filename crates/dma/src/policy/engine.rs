@@ -55,7 +55,7 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
     }
 
     #[inline]
-    fn patience(&self) -> Patience<'_, P, I::Token> {
+    pub(super) fn patience(&self) -> Patience<'_, P, I::Token> {
         Patience {
             limit: self.limit,
             suspect: Some(self.suspect),

@@ -15,6 +15,9 @@
 //! | **macos** | in each unmap, of its pages | later, by any call that comes by | what the unit takes; `depth` unmaps (P2) |
 //! | **solaris** | in each map, of its pages | there | unbounded |
 //!
+//! Several mappings unmapped at once are one unmap under `strict`, with one invalidation of the
+//! pages of all (`Round`); under the others they are several.
+//!
 //! All but `deferred-percpu` and `strict` are those of the systems in ATC'15 §3.4 and its table 1.
 //! What must be invalidated, whatever the policy, is in [`rules`].
 //!
@@ -31,6 +34,7 @@ mod gate;
 mod outstanding;
 mod queue;
 mod retired_cache;
+mod round;
 pub mod rules;
 mod unmap_batch;
 
@@ -40,6 +44,8 @@ pub(crate) use deferred::Deferred;
 pub use deferred::{MAX_BATCH, TickReport};
 pub use engine::Held;
 pub(crate) use engine::{Engine, Quarantine, Resource};
+pub use round::UNMAP_ROUND;
+pub(crate) use round::{Round, RoundOutcome};
 pub(crate) use unmap_batch::{UnmapBatch, Way};
 
 use crate::{

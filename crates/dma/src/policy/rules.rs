@@ -9,11 +9,11 @@
 //!
 //! | | situation | what must be done | where | source |
 //! |---|---|---|---|---|
-//! | R1 | leaves cleared, no entry above them changed | invalidate the pages in the IOTLB alone: page-selective, IH = 1 | core: [`Scope::leaves`], from `policy::unmap_batch` and the queues; driver: `plan` | §6.5.2.3, IH |
-//! | R2 | a non-leaf entry changed, or a table (or consistent memory) freed | the walk caches too: IH = 0, before the frame is freed | core: [`Scope::tables`], from `Batch::add_frame`; driver: `plan` | §6.5.2.3; ATC'15 §3.3 |
+//! | R1 | leaves cleared, no entry above them changed | invalidate the pages in the IOTLB alone: page-selective, IH = 1 | core: [`Scope::leaves`], from `policy::unmap_batch`, `policy::round` and the queues; driver: `plan` | §6.5.2.3, IH |
+//! | R2 | a non-leaf entry changed, or a table (or consistent memory) freed | the walk caches too: IH = 0, before the frame is freed | core: [`Scope::tables`], from `Batch::add_frame` and `Round::add_frame`; driver: `plan` | §6.5.2.3; ATC'15 §3.3 |
 //! | R3 | a range larger than the largest address mask | a domain-selective invalidation | driver: `plan` | §6.5.2.3, AM; §11.4.2, MAMV |
 //! | R4 | no page-selective invalidation | a domain-selective one | driver: `plan` | §11.4.2, PSI |
-//! | R5 | the unit has several things to forget at once (a batch) | one domain-selective invalidation, IH = 0 by its nature | core: [`Scope::DOMAIN`], from `policy::queue` | §6.5.2.3, G; ATC'15 §3.2 |
+//! | R5 | the unit has several things to forget at once (a batch) | one domain-selective invalidation, IH = 0 by its nature; or, where the pages are known, as many page-selective ones as cost no more | core: [`Scope::DOMAIN`], from `policy::queue`; ranges, from `policy::round`; driver: `plan::Blocks` | §6.5.2.3, G; ATC'15 §3.2 |
 //! | R6 | accesses are in flight that were translated before | drain reads and writes, where offered, with every invalidation that frees something | driver: `plan` | §6.5.2.3, DR and DW |
 //! | R7 | an IOVA is given out again, or a table freed | not before an invalidation that began after the unmap is complete | core: [`crate::invalidation`] | ATC'15 §5 |
 //! | R8 | caching mode: an absent entry becomes present | invalidate the pages, walk caches too, before map returns; undo the map if that fails | core: `Domain::install` by [`OnMap::Invalidate`] | §6.1 |

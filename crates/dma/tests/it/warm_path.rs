@@ -25,9 +25,14 @@ fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Dom {
 }
 
 /// Maps and unmaps `pairs` times with a ring outstanding: single pages and lists of three, through
-/// both interfaces.
+/// both interfaces, and now and then many at once.
 fn traffic(domain: &Dom, ring: &mut VecDeque<Mapping>, pairs: u64) {
     for i in 0..pairs {
+        if i % 500 == 0 {
+            let many = ring.len().min(100);
+            let ended = domain.unmap_batch(&mut ring.drain(..many));
+            ended.expect("live mappings");
+        }
         if ring.len() == 200 {
             let oldest = ring.pop_front().expect("200 of them");
             if i % 2 == 0 {

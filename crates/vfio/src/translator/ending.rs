@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{kernel::Errno, space::AddressSpace};
 use ioatlas_dma::{
-    invalidation::{Invalidate, InvalidateError, Scope},
+    invalidation::{Caches, Invalidate, InvalidateError, Scope},
     table::{Cleared, InstallCause},
     units::*,
 };
@@ -279,6 +279,26 @@ impl<S: AddressSpace> Ending<S> {
         locked(&self.shared).audit()
     }
 
+    /// Ends everything that is pending; fails where something went wrong with a range `within` what
+    /// is invalidated.
+    fn invalidate(&self, within: impl Fn(&IovaRange) -> bool) -> Result<(), InvalidateError> {
+        let mut turn = locked(&self.turn);
+        self.end(&mut turn, &within);
+        // all of it, whichever is told: nothing of it is to fail another invalidation
+        let mut told = Ok(());
+        turn.missing.retain(|(range, missing)| {
+            let is_within = within(range);
+            if is_within && told.is_ok() {
+                told = Err(*missing);
+            }
+            !is_within
+        });
+        match turn.stuck {
+            Some(errno) if self.is_stuck(within) => Err(InvalidateError::Host { errno: errno.0 }),
+            _ => told,
+        }
+    }
+
     /// Whether something `within` what is invalidated could not be ended.
     fn is_stuck(&self, within: impl Fn(&IovaRange) -> bool) -> bool {
         let own = locked(&self.pending).iter().any(|p| within(&p.range));
@@ -293,22 +313,18 @@ unsafe impl<S: AddressSpace> Invalidate for Ending<S> {
 
     /// Ends all that is pending, which is at least what was cleared before in `scope`.
     fn submit(&self, _domain: DomainId, scope: Scope) -> Result<(), InvalidateError> {
-        let within = |range: &IovaRange| scope.pages.is_none_or(|pages| pages.overlaps(range));
-        let mut turn = locked(&self.turn);
-        self.end(&mut turn, within);
-        // all of it, whichever is told: nothing of it is to fail another invalidation
-        let mut told = Ok(());
-        turn.missing.retain(|(range, missing)| {
-            let is_within = within(range);
-            if is_within && told.is_ok() {
-                told = Err(*missing);
-            }
-            !is_within
-        });
-        match turn.stuck {
-            Some(errno) if self.is_stuck(within) => Err(InvalidateError::Host { errno: errno.0 }),
-            _ => told,
-        }
+        self.invalidate(|range| scope.pages.is_none_or(|pages| pages.overlaps(range)))
+    }
+    /// The same of ranges. What lies between them fails no invalidation of theirs.
+    fn submit_ranges(
+        &self,
+        _domain: DomainId,
+        ranges: &[IovaRange],
+        _caches: Caches,
+    ) -> Result<(), InvalidateError> {
+        self.invalidate(|range| {
+            ranges.is_empty() || ranges.iter().any(|pages| pages.overlaps(range))
+        })
     }
     fn done(&self, (): ()) -> Result<bool, InvalidateError> {
         Ok(true)

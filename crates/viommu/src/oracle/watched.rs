@@ -152,6 +152,42 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         self.unmapping(range, |d| d.unmap(mapping))
     }
 
+    /// [`Domain::unmap_batch`], reported to the oracle: each mapping is in its unmap from when it
+    /// is taken until the call returns.
+    ///
+    /// # Errors
+    /// Those of [`Domain::unmap_batch`], unchanged.
+    #[allow(clippy::result_large_err)] // the domain's
+    pub fn unmap_batch(
+        &self,
+        mappings: &mut impl Iterator<Item = Mapping>,
+    ) -> Result<(), UnmapBatchError> {
+        let mut taken = Vec::new();
+        let result = self.domain.unmap_batch(&mut mappings.inspect(|mapping| {
+            let range = mapping.range();
+            let called = self.oracle.ledger().unmap_called(self.serial, range);
+            taken.push((range, called));
+        }));
+        let mut ledger = self.oracle.ledger();
+        let (mut ended, mut lost, mut foreign) = (taken.len(), 0, false);
+        if let Err(error) = &result {
+            ended = error.ended;
+            lost = error.lost.map_or(0, |lost| lost.mappings);
+            foreign = matches!(error.stopped, Some(UnmapError::Foreign(_)));
+        }
+        for (nth, (range, called)) in taken.into_iter().enumerate() {
+            if nth < ended {
+                ledger.unmap_returned(self.serial, range, called);
+            } else if nth >= ended + lost && foreign {
+                ledger.unmap_refused(self.serial, range, called);
+            } else {
+                ledger.unmap_failed(self.serial); // as of one mapping
+            }
+        }
+        drop(ledger);
+        result
+    }
+
     /// [`Domain::unmap_raw`] of a whole mapping.
     ///
     /// # Errors

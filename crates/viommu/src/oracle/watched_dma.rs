@@ -201,6 +201,26 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         self.unmapping(runs, || self.client.unmap(mapping))
     }
 
+    /// [`Client::unmap_batch`], reported to the oracle: each mapping is in its unmap from when it
+    /// is taken until the call returns.
+    ///
+    /// # Errors
+    /// Those of [`Client::unmap_batch`], unchanged.
+    #[allow(clippy::result_large_err)] // the client's
+    pub fn unmap_batch(
+        &self,
+        mappings: &mut impl Iterator<Item = WatchedMapping>,
+    ) -> Result<(), DmaUnmapBatchError<Arc<[PhysRange]>>> {
+        let mut called = Vec::new();
+        let mut taken = mappings.map(|WatchedMapping { mapping, runs }| {
+            called.extend(self.unmap_called(runs));
+            mapping
+        });
+        let result = self.client.unmap_batch(&mut taken, drop);
+        self.unmap_returned(called, result.is_ok());
+        result
+    }
+
     /// [`Client::buffer`], reported to the oracle.
     pub fn buffer<W: Way>(&self, len: ByteCount) -> Option<CpuBuffer<P, W>> {
         let buffer = self.client.buffer(len)?;
@@ -266,19 +286,26 @@ impl<P: CopyMemory, F: Format, U: RemappingUnit<P>> WatchedClient<P, F, U> {
         runs: Vec<IovaRange>,
         call: impl FnOnce() -> Result<R, E>,
     ) -> Result<R, E> {
-        let begin = |run: IovaRange| (run, self.oracle.ledger().unmap_called(self.serial, run));
-        let called: Vec<_> = runs.into_iter().map(begin).collect();
+        let called = self.unmap_called(runs).collect();
         let result = call();
+        self.unmap_returned(called, result.is_ok());
+        result
+    }
+
+    fn unmap_called(&self, runs: Vec<IovaRange>) -> impl Iterator<Item = (IovaRange, u64)> + '_ {
+        let begin = |run: IovaRange| (run, self.oracle.ledger().unmap_called(self.serial, run));
+        runs.into_iter().map(begin)
+    }
+
+    fn unmap_returned(&self, called: Vec<(IovaRange, u64)>, succeeded: bool) {
         let mut ledger = self.oracle.ledger();
         for (run, called) in called {
-            match &result {
-                Ok(_) => ledger.unmap_returned(self.serial, run, called),
+            match succeeded {
+                true => ledger.unmap_returned(self.serial, run, called),
                 // nothing is promised: the pages stay "in the call"
-                Err(_) => ledger.unmap_failed(self.serial),
+                false => ledger.unmap_failed(self.serial),
             }
         }
-        drop(ledger);
-        result
     }
 }
 

@@ -22,7 +22,7 @@ use ioatlas_viommu::{
 };
 use ioatlas_vtd::{
     acpi::{Covers, Dmar, Segment},
-    driver::{Config, Explanation, Live},
+    driver::{Config, Explanation},
     layout::Capabilities,
     registers::{CAP, ECAP},
     units::{Requester, Units},
@@ -150,7 +150,7 @@ fn explain_software(change: Change) -> Result<String, Box<dyn Error>> {
     let text = announced(&dmar);
     let config = Config {
         limit: WaitLimit(1000),
-        live: Live::Refuse,
+        ..Config::default()
     };
     let units = Units::bring_up(&host, dmar, config, |at, bytes| {
         (at == REGISTERS && bytes.0 <= window.len()).then(|| window.clone())

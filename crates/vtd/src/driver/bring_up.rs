@@ -117,6 +117,7 @@ impl<P: Platform, R: Registers> Unit<P, R> {
             ids: P::Lock::new(Ids::new(domain_ids, stale)),
             tlbs: DeviceTlbs::new(),
             sequence,
+            costs: config.costs,
             faults: P::Lock::new(()),
             stage: P::A64::new(PREPARED),
         })

@@ -53,7 +53,7 @@ pub use explain::Explanation;
 use crate::{
     fault::{FaultRecord, Overflow, drain_faults},
     layout::*,
-    plan::{AtsDevice, Change, Invalidation, plan},
+    plan::{AtsDevice, Blocks, Change, Invalidation, InvalidationCosts, plan},
     queue::{Incidents, Ticket},
     registers::*,
 };
@@ -64,10 +64,10 @@ use device_tlbs::{Activation, DeviceTlbs};
 use engine::{Engine, Path};
 use ids::Ids;
 use ioatlas_dma::{
-    invalidation::{FlushSequence, Invalidate, InvalidateError, Scope, WaitLimit},
+    invalidation::{Caches, FlushSequence, Invalidate, InvalidateError, Scope, WaitLimit},
     platform::{Lock, Platform, TableFrame},
     translator::{AttachError, Authority, OnMap, RemappingUnit},
-    units::{DomainId, PhysPage, SourceId},
+    units::{DomainId, IovaRange, PhysPage, SourceId},
 };
 
 /// What the host decides about a unit.
@@ -77,6 +77,8 @@ pub struct Config {
     pub limit: WaitLimit,
     /// What to do with a unit that firmware left in use.
     pub live: Live,
+    /// What its invalidations cost.
+    pub costs: InvalidationCosts,
 }
 
 /// A unit whose translation or queue is enabled before we come.
@@ -99,6 +101,7 @@ pub struct Unit<P: Platform, R> {
     ids: P::Lock<Ids>,
     tlbs: DeviceTlbs<P>,
     sequence: FlushSequence<P>,
+    costs: InvalidationCosts,
     /// Held while one fault record is read.
     faults: P::Lock<()>,
     stage: P::A64,
@@ -264,17 +267,33 @@ unsafe impl<P: Platform, R: Registers> Invalidate for Unit<P, R> {
         let devices = self.tlbs.of_domain(domain, None, &mut room);
         let change = Change::Translations { domain, scope };
         let plan = plan(&self.engine.capabilities, change, devices);
-        let mut ticket = self.engine.begin(plan)?;
-        let mut last = devices.get(DEVICES - 1).map(|full| full.device);
-        while last.is_some() {
-            let mut room = [AtsDevice::NONE; DEVICES];
-            let more = self.tlbs.of_domain(domain, last, &mut room);
-            if !more.is_empty() {
-                ticket = ticket.to(self.engine.begin(plan.devices_only(more))?);
-            }
-            last = more.get(DEVICES - 1).map(|full| full.device);
+        let ticket = self.engine.begin(plan)?;
+        self.and_of_more(domain, ticket, devices, |more| {
+            self.engine.begin(plan.devices_only(more))
+        })
+    }
+    fn submit_ranges(
+        &self,
+        domain: DomainId,
+        ranges: &[IovaRange],
+        caches: Caches,
+    ) -> Result<Ticket, InvalidateError> {
+        let unit = &self.engine.capabilities;
+        let Some(blocks) = Blocks::around(unit, &self.costs, ranges) else {
+            return self.submit(domain, Scope::DOMAIN);
+        };
+        if let pages @ Some(_) = blocks.only() {
+            return self.submit(domain, Scope { pages, caches });
         }
-        Ok(ticket)
+        let mut room = [AtsDevice::NONE; DEVICES];
+        let devices = self.tlbs.of_domain(domain, None, &mut room);
+        let plan = blocks.plan(unit, domain, caches, devices);
+        self.engine.flush_write_buffers()?;
+        let ticket = self.engine.submit_all(plan.invalidations())?;
+        self.and_of_more(domain, ticket, devices, |more| {
+            let rest = plan.devices_only(more);
+            self.engine.submit_all(rest.invalidations())
+        })
     }
     #[inline]
     fn done(&self, ticket: Ticket) -> Result<bool, InvalidateError> {
@@ -388,6 +407,28 @@ unsafe impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
 }
 
 impl<P: Platform, R: Registers> Unit<P, R> {
+    /// Goes on with the device TLBs that did not go into the submission of `ticket`, which has those
+    /// of `devices`.
+    #[inline]
+    fn and_of_more(
+        &self,
+        domain: DomainId,
+        mut ticket: Ticket,
+        devices: &[AtsDevice],
+        submit: impl Fn(&[AtsDevice]) -> Result<Ticket, InvalidateError>,
+    ) -> Result<Ticket, InvalidateError> {
+        let mut last = devices.get(DEVICES - 1).map(|full| full.device);
+        while last.is_some() {
+            let mut room = [AtsDevice::NONE; DEVICES];
+            let more = self.tlbs.of_domain(domain, last, &mut room);
+            if !more.is_empty() {
+                ticket = ticket.to(submit(more)?);
+            }
+            last = more.get(DEVICES - 1).map(|full| full.device);
+        }
+        Ok(ticket)
+    }
+
     /// Makes the context entry of `device` present, with a table for its bus if there is none.
     fn fill(&self, p: &P, device: SourceId, entry: ContextEntry) -> Result<(), AttachError> {
         let words = entry.encode();

@@ -144,6 +144,8 @@ impl Drain {
 pub struct AddressMask(u8);
 
 impl AddressMask {
+    /// One page.
+    pub const ONE: AddressMask = AddressMask(0);
     /// Log2 of the pages, or `None` above what the field holds.
     pub fn new(pages_lg2: u32) -> Option<Self> {
         (u64::from(pages_lg2) <= ADDRESS_MASK).then_some(AddressMask(pages_lg2 as u8))

@@ -213,3 +213,160 @@ fn the_rest_of_many_devices_is_device_tlbs_of_the_same_pages_alone() {
     let rest: Vec<_> = rest.invalidations().collect();
     assert_eq!(rest[..], whole.invalidations().collect::<Vec<_>>()[2..]);
 }
+
+/// What several ranges of pages call for: of the IOTLB and of these devices, or `None` where that
+/// is the whole domain.
+fn blocks(
+    unit: &Capabilities,
+    ranges: &[IovaRange],
+    caches: Caches,
+    devices: &[AtsDevice],
+) -> Option<Vec<Invalidation>> {
+    let blocks = Blocks::around(unit, &InvalidationCosts::ASSUMED, ranges)?;
+    let plan = blocks.plan(unit, ID, caches, devices);
+    Some(plan.invalidations().collect())
+}
+
+fn iotlb_of(invalidation: &Invalidation) -> Option<IotlbInvalidate> {
+    match invalidation {
+        Invalidation::Iotlb(iotlb) => Some(*iotlb),
+        _ => None,
+    }
+}
+
+proptest! {
+    #[test]
+    fn blocks_cover_every_range_and_none_covers_another(
+        psi: bool, mamv in 0u64..20, walks: bool, drd: bool, from in 0u64..1 << 40,
+        apart in prop::collection::vec((1u64..70, 1u64..40), 1..24),
+    ) {
+        let unit = unit(psi, mamv, true, drd);
+        let mut next = from;
+        let ranges: Vec<IovaRange> = apart.iter().map(|(gap, pages)| {
+            let first = next + gap;
+            next = first + pages;
+            range(first, *pages)
+        }).collect();
+        let caches = if walks { Caches::LeavesAndWalks } else { Caches::Leaves };
+        // a block for each, without those that others contain, found by trying
+        let mut alone: Vec<(u64, u32)> = ranges.iter().map(|r| {
+            let lg2 = smallest(r.first.0, r.end().0 - 1);
+            (r.first.0 >> lg2 << lg2, lg2)
+        }).collect();
+        alone.dedup();
+        let inside = |a: &(u64, u32), b: &(u64, u32)| a != b && a.1 <= b.1 && a.0 >> b.1 == b.0 >> b.1;
+        let all = alone.clone();
+        alone.retain(|one| !all.iter().any(|other| inside(one, other)));
+        alone.dedup();
+        let nameable = psi && all.iter().all(|(_, lg2)| u64::from(*lg2) <= mamv);
+        match blocks(&unit, &ranges, caches, &[]) {
+            None => prop_assert!(!nameable || alone.len() > 8, "{alone:?}"),
+            Some(planned) => {
+                prop_assert!(nameable && alone.len() <= 8, "{alone:?}");
+                let planned: Vec<IotlbInvalidate> = planned.iter().filter_map(iotlb_of).collect();
+                let removes: Vec<(u128, u128)> = planned.iter().map(|one| removed(*one)).collect();
+                let wanted: Vec<(u128, u128)> = alone.iter().map(|(first, lg2)| {
+                    (u128::from(*first), u128::from(first + (1 << lg2)))
+                }).collect();
+                prop_assert_eq!(&removes, &wanted);
+                for range in &ranges {
+                    let (first, end) = (u128::from(range.first.0), u128::from(range.end().0));
+                    let covered = removes.iter().any(|(from, to)| *from <= first && end <= *to);
+                    prop_assert!(covered, "P1: {range} stays cached");
+                }
+                for words in planned.iter().map(|one| one.encode()) {
+                    prop_assert_eq!(words.low >> 16 & 0xffff, 7, "domain");
+                    prop_assert_eq!(words.low & 0x40 != 0, true);
+                    prop_assert_eq!(words.low & 0x80 != 0, drd);
+                    prop_assert_eq!(words.high & 0x40 != 0, !walks, "P4: IH only for leaves");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_block_for_each_range_is_planned_while_that_costs_no_more_than_the_domain() {
+    let costs = |descriptor, pages, domain| InvalidationCosts {
+        descriptor,
+        pages,
+        domain,
+    };
+    let most = |costs: InvalidationCosts| (0..100).rfind(|count| costs.prefer_pages(*count));
+    assert_eq!(most(InvalidationCosts::ASSUMED), Some(8));
+    assert_eq!(most(costs(100, 1000, 1000)), Some(1));
+    assert_eq!(most(costs(100, 1000, 2000)), Some(1));
+    assert_eq!(most(costs(100, 1000, 2100)), Some(2));
+    assert_eq!(most(costs(0, 0, 0)), Some(99), "nothing costs anything");
+    assert_eq!(most(costs(1, 1, 0)), Some(0));
+    let dear = costs(u32::MAX, u32::MAX, u32::MAX);
+    assert!(dear.prefer_pages(1) && !dear.prefer_pages(usize::MAX));
+    // however dear the domain is, more than these do not go into a submission
+    let unit = unit(true, 9, true, true);
+    let never = costs(1, 1, u32::MAX);
+    let pages: Vec<_> = (0..=BLOCKS as u64).map(|n| range(2 * n, 1)).collect();
+    assert!(Blocks::around(&unit, &never, &pages[..BLOCKS]).is_some());
+    assert_eq!(Blocks::around(&unit, &never, &pages), None);
+    assert_eq!(Blocks::around(&unit, &never, &[]), None, "of no pages: all");
+}
+
+#[test]
+fn one_chunk_is_one_block_and_what_it_is_not_aligned_to_is_larger() {
+    let unit = unit(true, 9, true, true);
+    let only = |ranges: &[IovaRange]| {
+        let blocks = Blocks::around(&unit, &InvalidationCosts::ASSUMED, ranges);
+        blocks.and_then(|blocks| blocks.only())
+    };
+    assert_eq!(only(&[range(64, 64)]), Some(range(64, 64)));
+    assert_eq!(only(&[range(65, 3)]), Some(range(64, 4)));
+    // the block of the second contains the first
+    assert_eq!(only(&[range(64, 1), range(66, 3)]), Some(range(64, 8)));
+    assert_eq!(only(&[range(63, 2), range(70, 2)]), Some(range(0, 128)));
+    assert_eq!(only(&[range(64, 1), range(66, 1)]), None, "they are two");
+}
+
+#[test]
+fn the_iotlb_goes_before_every_device_whose_blocks_are_the_same_as_long_as_there_is_room() {
+    let unit = unit(true, 9, false, false);
+    let ranges = [range(0x10, 1), range(0x20, 2), range(0x40, 1)];
+    let devices: Vec<_> = (1..=9).map(|sid| device(sid, 1)).collect();
+    let of = |count: usize| {
+        let planned = blocks(&unit, &ranges, Caches::Leaves, &devices[..count]);
+        planned.expect("few ranges")
+    };
+    let alone = of(0);
+    assert_eq!(alone.len(), 3);
+    for (count, of_each) in [(1, 3), (9, 3)] {
+        let planned = of(count);
+        assert_eq!(planned[..3], alone[..], "the IOTLB first");
+        assert_eq!(planned.len(), 3 + count * of_each);
+        let of_device = |n: usize| &planned[3 + n * of_each..][..of_each];
+        for (nth, device) in devices[..count].iter().enumerate() {
+            for (range, planned) in ranges.iter().zip(of_device(nth)) {
+                let mask = AddressMask::new(range.pages.0.trailing_zeros()).expect("small");
+                let pages = DevicePages::Block {
+                    first: range.first,
+                    mask,
+                };
+                let wanted = DeviceTlbInvalidate {
+                    device: device.device,
+                    depth: device.depth,
+                    pages,
+                };
+                assert_eq!(*planned, Invalidation::DeviceTlb(wanted));
+            }
+        }
+    }
+    // 8 blocks of 4 devices are too many for one submission: of each, all
+    let pages: Vec<_> = (0..8).map(|n| range(2 * n, 1)).collect();
+    let planned = blocks(&unit, &pages, Caches::Leaves, &devices[..4]).expect("few ranges");
+    assert_eq!(planned.len(), 8 + 4);
+    let everything = 0x7fff_ffff_ffff_f001;
+    let of_devices = planned[8..].iter().map(|one| one.encode().high);
+    assert_eq!(of_devices.collect::<Vec<_>>(), [everything; 4]);
+    // the rest of the devices, by another submission
+    let some = Blocks::around(&unit, &InvalidationCosts::ASSUMED, &ranges).expect("few ranges");
+    let plan = some.plan(&unit, ID, Caches::Leaves, &devices[..1]);
+    let rest = plan.devices_only(&devices[1..3]).invalidations();
+    assert_eq!(rest.collect::<Vec<_>>(), of(3)[6..]);
+}

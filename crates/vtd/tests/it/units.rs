@@ -22,6 +22,7 @@ use ioatlas_vtd::{
     acpi::*,
     driver::{BringUpError, Config, DeviceTlbError, Live},
     layout::QueueDepth,
+    plan::InvalidationCosts,
     registers::*,
     units::*,
 };
@@ -31,6 +32,7 @@ const LIMIT: WaitLimit = WaitLimit(1000);
 const CONFIG: Config = Config {
     limit: LIMIT,
     live: Live::Refuse,
+    costs: InvalidationCosts::ASSUMED,
 };
 const SEGMENT: Segment = Segment(0);
 /// Behind the root port 00:1c.0, which has bus 1; beside it; and in a segment without a unit.

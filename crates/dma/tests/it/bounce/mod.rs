@@ -2,6 +2,7 @@
 //! Bounce buffers and the DMA API above them.
 
 mod api;
+mod batches;
 mod calls;
 mod crowd;
 mod failed;

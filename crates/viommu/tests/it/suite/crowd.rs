@@ -280,7 +280,13 @@ impl<B: Base, F: Format> Crowd<B, F> {
                         .0
                         .send(live)
                         .unwrap_or_else(|_| unreachable!("both ends live")),
-                    _ => self.end(live, random.below(4)),
+                    _ => match random.below(4) {
+                        3 => {
+                            held.push(live);
+                            self.end_together(held.drain(..));
+                        }
+                        raw => self.end(live, raw),
+                    },
                 }
                 continue;
             }
@@ -289,7 +295,26 @@ impl<B: Base, F: Format> Crowd<B, F> {
                 held.push(live);
             }
         }
-        held.drain(..).for_each(|live| self.end(live, 1));
+        self.end_together(held.drain(..));
+    }
+
+    /// Ends the mappings among them by one call, those of clients by one each, and all else one by
+    /// one.
+    fn end_together(&self, lives: impl Iterator<Item = Live>) {
+        let (mut mappings, mut placed) = (Vec::new(), Vec::new());
+        for live in lives {
+            self.heat(live.range());
+            match live {
+                Live::Mapped(mapping) => mappings.push(mapping),
+                Live::Placed(client, mapping) => placed.push((client, mapping)),
+                other => self.end(other, 1),
+            }
+        }
+        if let Some(clients) = &self.clients {
+            clients.end_together(placed);
+        }
+        let ended = self.domain.unmap_batch(&mut mappings.into_iter());
+        ended.unwrap_or_else(|error| panic!("P14: a live mapping was not whole: {error}"));
     }
 
     /// Maps something, of the physical pages from `fresh`.

@@ -146,9 +146,10 @@ impl<B: Base, F: Format> Run<'_, B, F> {
         }
     }
 
-    fn unmap(&mut self, live: Live, raw: bool) {
+    /// Takes its pages out of the model; those that no other mapping has, and where they led.
+    fn forget(&mut self, range: IovaRange) -> Vec<(u64, (PhysPage, Perm))> {
         let mut retired = Vec::new();
-        for page in live.range.iter().map(|page| page.0) {
+        for page in range.iter().map(|page| page.0) {
             match self.model.more.get_mut(&page).filter(|more| **more > 0) {
                 Some(more) => *more -= 1,
                 None => {
@@ -157,6 +158,32 @@ impl<B: Base, F: Format> Run<'_, B, F> {
                 }
             }
         }
+        retired
+    }
+
+    /// By one call. Consistent memory among them is left as it is.
+    fn unmap_batch(&mut self, batch: Vec<Live>) {
+        let (mut mappings, mut retired) = (Vec::new(), Vec::new());
+        for live in batch {
+            match live.held {
+                Held::Mapping(mapping) => {
+                    retired.extend(self.forget(live.range));
+                    mappings.push(mapping);
+                }
+                Held::Memory(_) => self.live.push(live),
+            }
+        }
+        let (_, before) = self.flushes();
+        let ended = self.domain.unmap_batch(&mut mappings.into_iter());
+        ended.expect("all are this domain's");
+        if self.flushes().1 != before && self.after != Afterwards::Kept {
+            self.model.stale.clear(); // what was there before this call is flushed
+        }
+        self.model.stale.extend(retired);
+    }
+
+    fn unmap(&mut self, live: Live, raw: bool) {
+        let retired = self.forget(live.range);
         let raw = raw && !self.shares(live.range);
         let (_, before) = self.flushes();
         match live.held {
@@ -282,6 +309,13 @@ impl<B: Base, F: Format> Run<'_, B, F> {
                 retires = true;
             }
             Op::Unmap(_) | Op::Raw(_) => {}
+            Op::Batch(which, most) => {
+                let from = which % (self.live.len() + 1);
+                let to = self.live.len().min(from + most);
+                let batch = self.live.drain(from..to).collect();
+                self.unmap_batch(batch);
+                retires = true;
+            }
             Op::Access(page, kind) => self.access(page, kind),
             Op::AccessMapped(which, page, kind) => {
                 if let Some(live) = self.live.get(which % self.live.len().max(1)) {

@@ -196,6 +196,17 @@ impl<B: Base, F: Format> Clients<B, F> {
         }
     }
 
+    /// Ends them by one call for each client that mapped some.
+    pub fn end_together(&self, mut mappings: Vec<(usize, WatchedMapping)>) {
+        for (nth, client) in self.clients.iter().enumerate() {
+            let (its, others): (Vec<_>, Vec<_>) =
+                mappings.into_iter().partition(|(of, _)| *of == nth);
+            mappings = others;
+            let ended = client.unmap_batch(&mut its.into_iter().map(|(_, mapping)| mapping));
+            ended.expect("P14: live mappings");
+        }
+    }
+
     pub fn tick(&self, now: TimeNs) {
         self.dma.tick(now);
     }

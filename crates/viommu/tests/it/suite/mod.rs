@@ -115,6 +115,7 @@ mod ats;
 #[cfg(not(ioatlas_killers))]
 mod attach;
 mod bad_input;
+mod batches;
 #[cfg(not(ioatlas_killers))]
 mod concurrent;
 pub mod crowd;

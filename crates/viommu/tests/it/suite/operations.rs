@@ -27,6 +27,8 @@ pub enum Op {
         pages: u64,
     },
     Unmap(usize),
+    /// At most so many, from one on, by one call.
+    Batch(usize, usize),
     Raw(usize),
     /// Some page; the larger apertures are covered by what lies around the mappings.
     Access(u64, AccessKind),
@@ -59,6 +61,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(page, pages, direction)| Op::MapAt { page, pages, direction }),
         1 => (1..=3u64).prop_map(|pages| Op::Consistent { pages }),
         4 => any::<usize>().prop_map(Op::Unmap),
+        2 => (any::<usize>(), 2..9usize).prop_map(|(which, most)| Op::Batch(which, most)),
         2 => any::<usize>().prop_map(Op::Raw),
         3 => (0..64u64, kind()).prop_map(|(page, kind)| Op::Access(page, kind)),
         9 => (any::<usize>(), 0..10u64, kind())

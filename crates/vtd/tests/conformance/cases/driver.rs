@@ -12,7 +12,10 @@ use ioatlas_dma::{
 };
 use ioatlas_host::Host;
 use ioatlas_viommu::{config::*, device::Ats};
-use ioatlas_vtd::driver::{Config, Live, Unit};
+use ioatlas_vtd::{
+    driver::{Config, Live, Unit},
+    plan::InvalidationCosts,
+};
 use std::{sync::Arc, time::Instant};
 
 pub type Driver = Arc<Unit<Host, Arc<dyn Registers>>>;
@@ -23,10 +26,12 @@ pub const LIMIT: WaitLimit = WaitLimit(1_000);
 const HOST: Config = Config {
     limit: LIMIT,
     live: Live::Refuse,
+    costs: InvalidationCosts::ASSUMED,
 };
 const TAKE_OVER: Config = Config {
     limit: LIMIT,
     live: Live::TakeOver,
+    costs: InvalidationCosts::ASSUMED,
 };
 
 type Make = (&'static str, fn(&mut UnitConfig), &'static str);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The list of cases, by family.
 
+mod batches;
 mod bits;
 mod designs;
 pub mod driver;
@@ -46,6 +47,7 @@ pub const FAMILIES: &[Family] = &[
     ("other units", other_units::cases),
     ("the driver", driver::cases),
     ("every design", designs::cases),
+    ("batches", batches::cases),
     ("sequences", random::cases),
 ];
 

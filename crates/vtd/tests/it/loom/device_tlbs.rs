@@ -18,7 +18,7 @@ use ioatlas_dma::{
     units::{PhysPage, SourceId},
 };
 use ioatlas_vtd::{
-    driver::{Config, Live, Unit},
+    driver::{Config, Unit},
     layout::QueueDepth,
 };
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Bench {
         let chip = Chip::new(p.clone(), Runs::AtOnce, Reports::AtOnce);
         let config = Config {
             limit: LIMIT,
-            live: Live::Refuse,
+            ..Config::default()
         };
         let unit = Unit::bring_up(p.clone(), chip.clone(), config).expect("a unit like QEMU's");
         let depth = QueueDepth::ONE;

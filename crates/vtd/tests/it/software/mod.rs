@@ -2,6 +2,7 @@
 //! The driver and the core's domain on the software unit, whatever it is made of. The unit has its
 //! own reading of the specification, so what agrees here was understood twice.
 
+mod batches;
 mod lives;
 mod rig;
 mod take_over;

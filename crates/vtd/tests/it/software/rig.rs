@@ -15,6 +15,7 @@ use ioatlas_viommu::{config::*, device::Ats, observe::Outcome, unit::SoftUnit};
 use ioatlas_vtd::{
     acpi::find::Unreadable,
     driver::{Config, Live, Unit},
+    plan::InvalidationCosts,
     registers::*,
 };
 use std::sync::Arc;
@@ -86,6 +87,7 @@ pub fn memory() -> Arc<Host> {
 pub const HOST: Config = Config {
     limit: LIMIT,
     live: Live::Refuse,
+    costs: InvalidationCosts::ASSUMED,
 };
 
 impl Rig {

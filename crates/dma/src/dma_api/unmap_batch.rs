@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Unmapping several mappings at once.
+#![allow(clippy::result_large_err)] // they have what comes back, and nothing is allocated to box it
+
+use super::{mapping::Held, *};
+use crate::{domain::UNMAP_ROUND, units::*};
+use alloc::boxed::Box;
+use core::{iter, mem::ManuallyDrop};
+
+/// Lists of mappings that were taken, in their order, until no device reaches any of them.
+struct Lists<L> {
+    lists: [Option<(ManuallyDrop<L>, Ends)>; UNMAP_ROUND],
+    taken: usize,
+}
+
+/// How a mapping ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// Its copy came back, or it had more parts than one: nothing is left to wait for.
+    ByItself,
+    /// With all that are mapped directly.
+    Together,
+}
+
+impl<L> Lists<L> {
+    fn new() -> Self {
+        Lists {
+            lists: [const { None }; UNMAP_ROUND],
+            taken: 0,
+        }
+    }
+    fn is_full(&self) -> bool {
+        self.taken == UNMAP_ROUND
+    }
+    fn push(&mut self, list: ManuallyDrop<L>, ends: Ends) {
+        self.lists[self.taken] = Some((list, ends));
+        self.taken += 1;
+    }
+    /// Gives the lists to `back` that no device reaches: of those that end together, the first
+    /// `ended`. What a device may reach still is never dropped. Returns how many.
+    fn give_back(self, ended: usize, mut back: impl FnMut(L)) -> usize {
+        let (mut together, mut given) = (0, 0);
+        for (list, ends) in self.lists.into_iter().flatten() {
+            if ends == Ends::Together {
+                together += 1;
+                if together > ended {
+                    continue;
+                }
+            }
+            back(ManuallyDrop::into_inner(list));
+            given += 1;
+        }
+        given
+    }
+}
+
+impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
+    /// Ends the mappings that `mappings` yields, in their order, and brings back what the device
+    /// wrote. What is mapped directly is unmapped by [`Domain::unmap_batch`], up to [`UNMAP_ROUND`]
+    /// at a time; only then their lists go to `back`, in order, with those that were bounced
+    /// between them.
+    ///
+    /// May be called in an interrupt handler, on any CPU.
+    ///
+    /// # Errors
+    /// [`DmaUnmapBatchError`]: what `mappings` has still was not taken, and another call goes on.
+    ///
+    /// ```
+    /// # use ioatlas_dma::{dma_api::*, domain::*, platform::*, translator::{Paged, Uncached}, units::*};
+    /// # use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
+    /// # use ioatlas_host::*;
+    /// # use std::{collections::VecDeque, sync::Arc};
+    /// # let p = Arc::new(Host::new(HostConfig { frames: 64, slots: 1 }));
+    /// # let table = Paged::<_, VtdSecond48, _>::new(&*p, Uncached::<Host>::new(), TableConfig::default())?;
+    /// # let domain = Arc::new(Domain::new(p.clone(), table, DomainConfig::default())?);
+    /// # let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
+    /// # let nic = dma.client(ClientConfig { placement: Placement::Never, ..Default::default() })?;
+    /// # let buffer = |nth: u64| PhysRange::page(PhysPage(0x100 + nth));
+    /// let map = |nth| nic.map_single(buffer(nth), Direction::FromDevice);
+    /// let mut ring: VecDeque<_> = (0..256).map(map).collect::<Result<_, _>>()?;
+    /// // one poll: the device says that it has filled so many
+    /// let mut packets = Vec::new();
+    /// nic.unmap_batch(&mut ring.drain(..32), |buffer| packets.push(buffer)).expect("the unit answers");
+    /// assert_eq!(packets.len(), 32);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn unmap_batch<L: AsRef<[PhysRange]>>(
+        &self,
+        mappings: &mut impl Iterator<Item = DmaMapping<L>>,
+        mut back: impl FnMut(L),
+    ) -> Result<(), DmaUnmapBatchError<L>> {
+        let mut ended = 0;
+        loop {
+            let round = match self.dma.watch.is_on() {
+                true => self.unmap_each(mappings, &mut back),
+                false => self.unmap_round(mappings, &mut back),
+            };
+            match round {
+                Ok(UNMAP_ROUND) => ended += UNMAP_ROUND,
+                Ok(_) => return Ok(()), // there were no more
+                Err(error) => {
+                    return Err(DmaUnmapBatchError {
+                        ended: ended + error.ended,
+                        ..error
+                    });
+                }
+            }
+        }
+    }
+
+    /// What watches is told of one after the other.
+    fn unmap_each<L: AsRef<[PhysRange]>>(
+        &self,
+        mappings: &mut impl Iterator<Item = DmaMapping<L>>,
+        back: &mut impl FnMut(L),
+    ) -> Result<usize, DmaUnmapBatchError<L>> {
+        let mut ended = 0;
+        for mapping in mappings.take(UNMAP_ROUND) {
+            match self.unmap(mapping) {
+                Ok(list) => back(list),
+                Err(stopped) => {
+                    return Err(DmaUnmapBatchError {
+                        ended,
+                        lost: None,
+                        stopped: Some(stopped),
+                    });
+                }
+            }
+            ended += 1;
+        }
+        Ok(ended)
+    }
+
+    /// How many have ended.
+    fn unmap_round<L: AsRef<[PhysRange]>>(
+        &self,
+        mappings: &mut impl Iterator<Item = DmaMapping<L>>,
+        back: &mut impl FnMut(L),
+    ) -> Result<usize, DmaUnmapBatchError<L>> {
+        let mut lists = Lists::new();
+        let mut stopped = None;
+        let mut mappings = mappings.fuse();
+        let mut direct = iter::from_fn(|| {
+            while !lists.is_full() && stopped.is_none() {
+                let mapping = mappings.next()?;
+                if mapping.key != self.key {
+                    stopped = Some(DmaUnmapError::Foreign(Box::new(mapping)));
+                    break;
+                }
+                match mapping {
+                    DmaMapping {
+                        list,
+                        held: Held::Direct(mapping),
+                        timed: None,
+                        ..
+                    } => {
+                        lists.push(list, Ends::Together);
+                        return Some(mapping);
+                    }
+                    mapping => match self.end_here(mapping) {
+                        Ok(list) => lists.push(ManuallyDrop::new(list), Ends::ByItself),
+                        Err(error) => stopped = Some(error),
+                    },
+                }
+            }
+            None
+        });
+        let unmapped = self.dma.domain.unmap_batch(&mut direct);
+        let failed = unmapped.err();
+        let all = failed.as_ref().map_or(UNMAP_ROUND, |failed| failed.ended);
+        let ended = lists.give_back(all, back);
+        let (lost, holes) = failed.map_or((None, None), |failed| (failed.lost, failed.stopped));
+        // a mapping with holes was the last that was taken
+        let stopped = stopped.or(holes.map(DmaUnmapError::Direct));
+        match (lost, stopped) {
+            (None, None) => Ok(ended),
+            (lost, stopped) => Err(DmaUnmapBatchError {
+                ended,
+                lost,
+                stopped,
+            }),
+        }
+    }
+}

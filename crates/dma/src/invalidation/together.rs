@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Several things that one invalidation completes, with one fence for all of them.
+//!
+//! # Theory
+//!
+//! [`FlushSequence::flush_retired`] clears one thing, fences once, invalidates what that thing
+//! needs, and frees it by that invalidation and by no other. Here are several things in its place,
+//! and the argument is the same one for each of them:
+//!
+//! * A thing comes in by [`Together::add`] with the pages that it needs, when its entries have been
+//!   cleared. So whatever is inside when [`FlushSequence::flush_together`] begins was cleared
+//!   before, and the fence of the start lies between: the unit sees it cleared.
+//! * What is invalidated is not said by the caller, but is what the things brought along. Their
+//!   ranges are kept as a set of pages ([`Ranges`]): merging forgets none, and adds none but those
+//!   of the things. Walk caches are invalidated too, for all, as soon as one of them needs it. So
+//!   what each thing needs is covered.
+//! * All ranges are one request to the unit with one answer
+//!   ([`Invalidate::submit_ranges`]), so where the answer is yes every range is done.
+//! * [`Flushed`] comes out of that one call alone, and the borrow keeps anything from coming in
+//!   between the request and its answer. No stamp is taken, and so nothing else ever completes
+//!   these things. After a failure they are still inside, to be given up; or flushed by another
+//!   invalidation, which begins later and proves as much.
+//!
+//! That the caller has cleared what it adds is for the caller to say, as everywhere: see
+//! [`FlushSequence::new`].
+
+use super::{ranges::Ranges, *};
+
+/// At most `N` things, whose entries are cleared. See the module's theory.
+pub(crate) struct Together<T, const N: usize> {
+    things: [Option<T>; N],
+    held: usize,
+    pages: Ranges<N>,
+    caches: Caches,
+}
+
+impl<T, const N: usize> Together<T, N> {
+    pub const fn new() -> Self {
+        Together {
+            things: [const { None }; N],
+            held: 0,
+            pages: Ranges::new(),
+            caches: Caches::Leaves,
+        }
+    }
+
+    /// Adds `what`, whose entries the caller has just cleared, and what must be invalidated for it.
+    /// It comes back where there is no room.
+    #[inline]
+    pub fn add(&mut self, what: T, pages: IovaRange, caches: Caches) -> Result<(), T> {
+        if self.held == N || !self.also(pages, caches) {
+            return Err(what);
+        }
+        self.things[self.held] = Some(what);
+        self.held += 1;
+        Ok(())
+    }
+
+    /// Has pages invalidated of which nothing becomes free; returns whether there was room.
+    #[inline]
+    pub fn also(&mut self, pages: IovaRange, caches: Caches) -> bool {
+        let room = self.pages.add(pages);
+        if room {
+            self.caches = self.caches.max(caches);
+        }
+        room
+    }
+
+    /// Whether there is nothing to invalidate.
+    pub fn is_empty(&self) -> bool {
+        self.pages.as_slice().is_empty()
+    }
+
+    /// Gives up on all of them for good, because their invalidation failed. They are never used
+    /// again.
+    pub fn give_up(&mut self) -> impl Iterator<Item = T> + '_ {
+        self.take()
+    }
+
+    fn take(&mut self) -> impl Iterator<Item = T> + '_ {
+        let held = core::mem::take(&mut self.held);
+        self.pages.clear();
+        self.caches = Caches::Leaves;
+        self.things[..held].iter_mut().filter_map(Option::take)
+    }
+}
+
+impl<P: Platform> FlushSequence<P> {
+    /// Invalidates what all that is in `together` needs, by one request, and waits for it.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush). The things stay where they are.
+    pub(crate) fn flush_together<'t, T, I: Invalidate, const N: usize>(
+        &self,
+        p: &P,
+        unit: &I,
+        domain: DomainId,
+        together: &'t mut Together<T, N>,
+        patience: &Patience<'_, P, I::Token>,
+    ) -> Result<impl Iterator<Item = Flushed<T>> + use<'t, T, P, I, N>, Failed> {
+        let seq = self.begin(p);
+        let ranges = together.pages.as_slice();
+        let token = unit
+            .submit_ranges(domain, ranges, together.caches)
+            .map_err(|cause| Failed { seq, cause })?;
+        self.await_done(p, unit, token, seq, patience)?;
+        Ok(together.take().map(Flushed::by_its_own))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::one_cpu::OneCpu;
+    use alloc::vec::Vec;
+    use std::sync::Mutex;
+
+    /// Remembers what it was asked.
+    #[derive(Default)]
+    struct Unit {
+        requests: Mutex<Vec<(Vec<IovaRange>, Caches)>>,
+        is_dead: bool,
+    }
+
+    #[allow(unsafe_code)] // a promise
+    // SAFETY: there is no cache.
+    unsafe impl Invalidate for Unit {
+        type Token = ();
+        fn submit(&self, _: DomainId, scope: Scope) -> Result<(), InvalidateError> {
+            panic!("{scope}: not as ranges");
+        }
+        fn submit_ranges(
+            &self,
+            _: DomainId,
+            ranges: &[IovaRange],
+            caches: Caches,
+        ) -> Result<(), InvalidateError> {
+            let mut requests = self.requests.lock().expect("no panic");
+            requests.push((ranges.to_vec(), caches));
+            Ok(())
+        }
+        fn done(&self, (): ()) -> Result<bool, InvalidateError> {
+            Ok(!self.is_dead)
+        }
+    }
+
+    fn range(first: u64, pages: u64) -> IovaRange {
+        IovaRange::new(IovaPage(first), PageCount(pages))
+    }
+
+    fn flush<const N: usize>(
+        unit: &Unit,
+        together: &mut Together<u64, N>,
+    ) -> Result<Vec<u64>, Failed> {
+        let p = &OneCpu::new(0);
+        let sequence = FlushSequence::of_domain(p);
+        let patience = Patience::of(WaitLimit(5));
+        let flushed = sequence.flush_together(p, unit, DomainId(1), together, &patience)?;
+        Ok(flushed.map(Flushed::into_inner).collect())
+    }
+
+    /// P1: what any of them needs is in the one request, neighbours merged, gaps left.
+    #[test]
+    fn one_request_names_the_pages_of_all() {
+        let unit = Unit::default();
+        let mut together = Together::<u64, 8>::new();
+        let leaves = Caches::Leaves;
+        for (thing, pages) in [(1, range(8, 1)), (2, range(5, 2)), (3, range(7, 1))] {
+            assert_eq!(together.add(thing, pages, leaves), Ok(()));
+        }
+        assert_eq!(together.add(4, range(10, 1), leaves), Ok(()));
+        assert!(together.also(range(2, 1), leaves));
+        assert_eq!(flush(&unit, &mut together), Ok([1, 2, 3, 4].into()));
+        assert!(together.is_empty());
+        // P4: as soon as one of them needs the walk caches flushed, they are
+        for (thing, caches) in [(5, leaves), (6, Caches::LeavesAndWalks), (7, leaves)] {
+            assert_eq!(together.add(thing, range(20, 1), caches), Ok(()));
+        }
+        assert_eq!(flush(&unit, &mut together), Ok([5, 6, 7].into()));
+        assert_eq!(together.add(8, range(9, 1), leaves), Ok(()));
+        assert_eq!(flush(&unit, &mut together), Ok([8].into()));
+        let requests = [
+            ([range(2, 1), range(5, 4), range(10, 1)].to_vec(), leaves),
+            ([range(20, 1)].to_vec(), Caches::LeavesAndWalks),
+            ([range(9, 1)].to_vec(), leaves),
+        ];
+        assert_eq!(*unit.requests.lock().expect("no panic"), requests);
+    }
+
+    #[test]
+    fn after_a_failure_all_are_inside_still() {
+        let unit = Unit {
+            is_dead: true,
+            ..Unit::default()
+        };
+        let mut together = Together::<u64, 2>::new();
+        for thing in [1, 2] {
+            assert_eq!(together.add(thing, range(thing, 1), Caches::Leaves), Ok(()));
+        }
+        assert_eq!(together.add(3, range(3, 1), Caches::Leaves), Err(3), "full");
+        let failed = flush(&unit, &mut together).expect_err("the unit is dead");
+        assert_eq!(failed.cause, InvalidateError::TimedOut { turns: 5 });
+        assert_eq!(together.give_up().collect::<Vec<_>>(), [1, 2]);
+        assert!(together.is_empty());
+        assert_eq!(together.give_up().count(), 0);
+    }
+}
