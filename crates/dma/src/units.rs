@@ -225,6 +225,13 @@ impl IovaRange {
     pub fn overlaps(&self, other: &IovaRange) -> bool {
         self.first < other.end() && other.first < self.end()
     }
+    /// The smallest range that contains both.
+    #[must_use]
+    pub fn around(&self, other: &IovaRange) -> IovaRange {
+        let first = self.first.min(other.first);
+        let end = self.end().max(other.end());
+        IovaRange::new(first, PageCount(end.0 - first.0))
+    }
     /// The granules of the range, in ascending order.
     pub fn iter(self) -> impl DoubleEndedIterator<Item = IovaPage> {
         (self.first.0..self.end().0).map(IovaPage)

@@ -69,11 +69,12 @@ pub enum DmaUnmapError<L = PhysRange> {
 pub struct DmaUnmapBatchError<L = PhysRange> {
     /// Mappings that have ended, whose lists came back.
     pub ended: usize,
-    /// Those of one round that were mapped directly, and whose invalidation failed. A device may
-    /// still reach their lists: what owns them was not dropped, and never is.
+    /// Those whose invalidation failed: of one round all that were mapped directly, and of the
+    /// others the last that was taken. A device may still reach their lists: what owns them was not
+    /// dropped, and never is.
     pub lost: Option<Lost>,
     /// The mapping at which the batch stopped, the last that was taken, with the error that
-    /// [`Client::unmap`](super::Client::unmap) has for it.
+    /// [`Client::unmap`](super::Client::unmap) has for it; never that an invalidation failed.
     pub stopped: Option<DmaUnmapError<L>>,
 }
 

@@ -3,7 +3,10 @@
 #![allow(clippy::result_large_err)] // they have what comes back, and nothing is allocated to box it
 
 use super::{mapping::Held, *};
-use crate::{domain::UNMAP_ROUND, units::*};
+use crate::{
+    domain::{Lost, UNMAP_ROUND},
+    units::*,
+};
 use alloc::boxed::Box;
 use core::{iter, mem::ManuallyDrop};
 
@@ -38,9 +41,9 @@ impl<L> Lists<L> {
     }
     /// Gives the lists to `back` that no device reaches: of those that end together, the first
     /// `ended`. What a device may reach still is never dropped. Returns how many.
-    fn give_back(self, ended: usize, mut back: impl FnMut(L)) -> usize {
+    fn give_back(&mut self, ended: usize, mut back: impl FnMut(L)) -> usize {
         let (mut together, mut given) = (0, 0);
-        for (list, ends) in self.lists.into_iter().flatten() {
+        for (list, ends) in self.lists.iter_mut().filter_map(Option::take) {
             if ends == Ends::Together {
                 together += 1;
                 if together > ended {
@@ -58,9 +61,10 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// Ends the mappings that `mappings` yields, in their order, and brings back what the device
     /// wrote. What is mapped directly is unmapped by [`Domain::unmap_batch`], up to [`UNMAP_ROUND`]
     /// at a time; only then their lists go to `back`, in order, with those that were bounced
-    /// between them.
+    /// between them. Their lists are moved to the stack until then.
     ///
-    /// May be called in an interrupt handler, on any CPU.
+    /// May be called in an interrupt handler, on any CPU. Where `mappings` panics, what it has
+    /// yielded is unmapped, and the lists of that round are leaked.
     ///
     /// # Errors
     /// [`DmaUnmapBatchError`]: what `mappings` has still was not taken, and another call goes on.
@@ -118,11 +122,12 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         for mapping in mappings.take(UNMAP_ROUND) {
             match self.unmap(mapping) {
                 Ok(list) => back(list),
-                Err(stopped) => {
+                Err(error) => {
+                    let (lost, stopped) = lost_or(error);
                     return Err(DmaUnmapBatchError {
                         ended,
-                        lost: None,
-                        stopped: Some(stopped),
+                        lost,
+                        stopped,
                     });
                 }
             }
@@ -169,9 +174,14 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         let failed = unmapped.err();
         let all = failed.as_ref().map_or(UNMAP_ROUND, |failed| failed.ended);
         let ended = lists.give_back(all, back);
-        let (lost, holes) = failed.map_or((None, None), |failed| (failed.lost, failed.stopped));
+        let (together, holes) = failed.map_or((None, None), |failed| (failed.lost, failed.stopped));
         // a mapping with holes was the last that was taken
         let stopped = stopped.or(holes.map(DmaUnmapError::Direct));
+        let (by_itself, stopped) = stopped.map_or((None, None), lost_or);
+        let lost = match (together, by_itself) {
+            (Some(together), Some(by_itself)) => Some(together.and(by_itself)),
+            (one, other) => one.or(other),
+        };
         match (lost, stopped) {
             (None, None) => Ok(ended),
             (lost, stopped) => Err(DmaUnmapBatchError {
@@ -181,4 +191,14 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             }),
         }
     }
+}
+
+/// An error of one mapping as what it leaves behind, or as where a batch stopped.
+fn lost_or<L>(error: DmaUnmapError<L>) -> (Option<Lost>, Option<DmaUnmapError<L>>) {
+    let lost = match &error {
+        DmaUnmapError::Direct(error) => Lost::one(error),
+        _ => None,
+    };
+    let stopped = lost.is_none().then_some(error);
+    (lost, stopped)
 }

@@ -189,7 +189,9 @@ pub struct UnmapBatchError {
     /// What an invalidation that failed leaves behind.
     pub lost: Option<Lost>,
     /// The mapping at which the batch stopped: another domain's, which comes back
-    /// ([`UnmapError::Foreign`]), or one with holes.
+    /// ([`UnmapError::Foreign`]), or one with holes. One with holes whose invalidation failed is
+    /// the last of [`lost`](Self::lost) instead, as [`Domain::unmap`](super::Domain::unmap) tells
+    /// that before holes.
     pub stopped: Option<UnmapError>,
 }
 
@@ -198,12 +200,36 @@ pub struct UnmapBatchError {
 /// still reach them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lost {
-    /// How many they are.
+    /// How many they are. Among them may be some whose every page other mappings share
+    /// (`identity`), and of which nothing was to be invalidated: they have ended.
     pub mappings: usize,
     /// From the lowest of the round's pages to the highest.
     pub range: IovaRange,
     /// Why the invalidation failed.
     pub cause: InvalidateError,
+}
+
+impl Lost {
+    /// One mapping, if that is the error.
+    pub(crate) fn one(error: &UnmapError) -> Option<Self> {
+        match *error {
+            UnmapError::Invalidate { range, cause } => Some(Lost {
+                mappings: 1,
+                range,
+                cause,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Both, by the cause of the first.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Lost {
+            mappings: self.mappings + other.mappings,
+            range: self.range.around(&other.range),
+            cause: self.cause,
+        }
+    }
 }
 
 impl fmt::Display for UnmapBatchError {

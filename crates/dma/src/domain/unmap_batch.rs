@@ -14,37 +14,35 @@ use crate::{
     table::LeafTable,
 };
 
+/// A round under way. Where what yields its mappings panics, it is finished all the same: what is
+/// cleared by then is flushed, freed and counted.
+struct Clearing<'d, P: Platform, T: Translator<P>> {
+    domain: &'d Domain<P, T>,
+    engine: Engine<'d, P, T::Unit>,
+    round: Round,
+    cleared: Cleared,
+}
+
 /// Mappings that are cleared, and counted together.
+#[derive(Default)]
 struct Cleared {
     mappings: u64,
     pages: PageCount,
     owned: PageCount,
-    first: IovaPage,
-    end: IovaPage,
+    /// From the lowest page to the highest, also of what had holes.
+    within: Option<IovaRange>,
 }
 
 impl Cleared {
-    fn nothing() -> Self {
-        Cleared {
-            mappings: 0,
-            pages: PageCount(0),
-            owned: PageCount(0),
-            first: IovaPage(u64::MAX),
-            end: IovaPage(0),
-        }
-    }
     #[inline]
     fn add(&mut self, range: IovaRange, owned: PageCount) {
         self.mappings += 1;
         self.pages.0 += range.pages.0;
         self.owned.0 += owned.0;
-        self.first = self.first.min(range.first);
-        self.end = self.end.max(range.end());
     }
-    /// From the lowest page to the highest.
-    fn range(&self) -> IovaRange {
-        let pages = self.end.0.saturating_sub(self.first.0);
-        IovaRange::new(self.first, PageCount(pages))
+    #[inline]
+    fn cover(&mut self, range: IovaRange) {
+        self.within = Some(self.within.unwrap_or(range).around(&range));
     }
 }
 
@@ -104,21 +102,14 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ) -> Result<(), UnmapBatchError> {
         let mut outcomes = mappings.map(|mapping| self.unmap(mapping)).enumerate();
         outcomes.try_for_each(|(ended, outcome)| {
-            outcome.map_err(|error| match error {
-                UnmapError::Invalidate { range, cause } => UnmapBatchError {
+            outcome.map_err(|error| {
+                let lost = Lost::one(&error);
+                let stopped = lost.is_none().then_some(error);
+                UnmapBatchError {
                     ended,
-                    lost: Some(Lost {
-                        mappings: 1,
-                        range,
-                        cause,
-                    }),
-                    stopped: None,
-                },
-                stopped => UnmapBatchError {
-                    ended,
-                    lost: None,
-                    stopped: Some(stopped),
-                },
+                    lost,
+                    stopped,
+                }
             })
         })
     }
@@ -147,24 +138,23 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         &self,
         mappings: &mut impl Iterator<Item = Mapping>,
     ) -> Result<usize, UnmapBatchError> {
-        let p = &*self.platform;
-        let engine = self.engine();
-        let mut round = Round::new(p.pinned(|cpu| cpu.index()));
-        let mut cleared = Cleared::nothing();
+        let mut clearing = Clearing {
+            domain: self,
+            engine: self.engine(),
+            round: Round::new(self.platform.pinned(|cpu| cpu.index())),
+            cleared: Cleared::default(),
+        };
         let mut stopped = None;
         for mapping in mappings.take(UNMAP_ROUND) {
             if mapping.key != self.key {
                 stopped = Some(UnmapError::Foreign(mapping));
                 break;
             }
-            let range = mapping.range();
-            let owned = mapping.alloc.owned();
-            if let Err(error) = self.clear_into(&mut round, &engine, mapping) {
+            if let Err(error) = clearing.clear(mapping) {
                 stopped = Some(error);
                 break;
             }
-            cleared.add(range, owned);
-            if round.has_failed() {
+            if clearing.round.has_failed() {
                 break;
             }
         }
@@ -172,47 +162,28 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             ended,
             lost,
             failed,
-        } = round.finish(&engine);
-        p.pinned(|cpu| {
-            let Cleared {
-                mappings,
-                pages,
-                owned,
-                ..
-            } = cleared;
-            self.counters.unmapped_all(&cpu, mappings, pages, owned);
-        });
-        if failed.is_none() && stopped.is_none() {
-            return Ok(ended);
-        }
-        let lost = failed.map(|failed| Lost {
-            mappings: lost,
-            range: cleared.range(),
-            cause: failed.cause,
-        });
+        } = clearing.finish();
+        let Some((failed, range)) = failed.zip(clearing.cleared.within) else {
+            return match stopped {
+                None => Ok(ended),
+                stopped => Err(UnmapBatchError {
+                    ended,
+                    lost: None,
+                    stopped,
+                }),
+            };
+        };
+        // what is left of a mapping with holes was not flushed either
+        let is_holed = matches!(stopped, Some(UnmapError::Holes { .. }));
         Err(UnmapBatchError {
             ended,
-            lost,
-            stopped,
+            lost: Some(Lost {
+                mappings: lost + usize::from(is_holed),
+                range,
+                cause: failed.cause,
+            }),
+            stopped: stopped.filter(|_| !is_holed),
         })
-    }
-
-    /// Clears the leaves of a mapping of this domain; what that retires comes into `round`.
-    #[inline]
-    fn clear_into(
-        &self,
-        round: &mut Round,
-        engine: &Engine<'_, P, T::Unit>,
-        mapping: Mapping,
-    ) -> Result<(), UnmapError> {
-        let range = mapping.range();
-        match mapping.table {
-            Some(table) if self.clear_in(range, table) => {
-                round.end(engine, mapping.alloc, range, Caches::Leaves);
-                Ok(())
-            }
-            _ => self.clear_walking(round, engine, mapping.alloc, range),
-        }
     }
 
     /// Without a walk; returns whether. Nothing has changed if not.
@@ -225,23 +196,43 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             _ => self.translator.clear_known::<0>(OURS, p, leaves),
         })
     }
+}
+
+impl<P: Platform, T: Translator<P>> Clearing<'_, P, T> {
+    /// Clears the leaves of a mapping of this domain; what that retires comes into the round.
+    #[inline]
+    fn clear(&mut self, mapping: Mapping) -> Result<(), UnmapError> {
+        let range = mapping.range();
+        let owned = mapping.alloc.owned();
+        self.cleared.cover(range);
+        match mapping.table {
+            Some(table) if self.domain.clear_in(range, table) => {
+                let Self { round, engine, .. } = self;
+                round.end(engine, mapping.alloc, range, Caches::Leaves);
+            }
+            _ => self.clear_walking(mapping.alloc, range)?,
+        }
+        self.cleared.add(range, owned);
+        Ok(())
+    }
 
     /// As `retire` does for one mapping, and for the reasons that are there.
     #[inline(never)]
-    fn clear_walking(
-        &self,
-        round: &mut Round,
-        engine: &Engine<'_, P, T::Unit>,
-        alloc: IovaAlloc,
-        range: IovaRange,
-    ) -> Result<(), UnmapError> {
-        let p = &*self.platform;
+    fn clear_walking(&mut self, alloc: IovaAlloc, range: IovaRange) -> Result<(), UnmapError> {
+        let Self {
+            domain,
+            engine,
+            round,
+            ..
+        } = self;
+        let p = &*domain.platform;
         let mut caches = Caches::Leaves;
-        let translator = &self.translator;
-        let cleared = translator.clear(OURS, p, range, alloc.kind(), |frame| {
-            caches = Caches::LeavesAndWalks;
-            round.add_frame(engine, frame, range);
-        });
+        let cleared = domain
+            .translator
+            .clear(OURS, p, range, alloc.kind(), |frame| {
+                caches = Caches::LeavesAndWalks;
+                round.add_frame(engine, frame, range);
+            });
         let found = cleared.found;
         if found != range.pages {
             drop(alloc);
@@ -249,11 +240,30 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             return Err(UnmapError::Holes { range, found });
         }
         if alloc.kind() == AllocKind::Shared && cleared.gone.0 == 0 && caches == Caches::Leaves {
-            self.allocator.free_shared(p, alloc);
+            domain.allocator.free_shared(p, alloc);
             round.end_unflushed();
         } else {
             round.end(engine, alloc, range, caches);
         }
         Ok(())
+    }
+
+    /// Flushes and frees what is in the round, and counts it. Does nothing the second time.
+    fn finish(&mut self) -> RoundOutcome {
+        let outcome = self.round.finish(&self.engine);
+        let counted = core::mem::take(&mut self.cleared.mappings);
+        if counted > 0 {
+            let Cleared { pages, owned, .. } = self.cleared;
+            let counters = &self.domain.counters;
+            let p = &*self.domain.platform;
+            p.pinned(|cpu| counters.unmapped_all(&cpu, counted, pages, owned));
+        }
+        outcome
+    }
+}
+
+impl<P: Platform, T: Translator<P>> Drop for Clearing<'_, P, T> {
+    fn drop(&mut self) {
+        self.finish();
     }
 }

@@ -2,7 +2,7 @@
 //! What provides the proof: an invalidation queue, a device-TLB fence, an ioctl.
 
 use super::{Caches, Scope};
-use crate::units::{DomainId, IovaRange, PageCount};
+use crate::units::{DomainId, IovaRange};
 use alloc::sync::Arc;
 
 /// Submits invalidations and polls them. It knows no sequence and makes
@@ -66,12 +66,9 @@ pub unsafe trait Invalidate: Send + Sync {
         ranges: &[IovaRange],
         caches: Caches,
     ) -> Result<Self::Token, InvalidateError> {
-        let pages = ranges.first().zip(ranges.last()).map(|(first, last)| {
-            let pages = last.end().0 - first.first.0;
-            IovaRange::new(first.first, PageCount(pages))
-        });
-        let scope = pages.map_or(Scope::DOMAIN, |pages| Scope {
-            pages: Some(pages),
+        let both = ranges.first().zip(ranges.last());
+        let scope = both.map_or(Scope::DOMAIN, |(first, last)| Scope {
+            pages: Some(first.around(last)),
             caches,
         });
         self.submit(domain, scope)

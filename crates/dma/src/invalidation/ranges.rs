@@ -41,9 +41,7 @@ impl<const N: usize> Ranges<N> {
         let Some(last) = touched.checked_sub(1) else {
             return self.insert(from, range);
         };
-        let first = behind[0].first.min(range.first);
-        let end = behind[last].end().max(range.end());
-        self.ranges[from] = IovaRange::new(first, PageCount(end.0 - first.0));
+        self.ranges[from] = range.around(&behind[0]).around(&behind[last]);
         self.ranges
             .copy_within(from + touched..self.count, from + 1);
         self.count -= last;

@@ -6,7 +6,7 @@
 //! allocation of a mapping comes after its tables, no IOVA is free before every table of its range
 //! has been flushed.
 //!
-//! A round that is dropped, since what yields its mappings panicked, frees nothing: that is lost.
+//! A round that is dropped before [`Round::finish`] frees nothing: that is lost.
 //!
 //! Locking: none. Things are in the round of one call, and nothing else knows of them until they
 //! are freed.
@@ -90,7 +90,8 @@ impl Round {
         self.under_way += 1;
     }
 
-    /// A mapping of which nothing has to be invalidated.
+    /// A mapping of which nothing has to be invalidated. Where the invalidation of the others fails
+    /// it counts as lost, too: it has its place among them, and of which it was nothing is kept.
     pub fn end_unflushed(&mut self) {
         self.under_way += 1;
     }
@@ -135,7 +136,10 @@ impl Round {
     }
 
     /// Completes what is left.
-    pub fn finish<P: Platform, I: Invalidate>(mut self, engine: &Engine<'_, P, I>) -> RoundOutcome {
+    pub fn finish<P: Platform, I: Invalidate>(
+        &mut self,
+        engine: &Engine<'_, P, I>,
+    ) -> RoundOutcome {
         self.complete(engine);
         self.outcome
     }

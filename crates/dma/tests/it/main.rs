@@ -3,6 +3,7 @@
 
 mod address_api;
 mod allocators;
+mod batches;
 mod bounce;
 mod doors;
 mod identity;

@@ -139,6 +139,42 @@ fn lists_that_a_device_may_reach_still_are_never_dropped() {
     rig.dma.domain().audit().unwrap();
 }
 
+/// A list whose edges are bounced has an invalidation of its own.
+#[test]
+fn what_ends_by_itself_and_was_not_flushed_is_lost_with_the_others() {
+    for direct in [0, 3] {
+        let rig = patchy::Rig::new(PolicyConfig::Strict);
+        let whole_up_to = ByteCount(GRANULE);
+        let client = rig.client(Placement::Untrusted { whole_up_to });
+        let page = || PhysRange::page(rig.p.frame_alloc().unwrap().page());
+        let second_half = |page: PhysRange| {
+            PhysRange::new(PhysAddr(page.addr.0 + GRANULE / 2), ByteCount(GRANULE / 2))
+        };
+        let mut lists: Vec<Arc<[PhysRange]>> = Vec::new();
+        lists.extend((0..direct).map(|_| [page()].into()));
+        lists.push([second_half(page()), page(), page()].into());
+        lists.push([page()].into());
+        let map = |list: &Arc<[PhysRange]>| {
+            let mapped = client.map_sg(list.clone(), Direction::FromDevice);
+            mapped.unwrap()
+        };
+        let mut mapped: Vec<_> = lists.iter().map(map).collect();
+        let left = mapped.pop().unwrap();
+        rig.fail(true);
+        let error = client.unmap_batch(&mut mapped.into_iter(), |_| panic!("P1"));
+        let error = error.unwrap_err();
+        let lost = error.lost.map(|lost| lost.mappings);
+        assert_eq!((error.ended, lost), (0, Some(direct + 1)));
+        assert_eq!(error.stopped, None);
+        for list in &lists {
+            assert_eq!(Arc::strong_count(list), 2, "P1: a device may reach it");
+        }
+        rig.fail(false);
+        client.unmap(left).unwrap();
+        rig.dma.domain().audit().unwrap();
+    }
+}
+
 /// A list that is mapped segment by segment is one batch, too.
 #[test]
 fn the_direct_segments_of_a_list_take_one_invalidation() {

@@ -10,7 +10,7 @@ mod fallback;
 mod lengths;
 mod oracle;
 mod owners;
-mod patchy;
+pub mod patchy;
 mod rig;
 mod slots;
 mod split;
