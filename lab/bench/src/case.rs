@@ -213,6 +213,7 @@ mod tests {
             "domain/rbtree+strict/replace100000/mixed",
             "allocator/vmem/immediate/mixed",
             "table/ring1024/1",
+            "domain/magazine+strict/bursts16/1",
             "bounce/read/ring256/1",
             "control/ring256/mixed",
             "nothing/producer-consumer/1",

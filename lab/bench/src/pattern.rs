@@ -6,6 +6,8 @@
 //! * *immediate*: each range is given back at once.
 //! * *ring*: a driver's ring of N descriptors. The oldest range is given back, then one is taken in
 //!   its place.
+//! * *bursts*: such a ring, of which the oldest [`BURST`] are given back by one call, then one after
+//!   the other is taken in their place: a driver that reaps completions in bursts.
 //! * *replace*: N ranges are outstanding, and a random one of them is replaced. Before, 2 N are
 //!   taken and a random half is given back, so that free ranges lie scattered among used ones.
 //! * *producer-consumer*: one thread takes and hands over, another gives back.
@@ -25,6 +27,8 @@ pub enum Pattern {
     Immediate,
     /// First in, first out, so many outstanding: 256 or 1024.
     Ring(usize),
+    /// The same with [`BURST_RING`] outstanding, given back [`BURST`] at a time.
+    Bursts,
     /// One thread takes, another gives back.
     ProducerConsumer,
     /// A random one of so many is replaced.
@@ -33,10 +37,11 @@ pub enum Pattern {
 
 impl Pattern {
     /// Every pattern, with the numbers outstanding that are measured.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Pattern::Immediate,
         Pattern::Ring(256),
         Pattern::Ring(1024),
+        Pattern::Bursts,
         Pattern::ProducerConsumer,
         Pattern::Replace(1_000),
         Pattern::Replace(10_000),
@@ -51,6 +56,7 @@ impl Pattern {
             Pattern::Ring(256) => "ring256",
             Pattern::Ring(1024) => "ring1024",
             Pattern::Ring(_) => "ring",
+            Pattern::Bursts => "bursts16",
             Pattern::ProducerConsumer => "producer-consumer",
             Pattern::Replace(_) => "replace",
         }
@@ -61,10 +67,16 @@ impl Pattern {
         match *self {
             Pattern::Immediate => 1,
             Pattern::Ring(n) | Pattern::Replace(n) => n,
+            Pattern::Bursts => BURST_RING,
             Pattern::ProducerConsumer => HANDOFF,
         }
     }
 }
+
+/// Ranges that [`Pattern::Bursts`] gives back at a time.
+pub const BURST: usize = 16;
+/// Ranges outstanding under [`Pattern::Bursts`], a multiple of [`BURST`].
+pub const BURST_RING: usize = 256;
 
 /// Places of the hand-off between producer and consumer.
 pub const HANDOFF: usize = 256;
@@ -82,7 +94,7 @@ impl fmt::Display for Pattern {
 /// A word that names no pattern.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "`{0}` is no pattern (immediate, ring256, ring1024, producer-consumer, replace1000, replace10000, replace100000)"
+    "`{0}` is no pattern (immediate, ring256, ring1024, bursts16, producer-consumer, replace1000, replace10000, replace100000)"
 )]
 pub struct PatternError(String);
 
@@ -312,6 +324,50 @@ impl<T: Send> Sequence<T> for Ring<T> {
     fn outstanding(&mut self) -> impl Iterator<Item = T> {
         let (newer, older) = self.places.split_at_mut(self.oldest);
         older.iter_mut().chain(newer).filter_map(Option::take)
+    }
+}
+
+/// The sequence of [`Pattern::Bursts`].
+#[derive(Debug)]
+pub struct Bursts<T> {
+    ring: Ring<T>,
+}
+
+impl<T> Default for Bursts<T> {
+    fn default() -> Self {
+        Bursts {
+            ring: Ring::new(BURST_RING),
+        }
+    }
+}
+
+impl<T: Send> Sequence<T> for Bursts<T> {
+    fn fill<S: Subject<Token = T>>(
+        &mut self,
+        subject: &S,
+        hand: &mut S::Hand,
+        draw: &mut impl Draw,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Failure> {
+        self.ring.fill(subject, hand, draw, go_on)
+    }
+    #[inline]
+    fn pair<S: Subject<Token = T>>(
+        &mut self,
+        subject: &S,
+        hand: &mut S::Hand,
+        draw: &mut impl Draw,
+    ) -> Result<(), Failure> {
+        if self.ring.oldest.is_multiple_of(BURST) {
+            let first = self.ring.oldest % BURST_RING;
+            let burst = self.ring.places[first..][..BURST].iter_mut();
+            subject.give_all(hand, &mut burst.filter_map(Option::take))?;
+        }
+        // in a place that is empty now
+        self.ring.pair(subject, hand, draw)
+    }
+    fn outstanding(&mut self) -> impl Iterator<Item = T> {
+        self.ring.outstanding()
     }
 }
 

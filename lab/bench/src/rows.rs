@@ -257,20 +257,20 @@ pub fn measure_within(rows: &[Spec], effort: Effort, limit: Limit) -> Vec<Row> {
     rows.iter().map(row).collect()
 }
 
-/// The time of a map and an unmap of one page, 256 of them outstanding, on each of `threads`
-/// threads at once. `None` where there are fewer CPUs, or where the machine was too busy to run all
+/// The time of a map and an unmap of one page under `pattern`, on each of `threads` threads at once. `None` where there are fewer CPUs, or where the machine was too busy to run all
 /// threads at the same time.
 ///
 /// # Errors
 /// The design failed where it must not.
 pub fn pair_time(
     design: Design,
+    pattern: Pattern,
     threads: usize,
     effort: Effort,
 ) -> Result<Option<Spread>, Failure> {
     let spec = Spec {
         what: What::Ours(Kind::Domain(design)),
-        pattern: Pattern::Ring(256),
+        pattern,
         sizes: Sizes::One,
         threads,
     };
@@ -293,6 +293,10 @@ mod tests {
             ..Effort::QUICK
         };
         let design = Design::parse("rbtree,strict").unwrap();
-        assert!(pair_time(design, 1, impatient).unwrap().is_some());
+        assert!(
+            pair_time(design, Pattern::Ring(256), 1, impatient)
+                .unwrap()
+                .is_some()
+        );
     }
 }

@@ -32,6 +32,18 @@ pub trait Subject: Sync {
     }
     /// Gives a range back.
     fn give(&self, hand: &mut Self::Hand, token: Self::Token) -> Result<(), Failure>;
+    /// Gives back what `tokens` yields, by one call where the subject has such a call.
+    ///
+    /// # Errors
+    /// As [`give`](Self::give).
+    #[inline]
+    fn give_all(
+        &self,
+        hand: &mut Self::Hand,
+        tokens: &mut impl Iterator<Item = Self::Token>,
+    ) -> Result<(), Failure> {
+        tokens.try_for_each(|token| self.give(hand, token))
+    }
 }
 
 /// A subject failed where it must not. Boxed, since it is returned in every pair and never happens.

@@ -3,7 +3,7 @@
 
 use crate::{
     Failure, Pattern, Sizes, Subject,
-    pattern::{Draw, Immediate, Mixed, One, Replace, Ring, Sequence},
+    pattern::{Bursts, Draw, Immediate, Mixed, One, Replace, Ring, Sequence},
 };
 
 /// One thread's part of a case. Made and used on that thread. Its failures are the subject's.
@@ -57,6 +57,7 @@ pub fn solo<'s, S: Subject>(
     Some(match pattern {
         Pattern::Immediate => sized(subject, thread, Immediate, sizes),
         Pattern::Ring(n) => sized(subject, thread, Ring::new(n), sizes),
+        Pattern::Bursts => sized(subject, thread, Bursts::default(), sizes),
         Pattern::Replace(n) => sized(subject, thread, Replace::new(n), sizes),
         Pattern::ProducerConsumer => return None,
     })

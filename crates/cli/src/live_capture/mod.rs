@@ -128,7 +128,7 @@ fn import(
     recording: &Recording,
     text: &mut Text,
 ) -> Result<Summary, Error> {
-    let finished = text.finish(&recording.lost);
+    let finished = text.finish(&recording.lost, &recording.tasks);
     let finished = finished.map_err(|source| Error::Output {
         path: target.path().into(),
         source,

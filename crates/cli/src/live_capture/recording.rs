@@ -41,6 +41,9 @@ pub(super) struct Recording {
     pub kib: u64,
     /// CPUs that lost events without the text telling, and how many.
     pub lost: Vec<(u32, u64)>,
+    /// Numbers and names of tasks, a line each: the text has no name for those that had not been
+    /// switched from yet.
+    pub tasks: String,
     /// Why the text could not be written any further.
     pub full: Option<io::Error>,
 }
@@ -103,6 +106,7 @@ pub(super) fn record(
         cpus: recording,
         kib,
         lost,
+        tasks: instance.tasks(),
         full,
     })
 }

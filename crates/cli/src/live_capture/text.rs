@@ -14,7 +14,7 @@ use ioatlas_iotlb::import::Reopen;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, ErrorKind, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
@@ -36,6 +36,8 @@ pub(super) struct Text {
     room: Option<File>,
     /// How much room the trace needs, by its name.
     trace: Size,
+    /// Names of tasks that are not in the text, compressed. They are read before it.
+    names: Vec<u8>,
 }
 
 /// How large a trace can become.
@@ -65,6 +67,7 @@ impl Text {
                 true => Size::Compressed,
                 false => Size::Plain,
             },
+            names: Vec::new(),
         })
     }
 
@@ -133,9 +136,13 @@ impl Text {
     }
 
     /// Puts behind the text what each CPU lost, as the kernel does within it, and gives back the room
-    /// that was set aside.
-    pub fn finish(&mut self, lost: &[(u32, u64)]) -> io::Result<()> {
+    /// that was set aside; and before it the names of tasks, as the kernel has them by now.
+    pub fn finish(&mut self, lost: &[(u32, u64)], names: &str) -> io::Result<()> {
         self.room = None;
+        let named = |line| format!("saved_cmdlines:{line}\n");
+        let named: String = names.lines().map(named).collect();
+        self.names.clear();
+        compress_zstd(named.as_bytes(), &mut self.names)?;
         let line = |(cpu, events): &(u32, u64)| format!("CPU:{cpu} [LOST {events} EVENTS]\n");
         let lines: String = lost.iter().map(line).collect();
         if lines.is_empty() {
@@ -208,7 +215,9 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 impl Reopen for Text {
     fn reopen(&self) -> io::Result<Box<dyn BufRead + '_>> {
         (&self.file).rewind()?;
-        Ok(Box::new(BufReader::new(&self.file)))
+        Ok(Box::new(
+            self.names.as_slice().chain(BufReader::new(&self.file)),
+        ))
     }
 }
 
@@ -268,7 +277,7 @@ mod tests {
         assert!(wanted.len() > 2 * FRAME - FRAME / 2);
         fill(&mut text, &wanted).unwrap();
         assert_eq!(text.bytes(), wanted.len() as u64);
-        text.finish(&[(1, 583), (3, 2)]).unwrap();
+        text.finish(&[(1, 583), (3, 2)], "").unwrap();
         let kept = dir.path().join("kept.txt.zst");
         assert_eq!(text.keep(&kept).unwrap(), kept);
         let file = std::fs::read(&kept).unwrap();
@@ -306,7 +315,7 @@ mod tests {
                 false => text.length,
             };
             assert_eq!(room, needed, "{name}");
-            text.finish(&[]).unwrap();
+            text.finish(&[], "").unwrap();
             assert!(text.room.is_none());
         }
     }

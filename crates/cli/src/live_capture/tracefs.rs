@@ -359,6 +359,15 @@ impl Instance {
         Ok(lost(&text))
     }
 
+    /// Numbers and names of tasks that the kernel saved, of all instances; nothing where it does
+    /// not tell.
+    pub fn tasks(&self) -> String {
+        let root = self.path.parent().and_then(Path::parent);
+        let saved = root.map(|root| fs::read(root.join("saved_cmdlines")));
+        let saved = saved.and_then(Result::ok).unwrap_or_default();
+        String::from_utf8_lossy(&saved).into_owned()
+    }
+
     /// Removes it.
     pub fn remove(mut self) -> Result<(), CaptureError> {
         self.removed = true; // or tried to, which is enough

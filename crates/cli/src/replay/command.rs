@@ -43,7 +43,7 @@ impl Row {
         let accesses = replayed.oracle.accesses;
         Row {
             system: system.shipped_by.map(|_| system.name.clone()),
-            design: system.design.to_string(),
+            design: system.design().to_string(),
             shipped_by: system.shipped_by,
             maps: replayed.maps,
             unmaps: replayed.unmaps,
@@ -55,13 +55,13 @@ impl Row {
                 accesses => replayed.misses as f64 / accesses as f64,
             },
             table_kib: replayed.table_kib,
-            exposure: match system.design.domain.policy.exposure(1) {
+            exposure: match system.design().domain.policy.exposure(1) {
                 Exposure::None => "none",
                 Exposure::Bounded { .. } => "bounded",
                 Exposure::Unbounded => "unbounded",
             },
             exposure_unmaps: replayed.oracle.exposure.unmaps,
-            exposure_us: exposure_ns(trace, system.design, replayed).map(|ns| ns as f64 / 1000.0),
+            exposure_us: exposure_ns(trace, system.design(), replayed).map(|ns| ns as f64 / 1000.0),
             violations: replayed.oracle.violation_count,
             first_violation: replayed.oracle.violations.first().map(|v| v.text.clone()),
             anomalies: replayed.anomalies,
@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &ReplayArguments, screen: &Screen) -> Answer {
 }
 
 fn row(trace: &Trace, system: &System, geometry: SetGeometry) -> Result<Row, Error> {
-    let replayed = replay(trace, system.design, geometry, Probe::Off);
+    let replayed = replay(trace, system.driver, geometry, Probe::Off);
     let replayed = replayed.map_err(|e| system.failed(format!("{}: {e}", trace.name())))?;
     Ok(Row::of(trace, system, &replayed))
 }

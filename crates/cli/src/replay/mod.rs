@@ -13,6 +13,9 @@
 //! * An access moves along: to the new IOVA plus its offset in the mapping. One whose recorded
 //!   direction the mapping does not permit (permissions do not affect hits in the model), or has
 //!   none, goes in a direction that it permits.
+//! * A driver that unmaps in bursts ([`Unmaps::InBursts`]) ends what the trace has unmapped when
+//!   there are [`BURST`] mappings of a device, or at the end of the trace, by one call. Until then
+//!   it has not unmapped them, so they are unmapped later than in the trace.
 //! * Virtual time is the event index and no timer ticks, so deferred policies flush by their bound
 //!   in operations alone.
 //! * Events that do not fit are skipped and counted as *anomalies*: a map over a mapped page, an
@@ -28,7 +31,7 @@ pub(crate) mod command;
 #[cfg(test)]
 mod tests;
 
-use ioatlas_bench::platform::host;
+use ioatlas_bench::{pattern::BURST, platform::host};
 use ioatlas_dma::{
     design::Design,
     domain::{Exposure, MapError, Mapping},
@@ -44,6 +47,7 @@ use ioatlas_viommu::{
     oracle::{Oracle, Summary},
 };
 use ioatlas_vtd::driver;
+use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
 /// Pages mapped in all, at most, each as often as it is: 4 GiB. A short line can map and unmap
@@ -70,6 +74,45 @@ pub(crate) fn exposure_ns(trace: &Trace, design: Design, replayed: &Replayed) ->
         } => by_unmaps.min(time.0),
         _ => by_unmaps,
     })
+}
+
+/// How a driver unmaps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unmaps {
+    /// Where the trace does.
+    #[default]
+    OneByOne,
+    /// [`BURST`] mappings by one call.
+    InBursts,
+}
+
+impl Unmaps {
+    /// Mappings that one call ends.
+    #[must_use]
+    pub fn at_a_time(self) -> usize {
+        match self {
+            Self::OneByOne => 1,
+            Self::InBursts => BURST,
+        }
+    }
+}
+
+/// A driver: the design that it works with, and how it unmaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // its fields say it
+pub struct Driver {
+    pub design: Design,
+    pub unmaps: Unmaps,
+}
+
+impl From<Design> for Driver {
+    fn from(design: Design) -> Self {
+        Self {
+            design,
+            unmaps: Unmaps::OneByOne,
+        }
+    }
 }
 
 /// What the device does besides the trace's accesses.
@@ -127,6 +170,8 @@ struct Device {
     live: BTreeMap<u64, Live>,
     /// How many mappings have each IOVA page.
     mapped: HashMap<u64, u32>,
+    /// Unmapped in the trace, and not yet by the driver.
+    reaped: Vec<Live>,
 }
 
 struct Live {
@@ -143,16 +188,17 @@ enum Done {
     Limited,
 }
 
-/// Re-runs `trace` under `design`, with an IOTLB of `iotlb`.
+/// Re-runs `trace` by `driver`, with an IOTLB of `iotlb`.
 ///
 /// # Errors
 /// A sentence: the machine could not be made, or the design failed where it must not.
 pub fn replay(
     trace: &Trace,
-    design: Design,
+    driver: impl Into<Driver>,
     iotlb: SetGeometry,
     probe: Probe,
 ) -> Result<Replayed, String> {
+    let Driver { design, unmaps } = driver.into();
     let mut config = UnitConfig::new(Geometry::of::<VtdSecond48>());
     config.caches.iotlb = iotlb;
     // no more than the design uses, so that a design of pages alone runs on a unit of pages alone
@@ -164,6 +210,7 @@ pub fn replay(
     let mut run = Run {
         machine: &machine,
         design,
+        at_a_time: unmaps.at_a_time(),
         probe,
         devices: BTreeMap::new(),
         refused: BTreeMap::new(),
@@ -199,6 +246,8 @@ pub fn replay(
 struct Run<'m> {
     machine: &'m WatchedMachine<Host>,
     design: Design,
+    /// Mappings that the driver unmaps by one call.
+    at_a_time: usize,
     probe: Probe,
     devices: BTreeMap<u32, Device>,
     /// Disjoint ranges of pages whose map was limited, by device and first page.
@@ -386,6 +435,7 @@ impl Run<'_> {
                 source,
                 live: BTreeMap::new(),
                 mapped: HashMap::new(),
+                reaped: Vec::new(),
             },
         );
         Ok(true)
@@ -414,27 +464,9 @@ impl Run<'_> {
             return Ok(unmatched);
         }
         for first in whole {
-            let Some(Live {
-                pages,
-                permission,
-                mapping,
-            }) = at.live.remove(&first)
-            else {
-                continue;
-            };
-            let was = mapped_pages(&mapping, pages);
-            at.domain.unmap(mapping).map_err(|e| e.to_string())?;
-            if self.probe != Probe::UnmappedPages {
-                continue;
-            }
-            let gone = at.gone(was);
-            for page in gone.into_iter().take(PROBED_PAGES as usize) {
-                let kind = permitted(permission, None);
-                let unit = self.machine.machine().unit();
-                match unit.access(at.source, IovaPage(page), kind).outcome {
-                    Outcome::Fault(_) => self.attempts.blocked += 1,
-                    _ => self.attempts.stale += 1,
-                }
+            at.reaped.extend(at.live.remove(&first));
+            if at.reaped.len() >= self.at_a_time {
+                at.end_reaped(self.machine, self.probe, &mut self.attempts)?;
             }
         }
         self.unmaps += 1;
@@ -460,9 +492,10 @@ impl Run<'_> {
         }
     }
 
-    fn finish(self) -> Result<Replayed, String> {
+    fn finish(mut self) -> Result<Replayed, String> {
         let mut invalidations = 0;
-        for device in self.devices.into_values() {
+        for mut device in self.devices.into_values() {
+            device.end_reaped(self.machine, self.probe, &mut self.attempts)?;
             invalidations += device.domain.domain().stats().invalidations;
             device.domain.domain().audit()?;
             let source = device.source;
@@ -494,6 +527,37 @@ fn mapped_pages(mapping: &Mapping, pages: u64) -> std::ops::Range<u64> {
 }
 
 impl Device {
+    /// Unmaps what is reaped, by one call.
+    fn end_reaped(
+        &mut self,
+        machine: &WatchedMachine<Host>,
+        probe: Probe,
+        attempts: &mut Attempts,
+    ) -> Result<(), String> {
+        let mut ended = Vec::new();
+        let mut mappings = self.reaped.drain(..).map(|live| {
+            ended.push((mapped_pages(&live.mapping, live.pages), live.permission));
+            live.mapping
+        });
+        let unmapped = self.domain.unmap_batch(&mut mappings);
+        drop(mappings);
+        unmapped.map_err(|error| error.to_string())?;
+        if probe != Probe::UnmappedPages {
+            return Ok(());
+        }
+        for (was, permission) in ended {
+            let kind = permitted(permission, None);
+            let unit = machine.machine().unit();
+            for page in self.gone(was).into_iter().take(PROBED_PAGES as usize) {
+                match unit.access(self.source, IovaPage(page), kind).outcome {
+                    Outcome::Fault(_) => attempts.blocked += 1,
+                    _ => attempts.stale += 1,
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Counts a mapping of these IOVA pages out; returns those that no other mapping has.
     fn gone(&mut self, pages: std::ops::Range<u64>) -> Vec<u64> {
         let mut gone = Vec::new();

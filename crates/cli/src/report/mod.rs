@@ -259,7 +259,7 @@ pub fn build_with(
         false => rows.clone(),
     };
     // what is run again and timed takes longer than what is simulated
-    let runs = 4 * rows.designs().len() * (traces.traces.len() + 1);
+    let runs = 4 * rows.systems().len() * (traces.traces.len() + 1);
     let [diagnosing, running] = Part::divide(progress, [steps, runs]);
     let mut done = 0;
     let mut captures = Vec::new();

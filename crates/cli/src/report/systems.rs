@@ -10,6 +10,8 @@
 //! an invalidation waited for in the replay, and how long so many take in a trace that has times.
 //! Misses are those of the software unit's IOTLB.
 //!
+//! One row is of a driver that unmaps in bursts, as NAPI and NVMe reap completions: 16 by one call.
+//!
 //! Two columns do not depend on the traces: the time a pair is that of this project's code on this
 //! machine, on a ring of 256 single pages, without any invalidation. What a CPU waits for these is
 //! separate: the invalidations that the design makes a map of the traces, times an assumed wait for
@@ -19,7 +21,7 @@ use super::timings::Timings;
 use crate::error::Error;
 use crate::loaded::LoadedTrace;
 use crate::progress::Progress;
-use crate::replay::{Attempts, Probe, Replayed, exposure_ns, replay};
+use crate::replay::{Attempts, Driver, Probe, Replayed, Unmaps, exposure_ns, replay};
 use ioatlas_bench::{Effort, Spread};
 use ioatlas_dma::design::{self, Design, Shipped};
 use ioatlas_dma::domain::{self, PolicyConfig};
@@ -99,7 +101,7 @@ pub struct SystemOnTrace {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SystemRow {
     /// Its usual name: `as Linux today`; or, where no system ships it, the design in the words of
-    /// `--as`, or the title of its preset.
+    /// `--as`, or the title of its preset; with how it unmaps, where that is not one by one.
     pub name: String,
     /// The system that ships it: `Linux since 4.9`; null for none.
     pub shipped_by: Option<&'static str>,
@@ -107,6 +109,8 @@ pub struct SystemRow {
     pub design: String,
     /// Where the design is described: `ATC'15 4.3, 5`.
     pub paper_ref: String,
+    /// How the driver unmaps.
+    pub unmaps: Unmaps,
     /// Wall time of a map and its unmap of one page on one thread, 256 of them outstanding, without
     /// an invalidation, in ns: this project's code on this machine, whatever the traces. The median
     /// of what was measured.
@@ -153,9 +157,10 @@ impl SystemRow {
     /// The name beside the design: the usual one, or a label for designs that no system ships.
     #[must_use]
     pub fn system(&self) -> &str {
-        match self.shipped_by {
-            Some(_) => &self.name,
-            None => "(no system)",
+        match (self.shipped_by, self.unmaps) {
+            (Some(_), _) => &self.name,
+            (None, Unmaps::OneByOne) => "(no system)",
+            (None, Unmaps::InBursts) => IN_BURSTS,
         }
     }
 
@@ -167,10 +172,13 @@ impl SystemRow {
     }
 }
 
+/// Of the row whose driver unmaps in bursts.
+const IN_BURSTS: &str = "batches of 16";
+
 /// Which designs get a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Rows {
-    /// Those that a system ships.
+    /// Those that a system ships; and the strict one of Linux, of a driver that unmaps in bursts.
     #[default]
     Systems,
     /// Every allocator with every policy.
@@ -215,6 +223,19 @@ impl Rows {
         designs
     }
 
+    /// What gets a row, with a driver that unmaps in bursts behind the same design one by one.
+    pub(crate) fn systems(&self) -> Vec<System> {
+        let mut systems: Vec<System> = self.designs().into_iter().map(System::of).collect();
+        let strict = systems.iter().position(|system| {
+            let policy = system.design().domain.policy;
+            system.shipped_by.is_some() && policy == PolicyConfig::Strict
+        });
+        if let (Rows::Systems, Some(at)) = (self, strict) {
+            systems.insert(at + 1, System::in_bursts(systems[at].design()));
+        }
+        systems
+    }
+
     /// How long to measure each of so many.
     fn effort(rows: usize) -> Effort {
         if rows > Self::MANY {
@@ -228,7 +249,7 @@ impl Rows {
 /// A design as people know it.
 pub(crate) struct System {
     pub name: String,
-    pub design: Design,
+    pub driver: Driver,
     pub paper_ref: String,
     pub shipped_by: Option<&'static str>,
 }
@@ -252,7 +273,7 @@ impl System {
                     Shipped::By(_) => format!("as {}", preset.title),
                     Shipped::Nowhere => preset.title.into(),
                 },
-                design,
+                driver: design.into(),
                 paper_ref: preset.paper.into(),
                 shipped_by: match preset.shipped {
                     Shipped::By(system) => Some(system),
@@ -261,11 +282,28 @@ impl System {
             },
             None => System {
                 name: design.to_string(),
-                design,
+                driver: design.into(),
                 paper_ref: of_parts(),
                 shipped_by: None,
             },
         }
+    }
+
+    /// The same design, of a driver that unmaps in bursts.
+    fn in_bursts(design: Design) -> Self {
+        System {
+            name: format!("{}, {IN_BURSTS}", design.domain.policy.name()),
+            driver: Driver {
+                design,
+                unmaps: Unmaps::InBursts,
+            },
+            shipped_by: None,
+            ..Self::of(design)
+        }
+    }
+
+    pub fn design(&self) -> Design {
+        self.driver.design
     }
 
     pub fn failed(&self, detail: String) -> Error {
@@ -287,7 +325,7 @@ pub fn rows(
     timings: &Timings,
     progress: &dyn Progress,
 ) -> Result<Vec<SystemRow>, Error> {
-    let systems: Vec<System> = options.rows.designs().into_iter().map(System::of).collect();
+    let systems = options.rows.systems();
     let effort = Rows::effort(systems.len());
     let steps = systems.len() * (traces.len() + 1);
     let mut rows = Vec::new();
@@ -298,7 +336,7 @@ pub fn rows(
             let what = format!("{} on {}", system.name, loaded.label);
             progress.at(&what, done + i, steps);
             let run = |probe| {
-                replay(&loaded.trace, system.design, iotlb(options.geometry), probe)
+                replay(&loaded.trace, system.driver, iotlb(options.geometry), probe)
                     .map_err(|e| system.failed(format!("{}: {e}", loaded.trace.name())))
             };
             let has_accesses = loaded.has_accesses();
@@ -309,7 +347,7 @@ pub fn rows(
             replays.push(OnTrace {
                 label: loaded.label.clone(),
                 has_accesses,
-                exposed_ns: exposure_ns(&loaded.trace, system.design, &plain),
+                exposed_ns: exposure_ns(&loaded.trace, system.design(), &plain),
                 plain,
                 probed: match has_accesses {
                     true => Some(run(Probe::UnmappedPages)?),
@@ -338,7 +376,7 @@ pub(super) fn ns_per_pair(design: Design, timings: &Timings) -> Result<Figure, E
 
 /// The time of a pair on one thread.
 fn alone(system: &System, timings: &Timings, effort: Effort) -> Result<Spread, Error> {
-    let timed = timings.pair(system.design, 1, effort);
+    let timed = timings.pair(system.driver, 1, effort);
     let timed = timed.map_err(|e| system.failed(e.to_string()))?;
     timed.ok_or_else(|| system.failed("no slice was measured".into()))
 }
@@ -353,7 +391,7 @@ struct Times {
 impl Times {
     fn of(system: &System, timings: &Timings, effort: Effort) -> Result<Self, Error> {
         let alone = alone(system, timings, effort)?;
-        let two = timings.pair(system.design, 2, effort);
+        let two = timings.pair(system.driver, 2, effort);
         let two = two.map_err(|e| system.failed(e.to_string()))?;
         Ok(Self { alone, two })
     }
@@ -406,7 +444,8 @@ impl OnTrace {
 }
 
 fn row(system: &System, replays: &[OnTrace], options: &Options, times: Times) -> SystemRow {
-    let (design, policy) = (system.design, system.design.domain.policy);
+    let Driver { design, unmaps } = system.driver;
+    let policy = design.domain.policy;
     let ns = |value| Figure::measured(value, Unit::Nanoseconds);
     let range = |spread: Spread| [ns(spread.low), ns(spread.high)];
     let Times { alone, two } = times;
@@ -446,6 +485,7 @@ fn row(system: &System, replays: &[OnTrace], options: &Options, times: Times) ->
         shipped_by: system.shipped_by,
         design: design.to_string().replace(',', ", "),
         paper_ref: system.paper_ref.clone(),
+        unmaps,
         ns_per_pair_1_thread: ns(alone.median),
         ns_per_pair_1_thread_range: range(alone),
         ns_per_pair_2_threads: two.map(|spread| ns(spread.median)),
@@ -510,19 +550,21 @@ mod tests {
     #[test]
     fn rows_come_from_the_registry_and_none_twice() {
         let names = |rows: &Rows| -> Vec<String> {
-            let designs = rows.designs().into_iter();
-            designs.map(|design| System::of(design).name).collect()
+            let systems = rows.systems().into_iter();
+            systems.map(|system| system.name).collect()
         };
-        let systems = names(&Rows::Systems);
+        let mut systems = names(&Rows::Systems);
         let expected = [
-            "Linux 3.17",
-            "Linux today",
-            "Linux strict",
-            "FreeBSD",
-            "Solaris",
-            "Mac OS X",
+            "as Linux 3.17",
+            "as Linux today",
+            "as Linux strict",
+            "strict, batches of 16",
+            "as FreeBSD",
+            "as Solaris",
+            "as Mac OS X",
         ];
-        assert_eq!(systems, expected.map(|name| format!("as {name}")));
+        assert_eq!(systems, expected);
+        systems.remove(3); // no other design
         let all = names(&Rows::All);
         assert_eq!(
             all.len(),

@@ -9,8 +9,8 @@
 
 use super::provenance;
 use crate::output::Target;
-use ioatlas_bench::{Effort, Failure, Spread, pair_time};
-use ioatlas_dma::design::Design;
+use crate::replay::{Driver, Unmaps};
+use ioatlas_bench::{Effort, Failure, Pattern, Spread, pair_time};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::cell::{Cell, RefCell};
@@ -64,6 +64,8 @@ impl fmt::Display for Origin {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Kept {
     design: String,
+    /// Mappings that one call ends.
+    unmapped_at_a_time: usize,
     threads: usize,
     /// Slices that were wanted of it: with more it is more certain.
     slices: usize,
@@ -80,6 +82,12 @@ impl Kept {
         let ordered = 0.0 < self.low && self.low <= self.median && self.median <= self.high;
         let recent = self.measured <= now && now - self.measured < DAYS * 24 * 3600;
         ordered && self.high.is_finite() && recent
+    }
+
+    /// Whether it is of the same thing.
+    fn is_of(&self, design: &str, at_a_time: usize, threads: usize) -> bool {
+        let same_driver = self.design == design && self.unmapped_at_a_time == at_a_time;
+        same_driver && self.threads == threads
     }
 
     fn spread(&self) -> Spread {
@@ -151,14 +159,13 @@ impl Timings {
     /// The design failed where it must not.
     pub fn pair(
         &self,
-        design: Design,
+        driver: Driver,
         threads: usize,
         effort: Effort,
     ) -> Result<Option<Spread>, Failure> {
-        let name = design.to_string();
-        let same = |kept: &&Kept| {
-            kept.design == name && kept.threads == threads && kept.slices >= effort.slices
-        };
+        let (name, at_a_time) = (driver.design.to_string(), driver.unmaps.at_a_time());
+        let same =
+            |kept: &&Kept| kept.is_of(&name, at_a_time, threads) && kept.slices >= effort.slices;
         if let Some(kept) = self.times.borrow().iter().find(same) {
             // those of this run are not old
             if kept.measured < self.now {
@@ -167,12 +174,17 @@ impl Timings {
             }
             return Ok(Some(kept.spread()));
         }
-        let measured = pair_time(design, threads, effort)?;
+        let pattern = match driver.unmaps {
+            Unmaps::OneByOne => Pattern::Ring(256),
+            Unmaps::InBursts => Pattern::Bursts,
+        };
+        let measured = pair_time(driver.design, pattern, threads, effort)?;
         if let Some(spread) = measured {
             let mut times = self.times.borrow_mut();
-            times.retain(|kept| kept.design != name || kept.threads != threads);
+            times.retain(|kept| !kept.is_of(&name, at_a_time, threads));
             times.push(Kept {
                 design: name,
+                unmapped_at_a_time: at_a_time,
                 threads,
                 slices: effort.slices,
                 low: spread.low,
@@ -229,9 +241,18 @@ impl Cache {
 
     /// Writes these times, and those that the file has of others.
     fn write(&self, times: &[Kept], now: u64) -> Option<()> {
-        let same = |a: &Kept, b: &Kept| a.design == b.design && a.threads == b.threads;
         let mut all = self.read(now);
-        all.retain(|old| !times.iter().any(|new| same(new, old)));
+        let is_new = |old: &Kept| {
+            let Kept {
+                design,
+                unmapped_at_a_time,
+                threads,
+                ..
+            } = old;
+            let same = |new: &Kept| new.is_of(design, *unmapped_at_a_time, *threads);
+            times.iter().any(same)
+        };
+        all.retain(|old| !is_new(old));
         all.extend_from_slice(times);
         let contents = Contents {
             setting: self.setting.clone(),
@@ -303,6 +324,7 @@ fn day(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ioatlas_dma::design::Design;
     use std::path::Path;
 
     const NOW: u64 = 1_800_000_000;
@@ -313,6 +335,7 @@ mod tests {
     fn kept(median: f64, measured: u64) -> Kept {
         Kept {
             design: "magazine,strict".into(),
+            unmapped_at_a_time: 1,
             threads: 1,
             slices: Effort::FULL.slices,
             low: median - 1.0,
@@ -337,7 +360,10 @@ mod tests {
     /// What is told of the time of a design, and whether that was kept.
     fn told(timings: &Timings) -> (bool, Origin) {
         let design = Design::parse("magazine,strict").unwrap();
-        let spread = timings.pair(design, 1, Effort::QUICK).unwrap().unwrap();
+        let spread = timings
+            .pair(design.into(), 1, Effort::QUICK)
+            .unwrap()
+            .unwrap();
         (spread.median == MADE_UP, timings.origin())
     }
 

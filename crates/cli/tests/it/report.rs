@@ -376,7 +376,7 @@ fn report_command_writes_the_page_and_prints_json() {
 fn terminal_cells<'t>(shown: &'t str, row: &SystemRow) -> Vec<&'t str> {
     let line = shown
         .lines()
-        .find_map(|line| line.strip_prefix(row.name.as_str()))
+        .find_map(|line| line.strip_prefix(row.system()))
         .unwrap();
     let cells = line.trim_start().strip_prefix(row.design.as_str()).unwrap();
     cells.split_whitespace().collect()
@@ -384,7 +384,7 @@ fn terminal_cells<'t>(shown: &'t str, row: &SystemRow) -> Vec<&'t str> {
 
 /// The first number of each cell in the page's row of a system that goes on with `next`.
 fn page_cells(html: &str, row: &SystemRow, next: &str) -> Vec<Option<String>> {
-    let start = format!(">{}</td>{next}", row.name);
+    let start = format!(">{}</td>{next}", row.system());
     let from = html.find(&start).unwrap();
     let row = &html[from..][..html[from..].find("</tr>").unwrap()];
     let first = |cell: &str| {
@@ -404,7 +404,7 @@ fn terminal_and_page_have_each_number_in_its_column() {
     traces.variants.clear();
     let report = build(&traces, &Rows::Systems, None, &target, &[], &Silent).unwrap();
     let (shown, html) = (terminal::render(&report, 1000), page(&report));
-    assert_eq!(report.systems.len(), 6);
+    assert_eq!(report.systems.len(), 7);
     for row in &report.systems {
         let one = row.ns_per_pair_1_thread.text();
         let two = row.ns_per_pair_2_threads.map(|figure| figure.text());
@@ -635,9 +635,9 @@ fn masked(line: &str, report: &Report) -> String {
     };
     // Of a system: both times, and the wait, which is assumed after this CPU's clock.
     let cells = report.systems.iter().find_map(|row| {
-        let cells = line.strip_prefix(&row.name)?.trim_start();
+        let cells = line.strip_prefix(row.system())?.trim_start();
         let cells = words(cells.strip_prefix(&row.design)?);
-        Some((format!("{} {}", row.name, row.design), cells))
+        Some((format!("{} {}", row.system(), row.design), cells))
     });
     if let Some((system, mut cells)) = cells {
         for column in [0, 1, 4] {

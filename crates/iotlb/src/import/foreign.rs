@@ -28,7 +28,7 @@ const NAMES: usize = 8;
 
 /// Reads lines of one format.
 pub(super) enum Parser {
-    Ftrace(System),
+    Ftrace(System, ftrace::Names),
     Perf(System),
     Qemu(Log),
     Csv(Option<csv::Table>),
@@ -37,7 +37,7 @@ pub(super) enum Parser {
 impl Parser {
     pub fn new(format: Format, system: System) -> Self {
         match format {
-            Format::Ftrace => Parser::Ftrace(system),
+            Format::Ftrace => Parser::Ftrace(system, ftrace::Names::default()),
             Format::Perf => Parser::Perf(system),
             Format::Qemu => Parser::Qemu(Log::default()),
             Format::Csv | Format::Trace => Parser::Csv(None),
@@ -46,7 +46,7 @@ impl Parser {
 
     pub fn line(&mut self, line: &str) -> Result<Parsed, Complaint> {
         match self {
-            Parser::Ftrace(system) => ftrace::parse(line, *system),
+            Parser::Ftrace(system, names) => ftrace::parse(line, *system, names),
             Parser::Perf(system) => perf::parse(line, *system),
             Parser::Qemu(log) => log.parse(line),
             Parser::Csv(Some(table)) => table.parse(line),
@@ -64,13 +64,13 @@ impl Parser {
     pub fn can_be_physical(&self) -> bool {
         matches!(
             self,
-            Parser::Ftrace(System::Dma) | Parser::Perf(System::Dma) | Parser::Csv(_)
+            Parser::Ftrace(System::Dma, _) | Parser::Perf(System::Dma) | Parser::Csv(_)
         )
     }
 
     fn unmaps(&self) -> Unmaps {
         match self {
-            Parser::Ftrace(System::Dma) | Parser::Perf(System::Dma) => Unmaps::AfterTheFact,
+            Parser::Ftrace(System::Dma, _) | Parser::Perf(System::Dma) => Unmaps::AfterTheFact,
             _ => Unmaps::InTime,
         }
     }
@@ -86,7 +86,7 @@ impl Parser {
     /// The note that says where the trace is from.
     fn origin(&self) -> Topic {
         match self {
-            Parser::Ftrace(_) => Topic::Ftrace,
+            Parser::Ftrace(..) => Topic::Ftrace,
             Parser::Perf(_) => Topic::Perf,
             Parser::Qemu(_) => Topic::Qemu,
             Parser::Csv(_) => Topic::Csv,
@@ -95,7 +95,7 @@ impl Parser {
 
     fn format(&self) -> Format {
         match self {
-            Parser::Ftrace(_) => Format::Ftrace,
+            Parser::Ftrace(..) => Format::Ftrace,
             Parser::Perf(_) => Format::Perf,
             Parser::Qemu(_) => Format::Qemu,
             Parser::Csv(_) => Format::Csv,
@@ -291,7 +291,7 @@ impl<'a> Foreign<'a> {
         counts.add(self.parser.origin(), self.events);
         if matches!(
             self.parser,
-            Parser::Ftrace(System::Iommu) | Parser::Perf(System::Iommu)
+            Parser::Ftrace(System::Iommu, _) | Parser::Perf(System::Iommu)
         ) {
             counts.add(Topic::DeviceUnknown, self.maps);
         }

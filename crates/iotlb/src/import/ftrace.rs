@@ -6,6 +6,10 @@
 //! CPU:0 [LOST 583 EVENTS]
 //! ```
 //!
+//! A task that has not been switched from since tracing began has no name in the text yet: it is
+//! `<...>-175`. Its name may be in `saved_cmdlines` later, so that can stand before the text, as
+//! `grep -H` prints it: `saved_cmdlines:175 modprobe`.
+//!
 //! The name of a task can hold anything, and the flags after the CPU can be missing, so a line is
 //! found by its CPU, then its time, which ends with a colon. Clocks other than seconds give the
 //! order of events but no times.
@@ -16,6 +20,7 @@ use super::tracepoint::{System, Tracepoint, cpu, nanoseconds, task};
 use super::{Complaint, Fault};
 use crate::parse::quoted;
 use crate::trace::Stamp;
+use std::collections::HashMap;
 
 /// The event of a line, if it is one.
 pub(super) fn tracepoint(line: &str) -> Option<Tracepoint<'_>> {
@@ -26,8 +31,10 @@ pub(super) fn tracepoint(line: &str) -> Option<Tracepoint<'_>> {
         if let Some(cpu) = cpu(&line[open..close])
             && let Some(event) = after_cpu(line, close, cpu)
         {
-            let task = event.task.or_else(|| task_before(&line[..open]));
-            return Some(Tracepoint { task, ..event });
+            return Some(match event.task {
+                Some(_) => event,
+                None => by_task(event, &line[..open]),
+            });
         }
         from = open + 1;
     }
@@ -54,6 +61,7 @@ fn after_cpu(line: &str, at: usize, cpu: u32) -> Option<Tracepoint<'_>> {
             task: None,
         }),
         task: interrupt,
+        unnamed: None,
         event,
         payload: Piece {
             text: &line[payload..],
@@ -72,16 +80,66 @@ fn interrupt_of(flags: &str) -> Option<&'static str> {
     }
 }
 
-/// The task of `name-175 `, or of `name-175 ( 170) ` with its group.
-fn task_before(text: &str) -> Option<&str> {
+/// The event, with the task of `name-175 `, or of `name-175 ( 170) ` with its group.
+fn by_task<'a>(event: Tracepoint<'a>, text: &'a str) -> Tracepoint<'a> {
     let text = text.trim_end();
     let text = match text.strip_suffix(')').and_then(|t| t.rsplit_once('(')) {
         Some((before, _)) => before.trim_end(),
         None => text,
     };
-    let (name, number) = text.rsplit_once('-')?;
-    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    task(name).filter(|_| digits)
+    let numbered = text
+        .rsplit_once('-')
+        .filter(|(_, number)| is_number(number));
+    let Some((name, number)) = numbered else {
+        return event;
+    };
+    let task = task(name);
+    Tracepoint {
+        task,
+        unnamed: number.parse().ok().filter(|_| task.is_none()),
+        ..event
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Names of tasks that are not in the text, by their numbers.
+#[derive(Default)]
+pub(super) struct Names(HashMap<u32, String>);
+
+/// Tasks whose names are kept, at most.
+const NAMES: usize = 1 << 16;
+
+impl Names {
+    /// `saved_cmdlines:175 modprobe`; returns whether it is such a line.
+    fn learn(&mut self, line: &str) -> bool {
+        let Some((file, saved)) = line.split_once("saved_cmdlines:") else {
+            return false;
+        };
+        let numbered = saved
+            .split_once(' ')
+            .filter(|(number, _)| is_number(number));
+        let Some((number, name)) = numbered.filter(|_| file.is_empty() || file.ends_with('/'))
+        else {
+            return false;
+        };
+        if let (Ok(number), Some(name)) = (number.parse(), task(name))
+            && self.0.len() < NAMES
+        {
+            self.0.insert(number, name.to_owned());
+        }
+        true
+    }
+
+    fn complete<'a>(&'a self, event: Tracepoint<'a>) -> Tracepoint<'a> {
+        let name = event.unnamed.and_then(|number| self.0.get(&number));
+        Tracepoint {
+            task: event.task.or(name.map(String::as_str)),
+            ..event
+        }
+    }
 }
 
 fn is_clock(text: &str) -> bool {
@@ -98,7 +156,7 @@ fn word(line: &str, at: usize) -> Option<(&str, usize)> {
 }
 
 /// What a line says.
-pub(super) fn parse(line: &str, system: System) -> Result<Parsed, Complaint> {
+pub(super) fn parse(line: &str, system: System, names: &mut Names) -> Result<Parsed, Complaint> {
     if line.starts_with('#') {
         return Ok(overwritten(line).map_or(Parsed::Nothing, Parsed::Overwritten));
     }
@@ -112,8 +170,8 @@ pub(super) fn parse(line: &str, system: System) -> Result<Parsed, Complaint> {
         });
     }
     match tracepoint(line) {
-        Some(event) => event.parse(system),
-        None if line.trim().is_empty() => Ok(Parsed::Nothing),
+        Some(event) => names.complete(event).parse(system),
+        None if line.trim().is_empty() || names.learn(line) => Ok(Parsed::Nothing),
         None => Ok(Parsed::Unknown),
     }
 }
@@ -238,8 +296,38 @@ mod tests {
     }
 
     #[test]
+    fn a_task_without_a_name_has_the_saved_one() {
+        let mut names = Names::default();
+        for (line, learns) in [
+            ("saved_cmdlines:17 my task", true),
+            ("/sys/kernel/tracing/saved_cmdlines:18 dd", true),
+            ("saved_cmdlines:19 <...>", true),
+            ("saved_cmdlines:99999999999 far", true),
+            ("saved_cmdlines:x y", false),
+            ("saved_cmdlines:20", false),
+            ("not_saved_cmdlines:21 cat", false),
+        ] {
+            assert_eq!(names.learn(line), learns, "{line}");
+            let parsed = parse(line, System::Dma, &mut names).unwrap();
+            assert_eq!(parsed == Parsed::Nothing, learns, "{line}");
+        }
+        for (head, expected) in [
+            ("<...>-17 [000] .....", Some("my task")),
+            ("<...>-18 (-----) [000] .....", Some("dd")),
+            ("<...>-19 [000] .....", None),
+            ("<...>-21 [000] .....", None),
+            ("<...>-17 [000] ..s1.", Some("softirq")),
+            ("cat-17 [000] .....", Some("cat")),
+        ] {
+            let line = format!("  {head} 5.881838: dma_unmap_page: d");
+            let event = names.complete(tracepoint(&line).unwrap());
+            assert_eq!(event.task, expected, "{head}");
+        }
+    }
+
+    #[test]
     fn lost_events_are_counted_in_all_their_forms() {
-        let lost = |line| parse(line, System::Dma).unwrap();
+        let lost = |line| parse(line, System::Dma, &mut Names::default()).unwrap();
         assert_eq!(lost("CPU:0 [LOST 583 EVENTS]"), Parsed::Lost(583));
         assert_eq!(lost("CPU:1 [LOST EVENTS]"), Parsed::Lost(1));
         assert_eq!(
@@ -266,7 +354,8 @@ mod tests {
             ("now ts: 5.0", Parsed::Nothing),
         ] {
             let line = format!("per_cpu/cpu0/stats:{line}");
-            assert_eq!(parse(&line, System::Dma), Ok(expected), "{line}");
+            let parsed = parse(&line, System::Dma, &mut Names::default());
+            assert_eq!(parsed, Ok(expected), "{line}");
         }
         for other in [
             "cpu/stats:overrun: 1",

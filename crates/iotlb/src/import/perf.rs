@@ -58,6 +58,7 @@ fn at(line: &str, end: usize, name: usize) -> Option<Tracepoint<'_>> {
             task: None,
         }),
         task: task(comm).filter(|_| numbered && !unnamed),
+        unnamed: None,
         event,
         payload: Piece {
             text: &line[payload..],

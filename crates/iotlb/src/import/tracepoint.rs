@@ -25,6 +25,8 @@ pub(super) struct Tracepoint<'a> {
     pub stamp: Option<Stamp>,
     /// Name of the task that ran, where the tracer knew it.
     pub task: Option<&'a str>,
+    /// Its number, where the tracer did not know its name.
+    pub unnamed: Option<u32>,
     /// Without the system that it belongs to.
     pub event: &'a str,
     pub payload: Piece<'a>,

@@ -12,8 +12,8 @@ use ioatlas_dma::{
 };
 use std::sync::Arc;
 
-/// A domain. Pairs are `map` and `unmap` of one buffer, for the device to write to; no timer ticks,
-/// so deferred policies flush by their bound in operations alone.
+/// A domain. Pairs are `map` and `unmap` of one buffer, for the device to write to, a burst is ended
+/// by `unmap_batch`; no timer ticks, so deferred policies flush by their bound in operations alone.
 pub struct Whole<P: Slots, T: Translator<P>>(pub Domain<P, T>);
 
 impl<P: Slots, F: Format> Whole<P, Paged<P, F, Arc<Uncached<P>>>> {
@@ -67,5 +67,12 @@ impl<P: Slots, T: Translator<P>> Subject for Whole<P, T> {
     #[inline(always)]
     fn give(&self, _: &mut Buffers, mapping: Mapping) -> Result<(), Failure> {
         self.0.unmap(mapping).map_err(Failure::new)
+    }
+    fn give_all(
+        &self,
+        _: &mut Buffers,
+        mappings: &mut impl Iterator<Item = Mapping>,
+    ) -> Result<(), Failure> {
+        self.0.unmap_batch(mappings).map_err(Failure::new)
     }
 }

@@ -123,6 +123,7 @@ fn orders_are_those_of_the_patterns() {
     for fifo in [
         Pattern::Immediate,
         Pattern::Ring(256),
+        Pattern::Bursts,
         Pattern::ProducerConsumer,
     ] {
         let order = order(fifo);

@@ -183,3 +183,26 @@ fn a_kernel_without_dma_events_has_others() {
     assert!(said.contains("have no field `device`"), "{said}");
     assert!(kernel.instances().is_empty());
 }
+
+/// The kernel has no name yet for a task that has not been switched from.
+#[test]
+fn tasks_are_named_by_what_the_kernel_saved() {
+    let text = mappings(6, 3);
+    let unnamed = text
+        .replace("x [0]: y-17", "<...>-17")
+        .replace("d.h2.", ".....");
+    assert_ne!(unnamed, text);
+    let kernel = Kernel::new(&DMA, &unnamed);
+    put(&kernel.path("tracing/saved_cmdlines"), "1 init\n17 my dd\n");
+    let ran = kernel.run(&["--seconds", "0.1", "-o", "t.trace"]);
+    assert_eq!(ran.err(), "");
+    let trace = fs::read_to_string(kernel.path("t.trace")).unwrap();
+    let stamps: Vec<&str> = trace
+        .lines()
+        .filter(|line| line.starts_with("# at "))
+        .collect();
+    assert!(
+        !stamps.is_empty() && stamps.iter().all(|line| line.ends_with(" my dd")),
+        "{trace}"
+    );
+}

@@ -11,6 +11,7 @@ pub use ran::Ran;
 
 use ioatlas::output::Target;
 use ioatlas::progress::Silent;
+use ioatlas::replay::Unmaps;
 use ioatlas::report::model::Source;
 use ioatlas::report::systems::{Exposure, Rows, SystemOnTrace, SystemRow};
 use ioatlas::report::{Report, Traces, build};
@@ -76,6 +77,7 @@ pub fn rows(wait: Figure) -> Vec<SystemRow> {
                 shipped_by: Some("a system"),
                 design: design.into(),
                 paper_ref: "made up".into(),
+                unmaps: Unmaps::OneByOne,
                 ns_per_pair_1_thread: Figure::measured(151.3 + 90.0 * n, Unit::Nanoseconds),
                 ns_per_pair_1_thread_range: [141.3, 163.9]
                     .map(|ns| Figure::measured(ns + 90.0 * n, Unit::Nanoseconds)),

@@ -122,7 +122,7 @@ fn lists_that_a_device_may_reach_still_are_never_dropped() {
     let error = client.unmap_batch(&mut mapped.into_iter(), |_| back += 1);
     let error = error.unwrap_err();
     // what was bounced is flushed by none
-    assert_eq!((error.ended, back), (3, 3));
+    assert_eq!((error.ended, back), (3, 3), "P1: not what was direct");
     assert_eq!(error.lost.map(|lost| lost.mappings), Some(3));
     assert_eq!(error.stopped, None);
     for (nth, owner) in alive.iter().enumerate().take(6) {
@@ -161,7 +161,9 @@ fn what_ends_by_itself_and_was_not_flushed_is_lost_with_the_others() {
         let mut mapped: Vec<_> = lists.iter().map(map).collect();
         let left = mapped.pop().unwrap();
         rig.fail(true);
-        let error = client.unmap_batch(&mut mapped.into_iter(), |_| panic!("P1"));
+        let error = client.unmap_batch(&mut mapped.into_iter(), |_| {
+            panic!("P1: it was not flushed")
+        });
         let error = error.unwrap_err();
         let lost = error.lost.map(|lost| lost.mappings);
         assert_eq!((error.ended, lost), (0, Some(direct + 1)));
