@@ -357,6 +357,31 @@ fn where_maps_take_next_to_nothing_no_time_is_to_be_gained() {
 }
 
 #[test]
+fn where_the_iommu_was_off_no_data_are_said_to_be_in_reach_besides() {
+    let text = |note: &str| {
+        format!("# ioatlas-trace 2\n{note}# at 0 0\nM d 1 1 w 7 page 0+64\n# at 9000 0\nU d 1 1\n")
+    };
+    for (note, translated) in [("", true), ("# note iovas-assigned 1\n", false)] {
+        let trace = LoadedTrace::read("t", text(note).as_bytes(), None).unwrap();
+        let report = report_of(vec![trace], &Rows::Systems);
+        let (shown, html) = (terminal::render(&report, 1000), page(&report));
+        let device = &serde_json::to_value(&report).unwrap()["captures"][0]["devices"][0];
+        for says in [&shown, &html] {
+            assert_eq!(says.contains("Other data in reach"), translated, "{says}");
+            assert_eq!(says.contains("the IOMMU was off"), !translated, "{says}");
+        }
+        assert_eq!(device["beside"].is_object(), translated);
+        // its bytes are known all the same, and its times
+        assert_eq!(device["bytes_recorded"], true);
+        assert!(shown.contains("64 B in the mean"), "{shown}");
+        assert!(shown.contains("mapped for "), "{shown}");
+        let remedies = &report.captures[0].devices[0].remedies;
+        let untrusted = remedies.iter().any(|of| of.about.id == "untrusted");
+        assert_eq!(untrusted, translated);
+    }
+}
+
+#[test]
 fn a_capture_without_times_has_no_rates_and_says_so() {
     let text =
         "# ioatlas-trace 2\nM d 1 1 w 7 page 64+100\nU d 1 1\nM d 1 1 w 7 page 64+100\nU d 1 1\n";
