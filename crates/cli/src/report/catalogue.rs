@@ -171,7 +171,7 @@ pub(super) static UNTRUSTED: About = About {
     id: "untrusted",
     name: "untrusted device",
     audience: &[Any],
-    available: Availability::AsItIs,
+    available: Availability::Firmware,
     knobs: &[knob(
         Any,
         "ExternalFacingPort",

@@ -5,7 +5,7 @@
 use super::MAX_TRACES;
 use crate::record::Class;
 use crate::report::model::{Making, Report};
-use crate::report::remedy::{self, Knob, Protection, Remedy};
+use crate::report::remedy::{self, Availability, Knob, Protection, Remedy};
 use crate::report::savings::Saving;
 use crate::report::verdict::DeviceVerdict;
 use ioatlas_present::html::{chip, escaped, number, quantity};
@@ -75,18 +75,24 @@ pub(super) fn best(remedies: &[Remedy], class: Option<Class>) -> String {
     }
 }
 
-/// All others, folded away: what one can have today, and what needs code.
+/// All others, folded away by who can have them.
 pub(super) fn folded(remedies: &[Remedy], class: Option<Class>) -> String {
     let rest = &remedies[remedy::first(remedies).len()..];
-    let (today, code) = rest.split_at(rest.iter().take_while(|of| of.is_for_today()).count());
-    let fold = |summary: &str, remedies: &[Remedy]| match remedies {
-        [] => String::new(),
-        of => format!(
-            "<details><summary>{summary}</summary><ul>{}</ul></details>",
-            items(of, class)
-        ),
+    let summary = |of: &Remedy| match of.about.available {
+        Availability::AsItIs | Availability::UserSpace => "More that one can have today",
+        Availability::Firmware => "What needs firmware",
+        Availability::NeedsCode => "What needs code",
     };
-    fold("More that one can have today", today) + &fold("What needs code", code)
+    let fold = |alike: &[Remedy]| {
+        format!(
+            "<details><summary>{}</summary><ul>{}</ul></details>",
+            summary(&alike[0]),
+            items(alike, class)
+        )
+    };
+    rest.chunk_by(|a, b| summary(a) == summary(b))
+        .map(fold)
+        .collect()
 }
 
 fn items(remedies: &[Remedy], class: Option<Class>) -> String {
