@@ -107,8 +107,8 @@ pub(super) static SHORT_RINGS: About = About {
         ),
         knob(
             Storage,
-            "echo N >/sys/block/DISK/queue/nr_requests",
-            "fewer requests; of NVMe shorter queues: nvme.io_queue_depth=N at boot",
+            "nvme.io_queue_depth=N",
+            "of NVMe, at boot: queues of N entries, in place of up to 1,024",
         ),
     ],
     protection: Protection::None,
