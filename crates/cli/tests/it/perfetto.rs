@@ -5,6 +5,7 @@ use crate::common::{bundled, ioatlas};
 use ioatlas::output::Target;
 use ioatlas::report::perfetto::export;
 use ioatlas::{LoadedTrace, Status};
+use ioatlas_present::printable;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::io::Read;
@@ -311,7 +312,8 @@ fn the_command_writes_it_beside_the_page_and_over_nothing_else() {
     assert_eq!(left.len(), 1, "nothing was written");
     let ran = run(&page, &out);
     assert_eq!((ran.status, ran.err.as_str()), (Status::Success, ""));
-    assert!(ran.out.contains("(for Perfetto) written."), "{}", ran.out);
+    let end = format!(" For Perfetto: {}\n", printable(&out, 22));
+    assert!(ran.out.ends_with(&end), "{}", ran.out);
     assert!(ran.out.lines().all(|line| line.chars().count() <= 100));
     let mut json = String::new();
     let file = std::fs::File::open(&out).unwrap();

@@ -143,6 +143,13 @@ fn terminal_is_at_most_24_lines_of_100_columns() {
     assert!(!shown.contains(".."), "cut short:\n{shown}");
     assert!(shown.contains("magazine, deferred-percpu"), "{shown}");
     assert!(shown.contains("self-check ok"), "{shown}");
+    // what is written besides changes nothing else, however long its name is
+    let mut both = measured_report();
+    both.provenance.perfetto = Some("p".repeat(100));
+    let (first, last) = shown.trim_end().rsplit_once('\n').unwrap();
+    let (says, _) = last.split_once(" Details:").expect(last);
+    let expected = format!("{first}\n{says} For Perfetto: {}..\n", "p".repeat(20));
+    assert_eq!(check(&both), expected);
     // Many devices, long names, wide numbers.
     let one = report.verdicts[0].clone();
     report.verdicts = vec![one; 50];
