@@ -8,8 +8,8 @@ use crate::report::model::{Making, Report};
 use crate::report::remedy::{self, Availability, Knob, Protection, Remedy};
 use crate::report::savings::Saving;
 use crate::report::verdict::DeviceVerdict;
-use ioatlas_present::html::{chip, escaped, number, quantity};
-use ioatlas_present::{Part, Sentence, Tag};
+use ioatlas_present::Tag;
+use ioatlas_present::html::{chip, escaped, marked, number};
 
 /// Devices with remedies; the JSON has those of all.
 const MAX_ADVISED: usize = MAX_TRACES / 2;
@@ -112,7 +112,7 @@ fn says(remedy: &Remedy, class: Option<Class>) -> String {
         "<b>{}</b>{}{whom}: {}",
         escaped(about.name),
         of.unwrap_or_default(),
-        each_tagged(&remedy.gained()),
+        marked(&remedy.gained(), None),
     );
     // that an IOMMU costs no protection goes without saying
     if remedy.is_for_today() || about.protection != Protection::None {
@@ -161,25 +161,4 @@ fn table(verdict: &DeviceVerdict) -> String {
         chip(Tag::Simulated),
         number(&verdict.misses),
     )
-}
-
-/// A sentence whose numbers each have their tag, or all together the one they share.
-pub(super) fn each_tagged(sentence: &Sentence) -> String {
-    let tag = |part: &Part| match part {
-        Part::Number(figure) => Some(figure.tag),
-        Part::Words(_) => None,
-    };
-    let tags: Vec<Tag> = sentence.0.iter().filter_map(tag).collect();
-    let shared = tags.first().copied();
-    let shared = shared.filter(|first| tags.iter().all(|tag| tag == first));
-    let show = |part: &Part| match part {
-        Part::Words(words) => escaped(words),
-        Part::Number(figure) if shared.is_some() => quantity(figure),
-        Part::Number(figure) => format!("{} {}", quantity(figure), chip(figure.tag)),
-    };
-    let says: String = sentence.0.iter().map(show).collect();
-    match shared {
-        Some(tag) => format!("{says} {}", chip(tag)),
-        None => says,
-    }
 }
