@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The report's three views: sizes, agreement on every number, offline.
 
-use crate::common::{bundled, figures, ioatlas, page_figures, report_of, rows};
-use ioatlas::output::Target;
-use ioatlas::progress::Silent;
+use crate::common::{built, bundled, figures, ioatlas, page_figures, report_of, rows};
 use ioatlas::report::model::{OracleTotals, Source};
 use ioatlas::report::remedy::{self, Availability, Less, Protection, Remedy};
 use ioatlas::report::systems::{Exposure, Rows, SystemRow};
-use ioatlas::report::{MAX_PAGE_BYTES, Report, Traces, build, bundled_traces, page, terminal};
+use ioatlas::report::{MAX_PAGE_BYTES, Report, Traces, bundled_traces, page, terminal};
 use ioatlas::{LoadedTrace, Status};
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -30,11 +28,9 @@ fn measured_report() -> Report {
 }
 
 fn make_measured_report() -> Report {
-    let dir = tempfile::tempdir().unwrap();
-    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
     let command = [OsString::from("ioatlas"), OsString::from("report")];
     let traces = bundled_traces().unwrap();
-    let mut report = build(&traces, &Rows::Systems, None, &target, &command, &Silent).unwrap();
+    let mut report = built(&traces, &Rows::Systems, None, &command);
     report.provenance.page = "report.html".into();
     report
 }
@@ -334,13 +330,11 @@ fn pages_of_many_or_large_traces_stay_small() {
     for event in 0..40_000u64 {
         lines += &format!("A d {:x} r\n", event * 104_729 % 300_000);
     }
-    let dir = tempfile::tempdir().unwrap();
-    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
     let load = || LoadedTrace::read("large", lines.as_bytes(), None).unwrap();
     let mut traces = bundled_traces().unwrap();
     traces.traces = vec![load(), load()];
     traces.variants.clear();
-    let report = build(&traces, &Rows::Systems, None, &target, &[], &Silent).unwrap();
+    let report = built(&traces, &Rows::Systems, None, &[]);
     assert!(page(&report).len() < MAX_PAGE_BYTES);
 }
 
@@ -405,11 +399,9 @@ fn page_cells(html: &str, row: &SystemRow, next: &str) -> Vec<Option<String>> {
 /// With numbers of real runs, so that none stands in another's column by accident.
 #[test]
 fn terminal_and_page_have_each_number_in_its_column() {
-    let dir = tempfile::tempdir().unwrap();
-    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
     let mut traces = bundled_traces().unwrap();
     traces.variants.clear();
-    let report = build(&traces, &Rows::Systems, None, &target, &[], &Silent).unwrap();
+    let report = built(&traces, &Rows::Systems, None, &[]);
     let (shown, html) = (terminal::render(&report, 1000), page(&report));
     assert_eq!(report.systems.len(), 6);
     for row in &report.systems {
@@ -736,10 +728,8 @@ fn names_of_any_length_leave_the_page_small() {
         variants: Vec::new(),
         histograms: Vec::new(),
     };
-    let dir = tempfile::tempdir().unwrap();
-    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
     let command: Vec<OsString> = (0..36).map(|n| name(n).into()).collect();
-    let report = build(&traces, &Rows::Systems, None, &target, &command, &Silent).unwrap();
+    let report = built(&traces, &Rows::Systems, None, &command);
     let html = page(&report);
     assert!(html.len() < MAX_PAGE_BYTES, "{}", html.len());
     assert!(html.contains("12 more traces are not drawn"));
