@@ -223,11 +223,12 @@ impl GeometryArguments {
 /// Say what is in traces: devices, events, kinds, peaks, anomalies.
 ///
 /// JSON: for one trace an object, for several an object, file name -> such an object. Fields: name,
-/// events, peak_live_pages, marks, anomalies, clock (null, or seconds, cpus (null if not known), maps_per_second,
-/// unmaps_per_second), notes[] (what the trace says about its making), not_understood (null, or
-/// events of the capture that are unknown here, by number and name), devices[] (device, maps,
-/// unmaps, accesses, kinds, consistent_maps, streaming_maps, peak_live_pages, anomalies). With
-/// --assumption-error: trace, strategy, saving, saving_at_unmap, saving_at_map (fractions).
+/// events, peak_live_pages, marks, anomalies, clock (null, or seconds, cpus (null if not known),
+/// maps_per_second, unmaps_per_second), notes[] (what the trace says about its making),
+/// not_understood (null, or events of the capture that are unknown here, by number and name),
+/// devices[] (device, maps, unmaps, accesses, kinds, consistent_maps, streaming_maps,
+/// peak_live_pages, anomalies). With --assumption-error: trace, strategy, saving, saving_at_unmap,
+/// saving_at_map (fractions).
 #[derive(Args, Debug)]
 pub(crate) struct InfoArguments {
     /// Trace files (text, .zst or .gz), or captures: see `ioatlas trace convert --help`; - is
@@ -247,9 +248,10 @@ pub(crate) struct InfoArguments {
 }
 
 /// Diagnose traces: why each device misses, and what each system costs; of captures, which show no
-/// accesses: what maps and unmaps cost at their rate, and what lies within reach. None are put where
-/// there are none: --assume changes nothing here. What the script of `ioatlas capture --bpftrace`
-/// printed is read as well. Of exactly two traces, also what changed from the first to the second.
+/// accesses: what maps and unmaps cost at their rate, and what lies within reach. None are put
+/// where there are none: --assume changes nothing here. What the script of
+/// `ioatlas capture --bpftrace` printed is read as well. Of exactly two traces, also what changed
+/// from the first to the second.
 ///
 /// Prints a summary and writes one self-contained page that needs no network. Every number
 /// says where it comes from: counted in the trace or by a checker, measured on this machine,
@@ -281,8 +283,8 @@ pub(crate) struct ReportArguments {
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     pub output: PathBuf,
     /// Also write the mappings for viewers of time lines, ui.perfetto.dev or chrome://tracing: a
-    /// slice from each map to its unmap by device, the calls by CPU, mapped pages and rates. As JSON,
-    /// compressed if FILE ends in .gz.
+    /// slice from each map to its unmap by device, the calls by CPU, mapped pages and rates. As
+    /// JSON, compressed if FILE ends in .gz.
     #[arg(long, value_name = "FILE")]
     pub perfetto: Option<PathBuf>,
     /// Print JSON instead of the summary.

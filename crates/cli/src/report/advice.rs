@@ -82,8 +82,8 @@ pub(super) fn of_verdict(
     sorted(strategies.chain(others))
 }
 
-/// For a device of a capture; where the modes take so little that no time is to be gained, only what
-/// protects.
+/// For a device of a capture; where the modes take so little that no time is to be gained, only
+/// what protects.
 #[must_use]
 pub(super) fn of_captured(capture: &Capture, device: &CapturedDevice) -> Vec<Remedy> {
     let costs = capture.costs.as_ref();

@@ -3,8 +3,8 @@
 //!
 //! Versions are those of mainline Linux, read from its history and its documentation; a
 //! distribution's kernel may have more. Two that are often asked for are not here, as they make
-//! maps no fewer: registered buffers of io_uring, which are pinned once, but mapped for each request
-//! (as of Linux 6.12); and GRO in software, which joins packets after they were mapped.
+//! maps no fewer: registered buffers of io_uring, which are pinned once, but mapped for each
+//! request (as of Linux 6.12); and GRO in software, which joins packets after they were mapped.
 
 use super::remedy::{About, Audience, Availability, Knob, Protection};
 

@@ -88,7 +88,8 @@ pub struct Knob {
     pub how: &'static str,
     /// For these devices; for any if it is empty.
     pub audience: Audience,
-    /// The version of Linux that has it; `None` where that does not matter, or is not known for sure.
+    /// The version of Linux that has it; `None` where that does not matter, or is not known for
+    /// sure.
     pub since: Option<&'static str>,
 }
 

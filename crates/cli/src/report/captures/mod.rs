@@ -40,8 +40,8 @@ const MOST: usize = 8;
 pub struct Capture {
     /// The trace, by its [`LoadedTrace::label`].
     pub trace: String,
-    /// For how long was recorded, as far as that is known, or else from the first event to the last;
-    /// `None` where no time is recorded.
+    /// For how long was recorded, as far as that is known, or else from the first event to the
+    /// last; `None` where no time is recorded.
     pub time: Option<Figure>,
     /// The same in seconds.
     #[serde(skip)]
