@@ -667,6 +667,17 @@ fn readme_shows_what_the_command_prints() {
         lines.collect::<Vec<_>>().join("\n")
     };
     assert_eq!(mask(&block), mask(&printed), "printed:\n{printed}");
+    // of the page's size, little is the machine's
+    let kilobytes = |text: &str| {
+        let (before, _) = text.split_once(" KB)").unwrap();
+        let number = before.rsplit(' ').next().unwrap();
+        number.parse::<f64>().unwrap()
+    };
+    let (says, is) = (kilobytes(&block), kilobytes(&printed));
+    assert!(
+        (says / is - 1.0).abs() < 0.02,
+        "README: {says} KB, it is {is}"
+    );
 }
 
 #[test]
