@@ -13,6 +13,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use ioatlas::output::Target;
 use ioatlas::progress::Silent;
 use ioatlas::report::systems::Rows;
+use ioatlas::report::timings::{Bench, Timings};
 use ioatlas::report::verdict::DeviceVerdict;
 use ioatlas::report::{Atlas, Report, build, bundled_traces};
 use ioatlas_present::{Figure, Unit};
@@ -66,7 +67,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     traces.variants.clear();
     let page = Target::prepare(&std::env::temp_dir().join("picture.html"))?;
     let none = Rows::Named(Vec::new());
-    let report = build(&traces, &none, None, &page, &[], &Silent)?;
+    let timings = Timings::new(&Bench::Now);
+    let report = build(&timings, &traces, &none, None, &page, &[], &Silent)?;
     print!("{}", picture(&report)?);
     Ok(())
 }

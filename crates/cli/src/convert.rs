@@ -28,8 +28,8 @@ use std::path::{Path, PathBuf};
 ///   an IOMMU) or, if there are none, iommu:map and iommu:unmap (without).
 ///
 ///   values separated by commas or semicolons, with a first line of column names: event (map,
-///   unmap, access), device, iova, bytes, and perhaps direction (r, w, rw), phys, kind (alloc, page,
-///   sg), time_ns, cpu, task; addresses in bytes, decimal or 0x.
+///   unmap, access), device, iova, bytes, and perhaps direction (r, w, rw), phys, kind (alloc,
+///   page, sg), time_ns, cpu, task; addresses in bytes, decimal or 0x.
 ///
 ///   a trace, to compress it, to anonymize it, or to put accesses in.
 ///
@@ -49,8 +49,8 @@ pub(crate) struct ConvertArguments {
     pub output: Option<PathBuf>,
     #[command(flatten)]
     pub capture: CaptureArguments,
-    /// Renumber devices, tasks, memory and times, and drop comments, so that the trace can be shown to
-    /// others. Results stay as they are: that a network card or a disk was recorded is kept.
+    /// Renumber devices, tasks, memory and times, and drop comments, so that the trace can be shown
+    /// to others. Results stay as they are: that a network card or a disk was recorded is kept.
     #[arg(long)]
     pub anonymize: bool,
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What `bpftrace` counted in the kernel with the script of `ioatlas capture --bpftrace`.
 //!
-//! Where too much is mapped for a trace of each event, it can still be counted: maps by device, task
-//! and CPU, their sizes and for how long they last as histograms over powers of two. The file is
-//! what `bpftrace -f json` prints, a line each of the script's tables, by its name (`@sizes`). The
-//! names of a row are one text, `0000:5e:00.0,3,dd` for a device, a CPU and a task.
+//! Where too much is mapped for a trace of each event, it can still be counted: maps by device,
+//! task and CPU, their sizes and for how long they last as histograms over powers of two. The file
+//! is what `bpftrace -f json` prints, a line each of the script's tables, by its name (`@sizes`).
+//! The names of a row are one text, `0000:5e:00.0,3,dd` for a device, a CPU and a task.
 //!
 //! Only `report` reads such a file: there are no events in it.
 

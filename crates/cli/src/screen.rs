@@ -5,8 +5,8 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use std::io;
 
-/// How wide it is, and whether it has colours. By default nothing is known of it: tables are as wide
-/// as they need to be, and all is plain.
+/// How wide it is, and whether it has colours. By default nothing is known of it: tables are as
+/// wide as they need to be, and all is plain.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Screen {
     columns: Option<usize>,

@@ -66,28 +66,24 @@ pub fn sentence(sentence: &Sentence) -> String {
     sentence.0.iter().map(part).collect()
 }
 
-/// A sentence that stands where numbers are `usual`: those that are not have their tags, at the end
-/// where all share one.
+/// A sentence that stands where numbers are `usual`, or of any kind: those that are not have their
+/// tags, at the end where all share one.
 #[must_use]
-pub fn marked(says: &Sentence, usual: Tag) -> String {
-    let tag = |part: &Part| match part {
+pub fn marked(says: &Sentence, usual: Option<Tag>) -> String {
+    let mark = |tag: Tag| match Some(tag) == usual {
+        true => String::new(),
+        false => format!(" {}", chip(tag)),
+    };
+    let mut tags = says.0.iter().filter_map(|part| match part {
         Part::Number(figure) => Some(figure.tag),
         Part::Words(_) => None,
-    };
-    let mut tags = says.0.iter().filter_map(tag);
-    let first = tags.next().unwrap_or(usual);
-    if tags.all(|tag| tag == first) {
-        let words = sentence(says);
-        return match first == usual {
-            true => words,
-            false => format!("{words} {}", chip(first)),
-        };
+    });
+    let shared = tags.next().filter(|first| tags.all(|tag| tag == *first));
+    if let Some(tag) = shared {
+        return sentence(says) + &mark(tag);
     }
     let part = |part: &Part| match part {
-        Part::Number(figure) if figure.tag != usual => {
-            format!("{} {}", quantity(figure), chip(figure.tag))
-        }
-        Part::Number(figure) => quantity(figure),
+        Part::Number(figure) => quantity(figure) + &mark(figure.tag),
         Part::Words(words) => escaped(words),
     };
     says.0.iter().map(part).collect()
@@ -185,24 +181,23 @@ mod tests {
     fn only_what_is_not_usual_is_marked() {
         let counted = Figure::counted(7.0, Unit::Count);
         let assumed = Figure::assumed(8.0, Unit::Count);
-        let tags = |says: Sentence| {
-            let html = marked(&says, Tag::Counted);
+        let tags = |says: Sentence, usual: Option<Tag>| {
+            let html = marked(&says, usual);
             let found = [Tag::Counted, Tag::Assumed].map(|tag| html.matches(&chip(tag)).count());
             (found, html.ends_with("</small>"))
         };
-        assert_eq!(
-            tags(crate::sentence![counted, " a ", counted]),
-            ([0, 0], false)
-        );
-        assert_eq!(
-            tags(crate::sentence![assumed, " a ", assumed, " b"]),
-            ([0, 1], true)
-        );
-        assert_eq!(
-            tags(crate::sentence![counted, " a ", assumed, " b"]),
-            ([0, 1], false)
-        );
-        assert_eq!(tags(crate::sentence!["words"]), ([0, 0], false));
+        let alike = || crate::sentence![counted, " a ", counted, " b"];
+        let others = || crate::sentence![assumed, " a ", assumed, " b"];
+        let mixed = || crate::sentence![counted, " a ", assumed, " b"];
+        let usual = Some(Tag::Counted);
+        assert_eq!(tags(alike(), usual), ([0, 0], false));
+        assert_eq!(tags(others(), usual), ([0, 1], true));
+        assert_eq!(tags(mixed(), usual), ([0, 1], false));
+        assert_eq!(tags(crate::sentence!["words"], usual), ([0, 0], false));
+        // where none is usual
+        assert_eq!(tags(alike(), None), ([1, 0], true));
+        assert_eq!(tags(mixed(), None), ([1, 1], false));
+        assert_eq!(tags(crate::sentence!["words"], None), ([0, 0], false));
     }
 
     #[test]

@@ -34,9 +34,9 @@ const PART_OF_MEMORY: u64 = 4;
 /// bytes an event. A disk that becomes full ends the recording; the trace is of what there is then.
 /// Where the buffers were full, events are lost: the summary and the trace say how many.
 ///
-/// JSON: file, bytes, seconds, ended (by: time, signal, disk-full), events (of the kernel), lost, cpus,
-/// recorded (dma:* or iommu:map and iommu:unmap), devices[] (asked for; empty: all), buffer_kib (of
-/// each CPU), notes[] (what the trace says about its making).
+/// JSON: file, bytes, seconds, ended (by: time, signal, disk-full), events (of the kernel), lost,
+/// cpus, recorded (dma:* or iommu:map and iommu:unmap), devices[] (asked for; empty: all),
+/// buffer_kib (of each CPU), notes[] (what the trace says about its making).
 #[derive(Args, Debug)]
 pub(crate) struct LiveCaptureArguments {
     /// Where to write the trace.
@@ -59,8 +59,8 @@ pub(crate) struct LiveCaptureArguments {
     /// Print shell commands that do the same, and do nothing. Needs no root.
     #[arg(long, conflicts_with = "json")]
     pub print: bool,
-    /// Print a shell script that has bpftrace count in the kernel instead, for machines whose rate is
-    /// too high for a trace of each event; `report` reads what it prints. Needs no root.
+    /// Print a shell script that has bpftrace count in the kernel instead, for machines whose rate
+    /// is too high for a trace of each event; `report` reads what it prints. Needs no root.
     #[arg(long, conflicts_with_all = ["json", "print", "output", "size", "tracefs"])]
     pub bpftrace: bool,
     /// Print the summary as JSON.

@@ -12,7 +12,8 @@ const TIME: &str = ">= 5000000000/";
 /// The line in it after which the device of an event is known.
 const DEVICE: &str = "    $device = str(args->device);\n";
 
-/// Rows of each table: mappings at a time, or tasks on CPUs by device. What is beyond is not counted.
+/// Rows of each table: mappings at a time, or tasks on CPUs by device. What is beyond is not
+/// counted.
 const ROWS: u32 = 65_536;
 
 /// The script as a shell runs it. Older and newer bpftrace call the number of rows differently.

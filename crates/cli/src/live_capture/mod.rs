@@ -3,8 +3,8 @@
 //!
 //! Tracing goes on in a tracefs instance of our own ([`tracefs`]), so that no other tracing is
 //! disturbed and one `rmdir` undoes all. The text of its `trace_pipe` is read while the kernel
-//! writes ([`recording`]), kept compressed in a file without a name beside the target ([`text`]), and
-//! imported when all is over, as `trace convert` would.
+//! writes ([`recording`]), kept compressed in a file without a name beside the target ([`text`]),
+//! and imported when all is over, as `trace convert` would.
 //!
 //! # What is complete
 //!

@@ -4,8 +4,8 @@
 //! The file has no name and goes away with us. It is made of whole frames of whole lines: a frame
 //! that cannot be written is taken back, so that what is there can be read whatever happened. As it
 //! grows, so does a second file without a name: room for the trace, which is written while the text
-//! is still there. So a disk that becomes full is noticed while what was recorded can still become a
-//! trace.
+//! is still there. So a disk that becomes full is noticed while what was recorded can still become
+//! a trace.
 
 use crate::error::Error;
 use crate::output::Target;
@@ -135,8 +135,8 @@ impl Text {
         }
     }
 
-    /// Puts behind the text what each CPU lost, as the kernel does within it, and gives back the room
-    /// that was set aside; and before it the names of tasks, as the kernel has them by now.
+    /// Puts behind the text what each CPU lost, as the kernel does within it, and before it the
+    /// names of tasks, as the kernel has them by now; and gives back the room that was set aside.
     pub fn finish(&mut self, lost: &[(u32, u64)], names: &str) -> io::Result<()> {
         self.room = None;
         let named = |line| format!("saved_cmdlines:{line}\n");

@@ -207,8 +207,8 @@ impl Tracefs {
     }
 }
 
-/// A file of the machine whose tracefs is at `root`. A directory that stands in for tracefs in tests
-/// has it in itself or beside itself.
+/// A file of the machine whose tracefs is at `root`. A directory that stands in for tracefs in
+/// tests has it in itself or beside itself.
 fn of_machine(root: &Path, file: &str) -> Option<String> {
     let near = root.ancestors().map(|folder| folder.join(file));
     let mut places = near.chain([Path::new("/").join(file)]);
@@ -323,8 +323,8 @@ impl Instance {
         self.path.join("trace_pipe")
     }
 
-    /// How many CPUs record. Others of the machine, or that it could have, have a directory as well,
-    /// and no buffer.
+    /// How many CPUs record. Others of the machine, or that it could have, have a directory as
+    /// well, and no buffer.
     pub fn recording(&self, cpus: &[u32]) -> usize {
         let Some(online) = &self.online else {
             return cpus.len();

@@ -65,7 +65,7 @@ pub enum Workload {
 }
 
 /// What a device is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     /// Moves bytes over TCP.

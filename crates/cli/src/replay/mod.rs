@@ -8,8 +8,8 @@
 //!   the trace.
 //! * A map is mapped anew: the same pages, physical page and permission where recorded, at an IOVA
 //!   that the design chooses.
-//! * Maps that were one scatter-gather list ([`ioatlas_iotlb::Lists`] says how that shows) are one list, mapped
-//!   where its first line stands, and their unmap is one unmap.
+//! * Maps that were one scatter-gather list ([`ioatlas_iotlb::Lists`] says how that shows) are one
+//!   list, mapped where its first line stands, and their unmap is one unmap.
 //! * An access moves along: to the new IOVA plus its offset in the mapping. One whose recorded
 //!   direction the mapping does not permit (permissions do not affect hits in the model), or has
 //!   none, goes in a direction that it permits.

@@ -82,16 +82,13 @@ pub(super) fn of_verdict(
     sorted(strategies.chain(others))
 }
 
-/// For a device of a capture; where the modes take so little that no time is to be gained, only what
-/// protects.
+/// For a device of a capture; where the modes take so little that no time is to be gained, only
+/// what protects.
 #[must_use]
 pub(super) fn of_captured(capture: &Capture, device: &CapturedDevice) -> Vec<Remedy> {
     let costs = capture.costs.as_ref();
     let one = |about, gain: Option<Gain>| Remedy::new(about, device.class, gain);
-    // without translation all memory is in reach, whatever is beside
-    let beside = device
-        .beside
-        .filter(|_| capture.translated != Translated::No);
+    let beside = device.beside;
     let beside = beside.filter(|beside| beside.bytes.value >= LEAST);
     let beside = beside.map(|_| {
         let none = Figure::counted(0.0, Unit::Percent);

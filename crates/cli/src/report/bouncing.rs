@@ -100,8 +100,8 @@ pub(super) fn strict(wait: Figure) -> Charge {
     }
 }
 
-/// By device, what bouncing its maps saves in a place of this charge; `None` where nothing is mapped
-/// for streaming.
+/// By device, what bouncing its maps saves in a place of this charge; `None` where nothing is
+/// mapped for streaming.
 pub(super) fn gains(trace: &Trace, charge: &Charge) -> Vec<Option<Gain>> {
     let mut buffers = vec![Vec::new(); trace.devices().len()];
     for buffer in streaming(trace) {

@@ -3,8 +3,8 @@
 //!
 //! Versions are those of mainline Linux, read from its history and its documentation; a
 //! distribution's kernel may have more. Two that are often asked for are not here, as they make
-//! maps no fewer: registered buffers of io_uring, which are pinned once, but mapped for each request
-//! (as of Linux 6.12); and GRO in software, which joins packets after they were mapped.
+//! maps no fewer: registered buffers of io_uring, which are pinned once, but mapped for each
+//! request (as of Linux 6.12); and GRO in software, which joins packets after they were mapped.
 
 use super::remedy::{About, Audience, Availability, Knob, Protection};
 
@@ -107,8 +107,8 @@ pub(super) static SHORT_RINGS: About = About {
         ),
         knob(
             Storage,
-            "echo N >/sys/block/DISK/queue/nr_requests",
-            "fewer requests; of NVMe shorter queues: nvme.io_queue_depth=N at boot",
+            "nvme.io_queue_depth=N",
+            "of NVMe, at boot: queues of N entries, in place of up to 1,024",
         ),
     ],
     protection: Protection::None,
@@ -171,7 +171,7 @@ pub(super) static UNTRUSTED: About = About {
     id: "untrusted",
     name: "untrusted device",
     audience: &[Any],
-    available: Availability::AsItIs,
+    available: Availability::Firmware,
     knobs: &[knob(
         Any,
         "ExternalFacingPort",

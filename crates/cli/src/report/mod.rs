@@ -44,7 +44,7 @@ use model::{Loss, Making, OracleTotals, Provenance, Source};
 use savings::Savings;
 use std::ffi::OsString;
 use systems::Rows;
-use timings::{Bench, Timings};
+use timings::Timings;
 
 /// Room on the page for all pictures of traces, in bytes; the rest is small.
 const ATLAS_ROOM: usize = 450_000;
@@ -90,7 +90,7 @@ pub(crate) fn run(
         return error.into();
     }
     let timings = Timings::new(&arguments.bench(surroundings.cache.as_deref()));
-    let report = build_with(
+    let report = build(
         &timings,
         &traces,
         &arguments.designs.rows(),
@@ -215,29 +215,12 @@ pub fn bundled_traces() -> Result<Traces, Error> {
 }
 
 /// Diagnoses all traces, and runs the systems of `rows` on those that are no variants; times are
-/// measured for it.
+/// from `timings`.
 ///
 /// # Errors
 ///
 /// [`Error::System`] from the runs, [`Error::Geometry`] from a diagnosis.
 pub fn build(
-    traces: &Traces,
-    rows: &Rows,
-    inv_ns: Option<f64>,
-    target: &Target,
-    command: &[OsString],
-    progress: &(dyn Progress + Sync),
-) -> Result<Report, Error> {
-    let timings = Timings::new(&Bench::Now);
-    build_with(&timings, traces, rows, inv_ns, target, command, progress)
-}
-
-/// The same, with times from there.
-///
-/// # Errors
-///
-/// Those of [`build`].
-pub fn build_with(
     timings: &Timings,
     traces: &Traces,
     rows: &Rows,
@@ -375,7 +358,9 @@ mod tests {
             variants: Vec::new(),
             histograms: Vec::new(),
         };
-        let mut report = build(&traces, &Rows::Systems, None, &target, &[], &Silent).unwrap();
+        let timings = Timings::new(&timings::Bench::Now);
+        let rows = &Rows::Systems;
+        let mut report = build(&timings, &traces, rows, None, &target, &[], &Silent).unwrap();
         assert_eq!(
             conclude(&report, &target, false, &Screen::default())
                 .unwrap()

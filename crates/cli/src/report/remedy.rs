@@ -4,8 +4,9 @@
 //! less by it on this trace, and what protection it costs.
 //!
 //! What of it does not depend on the trace is an [`About`], of which `catalogue` has all. What one
-//! can have today comes first, and of that what gains most; but what costs all protection comes
-//! after what leaves some. What gains less than a hundredth is no remedy.
+//! can have today comes first, then what firmware gives, then what needs code; of each what gains
+//! most; but what costs all protection comes after what leaves some. What gains less than a
+//! hundredth is no remedy.
 
 use crate::record::Class;
 use ioatlas_present::{Figure, Part, Sentence, sentence};
@@ -64,7 +65,7 @@ pub enum Audience {
     Spdk,
 }
 
-/// Who can have a remedy today.
+/// Who can have a remedy today; what is easier to have is less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Availability {
@@ -72,6 +73,8 @@ pub enum Availability {
     AsItIs,
     /// Programs and virtual machines that are given the device.
     UserSpace,
+    /// Machines whose firmware asks for it; no command does.
+    Firmware,
     /// It needs code in the kernel, the driver or the IOMMU.
     NeedsCode,
 }
@@ -85,7 +88,8 @@ pub struct Knob {
     pub how: &'static str,
     /// For these devices; for any if it is empty.
     pub audience: Audience,
-    /// The version of Linux that has it; `None` where that does not matter, or is not known for sure.
+    /// The version of Linux that has it; `None` where that does not matter, or is not known for
+    /// sure.
     pub since: Option<&'static str>,
 }
 
@@ -300,15 +304,12 @@ impl Remedy {
         }
     }
 
-    /// Before another: what one can have today first; of that what costs all protection last, and
-    /// what costs time before it; else what gains most first.
+    /// Before another: what is easier to have first; of that what costs all protection last; else
+    /// what gains most first.
     fn before(&self, other: &Self) -> std::cmp::Ordering {
-        let price = |of: &Self| match of.about.protection {
-            Protection::All => 2,
-            Protection::More => 1,
-            _ => 0,
-        };
-        let rank = |of: &Self| (!of.is_for_today(), price(of));
+        // what one can have today is one, whoever has it
+        let ease = |of: &Self| of.about.available.max(Availability::UserSpace);
+        let rank = |of: &Self| (ease(of), of.about.protection == Protection::All);
         let most = |of: &Self| of.gains[0].change.value;
         let by_gain = most(self).total_cmp(&most(other));
         rank(self).cmp(&rank(other)).then(by_gain)
@@ -317,7 +318,7 @@ impl Remedy {
     /// Whether one can have it today.
     #[must_use]
     pub fn is_for_today(&self) -> bool {
-        self.about.available != Availability::NeedsCode
+        self.about.available <= Availability::UserSpace
     }
 
     /// Whom it is for, where that is not clear for a device of this class.
@@ -393,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn today_comes_before_code_and_what_costs_all_protection_last_of_today() {
+    fn today_comes_before_firmware_and_code_and_what_costs_all_protection_last_of_today() {
         let one = |about, percent| Remedy::new(about, None, [less(Less::Misses, percent)]);
         let found = sorted([
             one(&known::PREFETCH_BOTH, 99.0),
@@ -405,11 +406,12 @@ mod tests {
             one(&known::OFFSETS, 0.1),
         ]);
         let ids: Vec<_> = found.iter().map(|remedy| remedy.about.id).collect();
-        let dear = ["untrusted", "passthrough"];
-        let order = [&["huge-pages", "lazy", "short-rings"][..], &dear, &["alh"]];
-        assert_eq!(ids, order.concat());
+        let today = ["huge-pages", "lazy", "short-rings", "passthrough"];
+        assert_eq!(ids, [&today[..], &["untrusted", "alh"]].concat());
         assert_eq!(first(&found).len(), FIRST);
-        assert_eq!(first(&found[3..]).len(), 1);
+        assert_eq!(first(&found[2..]).len(), 1);
+        // neither what costs all protection nor what no command asks for is shown before all else
+        assert_eq!((first(&found[3..]).len(), first(&found[4..]).len()), (0, 0));
     }
 
     #[test]

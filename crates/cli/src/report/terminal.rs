@@ -416,27 +416,19 @@ fn closing(report: &Report, page_bytes: usize) -> Vec<String> {
         let sentences = [report.oracle_sentence(), report.attempts_sentence()];
         lines.extend(sentences.iter().flatten().map(Sentence::plain));
     }
-    let page = &report.provenance.page;
-    let kilobytes = page_bytes.div_ceil(1000);
-    if let Some(perfetto) = &report.provenance.perfetto {
-        lines.push(format!(
-            "{} (offline, {kilobytes} KB) and {} (for Perfetto) written.",
-            printable(page, 28),
-            printable(perfetto, 28)
-        ));
-        return lines;
-    }
-    let (room, more) = match &report.provenance.timings {
-        Origin::Measured => (50, "Details: --json, --help".into()),
-        // room for a usual name, and for what stands between
-        Origin::Cached { measured_on } => (
+    // room for a usual name, and for what stands behind it
+    let (room, more) = match (&report.provenance.perfetto, &report.provenance.timings) {
+        (Some(perfetto), _) => (22, format!("For Perfetto: {}", printable(perfetto, 22))),
+        (None, Origin::Measured) => (50, "Details: --json, --help".into()),
+        (None, Origin::Cached { measured_on }) => (
             14,
             format!("Times of {measured_on}, cached (--fresh-bench)"),
         ),
     };
     lines.push(format!(
-        "{} written (offline, {kilobytes} KB){}. {more}",
-        printable(page, room),
+        "{} written (offline, {} KB){}. {more}",
+        printable(&report.provenance.page, room),
+        page_bytes.div_ceil(1000),
         if well { "; self-check ok" } else { "" },
     ));
     lines

@@ -221,8 +221,8 @@ impl DeviceVerdict {
         ]
     }
 
-    /// Rate, cause and what another IOMMU would change, in a line of a terminal. All its numbers are
-    /// simulated.
+    /// Rate, cause and what another IOMMU would change, in a line of a terminal. All its numbers
+    /// are simulated.
     #[must_use]
     pub fn brief(&self) -> Sentence {
         if self.misses.value == 0.0 {

@@ -249,6 +249,14 @@ fn what_cannot_be_told_says_why() {
     let rate = of(changes, "maps a second").change.unwrap();
     assert!(rate.value.abs() < 1e-9, "{rate:?}");
 
+    let off = "# ioatlas-trace 2\n# note iovas-assigned 1\nM nic 1 1 w 7 page 0+64\nU nic 1 1\n";
+    let off = compared(vec![read("t", off), whole()]);
+    let changes = &off.devices[0].changes;
+    let beside = of(changes, "other data in reach, of bytes");
+    assert_eq!(shown(beside), "the IOMMU was off");
+    assert!(beside.before.is_none() && beside.after.is_some());
+    assert!(of(changes, "bytes a map").change.is_some());
+
     let lost = format!("{}# note lost-events 5\n", "# ioatlas-trace 2\n");
     let lost = format!("{lost}{}", pages.split_once('\n').unwrap().1);
     let report = reported(vec![whole(), read("lossy", &lost)]);

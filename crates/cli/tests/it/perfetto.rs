@@ -5,6 +5,7 @@ use crate::common::{bundled, ioatlas};
 use ioatlas::output::Target;
 use ioatlas::report::perfetto::export;
 use ioatlas::{LoadedTrace, Status};
+use ioatlas_present::printable;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::io::Read;
@@ -69,6 +70,8 @@ fn two_mappings_by_hand() {
         r#"{"args":{"pages":2},"cat":"dma","name":"mapped","ph":"C","pid":3,"tid":3,"ts":8.0}"#,
         r#"{"args":{"ends":"with the trace, still mapped"},"cat":"dma","id2":{"local":"0x1"},"name":"mapping up to 8 KiB","ph":"e","pid":3,"tid":3,"ts":8.0}"#,
         r#"{"args":{"per second":249968.75390576178},"cat":"dma","name":"maps","ph":"C","pid":3,"tid":3,"ts":0.0}"#,
+        r#"{"args":{"per second":0.0},"cat":"dma","name":"maps","ph":"C","pid":3,"tid":3,"ts":8.001}"#,
+        r#"{"args":{"pages":0},"cat":"dma","name":"mapped","ph":"C","pid":3,"tid":3,"ts":8.0}"#,
     ];
     assert_eq!(lines, expected, "{lines:#?}");
     assert_eq!(
@@ -176,17 +179,17 @@ fn rates_add_up_to_the_maps() {
         .collect();
     let end: f64 = 2999.0 * 2999.0;
     let part = (end * 1e3 / 300.0).floor() + 1.0;
-    let until = |at: usize| {
-        rates
-            .get(at + 1)
-            .map_or(rates[at].0 + part / 1e3, |next| next.0)
-    };
-    let maps: f64 = (0..rates.len())
-        .map(|at| (until(at) - rates[at].0) / 1e6 * rates[at].1)
+    let until = rates.iter().skip(1).map(|next| next.0);
+    let maps: f64 = (until.zip(&rates))
+        .map(|(until, (begin, rate))| (until - begin) / 1e6 * rate)
         .sum();
     assert!((maps - 3000.0).abs() < 1e-6, "{maps}");
-    // the beginning is busier than the end
-    assert!(rates[0].1 > 10.0 * rates[rates.len() - 1].1);
+    // the beginning is busier than the end, and after that nothing is mapped
+    let [.., last, after] = rates.as_slice() else {
+        panic!("{rates:?}");
+    };
+    assert!(rates[0].1 > 10.0 * last.1);
+    assert_eq!(*after, (part * 300.0 / 1e3, 0.0));
 }
 
 #[test]
@@ -196,16 +199,35 @@ fn mapped_pages_are_few_numbers_and_each_is_true() {
     let file = written(&[read("t", &format!("# ioatlas-trace 1\n{lines}"))]);
     check(&file);
     let pages = of(&file, "C").filter(|event| event["name"] == "mapped");
-    let mut last = 0;
-    let mut count = 0;
-    for event in pages {
+    let pages = pages.map(|event| {
         let ns = (event["ts"].as_f64().unwrap() * 1e3).round() as u64;
-        last = event["args"]["pages"].as_u64().unwrap();
-        assert_eq!(last, ns + 1);
-        count += 1;
+        (ns, event["args"]["pages"].as_u64().unwrap())
+    });
+    let pages: Vec<(u64, u64)> = pages.collect();
+    let [true_ones @ .., end] = pages.as_slice() else {
+        panic!("none");
+    };
+    assert!(true_ones.iter().all(|(ns, pages)| *pages == ns + 1));
+    assert_eq!(true_ones.last(), Some(&(39_999, 40_000)));
+    assert!((10_000..=30_000).contains(&pages.len()), "{}", pages.len());
+    // what is still mapped ends with the trace
+    assert_eq!(*end, (39_999, 0));
+}
+
+#[test]
+fn no_counter_goes_on_over_a_longer_trace() {
+    let short = "# ioatlas-trace 1\n# at 0 0\nM d 1 1 w\n# at 1000 0\nM d 2 1 w\n";
+    let long = format!("{short}# at 900000 0\nU d 1 1\n");
+    let file = written(&[read("short", short), read("long", &long)]);
+    check(&file);
+    let mut last = HashMap::new();
+    for event in of(&file, "C") {
+        let track = (event["pid"].to_string(), event["name"].to_string());
+        let value = event["args"].as_object().unwrap().values().next();
+        last.insert(track, value.unwrap().as_f64().unwrap());
     }
-    assert_eq!(last, 40_000);
-    assert!((10_000..=30_000).contains(&count), "{count}");
+    assert_eq!(last.len(), 4);
+    assert!(last.values().all(|value| *value == 0.0), "{last:?}");
 }
 
 #[test]
@@ -290,7 +312,8 @@ fn the_command_writes_it_beside_the_page_and_over_nothing_else() {
     assert_eq!(left.len(), 1, "nothing was written");
     let ran = run(&page, &out);
     assert_eq!((ran.status, ran.err.as_str()), (Status::Success, ""));
-    assert!(ran.out.contains("(for Perfetto) written."), "{}", ran.out);
+    let end = format!(" For Perfetto: {}\n", printable(&out, 22));
+    assert!(ran.out.ends_with(&end), "{}", ran.out);
     assert!(ran.out.lines().all(|line| line.chars().count() <= 100));
     let mut json = String::new();
     let file = std::fs::File::open(&out).unwrap();

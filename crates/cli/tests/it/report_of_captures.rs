@@ -291,14 +291,8 @@ fn remedies_of_a_capture_are_of_its_maps_and_of_their_time() {
         .map(|of| (of.about.id, of.gains[0]))
         .collect();
     let ids: Vec<_> = gains.iter().map(|(id, _)| *id).collect();
-    let today = [
-        "page-pool",
-        "lazy",
-        "large-frames",
-        "untrusted",
-        "passthrough",
-    ];
-    assert_eq!(ids, [&today[..], &["bouncing"]].concat());
+    let today = ["page-pool", "lazy", "large-frames", "passthrough"];
+    assert_eq!(ids, [&today[..], &["untrusted", "bouncing"]].concat());
     let (pool, frames) = (gains[0].1, gains[2].1);
     assert_eq!((pool.of, pool.change.value), (Less::Maps, -99.9));
     assert_eq!(pool.left.unwrap().value, 1.0);
@@ -350,10 +344,39 @@ fn where_maps_take_next_to_nothing_no_time_is_to_be_gained() {
         (remedy.about.id, remedy.gains[0].of),
         ("untrusted", Less::OtherData)
     );
-    assert!(page(&report).contains("no time to gain"));
-    let shown = terminal::render(&report, 1000);
-    let line = "\n  today: untrusted device -100 % other data in reach\n";
-    assert!(shown.contains(line), "{shown}");
+    // no command asks for it, so it is none of what one can have today
+    let html = page(&report);
+    assert!(html.contains("no time to gain") && !html.contains("<h4>What to do"));
+    let (_, folded) = html.split_once("<summary>What needs firmware").unwrap();
+    assert!(folded.contains("<b>untrusted device</b>") && folded.contains("ExternalFacingPort"));
+    assert!(!terminal::render(&report, 1000).contains("today:"));
+    let json = serde_json::to_value(remedy).unwrap();
+    assert_eq!(json["available"], "firmware");
+}
+
+#[test]
+fn where_the_iommu_was_off_no_data_are_said_to_be_in_reach_besides() {
+    let text = |note: &str| {
+        format!("# ioatlas-trace 2\n{note}# at 0 0\nM d 1 1 w 7 page 0+64\n# at 9000 0\nU d 1 1\n")
+    };
+    for (note, translated) in [("", true), ("# note iovas-assigned 1\n", false)] {
+        let trace = LoadedTrace::read("t", text(note).as_bytes(), None).unwrap();
+        let report = report_of(vec![trace], &Rows::Systems);
+        let (shown, html) = (terminal::render(&report, 1000), page(&report));
+        let device = &serde_json::to_value(&report).unwrap()["captures"][0]["devices"][0];
+        for says in [&shown, &html] {
+            assert_eq!(says.contains("Other data in reach"), translated, "{says}");
+            assert_eq!(says.contains("the IOMMU was off"), !translated, "{says}");
+        }
+        assert_eq!(device["beside"].is_object(), translated);
+        // its bytes are known all the same, and its times
+        assert_eq!(device["bytes_recorded"], true);
+        assert!(shown.contains("64 B in the mean"), "{shown}");
+        assert!(shown.contains("mapped for "), "{shown}");
+        let remedies = &report.captures[0].devices[0].remedies;
+        let untrusted = remedies.iter().any(|of| of.about.id == "untrusted");
+        assert_eq!(untrusted, translated);
+    }
 }
 
 #[test]

@@ -28,6 +28,7 @@ impl Capture {
                 maps_per_second: per_second(maps),
                 unmaps_per_second: per_second(unmaps),
                 busiest_maps_per_second: None,
+                bytes_recorded: true,
                 mean_bytes: Figure::counted(counts.bytes as f64 / maps.max(1) as f64, Unit::Bytes),
                 beside: None,
                 peak_live_pages: None,

@@ -40,8 +40,8 @@ const MOST: usize = 8;
 pub struct Capture {
     /// The trace, by its [`LoadedTrace::label`].
     pub trace: String,
-    /// For how long was recorded, as far as that is known, or else from the first event to the last;
-    /// `None` where no time is recorded.
+    /// For how long was recorded, as far as that is known, or else from the first event to the
+    /// last; `None` where no time is recorded.
     pub time: Option<Figure>,
     /// The same in seconds.
     #[serde(skip)]
@@ -86,9 +86,12 @@ pub struct CapturedDevice {
     pub unmaps_per_second: Option<Figure>,
     /// Of the busiest of equal parts of the time from the first event to the last.
     pub busiest_maps_per_second: Option<Figure>,
+    /// Whether bytes of maps are recorded, and not their pages only.
+    pub bytes_recorded: bool,
     /// Bytes of the mean map; of whole pages where no bytes are recorded.
     pub mean_bytes: Figure,
-    /// What is within reach besides what was asked for; `None` where no bytes are recorded.
+    /// What is within reach besides what was asked for; `None` where no bytes are recorded, or
+    /// nothing was translated, so that all memory is within reach.
     pub beside: Option<Beside>,
     /// `None` where only counts are known.
     pub peak_live_pages: Option<Figure>,
@@ -240,8 +243,9 @@ impl Capture {
                 maps_per_second: per_second(of.maps),
                 unmaps_per_second: per_second(of.unmaps),
                 busiest_maps_per_second: busiest(of, span),
+                bytes_recorded: of.bytes.maps > 0,
                 mean_bytes: mean_bytes(of),
-                beside: Beside::of(of),
+                beside: Beside::of(of).filter(|_| translated != Translated::No),
                 peak_live_pages: Some(Figure::count(of.peak_live_pages.0)),
                 lifetimes: of.lifetimes.map(Lifetimes::from),
                 sizes: of.sizes.iter().map(Size::from).collect(),

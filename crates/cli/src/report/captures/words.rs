@@ -63,10 +63,9 @@ impl CapturedDevice {
         if let Some(rate) = self.maps_per_second {
             says.0.extend(sentence![" (", rate, "/s)"].0);
         }
-        let size = match (self.beside, self.peak_live_pages) {
-            // no bytes are recorded
-            (None, Some(_)) => " of pages in the mean",
-            _ => " in the mean",
+        let size = match self.bytes_recorded {
+            true => " in the mean",
+            false => " of pages in the mean",
         };
         says.0.extend(sentence![", ", self.mean_bytes, size].0);
         if let Some(peak) = self.peak_live_pages {

@@ -9,6 +9,7 @@ use ioatlas_present::{Figure, Tag, Unit};
 
 const NO_TIMES: &str = "no times recorded";
 const NO_BYTES: &str = "bytes recorded of one only";
+const NO_IOMMU: &str = "the IOMMU was off";
 const NONE_ENDED: &str = "none seen to end";
 const IOMMU: &str =
     "The IOMMU translated for more devices in one of the captures than in the other.";
@@ -49,7 +50,7 @@ pub(super) fn compare(to: &mut Comparison, both: [&Capture; 2], wait: Figure) {
     if both[0].translated != both[1].translated {
         to.remarks.push(IOMMU);
     }
-    let recorded = both.map(|capture| capture.devices.iter().any(|of| of.beside.is_some()));
+    let recorded = both.map(|capture| capture.devices.iter().any(|of| of.bytes_recorded));
     let time = both.map(|capture| time_a_gib(&capture.devices, prices?));
     to.all_devices = vec![
         time_change(time, recorded),
@@ -71,7 +72,7 @@ fn changes(both: [&CapturedDevice; 2], prices: Option<Prices>) -> Vec<Change> {
     let beside = |number: fn(Beside) -> Figure| both.map(|device| device.beside.map(number));
     let lived = |number: fn(Lifetimes) -> Figure| both.map(|device| device.lifetimes.map(number));
     // bytes of the one are not to be held against pages of the other
-    let recorded = both.map(|device| device.beside.is_some());
+    let recorded = both.map(|device| device.bytes_recorded);
     let of_bytes = |change: Change| match recorded[0] == recorded[1] {
         true => change,
         false => change.untold(NO_BYTES),
@@ -104,7 +105,10 @@ fn changes(both: [&CapturedDevice; 2], prices: Option<Prices>) -> Vec<Change> {
         Change::points(
             "other data in reach, of bytes",
             beside(|of| of.bytes),
-            "no bytes recorded",
+            match recorded {
+                [true, true] => NO_IOMMU,
+                _ => "no bytes recorded",
+            },
         )
         .less_is_better(),
     ]

@@ -2,10 +2,10 @@
 //! What changed from one trace to another, where a report is of exactly two.
 //!
 //! Two recordings differ in how much was done while they ran, so what is normalised stands first:
-//! time and misses by what was mapped. Which way is better is said only where it is clear; more maps
-//! a second may be more traffic. A rate or count changes in hundredths of what it was, a share in
-//! points. Of a change that does not follow from the traces it is said why, and no number. No change
-//! is called significant: one recording of each does not tell its noise.
+//! time and misses by what was mapped. Which way is better is said only where it is clear; more
+//! maps a second may be more traffic. A rate or count changes in hundredths of what it was, a share
+//! in points. Of a change that does not follow from the traces it is said why, and no number. No
+//! change is called significant: one recording of each does not tell its noise.
 
 mod captures;
 mod pairing;

@@ -9,11 +9,11 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Matched {
-    /// They have one name.
+    /// They have one name, and are not known to be of two classes.
     Name,
     /// Each is the only one of its class in its trace.
     Class,
-    /// Each is the only one in its trace, and not known to be of another class.
+    /// Each is the only one in its trace, and they are not known to be of two classes.
     Only,
 }
 
@@ -33,13 +33,17 @@ pub(super) struct Pairing<'a, D> {
 impl<'a, D: Named> Pairing<'a, D> {
     pub fn of(before: &[&'a D], after: &[&'a D]) -> Self {
         // names are cut, so two may be alike
-        let mut of_name: HashMap<&str, Vec<usize>> = HashMap::new();
+        let mut named: HashMap<(&str, Option<Class>), Vec<usize>> = HashMap::new();
         for (at, device) in after.iter().enumerate().rev() {
-            of_name.entry(device.name()).or_default().push(at);
+            let key = (device.name(), device.class());
+            named.entry(key).or_default().push(at);
         }
         let mut others: Vec<Option<(usize, Matched)>> = Vec::new();
         for device in before {
-            let at = of_name.get_mut(device.name()).and_then(Vec::pop);
+            let class = device.class();
+            let classes = [class, None].into_iter().chain(Class::ALL.map(Some));
+            let mut classes = classes.filter(|other| may_be_one(class, *other));
+            let at = classes.find_map(|class| named.get_mut(&(device.name(), class))?.pop());
             others.push(at.map(|at| (at, Matched::Name)));
         }
         let mut taken = vec![false; after.len()];
@@ -69,6 +73,11 @@ impl<'a, D: Named> Pairing<'a, D> {
     }
 }
 
+/// Whether devices of these classes, as far as they are known, may be one.
+fn may_be_one(one: Option<Class>, other: Option<Class>) -> bool {
+    one.is_none() || other.is_none() || one == other
+}
+
 /// Devices that must be one, whatever they are called.
 fn alike<D: Named>(before: &[&D], after: &[&D]) -> Vec<(usize, usize, Matched)> {
     let mut found = Vec::new();
@@ -89,7 +98,7 @@ fn alike<D: Named>(before: &[&D], after: &[&D]) -> Vec<(usize, usize, Matched)> 
         }
     }
     if let ([one], [other]) = (before, after)
-        && (one.class() == other.class() || one.class().is_none() || other.class().is_none())
+        && may_be_one(one.class(), other.class())
     {
         found.push((0, 0, Matched::Only));
     }
@@ -157,6 +166,18 @@ mod tests {
         assert_eq!(
             pairs(&[device("a", NIC), device("b", None)], &[device("b", NIC)]),
             (vec!["b b Name".into()], "a; ".into())
+        );
+        // a name is not enough where the classes say otherwise
+        assert_eq!(
+            pairs(&[device("a", NIC)], &[device("a", DISK)]),
+            (vec![], "a; a".into())
+        );
+        assert_eq!(
+            pairs(
+                &[device("a", NIC), device("b", None)],
+                &[device("a", DISK), device("b", NIC), device("a", None)]
+            ),
+            (vec!["a a Name".into(), "b b Name".into()], "; a".into())
         );
         assert_eq!(pairs(&[], &[]), (vec![], "; ".into()));
     }

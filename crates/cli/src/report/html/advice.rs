@@ -5,11 +5,11 @@
 use super::MAX_TRACES;
 use crate::record::Class;
 use crate::report::model::{Making, Report};
-use crate::report::remedy::{self, Knob, Protection, Remedy};
+use crate::report::remedy::{self, Availability, Knob, Protection, Remedy};
 use crate::report::savings::Saving;
 use crate::report::verdict::DeviceVerdict;
-use ioatlas_present::html::{chip, escaped, number, quantity};
-use ioatlas_present::{Part, Sentence, Tag};
+use ioatlas_present::Tag;
+use ioatlas_present::html::{chip, escaped, marked, number};
 
 /// Devices with remedies; the JSON has those of all.
 const MAX_ADVISED: usize = MAX_TRACES / 2;
@@ -75,18 +75,24 @@ pub(super) fn best(remedies: &[Remedy], class: Option<Class>) -> String {
     }
 }
 
-/// All others, folded away: what one can have today, and what needs code.
+/// All others, folded away by who can have them.
 pub(super) fn folded(remedies: &[Remedy], class: Option<Class>) -> String {
     let rest = &remedies[remedy::first(remedies).len()..];
-    let (today, code) = rest.split_at(rest.iter().take_while(|of| of.is_for_today()).count());
-    let fold = |summary: &str, remedies: &[Remedy]| match remedies {
-        [] => String::new(),
-        of => format!(
-            "<details><summary>{summary}</summary><ul>{}</ul></details>",
-            items(of, class)
-        ),
+    let summary = |of: &Remedy| match of.about.available {
+        Availability::AsItIs | Availability::UserSpace => "More that one can have today",
+        Availability::Firmware => "What needs firmware",
+        Availability::NeedsCode => "What needs code",
     };
-    fold("More that one can have today", today) + &fold("What needs code", code)
+    let fold = |alike: &[Remedy]| {
+        format!(
+            "<details><summary>{}</summary><ul>{}</ul></details>",
+            summary(&alike[0]),
+            items(alike, class)
+        )
+    };
+    rest.chunk_by(|a, b| summary(a) == summary(b))
+        .map(fold)
+        .collect()
 }
 
 fn items(remedies: &[Remedy], class: Option<Class>) -> String {
@@ -106,7 +112,7 @@ fn says(remedy: &Remedy, class: Option<Class>) -> String {
         "<b>{}</b>{}{whom}: {}",
         escaped(about.name),
         of.unwrap_or_default(),
-        each_tagged(&remedy.gained()),
+        marked(&remedy.gained(), None),
     );
     // that an IOMMU costs no protection goes without saying
     if remedy.is_for_today() || about.protection != Protection::None {
@@ -155,25 +161,4 @@ fn table(verdict: &DeviceVerdict) -> String {
         chip(Tag::Simulated),
         number(&verdict.misses),
     )
-}
-
-/// A sentence whose numbers each have their tag, or all together the one they share.
-pub(super) fn each_tagged(sentence: &Sentence) -> String {
-    let tag = |part: &Part| match part {
-        Part::Number(figure) => Some(figure.tag),
-        Part::Words(_) => None,
-    };
-    let tags: Vec<Tag> = sentence.0.iter().filter_map(tag).collect();
-    let shared = tags.first().copied();
-    let shared = shared.filter(|first| tags.iter().all(|tag| tag == first));
-    let show = |part: &Part| match part {
-        Part::Words(words) => escaped(words),
-        Part::Number(figure) if shared.is_some() => quantity(figure),
-        Part::Number(figure) => format!("{} {}", quantity(figure), chip(figure.tag)),
-    };
-    let says: String = sentence.0.iter().map(show).collect();
-    match shared {
-        Some(tag) => format!("{says} {}", chip(tag)),
-        None => says,
-    }
 }

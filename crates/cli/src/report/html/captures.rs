@@ -118,7 +118,7 @@ fn drawings(capture: &Capture, device: &CapturedDevice) -> String {
         plot(
             "",
             file,
-            &marked(point, Tag::Counted),
+            &marked(point, Some(Tag::Counted)),
             &drawing,
             Some(numbers),
         )

@@ -121,7 +121,7 @@ fn legend() -> String {
 
 /// A sentence as a paragraph, where numbers are `usual`.
 fn paragraph(words: &Sentence, usual: Tag) -> String {
-    format!("<p>{}</p>", marked(words, usual))
+    format!("<p>{}</p>", marked(words, Some(usual)))
 }
 
 /// What was assumed, lost or left out. What rests on an assumption says so where it stands.
@@ -346,7 +346,7 @@ fn cost(report: &Report) -> String {
         plot(
             "",
             "cost-against-safety",
-            &marked(&point, Tag::Measured),
+            &marked(&point, Some(Tag::Measured)),
             &drawing,
             Some(&csv::systems(&report.systems)),
         ),

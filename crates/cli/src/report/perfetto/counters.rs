@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Counters of a device, bounded in number: a viewer draws some thousand pixels.
+//! Counters of a device, bounded in number: a viewer draws some thousand pixels. It draws a counter
+//! on from its last number, also over traces that are longer, so each ends with its trace at 0.
 
 use super::Clock;
 use super::format::{Name, Thread, Writer};
@@ -44,17 +45,23 @@ impl Pages {
             self.waits = Some((ns, pages));
             return Ok(());
         }
-        self.finish(writer, to)?;
+        self.flush(writer, to)?;
         self.written = Some(ns);
         write(writer, to, ns, pages)
     }
 
     /// Writes what waits.
-    pub fn finish(&mut self, writer: &mut Writer, to: Thread) -> io::Result<()> {
+    fn flush(&mut self, writer: &mut Writer, to: Thread) -> io::Result<()> {
         match self.waits.take() {
             Some((ns, pages)) => write(writer, to, ns, pages),
             None => Ok(()),
         }
+    }
+
+    /// Writes what waits, and that the counter ends with the trace.
+    pub fn finish(&mut self, writer: &mut Writer, to: Thread, end_ns: u64) -> io::Result<()> {
+        self.flush(writer, to)?;
+        write(writer, to, end_ns, 0)
     }
 }
 
@@ -90,11 +97,9 @@ impl Rate {
         let part = ns / self.part_ns;
         // one of a time that stepped back counts in the latest part
         if part > self.part {
-            self.finish(writer, to)?;
-            self.maps = 0;
-            if part > self.part + 1 {
-                self.part += 1;
-                self.finish(writer, to)?;
+            self.next(writer, to)?;
+            if part > self.part {
+                self.next(writer, to)?;
             }
             self.part = part;
         }
@@ -102,15 +107,24 @@ impl Rate {
         Ok(())
     }
 
-    /// Writes the rate of the part that is being counted.
+    /// Writes the rate of the part that was counted last, and of what comes after it: none.
     pub fn finish(&mut self, writer: &mut Writer, to: Thread) -> io::Result<()> {
+        self.next(writer, to)?;
+        self.next(writer, to)
+    }
+
+    /// Writes the rate of the part that is being counted, and goes on to the next.
+    fn next(&mut self, writer: &mut Writer, to: Thread) -> io::Result<()> {
         #[derive(Serialize)]
         struct Args {
             #[serde(rename = "per second")]
             per_second: f64,
         }
         let per_second = self.maps as f64 * 1e9 / self.part_ns as f64;
-        let begin_ns = self.part * self.part_ns;
+        // the last part may end where the clock does
+        let begin_ns = self.part.saturating_mul(self.part_ns);
+        self.part += 1;
+        self.maps = 0;
         writer.at(to, Name::Counter("maps"), begin_ns, &Args { per_second })
     }
 }

@@ -119,7 +119,7 @@ impl Device {
         if let Some(rate) = &mut self.rate {
             rate.finish(writer, self.thread)?;
         }
-        self.pages.finish(writer, self.thread)
+        self.pages.finish(writer, self.thread, end_ns)
     }
 }
 

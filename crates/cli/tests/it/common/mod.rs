@@ -14,10 +14,12 @@ use ioatlas::progress::Silent;
 use ioatlas::replay::Unmaps;
 use ioatlas::report::model::Source;
 use ioatlas::report::systems::{Exposure, Rows, SystemOnTrace, SystemRow};
+use ioatlas::report::timings::{Bench, Timings};
 use ioatlas::report::{Report, Traces, build};
 use ioatlas::{LoadedTrace, run};
 use ioatlas_present::{Figure, Tag, Unit};
 use serde_json::Value;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Runs `ioatlas` with these arguments.
@@ -31,18 +33,25 @@ pub fn json(arguments: &[&str]) -> Value {
     ioatlas(arguments).json()
 }
 
+/// A report, with times that are measured for it.
+#[allow(dead_code, reason = "not every test binary reports")]
+pub fn built(traces: &Traces, rows: &Rows, inv_ns: Option<f64>, command: &[OsString]) -> Report {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
+    let timings = Timings::new(&Bench::Now);
+    build(&timings, traces, rows, inv_ns, &target, command, &Silent).unwrap()
+}
+
 /// The report of a user's traces.
 #[allow(dead_code, reason = "not every test binary reports")]
 pub fn report_of(traces: Vec<LoadedTrace>, rows: &Rows, inv_ns: Option<f64>) -> Report {
-    let dir = tempfile::tempdir().unwrap();
-    let target = Target::prepare(&dir.path().join("report.html")).unwrap();
     let traces = Traces {
         source: Source::User,
         traces,
         variants: Vec::new(),
         histograms: Vec::new(),
     };
-    build(&traces, rows, inv_ns, &target, &[], &Silent).unwrap()
+    built(&traces, rows, inv_ns, &[])
 }
 
 #[allow(dead_code, reason = "not every test binary reads traces")]
