@@ -48,7 +48,8 @@ pub(super) fn systems(report: &Report) -> String {
         .collect();
     format!(
         "<section><h2>Systems {}</h2>{closing}<details><summary>What each design costs, and how safe it is</summary>\
-         <p class=\"note\">The designs as implemented here, not the kernels&#39; code; (no system): a design that no system ships. \
+         <p class=\"note\">The designs as implemented here, not the kernels&#39; code; (no system): a design that no system ships; batches of 16: a driver that unmaps \
+         16 mappings by one call. \
          Time a pair: wall time of a map and its unmap on this machine, on a ring of 256 single pages, without any invalidation \
          and whatever the traces (in brackets: 10th to 90th percentile). Wait: the invalidations that a map of the traces causes, times what \
          one is assumed to take; - where maps and unmaps go on meanwhile. Of more than 8 designs each is measured for a shorter time; - where it was not measured: fewer than two \
