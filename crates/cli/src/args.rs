@@ -292,8 +292,8 @@ pub(crate) struct ReportArguments {
     /// [default: 2,127 cycles of this CPU, after the rIOMMU paper].
     #[arg(long, value_name = "N", value_parser = nanoseconds)]
     pub inv_ns: Option<f64>,
-    /// Time this project's code now. Otherwise times are taken that the same program measured on
-    /// this machine in the last 7 days; the report says so.
+    /// Time this project's code now. Otherwise times are taken that the same program measured since
+    /// this machine was booted, in the last 7 days; the report says so.
     #[arg(long)]
     pub fresh_bench: bool,
     #[command(flatten)]

@@ -3,9 +3,12 @@
 //!
 //! To time it takes most of the time that a report of a small trace takes, and gives the same for
 //! every trace. So what was timed is kept for some days in the user's cache, with what it is
-//! true of: the program by its commit, size and time of last change, the machine by its identity,
-//! kernel, model of CPU and number of CPUs. Where any of that differs it is timed anew. A file that
-//! does not read is as none, and that none can be written is no failure.
+//! true of: the program by its commit, size and time of last change, the machine by the kernel's
+//! random identity of its boot, the model of its CPU, and the number of CPUs that may be used. So
+//! clones of a machine, images of a container on several hosts, and another firmware, microcode or
+//! command line of the kernel share nothing. A virtual machine that is moved without a boot is not
+//! told from itself. Where any of that differs it is timed anew. A file that does not read is as
+//! none, and that none can be written is no failure.
 
 use super::provenance;
 use crate::output::Target;
@@ -17,11 +20,14 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// After so many days a machine may have become another: of other firmware, memory, or limits.
+/// After so many days a machine may have become another: moved, or with other limits.
 const DAYS: u64 = 7;
+
+/// A random number of the kernel's, made at each boot.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Bytes of a file of the cache, at most; with every design it is a tenth of that.
 const MOST_BYTES: u64 = 1 << 20;
@@ -119,7 +125,7 @@ impl Timings {
     /// Begins with what there is.
     #[must_use]
     pub fn new(bench: &Bench) -> Self {
-        Self::of(bench, setting(), seconds(SystemTime::now()))
+        Self::of(bench, setting(Path::new(BOOT)), seconds(SystemTime::now()))
     }
 
     fn of(bench: &Bench, setting: Option<String>, now: u64) -> Self {
@@ -257,20 +263,15 @@ pub fn cache_folder() -> Option<PathBuf> {
 
 /// What times are true of, digested; `None` where this program or this machine cannot be told from
 /// another.
-fn setting() -> Option<String> {
+fn setting(boot: &Path) -> Option<String> {
     let program = fs::metadata(std::env::current_exe().ok()?).ok()?;
     let changed = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
-    let known = |path: &str| {
-        let text = fs::read_to_string(path).ok()?;
-        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-    };
-    let machine = known("/etc/machine-id").or_else(|| known("/proc/sys/kernel/hostname"))?;
+    let boot = fs::read_to_string(boot).ok()?;
     let parts = [
         crate::COMMIT.to_owned(),
         program.len().to_string(),
         changed.as_nanos().to_string(),
-        machine,
-        known("/proc/sys/kernel/osrelease")?,
+        boot,
         provenance::cpu_model(),
         provenance::cpus().to_string(),
     ];
@@ -303,7 +304,6 @@ fn day(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     const NOW: u64 = 1_800_000_000;
 
@@ -410,6 +410,19 @@ mod tests {
         let long = format!("{{\"setting\":\"here\",\"times\":[{}", " ".repeat(2 << 20));
         fs::write(folder.join("timings.json"), long).unwrap();
         measures_anew("too long");
+    }
+
+    #[test]
+    fn each_boot_and_so_each_clone_of_a_machine_has_a_setting_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |name: &str| setting(&dir.path().join(name));
+        for name in ["one", "other"] {
+            fs::write(dir.path().join(name), name).unwrap();
+        }
+        assert!(of("one").is_some());
+        assert_eq!(of("one"), of("one"));
+        assert_ne!(of("one"), of("other"));
+        assert_eq!(of("missing"), None);
     }
 
     #[test]
