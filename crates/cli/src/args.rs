@@ -296,6 +296,10 @@ pub(crate) struct ReportArguments {
     /// this machine was booted, in the last 7 days; the report says so.
     #[arg(long)]
     pub fresh_bench: bool,
+    /// Measure nothing on this machine, and take no times that were. What needs them is left out: -,
+    /// or null in JSON, where provenance.timings says why.
+    #[arg(long, conflicts_with = "fresh_bench")]
+    pub no_bench: bool,
     #[command(flatten)]
     pub designs: DesignArguments,
 }
@@ -304,6 +308,7 @@ impl ReportArguments {
     /// Where times come from, with a folder to keep them in, or none.
     pub fn bench(&self, cache: Option<&Path>) -> Bench {
         match (cache, self.fresh_bench) {
+            _ if self.no_bench => Bench::Off,
             (None, _) => Bench::Now,
             (Some(folder), true) => Bench::Fresh(folder.into()),
             (Some(folder), false) => Bench::Cached(folder.into()),

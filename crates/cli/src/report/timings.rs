@@ -42,11 +42,16 @@ pub enum Bench {
     Cached(PathBuf),
     /// They are timed now, and kept in this folder.
     Fresh(PathBuf),
+    /// There are none.
+    Off,
 }
+
+/// Why there are no times, and how to get them.
+const WHY_OFF: &str = "--no-bench was given; without it this machine is measured";
 
 /// Where the times of a report came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Origin {
     /// All were measured for it.
     Measured,
@@ -55,6 +60,11 @@ pub enum Origin {
         /// The earliest day on which one was, in UTC: `2026-11-27`.
         measured_on: String,
     },
+    /// There are none, and nothing that follows from them.
+    NotMeasured {
+        /// Why, and how to get them.
+        reason: &'static str,
+    },
 }
 
 impl fmt::Display for Origin {
@@ -62,6 +72,7 @@ impl fmt::Display for Origin {
         match self {
             Origin::Measured => f.write_str("measured for this report"),
             Origin::Cached { measured_on } => write!(f, "measured on {measured_on}, cached"),
+            Origin::NotMeasured { reason } => write!(f, "not measured: {reason}"),
         }
     }
 }
@@ -107,6 +118,7 @@ struct Contents {
 
 /// Times, from a cache as far as it has them.
 pub struct Timings {
+    is_off: bool,
     cache: Option<Cache>,
     now: u64,
     times: RefCell<Vec<Kept>>,
@@ -130,7 +142,7 @@ impl Timings {
 
     fn of(bench: &Bench, setting: Option<String>, now: u64) -> Self {
         let folder = match bench {
-            Bench::Now => None,
+            Bench::Now | Bench::Off => None,
             Bench::Cached(folder) | Bench::Fresh(folder) => Some(folder),
         };
         let cache = folder.zip(setting).map(|(folder, setting)| Cache {
@@ -143,6 +155,7 @@ impl Timings {
             _ => Vec::new(),
         };
         Self {
+            is_off: matches!(bench, Bench::Off),
             cache,
             now,
             times: RefCell::new(times),
@@ -150,7 +163,14 @@ impl Timings {
         }
     }
 
-    /// The time of a pair; `None` where the machine was too busy to run all threads at once.
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.is_off
+    }
+
+    /// The time of a pair; `None` where there are none, or the machine was too busy to run all
+    /// threads at once.
     ///
     /// # Errors
     ///
@@ -161,6 +181,9 @@ impl Timings {
         threads: usize,
         effort: Effort,
     ) -> Result<Option<Spread>, Failure> {
+        if self.is_off {
+            return Ok(None);
+        }
         let name = design.to_string();
         let same = |kept: &&Kept| {
             kept.design == name && kept.threads == threads && kept.slices >= effort.slices
@@ -197,6 +220,7 @@ impl Timings {
     #[must_use]
     pub fn origin(&self) -> Origin {
         match self.oldest.get() {
+            _ if self.is_off => Origin::NotMeasured { reason: WHY_OFF },
             None => Origin::Measured,
             Some(seconds) => Origin::Cached {
                 measured_on: day(seconds),
