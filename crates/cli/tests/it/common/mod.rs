@@ -4,10 +4,12 @@
 
 mod figures;
 mod ran;
+mod terminal;
 
 #[allow(unused_imports, reason = "not every test binary compares views")]
 pub use figures::{figures, page_figures};
 pub use ran::Ran;
+pub use terminal::terminal;
 
 use ioatlas::output::Target;
 use ioatlas::progress::Silent;
