@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a command has to say, and how a program says it and ends.
 
-use crate::Error;
+use crate::{Error, Screen};
 use clap::Parser;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -87,8 +87,9 @@ impl<A: Into<Answer<E>>, E: Failure> From<Result<A, E>> for Answer<E> {
 }
 
 /// A whole program: parses `arguments`, its own name first among them, gives them to `act`, also as
-/// they are, and says what that answers.
+/// they are, and says what that answers. Help is for `screen`, on which standard output is shown.
 pub fn drive<P: Parser, E: Failure>(
+    screen: &Screen,
     arguments: impl IntoIterator<Item = OsString>,
     stdout: &mut dyn Write,
     stderr: &mut dyn Write,
@@ -98,13 +99,13 @@ pub fn drive<P: Parser, E: Failure>(
     let parsed = match P::try_parse_from(&arguments) {
         Ok(parsed) => parsed,
         Err(error) => {
-            let shown = error.render().to_string();
+            let shown = error.render();
             // `--help` and `--version` arrive here as well.
             if error.use_stderr() {
-                let _ = stderr.write_all(shown.as_bytes());
+                let _ = write!(stderr, "{shown}");
                 return Status::Usage;
             }
-            return finish(stdout.write_all(shown.as_bytes()), stderr);
+            return finish(stdout.write_all(screen.help(&shown).as_bytes()), stderr);
         }
     };
     let answer = act(parsed, &arguments);

@@ -294,10 +294,14 @@ pub(crate) struct ReportArguments {
     /// [default: 2,127 cycles of this CPU, after the rIOMMU paper].
     #[arg(long, value_name = "N", value_parser = nanoseconds)]
     pub inv_ns: Option<f64>,
-    /// Time this project's code now. Otherwise times are taken that the same program measured on
-    /// this machine in the last 7 days; the report says so.
+    /// Time this project's code now. Otherwise times are taken that the same program measured since
+    /// this machine was booted, in the last 7 days; the report says so.
     #[arg(long)]
     pub fresh_bench: bool,
+    /// Measure nothing on this machine, and take no times that were. What needs them is left out: -,
+    /// or null in JSON, where provenance.timings says why.
+    #[arg(long, conflicts_with = "fresh_bench")]
+    pub no_bench: bool,
     #[command(flatten)]
     pub designs: DesignArguments,
 }
@@ -306,6 +310,7 @@ impl ReportArguments {
     /// Where times come from, with a folder to keep them in, or none.
     pub fn bench(&self, cache: Option<&Path>) -> Bench {
         match (cache, self.fresh_bench) {
+            _ if self.no_bench => Bench::Off,
             (None, _) => Bench::Now,
             (Some(folder), true) => Bench::Fresh(folder.into()),
             (Some(folder), false) => Bench::Cached(folder.into()),

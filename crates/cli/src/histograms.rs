@@ -4,7 +4,8 @@
 //! Where too much is mapped for a trace of each event, it can still be counted: maps by device,
 //! task and CPU, their sizes and for how long they last as histograms over powers of two. The file
 //! is what `bpftrace -f json` prints, a line each of the script's tables, by its name (`@sizes`).
-//! The names of a row are one text, `0000:5e:00.0,3,dd` for a device, a CPU and a task.
+//! The names of a row are one text, `3,0000:5e:00.0,/,dd` for a CPU, a device and a task: of these
+//! the device and the task may hold commas, but no device has a `/` in its name.
 //!
 //! Only `report` reads such a file: there are no events in it.
 
@@ -21,7 +22,10 @@ use std::io::{self, Read};
 use std::path::Path;
 
 /// How the script begins to count, with the number of its form.
-const BEGINS: &str = "ioatlas-bpftrace 1\n";
+const BEGINS: &str = "ioatlas-bpftrace 2\n";
+
+/// What stands between a device and a task.
+const AFTER_DEVICE: &str = ",/,";
 
 /// Bytes of a file, at most: hundreds of times what one has. Its lines take many times as much in
 /// memory.
@@ -52,6 +56,11 @@ enum Fault {
     Json(serde_json::Error),
     #[error("{0} is not as the script of `ioatlas capture --bpftrace` makes it")]
     Form(String),
+    #[error(
+        "{0} is of the script of another version of ioatlas; count again with what this version's \
+         `ioatlas capture --bpftrace` prints"
+    )]
+    OtherForm(String),
     #[error("{0} is there twice")]
     Twice(String),
     #[error("more than {0} devices")]
@@ -247,6 +256,8 @@ fn counts(text: &str) -> Result<(f64, BTreeMap<String, DeviceCounts>), (usize, F
 
 #[derive(Default)]
 struct Tables {
+    /// Whether the script said of which form its tables are.
+    has_begun: bool,
     begin: Option<u64>,
     end: Option<u64>,
     devices: BTreeMap<String, DeviceCounts>,
@@ -259,11 +270,13 @@ impl Tables {
         let data = &line["data"];
         match (kind, data) {
             ("printf", Value::String(text)) if text.starts_with("ioatlas-bpftrace ") => {
-                match text == BEGINS {
-                    true => Ok(()),
-                    false => Err(Fault::Form(printable(text.trim_end(), NAME))),
+                if text != BEGINS {
+                    return Err(Fault::OtherForm(printable(text.trim_end(), NAME)));
                 }
+                self.has_begun = true;
+                Ok(())
             }
+            ("map" | "hist", Value::Object(_)) if !self.has_begun => Err(Fault::NoTime),
             ("map" | "hist", Value::Object(tables)) => {
                 for (name, rows) in tables {
                     if !self.seen.insert(name.clone()) {
@@ -302,16 +315,14 @@ impl Tables {
             }
             "@tasks" => {
                 for (key, count) in rows.as_object()? {
-                    let mut names = key.splitn(3, ',');
-                    let device = self.device(names.next()?)?;
-                    let cpu = names.next()?.parse().ok()?;
-                    device.map(cpu, names.next()?, count.as_u64()?);
+                    let (cpu, names) = cpu_of(key)?;
+                    let (device, task) = names.split_once(AFTER_DEVICE)?;
+                    self.device(device)?.map(cpu, task, count.as_u64()?);
                 }
             }
             "@softirqs" => {
                 for (key, count) in rows.as_object()? {
-                    let (device, cpu) = key.split_once(',')?;
-                    let cpu = cpu.parse().ok()?;
+                    let (cpu, device) = cpu_of(key)?;
                     self.device(device)?.map(cpu, SOFTIRQ, count.as_u64()?);
                 }
             }
@@ -321,17 +332,17 @@ impl Tables {
     }
 
     fn device(&mut self, name: &str) -> Option<&mut DeviceCounts> {
-        let odd = |c: char| c.is_whitespace() || c.is_control();
+        let odd = |c: char| c.is_whitespace() || c.is_control() || c == '/';
         if name.is_empty() || name.contains(odd) {
             return None;
         }
         Some(self.devices.entry(name.into()).or_default())
     }
 
-    /// A number a device and CPU.
+    /// A number a CPU and device.
     fn sums(&mut self, rows: &Value, of: fn(&mut DeviceCounts) -> &mut u64) -> Option<()> {
         for (key, count) in rows.as_object()? {
-            let (device, _) = key.split_once(',')?;
+            let (_, device) = cpu_of(key)?;
             let sum = of(self.device(device)?);
             *sum = sum.saturating_add(count.as_u64()?);
         }
@@ -364,6 +375,12 @@ impl Tables {
         }
         Some(())
     }
+}
+
+/// The CPU of a row, and what else names it.
+fn cpu_of(key: &str) -> Option<(u32, &str)> {
+    let (cpu, names) = key.split_once(',')?;
+    Some((cpu.parse().ok()?, names))
 }
 
 #[cfg(test)]

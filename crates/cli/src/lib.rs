@@ -111,6 +111,7 @@ pub fn run_in(
         return Status::Usage;
     }
     drive(
+        screen,
         arguments,
         stdout,
         stderr,

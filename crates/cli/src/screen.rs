@@ -3,6 +3,7 @@
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
+use clap::builder::StyledStr;
 use std::io;
 
 /// How wide it is, and whether it has colours. By default nothing is known of it: tables are as
@@ -42,6 +43,14 @@ impl Screen {
     #[must_use]
     pub fn columns(&self) -> Option<usize> {
         self.columns
+    }
+
+    /// Help, as clap has styled it.
+    pub(crate) fn help(&self, text: &StyledStr) -> String {
+        match self.colours {
+            Colours::None => text.to_string(),
+            Colours::Ansi => text.ansi().to_string(),
+        }
     }
 
     /// A heading.

@@ -19,7 +19,7 @@ pub use vhost_compare::VhostCompareError;
 pub(crate) use ioatlas::{bundled, output, progress, replay, report};
 
 use clap::{Parser, Subcommand};
-use ioatlas::{Status, drive};
+use ioatlas::{Screen, Status, drive};
 use std::ffi::OsString;
 use std::io::Write;
 
@@ -48,6 +48,7 @@ pub fn run(
     stderr: &mut dyn Write,
 ) -> Status {
     drive(
+        &Screen::default(),
         arguments,
         stdout,
         stderr,

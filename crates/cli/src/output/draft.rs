@@ -3,19 +3,27 @@
 //!
 //! Where the file system can do that, it has no name until it is whole (`O_TMPFILE`), so that
 //! nothing is left of it whatever ends the program. It has a temporary name elsewhere, and while it
-//! gets its own: a link replaces no file, only a rename does. A signal takes such a name with it.
+//! gets its own: a link replaces no file, only a rename does. A signal that can be handled takes such
+//! a name with it; SIGKILL does not. What cannot be linked is copied to a file with such a name.
 
 use super::leftovers::Leftover;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
-use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tempfile::NamedTempFile;
 
-/// As for any new file; the umask takes from it.
-const MODE: u32 = 0o666;
+/// Whom a file lets read it while it is written; the umask takes from it.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub(super) enum Readers {
+    /// As any new file.
+    All = 0o666,
+    /// It takes the place of one that may be less open.
+    Owner = 0o600,
+}
 
 /// A file that goes with this value, unless it is persisted.
 pub(super) enum Draft {
@@ -24,17 +32,18 @@ pub(super) enum Draft {
 }
 
 impl Draft {
-    pub fn new(folder: &Path) -> io::Result<Self> {
-        match unnamed(folder) {
-            Some(file) => Ok(Self::Unnamed(file)),
+    pub fn new(folder: &Path, readers: Readers) -> io::Result<Self> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        match open(folder, flags, Mode::from_raw_mode(readers as u32)) {
+            Ok(file) => Ok(Self::Unnamed(file.into())),
             // of two errors this one is to be told
-            None => Self::named(folder),
+            Err(_) => Self::named(folder, readers),
         }
     }
 
-    fn named(folder: &Path) -> io::Result<Self> {
+    fn named(folder: &Path, readers: Readers) -> io::Result<Self> {
         let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(MODE);
+        options.write(true).create_new(true).mode(readers as u32);
         temporary(folder, |path| options.open(path)).map(Self::Named)
     }
 
@@ -50,26 +59,30 @@ impl Draft {
         match self {
             Self::Named(named) => rename(named, path),
             Self::Unnamed(file) => {
-                let own = own_path(&file);
+                let own = format!("/proc/self/fd/{}", file.as_raw_fd());
                 let link = |name: &Path| {
-                    linkat(CWD, &own, CWD, name, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from)
+                    linkat(CWD, own.as_str(), CWD, name, AtFlags::SYMLINK_FOLLOW)
+                        .map_err(io::Error::from)
                 };
-                rename(temporary(folder, link)?, path)
+                match temporary(folder, link) {
+                    Ok(linked) => rename(linked, path),
+                    // without /proc, or where the file system links no such file
+                    Err(_) => Self::copied(file, folder)?.persist(folder, path),
+                }
             }
         }
     }
-}
 
-/// A file without a name that can get one later, where there are such.
-fn unnamed(folder: &Path) -> Option<File> {
-    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = File::from(open(folder, flags, Mode::from_raw_mode(MODE)).ok()?);
-    fs::metadata(own_path(&file)).is_ok().then_some(file)
-}
-
-/// What a file without a name can be linked from.
-fn own_path(file: &File) -> PathBuf {
-    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+    /// The same with a name.
+    fn copied(mut file: File, folder: &Path) -> io::Result<Self> {
+        let copy = Self::named(folder, Readers::Owner)?;
+        file.rewind()?;
+        io::copy(&mut file, &mut copy.file())?;
+        copy.file()
+            .set_permissions(file.metadata()?.permissions())?;
+        copy.file().sync_all()?;
+        Ok(copy)
+    }
 }
 
 /// What `make` makes at a temporary name.
@@ -90,7 +103,26 @@ fn rename<T>(file: NamedTempFile<T>, path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::output::leftovers;
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use std::fs;
     use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+
+    type Make = fn(&Path, Readers) -> io::Result<Draft>;
+
+    /// One that cannot be linked into a folder: it is of another file system.
+    fn unlinked(_: &Path, readers: Readers) -> io::Result<Draft> {
+        let file = File::from(memfd_create("draft", MemfdFlags::CLOEXEC)?);
+        file.set_permissions(fs::Permissions::from_mode(readers as u32))?;
+        Ok(Draft::Unnamed(file))
+    }
+
+    const KINDS: [Make; 3] = [Draft::new, Draft::named, unlinked];
+
+    fn mode(metadata: io::Result<fs::Metadata>) -> u32 {
+        metadata.unwrap().permissions().mode() & 0o777
+    }
 
     fn names(folder: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).unwrap();
@@ -99,19 +131,33 @@ mod tests {
 
     #[test]
     fn with_or_without_a_name_it_replaces_a_file_when_it_is_whole() {
-        for draft in [Draft::new, Draft::named] {
+        for draft in KINDS {
             let dir = tempfile::tempdir().unwrap();
             let (folder, path) = (dir.path(), dir.path().join("page"));
             for (old, new) in [(None, "first"), (Some("first"), "second")] {
-                let draft = draft(folder).unwrap();
+                let draft = draft(folder, Readers::All).unwrap();
                 draft.file().write_all(new.as_bytes()).unwrap();
                 assert_eq!(fs::read_to_string(&path).ok().as_deref(), old);
                 draft.persist(folder, &path).unwrap();
                 assert_eq!(fs::read_to_string(&path).unwrap(), new);
                 assert_eq!(names(folder), [path.as_path()]);
             }
-            drop(draft(folder).unwrap());
+            drop(draft(folder, Readers::All).unwrap());
             assert_eq!(names(folder), [path.as_path()]);
+        }
+    }
+
+    #[test]
+    fn what_replaces_a_file_is_never_more_open_than_it() {
+        for draft in KINDS {
+            let dir = tempfile::tempdir().unwrap();
+            let (folder, path) = (dir.path(), dir.path().join("page"));
+            let draft = draft(folder, Readers::Owner).unwrap();
+            assert_eq!(mode(draft.file().metadata()), 0o600);
+            let old = fs::Permissions::from_mode(0o640);
+            draft.file().set_permissions(old).unwrap();
+            draft.persist(folder, &path).unwrap();
+            assert_eq!(mode(fs::metadata(&path)), 0o640);
         }
     }
 
@@ -120,11 +166,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path();
         let done = folder.join("done");
-        Draft::named(folder)
-            .unwrap()
-            .persist(folder, &done)
-            .unwrap();
-        let draft = Draft::named(folder).unwrap();
+        let named = || Draft::named(folder, Readers::All).unwrap();
+        named().persist(folder, &done).unwrap();
+        let draft = named();
         assert_eq!(names(folder).len(), 2);
         leftovers::remove_in(folder);
         assert_eq!(names(folder), [done.as_path()]);
@@ -136,7 +180,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("missing");
         for draft in [Draft::new, Draft::named] {
-            let error = draft(&missing).map(drop).unwrap_err().to_string();
+            let error = draft(&missing, Readers::All).map(drop);
+            let error = error.unwrap_err().to_string();
             assert!(
                 error.starts_with("No such file") && !error.contains(".tmp"),
                 "{error}"

@@ -2,8 +2,10 @@
 //! Files that appear whole or not at all.
 //!
 //! Text goes to a file in the directory of the target, is forced to disk and renamed. Whatever
-//! fails, is killed or interrupted before the rename, a file that was there stays as it was, and
-//! nothing else is left.
+//! fails, is killed or interrupted before the rename, a file that was there stays as it was. Nothing
+//! else is left, but where SIGKILL or a loss of power comes while the new file has a temporary name,
+//! `.ioatlas-*.tmp`: only for the moment of the rename where the file system has files without
+//! names, as most of Linux's have; elsewhere, as on NFS, for as long as it is written.
 
 mod draft;
 mod leftovers;
@@ -11,7 +13,7 @@ mod leftovers;
 pub(crate) use leftovers::go_with_signals;
 
 use crate::error::Error;
-use draft::Draft;
+use draft::{Draft, Readers};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -68,7 +70,7 @@ impl Target {
             return Err(Error::NotAFile { path: path.into() });
         }
         // dropped at once, which removes it
-        Draft::new(target.directory()).map_err(|source| target.failed(source))?;
+        Draft::new(target.directory(), target.readers()).map_err(|source| target.failed(source))?;
         Ok(target)
     }
 
@@ -121,7 +123,7 @@ impl Target {
     ) -> Result<(), Error> {
         let replace = || {
             go_with_signals()?;
-            let draft = Draft::new(self.directory())?;
+            let draft = Draft::new(self.directory(), self.readers())?;
             write(&mut draft.file())?;
             if let Some(old) = &self.old {
                 draft.file().set_permissions(old.clone())?;
@@ -155,6 +157,14 @@ impl Target {
         match self.resolved.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
+        }
+    }
+
+    /// Whom the file lets read it while it is written.
+    fn readers(&self) -> Readers {
+        match self.old {
+            Some(_) => Readers::Owner,
+            None => Readers::All,
         }
     }
 
@@ -257,6 +267,7 @@ mod tests {
         let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         mode(0o640);
         let target = Target::prepare(&path).unwrap();
+        assert!(matches!(target.readers(), Readers::Owner));
         target.replace(|out| out.write_all(b"new")).unwrap();
         let now = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(now & 0o7777, 0o640);

@@ -173,7 +173,7 @@ fn waits(verdict: &DeviceVerdict, systems: &[SystemRow]) -> Option<Gain> {
 
 /// Time of lazy at a capture's rate, against that of strict.
 fn lazy(costs: &Costs) -> Option<Gain> {
-    let busy = |name| costs.mode(name).map(|mode| mode.cpus_busy);
+    let busy = |name| costs.mode(name)?.cpus_busy;
     let (strict, lazy) = (busy("strict")?, busy("lazy")?);
     let change = 100.0 * (lazy.value / strict.value - 1.0);
     let change = Figure::assumed(change, Unit::PercentChange);

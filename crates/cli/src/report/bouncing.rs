@@ -40,11 +40,17 @@ impl Bouncing {
     /// is mapped for streaming.
     #[must_use]
     pub fn of(traces: &[LoadedTrace], wait: Figure) -> Option<Self> {
-        let sizes = || traces.iter().flat_map(|t| streaming(&t.trace));
-        let sizes: Vec<Buffer> = sizes().collect();
+        let charges = [strict(wait), Preset::VfioGuest.charge()];
+        let mut sums = [Sums::default(); 2];
+        for buffer in traces.iter().flat_map(|of| streaming(&of.trace)) {
+            for (sums, charge) in sums.iter_mut().zip(&charges) {
+                sums.add(&buffer, charge);
+            }
+        }
+        let [strict, viommu] = sums.map(|sums| sums.gain());
         Some(Bouncing {
-            strict: Gain::of(&sizes, &strict(wait))?,
-            viommu: Gain::of(&sizes, &Preset::VfioGuest.charge())?,
+            strict: strict?,
+            viommu: viommu?,
         })
     }
 
@@ -66,23 +72,35 @@ impl Bouncing {
     }
 }
 
-impl Gain {
-    fn of(sizes: &[Buffer], charge: &Charge) -> Option<Self> {
+/// What maps cost in one place, as they are and where each that pays is bounced. Large traces have
+/// millions of them, so they are not kept.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    maps: u64,
+    paying: u64,
+    before_ns: f64,
+    after_ns: f64,
+}
+
+impl Sums {
+    fn add(&mut self, buffer: &Buffer, charge: &Charge) {
         let assumed = Assumed::BOUNCE21;
-        let (mut paying, mut before, mut after) = (0u64, 0.0, 0.0);
-        for buffer in sizes {
-            let direct = charge.pair_ns(buffer.pages);
-            let bounced = assumed.slot_ns + assumed.copy_ns * buffer.bytes as f64;
-            paying += u64::from(bounced < direct);
-            before += direct;
-            after += direct.min(bounced);
-        }
-        let change = match before > 0.0 {
-            true => (after / before - 1.0) * 100.0,
+        let direct = charge.pair_ns(buffer.pages);
+        let bounced = assumed.slot_ns + assumed.copy_ns * buffer.bytes as f64;
+        self.maps += 1;
+        self.paying += u64::from(bounced < direct);
+        self.before_ns += direct;
+        self.after_ns += direct.min(bounced);
+    }
+
+    /// `None` where there was no map.
+    fn gain(&self) -> Option<Gain> {
+        let change = match self.before_ns > 0.0 {
+            true => (self.after_ns / self.before_ns - 1.0) * 100.0,
             false => 0.0,
         };
-        let share = 100.0 * paying as f64 / sizes.len() as f64;
-        (!sizes.is_empty()).then_some(Gain {
+        let share = 100.0 * self.paying as f64 / self.maps as f64;
+        (self.maps > 0).then_some(Gain {
             maps: Figure::assumed(share, Unit::Percent),
             time: Figure::assumed(change, Unit::PercentChange),
         })
@@ -103,11 +121,11 @@ pub(super) fn strict(wait: Figure) -> Charge {
 /// By device, what bouncing its maps saves in a place of this charge; `None` where nothing is
 /// mapped for streaming.
 pub(super) fn gains(trace: &Trace, charge: &Charge) -> Vec<Option<Gain>> {
-    let mut buffers = vec![Vec::new(); trace.devices().len()];
+    let mut sums = vec![Sums::default(); trace.devices().len()];
     for buffer in streaming(trace) {
-        buffers[buffer.device.index()].push(buffer);
+        sums[buffer.device.index()].add(&buffer, charge);
     }
-    buffers.iter().map(|of| Gain::of(of, charge)).collect()
+    sums.iter().map(Sums::gain).collect()
 }
 
 /// What one streaming map is for.
@@ -120,13 +138,13 @@ struct Buffer {
 }
 
 /// What the streaming maps that the trace sees unmapped are for.
-fn streaming(trace: &Trace) -> Vec<Buffer> {
+fn streaming(trace: &Trace) -> impl Iterator<Item = Buffer> {
     let (lists, classes, ended) = (lists(trace), trace.classes(), ended(trace));
     let pages = |time: usize| match trace.events()[time] {
         Event::Map { range, .. } => range.pages().0,
         _ => 0,
     };
-    let bytes = |time: usize| {
+    let bytes = move |time: usize| {
         let recorded = trace.events()[time].bytes();
         recorded.unwrap_or(pages(time).saturating_mul(GRANULE))
     };
@@ -134,20 +152,19 @@ fn streaming(trace: &Trace) -> Vec<Buffer> {
         let sizes = lines.iter().map(|line| of(*line));
         sizes.fold(0, u64::saturating_add)
     };
-    let maps = trace.events().iter().enumerate().filter(|(time, _)| {
-        let streams = classes[*time] == Some(Class::Streaming);
-        streams && ended[*time] && !lists.members.contains(time)
-    });
-    maps.map(|(time, event)| {
-        let one = [time];
-        let lines = lists.heads.get(&time).map_or(&one[..], Vec::as_slice);
-        Buffer {
-            device: event.device(),
-            pages: PageCount(sum(lines, &pages)),
-            bytes: sum(lines, &bytes),
-        }
+    let events = trace.events().iter().enumerate();
+    events.filter_map(move |(time, event)| {
+        let streams = classes[time] == Some(Class::Streaming);
+        (streams && ended[time] && !lists.members.contains(&time)).then(|| {
+            let one = [time];
+            let lines = lists.heads.get(&time).map_or(&one[..], Vec::as_slice);
+            Buffer {
+                device: event.device(),
+                pages: PageCount(sum(lines, &pages)),
+                bytes: sum(lines, &bytes),
+            }
+        })
     })
-    .collect()
 }
 
 /// Of each event, whether it is a map whose first page, at least, is unmapped later.
@@ -211,7 +228,7 @@ mod tests {
     fn a_list_is_one_map_of_all_its_pages() {
         let list = loaded("M d 1 1 r 7 sg\nM d 2 1 r 9 sg\nU d 1 2\n");
         let of = |trace: &LoadedTrace| {
-            let buffers = streaming(&trace.trace).into_iter();
+            let buffers = streaming(&trace.trace);
             buffers.map(|b| (b.pages.0, b.bytes)).collect::<Vec<_>>()
         };
         assert_eq!(of(&list), [(2, 8192)]);
@@ -228,7 +245,7 @@ mod tests {
         assert_eq!(of(open), None);
         assert_eq!(of(&[both, open].concat()), of(both));
         let one = [open, "U d 4 1\n"].concat();
-        assert_eq!(streaming(&loaded(&one).trace).len(), 1);
+        assert_eq!(streaming(&loaded(&one).trace).count(), 1);
     }
 
     #[test]

@@ -113,10 +113,10 @@ pub struct SystemRow {
     pub unmaps: Unmaps,
     /// Wall time of a map and its unmap of one page on one thread, 256 of them outstanding, without
     /// an invalidation, in ns: this project's code on this machine, whatever the traces. The median
-    /// of what was measured.
-    pub ns_per_pair_1_thread: Figure,
+    /// of what was measured; `None` where nothing was.
+    pub ns_per_pair_1_thread: Option<Figure>,
     /// Its 10th and 90th percentile.
-    pub ns_per_pair_1_thread_range: [Figure; 2],
+    pub ns_per_pair_1_thread_range: Option<[Figure; 2]>,
     /// The same with two threads at once, in ns of each thread's time. `None` with fewer CPUs than
     /// two, or where two threads never ran at the same time for long enough.
     pub ns_per_pair_2_threads: Option<Figure>,
@@ -165,10 +165,11 @@ impl SystemRow {
     }
 
     /// Time of a pair on one thread as a user feels it, in ns: the measured time and, for each map
-    /// of the traces, the wait.
+    /// of the traces, the wait. `None` where the time was not measured.
     #[must_use]
-    pub fn felt_ns_per_pair(&self) -> f64 {
-        self.ns_per_pair_1_thread.value + self.wait.map_or(0.0, |wait| wait.value)
+    pub fn felt_ns_per_pair(&self) -> Option<f64> {
+        let time = self.ns_per_pair_1_thread?;
+        Some(time.value + self.wait.map_or(0.0, |wait| wait.value))
     }
 }
 
@@ -364,26 +365,29 @@ pub fn rows(
 }
 
 /// What a map and its unmap take under a design on one thread, in ns, without an invalidation:
-/// measured on this machine.
+/// measured on this machine, or `None` where it is not to be.
 ///
 /// # Errors
 ///
 /// [`Error::System`], if it fails, which it must not.
-pub(super) fn ns_per_pair(design: Design, timings: &Timings) -> Result<Figure, Error> {
+pub(super) fn ns_per_pair(design: Design, timings: &Timings) -> Result<Option<Figure>, Error> {
     let spread = alone(&System::of(design), timings, Effort::FULL)?;
-    Ok(Figure::measured(spread.median, Unit::Nanoseconds))
+    Ok(spread.map(|spread| Figure::measured(spread.median, Unit::Nanoseconds)))
 }
 
-/// The time of a pair on one thread.
-fn alone(system: &System, timings: &Timings, effort: Effort) -> Result<Spread, Error> {
+/// The time of a pair on one thread; `None` where nothing is to be measured.
+fn alone(system: &System, timings: &Timings, effort: Effort) -> Result<Option<Spread>, Error> {
     let timed = timings.pair(system.driver, 1, effort);
     let timed = timed.map_err(|e| system.failed(e.to_string()))?;
-    timed.ok_or_else(|| system.failed("no slice was measured".into()))
+    match timed.is_some() || timings.is_off() {
+        true => Ok(timed),
+        false => Err(system.failed("no slice was measured".into())),
+    }
 }
 
-/// The times of a pair under a design.
+/// The times of a pair under a design, where they were measured.
 struct Times {
-    alone: Spread,
+    alone: Option<Spread>,
     /// On two threads at once.
     two: Option<Spread>,
 }
@@ -486,8 +490,8 @@ fn row(system: &System, replays: &[OnTrace], options: &Options, times: Times) ->
         design: design.to_string().replace(',', ", "),
         paper_ref: system.paper_ref.clone(),
         unmaps,
-        ns_per_pair_1_thread: ns(alone.median),
-        ns_per_pair_1_thread_range: range(alone),
+        ns_per_pair_1_thread: alone.map(|spread| ns(spread.median)),
+        ns_per_pair_1_thread_range: alone.map(range),
         ns_per_pair_2_threads: two.map(|spread| ns(spread.median)),
         ns_per_pair_2_threads_range: two.map(range),
         wait: waits(&policy).then_some(Figure {

@@ -26,8 +26,13 @@ const MIN_VERDICTS: usize = 10;
 const MIN_NAME_COLUMNS: usize = 12;
 
 /// What the costs of a capture's modes are of.
-const WHOSE_CODE: &str = "CPUs busy: this project's code, measured here; Linux's own: 6.12, measured \
-                          elsewhere, see the page";
+fn whose_code(times: &Origin) -> String {
+    let ours = match times {
+        Origin::NotMeasured { .. } => "not measured (--no-bench)",
+        _ => "this project's code, measured here",
+    };
+    format!("CPUs busy: {ours}; Linux's own: 6.12, measured elsewhere, see the page")
+}
 
 /// Renders the report; `page_bytes` is the size of the page that was written.
 #[must_use]
@@ -36,7 +41,7 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
         // of captures alone, what their modes cost is said at their own rate instead
         true => {
             let costs = report.captures.iter().any(|of| of.costs.is_some());
-            let whose = costs.then(|| WHOSE_CODE.into());
+            let whose = costs.then(|| whose_code(&report.provenance.timings));
             whose
                 .into_iter()
                 .chain([report.wait_sentence().plain()])
@@ -212,17 +217,15 @@ fn modes(capture: &Capture) -> Vec<String> {
     ];
     let mut rows = vec![heading.map(String::from).to_vec()];
     for mode in &costs.modes {
+        let busy = || mode.cpus_busy.map_or("-".into(), |cpus| cpus.text());
         let linux = mode
             .linux
             .map(|linux| linux.cpus_busy.map(|cpus| cpus.text()));
         rows.push(vec![
             format!("  {}", mode.name),
             mode.knob.into(),
-            mode.cpus_busy.text(),
-            linux.map_or_else(
-                || mode.cpus_busy.text(),
-                |[low, high]| format!("{low}-{high}"),
-            ),
+            busy(),
+            linux.map_or_else(busy, |[low, high]| format!("{low}-{high}")),
             mode.reach().plain(),
         ]);
     }
@@ -371,7 +374,8 @@ fn systems_table(report: &Report, design: Design) -> Vec<String> {
                 Design::Hidden => row.name.clone(),
             },
             row.design.clone(),
-            row.ns_per_pair_1_thread.text(),
+            row.ns_per_pair_1_thread
+                .map_or("-".into(), |figure| figure.text()),
             row.ns_per_pair_2_threads
                 .map_or("-".into(), |figure| figure.text()),
             "|".into(),
@@ -424,6 +428,7 @@ fn closing(report: &Report, page_bytes: usize) -> Vec<String> {
             14,
             format!("Times of {measured_on}, cached (--fresh-bench)"),
         ),
+        (None, Origin::NotMeasured { .. }) => (26, "No times measured (--no-bench)".into()),
     };
     lines.push(format!(
         "{} written (offline, {} KB){}. {more}",

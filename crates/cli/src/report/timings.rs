@@ -3,9 +3,12 @@
 //!
 //! To time it takes most of the time that a report of a small trace takes, and gives the same for
 //! every trace. So what was timed is kept for some days in the user's cache, with what it is
-//! true of: the program by its commit, size and time of last change, the machine by its identity,
-//! kernel, model of CPU and number of CPUs. Where any of that differs it is timed anew. A file that
-//! does not read is as none, and that none can be written is no failure.
+//! true of: the program by its commit, size and time of last change, the machine by the kernel's
+//! random identity of its boot, the model of its CPU, and the number of CPUs that may be used. So
+//! clones of a machine, images of a container on several hosts, and another firmware, microcode or
+//! command line of the kernel share nothing. A virtual machine that is moved without a boot is not
+//! told from itself. Where any of that differs it is timed anew. A file that does not read is as
+//! none, and that none can be written is no failure.
 
 use super::provenance;
 use crate::output::Target;
@@ -17,11 +20,14 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// After so many days a machine may have become another: of other firmware, memory, or limits.
+/// After so many days a machine may have become another: moved, or with other limits.
 const DAYS: u64 = 7;
+
+/// A random number of the kernel's, made at each boot.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Bytes of a file of the cache, at most; with every design it is a tenth of that.
 const MOST_BYTES: u64 = 1 << 20;
@@ -36,11 +42,16 @@ pub enum Bench {
     Cached(PathBuf),
     /// They are timed now, and kept in this folder.
     Fresh(PathBuf),
+    /// There are none.
+    Off,
 }
+
+/// Why there are no times, and how to get them.
+const WHY_OFF: &str = "--no-bench was given; without it this machine is measured";
 
 /// Where the times of a report came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Origin {
     /// All were measured for it.
     Measured,
@@ -49,6 +60,11 @@ pub enum Origin {
         /// The earliest day on which one was, in UTC: `2026-11-27`.
         measured_on: String,
     },
+    /// There are none, and nothing that follows from them.
+    NotMeasured {
+        /// Why, and how to get them.
+        reason: &'static str,
+    },
 }
 
 impl fmt::Display for Origin {
@@ -56,6 +72,7 @@ impl fmt::Display for Origin {
         match self {
             Origin::Measured => f.write_str("measured for this report"),
             Origin::Cached { measured_on } => write!(f, "measured on {measured_on}, cached"),
+            Origin::NotMeasured { reason } => write!(f, "not measured: {reason}"),
         }
     }
 }
@@ -109,6 +126,7 @@ struct Contents {
 
 /// Times, from a cache as far as it has them.
 pub struct Timings {
+    is_off: bool,
     cache: Option<Cache>,
     now: u64,
     times: RefCell<Vec<Kept>>,
@@ -127,12 +145,12 @@ impl Timings {
     /// Begins with what there is.
     #[must_use]
     pub fn new(bench: &Bench) -> Self {
-        Self::of(bench, setting(), seconds(SystemTime::now()))
+        Self::of(bench, setting(Path::new(BOOT)), seconds(SystemTime::now()))
     }
 
     fn of(bench: &Bench, setting: Option<String>, now: u64) -> Self {
         let folder = match bench {
-            Bench::Now => None,
+            Bench::Now | Bench::Off => None,
             Bench::Cached(folder) | Bench::Fresh(folder) => Some(folder),
         };
         let cache = folder.zip(setting).map(|(folder, setting)| Cache {
@@ -145,6 +163,7 @@ impl Timings {
             _ => Vec::new(),
         };
         Self {
+            is_off: matches!(bench, Bench::Off),
             cache,
             now,
             times: RefCell::new(times),
@@ -152,7 +171,14 @@ impl Timings {
         }
     }
 
-    /// The time of a pair; `None` where the machine was too busy to run all threads at once.
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.is_off
+    }
+
+    /// The time of a pair; `None` where there are none, or the machine was too busy to run all
+    /// threads at once.
     ///
     /// # Errors
     ///
@@ -163,6 +189,9 @@ impl Timings {
         threads: usize,
         effort: Effort,
     ) -> Result<Option<Spread>, Failure> {
+        if self.is_off {
+            return Ok(None);
+        }
         let (name, at_a_time) = (driver.design.to_string(), driver.unmaps.at_a_time());
         let same =
             |kept: &&Kept| kept.is_of(&name, at_a_time, threads) && kept.slices >= effort.slices;
@@ -203,6 +232,7 @@ impl Timings {
     #[must_use]
     pub fn origin(&self) -> Origin {
         match self.oldest.get() {
+            _ if self.is_off => Origin::NotMeasured { reason: WHY_OFF },
             None => Origin::Measured,
             Some(seconds) => Origin::Cached {
                 measured_on: day(seconds),
@@ -278,20 +308,15 @@ pub fn cache_folder() -> Option<PathBuf> {
 
 /// What times are true of, digested; `None` where this program or this machine cannot be told from
 /// another.
-fn setting() -> Option<String> {
+fn setting(boot: &Path) -> Option<String> {
     let program = fs::metadata(std::env::current_exe().ok()?).ok()?;
     let changed = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
-    let known = |path: &str| {
-        let text = fs::read_to_string(path).ok()?;
-        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
-    };
-    let machine = known("/etc/machine-id").or_else(|| known("/proc/sys/kernel/hostname"))?;
+    let boot = fs::read_to_string(boot).ok()?;
     let parts = [
         crate::COMMIT.to_owned(),
         program.len().to_string(),
         changed.as_nanos().to_string(),
-        machine,
-        known("/proc/sys/kernel/osrelease")?,
+        boot,
         provenance::cpu_model(),
         provenance::cpus().to_string(),
     ];
@@ -325,7 +350,6 @@ fn day(seconds: u64) -> String {
 mod tests {
     use super::*;
     use ioatlas_dma::design::Design;
-    use std::path::Path;
 
     const NOW: u64 = 1_800_000_000;
 
@@ -436,6 +460,19 @@ mod tests {
         let long = format!("{{\"setting\":\"here\",\"times\":[{}", " ".repeat(2 << 20));
         fs::write(folder.join("timings.json"), long).unwrap();
         measures_anew("too long");
+    }
+
+    #[test]
+    fn each_boot_and_so_each_clone_of_a_machine_has_a_setting_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |name: &str| setting(&dir.path().join(name));
+        for name in ["one", "other"] {
+            fs::write(dir.path().join(name), name).unwrap();
+        }
+        assert!(of("one").is_some());
+        assert_eq!(of("one"), of("one"));
+        assert_ne!(of("one"), of("other"));
+        assert_eq!(of("missing"), None);
     }
 
     #[test]

@@ -8,19 +8,20 @@ use std::fs;
 use tempfile::TempDir;
 
 /// What bpftrace 0.17 prints at the end of the script: in 2 seconds a disk that was mapped 300 times
-/// by a task, and a card that was mapped 900 times in softirqs of two CPUs.
+/// by a task, and a card that was mapped 900 times in softirqs of two CPUs. It was printed by the
+/// script's first form; the names of its rows were put in the order of the second.
 const PRINTED: &str = r#"{"type": "attached_probes", "data": {"probes": 9}}
-{"type": "printf", "data": "ioatlas-bpftrace 1\n"}
+{"type": "printf", "data": "ioatlas-bpftrace 2\n"}
 
 
 {"type": "map", "data": {"@begin": 17607310161}}
-{"type": "map", "data": {"@bytes": {"0000:00:03.0,0": 409600, "0000:00:03.0,1": 819200, "0000:00:04.0,1": 1366200}}}
+{"type": "map", "data": {"@bytes": {"0,0000:00:03.0": 409600, "1,0000:00:03.0": 819200, "1,0000:00:04.0": 1366200}}}
 {"type": "map", "data": {"@end": 19607310161}}
 {"type": "hist", "data": {"@lifetimes": {"0000:00:03.0": [{"min": 8192, "max": 16383, "count": 299}], "0000:00:04.0": [{"min": 64, "max": 127, "count": 450}, {"min": 128, "max": 255, "count": 441}, {"min": 256, "max": 511, "count": 0}, {"min": 512, "max": 1023, "count": 7}]}}}
 {"type": "hist", "data": {"@sizes": {"0000:00:03.0": [{"min": 2048, "max": 4095, "count": 300}], "0000:00:04.0": [{"min": 1024, "max": 2047, "count": 900}]}}}
-{"type": "map", "data": {"@softirqs": {"0000:00:04.0,1": 300, "0000:00:04.0,0": 600}}}
-{"type": "map", "data": {"@tasks": {"0000:00:03.0,0,dd": 100, "0000:00:03.0,1,dd": 199, "0000:00:03.0,1,a, b": 1}}}
-{"type": "map", "data": {"@unmatched": {"0000:00:03.0,1": 1, "0000:00:04.0,0": 2}}}
+{"type": "map", "data": {"@softirqs": {"1,0000:00:04.0": 300, "0,0000:00:04.0": 600}}}
+{"type": "map", "data": {"@tasks": {"0,0000:00:03.0,/,dd": 100, "1,0000:00:03.0,/,dd": 199, "1,0000:00:03.0,/,a, b": 1}}}
+{"type": "map", "data": {"@unmatched": {"1,0000:00:03.0": 1, "0,0000:00:04.0": 2}}}
 "#;
 
 /// The report of files of these contents, named `a.json`, `b.json` and `c.json`.
@@ -123,12 +124,41 @@ fn terminal_and_page_say_what_is_counted() {
     assert!(!page.contains("maps-over-time"));
 }
 
+/// Names of a device that are the beginning of another's, and commas in both names of a row.
+#[test]
+fn commas_in_names_take_nothing_to_another_device() {
+    let with = |disk: &str, card: &str| {
+        PRINTED
+            .replace("0000:00:03.0", disk)
+            .replace("0000:00:04.0", card)
+    };
+    let devices = |text: &str| {
+        let mut report = report(&[text], &["--json"]).1.json();
+        report["captures"][0]["devices"].take()
+    };
+    let plain = devices(PRINTED);
+    for [disk, card] in [
+        ["a", "a,0"],
+        ["a,b", "a,b,0"],
+        ["0,1", "1,0"],
+        ["a", "a,dd"],
+    ] {
+        let mut named = devices(&with(disk, card));
+        assert_eq!(named[0]["device"], disk);
+        assert_eq!(named[1]["device"], card);
+        for at in [0, 1] {
+            named[at]["device"] = plain[at]["device"].clone();
+        }
+        assert_eq!(named, plain, "{disk} and {card}");
+    }
+}
+
 #[test]
 fn addresses_of_memory_tell_that_nothing_translates() {
     let with = |disk: u64, card: u64| {
         let row = format!(
-            "{{\"type\": \"map\", \"data\": {{\"@physical\": {{\"0000:00:03.0,0\": {disk}, \
-             \"0000:00:04.0,1\": {card}}}}}}}\n"
+            "{{\"type\": \"map\", \"data\": {{\"@physical\": {{\"0,0000:00:03.0\": {disk}, \
+             \"1,0000:00:04.0\": {card}}}}}}}\n"
         );
         let report = report(&[&(PRINTED.to_owned() + &row)], &["--json"])
             .1
@@ -163,8 +193,13 @@ fn what_is_no_whole_output_is_refused_with_its_line() {
     let cut = &PRINTED[..PRINTED.len() - 20];
     let no_end = PRINTED.replace("\"@end\"", "\"@other\"");
     let twice = PRINTED.replace("\"@unmatched\"", "\"@bytes\"");
-    let odd = PRINTED.replace("\"0000:00:04.0,1\": 1366200", "\"0000:00:04.0\": 1366200");
-    let newer = PRINTED.replace("ioatlas-bpftrace 1", "ioatlas-bpftrace 2");
+    let odd = PRINTED.replace("\"1,0000:00:04.0\": 1366200", "\"0000:00:04.0\": 1366200");
+    let no_slash = PRINTED.replace("/,dd", "dd");
+    let first = PRINTED.replace("ioatlas-bpftrace 2", "ioatlas-bpftrace 1");
+    let formless: String = PRINTED
+        .lines()
+        .filter(|line| !line.contains("ioatlas-bpftrace"))
+        .fold(String::new(), |text, line| text + line + "\n");
     let unsorted = PRINTED.replace("\"max\": 255", "\"max\": 100");
     let nothing: String = PRINTED
         .lines()
@@ -175,7 +210,12 @@ fn what_is_no_whole_output_is_refused_with_its_line() {
         (&no_end, "its end is missing"),
         (&twice, "a.json:12: @bytes is there twice"),
         (&odd, "a.json:6: @bytes is not as the script"),
-        (&newer, "a.json:2: ioatlas-bpftrace 2 is not as the script"),
+        (&no_slash, "a.json:11: @tasks is not as the script"),
+        (
+            &first,
+            "a.json:2: ioatlas-bpftrace 1 is of the script of another version of ioatlas",
+        ),
+        (&formless, "a.json:4: counting had not begun"),
         (&unsorted, "a.json:8: @lifetimes is not as the script"),
         (&nothing, "nothing was counted"),
         (
@@ -197,6 +237,10 @@ fn the_script_is_printed_for_a_time_and_devices() {
     assert_eq!((plain.status, plain.err.as_str()), (Status::Success, ""));
     assert!(plain.out.starts_with("#!/bin/sh\n") && plain.out.contains("bpftrace -f json -e"));
     assert!(plain.out.contains("nsecs - @begin >= 5000000000/\n"));
+    // an empty list, whose size less 1 would be the largest there is
+    assert_eq!(plain.out.matches("hist($bytes - 1)").count(), 2);
+    assert!(plain.out.contains("args->size != 0 &&"));
+    assert!(plain.out.contains("if ($bytes == 0) {\n        return;"));
     let asked = [
         "--seconds",
         "0.5",

@@ -1,26 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The bar that a waiting person sees.
 
-use rustix::fs::{Mode, OFlags, open};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use std::fs::File;
+use crate::common::terminal;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
-
-/// Both ends of a terminal.
-fn terminal() -> (File, File) {
-    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&ours).unwrap();
-    unlockpt(&ours).unwrap();
-    let name = ptsname(&ours, Vec::new()).unwrap();
-    let theirs = open(
-        name.as_c_str(),
-        OFlags::RDWR | OFlags::NOCTTY,
-        Mode::empty(),
-    )
-    .unwrap();
-    (ours.into(), theirs.into())
-}
 
 #[test]
 fn a_terminal_is_told_how_much_was_read_while_it_is_imported() {

@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What the program prints for terminals of some width, with and without colours.
 
-use std::process::Command;
+use crate::common::terminal;
+use std::io::Read;
+use std::process::{Command, Stdio};
 
 /// Where the traces are, so that names are short.
 const TRACES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces");
 
-/// What it prints with these variables and no others that would matter.
-fn prints(arguments: &[&str], variables: &[(&str, &str)]) -> String {
+/// The program with these variables and no others that would matter.
+fn command(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ioatlas"));
     for name in ["COLUMNS", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
         command.env_remove(name);
     }
     command.args(arguments).envs(variables.iter().copied());
-    let output = command.current_dir(TRACES).output().unwrap();
+    command.current_dir(TRACES);
+    command
+}
+
+/// What it prints with these variables.
+fn prints(arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let output = command(arguments, variables).output().unwrap();
     assert!(output.status.success());
     String::from_utf8(output.stdout).unwrap()
 }
@@ -67,4 +75,39 @@ fn colours_are_for_terminals_and_those_who_ask() {
     );
     let refused = [("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")];
     assert_eq!(prints(&arguments, &refused), plain);
+}
+
+/// The beginning of what it prints on a terminal.
+fn shows(arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let (mut screen, theirs) = terminal();
+    let mut command = command(arguments, variables);
+    command.env("TERM", "xterm").stdin(Stdio::null());
+    let mut child = command.stdout(theirs).spawn().unwrap();
+    drop(command); // and with it this process' copy of their end
+    let (mut seen, mut piece) = (Vec::new(), [0; 4096]);
+    // once their end is closed, and all is read, reading fails
+    while let Ok(count @ 1..) = screen.read(&mut piece) {
+        seen.extend_from_slice(&piece[..count]);
+    }
+    assert!(child.wait().unwrap().success());
+    String::from_utf8(seen).unwrap().replace("\r\n", "\n")
+}
+
+#[test]
+fn help_is_coloured_on_a_terminal_and_nowhere_else() {
+    for arguments in [
+        &["--help"][..],
+        &["report", "-h"],
+        &["help", "trace", "info"],
+    ] {
+        let plain = prints(arguments, &[]);
+        assert!(plain.contains("Usage:") && !plain.contains('\u{1b}'));
+        let shown = shows(arguments, &[]);
+        assert!(
+            shown.contains("\u{1b}[") && shown.contains("Usage:"),
+            "{shown}"
+        );
+        let refused = shows(arguments, &[("NO_COLOR", "1")]);
+        assert!(refused.contains("Usage:") && !refused.contains('\u{1b}'));
+    }
 }

@@ -34,8 +34,9 @@ pub struct Mode {
     pub name: &'static str,
     /// How one asks the kernel for it.
     pub knob: &'static str,
-    /// CPUs that are busy with maps, unmaps and waits for invalidations.
-    pub cpus_busy: Figure,
+    /// CPUs that are busy with maps, unmaps and waits for invalidations; `None` where this machine
+    /// was not measured.
+    pub cpus_busy: Option<Figure>,
     /// Of it, what a map and its unmap take without an invalidation, in ns; measured.
     pub ns_per_pair: Option<Figure>,
     /// The same with the kernel's own code; `None` where it has nothing to do.
@@ -87,11 +88,12 @@ pub enum Window {
     Always,
 }
 
-/// Kernel's modes as designs: strict and lazy, what a map and its unmap take in each, in ns.
+/// Kernel's modes as designs: strict and lazy, what a map and its unmap take in each, in ns, where
+/// that was measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Pairs {
-    strict: Figure,
-    lazy: Figure,
+    strict: Option<Figure>,
+    lazy: Option<Figure>,
     /// Of the queue of a CPU under lazy, and of the timer in ns.
     queue: (f64, f64),
 }
@@ -163,8 +165,8 @@ impl Costs {
             Mode {
                 name: "strict",
                 knob: "iommu.strict=1",
-                cpus_busy: busy(pairs.strict, unmaps),
-                ns_per_pair: Some(pairs.strict),
+                cpus_busy: pairs.strict.map(|pair| busy(pair, unmaps)),
+                ns_per_pair: pairs.strict,
                 linux: linux(STRICT_NS, unmaps),
                 invalidations_per_second: Some(unmaps),
                 window: Window::None,
@@ -172,8 +174,8 @@ impl Costs {
             Mode {
                 name: "lazy",
                 knob: "iommu.strict=0",
-                cpus_busy: busy(pairs.lazy, flushes),
-                ns_per_pair: Some(pairs.lazy),
+                cpus_busy: pairs.lazy.map(|pair| busy(pair, flushes)),
+                ns_per_pair: pairs.lazy,
                 linux: linux(LAZY_NS, flushes),
                 invalidations_per_second: Some(flushes),
                 window: Window::Bounded {
@@ -184,7 +186,7 @@ impl Costs {
             Mode {
                 name: "passthrough",
                 knob: "iommu.passthrough=1",
-                cpus_busy: Figure::assumed(0.0, Unit::Cpus),
+                cpus_busy: Some(Figure::assumed(0.0, Unit::Cpus)),
                 ns_per_pair: None,
                 linux: None,
                 invalidations_per_second: None,
@@ -208,7 +210,7 @@ impl Costs {
     #[must_use]
     pub fn are_small(&self) -> bool {
         const LEAST_CPUS: f64 = 0.01;
-        self.mode("strict")
-            .is_some_and(|mode| mode.cpus_busy.value < LEAST_CPUS)
+        let strict = self.mode("strict").and_then(|mode| mode.cpus_busy);
+        strict.is_some_and(|cpus| cpus.value < LEAST_CPUS)
     }
 }

@@ -4,18 +4,23 @@
 
 use super::{BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, open};
 use crate::report::systems::{Exposure, SystemRow};
+use ioatlas_present::Figure;
 use ioatlas_present::html::escaped;
 use ioatlas_present::svg::{self, Axis, line, round_up, series, text};
 use std::fmt::Write;
 
-/// Nanoseconds a pair against the exposure window in milliseconds, a point a system. A window that
-/// lasts as long as the unit takes is drawn as long as one invalidation is assumed to take,
-/// `wait_ns`: the software unit is done at once.
+/// Nanoseconds a pair against the exposure window in milliseconds, a point a system that was
+/// measured. A window that lasts as long as the unit takes is drawn as long as one invalidation is
+/// assumed to take, `wait_ns`: the software unit is done at once.
 pub(in crate::report) fn cost_against_safety(
     title: &str,
     systems: &[SystemRow],
     wait_ns: f64,
 ) -> String {
+    let systems: Vec<(&SystemRow, Figure, f64)> = systems
+        .iter()
+        .filter_map(|row| Some((row, row.ns_per_pair_1_thread?, row.felt_ns_per_pair()?)))
+        .collect();
     /// Height of the band at the bottom that stands for no window at all.
     const BAND: f64 = 56.0;
     /// Height of the band at the top that stands for windows without bound, where there are any.
@@ -33,10 +38,7 @@ pub(in crate::report) fn cost_against_safety(
         // no number: drawn in the band at the top
         Exposure::Unbounded { .. } => Some(f64::INFINITY),
     };
-    let dearest = systems
-        .iter()
-        .map(SystemRow::felt_ns_per_pair)
-        .fold(1.0, f64::max);
+    let dearest = systems.iter().fold(1.0, |most, of| of.2.max(most));
     let x = Axis {
         from: 0.0,
         to: round_up(dearest * 1.05),
@@ -46,7 +48,7 @@ pub(in crate::report) fn cost_against_safety(
     let windows = || {
         systems
             .iter()
-            .filter_map(window)
+            .filter_map(|of| window(of.0))
             .filter(|ms| ms.is_finite())
     };
     let (low, high) = (
@@ -55,7 +57,7 @@ pub(in crate::report) fn cost_against_safety(
     );
     let unbounded = systems
         .iter()
-        .any(|row| window(row).is_some_and(f64::is_infinite));
+        .any(|of| window(of.0).is_some_and(f64::is_infinite));
     let top = if unbounded { TOP + OPEN } else { TOP };
     let y = Axis {
         from: low.log10().floor(),
@@ -116,13 +118,13 @@ pub(in crate::report) fn cost_against_safety(
     );
     let places: Vec<(f64, f64)> = systems
         .iter()
-        .map(|row| {
+        .map(|(row, _, felt)| {
             let cy = match window(row) {
                 None => BOTTOM - BAND / 2.0,
                 Some(ms) if ms.is_finite() => y.at(ms.log10()),
                 Some(_) => TOP + OPEN / 2.0,
             };
-            (x.at(row.felt_ns_per_pair()), cy)
+            (x.at(*felt), cy)
         })
         .collect();
     let steps = frontier(&places);
@@ -131,7 +133,7 @@ pub(in crate::report) fn cost_against_safety(
         "<polyline class=\"frontier\" points=\"{}\"/>",
         svg::points(steps.iter().copied())
     );
-    for ((number, row), (cx, cy)) in systems.iter().enumerate().zip(&places) {
+    for ((number, (row, time, _)), (cx, cy)) in systems.iter().enumerate().zip(&places) {
         let beaten = match is_beaten((*cx, *cy), &places) {
             true => " beaten",
             false => "",
@@ -145,13 +147,13 @@ pub(in crate::report) fn cost_against_safety(
             "<circle class=\"{}{beaten}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"6\"><title>{}: {}{}</title></circle>",
             series(number),
             escaped(&row.name),
-            row.ns_per_pair_1_thread.with_unit(),
+            time.with_unit(),
             escaped(&wait)
         );
     }
     // of many, those that a system ships
     const NAMED: usize = 8;
-    let name = |row: &SystemRow| {
+    let name = |(row, ..): &(&SystemRow, Figure, f64)| {
         if systems.len() <= NAMED || row.shipped_by.is_some() {
             row.name.clone()
         } else {

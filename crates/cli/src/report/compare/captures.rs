@@ -8,6 +8,7 @@ use crate::report::captures::{Beside, Capture, CapturedDevice, Lifetimes};
 use ioatlas_present::{Figure, Tag, Unit};
 
 const NO_TIMES: &str = "no times recorded";
+const NOT_MEASURED: &str = "not measured (--no-bench)";
 const NO_BYTES: &str = "bytes recorded of one only";
 const NO_IOMMU: &str = "the IOMMU was off";
 const NONE_ENDED: &str = "none seen to end";
@@ -33,11 +34,16 @@ struct Prices {
 pub(super) fn compare(to: &mut Comparison, both: [&Capture; 2], wait: Figure) {
     let [before, after] = both.map(|capture| capture.devices.iter().collect::<Vec<_>>());
     let pairing = Pairing::of(&before, &after);
-    let busy = |mode: &str| both.map(|capture| Some(capture.costs.as_ref()?.mode(mode)?.cpus_busy));
+    let busy = |mode: &str| both.map(|capture| capture.costs.as_ref()?.mode(mode)?.cpus_busy);
     // measured once, for both
     let costs = both.iter().find_map(|capture| capture.costs.as_ref());
     let pair = costs.and_then(|costs| costs.mode("strict")?.ns_per_pair);
     let prices = pair.map(|pair| Prices { pair, wait });
+    // why there may be no costs
+    let why = match costs.is_some() && pair.is_none() {
+        true => NOT_MEASURED,
+        false => NO_TIMES,
+    };
     let mut pairs = pairing.pairs;
     pairs.sort_by(|a, b| maps(b).total_cmp(&maps(a)));
     let of_device =
@@ -45,7 +51,7 @@ pub(super) fn compare(to: &mut Comparison, both: [&Capture; 2], wait: Figure) {
             before: before.device.clone(),
             after: after.device.clone(),
             matched: *matched,
-            changes: changes([before, after], prices),
+            changes: changes([before, after], prices, why),
         };
     if both[0].translated != both[1].translated {
         to.remarks.push(IOMMU);
@@ -53,9 +59,9 @@ pub(super) fn compare(to: &mut Comparison, both: [&Capture; 2], wait: Figure) {
     let recorded = both.map(|capture| capture.devices.iter().any(|of| of.bytes_recorded));
     let time = both.map(|capture| time_a_gib(&capture.devices, prices?));
     to.all_devices = vec![
-        time_change(time, recorded),
-        Change::relative("strict: CPUs busy", busy("strict"), NO_TIMES),
-        Change::relative("lazy: CPUs busy", busy("lazy"), NO_TIMES),
+        time_change(time, recorded, why),
+        Change::relative("strict: CPUs busy", busy("strict"), why),
+        Change::relative("lazy: CPUs busy", busy("lazy"), why),
     ];
     to.devices = pairs.iter().map(of_device).collect();
     to.only_before = pairing.only_before;
@@ -67,7 +73,11 @@ fn maps<T>((before, after, _): &(&CapturedDevice, &CapturedDevice, T)) -> f64 {
     before.maps.value + after.maps.value
 }
 
-fn changes(both: [&CapturedDevice; 2], prices: Option<Prices>) -> Vec<Change> {
+fn changes(
+    both: [&CapturedDevice; 2],
+    prices: Option<Prices>,
+    no_prices: &'static str,
+) -> Vec<Change> {
     let of = |number: fn(&CapturedDevice) -> Option<Figure>| both.map(number);
     let beside = |number: fn(Beside) -> Figure| both.map(|device| device.beside.map(number));
     let lived = |number: fn(Lifetimes) -> Figure| both.map(|device| device.lifetimes.map(number));
@@ -82,7 +92,7 @@ fn changes(both: [&CapturedDevice; 2], prices: Option<Prices>) -> Vec<Change> {
     let no_lifetimes = if timed { NONE_ENDED } else { NO_TIMES };
     let time = both.map(|device| time_a_gib(std::slice::from_ref(device), prices?));
     vec![
-        time_change(time, recorded),
+        time_change(time, recorded, no_prices),
         of_bytes(Change::relative(
             "bytes a map",
             of(|d| Some(d.mean_bytes)),
@@ -127,9 +137,9 @@ fn time_a_gib(devices: &[CapturedDevice], prices: Prices) -> Option<Figure> {
     })
 }
 
-/// Its change; `recorded` is whether bytes were.
-fn time_change(time: [Option<Figure>; 2], recorded: [bool; 2]) -> Change {
-    let change = Change::relative("strict: CPU time a GiB mapped", time, NO_TIMES);
+/// Its change; `recorded` is whether bytes were, `why` says why there may be no times.
+fn time_change(time: [Option<Figure>; 2], recorded: [bool; 2], why: &'static str) -> Change {
+    let change = Change::relative("strict: CPU time a GiB mapped", time, why);
     let change = match recorded[0] == recorded[1] {
         true => change,
         false => change.untold(NO_BYTES),

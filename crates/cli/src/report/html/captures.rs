@@ -2,7 +2,7 @@
 //! The page's sections of captures: traces without accesses of their own.
 
 use super::advice::{best, folded};
-use super::{MAX_CARDS, csv, paragraph, plot, points};
+use super::{MAX_CARDS, csv, not_measured, paragraph, plot, points};
 use crate::report::captures::{Capture, CapturedDevice, Costs, Linux, Mode, Share, Size};
 use crate::report::charts;
 use crate::report::model::Report;
@@ -17,7 +17,7 @@ pub(super) fn captures(report: &Report) -> String {
     for capture in &report.captures {
         let devices = &capture.devices[..capture.devices.len().min(room)];
         room -= devices.len();
-        html += &of(capture, devices);
+        html += &of(report, capture, devices);
         if room == 0 {
             break;
         }
@@ -29,19 +29,19 @@ pub(super) fn captures(report: &Report) -> String {
     }
 }
 
-fn of(capture: &Capture, devices: &[CapturedDevice]) -> String {
+fn of(report: &Report, capture: &Capture, devices: &[CapturedDevice]) -> String {
     let cards: String = devices.iter().map(|device| card(capture, device)).collect();
     format!(
         "<section><h2>{} {}</h2><p>{}</p>{}<div class=\"captures\">{cards}</div></section>\n",
         escaped(&capture.trace),
         chip(Tag::Counted),
         sentence(&capture.heading()),
-        modes(capture),
+        modes(report, capture),
     )
 }
 
 /// What each mode of the kernel costs at this rate.
-fn modes(capture: &Capture) -> String {
+fn modes(report: &Report, capture: &Capture) -> String {
     let Some(costs) = &capture.costs else {
         return "<p class=\"note\">Without times there are no rates, and without rates no costs. Record with \
                 <code>ioatlas capture</code>, or keep the times of the tracer.</p>"
@@ -56,7 +56,7 @@ fn modes(capture: &Capture) -> String {
              <td class=\"r\">{}</td><td class=\"r\">{}</td><td class=\"r\">{}</td><td>{}</td></tr>",
             mode.name,
             mode.knob,
-            number(&mode.cpus_busy),
+            mode.cpus_busy.as_ref().map_or("-".into(), number),
             linux(|linux| linux.cpus_busy),
             mode.ns_per_pair.as_ref().map_or("-".into(), number),
             linux(|linux| linux.ns_per_pair),
@@ -76,7 +76,7 @@ fn modes(capture: &Capture) -> String {
         Column::words("a device may reach what was unmapped"),
     ];
     format!(
-        "<h3>What each mode costs at this rate {}</h3>{}\
+        "<h3>What each mode costs at this rate {}</h3>{}{}\
          <p class=\"note\">CPUs busy: the capture&#39;s own rates of maps and unmaps, counted, times what a map and its unmap take \
          in this project&#39;s code, measured on this machine, and what an invalidation takes, assumed (<code>--inv-ns</code>): one an \
          unmap under strict, at most one a full queue and tick under lazy. Linux&#39;s own code: that of {} for IOVAs and \
@@ -84,6 +84,7 @@ fn modes(capture: &Capture) -> String {
          kernel&#39;s layers above the IOMMU come on top.</p>",
         chip(Tag::Assumed),
         wide_table(&columns, Order::Fixed, &rows),
+        not_measured(report),
         Linux::VERSION,
     )
 }

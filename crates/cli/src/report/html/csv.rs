@@ -114,7 +114,9 @@ pub(super) fn systems(systems: &[SystemRow]) -> String {
         table.row([
             name(&row.name),
             name(&row.design),
-            value(&row.ns_per_pair_1_thread),
+            row.ns_per_pair_1_thread
+                .as_ref()
+                .map_or(String::new(), value),
             row.wait.as_ref().map_or(String::new(), value),
             unmaps,
             time,

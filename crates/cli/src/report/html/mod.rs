@@ -12,6 +12,7 @@ mod systems;
 
 use super::charts;
 use super::model::{Loss, Making, Report};
+use super::timings::Origin;
 use super::verdict::DeviceVerdict;
 use crate::loaded::NAME;
 use ioatlas_present::html::{Column, Order, chip, document, escaped, marked, number, quantity};
@@ -333,7 +334,10 @@ fn cost(report: &Report) -> String {
     if report.systems.is_empty() {
         return String::new();
     }
-    let point = points::safety(&report.systems);
+    let Some(point) = points::safety(&report.systems) else {
+        let why = not_measured(report);
+        return format!("<section><h2>Cost against safety</h2>{why}</section>\n");
+    };
     let drawing =
         charts::cost_against_safety(&point.plain(), &report.systems, report.wait.time.value);
     format!(
@@ -351,6 +355,14 @@ fn cost(report: &Report) -> String {
             Some(&csv::systems(&report.systems)),
         ),
     )
+}
+
+/// Why no times of this machine are there, if so, and how to get them.
+fn not_measured(report: &Report) -> String {
+    match &report.provenance.timings {
+        times @ Origin::NotMeasured { .. } => format!("<p>Times of this machine: {times}.</p>"),
+        _ => String::new(),
+    }
 }
 
 /// A row that says how many traces a table leaves out, if it does.

@@ -111,27 +111,29 @@ pub(super) fn sizes(report: &Report, verdicts: &[DeviceVerdict]) -> Sentence {
     ])
 }
 
-/// Of cost against safety.
-pub(super) fn safety(systems: &[SystemRow]) -> Sentence {
-    let by = |a: &&SystemRow, b: &&SystemRow| a.felt_ns_per_pair().total_cmp(&b.felt_ns_per_pair());
-    let strict = systems.iter().filter(|row| row.exposure == Exposure::None);
-    let (Some(all), strict) = (systems.iter().min_by(by), strict.min_by(by)) else {
-        return Sentence::default();
-    };
-    let cost = |row: &SystemRow| {
+/// Of cost against safety; `None` where costs were not measured.
+pub(super) fn safety(systems: &[SystemRow]) -> Option<Sentence> {
+    let felt: Vec<(f64, Figure, &SystemRow)> = systems
+        .iter()
+        .filter_map(|row| Some((row.felt_ns_per_pair()?, row.ns_per_pair_1_thread?, row)))
+        .collect();
+    let by = |a: &&(f64, Figure, &SystemRow), b: &&(f64, Figure, &SystemRow)| a.0.total_cmp(&b.0);
+    let strict = felt.iter().filter(|of| of.2.exposure == Exposure::None);
+    let (all, strict) = (felt.iter().min_by(by)?, strict.min_by(by));
+    let cost = |(_, time, row): &(f64, Figure, &SystemRow)| {
         let name = format!(" ({})", row.name);
         match row.wait {
-            Some(wait) => sentence![row.ns_per_pair_1_thread, " and ", wait, " of wait", name],
-            None => sentence![row.ns_per_pair_1_thread, " and no wait", name],
+            Some(wait) => sentence![*time, " and ", wait, " of wait", name],
+            None => sentence![*time, " and no wait", name],
         }
     };
-    match strict {
+    Some(match strict {
         None => joined([
             sentence!["A map costs at least "],
             cost(all),
             sentence!["; each design leaves a window"],
         ]),
-        Some(strict) if strict.felt_ns_per_pair() <= all.felt_ns_per_pair() => joined([
+        Some(strict) if strict.0 <= all.0 => joined([
             sentence!["A map costs at least "],
             cost(strict),
             sentence![", without a window"],
@@ -142,7 +144,7 @@ pub(super) fn safety(systems: &[SystemRow]) -> Sentence {
             let without = sentence!["A map without a window costs at least "];
             joined([without, cost(strict), with])
         }
-    }
+    })
 }
 
 /// Of maps over time.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The page's table of systems: what each costs and how safe it is.
 
-use super::more_traces;
+use super::{more_traces, not_measured};
 use crate::report::{
     model::Report,
     systems::{Exposure, SystemOnTrace, SystemRow},
@@ -47,7 +47,7 @@ pub(super) fn systems(report: &Report) -> String {
         .map(|words| format!("<p>{}</p>", sentence(words)))
         .collect();
     format!(
-        "<section><h2>Systems {}</h2>{closing}<details><summary>What each design costs, and how safe it is</summary>\
+        "<section><h2>Systems {}</h2>{}{closing}<details><summary>What each design costs, and how safe it is</summary>\
          <p class=\"note\">The designs as implemented here, not the kernels&#39; code; (no system): a design that no system ships; batches of 16: a driver that unmaps \
          16 mappings by one call. \
          Time a pair: wall time of a map and its unmap on this machine, on a ring of 256 single pages, without any invalidation \
@@ -57,6 +57,7 @@ pub(super) fn systems(report: &Report) -> String {
          its peak; a deferred design has more IOVAs retired at any time, hence more tables: compare at equal traffic \
          only.</p>{table}</details>{}{}</section>\n",
         chip(Tag::Counted),
+        not_measured(report),
         checks(report),
         each_trace(report),
     )
@@ -128,10 +129,7 @@ fn cell(content: &str) -> String {
 fn system_row(row: &SystemRow) -> String {
     let (window, seen) = exposure(&row.exposure);
     let cells = [
-        timed(
-            Some(row.ns_per_pair_1_thread),
-            Some(row.ns_per_pair_1_thread_range),
-        ),
+        timed(row.ns_per_pair_1_thread, row.ns_per_pair_1_thread_range),
         timed(row.ns_per_pair_2_threads, row.ns_per_pair_2_threads_range),
         number(&row.invalidations_per_1k_maps),
         row.wait.as_ref().map_or("-".into(), number),

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! How a capture ends: by signals, or killed, which the next one clears up.
 
-use super::kernel::{DMA, Kernel, Ran, counts, mappings, put};
+use super::kernel::{DMA, Kernel, counts, mappings, put};
 use rustix::process::Signal;
 use std::fs;
-use std::process::{Command, Stdio};
 
 /// A number that no process has: Linux gives none above 2^22.
 const UNUSED_PID: u32 = (1 << 22) + 1;
@@ -45,17 +44,9 @@ fn ignores_hangup() -> bool {
 fn a_hangup_that_is_ignored_ends_nothing() {
     let mut kernel = Kernel::new(&DMA, &mappings(12, 9));
     kernel.signal = Some(Signal::HUP);
-    let program = kernel.command();
-    let mut command = Command::new("nohup");
-    command.arg(program.get_program()).args(program.get_args());
+    let mut command = kernel.under(&["nohup"]);
     command.args(["--seconds", "1", "--json"]);
-    command.current_dir(kernel.directory.path());
-    command.stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let settings = kernel.play(&mut child);
-    let output = child.wait_with_output().unwrap();
-    let ran = Ran { output, settings };
+    let ran = kernel.finish(command.spawn().unwrap());
     assert_eq!(ran.json()["ended"], "time");
     assert_eq!(counts(&kernel.path("capture.trace.zst")), (12, 9));
 }

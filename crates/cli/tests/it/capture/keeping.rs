@@ -4,7 +4,7 @@
 use super::kernel::{DMA, Kernel, Ran, counts, mappings, until};
 use serde_json::Value;
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 #[test]
 fn text_that_is_not_understood_is_kept() {
@@ -53,9 +53,7 @@ fn text_of_a_trace_that_cannot_be_written_is_kept() {
     assert!(until(&mut child, || instance.exists()));
     // what could be written at first cannot any more
     fs::create_dir(kernel.path("t.trace.zst")).unwrap();
-    let settings = kernel.play(&mut child);
-    let output = child.wait_with_output().unwrap();
-    let said = Ran { output, settings }.fails();
+    let said = kernel.finish(child).fails();
     assert!(said.contains("is kept: t.txt.zst"), "{said}");
     assert!(said.contains("t.trace.zst: cannot write"), "{said}");
     assert_eq!(kernel.files(), ["t.trace.zst", "t.txt.zst"]);
@@ -66,18 +64,9 @@ fn text_of_a_trace_that_cannot_be_written_is_kept() {
 /// Runs the program where files may not grow beyond so many blocks of 512 bytes, which stands in for
 /// a disk that becomes full.
 fn run_limited(kernel: &Kernel, blocks: u32, arguments: &[&str]) -> Ran {
-    let program = kernel.command();
-    let mut command = Command::new("sh");
     let limited = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
-    command.args(["-c", &limited]).arg(program.get_program());
-    command.args(program.get_args()).args(arguments);
-    command.current_dir(kernel.directory.path());
-    command.stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let settings = kernel.play(&mut child);
-    let output = child.wait_with_output().unwrap();
-    Ran { output, settings }
+    let mut command = kernel.under(&["sh", "-c", &limited]);
+    kernel.finish(command.args(arguments).spawn().unwrap())
 }
 
 /// Maps of pages at addresses that cannot be foreseen, so that their text stays long.

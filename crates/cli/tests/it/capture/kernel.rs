@@ -112,9 +112,15 @@ impl Kernel {
     }
 
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ioatlas"));
-        command.arg("capture").arg("--tracefs");
-        command.arg(self.path("tracing"));
+        self.under(&[])
+    }
+
+    /// The same, run by a command that takes the program's name and arguments after its own.
+    pub fn under(&self, others: &[&str]) -> Command {
+        let ours = [env!("CARGO_BIN_EXE_ioatlas"), "capture", "--tracefs"];
+        let words = [others, &ours].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).arg(self.path("tracing"));
         command.current_dir(self.directory.path());
         command.stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -123,14 +129,18 @@ impl Kernel {
 
     /// Runs the program, in the directory that holds ours.
     pub fn run(&self, arguments: &[&str]) -> Ran {
-        let mut child = self.command().args(arguments).spawn().unwrap();
+        self.finish(self.command().args(arguments).spawn().unwrap())
+    }
+
+    /// Plays the kernel of a program that was started.
+    pub fn finish(&self, mut child: Child) -> Ran {
         let settings = self.play(&mut child);
         let output = child.wait_with_output().unwrap();
         Ran { output, settings }
     }
 
     /// Plays the kernel until the program has ended.
-    pub fn play(&self, child: &mut Child) -> Option<BTreeMap<String, String>> {
+    fn play(&self, child: &mut Child) -> Option<BTreeMap<String, String>> {
         let instance = self.path(&format!("tracing/instances/ioatlas-{}", child.id()));
         if !until(child, || instance.exists()) {
             return None;
