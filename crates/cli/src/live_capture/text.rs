@@ -142,7 +142,9 @@ impl Text {
         let named = |line| format!("saved_cmdlines:{line}\n");
         let named: String = names.lines().map(named).collect();
         self.names.clear();
-        compress_zstd(named.as_bytes(), &mut self.names)?;
+        if !named.is_empty() {
+            compress_zstd(named.as_bytes(), &mut self.names)?;
+        }
         let line = |(cpu, events): &(u32, u64)| format!("CPU:{cpu} [LOST {events} EVENTS]\n");
         let lines: String = lost.iter().map(line).collect();
         if lines.is_empty() {

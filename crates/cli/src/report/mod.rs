@@ -374,7 +374,7 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let answer = conclude(&report, &target, false, &Screen::default()).unwrap();
         assert!(
-            answer.text.contains("3 violations in 12 accesses"),
+            answer.text.contains("3 violations in 14 accesses"),
             "{}",
             answer.text
         );
