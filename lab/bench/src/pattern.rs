@@ -303,7 +303,7 @@ impl<T: Send> Sequence<T> for Ring<T> {
     ) -> Result<(), Failure> {
         (0..self.places.len()).try_for_each(|_| self.pair(subject, hand, draw))
     }
-    #[inline]
+    #[inline(always)] // also in bursts
     fn pair<S: Subject<Token = T>>(
         &mut self,
         subject: &S,

@@ -44,7 +44,8 @@ const MAX_ROWS: usize = 512;
 /// Below this the picture says nothing, however little room there is.
 const MIN_COLUMNS: usize = 50;
 
-/// Of the room for a picture, the part for what lies where, in hundredths.
+/// Of the room for a picture, the least part for what lies where, in hundredths: it has what the
+/// cells leave.
 const ROOM_OF_LIES: usize = 30;
 
 /// Devices with a name in the picture.
@@ -118,12 +119,11 @@ impl Atlas {
                 Verdict::Hit | Verdict::Fault => 0,
             };
         });
-        let room_of_lies = room / 100 * ROOM_OF_LIES;
-        let room = room - room_of_lies;
+        let room_of_cells = room - room / 100 * ROOM_OF_LIES;
         let (mut columns, mut rows) = (MAX_COLUMNS, MAX_ROWS);
         // each miss takes a byte at least
         let missed = savings.missed.iter().filter(|&&missed| missed != 0).count();
-        let mut each = match missed < room {
+        let mut each = match missed < room_of_cells {
             true => Misses::Each,
             false => Misses::Together,
         };
@@ -132,14 +132,14 @@ impl Atlas {
             let cells = grid.cells(trace, &misses, &savings.missed, each);
             let (sets, cells) = encode(&cells);
             // A pair of sets is written as two numbers of at most 8 hexadecimal digits.
-            let fits = cells.len() + 18 * sets.len() <= room;
-            if fits || each == Misses::Together && columns / 2 < MIN_COLUMNS {
+            let bytes = cells.len() + 18 * sets.len();
+            if bytes <= room_of_cells || each == Misses::Together && columns / 2 < MIN_COLUMNS {
                 return Atlas {
                     combinations: savings.combinations.iter().map(Named::to_string).collect(),
                     misses: savings.totals(),
                     sets,
                     is_exact: each == Misses::Each,
-                    lies: Lies::of(trace, &grid, room_of_lies),
+                    lies: Lies::of(trace, &grid, room.saturating_sub(bytes)),
                     ..grid.atlas(trace, label, cells)
                 };
             }

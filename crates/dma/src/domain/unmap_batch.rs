@@ -24,16 +24,25 @@ struct Clearing<'d, P: Platform, T: Translator<P>> {
 }
 
 /// Mappings that are cleared, and counted together.
-#[derive(Default)]
 struct Cleared {
     mappings: u64,
     pages: PageCount,
     owned: PageCount,
-    /// From the lowest page to the highest, also of what had holes.
-    within: Option<IovaRange>,
+    /// The lowest page, and what follows the highest, also of what had holes.
+    first: IovaPage,
+    end: IovaPage,
 }
 
 impl Cleared {
+    fn nothing() -> Self {
+        Cleared {
+            mappings: 0,
+            pages: PageCount(0),
+            owned: PageCount(0),
+            first: IovaPage(u64::MAX),
+            end: IovaPage(0),
+        }
+    }
     #[inline]
     fn add(&mut self, range: IovaRange, owned: PageCount) {
         self.mappings += 1;
@@ -42,7 +51,12 @@ impl Cleared {
     }
     #[inline]
     fn cover(&mut self, range: IovaRange) {
-        self.within = Some(self.within.unwrap_or(range).around(&range));
+        self.first = self.first.min(range.first);
+        self.end = self.end.max(range.end());
+    }
+    fn within(&self) -> IovaRange {
+        let pages = self.end.0.saturating_sub(self.first.0);
+        IovaRange::new(self.first, PageCount(pages))
     }
 }
 
@@ -142,7 +156,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             domain: self,
             engine: self.engine(),
             round: Round::new(self.platform.pinned(|cpu| cpu.index())),
-            cleared: Cleared::default(),
+            cleared: Cleared::nothing(),
         };
         let mut stopped = None;
         for mapping in mappings.take(UNMAP_ROUND) {
@@ -163,7 +177,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             lost,
             failed,
         } = clearing.finish();
-        let Some((failed, range)) = failed.zip(clearing.cleared.within) else {
+        let Some(failed) = failed else {
             return match stopped {
                 None => Ok(ended),
                 stopped => Err(UnmapBatchError {
@@ -179,7 +193,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             ended,
             lost: Some(Lost {
                 mappings: lost + usize::from(is_holed),
-                range,
+                range: clearing.cleared.within(),
                 cause: failed.cause,
             }),
             stopped: stopped.filter(|_| !is_holed),
@@ -200,7 +214,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
 
 impl<P: Platform, T: Translator<P>> Clearing<'_, P, T> {
     /// Clears the leaves of a mapping of this domain; what that retires comes into the round.
-    #[inline]
+    #[inline(always)]
     fn clear(&mut self, mapping: Mapping) -> Result<(), UnmapError> {
         let range = mapping.range();
         let owned = mapping.alloc.owned();

@@ -8,6 +8,8 @@ use crate::units::*;
 pub(crate) struct Ranges<const N: usize> {
     ranges: [IovaRange; N],
     count: usize,
+    /// Where pages were added last: those that come next mostly adjoin.
+    last: usize,
 }
 
 impl<const N: usize> Ranges<N> {
@@ -19,6 +21,7 @@ impl<const N: usize> Ranges<N> {
         Ranges {
             ranges: [none; N],
             count: 0,
+            last: 0,
         }
     }
     pub fn as_slice(&self) -> &[IovaRange] {
@@ -26,12 +29,41 @@ impl<const N: usize> Ranges<N> {
     }
     pub fn clear(&mut self) {
         self.count = 0;
+        self.last = 0;
     }
 
     /// Adds the pages of `range`, which has some. What overlaps or adjoins becomes one range, and
     /// nothing else does. Returns whether there was room; nothing has changed if not.
-    #[inline]
+    #[inline(always)]
     pub fn add(&mut self, range: IovaRange) -> bool {
+        self.extend_last(range) || self.find_place(range)
+    }
+
+    /// Adds what adjoins the range that grew last, and no other.
+    #[inline(always)]
+    fn extend_last(&mut self, range: IovaRange) -> bool {
+        let (before, behind) = self.ranges[..self.count].split_at_mut(self.last);
+        let [last, behind @ ..] = behind else {
+            return false;
+        };
+        if range.first == last.end() {
+            let alone = behind.first().is_none_or(|next| range.end() < next.first);
+            if alone {
+                last.pages.0 += range.pages.0;
+            }
+            return alone;
+        }
+        let alone = range.end() == last.first
+            && before.last().is_none_or(|other| other.end() < range.first);
+        if alone {
+            last.first = range.first;
+            last.pages.0 += range.pages.0;
+        }
+        alone
+    }
+
+    #[inline(never)]
+    fn find_place(&mut self, range: IovaRange) -> bool {
         let all = self.as_slice();
         // what touches `range` stands in a row: from the first that does not end before it ..
         let from = all.partition_point(|other| other.end() < range.first);
@@ -45,6 +77,7 @@ impl<const N: usize> Ranges<N> {
         self.ranges
             .copy_within(from + touched..self.count, from + 1);
         self.count -= last;
+        self.last = from;
         true
     }
 
@@ -55,6 +88,7 @@ impl<const N: usize> Ranges<N> {
         self.ranges.copy_within(at..self.count, at + 1);
         self.ranges[at] = range;
         self.count += 1;
+        self.last = at;
         true
     }
 }

@@ -46,7 +46,7 @@ impl<T, const N: usize> Together<T, N> {
 
     /// Adds `what`, whose entries the caller has just cleared, and what must be invalidated for it.
     /// It comes back where there is no room.
-    #[inline]
+    #[inline(always)] // once for each mapping
     pub fn add(&mut self, what: T, pages: IovaRange, caches: Caches) -> Result<(), T> {
         if self.held == N || !self.also(pages, caches) {
             return Err(what);
@@ -57,7 +57,7 @@ impl<T, const N: usize> Together<T, N> {
     }
 
     /// Has pages invalidated of which nothing becomes free; returns whether there was room.
-    #[inline]
+    #[inline(always)]
     pub fn also(&mut self, pages: IovaRange, caches: Caches) -> bool {
         let room = self.pages.add(pages);
         if room {

@@ -73,7 +73,7 @@ impl Round {
 
     /// The allocation of a mapping comes last: all entries of its `pages` are cleared and
     /// published.
-    #[inline]
+    #[inline(always)]
     pub fn end<P: Platform, I: Invalidate>(
         &mut self,
         engine: &Engine<'_, P, I>,
@@ -108,7 +108,7 @@ impl Round {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn add<P: Platform, I: Invalidate>(
         &mut self,
         engine: &Engine<'_, P, I>,

@@ -377,7 +377,7 @@ fn provenance(report: &Report) -> String {
     let origin = &report.provenance;
     let trace = |trace: &super::model::TraceOrigin| {
         format!(
-            "<tr><td>{}</td><td class=\"r\">{}</td><td><code class=\"hash\">{}</code></td></tr>",
+            "<tr><td class=\"long\">{}</td><td class=\"r\">{}</td><td><code>{}</code></td></tr>",
             escaped(&short(&trace.name, NAME)),
             number(&trace.events),
             escaped(&trace.sha256)
