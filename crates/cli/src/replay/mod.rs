@@ -146,7 +146,8 @@ pub struct Replayed {
     pub anomalies: u64,
     /// Lines skipped because the replay would be too large.
     pub limited: u64,
-    /// Invalidations that the domains started.
+    /// Invalidations that the unit was asked for, of pages or of a domain: a batch may ask for several
+    /// at once, with one wait for all.
     pub invalidations: u64,
     /// Accesses that found no entry in the unit's IOTLB.
     pub misses: u64,
@@ -221,6 +222,7 @@ pub fn replay(
         limited: 0,
         peak_frames: 0,
         not_tables: in_use(&machine),
+        not_of_unmaps: invalidations(&machine),
         attempts: Attempts::default(),
     };
     for (time, event) in trace.events().iter().enumerate() {
@@ -260,6 +262,8 @@ struct Run<'m> {
     peak_frames: u64,
     /// Frames in use that are no page tables: the unit's root, context tables and queue.
     not_tables: u64,
+    /// Invalidations that attaching devices took.
+    not_of_unmaps: u64,
     attempts: Attempts,
 }
 
@@ -275,6 +279,11 @@ pub struct Request {
 
 fn in_use(machine: &WatchedMachine<Host>) -> u64 {
     machine.machine().platform().inner().frames_in_use() as u64
+}
+
+fn invalidations(machine: &WatchedMachine<Host>) -> u64 {
+    let unit = machine.machine().unit().stats();
+    unit.page_invalidations + unit.domain_invalidations
 }
 
 /// What a driver maps for.
@@ -425,9 +434,10 @@ impl Run<'_> {
             .domain::<VtdSecond48>(self.design)
             .map_err(|e| e.to_string())?;
         let source = SourceId(self.devices.len() as u16); // below MAX_DEVICES
-        let before = in_use(self.machine);
+        let before = (in_use(self.machine), invalidations(self.machine));
         domain.attach(source).map_err(|e| e.to_string())?;
-        self.not_tables += in_use(self.machine) - before;
+        self.not_tables += in_use(self.machine) - before.0;
+        self.not_of_unmaps += invalidations(self.machine) - before.1;
         self.devices.insert(
             device,
             Device {
@@ -493,10 +503,11 @@ impl Run<'_> {
     }
 
     fn finish(mut self) -> Result<Replayed, String> {
-        let mut invalidations = 0;
-        for mut device in self.devices.into_values() {
+        for device in self.devices.values_mut() {
             device.end_reaped(self.machine, self.probe, &mut self.attempts)?;
-            invalidations += device.domain.domain().stats().invalidations;
+        }
+        let invalidations = invalidations(self.machine) - self.not_of_unmaps;
+        for device in self.devices.into_values() {
             device.domain.domain().audit()?;
             let source = device.source;
             device

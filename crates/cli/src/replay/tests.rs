@@ -2,6 +2,7 @@
 //! What a replay does and counts.
 
 use super::*;
+use crate::report::bundled_traces;
 use ioatlas_dma::{
     design::{self, allocators, policies},
     domain::{AllocatorConfig, DomainConfig, PolicyConfig},
@@ -212,5 +213,35 @@ fn unmapped_pages_are_blocked_by_strict_and_stale_for_a_while_under_deferred() {
             | PolicyConfig::DeferredGlobal(_)
             | PolicyConfig::Solaris => assert!(stale > 0 && blocked > 0),
         }
+    }
+}
+
+#[test]
+fn a_driver_that_unmaps_in_bursts_is_as_strict_with_fewer_invalidations() {
+    let traces = bundled_traces().unwrap().traces;
+    let design = Design::parse("linux-strict").unwrap();
+    for loaded in traces {
+        let run = |unmaps, probe| {
+            let driver = Driver { design, unmaps };
+            replay(&loaded.trace, driver, IOTLB, probe).unwrap()
+        };
+        let one_by_one = run(Unmaps::OneByOne, Probe::Off);
+        let in_bursts = run(Unmaps::InBursts, Probe::Off);
+        assert_eq!(
+            (one_by_one.maps, one_by_one.unmaps, one_by_one.anomalies),
+            (in_bursts.maps, in_bursts.unmaps, in_bursts.anomalies)
+        );
+        // one of each burst at least, and of its 16 at most as many
+        let (single, burst) = (one_by_one.invalidations, in_bursts.invalidations);
+        assert!(
+            burst * 16 >= single && burst * 2 < single,
+            "{burst} of {single}"
+        );
+        let probed = run(Unmaps::InBursts, Probe::UnmappedPages);
+        assert_eq!(probed.oracle.violation_count, 0);
+        assert!(
+            probed.attempts.blocked > 1000 && probed.attempts.stale == 0,
+            "P1"
+        );
     }
 }

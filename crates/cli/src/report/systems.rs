@@ -11,6 +11,8 @@
 //! Misses are those of the software unit's IOTLB.
 //!
 //! One row is of a driver that unmaps in bursts, as NAPI and NVMe reap completions: 16 by one call.
+//! What that asks of the unit may be several invalidations with one wait; each is charged as if it
+//! were waited for alone, so the wait of that row is the most that it can be.
 //!
 //! Two columns do not depend on the traces: the time a pair is that of this project's code on this
 //! machine, on a ring of 256 single pages, without any invalidation. What a CPU waits for these is

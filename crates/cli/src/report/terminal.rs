@@ -316,7 +316,11 @@ fn systems(report: &Report) -> Vec<String> {
         systems_table(report, Design::Hidden)
     };
     if report.systems.iter().any(|row| row.wait.is_some()) {
-        lines.push(report.wait_sentence().plain());
+        let wait = report.wait_sentence().plain();
+        lines.push(format!(
+            "inv: counted; {}",
+            wait.replacen("each invalidation", "each", 1)
+        ));
     }
     lines
 }
@@ -348,7 +352,7 @@ fn systems_table(report: &Report, design: Design) -> Vec<String> {
             "|",
             whose,
             traces,
-            "",
+            "simul.",
             "counted",
             "window:",
         ],
