@@ -2,7 +2,7 @@
 //! An unmap that is started and not finished, watched.
 #![allow(clippy::result_large_err)] // the domain's
 
-use super::Watched;
+use super::{Bounds, Watched};
 use ioatlas_dma::{
     domain::{Mapping, PendingUnmap, UnmapBatchError},
     platform::Platform,
@@ -10,7 +10,8 @@ use ioatlas_dma::{
     units::IovaRange,
 };
 
-/// `PendingUnmap`, watched: its mappings are in their unmap until it says that they have ended.
+/// `PendingUnmap`, watched: under a strict policy its mappings are in their unmap until it says that
+/// they have ended; under any other, which unmaps at once, until it is there.
 #[must_use = "the mappings have ended when this is finished, and only then"]
 pub struct WatchedPending<'w, P: Platform, T: Translator<P>> {
     watched: &'w Watched<P, T>,
@@ -28,12 +29,16 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         let mut taken = Vec::new();
         let mut mappings = mappings.inspect(|mapping| taken.push(self.unmap_called(mapping)));
         let pending = Some(self.domain.unmap_start(&mut mappings));
-        WatchedPending {
+        let mut pending = WatchedPending {
             watched: self,
             pending,
             taken,
             result: Ok(0),
+        };
+        if self.bounds != Bounds::Strict {
+            pending.end();
         }
+        pending
     }
 }
 

@@ -13,6 +13,7 @@ pub struct Watched<P: Platform, T: Translator<P>> {
     pub(super) domain: Arc<Domain<P, T>>,
     pub(super) oracle: Arc<Oracle>,
     pub(super) serial: DomainSerial,
+    pub(super) bounds: Bounds,
 }
 
 impl<P: Platform, T: Translator<P>> Watched<P, T> {
@@ -24,6 +25,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
             domain: Arc::new(domain),
             oracle,
             serial,
+            bounds,
         }
     }
 

@@ -4,7 +4,7 @@
 use crate::common::bench::*;
 use ioatlas_dma::{
     invalidation::{InvalidateError, WaitLimit},
-    platform::{Atomic64, Ordering},
+    platform::Ordering,
 };
 
 #[test]
