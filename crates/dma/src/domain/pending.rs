@@ -35,6 +35,7 @@ pub struct PendingUnmap<'d, P: Platform, T: Translator<P>> {
     state: State<<T::Unit as Invalidate>::Token>,
 }
 
+#[allow(clippy::large_enum_variant)] // as above
 enum State<K> {
     UnderWay {
         round: PendingRound<K>,
