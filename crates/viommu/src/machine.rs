@@ -7,7 +7,7 @@
 use crate::{
     config::{ConfigError, Geometry, UnitConfig},
     observe::Observer,
-    oracle::{Bounds, Holders, Oracle, Watched, WatchedPlatform},
+    oracle::{Bounds, Holders, Oracle, Watched, WatchedPending, WatchedPlatform},
     unit::SoftUnit,
 };
 use ioatlas_dma::{
@@ -28,6 +28,12 @@ pub type SoftDomain<P, F> = Domain<P, Paged<P, F, Arc<Driver<P>>>>;
 /// The same, watched by an oracle. `B` is the platform underneath.
 pub type WatchedDomain<B, F> =
     Watched<WatchedPlatform<B>, Paged<WatchedPlatform<B>, F, Arc<Driver<WatchedPlatform<B>>>>>;
+/// What its `unmap_start` returns.
+pub type WatchedDomainPending<'w, B, F> = WatchedPending<
+    'w,
+    WatchedPlatform<B>,
+    Paged<WatchedPlatform<B>, F, Arc<Driver<WatchedPlatform<B>>>>,
+>;
 
 /// A platform, its software unit, brought up, and the driver.
 pub struct Machine<P: Platform + PhysMemory<P>> {

@@ -65,6 +65,17 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         }
     }
 
+    /// Ends one of this client's, and tells what watches.
+    pub(super) fn end_told<L: AsRef<[PhysRange]>>(
+        &self,
+        mapping: DmaMapping<L>,
+    ) -> Result<L, DmaUnmapError<L>> {
+        match self.dma.watch.is_on() {
+            true => self.end_watched(mapping),
+            false => self.end_here(mapping),
+        }
+    }
+
     #[cold]
     fn end_watched<L: AsRef<[PhysRange]>>(
         &self,

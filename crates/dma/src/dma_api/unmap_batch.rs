@@ -4,14 +4,14 @@
 
 use super::{mapping::Held, *};
 use crate::{
-    domain::{Lost, UNMAP_ROUND},
+    domain::{Lost, Mapping, UNMAP_ROUND, UnmapBatchError},
     units::*,
 };
 use alloc::boxed::Box;
 use core::{iter, mem::ManuallyDrop};
 
 /// Lists of mappings that were taken, in their order, until no device reaches any of them.
-struct Lists<L> {
+pub(super) struct Lists<L> {
     lists: [Option<(ManuallyDrop<L>, Ends)>; UNMAP_ROUND],
     taken: usize,
 }
@@ -26,7 +26,7 @@ enum Ends {
 }
 
 impl<L> Lists<L> {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Lists {
             lists: [const { None }; UNMAP_ROUND],
             taken: 0,
@@ -54,6 +54,39 @@ impl<L> Lists<L> {
             given += 1;
         }
         given
+    }
+
+    /// Gives the lists back that no device reaches, after what is mapped directly was `unmapped`:
+    /// how many of these have ended. Returns how many came back.
+    ///
+    /// # Errors
+    /// What of both is to be told.
+    pub(super) fn ended(
+        &mut self,
+        unmapped: Result<usize, UnmapBatchError>,
+        stopped: Option<DmaUnmapError<L>>,
+        back: impl FnMut(L),
+    ) -> Result<usize, DmaUnmapBatchError<L>> {
+        let (all, together, holes) = match unmapped {
+            Ok(all) => (all, None, None),
+            Err(failed) => (failed.ended, failed.lost, failed.stopped),
+        };
+        let ended = self.give_back(all, back);
+        // a mapping with holes was the last that was taken
+        let stopped = stopped.or(holes.map(DmaUnmapError::Direct));
+        let (by_itself, stopped) = stopped.map_or((None, None), lost_or);
+        let lost = match (together, by_itself) {
+            (Some(together), Some(by_itself)) => Some(together.and(by_itself)),
+            (one, other) => one.or(other),
+        };
+        match (lost, stopped) {
+            (None, None) => Ok(ended),
+            (lost, stopped) => Err(DmaUnmapBatchError {
+                ended,
+                lost,
+                stopped,
+            }),
+        }
     }
 }
 
@@ -145,51 +178,44 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         let mut lists = Lists::new();
         let mut stopped = None;
         let mut mappings = mappings.fuse();
-        let mut direct = iter::from_fn(|| {
-            while !lists.is_full() && stopped.is_none() {
-                let mapping = mappings.next()?;
-                if mapping.key != self.key {
-                    stopped = Some(DmaUnmapError::Foreign(Box::new(mapping)));
-                    break;
-                }
-                match mapping {
-                    DmaMapping {
-                        list,
-                        held: Held::Direct(mapping),
-                        timed: None,
-                        ..
-                    } => {
-                        lists.push(list, Ends::Together);
-                        return Some(mapping);
-                    }
-                    mapping => match self.end_here(mapping) {
-                        Ok(list) => lists.push(ManuallyDrop::new(list), Ends::ByItself),
-                        Err(error) => stopped = Some(error),
-                    },
-                }
-            }
-            None
-        });
+        let mut direct =
+            iter::from_fn(|| self.next_direct(&mut mappings, &mut lists, &mut stopped));
         let unmapped = self.dma.domain.unmap_batch(&mut direct);
-        let failed = unmapped.err();
-        let all = failed.as_ref().map_or(UNMAP_ROUND, |failed| failed.ended);
-        let ended = lists.give_back(all, back);
-        let (together, holes) = failed.map_or((None, None), |failed| (failed.lost, failed.stopped));
-        // a mapping with holes was the last that was taken
-        let stopped = stopped.or(holes.map(DmaUnmapError::Direct));
-        let (by_itself, stopped) = stopped.map_or((None, None), lost_or);
-        let lost = match (together, by_itself) {
-            (Some(together), Some(by_itself)) => Some(together.and(by_itself)),
-            (one, other) => one.or(other),
-        };
-        match (lost, stopped) {
-            (None, None) => Ok(ended),
-            (lost, stopped) => Err(DmaUnmapBatchError {
-                ended,
-                lost,
-                stopped,
-            }),
+        lists.ended(unmapped.map(|()| UNMAP_ROUND), stopped, back)
+    }
+
+    /// The next that is mapped directly, while there is room for its list. What comes before it
+    /// ends here, and so does all where a watch is to be told; until something is `stopped` at.
+    #[inline]
+    pub(super) fn next_direct<L: AsRef<[PhysRange]>>(
+        &self,
+        mappings: &mut impl Iterator<Item = DmaMapping<L>>,
+        lists: &mut Lists<L>,
+        stopped: &mut Option<DmaUnmapError<L>>,
+    ) -> Option<Mapping> {
+        while !lists.is_full() && stopped.is_none() {
+            let mapping = mappings.next()?;
+            if mapping.key != self.key {
+                *stopped = Some(DmaUnmapError::Foreign(Box::new(mapping)));
+                break;
+            }
+            match mapping {
+                DmaMapping {
+                    list,
+                    held: Held::Direct(mapping),
+                    timed: None,
+                    ..
+                } if !self.dma.watch.is_on() => {
+                    lists.push(list, Ends::Together);
+                    return Some(mapping);
+                }
+                mapping => match self.end_told(mapping) {
+                    Ok(list) => lists.push(ManuallyDrop::new(list), Ends::ByItself),
+                    Err(error) => *stopped = Some(error),
+                },
+            }
         }
+        None
     }
 }
 

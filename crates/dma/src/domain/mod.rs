@@ -42,6 +42,7 @@ mod error;
 mod fast_path;
 mod map;
 mod mapping;
+mod pending;
 mod promote;
 mod region;
 mod reserved;
@@ -57,6 +58,7 @@ pub use error::{
     UnmapBatchError, UnmapError,
 };
 pub use mapping::Mapping;
+pub use pending::PendingUnmap;
 pub(crate) use region::Region;
 pub use stats::{DomainAudit, DomainStats};
 
@@ -70,7 +72,7 @@ use crate::{
     invalidation::*,
     iova::{AnyAllocator, Backing, BackingConfig, IovaAllocator},
     platform::*,
-    policy::{Engine, Policy, Quarantine},
+    policy::{Engine, InFlight, Policy, Quarantine},
     translator::{AttachError, OURS, OnMap, Translator},
     units::*,
 };
@@ -140,6 +142,7 @@ pub struct Domain<P: Platform, T: Translator<P>> {
     wait_limit: WaitLimit,
     aperture: IovaRange,
     closed: Closed,
+    in_flight: InFlight<P>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -208,6 +211,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             wait_limit: config.wait_limit,
             aperture,
             closed: Closed::No,
+            in_flight: InFlight::new(),
             translator,
             platform,
         };

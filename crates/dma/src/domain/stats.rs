@@ -36,7 +36,7 @@ pub struct DomainStats {
     pub allocated: PageCount,
     /// Pages reserved by [`Domain::reserve`].
     pub reserved: PageCount,
-    /// Retired and not flushed yet.
+    /// Retired and not flushed yet, also by an unmap that was started and not finished.
     pub retired: Held,
     /// Lost to failed invalidations, for good.
     pub quarantined: Held,
@@ -130,7 +130,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             live: difference(|w| &w.pages_mapped, |w| &w.pages_unmapped),
             allocated: difference(|w| &w.allocated, |w| &w.unallocated),
             reserved: self.reserved.pages(),
-            retired: self.policy.retired(),
+            retired: self.policy.retired().and(self.in_flight.held()),
             quarantined: self.quarantine.held(),
             invalidations: self.sequence.started(),
         }

@@ -10,21 +10,24 @@
 use super::*;
 use crate::{
     iova::{AllocKind, IovaAlloc},
-    policy::{Round, RoundOutcome, UNMAP_ROUND},
+    policy::{PendingRound, Round, RoundOutcome, UNMAP_ROUND},
     table::LeafTable,
 };
 
-/// A round under way. Where what yields its mappings panics, it is finished all the same: what is
-/// cleared by then is flushed, freed and counted.
-struct Clearing<'d, P: Platform, T: Translator<P>> {
+/// A round under way.
+pub(super) struct Clearing<'d, P: Platform, T: Translator<P>> {
     domain: &'d Domain<P, T>,
     engine: Engine<'d, P, T::Unit>,
     round: Round,
     cleared: Cleared,
 }
 
+/// A round whose mappings are being yielded. Where what yields them panics, it is finished all the
+/// same: what is cleared by then is flushed, freed and counted.
+struct Guard<'c, 'd, P: Platform, T: Translator<P>>(&'c mut Clearing<'d, P, T>);
+
 /// Mappings that are cleared, and counted together.
-struct Cleared {
+pub(super) struct Cleared {
     mappings: u64,
     pages: PageCount,
     owned: PageCount,
@@ -54,7 +57,7 @@ impl Cleared {
         self.first = self.first.min(range.first);
         self.end = self.end.max(range.end());
     }
-    fn within(&self) -> IovaRange {
+    pub(super) fn within(&self) -> IovaRange {
         let pages = self.end.0.saturating_sub(self.first.0);
         IovaRange::new(self.first, PageCount(pages))
     }
@@ -106,26 +109,29 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     ) -> Result<(), UnmapBatchError> {
         match self.policy {
             Policy::Strict => self.unmap_rounds(mappings),
-            _ => self.unmap_each(mappings),
+            _ => self.unmap_each(mappings).map(drop),
         }
     }
 
-    fn unmap_each(
+    /// One after the other; how many have ended.
+    pub(super) fn unmap_each(
         &self,
-        mappings: &mut impl Iterator<Item = Mapping>,
-    ) -> Result<(), UnmapBatchError> {
-        let mut outcomes = mappings.map(|mapping| self.unmap(mapping)).enumerate();
-        outcomes.try_for_each(|(ended, outcome)| {
-            outcome.map_err(|error| {
+        mappings: impl Iterator<Item = Mapping>,
+    ) -> Result<usize, UnmapBatchError> {
+        let mut ended = 0;
+        for mapping in mappings {
+            if let Err(error) = self.unmap(mapping) {
                 let lost = Lost::one(&error);
                 let stopped = lost.is_none().then_some(error);
-                UnmapBatchError {
+                return Err(UnmapBatchError {
                     ended,
                     lost,
                     stopped,
-                }
-            })
-        })
+                });
+            }
+            ended += 1;
+        }
+        Ok(ended)
     }
 
     fn unmap_rounds(
@@ -152,52 +158,10 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         &self,
         mappings: &mut impl Iterator<Item = Mapping>,
     ) -> Result<usize, UnmapBatchError> {
-        let mut clearing = Clearing {
-            domain: self,
-            engine: self.engine(),
-            round: Round::new(self.platform.pinned(|cpu| cpu.index())),
-            cleared: Cleared::nothing(),
-        };
-        let mut stopped = None;
-        for mapping in mappings.take(UNMAP_ROUND) {
-            if mapping.key != self.key {
-                stopped = Some(UnmapError::Foreign(mapping));
-                break;
-            }
-            if let Err(error) = clearing.clear(mapping) {
-                stopped = Some(error);
-                break;
-            }
-            if clearing.round.has_failed() {
-                break;
-            }
-        }
-        let RoundOutcome {
-            ended,
-            lost,
-            failed,
-        } = clearing.finish();
-        let Some(failed) = failed else {
-            return match stopped {
-                None => Ok(ended),
-                stopped => Err(UnmapBatchError {
-                    ended,
-                    lost: None,
-                    stopped,
-                }),
-            };
-        };
-        // what is left of a mapping with holes was not flushed either
-        let is_holed = matches!(stopped, Some(UnmapError::Holes { .. }));
-        Err(UnmapBatchError {
-            ended,
-            lost: Some(Lost {
-                mappings: lost + usize::from(is_holed),
-                range: clearing.cleared.within(),
-                cause: failed.cause,
-            }),
-            stopped: stopped.filter(|_| !is_holed),
-        })
+        let mut clearing = Clearing::new(self);
+        let stopped = clearing.clear_all(mappings);
+        let outcome = clearing.finish();
+        said(outcome, clearing.cleared.within(), stopped)
     }
 
     /// Without a walk; returns whether. Nothing has changed if not.
@@ -212,7 +176,89 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     }
 }
 
-impl<P: Platform, T: Translator<P>> Clearing<'_, P, T> {
+/// What is said of a round that is over, whose pages were `within`; how many have ended.
+#[inline]
+pub(super) fn said(
+    outcome: RoundOutcome,
+    within: IovaRange,
+    stopped: Option<UnmapError>,
+) -> Result<usize, UnmapBatchError> {
+    let RoundOutcome {
+        ended,
+        lost,
+        failed,
+    } = outcome;
+    let Some(failed) = failed else {
+        return match stopped {
+            None => Ok(ended),
+            stopped => Err(UnmapBatchError {
+                ended,
+                lost: None,
+                stopped,
+            }),
+        };
+    };
+    // what is left of a mapping with holes was not flushed either
+    let is_holed = matches!(stopped, Some(UnmapError::Holes { .. }));
+    Err(UnmapBatchError {
+        ended,
+        lost: Some(Lost {
+            mappings: lost + usize::from(is_holed),
+            range: within,
+            cause: failed.cause,
+        }),
+        stopped: stopped.filter(|_| !is_holed),
+    })
+}
+
+impl<'d, P: Platform, T: Translator<P>> Clearing<'d, P, T> {
+    #[inline]
+    pub(super) fn new(domain: &'d Domain<P, T>) -> Self {
+        Clearing {
+            domain,
+            engine: domain.engine(),
+            round: Round::new(domain.platform.pinned(|cpu| cpu.index())),
+            cleared: Cleared::nothing(),
+        }
+    }
+
+    /// Clears what `mappings` yields, a round at most; returns at what it stopped, if it did.
+    #[inline]
+    pub(super) fn clear_all(
+        &mut self,
+        mappings: &mut impl Iterator<Item = Mapping>,
+    ) -> Option<UnmapError> {
+        let guard = Guard(self);
+        let mut stopped = None;
+        for mapping in mappings.take(UNMAP_ROUND) {
+            if mapping.key != guard.0.domain.key {
+                stopped = Some(UnmapError::Foreign(mapping));
+                break;
+            }
+            if let Err(error) = guard.0.clear(mapping) {
+                stopped = Some(error);
+                break;
+            }
+            if guard.0.round.has_failed() {
+                break;
+            }
+        }
+        core::mem::forget(guard);
+        stopped
+    }
+
+    /// Asks for what completes the round, and counts it.
+    pub(super) fn start(mut self) -> (PendingRound<<T::Unit as Invalidate>::Token>, IovaRange) {
+        self.count();
+        let Clearing {
+            engine,
+            round,
+            cleared,
+            ..
+        } = self;
+        (round.start(&engine), cleared.within())
+    }
+
     /// Clears the leaves of a mapping of this domain; what that retires comes into the round.
     #[inline(always)]
     fn clear(&mut self, mapping: Mapping) -> Result<(), UnmapError> {
@@ -262,9 +308,15 @@ impl<P: Platform, T: Translator<P>> Clearing<'_, P, T> {
         Ok(())
     }
 
-    /// Flushes and frees what is in the round, and counts it. Does nothing the second time.
+    /// Flushes and frees what is in the round, and counts it.
     fn finish(&mut self) -> RoundOutcome {
         let outcome = self.round.finish(&self.engine);
+        self.count();
+        outcome
+    }
+
+    #[inline]
+    fn count(&mut self) {
         let counted = core::mem::take(&mut self.cleared.mappings);
         if counted > 0 {
             let Cleared { pages, owned, .. } = self.cleared;
@@ -272,12 +324,11 @@ impl<P: Platform, T: Translator<P>> Clearing<'_, P, T> {
             let p = &*self.domain.platform;
             p.pinned(|cpu| counters.unmapped_all(&cpu, counted, pages, owned));
         }
-        outcome
     }
 }
 
-impl<P: Platform, T: Translator<P>> Drop for Clearing<'_, P, T> {
+impl<P: Platform, T: Translator<P>> Drop for Guard<'_, '_, P, T> {
     fn drop(&mut self) {
-        self.finish();
+        self.0.finish();
     }
 }

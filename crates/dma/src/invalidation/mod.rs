@@ -39,7 +39,8 @@
 //! with a gap do not join, since a scope is one range; nor does the scope of a whole domain, which
 //! needs no help.
 //!
-//! Several things may be completed by one invalidation with one fence: see `together`.
+//! Several things may be completed by one invalidation with one fence, which may be asked for its
+//! answer later: see `together`.
 //!
 //! # Use before flush does not compile
 //!
@@ -122,7 +123,7 @@ pub use invalidate::{Invalidate, InvalidateError};
 pub use retired::{CompleteError, Completion, DomainKey, Flushed, Retired, Seq};
 pub use scope::{Caches, Scope};
 pub(crate) use suspect::{Patience, Suspect};
-pub(crate) use together::Together;
+pub(crate) use together::{Submitted, Together};
 
 use crate::{platform::*, units::*};
 

@@ -23,6 +23,17 @@
 //!
 //! That the caller has cleared what it adds is for the caller to say, as everywhere: see
 //! [`FlushSequence::new`].
+//!
+//! # The answer may be asked for later
+//!
+//! [`FlushSequence::submit_together`] takes the things and returns them as [`Submitted`], which has
+//! no way in: so what is inside when the answer comes was inside when the request was made, by
+//! ownership where it was by a borrow above. [`Flushed`] comes out by [`Submitted::poll`] and
+//! [`Submitted::wait`] alone, after the answer to just that request. Nothing in the argument says
+//! when it is asked for, nor on which CPU: once a unit has said yes it always does
+//! ([`Invalidate::done`]), and nothing is mapped at pages whose allocation is inside, so that they
+//! come into no cache again. Other invalidations may begin and end meanwhile; as there is no stamp,
+//! none of them completes what is inside, and none waits for it.
 
 use super::{ranges::Ranges, *};
 
@@ -77,6 +88,11 @@ impl<T, const N: usize> Together<T, N> {
         self.take()
     }
 
+    /// Looks at them.
+    pub fn things(&self) -> impl Iterator<Item = &T> {
+        self.things[..self.held].iter().flatten()
+    }
+
     fn take(&mut self) -> impl Iterator<Item = T> + '_ {
         let held = core::mem::take(&mut self.held);
         self.pages.clear();
@@ -85,7 +101,89 @@ impl<T, const N: usize> Together<T, N> {
     }
 }
 
+/// Things whose invalidation has been asked for. No others come to them. See the module's theory.
+#[must_use = "what is never asked for its answer is never free"]
+pub(crate) struct Submitted<T, K, const N: usize> {
+    together: Together<T, N>,
+    token: K,
+    seq: Seq,
+}
+
+impl<T, K: Copy + Send, const N: usize> Submitted<T, K, N> {
+    /// The things, if the unit has done what it was asked for; it is not waited for.
+    ///
+    /// # Errors
+    /// What the unit says. The things stay where they are.
+    pub fn poll<I: Invalidate<Token = K>>(
+        &mut self,
+        unit: &I,
+    ) -> Result<Option<impl Iterator<Item = Flushed<T>> + use<'_, T, K, I, N>>, Failed> {
+        let done = is_done(unit, self.token, self.seq)?;
+        Ok(done.then(|| self.together.take().map(Flushed::by_its_own)))
+    }
+
+    /// The things, when the unit has done it.
+    ///
+    /// # Errors
+    /// As [`FlushSequence::wait`]. The things stay where they are.
+    pub fn wait<P: Platform, I: Invalidate<Token = K>>(
+        &mut self,
+        p: &P,
+        unit: &I,
+        patience: &Patience<'_, P, K>,
+    ) -> Result<impl Iterator<Item = Flushed<T>> + use<'_, T, K, P, I, N>, Failed> {
+        if !is_done(unit, self.token, self.seq)? {
+            wait_on(p, unit, self.token, self.seq, patience)?;
+        }
+        Ok(self.together.take().map(Flushed::by_its_own))
+    }
+
+    /// As [`Together::give_up`].
+    pub fn give_up(&mut self) -> impl Iterator<Item = T> + '_ {
+        self.together.give_up()
+    }
+}
+
 impl<P: Platform> FlushSequence<P> {
+    /// Asks for an invalidation of all that what is in `together` needs, by one request.
+    #[inline(always)] // two callers, one of them with a budget
+    fn ask<T, I: Invalidate, const N: usize>(
+        &self,
+        p: &P,
+        unit: &I,
+        domain: DomainId,
+        together: &Together<T, N>,
+    ) -> Result<(I::Token, Seq), Failed> {
+        let seq = self.begin(p);
+        let ranges = together.pages.as_slice();
+        let token = unit
+            .submit_ranges(domain, ranges, together.caches)
+            .map_err(|cause| Failed { seq, cause })?;
+        Ok((token, seq))
+    }
+
+    /// The first half of [`flush_together`](Self::flush_together).
+    ///
+    /// # Errors
+    /// As [`start`](Self::start). The things come back.
+    #[allow(clippy::result_large_err)] // the things, and nothing is allocated to box them
+    pub(crate) fn submit_together<T, I: Invalidate, const N: usize>(
+        &self,
+        p: &P,
+        unit: &I,
+        domain: DomainId,
+        together: Together<T, N>,
+    ) -> Result<Submitted<T, I::Token, N>, (Together<T, N>, Failed)> {
+        match self.ask(p, unit, domain, &together) {
+            Ok((token, seq)) => Ok(Submitted {
+                together,
+                token,
+                seq,
+            }),
+            Err(failed) => Err((together, failed)),
+        }
+    }
+
     /// Invalidates what all that is in `together` needs, by one request, and waits for it.
     ///
     /// # Errors
@@ -98,11 +196,7 @@ impl<P: Platform> FlushSequence<P> {
         together: &'t mut Together<T, N>,
         patience: &Patience<'_, P, I::Token>,
     ) -> Result<impl Iterator<Item = Flushed<T>> + use<'t, T, P, I, N>, Failed> {
-        let seq = self.begin(p);
-        let ranges = together.pages.as_slice();
-        let token = unit
-            .submit_ranges(domain, ranges, together.caches)
-            .map_err(|cause| Failed { seq, cause })?;
+        let (token, seq) = self.ask(p, unit, domain, together)?;
         self.await_done(p, unit, token, seq, patience)?;
         Ok(together.take().map(Flushed::by_its_own))
     }

@@ -25,6 +25,12 @@ impl Held {
             Resource::Frame(_) => self.frames += 1,
         }
     }
+    pub(crate) fn and(self, other: Held) -> Held {
+        Held {
+            pages: PageCount(self.pages.0 + other.pages.0),
+            frames: self.frames + other.frames,
+        }
+    }
 }
 
 /// What policies need of a domain: how to flush, and where things go.

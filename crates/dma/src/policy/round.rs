@@ -20,7 +20,7 @@ use super::{
 pub const UNMAP_ROUND: usize = 64;
 
 /// With as many tables as 16 unmaps of 2 MiB detach.
-const ROOM: usize = UNMAP_ROUND + 16;
+pub(super) const ROOM: usize = UNMAP_ROUND + 16;
 
 pub(crate) struct Round {
     together: Together<CpuResource, ROOM>,
@@ -135,6 +135,23 @@ impl Round {
         debug_assert!(added.is_ok(), "all is empty");
     }
 
+    /// Asks for the invalidation that completes what is left, and does not wait for it.
+    pub fn start<P: Platform, I: Invalidate>(
+        mut self,
+        engine: &Engine<'_, P, I>,
+    ) -> PendingRound<I::Token> {
+        if self.has_failed() || self.together.is_empty() {
+            return PendingRound::over(self.finish(engine));
+        }
+        let Round {
+            together,
+            under_way: mappings,
+            outcome,
+            ..
+        } = self;
+        PendingRound::start(engine, together, mappings, outcome)
+    }
+
     /// Completes what is left.
     pub fn finish<P: Platform, I: Invalidate>(
         &mut self,
@@ -155,7 +172,7 @@ impl Round {
         match flushed {
             Ok(()) => self.outcome.ended += mappings,
             Err(failed) => {
-                engine.give_up(&mut self.together);
+                engine.give_up(self.together.give_up());
                 self.outcome.lost += mappings;
                 self.outcome.failed = Some(failed);
             }
@@ -179,11 +196,11 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
         Ok(())
     }
 
-    /// Quarantines all that is in `together`.
+    /// Quarantines what was waiting for an invalidation that failed.
     #[cold]
-    fn give_up<const N: usize>(&self, together: &mut Together<CpuResource, N>) {
+    pub(super) fn give_up(&self, things: impl Iterator<Item = CpuResource>) {
         let mut held = Held::default();
-        together.give_up().for_each(|what| what.add_to(&mut held));
+        things.for_each(|what| what.add_to(&mut held));
         self.quarantine.lose(held);
     }
 }

@@ -10,6 +10,7 @@ mod identity;
 mod kmalloc;
 mod loom;
 mod options;
+mod pending;
 mod policies;
 mod reserved_ranges;
 mod simulated;

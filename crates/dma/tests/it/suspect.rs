@@ -17,7 +17,7 @@ const LIMIT: WaitLimit = WaitLimit(1_000);
 const ANSWERS_AT: u64 = 3;
 
 #[derive(Default)]
-struct State {
+pub struct State {
     submitted: u64,
     answered: u64,
     looks: u64,
@@ -28,20 +28,20 @@ struct State {
 
 /// Caches nothing, and answers late, or not at all.
 #[derive(Clone)]
-struct Late(Arc<Uncached<Host>>, Arc<Mutex<State>>);
+pub struct Late(Arc<Uncached<Host>>, Arc<Mutex<State>>);
 
 impl Late {
-    fn dies(&self) {
+    pub fn dies(&self) {
         self.1.lock().unwrap().dead = true;
     }
     /// It works again, and has done what it was asked meanwhile.
-    fn recovers(&self) {
+    pub fn recovers(&self) {
         let state = &mut *self.1.lock().unwrap();
         state.dead = false;
         state.since = 0;
         state.answered = state.submitted;
     }
-    fn looks(&self) -> u64 {
+    pub fn looks(&self) -> u64 {
         self.1.lock().unwrap().looks
     }
 }
@@ -96,9 +96,10 @@ unsafe impl RemappingUnit<Host> for Late {
     }
 }
 
-type Dom = Domain<Host, Paged<Host, VtdSecond48, Late>>;
+pub type Tables = Paged<Host, VtdSecond48, Late>;
+pub type Dom = Domain<Host, Tables>;
 
-fn domain(policy: PolicyConfig) -> (Dom, Late) {
+pub fn domain(policy: PolicyConfig) -> (Dom, Late) {
     let host = Arc::new(Host::new(HostConfig {
         frames: 256,
         slots: 2,
@@ -112,7 +113,7 @@ fn domain(policy: PolicyConfig) -> (Dom, Late) {
     (Domain::new(host, tables, config).expect("a domain"), unit)
 }
 
-fn map(domain: &Dom, nth: u64) -> Mapping {
+pub fn map(domain: &Dom, nth: u64) -> Mapping {
     let buffer = PhysRange::page(PhysPage(0x100 + nth));
     domain.map(buffer, Direction::FromDevice).expect("room")
 }

@@ -65,12 +65,14 @@
 mod failing;
 mod forward;
 mod ledger;
+mod pending;
 mod platform;
 mod watched;
 mod watched_dma;
 
 pub use failing::Failing;
 pub use ledger::{Bounds, Deadline, DomainSerial, Exposure, Property, Summary, Violation};
+pub use pending::WatchedPending;
 pub use platform::{Holders, WatchedPlatform};
 pub use watched::Watched;
 pub use watched_dma::{WatchedBuffer, WatchedClient, WatchedDma, WatchedMapping};

@@ -13,6 +13,7 @@ pub struct Watched<P: Platform, T: Translator<P>> {
     pub(super) domain: Arc<Domain<P, T>>,
     pub(super) oracle: Arc<Oracle>,
     pub(super) serial: DomainSerial,
+    pub(super) bounds: Bounds,
 }
 
 impl<P: Platform, T: Translator<P>> Watched<P, T> {
@@ -24,6 +25,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
             domain: Arc::new(domain),
             oracle,
             serial,
+            bounds,
         }
     }
 
@@ -163,14 +165,27 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         mappings: &mut impl Iterator<Item = Mapping>,
     ) -> Result<(), UnmapBatchError> {
         let mut taken = Vec::new();
-        let result = self.domain.unmap_batch(&mut mappings.inspect(|mapping| {
-            let range = mapping.range();
-            let called = self.oracle.ledger().unmap_called(self.serial, range);
-            taken.push((range, called));
-        }));
+        let mut mappings = mappings.inspect(|mapping| taken.push(self.unmap_called(mapping)));
+        let result = self.domain.unmap_batch(&mut mappings);
+        self.batch_returned(taken, result.as_ref().err());
+        result
+    }
+
+    /// A mapping is taken by a call that unmaps several.
+    pub(super) fn unmap_called(&self, mapping: &Mapping) -> (IovaRange, u64) {
+        let range = mapping.range();
+        (range, self.oracle.ledger().unmap_called(self.serial, range))
+    }
+
+    /// That call has said what became of those that were `taken`.
+    pub(super) fn batch_returned(
+        &self,
+        taken: Vec<(IovaRange, u64)>,
+        error: Option<&UnmapBatchError>,
+    ) {
         let mut ledger = self.oracle.ledger();
         let (mut ended, mut lost, mut foreign) = (taken.len(), 0, false);
-        if let Err(error) = &result {
+        if let Some(error) = error {
             ended = error.ended;
             lost = error.lost.map_or(0, |lost| lost.mappings);
             foreign = matches!(error.stopped, Some(UnmapError::Foreign(_)));
@@ -184,8 +199,6 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
                 ledger.unmap_failed(self.serial); // as of one mapping
             }
         }
-        drop(ledger);
-        result
     }
 
     /// [`Domain::unmap_raw`] of a whole mapping.

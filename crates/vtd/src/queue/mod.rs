@@ -13,10 +13,10 @@
 //! the word only ever rises. (After an error descriptors run again with the tickets they had;
 //! `recovery` says why the word does not fall then, nor runs ahead of them.) Ticket *t* is done iff
 //! the word has reached it, compared with wrap-around: the queue never holds more than 127 tickets,
-//! so a ticket that is not done is never mistaken for one that is. (One that is held while 2^31
-//! later ones are given reads as not done, for as many again. No caller holds one so long: waiting
-//! follows submitting, and the one that a domain keeps since it waited for it in vain is asked for
-//! at each of its ticks.)
+//! so a ticket that is not done is never mistaken for one that is. It may be asked for at any later
+//! time, as one whose unmap was started and not finished is: what the word is not just behind of, by
+//! those 127 at most, is done. (One that is held while 2^32 later ones are given, less up to 127,
+//! reads as not done until some more are.)
 //!
 //! **Room** is counted by the same word: the slots of a submission are free again when it is done,
 //! not when the unit has fetched them. So what is not done can always be read again from the ring,
@@ -317,6 +317,7 @@ impl<P: Platform> Queue<P> {
             return self.outcome(ticket);
         }
         match self.check(p, registers) {
+            Ok(()) if self.is_long_past(p, ticket) => self.outcome(ticket),
             Ok(()) => Ok(false),
             // it may have been done between the two looks, before the error
             Err(_) if self.reached(p, ticket) => self.outcome(ticket),
@@ -329,6 +330,13 @@ impl<P: Platform> Queue<P> {
 
     fn reached(&self, p: &P, ticket: Ticket) -> bool {
         self.word(p).wrapping_sub(ticket.last as u32) <= u32::MAX / 2
+    }
+
+    /// Whether the word is so far from `ticket` that it can only have passed it, long ago: it is
+    /// never further behind one that was given than there are under way.
+    fn is_long_past(&self, p: &P, ticket: Ticket) -> bool {
+        let behind = (ticket.last as u32).wrapping_sub(self.word(p));
+        u64::from(behind) > UNDER_WAY
     }
 
     /// How a submission ended that the unit is past.

@@ -2,7 +2,10 @@
 //! The queue: order, wrap, room, several submitters, and every way in which a unit does not answer.
 
 use crate::common::bench::*;
-use ioatlas_dma::invalidation::{InvalidateError, WaitLimit};
+use ioatlas_dma::{
+    invalidation::{InvalidateError, WaitLimit},
+    platform::Ordering,
+};
 
 #[test]
 fn a_submission_is_its_invalidations_in_order_and_one_wait() {
@@ -162,4 +165,57 @@ fn a_head_outside_the_ring_makes_no_room() {
     bench.unit.state().head = head;
     bench.unit.step(4);
     assert!(bench.submit(&[invalidation(0)]).is_ok());
+}
+
+/// What was submitted may be asked for late, as by an unmap that was started and not finished.
+#[test]
+fn a_ticket_is_answered_right_however_many_came_after_it() {
+    let bench = Bench::held();
+    let first = bench.submit(&[invalidation(0)]).unwrap();
+    assert_eq!(bench.done(first), Ok(false), "P1");
+    bench.unit.step(u64::MAX);
+    let mut last = first;
+    for n in 1..2000 {
+        last = bench.submit(&[invalidation(n)]).unwrap();
+        assert_eq!(bench.done(first), Ok(true), "after {n} others");
+    }
+    bench.unit.state().credit = 0;
+    let next = bench.submit(&[invalidation(2)]).unwrap();
+    let word = bench.host.word(bench.queue.status().0);
+    let now = word.load(Ordering::Relaxed) as u32;
+    // as far as the unit might have come meanwhile
+    for others in [0, 1 << 20, 1 << 31, (1 << 31) + 5, u32::MAX - 2200] {
+        let later = now.wrapping_add(others);
+        word.store(u64::from(later), Ordering::Relaxed);
+        assert_eq!(bench.done(last), Ok(true), "{others} others");
+        assert_eq!(bench.done(first), Ok(true), "{others} others");
+    }
+    // what is not done is told from all of that
+    for behind in [1, 2, 100, 127] {
+        let before = (now + 1).wrapping_sub(behind);
+        word.store(u64::from(before), Ordering::Relaxed);
+        assert_eq!(bench.done(next), Ok(false), "P1: {behind} are to come");
+    }
+}
+
+#[test]
+fn a_ticket_that_failed_is_told_so_however_many_came_after_it() {
+    let bench = Bench::held();
+    let before = bench.submit(&[invalidation(0)]).unwrap();
+    bench.unit.state().bad = Some(2);
+    let refused = bench.submit(&[invalidation(1)]).unwrap();
+    let behind = bench.submit(&[invalidation(2)]).unwrap();
+    bench.unit.step(u64::MAX);
+    let _ = bench.done(behind); // this look makes the queue go on
+    for n in 3..1000 {
+        let ticket = bench.submit(&[invalidation(n)]).unwrap();
+        assert_eq!(bench.done(ticket), Ok(true));
+    }
+    assert_eq!(
+        (bench.done(behind), bench.done(before)),
+        (Ok(true), Ok(true))
+    );
+    let error = bench.done(refused);
+    let queue_error = matches!(error, Err(InvalidateError::QueueError { .. }));
+    assert!(queue_error, "P1: it was left out: {error:?}");
 }

@@ -298,8 +298,8 @@ impl<B: Base, F: Format> Crowd<B, F> {
         self.end_together(held.drain(..));
     }
 
-    /// Ends the mappings among them by one call, those of clients by one each, and all else one by
-    /// one.
+    /// Ends the mappings among them by two calls, the first of which is finished last, those of
+    /// clients by one each, and all else one by one.
     fn end_together(&self, lives: impl Iterator<Item = Live>) {
         let (mut mappings, mut placed) = (Vec::new(), Vec::new());
         for live in lives {
@@ -313,7 +313,10 @@ impl<B: Base, F: Format> Crowd<B, F> {
         if let Some(clients) = &self.clients {
             clients.end_together(placed);
         }
-        let ended = self.domain.unmap_batch(&mut mappings.into_iter());
+        let half = mappings.split_off(mappings.len() / 2);
+        let pending = self.domain.unmap_start(&mut mappings.into_iter());
+        let ended = self.domain.unmap_batch(&mut half.into_iter());
+        let ended = ended.and(pending.finish().map(drop));
         ended.unwrap_or_else(|error| panic!("P14: a live mapping was not whole: {error}"));
     }
 

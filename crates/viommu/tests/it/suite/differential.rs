@@ -46,13 +46,21 @@ struct Live {
 /// Where physical pages begin that are mapped here.
 const FIRST_PAGE: u64 = 0x100;
 
+/// An unmap that is begun: what the device may find of it still, and the pages that it holds.
+struct Started<'r, B: Base, F: Format> {
+    pending: Pending<'r, B, F>,
+    gone: BTreeMap<u64, (PhysPage, Perm)>,
+    allocs: Vec<IovaRange>,
+}
+
 struct Run<'r, B: Base, F: Format> {
     rig: &'r Rig<B>,
     design: DomainConfig,
-    domain: Dom<B, F>,
+    domain: &'r Dom<B, F>,
     after: Afterwards,
     model: Model,
     live: Vec<Live>,
+    started: Vec<Started<'r, B, F>>,
     next_page: u64,
     now: u64,
 }
@@ -70,14 +78,18 @@ impl<B: Base, F: Format> Run<'_, B, F> {
         first
     }
 
-    /// Retired things left, and invalidations so far.
+    /// Whether no retired things are left but those of unmaps that are begun, which are under strict
+    /// alone; and invalidations so far.
     fn flushes(&self) -> (bool, u64) {
         let stats = self.domain.domain().stats();
-        (stats.retired == Default::default(), stats.invalidations)
+        let none = stats.retired == Default::default() || !self.started.is_empty();
+        (none, stats.invalidations)
     }
 
     fn allocated(&self, range: IovaRange) -> bool {
-        self.live.iter().any(|live| live.alloc.overlaps(&range))
+        let held = self.started.iter().flat_map(|started| &started.allocs);
+        let live = self.live.iter().map(|live| &live.alloc);
+        live.chain(held).any(|alloc| alloc.overlaps(&range))
     }
 
     fn shares(&self, range: IovaRange) -> bool {
@@ -161,25 +173,51 @@ impl<B: Base, F: Format> Run<'_, B, F> {
         retired
     }
 
-    /// By one call. Consistent memory among them is left as it is.
-    fn unmap_batch(&mut self, batch: Vec<Live>) {
+    /// By one call, that is perhaps only begun. Consistent memory among them is left as it is.
+    fn unmap_batch(&mut self, batch: Vec<Live>, starts: bool) {
         let (mut mappings, mut retired) = (Vec::new(), Vec::new());
+        let mut allocs = Vec::new();
         for live in batch {
             match live.held {
                 Held::Mapping(mapping) => {
                     retired.extend(self.forget(live.range));
                     mappings.push(mapping);
+                    allocs.extend((!self.shares(live.range)).then_some(live.alloc));
                 }
                 Held::Memory(_) => self.live.push(live),
             }
         }
         let (_, before) = self.flushes();
-        let ended = self.domain.unmap_batch(&mut mappings.into_iter());
-        ended.expect("all are this domain's");
+        let (domain, mut mappings) = (self.domain, mappings.into_iter());
+        if starts {
+            let pending = domain.unmap_start(&mut mappings);
+            if self.design.policy == PolicyConfig::Strict {
+                self.started.push(Started {
+                    pending,
+                    gone: retired.into_iter().collect(),
+                    allocs,
+                });
+                return;
+            }
+            pending.finish().expect("all are this domain's");
+        } else {
+            let ended = domain.unmap_batch(&mut mappings);
+            ended.expect("all are this domain's");
+        }
         if self.flushes().1 != before && self.after != Afterwards::Kept {
             self.model.stale.clear(); // what was there before this call is flushed
         }
         self.model.stale.extend(retired);
+    }
+
+    /// The unit answers at once, so that what was begun is over when it is asked for.
+    fn finish(&mut self, which: usize, asks: bool) {
+        if self.started.is_empty() {
+            return;
+        }
+        let mut started = self.started.swap_remove(which % self.started.len());
+        assert!(!asks || started.pending.is_done());
+        started.pending.finish().expect("all are this domain's");
     }
 
     fn unmap(&mut self, live: Live, raw: bool) {
@@ -207,7 +245,9 @@ impl<B: Base, F: Format> Run<'_, B, F> {
         let may = if self.model.pages.contains_key(&page) {
             None
         } else {
-            expected(&self.model.stale)
+            let mut begun = self.started.iter();
+            let begun = begun.find_map(|started| expected(&started.gone));
+            expected(&self.model.stale).or(begun)
         };
         assert!(
             reached == exact || reached == may,
@@ -313,9 +353,17 @@ impl<B: Base, F: Format> Run<'_, B, F> {
                 let from = which % (self.live.len() + 1);
                 let to = self.live.len().min(from + most);
                 let batch = self.live.drain(from..to).collect();
-                self.unmap_batch(batch);
+                self.unmap_batch(batch, false);
                 retires = true;
             }
+            Op::Start(which, most) => {
+                let from = which % (self.live.len() + 1);
+                let to = self.live.len().min(from + most);
+                let batch = self.live.drain(from..to).collect();
+                self.unmap_batch(batch, true);
+                retires = true;
+            }
+            Op::Finish(which, asks) => self.finish(which, asks),
             Op::Access(page, kind) => self.access(page, kind),
             Op::AccessMapped(which, page, kind) => {
                 if let Some(live) = self.live.get(which % self.live.len().max(1)) {
@@ -362,13 +410,15 @@ fn run<B: Base, F: Format>(ops: Vec<Op>, (design, tables): Choice, variant: Vari
         config.features.largest_leaf = 3;
         variant.apply(config);
     });
+    let watched = rig.domain::<F>(design);
     let mut run = Run {
-        domain: rig.domain::<F>(design),
+        domain: &watched,
         rig: &rig,
         design: domain,
         after: afterwards(&domain),
         model: Model::default(),
         live: Vec::new(),
+        started: Vec::new(),
         next_page: FIRST_PAGE,
         now: 0,
     };
@@ -389,13 +439,16 @@ fn run<B: Base, F: Format>(ops: Vec<Op>, (design, tables): Choice, variant: Vari
     while let Some(live) = run.live.pop() {
         run.unmap(live, false);
     }
+    while !run.started.is_empty() {
+        run.finish(0, false);
+    }
     run.domain.domain().flush().unwrap();
     run.model.stale.clear();
     for page in pages.into_iter().chain(0..64) {
         run.access(page, AccessKind::Read);
     }
-    let domain = run.domain;
-    rig.close(domain, &[NIC]);
+    drop(run);
+    rig.close(watched, &[NIC]);
     rig.end();
 }
 

@@ -143,6 +143,7 @@ mod operations;
 mod options;
 #[cfg(not(ioatlas_killers))]
 mod oracle_bites;
+mod pending;
 pub mod placements;
 #[cfg(not(ioatlas_killers))]
 mod policies;

@@ -29,6 +29,10 @@ pub enum Op {
     Unmap(usize),
     /// At most so many, from one on, by one call.
     Batch(usize, usize),
+    /// The same, but begun only.
+    Start(usize, usize),
+    /// One that was begun is over, or that is asked for.
+    Finish(usize, bool),
     Raw(usize),
     /// Some page; the larger apertures are covered by what lies around the mappings.
     Access(u64, AccessKind),
@@ -62,6 +66,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (1..=3u64).prop_map(|pages| Op::Consistent { pages }),
         4 => any::<usize>().prop_map(Op::Unmap),
         2 => (any::<usize>(), 2..9usize).prop_map(|(which, most)| Op::Batch(which, most)),
+        1 => (any::<usize>(), 1..9usize).prop_map(|(which, most)| Op::Start(which, most)),
+        1 => (any::<usize>(), any::<bool>()).prop_map(|(which, asks)| Op::Finish(which, asks)),
         2 => any::<usize>().prop_map(Op::Raw),
         3 => (0..64u64, kind()).prop_map(|(page, kind)| Op::Access(page, kind)),
         9 => (any::<usize>(), 0..10u64, kind())

@@ -18,7 +18,7 @@ use ioatlas_host::{Host, HostConfig, register};
 use ioatlas_sim::platform::{Schedule, Sim, SimConfig, World};
 use ioatlas_viommu::{
     config::{Geometry, UnitConfig},
-    machine::{MachineError, WatchedDomain, WatchedMachine},
+    machine::{MachineError, WatchedDomain, WatchedDomainPending, WatchedMachine},
     observe::Outcome,
     oracle::{Failing, Oracle},
 };
@@ -198,6 +198,7 @@ pub struct Rig<B: Base> {
 }
 
 pub type Dom<B, F> = WatchedDomain<Failing<B>, F>;
+pub type Pending<'d, B, F> = WatchedDomainPending<'d, Failing<B>, F>;
 
 impl<B: Base> Rig<B> {
     pub fn new<F: Format>(frames: usize) -> Self {

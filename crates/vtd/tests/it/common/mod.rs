@@ -128,7 +128,7 @@ impl Memory {
     pub fn during_next_wait(&self, what: impl FnOnce() + Send + 'static) {
         *self.during_relax.lock().unwrap() = Some(Box::new(what));
     }
-    fn word(&self, address: u64) -> &Word {
+    pub fn word(&self, address: u64) -> &Word {
         let index = (address >> 3 & 511) as usize;
         self.host.word(PhysPage(address >> 12), index).unwrap()
     }

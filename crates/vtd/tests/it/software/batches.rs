@@ -3,7 +3,7 @@
 
 use crate::software::rig::*;
 use ioatlas_dma::{domain::Mapping, units::*};
-use ioatlas_viommu::config::*;
+use ioatlas_viommu::{config::*, unit::Injection};
 
 fn map_at(domain: &TestDomain, page: u64) -> Mapping {
     let mapping = domain.map_at(
@@ -69,4 +69,62 @@ fn a_unit_without_a_queue_is_asked_for_one_block_after_the_other() {
     rig.detach(&domain, NIC);
     domain.close().expect("closed");
     rig.end();
+}
+
+/// The queue has room for 127 submissions, and its numbers wrap around soon after the start.
+#[test]
+fn a_pending_unmap_is_answered_after_more_than_a_queue_of_others() {
+    for processing in [Processing::Inline, Processing::Asynchronous] {
+        for others in [1, 100, 300, 1000] {
+            let rig = Rig::new(|c| c.processing = processing);
+            let domain = rig.domain();
+            rig.attach(&domain, NIC);
+            let kept = [0x1000, 0x1003].map(|page| map_at(&domain, page));
+            let iovas = kept.each_ref().map(Mapping::iova);
+            for iova in iovas {
+                assert_eq!(rig.reach(NIC, iova), Some(OLD), "P14: {iova}");
+            }
+            let mut pending = domain.unmap_start(&mut kept.into_iter());
+            for nth in 0..others {
+                asked(&rig, &domain, [0x40 + nth % 64].into_iter());
+            }
+            assert!(pending.is_done(), "{others} behind it are");
+            assert_eq!(pending.finish(), Ok(2));
+            for iova in iovas {
+                assert_eq!(rig.reach(NIC, iova), None, "P1: {iova}");
+            }
+            rig.detach(&domain, NIC);
+            domain.close().expect("closed");
+            rig.end();
+        }
+    }
+}
+
+/// One that the unit refused is told from those behind it, whichever is asked for first.
+#[test]
+fn a_pending_unmap_that_the_unit_refused_is_lost_and_no_other() {
+    for last_first in [false, true] {
+        let rig = Rig::new(|_| {});
+        let domain = rig.domain();
+        rig.attach(&domain, NIC);
+        let start = |page| domain.unmap_start(&mut [map_at(&domain, page)].into_iter());
+        rig.soft.inject(Injection::QueueErrors(1));
+        let refused = start(0x1000);
+        let behind = start(0x1003);
+        let (refused, behind) = match last_first {
+            true => {
+                let behind = behind.finish();
+                (refused.finish(), behind)
+            }
+            false => (refused.finish(), behind.finish()),
+        };
+        assert_eq!(behind, Ok(1));
+        let lost = refused.expect_err("P1: it was refused").lost;
+        assert_eq!(lost.map(|lost| lost.mappings), Some(1));
+        assert_eq!(domain.stats().quarantined.pages, PageCount(1), "P10");
+        assert_eq!(asked(&rig, &domain, 0x40..0x50), (1, 1), "the unit goes on");
+        rig.detach(&domain, NIC);
+        domain.close().expect("closed");
+        rig.end();
+    }
 }
