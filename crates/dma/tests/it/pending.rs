@@ -169,7 +169,11 @@ fn lists_come_back_from_finish_and_from_nothing_else() {
         assert_eq!(Lists::owners(&lists), vec![3; count as usize], "P1: held");
         unit.recovers();
         assert!(pending.is_done());
-        assert_eq!(Lists::owners(&lists), vec![3; count as usize], "held still");
+        assert_eq!(
+            Lists::owners(&lists),
+            vec![3; count as usize],
+            "P1: held still"
+        );
         let mut back = Vec::new();
         assert_eq!(pending.finish(|list| back.push(list)), Ok(count as usize));
         assert_eq!(back, lists, "in order");
