@@ -378,3 +378,32 @@ fn a_trace_without_accesses_gives_the_same_from_a_file_and_a_pipe() {
         }
     }
 }
+
+/// What a report says of a capture of these bytes, `c.txt.zst`, in JSON without what identifies it,
+/// and its page.
+fn reported(bytes: &[u8], options: &[&str]) -> (serde_json::Value, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let (capture, page) = (dir.path().join("c.txt.zst"), dir.path().join("p.html"));
+    std::fs::write(&capture, bytes).unwrap();
+    let [name, output] = [&capture, &page].map(|path| path.to_str().unwrap());
+    let report = ["report", name, "-o", output, "--json"];
+    let json = succeeds(&[&report, options].concat());
+    let mut json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    json["provenance"].take();
+    (json, std::fs::read_to_string(page).unwrap())
+}
+
+#[test]
+fn names_before_a_capture_take_nothing_from_what_tells_what_it_is() {
+    let off = std::fs::read(fixture("ftrace-pipe-off-6.12.txt.zst")).unwrap();
+    // more than a MiB of tasks that are not in the capture
+    let name = |n: u32| format!("saved_cmdlines:{} kworker/u256:{n}\n", 1_000_000 + n);
+    let names: String = (0..40_000).map(name).collect();
+    assert!(names.len() > 1 << 20);
+    let mut named = Vec::new();
+    ioatlas_iotlb::compress_zstd(names.as_bytes(), &mut named).unwrap();
+    named.extend_from_slice(&off);
+    let [plain, named] = [&off, &named].map(|bytes| reported(bytes, &["--no-bench"]).0);
+    assert_eq!(plain["captures"][0]["translated"], "no");
+    assert_eq!(named, plain);
+}
