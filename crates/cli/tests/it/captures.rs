@@ -407,3 +407,17 @@ fn names_before_a_capture_take_nothing_from_what_tells_what_it_is() {
     assert_eq!(plain["captures"][0]["translated"], "no");
     assert_eq!(named, plain);
 }
+
+#[test]
+fn a_report_without_a_bench_gives_no_other_advice() {
+    let bytes = std::fs::read(fixture("perf-6.12.txt.zst")).unwrap();
+    for options in [&["--no-bench"][..], &[]] {
+        let (json, page) = reported(&bytes, options);
+        for device in json["captures"][0]["devices"].as_array().unwrap() {
+            let remedies = device["remedies"].as_array().unwrap();
+            let today = remedies.iter().filter(|of| of["available"] != "firmware");
+            assert_eq!(today.count(), 0, "{device}");
+        }
+        assert!(page.contains("no time to gain") && !page.contains("<h4>What to do"));
+    }
+}
