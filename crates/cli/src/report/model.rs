@@ -211,6 +211,12 @@ impl Report {
         self.verdicts.is_empty() && !self.captures.is_empty()
     }
 
+    /// Whether events of the trace of this name were lost.
+    #[must_use]
+    pub fn is_lossy(&self, trace: &str) -> bool {
+        self.losses.iter().any(|loss| loss.trace == trace)
+    }
+
     /// The worst loss of the traces, in words; `None` where none is known of.
     #[must_use]
     pub fn loss_sentence(&self) -> Option<Sentence> {

@@ -68,7 +68,7 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
     let room = room.saturating_sub(of_captures.len());
     lines.extend(of_captures);
     if !report.is_of_captures() {
-        lines.extend(verdicts(&report.verdicts, room));
+        lines.extend(verdicts(report, room));
     }
     // why nothing is compared, where nothing is
     let room = MAX_LINES.saturating_sub(lines.len() + tail.len());
@@ -183,7 +183,7 @@ fn captures(report: &Report, room: usize) -> Vec<String> {
         let fits = |more: &[String], lines: &[String]| lines.len() + more.len() < room;
         let mut head = vec![format!("{}: {}", capture.trace, capture.heading().plain())];
         head.extend(modes(capture));
-        let mut devices = capture.devices.iter().map(captured);
+        let mut devices = capture.devices.iter().map(|device| captured(capture, device));
         let first = devices.next().unwrap_or_default();
         if left > 0 || !fits(&[head.clone(), first.clone()].concat(), &lines) {
             left += capture.devices.len();
@@ -233,7 +233,7 @@ fn modes(capture: &Capture) -> Vec<String> {
 }
 
 /// A device of a capture, in a few lines.
-fn captured(device: &CapturedDevice) -> Vec<String> {
+fn captured(capture: &Capture, device: &CapturedDevice) -> Vec<String> {
     let mut lines = vec![format!(
         "{}: {} [counted]",
         device.device,
@@ -245,12 +245,16 @@ fn captured(device: &CapturedDevice) -> Vec<String> {
             .flatten()
             .map(|says| format!("  {}", says.plain())),
     );
-    lines.extend(helps(&device.remedies, device.class));
+    lines.extend(helps(&device.remedies, device.class, !capture.usable));
     lines
 }
 
-/// The best that one can have today, as many as fit into a line; nothing if there is none.
-fn helps(remedies: &[Remedy], class: Option<Class>) -> Option<String> {
+/// The best that one can have today, as many as fit into a line; nothing if there is none. That
+/// there is none because events were lost is said.
+fn helps(remedies: &[Remedy], class: Option<Class>, lost: bool) -> Option<String> {
+    if lost {
+        return Some(format!("  {}", remedy::NONE_OF_LOST));
+    }
     let mut line = String::new();
     for remedy in remedy::first(remedies) {
         let says = remedy.brief(class).plain();
@@ -266,8 +270,9 @@ fn helps(remedies: &[Remedy], class: Option<Class>) -> Option<String> {
 }
 
 /// Three lines a device, as many devices as fit.
-fn verdicts(verdicts: &[DeviceVerdict], room: usize) -> Vec<String> {
+fn verdicts(report: &Report, room: usize) -> Vec<String> {
     const LINES: usize = 3;
+    let verdicts = &report.verdicts;
     let room = room.max(MIN_VERDICTS);
     let all_fit = verdicts.len() * LINES <= room;
     let shown = if all_fit {
@@ -275,7 +280,10 @@ fn verdicts(verdicts: &[DeviceVerdict], room: usize) -> Vec<String> {
     } else {
         (room - 1) / LINES
     };
-    let mut lines: Vec<String> = verdicts[..shown].iter().flat_map(verdict).collect();
+    let mut lines: Vec<String> = verdicts[..shown]
+        .iter()
+        .flat_map(|of| verdict(of, report.is_lossy(&of.trace)))
+        .collect();
     if !all_fit {
         lines.push(format!(
             "... {} more devices: see the page",
@@ -285,7 +293,7 @@ fn verdicts(verdicts: &[DeviceVerdict], room: usize) -> Vec<String> {
     lines
 }
 
-fn verdict(verdict: &DeviceVerdict) -> Vec<String> {
+fn verdict(verdict: &DeviceVerdict, lost: bool) -> Vec<String> {
     // What is said of the device is whole; its name takes the room that is left.
     let workload = format!(": {} [counted]", verdict.workload().plain());
     let description = verdict
@@ -300,7 +308,7 @@ fn verdict(verdict: &DeviceVerdict) -> Vec<String> {
         printable(&name, room) + &workload,
         format!("  {}", verdict.brief().plain()),
     ];
-    lines.extend(helps(&verdict.remedies, verdict.class));
+    lines.extend(helps(&verdict.remedies, verdict.class, lost));
     lines
 }
 

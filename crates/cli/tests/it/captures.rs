@@ -87,12 +87,22 @@ fn what_the_tracer_lost_is_said_before_all_else() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["usable"], false);
     assert_eq!(json["losses"][0]["events"]["value"], 180.0);
+    // nothing follows from what is left, and no number of it is to be used
+    let lossy = &json["captures"][0];
+    assert_eq!(lossy["usable"], false);
+    assert_eq!(lossy["devices"][0]["remedies"], serde_json::json!([]));
+    let none = "No advice: events of this trace were lost.";
+    assert!(said.contains(none), "{said}");
+    assert!(html.contains("<section class=\"unusable\"><h2>c "));
+    assert!(html.contains(none) && html.contains("none of these numbers is to be used"));
+    assert!(!html.contains("no time to gain"));
     // and nothing of the sort where nothing was lost, or only what is older than the capture
     std::fs::write(&capture, &text).unwrap();
     assert!(!succeeds(&report).contains("LOST"));
     std::fs::write(&capture, text.replace("20/20 ", "20/200 ")).unwrap();
     assert!(!succeeds(&report).contains("LOST"));
     let html = std::fs::read_to_string(&page).unwrap();
+    assert!(!html.contains("<section class=\"unusable\">") && !html.contains(none));
     assert!(html.contains("older entries overwritten before the capture begins"));
 }
 

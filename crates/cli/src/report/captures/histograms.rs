@@ -48,6 +48,7 @@ impl Capture {
         let sum = |count: fn(&DeviceCounts) -> u64| total(of.devices.values().map(count));
         Self {
             trace: of.label.clone(),
+            usable: true,
             time: Some(Figure::time(of.seconds * 1e9)),
             seconds: Some(of.seconds),
             span_s: 0.0,
