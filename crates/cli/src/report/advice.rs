@@ -112,7 +112,7 @@ pub(super) fn of_captured(capture: &Capture, device: &CapturedDevice) -> Vec<Rem
         let points = estimate.error;
         Gain::of(Less::Misses, estimate.change).bounded(Bound::Within { points })
     });
-    // where the IOMMU was off, that is what there was
+    // where none translated, that is what there was
     let is_translated = capture.translated != Translated::No && device.maps.value > 0.0;
     let untranslated = is_translated.then(|| Gain::of(Less::Maps, all(Tag::Counted)));
     sorted([

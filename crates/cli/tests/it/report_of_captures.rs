@@ -356,7 +356,7 @@ fn where_maps_take_next_to_nothing_no_time_is_to_be_gained() {
 }
 
 #[test]
-fn where_the_iommu_was_off_no_data_are_said_to_be_in_reach_besides() {
+fn where_no_iommu_translated_no_data_are_said_to_be_in_reach_besides() {
     let text = |note: &str| {
         format!("# ioatlas-trace 2\n{note}# at 0 0\nM d 1 1 w 7 page 0+64\n# at 9000 0\nU d 1 1\n")
     };
@@ -367,7 +367,7 @@ fn where_the_iommu_was_off_no_data_are_said_to_be_in_reach_besides() {
         let device = &serde_json::to_value(&report).unwrap()["captures"][0]["devices"][0];
         for says in [&shown, &html] {
             assert_eq!(says.contains("Other data in reach"), translated, "{says}");
-            assert_eq!(says.contains("the IOMMU was off"), !translated, "{says}");
+            assert_eq!(says.contains("no IOMMU translated"), !translated, "{says}");
         }
         assert_eq!(device["beside"].is_object(), translated);
         // its bytes are known all the same, and its times

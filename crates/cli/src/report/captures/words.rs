@@ -27,7 +27,7 @@ impl Capture {
         match self.translated {
             Translated::Yes => {}
             Translated::Partly => says.0.push("; some devices were not translated".into()),
-            Translated::No => says.0.push("; the IOMMU was off".into()),
+            Translated::No => says.0.push("; no IOMMU translated".into()),
         }
         says
     }
