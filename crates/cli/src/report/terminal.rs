@@ -49,7 +49,12 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
         }
         false => systems(report),
     };
-    let closing = closing(report, page_bytes);
+    let mut closing = closing(report, page_bytes);
+    let mut perfetto = perfetto(report);
+    if report.is_of_captures() {
+        // they have room
+        closing.splice(closing.len() - 1..closing.len() - 1, perfetto.take());
+    }
     let loss = report.loss_sentence().map(|words| words.plain());
     let mut lines: Vec<String> = loss.into_iter().chain([heading(report)]).collect();
     lines.extend(assumptions(report));
@@ -59,8 +64,7 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
         if lines.len() + systems.len() + closing.len() <= MAX_LINES {
             lines.extend(systems);
         }
-        lines.extend(closing);
-        return printed(&lines);
+        return printed(lines, closing, perfetto);
     }
     let tail = [systems, closing].concat();
     let room = MAX_LINES.saturating_sub(lines.len() + tail.len());
@@ -78,11 +82,15 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
     if let (Some(bouncing), true) = (bouncing, lines.len() + tail.len() < MAX_LINES) {
         lines.push(bouncing.sentence().plain());
     }
-    lines.extend(tail);
-    printed(&lines)
+    printed(lines, tail, perfetto)
 }
 
-fn printed(lines: &[String]) -> String {
+/// All lines, and before the last of them this one, if there is room.
+fn printed(mut lines: Vec<String>, tail: Vec<String>, more: Option<String>) -> String {
+    lines.extend(tail);
+    if lines.len() < MAX_LINES {
+        lines.splice(lines.len() - 1..lines.len() - 1, more);
+    }
     let line = |line: &String| printable(line, MAX_COLUMNS) + "\n";
     lines.iter().map(line).collect()
 }
@@ -421,6 +429,13 @@ fn exposure(exposure: &Exposure) -> String {
     }
 }
 
+/// What viewers of time lines open, as a line of its own, where it is not said in the last one.
+fn perfetto(report: &Report) -> Option<String> {
+    let in_last = !report.is_of_captures() && report.provenance.timings == Origin::Measured;
+    let path = report.provenance.perfetto.as_ref().filter(|_| !in_last)?;
+    Some(format!("For Perfetto: {path}"))
+}
+
 fn closing(report: &Report, page_bytes: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let well = report.oracle.is_some_and(|totals| totals.is_well());
@@ -429,14 +444,18 @@ fn closing(report: &Report, page_bytes: usize) -> Vec<String> {
         lines.extend(sentences.iter().flatten().map(Sentence::plain));
     }
     // room for a usual name, and for what stands behind it
-    let (room, more) = match (&report.provenance.perfetto, &report.provenance.timings) {
-        (Some(perfetto), _) => (22, format!("For Perfetto: {}", printable(perfetto, 22))),
-        (None, Origin::Measured) => (50, "Details: --json, --help".into()),
-        (None, Origin::Cached { measured_on }) => (
+    let (room, more) = match &report.provenance.timings {
+        Origin::Measured => match &report.provenance.perfetto {
+            Some(perfetto) if !report.is_of_captures() => {
+                (22, format!("For Perfetto: {}", printable(perfetto, 22)))
+            }
+            _ => (50, "Details: --json, --help".into()),
+        },
+        Origin::Cached { measured_on } => (
             14,
             format!("Times of {measured_on}, cached (--fresh-bench)"),
         ),
-        (None, Origin::NotMeasured { .. }) => (26, "No times measured (--no-bench)".into()),
+        Origin::NotMeasured { .. } => (26, "No times measured (--no-bench)".into()),
     };
     lines.push(format!(
         "{} written (offline, {} KB){}. {more}",
