@@ -58,6 +58,7 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
     let loss = report.loss_sentence().map(|words| words.plain());
     let mut lines: Vec<String> = loss.into_iter().chain([heading(report)]).collect();
     lines.extend(assumptions(report));
+    lines.extend(cut(report));
     let compared_to = report.comparison.as_ref().filter(|of| of.tells());
     if let Some(comparison) = compared_to {
         lines.extend(compared(report, comparison, lines.len() + closing.len()));
@@ -178,6 +179,19 @@ fn assumptions(report: &Report) -> Vec<String> {
     lines
 }
 
+/// Which trace ends in the middle of a line, and so may lack more than that.
+fn cut(report: &Report) -> Option<String> {
+    let mut traces = report.made.iter().filter(|made| made.is_cut);
+    let first = &traces.next()?.trace;
+    let more = match traces.count() {
+        0 => String::new(),
+        more => format!(" (and {more} more traces)"),
+    };
+    Some(format!(
+        "CUT: {first}{more}: the last line was cut, left out"
+    ))
+}
+
 /// What each mode costs and what each device does, of as many captures and devices as fit.
 fn captures(report: &Report, room: usize) -> Vec<String> {
     // what verdicts need at least stays theirs
@@ -191,7 +205,10 @@ fn captures(report: &Report, room: usize) -> Vec<String> {
         let fits = |more: &[String], lines: &[String]| lines.len() + more.len() < room;
         let mut head = vec![format!("{}: {}", capture.trace, capture.heading().plain())];
         head.extend(modes(capture));
-        let mut devices = capture.devices.iter().map(|device| captured(capture, device));
+        let mut devices = capture
+            .devices
+            .iter()
+            .map(|device| captured(capture, device));
         let first = devices.next().unwrap_or_default();
         if left > 0 || !fits(&[head.clone(), first.clone()].concat(), &lines) {
             left += capture.devices.len();

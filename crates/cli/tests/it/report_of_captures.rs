@@ -381,6 +381,30 @@ fn where_no_iommu_translated_no_data_are_said_to_be_in_reach_besides() {
 }
 
 #[test]
+fn what_was_cut_or_is_too_short_is_said_on_the_first_screen() {
+    let of = |note: &str, ns: u64| {
+        let text =
+            format!("# ioatlas-trace 2\n{note}# at 0 0\nM d 1 1 w 7\n# at {ns} 0\nU d 1 1\n");
+        let trace = LoadedTrace::read("t", text.as_bytes(), None).unwrap();
+        let report = report_of(vec![trace], &Rows::Systems);
+        (terminal::render(&report, 1000), page(&report))
+    };
+    for (ns, short) in [(18_000_000, true), (1_000_000_000, false)] {
+        let (shown, html) = of("", ns);
+        let first = shown.lines().find(|line| line.starts_with("t: ")).unwrap();
+        assert_eq!(first.ends_with("too short for rates"), short, "{first}");
+        assert_eq!(html.contains(": too short for rates"), short);
+        assert_eq!(shown.contains("a second"), !short, "{shown}");
+        assert!(!shown.contains("CUT"), "{shown}");
+    }
+    let (shown, _) = of("# note cut-line 1\n", 2_000_000_000);
+    assert_eq!(
+        shown.lines().nth(1),
+        Some("CUT: t: the last line was cut, left out")
+    );
+}
+
+#[test]
 fn a_capture_without_times_has_no_rates_and_says_so() {
     let text =
         "# ioatlas-trace 2\nM d 1 1 w 7 page 64+100\nU d 1 1\nM d 1 1 w 7 page 64+100\nU d 1 1\n";

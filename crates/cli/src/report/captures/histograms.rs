@@ -84,6 +84,7 @@ impl Making {
             trace: of.label.clone(),
             notes,
             assumptions: 0,
+            is_cut: false,
         }
     }
 }
