@@ -22,7 +22,7 @@ pub(crate) struct CaptureArguments {
     #[arg(long, value_name = "WHERE", value_enum, default_value_t)]
     pub assume: AssumeArgument,
     /// Whether mappings get new IOVAs while they are imported: auto, where bus addresses are memory
-    /// addresses because the IOMMU was off; always; never.
+    /// addresses because no IOMMU translated (off, or passthrough); always; never.
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     pub assign: AssignArgument,
 }

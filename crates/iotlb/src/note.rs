@@ -183,7 +183,9 @@ impl Note {
             Topic::AccessesLeftOut => ("too many assumed accesses: ", Some(" left out")),
             Topic::IovasAssigned => (
                 "assumed: IOVAs of ",
-                Some(" maps; the IOMMU was off, so this is what switching it on would ask for"),
+                Some(
+                    " maps; no IOMMU translated (off, or passthrough), so this is what translating would ask for",
+                ),
             ),
             Topic::MappedAtAccess => (
                 "assumed: ",

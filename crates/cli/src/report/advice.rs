@@ -82,10 +82,13 @@ pub(super) fn of_verdict(
     sorted(strategies.chain(others))
 }
 
-/// For a device of a capture; where the modes take so little that no time is to be gained, only
-/// what protects.
+/// For a device of a capture: nothing where events were lost; where the modes take so little that
+/// no time is to be gained, only what protects.
 #[must_use]
 pub(super) fn of_captured(capture: &Capture, device: &CapturedDevice) -> Vec<Remedy> {
+    if !capture.usable {
+        return Vec::new();
+    }
     let costs = capture.costs.as_ref();
     let one = |about, gain: Option<Gain>| Remedy::new(about, device.class, gain);
     let beside = device.beside;
@@ -95,7 +98,7 @@ pub(super) fn of_captured(capture: &Capture, device: &CapturedDevice) -> Vec<Rem
         Gain::of(Less::OtherData, all(Tag::Counted)).leaving(none)
     });
     let untrusted = one(&known::UNTRUSTED, beside);
-    if costs.is_some_and(Costs::are_small) {
+    if capture.takes_little() {
         return sorted([untrusted]);
     }
     let pool = device
@@ -109,7 +112,7 @@ pub(super) fn of_captured(capture: &Capture, device: &CapturedDevice) -> Vec<Rem
         let points = estimate.error;
         Gain::of(Less::Misses, estimate.change).bounded(Bound::Within { points })
     });
-    // where the IOMMU was off, that is what there was
+    // where none translated, that is what there was
     let is_translated = capture.translated != Translated::No && device.maps.value > 0.0;
     let untranslated = is_translated.then(|| Gain::of(Less::Maps, all(Tag::Counted)));
     sorted([

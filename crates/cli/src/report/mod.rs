@@ -290,7 +290,8 @@ pub fn build(
         }
     }
     captures.iter_mut().for_each(Capture::advise);
-    for loaded in &diagnosed {
+    let whole = |loaded: &&&LoadedTrace| loaded.trace.lost_events() == 0;
+    for loaded in diagnosed.iter().filter(whole) {
         let bounced = bouncing::gains(&loaded.trace, &bouncing::strict(wait.time));
         let of_trace = verdicts.iter_mut().filter(|v| v.trace == loaded.label);
         for (verdict, bounced) in of_trace.zip(bounced) {

@@ -93,6 +93,9 @@ pub struct Making {
     pub notes: Vec<Sentence>,
     /// How many of them are assumptions.
     pub assumptions: usize,
+    /// Whether its last line was cut, which is one of the notes.
+    #[serde(skip)]
+    pub is_cut: bool,
 }
 
 fn plain<S: serde::Serializer>(notes: &[Sentence], serializer: S) -> Result<S::Ok, S::Error> {
@@ -134,6 +137,7 @@ impl Making {
                 .iter()
                 .filter(|note| note.topic.is_assumption())
                 .count(),
+            is_cut: notes.iter().any(|note| note.topic == Topic::CutLine),
         })
     }
 }
@@ -209,6 +213,12 @@ impl Report {
     #[must_use]
     pub fn is_of_captures(&self) -> bool {
         self.verdicts.is_empty() && !self.captures.is_empty()
+    }
+
+    /// Whether events of the trace of this name were lost.
+    #[must_use]
+    pub fn is_lossy(&self, trace: &str) -> bool {
+        self.losses.iter().any(|loss| loss.trace == trace)
     }
 
     /// The worst loss of the traces, in words; `None` where none is known of.

@@ -15,6 +15,9 @@ use serde::Serialize;
 /// Changes below this, in percent, are not worth a word.
 pub const LEAST: f64 = 1.0;
 
+/// What is said of a trace with loss in place of remedies: it has none.
+pub const NONE_OF_LOST: &str = "No advice: events of this trace were lost.";
+
 /// Remedies of a device that are shown before all else.
 pub const FIRST: usize = 3;
 

@@ -49,18 +49,23 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
         }
         false => systems(report),
     };
-    let closing = closing(report, page_bytes);
+    let mut closing = closing(report, page_bytes);
+    let mut perfetto = perfetto(report);
+    if report.is_of_captures() {
+        // they have room
+        closing.splice(closing.len() - 1..closing.len() - 1, perfetto.take());
+    }
     let loss = report.loss_sentence().map(|words| words.plain());
     let mut lines: Vec<String> = loss.into_iter().chain([heading(report)]).collect();
     lines.extend(assumptions(report));
+    lines.extend(cut(report));
     let compared_to = report.comparison.as_ref().filter(|of| of.tells());
     if let Some(comparison) = compared_to {
         lines.extend(compared(report, comparison, lines.len() + closing.len()));
         if lines.len() + systems.len() + closing.len() <= MAX_LINES {
             lines.extend(systems);
         }
-        lines.extend(closing);
-        return printed(&lines);
+        return printed(lines, closing, perfetto);
     }
     let tail = [systems, closing].concat();
     let room = MAX_LINES.saturating_sub(lines.len() + tail.len());
@@ -68,7 +73,7 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
     let room = room.saturating_sub(of_captures.len());
     lines.extend(of_captures);
     if !report.is_of_captures() {
-        lines.extend(verdicts(&report.verdicts, room));
+        lines.extend(verdicts(report, room));
     }
     // why nothing is compared, where nothing is
     let room = MAX_LINES.saturating_sub(lines.len() + tail.len());
@@ -78,11 +83,15 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
     if let (Some(bouncing), true) = (bouncing, lines.len() + tail.len() < MAX_LINES) {
         lines.push(bouncing.sentence().plain());
     }
-    lines.extend(tail);
-    printed(&lines)
+    printed(lines, tail, perfetto)
 }
 
-fn printed(lines: &[String]) -> String {
+/// All lines, and before the last of them this one, if there is room.
+fn printed(mut lines: Vec<String>, tail: Vec<String>, more: Option<String>) -> String {
+    lines.extend(tail);
+    if lines.len() < MAX_LINES {
+        lines.splice(lines.len() - 1..lines.len() - 1, more);
+    }
     let line = |line: &String| printable(line, MAX_COLUMNS) + "\n";
     lines.iter().map(line).collect()
 }
@@ -170,6 +179,19 @@ fn assumptions(report: &Report) -> Vec<String> {
     lines
 }
 
+/// Which trace ends in the middle of a line, and so may lack more than that.
+fn cut(report: &Report) -> Option<String> {
+    let mut traces = report.made.iter().filter(|made| made.is_cut);
+    let first = &traces.next()?.trace;
+    let more = match traces.count() {
+        0 => String::new(),
+        more => format!(" (and {more} more traces)"),
+    };
+    Some(format!(
+        "CUT: {first}{more}: the last line was cut, left out"
+    ))
+}
+
 /// What each mode costs and what each device does, of as many captures and devices as fit.
 fn captures(report: &Report, room: usize) -> Vec<String> {
     // what verdicts need at least stays theirs
@@ -183,7 +205,10 @@ fn captures(report: &Report, room: usize) -> Vec<String> {
         let fits = |more: &[String], lines: &[String]| lines.len() + more.len() < room;
         let mut head = vec![format!("{}: {}", capture.trace, capture.heading().plain())];
         head.extend(modes(capture));
-        let mut devices = capture.devices.iter().map(captured);
+        let mut devices = capture
+            .devices
+            .iter()
+            .map(|device| captured(capture, device));
         let first = devices.next().unwrap_or_default();
         if left > 0 || !fits(&[head.clone(), first.clone()].concat(), &lines) {
             left += capture.devices.len();
@@ -233,7 +258,7 @@ fn modes(capture: &Capture) -> Vec<String> {
 }
 
 /// A device of a capture, in a few lines.
-fn captured(device: &CapturedDevice) -> Vec<String> {
+fn captured(capture: &Capture, device: &CapturedDevice) -> Vec<String> {
     let mut lines = vec![format!(
         "{}: {} [counted]",
         device.device,
@@ -245,12 +270,16 @@ fn captured(device: &CapturedDevice) -> Vec<String> {
             .flatten()
             .map(|says| format!("  {}", says.plain())),
     );
-    lines.extend(helps(&device.remedies, device.class));
+    lines.extend(helps(&device.remedies, device.class, !capture.usable));
     lines
 }
 
-/// The best that one can have today, as many as fit into a line; nothing if there is none.
-fn helps(remedies: &[Remedy], class: Option<Class>) -> Option<String> {
+/// The best that one can have today, as many as fit into a line; nothing if there is none. That
+/// there is none because events were lost is said.
+fn helps(remedies: &[Remedy], class: Option<Class>, lost: bool) -> Option<String> {
+    if lost {
+        return Some(format!("  {}", remedy::NONE_OF_LOST));
+    }
     let mut line = String::new();
     for remedy in remedy::first(remedies) {
         let says = remedy.brief(class).plain();
@@ -266,8 +295,9 @@ fn helps(remedies: &[Remedy], class: Option<Class>) -> Option<String> {
 }
 
 /// Three lines a device, as many devices as fit.
-fn verdicts(verdicts: &[DeviceVerdict], room: usize) -> Vec<String> {
+fn verdicts(report: &Report, room: usize) -> Vec<String> {
     const LINES: usize = 3;
+    let verdicts = &report.verdicts;
     let room = room.max(MIN_VERDICTS);
     let all_fit = verdicts.len() * LINES <= room;
     let shown = if all_fit {
@@ -275,7 +305,10 @@ fn verdicts(verdicts: &[DeviceVerdict], room: usize) -> Vec<String> {
     } else {
         (room - 1) / LINES
     };
-    let mut lines: Vec<String> = verdicts[..shown].iter().flat_map(verdict).collect();
+    let mut lines: Vec<String> = verdicts[..shown]
+        .iter()
+        .flat_map(|of| verdict(of, report.is_lossy(&of.trace)))
+        .collect();
     if !all_fit {
         lines.push(format!(
             "... {} more devices: see the page",
@@ -285,7 +318,7 @@ fn verdicts(verdicts: &[DeviceVerdict], room: usize) -> Vec<String> {
     lines
 }
 
-fn verdict(verdict: &DeviceVerdict) -> Vec<String> {
+fn verdict(verdict: &DeviceVerdict, lost: bool) -> Vec<String> {
     // What is said of the device is whole; its name takes the room that is left.
     let workload = format!(": {} [counted]", verdict.workload().plain());
     let description = verdict
@@ -300,7 +333,7 @@ fn verdict(verdict: &DeviceVerdict) -> Vec<String> {
         printable(&name, room) + &workload,
         format!("  {}", verdict.brief().plain()),
     ];
-    lines.extend(helps(&verdict.remedies, verdict.class));
+    lines.extend(helps(&verdict.remedies, verdict.class, lost));
     lines
 }
 
@@ -417,6 +450,13 @@ fn exposure(exposure: &Exposure) -> String {
     }
 }
 
+/// What viewers of time lines open, as a line of its own, where it is not said in the last one.
+fn perfetto(report: &Report) -> Option<String> {
+    let in_last = !report.is_of_captures() && report.provenance.timings == Origin::Measured;
+    let path = report.provenance.perfetto.as_ref().filter(|_| !in_last)?;
+    Some(format!("For Perfetto: {path}"))
+}
+
 fn closing(report: &Report, page_bytes: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let well = report.oracle.is_some_and(|totals| totals.is_well());
@@ -425,14 +465,18 @@ fn closing(report: &Report, page_bytes: usize) -> Vec<String> {
         lines.extend(sentences.iter().flatten().map(Sentence::plain));
     }
     // room for a usual name, and for what stands behind it
-    let (room, more) = match (&report.provenance.perfetto, &report.provenance.timings) {
-        (Some(perfetto), _) => (22, format!("For Perfetto: {}", printable(perfetto, 22))),
-        (None, Origin::Measured) => (50, "Details: --json, --help".into()),
-        (None, Origin::Cached { measured_on }) => (
+    let (room, more) = match &report.provenance.timings {
+        Origin::Measured => match &report.provenance.perfetto {
+            Some(perfetto) if !report.is_of_captures() => {
+                (22, format!("For Perfetto: {}", printable(perfetto, 22)))
+            }
+            _ => (50, "Details: --json, --help".into()),
+        },
+        Origin::Cached { measured_on } => (
             14,
             format!("Times of {measured_on}, cached (--fresh-bench)"),
         ),
-        (None, Origin::NotMeasured { .. }) => (26, "No times measured (--no-bench)".into()),
+        Origin::NotMeasured { .. } => (26, "No times measured (--no-bench)".into()),
     };
     lines.push(format!(
         "{} written (offline, {} KB){}. {more}",

@@ -87,12 +87,22 @@ fn what_the_tracer_lost_is_said_before_all_else() {
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["usable"], false);
     assert_eq!(json["losses"][0]["events"]["value"], 180.0);
+    // nothing follows from what is left, and no number of it is to be used
+    let lossy = &json["captures"][0];
+    assert_eq!(lossy["usable"], false);
+    assert_eq!(lossy["devices"][0]["remedies"], serde_json::json!([]));
+    let none = "No advice: events of this trace were lost.";
+    assert!(said.contains(none), "{said}");
+    assert!(html.contains("<section class=\"unusable\"><h2>c "));
+    assert!(html.contains(none) && html.contains("none of these numbers is to be used"));
+    assert!(!html.contains("no time to gain"));
     // and nothing of the sort where nothing was lost, or only what is older than the capture
     std::fs::write(&capture, &text).unwrap();
     assert!(!succeeds(&report).contains("LOST"));
     std::fs::write(&capture, text.replace("20/20 ", "20/200 ")).unwrap();
     assert!(!succeeds(&report).contains("LOST"));
     let html = std::fs::read_to_string(&page).unwrap();
+    assert!(!html.contains("<section class=\"unusable\">") && !html.contains(none));
     assert!(html.contains("older entries overwritten before the capture begins"));
 }
 
@@ -237,7 +247,7 @@ fn events_that_are_not_known_are_named() {
 #[test]
 fn commands_take_captures_and_say_what_results_rest_on() {
     let off = fixture("ftrace-pipe-off-6.12.txt.zst");
-    let allocated = "assumed: IOVAs of 1550 maps; the IOMMU was off";
+    let allocated = "assumed: IOVAs of 1550 maps; no IOMMU translated (off, or passthrough)";
     let accesses = "assumed: 1758 accesses, one to each streaming page just before its unmap";
     for command in [
         &["iotlb", &off, "--strategy", "alh"][..],
@@ -280,7 +290,7 @@ fn a_report_marks_every_assumption() {
         "linux-strict",
     ]);
     assert!(
-        text.contains("ASSUMED of perf-off-6.12: IOVAs of 1,554 maps; the IOMMU was off"),
+        text.contains("ASSUMED of perf-off-6.12: IOVAs of 1,554 maps; no IOMMU translated (off, or passthrough)"),
         "{text}"
     );
     assert!(text.lines().count() <= 24 && text.lines().all(|line| line.chars().count() <= 100));
@@ -292,7 +302,7 @@ fn a_report_marks_every_assumption() {
         1,
         "{section}"
     );
-    assert!(section.contains("the IOMMU was off"));
+    assert!(section.contains("no IOMMU translated (off, or passthrough)"));
     // nothing rests on accesses that no tracer saw: these addresses are not a kernel's either
     let cards = html.matches("<article class=\"card\">").count();
     assert_eq!((cards, html.matches("give or take").count()), (2, 0));
@@ -376,5 +386,48 @@ fn a_trace_without_accesses_gives_the_same_from_a_file_and_a_pipe() {
             let said = rows[0]["notes"].as_array().map_or(0, Vec::len);
             assert_eq!(said, notes, "{path} {option}");
         }
+    }
+}
+
+/// What a report says of a capture of these bytes, `c.txt.zst`, in JSON without what identifies it,
+/// and its page.
+fn reported(bytes: &[u8], options: &[&str]) -> (serde_json::Value, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let (capture, page) = (dir.path().join("c.txt.zst"), dir.path().join("p.html"));
+    std::fs::write(&capture, bytes).unwrap();
+    let [name, output] = [&capture, &page].map(|path| path.to_str().unwrap());
+    let report = ["report", name, "-o", output, "--json"];
+    let json = succeeds(&[&report, options].concat());
+    let mut json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    json["provenance"].take();
+    (json, std::fs::read_to_string(page).unwrap())
+}
+
+#[test]
+fn names_before_a_capture_take_nothing_from_what_tells_what_it_is() {
+    let off = std::fs::read(fixture("ftrace-pipe-off-6.12.txt.zst")).unwrap();
+    // more than a MiB of tasks that are not in the capture
+    let name = |n: u32| format!("saved_cmdlines:{} kworker/u256:{n}\n", 1_000_000 + n);
+    let names: String = (0..40_000).map(name).collect();
+    assert!(names.len() > 1 << 20);
+    let mut named = Vec::new();
+    ioatlas_iotlb::compress_zstd(names.as_bytes(), &mut named).unwrap();
+    named.extend_from_slice(&off);
+    let [plain, named] = [&off, &named].map(|bytes| reported(bytes, &["--no-bench"]).0);
+    assert_eq!(plain["captures"][0]["translated"], "no");
+    assert_eq!(named, plain);
+}
+
+#[test]
+fn a_report_without_a_bench_gives_no_other_advice() {
+    let bytes = std::fs::read(fixture("perf-6.12.txt.zst")).unwrap();
+    for options in [&["--no-bench"][..], &[]] {
+        let (json, page) = reported(&bytes, options);
+        for device in json["captures"][0]["devices"].as_array().unwrap() {
+            let remedies = device["remedies"].as_array().unwrap();
+            let today = remedies.iter().filter(|of| of["available"] != "firmware");
+            assert_eq!(today.count(), 0, "{device}");
+        }
+        assert!(page.contains("no time to gain") && !page.contains("<h4>What to do"));
     }
 }

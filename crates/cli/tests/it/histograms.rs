@@ -107,6 +107,21 @@ fn what_was_counted_is_in_the_report_and_nothing_else() {
 }
 
 #[test]
+fn counts_by_task_that_exceed_the_maps_are_no_shares() {
+    let most = PRINTED.replace("/,dd\": 100", "/,dd\": 18446744073709551615");
+    for (text, named) in [(PRINTED, 2), (&most, 0)] {
+        let report = report(&[text], &["--json", "--no-bench"]).1.json();
+        let [disk, card] = [0, 1].map(|at| &report["captures"][0]["devices"][at]);
+        for by in ["tasks", "cpus"] {
+            assert_eq!(disk[by].as_array().unwrap().len(), named, "{by}");
+        }
+        assert_eq!(card["tasks"].as_array().unwrap().len(), 1);
+        let made = report["made"][0]["notes"].to_string();
+        assert_eq!(made.contains("not by task and CPU: devices 1."), named == 0);
+    }
+}
+
+#[test]
 fn terminal_and_page_say_what_is_counted() {
     let (dir, ran) = report(&[PRINTED], &["--inv-ns", "1000"]);
     assert_eq!((ran.status, ran.err.as_str()), (Status::Success, ""));

@@ -356,7 +356,7 @@ fn where_maps_take_next_to_nothing_no_time_is_to_be_gained() {
 }
 
 #[test]
-fn where_the_iommu_was_off_no_data_are_said_to_be_in_reach_besides() {
+fn where_no_iommu_translated_no_data_are_said_to_be_in_reach_besides() {
     let text = |note: &str| {
         format!("# ioatlas-trace 2\n{note}# at 0 0\nM d 1 1 w 7 page 0+64\n# at 9000 0\nU d 1 1\n")
     };
@@ -367,7 +367,7 @@ fn where_the_iommu_was_off_no_data_are_said_to_be_in_reach_besides() {
         let device = &serde_json::to_value(&report).unwrap()["captures"][0]["devices"][0];
         for says in [&shown, &html] {
             assert_eq!(says.contains("Other data in reach"), translated, "{says}");
-            assert_eq!(says.contains("the IOMMU was off"), !translated, "{says}");
+            assert_eq!(says.contains("no IOMMU translated"), !translated, "{says}");
         }
         assert_eq!(device["beside"].is_object(), translated);
         // its bytes are known all the same, and its times
@@ -378,6 +378,30 @@ fn where_the_iommu_was_off_no_data_are_said_to_be_in_reach_besides() {
         let untrusted = remedies.iter().any(|of| of.about.id == "untrusted");
         assert_eq!(untrusted, translated);
     }
+}
+
+#[test]
+fn what_was_cut_or_is_too_short_is_said_on_the_first_screen() {
+    let of = |note: &str, ns: u64| {
+        let text =
+            format!("# ioatlas-trace 2\n{note}# at 0 0\nM d 1 1 w 7\n# at {ns} 0\nU d 1 1\n");
+        let trace = LoadedTrace::read("t", text.as_bytes(), None).unwrap();
+        let report = report_of(vec![trace], &Rows::Systems);
+        (terminal::render(&report, 1000), page(&report))
+    };
+    for (ns, short) in [(18_000_000, true), (1_000_000_000, false)] {
+        let (shown, html) = of("", ns);
+        let first = shown.lines().find(|line| line.starts_with("t: ")).unwrap();
+        assert_eq!(first.ends_with("too short for rates"), short, "{first}");
+        assert_eq!(html.contains(": too short for rates"), short);
+        assert_eq!(shown.contains("a second"), !short, "{shown}");
+        assert!(!shown.contains("CUT"), "{shown}");
+    }
+    let (shown, _) = of("# note cut-line 1\n", 2_000_000_000);
+    assert_eq!(
+        shown.lines().nth(1),
+        Some("CUT: t: the last line was cut, left out")
+    );
 }
 
 #[test]

@@ -130,6 +130,14 @@ fn a_capture_without_a_bench_keeps_what_linux_takes() {
         shown.contains("CPUs busy: not measured (--no-bench); Linux's own"),
         "{shown}"
     );
+    // which the name of another file does not take the place of
+    let out = path("o.json");
+    let for_viewers = [&no_bench[..], &["--perfetto", &out]].concat();
+    let both = crate::common::ioatlas(&for_viewers).out;
+    let mut end = both.lines().rev();
+    let last = end.next().unwrap();
+    assert!(last.ends_with("No times measured (--no-bench)"), "{both}");
+    assert!(end.next().unwrap().starts_with("For Perfetto: "), "{both}");
     let report = crate::common::json(&[&no_bench[..], &["--json"]].concat());
     let mut found = Vec::new();
     times(&report["captures"][0]["costs"]["modes"], &mut found);

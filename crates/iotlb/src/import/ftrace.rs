@@ -110,19 +110,12 @@ fn is_number(text: &str) -> bool {
 pub(super) struct Names(HashMap<u32, String>);
 
 /// Tasks whose names are kept, at most.
-const NAMES: usize = 1 << 16;
+pub(super) const NAMES: usize = 1 << 16;
 
 impl Names {
-    /// `saved_cmdlines:175 modprobe`; returns whether it is such a line.
+    /// Takes the name of a line; returns whether it has one.
     fn learn(&mut self, line: &str) -> bool {
-        let Some((file, saved)) = line.split_once("saved_cmdlines:") else {
-            return false;
-        };
-        let numbered = saved
-            .split_once(' ')
-            .filter(|(number, _)| is_number(number));
-        let Some((number, name)) = numbered.filter(|_| file.is_empty() || file.ends_with('/'))
-        else {
+        let Some((number, name)) = saved(line) else {
             return false;
         };
         if let (Ok(number), Some(name)) = (number.parse(), task(name))
@@ -140,6 +133,19 @@ impl Names {
             ..event
         }
     }
+}
+
+/// Number and name of `saved_cmdlines:175 modprobe`.
+fn saved(line: &str) -> Option<(&str, &str)> {
+    let (file, saved) = line.split_once("saved_cmdlines:")?;
+    let numbered = saved.split_once(' ');
+    let numbered = numbered.filter(|(number, _)| is_number(number));
+    numbered.filter(|_| file.is_empty() || file.ends_with('/'))
+}
+
+/// Whether a line says the name of a task, and nothing else.
+pub(super) fn is_name(line: &str) -> bool {
+    saved(line).is_some()
 }
 
 fn is_clock(text: &str) -> bool {

@@ -14,6 +14,9 @@ use std::io::{self, BufRead, Read};
 /// Bytes of text that tell the format, and whether an IOMMU translates.
 const HEAD: u64 = 1 << 20;
 
+/// Bytes of names of tasks that may stand before this text, beside it: of as many as are kept.
+const NAMES: usize = ftrace::NAMES * 64;
+
 /// What some editors and spreadsheets put before text in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
@@ -42,6 +45,8 @@ const PERF_SCRIPT: &str = "perf script -i FILE";
 pub(super) struct Head<'a> {
     name: String,
     bytes: Vec<u8>,
+    /// Of it, the lines of names at its beginning, which tell nothing else.
+    names: usize,
     /// Why there is no more; told after the bytes.
     failed: Option<io::Error>,
     rest: Box<dyn Read + 'a>,
@@ -59,13 +64,23 @@ impl<'a> Head<'a> {
         }
         let mut rest = Compression::detect(name, first).reader(file);
         let mut bytes = Vec::new();
-        let failed = (&mut rest).take(HEAD).read_to_end(&mut bytes).err();
+        let mut failed = (&mut rest).take(HEAD).read_to_end(&mut bytes).err();
         if bytes.starts_with(BYTE_ORDER_MARK) {
             bytes.drain(..BYTE_ORDER_MARK.len());
+        }
+        let mut names = 0;
+        while failed.is_none() {
+            let more = names_at(&bytes[names..], NAMES - names);
+            names += more;
+            if more == 0 {
+                break;
+            }
+            failed = (&mut rest).take(more as u64).read_to_end(&mut bytes).err();
         }
         Ok(Self {
             name: name.into(),
             bytes,
+            names,
             failed,
             rest,
         })
@@ -73,7 +88,7 @@ impl<'a> Head<'a> {
 
     /// The lines that are whole, and a last one that may not be.
     fn lines(&self) -> impl Iterator<Item = std::borrow::Cow<'_, str>> {
-        let lines = self.bytes.split(|byte| *byte == b'\n');
+        let lines = self.bytes[self.names..].split(|byte| *byte == b'\n');
         lines.map(String::from_utf8_lossy)
     }
 
@@ -167,6 +182,20 @@ impl<'a> Head<'a> {
         let failed = Failed(self.failed);
         Box::new(io::Cursor::new(self.bytes).chain(failed).chain(self.rest))
     }
+}
+
+/// Bytes of the lines that this begins with and that name tasks, of so many at most.
+fn names_at(bytes: &[u8], most: usize) -> usize {
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    let names = lines.take_while(|line| {
+        let line = line.strip_suffix(b"\n");
+        line.is_some_and(|line| ftrace::is_name(&String::from_utf8_lossy(line)))
+    });
+    let ends = names.scan(0, |end, line| {
+        *end += line.len();
+        Some(*end)
+    });
+    ends.take_while(|end| *end <= most).last().unwrap_or(0)
 }
 
 /// A reader that has nothing but perhaps an error.

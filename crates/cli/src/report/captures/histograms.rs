@@ -48,6 +48,7 @@ impl Capture {
         let sum = |count: fn(&DeviceCounts) -> u64| total(of.devices.values().map(count));
         Self {
             trace: of.label.clone(),
+            usable: true,
             time: Some(Figure::time(of.seconds * 1e9)),
             seconds: Some(of.seconds),
             span_s: 0.0,
@@ -79,10 +80,20 @@ impl Making {
                  known.",
             ]);
         }
+        let more = |counts: &&DeviceCounts| total(counts.tasks.values().copied()) > counts.maps();
+        let wrong = of.devices.values().filter(more).count() as u64;
+        if wrong > 0 {
+            notes.push(sentence![
+                "more maps counted by task than in all, so not by task and CPU: devices ",
+                Figure::count(wrong),
+                ".",
+            ]);
+        }
         Self {
             trace: of.label.clone(),
             notes,
             assumptions: 0,
+            is_cut: false,
         }
     }
 }
@@ -113,8 +124,12 @@ impl From<&Bucket> for Size {
     }
 }
 
+/// The largest parts of the maps; nothing where they are more than the maps, so no parts of them.
 fn largest<K: ToString>(maps: u64, of: &BTreeMap<K, u64>) -> Vec<Share> {
     let mut parts: Vec<(String, u64)> = of.iter().map(|(key, n)| (key.to_string(), *n)).collect();
+    if total(of.values().copied()) > maps {
+        return Vec::new();
+    }
     parts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     shares(maps, &parts, |(name, _)| short(name, NAME))
 }

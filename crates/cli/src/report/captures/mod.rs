@@ -40,6 +40,8 @@ const MOST: usize = 8;
 pub struct Capture {
     /// The trace, by its [`LoadedTrace::label`].
     pub trace: String,
+    /// Whether the tracer lost no events of it. If it did, no number of it is to be used.
+    pub usable: bool,
     /// For how long was recorded, as far as that is known, or else from the first event to the
     /// last; `None` where no time is recorded.
     pub time: Option<Figure>,
@@ -271,6 +273,7 @@ impl Capture {
         };
         Some(Self {
             trace: loaded.label.clone(),
+            usable: trace.lost_events() == 0,
             time: seconds.map(|seconds| Figure::time(seconds * 1e9)),
             seconds,
             span_s: span.unwrap_or_default(),
@@ -291,6 +294,12 @@ impl Capture {
         for (device, remedies) in self.devices.iter_mut().zip(remedies) {
             device.remedies = remedies;
         }
+    }
+
+    /// Whether its rate is known, and maps take so little at it that there is no time to gain.
+    #[must_use]
+    pub fn takes_little(&self) -> bool {
+        self.usable && self.costs.as_ref().is_some_and(Costs::are_small)
     }
 
     /// Maps of all devices.

@@ -5,8 +5,11 @@ use super::{Capture, CapturedDevice, Mode, Resolution, Share, Translated, Window
 use crate::report::remedy::LEAST;
 use ioatlas_present::{Figure, Part, Sentence, sentence};
 
+/// Below this, in seconds, a burst or a pause is all of a capture.
+const LEAST_S: f64 = 1.0;
+
 impl Capture {
-    /// How much there was, in how long. All its numbers are counted.
+    /// How much there was, in how long, or that it was not long enough to tell. All its numbers are counted.
     #[must_use]
     pub fn heading(&self) -> Sentence {
         let mut says = match (self.time, self.cpus) {
@@ -14,7 +17,9 @@ impl Capture {
             (Some(time), None) => sentence![time],
             (None, _) => sentence!["no times recorded, so there are no rates"],
         };
-        if let Some(costs) = &self.costs {
+        if self.seconds.is_some_and(|seconds| seconds < LEAST_S) {
+            says.0.push(": too short for rates".into());
+        } else if let Some(costs) = &self.costs {
             let rates = sentence![
                 ": ",
                 costs.maps_per_second,
@@ -27,7 +32,7 @@ impl Capture {
         match self.translated {
             Translated::Yes => {}
             Translated::Partly => says.0.push("; some devices were not translated".into()),
-            Translated::No => says.0.push("; the IOMMU was off".into()),
+            Translated::No => says.0.push("; no IOMMU translated".into()),
         }
         says
     }

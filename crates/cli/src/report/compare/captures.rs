@@ -10,7 +10,7 @@ use ioatlas_present::{Figure, Tag, Unit};
 const NO_TIMES: &str = "no times recorded";
 const NOT_MEASURED: &str = "not measured (--no-bench)";
 const NO_BYTES: &str = "bytes recorded of one only";
-const NO_IOMMU: &str = "the IOMMU was off";
+const NO_IOMMU: &str = "no IOMMU translated";
 const NONE_ENDED: &str = "none seen to end";
 const IOMMU: &str =
     "The IOMMU translated for more devices in one of the captures than in the other.";

@@ -48,6 +48,7 @@ fn advised(report: &Report) -> &[DeviceVerdict] {
 
 fn card(report: &Report, verdict: &DeviceVerdict) -> String {
     let says = match best(&verdict.remedies, verdict.class) {
+        _ if report.is_lossy(&verdict.trace) => format!("<p>{}</p>", remedy::NONE_OF_LOST),
         says if says.is_empty() => "<p>Nothing to gain today.</p>".into(),
         says => says,
     };

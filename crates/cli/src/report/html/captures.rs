@@ -3,9 +3,10 @@
 
 use super::advice::{best, folded};
 use super::{MAX_CARDS, csv, not_measured, paragraph, plot, points};
-use crate::report::captures::{Capture, CapturedDevice, Costs, Linux, Mode, Share, Size};
+use crate::report::captures::{Capture, CapturedDevice, Linux, Mode, Share, Size};
 use crate::report::charts;
 use crate::report::model::Report;
+use crate::report::remedy;
 use ioatlas_present::html::wide_table;
 use ioatlas_present::html::{Column, Order, chip, escaped, marked, number, quantity, sentence};
 use ioatlas_present::{Figure, Sentence, Tag};
@@ -31,8 +32,15 @@ pub(super) fn captures(report: &Report) -> String {
 
 fn of(report: &Report, capture: &Capture, devices: &[CapturedDevice]) -> String {
     let cards: String = devices.iter().map(|device| card(capture, device)).collect();
+    let (class, lost) = match capture.usable {
+        true => ("", ""),
+        false => (
+            " class=\"unusable\"",
+            "<p class=\"lost\">Events of this trace were lost: none of these numbers is to be used.</p>",
+        ),
+    };
     format!(
-        "<section><h2>{} {}</h2><p>{}</p>{}<div class=\"captures\">{cards}</div></section>\n",
+        "<section{class}><h2>{} {}</h2>{lost}<p>{}</p>{}<div class=\"captures\">{cards}</div></section>\n",
         escaped(&capture.trace),
         chip(Tag::Counted),
         sentence(&capture.heading()),
@@ -92,11 +100,12 @@ fn modes(report: &Report, capture: &Capture) -> String {
 fn card(capture: &Capture, device: &CapturedDevice) -> String {
     let counted = |says: &Sentence| paragraph(says, Tag::Counted);
     let plain = |says: Option<Sentence>| says.as_ref().map(counted).unwrap_or_default();
-    let small = match capture.costs.as_ref().is_some_and(Costs::are_small) {
+    let small = match capture.takes_little() {
         true => "<p>Maps take so little here that there is no time to gain.</p>",
         false => "",
     };
     let remedies = match best(&device.remedies, device.class) {
+        _ if !capture.usable => format!("<p>{}</p>", remedy::NONE_OF_LOST),
         says if says.is_empty() => says,
         says => format!("<h4>What to do</h4>{says}"),
     };

@@ -4,6 +4,7 @@
 use super::{full_report, measured_report};
 use crate::common::{built, figures, page_figures};
 use ioatlas::report::systems::{Exposure, Rows, SystemRow};
+use ioatlas::report::timings::Origin;
 use ioatlas::report::{Report, bundled_traces, page, terminal};
 use std::collections::HashSet;
 
@@ -118,6 +119,17 @@ fn terminal_is_at_most_24_lines_of_100_columns() {
     let (says, _) = last.split_once(" Details:").expect(last);
     let expected = format!("{first}\n{says} For Perfetto: {}..\n", "p".repeat(20));
     assert_eq!(check(&both), expected);
+    // where the last line says that times are old, or none, it has no room for that
+    let cached = Origin::Cached {
+        measured_on: "2026-11-25".into(),
+    };
+    both.provenance.timings = cached;
+    assert!(check(&both).ends_with("Times of 2026-11-25, cached (--fresh-bench)\n"));
+    both.verdicts.truncate(1);
+    let shown = check(&both);
+    let end: Vec<&str> = shown.lines().rev().take(2).collect();
+    assert!(end[0].ends_with("cached (--fresh-bench)"), "{shown}");
+    assert!(end[1].starts_with("For Perfetto: ppp"), "{shown}");
     // Many devices, long names, wide numbers.
     let one = report.verdicts[0].clone();
     report.verdicts = vec![one; 50];
