@@ -144,7 +144,7 @@ fn conclude(
     let text = if json {
         ioatlas_present::json(report)?
     } else {
-        terminal::coloured(&terminal::render(report, page.len()), screen)
+        terminal::render(report, page.len(), screen)
     };
     let count = report
         .oracle
