@@ -6,14 +6,21 @@
 //! else is left, but where SIGKILL or a loss of power comes while the new file has a temporary name,
 //! `.ioatlas-*.tmp`: only for the moment of the rename where the file system has files without
 //! names, as most of Linux's have; elsewhere, as on NFS, for as long as it is written.
+//!
+//! What takes the place of a file has its owner, group and mode; where it cannot have the owner and
+//! the group, nobody else reads it. Nothing else is kept: of a file with an access control list the
+//! group gets no rights, as the list is gone and said what they are; extended attributes and
+//! capabilities are gone, too, and other hard links keep the old file.
 
 mod draft;
 mod leftovers;
+mod rights;
 
 pub(crate) use leftovers::go_with_signals;
 
 use crate::error::Error;
 use draft::{Draft, Readers};
+use rights::Rights;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -26,8 +33,8 @@ pub struct Target {
     shown: PathBuf,
     /// With symbolic links resolved, so that the file they point to is replaced.
     resolved: PathBuf,
-    /// Permissions of the file that is there.
-    old: Option<fs::Permissions>,
+    /// Of the file that is there.
+    old: Option<Rights>,
 }
 
 impl Target {
@@ -50,7 +57,7 @@ impl Target {
                 "it is read-only",
             )),
             Ok(metadata) => {
-                old = Some(metadata.permissions());
+                old = Some(Rights::of(path, &metadata));
                 fs::canonicalize(path)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.into()),
@@ -126,7 +133,7 @@ impl Target {
             let draft = Draft::new(self.directory(), self.readers())?;
             write(&mut draft.file())?;
             if let Some(old) = &self.old {
-                draft.file().set_permissions(old.clone())?;
+                old.give(draft.file())?;
             }
             draft.file().sync_all()?;
             draft.persist(self.directory(), &self.resolved)?;
