@@ -22,7 +22,7 @@ use tempfile::NamedTempFile;
 pub(super) enum Readers {
     /// As any new file.
     All = 0o666,
-    /// It takes the place of one that may be less open.
+    /// It takes the place of one that may be less open, or is confidential.
     Owner = 0o600,
 }
 

@@ -17,6 +17,7 @@ mod leftovers;
 mod rights;
 
 pub(crate) use leftovers::go_with_signals;
+pub(crate) use rights::give_to_caller;
 
 use crate::error::Error;
 use draft::{Draft, Readers};
@@ -35,6 +36,8 @@ pub struct Target {
     resolved: PathBuf,
     /// Of the file that is there.
     old: Option<Rights>,
+    /// Whom the file is for if it is new.
+    new: Readers,
 }
 
 impl Target {
@@ -68,6 +71,7 @@ impl Target {
                 shown: path.into(),
                 resolved,
                 old,
+                new: Readers::All,
             })
             .map_err(|source| Error::Output {
                 path: path.into(),
@@ -79,6 +83,16 @@ impl Target {
         // dropped at once, which removes it
         Draft::new(target.directory(), target.readers()).map_err(|source| target.failed(source))?;
         Ok(target)
+    }
+
+    /// The same for what others are not to see: where it is new, only its owner reads it, who is the
+    /// user that called sudo if one did.
+    #[must_use]
+    pub(crate) fn confidential(self) -> Self {
+        Self {
+            new: Readers::Owner,
+            ..self
+        }
     }
 
     /// Checks that the target is none of the files that are to be read, under whatever name.
@@ -132,8 +146,10 @@ impl Target {
             go_with_signals()?;
             let draft = Draft::new(self.directory(), self.readers())?;
             write(&mut draft.file())?;
-            if let Some(old) = &self.old {
-                old.give(draft.file())?;
+            match (&self.old, self.new) {
+                (Some(old), _) => old.give(draft.file())?,
+                (None, Readers::Owner) => give_to_caller(draft.file()),
+                (None, Readers::All) => {}
             }
             draft.file().sync_all()?;
             draft.persist(self.directory(), &self.resolved)?;
@@ -171,7 +187,7 @@ impl Target {
     fn readers(&self) -> Readers {
         match self.old {
             Some(_) => Readers::Owner,
-            None => Readers::All,
+            None => self.new,
         }
     }
 
