@@ -57,7 +57,8 @@ pub(crate) struct LiveCaptureArguments {
     /// Where tracefs is mounted [default: /sys/kernel/tracing or /sys/kernel/debug/tracing].
     #[arg(long, value_name = "DIR")]
     pub tracefs: Option<PathBuf>,
-    /// Print shell commands that do the same, and do nothing. Needs no root.
+    /// Print shell commands that do the same, and do nothing. Their trace does not have the time that
+    /// was recorded: rates are from its first event to its last. Needs no root.
     #[arg(long, conflicts_with = "json")]
     pub print: bool,
     /// Print a shell script that has bpftrace count in the kernel instead, for machines whose rate
