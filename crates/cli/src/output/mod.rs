@@ -80,6 +80,16 @@ impl Target {
         if target.resolved.file_name().is_none() {
             return Err(Error::NotAFile { path: path.into() });
         }
+        if let Some(old) = &target.old {
+            let folder = fs::metadata(target.directory()).map_err(|error| target.failed(error))?;
+            if !old.may_replace(&folder, rustix::process::geteuid()) {
+                return Err(target.failed(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    "it is another user's, and only they may replace it there: choose another \
+                     with -o FILE",
+                )));
+            }
+        }
         // dropped at once, which removes it
         Draft::new(target.directory(), target.readers()).map_err(|source| target.failed(source))?;
         Ok(target)
