@@ -335,9 +335,7 @@ pub fn build(
         },
         atlases,
     };
-    if traces.histograms.is_empty() {
-        report.comparison = Comparison::of(&report, &traces.traces);
-    }
+    report.comparison = Comparison::of(&report, traces);
     Ok(report)
 }
 

@@ -108,17 +108,18 @@ fn lines(report: &Report, page_bytes: usize, width: usize) -> Vec<String> {
         return lines;
     }
     let tail = [systems, closing].concat();
-    let room = MAX_LINES.saturating_sub(lines.len() + tail.len());
+    // why nothing is compared, where nothing is
+    let why = report.comparison.iter().flat_map(Comparison::closing);
+    let why: Vec<String> = why.collect();
+    let room = MAX_LINES.saturating_sub(lines.len() + why.len() + tail.len());
     let of_captures = captures(report, room, width);
     let room = room.saturating_sub(of_captures.len());
     lines.extend(of_captures);
     if !report.is_of_captures() {
         lines.extend(verdicts(&report.verdicts, room));
     }
-    // why nothing is compared, where nothing is
     let room = MAX_LINES.saturating_sub(lines.len() + tail.len());
-    let why = report.comparison.iter().flat_map(Comparison::closing);
-    lines.extend(why.take(room));
+    lines.extend(why.into_iter().take(room));
     let bouncing = report.bouncing.filter(|_| !report.verdicts.is_empty());
     if let (Some(bouncing), true) = (bouncing, lines.len() + tail.len() < MAX_LINES) {
         lines.push(bouncing.sentence().plain());
