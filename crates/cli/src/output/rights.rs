@@ -47,10 +47,10 @@ impl Rights {
 
     /// Gives them to a file. Where it cannot have the owner and the group, it is for its own owner.
     pub fn give(&self, file: &File) -> io::Result<()> {
-        let mode = match own(file, self.owner, self.group) {
-            Ok(()) => self.mode,
-            Err(_) => self.mode & !OTHERS,
-        };
+        let now = Self::of_mode(&file.metadata()?);
+        let are_kept = (now.owner, now.group) == (self.owner, self.group)
+            || own(file, self.owner, self.group).is_ok();
+        let mode = self.mode & if are_kept { !0 } else { !OTHERS };
         // after the owner, whose change takes bits away
         file.set_permissions(Permissions::from_mode(mode))
     }
