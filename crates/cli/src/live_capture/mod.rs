@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &LiveCaptureArguments) -> Answer {
 
 /// Records and writes the trace; the errors are of what is wrong although it is written.
 fn capture(arguments: &LiveCaptureArguments) -> Result<(Summary, Vec<CaptureError>), Error> {
-    let target = Target::prepare(&arguments.output)?;
+    let target = Target::prepare(&arguments.output)?.confidential();
     let tracefs = Tracefs::find(arguments.tracefs.as_deref())?;
     let plan = tracefs.plan(&arguments.device)?;
     for what in &plan.remarks {

@@ -10,11 +10,13 @@ use std::thread;
 ///
 /// `dd` reads without waiting, and ends where there is nothing to be read: so nothing that reads is
 /// killed, and what was read was written. Its directory has the name of an instance of ours, so
-/// that a capture removes it where the shell was killed.
+/// that a capture removes it where the shell was killed. Names of tasks are saved while events come,
+/// so they are read last, and put first, where the importer needs them.
 pub(super) fn script(arguments: &LiveCaptureArguments) -> String {
     let asked = arguments.tracefs.as_deref();
     let tracefs_root = asked.unwrap_or(Path::new("/sys/kernel/tracing"));
     let instance = path(&tracefs_root.join("instances/ioatlas-"));
+    let saved = path(&tracefs_root.join("saved_cmdlines"));
     let text = path(&kept_text(&arguments.output).with_extension("")); // without .zst
     let output = path(&arguments.output);
     let usable = || thread::available_parallelism().map_or(1, usize::from);
@@ -28,8 +30,8 @@ pub(super) fn script(arguments: &LiveCaptureArguments) -> String {
         ),
     };
     format!(
-        r#"set -e # as root, on Linux 6.12 or later; the last line needs no root
-i={instance}$$ text={text}
+        r#"set -e # as root, on Linux 6.12 or later
+umask 077; i={instance}$$ text={text}
 (set -C; : >"$text") # a file that is there stays
 mkdir "$i"; trap 'exit 130' INT TERM HUP
 trap 'echo 0 >"$i/events/enable"; rmdir "$i"' EXIT
@@ -42,7 +44,9 @@ pull() {{ LC_ALL=C dd if="$i/trace_pipe" bs=64k iflag=nonblock status=none 2>&1 
 while [ "$(cat "$i/tracing_on")" = 1 ]; do pull; sleep 0.05; done; pull
 awk '/^(dropped events|commit overrun):/ {{ n += $NF }}
     END {{ if (n) printf "CPU:0 [LOST %.0f EVENTS]\n", n }}' "$i"/per_cpu/cpu*/stats >>"$text"
+(set -C; {{ grep -sH '' {saved} || :; cat "$text"; }} >"$text.named"); mv "$text.named" "$text"
 ioatlas trace convert "$text" --assume none -o {output}
+[ -z "${{SUDO_UID-}}" ] || chown "$SUDO_UID:$SUDO_GID" "$text" {output}
 "#
     )
 }

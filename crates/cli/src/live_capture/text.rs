@@ -8,19 +8,23 @@
 //! a trace.
 
 use crate::error::Error;
-use crate::output::Target;
+use crate::output::{Target, give_to_caller};
 use ioatlas_iotlb::compress_zstd;
 use ioatlas_iotlb::import::Reopen;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 
 /// Bytes of text that are compressed at a time.
 const FRAME: usize = 1 << 20;
+
+/// What the text has is for its owner: addresses of memory, and tasks of all users.
+const MODE: u32 = 0o600;
 
 /// Texts that are kept of captures of one name.
 const KEPT: u32 = 1000;
@@ -179,7 +183,9 @@ impl Text {
     }
 
     fn copy(&self, path: &Path) -> io::Result<()> {
-        let mut file = File::create_new(path)?;
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(MODE).open(path)?;
+        give_to_caller(&file);
         let copied = self
             .reopen()
             .and_then(|mut text| io::copy(&mut text, &mut file))
@@ -195,12 +201,13 @@ impl Text {
 /// A file without a name, which may get one.
 fn unnamed(directory: &Path) -> io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    // as for any new file; the umask takes from it
-    match rustix::fs::open(directory, flags, Mode::from_raw_mode(0o666)) {
-        Ok(file) => Ok(file.into()),
+    let file = match rustix::fs::open(directory, flags, Mode::from_raw_mode(MODE)) {
+        Ok(file) => file.into(),
         // some file systems have no such files
-        Err(_) => tempfile::tempfile_in(directory),
-    }
+        Err(_) => tempfile::tempfile_in(directory)?,
+    };
+    give_to_caller(&file);
+    Ok(file)
 }
 
 /// `a.txt.zst` as `a.2.txt.zst`; the first has no number.

@@ -7,6 +7,7 @@
 //! a name with it; SIGKILL does not. What cannot be linked is copied to a file with such a name.
 
 use super::leftovers::Leftover;
+use super::rights::Rights;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek};
@@ -21,7 +22,7 @@ use tempfile::NamedTempFile;
 pub(super) enum Readers {
     /// As any new file.
     All = 0o666,
-    /// It takes the place of one that may be less open.
+    /// It takes the place of one that may be less open, or is confidential.
     Owner = 0o600,
 }
 
@@ -78,8 +79,7 @@ impl Draft {
         let copy = Self::named(folder, Readers::Owner)?;
         file.rewind()?;
         io::copy(&mut file, &mut copy.file())?;
-        copy.file()
-            .set_permissions(file.metadata()?.permissions())?;
+        Rights::of_mode(&file.metadata()?).give(copy.file())?;
         copy.file().sync_all()?;
         Ok(copy)
     }

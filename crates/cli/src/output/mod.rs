@@ -6,14 +6,22 @@
 //! else is left, but where SIGKILL or a loss of power comes while the new file has a temporary name,
 //! `.ioatlas-*.tmp`: only for the moment of the rename where the file system has files without
 //! names, as most of Linux's have; elsewhere, as on NFS, for as long as it is written.
+//!
+//! What takes the place of a file has its owner, group and mode; where it cannot have the owner and
+//! the group, nobody else reads it. Nothing else is kept: of a file with an access control list the
+//! group gets no rights, as the list is gone and said what they are; extended attributes and
+//! capabilities are gone, too, and other hard links keep the old file.
 
 mod draft;
 mod leftovers;
+mod rights;
 
 pub(crate) use leftovers::go_with_signals;
+pub(crate) use rights::give_to_caller;
 
 use crate::error::Error;
 use draft::{Draft, Readers};
+use rights::Rights;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -26,8 +34,10 @@ pub struct Target {
     shown: PathBuf,
     /// With symbolic links resolved, so that the file they point to is replaced.
     resolved: PathBuf,
-    /// Permissions of the file that is there.
-    old: Option<fs::Permissions>,
+    /// Of the file that is there.
+    old: Option<Rights>,
+    /// Whom the file is for if it is new.
+    new: Readers,
 }
 
 impl Target {
@@ -50,7 +60,7 @@ impl Target {
                 "it is read-only",
             )),
             Ok(metadata) => {
-                old = Some(metadata.permissions());
+                old = Some(Rights::of(path, &metadata));
                 fs::canonicalize(path)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.into()),
@@ -61,6 +71,7 @@ impl Target {
                 shown: path.into(),
                 resolved,
                 old,
+                new: Readers::All,
             })
             .map_err(|source| Error::Output {
                 path: path.into(),
@@ -69,9 +80,29 @@ impl Target {
         if target.resolved.file_name().is_none() {
             return Err(Error::NotAFile { path: path.into() });
         }
+        if let Some(old) = &target.old {
+            let folder = fs::metadata(target.directory()).map_err(|error| target.failed(error))?;
+            if !old.may_replace(&folder, rustix::process::geteuid()) {
+                return Err(target.failed(io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    "it is another user's, and only they may replace it there: choose another \
+                     with -o FILE",
+                )));
+            }
+        }
         // dropped at once, which removes it
         Draft::new(target.directory(), target.readers()).map_err(|source| target.failed(source))?;
         Ok(target)
+    }
+
+    /// The same for what others are not to see: where it is new, only its owner reads it, who is the
+    /// user that called sudo if one did.
+    #[must_use]
+    pub(crate) fn confidential(self) -> Self {
+        Self {
+            new: Readers::Owner,
+            ..self
+        }
     }
 
     /// Checks that the target is none of the files that are to be read, under whatever name.
@@ -125,8 +156,10 @@ impl Target {
             go_with_signals()?;
             let draft = Draft::new(self.directory(), self.readers())?;
             write(&mut draft.file())?;
-            if let Some(old) = &self.old {
-                draft.file().set_permissions(old.clone())?;
+            match (&self.old, self.new) {
+                (Some(old), _) => old.give(draft.file())?,
+                (None, Readers::Owner) => give_to_caller(draft.file()),
+                (None, Readers::All) => {}
             }
             draft.file().sync_all()?;
             draft.persist(self.directory(), &self.resolved)?;
@@ -164,7 +197,7 @@ impl Target {
     fn readers(&self) -> Readers {
         match self.old {
             Some(_) => Readers::Owner,
-            None => Readers::All,
+            None => self.new,
         }
     }
 

@@ -144,7 +144,7 @@ fn conclude(
     let text = if json {
         ioatlas_present::json(report)?
     } else {
-        terminal::coloured(&terminal::render(report, page.len()), screen)
+        terminal::render(report, page.len(), screen)
     };
     let count = report
         .oracle
@@ -336,9 +336,7 @@ pub fn build(
         },
         atlases,
     };
-    if traces.histograms.is_empty() {
-        report.comparison = Comparison::of(&report, &traces.traces);
-    }
+    report.comparison = Comparison::of(&report, traces);
     Ok(report)
 }
 

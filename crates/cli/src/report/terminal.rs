@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The report on a terminal: at most 24 lines of 100 columns, more only where more rows were asked
-//! for than the default has.
+//! for than the default has, or where the terminal is narrower. There sentences go on in a line more,
+//! and a table that does not fit goes without the designs, or each of its rows becomes a sentence.
 
 use super::captures::{Capture, CapturedDevice};
 use super::compare::{self, Comparison};
@@ -11,12 +12,11 @@ use super::timings::Origin;
 use super::verdict::DeviceVerdict;
 use crate::Screen;
 use crate::record::Class;
-use ioatlas_present::Sentence;
-use ioatlas_present::{columns, printable};
+use ioatlas_present::{Sentence, columns, printable, wrapped};
 
 /// Lines of the smallest terminal that people still use.
 pub const MAX_LINES: usize = 24;
-/// Columns of a line.
+/// Columns of a line, at most.
 pub const MAX_COLUMNS: usize = 100;
 
 /// Lines for devices and what is said of all of them, where the rows of systems leave no room.
@@ -34,9 +34,49 @@ fn whose_code(times: &Origin) -> String {
     format!("CPUs busy: {ours}; Linux's own: 6.12, measured elsewhere, see the page")
 }
 
-/// Renders the report; `page_bytes` is the size of the page that was written.
+/// Renders the report for a screen: its title bold, and what was lost in red. `page_bytes` is the
+/// size of the page that was written.
 #[must_use]
-pub fn render(report: &Report, page_bytes: usize) -> String {
+pub fn render(report: &Report, page_bytes: usize, screen: &Screen) -> String {
+    let width = screen.columns().unwrap_or(MAX_COLUMNS).min(MAX_COLUMNS);
+    let lines = lines(report, page_bytes, width);
+    lines
+        .iter()
+        .map(|line| printed(line, width, screen))
+        .collect()
+}
+
+/// A line as the screen shows it, in several where it is narrower than all are to be.
+fn printed(line: &str, width: usize, screen: &Screen) -> String {
+    let whole = printable(line, usize::MAX);
+    let whole = match width == MAX_COLUMNS || fits(&whole, width) {
+        true => whole,
+        false => {
+            let indent = whole.len() - whole.trim_start().len();
+            format!(
+                "{:indent$}{}",
+                "",
+                wrapped(&whole, width, indent, indent + 2)
+            )
+        }
+    };
+    let shown = |text: &str| {
+        let text = printable(text, width);
+        match line {
+            line if line.starts_with("LOST") => screen.alarm(&text),
+            line if line.starts_with("ioatlas report") => screen.heading(&text),
+            _ => text,
+        }
+    };
+    whole.lines().map(|text| shown(text) + "\n").collect()
+}
+
+fn fits(line: &str, width: usize) -> bool {
+    printable(line, width).len() == line.len()
+}
+
+/// The lines of the report; only those of tables keep to the width.
+fn lines(report: &Report, page_bytes: usize, width: usize) -> Vec<String> {
     let systems = match report.is_of_captures() && report.systems.is_empty() {
         // of captures alone, what their modes cost is said at their own rate instead
         true => {
@@ -47,7 +87,7 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
                 .chain([report.wait_sentence().plain()])
                 .collect()
         }
-        false => systems(report),
+        false => systems(report, width),
     };
     let mut closing = closing(report, page_bytes);
     let mut perfetto = perfetto(report);
@@ -57,63 +97,57 @@ pub fn render(report: &Report, page_bytes: usize) -> String {
     }
     let loss = report.loss_sentence().map(|words| words.plain());
     let mut lines: Vec<String> = loss.into_iter().chain([heading(report)]).collect();
-    lines.extend(assumptions(report));
+    lines.extend(assumptions(report, width));
     lines.extend(cut(report));
     let compared_to = report.comparison.as_ref().filter(|of| of.tells());
     if let Some(comparison) = compared_to {
-        lines.extend(compared(report, comparison, lines.len() + closing.len()));
+        lines.extend(compared(
+            report,
+            comparison,
+            lines.len() + closing.len(),
+            width,
+        ));
         if lines.len() + systems.len() + closing.len() <= MAX_LINES {
             lines.extend(systems);
         }
-        return printed(lines, closing, perfetto);
+        return finished(lines, closing, perfetto);
     }
     let tail = [systems, closing].concat();
-    let room = MAX_LINES.saturating_sub(lines.len() + tail.len());
-    let of_captures = captures(report, room);
+    // why nothing is compared, where nothing is
+    let why = report.comparison.iter().flat_map(Comparison::closing);
+    let why: Vec<String> = why.collect();
+    let room = MAX_LINES.saturating_sub(lines.len() + why.len() + tail.len());
+    let of_captures = captures(report, room, width);
     let room = room.saturating_sub(of_captures.len());
     lines.extend(of_captures);
     if !report.is_of_captures() {
         lines.extend(verdicts(report, room));
     }
-    // why nothing is compared, where nothing is
     let room = MAX_LINES.saturating_sub(lines.len() + tail.len());
-    let why = report.comparison.iter().flat_map(Comparison::closing);
-    lines.extend(why.take(room));
+    lines.extend(why.into_iter().take(room));
     let bouncing = report.bouncing.filter(|_| !report.verdicts.is_empty());
     if let (Some(bouncing), true) = (bouncing, lines.len() + tail.len() < MAX_LINES) {
         lines.push(bouncing.sentence().plain());
     }
-    printed(lines, tail, perfetto)
+    finished(lines, tail, perfetto)
 }
 
 /// All lines, and before the last of them this one, if there is room.
-fn printed(mut lines: Vec<String>, tail: Vec<String>, more: Option<String>) -> String {
+fn finished(mut lines: Vec<String>, tail: Vec<String>, more: Option<String>) -> Vec<String> {
     lines.extend(tail);
     if lines.len() < MAX_LINES {
         lines.splice(lines.len() - 1..lines.len() - 1, more);
     }
-    let line = |line: &String| printable(line, MAX_COLUMNS) + "\n";
-    lines.iter().map(line).collect()
-}
-
-/// What changed between two traces, beside so many lines; what each is alone is on the page.
-fn compared(report: &Report, comparison: &Comparison, others: usize) -> Vec<String> {
-    let alone = |capture: &Capture| format!("{}: {}", capture.trace, capture.heading().plain());
-    let mut lines: Vec<String> = report.captures.iter().map(alone).collect();
-    let room = MAX_LINES.saturating_sub(others + lines.len());
-    lines.extend(compare::terminal::lines(comparison, room));
     lines
 }
 
-/// What was rendered, as a screen shows it: its title bold, and what was lost in red.
-#[must_use]
-pub fn coloured(text: &str, screen: &Screen) -> String {
-    let line = |line: &str| match line {
-        line if line.starts_with("LOST") => screen.alarm(line),
-        line if line.starts_with("ioatlas report") => screen.heading(line),
-        line => line.to_owned(),
-    };
-    text.lines().map(|text| line(text) + "\n").collect()
+/// What changed between two traces, beside so many lines; what each is alone is on the page.
+fn compared(report: &Report, comparison: &Comparison, others: usize, width: usize) -> Vec<String> {
+    let alone = |capture: &Capture| format!("{}: {}", capture.trace, capture.heading().plain());
+    let mut lines: Vec<String> = report.captures.iter().map(alone).collect();
+    let room = MAX_LINES.saturating_sub(others + lines.len());
+    lines.extend(compare::terminal::lines(comparison, room, width));
+    lines
 }
 
 fn heading(report: &Report) -> String {
@@ -148,7 +182,7 @@ fn heading(report: &Report) -> String {
 }
 
 /// What is assumed of the first trace of which anything is, in a few lines; the page has the rest.
-fn assumptions(report: &Report) -> Vec<String> {
+fn assumptions(report: &Report, width: usize) -> Vec<String> {
     const LINES: usize = 3;
     let assumed = report.made.iter().filter(|made| made.assumptions > 0);
     let Some(first) = assumed.clone().next() else {
@@ -176,7 +210,10 @@ fn assumptions(report: &Report) -> Vec<String> {
         }
     }
     lines.truncate(LINES);
-    lines
+    match width == MAX_COLUMNS {
+        true => lines,
+        false => vec![lines.join(" ")],
+    }
 }
 
 /// Which trace ends in the middle of a line, and so may lack more than that.
@@ -193,7 +230,7 @@ fn cut(report: &Report) -> Option<String> {
 }
 
 /// What each mode costs and what each device does, of as many captures and devices as fit.
-fn captures(report: &Report, room: usize) -> Vec<String> {
+fn captures(report: &Report, room: usize, width: usize) -> Vec<String> {
     // what verdicts need at least stays theirs
     let room = match report.verdicts.len() {
         0 => room,
@@ -204,7 +241,7 @@ fn captures(report: &Report, room: usize) -> Vec<String> {
         // a line is kept for what does not fit
         let fits = |more: &[String], lines: &[String]| lines.len() + more.len() < room;
         let mut head = vec![format!("{}: {}", capture.trace, capture.heading().plain())];
-        head.extend(modes(capture));
+        head.extend(modes(capture, width));
         let mut devices = capture
             .devices
             .iter()
@@ -229,7 +266,7 @@ fn captures(report: &Report, room: usize) -> Vec<String> {
 }
 
 /// The table of a capture's modes.
-fn modes(capture: &Capture) -> Vec<String> {
+fn modes(capture: &Capture, width: usize) -> Vec<String> {
     let Some(costs) = &capture.costs else {
         return Vec::new();
     };
@@ -254,7 +291,27 @@ fn modes(capture: &Capture) -> Vec<String> {
             mode.reach().plain(),
         ]);
     }
-    columns("lllll", 2, &rows)
+    let lines = columns("lllll", 2, &rows);
+    match width == MAX_COLUMNS || lines.iter().all(|line| fits(line, width)) {
+        true => lines,
+        false => {
+            let row = |row: &Vec<String>| in_words(&row[..2].join(" "), &heading[2..], &row[2..]);
+            let rows = rows[1..].iter().map(row);
+            [format!("{}:", heading[0])]
+                .into_iter()
+                .chain(rows)
+                .collect()
+        }
+    }
+}
+
+/// A row of a table that does not fit, as a sentence: so it stays one line, which goes on where it
+/// has to.
+fn in_words(title: &str, names: &[&str], cells: &[String]) -> String {
+    let cells = names.iter().zip(cells);
+    let cells = cells.map(|(name, cell)| format!("{name} {cell}"));
+    let cells: Vec<String> = cells.collect();
+    format!("{title}: {}", cells.join(", "))
 }
 
 /// A device of a capture, in a few lines.
@@ -337,16 +394,21 @@ fn verdict(verdict: &DeviceVerdict, lost: bool) -> Vec<String> {
     lines
 }
 
-fn systems(report: &Report) -> Vec<String> {
+fn systems(report: &Report, width: usize) -> Vec<String> {
     if report.systems.is_empty() {
         return vec!["Systems: none was run.".into()];
     }
-    let full = systems_table(report, Design::Shown);
-    let fits = full.iter().all(|line| line.chars().count() <= MAX_COLUMNS);
-    let mut lines = if fits {
-        full
-    } else {
-        systems_table(report, Design::Hidden)
+    let fit = |rows: &[Vec<String>], sides| {
+        let lines = columns(sides, 1, rows);
+        let all_fit = lines.iter().all(|line| fits(line, width));
+        (lines, all_fit)
+    };
+    let shown = systems_table(report, Design::Shown);
+    let hidden = systems_table(report, Design::Hidden);
+    let mut lines = match (fit(&shown, "llr"), fit(&hidden, "lr")) {
+        ((lines, true), _) | (_, (lines, true)) => lines,
+        (_, (lines, false)) if width == MAX_COLUMNS => lines,
+        _ => systems_in_words(&hidden),
     };
     if report.systems.iter().any(|row| row.wait.is_some()) {
         let wait = report.wait_sentence().plain();
@@ -364,7 +426,7 @@ enum Design {
     Hidden,
 }
 
-fn systems_table(report: &Report, design: Design) -> Vec<String> {
+fn systems_table(report: &Report, design: Design) -> Vec<Vec<String>> {
     // Left of the bar is what this machine takes, whatever the traces, and right of it what follows
     // from the traces. One space between columns, as designs without options and with four-digit
     // numbers then just fit.
@@ -424,14 +486,33 @@ fn systems_table(report: &Report, design: Design) -> Vec<String> {
             exposure(&row.exposure),
         ]);
     }
-    let mut sides = "llr";
     if design == Design::Hidden {
-        sides = "lr";
         // what the column that goes says of the two beside it
-        rows[2][2..4].fill("measured".into());
+        rows[0][0] = "ns a pair, measured".into();
         rows.iter_mut().for_each(|row| drop(row.remove(1)));
     }
-    columns(sides, 1, &rows)
+    rows
+}
+
+/// The rows below the headings, each with the names of its numbers.
+fn systems_in_words(rows: &[Vec<String>]) -> Vec<String> {
+    const NAMES: [&str; 7] = [
+        "1 thread",
+        "2 threads",
+        "invalidations per 1k maps",
+        "wait ns a map",
+        "misses per 1k maps",
+        "page tables KiB",
+        "window (unmaps/time)",
+    ];
+    let heading = "System: ns a map+unmap as built here, 256 held, measured on this machine; what \
+                   follows from the traces:";
+    let row = |row: &Vec<String>| {
+        let numbers = [&row[1..3], &row[4..]].concat(); // without the bar
+        in_words(&row[0], &NAMES, &numbers)
+    };
+    let rows = rows[2..].iter().map(row);
+    [heading.into()].into_iter().chain(rows).collect()
 }
 
 /// The bounds: they are what a user may rely on; what was seen is on the page.

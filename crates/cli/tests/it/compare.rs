@@ -3,6 +3,7 @@
 
 use crate::common::{bundled, figures, page_figures, report_of};
 use ioatlas::LoadedTrace;
+use ioatlas::Screen;
 use ioatlas::report::compare::{Change, Comparison, DeviceChanges, Matched};
 use ioatlas::report::systems::Rows;
 use ioatlas::report::{Report, bundled_traces, page, terminal};
@@ -153,7 +154,7 @@ fn check_views(report: &Report) {
     let json = serde_json::to_value(report).unwrap();
     figures(&json["comparison"], &mut model);
     assert_eq!(page_figures(section), model);
-    let shown = terminal::render(report, 123_456);
+    let shown = terminal::render(report, 123_456, &Screen::default());
     assert!(shown.lines().count() <= 24, "{shown}");
     for line in shown.lines() {
         assert!(
@@ -189,7 +190,7 @@ fn terminal_page_and_json_show_one_comparison() {
     let after = capture("after", "eth", 500, 2048, 250);
     let report = reported(vec![before, after]);
     check_views(&report);
-    let shown = terminal::render(&report, 1000);
+    let shown = terminal::render(&report, 1000, &Screen::default());
     assert!(shown.contains("\nnic, then eth\n"), "{shown}");
     assert!(
         shown.contains("before: 1,000 us on 1 CPU: too short for rates"),
@@ -295,7 +296,7 @@ fn what_cannot_be_told_says_why() {
         (&"00:04.0".into(), &"00:06.0".into())
     );
     check_views(&report);
-    let shown = terminal::render(&report, 1000);
+    let shown = terminal::render(&report, 1000, &Screen::default());
     for words in [
         "26 of 100 miss",
         "37 of 100 miss",
@@ -320,7 +321,7 @@ fn traces_whose_names_look_alike_are_two() {
         shown(of(&found.devices[0].changes, "maps a second")),
         "-50 %"
     );
-    let text = terminal::render(&report, 1000);
+    let text = terminal::render(&report, 1000, &Screen::default());
     let heading = text
         .lines()
         .find(|line| line.trim_end().ends_with("change"))
@@ -367,7 +368,7 @@ fn devices_of_one_trace_only_are_named_and_many_fit_a_terminal() {
         ),
         (40, 10, 10)
     );
-    let shown = terminal::render(&report, 1000);
+    let shown = terminal::render(&report, 1000, &Screen::default());
     assert!(shown.lines().count() <= 24, "{shown}");
     assert!(
         shown.lines().all(|line| line.chars().count() <= 100),

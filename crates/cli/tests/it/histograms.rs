@@ -198,6 +198,17 @@ fn counts_stand_beside_others_and_come_from_standard_input() {
     let mixed = report(&[PRINTED, trace], &["--json"]).1.json();
     assert_eq!(mixed["captures"].as_array().unwrap().len(), 1);
     assert_eq!(mixed["verdicts"].as_array().unwrap().len(), 1);
+    // a reader who gave two is told why there is no comparison
+    for other in [PRINTED, trace] {
+        let (dir, ran) = report(&[PRINTED, other], &["--no-bench"]);
+        let page = fs::read_to_string(dir.path().join("report.html")).unwrap();
+        for shown in [&ran.out, &page] {
+            assert!(
+                shown.contains("What bpftrace counted is not compared."),
+                "{shown}"
+            );
+        }
+    }
     // three are not compared, though two of them are traces
     let three = report(&[PRINTED, trace, trace], &["--json"]).1.json();
     assert_eq!(three["comparison"], Value::Null);

@@ -3,6 +3,7 @@
 
 use crate::common::{figures, page_figures};
 use ioatlas::LoadedTrace;
+use ioatlas::Screen;
 use ioatlas::report::captures::ALH_ERROR_POINTS;
 use ioatlas::report::remedy::{Bound, Less};
 use ioatlas::report::systems::Rows;
@@ -126,7 +127,7 @@ fn no_number_of_a_capture_follows_from_assumed_accesses() {
     ] {
         assert!(!html.contains(word), "{word}");
     }
-    let shown = terminal::render(&bare, 1000);
+    let shown = terminal::render(&bare, 1000, &Screen::default());
     assert!(!shown.contains("misses are a floor") && !shown.contains("of 100 miss"));
 }
 
@@ -162,7 +163,7 @@ fn a_capture_says_rates_bytes_lifetimes_tasks_and_costs() {
     let seconds = capture.seconds.unwrap();
     assert!((costs.maps_per_second.value * seconds - capture.maps()).abs() < 1e-6);
     // what was not accessed was not checked, and no system was asked for
-    assert!(!terminal::render(&report, 1000).contains("violation"));
+    assert!(!terminal::render(&report, 1000, &Screen::default()).contains("violation"));
     assert!(report.systems.is_empty());
     let [disk, card] = capture.devices.as_slice() else {
         panic!("{:?}", capture.devices);
@@ -181,7 +182,7 @@ fn a_capture_says_rates_bytes_lifetimes_tasks_and_costs() {
     );
     assert!(card.lifetimes.unwrap().median.value > 0.0);
 
-    let shown = terminal::render(&report, 1000);
+    let shown = terminal::render(&report, 1000, &Screen::default());
     let lines: Vec<&str> = shown.lines().collect();
     assert!(lines.len() <= 24, "{shown}");
     for line in &lines {
@@ -263,7 +264,7 @@ fn at_a_high_rate_strict_waits_and_lazy_does_not() {
     // a wait of a millisecond each
     assert!(mode("strict").cpus_busy.unwrap().value > 1000.0);
     assert!(mode("lazy").cpus_busy.unwrap().value < 100.0);
-    let shown = terminal::render(&report, 1000);
+    let shown = terminal::render(&report, 1000, &Screen::default());
     assert!(
         shown.contains("up to 10 ms, or 250 unmaps of a CPU"),
         "{shown}"
@@ -310,7 +311,7 @@ fn remedies_of_a_capture_are_of_its_maps_and_of_their_time() {
     let change = 100.0 * (time("lazy") / time("strict") - 1.0);
     assert!((lazy.change.value - change).abs() < 1e-9);
 
-    let shown = terminal::render(&report, 1000);
+    let shown = terminal::render(&report, 1000, &Screen::default());
     let line = shown.lines().find(|line| line.contains("today:")).unwrap();
     assert!(
         line.contains("  today: page pool (network) -99.9 % maps; lazy -"),
@@ -350,7 +351,7 @@ fn where_maps_take_next_to_nothing_no_time_is_to_be_gained() {
     assert!(html.contains("no time to gain") && !html.contains("<h4>What to do"));
     let (_, folded) = html.split_once("<summary>What needs firmware").unwrap();
     assert!(folded.contains("<b>untrusted device</b>") && folded.contains("ExternalFacingPort"));
-    assert!(!terminal::render(&report, 1000).contains("today:"));
+    assert!(!terminal::render(&report, 1000, &Screen::default()).contains("today:"));
     let json = serde_json::to_value(remedy).unwrap();
     assert_eq!(json["available"], "firmware");
 }
@@ -363,7 +364,10 @@ fn where_no_iommu_translated_no_data_are_said_to_be_in_reach_besides() {
     for (note, translated) in [("", true), ("# note iovas-assigned 1\n", false)] {
         let trace = LoadedTrace::read("t", text(note).as_bytes(), None).unwrap();
         let report = report_of(vec![trace], &Rows::Systems);
-        let (shown, html) = (terminal::render(&report, 1000), page(&report));
+        let (shown, html) = (
+            terminal::render(&report, 1000, &Screen::default()),
+            page(&report),
+        );
         let device = &serde_json::to_value(&report).unwrap()["captures"][0]["devices"][0];
         for says in [&shown, &html] {
             assert_eq!(says.contains("Other data in reach"), translated, "{says}");
@@ -387,7 +391,7 @@ fn what_was_cut_or_is_too_short_is_said_on_the_first_screen() {
             format!("# ioatlas-trace 2\n{note}# at 0 0\nM d 1 1 w 7\n# at {ns} 0\nU d 1 1\n");
         let trace = LoadedTrace::read("t", text.as_bytes(), None).unwrap();
         let report = report_of(vec![trace], &Rows::Systems);
-        (terminal::render(&report, 1000), page(&report))
+        (terminal::render(&report, 1000, &Screen::default()), page(&report))
     };
     for (ns, short) in [(18_000_000, true), (1_000_000_000, false)] {
         let (shown, html) = of("", ns);
@@ -414,7 +418,7 @@ fn a_capture_without_times_has_no_rates_and_says_so() {
         (report.captures[0].time, &report.captures[0].costs),
         (None, &None)
     );
-    let shown = terminal::render(&report, 1000);
+    let shown = terminal::render(&report, 1000, &Screen::default());
     assert!(
         shown.contains("no times recorded, so there are no rates"),
         "{shown}"
@@ -434,7 +438,10 @@ fn what_a_hostile_capture_names_is_only_shown() {
     let trace = trace.unwrap();
     for rows in [Rows::Systems, Rows::Named(Vec::new())] {
         let report = report_of(vec![with_trace(&trace, trace.trace.clone())], &rows);
-        let (shown, html) = (terminal::render(&report, 1000), page(&report));
+        let (shown, html) = (
+            terminal::render(&report, 1000, &Screen::default()),
+            page(&report),
+        );
         assert!(
             !shown.contains('\u{1b}') && !html.contains('\u{1b}'),
             "{shown}"
@@ -453,14 +460,14 @@ fn many_captures_fit_a_terminal() {
     let read = |n| LoadedTrace::read(&format!("t{n}"), text.as_bytes(), None).unwrap();
     let mut traces: Vec<_> = (0..30).map(read).collect();
     let report = report_of(traces.split_off(1), &Rows::Named(Vec::new()));
-    let shown = terminal::render(&report, 1000);
+    let shown = terminal::render(&report, 1000, &Screen::default());
     assert!(shown.lines().count() <= 24, "{shown}");
     assert!(shown.contains("more devices: see the page"), "{shown}");
     assert!(page(&report).contains("more devices are in the JSON"));
     // beside one whose accesses are known
     traces.extend(bundled());
     let report = report_of(traces, &Rows::Systems);
-    let shown = terminal::render(&report, 1000);
+    let shown = terminal::render(&report, 1000, &Screen::default());
     assert!(shown.lines().count() <= 24, "{shown}");
     assert!(
         shown.contains("of 100 miss") && shown.contains("see the page"),

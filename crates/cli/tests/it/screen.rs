@@ -63,6 +63,46 @@ fn tables_keep_to_the_width_and_lose_no_number() {
 }
 
 #[test]
+fn a_report_keeps_to_the_width_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let capture = "../crates/iotlb/tests/fixtures/ftrace-7.2.txt.zst";
+    let (one, other) = ("e1000-stream.trace.zst", "2xe1000-stream.trace.zst");
+    for traces in [&[][..], &[one, other], &[capture], &[capture, one]] {
+        let fixed = ["report", "--no-bench", "-o", page.to_str().unwrap()];
+        let report = |columns: &[(&str, &str)]| prints(&[&fixed, traces].concat(), columns);
+        let whole = report(&[]);
+        assert!(
+            whole.lines().count() <= 24 && widest(&whole) <= 100,
+            "{whole}"
+        );
+        for wide in ["100", "200"] {
+            assert_eq!(report(&[("COLUMNS", wide)]), whole);
+        }
+        for columns in ["80", "60"] {
+            let narrow = report(&[("COLUMNS", columns)]);
+            assert!(widest(&narrow) <= columns.parse().unwrap(), "{narrow}");
+            // a system's row of numbers is left, or a block
+            let first = narrow
+                .lines()
+                .find(|line| line.starts_with("as Linux 3.17"));
+            assert!(
+                first.is_none_or(|line| !line.contains("measured")),
+                "{narrow}"
+            );
+            let of_systems = whole.contains("as Solaris");
+            assert_eq!(narrow.contains("as Solaris"), of_systems, "{narrow}");
+            let numbers = whole
+                .split_ascii_whitespace()
+                .filter(|word| word.contains("%"));
+            for number in numbers.map(|word| word.trim_end_matches([',', ';', '.'])) {
+                assert!(narrow.contains(number), "{number}: {narrow}");
+            }
+        }
+    }
+}
+
+#[test]
 fn colours_are_for_terminals_and_those_who_ask() {
     let arguments = ["trace", "info", "e1000-stream.trace.zst"];
     let plain = prints(&arguments, &[]);

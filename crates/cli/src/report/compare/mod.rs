@@ -15,8 +15,8 @@ mod words;
 
 pub use pairing::Matched;
 
+use super::Traces;
 use super::model::{Report, Source};
-use crate::loaded::LoadedTrace;
 use ioatlas_present::{Figure, Unit};
 use serde::Serialize;
 
@@ -75,23 +75,31 @@ const NOISE: &str =
 const NO_DEVICE: &str = "No device of the one trace is known to be in the other.";
 const KINDS: &str =
     "One of the traces has accesses and the other has none, so they are not compared.";
+const COUNTS: &str = "What bpftrace counted is not compared.";
 
 /// Why no change is told of traces that lost events.
 const LOST: &str = "events were lost";
 
 impl Comparison {
-    /// Of a report of these traces; `None` unless a user gave two.
+    /// Of a report of these traces, counts included; `None` unless a user gave two.
     #[must_use]
-    pub fn of(report: &Report, traces: &[LoadedTrace]) -> Option<Self> {
-        let [before, after] = traces else {
+    pub fn of(report: &Report, traces: &Traces) -> Option<Self> {
+        let counted = traces.histograms.iter().map(|counts| &counts.label);
+        let labels = traces
+            .traces
+            .iter()
+            .map(|trace| &trace.label)
+            .chain(counted);
+        let labels: Vec<&String> = labels.collect();
+        let [before, after] = labels.as_slice() else {
             return None;
         };
         if report.source != Source::User {
             return None;
         }
         let mut found = Self {
-            before: before.label.clone(),
-            after: after.label.clone(),
+            before: before.to_string(),
+            after: after.to_string(),
             remarks: Vec::new(),
             all_devices: Vec::new(),
             devices: Vec::new(),
@@ -99,16 +107,24 @@ impl Comparison {
             only_after: Vec::new(),
         };
         match report.captures.as_slice() {
+            _ if !traces.histograms.is_empty() => found.remarks.push(COUNTS),
             [before, after] => captures::compare(&mut found, [before, after], report.wait.time),
             [] => {
                 // one a device, in the order of traces
-                let first = before.trace.devices().len().min(report.verdicts.len());
+                let first = traces.traces[0]
+                    .trace
+                    .devices()
+                    .len()
+                    .min(report.verdicts.len());
                 let (before, after) = report.verdicts.split_at(first);
                 verdicts::compare(&mut found, before, after);
             }
             _ => found.remarks.push(KINDS),
         }
-        if found.devices.is_empty() && !found.remarks.contains(&KINDS) {
+        let none_is = [KINDS, COUNTS]
+            .iter()
+            .any(|why| found.remarks.contains(why));
+        if found.devices.is_empty() && !none_is {
             found.remarks.push(NO_DEVICE);
         }
         if found.tells() {

@@ -2,13 +2,15 @@
 //! A comparison on a terminal.
 
 use super::{Change, Comparison};
-use ioatlas_present::{Figure, columns};
+use crate::report::terminal::MAX_COLUMNS;
+use ioatlas_present::{Figure, columns, printable};
 
 /// Columns of a trace's name over its numbers.
 const NAME: usize = 14;
 
-/// The comparison in so many lines at most.
-pub(in crate::report) fn lines(comparison: &Comparison, room: usize) -> Vec<String> {
+/// The comparison in so many lines at most. Where its table is wider than the screen, each row is a
+/// sentence, to go on in a line more.
+pub(in crate::report) fn lines(comparison: &Comparison, room: usize, width: usize) -> Vec<String> {
     let closing = comparison.closing();
     // the heading, and what names devices that do not fit
     let room = room.saturating_sub(closing.len() + 2);
@@ -36,6 +38,9 @@ pub(in crate::report) fn lines(comparison: &Comparison, room: usize) -> Vec<Stri
         2,
         &rows.iter().map(|row| row.to_vec()).collect::<Vec<_>>(),
     );
+    if lines.iter().any(|line| printable(line, width) != *line) && width < MAX_COLUMNS {
+        lines = rows.iter().map(sentence).collect();
+    }
     for (at, name) in names.into_iter().rev() {
         lines.insert(at, name);
     }
@@ -44,6 +49,15 @@ pub(in crate::report) fn lines(comparison: &Comparison, room: usize) -> Vec<Stri
     }
     lines.extend(closing);
     lines
+}
+
+/// A row, or the heading, in words.
+fn sentence([what, before, after, change, note]: &[String; 5]) -> String {
+    let words = match what.as_str() {
+        "" => format!("{before}, then {after} ({change}):"),
+        what => format!("{what}: {before}, then {after} ({change}) {note}"),
+    };
+    words.trim_end().into()
 }
 
 fn row(change: &Change) -> [String; 5] {

@@ -4,6 +4,7 @@
 use super::kernel::{DMA, Kernel, Ran, counts, mappings, until};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 #[test]
@@ -41,6 +42,35 @@ fn text_that_is_not_understood_is_kept() {
     let again = String::from_utf8(again.stderr).unwrap();
     assert!(again.contains(why), "{again}");
     assert!(kernel.instances().is_empty());
+}
+
+/// They have addresses of memory, and names of all users' tasks.
+#[test]
+fn a_new_trace_and_a_kept_text_are_for_the_user_that_called_sudo() {
+    let broken = mappings(2, 1).replace("dma_addr", "x");
+    for (text, file) in [(mappings(2, 1), "t.trace"), (broken, "t.txt.zst")] {
+        let kernel = Kernel::new(&DMA, &text);
+        let run = || {
+            let mut command = kernel.command();
+            command.env("SUDO_UID", "1234").env("SUDO_GID", "1235");
+            command.args(["--seconds", "0.1", "-o", "t.trace"]);
+            kernel.finish(command.spawn().unwrap());
+            assert_eq!(kernel.files(), [file]);
+            let of = fs::metadata(kernel.path(file)).unwrap();
+            (of.mode() & 0o777, of.uid(), of.gid())
+        };
+        let (user, group) = match rustix::process::geteuid() {
+            root if root.is_root() => (1234, 1235),
+            other => (other.as_raw(), rustix::process::getegid().as_raw()),
+        };
+        assert_eq!(run(), (0o600, user, group), "{file}");
+        if file == "t.trace" {
+            // one that is there stays as open as it is
+            let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+            fs::set_permissions(kernel.path(file), open).unwrap();
+            assert_eq!(run(), (0o644, user, group));
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Where nothing can be recorded: what is said, and that nothing is left behind.
 
-use super::kernel::{DMA, Kernel, mappings};
+use super::kernel::{DMA, Kernel, mappings, put};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -34,13 +34,12 @@ fn where_there_is_no_tracefs_it_says_how_to_mount_it() {
     assert!(said.contains("mount -t tracefs nodev"), "{said}");
 }
 
-#[test]
-fn without_permission_it_says_to_be_root() {
-    let kernel = Kernel::new(&DMA, "");
-    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
-    // a user without rights can come here, and write the trace, but not make an instance
-    mode(kernel.directory.path(), 0o777).unwrap();
-    mode(&kernel.path("tracing/instances"), 0o500).unwrap();
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// The program of a user without rights, who finds a copy of it in the directory.
+fn of_nobody(kernel: &Kernel) -> Command {
     let program = kernel.path("program");
     let from = env!("CARGO_BIN_EXE_ioatlas");
     if fs::hard_link(from, &program).is_err() {
@@ -54,7 +53,16 @@ fn without_permission_it_says_to_be_root() {
     if rustix::process::geteuid().is_root() {
         command.uid(65_534).gid(65_534);
     }
-    let ran = command.output().unwrap();
+    command
+}
+
+#[test]
+fn without_permission_it_says_to_be_root() {
+    let kernel = Kernel::new(&DMA, "");
+    // a user without rights can come here, and write the trace, but not make an instance
+    mode(kernel.directory.path(), 0o777);
+    mode(&kernel.path("tracing/instances"), 0o500);
+    let ran = of_nobody(&kernel).output().unwrap();
     let said = String::from_utf8(ran.stderr).unwrap();
     assert_eq!(ran.status.code(), Some(1), "{said}");
     assert!(
@@ -62,6 +70,23 @@ fn without_permission_it_says_to_be_root() {
         "{said}"
     );
     assert_eq!(kernel.files(), ["program"]);
+    assert!(kernel.instances().is_empty());
+}
+
+/// As in /tmp, after root recorded there.
+#[test]
+fn a_file_of_another_user_in_a_sticky_folder_is_told_at_once() {
+    if !rustix::process::geteuid().is_root() {
+        return; // none is of another user
+    }
+    let kernel = Kernel::new(&DMA, "");
+    put(&kernel.path("t.trace"), "old");
+    mode(kernel.directory.path(), 0o1777);
+    let ran = of_nobody(&kernel).args(["-o", "t.trace"]).output().unwrap();
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(1), "{said}");
+    let why = "t.trace: cannot write: it is another user's";
+    assert!(said.contains(why) && said.contains("-o FILE"), "{said}");
     assert!(kernel.instances().is_empty());
 }
 

@@ -4,6 +4,7 @@
 use super::measured_report;
 use crate::common::{bundled, report_of};
 use ioatlas::LoadedTrace;
+use ioatlas::Screen;
 use ioatlas::report::remedy::{self, Availability, Less, Protection, Remedy};
 use ioatlas::report::systems::Rows;
 use ioatlas::report::{page, terminal};
@@ -171,5 +172,5 @@ fn a_device_for_which_nothing_is_mapped_gets_no_advice() {
     let report = report_of(vec![trace], &Rows::Systems, None);
     assert_eq!(report.verdicts[0].remedies, []);
     assert!(page(&report).contains("Nothing to gain today."));
-    assert!(!terminal::render(&report, 1000).contains("today:"));
+    assert!(!terminal::render(&report, 1000, &Screen::default()).contains("today:"));
 }

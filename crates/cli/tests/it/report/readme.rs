@@ -2,6 +2,7 @@
 //! README shows what the command prints and draws, and code that is compiled.
 
 use super::measured_report;
+use ioatlas::Screen;
 use ioatlas::report::{Report, page, terminal};
 
 #[test]
@@ -50,7 +51,7 @@ fn readme_shows_what_the_command_prints() {
     let (block, _) = block.split_once("\n```").unwrap();
     let block = format!("ioatlas report: {block}");
     let report = measured_report();
-    let printed = terminal::render(&report, page(&report).len());
+    let printed = terminal::render(&report, page(&report).len(), &Screen::default());
     let mask = |text: &str| {
         let lines = text.lines().map(|line| masked(line, &report));
         lines.collect::<Vec<_>>().join("\n")

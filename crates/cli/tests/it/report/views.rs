@@ -3,6 +3,7 @@
 
 use super::{full_report, measured_report};
 use crate::common::{built, figures, page_figures};
+use ioatlas::Screen;
 use ioatlas::report::systems::{Exposure, Rows, SystemRow};
 use ioatlas::report::timings::Origin;
 use ioatlas::report::{Report, bundled_traces, page, terminal};
@@ -42,7 +43,7 @@ fn terminal_shows_only_numbers_of_the_model() {
         .into_iter()
         .map(|(_, text, _)| text.trim_end_matches(" %").to_owned())
         .collect();
-    let shown = terminal::render(&report, 400_000);
+    let shown = terminal::render(&report, 400_000, &Screen::default());
     let lines: Vec<&str> = shown.lines().collect();
     // Words of the text that hold digits and are no results.
     let words = [
@@ -101,7 +102,7 @@ fn terminal_shows_only_numbers_of_the_model() {
 fn terminal_is_at_most_24_lines_of_100_columns() {
     let mut report = full_report();
     let check = |report: &Report| {
-        let shown = terminal::render(report, 123_456);
+        let shown = terminal::render(report, 123_456, &Screen::default());
         assert!(shown.lines().count() <= 24, "{shown}");
         for line in shown.lines() {
             assert!(line.chars().count() <= 100, "{line}");
@@ -175,7 +176,10 @@ fn terminal_and_page_have_each_number_in_its_column() {
     let mut traces = bundled_traces().unwrap();
     traces.variants.clear();
     let report = built(&traces, &Rows::Systems, None, &[]);
-    let (shown, html) = (terminal::render(&report, 1000), page(&report));
+    let (shown, html) = (
+        terminal::render(&report, 1000, &Screen::default()),
+        page(&report),
+    );
     assert_eq!(report.systems.len(), 7);
     for row in &report.systems {
         let one = row.ns_per_pair_1_thread.unwrap().text();
