@@ -391,7 +391,10 @@ fn what_was_cut_or_is_too_short_is_said_on_the_first_screen() {
             format!("# ioatlas-trace 2\n{note}# at 0 0\nM d 1 1 w 7\n# at {ns} 0\nU d 1 1\n");
         let trace = LoadedTrace::read("t", text.as_bytes(), None).unwrap();
         let report = report_of(vec![trace], &Rows::Systems);
-        (terminal::render(&report, 1000, &Screen::default()), page(&report))
+        (
+            terminal::render(&report, 1000, &Screen::default()),
+            page(&report),
+        )
     };
     for (ns, short) in [(18_000_000, true), (1_000_000_000, false)] {
         let (shown, html) = of("", ns);
