@@ -298,8 +298,8 @@ pub(crate) struct ReportArguments {
     /// this machine was booted, in the last 7 days; the report says so.
     #[arg(long)]
     pub fresh_bench: bool,
-    /// Measure nothing on this machine, and take no times that were. What needs them is left out: -,
-    /// or null in JSON, where provenance.timings says why.
+    /// Measure nothing on this machine, and take no times that were. What needs them is left out:
+    /// -, or null in JSON, where provenance.timings says why.
     #[arg(long, conflicts_with = "fresh_bench")]
     pub no_bench: bool,
     #[command(flatten)]

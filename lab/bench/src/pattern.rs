@@ -6,8 +6,8 @@
 //! * *immediate*: each range is given back at once.
 //! * *ring*: a driver's ring of N descriptors. The oldest range is given back, then one is taken in
 //!   its place.
-//! * *bursts*: such a ring, of which the oldest [`BURST`] are given back by one call, then one after
-//!   the other is taken in their place: a driver that reaps completions in bursts.
+//! * *bursts*: such a ring, of which the oldest [`BURST`] are given back by one call, then one
+//!   after the other is taken in their place: a driver that reaps completions in bursts.
 //! * *replace*: N ranges are outstanding, and a random one of them is replaced. Before, 2 N are
 //!   taken and a random half is given back, so that free ranges lie scattered among used ones.
 //! * *producer-consumer*: one thread takes and hands over, another gives back.

@@ -257,8 +257,9 @@ pub fn measure_within(rows: &[Spec], effort: Effort, limit: Limit) -> Vec<Row> {
     rows.iter().map(row).collect()
 }
 
-/// The time of a map and an unmap of one page under `pattern`, on each of `threads` threads at once. `None` where there are fewer CPUs, or where the machine was too busy to run all
-/// threads at the same time.
+/// The time of a map and an unmap of one page under `pattern`, on each of `threads` threads at
+/// once. `None` where there are fewer CPUs, or where the machine was too busy to run all threads at
+/// the same time.
 ///
 /// # Errors
 /// The design failed where it must not.

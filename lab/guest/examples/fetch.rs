@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Fetches packages into the cache where the tests look for them, or with `--into NAME` into another
-//! beside it; of a kernel's metapackage the newest that is there, else the one that it stands for
-//! today:
+//! Fetches packages into the cache where the tests look for them, or with `--into NAME` into
+//! another beside it; of a kernel's metapackage the newest that is there, else the one that it
+//! stands for today:
 //! `cargo run -p ioatlas-guest --example fetch -- linux-image-6.12-cloud-amd64 busybox-static`
 
 use ioatlas_guest::Cache;

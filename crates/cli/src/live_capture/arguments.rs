@@ -27,8 +27,8 @@ const PART_OF_MEMORY: u64 = 4;
 /// end; other tracing is not disturbed. Ctrl-C (or SIGTERM, SIGHUP) ends the capture early and
 /// keeps what there is; a second one ends the program at once. The trace has the times, CPUs,
 /// addresses and sizes of DMA mappings, the names of devices, and the names of tasks, whoever runs
-/// them; no data. A new one is readable by its owner only, who under sudo is the user that called it.
-/// `ioatlas trace convert --anonymize` makes one to be shown.
+/// them; no data. A new one is readable by its owner only, who under sudo is the user that called
+/// it. `ioatlas trace convert --anonymize` makes one to be shown.
 ///
 /// The trace is written whole or not at all, compressed if its name ends in .zst or .gz; a file of
 /// that name is replaced. Until then the compressed text takes as much room again, some 10 to 30
@@ -57,8 +57,8 @@ pub(crate) struct LiveCaptureArguments {
     /// Where tracefs is mounted [default: /sys/kernel/tracing or /sys/kernel/debug/tracing].
     #[arg(long, value_name = "DIR")]
     pub tracefs: Option<PathBuf>,
-    /// Print shell commands that do the same, and do nothing. Their trace does not have the time that
-    /// was recorded: rates are from its first event to its last. Needs no root.
+    /// Print shell commands that do the same, and do nothing. Their trace does not have the time
+    /// that was recorded: rates are from its first event to its last. Needs no root.
     #[arg(long, conflicts_with = "json")]
     pub print: bool,
     /// Print a shell script that has bpftrace count in the kernel instead, for machines whose rate

@@ -10,8 +10,8 @@ use std::thread;
 ///
 /// `dd` reads without waiting, and ends where there is nothing to be read: so nothing that reads is
 /// killed, and what was read was written. Its directory has the name of an instance of ours, so
-/// that a capture removes it where the shell was killed. Names of tasks are saved while events come,
-/// so they are read last, and put first, where the importer needs them.
+/// that a capture removes it where the shell was killed. Names of tasks are saved while events
+/// come, so they are read last, and put first, where the importer needs them.
 pub(super) fn script(arguments: &LiveCaptureArguments) -> String {
     let asked = arguments.tracefs.as_deref();
     let tracefs_root = asked.unwrap_or(Path::new("/sys/kernel/tracing"));

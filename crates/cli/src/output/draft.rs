@@ -3,8 +3,9 @@
 //!
 //! Where the file system can do that, it has no name until it is whole (`O_TMPFILE`), so that
 //! nothing is left of it whatever ends the program. It has a temporary name elsewhere, and while it
-//! gets its own: a link replaces no file, only a rename does. A signal that can be handled takes such
-//! a name with it; SIGKILL does not. What cannot be linked is copied to a file with such a name.
+//! gets its own: a link replaces no file, only a rename does. A signal that can be handled takes
+//! such a name with it; SIGKILL does not. What cannot be linked is copied to a file with such a
+//! name.
 
 use super::leftovers::Leftover;
 use super::rights::Rights;

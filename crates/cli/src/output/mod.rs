@@ -2,15 +2,16 @@
 //! Files that appear whole or not at all.
 //!
 //! Text goes to a file in the directory of the target, is forced to disk and renamed. Whatever
-//! fails, is killed or interrupted before the rename, a file that was there stays as it was. Nothing
-//! else is left, but where SIGKILL or a loss of power comes while the new file has a temporary name,
-//! `.ioatlas-*.tmp`: only for the moment of the rename where the file system has files without
-//! names, as most of Linux's have; elsewhere, as on NFS, for as long as it is written.
+//! fails, is killed or interrupted before the rename, a file that was there stays as it was.
+//! Nothing else is left, but where SIGKILL or a loss of power comes while the new file has a
+//! temporary name, `.ioatlas-*.tmp`: only for the moment of the rename where the file system has
+//! files without names, as most of Linux's have; elsewhere, as on NFS, for as long as it is
+//! written.
 //!
 //! What takes the place of a file has its owner, group and mode; where it cannot have the owner and
-//! the group, nobody else reads it. Nothing else is kept: of a file with an access control list the
-//! group gets no rights, as the list is gone and said what they are; extended attributes and
-//! capabilities are gone, too, and other hard links keep the old file.
+//! the group, it is for its owner alone. Nothing else is kept: of a file with an access control
+//! list the group gets no rights, as the list is gone and said what they are; extended attributes
+//! and capabilities are gone, too, and other hard links keep the old file.
 
 mod draft;
 mod leftovers;
@@ -95,8 +96,8 @@ impl Target {
         Ok(target)
     }
 
-    /// The same for what others are not to see: where it is new, only its owner reads it, who is the
-    /// user that called sudo if one did.
+    /// The same for what others are not to see: where it is new, only its owner reads it, who is
+    /// the user that called sudo if one did.
     #[must_use]
     pub(crate) fn confidential(self) -> Self {
         Self {

@@ -83,7 +83,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn what_cannot_have_the_owner_is_for_nobody_else() {
+    fn what_cannot_have_the_owner_is_for_its_own_alone() {
         let file = tempfile::tempfile().unwrap();
         let (before, mode) = (file.metadata().unwrap(), 0o6754);
         let same = Rights {

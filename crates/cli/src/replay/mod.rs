@@ -146,8 +146,8 @@ pub struct Replayed {
     pub anomalies: u64,
     /// Lines skipped because the replay would be too large.
     pub limited: u64,
-    /// Invalidations that the unit was asked for, of pages or of a domain: a batch may ask for several
-    /// at once, with one wait for all.
+    /// Invalidations that the unit was asked for, of pages or of a domain: a batch may ask for
+    /// several at once, with one wait for all.
     pub invalidations: u64,
     /// Accesses that found no entry in the unit's IOTLB.
     pub misses: u64,

@@ -243,9 +243,16 @@ impl Report {
     /// What the waits of systems assume.
     #[must_use]
     pub fn wait_sentence(&self) -> Sentence {
+        let mut says = sentence!["wait: each invalidation "];
+        says.0.extend(self.wait_of_each().0);
+        says
+    }
+
+    /// What one invalidation takes, behind the word.
+    #[must_use]
+    pub fn wait_of_each(&self) -> Sentence {
         match self.wait.cycles {
             Some((cycles, clock)) => sentence![
-                "wait: each invalidation ",
                 cycles,
                 " [rIOMMU] at ",
                 clock.figure,
@@ -254,11 +261,7 @@ impl Report {
                 self.wait.time,
                 " (assumed; yours: --inv-ns)",
             ],
-            None => sentence![
-                "wait: each invalidation ",
-                self.wait.time,
-                " (assumed, --inv-ns)"
-            ],
+            None => sentence![self.wait.time, " (assumed, --inv-ns)"],
         }
     }
 

@@ -310,7 +310,7 @@ impl Remedy {
     /// Before another: what is easier to have first; of that what costs all protection last; else
     /// what gains most first.
     fn before(&self, other: &Self) -> std::cmp::Ordering {
-        // what one can have today is one, whoever has it
+        // what one can have today is one, by whatever means
         let ease = |of: &Self| of.about.available.max(Availability::UserSpace);
         let rank = |of: &Self| (ease(of), of.about.protection == Protection::All);
         let most = |of: &Self| of.gains[0].change.value;

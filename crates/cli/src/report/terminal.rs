@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The report on a terminal: at most 24 lines of 100 columns, more only where more rows were asked
-//! for than the default has, or where the terminal is narrower. There sentences go on in a line more,
-//! and a table that does not fit goes without the designs, or each of its rows becomes a sentence.
+//! for than the default has, or where the terminal is narrower. There sentences go on in a line
+//! more, and a table that does not fit goes without the designs, or each of its rows becomes a
+//! sentence.
 
 use super::captures::{Capture, CapturedDevice};
 use super::compare::{self, Comparison};
@@ -188,30 +189,18 @@ fn assumptions(report: &Report, width: usize) -> Vec<String> {
     let Some(first) = assumed.clone().next() else {
         return Vec::new();
     };
-    let mut words = format!("ASSUMED of {}", first.trace);
-    match assumed.count() - 1 {
-        0 => {}
-        more => words += &format!(" (and {more} more traces)"),
-    }
-    words += ":";
+    let mut words = format!(
+        "ASSUMED of {}:",
+        and_more(&first.trace, assumed.count() - 1)
+    );
     for note in &first.notes[..first.assumptions] {
         words += " ";
         words += note.plain().trim_start_matches("assumed: ");
     }
-    let mut lines = vec![String::new()];
-    for word in words.split(' ') {
-        let last = lines.len() - 1;
-        if lines[last].is_empty() {
-            lines[last] += word;
-        } else if lines[last].chars().count() + 1 + word.chars().count() <= MAX_COLUMNS {
-            lines[last] = format!("{} {word}", lines[last]);
-        } else {
-            lines.push(word.into());
-        }
-    }
-    lines.truncate(LINES);
+    let lines = wrapped(&words, MAX_COLUMNS, 0, 0);
+    let lines: Vec<&str> = lines.lines().take(LINES).collect();
     match width == MAX_COLUMNS {
-        true => lines,
+        true => lines.into_iter().map(String::from).collect(),
         false => vec![lines.join(" ")],
     }
 }
@@ -220,13 +209,15 @@ fn assumptions(report: &Report, width: usize) -> Vec<String> {
 fn cut(report: &Report) -> Option<String> {
     let mut traces = report.made.iter().filter(|made| made.is_cut);
     let first = &traces.next()?.trace;
-    let more = match traces.count() {
-        0 => String::new(),
-        more => format!(" (and {more} more traces)"),
-    };
-    Some(format!(
-        "CUT: {first}{more}: the last line was cut, left out"
-    ))
+    let named = and_more(first, traces.count());
+    Some(format!("CUT: {named}: the last line was cut, left out"))
+}
+
+fn and_more(first: &str, more: usize) -> String {
+    match more {
+        0 => first.into(),
+        more => format!("{first} (and {more} more traces)"),
+    }
 }
 
 /// What each mode costs and what each device does, of as many captures and devices as fit.
@@ -411,11 +402,8 @@ fn systems(report: &Report, width: usize) -> Vec<String> {
         _ => systems_in_words(&hidden),
     };
     if report.systems.iter().any(|row| row.wait.is_some()) {
-        let wait = report.wait_sentence().plain();
-        lines.push(format!(
-            "inv: counted; {}",
-            wait.replacen("each invalidation", "each", 1)
-        ));
+        let each = report.wait_of_each().plain();
+        lines.push(format!("inv: counted; wait: each {each}"));
     }
     lines
 }

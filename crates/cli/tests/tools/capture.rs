@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a user types on a server of their own, typed in Debian guests whose kernels have the `dma:*`
-//! events: `doctor`, `capture` while programs use two disks and two networks, `report`. What the
-//! report says of it is compared with what the programs did. One guest counts with bpftrace as well,
-//! and types what README says.
+//! What a user types on a server of their own, typed in Debian guests whose kernels have the
+//! `dma:*` events: `doctor`, `capture` while programs use two disks and two networks, `report`.
+//! What the report says of it is compared with what the programs did. One guest counts with
+//! bpftrace as well, and types what README says.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use ioatlas_guest::{Cache, GuestError, Ignored, Image, Keep, Lines, Watch, qemu};

@@ -128,11 +128,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     ) -> Result<(), DmaUnmapBatchError<L>> {
         let mut ended = 0;
         loop {
-            let round = match self.dma.watch.is_on() {
-                true => self.unmap_each(mappings, &mut back),
-                false => self.unmap_round(mappings, &mut back),
-            };
-            match round {
+            match self.unmap_round(mappings, &mut back) {
                 Ok(UNMAP_ROUND) => ended += UNMAP_ROUND,
                 Ok(_) => return Ok(()), // there were no more
                 Err(error) => {
@@ -143,30 +139,6 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                 }
             }
         }
-    }
-
-    /// What watches is told of one after the other.
-    fn unmap_each<L: AsRef<[PhysRange]>>(
-        &self,
-        mappings: &mut impl Iterator<Item = DmaMapping<L>>,
-        back: &mut impl FnMut(L),
-    ) -> Result<usize, DmaUnmapBatchError<L>> {
-        let mut ended = 0;
-        for mapping in mappings.take(UNMAP_ROUND) {
-            match self.unmap(mapping) {
-                Ok(list) => back(list),
-                Err(error) => {
-                    let (lost, stopped) = lost_or(error);
-                    return Err(DmaUnmapBatchError {
-                        ended,
-                        lost,
-                        stopped,
-                    });
-                }
-            }
-            ended += 1;
-        }
-        Ok(ended)
     }
 
     /// How many have ended.

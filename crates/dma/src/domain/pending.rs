@@ -56,7 +56,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// domain's bound.) The other policies unmap one after the other, here.
     ///
     /// What goes wrong is told by `finish`, all of it, also where not all was taken: it says how
-    /// many have ended, which nobody knows yet. As with [`unmap_batch`](Self::unmap_batch), what
+    /// many have ended, which is not known yet. As with [`unmap_batch`](Self::unmap_batch), what
     /// was not taken is in `mappings` still, and where that panics, what it has yielded is unmapped
     /// and waited for.
     ///

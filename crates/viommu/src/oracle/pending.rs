@@ -10,8 +10,8 @@ use ioatlas_dma::{
     units::IovaRange,
 };
 
-/// `PendingUnmap`, watched: under a strict policy its mappings are in their unmap until it says that
-/// they have ended; under any other, which unmaps at once, until it is there.
+/// `PendingUnmap`, watched: under a strict policy its mappings are in their unmap until it says
+/// that they have ended; under any other, which unmaps at once, until it is there.
 #[must_use = "the mappings have ended when this is finished, and only then"]
 pub struct WatchedPending<'w, P: Platform, T: Translator<P>> {
     watched: &'w Watched<P, T>,

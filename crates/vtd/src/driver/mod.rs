@@ -407,8 +407,8 @@ unsafe impl<P: Platform, R: Registers> RemappingUnit<P> for Unit<P, R> {
 }
 
 impl<P: Platform, R: Registers> Unit<P, R> {
-    /// Goes on with the device TLBs that did not go into the submission of `ticket`, which has those
-    /// of `devices`.
+    /// Goes on with the device TLBs that did not go into the submission of `ticket`, which has
+    /// those of `devices`.
     #[inline]
     fn and_of_more(
         &self,

@@ -37,8 +37,8 @@ impl InvalidationCosts {
     };
 
     /// Whether `count` page-selective invalidations cost no more than one of the domain. Of device
-    /// TLBs each side takes as many more, one for each device, so how many there are changes nothing
-    /// as long as the ratio is the same for them.
+    /// TLBs each side takes as many more, one for each device, so how many there are changes
+    /// nothing as long as the ratio is the same for them.
     pub fn prefer_pages(&self, count: usize) -> bool {
         let [descriptor, pages, domain] =
             [self.descriptor, self.pages, self.domain].map(u128::from);

@@ -14,9 +14,9 @@
 //! `recovery` says why the word does not fall then, nor runs ahead of them.) Ticket *t* is done iff
 //! the word has reached it, compared with wrap-around: the queue never holds more than 127 tickets,
 //! so a ticket that is not done is never mistaken for one that is. It may be asked for at any later
-//! time, as one whose unmap was started and not finished is: what the word is not just behind of, by
-//! those 127 at most, is done. (One that is held while 2^32 later ones are given, less up to 127,
-//! reads as not done until some more are.)
+//! time, as one whose unmap was started and not finished is: what the word is not just behind of,
+//! by those 127 at most, is done. (One that is held while 2^32 later ones are given, less up to
+//! 127, reads as not done until some more are.)
 //!
 //! **Room** is counted by the same word: the slots of a submission are free again when it is done,
 //! not when the unit has fetched them. So what is not done can always be read again from the ring,

@@ -12,8 +12,9 @@ use ioatlas_dma::{
 };
 use std::sync::Arc;
 
-/// A domain. Pairs are `map` and `unmap` of one buffer, for the device to write to, a burst is ended
-/// by `unmap_batch`; no timer ticks, so deferred policies flush by their bound in operations alone.
+/// A domain. Pairs are `map` and `unmap` of one buffer, for the device to write to, a burst is
+/// ended by `unmap_batch`; no timer ticks, so deferred policies flush by their bound in operations
+/// alone.
 pub struct Whole<P: Slots, T: Translator<P>>(pub Domain<P, T>);
 
 impl<P: Slots, F: Format> Whole<P, Paged<P, F, Arc<Uncached<P>>>> {

@@ -9,7 +9,8 @@ use ioatlas_present::{Figure, Part, Sentence, sentence};
 const LEAST_S: f64 = 1.0;
 
 impl Capture {
-    /// How much there was, in how long, or that it was not long enough to tell. All its numbers are counted.
+    /// How much there was, in how long, or that it was not long enough to tell. All its numbers are
+    /// counted.
     #[must_use]
     pub fn heading(&self) -> Sentence {
         let mut says = match (self.time, self.cpus) {

@@ -78,8 +78,8 @@ impl<B: Base, F: Format> Run<'_, B, F> {
         first
     }
 
-    /// Whether no retired things are left but those of unmaps that are begun, which are under strict
-    /// alone; and invalidations so far.
+    /// Whether no retired things are left but those of unmaps that are begun, which are under
+    /// strict alone; and invalidations so far.
     fn flushes(&self) -> (bool, u64) {
         let stats = self.domain.domain().stats();
         let none = stats.retired == Default::default() || !self.started.is_empty();
