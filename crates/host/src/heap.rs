@@ -262,19 +262,16 @@ mod tests {
                 let (host, mark) = (&host, &mark);
                 scope.spawn(move || {
                     let mut held = Vec::new();
-                    let mut random = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(thread + 1);
+                    let mut random = fastrand::Rng::with_seed(thread);
                     for _ in 0..4000 {
-                        random = random
-                            .wrapping_mul(6_364_136_223_846_793_005)
-                            .wrapping_add(1);
-                        if random >> 63 == 0 || held.is_empty() {
-                            let new = host.alloc(ByteCount(8 << (random >> 40 & 7)));
+                        if random.bool() || held.is_empty() {
+                            let new = host.alloc(ByteCount(8 << random.u8(..8)));
                             new.into_iter().for_each(|block| {
                                 mark(block, true);
                                 held.push(block);
                             });
                         } else {
-                            let block = held.swap_remove((random >> 32) as usize % held.len());
+                            let block = held.swap_remove(random.usize(..held.len()));
                             mark(block, false);
                             host.free(block).unwrap();
                         }

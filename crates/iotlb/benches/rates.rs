@@ -62,7 +62,7 @@ fn ring() -> Trace {
         text += &format!("M d {:x} 1 w - page\n", base + number);
     }
     let mut events = buffers + 1;
-    let (mut turn, mut random) = (0u64, 1u64);
+    let (mut turn, mut random) = (0u64, fastrand::Rng::with_seed(1));
     while events < EVENTS {
         // A buffer goes and comes back; six accesses to it, three to the descriptors, which
         // move on slowly, and one to any buffer.
@@ -72,10 +72,7 @@ fn ring() -> Trace {
             let descriptor = turn / 64 % RING_PAGES;
             text += &format!("A d {descriptor:x} r\nA d {page:x} w\nA d {page:x} w\n");
         }
-        random = random
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        text += &format!("A d {:x} w\n", base + (random >> 33) % buffers);
+        text += &format!("A d {:x} w\n", base + random.u64(..buffers));
         turn += 1;
         events += 12;
     }

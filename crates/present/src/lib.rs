@@ -8,11 +8,13 @@
 mod figure;
 pub mod html;
 pub mod plot;
+mod spread;
 pub mod svg;
 mod table;
 mod text;
 
 pub use figure::{Figure, Part, Sentence, Tag, Unit};
+pub use spread::{Spread, median};
 pub use table::{Cell, Table, columns};
 pub use text::{grouped, printable, rounded, short, steers, wrapped};
 

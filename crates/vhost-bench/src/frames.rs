@@ -76,18 +76,10 @@ pub(crate) struct Frames {
 impl Frames {
     /// `counted`: mergeable buffers were negotiated.
     pub(crate) fn new(config: &Config, counted: bool) -> Self {
-        // A generator of full period that differs from byte to byte (Knuth's MMIX).
-        let mut state = 0x2545_f491_4f6c_dd1d_u64;
-        let mut next = || {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            (state >> 56) as u8
-        };
+        let mut pattern = vec![0; PATTERN + usize::from(MAX_FRAME)];
+        fastrand::Rng::with_seed(1).fill(&mut pattern);
         Frames {
-            pattern: (0..PATTERN + usize::from(MAX_FRAME))
-                .map(|_| next())
-                .collect(),
+            pattern,
             len: config.frame_bytes.into(),
             counted,
         }

@@ -10,6 +10,7 @@
 #[allow(dead_code)] // the other benchmark uses all of it
 mod time;
 
+use fastrand::Rng;
 use ioatlas_dma::units::*;
 use ioatlas_vhost::{
     DeviceIotlb, Entry, Guard, HostAddr, IotlbReader, Limits, RadixIotlb,
@@ -17,7 +18,7 @@ use ioatlas_vhost::{
     protocol::misses::MissChannel,
 };
 use std::{hint::black_box, sync::Arc};
-use time::{Contender, Random, contest};
+use time::{Contender, contest};
 use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryBackend, GuestMemoryMmap};
 
 /// Reads of one burst.
@@ -75,10 +76,13 @@ fn row(what: &str, pages: u64, lie: Lie) {
         IovaMemory::new(reader, Arc::<MissChannel>::default(), Patience::default())
     };
     let mut reader = cache.reader().expect("few readers");
-    let places =
-        |mut random: Random| move || (random.next() % pages) * GRANULE + random.next() % 512 * 8;
+    let places = |mut random: Rng| move || random.u64(..pages) * GRANULE + random.u64(..512) * 8;
 
-    let (mut a, mut b, mut c) = (places(Random(1)), places(Random(1)), places(Random(1)));
+    let (mut a, mut b, mut c) = (
+        places(Rng::with_seed(1)),
+        places(Rng::with_seed(1)),
+        places(Rng::with_seed(1)),
+    );
     let mmap: Contender<'_> = Box::new(|ops| {
         for _ in 0..ops {
             black_box(read(&memory, a()));

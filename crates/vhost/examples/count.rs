@@ -173,7 +173,8 @@ fn translated(pages: u64, count: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA'14).
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA'14). No library's: its instructions are among those
+/// that `ci/instructions.budget` counts.
 struct Random(u64);
 
 impl Random {

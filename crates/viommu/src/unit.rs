@@ -145,7 +145,8 @@ impl State {
             self.stats.evicted += self.caches.evict(pick);
         }
     }
-    /// SplitMix64 (Steele, Lea and Flood, OOPSLA'14): any seed will do, 0 too.
+    /// SplitMix64 (Steele, Lea and Flood, OOPSLA'14): any seed will do, 0 too. No library's, for
+    /// these lines are all that a crate without the standard library needs.
     fn next_random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

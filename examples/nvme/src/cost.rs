@@ -56,7 +56,8 @@ impl Cost {
     }
 }
 
-fn median(rounds: &[u64]) -> u64 {
+/// The upper one where two are in the middle; 0 of none.
+pub fn median(rounds: &[u64]) -> u64 {
     let mut sorted = rounds.to_vec();
     sorted.sort_unstable();
     sorted.get(sorted.len() / 2).copied().unwrap_or(0)

@@ -7,9 +7,9 @@
 //! of ratios within rounds, so that what disturbs a round disturbs both sides of it.
 
 use crate::{
+    Spread,
     probe::Mode,
     slices::{LEAST, Quality, Record, Slice},
-    spread::Spread,
 };
 
 /// Why there is no figure.

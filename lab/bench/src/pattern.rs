@@ -194,7 +194,8 @@ impl Draw for Mixed {
     }
 }
 
-/// Marsaglia's xorshift of 64 bits, from a fixed start.
+/// Marsaglia's xorshift of 64 bits, from a fixed start. No library's: it runs within what is timed,
+/// and within the instructions that `ci/instructions.budget` counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Random(u64);
 

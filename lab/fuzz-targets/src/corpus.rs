@@ -10,6 +10,7 @@
 //! `IOATLAS_FUZZ_SEED` names one; without it there is a fixed small number of fixed mutations. Only
 //! for tests: it panics where a corpus is not as described.
 
+use fastrand::Rng;
 use std::{
     path::Path,
     time::{Duration, Instant, SystemTime},
@@ -65,7 +66,7 @@ fn assemble(text: &str) -> Vec<u8> {
 pub fn mutated(target: &str, run: impl FnMut(&[u8])) {
     let corpus = contents(target);
     let of = |seed| {
-        let mut random = Random(seed);
+        let mut random = Rng::with_seed(seed);
         move || mutate(&corpus, &mut random)
     };
     for_a_while(FEW, of, run);
@@ -105,38 +106,22 @@ pub fn for_a_while<M: FnMut() -> Vec<u8>>(
     println!("{runs} inputs");
 }
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA'14).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % end as u64) as usize
-    }
-    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        &from[self.below(from.len())]
-    }
-}
-
 /// One to four small changes to a random input: a bit, a byte, or a record from anywhere put
 /// in, out or elsewhere.
-fn mutate(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
-    let mut input = random.pick(corpus).clone();
-    let whole_record = |random: &mut Random, of: &[u8]| {
-        1 + RECORD * random.below(of.len().div_ceil(RECORD).max(1))
-    };
-    for _ in 0..1 + random.below(4) {
+fn mutate(corpus: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
+    let mut input = random.choice(corpus).unwrap().clone();
+    let whole_record =
+        |random: &mut Rng, of: &[u8]| 1 + RECORD * random.usize(..of.len().div_ceil(RECORD).max(1));
+    for _ in 0..random.u8(1..=4) {
         if input.is_empty() {
             break;
         }
-        let at = random.below(input.len());
-        match random.below(5) {
-            0 => input[at] ^= 1 << random.below(8),
-            1 => input[at] = random.below(256) as u8,
+        let at = random.usize(..input.len());
+        match random.usize(..5) {
+            0 => input[at] ^= 1 << random.usize(..8),
+            1 => input[at] = random.u8(..),
             2 => {
-                let other = random.pick(corpus);
+                let other = random.choice(corpus).unwrap();
                 let from = whole_record(random, other).min(other.len());
                 let record = &other[from..(from + RECORD).min(other.len())];
                 let to = whole_record(random, &input).min(input.len());
@@ -147,7 +132,7 @@ fn mutate(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
                 input.drain(from..(from + RECORD).min(input.len()));
             }
             _ => {
-                let other = random.pick(corpus);
+                let other = random.choice(corpus).unwrap();
                 let from = whole_record(random, other).min(other.len());
                 let to = whole_record(random, &input).min(input.len());
                 input.truncate(to);
@@ -177,7 +162,7 @@ mod tests {
     fn mutations_differ_and_repeat() {
         let corpus = [vec![1; 25], vec![2; 13], vec![]];
         let some = |seed| {
-            let mut random = Random(seed);
+            let mut random = Rng::with_seed(seed);
             let one = |_| mutate(&corpus, &mut random);
             (0..64).map(one).collect::<Vec<_>>()
         };

@@ -7,4 +7,5 @@
 //! time and a cost for everything that is shared.
 
 pub mod platform;
+mod random;
 pub mod timing;

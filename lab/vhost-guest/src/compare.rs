@@ -20,6 +20,7 @@ use crate::machine::Card;
 use crate::network::{GUEST, PEER};
 use crate::table::table;
 use ioatlas_guest::{Lines, Tree};
+use ioatlas_present::median;
 use std::path::Path;
 
 /// Seconds before the rate is taken.
@@ -224,12 +225,6 @@ fn row(case: Case, rounds: &[(Option<Rates>, Rates)]) -> Vec<String> {
         ratios(sent),
         ratios(received),
     ]
-}
-
-fn median(of: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut of: Vec<f64> = of.collect();
-    of.sort_by(f64::total_cmp);
-    of.get(of.len() / 2).copied()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! Domains under identity mapping: what a device can reach through shared leaves, and what is left
 //! when they are full.
 
+use fastrand::Rng;
 use ioatlas_dma::{
     domain::*,
     iova::{AllocatorError, IdentityConfig, Limits},
@@ -324,25 +325,22 @@ fn threads_map_the_same_pages_at_once() {
                 scope.spawn(move || {
                     register();
                     let mut held: Vec<(Mapping, PhysPage, Perm)> = Vec::new();
-                    let mut random = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(thread + 1);
+                    let mut random = Rng::with_seed(thread);
                     for _ in 0..3000 {
-                        random ^= random << 13;
-                        random ^= random >> 7;
-                        random ^= random << 17;
-                        if random & 1 == 0 && held.len() < 40 || held.is_empty() {
+                        if random.bool() && held.len() < 40 || held.is_empty() {
                             // few pages, across the edge of a table, one to three at a time
-                            let first = PhysPage(0x1fe + (random >> 8) % 4);
-                            let len = ByteCount(GRANULE * (1 + (random >> 16) % 3));
+                            let first = PhysPage(random.u64(0x1fe..0x202));
+                            let len = ByteCount(GRANULE * random.u64(1..=3));
                             let direction = [
                                 Direction::ToDevice,
                                 Direction::FromDevice,
                                 Direction::Bidirectional,
-                            ][(random >> 24) as usize % 3];
+                            ][random.usize(..3)];
                             let buffer = PhysRange::new(first.addr(), len);
                             let mapping = domain.map(buffer, direction).unwrap();
                             held.push((mapping, first, direction.perm()));
                         } else {
-                            let nth = (random >> 8) as usize % held.len();
+                            let nth = random.usize(..held.len());
                             let (mapping, first, perm) = held.swap_remove(nth);
                             // P14: whatever else is unmapped, what is mapped is reached
                             for (nth, page) in mapping.range().iter().enumerate() {

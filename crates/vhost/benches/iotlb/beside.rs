@@ -3,9 +3,11 @@
 
 use crate::{
     lookup::{dense, entries, filled, limits, look},
-    time::{Random, SLICES, cpu_ns, median},
+    time::{SLICES, cpu_ns},
 };
+use fastrand::Rng;
 use ioatlas_dma::units::*;
+use ioatlas_present::median;
 use ioatlas_vhost::*;
 use std::{
     hint::black_box,
@@ -46,9 +48,8 @@ pub fn table() {
 }
 
 fn keys(entries: &[Entry]) -> Vec<u64> {
-    let mut random = Random(11);
-    let key =
-        |random: &mut Random| entries[random.below(entries.len())].iova.0 + random.next() % 4000;
+    let mut random = Rng::with_seed(11);
+    let key = |random: &mut Rng| entries[random.usize(..entries.len())].iova.0 + random.u64(..4000);
     (0..1 << 13).map(|_| key(&mut random)).collect()
 }
 
@@ -81,7 +82,7 @@ fn together() {
         let [more, also] = mine;
         shared.extend(more);
         own.extend(also);
-        [median(shared), median(own)]
+        [shared, own].map(|slices| median(slices).expect("slices"))
     });
     println!(
         "two readers of one cache {shared:.1} ns, of a cache each {own:.1} ns: {:.2} of the control's scaling",
@@ -93,12 +94,12 @@ fn together() {
 fn write<C: DeviceIotlb>(cache: &C, entries: &[Entry], batch: usize, stop: &Receiver<()>) -> f64 {
     const PER_MS: u32 = 200;
     let start = Instant::now();
-    let mut random = Random(5);
+    let mut random = Rng::with_seed(5);
     let mut made = 0u32;
     let mut in_cache = vec![true; entries.len()];
     loop {
         while f64::from(made) < start.elapsed().as_secs_f64() * f64::from(PER_MS) * 1e3 {
-            let at = random.below(entries.len());
+            let at = random.usize(..entries.len());
             let entry = &entries[at];
             in_cache[at] = match in_cache[at] {
                 true => {
@@ -122,7 +123,7 @@ fn write<C: DeviceIotlb>(cache: &C, entries: &[Entry], batch: usize, stop: &Rece
 /// A reader of 64 entries, with and without a writer of 64 others, slices in turns.
 fn beside_a_writer<C: DeviceIotlb>(what: &str, cache: Arc<C>, how: &str, batch: usize) {
     let pages: Vec<u64> = (0..128).collect();
-    let all = entries(&pages, &mut Random(64));
+    let all = entries(&pages, &mut Rng::with_seed(64));
     let (mine, theirs): (Vec<Entry>, Vec<Entry>) =
         all.iter().partition(|e| e.iova.0 >> GRANULE_LG2 & 1 == 0);
     let cache = filled(cache, &all);
@@ -150,7 +151,7 @@ fn beside_a_writer<C: DeviceIotlb>(what: &str, cache: Arc<C>, how: &str, batch: 
         });
         rates.push(rate);
     }
-    let (idle, busy, rate) = (median(idle), median(busy), median(rates));
+    let [idle, busy, rate] = [idle, busy, rates].map(|slices| median(slices).expect("slices"));
     println!(
         "{what}: reader beside {:.0} updates/s, {how}: {busy:.1} ns, idle {idle:.1}: {:.2} times",
         rate,

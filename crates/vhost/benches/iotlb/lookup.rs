@@ -3,8 +3,9 @@
 
 use crate::{
     row,
-    time::{Contender, Random, contest, contest_warm},
+    time::{Contender, contest, contest_warm},
 };
+use fastrand::Rng;
 use ioatlas_dma::units::*;
 use ioatlas_vhost::*;
 use std::{hint::black_box, sync::Arc, sync::RwLock};
@@ -26,7 +27,7 @@ pub fn limits() -> Limits {
 
 /// Entries in random order; those of 4 KiB lie at every second page of the host, so none can be
 /// merged.
-pub fn entries(pages: &[u64], random: &mut Random) -> Vec<Entry> {
+pub fn entries(pages: &[u64], random: &mut Rng) -> Vec<Entry> {
     let mut hosts: Vec<u64> = (0..pages.len() as u64)
         .map(|n| 0x7f00_0000_0000 + n * 2 * PAGE)
         .collect();
@@ -63,11 +64,11 @@ pub fn bare(entries: &[Entry]) -> Iotlb {
 }
 
 /// Random addresses in the entries.
-fn keys(entries: &[Entry], random: &mut Random) -> Vec<u64> {
+fn keys(entries: &[Entry], random: &mut Rng) -> Vec<u64> {
     let count = (entries.len() * 4).clamp(1 << 12, 1 << 20);
-    let key = |random: &mut Random| {
-        let entry = &entries[random.below(entries.len())];
-        entry.iova.0 + random.next() % (entry.len.0 - REQUEST)
+    let key = |random: &mut Rng| {
+        let entry = &entries[random.usize(..entries.len())];
+        entry.iova.0 + random.u64(..entry.len.0 - REQUEST)
     };
     (0..count).map(|_| key(random)).collect()
 }
@@ -156,7 +157,7 @@ fn lookups(what: &str, entries: &[Entry], chased: Chased) {
 }
 
 fn lookups_warm(what: &str, entries: &[Entry], chased: Chased, warm_up: usize) {
-    let mut random = Random(7);
+    let mut random = Rng::with_seed(7);
     let keys = keys(entries, &mut random);
     let listed = entries.len() <= 2048;
     let contenders = [
@@ -184,7 +185,7 @@ fn lookups_warm(what: &str, entries: &[Entry], chased: Chased, warm_up: usize) {
 
 pub fn dense(count: u64) -> Vec<Entry> {
     let pages: Vec<u64> = (0..count).map(|n| 0x10_0000 + n).collect();
-    entries(&pages, &mut Random(count))
+    entries(&pages, &mut Rng::with_seed(count))
 }
 
 pub fn table() {
@@ -194,8 +195,8 @@ pub fn table() {
         lookups(&what, &dense(count), Chased::No);
     }
     let dense = dense(100_000);
-    let mut random = Random(48);
-    let mut pages: Vec<u64> = (0..100_000).map(|_| random.next() >> 28).collect();
+    let mut random = Rng::with_seed(48);
+    let mut pages: Vec<u64> = (0..100_000).map(|_| random.u64(..1 << 36)).collect();
     pages.sort();
     pages.dedup();
     let scattered = entries(&pages, &mut random);
@@ -222,7 +223,7 @@ pub fn table() {
 /// cache.
 fn long() {
     const GROUPS: u64 = 128;
-    let mut random = Random(16);
+    let mut random = Rng::with_seed(16);
     let mut updates: Vec<Entry> = (0..GROUPS * 16)
         .map(|n| Entry {
             iova: Iova((0x10_0000 + n + n / 16) * PAGE),
@@ -233,7 +234,7 @@ fn long() {
         .collect();
     random.shuffle(&mut updates);
     let groups: Vec<u64> = (0..1 << 12)
-        .map(|_| (0x10_0000 + random.next() % GROUPS * 17) * PAGE)
+        .map(|_| (0x10_0000 + random.u64(..GROUPS) * 17) * PAGE)
         .collect();
     fn all<'c, C: DeviceIotlb>(cache: Arc<C>, groups: &'c [u64], len: u64) -> Contender<'c> {
         let mut reader = cache.reader().expect("few");

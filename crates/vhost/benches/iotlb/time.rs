@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Slices, in turns, by the thread's own CPU time.
 
+use ioatlas_present::median;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Slices of a contender.
@@ -49,32 +50,5 @@ pub fn contest_warm<const N: usize>(
             }
         }
     }
-    slices.map(|slices| (!slices.is_empty()).then(|| median(slices)))
-}
-
-/// The middle one.
-pub fn median(mut of: Vec<f64>) -> f64 {
-    of.sort_by(f64::total_cmp);
-    of[of.len() / 2]
-}
-
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA'14).
-#[derive(Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-    pub fn shuffle<T>(&mut self, what: &mut [T]) {
-        for last in (1..what.len()).rev() {
-            what.swap(last, self.below(last + 1));
-        }
-    }
+    slices.map(median)
 }

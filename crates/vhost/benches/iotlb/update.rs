@@ -4,8 +4,9 @@
 use crate::{
     lookup::{bare, dense, filled, limits},
     row,
-    time::{Contender, Random, contest},
+    time::{Contender, contest},
 };
+use fastrand::Rng;
 use ioatlas_vhost::*;
 use std::sync::{Arc, RwLock};
 use vm_memory::{GuestAddress, Permissions};
@@ -23,12 +24,12 @@ enum Acked {
 
 fn pairs<'c, C: DeviceIotlb>(cache: Arc<C>, entries: &'c [Entry], acked: Acked) -> Contender<'c> {
     let reader = (acked != Acked::NoReader).then(|| cache.reader().expect("few"));
-    let mut random = Random(3);
+    let mut random = Rng::with_seed(3);
     let mut count = 0;
     Box::new(move |ops| {
         let _reader = &reader;
         for _ in 0..ops {
-            let entry = &entries[random.below(entries.len())];
+            let entry = &entries[random.usize(..entries.len())];
             let started = cache.start_invalidate(entry.iova, entry.len);
             count += 1;
             if acked == Acked::Each || (acked == Acked::Batch && count % 64 == 0) {
@@ -43,10 +44,10 @@ fn pairs<'c, C: DeviceIotlb>(cache: Arc<C>, entries: &'c [Entry], acked: Acked) 
 
 fn bare_pairs(entries: &[Entry]) -> Contender<'_> {
     let tlb = RwLock::new(bare(entries));
-    let mut random = Random(3);
+    let mut random = Rng::with_seed(3);
     Box::new(move |ops| {
         for _ in 0..ops {
-            let e = &entries[random.below(entries.len())];
+            let e = &entries[random.usize(..entries.len())];
             let (from, to) = (GuestAddress(e.iova.0), GuestAddress(e.host.0));
             let len = e.len.0 as usize;
             tlb.write().unwrap().invalidate_mapping(from, len);

@@ -127,7 +127,8 @@ impl Upkeep {
         let pinned = |span: Span| self.pins.iter().any(|pin| pin.and(span).is_some());
         span.and(keep).is_none() && !pinned(span)
     }
-    /// Below `end`, which is not 0. xorshift64* (Vigna, ACM TOMS 42, 2016).
+    /// Below `end`; `None` if that is 0. xorshift64* (Vigna, ACM TOMS 42, 2016): a few lines that
+    /// are not worth a dependency.
     fn draw(&mut self, end: usize) -> Option<usize> {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;

@@ -5,6 +5,7 @@
 //! reader that follows a translation must find the page that it asked for, until its guard has been
 //! dropped; the writer lets a page stand for none as soon as its invalidation is acknowledged.
 
+use fastrand::Rng;
 use ioatlas_dma::{
     platform::{Ordering, Platform},
     units::*,
@@ -26,18 +27,6 @@ const UNOWNED: u64 = u64::MAX;
 /// translations.
 const CHANGES: u64 = 1000;
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA'14).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ z >> 31) % end
-    }
-}
-
 /// Reads until `running` says no, and counts what it found in `found`.
 fn read<C: DeviceIotlb>(
     mut reader: C::Reader,
@@ -46,12 +35,12 @@ fn read<C: DeviceIotlb>(
     found: &Word,
     seed: u64,
 ) {
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     while running.load(Ordering::Relaxed) == 1 {
         let guard = reader.pin();
         for _ in 0..16 {
-            let page = random.below(IOVAS);
-            let len = ByteCount((1 + random.below(5)) * PAGE);
+            let page = random.u64(..IOVAS);
+            let len = ByteCount((random.u64(1..=5)) * PAGE);
             for piece in guard.pieces(Iova(page * PAGE), len, Perm::Read) {
                 let Ok(piece) = piece else { break };
                 for page in 0..piece.len.0 / PAGE {
@@ -82,13 +71,13 @@ fn go_on(changes: u64, readers: &[(&Word, ScopedJoinHandle<'_, ()>)]) -> bool {
 }
 
 fn write(cache: &impl DeviceIotlb, memory: &[Word], readers: &[(&Word, ScopedJoinHandle<'_, ()>)]) {
-    let mut random = Random(9);
+    let mut random = Rng::with_seed(9);
     let mut at: Vec<Option<u64>> = vec![None; IOVAS as usize];
     let mut free: Vec<u64> = (0..HOSTS).collect();
     let mut changes = 0;
     while go_on(changes, readers) {
         changes += 1;
-        let page = random.below(IOVAS);
+        let page = random.u64(..IOVAS);
         let iova = Iova(page * PAGE);
         let Some(host) = at[page as usize].take() else {
             // the page after its neighbour's, if that is free, so that runs grow
@@ -97,10 +86,10 @@ fn write(cache: &impl DeviceIotlb, memory: &[Word], readers: &[(&Word, ScopedJoi
                 .and_then(|p| at[p as usize])
                 .map(|host| host + 1);
             let place = wanted.and_then(|host| free.iter().position(|f| *f == host));
-            let place = place.unwrap_or(random.below(free.len() as u64) as usize);
+            let place = place.unwrap_or(random.usize(..free.len()));
             let host = free.swap_remove(place);
             memory[host as usize].store(page, Ordering::Relaxed);
-            let perm = [Perm::Read, Perm::ReadWrite][random.below(8) as usize / 7];
+            let perm = [Perm::Read, Perm::ReadWrite][random.usize(..8) / 7];
             let (len, host) = (ByteCount(PAGE), HostAddr(host * PAGE));
             let updated = cache.update(Entry {
                 iova,
@@ -168,12 +157,12 @@ fn radix_without_room() {
         let reader = cache.reader().unwrap();
         let read = || read::<RadixIotlb>(reader, &memory, &running, &found[0], 1);
         let readers = [(&found[0], scope.spawn(read))];
-        let mut random = Random(2);
+        let mut random = Rng::with_seed(2);
         let mut changes = 0;
         while go_on(changes, &readers) {
             changes += 1;
-            let page = random.below(IOVAS);
-            let perm = [Perm::Read, Perm::ReadWrite][random.below(2) as usize];
+            let page = random.u64(..IOVAS);
+            let perm = [Perm::Read, Perm::ReadWrite][random.usize(..2)];
             let (iova, host, len) = (Iova(page * PAGE), HostAddr(page * PAGE), ByteCount(PAGE));
             // refused where the reader's guard holds all that could be used again
             let _ = cache.update(Entry {

@@ -192,20 +192,16 @@ fn what_the_ring_no_longer_holds_is_forgotten_and_said_to_be() {
 fn the_ring_remembers_what_a_list_does() {
     let history = history(1000);
     let mut list = Vec::new();
-    let mut seed = 1u64;
-    let mut random = |below: u64| {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (seed >> 33) % below
-    };
+    let mut random = fastrand::Rng::with_seed(1);
     for n in 0..900 {
-        let range = pages(random(30), 1 + random(3));
-        let mapped = random(2) == 0;
+        let range = pages(random.u64(..30), random.u64(1..=3));
+        let mapped = random.bool();
         match mapped {
             true => history.mapped(ID, range, Perm::Read, TimeNs(n)),
             false => history.unmapped(ID, range, TimeNs(n)),
         }
         list.push((range, mapped));
-        let page = random(34);
+        let page = random.u64(..34);
         let newest = list.iter().rev().find(|e| e.0.contains(&pages(page, 1)));
         match (history.recall(NIC, IovaPage(page)), newest) {
             (Past::Mapped { range, .. }, Some((of, true))) => assert_eq!(range, *of),

@@ -5,8 +5,9 @@ use crate::{
     machine::{EDU_SOURCE, Run, Unit},
     trace::{Event, count},
 };
-use ioatlas_nvme::policy::Policy;
+use ioatlas_nvme::{cost::median, policy::Policy};
 use libtest_mimic::Failed;
+use serde::Deserialize;
 use serde_json::{Value, value::Index};
 
 type Claim = Result<(), Failed>;
@@ -62,21 +63,15 @@ fn notes(value: &Value, field: &str) -> [u32; 2] {
     [0, 1].map(|n| value[field][n].as_u64().unwrap_or(0) as u32)
 }
 
-fn median(value: &Value) -> u64 {
-    let numbers = value.as_array().into_iter().flatten();
-    let mut numbers: Vec<u64> = numbers.filter_map(Value::as_u64).collect();
-    numbers.sort_unstable();
-    numbers.get(numbers.len() / 2).copied().unwrap_or(0)
-}
-
 fn costs(run: &Run, layout: usize) -> Vec<Cost<'_>> {
+    let rounds = |of: &Value| Vec::deserialize(of).unwrap_or_default();
     let all = list(run, layout, "costs").iter().map(|cost| Cost {
         policy: cost["policy"].as_str().unwrap_or(""),
         kib: number(cost, "bytes") >> 10,
         depth: number(cost, "depth"),
         reads: number(cost, "reads") * cost["cpu_ns"].as_array().map_or(0, Vec::len) as u64,
-        cpu: median(&cost["cpu_ns"]),
-        wall: median(&cost["wall_ns"]),
+        cpu: median(&rounds(&cost["cpu_ns"])),
+        wall: median(&rounds(&cost["wall_ns"])),
         events: run.trace.between(layout, notes(cost, "notes")),
     });
     all.collect()

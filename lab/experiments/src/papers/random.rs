@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Chance that is the same in every run.
 
-/// Numbers that look random and are the same in every run (xorshift64*).
+/// Numbers that look random and are the same in every run (xorshift64*). No library's: results that
+/// documents print hang on this sequence.
 pub(crate) struct Random(u64);
 
 impl Random {

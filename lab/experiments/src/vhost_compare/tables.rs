@@ -4,7 +4,7 @@
 use super::back_end::Whose;
 use super::cases::Case;
 use super::{Run, VhostCompareError};
-use ioatlas_present::{Table, grouped};
+use ioatlas_present::{Table, grouped, median};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -60,17 +60,6 @@ pub(super) struct Json<'o> {
     runs: &'o [Run],
 }
 
-/// The middle one, or the mean of the middle two.
-fn median(mut of: Vec<f64>) -> Option<f64> {
-    of.sort_by(f64::total_cmp);
-    let half = of.len() / 2;
-    match of.len() % 2 {
-        _ if of.is_empty() => None,
-        0 => Some((of[half - 1] + of[half]) / 2.0),
-        _ => Some(of[half]),
-    }
-}
-
 /// A back end in a case.
 type Cell = (Whose, Case);
 
@@ -82,7 +71,7 @@ impl Outcome {
     }
 
     fn rate(&self, cell: Cell) -> Option<f64> {
-        median(self.of(cell).filter_map(|r| r.frames_per_second).collect())
+        median(self.of(cell).filter_map(|r| r.frames_per_second))
     }
 
     /// The median over rounds of the ratios of two rates.
@@ -102,7 +91,7 @@ impl Outcome {
             let (above, below) = (of(above, round)?, of(below, round)?);
             (below > 0.0).then(|| above / below)
         });
-        median(rounds.collect())
+        median(rounds)
     }
 
     fn comparisons(&self) -> Vec<Comparison> {
@@ -166,7 +155,7 @@ impl Outcome {
         let highest = |run: &Run| run.highest_per_second;
         let full = |run: &Run| run.frames_per_second;
         let line = |what: &str, name: &str, case, seed, rate: &dyn Fn(&Run) -> Option<f64>| {
-            let of = |whose| median(self.of((whose, case)).filter_map(rate).collect());
+            let of = |whose| median(self.of((whose, case)).filter_map(rate));
             let part = |whose| self.ratio_of((whose, case), (whose, Case::SeedOff), rate);
             Benchmark {
                 cell: format!("{what}, {name}"),
@@ -266,7 +255,7 @@ impl Outcome {
                 let sum = |of: fn(&Run) -> u64| self.of((whose, case)).map(of).sum::<u64>();
                 let (sent, lost) = (sum(|r| r.frames_sent), sum(|r| r.frames_lost));
                 let misses = sum(|r| r.misses) as f64 / sent.max(1) as f64;
-                let trips = self.of((whose, case)).map(|r| r.round_trip_ns).collect();
+                let trips = self.of((whose, case)).map(|r| r.round_trip_ns);
                 table.row([
                     case.name().into(),
                     whose.name().into(),

@@ -2,9 +2,9 @@
 //! Replays the corpus; with `IOATLAS_FUZZ_SECONDS=n` set, mutates it for n seconds
 //! (`IOATLAS_FUZZ_SEED` repeats a run).
 
+use fastrand::Rng;
 use ioatlas_fuzz_targets::{capture as fuzz, corpus};
 use ioatlas_iotlb::import::Format;
-use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
 
 /// A target and what its inputs are made of.
 struct Target {
@@ -184,7 +184,7 @@ fn mutated(target: &Target) {
     let corpus = corpus::contents(target.corpus);
     let mut valid = 0u64;
     let of = |seed| {
-        let mut random = SmallRng::seed_from_u64(seed);
+        let mut random = Rng::with_seed(seed);
         move || mutate(&corpus, target.tokens, &mut random)
     };
     corpus::for_a_while(2000, of, |input| valid += u64::from((target.check)(input)));
@@ -192,25 +192,25 @@ fn mutated(target: &Target) {
 }
 
 /// One to four small changes to a random input.
-fn mutate(corpus: &[Vec<u8>], tokens: &[&[u8]], rng: &mut SmallRng) -> Vec<u8> {
-    let mut input = corpus.choose(rng).unwrap().clone();
-    for _ in 0..rng.random_range(1..5) {
-        let at = rng.random_range(0..=input.len());
-        match rng.random_range(0..6) {
+fn mutate(corpus: &[Vec<u8>], tokens: &[&[u8]], rng: &mut Rng) -> Vec<u8> {
+    let mut input = rng.choice(corpus).unwrap().clone();
+    for _ in 0..rng.u8(1..5) {
+        let at = rng.usize(..=input.len());
+        match rng.u8(..6) {
             0 => input.truncate(at),
-            1 if at < input.len() => input[at] ^= 1 << rng.random_range(0..8),
+            1 if at < input.len() => input[at] ^= 1 << rng.u8(..8),
             2 if at < input.len() => drop(input.remove(at)),
-            3 => drop(input.splice(at..at, tokens.choose(rng).unwrap().iter().copied())),
+            3 => drop(input.splice(at..at, rng.choice(tokens).unwrap().iter().copied())),
             4 => {
                 // Copy a piece elsewhere: repeats whole lines now and then.
-                let end = rng.random_range(at..=input.len());
+                let end = rng.usize(at..=input.len());
                 let piece = input[at..end].to_vec();
-                let to = rng.random_range(0..=input.len());
+                let to = rng.usize(..=input.len());
                 input.splice(to..to, piece);
             }
             _ => {
-                let other = corpus.choose(rng).unwrap();
-                let from = rng.random_range(0..=other.len());
+                let other = rng.choice(corpus).unwrap();
+                let from = rng.usize(..=other.len());
                 input.truncate(at);
                 input.extend_from_slice(&other[from..]);
             }

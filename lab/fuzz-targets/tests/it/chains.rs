@@ -2,8 +2,8 @@
 //! Replays the corpus; with `IOATLAS_FUZZ_SECONDS=n` set, mutates it for n seconds
 //! (`IOATLAS_FUZZ_SEED` repeats a run).
 
+use fastrand::Rng;
 use ioatlas_fuzz_targets::{chains as fuzz, corpus};
-use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
 
 #[test]
 fn corpus_inputs_end_as_their_names_say() {
@@ -35,7 +35,7 @@ fn mutated_corpus() {
     let corpus = corpus::contents("chains");
     let (mut moved, mut stopped) = (0u64, 0u64);
     let of = |seed| {
-        let mut random = SmallRng::seed_from_u64(seed);
+        let mut random = Rng::with_seed(seed);
         move || mutate(&corpus, &mut random)
     };
     corpus::for_a_while(500, of, |input| {
@@ -47,15 +47,15 @@ fn mutated_corpus() {
 }
 
 /// One to four small changes to a random input, at whole records mostly.
-fn mutate(corpus: &[Vec<u8>], rng: &mut SmallRng) -> Vec<u8> {
-    let mut input = corpus.choose(rng).unwrap().clone();
-    for _ in 0..rng.random_range(1..5) {
+fn mutate(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
+    let mut input = rng.choice(corpus).unwrap().clone();
+    for _ in 0..rng.u8(1..5) {
         let records = input.len().saturating_sub(3) / 12;
-        let record = |rng: &mut SmallRng| 3 + 12 * rng.random_range(0..=records);
-        let at = rng.random_range(0..=input.len());
-        match rng.random_range(0..6) {
-            0 if at < input.len() => input[at] ^= 1 << rng.random_range(0..8),
-            1 if at < input.len() => input[at] = rng.random(),
+        let record = |rng: &mut Rng| 3 + 12 * rng.usize(..=records);
+        let at = rng.usize(..=input.len());
+        match rng.u8(..6) {
+            0 if at < input.len() => input[at] ^= 1 << rng.u8(..8),
+            1 if at < input.len() => input[at] = rng.u8(..),
             2 => {
                 let (at, burst) = (record(rng).min(input.len()), [1; 12]);
                 drop(input.splice(at..at, burst));
@@ -67,13 +67,13 @@ fn mutate(corpus: &[Vec<u8>], rng: &mut SmallRng) -> Vec<u8> {
             }
             4 => {
                 let (at, mut new) = (record(rng).min(input.len()), [0; 12]);
-                rng.fill(&mut new[..]);
+                rng.fill(&mut new);
                 new[0] %= 7;
                 drop(input.splice(at..at, new));
             }
             _ => {
-                let other = corpus.choose(rng).unwrap();
-                let from = rng.random_range(0..=other.len());
+                let other = rng.choice(corpus).unwrap();
+                let from = rng.usize(..=other.len());
                 input.truncate(at);
                 input.extend_from_slice(&other[from..]);
             }

@@ -11,6 +11,7 @@
 //! waits goes last as well, after [`TURNS_TO_WAIT`] turns: two that wake each other would starve
 //! the ones that they wait for.
 
+use crate::random::Random;
 use core::fmt;
 
 /// How the next to run is chosen. The same schedule gives the same run.
@@ -60,7 +61,7 @@ impl fmt::Display for Schedule {
 
 /// The choices of one run.
 pub(super) struct Chooser {
-    random: SplitMix,
+    random: Random,
     how: How,
 }
 
@@ -95,7 +96,7 @@ const DRAWN: u64 = 1 << 63;
 const TURNS_TO_WAIT: u32 = 256;
 
 impl Ranks {
-    fn of(&mut self, agent: usize, random: &mut SplitMix) -> u64 {
+    fn of(&mut self, agent: usize, random: &mut Random) -> u64 {
         if self.of.len() <= agent {
             self.of.resize(agent + 1, 0);
             self.waited.resize(agent + 1, 0);
@@ -124,13 +125,13 @@ impl Chooser {
                 seed,
                 switch_one_in,
             } => Chooser {
-                random: SplitMix(seed),
+                random: Random::new(seed),
                 how: How::Sticky {
                     one_in: u64::from(switch_one_in.max(1)),
                 },
             },
             Schedule::Bounded { seed, preemptions } => {
-                let mut random = SplitMix(seed);
+                let mut random = Random::new(seed);
                 let points = points(&mut random, preemptions, length);
                 Chooser {
                     random,
@@ -138,7 +139,7 @@ impl Chooser {
                 }
             }
             Schedule::Priority { seed, changes } => {
-                let mut random = SplitMix(seed);
+                let mut random = Random::new(seed);
                 let points = points(&mut random, changes, length);
                 let ranks = Ranks::default();
                 Chooser {
@@ -198,7 +199,7 @@ impl Chooser {
 }
 
 /// So many points, the first one last, for a run of about `length` points if that is known.
-fn points(random: &mut SplitMix, count: u32, length: Option<u64>) -> Vec<u64> {
+fn points(random: &mut Random, count: u32, length: Option<u64>) -> Vec<u64> {
     let mut last = 0;
     let mut points: Vec<u64> = (0..count)
         .map(|_| match length {
@@ -221,20 +222,4 @@ fn is_due(points: &mut Vec<u64>, step: u64) -> bool {
         points.pop();
     }
     points.len() < before
-}
-
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA'14): one word of state, and every seed is a good one.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    /// Below `n`; the bias of at most n / 2^64 does not matter here.
-    fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
-    }
 }

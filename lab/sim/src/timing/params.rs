@@ -8,6 +8,7 @@
 //! one CPU, and (the work of a memcached request) by where figure 5 has no IOMMU near line rate;
 //! then all are frozen, and every other figure is a prediction.
 
+use crate::random::Random;
 use serde::Serialize;
 
 /// Cycles of a second: 2.4 GHz (ATC'15 §6, Xeon E5-2630 v3).
@@ -246,14 +247,10 @@ impl Params {
     /// same seed draws the same.
     pub fn jittered(&self, seed: u64) -> Params {
         let mut drawn = self.clone();
-        let mut state = seed;
+        let mut random = Random::new(seed);
         for number in drawn.numbers() {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let random = mix(state);
             // in thousandths, 700 to 1300
-            let span = 20 * JITTER_PERCENT + 1;
-            let factor =
-                1000 - 10 * JITTER_PERCENT + ((u128::from(random) * u128::from(span)) >> 64) as u64;
+            let factor = 1000 - 10 * JITTER_PERCENT + random.below(20 * JITTER_PERCENT + 1);
             *number = (*number * factor + 500) / 1000;
         }
         drawn.page_share = drawn.page_share.min(1000);
@@ -282,11 +279,4 @@ impl Params {
     pub fn status(&self) -> Cycles {
         Cycles(self.invalidation.saturating_sub(self.fetch) - self.page().0)
     }
-}
-
-/// SplitMix64's output function (Steele, Lea, Flood, OOPSLA'14).
-pub(crate) fn mix(state: u64) -> u64 {
-    let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

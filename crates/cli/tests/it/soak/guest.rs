@@ -7,8 +7,9 @@
 //! mapped for reading must be found nowhere else: the device copies what it reads to where it
 //! writes. Nothing else that a guest writes looks like such a word.
 
-use super::Random;
+use super::percent;
 use crate::vhost_net::{Program, common::front::SOON};
+use fastrand::Rng;
 use ioatlas_dma::units::*;
 use ioatlas_vhost::protocol::message::FrontAddr;
 use ioatlas_vhost::runner::{ACCESS_PLATFORM, EVENT_IDX, RING_PACKED, VERSION_1};
@@ -119,14 +120,14 @@ struct Hostile {
 }
 
 /// Drives so many lives, a few a connection; returns how many rings had buffers that were used.
-pub fn attack(program: &mut Program, random: &mut Random, lives: u64) -> u64 {
+pub fn attack(program: &mut Program, random: &mut Rng, lives: u64) -> u64 {
     let (mut used, mut lived) = (0, 0);
     let start = Instant::now();
     // However slow the machine is, some get somewhere.
     while lived < lives || used == 0 {
         assert!(start.elapsed() < SOON || used > 0, "nothing is ever used");
         let mut hostile = Hostile::new(program, random);
-        for _ in 0..=random.below(6) {
+        for _ in 0..=random.u64(..6) {
             used += hostile.live(random);
             lived += 1;
         }
@@ -135,15 +136,15 @@ pub fn attack(program: &mut Program, random: &mut Random, lives: u64) -> u64 {
 }
 
 impl Hostile {
-    fn new(program: &mut Program, random: &mut Random) -> Self {
+    fn new(program: &mut Program, random: &mut Rng) -> Self {
         let file = memory_file(ByteCount(PAGES * PAGE), Sealed::Yes).unwrap();
         let memory = file.try_clone().unwrap();
-        let packed = random.percent(50);
+        let packed = percent(random, 50);
         let maybe = |set: bool, bit: u64| if set { bit } else { 0 };
         let features = maybe(packed, RING_PACKED)
-            | maybe(random.percent(50), EVENT_IDX)
-            | maybe(random.percent(50), MRG_RXBUF);
-        let answer = match random.percent(50) {
+            | maybe(percent(random, 50), EVENT_IDX)
+            | maybe(percent(random, 50), MRG_RXBUF);
+        let answer = match percent(random, 50) {
             true => Answer::Page(ByteCount(PAGE)),
             false => Answer::Contiguous(ByteCount(1 << 30)),
         };
@@ -184,7 +185,7 @@ impl Hostile {
         for page in 0..PAGES {
             let of = match page < FIRST {
                 true => Use::Both,
-                false => *random.one_of(&Use::ALL),
+                false => *random.choice(&Use::ALL).unwrap(),
             };
             hostile.set(page, of, random);
         }
@@ -197,7 +198,7 @@ impl Hostile {
     }
 
     /// Takes a page from wherever it is mapped, and maps it somewhere for this.
-    fn set(&mut self, page: u64, of: Use, random: &mut Random) {
+    fn set(&mut self, page: u64, of: Use, random: &mut Rng) {
         if let Some(iova) = self.state[page as usize].1 {
             self.pages.0.lock().unwrap().remove(&iova);
             let server = self.front.server();
@@ -213,7 +214,7 @@ impl Hostile {
         self.write(page, 0, &tag.word().repeat(PAGE as usize / 8));
         let mut table = self.pages.0.lock().unwrap();
         let iova = of.perm().map(|perm| {
-            let any = IOVAS.start + random.below(IOVAS.end - IOVAS.start);
+            let any = random.u64(IOVAS);
             let mut places = (any..IOVAS.end).chain(IOVAS);
             let iova = places.find(|iova| !table.contains_key(iova));
             let iova = iova.expect("there are more IOVAs than pages");
@@ -224,9 +225,9 @@ impl Hostile {
     }
 
     /// Has the back end ask anew for a page that stays where it is.
-    fn forget(&self, random: &mut Random) {
+    fn forget(&self, random: &mut Rng) {
         let mapped: Vec<_> = self.state.iter().filter_map(|(_, iova)| *iova).collect();
-        let iova = *random.one_of(&mapped);
+        let iova = *random.choice(&mapped).unwrap();
         let done = self
             .front
             .server()
@@ -236,12 +237,12 @@ impl Hostile {
 
     /// From the start of both queues to their stop. Returns how many of the rings had a buffer that
     /// was used.
-    fn live(&mut self, random: &mut Random) -> u64 {
+    fn live(&mut self, random: &mut Rng) -> u64 {
         for page in 0..FIRST {
             // Their IOVAs stay; nothing in them is of use.
             self.write(page, 0, &[0; PAGE as usize]);
         }
-        self.malice = *random.one_of(&[0, 1, 3, 10, 30]);
+        self.malice = *random.choice(&[0, 1, 3, 10, 30]).unwrap();
         let base = if self.packed { 0x8000 } else { 0 };
         let mut events = Vec::new();
         for queue in 0..2u64 {
@@ -259,23 +260,23 @@ impl Hostile {
             self.available[queue as usize] = (0, true);
         }
         for _ in 0..STEPS {
-            let queue = random.below(2);
-            match random.below(20) {
+            let queue = random.u64(..2);
+            match random.u64(..20) {
                 0..=9 => self.offer(queue, random),
                 10..=12 => events[queue as usize].kick.write(1).unwrap(),
                 13 => self.forget(random),
                 // Buffers that are there, and that the device has not used, are nowhere then.
-                14 | 15 if random.percent(20 + self.malice) => {
-                    let page = FIRST + random.below(PAGES - FIRST);
-                    self.set(page, *random.one_of(&Use::ALL), random);
+                14 | 15 if percent(random, 20 + self.malice) => {
+                    let page = random.u64(FIRST..PAGES);
+                    self.set(page, *random.choice(&Use::ALL).unwrap(), random);
                 }
-                17 if random.percent(self.malice) => {
-                    let bytes: Vec<u8> = (0..64).map(|_| random.next() as u8 & 0x7f).collect();
-                    let offset = random.below(PAGE - 64);
-                    self.write(random.below(FIRST), offset, &bytes);
+                17 if percent(random, self.malice) => {
+                    let bytes: Vec<u8> = (0..64).map(|_| random.u8(..0x80)).collect();
+                    let offset = random.u64(..PAGE - 64);
+                    self.write(random.u64(..FIRST), offset, &bytes);
                 }
-                18 if random.percent(20) => self.front.share_memory().unwrap(),
-                19 if random.percent(30) => self.check(),
+                18 if percent(random, 20) => self.front.share_memory().unwrap(),
+                19 if percent(random, 30) => self.check(),
                 _ => std::thread::sleep(Duration::from_micros(50)),
             }
         }
@@ -313,42 +314,42 @@ impl Hostile {
     }
 
     /// An address and a length: mostly memory that may be accessed so.
-    fn buffer(&self, of: Use, random: &mut Random) -> (u64, u32) {
+    fn buffer(&self, of: Use, random: &mut Rng) -> (u64, u32) {
         let fits = |(tag, _): &&(Tag, Option<u64>)| tag.of == of || tag.of == Use::Both;
         let fitting: Vec<_> = self.state[FIRST as usize..].iter().filter(fits).collect();
         let mapped: Vec<_> = self.state.iter().filter_map(|(_, iova)| *iova).collect();
-        let offset = random.below(PAGE);
-        if !fitting.is_empty() && !random.percent(self.malice) {
-            let (_, iova) = random.one_of(&fitting);
-            let len = 1 + random.below(PAGE - offset);
+        let offset = random.u64(..PAGE);
+        if !fitting.is_empty() && !percent(random, self.malice) {
+            let (_, iova) = random.choice(&fitting).unwrap();
+            let len = 1 + random.u64(..PAGE - offset);
             return (iova.unwrap_or(0) * PAGE + offset, len as u32);
         }
-        match random.below(4) {
+        match random.u64(..4) {
             // Mapped, but not for that, or not as far.
             0 | 1 => {
-                let len = random.below(3 * PAGE);
-                (random.one_of(&mapped) * PAGE + offset, len as u32)
+                let len = random.u64(..3 * PAGE);
+                (random.choice(&mapped).unwrap() * PAGE + offset, len as u32)
             }
             2 => {
-                let iova = IOVAS.start + random.below(IOVAS.end - IOVAS.start);
-                (iova * PAGE + offset, 1 + random.below(PAGE) as u32)
+                let iova = random.u64(IOVAS);
+                (iova * PAGE + offset, 1 + random.u64(..PAGE) as u32)
             }
-            _ => (random.next(), random.next() as u32),
+            _ => (random.u64(..), random.u32(..)),
         }
     }
 
     /// Writes some descriptors, and makes them available.
-    fn offer(&mut self, queue: u64, random: &mut Random) {
+    fn offer(&mut self, queue: u64, random: &mut Rng) {
         let of = match queue {
             0 => Use::Write,
             _ => Use::Read,
         };
         let (mut next, mut wrap) = self.available[queue as usize];
-        let count = 1 + random.below(3) * random.below(2);
+        let count = 1 + random.u64(..3) * random.u64(..2);
         let head = next;
         for number in 0..count {
             let (mut address, mut len) = self.buffer(of, random);
-            let mut flags: u16 = if (queue == 0) != random.percent(self.malice / 3) {
+            let mut flags: u16 = if (queue == 0) != percent(random, self.malice / 3) {
                 2
             } else {
                 0
@@ -356,7 +357,7 @@ impl Hostile {
             if number + 1 < count {
                 flags |= 1;
             }
-            if random.percent(10) {
+            if percent(random, 10) {
                 (address, len) = self.table(of, random);
                 flags = 4;
             }
@@ -370,8 +371,8 @@ impl Hostile {
                 }
                 false => {
                     raw.extend(flags.to_le_bytes());
-                    let link = match random.percent(self.malice / 3) {
-                        true => random.below(2 * u64::from(ENTRIES)) as u16,
+                    let link = match percent(random, self.malice / 3) {
+                        true => random.u64(..2 * u64::from(ENTRIES)) as u16,
                         false => next.wrapping_add(1) % ENTRIES,
                     };
                     raw.extend(link.to_le_bytes());
@@ -387,8 +388,8 @@ impl Hostile {
             // The chain that begins at this descriptor. The next one begins in its middle.
             let slot = u64::from(head % ENTRIES);
             self.write(3 * queue + 1, 4 + 2 * slot, &(head % ENTRIES).to_le_bytes());
-            next = match random.percent(self.malice / 10) {
-                true => random.next() as u16,
+            next = match percent(random, self.malice / 10) {
+                true => random.u16(..),
                 false => head.wrapping_add(1),
             };
             self.write(3 * queue + 1, 2, &next.to_le_bytes());
@@ -397,10 +398,10 @@ impl Hostile {
     }
 
     /// An indirect table.
-    fn table(&self, of: Use, random: &mut Random) -> (u64, u32) {
-        let page = TABLES + random.below(FIRST - TABLES);
+    fn table(&self, of: Use, random: &mut Rng) -> (u64, u32) {
+        let page = random.u64(TABLES..FIRST);
         let (_, iova) = self.state[page as usize];
-        let count = 1 + random.below(8);
+        let count = 1 + random.u64(..8);
         for number in 0..count {
             let (address, len) = self.buffer(of, random);
             let mut flags: u16 = if of == Use::Write { 2 } else { 0 };
@@ -420,8 +421,8 @@ impl Hostile {
             ];
             self.write(page, 16 * number, &raw.concat());
         }
-        let len = match random.percent(self.malice / 3) {
-            true => random.below(70_000) as u32,
+        let len = match percent(random, self.malice / 3) {
+            true => random.u32(..70_000),
             false => 16 * count as u32,
         };
         (iova.unwrap_or(0) * PAGE, len)

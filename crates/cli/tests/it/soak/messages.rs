@@ -2,9 +2,10 @@
 //! Front ends that say what is half valid: messages that are, bent a little or a lot, in part, too
 //! long, with all kinds of descriptors, and too many or too few of them.
 
-use super::Random;
+use super::percent;
 use crate::by_hand::*;
 use crate::vhost_net::{Program, common::front::SOON};
+use fastrand::Rng;
 use ioatlas_dma::units::*;
 use ioatlas_vhost::protocol::message::{Header, IotlbMessage};
 use ioatlas_vhost::server::{Sealed, memory_file};
@@ -20,42 +21,42 @@ use std::sync::Arc;
 const MOST: u64 = 33;
 
 /// Connects so many times; most come half-way through a session.
-pub fn attack(program: &mut Program, random: &mut Random, connections: u64) {
+pub fn attack(program: &mut Program, random: &mut Rng, connections: u64) {
     for _ in 0..connections {
         let socket = program.connect();
         socket.set_write_timeout(Some(SOON)).unwrap();
         let script = Script::new(Twist {
-            translated: random.percent(70),
-            sealed: *random.one_of(&[Sealed::Yes, Sealed::No]),
-            available: *random.one_of(&[1, 1, 1, 16, 17, u16::MAX]),
+            translated: percent(random, 70),
+            sealed: *random.choice(&[Sealed::Yes, Sealed::No]).unwrap(),
+            available: *random.choice(&[1, 1, 1, 16, 17, u16::MAX]).unwrap(),
             ..Twist::default()
         });
-        let whole = match random.percent(50) {
+        let whole = match percent(random, 50) {
             true => script.messages.len(),
-            false => random.below(script.messages.len() as u64) as usize,
+            false => random.usize(..script.messages.len()),
         };
         for message in &script.messages[..whole] {
             message.send(&socket, message.bytes.len());
         }
-        if random.percent(50) {
+        if percent(random, 50) {
             script.kick();
         }
-        for _ in 0..random.below(8) {
+        for _ in 0..random.u64(..8) {
             let message = bent(&script, random);
             message.send(&socket, message.bytes.len());
             drain(&socket);
-            match random.below(8) {
+            match random.u64(..8) {
                 0 => script.kick(),
-                1 => script.offer(random.below(40) as u16),
+                1 => script.offer(random.u16(..40)),
                 // Refused where it is sealed.
-                2 => drop(script.memory.set_len(random.below(MEMORY))),
+                2 => drop(script.memory.set_len(random.u64(..MEMORY))),
                 _ => (),
             }
         }
-        if random.percent(40) {
+        if percent(random, 40) {
             // The rest is never sent.
             let message = bent(&script, random);
-            let len = random.below(message.bytes.len() as u64) as usize;
+            let len = random.usize(..message.bytes.len());
             if len > 0 {
                 message.send(&socket, len);
             }
@@ -65,47 +66,45 @@ pub fn attack(program: &mut Program, random: &mut Random, connections: u64) {
 }
 
 /// One of the script's messages that is not what it should be; or none of them.
-fn bent(script: &Script, random: &mut Random) -> Message {
-    let whole = random.one_of(&script.messages);
+fn bent(script: &Script, random: &mut Rng) -> Message {
+    let whole = random.choice(&script.messages).unwrap();
     let mut message = Message {
         bytes: whole.bytes.clone(),
         files: whole.files.clone(),
     };
-    match random.below(16) {
+    match random.u64(..16) {
         // Some bits of it.
         0 | 1 => {
-            for _ in 0..=random.below(3) {
-                let at = random.below(message.bytes.len() as u64) as usize;
-                message.bytes[at] ^= 1 << random.below(8);
+            for _ in 0..=random.u64(..3) {
+                let at = random.usize(..message.bytes.len());
+                message.bytes[at] ^= 1 << random.u64(..8);
             }
         }
         // A header that says another length, or wants something else.
         2 => {
-            let size = random.below(100) as u32;
+            let size = random.u32(..100);
             message.bytes[8..12].copy_from_slice(&size.to_ne_bytes());
         }
-        3 => message.bytes[4..8].copy_from_slice(&(random.below(32) as u32).to_ne_bytes()),
+        3 => message.bytes[4..8].copy_from_slice(&(random.u32(..32)).to_ne_bytes()),
         4 => {
-            let request = random.below(50) as u32;
-            let payload: Vec<u8> = (0..8 * random.below(9))
-                .map(|_| random.next() as u8)
-                .collect();
+            let request = random.u32(..50);
+            let payload: Vec<u8> = (0..8 * random.u64(..9)).map(|_| random.u8(..)).collect();
             let header = Header::request_with_reply(request, payload.len()).encode();
             message.bytes = [&header[..], &payload].concat();
         }
         // Messages about translations.
         _ => {
-            let page = |random: &mut Random| match random.below(4) {
-                0 => random.next(),
-                1 => random.next() << 12,
-                _ => 4096 * random.below(80),
+            let page = |random: &mut Rng| match random.u64(..4) {
+                0 => random.u64(..),
+                1 => random.u64(..) << 12,
+                _ => 4096 * random.u64(..80),
             };
             let (iova, len) = (
                 Iova(GUEST.wrapping_add(page(random))),
                 ByteCount(page(random)),
             );
             let plain = update(iova.0, len.0, FRONT.wrapping_add(page(random)));
-            message = match random.percent(50) {
+            message = match percent(random, 50) {
                 true => plain,
                 false => {
                     let invalidation = IotlbMessage::invalidate(iova, len);
@@ -114,10 +113,10 @@ fn bent(script: &Script, random: &mut Random) -> Message {
             };
         }
     }
-    if random.percent(15) {
-        let count = match random.percent(80) {
-            true => random.below(3),
-            false => random.below(MOST + 1),
+    if percent(random, 15) {
+        let count = match percent(random, 80) {
+            true => random.u64(..3),
+            false => random.u64(..MOST + 1),
         };
         message.files = (0..count).map(|_| Arc::new(descriptor(random))).collect();
     }
@@ -125,7 +124,7 @@ fn bent(script: &Script, random: &mut Random) -> Message {
 }
 
 /// Something open, of whatever kind.
-fn descriptor(random: &mut Random) -> OwnedFd {
+fn descriptor(random: &mut Rng) -> OwnedFd {
     let open = |path: &str, flags| rustix::fs::open(path, flags, rustix::fs::Mode::empty());
     let memory = |sealed| memory_file(ByteCount(MEMORY), sealed).unwrap();
     let event = |flags| eventfd(0, EventfdFlags::CLOEXEC | flags).unwrap();
@@ -135,7 +134,7 @@ fn descriptor(random: &mut Random) -> OwnedFd {
             .unwrap()
             .0
     };
-    match random.below(22) {
+    match random.u64(..22) {
         0 => memory(Sealed::Yes).into(),
         1 => memory(Sealed::No).into(),
         2 => memfd_create("empty", MemfdFlags::CLOEXEC).unwrap(),

@@ -12,6 +12,7 @@ mod messages;
 
 use crate::by_hand::MEMORY;
 use crate::vhost_net::{Program, case, common::driver::Kind, common::front::*};
+use fastrand::Rng;
 use ioatlas_vhost_net::Wakeup;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
@@ -20,30 +21,9 @@ use std::time::{Duration, Instant};
 /// What front ends leak is a mapping each time.
 const KEPT: usize = 16;
 
-/// Xorshift64* (Vigna, ACM TOMS 42, 2016).
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-    /// Below `end`.
-    fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 32) % end
-    }
-    /// So often of a hundred times.
-    fn percent(&mut self, times: u64) -> bool {
-        self.below(100) < times
-    }
-    fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-        &all[self.below(all.len() as u64) as usize]
-    }
+/// So often of a hundred times.
+fn percent(random: &mut Rng, times: u64) -> bool {
+    random.u64(..100) < times
 }
 
 /// What a process has of the system's.
@@ -169,7 +149,7 @@ struct Round {
 
 fn round(arguments: &[&str], seed: u64, of: Round) {
     println!("round {seed}: {arguments:?}");
-    let random = &mut Random::new(seed);
+    let random = &mut Rng::with_seed(seed);
     let mut soaked = Soaked::start(arguments);
     messages::attack(&mut soaked.program, random, of.connections);
     soaked.check();

@@ -6,6 +6,7 @@
 //! which what one CPU gets another gives back.
 
 use crate::allocators::{eiovar, rig::*};
+use fastrand::Rng;
 use ioatlas_dma::iova::*;
 use ioatlas_dma::units::*;
 use std::collections::VecDeque;
@@ -102,16 +103,12 @@ fn producer_consumer(run: &mut Counted, lag: usize) {
 /// Any CPU takes, and any gives what is at random in a set of `outstanding`.
 fn random(run: &mut Counted, outstanding: usize) {
     let mut held = Vec::new();
-    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = Rng::with_seed(1);
     for _ in 0..OPS {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        held.push(run.take(random as usize % CPUS));
+        held.push(run.take(random.usize(..CPUS)));
         if held.len() > outstanding {
-            let which = (random >> 16) as usize % held.len();
-            let alloc = held.swap_remove(which);
-            run.give((random >> 8) as usize % CPUS, alloc);
+            let alloc = held.swap_remove(random.usize(..held.len()));
+            run.give(random.usize(..CPUS), alloc);
         }
     }
     held.into_iter().for_each(|alloc| run.rig.free(0, alloc));

@@ -2,6 +2,7 @@
 //! Several threads at once.
 
 use crate::allocators::rig::*;
+use fastrand::Rng;
 use ioatlas_dma::iova::*;
 use ioatlas_dma::units::*;
 use ioatlas_host::register;
@@ -24,25 +25,20 @@ pub fn threads_never_get_the_same_page(config: AllocatorConfig) {
             register(); // thread 0 uses the shared slot
         }
         let mut held = Vec::new();
-        let mut random = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(thread + 1);
+        let mut random = Rng::with_seed(thread);
         for _ in 0..3000 {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let got = match random % 64 {
+            let got = match random.u8(..64) {
                 0 => {
                     rig.drain();
                     None
                 }
-                1..4 => rig
-                    .reserve(random >> 8 & (PAGES - 1), 1 + (random >> 32) % 6)
-                    .ok(),
-                4..34 => rig.alloc(1 << ((random >> 8) % 7)).ok(),
+                1..4 => rig.reserve(random.u64(..PAGES), random.u64(1..=6)).ok(),
+                4..34 => rig.alloc(1 << random.u8(..7)).ok(),
                 _ if held.is_empty() => None,
                 _ => {
-                    let alloc: IovaAlloc = held.swap_remove((random >> 8) as usize % held.len());
+                    let alloc: IovaAlloc = held.swap_remove(random.usize(..held.len()));
                     mark(alloc.range(), false);
-                    rig.free((random >> 32) as usize % CPUS, alloc);
+                    rig.free(random.usize(..CPUS), alloc);
                     None
                 }
             };

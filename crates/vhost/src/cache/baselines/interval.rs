@@ -155,7 +155,7 @@ impl IntervalTree {
     }
 
     fn add(&mut self, run: Run) {
-        // SplitMix64 (Steele, Lea and Flood, OOPSLA'14)
+        // SplitMix64 (Steele, Lea and Flood, OOPSLA'14); three lines are not worth a dependency
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -7,6 +7,7 @@
 //! not: there the units are compared with each other alone.
 
 use super::{designs::exposes, driver::*, *};
+use fastrand::Rng;
 use ioatlas_dma::{
     design::{self, Design},
     domain::Mapping,
@@ -36,18 +37,6 @@ pub fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA'14).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % n as u64) as usize
-    }
-}
-
 /// What the model knows.
 struct Live {
     mapping: Mapping,
@@ -57,7 +46,7 @@ struct Live {
 }
 
 fn sequence<const L: u32>(run: &mut Run<'_>, design: Design, seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let frames = run.host().frames_in_use();
     let Some(driver) = brought_up(run) else {
         return;
@@ -69,7 +58,7 @@ fn sequence<const L: u32>(run: &mut Run<'_>, design: Design, seed: u64) {
     let mut past: Vec<IovaPage> = Vec::new();
     for step in 0..STEPS {
         let label = |what: &str| format!("step {step}: {what}");
-        match random.below(12) {
+        match random.usize(..12) {
             0 => {
                 let done = match attached {
                     true => domain.detach(NIC).is_ok(),
@@ -83,13 +72,13 @@ fn sequence<const L: u32>(run: &mut Run<'_>, design: Design, seed: u64) {
                 run.see(label("flush"), done, true);
             }
             2..5 => {
-                let to = [A, B, C, D][random.below(4)];
+                let to = [A, B, C, D][random.usize(..4)];
                 let all = [
                     Direction::ToDevice,
                     Direction::FromDevice,
                     Direction::Bidirectional,
                 ];
-                let direction = all[random.below(3)];
+                let direction = all[random.usize(..3)];
                 if let Ok(mapping) = domain.map(PhysRange::page(to), direction) {
                     let (page, perm) = (mapping.iova().page(), direction.perm());
                     run.see(label("mapped at"), page, page);
@@ -105,7 +94,7 @@ fn sequence<const L: u32>(run: &mut Run<'_>, design: Design, seed: u64) {
                 }
             }
             5..7 if !live.is_empty() => {
-                let gone = live.swap_remove(random.below(live.len()));
+                let gone = live.swap_remove(random.usize(..live.len()));
                 past.push(gone.page);
                 let done = domain.unmap(gone.mapping).is_ok();
                 run.see(label("unmapped"), done, true);
@@ -113,8 +102,8 @@ fn sequence<const L: u32>(run: &mut Run<'_>, design: Design, seed: u64) {
                 past.retain(|page| live.iter().all(|other| other.page != *page));
             }
             n => {
-                let kind = KINDS[random.below(2)];
-                let choice = random.below(live.len() + past.len() + 1);
+                let kind = KINDS[random.usize(..2)];
+                let choice = random.usize(..live.len() + past.len() + 1);
                 let page = live
                     .iter()
                     .map(|l| l.page)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The other users of the heap.
 
-use super::random::Random;
+use crate::random::Random;
 use ioatlas_dma::{
     platform::{Heap, HeapBlock},
     units::ByteCount,

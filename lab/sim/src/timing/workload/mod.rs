@@ -23,7 +23,6 @@
 
 mod background;
 mod mapper;
-mod random;
 mod rings;
 mod scenario;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One point: a system, a workload, a machine.
 
-use super::{background::Background, mapper::Mapper, random::Random, rings::Rings};
-use crate::timing::*;
+use super::{background::Background, mapper::Mapper, rings::Rings};
+use crate::{random::Random, timing::*};
 use ioatlas_dma::{
     design::Design,
     domain::MapError,
@@ -156,7 +156,7 @@ impl Scenario {
     fn backgrounds<'a>(&self, heap: &'a dyn Heap, params: &Params) -> Vec<RefCell<Background<'a>>> {
         let of = |cpu| {
             // streams apart from those of the CPUs' own work
-            let random = Random::new(self.seed, u64::MAX - cpu as u64);
+            let random = Random::of_stream(self.seed, u64::MAX - cpu as u64);
             RefCell::new(Background::new(heap, random, params.background))
         };
         (0..self.topology.cpus).map(of).collect()
@@ -196,7 +196,7 @@ impl Scenario {
                     _ => params.receive_ring,
                 };
                 let mut rings = Rings::new(heap, mapper, params, ring)?;
-                let mut random = Random::new(self.seed, cpu.index().0 as u64);
+                let mut random = Random::of_stream(self.seed, cpu.index().0 as u64);
                 // CPUs do not all begin at once
                 cpu.work(Cycles(random.below(params.rr_work)));
                 let mut background = backgrounds[cpu.index().0].borrow_mut();
@@ -241,18 +241,20 @@ impl Scenario {
         match self.workload {
             Workload::RequestResponse | Workload::Latency => {
                 rings.receive()?;
-                cpu.work(random.about(params.rr_work));
+                cpu.work(Cycles(random.about(params.rr_work)));
                 for _ in 1..params.rr_pairs {
                     rings.send(SMALL)?;
                 }
                 if self.workload == Workload::Latency {
                     let others = self.topology.cpus as u64 - 1;
-                    return Ok(random.about(params.away + others * params.away_growth));
+                    return Ok(Cycles(
+                        random.about(params.away + others * params.away_growth),
+                    ));
                 }
             }
             Workload::Memcached => {
                 rings.receive()?;
-                cpu.work(random.about(params.memcached_work));
+                cpu.work(Cycles(random.about(params.memcached_work)));
                 let sets = random.below(SETS_ONE_IN) == 0;
                 for _ in 1..params.memcached_pairs {
                     rings.send(if sets { SMALL } else { VALUE })?;
@@ -263,12 +265,12 @@ impl Scenario {
             }
             Workload::Ring => {
                 rings.receive()?;
-                cpu.work(random.about(params.packet_work));
+                cpu.work(Cycles(random.about(params.packet_work)));
                 rings.send(ByteCount(1500))?;
                 wire(cpu, shared, params.frame_wire, params.wire_backlog);
             }
             Workload::Lists => {
-                cpu.work(random.about(params.list_work));
+                cpu.work(Cycles(random.about(params.list_work)));
                 rings.send_list(1 + random.below(params.list_segments))?;
             }
         }
