@@ -13,6 +13,7 @@ use super::{
     client::{Choice, Takes},
     mapping::{Held, Part, Timed},
     place::{Edges, Granules, Otherwise, Plan, Shape, plan},
+    stream::{MapsDirect, OneByOne},
     *,
 };
 use crate::{
@@ -27,11 +28,12 @@ use core::mem::ManuallyDrop;
 type Placed = Result<(Iova, Held), DmaMapError>;
 
 /// One list to be mapped.
-struct Job<'l> {
+struct Job<'l, M> {
     list: &'l [PhysRange],
     shape: Shape,
     direction: Direction,
     attrs: MapAttrs,
+    by: M,
 }
 
 impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
@@ -101,7 +103,30 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
             None if self.short.choice == Choice::Learned => {
                 self.map_by_choice(list, direction, attrs)
             }
-            None => self.map_slow(list, direction, attrs, None),
+            None => self.map_slow(OneByOne, list, direction, attrs, None),
+        }
+    }
+
+    /// The same, but what is mapped directly by a stream.
+    #[inline]
+    pub(super) fn map_by<L: AsRef<[PhysRange]>>(
+        &self,
+        stream: &mut Stream<P, T>,
+        list: L,
+        direction: Direction,
+        attrs: DmaAttrs,
+    ) -> Result<DmaMapping<L>, DmaMapError> {
+        match self.bounce_fast(list.as_ref(), direction, attrs.streaming) {
+            Some((iova, len, slot)) => Ok(DmaMapping {
+                list: ManuallyDrop::new(list),
+                iova,
+                len,
+                direction,
+                key: self.key,
+                held: Held::Bounced(Buffer::Slot(slot)),
+                timed: None,
+            }),
+            None => self.map_slow(stream, list, direction, attrs, None),
         }
     }
 
@@ -123,7 +148,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                 held,
                 timed: None,
             }),
-            Err(advice) => self.map_slow(list, direction, attrs, advice),
+            Err(advice) => self.map_slow(OneByOne, list, direction, attrs, advice),
         }
     }
 
@@ -153,15 +178,16 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 
     #[inline(never)]
-    fn map_slow<L: AsRef<[PhysRange]>>(
+    fn map_slow<L: AsRef<[PhysRange]>, M: MapsDirect<P, T>>(
         &self,
+        by: M,
         list: L,
         direction: Direction,
         attrs: DmaAttrs,
         advice: Option<Advice>,
     ) -> Result<DmaMapping<L>, DmaMapError> {
         let list = ManuallyDrop::new(list);
-        match self.place_list((*list).as_ref(), direction, attrs, advice) {
+        match self.place_list(by, (*list).as_ref(), direction, attrs, advice) {
             Ok((iova, len, held, timed)) => Ok(DmaMapping {
                 list,
                 iova,
@@ -181,29 +207,31 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 
     #[inline(always)] // of its one caller
-    fn place_list(
+    fn place_list<M: MapsDirect<P, T>>(
         &self,
+        by: M,
         list: &[PhysRange],
         direction: Direction,
         attrs: DmaAttrs,
         advice: Option<Advice>,
     ) -> Result<(Iova, ByteCount, Held, Option<Timed>), DmaMapError> {
         let shape = Shape::of(list)?;
-        let job = Job {
+        let mut job = Job {
             list,
             shape,
             direction,
             attrs: self.config().map_attrs(attrs),
+            by,
         };
         let mut placed = None;
         if self.config().placement == Placement::Adaptive {
-            placed = self.place_learning(&job, attrs, advice);
+            placed = self.place_learning(&mut job, attrs, advice);
         }
         let (place, timed) = match placed {
             Some((place, timed)) => (place?, timed),
             None => {
                 let plan = plan(self.config().placement, &shape, attrs, Route::Direct)?;
-                (self.place(&job, plan)?, None)
+                (self.place(&mut job, plan)?, None)
             }
         };
         let (iova, held) = place;
@@ -260,9 +288,9 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 
     /// By what was learned; nothing where there is nothing to choose.
-    fn place_learning(
+    fn place_learning<M: MapsDirect<P, T>>(
         &self,
-        job: &Job<'_>,
+        job: &mut Job<'_, M>,
         attrs: DmaAttrs,
         advice: Option<Advice>,
     ) -> Option<(Placed, Option<Timed>)> {
@@ -300,7 +328,11 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
 
     /// Carries out `plan`, with the fallbacks that it names.
     #[inline]
-    fn place(&self, job: &Job<'_>, plan: Plan) -> Result<(Iova, Held), DmaMapError> {
+    fn place<M: MapsDirect<P, T>>(
+        &self,
+        job: &mut Job<'_, M>,
+        plan: Plan,
+    ) -> Result<(Iova, Held), DmaMapError> {
         let Some(pool) = &self.pool else {
             return self.map_direct(job);
         };
@@ -324,21 +356,23 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 
     #[inline]
-    fn map_direct(&self, job: &Job<'_>) -> Result<(Iova, Held), DmaMapError> {
+    fn map_direct<M: MapsDirect<P, T>>(
+        &self,
+        job: &mut Job<'_, M>,
+    ) -> Result<(Iova, Held), DmaMapError> {
         let domain = &self.dma.domain;
-        let mapped = match job.list {
-            [buffer] => domain.map_with(*buffer, job.direction, job.attrs),
-            list => domain.map_list_with(list, job.direction, job.attrs),
-        };
+        let mapped = job
+            .by
+            .map_direct(domain, job.list, job.direction, job.attrs);
         let mapping = mapped.map_err(direct)?;
         Ok((mapping.iova(), Held::Direct(mapping)))
     }
 
     #[inline]
-    fn bounce(
+    fn bounce<M: MapsDirect<P, T>>(
         &self,
         pool: &Pool<P>,
-        job: &Job<'_>,
+        job: &mut Job<'_, M>,
         otherwise: Otherwise,
     ) -> Result<(Iova, Held), DmaMapError> {
         self.check_memory(job)?;
@@ -357,10 +391,10 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 
     #[cold]
-    fn without_buffer(
+    fn without_buffer<M: MapsDirect<P, T>>(
         &self,
         pool: &Pool<P>,
-        job: &Job<'_>,
+        job: &mut Job<'_, M>,
         otherwise: Otherwise,
         none: BounceError,
     ) -> Result<(Iova, Held), DmaMapError> {
@@ -381,7 +415,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         })
     }
 
-    fn map_split(&self, pool: &Pool<P>, job: &Job<'_>) -> Result<(Iova, Held), DmaMapError> {
+    fn map_split<M>(&self, pool: &Pool<P>, job: &Job<'_, M>) -> Result<(Iova, Held), DmaMapError> {
         self.check_memory(job)?;
         let (domain, len) = (&self.dma.domain, job.shape.len);
         match pool.split(domain, job.list, job.direction, job.attrs) {
@@ -400,7 +434,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     }
 
     /// Each segment by itself.
-    fn map_each(&self, pool: &Pool<P>, job: &Job<'_>) -> Result<(Iova, Held), DmaMapError> {
+    fn map_each<M>(&self, pool: &Pool<P>, job: &Job<'_, M>) -> Result<(Iova, Held), DmaMapError> {
         self.check_memory(job)?;
         let mut parts = Vec::with_capacity(job.list.len());
         for segment in job.list {
@@ -424,7 +458,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         Ok((parts[0].iova(), Held::Each(parts)))
     }
 
-    fn map_part(&self, segment: &PhysRange, job: &Job<'_>) -> Result<Part, DmaMapError> {
+    fn map_part<M>(&self, segment: &PhysRange, job: &Job<'_, M>) -> Result<Part, DmaMapError> {
         let domain = &self.dma.domain;
         let list = core::slice::from_ref(segment);
         let shape = Shape::of(list)?;
@@ -450,7 +484,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
 
     /// The CPU must be able to copy.
     #[inline]
-    fn check_memory(&self, job: &Job<'_>) -> Result<(), DmaMapError> {
+    fn check_memory<M>(&self, job: &Job<'_, M>) -> Result<(), DmaMapError> {
         let p = self.platform();
         match job.list.iter().find(|buffer| !p.is_memory(**buffer)) {
             Some(hole) => Err(NotMemoryError(*hole).into()),

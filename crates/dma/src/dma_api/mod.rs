@@ -80,6 +80,7 @@ mod place;
 mod pools;
 mod raw;
 mod shares;
+mod stream;
 mod sync;
 mod unmap;
 mod unmap_batch;
@@ -100,6 +101,7 @@ pub use mapping::DmaMapping;
 pub use pending::DmaPendingUnmap;
 pub use raw::{RawDmaError, SyncFor};
 pub use shares::{Shares, SharesConfig};
+pub use stream::Stream;
 pub use watch::{Event, Finding, Flush, Mistake, Off, Past, Recorder, Story, Watch};
 
 use crate::{

@@ -104,6 +104,15 @@ pub enum MapError {
         done: PageCount,
         wanted: PageCount,
     },
+    /// The chunk has not as many pages left: end it, and begin another.
+    #[error("{wanted} pages, and the chunk has {left} left")]
+    ChunkFull { wanted: PageCount, left: PageCount },
+    /// No chunk can be begun, as there are as many as there can be.
+    #[error("there are as many chunks as there can be")]
+    NoChunk,
+    /// The chunk is another domain's.
+    #[error("the chunk belongs to another domain")]
+    ForeignChunk,
     /// An invalidation failed: while draining for an IOVA, undoing, making room for a large leaf,
     /// or one that the policy or the unit needs at a map. What it should have freed is quarantined.
     #[error("{0}; what it should have freed is quarantined")]
@@ -144,6 +153,10 @@ pub enum UnmapError {
     /// here it is back.
     #[error("the mapping at {} shares its leaves: its address alone cannot end it", .0.iova())]
     SharedLeaves(Mapping),
+    /// The mapping is a piece of a [`Chunk`](super::Chunk), so only its token can end it; here it
+    /// is back.
+    #[error("the mapping at {} is a piece of a chunk: its address alone cannot end it", .0.iova())]
+    Piece(Mapping),
     /// The consistent memory is another domain's; here it is back.
     #[error("the consistent memory at {} belongs to another domain", .0.iova())]
     ForeignMemory(Consistent),

@@ -17,7 +17,7 @@ pub(super) struct Place {
 
 impl Place {
     /// Of a single buffer.
-    fn of(buffer: &PhysRange, direction: Direction, lifetime: Lifetime) -> Self {
+    pub fn of(buffer: &PhysRange, direction: Direction, lifetime: Lifetime) -> Self {
         Place {
             order: ListOrder::Ascending,
             len: buffer.len,
@@ -112,6 +112,22 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         direction: Direction,
         attrs: MapAttrs,
     ) -> Result<Mapping, MapError> {
+        let (request, place) = self.measure(list, direction, attrs.lifetime)?;
+        let request = Request {
+            limits: attrs.limits,
+            ..request
+        };
+        self.place(&request, list, place)
+    }
+
+    /// Checks a list; what it asks of an allocator, without limits, and how it is installed.
+    #[inline]
+    pub(super) fn measure(
+        &self,
+        list: &[PhysRange],
+        direction: Direction,
+        lifetime: Lifetime,
+    ) -> Result<(Request, Place), MapError> {
         let first = list.first().ok_or(BufferError::NoSegments)?;
         let mut len = 0u64;
         let mut next = first.addr; // as long as the list is contiguous
@@ -140,17 +156,16 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         }
         let len = ByteCount(len);
         let request = Request {
-            pages: pages_touched(first.addr.offset(), len),
-            limits: attrs.limits,
             contiguous: contiguous.then_some((first.addr.page(), direction.perm())),
+            ..Request::pages(pages_touched(first.addr.offset(), len))
         };
         let place = Place {
             order: self.order_of(contiguous),
             len,
             direction,
-            lifetime: attrs.lifetime,
+            lifetime,
         };
-        self.place(&request, list, place)
+        Ok((request, place))
     }
 
     /// Maps one buffer at an address that the caller chose.
@@ -394,7 +409,7 @@ fn is_full(error: &InstallError) -> bool {
 
 /// Checks one segment, and returns where it ends.
 #[inline]
-fn check(segment: usize, buffer: &PhysRange) -> Result<PhysAddr, BufferError> {
+pub(super) fn check(segment: usize, buffer: &PhysRange) -> Result<PhysAddr, BufferError> {
     if buffer.len.0 == 0 {
         return Err(BufferError::Empty { segment });
     }

@@ -21,6 +21,9 @@
 //! address returned keeps its offset; so a device can reach what else lies in the first and last
 //! granule. That is a stated weakness of direct mapping.
 //!
+//! **Chunks.** A driver may take a range of IOVAs at once and map into it, piece by piece; a piece
+//! is a mapping as any other ([`chunk`](Chunk)).
+//!
 //! **Maps may invalidate.** Where the unit caches absent entries, or has write buffers of its own,
 //! what must follow the installation follows before map returns ([`OnMap`]); a map whose
 //! invalidation fails is undone. The policy `solaris` invalidates *before* the installation: it
@@ -35,6 +38,7 @@
 //! interrupt that hit a map.
 
 mod attrs;
+mod chunk;
 mod colours;
 mod consistent;
 mod devices;
@@ -51,6 +55,8 @@ mod unmap;
 mod unmap_batch;
 
 pub use attrs::{ListOrder, MapAttrs, Offset};
+pub use chunk::Chunk;
+pub(crate) use chunk::OpenChunk;
 pub use colours::{COLOUR_SPAN, COLOURS_MAX, Colours};
 pub use consistent::Consistent;
 pub use error::{
@@ -70,7 +76,7 @@ pub use crate::table::Lifetime;
 
 use crate::{
     invalidation::*,
-    iova::{AnyAllocator, Backing, BackingConfig, IovaAllocator},
+    iova::{AllocKind, AnyAllocator, Backing, BackingConfig, Chunked, IovaAllocator},
     platform::*,
     policy::{Engine, InFlight, Policy, Quarantine},
     translator::{AttachError, OURS, OnMap, Translator},
@@ -98,6 +104,9 @@ pub struct DomainConfig {
     pub order: ListOrder,
     /// How long to wait for an invalidation.
     pub wait_limit: WaitLimit,
+    /// How many [chunks](Domain::chunk) there can be at once for each CPU; all of them together are
+    /// rounded up to a power of two. Each takes 24 bytes, from the beginning.
+    pub chunks_per_cpu: usize,
 }
 
 impl DomainConfig {
@@ -110,6 +119,7 @@ impl DomainConfig {
             offset: Offset::None,
             order: ListOrder::default(),
             wait_limit: WaitLimit::default(),
+            chunks_per_cpu: 32,
         }
     }
 }
@@ -128,7 +138,7 @@ impl Default for DomainConfig {
 pub struct Domain<P: Platform, T: Translator<P>> {
     platform: Arc<P>,
     translator: T,
-    allocator: AnyAllocator<P>,
+    allocator: Chunked<P>,
     policy: Policy<P, <T::Unit as Invalidate>::Token>,
     sequence: FlushSequence<P>,
     key: DomainKey,
@@ -197,7 +207,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             };
         let sequence = FlushSequence::of_domain(p);
         let domain = Domain {
-            allocator,
+            allocator: Chunked::new(p, allocator, config.chunks_per_cpu),
             policy: Policy::new(p, config.policy, sequence.key()),
             key: sequence.key(),
             sequence,
@@ -359,11 +369,20 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let p = &*self.platform;
         let mut borrowed = Vec::new();
         if let Some(within) = self.allocator.borrowed() {
-            self.translator.mappings(p, within, |range, kind| {
-                let alloc = self.alloc_of(range, kind);
-                // stamped before the tables go, but completed by the flush that follows that
+            // stamped before the tables go, but completed by the flush that follows that
+            let mut lend_back = |alloc| {
                 borrowed.push(self.sequence.retire(p, alloc, Scope::DOMAIN));
+            };
+            self.translator.mappings(p, within, |range, kind| {
+                // a piece's pages are its chunk's
+                if !self.allocator.has_chunk_at(range.first) {
+                    lend_back(self.alloc_of(range, kind));
+                }
             });
+            let chunks = self.allocator.chunks();
+            chunks
+                .filter(|chunk| within.contains(chunk))
+                .for_each(|chunk| lend_back(self.alloc_of(chunk, AllocKind::Dynamic)));
         }
         let mut frames = Vec::new();
         self.translator.dismantle(OURS, p, |frame| {

@@ -36,6 +36,9 @@ pub struct DomainStats {
     pub allocated: PageCount,
     /// Pages reserved by [`Domain::reserve`].
     pub reserved: PageCount,
+    /// Pages of chunks that no piece has: not handed out yet, or unmapped and flushed. Those of a
+    /// chunk of which a piece is quarantined stay here for good.
+    pub chunks: PageCount,
     /// Retired and not flushed yet, also by an unmap that was started and not finished.
     pub retired: Held,
     /// Lost to failed invalidations, for good.
@@ -130,6 +133,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             live: difference(|w| &w.pages_mapped, |w| &w.pages_unmapped),
             allocated: difference(|w| &w.allocated, |w| &w.unallocated),
             reserved: self.reserved.pages(),
+            chunks: self.allocator.idle(),
             retired: self.policy.retired().and(self.in_flight.held()),
             quarantined: self.quarantine.held(),
             invalidations: self.sequence.started(),
@@ -144,7 +148,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Bytes of all magazines of IOVA ranges that there are, on all CPUs and in depots; nothing
     /// where the design has none.
     pub fn magazine_bytes(&self) -> ByteCount {
-        match &self.allocator {
+        match &*self.allocator {
             AnyAllocator::Magazine(magazines) => magazines.bytes(),
             _ => ByteCount(0),
         }
@@ -156,7 +160,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     }
 
     /// Checks every invariant: tables, allocator, and that the IOVA pages mapped + reserved +
-    /// retired + quarantined + cached + free are the whole (P10). Nothing else may
+    /// idle in chunks + retired + quarantined + cached + free are the whole (P10). Nothing else may
     /// use the domain meanwhile.
     ///
     /// # Errors
@@ -181,13 +185,15 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             ));
         }
         let gone = stats.retired.pages.0 + stats.quarantined.pages.0;
-        let owned = stats.allocated.0 + stats.reserved.0 + gone;
+        let owned = stats.allocated.0 + stats.reserved.0 + stats.chunks.0 + gone;
         if usage.allocated.0 != owned {
             return Err(format!(
-                "{} IOVA pages are allocated: {} mapped, {} reserved, {} retired, {} quarantined",
+                "{} IOVA pages are allocated: {} mapped, {} reserved, {} idle in chunks, {} retired, \
+                 {} quarantined",
                 usage.allocated,
                 stats.allocated,
                 stats.reserved,
+                stats.chunks,
                 stats.retired.pages,
                 stats.quarantined.pages
             ));

@@ -36,14 +36,17 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// segment lies highest, those of its pages.
     ///
     /// # Errors
-    /// Another domain's mapping comes back, and so does one whose leaves are shared: no address
-    /// tells it from the others there.
+    /// Another domain's mapping comes back, and so does one whose leaves are shared, as no address
+    /// tells it from the others there, and a piece of a chunk, as its leaves do not say that.
     pub fn into_raw(&self, mapping: Mapping) -> Result<(Iova, ByteCount), UnmapError> {
         if mapping.key != self.key {
             return Err(UnmapError::Foreign(mapping));
         }
         if mapping.alloc.kind() == AllocKind::Shared {
             return Err(UnmapError::SharedLeaves(mapping));
+        }
+        if mapping.alloc.kind() == AllocKind::Piece {
+            return Err(UnmapError::Piece(mapping));
         }
         self.translator
             .give_up(OURS, &self.platform, mapping.range().first);
@@ -91,7 +94,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     pub(super) fn alloc_of(&self, range: IovaRange, kind: AllocKind) -> IovaAlloc {
         let pages = match kind {
             AllocKind::Dynamic => self.allocator.granted(range.pages),
-            AllocKind::Fixed | AllocKind::Shared => range.pages,
+            AllocKind::Fixed | AllocKind::Shared | AllocKind::Piece => range.pages,
         };
         IovaAlloc::new(IovaRange::new(range.first, pages), kind)
     }

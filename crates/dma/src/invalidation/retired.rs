@@ -214,6 +214,11 @@ impl<T> Flushed<T> {
     ) -> Result<Flushed<A>, Flushed<B>> {
         f(self.0).map(Flushed).map_err(Flushed)
     }
+    /// Of a whole each part of which has been flushed, or was never translated: the argument is in
+    /// `iova::chunks`.
+    pub(crate) fn by_its_parts(what: T) -> Self {
+        Flushed(what)
+    }
     /// For what no table ever pointed to, nor could: see [`crate::iova::Alone`].
     #[inline]
     pub(crate) fn untranslated(what: T) -> Self {

@@ -137,7 +137,7 @@ impl Ranges for Kept {
         let list_len = self.list_len;
         let stack = match kind {
             AllocKind::Dynamic => self.stack(range.pages),
-            AllocKind::Fixed | AllocKind::Shared => None,
+            AllocKind::Fixed | AllocKind::Shared | AllocKind::Piece => None,
         };
         match stack.filter(|stack| stack.len() < list_len) {
             Some(stack) => {

@@ -185,7 +185,9 @@ impl<P: Platform> IovaAllocator<P> for Identity<P> {
             AllocKind::Fixed if range.first.0 >> self.region_lg2 > 0 => {
                 self.regions.free(alloc.into_inner().range())
             }
-            AllocKind::Fixed | AllocKind::Dynamic => self.fallback.free(p, origin, alloc),
+            AllocKind::Fixed | AllocKind::Dynamic | AllocKind::Piece => {
+                self.fallback.free(p, origin, alloc)
+            }
         }
     }
 

@@ -273,10 +273,63 @@ impl<P: Platform> Magazines<P> {
     /// The slow path: ranges without a class, an exchange of magazines, an overflow.
     #[cold]
     #[inline(never)]
-    fn free_slow(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
+    pub(super) fn free_slow(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
         match self.class_of(alloc.get()) {
             Some(class) => self.keep(class, origin, alloc.into_inner().range().first),
             None => self.tree.free(p, origin, alloc),
+        }
+    }
+
+    /// Takes back what the loaded magazine of its origin has room for; else it comes back, for the
+    /// slow path.
+    #[inline]
+    pub(super) fn free_fast(
+        &self,
+        origin: CpuIndex,
+        alloc: Flushed<IovaAlloc>,
+    ) -> Result<(), Flushed<IovaAlloc>> {
+        if let Some(class) = self.class_of(alloc.get())
+            && class.kept.give_fast(origin, alloc.get().range().first)
+        {
+            let _kept = alloc.into_inner();
+            return Ok(());
+        }
+        Err(alloc)
+    }
+
+    /// [`IovaAllocator::free_many`], but what has no class goes to `other`, which may go on with
+    /// those that follow and returns the first that it does not take.
+    #[inline]
+    pub(super) fn free_many_with<N: FnMut() -> Option<(CpuIndex, Flushed<IovaAlloc>)>>(
+        &self,
+        next: &mut N,
+        mut other: impl FnMut(
+            CpuIndex,
+            Flushed<IovaAlloc>,
+            &mut N,
+        ) -> Option<(CpuIndex, Flushed<IovaAlloc>)>,
+    ) {
+        let mut ahead = next();
+        while let Some((origin, alloc)) = ahead {
+            let Some(class) = self.class_of(alloc.get()) else {
+                ahead = other(origin, alloc, next);
+                continue;
+            };
+            ahead = None;
+            let alloc = alloc.into_inner();
+            // those that follow and are of the same class and CPU, under the same acquisition
+            let over = class.kept.give_while(origin, alloc.range().first, || {
+                let (to, flushed) = next()?;
+                if to == origin && flushed.get().is_like(&alloc) {
+                    return Some(flushed.into_inner().range().first);
+                }
+                ahead = Some((to, flushed));
+                None
+            });
+            if let Some(first) = over {
+                self.keep(class, origin, first);
+                ahead = next();
+            }
         }
     }
 
@@ -312,40 +365,17 @@ impl<P: Platform> IovaAllocator<P> for Magazines<P> {
 
     #[inline]
     fn free(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
-        if let Some(class) = self.class_of(alloc.get())
-            && class.kept.give_fast(origin, alloc.get().range().first)
-        {
-            let _kept = alloc.into_inner();
-            return;
+        if let Err(alloc) = self.free_fast(origin, alloc) {
+            self.free_slow(p, origin, alloc);
         }
-        self.free_slow(p, origin, alloc)
     }
 
     #[inline]
     fn free_many(&self, p: &P, mut next: impl FnMut() -> Option<(CpuIndex, Flushed<IovaAlloc>)>) {
-        let mut ahead = next();
-        while let Some((origin, alloc)) = ahead {
-            let Some(class) = self.class_of(alloc.get()) else {
-                self.free_slow(p, origin, alloc);
-                ahead = next();
-                continue;
-            };
-            ahead = None;
-            let alloc = alloc.into_inner();
-            // those that follow and are of the same class and CPU, under the same acquisition
-            let over = class.kept.give_while(origin, alloc.range().first, || {
-                let (to, flushed) = next()?;
-                if to == origin && flushed.get().is_like(&alloc) {
-                    return Some(flushed.into_inner().range().first);
-                }
-                ahead = Some((to, flushed));
-                None
-            });
-            if let Some(first) = over {
-                self.keep(class, origin, first);
-                ahead = next();
-            }
-        }
+        self.free_many_with(&mut next, |origin, alloc, next| {
+            self.free_slow(p, origin, alloc);
+            next()
+        });
     }
 
     fn drain(&self, p: &P) -> PageCount {

@@ -12,6 +12,9 @@
 //! `identity` shares pages between mappings: its allocations are [`AllocKind::Shared`], and the
 //! table counts the mappings that hold a leaf.
 //!
+//! A domain hands out parts of an allocation of its own, a *chunk*, too; the parts are
+//! [`AllocKind::Piece`], which no allocator makes or takes back (`chunks`).
+//!
 //! An allocation comes back as `Flushed<IovaAlloc>` and in no other way, so no IOVA is handed out
 //! again before no cache holds it (ATC'15 §5, requirement 1). It returns to the CPU that unmapped
 //! it.
@@ -25,6 +28,7 @@
 
 mod alone;
 pub mod backing;
+mod chunks;
 pub mod eiovar;
 mod error;
 pub mod freebsd;
@@ -54,6 +58,8 @@ use core::{fmt, num::NonZeroU64};
 
 pub use alone::{Alone, Number};
 pub use backing::{Backing, BackingConfig};
+pub use chunks::MOST_PAGES;
+pub(crate) use chunks::{Book, Chunked};
 pub use eiovar::{Eiovar, EiovarConfig};
 pub use error::{AllocError, AllocErrorCause};
 pub use freebsd::Freebsd;
@@ -96,24 +102,21 @@ pub enum AllocKind {
     /// By the buffer's own address (ATC'15 §4.1): others may hold allocations of the same pages,
     /// so leaves are counted.
     Shared = 3,
-}
-
-impl AllocKind {
-    #[inline]
-    fn bits(self) -> NonZeroU64 {
-        const { assert!(AllocKind::Shared as u64 >> KIND_BITS == 0) };
-        // the second is never used: no kind is 0
-        NonZeroU64::new(self as u64).unwrap_or(NonZeroU64::MIN)
-    }
+    /// As some pages of a chunk, which is an allocation that has them all: see `iova::chunks`. It
+    /// has one page at least.
+    Piece = 0,
 }
 
 impl IovaAlloc {
     #[inline]
     pub(crate) fn new(range: IovaRange, kind: AllocKind) -> Self {
+        const { assert!(AllocKind::Shared as u64 >> KIND_BITS == 0) };
         debug_assert!(range.pages.0 <= PAGES_MAX, "{range} is in no aperture");
+        let both = kind as u64 | range.pages.0 << KIND_BITS;
+        debug_assert!(both != 0, "a piece has pages");
         IovaAlloc {
             first: range.first,
-            pages_and_kind: kind.bits() | range.pages.0 << KIND_BITS,
+            pages_and_kind: NonZeroU64::new(both).unwrap_or(NonZeroU64::MIN),
         }
     }
     /// The same once more, for code that ends, in the same breath, what holds this one.
@@ -135,7 +138,7 @@ impl IovaAlloc {
     #[inline]
     pub fn owned(&self) -> PageCount {
         match self.kind() {
-            AllocKind::Dynamic | AllocKind::Fixed => self.pages(),
+            AllocKind::Dynamic | AllocKind::Fixed | AllocKind::Piece => self.pages(),
             AllocKind::Shared => PageCount(0),
         }
     }
@@ -143,6 +146,7 @@ impl IovaAlloc {
     #[inline]
     pub fn kind(&self) -> AllocKind {
         match self.pages_and_kind.get() & ((1 << KIND_BITS) - 1) {
+            0 => AllocKind::Piece,
             1 => AllocKind::Dynamic,
             2 => AllocKind::Fixed,
             _ => AllocKind::Shared,

@@ -39,7 +39,7 @@ pub(crate) struct Engine<'d, P: Platform, I: Invalidate> {
     pub sequence: &'d FlushSequence<P>,
     pub unit: &'d I,
     pub id: DomainId,
-    pub allocator: &'d AnyAllocator<P>,
+    pub allocator: &'d Chunked<P>,
     pub quarantine: &'d Quarantine<P>,
     pub suspect: &'d Suspect<P, I::Token>,
     pub limit: WaitLimit,

@@ -52,7 +52,7 @@ pub(crate) use unmap_batch::{UnmapBatch, Way};
 
 use crate::{
     invalidation::*,
-    iova::{AnyAllocator, IovaAlloc, IovaAllocator, Request},
+    iova::{Chunked, IovaAlloc, IovaAllocator, Request},
     platform::*,
     units::*,
 };

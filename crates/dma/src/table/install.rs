@@ -72,7 +72,9 @@ impl<P: Platform, F: Format> Table<P, F> {
         let rest = Rest::new(runs);
         let installed = match leaf.kind {
             AllocKind::Shared => self.share(p, range, rest, leaf.perm),
-            AllocKind::Dynamic | AllocKind::Fixed => self.own(p, range, rest, leaf),
+            AllocKind::Dynamic | AllocKind::Fixed | AllocKind::Piece => {
+                self.own(p, range, rest, leaf)
+            }
         };
         installed.map_err(|(at, cause)| InstallError {
             done: PageCount(at.0 - range.first.0),

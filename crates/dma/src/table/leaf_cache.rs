@@ -184,7 +184,7 @@ impl<P: Platform, F: Format> Table<P, F> {
         };
         let begins = match leaf.kind {
             AllocKind::Fixed => LeafMarks::FIRST.with(LeafMarks::FIXED),
-            AllocKind::Dynamic | AllocKind::Shared => LeafMarks::FIRST,
+            AllocKind::Dynamic | AllocKind::Shared | AllocKind::Piece => LeafMarks::FIRST,
         };
         let bare = F::leaf(to, leaf.perm, LeafMarks::NONE, 1) | hint::<F>(leaf.lifetime);
         // two calls, or one code would serve both, with loops

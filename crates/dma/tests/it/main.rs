@@ -5,6 +5,7 @@ mod address_api;
 mod allocators;
 mod batches;
 mod bounce;
+mod chunks;
 mod doors;
 mod identity;
 mod kmalloc;

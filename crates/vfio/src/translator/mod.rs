@@ -291,7 +291,7 @@ unsafe impl<P: DeviceMemory, S: AddressSpace> Translator<P> for Vfio<S> {
                         |at, page| self.map_run(p, at, PhysRun::new(page, PageCount(1)), leaf.perm);
                     self.ending.share(part, run.first, map)
                 }
-                AllocKind::Dynamic | AllocKind::Fixed => self
+                AllocKind::Dynamic | AllocKind::Fixed | AllocKind::Piece => self
                     .map_run(p, at, run, leaf.perm)
                     .map_err(|cause| (PageCount(0), cause)),
             };

@@ -33,8 +33,11 @@ fn domain(
     let unit = Arc::new(Unit::new(p.clone(), after));
     let paged =
         Paged::new(&*p, unit.clone(), TableConfig::default()).expect("a frame for the root");
-    let domain =
-        Domain::new(p, paged, DomainConfig::new(allocator, policy)).expect("within the aperture");
+    let config = DomainConfig {
+        chunks_per_cpu: 0, // each of their words has a history here
+        ..DomainConfig::new(allocator, policy)
+    };
+    let domain = Domain::new(p, paged, config).expect("within the aperture");
     domain.attach(DEVICE).expect("this unit takes any device");
     (Arc::new(domain), unit)
 }

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The books of chunks: allocations whose pages are handed out as pieces, and are free all at once.
+//!
+//! # Theory
+//!
+//! A *chunk* is an allocation of a power of two of pages; a *piece* is some of them, with the right
+//! to write their leaves ([`AllocKind::Piece`]). Each page is of one piece at most, as its owner
+//! hands pages out in order; it is not handed out again.
+//!
+//! A book has a count of the pages that are *owed*: at first all. A piece comes home as
+//! `Flushed<IovaAlloc>`, as any allocation does, and takes its pages off the count; the owner, when
+//! it ends the chunk, takes off those that it never handed out. Whoever brings the count to 0 frees
+//! the allocation. **Why that needs no further invalidation:** each page of the chunk was counted
+//! off once. Where that was by a piece, an invalidation that began after its entries were cleared
+//! had covered the page and was complete; nothing was mapped there afterwards, since only a new
+//! piece could have been, and no page is in two. Where it was by the owner, nothing was ever mapped
+//! there by right of this allocation. So no cache holds any page of it: all is flushed. A piece
+//! whose invalidation fails never comes home; then the count stays above 0, and the allocation is
+//! lost for good, whatever else ends.
+//!
+//! The count does not know how much was handed out. So handing out writes no word that comings home
+//! write; `given` is there for the audit, and is written by the owner alone.
+//!
+//! **Which book** a piece is of follows from its address: a page lies in one chunk, whose book
+//! stays where it is while a piece lives. Books are found by probing. The home of a page is the
+//! line of its 512 pages, and there the place of its 64, so that chunks beside each other, as runs
+//! of magazines are, have the places of one line. A book is at the home of its first page or at the
+//! first place before it that was free (round the end); a search goes the same way from the home of
+//! the page that it has. As no chunk has more than [`MOST_PAGES`], it passes the first page's home
+//! within a line.
+//!
+//! Memory ordering: a count is brought down by `AcqRel`, so that what any piece's holder did comes
+//! before what the next holder of the allocation does. A book is published by `Release`; who looks
+//! for it has a piece, and thereby comes after that.
+//!
+//! Locking: none. Places are fixed when the domain is made. Where none is left, no chunk is made.
+
+use super::*;
+use crate::platform::{Atomic64, Ordering};
+use alloc::{boxed::Box, format, string::String};
+use core::ops::Deref;
+
+/// The most pages of a chunk: half of what a leaf table has in the formats of hardware, so that no
+/// piece, nor a chunk, ever detaches one.
+pub const MOST_PAGES: PageCount = PageCount(256);
+
+/// More places than any machine has chunks.
+const PLACES_MAX: usize = 1 << 20;
+
+/// Books of a line, and the pages that share one.
+const LINE_LG2: u32 = 3;
+const SPAN_LG2: u32 = 9;
+
+/// See the module's theory. Each array is read and written by others at other times.
+struct Books<P: Platform> {
+    /// First page and size class of a chunk, or 0 where there is none: see [`key`].
+    keys: Box<[P::A64]>,
+    /// Pages that were handed out.
+    given: Box<[P::A64]>,
+    /// Pages that have not come home.
+    owed: Box<[P::A64]>,
+}
+
+/// The place of a chunk's book.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Book(usize);
+
+/// An allocator with the books of its chunks: what a domain allocates from.
+pub(crate) struct Chunked<P: Platform> {
+    design: AnyAllocator<P>,
+    books: Books<P>,
+}
+
+/// The first page and log2 of the pages, plus 1. Nothing is allocated beyond page 2^58.
+fn key(range: IovaRange) -> u64 {
+    range.first.0 << 6 | u64::from(range.pages.0.trailing_zeros() + 1)
+}
+
+#[inline]
+fn range_of(key: u64) -> IovaRange {
+    let lg2 = (key & 63).saturating_sub(1);
+    IovaRange::new(IovaPage(key >> 6), PageCount(1 << lg2))
+}
+
+impl<P: Platform> Books<P> {
+    /// Places for so many books for each CPU, or none at all.
+    fn new(p: &P, per_cpu: usize) -> Self {
+        let places = match per_cpu.saturating_mul(p.cpus()) {
+            0 => 0,
+            books => books.min(PLACES_MAX).next_power_of_two(),
+        };
+        let words = || (0..places).map(|_| P::A64::new(0)).collect();
+        Books {
+            keys: words(),
+            given: words(),
+            owed: words(),
+        }
+    }
+
+    /// Places from the home of `page` on.
+    #[inline]
+    fn places_from(&self, page: IovaPage) -> impl Iterator<Item = usize> {
+        let places = self.keys.len();
+        let line = (page.0 >> SPAN_LG2).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS / 2);
+        let in_line = page.0 >> (SPAN_LG2 - LINE_LG2) & ((1 << LINE_LG2) - 1);
+        let home = (line << LINE_LG2 | in_line) as usize;
+        (0..places).map(move |nth| home.wrapping_sub(nth) & (places - 1))
+    }
+
+    /// The book of the chunk that has `page`.
+    #[inline]
+    fn find(&self, page: IovaPage) -> Option<(usize, IovaRange)> {
+        let chunk = |place: usize| range_of(self.keys[place].load(Ordering::Acquire));
+        let has = |chunk: &IovaRange| chunk.first <= page && page < chunk.end();
+        self.places_from(page)
+            .map(|place| (place, chunk(place)))
+            .find(|(_, chunk)| has(chunk) && chunk.first.0 > 0)
+    }
+
+    fn open(&self, range: IovaRange) -> Option<Book> {
+        let place = self.places_from(range.first).find(|place| {
+            let word = &self.keys[*place];
+            word.load(Ordering::Relaxed) == 0
+                && word
+                    .compare_exchange(0, key(range), Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+        })?;
+        // before any piece of it exists
+        self.given[place].store(0, Ordering::Relaxed);
+        self.owed[place].store(range.pages.0, Ordering::Release);
+        Some(Book(place))
+    }
+
+    /// Takes `pages` off what is owed; the chunk comes back if that was the last of it.
+    #[inline]
+    fn count_off(&self, place: usize, pages: PageCount) -> Option<IovaRange> {
+        let before = self.owed[place].fetch_add(pages.0.wrapping_neg(), Ordering::AcqRel);
+        debug_assert!(before >= pages.0, "{pages} pages of {before}");
+        if before != pages.0 {
+            return None;
+        }
+        let chunk = range_of(self.keys[place].load(Ordering::Relaxed));
+        self.keys[place].store(0, Ordering::Release);
+        Some(chunk)
+    }
+
+    /// Each chunk, with what was handed out and what is owed of it.
+    fn each(&self) -> impl Iterator<Item = (IovaRange, u64, u64)> {
+        let places = 0..self.keys.len();
+        let load = |word: &P::A64| word.load(Ordering::Relaxed);
+        places
+            .map(move |place| {
+                let key = load(&self.keys[place]);
+                (key, load(&self.given[place]), load(&self.owed[place]))
+            })
+            .filter(|(key, ..)| *key != 0)
+            .map(|(key, given, owed)| (range_of(key), given, owed))
+    }
+}
+
+impl<P: Platform> Chunked<P> {
+    pub fn new(p: &P, design: AnyAllocator<P>, books_per_cpu: usize) -> Self {
+        Chunked {
+            design,
+            books: Books::new(p, books_per_cpu),
+        }
+    }
+
+    /// Opens the book of a chunk. It comes back where there is no place for one.
+    pub fn open(&self, chunk: IovaAlloc) -> Result<Book, IovaAlloc> {
+        self.books.open(chunk.range()).ok_or(chunk)
+    }
+
+    /// Notes that so many pages were handed out in all.
+    #[inline]
+    pub fn give(&self, book: Book, pages: PageCount) {
+        self.books.given[book.0].store(pages.0, Ordering::Relaxed);
+    }
+
+    /// Counts off the last `never` pages of a chunk of `pages`, which were not handed out and never
+    /// will be.
+    pub fn end(&self, p: &P, origin: CpuIndex, book: Book, pages: PageCount, never: PageCount) {
+        if never.0 == 0 {
+            return; // the book may be another's already
+        }
+        self.give(book, pages);
+        let over = self.books.count_off(book.0, never);
+        self.free_chunk(p, origin, over);
+    }
+
+    /// Takes a flushed range back; see [`IovaAllocator::free`].
+    #[inline]
+    pub fn free(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
+        match &self.design {
+            AnyAllocator::Magazine(magazines) => {
+                if let Err(alloc) = magazines.free_fast(origin, alloc) {
+                    self.free_slow(p, origin, alloc);
+                }
+            }
+            _ => self.free_slow(p, origin, alloc),
+        }
+    }
+
+    /// The same for many; see [`IovaAllocator::free_many`].
+    #[inline]
+    pub fn free_many(
+        &self,
+        p: &P,
+        mut next: impl FnMut() -> Option<(CpuIndex, Flushed<IovaAlloc>)>,
+    ) {
+        match &self.design {
+            AnyAllocator::Magazine(magazines) => magazines
+                .free_many_with(&mut next, |origin, alloc, next| {
+                    self.free_run(p, origin, alloc, next)
+                }),
+            design => {
+                let mut ahead = next();
+                while let Some((origin, alloc)) = ahead {
+                    ahead = match alloc.get().kind() {
+                        AllocKind::Piece => self.free_run(p, origin, alloc, &mut next),
+                        _ => {
+                            design.free(p, origin, alloc);
+                            next()
+                        }
+                    };
+                }
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_slow(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
+        match (alloc.get().kind(), &self.design) {
+            (AllocKind::Piece, _) => {
+                self.free_run(p, origin, alloc, &mut || None);
+            }
+            (_, AnyAllocator::Magazine(magazines)) => magazines.free_slow(p, origin, alloc),
+            (_, design) => design.free(p, origin, alloc),
+        }
+    }
+
+    /// Frees what no magazine takes; of pieces also those that follow and are of the same chunk, at
+    /// one go. What came behind them is returned.
+    #[cold]
+    #[inline(never)]
+    fn free_run(
+        &self,
+        p: &P,
+        origin: CpuIndex,
+        alloc: Flushed<IovaAlloc>,
+        next: &mut dyn FnMut() -> Option<(CpuIndex, Flushed<IovaAlloc>)>,
+    ) -> Option<(CpuIndex, Flushed<IovaAlloc>)> {
+        if alloc.get().kind() != AllocKind::Piece {
+            self.free_slow(p, origin, alloc);
+            return next();
+        }
+        let range = alloc.into_inner().range();
+        let Some((place, chunk)) = self.books.find(range.first) else {
+            debug_assert!(false, "{range} is of no chunk");
+            return next(); // lost, which is safe
+        };
+        let mut pages = range.pages;
+        let behind = loop {
+            match next() {
+                Some((_, alloc)) if is_piece_of(chunk, alloc.get()) => {
+                    pages.0 += alloc.into_inner().range().pages.0;
+                }
+                other => break other,
+            }
+        };
+        let over = self.books.count_off(place, pages);
+        self.free_chunk(p, origin, over);
+        behind
+    }
+
+    /// Frees a chunk of which every page is counted off.
+    fn free_chunk(&self, p: &P, origin: CpuIndex, over: Option<IovaRange>) {
+        if let Some(chunk) = over {
+            let chunk = IovaAlloc::new(chunk, AllocKind::Dynamic);
+            self.free(p, origin, Flushed::by_its_parts(chunk));
+        }
+    }
+
+    /// Whether `page` is of a chunk.
+    pub fn has_chunk_at(&self, page: IovaPage) -> bool {
+        self.books.find(page).is_some()
+    }
+    /// The allocations of all chunks that there are.
+    pub fn chunks(&self) -> impl Iterator<Item = IovaRange> {
+        self.books.each().map(|(chunk, ..)| chunk)
+    }
+    /// Pages of chunks that no piece has: not handed out, or come home. Exact only while nothing
+    /// else is active.
+    pub fn idle(&self) -> PageCount {
+        let idle = |(chunk, given, owed): (IovaRange, u64, u64)| {
+            (2 * chunk.pages.0).saturating_sub(given + owed)
+        };
+        PageCount(self.books.each().map(idle).sum())
+    }
+
+    /// As [`IovaAllocator::audit`], of the books too.
+    pub fn audit(&self, p: &P) -> Result<(), String> {
+        self.design.audit(p)?;
+        for (chunk, given, owed) in self.books.each() {
+            let pages = chunk.pages.0;
+            if given > pages || owed > pages || pages - owed > given {
+                return Err(format!(
+                    "chunk {chunk}: {given} pages handed out, {owed} owed"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_piece_of(chunk: IovaRange, alloc: &IovaAlloc) -> bool {
+    alloc.kind() == AllocKind::Piece && chunk.contains(&alloc.range())
+}
+
+/// Everything that pieces have no part in is the design's.
+impl<P: Platform> Deref for Chunked<P> {
+    type Target = AnyAllocator<P>;
+    #[inline]
+    fn deref(&self) -> &AnyAllocator<P> {
+        &self.design
+    }
+}
