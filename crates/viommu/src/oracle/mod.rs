@@ -62,6 +62,7 @@
 //! Not checked here: P7 (what is in bounce buffers), P11, P12; P10 is
 //! [`ioatlas_dma::domain::Domain::audit`].
 
+mod chunk;
 mod failing;
 mod forward;
 mod ledger;
@@ -70,6 +71,7 @@ mod platform;
 mod watched;
 mod watched_dma;
 
+pub use chunk::WatchedChunk;
 pub use failing::Failing;
 pub use ledger::{Bounds, Deadline, DomainSerial, Exposure, Property, Summary, Violation};
 pub use pending::WatchedPending;

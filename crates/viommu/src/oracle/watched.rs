@@ -63,7 +63,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         self.mapping(&[buffer], direction, |d| d.map_at(iova, buffer, direction))
     }
 
-    fn mapping(
+    pub(super) fn mapping(
         &self,
         list: &[PhysRange],
         direction: Direction,
@@ -226,6 +226,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
             Err(
                 UnmapError::Foreign(_)
                 | UnmapError::SharedLeaves(_)
+                | UnmapError::Piece(_)
                 | UnmapError::ForeignMemory(_)
                 | UnmapError::NotAMapping { .. },
             ) => ledger.unmap_refused(self.serial, range, called),

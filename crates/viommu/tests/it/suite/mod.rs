@@ -116,6 +116,7 @@ mod ats;
 mod attach;
 mod bad_input;
 mod batches;
+mod chunks;
 #[cfg(not(ioatlas_killers))]
 mod concurrent;
 pub mod crowd;
