@@ -28,15 +28,24 @@ fn batches<const L: u32>(run: &mut Run<'_>) {
     let domain = plain::<L>(run, &driver);
     let attached = domain.attach(NIC).is_ok();
     run.see("attached", attached, true);
-    let first = IovaPage(PAGE.0 & !0x7f);
     for size in 1..=64 {
-        let mut all = Vec::new();
-        for nth in 0..size {
-            let at = IovaPage(first.0 + nth).addr();
-            all.extend(domain.map_at(at, PhysRange::page(A), Direction::ToDevice));
-        }
-        run.see(format!("{size}: mapped"), all.len(), size);
-        let ends = [first, IovaPage(first.0 + size - 1)];
+        let Ok(mut chunk) = domain.chunk(PageCount(64)) else {
+            run.see(format!("{size}: a chunk"), false, true);
+            return;
+        };
+        // as they lie in a chunk that others have begun to use
+        let skipped = (64 - size) / 2;
+        let all = (0..skipped + size).map_while(|_| {
+            let piece = chunk.map(PhysRange::page(A), Direction::ToDevice);
+            piece.ok()
+        });
+        let mut all: Vec<_> = all.collect();
+        run.see(format!("{size}: mapped"), all.len(), skipped + size);
+        let first = IovaPage(chunk.range().first.0 + skipped as u64);
+        let ends = [first, IovaPage(first.0 + size as u64 - 1)];
+        let others = all.drain(..skipped.min(all.len()));
+        let unmapped = domain.unmap_batch(&mut others.into_iter());
+        run.see(format!("{size}: others"), unmapped.is_ok(), true);
         for page in ends {
             let label = format!("{size}: P14: mapped");
             run.reach(label, NIC, page, AccessKind::Read, Reach::Page(A));
