@@ -172,18 +172,21 @@ pub fn what_is_between_pieces_that_end_stays_cached<B: Base, F: Format>() {
     let rig = Rig::<B>::new::<F>(256);
     let domain = rig.domain::<F>(design);
     let mut chunk = domain.chunk(PageCount(8)).expect("room");
-    let mut all: Vec<_> = (0..5).map(|nth| piece(&mut chunk, nth)).collect();
+    let mut all: Vec<_> = (0..6).map(|nth| piece(&mut chunk, nth)).collect();
+    // beside the aligned blocks around both runs
     let between = all.remove(2);
+    let besides = all.remove(2);
     let ranges = ranges(&all);
     let page = between.range().first;
-    reach(&rig, &[between.range()], true, "mapped");
     reach(&rig, &ranges, true, "mapped");
+    reach(&rig, &[between.range()], true, "mapped");
     domain.unmap_batch(&mut all.into_iter()).expect("unmapped");
     reach(&rig, &ranges, false, "in one batch");
     let unit = rig.machine.machine().unit();
     let cached = unit.iotlb_holds(domain.domain().id(), page);
     assert!(cached.is_some(), "P14: it was not in the batch");
     domain.unmap(between).expect("unmapped");
+    domain.unmap(besides).expect("unmapped");
     drop(chunk);
     rig.close(domain, &[NIC]);
     rig.end();
