@@ -4,7 +4,7 @@
 use super::super::plan::design;
 use ioatlas_sim::timing::{
     Cycles, Params, Precision, Span, Topology,
-    workload::{Driver, Reaps, Scenario, System, Workload},
+    workload::{Driver, Iovas, Reaps, Scenario, System, Workload},
 };
 
 /// How mappings end. One more line is one more entry of [`LINES`], with its service in
@@ -17,6 +17,7 @@ pub(crate) struct Line {
     /// Mappings that one call ends.
     pub reaps: u64,
     pub told: Told,
+    pub iovas: Iovas,
 }
 
 /// What the unit's driver is told of a domain-selective invalidation.
@@ -36,11 +37,21 @@ const fn batches(name: &'static str, reaps: u64, told: Told) -> Line {
         design: STRICT,
         reaps,
         told,
+        iovas: Iovas::Scattered,
     }
 }
 
-/// All lines, the slowest first.
-pub(crate) static LINES: [Line; 8] = [
+/// As long as nothing disturbs the order in which IOVAs come back: page by page, of which few are
+/// left then.
+const fn adjoining(name: &'static str, reaps: u64) -> Line {
+    Line {
+        iovas: Iovas::Fresh,
+        ..batches(name, reaps, Told::Dear)
+    }
+}
+
+/// All lines.
+pub(crate) static LINES: [Line; 11] = [
     batches("strict", 1, Told::Dear),
     batches("batches of 2, page by page", 2, Told::Dear),
     batches("batches of 4, page by page", 4, Told::Dear),
@@ -48,6 +59,9 @@ pub(crate) static LINES: [Line; 8] = [
     batches("batches of 2", 2, Told::Cost),
     batches("batches of 4", 4, Told::Cost),
     batches("batches of 16", 16, Told::Cost),
+    adjoining("batches of 2, fresh IOVAs", 2),
+    adjoining("batches of 4, fresh IOVAs", 4),
+    adjoining("batches of 16, fresh IOVAs", 16),
     Line {
         design: DEFERRED,
         ..batches("deferred", 1, Told::Cost)
@@ -100,6 +114,7 @@ impl Planned {
             ..Driver::default()
         };
         if let Some(line) = self.line {
+            driver.iovas = line.iovas;
             if line.told == Told::Dear {
                 driver.costs.domain = u32::MAX;
             }
@@ -141,9 +156,25 @@ pub(super) const LIGHT: u64 = 13_500;
 /// As a small packet has that is looked at and answered: seven times the load.
 pub(super) const HEAVY: u64 = 2_000;
 
-/// Points of every line for each of `cpus`, `shares` and `costs`, without an IOMMU first. What is
+/// Whether a line is drawn, where there is no room for all: not those that are there to hold a
+/// model against.
+pub(crate) fn is_drawn(line: &Line) -> bool {
+    match (line.told, line.iovas) {
+        (Told::Cost, _) => true,
+        (Told::Dear, Iovas::Scattered) => line.reaps == 1,
+        (Told::Dear, Iovas::Fresh) => line.reaps == 16,
+    }
+}
+
+/// Points of every line that is `wanted` for each of `cpus`, `shares` and `costs`, without an IOMMU first. What is
 /// the same for all of `costs` is there once, with the first.
-pub(super) fn grid(work: u64, cpus: &[usize], shares: &[u64], costs: &[u64]) -> Vec<Planned> {
+pub(super) fn grid(
+    wanted: fn(&Line) -> bool,
+    work: u64,
+    cpus: &[usize],
+    shares: &[u64],
+    costs: &[u64],
+) -> Vec<Planned> {
     let mut points = Vec::new();
     for &cpus in cpus {
         let of = |line, page_share, domain_cost| Planned {
@@ -159,7 +190,7 @@ pub(super) fn grid(work: u64, cpus: &[usize], shares: &[u64], costs: &[u64]) -> 
         let unit = shares.first().zip(costs.first());
         points.extend(unit.map(|(share, cost)| of(None, *share, *cost)));
         for &share in shares {
-            for line in &LINES {
+            for line in LINES.iter().filter(|line| wanted(line)) {
                 let costs = match line.asks_for_domains() {
                     true => costs,
                     false => costs.get(..1).unwrap_or_default(),

@@ -17,7 +17,7 @@ use crate::stated::Stated;
 use clap::Args;
 use expected::{OF, STATEMENTS};
 use ioatlas_sim::timing::{Params, workload::Outcome};
-use lines::{HEAVY, LIGHT, Planned, grid};
+use lines::{HEAVY, LIGHT, Line, Planned, grid};
 use serde::Serialize;
 use std::num::NonZero;
 
@@ -28,14 +28,15 @@ use std::num::NonZero;
 /// call, and then works on what came. An invalidation takes the unit d + p + w = 2,127 cycles; which
 /// part of it is the page (p) and how long a domain's takes (g) no source says, so both are varied.
 /// "Page by page" the unit's driver never takes a domain's instead of pages; otherwise it is told
-/// what both cost, and takes the cheaper. What is expected of each point was written down before
+/// what both cost, and takes the cheaper. IOVAs are scattered, as where a system has run for long; "fresh"
+/// are those of a new domain, most of a batch of which adjoin, page by page. What is expected of each point was written down before
 /// the first run. The same options give the same output, to the byte.
 ///
 /// JSON: an object. `points`: one object each (line, cpus, work: cycles of a transaction outside of
 /// the mapping code, page_share: p by p + w, domain_cost: g by p, or null where it is of no
 /// consequence, per_second, relative to no IOMMU, uncertainty: half the width of the interval that
 /// holds per_second with 95 % confidence, as a part of it, low and high: what was expected of
-/// relative, in_range, pages_per_flush and domains_per_flush: invalidations to each wait, of the
+/// relative, in_range, null where nothing was, pages_per_flush and domains_per_flush: invalidations to each wait, of the
 /// whole run, cycles: parts of all cycles (iova, iova_lock, invalidation: waiting for the unit
 /// included, invalidation_lock, tables, other, outside)), those without an IOMMU first, with nulls;
 /// `statements`: what was stated of points on 16 CPUs with p = w and g = p (line, work, stated, low,
@@ -55,6 +56,8 @@ pub(crate) struct StrictArguments {
     #[arg(long)]
     pub json: bool,
 }
+
+pub(crate) use lines::{LINES, is_drawn};
 
 /// Everything. `StrictArguments` documents the fields.
 #[derive(Debug, Serialize)]
@@ -94,7 +97,7 @@ struct Said {
 }
 
 /// What is compared with.
-const NO_IOMMU: &str = "no IOMMU";
+pub(crate) const NO_IOMMU: &str = "no IOMMU";
 
 impl Point {
     fn of(planned: &Planned, params: &Params, outcome: &Outcome, base: f64) -> Self {
@@ -103,7 +106,7 @@ impl Point {
         let Planned {
             line, cpus, unit, ..
         } = *planned;
-        let expected = line.map(|line| expected::range(line, planned, params));
+        let expected = line.and_then(|line| expected::range(line, planned, params));
         let flushes = run.unit.statuses.max(1) as f64;
         Point {
             line: line.map_or(NO_IOMMU, |line| line.name),
@@ -127,12 +130,13 @@ impl Point {
 }
 
 pub(super) fn run(arguments: &StrictArguments) -> Answer {
+    let all = |_: &Line| true;
     let plan = match arguments.quick {
-        true => grid(LIGHT, &[4], &[500], &[1, 8]),
+        true => grid(all, LIGHT, &[4], &[500], &[1, 8]),
         false => {
             const CPUS: [usize; 3] = [16, 32, 64];
-            let light = grid(LIGHT, &CPUS, &[100, 500, 900], &[1, 2, 4, 8]);
-            let heavy = grid(HEAVY, &CPUS, &[500], &[1, 8]);
+            let light = grid(all, LIGHT, &CPUS, &[100, 500, 900], &[1, 2, 4, 8]);
+            let heavy = grid(all, HEAVY, &CPUS, &[500], &[1, 8]);
             [light, heavy].concat()
         }
     };
@@ -146,12 +150,12 @@ pub(super) fn run(arguments: &StrictArguments) -> Answer {
     points.map(show).into()
 }
 
-/// Every line on 1 to 64 CPUs, where p is as long as w, for each g of `costs`, by p.
+/// Every line that is drawn on 1 to 64 CPUs, where p is as long as w, for each g of `costs`, by p.
 ///
 /// # Errors
 /// A sentence: a point could not be measured.
 pub(crate) fn curves(costs: &[u64], progress: &dyn Progress) -> Result<Vec<Point>, String> {
-    let plan = grid(LIGHT, &[1, 2, 4, 8, 16, 32, 64], &[500], costs);
+    let plan = grid(is_drawn, LIGHT, &[1, 2, 4, 8, 16, 32, 64], &[500], costs);
     measure(&plan, SEED, jobs(None), progress).map_err(|error| error.to_string())
 }
 

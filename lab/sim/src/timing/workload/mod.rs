@@ -27,4 +27,6 @@ mod mapper;
 mod rings;
 mod scenario;
 
-pub use scenario::{Driver, Iterations, Outcome, Reaps, Scenario, System, Workload, WorkloadError};
+pub use scenario::{
+    Driver, Iovas, Iterations, Outcome, Reaps, Scenario, System, Workload, WorkloadError,
+};

@@ -2,7 +2,7 @@
 //! One CPU's rings.
 
 use super::mapper::Mapper;
-use crate::timing::Params;
+use crate::{random::Random, timing::Params};
 use ioatlas_dma::{
     domain::{MapError, Mapping},
     platform::{Heap, HeapBlock},
@@ -143,6 +143,25 @@ impl<'a> Rings<'a> {
         }
         self.spare.push(blocks);
     }
+}
+
+/// Maps `count` buffers and ends them in an order of chance, so that free IOVAs lie so.
+pub(super) fn scatter(
+    heap: &dyn Heap,
+    mapper: &Mapper,
+    params: &Params,
+    count: u64,
+    random: &mut Random,
+) -> Result<(), MapError> {
+    let mut rings = Rings::new(heap, mapper, params, count)?;
+    let all = rings.receive.make_contiguous();
+    for last in (1..all.len()).rev() {
+        all.swap(last, random.below(last as u64 + 1) as usize);
+    }
+    let mut mappings = all.iter_mut().filter_map(|lent| lent.mapping.take());
+    mapper.unmap_batch(&mut mappings);
+    rings.stop();
+    Ok(())
 }
 
 fn buffer(block: &HeapBlock, bytes: ByteCount) -> PhysRange {

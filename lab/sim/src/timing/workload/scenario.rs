@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One point: a system, a workload, a machine.
 
-use super::{background::Background, mapper::Mapper, rings::Rings};
+use super::{
+    background::Background,
+    mapper::Mapper,
+    rings::{self, Rings},
+};
 use crate::{random::Random, timing::*};
 use ioatlas_dma::{
     design::Design,
@@ -67,6 +71,20 @@ pub struct Driver {
     pub reaps: Reaps,
     /// What the unit's driver is told that invalidations cost.
     pub costs: InvalidationCosts,
+    /// How the IOVAs lie that it has.
+    pub iovas: Iovas,
+}
+
+/// How free IOVAs lie when rings are filled.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Iovas {
+    /// As a new domain gives them out: what is mapped one after the other often adjoins, and goes
+    /// on to, where batches come back as they went.
+    #[default]
+    Fresh,
+    /// In random order: twice as many buffers as a receive ring has were mapped on each CPU, and
+    /// ended in an order of chance.
+    Scattered,
 }
 
 /// What a driver reaps at a time.
@@ -229,8 +247,11 @@ impl Scenario {
                     Workload::Lists => 0,
                     _ => params.receive_ring,
                 };
-                let mut rings = Rings::new(heap, mapper, params, ring)?;
                 let mut random = Random::of_stream(self.seed, cpu.index().0 as u64);
+                if self.driver.iovas == Iovas::Scattered {
+                    rings::scatter(heap, mapper, params, 2 * ring, &mut random)?;
+                }
+                let mut rings = Rings::new(heap, mapper, params, ring)?;
                 // CPUs do not all begin at once
                 cpu.work(Cycles(random.below(params.rr_work)));
                 let mut background = backgrounds[cpu.index().0].borrow_mut();
