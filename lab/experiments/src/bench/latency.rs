@@ -9,6 +9,7 @@ use ioatlas_bench::{
 };
 use ioatlas_present::{Table, rounded};
 use serde::Serialize;
+use std::time::Duration;
 
 /// Measure strict one by one, strict by batches of 16, and deferred, under a unit that answers 1 us
 /// after it has taken a request.
@@ -17,7 +18,8 @@ use serde::Serialize;
 /// ones; each has a ring of 256 single pages. The unit does its work on the thread that asks, as
 /// ever, and says "done" 1 us later by the clock, to one request after the other: there is no
 /// thread of the unit, which would take a CPU of those that map. A batch is one request. Figures
-/// are medians of slices of about 1 ms in turns; ratios are medians of the same rounds.
+/// are medians of slices of about 1 ms in turns; ratios are medians of the same rounds. It takes at most
+/// 20 seconds or so, on a busy machine.
 ///
 /// JSON: an object. `latency_ns`; `threads`; `rows`: an array (name, ns_per_pair: of each thread,
 /// median, ns_p10, ns_p90, per_second: of all threads, times_strict, times_deferred: the rate by
@@ -83,6 +85,7 @@ pub(super) fn run(arguments: &LatencyArguments) -> Answer {
         true => Effort::QUICK,
         false => Effort {
             slices: 61,
+            patience: Duration::from_secs(20),
             ..Effort::FULL
         },
     };

@@ -179,8 +179,6 @@ fn strict_has_each_line_beside_no_iommu_and_is_the_same_to_the_byte() {
     for point in &points[1..] {
         let fresh = point["line"].as_str().unwrap().ends_with("fresh IOVAs");
         assert_eq!(point["in_range"].is_null(), fresh, "{point}");
-        let asked = ["pages_per_flush", "domains_per_flush"].map(|of| point[of].as_f64().unwrap());
-        assert!(asked[0] + asked[1] >= 1.0, "a wait for nothing: {point}");
     }
     let text = out(&quick, &[]);
     assert!(text.contains("batches of 16"), "{text}");
