@@ -16,48 +16,45 @@
 
 use ioatlas_dma::{
     invalidation::{Caches, Invalidate, InvalidateError, Scope},
-    platform::Platform,
+    platform::{Atomic64, Ordering, Platform},
     translator::{AttachError, Authority, OnMap, RemappingUnit, TransientHint},
     units::*,
 };
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// When a serial unit answers, in nanoseconds.
-#[derive(Debug)]
-pub struct Answers {
+pub struct Answers<P: Platform> {
     latency: u64,
     /// When the last request taken will be answered.
-    last: AtomicU64,
+    last: P::A64,
 }
 
-impl Answers {
+impl<P: Platform> Answers<P> {
     /// Of a unit that takes so long for each request.
     pub fn new(latency: Duration) -> Self {
         Answers {
             latency: u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX),
-            last: AtomicU64::new(0),
+            last: Atomic64::new(0),
         }
     }
     /// When a request made at `now` is answered.
     pub fn to(&self, now: u64) -> u64 {
-        let answered = |last: u64| last.max(now).saturating_add(self.latency);
-        let before = self
-            .last
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-                Some(answered(last))
-            });
-        let (Ok(before) | Err(before)) = before;
-        answered(before)
+        let mut last = self.last.load(Ordering::Relaxed);
+        loop {
+            let at = last.max(now).saturating_add(self.latency);
+            let order = Ordering::Relaxed;
+            match self.last.compare_exchange(last, at, order, order) {
+                Ok(_) => return at,
+                Err(other) => last = other,
+            }
+        }
     }
 }
 
 /// A unit that takes its time for each request.
-pub struct Late<U> {
+pub struct Late<P: Platform, U> {
     inner: U,
-    answers: Answers,
+    answers: Answers<P>,
     began: Instant,
 }
 
@@ -68,7 +65,7 @@ pub struct Due<T> {
     at: u64,
 }
 
-impl<U> Late<U> {
+impl<P: Platform, U> Late<P, U> {
     /// `inner`, later by `latency`.
     pub fn new(inner: U, latency: Duration) -> Self {
         Late {
@@ -88,7 +85,7 @@ impl<U> Late<U> {
 
 #[allow(unsafe_code)] // a promise
 // SAFETY: it says "done" where the one inside does, or later.
-unsafe impl<U: Invalidate> Invalidate for Late<U> {
+unsafe impl<P: Platform, U: Invalidate> Invalidate for Late<P, U> {
     type Token = Due<U::Token>;
 
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<Self::Token, InvalidateError> {
@@ -109,7 +106,7 @@ unsafe impl<U: Invalidate> Invalidate for Late<U> {
 
 #[allow(unsafe_code)] // a promise
 // SAFETY: the one inside does all of it.
-unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Late<U> {
+unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Late<P, U> {
     fn attach(
         &self,
         by: Authority,
@@ -153,17 +150,18 @@ unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Late<U> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ioatlas_host::Host;
 
     #[test]
     fn requests_are_answered_one_after_the_other() {
-        let answers = Answers::new(Duration::from_micros(1));
+        let answers = Answers::<Host>::new(Duration::from_micros(1));
         // idle; busy with that one; busy with both; idle again
         let made = [500, 600, 2_499, 10_000];
         assert_eq!(
             made.map(|now| answers.to(now)),
             [1_500, 2_500, 3_500, 11_000]
         );
-        let never = Answers::new(Duration::MAX);
+        let never = Answers::<Host>::new(Duration::MAX);
         assert_eq!(never.to(1), u64::MAX, "and no overflow");
     }
 
@@ -181,14 +179,14 @@ mod tests {
                 Ok(true)
             }
         }
-        let late = Late::new(Done, Duration::from_micros(50));
+        let late = Late::<Host, _>::new(Done, Duration::from_micros(50));
         let before = Instant::now();
         let asked = [(); 2].map(|()| late.submit(DomainId(1), Scope::DOMAIN).unwrap());
         for (nth, token) in (1..).zip(asked) {
             while !late.done(token).unwrap() {}
             assert!(before.elapsed() >= Duration::from_micros(50) * nth);
         }
-        let never = Late::new(Done, Duration::MAX);
+        let never = Late::<Host, _>::new(Done, Duration::MAX);
         let token = never
             .submit_ranges(DomainId(1), &[], Caches::LeavesAndWalks)
             .unwrap();

@@ -25,7 +25,7 @@ use std::{sync::Arc, time::Duration};
 pub type UnderSoftware<P, F> = Whole<P, Paged<P, F, Arc<Driver<P>>>>;
 
 /// The same under a unit that answers late.
-pub type UnderLate<P, F> = Whole<P, Paged<P, F, Arc<Late<Arc<Driver<P>>>>>>;
+pub type UnderLate<P, F> = Whole<P, Paged<P, F, Arc<Late<P, Arc<Driver<P>>>>>>;
 
 /// A machine with a software unit.
 pub struct Software<P: Slots + PhysMemory<P>>(Machine<P>);
