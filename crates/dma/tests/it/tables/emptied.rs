@@ -70,7 +70,7 @@ fn reached<F: Format>(unit: &Walker<F>, mapping: &Mapping, to: u64) {
 }
 
 fn sound<F: Format>(dom: &Dom<F>) -> DomainAudit {
-    let audit = dom.audit().unwrap_or_else(|why| panic!("{why}"));
+    let audit = dom.audit().unwrap_or_else(|why| panic!("{why} (P3, P10)"));
     let stats = audit.stats;
     let held = audit.census.frames + stats.retired.frames + stats.quarantined.frames;
     let in_use = dom.platform().frames_in_use() as u64;
@@ -273,4 +273,45 @@ fn magazines_give_up_what_they_keep_of_a_span_and_no_more() {
     let again = dom.map(buffer(5000, 1), Direction::ToDevice).expect("room");
     reached(&unit, &again, 5000);
     sound(&dom);
+}
+
+/// 4 KiB mapped and unmapped, 16 TiB from the first step to the last.
+#[test]
+fn a_walk_over_sixteen_tebibytes_stays_within_four_mebibytes_of_tables() {
+    const STEPS: u64 = 16_384;
+    const STRIDE: PageCount = PageCount((16 << 40) / STEPS / GRANULE);
+    const MOST: usize = 1024; // frames of 4 KiB
+    let walk = |reclaim| {
+        let design = DomainConfig::new(
+            AllocatorConfig::Magazine(MagazineConfig::default()),
+            PolicyConfig::Strict,
+        );
+        let (dom, _unit) = domain::<VtdSecond48>(design, reclaim);
+        let mut most = 0;
+        for step in 0..STEPS {
+            let at = IovaPage(1 + step * STRIDE.0).addr();
+            let mapping = match dom.map_at(at, buffer(9, 1), Direction::ToDevice) {
+                Ok(mapping) => mapping,
+                Err(_) => return (step, most),
+            };
+            dom.unmap(mapping).expect("a live mapping");
+            most = most.max(dom.platform().frames_in_use());
+            if step % 4 == 3 {
+                dom.tick(TimeNs(1_000_000 * step))
+                    .expect("this unit does not fail");
+            }
+        }
+        sound(&dom);
+        (STEPS, most)
+    };
+    let (steps, most) = walk(Reclaim::Emptied);
+    assert_eq!(steps, STEPS);
+    assert!(most <= MOST, "{most} frames");
+    // without, each step takes two tables and keeps them, up to all frames that there are
+    let (steps, most) = walk(Reclaim::Covered);
+    assert!(
+        (4096 / 2 - 8..4096 / 2).contains(&(steps as usize)),
+        "{steps} steps"
+    );
+    assert!(most > 4096 - 4, "{most} frames");
 }
