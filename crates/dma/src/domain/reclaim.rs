@@ -83,8 +83,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             let Some(alloc) = alloc else {
                 continue;
             };
-            let origin = || p.pinned(|cpu| cpu.index());
-            let round = round.get_or_insert_with(|| Round::new(origin()));
+            // ranges that were asked for exactly go to no CPU, and a timer need not be on one
+            let round = round.get_or_insert_with(|| Round::new(CpuIndex(0)));
             let kind = alloc.kind();
             self.translator.clear(OURS, p, table.pages, kind, |frame| {
                 round.add_frame(&engine, frame, table.pages);

@@ -32,7 +32,10 @@ impl<P: Platform, F: Format> Table<P, F> {
     pub fn next_table(&self, p: &P, after: Option<IovaRange>) -> Option<TableSpan> {
         let root = TableFrame::from_entry(self.root.page());
         let after = after.map_or((0, 0), |pages| place(&pages));
-        self.reading(p, || Self::next_below(p, &root, F::LEVELS, 0, after))
+        // of any CPU: what looks need not be one
+        self.readers
+            .at(CpuIndex(0))
+            .with(|()| Self::next_below(p, &root, F::LEVELS, 0, after))
     }
 
     /// The same among the tables below `frame`, whose entries are those of `level` from page

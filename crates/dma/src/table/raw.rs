@@ -195,7 +195,7 @@ impl<P: Platform, F: Format> Table<P, F> {
     }
 
     /// Runs `f` as a reader of tables: none is detached meanwhile.
-    pub(super) fn reading<R>(&self, p: &P, f: impl FnOnce() -> R) -> R {
+    fn reading<R>(&self, p: &P, f: impl FnOnce() -> R) -> R {
         p.pinned(|cpu| self.readers.get(&cpu).with(|()| f()))
     }
 

@@ -92,8 +92,8 @@ fn all_at_once<F: Format>(interface: Interface, nth: usize, adjust: Adjust) {
             ticker.expect("the ticker");
             ends.map(|end| end.expect("a CPU"))
         });
-        let done = crowd.check(ends, &name(&design));
-        println!("{}: {done:?}", name(&design));
+        let done = crowd.check(ends, &name(&design.domain));
+        println!("{}: {done:?}", name(&design.domain));
         // how many succeed is the host's matter
         assert!(done.maps > 0 && done.succeeded + done.blocked > ACCESSES / 2);
     }
