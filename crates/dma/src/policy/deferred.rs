@@ -40,6 +40,11 @@ pub struct TickReport {
     pub invalidations: u32,
     /// Things that were freed.
     pub drained: u32,
+    /// Emptied tables that were freed ([`Domain::reclaim_tables`]), by an invalidation that is not
+    /// counted here.
+    ///
+    /// [`Domain::reclaim_tables`]: crate::domain::Domain::reclaim_tables
+    pub tables: u32,
 }
 
 /// Which CPUs share a queue.
