@@ -65,6 +65,15 @@ struct Books<P: Platform> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Book(usize);
 
+/// Pieces of one chunk that have come home, and are not counted off yet: so its book stays.
+struct Run {
+    /// Of the first of them.
+    origin: CpuIndex,
+    place: usize,
+    chunk: IovaRange,
+    pages: PageCount,
+}
+
 /// An allocator with the books of its chunks: what a domain allocates from.
 pub(crate) struct Chunked<P: Platform> {
     design: AnyAllocator<P>,
@@ -201,30 +210,31 @@ impl<P: Platform> Chunked<P> {
         }
     }
 
-    /// The same for many; see [`IovaAllocator::free_many`].
+    /// The same for many; see [`IovaAllocator::free_many`]. Pieces that follow each other and are of
+    /// one chunk are counted off at one go.
     #[inline]
     pub fn free_many(
         &self,
         p: &P,
         mut next: impl FnMut() -> Option<(CpuIndex, Flushed<IovaAlloc>)>,
     ) {
+        let mut run = None;
         match &self.design {
-            AnyAllocator::Magazine(magazines) => magazines
-                .free_many_with(&mut next, |origin, alloc, next| {
-                    self.free_run(p, origin, alloc, next)
-                }),
-            design => {
-                let mut ahead = next();
-                while let Some((origin, alloc)) = ahead {
-                    ahead = match alloc.get().kind() {
-                        AllocKind::Piece => self.free_run(p, origin, alloc, &mut next),
-                        _ => {
-                            design.free(p, origin, alloc);
-                            next()
-                        }
-                    };
+            AnyAllocator::Magazine(magazines) => magazines.free_many_with(next, |origin, alloc| {
+                self.free_in_run(p, origin, alloc, &mut run);
+            }),
+            design => design.free_many(p, || {
+                loop {
+                    let (origin, alloc) = next()?;
+                    if alloc.get().kind() != AllocKind::Piece {
+                        return Some((origin, alloc));
+                    }
+                    self.free_in_run(p, origin, alloc, &mut run);
                 }
-            }
+            }),
+        }
+        if let Some(run) = run {
+            self.count_run(p, run);
         }
     }
 
@@ -233,45 +243,55 @@ impl<P: Platform> Chunked<P> {
     fn free_slow(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
         match (alloc.get().kind(), &self.design) {
             (AllocKind::Piece, _) => {
-                self.free_run(p, origin, alloc, &mut || None);
+                let mut run = None;
+                self.free_in_run(p, origin, alloc, &mut run);
+                run.into_iter().for_each(|run| self.count_run(p, run));
             }
             (_, AnyAllocator::Magazine(magazines)) => magazines.free_slow(p, origin, alloc),
             (_, design) => design.free(p, origin, alloc),
         }
     }
 
-    /// Frees what no magazine takes; of pieces also those that follow and are of the same chunk, at
-    /// one go. What came behind them is returned.
+    /// Frees what no magazine takes; a piece joins `run`, if that is of the same chunk, and else
+    /// begins another.
     #[cold]
     #[inline(never)]
-    fn free_run(
+    fn free_in_run(
         &self,
         p: &P,
         origin: CpuIndex,
         alloc: Flushed<IovaAlloc>,
-        next: &mut dyn FnMut() -> Option<(CpuIndex, Flushed<IovaAlloc>)>,
-    ) -> Option<(CpuIndex, Flushed<IovaAlloc>)> {
+        run: &mut Option<Run>,
+    ) {
         if alloc.get().kind() != AllocKind::Piece {
-            self.free_slow(p, origin, alloc);
-            return next();
+            return self.free_slow(p, origin, alloc);
         }
         let range = alloc.into_inner().range();
+        if let Some(run) = run
+            && run.chunk.contains(&range)
+        {
+            run.pages.0 += range.pages.0;
+            return;
+        }
         let Some((place, chunk)) = self.books.find(range.first) else {
             debug_assert!(false, "{range} is of no chunk");
-            return next(); // lost, which is safe
+            return; // lost, which is safe
         };
-        let mut pages = range.pages;
-        let behind = loop {
-            match next() {
-                Some((_, alloc)) if is_piece_of(chunk, alloc.get()) => {
-                    pages.0 += alloc.into_inner().range().pages.0;
-                }
-                other => break other,
-            }
+        let begun = Run {
+            origin,
+            place,
+            chunk,
+            pages: range.pages,
         };
-        let over = self.books.count_off(place, pages);
-        self.free_chunk(p, origin, over);
-        behind
+        if let Some(before) = run.replace(begun) {
+            self.count_run(p, before);
+        }
+    }
+
+    #[cold]
+    fn count_run(&self, p: &P, run: Run) {
+        let over = self.books.count_off(run.place, run.pages);
+        self.free_chunk(p, run.origin, over);
     }
 
     /// Frees a chunk of which every page is counted off.
@@ -312,10 +332,6 @@ impl<P: Platform> Chunked<P> {
         }
         Ok(())
     }
-}
-
-fn is_piece_of(chunk: IovaRange, alloc: &IovaAlloc) -> bool {
-    alloc.kind() == AllocKind::Piece && chunk.contains(&alloc.range())
 }
 
 /// Everything that pieces have no part in is the design's.

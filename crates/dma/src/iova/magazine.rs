@@ -297,22 +297,18 @@ impl<P: Platform> Magazines<P> {
         Err(alloc)
     }
 
-    /// [`IovaAllocator::free_many`], but what has no class goes to `other`, which may go on with
-    /// those that follow and returns the first that it does not take.
+    /// [`IovaAllocator::free_many`], but what has no class goes to `other`.
     #[inline]
-    pub(super) fn free_many_with<N: FnMut() -> Option<(CpuIndex, Flushed<IovaAlloc>)>>(
+    pub(super) fn free_many_with(
         &self,
-        next: &mut N,
-        mut other: impl FnMut(
-            CpuIndex,
-            Flushed<IovaAlloc>,
-            &mut N,
-        ) -> Option<(CpuIndex, Flushed<IovaAlloc>)>,
+        mut next: impl FnMut() -> Option<(CpuIndex, Flushed<IovaAlloc>)>,
+        mut other: impl FnMut(CpuIndex, Flushed<IovaAlloc>),
     ) {
         let mut ahead = next();
         while let Some((origin, alloc)) = ahead {
             let Some(class) = self.class_of(alloc.get()) else {
-                ahead = other(origin, alloc, next);
+                other(origin, alloc);
+                ahead = next();
                 continue;
             };
             ahead = None;
@@ -381,11 +377,8 @@ impl<P: Platform> IovaAllocator<P> for Magazines<P> {
     }
 
     #[inline]
-    fn free_many(&self, p: &P, mut next: impl FnMut() -> Option<(CpuIndex, Flushed<IovaAlloc>)>) {
-        self.free_many_with(&mut next, |origin, alloc, next| {
-            self.free_slow(p, origin, alloc);
-            next()
-        });
+    fn free_many(&self, p: &P, next: impl FnMut() -> Option<(CpuIndex, Flushed<IovaAlloc>)>) {
+        self.free_many_with(next, |origin, alloc| self.free_slow(p, origin, alloc));
     }
 
     fn drain(&self, p: &P) -> PageCount {

@@ -315,3 +315,39 @@ fn a_walk_over_sixteen_tebibytes_stays_within_four_mebibytes_of_tables() {
     );
     assert!(most > 4096 - 4, "{most} frames");
 }
+
+/// What of a chunk is mapped next goes to the table that the chunk remembers.
+#[test]
+fn a_chunk_keeps_its_table_until_it_is_over() {
+    for design in owners() {
+        let name = format!("{} {}", design.allocator.name(), design.policy.name());
+        let (dom, unit) = domain::<VtdSecond48>(design, Reclaim::Emptied);
+        let mut now = TimeNs(0);
+        let mut chunk = dom.chunk(PageCount(64)).expect("room");
+        let mut pieces = Vec::new();
+        for to in 0..3 {
+            let piece = chunk.map(buffer(100 + to, 1), Direction::ToDevice);
+            let piece = piece.expect("room");
+            reached(&unit, &piece, 100 + to);
+            pieces.push(piece);
+            if to == 0 {
+                continue;
+            }
+            // from here on nothing of the chunk is mapped, nor retired
+            dom.unmap_batch(&mut pieces.drain(..)).expect("live ones");
+            settle(&dom, &mut now);
+            let frames = sound(&dom).census.frames;
+            assert_eq!(frames, 4, "{name}: its table went (P4)");
+        }
+        let last = chunk.map(buffer(200, 1), Direction::ToDevice);
+        let last = last.expect("room");
+        drop(chunk);
+        settle(&dom, &mut now);
+        reached(&unit, &last, 200);
+        dom.unmap(last).expect("a live one");
+        settle(&dom, &mut now);
+        let audit = sound(&dom);
+        assert_eq!(audit.census.frames, 1, "{name}: the root");
+        assert_eq!(audit.stats.chunks, PageCount(0), "{name} (P10)");
+    }
+}
