@@ -107,9 +107,9 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         &self,
         mappings: &mut impl Iterator<Item = Mapping>,
     ) -> Result<(), UnmapBatchError> {
-        match self.policy {
-            Policy::Strict => self.unmap_rounds(mappings),
-            _ => self.unmap_each(mappings).map(drop),
+        match self.policy.is_strict() {
+            true => self.unmap_rounds(mappings),
+            false => self.unmap_each(mappings).map(drop),
         }
     }
 

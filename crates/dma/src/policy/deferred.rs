@@ -27,6 +27,7 @@ use super::{
     batch::{BatchQueue, CpuResource, NotQueued, Queued},
     gate::Gate,
     queue::{self, Drained},
+    switch::Switch,
     *,
 };
 
@@ -58,6 +59,7 @@ pub(crate) struct Deferred<P: Platform> {
     gate: Option<Gate<P>>,
     timer: P::Lock<Timer>,
     config: DeferredConfig,
+    pub(super) switch: Switch<P>,
 }
 
 /// Between ticks. `busy` keeps a second ticker out while the first waits without the lock.
@@ -86,7 +88,12 @@ impl<P: Platform> Deferred<P> {
                 busy: false,
             }),
             config,
+            switch: Switch::new(),
         }
+    }
+
+    pub(super) fn queues(&self) -> &[CachePadded<BatchQueue<P>>] {
+        &self.queues
     }
 
     /// The queue of a CPU: its own, or the only one.
@@ -141,6 +148,11 @@ impl<P: Platform> Deferred<P> {
             match pushed {
                 Ok(Queued::Waits) | Err(NotQueued::Declined) => return Ok(()),
                 Ok(Queued::BatchFull) => return self.flush_batch(engine, origin),
+                Err(NotQueued::Closed) => {
+                    return retire().map_or(Ok(()), |retired| {
+                        engine.flush_stamped(origin, retired, need)
+                    });
+                }
                 Err(NotQueued::Full) => {
                     if let Err(failed) = self.flush_batch(engine, origin) {
                         // stamped after the invalidation that failed: it is as lost as what stood
