@@ -60,9 +60,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// In which mode unmaps are that are called now; `None` where the policy has no modes. In a
     /// switch, and after one that failed, more may be [exposed](Self::exposure) than they leave.
     pub fn mode(&self) -> Option<InvalidationMode> {
-        match (&self.policy, self.policy.is_strict()) {
-            (Policy::Deferred(_), true) => Some(InvalidationMode::Strict),
-            (Policy::Deferred(_), false) => Some(InvalidationMode::Deferred),
+        match &self.policy {
+            Policy::Deferred(queues) => Some(queues.mode()),
             _ => None,
         }
     }

@@ -149,9 +149,8 @@ impl<P: Platform> Deferred<P> {
                 Ok(Queued::Waits) | Err(NotQueued::Declined) => return Ok(()),
                 Ok(Queued::BatchFull) => return self.flush_batch(engine, origin),
                 Err(NotQueued::Closed) => {
-                    return retire().map_or(Ok(()), |retired| {
-                        engine.flush_stamped(origin, retired, need)
-                    });
+                    return retire()
+                        .map_or(Ok(()), |retired| self.flush_with(engine, origin, retired));
                 }
                 Err(NotQueued::Full) => {
                     if let Err(failed) = self.flush_batch(engine, origin) {
@@ -177,6 +176,30 @@ impl<P: Platform> Deferred<P> {
         match &flushed {
             Ok(completion) => queue.complete_all(engine, completion),
             Err(failed) => queue.quarantine(engine, *failed),
+        }
+        flushed.map(drop)
+    }
+
+    /// Flushes the domain for `retired`, for which a closed queue had no place, and frees it. With
+    /// it goes what was queued before: a switch that is held up lengthens no window.
+    #[cold]
+    fn flush_with<I: Invalidate>(
+        &self,
+        engine: &Engine<'_, P, I>,
+        origin: CpuIndex,
+        retired: Retired<Resource>,
+    ) -> Result<(), Failed> {
+        let queue = self.queue_of(origin);
+        let flushed = engine.flush(Scope::DOMAIN);
+        match &flushed {
+            Ok(completion) => {
+                queue.complete_all(engine, completion);
+                engine.complete(origin, retired, completion);
+            }
+            Err(failed) => {
+                queue.quarantine(engine, *failed);
+                engine.quarantine.put(retired);
+            }
         }
         flushed.map(drop)
     }

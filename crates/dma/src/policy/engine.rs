@@ -82,26 +82,6 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
         })
     }
 
-    /// The same of what has its stamp already, which is freed then.
-    ///
-    /// # Errors
-    /// The invalidation failed; the thing is quarantined.
-    pub fn flush_stamped(
-        &self,
-        origin: CpuIndex,
-        retired: Retired<Resource>,
-        need: Scope,
-    ) -> Result<(), Failed> {
-        match self.flush(need) {
-            Ok(completion) => self.complete(origin, retired, &completion),
-            Err(failed) => {
-                self.quarantine.put(retired);
-                return Err(failed);
-            }
-        }
-        Ok(())
-    }
-
     /// One invalidation for each page, each waited for. The proof is of
     /// all pages: see [`Completion::join`].
     pub fn flush_page_by_page(&self, scope: Scope) -> Result<Completion, Failed> {

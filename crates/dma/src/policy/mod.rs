@@ -100,7 +100,7 @@ impl<P: Platform, K: Copy + Send> Policy<P, K> {
             Policy::FreeBsd => Way::PageByPage,
             Policy::MacOs(outstanding) => Way::Queued(outstanding),
             Policy::Solaris(cache) => Way::AtMap(cache),
-            Policy::Deferred(queues) if queues.switch.is_closed() => Way::Whole,
+            Policy::Deferred(queues) if queues.switch.is_strict() => Way::Whole,
             Policy::Deferred(queues) => {
                 return Batch::Deferred {
                     queues,
@@ -118,7 +118,7 @@ impl<P: Platform, K: Copy + Send> Policy<P, K> {
     pub fn is_strict(&self) -> bool {
         match self {
             Policy::Strict => true,
-            Policy::Deferred(queues) => queues.switch.is_closed(),
+            Policy::Deferred(queues) => queues.switch.is_strict(),
             Policy::FreeBsd | Policy::MacOs(_) | Policy::Solaris(_) => false,
         }
     }

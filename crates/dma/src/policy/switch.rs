@@ -16,12 +16,14 @@
 //! | phase | queues | an unmap | exposed |
 //! |---|---|---|---|
 //! | deferred | open | queues | within the policy's bounds |
-//! | closing | closed | flushes before it returns | what was queued before, until it is drained |
-//! | strict | closed | flushes before it returns | nothing |
+//! | closing | closed | flushes the domain before it returns | what was queued before, until it is drained |
+//! | strict | closed | flushes its pages before it returns | nothing |
 //!
-//! The phase chooses the way (that of a domain made strict), and no safety rests on when it is
-//! read: who read *deferred* and comes to a closed queue flushes there and then, by a retirement of
-//! its own; who read *closing* or *strict* and is late flushes where it would not have to.
+//! *Strict* is the way of a domain made strict. In the other phases an unmap goes to its queue, and
+//! where it finds that closed it retires and flushes there and then, with the domain all that is
+//! set aside: so a switch that is held up half-way lengthens no window (P2). No safety rests on
+//! when the phase is read: who reads *strict* late flushes where it would not have to, and who
+//! reads *deferred* late comes to a closed queue.
 //!
 //! **To strict**: the phase becomes *closing* and all queues are closed; then one invalidation of
 //! the domain starts and is waited for, whether or not anything is queued; then all that is set
@@ -56,8 +58,8 @@
 //! *strict* over it.
 //!
 //! **A failure** quarantines what the invalidation should have completed, is returned, and leaves
-//! the phase *closing*: unmaps flush, and what was deferred before may be exposed until a later
-//! switch to strict has succeeded. So the domain's exposure stays what its policy says until then.
+//! the phase *closing*: unmaps flush, the domain each time, and what was deferred before may be
+//! exposed until one of these, or a later switch to strict, has succeeded. So the domain's exposure stays what its policy says until then.
 //!
 //! In an interrupt handler a switch may come at any place of an unmap on its CPU but inside of a
 //! lock; it waits for the unit and for no other CPU.
@@ -128,13 +130,13 @@ impl<P: Platform> Switch<P> {
         State(self.state.load(Ordering::Acquire))
     }
 
-    /// Whether unmaps flush before they return.
-    #[inline]
+    /// Whether the queues are closed, so that unmaps flush before they return.
     pub fn is_closed(&self) -> bool {
         self.state().phase() != Phase::Deferred
     }
 
-    /// Whether that is all: nothing that was deferred before is left either.
+    /// Whether nothing that was deferred before is left either.
+    #[inline]
     pub fn is_strict(&self) -> bool {
         self.state().phase() == Phase::Strict
     }
@@ -174,6 +176,14 @@ impl<P: Platform> Switch<P> {
 }
 
 impl<P: Platform> Deferred<P> {
+    /// The mode of unmaps that are called now.
+    pub fn mode(&self) -> InvalidationMode {
+        match self.switch.is_closed() {
+            true => InvalidationMode::Strict,
+            false => InvalidationMode::Deferred,
+        }
+    }
+
     /// Switches all queues.
     ///
     /// # Errors
