@@ -275,9 +275,19 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         flushed.map_err(|failed| self.failed(ended.range(), failed))
     }
 
-    /// Under `strict`, in a domain that has been switched to that, or the slow path.
+    /// Under `strict`, or the slow path.
     #[inline(never)]
     fn unmap_strict_or_slow(&self, mapping: Mapping) -> Result<(), UnmapError> {
+        match (&self.policy, self.leaf_table_of(&mapping)) {
+            (Policy::Strict, Some(table)) => self.unmap_strict(mapping, table),
+            _ => self.unmap_switched_or_slow(mapping),
+        }
+    }
+
+    /// In a domain that has been switched to strict, or the slow path. By itself, so that `strict`
+    /// does not pay for it.
+    #[inline(never)]
+    fn unmap_switched_or_slow(&self, mapping: Mapping) -> Result<(), UnmapError> {
         match self.leaf_table_of(&mapping) {
             Some(table) if self.policy.is_strict() => self.unmap_strict(mapping, table),
             _ => self.unmap_slow(mapping),

@@ -61,8 +61,9 @@
 //! the phase *closing*: unmaps flush, the domain each time, and what was deferred before may be
 //! exposed until one of these, or a later switch to strict, has succeeded. So the domain's exposure stays what its policy says until then.
 //!
-//! In an interrupt handler a switch may come at any place of an unmap on its CPU but inside of a
-//! lock; it waits for the unit and for no other CPU.
+//! In an interrupt handler a switch may come at any place of an unmap, or of another switch, on its
+//! CPU but inside of a lock. It waits for the unit; and for what other CPUs have taken out of a
+//! queue, which is flushed already, for a while at most.
 //!
 //! Not handled: an unmap that was started and is not finished (`PendingUnmap`) has an invalidation
 //! of its own, and has not returned. What an IOMMU's caches hold of *maps* is of no concern here.
@@ -208,5 +209,39 @@ impl<P: Platform> Deferred<P> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::one_cpu::OneCpu;
+
+    /// An opening takes what is closing, or strict, back; and no drain of before it makes the
+    /// domain strict.
+    #[test]
+    fn what_was_drained_is_strict_unless_it_was_opened_since() {
+        let switch = Switch::<OneCpu>::new();
+        let state = |switch: &Switch<OneCpu>| (switch.is_closed(), switch.is_strict());
+        assert_eq!(state(&switch), (false, false));
+        switch.open(|| panic!("P2: they are open"));
+        let mut closed = 0;
+        let first = switch.close(|| closed += 1);
+        assert_eq!(state(&switch), (true, false), "P1: nothing is drained");
+        let second = switch.close(|| closed += 1);
+        assert!(first == second && closed == 1, "they are closed");
+        switch.drained(second);
+        assert_eq!(state(&switch), (true, true));
+        switch.drained(first);
+        assert_eq!(state(&switch), (true, true));
+        let mut opened = false;
+        switch.open(|| opened = true);
+        assert!(opened);
+        assert_eq!(state(&switch), (false, false));
+        let third = switch.close(|| closed += 1);
+        switch.drained(first);
+        assert_eq!(state(&switch), (true, false), "P1: of before");
+        switch.drained(third);
+        assert_eq!(state(&switch), (true, true));
     }
 }
