@@ -50,7 +50,7 @@
 //! queue's lock was released: so who has seen an unmap return that was deferred, and reads the
 //! phase, does not read *strict* of before.
 //!
-//! **Two at once.** Phase and queues change together, under `turn`; so the last one wins, for all
+//! **Two at once.** Phase and queues change under `turn` alone, and together; so the last one wins, for all
 //! queues. Two switches to strict both flush and both drain, and neither returns before what was
 //! queued when it came is flushed by its own invalidation. A switch to deferred may come while
 //! another to strict is still flushing: what that one promises is then void, since the domain is
@@ -167,12 +167,12 @@ impl<P: Platform> Switch<P> {
 
     /// What was closed as `closed` is drained; unless it has been opened since.
     fn drained(&self, closed: State) {
-        let (closing, strict) = (closed.with(Phase::Closing), closed.with(Phase::Strict));
-        let (success, failure) = (Ordering::Release, Ordering::Relaxed);
-        // where this fails another switch has done it, or has opened the queues
-        let _ = self
-            .state
-            .compare_exchange(closing.0, strict.0, success, failure);
+        self.turn.with(|()| {
+            if self.state() == closed.with(Phase::Closing) {
+                let strict = closed.with(Phase::Strict);
+                self.state.store(strict.0, Ordering::Release);
+            }
+        });
     }
 }
 
