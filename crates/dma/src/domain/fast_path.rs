@@ -278,23 +278,24 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Under `strict`, or the slow path.
     #[inline(never)]
     fn unmap_strict_or_slow(&self, mapping: Mapping) -> Result<(), UnmapError> {
-        match (&self.policy, self.leaf_table_of(&mapping)) {
-            (Policy::Strict, Some(table)) => self.unmap_strict(mapping, table),
-            _ => self.unmap_switched_or_slow(mapping),
+        let table = self.leaf_table_of(&mapping);
+        if let (Policy::Strict, Some(table)) = (&self.policy, table) {
+            return self.unmap_strict(mapping, table);
         }
-    }
-
-    /// In a domain that has been switched to strict, or the slow path. By itself, so that `strict`
-    /// does not pay for it.
-    #[inline(never)]
-    fn unmap_switched_or_slow(&self, mapping: Mapping) -> Result<(), UnmapError> {
-        match self.leaf_table_of(&mapping) {
-            Some(table) if self.policy.is_strict() => self.unmap_strict(mapping, table),
+        match table {
+            Some(table) if self.policy.is_strict() => self.unmap_switched(mapping, table),
             _ => self.unmap_slow(mapping),
         }
     }
 
-    #[inline]
+    /// In a domain that has been switched to strict. By itself, so that `strict` does not pay for
+    /// it.
+    #[inline(never)]
+    fn unmap_switched(&self, mapping: Mapping, table: LeafTable) -> Result<(), UnmapError> {
+        self.unmap_strict(mapping, table)
+    }
+
+    #[inline(always)] // so that each has its own
     fn unmap_strict(&self, mapping: Mapping, table: LeafTable) -> Result<(), UnmapError> {
         let p = &*self.platform;
         let range = mapping.range();
