@@ -278,21 +278,22 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Under `strict`, or the slow path.
     #[inline(never)]
     fn unmap_strict_or_slow(&self, mapping: Mapping) -> Result<(), UnmapError> {
-        let table = self.leaf_table_of(&mapping);
-        if let (Policy::Strict, Some(table)) = (&self.policy, table) {
-            return self.unmap_strict(mapping, table);
-        }
-        match table {
-            Some(table) if self.policy.is_strict() => self.unmap_switched(mapping, table),
+        match (&self.policy, self.leaf_table_of(&mapping)) {
+            (Policy::Strict, Some(table)) => self.unmap_strict(mapping, table),
+            (Policy::Deferred(_), Some(table)) => self.unmap_switched_or_slow(mapping, table),
             _ => self.unmap_slow(mapping),
         }
     }
 
-    /// In a domain that has been switched to strict. By itself, so that `strict` does not pay for
-    /// it.
+    /// In a domain that has been switched to strict, or the slow path. By itself, so that `strict`
+    /// does not pay for it.
+    #[cold]
     #[inline(never)]
-    fn unmap_switched(&self, mapping: Mapping, table: LeafTable) -> Result<(), UnmapError> {
-        self.unmap_strict(mapping, table)
+    fn unmap_switched_or_slow(&self, mapping: Mapping, table: LeafTable) -> Result<(), UnmapError> {
+        match self.policy.is_strict() {
+            true => self.unmap_strict(mapping, table),
+            false => self.unmap_slow(mapping),
+        }
     }
 
     #[inline(always)] // so that each has its own

@@ -88,8 +88,6 @@ pub(crate) enum Queued {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotQueued {
     Full,
-    /// And there will be no room: the queue is closed.
-    Closed,
     /// There was nothing to queue.
     Declined,
 }
@@ -144,10 +142,7 @@ impl<P: Platform> BatchQueue<P> {
     ) -> Result<Queued, NotQueued> {
         self.0.with(|q| {
             q.queue.go_round();
-            match q.push::<P>(retire) {
-                Err(NotQueued::Full) if q.aside.is_some() => Err(NotQueued::Closed),
-                pushed => pushed,
-            }
+            q.push::<P>(retire)
         })
     }
 
