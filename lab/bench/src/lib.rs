@@ -20,6 +20,7 @@ pub mod case;
 pub mod contest;
 pub mod control;
 pub mod figure;
+pub mod latency;
 pub mod memory;
 pub mod pattern;
 pub mod peers;

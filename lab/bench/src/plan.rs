@@ -101,7 +101,9 @@ impl Filter {
             of_ours(Some(allocator), Some(policy))
         };
         let what = match spec.what {
-            What::Ours(Kind::Domain(design)) | What::Software(design) => of_design(design),
+            What::Ours(Kind::Domain(design)) | What::Software(design) | What::Late(design) => {
+                of_design(design)
+            }
             What::Ours(Kind::Allocator(allocator)) => of_ours(Some(allocator), None),
             What::Ours(Kind::Table) => of_ours(None, None),
             What::Ours(Kind::Bounce(_) | Kind::Control | Kind::Nothing) | What::Invalidation => {

@@ -10,10 +10,11 @@ use crate::{
     Case, Contestant, Effort, Failure, Figure, Kind, Pattern, Sizes, Spread,
     case::Ours,
     figure::{Unmeasured, usual},
+    latency,
     peers::{Peer, PeerSubject},
     platform::host,
     slices::{Limit, alternate_within},
-    subjects::{Invalidation, Software, UnderSoftware},
+    subjects::{Invalidation, Software, UnderLate, UnderSoftware},
 };
 use ioatlas_dma::{design::Design, table::fmt::VtdSecond48};
 use ioatlas_host::Host;
@@ -27,6 +28,8 @@ pub enum What {
     /// A whole domain on the software unit, which does every invalidation when it is asked, on
     /// the thread that asks.
     Software(Design),
+    /// The same, answered [`latency::LATENCY`] later, one request after the other.
+    Late(Design),
     /// The software unit's latency: one invalidation after the other.
     Invalidation,
     /// A subject from another project.
@@ -37,9 +40,13 @@ impl fmt::Display for What {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             What::Ours(kind) => kind.fmt(f),
-            What::Software(design) => {
+            What::Software(design) | What::Late(design) => {
                 let (allocator, policy) = (design.domain.allocator, design.domain.policy);
-                write!(f, "software/{}+{}", allocator.name(), policy.name())
+                let unit = match self {
+                    What::Late(_) => "late",
+                    _ => "software",
+                };
+                write!(f, "{unit}/{}+{}", allocator.name(), policy.name())
             }
             What::Invalidation => write!(f, "software/invalidation"),
             What::Peer(peer) => write!(f, "peer/{}", peer.name),
@@ -129,6 +136,7 @@ pub struct Row {
 enum Subject {
     Ours(Ours),
     Software(Box<UnderSoftware<Host, VtdSecond48>>),
+    Late(Box<UnderLate<Host, VtdSecond48>>),
     Invalidation(Box<Invalidation<Host>>),
     Peer(PeerSubject),
 }
@@ -146,6 +154,9 @@ impl Subject {
         Ok(match spec.what {
             What::Ours(kind) => Subject::Ours(Ours::new(kind, slots)?),
             What::Software(design) => Subject::Software(Box::new(software()?.domain(design)?)),
+            What::Late(design) => {
+                Subject::Late(Box::new(software()?.late(design, latency::LATENCY)?))
+            }
             What::Invalidation => Subject::Invalidation(Box::new(software()?.invalidation()?)),
             What::Peer(peer) => Subject::Peer(peer.subject(spec.threads)?),
         })
@@ -160,6 +171,7 @@ impl Subject {
         match self {
             Subject::Ours(ours) => ours.contestant(pattern, sizes, threads),
             Subject::Software(s) => Contestant::new(&**s, pattern, sizes, threads),
+            Subject::Late(s) => Contestant::new(&**s, pattern, sizes, threads),
             Subject::Invalidation(s) => Contestant::new(&**s, pattern, sizes, threads),
             Subject::Peer(peer) => peer.contestant(pattern, sizes, threads),
         }

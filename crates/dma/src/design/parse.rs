@@ -37,7 +37,7 @@ pub enum DesignError {
     },
     /// An option that does not exist, or a value that it does not have.
     #[error(
-        "`{word}` is no option (order=ascending|descending, offset=coherent|fixed:PAGES of 1 to 65535, leaf=4k|2m|1g, reclaim=covered|never)"
+        "`{word}` is no option (order=ascending|descending, offset=coherent|fixed:PAGES of 1 to 65535, leaf=4k|2m|1g, reclaim=covered|emptied|never)"
     )]
     Option { word: String },
 }
@@ -126,6 +126,7 @@ impl Design {
             "reclaim" => {
                 self.tables.reclaim = match value {
                     "covered" => Reclaim::Covered,
+                    "emptied" => Reclaim::Emptied,
                     "never" => Reclaim::Never,
                     _ => return None,
                 }
@@ -154,8 +155,10 @@ impl fmt::Display for Design {
                 write!(f, ",leaf={name}")?;
             }
         }
-        if tables.reclaim == Reclaim::Never {
-            write!(f, ",reclaim=never")?;
+        match tables.reclaim {
+            Reclaim::Covered => {}
+            Reclaim::Emptied => write!(f, ",reclaim=emptied")?,
+            Reclaim::Never => write!(f, ",reclaim=never")?,
         }
         Ok(())
     }

@@ -44,6 +44,7 @@ mod map;
 mod mapping;
 mod pending;
 mod promote;
+mod reclaim;
 mod region;
 mod reserved;
 mod stats;
@@ -146,6 +147,7 @@ pub struct Domain<P: Platform, T: Translator<P>> {
     aperture: IovaRange,
     closed: Closed,
     in_flight: InFlight<P>,
+    reclaim_cursor: reclaim::Cursor<P>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -216,6 +218,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             aperture,
             closed: Closed::No,
             in_flight: InFlight::new(),
+            reclaim_cursor: reclaim::Cursor::new(),
             translator,
             platform,
         };
@@ -295,7 +298,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// and waits for nothing. Where nothing is retired for long, or all of it until the next map
     /// (`strict`, `freebsd`, `solaris`), that is nothing. It also gives a bounded part of the
     /// IOVA ranges that no map has asked for in a while back to the backing allocator, and frees
-    /// what they were kept in.
+    /// what they were kept in; and it [frees emptied tables](Self::reclaim_tables), if the domain's
+    /// tables are to be reclaimed so, for which it waits for one more.
     ///
     /// # Errors
     /// An invalidation failed; what it should have freed is quarantined.
@@ -304,7 +308,9 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         // a unit that answers again is waited for again, and its old token is not kept for long
         self.suspect.is_silent(self.translator.unit());
         let ticked = self.policy.tick(&self.engine(), now);
-        ticked.map_err(|failed| failed.cause)
+        let report = ticked.map_err(|failed| failed.cause)?;
+        let tables = self.reclaim_tables()?;
+        Ok(TickReport { tables, ..report })
     }
 
     /// Flushes, and frees everything that is retired.

@@ -2,9 +2,10 @@
 //! Unmapping several mappings at once.
 //!
 //! Under `strict`, and in a domain switched to that, all leaves of up to [`UNMAP_ROUND`] mappings
-//! are cleared, then one invalidation of their pages is asked for and waited for, then all is freed:
-//! see [`Round`](crate::policy::Round). The other policies unmap one after the other, as they do not
-//! wait in each (`deferred-*`, `macos`, `solaris`), or are there to do just that (`freebsd`).
+//! are cleared, then one invalidation of their pages is asked for and waited for, then all is
+//! freed: see [`Round`](crate::policy::Round). The other policies unmap one after the other, as
+//! they do not wait in each (`deferred-*`, `macos`, `solaris`), or are there to do just that
+//! (`freebsd`).
 #![allow(clippy::result_large_err)] // they have what comes back, and nothing is allocated to box it
 
 use super::*;

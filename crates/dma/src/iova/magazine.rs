@@ -310,6 +310,16 @@ impl<P: Platform> IovaAllocator<P> for Magazines<P> {
         })
     }
 
+    fn reserve_idle(&self, p: &P, range: IovaRange) -> Option<IovaAlloc> {
+        for class in &self.classes {
+            let kept_there = |first: &IovaPage| range.overlaps(&class.range(*first));
+            class.kept.send_away(kept_there, |firsts| {
+                self.tree.free_all(firsts.map(|first| class.range(first)));
+            });
+        }
+        self.tree.reserve(p, range).ok()
+    }
+
     #[inline]
     fn free(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
         if let Some(class) = self.class_of(alloc.get())

@@ -274,6 +274,20 @@ pub trait IovaAllocator<P: Platform>: Send + Sync {
     fn free_shared(&self, _p: &P, alloc: IovaAlloc) {
         debug_assert!(false, "{alloc:?} is not shared here");
     }
+    /// Exactly `range`, where nothing of it is allocated but what is kept for reuse, which is given
+    /// up for it. Who has that owns all of `range`. `None` also where there is no record of what is
+    /// allocated ([`shared`](Self::shared), [`borrowed`](Self::borrowed)).
+    fn reserve_idle(&self, p: &P, range: IovaRange) -> Option<IovaAlloc> {
+        let without_record = [self.shared(), self.borrowed()];
+        if without_record
+            .iter()
+            .flatten()
+            .any(|region| region.overlaps(&range))
+        {
+            return None;
+        }
+        self.reserve(p, range).ok()
+    }
     /// Gives everything that is kept for reuse back to the backing structure; returns
     /// how much it was.
     fn drain(&self, p: &P) -> PageCount;
@@ -502,6 +516,9 @@ impl<P: Platform> IovaAllocator<P> for AnyAllocator<P> {
     }
     fn reserve(&self, p: &P, range: IovaRange) -> Result<IovaAlloc, FixedRangeError> {
         dispatch!(self, a => a.reserve(p, range))
+    }
+    fn reserve_idle(&self, p: &P, range: IovaRange) -> Option<IovaAlloc> {
+        dispatch!(self, a => a.reserve_idle(p, range))
     }
     #[inline]
     fn free(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {

@@ -86,6 +86,14 @@ impl<T> Depot<T> {
         full
     }
 
+    /// Takes the full magazine at `nth` out; the last one takes its place.
+    pub(super) fn take_full<P: Platform>(&mut self, nth: usize) -> Vec<T> {
+        P::touches(|| Some((&self.full, self.full.len())));
+        let full = self.full.swap_remove(nth);
+        self.seen_min.0 = self.seen_min.0.min(self.full.len());
+        full
+    }
+
     pub(super) fn put_empty<P: Platform>(&mut self, empty: Vec<T>) {
         P::touches(|| Some((&self.empty, self.empty.len())));
         self.empty.push(empty);

@@ -42,6 +42,7 @@
 //! Not handled: adapting M to contention.
 
 mod account;
+mod away;
 mod depot;
 mod places;
 

@@ -10,8 +10,8 @@
 //! What has been taken out and is not freed yet is *in transit*. Each thing remembers the CPU that
 //! unmapped it, its *origin*.
 //!
-//! A queue that is *closed* ([`super::switch`]) takes nothing: in its place is one without room, and
-//! what it held is set aside, whence it leaves in the second way.
+//! A queue that is *closed* ([`super::switch`]) takes nothing: in its place is one without room,
+//! and what it held is set aside, whence it leaves in the second way.
 //!
 //! Memory: queue and spare have room for two batches each, and 32 bytes a thing.
 //!

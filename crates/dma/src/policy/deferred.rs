@@ -41,6 +41,11 @@ pub struct TickReport {
     pub invalidations: u32,
     /// Things that were freed.
     pub drained: u32,
+    /// Emptied tables that were freed ([`Domain::reclaim_tables`]), by an invalidation that is not
+    /// counted here.
+    ///
+    /// [`Domain::reclaim_tables`]: crate::domain::Domain::reclaim_tables
+    pub tables: u32,
 }
 
 /// Which CPUs share a queue.
@@ -146,8 +151,8 @@ impl<P: Platform> Deferred<P> {
             match pushed {
                 Ok(Queued::Waits) | Err(NotQueued::Declined) => return Ok(()),
                 Ok(Queued::BatchFull) => return self.flush_batch(engine, origin),
-                // closed before its lock was taken, so the switch says so; if it has been opened since,
-                // to flush for itself is not needed, and no harm
+                // closed before its lock was taken, so the switch says so; if it has been opened
+                // since, to flush for itself is not needed, and no harm
                 Err(NotQueued::Full) if self.switch.is_closed() => break (origin, None),
                 Err(NotQueued::Full) => {
                     if let Err(failed) = self.flush_batch(engine, origin) {
@@ -163,8 +168,8 @@ impl<P: Platform> Deferred<P> {
     }
 
     /// Where a closed queue had no place for `what`, it is flushed at once; where an invalidation
-    /// `failed` that was to make room, it is as lost as what stood in the queue, since it is stamped
-    /// after it.
+    /// `failed` that was to make room, it is as lost as what stood in the queue, since it is
+    /// stamped after it.
     #[cold]
     #[inline(never)]
     fn without_place<I: Invalidate>(

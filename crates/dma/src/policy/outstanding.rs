@@ -156,8 +156,8 @@ impl<P: Platform, K: Copy + Send> Outstanding<P, K> {
         let drained = self.free_done(engine);
         let drained = drained.inspect_err(|failed| self.give_up(engine, *failed))?;
         Ok(TickReport {
-            invalidations: 0,
             drained: drained as u32,
+            ..TickReport::default()
         })
     }
 

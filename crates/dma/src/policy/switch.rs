@@ -32,13 +32,13 @@
 //! **Why no unmap that returns after that leaves anything exposed (P1).** Let an unmap have cleared
 //! leaves. What it cleared it hands to a queue, or flushes before it returns: nothing else is done
 //! with it. If it is handed to a queue, that is before the queue was closed or after, as both hold
-//! its lock. After: there is no room, so it is not. Before: it was stamped in that critical section,
-//! so its stamp was read before the switch's invalidation took its number, which is therefore no
-//! lower; the leaves were cleared before the fence of the stamp. So that invalidation completes it
-//! (`crate::invalidation`), and is complete before the switch returns. This is so wherever the thing
-//! is by then: set aside; taken out by a tick, another flush or another switch, which do so against
-//! a completion, or to quarantine it, and then it is flushed all the same. And it is so whenever the
-//! unmap began, and whether it has returned.
+//! its lock. After: there is no room, so it is not. Before: it was stamped in that critical
+//! section, so its stamp was read before the switch's invalidation took its number, which is
+//! therefore no lower; the leaves were cleared before the fence of the stamp. So that invalidation
+//! completes it (`crate::invalidation`), and is complete before the switch returns. This is so
+//! wherever the thing is by then: set aside; taken out by a tick, another flush or another switch,
+//! which do so against a completion, or to quarantine it, and then it is flushed all the same. And
+//! it is so whenever the unmap began, and whether it has returned.
 //!
 //! That the invalidation starts where queues are empty, too, is for what another call has
 //! quarantined: its unmap has returned without an error, its invalidation has failed, and nothing
@@ -50,16 +50,17 @@
 //! queue's lock was released: so who has seen an unmap return that was deferred, and reads the
 //! phase, does not read *strict* of before.
 //!
-//! **Two at once.** Phase and queues change under `turn` alone, and together; so the last one wins, for all
-//! queues. Two switches to strict both flush and both drain, and neither returns before what was
-//! queued when it came is flushed by its own invalidation. A switch to deferred may come while
-//! another to strict is still flushing: what that one promises is then void, since the domain is
-//! deferred again, and it finds so by the number of openings in the word, and does not write
+//! **Two at once.** Phase and queues change under `turn` alone, and together; so the last one wins,
+//! for all queues. Two switches to strict both flush and both drain, and neither returns before
+//! what was queued when it came is flushed by its own invalidation. A switch to deferred may come
+//! while another to strict is still flushing: what that one promises is then void, since the domain
+//! is deferred again, and it finds so by the number of openings in the word, and does not write
 //! *strict* over it.
 //!
 //! **A failure** quarantines what the invalidation should have completed, is returned, and leaves
 //! the phase *closing*: unmaps flush, the domain each time, and what was deferred before may be
-//! exposed until one of these, or a later switch to strict, has succeeded. So the domain's exposure stays what its policy says until then.
+//! exposed until one of these, or a later switch to strict, has succeeded. So the domain's exposure
+//! stays what its policy says until then.
 //!
 //! In an interrupt handler a switch may come at any place of an unmap, or of another switch, on its
 //! CPU but inside of a lock. It waits for the unit; and for what other CPUs have taken out of a

@@ -6,7 +6,8 @@ use crate::iova::AllocKind;
 
 impl<P: Platform, F: Format> Table<P, F> {
     /// Removes the translations of `range`, whose allocation of `kind` the caller holds; under
-    /// [`Reclaim::Covered`], tables that the range covers whole come out by `detached`.
+    /// [`Reclaim::Covered`] and [`Reclaim::Emptied`], tables that the range covers whole come out by
+    /// `detached`.
     ///
     /// A detached table still holds its entries: a walk in flight may be reading it. A large leaf
     /// goes only if all of it is in the range.
@@ -63,7 +64,7 @@ impl<P: Platform, F: Format> Table<P, F> {
                     p.publish(core::slice::from_ref(entry));
                     cleared += below.pages.0;
                 }
-                Entry::Table(next) if whole && self.config.reclaim == Reclaim::Covered => {
+                Entry::Table(next) if whole && self.config.reclaim != Reclaim::Never => {
                     cleared += self.detach(p, entry, next, level, detached);
                 }
                 Entry::Table(next) => {

@@ -17,10 +17,11 @@
 //! [`Table::make_room`] detaches such tables, and the domain flushes them before it installs. It
 //! needs all of the span, as the range does that is mapped there.
 //!
-//! **Tables go away** in three ways only: at the end of the domain; to make room; and, under
-//! [`Reclaim::Covered`], where one `clear` covers all that a table maps (Linux's rule, ATC'15
-//! §3.3). The last two are safe because the owner of the whole span holds allocations on all of it,
-//! so no other call can be installing below. A detached table is left as it is, since a walk in
+//! **Tables go away** in three ways only: at the end of the domain; to make room; and, unless
+//! [`Reclaim::Never`] is set, where one `clear` covers all that a table maps (Linux's rule, ATC'15
+//! §3.3), which under [`Reclaim::Emptied`] the domain sees to itself. The last two are safe because
+//! the owner of the whole span holds allocations on all of it, so no other call can be installing
+//! below. A detached table is left as it is, since a walk in
 //! flight may still be reading it, and comes out as a `TableFrame`, to be retired. The allocation
 //! is retired with it, needing the same flush, so no new table takes its place before the walk
 //! caches have been flushed (P14).
@@ -42,12 +43,12 @@
 //! whole before its entry. A neighbour that finds an entry whose *written back* bit is not set yet
 //! writes it back too, or its own map could return before the entry is in memory.
 //!
-//! Not handled here: reclaiming tables of ranges that are unmapped in pieces, splitting a large
-//! leaf, merging small ones.
+//! Not handled here: splitting a large leaf, merging small ones.
 
 mod attrs;
 mod audit;
 mod clear;
+mod emptied;
 pub mod fmt;
 mod format;
 mod install;
@@ -58,6 +59,7 @@ mod shared;
 mod view;
 
 pub use attrs::{Census, Cleared, LeafAttrs, Lifetime, Reclaim, TableConfig};
+pub use emptied::{Contents, TableSpan};
 pub use format::{Entry, Format, LeafMarks};
 pub use install::{InstallCause, InstallError};
 pub use leaf_cache::LeafTable;

@@ -15,7 +15,7 @@ use crate::{
     invalidation::{Invalidate, InvalidateError},
     iova::AllocKind,
     platform::*,
-    table::{Census, Cleared, InstallError, LeafAttrs, LeafTable, RawError},
+    table::{Census, Cleared, InstallError, LeafAttrs, LeafTable, RawError, TableSpan},
     units::*,
 };
 
@@ -240,6 +240,13 @@ pub unsafe trait Translator<P: Platform>: Send + Sync + Sized + 'static {
         kind: AllocKind,
         detached: impl FnMut(TableFrame),
     ) -> Cleared;
+
+    /// A table that [`clear`](Self::clear) of just its pages would detach: the one that follows that
+    /// of `after`, or the first; from the lowest pages up, and each before the one above it. `None`
+    /// behind the last one, and where tables that were emptied in pieces are to stay.
+    fn next_table(&self, _p: &P, _after: Option<IovaRange>) -> Option<TableSpan> {
+        None
+    }
 
     /// What must follow [`install`](Self::install) before the device may be told of the address.
     fn on_map(&self) -> OnMap {

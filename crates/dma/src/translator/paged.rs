@@ -3,7 +3,7 @@
 //! that the unit knows it by.
 
 use super::*;
-use crate::table::{Format, Lifetime, Table, TableConfig, TableView};
+use crate::table::{Format, Lifetime, Reclaim, Table, TableConfig, TableView};
 
 /// Our own radix table under a remapping unit.
 pub struct Paged<P: Platform, F: Format, U: RemappingUnit<P>> {
@@ -195,6 +195,12 @@ unsafe impl<P: Platform, F: Format, U: RemappingUnit<P>> Translator<P> for Paged
         detached: impl FnMut(TableFrame),
     ) -> Cleared {
         self.table.clear(p, range, kind, detached)
+    }
+    fn next_table(&self, p: &P, after: Option<IovaRange>) -> Option<TableSpan> {
+        match self.table.config().reclaim {
+            Reclaim::Emptied => self.table.next_table(p, after),
+            Reclaim::Covered | Reclaim::Never => None,
+        }
     }
     #[inline]
     fn on_map(&self) -> OnMap {

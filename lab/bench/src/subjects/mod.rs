@@ -5,6 +5,7 @@
 mod allocator;
 mod bounced;
 mod domain;
+mod late;
 mod nothing;
 mod table;
 mod unit;
@@ -12,9 +13,10 @@ mod unit;
 pub use allocator::AllocatorAlone;
 pub use bounced::Bounced;
 pub use domain::Whole;
+pub use late::Late;
 pub use nothing::Nothing;
 pub use table::TableAlone;
-pub use unit::{Invalidation, Software, UnderSoftware};
+pub use unit::{Invalidation, Software, UnderLate, UnderSoftware};
 
 use ioatlas_dma::units::{PageCount, PhysPage};
 

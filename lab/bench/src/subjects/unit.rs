@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Under the software unit: a strict domain, and an invalidation alone.
 
-use crate::{Failure, Subject, platform::Slots, subjects::Whole};
+use crate::{
+    Failure, Subject,
+    platform::Slots,
+    subjects::{Late, Whole},
+};
 use ioatlas_dma::{
     design::Design,
+    domain::Domain,
     invalidation::{FlushSequence, Scope, WaitLimit},
     platform::PhysMemory,
     table::Format,
@@ -14,10 +19,13 @@ use ioatlas_viommu::{
     config::{Geometry, UnitConfig},
     machine::{Driver, Machine},
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// A whole domain under a software unit.
 pub type UnderSoftware<P, F> = Whole<P, Paged<P, F, Arc<Driver<P>>>>;
+
+/// The same under a unit that answers late.
+pub type UnderLate<P, F> = Whole<P, Paged<P, F, Arc<Late<P, Arc<Driver<P>>>>>>;
 
 /// A machine with a software unit.
 pub struct Software<P: Slots + PhysMemory<P>>(Machine<P>);
@@ -38,6 +46,21 @@ impl<P: Slots + PhysMemory<P>> Software<P> {
     /// The design cannot work there.
     pub fn domain<F: Format>(&self, design: Design) -> Result<UnderSoftware<P, F>, Failure> {
         self.0.domain::<F>(design).map(Whole).map_err(Failure::new)
+    }
+    /// A domain of it whose invalidations are answered after `latency`, one after the other.
+    ///
+    /// # Errors
+    /// The design cannot work there.
+    pub fn late<F: Format>(
+        &self,
+        design: Design,
+        latency: Duration,
+    ) -> Result<UnderLate<P, F>, Failure> {
+        let platform = self.0.platform().clone();
+        let unit = Arc::new(Late::new(self.0.driver().clone(), latency));
+        let tables = Paged::new(&*platform, unit, design.tables).map_err(Failure::new)?;
+        let domain = Domain::new(platform, tables, design.domain).map_err(Failure::new)?;
+        Ok(Whole(domain))
     }
     /// One invalidation after the other, with nothing between.
     ///

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What `cargo lab bench` takes.
 
-use super::bounce::arguments::BounceArguments;
+use super::{bounce::arguments::BounceArguments, latency::LatencyArguments};
 use clap::{Args, Subcommand};
 use ioatlas_bench::{
     Pattern, Sizes,
@@ -65,6 +65,7 @@ pub(crate) struct BenchArguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Part {
     Bounce(BounceArguments),
+    Latency(LatencyArguments),
 }
 
 /// Patterns that one word names.

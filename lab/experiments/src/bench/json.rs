@@ -53,6 +53,7 @@ impl Names {
         match what {
             What::Ours(Kind::Domain(d)) => design("domain", d),
             What::Software(d) => design("software", d),
+            What::Late(d) => design("late", d),
             What::Ours(Kind::Allocator(a)) => names("allocator", Some(a.name()), none),
             What::Ours(Kind::Table) => names("table", none, none),
             What::Ours(Kind::Bounce(_)) => names("bounce", none, none),

@@ -4,6 +4,7 @@
 pub(crate) mod arguments;
 mod bounce;
 mod json;
+mod latency;
 mod table;
 
 use crate::Answer;
@@ -16,8 +17,10 @@ use ioatlas_bench::{
 };
 
 pub(crate) fn run(arguments: &BenchArguments) -> Answer {
-    if let Some(Part::Bounce(arguments)) = &arguments.part {
-        return bounce::run(arguments);
+    match &arguments.part {
+        Some(Part::Bounce(arguments)) => return bounce::run(arguments),
+        Some(Part::Latency(arguments)) => return latency::run(arguments),
+        None => {}
     }
     let (extent, filter) = (arguments.extent(), arguments.filter());
     let groups = plan(extent, &filter);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What `cargo lab scale` takes.
 
-use super::plan::{CpuCounts, Extent};
-use clap::Args;
+use super::{
+    plan::{CpuCounts, Extent},
+    strict::StrictArguments,
+};
+use clap::{Args, Subcommand};
 use ioatlas_bench::case::{allocator, policy};
 use ioatlas_dma::domain::{AllocatorConfig, PolicyConfig};
 use ioatlas_sim::timing::{LockModel, Params, workload::Workload};
@@ -34,7 +37,10 @@ pub(crate) const SEED: u64 = 1;
 /// ones, predicted: near or far, as the mode is, measured: the same here, difference_percent,
 /// ns_1_thread, ns_2_threads, reason: why nothing was measured, or null).
 #[derive(Args, Debug, Default)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ScaleArguments {
+    #[command(subcommand)]
+    pub part: Option<Part>,
     /// Only these IOVA allocators, separated by commas.
     #[arg(long, value_name = "A,B", value_delimiter = ',', value_parser = allocator)]
     pub design: Vec<AllocatorConfig>,
@@ -78,6 +84,12 @@ pub(crate) struct ScaleArguments {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// What else there is to simulate.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Part {
+    Strict(StrictArguments),
 }
 
 /// A parameter of the model with its new value.

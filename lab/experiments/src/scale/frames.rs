@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::stated::Kind;
 use ioatlas_sim::timing::{
     Cycles, Params, Span, Topology,
-    workload::{Scenario, System, Workload},
+    workload::{Driver, Scenario, System, Workload},
 };
 use serde::Serialize;
 
@@ -76,6 +76,7 @@ pub(crate) fn measure(
         let scenario = Scenario {
             system: System::Design(plan::design(DESIGNS[at])),
             workload: Workload::RequestResponse,
+            driver: Driver::default(),
             topology: Topology::of_eights(cpus),
             span: Span::fixed(Cycles(0), LENGTH),
             seed,

@@ -9,6 +9,7 @@ mod plain;
 mod plan;
 mod points;
 mod rows;
+pub(crate) mod strict;
 
 pub(crate) use notes::Noted;
 pub(crate) use plan::named;
@@ -17,7 +18,7 @@ pub(crate) use points::{Parts, Point};
 use crate::Answer;
 use crate::error::Error;
 use crate::progress::{Bar, Progress};
-use arguments::ScaleArguments;
+use arguments::{Part, ScaleArguments};
 use frames::Frames;
 use ioatlas_sim::timing::{
     Params,
@@ -48,6 +49,9 @@ enum Repetitions {
 }
 
 pub(crate) fn run(arguments: &ScaleArguments) -> Answer {
+    if let Some(Part::Strict(arguments)) = &arguments.part {
+        return strict::run(arguments);
+    }
     if arguments.check {
         return check::run(arguments);
     }

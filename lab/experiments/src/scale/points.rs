@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use ioatlas_sim::timing::{
     Account, Category, Cycles, DOUBLINGS, LineRun, Params, Span, Topology, Way,
     params::HZ,
-    workload::{Outcome, Scenario, System, Workload},
+    workload::{Driver, Outcome, Scenario, System, Workload},
 };
 use serde::Serialize;
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -43,7 +43,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    fn of(account: &Account) -> Self {
+    pub fn of(account: &Account) -> Self {
         let total = account.total().max(1) as f64;
         let lock = |category| account.get(category, Way::Lock) as f64 / total;
         let rest = |category| account.of(category) as f64 / total - lock(category);
@@ -134,6 +134,7 @@ pub(crate) fn scenario(planned: &Planned, seed: u64) -> Scenario {
     Scenario {
         system: planned.system,
         workload: planned.workload,
+        driver: Driver::default(),
         topology: Topology::of_eights(planned.cpus),
         span: Span::to_one_percent(WARM_UP, MEASURED),
         seed,

@@ -234,3 +234,32 @@ fn filters_that_leave_nothing_are_refused() {
         ran.err
     );
 }
+
+#[test]
+fn under_a_late_unit_three_ways_stand_beside_each_other() {
+    let latency = json(&["bench", "latency", "--quick", "--json"]);
+    assert_eq!(
+        (&latency["latency_ns"], &latency["threads"]),
+        (&1000.into(), &2.into())
+    );
+    let rows = latency["rows"].as_array().unwrap();
+    let names: Vec<&str> = rows
+        .iter()
+        .map(|row| row["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        ["strict, one by one", "strict, batches of 16", "deferred"]
+    );
+    for row in rows {
+        let measured = row["reason"].is_null();
+        assert_eq!(row["ns_per_pair"].is_f64(), measured, "{row}");
+        assert_eq!(row["per_second"].is_f64(), measured, "{row}");
+    }
+    let ratio = rows[1]["times_strict"].as_f64();
+    let wanted = latency["wanted"].as_f64().unwrap();
+    assert_eq!(
+        latency["reached"].as_bool(),
+        ratio.map(|ratio| ratio >= wanted)
+    );
+}

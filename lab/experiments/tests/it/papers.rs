@@ -64,8 +64,16 @@ fn papers_writes_whole_files_and_says_the_same_everywhere() {
     assert_eq!(
         which,
         [
-            "figure 1", "figure 2", "figure 3", "figure 4", "figure 5", "figure 6", "figure 7",
-            "table 1", "table 2"
+            "figure 1",
+            "figure 2",
+            "figure 3",
+            "figure 4",
+            "figure 5",
+            "figure 6",
+            "figure 7",
+            "strict that scales",
+            "table 1",
+            "table 2"
         ]
     );
     for exhibit in exhibits {

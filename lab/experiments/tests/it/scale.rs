@@ -156,6 +156,35 @@ fn results_out_of_range_are_marked_and_have_a_note() {
 }
 
 #[test]
+fn strict_has_each_line_beside_no_iommu_and_is_the_same_to_the_byte() {
+    let quick = ["scale", "strict", "--quick"];
+    let once = out(&quick, &["--json", "--jobs", "1"]);
+    assert_eq!(once, out(&quick, &["--json", "--jobs", "2"]));
+    let strict: Value = serde_json::from_str(&once).unwrap();
+    let points = strict["points"].as_array().unwrap();
+    assert_eq!(points[0]["line"], "no IOMMU");
+    assert_eq!(points[0]["relative"], 1.0);
+    let of = |line: &str, cost: Option<u64>| {
+        let mut found = points.iter().filter(|point| {
+            point["line"] == line && (cost.is_none() || point["domain_cost"].as_u64() == cost)
+        });
+        found.next().unwrap()["relative"].as_f64().unwrap()
+    };
+    // one call for k, and one wait: each doubling is worth more, a dear domain less
+    let by = |k: u64, cost| of(&format!("batches of {k}"), Some(cost));
+    let strict = of("strict", None);
+    assert!(strict < by(2, 1) && by(2, 1) < by(4, 1) && by(4, 1) < by(16, 1));
+    assert!(strict < by(2, 8) && by(2, 8) < by(2, 1));
+    assert!(by(16, 1) < 1.0);
+    for point in &points[1..] {
+        let fresh = point["line"].as_str().unwrap().ends_with("fresh IOVAs");
+        assert_eq!(point["in_range"].is_null(), fresh, "{point}");
+    }
+    let text = out(&quick, &[]);
+    assert!(text.contains("batches of 16"), "{text}");
+}
+
+#[test]
 fn what_there_is_not_is_refused_with_what_there_is() {
     for (arguments, expected) in [
         (["--design", "none"], "magazine"),

@@ -141,7 +141,13 @@ impl Machine {
     /// # Errors
     /// What the driver says.
     pub fn bring_up(&self) -> Result<Arc<MachineUnit>, BringUpError> {
-        let config = Config::default();
+        self.bring_up_as(Config::default())
+    }
+    /// The same, with what the host decides about it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn bring_up_as(&self, config: Config) -> Result<Arc<MachineUnit>, BringUpError> {
         Unit::bring_up(self.platform.clone(), self.registers.clone(), config).map(Arc::new)
     }
 

@@ -9,6 +9,7 @@
 //! then all are frozen, and every other figure is a prediction.
 
 use crate::random::Random;
+use ioatlas_vtd::plan::InvalidationCosts;
 use serde::Serialize;
 
 /// Cycles of a second: 2.4 GHz (ATC'15 §6, Xeon E5-2630 v3).
@@ -274,6 +275,15 @@ impl Params {
     /// g: what the unit does for a domain.
     pub fn domain(&self) -> Cycles {
         Cycles(self.page().0 * self.domain_cost / 1000)
+    }
+    /// What the unit's driver is told where it is told the truth.
+    pub fn costs(&self) -> InvalidationCosts {
+        let cost = |cycles: u64| u32::try_from(cycles).unwrap_or(u32::MAX);
+        InvalidationCosts {
+            descriptor: cost(self.fetch),
+            pages: cost(self.page().0),
+            domain: cost(self.domain().0),
+        }
     }
     /// w: the wait descriptor and its status write.
     pub fn status(&self) -> Cycles {

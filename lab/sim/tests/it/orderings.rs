@@ -9,7 +9,7 @@
 use ioatlas_dma::design::Design;
 use ioatlas_sim::timing::{
     Category, Cycles, Params, Run, Span, Topology,
-    workload::{Scenario, System, Workload},
+    workload::{Driver, Scenario, System, Workload},
 };
 
 const DRAWS: u64 = 100;
@@ -19,6 +19,7 @@ fn run(design: &str, params: &Params, seed: u64) -> Run {
     let scenario = Scenario {
         system: System::Design(Design::parse(design).unwrap()),
         workload: Workload::RequestResponse,
+        driver: Driver::default(),
         topology: Topology::of_eights(16),
         // rings are filled before; an operation takes some 5 us
         span: Span::fixed(Cycles::from_us(250), Cycles::from_us(100)),

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_types)] // a test looks at words behind the platform's back
 
 mod differential;
+mod emptied;
 mod large;
 mod promotion;
 mod rig;

@@ -7,8 +7,9 @@
 
 use crate::suite::{crowd::*, interface::Interface, rig::*};
 use ioatlas_dma::{
+    design::Design,
     platform::{Atomic64, Ordering, Platform},
-    table::Format,
+    table::{Format, Reclaim, TableConfig},
 };
 use ioatlas_host::{Host, register};
 use ioatlas_viommu::config::*;
@@ -57,6 +58,13 @@ const UNITS: usize = 5;
 /// each has all.
 fn all_at_once<F: Format>(interface: Interface, nth: usize, adjust: Adjust) {
     for design in designs().into_iter().skip(nth).step_by(UNITS) {
+        let design = Design {
+            domain: design,
+            tables: TableConfig {
+                reclaim: Reclaim::Emptied,
+                ..TableConfig::default()
+            },
+        };
         let crowd = Crowd::<Host, F>::by(interface, design, PATIENT, adjust);
         crowd.domain.attach(DISK).expect("attached");
         let (left, right) = exchange();
@@ -84,8 +92,8 @@ fn all_at_once<F: Format>(interface: Interface, nth: usize, adjust: Adjust) {
             ticker.expect("the ticker");
             ends.map(|end| end.expect("a CPU"))
         });
-        let done = crowd.check(ends, &name(&design));
-        println!("{}: {done:?}", name(&design));
+        let done = crowd.check(ends, &name(&design.domain));
+        println!("{}: {done:?}", name(&design.domain));
         // how many succeed is the host's matter
         assert!(done.maps > 0 && done.succeeded + done.blocked > ACCESSES / 2);
     }

@@ -112,8 +112,8 @@ pub fn macos_collects_at_maps_and_ticks<B: Base, F: Format>() {
         domain.unmap(map(&domain, 0x10, 1)).unwrap();
         assert_eq!(counts(&domain), (1, 1));
         let report = TickReport {
-            invalidations: 0,
             drained: 1,
+            ..TickReport::default()
         };
         assert_eq!(domain.tick(TimeNs(0)), Ok(report));
         assert_eq!(counts(&domain), (1, 0), "home, and nothing was started");

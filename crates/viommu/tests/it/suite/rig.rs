@@ -179,7 +179,7 @@ fn small(design: DomainConfig) -> DomainConfig {
 
 /// Every kind of tables: each rule of reclaim, with leaves of every size.
 pub fn all_tables() -> Vec<TableConfig> {
-    let reclaim = [Reclaim::Covered, Reclaim::Never];
+    let reclaim = [Reclaim::Covered, Reclaim::Emptied, Reclaim::Never];
     let table = |(reclaim, largest_leaf)| TableConfig {
         reclaim,
         largest_leaf,

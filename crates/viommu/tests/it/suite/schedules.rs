@@ -9,7 +9,13 @@
 //! * `IOATLAS_SEED=s` runs that one seed.
 
 use crate::suite::{crowd::*, interface::Interface, rig::*};
-use ioatlas_dma::{domain::*, invalidation::WaitLimit, table::Format, units::*};
+use ioatlas_dma::{
+    design::Design,
+    domain::*,
+    invalidation::WaitLimit,
+    table::{Format, Reclaim, TableConfig},
+    units::*,
+};
 use ioatlas_sim::platform::{Schedule, Sim, World};
 use ioatlas_viommu::config::*;
 use std::{cell::Cell, env, num::NonZeroU32, ops::Range};
@@ -116,6 +122,15 @@ pub fn through<F: Format>(
             design.aperture = aperture;
             let schedule = schedule(seed);
             let context = format!("{scenario}, {interface:?}, {}, {schedule}", name(&design));
+            // emptied tables are looked for on half of them
+            let reclaim = [Reclaim::Covered, Reclaim::Emptied][(seed / 2 % 2) as usize];
+            let design = Design {
+                domain: design,
+                tables: TableConfig {
+                    reclaim,
+                    ..TableConfig::default()
+                },
+            };
             let crowd = Crowd::<Sim, F>::by(interface, design, LIMIT, |u| unit(seed, u));
             let ends = exchange();
             let ends = [ends.0, ends.1];

@@ -136,7 +136,8 @@ pub fn every_way_to_unmap_is_strict_then<B: Base, F: Format>() {
         });
         made("started", 2, &|mappings| {
             let pending = domain.unmap_start(&mut mappings.into_iter());
-            // one that is pending is its own, and no switch ends it; that has the other invalidation
+            // one that is pending is its own, and no switch ends it; that has the other
+            // invalidation
             domain.set_mode(DEFERRED).expect("it waits for nothing");
             assert_eq!(pending.finish(), Ok(8));
             domain.set_mode(STRICT).expect("a unit that answers");

@@ -4,20 +4,23 @@
 
 use crate::suite::rig::*;
 use ioatlas_dma::{
+    design::Design,
     domain::{AllocatorConfig, DomainConfig},
-    table::Format,
+    table::{Format, Reclaim, TableConfig},
     units::*,
 };
 
 on_every_machine! {
     tables::a_leaf_table_goes_after_the_flush_and_the_span_is_good_again,
     tables::a_part_of_a_table_leaves_it,
+    tables::a_table_emptied_in_pieces_goes_and_its_span_is_good_again,
     tables::neighbours_of_a_detached_table_stay_reachable,
     tables::a_cpu_forgets_a_table_that_was_detached,
 }
 on_every_width! {
     tables::a_cpu_forgets_a_table_that_was_detached,
     tables::a_leaf_table_goes_after_the_flush_and_the_span_is_good_again,
+    tables::a_table_emptied_in_pieces_goes_and_its_span_is_good_again,
     tables::neighbours_of_a_detached_table_stay_reachable,
 }
 // in the larger format a tree of three levels maps 2^18 pages
@@ -138,6 +141,61 @@ pub fn a_cpu_forgets_a_table_that_was_detached<B: Base, F: Format>() {
             domain.unmap(other).expect("a live mapping");
             clean();
         }
+        rig.close(domain, &[NIC]);
+        rig.end();
+    }
+}
+
+pub fn a_table_emptied_in_pieces_goes_and_its_span_is_good_again<B: Base, F: Format>() {
+    for design in designs() {
+        let rig = Rig::<B>::new::<F>(64);
+        let domain = rig.domain::<F>(Design {
+            domain: design,
+            tables: TableConfig {
+                reclaim: Reclaim::Emptied,
+                ..TableConfig::default()
+            },
+        });
+        let span = span::<F>();
+        let map_at = |page: u64, to: u64| {
+            let mapping = domain.map_at(IovaPage(page).addr(), buffer(to, 1), Direction::ToDevice);
+            let mapping = mapping.expect("nothing is there");
+            reach_all(&rig, mapping.range(), to);
+            mapping
+        };
+        let reclaim = || {
+            domain.domain().flush().expect("this unit does not fail");
+            let call = |_| domain.domain().reclaim_tables();
+            let freed = (0..4)
+                .map(call)
+                .map(|freed| freed.expect("this unit does not fail"));
+            freed.sum::<u32>() as usize
+        };
+        let neighbour = map_at(3 * span, 0x100);
+        let with = rig.frames_in_use();
+        for round in 0..3 {
+            let first = 0x1000 * (round + 1);
+            let places = [2 * span, 2 * span + 1, 3 * span - 1];
+            let mut pieces: Vec<_> = (0..)
+                .zip(places)
+                .map(|(nth, page)| map_at(page, first + nth))
+                .collect();
+            let kept = pieces.pop().expect("of three");
+            for piece in pieces {
+                domain.unmap(piece).expect("a live mapping");
+            }
+            assert_eq!(reclaim(), 0, "a page of it is mapped");
+            reach_all(&rig, kept.range(), first + 2);
+            domain.unmap(kept).expect("a live mapping");
+            // the frame goes after the flush of the walk caches (P4)
+            assert_eq!(reclaim(), 1);
+            assert_eq!(rig.frames_in_use(), with);
+            for page in places {
+                assert_eq!(rig.access(IovaPage(page), AccessKind::Read), None);
+            }
+            reach_all(&rig, neighbour.range(), 0x100);
+        }
+        domain.unmap(neighbour).expect("a live mapping");
         rig.close(domain, &[NIC]);
         rig.end();
     }

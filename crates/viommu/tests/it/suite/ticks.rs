@@ -45,6 +45,7 @@ fn report(invalidations: u32, drained: u32) -> TickReport {
     TickReport {
         invalidations,
         drained,
+        ..TickReport::default()
     }
 }
 

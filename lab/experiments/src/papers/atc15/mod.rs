@@ -5,6 +5,7 @@ mod blowup;
 mod lines;
 mod scale;
 mod script;
+mod strict;
 mod systems;
 
 use super::{About, Runs};
@@ -21,7 +22,7 @@ const fn about(exhibit: &'static str, title: &'static str, claim: &'static str) 
 }
 
 /// Those made here so far, in the paper's order.
-pub(super) fn exhibits() -> [&'static dyn Runs; 9] {
+pub(super) fn exhibits() -> [&'static dyn Runs; 10] {
     [
         &scale::FIGURE_1,
         &scale::FIGURE_2,
@@ -31,6 +32,7 @@ pub(super) fn exhibits() -> [&'static dyn Runs; 9] {
         &systems::Table1,
         &blowup::Figure6,
         &scale::FIGURE_7,
+        &strict::Strict,
         &lines::Table2,
     ]
 }

@@ -13,6 +13,7 @@ use ioatlas_dma::{
     translator::Paged,
     units::{Direction, PhysRange, TimeNs},
 };
+use ioatlas_vtd::{driver::Config, plan::InvalidationCosts};
 use std::sync::Arc;
 
 type Real = Domain<Sim, Paged<Sim, VtdSecond48, Arc<MachineUnit>>>;
@@ -26,8 +27,15 @@ pub(super) enum Mapper {
 
 impl Mapper {
     /// A domain of `design` on `machine`, whose unit is not up yet.
-    pub fn domain(machine: &Machine, design: Design) -> Result<Self, WorkloadError> {
-        let unit = machine.bring_up()?;
+    pub fn domain(
+        machine: &Machine,
+        design: Design,
+        costs: InvalidationCosts,
+    ) -> Result<Self, WorkloadError> {
+        let unit = machine.bring_up_as(Config {
+            costs,
+            ..Config::default()
+        })?;
         let platform = machine.platform().clone();
         let tables = Paged::new(&*platform, unit, design.tables);
         let tables = tables.map_err(|e| WorkloadError::Domain(e.to_string()))?;
@@ -58,6 +66,13 @@ impl Mapper {
     pub fn unmap(&self, mapping: Mapping) {
         if let Mapper::Domain(domain) = self {
             domain.unmap(mapping).expect("the simulated unit answers");
+        }
+    }
+    /// All by one call.
+    pub fn unmap_batch(&self, mappings: &mut impl Iterator<Item = Mapping>) {
+        if let Mapper::Domain(domain) = self {
+            let ended = domain.unmap_batch(mappings);
+            ended.expect("the simulated unit answers");
         }
     }
     /// What the host's timer does.

@@ -18,7 +18,8 @@
 //! connections at once: the paper's own measurement without an IOMMU, an input here.
 //!
 //! **Not handled.** Contention outside of the mapping code (sockets, the heap's own lines),
-//! interrupts of devices, NAPI's batches; the device's accesses: static identity mapping is no
+//! interrupts of devices; batches, but where a [`Driver`] is
+//! said to reap some; the device's accesses: static identity mapping is no
 //! IOMMU, by construction.
 
 mod background;
@@ -26,4 +27,6 @@ mod mapper;
 mod rings;
 mod scenario;
 
-pub use scenario::{Iterations, Outcome, Scenario, System, Workload, WorkloadError};
+pub use scenario::{
+    Driver, Iovas, Iterations, Outcome, Reaps, Scenario, System, Workload, WorkloadError,
+};

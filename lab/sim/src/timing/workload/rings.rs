@@ -2,7 +2,7 @@
 //! One CPU's rings.
 
 use super::mapper::Mapper;
-use crate::timing::Params;
+use crate::{random::Random, timing::Params};
 use ioatlas_dma::{
     domain::{MapError, Mapping},
     platform::{Heap, HeapBlock},
@@ -27,6 +27,8 @@ pub(super) struct Rings<'a> {
     send_lag: usize,
     /// Room of a buffer, whatever is in it.
     room: ByteCount,
+    /// Empty between reapings.
+    reaped: Vec<Lent>,
     /// Of blocks, so that an operation allocates nothing on the host once warm.
     spare: Vec<Vec<HeapBlock>>,
 }
@@ -46,6 +48,7 @@ impl<'a> Rings<'a> {
             send: VecDeque::new(),
             send_lag: params.send_lag as usize,
             room: ByteCount(params.buffer),
+            reaped: Vec::new(),
             spare: Vec::new(),
         };
         for _ in 0..receive {
@@ -53,6 +56,32 @@ impl<'a> Rings<'a> {
             rings.receive.push_back(lent);
         }
         Ok(rings)
+    }
+    /// What has come and gone is reaped by one call: so many packets, and of the pieces under way
+    /// out all but as many as always are. Then the packets' buffers are replaced.
+    pub fn reap(&mut self, packets: usize) -> Result<(), MapError> {
+        let packets = packets.min(self.receive.len());
+        let gone = self.send.len().saturating_sub(self.send_lag);
+        let mut reaped = std::mem::take(&mut self.reaped);
+        reaped.extend(self.receive.drain(..packets));
+        reaped.extend(self.send.drain(..gone));
+        let mappings = reaped.iter_mut().filter_map(|lent| lent.mapping.take());
+        self.mapper.unmap_batch(&mut { mappings });
+        for lent in reaped.drain(..) {
+            self.take_back(lent);
+        }
+        self.reaped = reaped;
+        for _ in 0..packets {
+            let fresh = self.lend(self.room, Direction::FromDevice)?;
+            self.receive.push_back(fresh);
+        }
+        Ok(())
+    }
+    /// A piece of `bytes` goes out, and none is taken back before the next reaping.
+    pub fn post(&mut self, bytes: ByteCount) -> Result<(), MapError> {
+        let lent = self.lend(bytes, Direction::ToDevice)?;
+        self.send.push_back(lent);
+        Ok(())
     }
     /// A packet has come; its buffer is replaced.
     pub fn receive(&mut self) -> Result<(), MapError> {
@@ -114,6 +143,25 @@ impl<'a> Rings<'a> {
         }
         self.spare.push(blocks);
     }
+}
+
+/// Maps `count` buffers and ends them in an order of chance, so that free IOVAs lie so.
+pub(super) fn scatter(
+    heap: &dyn Heap,
+    mapper: &Mapper,
+    params: &Params,
+    count: u64,
+    random: &mut Random,
+) -> Result<(), MapError> {
+    let mut rings = Rings::new(heap, mapper, params, count)?;
+    let all = rings.receive.make_contiguous();
+    for last in (1..all.len()).rev() {
+        all.swap(last, random.below(last as u64 + 1) as usize);
+    }
+    let mut mappings = all.iter_mut().filter_map(|lent| lent.mapping.take());
+    mapper.unmap_batch(&mut mappings);
+    rings.stop();
+    Ok(())
 }
 
 fn buffer(block: &HeapBlock, bytes: ByteCount) -> PhysRange {

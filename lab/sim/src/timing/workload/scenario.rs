@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One point: a system, a workload, a machine.
 
-use super::{background::Background, mapper::Mapper, rings::Rings};
+use super::{
+    background::Background,
+    mapper::Mapper,
+    rings::{self, Rings},
+};
 use crate::{random::Random, timing::*};
 use ioatlas_dma::{
     design::Design,
@@ -9,7 +13,7 @@ use ioatlas_dma::{
     platform::{Heap, Platform},
     units::{ByteCount, TimeNs},
 };
-use ioatlas_vtd::driver::BringUpError;
+use ioatlas_vtd::{driver::BringUpError, plan::InvalidationCosts};
 use std::cell::{Cell, RefCell};
 
 /// Frames of a machine: tables of the design that needs most, `kmalloc`, with room.
@@ -60,12 +64,60 @@ impl Workload {
     ];
 }
 
+/// How the devices' driver ends mappings, and what it knows of the unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Driver {
+    /// What it reaps at a time.
+    pub reaps: Reaps,
+    /// What the unit's driver is told that invalidations cost.
+    pub costs: InvalidationCosts,
+    /// How the IOVAs lie that it has.
+    pub iovas: Iovas,
+}
+
+/// How free IOVAs lie when rings are filled.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Iovas {
+    /// As a new domain gives them out: what is mapped one after the other often adjoins, and goes
+    /// on to, where batches come back as they went.
+    #[default]
+    Fresh,
+    /// In random order: twice as many buffers as a receive ring has were mapped on each CPU, and
+    /// ended in an order of chance.
+    Scattered,
+}
+
+/// What a driver reaps at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Reaps {
+    /// Each mapping is ended when its buffer comes back.
+    #[default]
+    One,
+    /// Completions of so many mappings, which one call ends; then what they brought is worked on.
+    /// Of [`Workload::RequestResponse`], where it is a whole number of transactions (less is one);
+    /// other workloads reap one by one.
+    Batches(u64),
+}
+
+impl Reaps {
+    /// Transactions to each reaping, where they are reaped together.
+    fn transactions(self, workload: Workload, pairs: u64) -> Option<u64> {
+        match (self, workload) {
+            (Reaps::Batches(mappings), Workload::RequestResponse) => {
+                Some((mappings / pairs.max(1)).max(1))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// A point to be measured.
 #[allow(missing_docs)] // its fields say it
 #[derive(Clone, PartialEq, Debug)]
 pub struct Scenario {
     pub system: System,
     pub workload: Workload,
+    pub driver: Driver,
     pub topology: Topology,
     /// How long it runs.
     pub span: Span,
@@ -171,7 +223,7 @@ impl Scenario {
         let machine = Machine::new(config, params.clone())?;
         let mapper = match self.system {
             System::NoIommu => Mapper::Physical,
-            System::Design(design) => Mapper::domain(&machine, design)?,
+            System::Design(design) => Mapper::domain(&machine, design, self.driver.costs)?,
         };
         Ok((machine, mapper))
     }
@@ -195,11 +247,18 @@ impl Scenario {
                     Workload::Lists => 0,
                     _ => params.receive_ring,
                 };
-                let mut rings = Rings::new(heap, mapper, params, ring)?;
                 let mut random = Random::of_stream(self.seed, cpu.index().0 as u64);
+                if self.driver.iovas == Iovas::Scattered {
+                    rings::scatter(heap, mapper, params, 2 * ring, &mut random)?;
+                }
+                let mut rings = Rings::new(heap, mapper, params, ring)?;
                 // CPUs do not all begin at once
                 cpu.work(Cycles(random.below(params.rr_work)));
                 let mut background = backgrounds[cpu.index().0].borrow_mut();
+                let together = self
+                    .driver
+                    .reaps
+                    .transactions(self.workload, params.rr_pairs);
                 let mut turn = 0u64;
                 while cpu.running() {
                     turn += 1;
@@ -207,7 +266,16 @@ impl Scenario {
                         background.replace();
                     }
                     let began = cpu.now().0;
-                    let away = self.operation(cpu, params, &shared, &mut rings, &mut random)?;
+                    let away = match together {
+                        None => self.operation(cpu, params, &shared, &mut rings, &mut random)?,
+                        Some(transactions) => {
+                            if (turn - 1).is_multiple_of(transactions) {
+                                rings.reap(transactions as usize)?;
+                            }
+                            reply(cpu, params, &mut rings, &mut random)?;
+                            Cycles(0)
+                        }
+                    };
                     cpu.operation_of(Cycles(cpu.now().0 - began + away.0));
                     cpu.idle_until(Cycles(cpu.now().0 + away.0));
                 }
@@ -276,6 +344,17 @@ impl Scenario {
         }
         Ok(Cycles(0))
     }
+}
+
+/// A transaction of request-response whose packet has been reaped.
+fn reply(
+    cpu: &VirtualCpu,
+    params: &Params,
+    rings: &mut Rings<'_>,
+    random: &mut Random,
+) -> Result<(), MapError> {
+    cpu.work(Cycles(random.about(params.rr_work)));
+    (1..params.rr_pairs).try_for_each(|_| rings.post(SMALL))
 }
 
 /// Gives the wire a packet that it takes `cycles` for; idles while it has over `backlog` before it.
