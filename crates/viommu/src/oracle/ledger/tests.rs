@@ -634,7 +634,7 @@ fn a_window_is_longer_while_others_may_be_held_up() {
 #[test]
 fn a_domain_is_judged_by_its_mode_at_the_time() {
     #[derive(Clone, Copy, PartialEq)]
-    enum Event {
+    enum Turn {
         Unmap,
         Strict,
         Deferred,
@@ -643,8 +643,8 @@ fn a_domain_is_judged_by_its_mode_at_the_time() {
         /// What is stale is flushed, by pages.
         Flush,
     }
-    use Event::*;
-    let cases: [(&[Event], &str); 12] = [
+    use Turn::*;
+    let cases: [(&[Turn], &str); 12] = [
         (&[Unmap, Begins], "stale"),
         (&[Unmap, Flush, Strict, Begins], "P1"),
         (&[Unmap, Flush, Begins, Strict], "P5"),
