@@ -72,6 +72,23 @@ pub enum DomainError {
     Allocator(#[from] AllocatorError),
 }
 
+/// Why a domain was not switched to another mode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SwitchError {
+    /// The domain's policy has no modes; nothing has changed.
+    #[error("a domain under the policy {policy} has one mode only")]
+    OneMode {
+        /// The policy's name.
+        policy: &'static str,
+    },
+    /// On the way to strict, the invalidation of what was deferred failed, and that is quarantined.
+    /// From now on unmaps flush; what was unmapped before may be reached until another switch to
+    /// strict has succeeded.
+    #[error("what was deferred is not flushed: {0}")]
+    Invalidate(#[from] InvalidateError),
+}
+
 /// Why a map failed. Nothing is mapped then, and nothing is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -280,11 +280,23 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     fn unmap_strict_or_slow(&self, mapping: Mapping) -> Result<(), UnmapError> {
         match (&self.policy, self.leaf_table_of(&mapping)) {
             (Policy::Strict, Some(table)) => self.unmap_strict(mapping, table),
+            (Policy::Deferred(_), Some(table)) => self.unmap_switched_or_slow(mapping, table),
             _ => self.unmap_slow(mapping),
         }
     }
 
-    #[inline]
+    /// In a domain that has been switched to strict, or the slow path. By itself, so that `strict`
+    /// does not pay for it.
+    #[cold]
+    #[inline(never)]
+    fn unmap_switched_or_slow(&self, mapping: Mapping, table: LeafTable) -> Result<(), UnmapError> {
+        match self.policy.is_strict() {
+            true => self.unmap_strict(mapping, table),
+            false => self.unmap_slow(mapping),
+        }
+    }
+
+    #[inline(always)] // so that each has its own
     fn unmap_strict(&self, mapping: Mapping, table: LeafTable) -> Result<(), UnmapError> {
         let p = &*self.platform;
         let range = mapping.range();

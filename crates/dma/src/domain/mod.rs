@@ -52,6 +52,7 @@ mod reclaim;
 mod region;
 mod reserved;
 mod stats;
+mod switch;
 mod unmap;
 mod unmap_batch;
 
@@ -62,7 +63,7 @@ pub use colours::{COLOUR_SPAN, COLOURS_MAX, Colours};
 pub use consistent::Consistent;
 pub use error::{
     BufferError, CloseError, DomainError, Lost, MapError, OutsideAperture, ReserveError,
-    UnmapBatchError, UnmapError,
+    SwitchError, UnmapBatchError, UnmapError,
 };
 pub use mapping::Mapping;
 pub use pending::PendingUnmap;
@@ -71,7 +72,7 @@ pub use stats::{DomainAudit, DomainStats};
 
 pub use crate::iova::AllocatorConfig;
 pub use crate::policy::{
-    DeferredConfig, Exposure, MacOsConfig, PolicyConfig, TickReport, UNMAP_ROUND,
+    DeferredConfig, Exposure, InvalidationMode, MacOsConfig, PolicyConfig, TickReport, UNMAP_ROUND,
 };
 pub use crate::table::Lifetime;
 
@@ -151,6 +152,8 @@ pub struct Domain<P: Platform, T: Translator<P>> {
     colour: Colour<P>,
     order: ListOrder,
     wait_limit: WaitLimit,
+    /// As it was asked for.
+    configured: PolicyConfig,
     aperture: IovaRange,
     closed: Closed,
     in_flight: InFlight<P>,
@@ -221,6 +224,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
             colour,
             order: config.order,
             wait_limit: config.wait_limit,
+            configured: config.policy,
             aperture,
             closed: Closed::No,
             in_flight: InFlight::new(),
@@ -263,8 +267,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// Whether caches may lead to what an unmap that succeeded has removed: where the policy defers
     /// invalidations, or one has failed, perhaps of a map that was undone.
     pub(crate) fn may_be_cached(&self) -> bool {
-        let deferred = !matches!(self.policy, Policy::Strict | Policy::FreeBsd);
-        deferred || self.quarantine.held() != Default::default()
+        self.policy.exposes() || self.quarantine.held() != Default::default()
     }
     /// Waits until no cache leads to what was unmapped before; nothing is freed by it.
     pub(crate) fn flush_unmapped(&self) -> Result<(), InvalidateError> {

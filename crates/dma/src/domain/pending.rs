@@ -109,8 +109,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         &self,
         mappings: &mut impl Iterator<Item = Mapping>,
     ) -> PendingUnmap<'_, P, T> {
-        let state = match self.policy {
-            Policy::Strict => {
+        let state = match self.policy.is_strict() {
+            true => {
                 let mut clearing = Clearing::new(self);
                 let stopped = clearing.clear_all(mappings);
                 let (round, within) = clearing.start();
@@ -121,7 +121,7 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
                     stopped,
                 }
             }
-            _ => State::Over(self.unmap_each(mappings.take(UNMAP_ROUND))),
+            false => State::Over(self.unmap_each(mappings.take(UNMAP_ROUND))),
         };
         PendingUnmap {
             domain: self,

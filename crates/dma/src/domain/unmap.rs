@@ -6,8 +6,9 @@ use crate::iova::{AllocKind, IovaAlloc};
 use crate::{table::RawError, units::pages_touched};
 
 impl<P: Platform, T: Translator<P>> Domain<P, T> {
-    /// Ends a mapping. Under `strict` and `freebsd`, no access to it succeeds when this returns;
-    /// under other policies, within their [exposure](crate::policy::PolicyConfig::exposure).
+    /// Ends a mapping. Under `strict` and `freebsd`, and in a domain that has been [switched to
+    /// strict](Self::set_mode), no access to it succeeds when this returns; under other policies,
+    /// within their [exposure](crate::policy::PolicyConfig::exposure).
     ///
     /// May be called in an interrupt handler, on any CPU.
     ///

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Unmapping several mappings at once.
 //!
-//! Under `strict` all leaves of up to [`UNMAP_ROUND`] mappings are cleared, then one invalidation
-//! of their pages is asked for and waited for, then all is freed: see
-//! [`Round`](crate::policy::Round). The other policies unmap one after the other, as they do not
-//! wait in each (`deferred-*`, `macos`, `solaris`), or are there to do just that (`freebsd`).
+//! Under `strict`, and in a domain switched to that, all leaves of up to [`UNMAP_ROUND`] mappings
+//! are cleared, then one invalidation of their pages is asked for and waited for, then all is
+//! freed: see [`Round`](crate::policy::Round). The other policies unmap one after the other, as
+//! they do not wait in each (`deferred-*`, `macos`, `solaris`), or are there to do just that
+//! (`freebsd`).
 #![allow(clippy::result_large_err)] // they have what comes back, and nothing is allocated to box it
 
 use super::*;
@@ -107,9 +108,9 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         &self,
         mappings: &mut impl Iterator<Item = Mapping>,
     ) -> Result<(), UnmapBatchError> {
-        match self.policy {
-            Policy::Strict => self.unmap_rounds(mappings),
-            _ => self.unmap_each(mappings).map(drop),
+        match self.policy.is_strict() {
+            true => self.unmap_rounds(mappings),
+            false => self.unmap_each(mappings).map(drop),
         }
     }
 

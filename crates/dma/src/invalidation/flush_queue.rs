@@ -95,6 +95,10 @@ impl<T> FlushQueue<T> {
             end: 0,
         }
     }
+    /// One of the same domain that is full, always.
+    pub fn roomless(&self) -> Self {
+        Self::new(self.key, 0)
+    }
     pub fn len(&self) -> usize {
         let (older, newer) = self.places();
         older.len() + newer.len()

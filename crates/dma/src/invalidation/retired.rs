@@ -135,10 +135,6 @@ impl<T> Retired<T> {
     pub(super) fn queued(self) -> (T, Seq) {
         (self.what, self.seq)
     }
-    #[inline]
-    pub(crate) fn map<U>(self, f: impl FnOnce(T) -> U) -> Retired<U> {
-        Retired::new(f(self.what), self.key, self.seq, self.need)
-    }
 
     /// Turns into [`Flushed`] if `by` proves that no cache holds it.
     ///

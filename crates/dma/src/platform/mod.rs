@@ -18,7 +18,7 @@
 //! * **Waiting** calls [`Platform::relax`] each turn; never inside `pinned`, never with a lock
 //!   held.
 //!
-//! Lock order of the core: `CPU cache -> depot`, `queue` alone, `tree` alone, `timer` alone.
+//! Lock order of the core: `CPU cache -> depot`, `turn -> queue`, `tree` alone, `timer` alone.
 
 mod copy;
 mod frame;

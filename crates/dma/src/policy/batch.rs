@@ -10,6 +10,9 @@
 //! What has been taken out and is not freed yet is *in transit*. Each thing remembers the CPU that
 //! unmapped it, its *origin*.
 //!
+//! A queue that is *closed* ([`super::switch`]) takes nothing: in its place is one without room,
+//! and what it held is set aside, whence it leaves in the second way.
+//!
 //! Memory: queue and spare have room for two batches each, and 32 bytes a thing.
 //!
 //! Locking: one lock a queue, taken alone, never held while waiting, freeing or allocating.
@@ -95,6 +98,8 @@ struct Inner {
     queue: FlushQueue<CpuResource>,
     /// What the queue is exchanged for, unless it is in use.
     spare: Option<FlushQueue<CpuResource>>,
+    /// While it is closed: the queue, for which one without room stands in.
+    aside: Option<FlushQueue<CpuResource>>,
     /// Things that start an invalidation.
     batch: u32,
     /// Things that are still to come until then.
@@ -113,6 +118,7 @@ impl<P: Platform> BatchQueue<P> {
         BatchQueue(Lock::new(Inner {
             queue: FlushQueue::new(key, room),
             spare: Some(FlushQueue::new(key, room)),
+            aside: None,
             batch,
             to_come: batch,
             in_transit: 0,
@@ -138,6 +144,27 @@ impl<P: Platform> BatchQueue<P> {
             q.queue.go_round();
             q.push::<P>(retire)
         })
+    }
+
+    /// Takes no more from now on: it looks full.
+    pub fn close(&self) {
+        self.0.with(|q| {
+            if q.aside.is_none() {
+                let roomless = q.queue.roomless();
+                q.aside = Some(core::mem::replace(&mut q.queue, roomless));
+            }
+        });
+    }
+
+    /// Ends that. What is still set aside keeps its places, and the bound of the oldest thing.
+    pub fn open(&self) {
+        self.0.with(|q| {
+            if let Some(queue) = q.aside.take() {
+                let least = q.batch.saturating_sub(queue.len() as u32).max(1);
+                q.to_come = q.to_come.min(least);
+                q.queue = queue;
+            }
+        });
     }
 
     /// Frees what `by` completes, at most `budget` things; returns how many.
@@ -174,7 +201,7 @@ impl<P: Platform> BatchQueue<P> {
             last = self.0.with(|q| {
                 q.in_transit -= last;
                 let places = chunk.iter_mut().take(budget - taken);
-                let completed = core::iter::from_fn(|| take::<P>(&mut q.queue, by));
+                let completed = core::iter::from_fn(|| take::<P>(q.held_mut(), by));
                 let now = places.zip(completed).map(|(to, it)| *to = Some(it)).count();
                 q.took(now);
                 now
@@ -248,6 +275,14 @@ impl Inner {
         Some(queue)
     }
 
+    /// Where its things are.
+    fn held(&self) -> &FlushQueue<CpuResource> {
+        self.aside.as_ref().unwrap_or(&self.queue)
+    }
+    fn held_mut(&mut self) -> &mut FlushQueue<CpuResource> {
+        self.aside.as_mut().unwrap_or(&mut self.queue)
+    }
+
     fn took(&mut self, things: usize) {
         self.in_transit += things;
         // what a tick or another CPU's flush freed needs no start any more
@@ -269,7 +304,7 @@ impl<P: Platform> Drained<P> for BatchQueue<P> {
     fn quarantine<I: Invalidate>(&self, engine: &Engine<'_, P, I>, failed: Failed) {
         let mut held = Held::default();
         self.0.with(|q| {
-            while let Some(thing) = q.queue.give_up(failed.seq) {
+            while let Some(thing) = q.held_mut().give_up(failed.seq) {
                 thing.add_to(&mut held);
             }
             q.took(0);
@@ -277,13 +312,13 @@ impl<P: Platform> Drained<P> for BatchQueue<P> {
         engine.quarantine.lose(held);
     }
     fn is_empty(&self) -> bool {
-        self.0.with(|q| q.queue.len() == 0)
+        self.0.with(|q| q.held().len() == 0)
     }
     fn in_transit(&self) -> usize {
         self.0.with(|q| q.in_transit)
     }
     fn add_to(&self, held: &mut Held) {
         self.0
-            .with(|q| q.queue.iter().for_each(|thing| thing.add_to(held)));
+            .with(|q| q.held().iter().for_each(|thing| thing.add_to(held)));
     }
 }

@@ -27,6 +27,7 @@ use super::{
     batch::{BatchQueue, CpuResource, NotQueued, Queued},
     gate::Gate,
     queue::{self, Drained},
+    switch::Switch,
     *,
 };
 
@@ -63,6 +64,7 @@ pub(crate) struct Deferred<P: Platform> {
     gate: Option<Gate<P>>,
     timer: P::Lock<Timer>,
     config: DeferredConfig,
+    pub(super) switch: Switch<P>,
 }
 
 /// Between ticks. `busy` keeps a second ticker out while the first waits without the lock.
@@ -91,7 +93,12 @@ impl<P: Platform> Deferred<P> {
                 busy: false,
             }),
             config,
+            switch: Switch::new(),
         }
+    }
+
+    pub(super) fn queues(&self) -> &[CachePadded<BatchQueue<P>>] {
+        &self.queues
     }
 
     /// The queue of a CPU: its own, or the only one.
@@ -128,32 +135,57 @@ impl<P: Platform> Deferred<P> {
         need: Scope,
     ) -> Result<(), Failed> {
         let mut what = Some(what);
-        let mut retire = || {
-            let what = what.take()?;
-            Some(engine.sequence.retire(engine.p, what, need))
-        };
-        loop {
+        let (origin, failed) = loop {
             if let Some(gate) = &self.gate {
                 gate.wait(engine.p, engine.p.pinned(|cpu| cpu.index()));
             }
             let (origin, pushed) = engine.p.pinned(|cpu| {
                 let origin = cpu.index();
                 let queue = self.queue_of(origin);
-                let retire =
-                    || retire().map(|retired| retired.map(|what| CpuResource::new(origin, what)));
+                let retire = || {
+                    let what = CpuResource::new(origin, what.take()?);
+                    Some(engine.sequence.retire(engine.p, what, need))
+                };
                 (origin, queue.push(retire))
             });
             match pushed {
                 Ok(Queued::Waits) | Err(NotQueued::Declined) => return Ok(()),
                 Ok(Queued::BatchFull) => return self.flush_batch(engine, origin),
+                // closed before its lock was taken, so the switch says so; if it has been opened
+                // since, to flush for itself is not needed, and no harm
+                Err(NotQueued::Full) if self.switch.is_closed() => break (origin, None),
                 Err(NotQueued::Full) => {
                     if let Err(failed) = self.flush_batch(engine, origin) {
-                        // stamped after the invalidation that failed: it is as lost as what stood
-                        // before it
-                        retire().into_iter().for_each(|r| engine.quarantine.put(r));
-                        return Err(failed);
+                        break (origin, Some(failed));
                     }
                 }
+            }
+        };
+        match what {
+            Some(what) => self.without_place(engine, origin, what, need, failed),
+            None => failed.map_or(Ok(()), Err), // never: nothing has taken it
+        }
+    }
+
+    /// Where a closed queue had no place for `what`, it is flushed at once; where an invalidation
+    /// `failed` that was to make room, it is as lost as what stood in the queue, since it is
+    /// stamped after it.
+    #[cold]
+    #[inline(never)]
+    fn without_place<I: Invalidate>(
+        &self,
+        engine: &Engine<'_, P, I>,
+        origin: CpuIndex,
+        what: Resource,
+        need: Scope,
+        failed: Option<Failed>,
+    ) -> Result<(), Failed> {
+        let retired = engine.sequence.retire(engine.p, what, need);
+        match failed {
+            None => self.flush_with(engine, origin, retired),
+            Some(failed) => {
+                engine.quarantine.put(retired);
+                Err(failed)
             }
         }
     }
@@ -170,6 +202,30 @@ impl<P: Platform> Deferred<P> {
         match &flushed {
             Ok(completion) => queue.complete_all(engine, completion),
             Err(failed) => queue.quarantine(engine, *failed),
+        }
+        flushed.map(drop)
+    }
+
+    /// Flushes the domain for `retired`, for which a closed queue had no place, and frees it. With
+    /// it goes what was queued before: a switch that is held up lengthens no window.
+    #[cold]
+    fn flush_with<I: Invalidate>(
+        &self,
+        engine: &Engine<'_, P, I>,
+        origin: CpuIndex,
+        retired: Retired<Resource>,
+    ) -> Result<(), Failed> {
+        let queue = self.queue_of(origin);
+        let flushed = engine.flush(Scope::DOMAIN);
+        match &flushed {
+            Ok(completion) => {
+                queue.complete_all(engine, completion);
+                engine.complete(origin, retired, completion);
+            }
+            Err(failed) => {
+                queue.quarantine(engine, *failed);
+                engine.quarantine.put(retired);
+            }
         }
         flushed.map(drop)
     }

@@ -15,6 +15,8 @@
 //! | **macos** | in each unmap, of its pages | later, by any call that comes by | what the unit takes; `depth` unmaps (P2) |
 //! | **solaris** | in each map, of its pages | there | unbounded |
 //!
+//! A domain of a deferred policy may be made strict, and deferred again, while it runs: `switch`.
+//!
 //! Several mappings unmapped at once are one unmap under `strict`, with one invalidation of the
 //! pages of all (`Round`); under the others they are several.
 //!
@@ -24,7 +26,8 @@
 //! An invalidation that fails quarantines what it should have freed, for good.
 //!
 //! Waiting happens with no lock held and not pinned; so an unmap in an interrupt handler may flush
-//! while the interrupted CPU is anywhere in map or unmap. Lock order: `queue` alone, `timer` alone.
+//! while the interrupted CPU is anywhere in map or unmap. Lock order: `turn -> queue`, `timer`
+//! alone.
 
 mod batch;
 mod config;
@@ -37,6 +40,7 @@ mod queue;
 mod retired_cache;
 mod round;
 pub mod rules;
+mod switch;
 mod unmap_batch;
 
 pub(crate) use batch::{CpuResource, Queued};
@@ -48,6 +52,7 @@ pub(crate) use engine::{Engine, Quarantine, Resource};
 pub(crate) use pending::{InFlight, PendingRound};
 pub use round::UNMAP_ROUND;
 pub(crate) use round::{Round, RoundOutcome};
+pub use switch::InvalidationMode;
 pub(crate) use unmap_batch::{UnmapBatch, Way};
 
 use crate::{
@@ -95,6 +100,7 @@ impl<P: Platform, K: Copy + Send> Policy<P, K> {
             Policy::FreeBsd => Way::PageByPage,
             Policy::MacOs(outstanding) => Way::Queued(outstanding),
             Policy::Solaris(cache) => Way::AtMap(cache),
+            Policy::Deferred(queues) if queues.switch.is_strict() => Way::Whole,
             Policy::Deferred(queues) => {
                 return Batch::Deferred {
                     queues,
@@ -105,6 +111,26 @@ impl<P: Platform, K: Copy + Send> Policy<P, K> {
             }
         };
         Batch::Immediate(UnmapBatch::new(way, pages))
+    }
+
+    /// Whether each unmap flushes its own pages before it returns, by one invalidation.
+    #[inline]
+    pub fn is_strict(&self) -> bool {
+        match self {
+            Policy::Strict => true,
+            Policy::Deferred(queues) => queues.switch.is_strict(),
+            Policy::FreeBsd | Policy::MacOs(_) | Policy::Solaris(_) => false,
+        }
+    }
+
+    /// Whether an unmap that has returned may have left something to be flushed: what it promised
+    /// aside, as long as no invalidation fails.
+    pub fn exposes(&self) -> bool {
+        match self {
+            Policy::Strict | Policy::FreeBsd => false,
+            Policy::Deferred(queues) => !queues.switch.is_strict(),
+            Policy::MacOs(_) | Policy::Solaris(_) => true,
+        }
     }
 
     /// Whether maps go by way of [`Policy::alloc`] and [`Policy::on_alloc`].

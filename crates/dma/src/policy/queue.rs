@@ -223,19 +223,27 @@ pub(super) fn drain_all<P: Platform, I: Invalidate>(
     queues: &[CachePadded<impl Drained<P>>],
     engine: &Engine<'_, P, I>,
 ) -> Result<(), Failed> {
-    let mut flushed = Ok(());
     if !all_empty(queues) {
-        let completion = engine.flush(Scope::DOMAIN);
-        for CachePadded(queue) in queues {
-            match &completion {
-                Ok(completion) => queue.complete_all(engine, completion),
-                Err(failed) => queue.quarantine(engine, *failed),
-            }
-        }
-        flushed = completion.map(drop);
+        return flush_all(queues, engine);
     }
     await_transit(queues, engine.p);
-    flushed
+    Ok(())
+}
+
+/// The same, also where nothing is in the queues.
+pub(super) fn flush_all<P: Platform, I: Invalidate>(
+    queues: &[CachePadded<impl Drained<P>>],
+    engine: &Engine<'_, P, I>,
+) -> Result<(), Failed> {
+    let flushed = engine.flush(Scope::DOMAIN);
+    for CachePadded(queue) in queues {
+        match &flushed {
+            Ok(completion) => queue.complete_all(engine, completion),
+            Err(failed) => queue.quarantine(engine, *failed),
+        }
+    }
+    await_transit(queues, engine.p);
+    flushed.map(drop)
 }
 
 /// Waits until what others have taken out of the queues is freed, or the caller would find IOVAs

@@ -24,9 +24,13 @@
 //! | the same, and an invalidation of the domain that began after the return of unmap was complete | P2 |
 //! | the same, strict, `b` before the return of unmap | P5: the walk should have been drained |
 //! | the same, strict, `b` after it | P1 |
+//! | the same, deferred, unmap returned before the end of a time in which the domain had been made strict | as strict, from when that time began |
 //! | mapped anew before `b` to another page | P9 |
 //! | same page, but this kind of access was not permitted | P6 |
 //! | none, or of another physical page | P9, or P8 where another domain maps it there |
+//!
+//! A domain of a deferred policy that has been made strict (`ledger::modes`) must have flushed what
+//! was unmapped, too, when the switch or the unmap returns, whether or not a device looks (P1).
 //!
 //! Mappings may *share* a page ([`ioatlas_dma::domain::Domain::shared`]): each has a record of the
 //! same translation. An access is fine while one of them is live, and late by the table from the

@@ -4,13 +4,14 @@
 
 use super::{Bounds, Watched};
 use ioatlas_dma::{
-    domain::{Mapping, PendingUnmap, UnmapBatchError},
+    domain::{InvalidationMode, Mapping, PendingUnmap, UnmapBatchError},
     platform::Platform,
     translator::Translator,
     units::IovaRange,
 };
 
-/// `PendingUnmap`, watched: under a strict policy its mappings are in their unmap until it says
+/// `PendingUnmap`, watched: under a strict policy, or in a domain that is strict when it has begun,
+/// its mappings are in their unmap until it says
 /// that they have ended; under any other, which unmaps at once, until it is there.
 #[must_use = "the mappings have ended when this is finished, and only then"]
 pub struct WatchedPending<'w, P: Platform, T: Translator<P>> {
@@ -35,7 +36,7 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
             taken,
             result: Ok(0),
         };
-        if self.bounds != Bounds::Strict {
+        if self.bounds != Bounds::Strict && self.domain.mode() != Some(InvalidationMode::Strict) {
             pending.end();
         }
         pending

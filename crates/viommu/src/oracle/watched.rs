@@ -296,6 +296,31 @@ impl<P: Platform, T: Translator<P>> Watched<P, T> {
         result
     }
 
+    /// [`Domain::set_mode`], reported to the oracle.
+    ///
+    /// # Errors
+    /// Those of [`Domain::set_mode`], unchanged.
+    pub fn set_mode(&self, mode: InvalidationMode) -> Result<(), SwitchError> {
+        let mut ledger = self.oracle.ledger();
+        ledger.retiring(self.serial);
+        let called = ledger.now();
+        if mode == InvalidationMode::Deferred {
+            ledger.defer_called(self.serial);
+        }
+        drop(ledger);
+        let result = self.domain.set_mode(mode);
+        let mut ledger = self.oracle.ledger();
+        match (mode, &result) {
+            (InvalidationMode::Deferred, _) => ledger.defer_returned(self.serial),
+            (InvalidationMode::Strict, Ok(())) => ledger.made_strict(self.serial, called),
+            (InvalidationMode::Strict, Err(SwitchError::Invalidate(_))) => ledger.lost(self.serial),
+            (InvalidationMode::Strict, Err(_)) => {}
+        }
+        ledger.retired(self.serial);
+        drop(ledger);
+        result
+    }
+
     /// Ends the domain; its devices are detached first, watched.
     ///
     /// # Errors

@@ -18,13 +18,13 @@ use ioatlas_dma::{
 };
 use std::sync::Arc;
 
-type Tiniest = Domain<Loom, Paged<Loom, Tiny, Arc<Unit>>>;
+pub type Tiniest = Domain<Loom, Paged<Loom, Tiny, Arc<Unit>>>;
 
 const DEVICE: SourceId = SourceId(8);
 /// One root, two leaf tables, and one for the loser of a race.
 const FRAMES: u64 = 4;
 
-fn domain(
+pub fn domain(
     allocator: AllocatorConfig,
     policy: PolicyConfig,
     after: After,
@@ -53,7 +53,7 @@ fn small_magazines() -> AllocatorConfig {
     })
 }
 
-fn map(domain: &Tiniest, page: u64) -> Mapping {
+pub fn map(domain: &Tiniest, page: u64) -> Mapping {
     let buffer = PhysRange::page(PhysPage(page));
     let mapping = domain.map(buffer, Direction::ToDevice);
     mapping.expect("four pages are enough")

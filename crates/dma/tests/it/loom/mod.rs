@@ -15,6 +15,7 @@ mod domain;
 mod invalidation;
 mod magazine;
 mod shared;
+mod switch;
 mod table;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -4,6 +4,7 @@
 use super::{
     DomainSerial, Event, Ledger,
     frames::Own,
+    modes::Strictness,
     space::{Record, Space},
     summary::Property,
 };
@@ -19,6 +20,8 @@ pub(super) struct Undecided {
     pub ended: Event,
     /// When it ended, the latest beginning of a complete invalidation of the whole domain.
     pub flushed: Event,
+    /// And what the domain had promised as strict by then, where its policy is not.
+    pub strictness: Strictness,
     /// What it is by the frame that it went to.
     pub own: Own,
 }

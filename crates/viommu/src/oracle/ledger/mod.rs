@@ -4,6 +4,7 @@
 mod ats;
 mod frames;
 mod judge;
+mod modes;
 mod space;
 mod summary;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use ats::HalfFlushed;
 use frames::{FrameUse, Kept, keep};
 use ioatlas_dma::units::*;
 use judge::Undecided;
+use modes::Modes;
 use space::{Calls, Coming, FailedMap, Record, Space, Stale};
 pub(super) use space::{Slots, Whose};
 use std::collections::{BTreeMap, BTreeSet};
@@ -153,6 +155,7 @@ impl Ledger {
             bounds,
             shared,
             bounces: None,
+            modes: Modes::default(),
             pages: BTreeMap::new(),
             stale: BTreeMap::new(),
             flushed,
@@ -344,6 +347,7 @@ impl Ledger {
             space.unmaps += 1;
         }
         let (unmaps_before, ticked) = (space.unmaps, space.ticked);
+        let mut unflushed = Vec::new();
         for page in range.iter() {
             let (flushed, shares) = (space.flushed_since(page), space.shares(page));
             let Some(records) = space.pages.get_mut(&page) else {
@@ -373,18 +377,36 @@ impl Ledger {
             let unmap_called = records.iter().filter_map(|record| record.unmap_called);
             let unmap_called = unmap_called.max().unwrap_or(called);
             if last && flushed < unmap_called {
-                space.stale.insert(
+                let stale = Stale {
+                    unmap_called,
+                    unmap_returned: now,
+                    returned_at: at,
+                    ticked,
+                    unmaps_before,
+                    shared: shares,
+                };
+                space.stale.insert(page, stale);
+                unflushed.push((page, stale));
+            }
+        }
+        if self.spaces[domain.0].modes.is_strict() {
+            for (page, stale) in unflushed {
+                self.check_strict(
+                    domain,
                     page,
-                    Stale {
-                        unmap_called,
-                        unmap_returned: now,
-                        returned_at: at,
-                        ticked,
-                        unmaps_before,
-                        shared: shares,
-                    },
+                    &stale,
+                    "was unmapped after the switch to strict",
                 );
             }
+        }
+    }
+
+    /// P1, of a page that `was` unmapped and not flushed, in a domain that is strict now. (Where
+    /// a policy is strict, accesses tell.)
+    fn check_strict(&mut self, domain: DomainSerial, page: IovaPage, stale: &Stale, was: &str) {
+        if self.spaces[domain.0].is_unshared(stale) {
+            let text = format!("{page} {was}, and is not flushed");
+            self.violation(Property::P1, text);
         }
     }
 
@@ -513,6 +535,7 @@ impl Ledger {
         }
         self.check_led(domain, page, to);
         let flushed = self.spaces[domain.0].flushed;
+        let strictness = self.spaces[domain.0].modes.strictness();
         let own = self.own(domain, page, to, (access.kind, began));
         let within = leaf.0.saturating_sub(1);
         let offset = page.0 & within;
@@ -525,6 +548,7 @@ impl Ledger {
                 began,
                 ended,
                 flushed,
+                strictness,
                 own,
             });
         }

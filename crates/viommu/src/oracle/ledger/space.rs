@@ -4,6 +4,7 @@
 use super::{
     Event,
     judge::{Judgement, Undecided},
+    modes::Modes,
     summary::{Bounds, Deadline, Exposure, Property},
 };
 use ioatlas_dma::units::*;
@@ -78,6 +79,8 @@ impl Calls {
 pub(super) struct Space {
     pub id: DomainId,
     pub bounds: Bounds,
+    /// What its mode makes of them.
+    pub modes: Modes,
     /// The pages that mappings may share.
     pub shared: Option<IovaRange>,
     /// Whether it has bounce buffers, and how they are mapped.
@@ -195,7 +198,12 @@ impl Space {
     /// The verdict on a success on what `call`, which returned at `returned`, had taken away.
     pub fn late(&self, open: &Undecided, returned: Event, call: &str) -> Judgement {
         let Undecided { kind, page, .. } = open;
-        match self.bounds {
+        let made_strict = open.strictness.flushed(returned);
+        let (bounds, flushed) = match made_strict {
+            Some(since) => (Bounds::Strict, since),
+            None => (self.bounds, returned),
+        };
+        match bounds {
             Bounds::Deferred { .. } | Bounds::Unbounded if open.flushed > returned => {
                 Judgement::Wrong(
                     Property::P2,
@@ -203,7 +211,7 @@ impl Space {
                 )
             }
             Bounds::Deferred { .. } | Bounds::Unbounded => Judgement::Stale,
-            Bounds::Strict if open.began < returned => Judgement::Wrong(
+            Bounds::Strict if open.began < flushed => Judgement::Wrong(
                 Property::P5,
                 format!("{kind:?} of {page} moved data after {call} had returned"),
             ),
@@ -251,7 +259,7 @@ impl Space {
     }
 
     /// Whether no map can have had a part in the page since its unmap was called.
-    fn is_unshared(&self, stale: &Stale) -> bool {
+    pub fn is_unshared(&self, stale: &Stale) -> bool {
         let since = |at: &Event| *at > stale.unmap_called;
         !stale.shared || self.maps_in_progress.is_empty() && !self.last_maps.iter().any(since)
     }

@@ -160,6 +160,7 @@ pub mod rig;
 #[cfg(not(ioatlas_killers))]
 mod rules;
 mod schedules;
+mod switching;
 mod tables;
 #[cfg(not(ioatlas_killers))]
 mod ticks;

@@ -108,7 +108,7 @@ fn over_seeds<F: Format>(
 }
 
 /// The same by an interface.
-fn through<F: Format>(
+pub fn through<F: Format>(
     interface: Interface,
     scenario: &str,
     fits: impl Fn(&DomainConfig) -> bool,
