@@ -5,6 +5,7 @@ mod address_api;
 mod allocators;
 mod batches;
 mod bounce;
+mod combining;
 mod doors;
 mod identity;
 mod kmalloc;
