@@ -249,7 +249,7 @@ fn threads_share_rounds_and_each_has_its_pages_in_one() {
             scope.spawn(move || {
                 ioatlas_host::register();
                 for nth in 0..FLUSHES {
-                    let page = thread << 32 | 2 * nth; // with gaps: nothing merges
+                    let page = (thread << 32) + 2 * nth; // with gaps: nothing merges
                     let token = ask(unit, page);
                     while !done(unit, token) {
                         told.seen(|seen| seen.answers.fill(Some(Ok(()))));
