@@ -110,6 +110,7 @@
 //! Not handled: a unit that says "done" and is not. The software unit's oracle detects it (P13),
 //! nothing here can.
 
+mod combining;
 mod flush_queue;
 mod invalidate;
 mod ranges;
@@ -118,6 +119,7 @@ mod scope;
 mod suspect;
 mod together;
 
+pub use combining::{CombinedToken, Combining, CombiningConfig};
 pub(crate) use flush_queue::{FlushQueue, Whole};
 pub use invalidate::{Invalidate, InvalidateError};
 pub use retired::{CompleteError, Completion, DomainKey, Flushed, Retired, Seq};

@@ -210,8 +210,8 @@ impl<P: Platform> Chunked<P> {
         }
     }
 
-    /// The same for many; see [`IovaAllocator::free_many`]. Pieces that follow each other and are of
-    /// one chunk are counted off at one go.
+    /// The same for many; see [`IovaAllocator::free_many`]. Pieces that follow each other and are
+    /// of one chunk are counted off at one go.
     #[inline]
     pub fn free_many(
         &self,

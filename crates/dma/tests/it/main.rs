@@ -6,6 +6,7 @@ mod allocators;
 mod batches;
 mod bounce;
 mod chunks;
+mod combining;
 mod doors;
 mod identity;
 mod kmalloc;

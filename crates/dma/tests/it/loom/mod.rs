@@ -11,6 +11,7 @@
 mod platform;
 mod unit;
 
+mod combining;
 mod domain;
 mod invalidation;
 mod magazine;

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! As a unit: requests by slots where they can be combined, and all else handed on.
+#![allow(unsafe_code)] // promises
+
+use super::*;
+use crate::translator::{AttachError, Authority, OnMap, RemappingUnit, TransientHint};
+
+// SAFETY: "done" is the unit's, of a round that was submitted after the request, with its pages and
+// at least its caches; or of the request itself. See the theory of the module.
+unsafe impl<P: Platform, U: Invalidate> Invalidate for Combining<P, U> {
+    type Token = CombinedToken<U::Token>;
+
+    fn submit(&self, domain: DomainId, scope: Scope) -> Result<Self::Token, InvalidateError> {
+        let combined = scope
+            .pages
+            .and_then(|pages| self.publish(domain, pages, scope.caches));
+        match combined {
+            Some(asked) => Ok(CombinedToken(asked)),
+            None => Ok(CombinedToken(Asked::Unit(self.unit.submit(domain, scope)?))),
+        }
+    }
+    fn submit_ranges(
+        &self,
+        domain: DomainId,
+        ranges: &[IovaRange],
+        caches: Caches,
+    ) -> Result<Self::Token, InvalidateError> {
+        if let [pages] = ranges
+            && let Some(asked) = self.publish(domain, *pages, caches)
+        {
+            return Ok(CombinedToken(asked));
+        }
+        let token = self.unit.submit_ranges(domain, ranges, caches)?;
+        Ok(CombinedToken(Asked::Unit(token)))
+    }
+    fn done(&self, token: Self::Token) -> Result<bool, InvalidateError> {
+        match token.0 {
+            Asked::Unit(token) => self.unit.done(token),
+            Asked::Slot { id, generation } => self.look(id, generation),
+        }
+    }
+}
+
+// SAFETY: the one inside does.
+unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Combining<P, U> {
+    fn attach(
+        &self,
+        by: Authority,
+        p: &P,
+        device: SourceId,
+        domain: DomainId,
+        root: PhysPage,
+        levels: u32,
+    ) -> Result<(), AttachError> {
+        self.unit.attach(by, p, device, domain, root, levels)
+    }
+    fn detach(
+        &self,
+        by: Authority,
+        p: &P,
+        device: SourceId,
+        domain: DomainId,
+    ) -> Result<(), AttachError> {
+        self.unit.detach(by, p, device, domain)
+    }
+    fn on_map(&self) -> OnMap {
+        self.unit.on_map()
+    }
+    fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
+        self.unit.flush_write_buffers(p)
+    }
+    fn largest_leaf(&self) -> u32 {
+        self.unit.largest_leaf()
+    }
+    fn transient_hint(&self) -> TransientHint {
+        self.unit.transient_hint()
+    }
+    fn domain_id(&self, p: &P) -> Option<DomainId> {
+        self.unit.domain_id(p)
+    }
+    fn release_domain_id(&self, by: Authority, p: &P, id: DomainId) {
+        self.unit.release_domain_id(by, p, id)
+    }
+}
