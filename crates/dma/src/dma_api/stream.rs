@@ -50,7 +50,7 @@ impl<P: Platform, T: Translator<P>> MapsDirect<P, T> for OneByOne {
     }
 }
 
-/// See the [module](self), and [`Client::stream`].
+/// What a queue maps by it gets addresses next to each other: see [`Client::stream`].
 ///
 /// Dropping it ends its chunk; what is mapped by it lives on.
 pub struct Stream<P: CopyMemory, T: Translator<P>> {
