@@ -5,6 +5,7 @@
 //! (VFIO, iommufd) is another translator, with no format at all; [`crate::domain::Domain`] works
 //! unchanged above both.
 
+mod combined;
 mod paged;
 mod uncached;
 

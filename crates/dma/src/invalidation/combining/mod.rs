@@ -159,6 +159,11 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         &self.unit
     }
 
+    /// The next domain that asks is the one whose requests are combined.
+    pub(crate) fn forget_domain(&self) {
+        self.domain.store(NONE, Ordering::Relaxed);
+    }
+
     /// Publishes a request of one range, if it can be combined.
     fn publish(
         &self,

@@ -3,7 +3,6 @@
 #![allow(unsafe_code)] // promises
 
 use super::*;
-use crate::translator::{AttachError, Authority, OnMap, RemappingUnit, TransientHint};
 
 // SAFETY: "done" is the unit's, of a round that was submitted after the request, with its pages and
 // at least its caches; or of the request itself. See the theory of the module.
@@ -38,47 +37,5 @@ unsafe impl<P: Platform, U: Invalidate> Invalidate for Combining<P, U> {
             Asked::Unit(token) => self.unit.done(token),
             Asked::Slot { id, generation } => self.look(id, generation),
         }
-    }
-}
-
-// SAFETY: the one inside does.
-unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Combining<P, U> {
-    fn attach(
-        &self,
-        by: Authority,
-        p: &P,
-        device: SourceId,
-        domain: DomainId,
-        root: PhysPage,
-        levels: u32,
-    ) -> Result<(), AttachError> {
-        self.unit.attach(by, p, device, domain, root, levels)
-    }
-    fn detach(
-        &self,
-        by: Authority,
-        p: &P,
-        device: SourceId,
-        domain: DomainId,
-    ) -> Result<(), AttachError> {
-        self.unit.detach(by, p, device, domain)
-    }
-    fn on_map(&self) -> OnMap {
-        self.unit.on_map()
-    }
-    fn flush_write_buffers(&self, p: &P) -> Result<(), InvalidateError> {
-        self.unit.flush_write_buffers(p)
-    }
-    fn largest_leaf(&self) -> u32 {
-        self.unit.largest_leaf()
-    }
-    fn transient_hint(&self) -> TransientHint {
-        self.unit.transient_hint()
-    }
-    fn domain_id(&self, p: &P) -> Option<DomainId> {
-        self.unit.domain_id(p)
-    }
-    fn release_domain_id(&self, by: Authority, p: &P, id: DomainId) {
-        self.unit.release_domain_id(by, p, id)
     }
 }
