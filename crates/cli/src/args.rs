@@ -358,7 +358,8 @@ pub(crate) struct ReplayArguments {
 pub(crate) struct DesignArguments {
     /// Only this design; may be given several times. A system (linux-3.17, linux, linux-strict,
     /// freebsd, solaris, macos), or an IOVA allocator and a policy (eiovar,strict); then options:
-    /// order=descending, offset=fixed:PAGES, offset=coherent, leaf=2m, leaf=1g, reclaim=emptied, reclaim=never.
+    /// order=descending, offset=fixed:PAGES, offset=coherent, leaf=2m, leaf=1g,
+    /// reclaim=emptied, reclaim=never.
     /// The list is below
     #[arg(long = "as", value_name = "DESIGN", value_parser = Design::parse)]
     pub named: Vec<Design>,

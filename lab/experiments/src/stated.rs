@@ -54,6 +54,11 @@ impl Stated {
         Stated { low, high }
     }
 
+    /// Whether ours is theirs, or within the range.
+    pub fn has(self, ours: f64) -> bool {
+        (self.low..=self.high).contains(&ours)
+    }
+
     /// Ours over theirs, 1 within a range and else over its nearer end; none over 0.
     pub fn ratio(self, ours: f64) -> Option<f64> {
         let nearest = ours.max(self.low).min(self.high);

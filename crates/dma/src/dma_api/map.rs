@@ -91,15 +91,10 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         attrs: DmaAttrs,
     ) -> Result<DmaMapping<L>, DmaMapError> {
         match self.bounce_fast(list.as_ref(), direction, attrs.streaming) {
-            Some((iova, len, slot)) => Ok(DmaMapping {
-                list: ManuallyDrop::new(list),
-                iova,
-                len,
-                direction,
-                key: self.key,
-                held: Held::Bounced(Buffer::Slot(slot)),
-                timed: None,
-            }),
+            Some((iova, len, slot)) => {
+                let held = Held::Bounced(Buffer::Slot(slot));
+                Ok(self.untimed(list, iova, len, direction, held))
+            }
             None if self.short.choice == Choice::Learned => {
                 self.map_by_choice(list, direction, attrs)
             }
@@ -117,16 +112,32 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         attrs: DmaAttrs,
     ) -> Result<DmaMapping<L>, DmaMapError> {
         match self.bounce_fast(list.as_ref(), direction, attrs.streaming) {
-            Some((iova, len, slot)) => Ok(DmaMapping {
-                list: ManuallyDrop::new(list),
-                iova,
-                len,
-                direction,
-                key: self.key,
-                held: Held::Bounced(Buffer::Slot(slot)),
-                timed: None,
-            }),
+            Some((iova, len, slot)) => {
+                let held = Held::Bounced(Buffer::Slot(slot));
+                Ok(self.untimed(list, iova, len, direction, held))
+            }
             None => self.map_slow(stream, list, direction, attrs, None),
+        }
+    }
+
+    /// A mapping whose time is not taken.
+    #[inline(always)] // so that it is made in its place
+    fn untimed<L>(
+        &self,
+        list: L,
+        iova: Iova,
+        len: ByteCount,
+        direction: Direction,
+        held: Held,
+    ) -> DmaMapping<L> {
+        DmaMapping {
+            list: ManuallyDrop::new(list),
+            iova,
+            len,
+            direction,
+            key: self.key,
+            held,
+            timed: None,
         }
     }
 
@@ -139,15 +150,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
         attrs: DmaAttrs,
     ) -> Result<DmaMapping<L>, DmaMapError> {
         match self.map_fast_learned(list.as_ref(), direction, attrs) {
-            Ok((iova, len, held)) => Ok(DmaMapping {
-                list: ManuallyDrop::new(list),
-                iova,
-                len,
-                direction,
-                key: self.key,
-                held,
-                timed: None,
-            }),
+            Ok((iova, len, held)) => Ok(self.untimed(list, iova, len, direction, held)),
             Err(advice) => self.map_slow(OneByOne, list, direction, attrs, advice),
         }
     }

@@ -60,6 +60,18 @@ pub struct Stream<P: CopyMemory, T: Translator<P>> {
 }
 
 impl<P: CopyMemory, T: Translator<P>> Stream<P, T> {
+    /// By the chunk that is open.
+    #[inline]
+    fn next_piece(
+        &mut self,
+        domain: &Domain<P, T>,
+        list: &[PhysRange],
+        direction: Direction,
+    ) -> Result<Mapping, MapError> {
+        let chunk = self.chunk.as_mut().ok_or(MapError::NoChunk)?;
+        domain.map_in(chunk, list, direction)
+    }
+
     fn end(&mut self) {
         if let Some(chunk) = self.chunk.take() {
             self.domain.end_chunk(&chunk);
@@ -82,8 +94,8 @@ impl<P: CopyMemory, T: Translator<P>> MapsDirect<P, T> for &mut Stream<P, T> {
         direction: Direction,
         attrs: MapAttrs,
     ) -> Result<Mapping, MapError> {
-        if let Some(chunk) = &mut self.chunk {
-            match domain.map_in(chunk, list, direction) {
+        if self.chunk.is_some() {
+            match self.next_piece(domain, list, direction) {
                 Err(MapError::ChunkFull { wanted, .. }) if wanted <= self.pages => self.end(),
                 Err(MapError::ChunkFull { .. } | MapError::ForeignChunk) => {
                     return OneByOne.map_direct(domain, list, direction, attrs);
@@ -91,19 +103,19 @@ impl<P: CopyMemory, T: Translator<P>> MapsDirect<P, T> for &mut Stream<P, T> {
                 mapped => return mapped,
             }
         }
-        match self.domain.open_chunk(self.pages, attrs) {
-            Ok(chunk) => self.chunk = Some(chunk),
+        let mapped = match self.domain.open_chunk(self.pages, attrs) {
+            Ok(chunk) => {
+                self.chunk = Some(chunk);
+                self.next_piece(domain, list, direction)
+            }
             Err(error @ MapError::Invalidate(_)) => return Err(error),
-            Err(_) => return OneByOne.map_direct(domain, list, direction, attrs),
-        }
-        match &mut self.chunk {
-            Some(chunk) => match domain.map_in(chunk, list, direction) {
-                Err(MapError::ChunkFull { .. } | MapError::ForeignChunk) => {
-                    OneByOne.map_direct(domain, list, direction, attrs)
-                }
-                mapped => mapped,
-            },
-            None => OneByOne.map_direct(domain, list, direction, attrs),
+            Err(_) => Err(MapError::NoChunk),
+        };
+        match mapped {
+            Err(MapError::NoChunk | MapError::ChunkFull { .. } | MapError::ForeignChunk) => {
+                OneByOne.map_direct(domain, list, direction, attrs)
+            }
+            mapped => mapped,
         }
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! # Theory
 //!
-//! A table is freed where the caller owns all that it maps, since nobody can be installing below it
-//! then ([`crate::table`]). One unmap of a whole span owns it anyway. For a span that was mapped
+//! A table is freed where the caller owns all that it maps, since no other call can be installing
+//! below it then ([`crate::table`]). One unmap of a whole span owns it anyway. For a span that was mapped
 //! and unmapped a buffer at a time there is no owner; so one is made: the allocator is asked for
 //! *exactly this range*, and what its magazines keep of it is given up first. If it has it to give,
 //! nothing in the span is mapped, being mapped, or unmapped and not yet flushed, as each of these

@@ -244,10 +244,11 @@ impl<P: Platform, K: Copy + Send> Batch<'_, P, K> {
         }
     }
 
-    /// The allocation comes last: all entries of its range are cleared and published.
+    /// The allocation comes last: all entries of its range are cleared and published. The batch,
+    /// which is large, stays where it is.
     #[inline]
     pub fn finish<I: Invalidate<Token = K>>(
-        self,
+        &mut self,
         engine: &Engine<'_, P, I>,
         alloc: IovaAlloc,
     ) -> Result<(), Failed> {
@@ -259,7 +260,10 @@ impl<P: Platform, K: Copy + Send> Batch<'_, P, K> {
                 caches,
                 failed,
             } => {
-                let need = Scope { pages, caches };
+                let need = Scope {
+                    pages: *pages,
+                    caches: *caches,
+                };
                 let last = queues.push(engine, Resource::Iova(alloc), need);
                 failed.map_or(last, Err)
             }

@@ -73,7 +73,7 @@ impl<'a, P: Platform, K: Copy + Send> UnmapBatch<'a, P, K> {
 
     #[inline]
     pub fn finish<I: Invalidate<Token = K>>(
-        mut self,
+        &mut self,
         engine: &Engine<'_, P, I>,
         alloc: IovaAlloc,
     ) -> Result<(), Failed> {

@@ -20,8 +20,8 @@ pub enum Reclaim {
     #[default]
     Covered,
     /// So, and in time also where it was emptied in pieces: each tick looks for such tables
-    /// ([`Domain::reclaim_tables`](crate::domain::Domain::reclaim_tables)). No map and no unmap does
-    /// more for it.
+    /// ([`Domain::reclaim_tables`](crate::domain::Domain::reclaim_tables)). No map and no unmap
+    /// does more for it.
     Emptied,
     /// Never, unless a large leaf is to take its place.
     Never,

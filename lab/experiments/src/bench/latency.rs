@@ -18,8 +18,8 @@ use std::time::Duration;
 /// ones; each has a ring of 256 single pages. The unit does its work on the thread that asks, as
 /// ever, and says "done" 1 us later by the clock, to one request after the other: there is no
 /// thread of the unit, which would take a CPU of those that map. A batch is one request. Figures
-/// are medians of slices of about 1 ms in turns; ratios are medians of the same rounds. It takes at most
-/// 20 seconds or so, on a busy machine.
+/// are medians of slices of about 1 ms in turns; ratios are medians of the same rounds. It takes at
+/// most 20 seconds or so, on a busy machine.
 ///
 /// JSON: an object. `latency_ns`; `threads`; `rows`: an array (name, ns_per_pair: of each thread,
 /// median, ns_p10, ns_p90, per_second: of all threads, times_strict, times_deferred: the rate by

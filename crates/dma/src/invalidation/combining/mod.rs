@@ -17,16 +17,16 @@
 //! A request claims one by compare-and-swap, so that a nested interrupt, and a thread that has
 //! moved, has one of its own; it writes its pages there, and publishes. The token is slot and
 //! generation. A slot that has a later generation than the token's is an invalidation that is done;
-//! so a request that nobody asks for any more (its caller's patience ran out) costs nothing, and a
+//! so a request that is not asked for any more (its caller's patience ran out) costs nothing, and a
 //! token that is asked again, however late, never gets a better answer.
 //!
 //! **Rounds.** One invalidation of the unit is under way at a time, for all slots that it has
-//! *taken*. Whoever advances
+//! *taken*. To advance is
 //!
-//! 1. asks the unit for the round that is under way, if one is. Not done: goes away. Done, or
+//! 1. to ask the unit for the round that is under way, if one is. Not done: that is all. Done, or
 //!    failed: so are its slots.
-//! 2. where none is under way, takes all that is published, and submits it, with adjoining pages as
-//!    one range.
+//! 2. where none is under way, to take all that is published, and to submit it, with adjoining
+//!    pages as one range.
 //!
 //! A lock is held to look through slots and to write down what came of it, and not while the unit
 //! is asked, let alone waited for. Any number of callers may ask for one round; the first who is
@@ -34,20 +34,20 @@
 //!
 //! A request that finds no round under way starts one at once. Of those that wait one is the
 //! *leader*, and advances at each look; the others look at their own slot. As nothing may depend on
-//! one CPU, whoever has looked in vain [`CombiningConfig::take_over`] times advances too: where the
-//! leader's virtual CPU is not running, where nobody looks for the leader's request any more, or
-//! where the one who looks is an interrupt handler on top of the leader. A round whose slots have
-//! been taken and that is not submitted by then is submitted once more, as one range around all its
-//! pages; of two answers the first one ends it. Where nobody leads, all do.
+//! one CPU, a request that was looked for in vain [`CombiningConfig::take_over`] times advances
+//! too: where the leader's virtual CPU is not running, where the leader's request is not looked for
+//! any more, or where the one who looks is an interrupt handler on top of the leader. A round whose
+//! slots have been taken and that is not submitted by then is submitted once more, as one range
+//! around all its pages; of two answers the first one ends it. Where none leads, all do.
 //!
 //! **Why a request's answer proves what it must.** The caller of `submit` has fenced (that is the
-//! trait's contract). Its publication is a release, and taking
-//! it an acquire, so all that came before that fence is before the submission of the round, which a
-//! full fence of its own precedes; the round covers its pages, and reaches walk caches if one of
-//! its requests does. So the unit, asked then, is asked later than if the request had gone there
-//! itself, and for no less. Its slot becomes free only when the unit has said that this round is
-//! done: that is a release, and looking an acquire. A slot is taken once, by one round, and what is
-//! published after the slots were looked through is in none of before.
+//! trait's contract). Its publication is a release, and taking it an acquire, so all that came
+//! before that fence is before the submission of the round, which a full fence of its own precedes;
+//! the round covers its pages, and reaches walk caches if one of its requests does. So the unit,
+//! asked then, is asked later than if the request had gone there itself, and for no less. Its slot
+//! becomes free only when the unit has said that this round is done: that is a release, and looking
+//! an acquire. A slot is taken once, by one round, and what is published after the slots were
+//! looked through is in none of before.
 //!
 //! **Bounds (P11).** A request waits for the round that is under way, and for its own: two, and
 //! [`CombiningConfig::take_over`] looks of its own for each that is left alone. All that is
@@ -239,9 +239,15 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
             self.rounds
                 .with(|rounds| rounds.end(nth, number, failed, &self.slots));
         }
-        let (leader, taken) = self.rounds.with(|rounds| match taker {
-            Taker::TakesOver if rounds.is_left_alone() => (None, rounds.left_alone()),
-            _ => rounds.take(&self.slots),
+        let (leader, taken) = self.rounds.with(|rounds| {
+            let left_alone = match taker {
+                Taker::TakesOver => rounds.left_alone(),
+                Taker::Leads => None,
+            };
+            match left_alone {
+                Some(taken) => (None, Some(taken)),
+                None => rounds.take(&self.slots),
+            }
         });
         if let Some(leader) = leader {
             self.leader.0.store(leader, Ordering::Relaxed);

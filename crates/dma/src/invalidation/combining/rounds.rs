@@ -135,13 +135,7 @@ impl<K: Copy> Rounds<K> {
         (Some(first.word()), Some(taken))
     }
 
-    /// Whether a round is taken that nobody has submitted.
-    pub fn is_left_alone(&self) -> bool {
-        let taken = |round: &Round<K>| matches!(round.stage, Stage::Taken);
-        self.rounds.iter().any(taken)
-    }
-
-    /// That one, to be submitted once more.
+    /// A round that is taken and not submitted, to be submitted once more.
     pub fn left_alone(&self) -> Option<Taken> {
         let taken = |round: &Round<K>| matches!(round.stage, Stage::Taken);
         let nth = self.rounds.iter().position(taken)?;

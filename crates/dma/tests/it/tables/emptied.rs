@@ -2,7 +2,7 @@
 //! Tables that were emptied in pieces are given back by ticks, under a unit whose walk cache
 //! remembers them.
 
-use crate::tables::walker::Walker;
+use crate::tables::walker::{Dom, Walker, sound, walked};
 use ioatlas_dma::{
     domain::*,
     iova::{BackingConfig, MagazineConfig},
@@ -10,28 +10,16 @@ use ioatlas_dma::{
         Format, Reclaim, TableConfig,
         fmt::{Toy, VtdSecond39, VtdSecond48, VtdSecond57},
     },
-    translator::Paged,
     units::*,
 };
-use ioatlas_host::{Host, HostConfig};
 use std::sync::Arc;
 
-type Dom<F> = Domain<Host, Paged<Host, F, Arc<Walker<F>>>>;
-
 fn domain<F: Format>(design: DomainConfig, reclaim: Reclaim) -> (Dom<F>, Arc<Walker<F>>) {
-    let host = Arc::new(Host::new(HostConfig {
-        frames: 4096,
-        slots: 2,
-    }));
-    let unit = Arc::new(Walker::new(host.clone()));
     let config = TableConfig {
         reclaim,
         largest_leaf: 2,
     };
-    let tables = Paged::new(&*host, unit.clone(), config).expect("a root");
-    let domain = Domain::new(host, tables, design).expect("within the aperture");
-    domain.attach(SourceId(8)).expect("this unit takes any");
-    (domain, unit)
+    walked(4096, design, config)
 }
 
 /// Those that own their IOVAs, strict and deferred.
@@ -67,15 +55,6 @@ fn reached<F: Format>(unit: &Walker<F>, mapping: &Mapping, to: u64) {
     for (page, to) in mapping.range().iter().zip(to..) {
         assert_eq!(unit.access(page.0), Some(PhysPage(to)), "mapped (P14)");
     }
-}
-
-fn sound<F: Format>(dom: &Dom<F>) -> DomainAudit {
-    let audit = dom.audit().unwrap_or_else(|why| panic!("{why} (P3, P10)"));
-    let stats = audit.stats;
-    let held = audit.census.frames + stats.retired.frames + stats.quarantined.frames;
-    let in_use = dom.platform().frames_in_use() as u64;
-    assert_eq!(held, in_use, "a frame is lost (P10)");
-    audit
 }
 
 /// Ticks until everything retired is flushed and no table is freed for a while.

@@ -2,7 +2,7 @@
 //! A large leaf in the place of an emptied table, under a unit whose walk cache remembers the
 //! table.
 
-use crate::tables::walker::Walker;
+use crate::tables::walker::{Dom, Walker, sound, walked};
 use ioatlas_dma::{
     domain::*,
     invalidation::InvalidateError,
@@ -10,25 +10,13 @@ use ioatlas_dma::{
         Format, Reclaim, TableConfig,
         fmt::{Toy, VtdSecond39, VtdSecond48, VtdSecond57},
     },
-    translator::Paged,
     units::*,
 };
-use ioatlas_host::{Host, HostConfig};
 use std::sync::Arc;
 
-type Dom<F> = Domain<Host, Paged<Host, F, Arc<Walker<F>>>>;
-
 fn domain<F: Format>(policy: PolicyConfig, config: TableConfig) -> (Dom<F>, Arc<Walker<F>>) {
-    let host = Arc::new(Host::new(HostConfig {
-        frames: 64,
-        slots: 1,
-    }));
-    let unit = Arc::new(Walker::new(host.clone()));
-    let tables = Paged::new(&*host, unit.clone(), config).expect("a root");
     let design = DomainConfig::new(AllocatorConfig::RBTREE, policy);
-    let domain = Domain::new(host, tables, design).expect("within the aperture");
-    domain.attach(SourceId(8)).expect("this unit takes any");
-    (domain, unit)
+    walked(64, design, config)
 }
 
 /// Maps `pages` pages from physical page `to`; a device reaches each that is looked at.
@@ -53,15 +41,6 @@ fn map<F: Format>(dom: &Dom<F>, unit: &Walker<F>, to: u64, pages: u64) -> Mappin
 fn large<F: Format>(dom: &Dom<F>) -> usize {
     let shown = dom.translator().table().show(&**dom.platform()).to_string();
     shown.matches(" pages").count()
-}
-
-fn sound<F: Format>(dom: &Dom<F>) -> DomainAudit {
-    let audit = dom.audit().unwrap_or_else(|why| panic!("{why}"));
-    let stats = audit.stats;
-    let held = audit.census.frames + stats.retired.frames + stats.quarantined.frames;
-    let in_use = dom.platform().frames_in_use() as u64;
-    assert_eq!(held, in_use, "a frame is lost (P10)");
-    audit
 }
 
 fn policies() -> [PolicyConfig; 2] {

@@ -2,13 +2,14 @@
 //! A small remapping unit with an IOTLB and a walk cache that forget nothing by themselves.
 
 use ioatlas_dma::{
+    domain::*,
     invalidation::{Caches, Invalidate, InvalidateError, Scope},
     platform::{Ordering, PhysMemory},
-    table::{Entry, Format},
-    translator::{AttachError, Authority, RemappingUnit},
+    table::{Entry, Format, TableConfig},
+    translator::{AttachError, Authority, Paged, RemappingUnit},
     units::*,
 };
-use ioatlas_host::Host;
+use ioatlas_host::{Host, HostConfig};
 use std::{
     collections::BTreeMap,
     marker::PhantomData,
@@ -127,4 +128,31 @@ unsafe impl<F: Format> RemappingUnit<Host> for Walker<F> {
         Some(DomainId(1))
     }
     fn release_domain_id(&self, _: Authority, _: &Host, _: DomainId) {}
+}
+
+/// A domain over such a unit.
+pub type Dom<F> = Domain<Host, Paged<Host, F, Arc<Walker<F>>>>;
+
+/// A domain of `design`, in so many frames, with a device attached.
+pub fn walked<F: Format>(
+    frames: usize,
+    design: DomainConfig,
+    config: TableConfig,
+) -> (Dom<F>, Arc<Walker<F>>) {
+    let host = Arc::new(Host::new(HostConfig { frames, slots: 2 }));
+    let unit = Arc::new(Walker::new(host.clone()));
+    let tables = Paged::new(&*host, unit.clone(), config).expect("a root");
+    let domain = Domain::new(host, tables, design).expect("within the aperture");
+    domain.attach(SourceId(8)).expect("this unit takes any");
+    (domain, unit)
+}
+
+/// Its audit; nothing is lost.
+pub fn sound<F: Format>(dom: &Dom<F>) -> DomainAudit {
+    let audit = dom.audit().unwrap_or_else(|why| panic!("{why} (P3, P10)"));
+    let stats = audit.stats;
+    let held = audit.census.frames + stats.retired.frames + stats.quarantined.frames;
+    let in_use = dom.platform().frames_in_use() as u64;
+    assert_eq!(held, in_use, "a frame is lost (P10)");
+    audit
 }

@@ -82,8 +82,7 @@ pub(super) struct Statement {
     pub work: u64,
     /// Of no IOMMU's throughput.
     pub stated: f64,
-    pub low: f64,
-    pub high: f64,
+    pub range: Stated,
 }
 
 /// On which unit and on how many CPUs.
@@ -100,8 +99,7 @@ const fn statement(line: &'static str, work: u64, stated: f64, low: f64, high: f
         line,
         work,
         stated,
-        low,
-        high,
+        range: Stated::range(low, high),
     }
 }
 
@@ -171,7 +169,7 @@ mod tests {
         for said in &STATEMENTS {
             let expected = of(said.line, OF.0, said.work);
             assert!(
-                expected.low <= said.high && said.low <= expected.high,
+                expected.low <= said.range.high && said.range.low <= expected.high,
                 "{said:?}, {expected:?}"
             );
         }

@@ -166,8 +166,8 @@ pub(crate) fn is_drawn(line: &Line) -> bool {
     }
 }
 
-/// Points of every line that is `wanted` for each of `cpus`, `shares` and `costs`, without an IOMMU first. What is
-/// the same for all of `costs` is there once, with the first.
+/// Points of every line that is `wanted` for each of `cpus`, `shares` and `costs`, without an IOMMU
+/// first. What is the same for all of `costs` is there once, with the first.
 pub(super) fn grid(
     wanted: fn(&Line) -> bool,
     work: u64,

@@ -118,7 +118,7 @@ impl Point {
             uncertainty: run.uncertainty(),
             low: expected.map(|Stated { low, .. }| low),
             high: expected.map(|Stated { high, .. }| high),
-            in_range: expected.map(|Stated { low, high }| (low..=high).contains(&relative)),
+            in_range: expected.map(|range| range.has(relative)),
             cycles: Parts::of(&run.account()),
         }
     }
@@ -207,10 +207,10 @@ fn said(points: &[Point]) -> Vec<Said> {
             line: said.line,
             work: said.work,
             stated: said.stated,
-            low: said.low,
-            high: said.high,
+            low: said.range.low,
+            high: said.range.high,
             ours,
-            in_range: (said.low..=said.high).contains(&ours),
+            in_range: said.range.has(ours),
         })
     };
     STATEMENTS.iter().filter_map(of).collect()
