@@ -43,7 +43,7 @@ unsafe impl<P: Platform, U: RemappingUnit<P>> RemappingUnit<P> for Combining<P, 
         self.unit().domain_id(p)
     }
     fn release_domain_id(&self, by: Authority, p: &P, id: DomainId) {
+        self.forget_domain(id);
         self.unit().release_domain_id(by, p, id);
-        self.forget_domain();
     }
 }

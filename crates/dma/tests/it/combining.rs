@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Requests that are combined, in front of a unit that is done when it is told to be.
 
-use ioatlas_dma::{invalidation::*, units::*};
+use ioatlas_dma::{
+    domain::{Domain, DomainConfig},
+    invalidation::*,
+    table::{TableConfig, fmt::VtdSecond48},
+    translator::{AttachError, Authority, Paged, RemappingUnit},
+    units::*,
+};
 use ioatlas_host::{Host, HostConfig};
 use std::sync::{Arc, Mutex};
 
@@ -11,8 +17,14 @@ const DOMAIN: DomainId = DomainId(3);
 #[derive(Default)]
 struct Seen {
     asked: Vec<(Vec<IovaRange>, Caches)>,
+    /// Of which domain, each.
+    domains: Vec<DomainId>,
     answers: Vec<Option<Result<(), InvalidateError>>>,
+    /// To what is asked next; else it is told later.
+    at_once: Option<Result<(), InvalidateError>>,
     refuses: Option<InvalidateError>,
+    /// Comes in the middle of the next submission.
+    interrupt: Option<Box<dyn FnOnce() + Send>>,
 }
 
 #[derive(Clone, Default)]
@@ -42,16 +54,20 @@ unsafe impl Invalidate for Told {
     }
     fn submit_ranges(
         &self,
-        _: DomainId,
+        domain: DomainId,
         ranges: &[IovaRange],
         caches: Caches,
     ) -> Result<usize, InvalidateError> {
+        if let Some(interrupt) = self.seen(|seen| seen.interrupt.take()) {
+            interrupt();
+        }
         self.seen(|seen| {
             if let Some(why) = seen.refuses {
                 return Err(why);
             }
             seen.asked.push((ranges.to_vec(), caches));
-            seen.answers.push(None);
+            seen.domains.push(domain);
+            seen.answers.push(seen.at_once);
             Ok(seen.asked.len() - 1)
         })
     }
@@ -62,6 +78,38 @@ unsafe impl Invalidate for Told {
             Some(Err(why)) => Err(why),
         }
     }
+}
+
+/// The id of every domain that is made.
+const MADE: DomainId = DomainId(7);
+
+#[allow(unsafe_code)] // a promise
+// SAFETY: no device is there to be attached.
+unsafe impl RemappingUnit<Host> for Told {
+    fn attach(
+        &self,
+        _: Authority,
+        _: &Host,
+        device: SourceId,
+        _: DomainId,
+        _: PhysPage,
+        _: u32,
+    ) -> Result<(), AttachError> {
+        Err(AttachError::Unknown { device })
+    }
+    fn detach(
+        &self,
+        _: Authority,
+        _: &Host,
+        device: SourceId,
+        _: DomainId,
+    ) -> Result<(), AttachError> {
+        Err(AttachError::Unknown { device })
+    }
+    fn domain_id(&self, _: &Host) -> Option<DomainId> {
+        Some(MADE)
+    }
+    fn release_domain_id(&self, _: Authority, _: &Host, _: DomainId) {}
 }
 
 type Unit = Combining<Host, Told>;
@@ -111,7 +159,7 @@ fn what_comes_while_one_is_under_way_goes_together() {
     }
     assert_eq!(told.asked(), 1, "one is under way");
     told.answer(0, Ok(()));
-    assert!(done(&unit, first));
+    assert!(done(&unit, first), "P11: answered");
     assert_eq!(told.asked(), 2);
     let together = (vec![pages(20, 2), pages(40, 1)], Caches::LeavesAndWalks);
     assert_eq!(
@@ -183,6 +231,44 @@ fn a_leader_that_looks_no_more_is_replaced() {
     assert!(done(&unit, waits));
 }
 
+/// The handler cannot wait for what it interrupts.
+#[test]
+fn an_interrupt_in_the_submission_of_a_round_submits_all_of_it() {
+    let (unit, told) = unit(1);
+    let unit = Arc::new(unit);
+    let first = ask(&unit, 9);
+    let tables = Scope::tables(pages(20, 1));
+    let both = [unit.submit(DOMAIN, tables).unwrap(), ask(&unit, 40)];
+    told.answer(0, Ok(()));
+    let handler = {
+        let (unit, told) = (unit.clone(), told.clone());
+        move || {
+            let nested = ask(&unit, 60);
+            let mut looks = 0;
+            while !done(&unit, nested) {
+                told.seen(|seen| seen.answers.fill(Some(Ok(()))));
+                looks += 1;
+                assert!(looks <= 3 * TAKE_OVER, "P11: {looks} looks");
+            }
+            let all = (vec![pages(20, 21)], Caches::LeavesAndWalks);
+            assert_eq!(told.nth(1), all, "P1: the round that it interrupts");
+            let own = (vec![pages(60, 1)], Caches::Leaves);
+            assert_eq!(told.nth(2), own, "P1: its own");
+        }
+    };
+    told.seen(|seen| seen.interrupt = Some(Box::new(handler)));
+    assert!(done(&unit, first), "P11: answered");
+    assert_eq!(told.asked(), 4, "the interrupted submission comes last");
+    assert!(both.iter().all(|token| done(&unit, *token)), "P11");
+    // and its room is back
+    for nth in 4..12 {
+        let token = ask(&unit, 9);
+        assert_eq!(told.asked(), nth + 1, "P11: no round is under way");
+        told.answer(nth, Ok(()));
+        assert!(done(&unit, token), "P11");
+    }
+}
+
 #[test]
 fn requests_that_nobody_waits_for_cost_no_slot() {
     let (unit, told) = unit(1);
@@ -235,6 +321,82 @@ fn on_few_cpus_nothing_is_combined() {
     assert_eq!(told.asked(), 3);
     told.answer(1, Ok(()));
     assert_eq!(tokens.map(|token| done(&unit, token)), [false, true, false]);
+}
+
+/// Makes a domain behind `unit`, and ends it.
+fn a_domain_comes_and_goes(unit: &Arc<Unit>, told: &Told) {
+    let host = Arc::new(Host::new(HostConfig {
+        frames: 8,
+        slots: 8,
+    }));
+    told.seen(|seen| seen.at_once = Some(Ok(())));
+    let tables = Paged::<_, VtdSecond48, _>::new(&*host, unit.clone(), TableConfig::default());
+    let domain = Domain::new(host, tables.unwrap(), DomainConfig::default()).unwrap();
+    domain.close().unwrap();
+    told.seen(|seen| seen.at_once = None);
+}
+
+#[test]
+fn a_domain_that_ends_takes_nothing_from_the_one_that_is_combined() {
+    let (unit, told) = unit(1);
+    let unit = Arc::new(unit);
+    let first = ask(&unit, 9);
+    let next = ask(&unit, 30);
+    a_domain_comes_and_goes(&unit, &told);
+    let asked = told.asked();
+    unit.submit(MADE, Scope::leaves(pages(50, 1))).unwrap();
+    told.answer(0, Ok(()));
+    assert!(done(&unit, first), "P11: answered");
+    let last = told.asked() - 1;
+    let domain = told.seen(|seen| seen.domains[last]);
+    assert_eq!(domain, DOMAIN, "P1: done, and of another domain");
+    assert_eq!(told.nth(last).0, [pages(30, 1)]);
+    assert_eq!(last, asked + 1, "another's goes straight to the unit");
+    told.answer(last, Ok(()));
+    assert!(done(&unit, next));
+}
+
+#[test]
+fn the_domain_after_the_one_that_was_combined_is_combined() {
+    let (unit, told) = unit(1);
+    let unit = Arc::new(unit);
+    let one = Scope::leaves(pages(9, 1));
+    // two that are never asked for: one is under way when their domain ends, the other is not
+    unit.submit(MADE, one).unwrap();
+    unit.submit(MADE, one).unwrap();
+    a_domain_comes_and_goes(&unit, &told);
+    let asked = told.asked();
+    told.answer(0, Ok(()));
+    let token = ask(&unit, 30);
+    assert_eq!(told.asked(), asked, "P11: one is under way");
+    while told.asked() == asked {
+        assert!(!done(&unit, token), "P1: not asked for yet");
+    }
+    let domain = told.seen(|seen| seen.domains[asked]);
+    assert_eq!(domain, DOMAIN, "P1: done, and of another domain");
+    told.answer(asked, Ok(()));
+    assert!(done(&unit, token));
+}
+
+/// What goes into a round of its own after its domain has ended names no other domain: a unit need
+/// not take an id that it never gave.
+#[test]
+fn a_request_that_outlives_its_domain_is_of_that_domain() {
+    let (unit, told) = unit(1);
+    let unit = Arc::new(unit);
+    let one = Scope::leaves(pages(9, 1));
+    let first = unit.submit(MADE, one).unwrap();
+    let late = unit.submit(MADE, one).unwrap();
+    a_domain_comes_and_goes(&unit, &told);
+    let asked = told.asked();
+    told.answer(0, Ok(()));
+    assert!(done(&unit, first));
+    assert!(!done(&unit, late), "P1: not answered yet");
+    assert_eq!(
+        told.seen(|seen| seen.domains[asked]),
+        MADE,
+        "P8: of another"
+    );
 }
 
 /// Threads that flush as `strict` does, and a unit that notes what it is asked.

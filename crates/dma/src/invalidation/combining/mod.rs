@@ -57,12 +57,18 @@
 //! other; the next one is begun with what was published meanwhile. A waiter that runs out of
 //! patience takes nothing with it: the round goes on, and others ask the unit for it. A slot
 //! remembers which of its last 63 generations have failed; a token that is older than that, of a
-//! slot in which one ever failed, counts as failed.
+//! slot in which one ever failed, counts as failed, even where it was told that it was done.
+//!
+//! **Domains.** The requests of one domain are combined, that of the first one that asks, until its
+//! id is released; then of the next one that asks. No request of an id is waited for when that is
+//! released, as its domain has been flushed. Those that ran out of time may still be in slots, and
+//! go with a round of the next domain, which has an invalidation too many then. The submission of a
+//! round reads which domain it is after its requests were taken. So it finds that of those that are
+//! waited for, which was written before they were published, and stays while they wait.
 //!
 //! Straight to the unit go: all, on machines of fewer CPUs than
-//! [`CombiningConfig::cpus_min`]; requests of another domain than the first one's; of a whole
-//! domain, which are of many unmaps already; of several ranges, likewise; and those that find no
-//! free slot.
+//! [`CombiningConfig::cpus_min`]; requests of any other domain; of a whole domain, which are of
+//! many unmaps already; of several ranges, likewise; and those that find no free slot.
 //!
 //! Locking: `rounds`, alone. Nothing is allocated.
 //!
@@ -80,8 +86,9 @@ use slots::{SlotId, Slots, State};
 
 /// No request leads.
 const NOBODY: u64 = 0;
-/// No domain has asked yet.
-const NONE: u64 = 0;
+/// In the word of the domain: it has ended, or there was none yet. The id stays, as a request of it
+/// that is not asked for any more may still go into a round, and units need not take every id.
+const ENDED: u64 = 1 << 16;
 
 /// When requests are combined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +96,9 @@ pub struct CombiningConfig {
     /// CPUs of the platform, at least; on a smaller one all requests go straight to the unit.
     pub cpus_min: usize,
     /// Looks in vain after which a request does what the leader should have done: some times what
-    /// an invalidation takes. At least 1.
+    /// an invalidation takes. At least 1. A domain's wait limit had better be 16 times that or
+    /// more: what ran out of time then asks the unit at each look, and so the first one after the
+    /// unit has come back finds it so.
     pub take_over: u64,
 }
 
@@ -111,7 +120,7 @@ pub struct Combining<P: Platform, U: Invalidate> {
     rounds: P::Lock<Rounds<U::Token>>,
     /// The slot of the request that leads, and 1; or [`NOBODY`].
     leader: CachePadded<P::A64>,
-    /// The id of the domain whose requests are combined, and 1; or [`NONE`].
+    /// The id of the domain whose requests are combined, and above it [`ENDED`].
     domain: P::A64,
     combines: Combines,
     take_over: u64,
@@ -147,7 +156,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
             slots,
             rounds: Lock::new(Rounds::new(count)),
             leader: CachePadded(Atomic64::new(NOBODY)),
-            domain: Atomic64::new(NONE),
+            domain: Atomic64::new(ENDED),
             combines,
             take_over: config.take_over.max(1),
             p,
@@ -159,9 +168,16 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         &self.unit
     }
 
-    /// The next domain that asks is the one whose requests are combined.
-    pub(crate) fn forget_domain(&self) {
-        self.domain.store(NONE, Ordering::Relaxed);
+    /// A domain is about to end: if it is the one whose requests are combined, the next one that
+    /// asks is. Its id must not be given again before.
+    pub(crate) fn forget_domain(&self, domain: DomainId) {
+        if self.combines == Combines::Yes {
+            let (ours, relaxed) = (u64::from(domain.0), Ordering::Relaxed);
+            // else it is another's
+            let _ = self
+                .domain
+                .compare_exchange(ours, ours | ENDED, relaxed, relaxed);
+        }
     }
 
     /// Publishes a request of one range, if it can be combined.
@@ -184,15 +200,13 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
 
     /// Whether `domain` is that whose requests are combined; the first one that asks is.
     fn is_ours(&self, domain: DomainId) -> bool {
-        let ours = u64::from(domain.0) + 1;
-        let relaxed = Ordering::Relaxed;
-        match self.domain.load(relaxed) {
-            NONE => {
-                let first = self.domain.compare_exchange(NONE, ours, relaxed, relaxed);
-                first.is_ok() || self.domain.load(relaxed) == ours
-            }
-            domain => domain == ours,
+        let (ours, relaxed) = (u64::from(domain.0), Ordering::Relaxed);
+        let mut now = self.domain.load(relaxed);
+        if now & ENDED != 0 {
+            let first = self.domain.compare_exchange(now, ours, relaxed, relaxed);
+            now = first.map_or_else(|other| other, |_| ours);
         }
+        now == ours
     }
 
     /// Whether the request in a slot is done; if not, moves on what is under way where that is this
@@ -260,7 +274,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
     fn submit_taken(&self, mut taken: Taken) {
         // what came before the requests' fences comes before what follows
         self.p.fence(Ordering::SeqCst);
-        let domain = DomainId(self.domain.load(Ordering::Relaxed).wrapping_sub(1) as u16);
+        let domain = DomainId(self.domain.load(Ordering::Relaxed) as u16);
         merge(&mut taken.pages);
         let one = [taken.around];
         let ranges = match taken.pages.is_empty() {
