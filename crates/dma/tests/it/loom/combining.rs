@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Requests that are combined: whoever is told that its own is done finds the entry that it cleared
 //! in no cache. The unit reads the entries when it is asked, which is the worst moment, and answers
-//! at the second look.
+//! at the second look, or fails what it was asked first.
 
 use crate::loom::{
     Counter, explore,
-    platform::{Loom, Word, on_cpu_1},
+    platform::{Loom, Word, on_cpu, on_cpu_1},
 };
 use ioatlas_dma::{
     invalidation::*,
@@ -17,18 +17,24 @@ use std::sync::Arc;
 const OLD: u64 = 1;
 const CLEARED: u64 = 0;
 const RELAXED: Ordering = Ordering::Relaxed;
-const PAGES: usize = 2;
+const PAGES: usize = 3;
 
 struct Late {
     entries: [Word; PAGES],
     caches: [Word; PAGES],
     /// Looks, of any round.
     looks: Word,
+    /// Whether it fails what it is asked first; then, how often it was asked.
+    fails: Option<Word>,
 }
+
+/// The token of what fails.
+const FAILS: u64 = u64::MAX;
 
 impl Late {
     fn new() -> Self {
         Late {
+            fails: None,
             entries: core::array::from_fn(|_| Word::new(OLD)),
             caches: core::array::from_fn(|_| Word::new(OLD)),
             looks: Word::new(0),
@@ -49,6 +55,11 @@ unsafe impl Invalidate for Late {
         ranges: &[IovaRange],
         _: Caches,
     ) -> Result<u64, InvalidateError> {
+        if let Some(asked) = &self.fails
+            && asked.fetch_add(1, RELAXED) == 0
+        {
+            return Ok(FAILS);
+        }
         for page in ranges.iter().flat_map(|range| range.iter()) {
             let at = page.0 as usize;
             self.caches[at].store(self.entries[at].load(RELAXED), RELAXED);
@@ -56,41 +67,73 @@ unsafe impl Invalidate for Late {
         Ok(self.looks.load(RELAXED))
     }
     fn done(&self, asked: u64) -> Result<bool, InvalidateError> {
+        if asked == FAILS {
+            return Err(InvalidateError::Refused);
+        }
         Ok(self.looks.fetch_add(1, RELAXED) > asked)
     }
 }
 
 type Unit = Combining<Loom, Late>;
 
-fn unit(take_over: u64) -> (Arc<Loom>, Arc<Unit>) {
-    let p = Arc::new(Loom::new(0));
+fn behind<U: Invalidate>(
+    cpus: usize,
+    unit: U,
+    take_over: u64,
+) -> (Arc<Loom>, Arc<Combining<Loom, U>>) {
+    let p = Arc::new(Loom::with_cpus(cpus, 0));
     let config = CombiningConfig {
         cpus_min: 1,
         take_over,
     };
-    (p.clone(), Arc::new(Combining::new(p, Late::new(), config)))
+    (p.clone(), Arc::new(Combining::new(p, unit, config)))
 }
 
-/// Clears the entry of `page` and asks for its invalidation, as an unmap does.
-fn ask(p: &Loom, unit: &Unit, page: usize) -> CombinedToken<u64> {
-    unit.unit().entries[page].store(CLEARED, RELAXED);
+fn unit(take_over: u64) -> (Arc<Loom>, Arc<Unit>) {
+    behind(2, Late::new(), take_over)
+}
+
+/// Clears an entry and asks for the invalidation of its page, as an unmap does.
+fn clear<U: Invalidate>(
+    p: &Loom,
+    unit: &Combining<Loom, U>,
+    entry: &Word,
+    page: usize,
+) -> CombinedToken<U::Token> {
+    entry.store(CLEARED, RELAXED);
     p.fence(Ordering::SeqCst);
     let pages = IovaRange::new(IovaPage(page as u64), PageCount(1));
     let token = unit.submit(DomainId(1), Scope::leaves(pages));
-    token.expect("this unit does not fail")
+    token.expect("this unit takes all")
+}
+
+fn ask(p: &Loom, unit: &Unit, page: usize) -> CombinedToken<u64> {
+    clear(p, unit, &unit.unit().entries[page], page)
 }
 
 /// Looks a few times; whether it was done, and then it must be.
-fn wait(p: &Loom, unit: &Unit, page: usize, token: CombinedToken<u64>) -> bool {
+///
+/// # Errors
+/// What the unit says.
+fn try_wait(
+    p: &Loom,
+    unit: &Unit,
+    page: usize,
+    token: CombinedToken<u64>,
+) -> Result<bool, InvalidateError> {
     for _ in 0..4 {
-        if unit.done(token).expect("this unit does not fail") {
+        if unit.done(token)? {
             let cached = unit.unit().caches[page].load(RELAXED);
             assert_eq!(cached, CLEARED, "P1: done, and in a cache");
-            return true;
+            return Ok(true);
         }
         p.relax();
     }
-    false
+    Ok(false)
+}
+
+fn wait(p: &Loom, unit: &Unit, page: usize, token: CombinedToken<u64>) -> bool {
+    try_wait(p, unit, page, token).expect("this unit does not fail")
 }
 
 #[test]
@@ -136,4 +179,147 @@ fn one_that_leads_and_looks_no_more_is_replaced() {
         other.join().unwrap();
     });
     assert!(done.get() > 0, "must be seen");
+}
+
+#[test]
+fn three_that_flush_at_once_are_each_flushed() {
+    let all = Counter::default();
+    let seen = all.clone();
+    explore("three combined", Some(1), move || {
+        let (p, unit) = behind(3, Late::new(), 2);
+        let others = [1, 2].map(|cpu| {
+            let (p, unit) = (p.clone(), unit.clone());
+            on_cpu(cpu, move || {
+                let token = ask(&p, &unit, cpu);
+                wait(&p, &unit, cpu, token)
+            })
+        });
+        let token = ask(&p, &unit, 0);
+        let mine = wait(&p, &unit, 0, token);
+        let others = others.map(|other| other.join().unwrap());
+        if mine && others == [true, true] {
+            seen.add();
+        }
+    });
+    assert!(all.get() > 0, "must be seen");
+}
+
+/// What an interrupt handler asks for, on the CPU of a request that waits and perhaps leads.
+#[test]
+fn one_nested_in_a_wait_is_flushed_without_it() {
+    let done = Counter::default();
+    let seen = done.clone();
+    explore("nested", Some(2), move || {
+        let (p, unit) = unit(1);
+        let other = {
+            let (p, unit) = (p.clone(), unit.clone());
+            on_cpu_1(move || {
+                let _nobody_looks = ask(&p, &unit, 1);
+            })
+        };
+        let token = ask(&p, &unit, 0);
+        let nested = ask(&p, &unit, 2);
+        if wait(&p, &unit, 2, nested) {
+            seen.add();
+        }
+        wait(&p, &unit, 0, token);
+        other.join().unwrap();
+    });
+    assert!(done.get() > 0, "must be seen");
+}
+
+#[test]
+fn a_round_that_fails_is_no_answer_to_the_next() {
+    let (one, none) = (Counter::default(), Counter::default());
+    let (fails, seen) = (none.clone(), one.clone());
+    explore("a failure", Some(2), move || {
+        let late = Late {
+            fails: Some(Word::new(0)),
+            ..Late::new()
+        };
+        let (p, unit) = behind(2, late, 1);
+        let other = {
+            let (p, unit) = (p.clone(), unit.clone());
+            on_cpu_1(move || {
+                let token = ask(&p, &unit, 1);
+                try_wait(&p, &unit, 1, token)
+            })
+        };
+        let token = ask(&p, &unit, 0);
+        let mine = try_wait(&p, &unit, 0, token);
+        let other = other.join().unwrap();
+        match (mine, other) {
+            (Err(_), Err(_)) => fails.add(),
+            (Err(_), Ok(true)) | (Ok(true), Err(_)) => seen.add(),
+            _ => {}
+        }
+    });
+    println!("one failed {}, both {}", one.get(), none.get());
+    assert!(one.get() > 0 && none.get() > 0, "both must be seen");
+}
+
+/// Walks as another agent, when it finds that it was asked for page 1.
+struct Apart {
+    entries: [Word; PAGES],
+    asked: Word,
+}
+
+#[allow(unsafe_code)] // a promise
+// SAFETY: it never says that anything is done.
+unsafe impl Invalidate for Apart {
+    type Token = ();
+    fn submit(&self, domain: DomainId, scope: Scope) -> Result<(), InvalidateError> {
+        self.submit_ranges(domain, scope.pages.as_slice(), scope.caches)
+    }
+    fn submit_ranges(
+        &self,
+        _: DomainId,
+        ranges: &[IovaRange],
+        _: Caches,
+    ) -> Result<(), InvalidateError> {
+        let is_asked = |range: &IovaRange| range.iter().any(|page| page == IovaPage(1));
+        if ranges.iter().any(is_asked) {
+            self.asked.store(1, RELAXED);
+        }
+        Ok(())
+    }
+    fn done(&self, (): ()) -> Result<bool, InvalidateError> {
+        Ok(false)
+    }
+}
+
+/// A unit that is asked by one CPU sees what another one cleared.
+#[test]
+fn what_another_cpu_cleared_is_fenced_too() {
+    let found = Counter::default();
+    let seen = found.clone();
+    explore("apart", Some(2), move || {
+        let apart = Apart {
+            entries: core::array::from_fn(|_| Word::new(OLD)),
+            asked: Word::new(0),
+        };
+        let (p, unit) = behind(2, apart, 1);
+        let other = {
+            let (p, unit) = (p.clone(), unit.clone());
+            on_cpu_1(move || {
+                clear(&p, &unit, &unit.unit().entries[1], 1);
+            })
+        };
+        let walker = {
+            let (p, unit, seen) = (p.clone(), unit.clone(), seen.clone());
+            loom::thread::spawn(move || {
+                let Apart { entries, asked } = unit.unit();
+                if asked.load(RELAXED) == 1 {
+                    p.fence(Ordering::Acquire);
+                    let entry = entries[1].load(RELAXED);
+                    assert_eq!(entry, CLEARED, "P1: asked, and walked to what was unmapped");
+                    seen.add();
+                }
+            })
+        };
+        clear(&p, &unit, &unit.unit().entries[0], 0);
+        other.join().unwrap();
+        walker.join().unwrap();
+    });
+    assert!(found.get() > 0, "must be seen");
 }

@@ -66,8 +66,16 @@ loom::thread_local! {
 
 /// Starts a thread that is CPU 1; the model's own thread is CPU 0.
 pub fn on_cpu_1<R: 'static>(f: impl FnOnce() -> R + 'static) -> loom::thread::JoinHandle<R> {
+    on_cpu(1, f)
+}
+
+/// The same for any CPU.
+pub fn on_cpu<R: 'static>(
+    index: usize,
+    f: impl FnOnce() -> R + 'static,
+) -> loom::thread::JoinHandle<R> {
     loom::thread::spawn(move || {
-        CPU.with(|cpu| cpu.set(1));
+        CPU.with(|cpu| cpu.set(index));
         f()
     })
 }
@@ -75,6 +83,7 @@ pub fn on_cpu_1<R: 'static>(f: impl FnOnce() -> R + 'static) -> loom::thread::Jo
 pub struct Loom {
     frames: Vec<[Word; WORDS]>,
     state: Mutex<Frames>,
+    cpus: usize,
 }
 
 struct Frames {
@@ -84,9 +93,13 @@ struct Frames {
 }
 
 impl Loom {
-    /// Frames 1 to `frames`.
+    /// Frames 1 to `frames`, and two CPUs.
     pub fn new(frames: u64) -> Self {
+        Self::with_cpus(2, frames)
+    }
+    pub fn with_cpus(cpus: usize, frames: u64) -> Self {
         Loom {
+            cpus,
             frames: (0..frames)
                 .map(|_| [GARBAGE; WORDS].map(Word::new))
                 .collect(),
@@ -128,7 +141,7 @@ unsafe impl Platform for Loom {
         f(cpu)
     }
     fn cpus(&self) -> usize {
-        2
+        self.cpus
     }
     fn frame_alloc(&self) -> Option<FreshFrame> {
         let page = {
