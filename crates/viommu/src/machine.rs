@@ -13,9 +13,10 @@ use crate::{
 use ioatlas_dma::{
     design::Design,
     domain::{Colours, Domain, DomainError},
+    invalidation::{Combining, CombiningConfig},
     platform::{PhysMemory, Platform},
     table::Format,
-    translator::{Paged, PagedError},
+    translator::{Paged, PagedError, RemappingUnit},
     units::{AccessKind, Iova, SourceId},
 };
 use ioatlas_vtd::driver;
@@ -25,15 +26,21 @@ use std::sync::Arc;
 pub type Driver<P> = driver::Unit<P, Arc<SoftUnit<P, P>>>;
 /// A domain with tables in format `F` under a software unit.
 pub type SoftDomain<P, F> = Domain<P, Paged<P, F, Arc<Driver<P>>>>;
-/// The same, watched by an oracle. `B` is the platform underneath.
-pub type WatchedDomain<B, F> =
-    Watched<WatchedPlatform<B>, Paged<WatchedPlatform<B>, F, Arc<Driver<WatchedPlatform<B>>>>>;
+/// The unit of a watched domain: the driver, behind one that combines requests where it is told to.
+pub type WatchedUnit<B> = Combining<WatchedPlatform<B>, Arc<Driver<WatchedPlatform<B>>>>;
+/// The tables of a watched domain. `B` is the platform underneath.
+pub type WatchedTables<B, F> = Paged<WatchedPlatform<B>, F, WatchedUnit<B>>;
+/// A domain that an oracle watches.
+pub type WatchedDomain<B, F> = Watched<WatchedPlatform<B>, WatchedTables<B, F>>;
 /// What its `unmap_start` returns.
-pub type WatchedDomainPending<'w, B, F> = WatchedPending<
-    'w,
-    WatchedPlatform<B>,
-    Paged<WatchedPlatform<B>, F, Arc<Driver<WatchedPlatform<B>>>>,
->;
+pub type WatchedDomainPending<'w, B, F> =
+    WatchedPending<'w, WatchedPlatform<B>, WatchedTables<B, F>>;
+
+/// All requests go straight to the driver.
+pub const NOT_COMBINED: CombiningConfig = CombiningConfig {
+    cpus_min: usize::MAX,
+    take_over: 1,
+};
 
 /// A platform, its software unit, brought up, and the driver.
 pub struct Machine<P: Platform + PhysMemory<P>> {
@@ -112,12 +119,21 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
         &self,
         design: impl Into<Design>,
     ) -> Result<SoftDomain<P, F>, SoftDomainError> {
+        self.domain_of(self.driver.clone(), design)
+    }
+
+    /// The same, whose unit is `unit`: the driver, or what stands in front of it.
+    fn domain_of<F: Format, U: RemappingUnit<P>>(
+        &self,
+        unit: U,
+        design: impl Into<Design>,
+    ) -> Result<Domain<P, Paged<P, F, U>>, SoftDomainError> {
         if Geometry::of::<F>() != self.soft.geometry() {
             let (levels, entries) = (F::LEVELS, 1 << F::ENTRIES_LG2);
             return Err(PagedError::Shape { levels, entries }.into());
         }
         let Design { domain, tables } = design.into();
-        let tables = Paged::new(&*self.platform, self.driver.clone(), tables)?;
+        let tables = Paged::new(&*self.platform, unit, tables)?;
         let (platform, colours) = (self.platform.clone(), self.colours.clone());
         Ok(Domain::coloured(platform, tables, domain, colours)?)
     }
@@ -218,11 +234,37 @@ impl<B: Platform + PhysMemory<B>> WatchedMachine<B> {
         &self,
         design: impl Into<Design>,
     ) -> Result<WatchedDomain<B, F>, SoftDomainError> {
+        self.combining(design, NOT_COMBINED)
+    }
+
+    /// A watched domain whose requests to the unit are combined.
+    ///
+    /// # Errors
+    /// Those of [`domain`](Self::domain).
+    pub fn combining<F: Format>(
+        &self,
+        design: impl Into<Design>,
+        config: CombiningConfig,
+    ) -> Result<WatchedDomain<B, F>, SoftDomainError> {
         let design = design.into();
         let cpus = self.machine.platform().cpus();
         let bounds = Bounds::of(&design.domain.policy, cpus);
-        let domain = self.machine.domain::<F>(design)?;
+        let domain = self.unwatched::<F>(design, config)?;
         Ok(Watched::new(domain, self.oracle.clone(), bounds))
+    }
+
+    /// A domain such as those are, with nothing that watches it yet.
+    ///
+    /// # Errors
+    /// Those of [`domain`](Self::domain).
+    pub fn unwatched<F: Format>(
+        &self,
+        design: impl Into<Design>,
+        config: CombiningConfig,
+    ) -> Result<Domain<WatchedPlatform<B>, WatchedTables<B, F>>, SoftDomainError> {
+        let (platform, driver) = (self.machine.platform(), self.machine.driver());
+        let unit = Combining::new(platform.clone(), driver.clone(), config);
+        self.machine.domain_of(unit, design)
     }
 
     /// The machine that is watched.

@@ -9,6 +9,7 @@ use ioatlas_dma::{
     translator::{AttachError, Authority, RemappingUnit},
     units::*,
 };
+use ioatlas_viommu::machine::NOT_COMBINED;
 use std::fmt::Display;
 
 on_every_machine! {
@@ -315,7 +316,7 @@ pub fn devices_attached_twice_or_never<B: Base, F: Format>() {
         let domain = rig.domain::<F>(design);
         let id = domain.domain().id();
         // unwatched: the oracle would take the refused attach for a change
-        let other = rig.machine.machine().domain::<F>(design).unwrap();
+        let other = rig.machine.unwatched::<F>(design, NOT_COMBINED).unwrap();
         let mapping = domain.map(buffer(0x10, 1), Direction::ToDevice).unwrap();
         let (nic, owner) = (NIC.to_string(), format!("domain {id}"));
         for to in [domain.domain(), &other] {

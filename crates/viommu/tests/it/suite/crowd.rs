@@ -168,7 +168,7 @@ impl<B: Base, F: Format> Crowd<B, F> {
             machine: machine.expect("a machine"),
         };
         let span = design.aperture.unwrap_or(match interface {
-            Interface::Domain => playground::<F>(),
+            Interface::Domain | Interface::Combined => playground::<F>(),
             Interface::Dma => room::<F>(),
         });
         let by_address = !chooses_freely(&design);
@@ -182,10 +182,14 @@ impl<B: Base, F: Format> Crowd<B, F> {
             let declared = driver.declare_device_tlb(NIC, depth);
             declared.expect("a unit that flushes device TLBs");
         }
-        let domain = rig.domain::<F>(Design {
+        let design = Design {
             domain: design,
             tables,
-        });
+        };
+        let domain = match interface {
+            Interface::Combined => rig.combining::<F>(design),
+            Interface::Domain | Interface::Dma => rig.domain::<F>(design),
+        };
         if config.features.device_tlbs {
             unit.switch_ats(NIC, Ats::On).expect("a device with ATS");
         }

@@ -10,7 +10,7 @@ use ioatlas_dma::{
     units::*,
 };
 use ioatlas_viommu::{
-    machine::Driver,
+    machine::WatchedUnit,
     oracle::{Failing, WatchedBuffer, WatchedClient, WatchedDma, WatchedMapping, WatchedPlatform},
 };
 use std::sync::{Arc, Mutex};
@@ -20,6 +20,8 @@ use std::sync::{Arc, Mutex};
 pub enum Interface {
     /// By the domain's own calls.
     Domain,
+    /// By the same, and what is asked of the unit is combined.
+    Combined,
     /// By the DMA API, and what that has not by the domain's.
     Dma,
 }
@@ -28,7 +30,7 @@ impl Interface {
     /// Frames of a machine: bounce buffers take some.
     pub fn frames(self) -> usize {
         match self {
-            Interface::Domain => 64,
+            Interface::Domain | Interface::Combined => 64,
             Interface::Dma => 512,
         }
     }
@@ -38,7 +40,7 @@ impl Interface {
 const MEMORY: usize = 24;
 
 type Memory<B> = WatchedPlatform<Failing<B>>;
-type Tables<B> = Arc<Driver<Memory<B>>>;
+type Tables<B> = WatchedUnit<Failing<B>>;
 type Api<B, F> = WatchedDma<Memory<B>, F, Tables<B>>;
 type Placing<B, F> = WatchedClient<Memory<B>, F, Tables<B>>;
 

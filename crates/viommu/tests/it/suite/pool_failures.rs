@@ -5,7 +5,7 @@
 use crate::suite::{interface::room, placements::*, rig::*};
 use ioatlas_dma::{dma_api::*, domain::*, platform::Platform, table::Format, units::*};
 use ioatlas_viommu::{
-    machine::Driver,
+    machine::WatchedUnit,
     oracle::{Failing, WatchedClient, WatchedDma, WatchedMapping, WatchedPlatform},
     unit::Injection,
 };
@@ -17,7 +17,7 @@ on_every_machine! {
 }
 
 type Memory<B> = WatchedPlatform<Failing<B>>;
-type Tables<B> = Arc<Driver<Memory<B>>>;
+type Tables<B> = WatchedUnit<Failing<B>>;
 
 /// A pool with one client, what its driver holds, and the ends of what its device was told.
 struct Pool<'r, B: Base, F: Format> {

@@ -5,7 +5,7 @@
 use ioatlas_dma::{
     design::{self, Design},
     domain::*,
-    invalidation::WaitLimit,
+    invalidation::{CombiningConfig, WaitLimit},
     iova::*,
     platform::{CopyMemory, PhysMemory},
     table::{
@@ -88,6 +88,12 @@ pub const LIMIT: WaitLimit = WaitLimit(2_000);
 /// Hours of waiting, for threads: those with an access to be drained may be off their cores for
 /// long, and no test depends on speed.
 pub const PATIENT: WaitLimit = WaitLimit(1 << 40);
+
+/// Whatever the CPUs; and one that waits takes over soon.
+const COMBINED: CombiningConfig = CombiningConfig {
+    cpus_min: 1,
+    take_over: 8,
+};
 
 /// What a mutex holds, whether or not a thread has panicked with it: that one's test says why.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -223,6 +229,13 @@ impl<B: Base> Rig<B> {
     /// A domain with the NIC attached.
     pub fn domain<F: Format>(&self, design: impl Into<Design>) -> Dom<B, F> {
         let domain = self.machine.domain::<F>(design).expect("a domain");
+        domain.attach(NIC).expect("attached");
+        domain
+    }
+    /// The same, whose requests to the unit are combined.
+    pub fn combining<F: Format>(&self, design: impl Into<Design>) -> Dom<B, F> {
+        let domain = self.machine.combining::<F>(design, COMBINED);
+        let domain = domain.expect("a domain");
         domain.attach(NIC).expect("attached");
         domain
     }

@@ -92,8 +92,8 @@ pub type Body<'a> = Box<dyn FnOnce() + 'a>;
 type OnSim<F> = Crowd<Sim, F>;
 
 /// What acts besides the unit. Agents may not be pinned, so all that maps or unmaps is a CPU.
-pub struct Cast<'a> {
-    pub cpus: [Body<'a>; 2],
+pub struct Cast<'a, const CPUS: usize = 2> {
+    pub cpus: [Body<'a>; CPUS],
     pub agents: Vec<(&'static str, Body<'a>)>,
 }
 
@@ -143,10 +143,10 @@ pub fn through<F: Format>(
 }
 
 /// Runs `cast` and the unit to their ends.
-pub fn run<B: Base, F: Format>(
+pub fn run<B: Base, F: Format, const CPUS: usize>(
     schedule: Schedule,
     crowd: &Crowd<B, F>,
-    cast: Cast<'_>,
+    cast: Cast<'_, CPUS>,
     context: &str,
 ) {
     let acting = Cell::new(cast.cpus.len() + cast.agents.len());
@@ -199,9 +199,9 @@ fn everything<F: Format>(interface: Interface) {
         None,
         |c, ends, seed| {
             c.domain.attach(DISK).expect("attached");
-            // what is freed by an address, or is a pool's, is counted on a CPU, so there a CPU
-            // ticks
-            let on_a_cpu = c.by_address || interface == Interface::Dma;
+            // what is freed by an address, or is a pool's, is counted on a CPU, and a request to be
+            // combined has a CPU's slot; so there a CPU ticks
+            let on_a_cpu = c.by_address || interface != Interface::Domain;
             let (ticks, cpu_ticks) = if on_a_cpu { (0, 6) } else { (6, 0) };
             Cast {
                 cpus: [
@@ -237,6 +237,11 @@ fn everything_at_once_on_vtd_tables() {
 #[test]
 fn everything_at_once_on_wide_tables() {
     everything::<Wide>(Interface::Domain);
+}
+
+#[test]
+fn everything_at_once_over_a_combined_unit_on_toy_tables() {
+    everything::<Small>(Interface::Combined);
 }
 
 #[test]
