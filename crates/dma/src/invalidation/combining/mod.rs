@@ -8,97 +8,94 @@
 //! its unit and makes of those that come while one is under way *one* for the next turn. It is a
 //! unit itself, so neither domain nor policy knows of it.
 //!
-//! **Slots.** Each CPU has a line with some *slots*, each for one request:
+//! **Rounds** are numbered. One is *open*, and at most the one before it is *under way* at the
+//! unit: as an invalidation for all requests that joined it. A request joins the open round by one
+//! addition to a word that has its number and the count of its requests, then writes its pages
+//! where its place in the round says, and is done when a second word, `over`, has passed the
+//! round's number. So its token is number and place; one that is asked again, however late, never
+//! gets a better answer, and a request that is not asked for any more (its caller's patience ran
+//! out) costs nothing but its place.
 //!
-//! ```text
-//! free -> claimed -> published -> taken -> free, one generation later: done, or failed
-//! ```
-//!
-//! A request claims one by compare-and-swap, so that a nested interrupt, and a thread that has
-//! moved, has one of its own; it writes its pages there, and publishes. The token is slot and
-//! generation. A slot that has a later generation than the token's is an invalidation that is done;
-//! so a request that is not asked for any more (its caller's patience ran out) costs nothing, and a
-//! token that is asked again, however late, never gets a better answer.
-//!
-//! **Rounds.** One invalidation of the unit is under way at a time, for all slots that it has
-//! *taken*. To advance is
+//! To advance is
 //!
 //! 1. to ask the unit for the round that is under way, if one is. Not done: that is all. Done, or
-//!    failed: so are its slots.
-//! 2. where none is under way, to take all that is published, and to submit it, with adjoining
-//!    pages as one range.
+//!    failed: so are its requests.
+//! 2. where none is under way, to *take* the open round, if it has requests, which opens the next;
+//!    and to submit it, with pages that adjoin as one range, or as the whole domain where it has
+//!    more than 16 requests, or where one has joined and its pages do not come to be there.
 //!
-//! A lock is held to look through slots and to write down what came of it, and not while the unit
-//! is asked, let alone waited for. Any number of callers may ask for one round; the first who is
-//! told ends it, if it is still the round that was asked for.
+//! A lock is held to write down what came of it, and not while the unit is asked, let alone waited
+//! for. Any number of callers may ask for one round; the first that is told ends it, if it is still
+//! the round that was asked for.
 //!
-//! A request that finds no round under way starts one at once. Of those that wait one is the
-//! *leader*, and advances at each look; the others look at their own slot. As nothing may depend on
-//! one CPU, a request that was looked for in vain [`CombiningConfig::take_over`] times advances
-//! too: where the leader's virtual CPU is not running, where the leader's request is not looked for
-//! any more, or where the one who looks is an interrupt handler on top of the leader. A round whose
-//! slots have been taken and that is not submitted by then is submitted once more, as one range
-//! around all its pages; of two answers the first one ends it. Where none leads, all do.
+//! The first request of a round *leads* it: it advances at each look from when the round is under
+//! way, or none is; the one that ends a round takes the next in the same step, so that the unit
+//! does not rest. All others look at `over`, which changes once a round. As nothing may depend on
+//! one CPU, a request that has looked [`CombiningConfig::take_over`] times since a round ended
+//! advances, too: where the leader's virtual CPU is not running, where its request is not asked for
+//! any more, or where the one that looks is an interrupt handler on top of the leader. A round that
+//! was taken and is not submitted by then is submitted once more; of two answers the first one ends
+//! it.
 //!
 //! **Why a request's answer proves what it must.** The caller of `submit` has fenced (that is the
-//! trait's contract). Its publication is a release, and taking it an acquire, so all that came
-//! before that fence is before the submission of the round, which a full fence of its own precedes;
-//! the round covers its pages, and reaches walk caches if one of its requests does. So the unit,
-//! asked then, is asked later than if the request had gone there itself, and for no less. Its slot
-//! becomes free only when the unit has said that this round is done: that is a release, and looking
-//! an acquire. A slot is taken once, by one round, and what is published after the slots were
-//! looked through is in none of before.
+//! trait's contract). Joining is a release, and taking an acquire, so all that came before that
+//! fence is before the submission of the round, which a full fence of its own precedes; the round
+//! covers its pages, and reaches walk caches if one of its requests does. So the unit, asked then,
+//! is asked later than if the request had gone there itself, and for no less. `over` passes a round
+//! only when the unit has said that it is done: that is a release, and looking an acquire. The word
+//! that is joined is taken as one, so each request is in one round, and in its count.
 //!
 //! **Bounds (P11).** A request waits for the round that is under way, and for its own: two, and
-//! [`CombiningConfig::take_over`] looks of its own for each that is left alone. All that is
-//! published goes into each round, so none is passed over.
+//! [`CombiningConfig::take_over`] looks of its own for each that is left alone. All that joined
+//! goes into the round, so none is passed over.
 //!
 //! **Failures.** A round that fails, or that the unit does not take, fails its requests, and no
-//! other; the next one is begun with what was published meanwhile. A waiter that runs out of
-//! patience takes nothing with it: the round goes on, and others ask the unit for it. A slot
-//! remembers which of its last 63 generations have failed; a token that is older than that, of a
-//! slot in which one ever failed, counts as failed, even where it was told that it was done.
+//! other; the next one is begun with what joined meanwhile. A waiter that runs out of patience
+//! takes nothing with it: the round goes on, and others ask the unit for it. The last 64 failed
+//! rounds are remembered; a request of a round before those, where more have failed, counts as
+//! failed, even where it was told that it was done.
 //!
 //! **Domains.** The requests of one domain are combined, that of the first one that asks, until its
 //! id is released; then of the next one that asks. No request of an id is waited for when that is
-//! released, as its domain has been flushed. Those that ran out of time may still be in slots, and
-//! go with a round of the next domain, which has an invalidation too many then. The submission of a
-//! round reads which domain it is after its requests were taken. So it finds that of those that are
-//! waited for, which was written before they were published, and stays while they wait.
+//! released, as its domain has been flushed. Those that ran out of time may still be in a round,
+//! which then is one of the next domain, and has an invalidation too many. The submission of a
+//! round reads which domain it is after it was taken. So it finds that of those that are waited
+//! for, which was written before they joined, and stays while they wait.
 //!
 //! Straight to the unit go: all, on machines of fewer CPUs than
 //! [`CombiningConfig::cpus_min`]; requests of any other domain; of a whole domain, which are of
-//! many unmaps already; of several ranges, likewise; and those that find no free slot.
+//! many unmaps already; of several ranges, likewise; and those that come when 32,768 are in a
+//! round, as they may where a unit does not answer.
 //!
-//! Locking: `rounds`, alone. Nothing is allocated.
+//! Locking: `rounds`, alone. Nothing is allocated, and no CPU is pinned.
 //!
 //! Not handled: several domains of one unit in one round.
 
+mod entries;
 mod rounds;
-mod slots;
 mod unit;
 
-use super::{Caches, Invalidate, InvalidateError, Scope};
+use super::{Caches, Invalidate, InvalidateError, Scope, ranges::Ranges};
 use crate::{platform::*, units::*};
-use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use rounds::{Rounds, Taken};
-use slots::{SlotId, Slots, State};
+use alloc::{boxed::Box, sync::Arc};
+use entries::{Entries, RANGES};
+use rounds::{Next, Open, Rounds, Taken, is_after};
 
-/// No request leads.
-const NOBODY: u64 = 0;
 /// In the word of the domain: it has ended, or there was none yet. The id stays, as a request of it
 /// that is not asked for any more may still go into a round, and units need not take every id.
 const ENDED: u64 = 1 << 16;
+/// In the word of the round that failed last, which is 0 as long as none has.
+const FAILED: u64 = 1 << 63;
 
 /// When requests are combined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CombiningConfig {
     /// CPUs of the platform, at least; on a smaller one all requests go straight to the unit.
     pub cpus_min: usize,
-    /// Looks in vain after which a request does what the leader should have done: some times what
-    /// an invalidation takes. At least 1. A domain's wait limit had better be 16 times that or
-    /// more: what ran out of time then asks the unit at each look, and so the first one after the
-    /// unit has come back finds it so.
+    /// Looks since a round ended after which a request does what the leader should have done: some
+    /// times what an invalidation takes. At least 1. A domain's wait limit had better be 16 times
+    /// that or more: what ran out of time then asks the unit at each look, and so the first one
+    /// after the unit has come back finds it so.
     pub take_over: u64,
 }
 
@@ -116,10 +113,14 @@ impl Default for CombiningConfig {
 pub struct Combining<P: Platform, U: Invalidate> {
     p: Arc<P>,
     unit: U,
-    slots: Slots<P>,
+    /// Joined by each request, and taken once a round.
+    open: CachePadded<Open<P::A64>>,
+    /// All rounds before this one are over. Written once a round, and read at each look.
+    over: CachePadded<P::A64>,
+    /// The round that failed last, and [`FAILED`].
+    last_failed: P::A64,
+    entries: Entries<P>,
     rounds: P::Lock<Rounds<U::Token>>,
-    /// The slot of the request that leads, and 1; or [`NOBODY`].
-    leader: CachePadded<P::A64>,
     /// The id of the domain whose requests are combined, and above it [`ENDED`].
     domain: P::A64,
     combines: Combines,
@@ -132,30 +133,30 @@ enum Combines {
     TooFewCpus,
 }
 
-/// A request: in a slot, or one of the unit's own.
+/// A request: in a round, or one of the unit's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CombinedToken<K>(Asked<K>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asked<K> {
     Unit(K),
-    Slot { id: SlotId, generation: u64 },
+    Round { number: u64, nth: u64 },
 }
 
 impl<P: Platform, U: Invalidate> Combining<P, U> {
-    /// For one domain, in front of `unit`.
+    /// For one domain at a time, in front of `unit`.
     pub fn new(p: Arc<P>, unit: U, config: CombiningConfig) -> Self {
-        let slots = Slots::new(&*p);
-        let count = slots.count();
         let combines = match p.cpus() >= config.cpus_min {
             true => Combines::Yes,
             false => Combines::TooFewCpus,
         };
         Combining {
             unit,
-            slots,
-            rounds: Lock::new(Rounds::new(count)),
-            leader: CachePadded(Atomic64::new(NOBODY)),
+            open: CachePadded(Open::new()),
+            over: CachePadded(Atomic64::new(0)),
+            last_failed: Atomic64::new(0),
+            entries: Entries::new(),
+            rounds: Lock::new(Rounds::new()),
             domain: Atomic64::new(ENDED),
             combines,
             take_over: config.take_over.max(1),
@@ -180,22 +181,20 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         }
     }
 
-    /// Publishes a request of one range, if it can be combined.
-    fn publish(
-        &self,
-        domain: DomainId,
-        pages: IovaRange,
-        caches: Caches,
-    ) -> Option<Asked<U::Token>> {
+    /// A request of one range joins the open round, if it can be combined.
+    fn join(&self, domain: DomainId, pages: IovaRange, caches: Caches) -> Option<Asked<U::Token>> {
         if self.combines == Combines::TooFewCpus || !self.is_ours(domain) {
             return None;
         }
-        let cpu = self.p.pinned(|cpu| cpu.index());
-        let (id, generation) = self.slots.publish(cpu, pages, caches)?;
-        if self.leader.0.load(Ordering::Relaxed) == NOBODY {
+        let (number, nth) = self.open.0.join()?;
+        if (nth as usize) < RANGES {
+            self.entries.at(number, nth).fill(number, pages, caches);
+        }
+        // where none is under way it goes at once
+        if nth == 0 && self.over.0.load(Ordering::Relaxed) == number {
             self.advance(Taker::Leads);
         }
-        Some(Asked::Slot { id, generation })
+        Some(Asked::Round { number, nth })
     }
 
     /// Whether `domain` is that whose requests are combined; the first one that asks is.
@@ -209,94 +208,125 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         now == ours
     }
 
-    /// Whether the request in a slot is done; if not, moves on what is under way where that is this
-    /// one's to do.
-    fn look(&self, id: SlotId, generation: u64) -> Result<bool, InvalidateError> {
-        if let Some(answer) = self.answer(id, generation) {
+    /// Whether the `nth` request of a round is done; if not, moves on what is under way where that
+    /// is this one's to do.
+    fn look(&self, number: u64, nth: u64) -> Result<bool, InvalidateError> {
+        if let Some(answer) = self.answer(number) {
             return answer;
         }
-        let looks = self.slots.at(id).has_looked();
-        let leader = self.leader.0.load(Ordering::Relaxed);
-        // who has waited for very long does so at each look: it may look rarely now
+        let over = self.over.0.load(Ordering::Relaxed);
+        let looks = self.entries.at(number, nth).has_looked(over);
+        // what has waited for very long does so at each look: it may look rarely now
         let always = looks > self.take_over.saturating_mul(16);
         if always || looks.is_multiple_of(self.take_over) {
             self.advance(Taker::TakesOver);
-        } else if leader == NOBODY || leader == id.word() {
+        } else if nth == 0 && over == number {
             self.advance(Taker::Leads);
         } else {
             return Ok(false);
         }
-        self.answer(id, generation).unwrap_or(Ok(false))
+        self.answer(number).unwrap_or(Ok(false))
     }
 
-    /// What became of the request in a slot, if that is known.
+    /// What became of a round, if it is over.
     #[inline]
-    fn answer(&self, id: SlotId, generation: u64) -> Option<Result<bool, InvalidateError>> {
-        match self.slots.at(id).state(generation) {
-            State::Waits => None,
-            State::Done => Some(Ok(true)),
-            State::DoneOrFailed => Some(self.old_answer(id, generation)),
+    fn answer(&self, number: u64) -> Option<Result<bool, InvalidateError>> {
+        if !is_after(self.over.0.load(Ordering::Acquire), number) {
+            return None;
+        }
+        // at least as new as the end of the round, as that was an acquire
+        match self.last_failed.load(Ordering::Relaxed) {
+            0 => Some(Ok(true)),
+            failed if is_after(number, failed & !FAILED) => Some(Ok(true)),
+            _ => Some(self.rounds.with(|rounds| rounds.answer(number))),
         }
     }
 
-    /// Ends the rounds that the unit is done with, and begins the next one if none is under way.
+    /// Ends the round that is under way if the unit is done with it, and begins the next one if
+    /// none is.
     fn advance(&self, taker: Taker) {
-        for nth in 0..rounds::ROUNDS {
-            let Some((token, number)) = self.rounds.with(|rounds| rounds.submitted(nth)) else {
-                continue;
-            };
-            let failed = match self.unit.done(token) {
-                Ok(false) => continue,
-                Ok(true) => None,
-                Err(why) => Some(why),
-            };
-            self.rounds
-                .with(|rounds| rounds.end(nth, number, failed, &self.slots));
-        }
-        let (leader, taken) = self.rounds.with(|rounds| {
-            let left_alone = match taker {
-                Taker::TakesOver => rounds.left_alone(),
-                Taker::Leads => None,
-            };
-            match left_alone {
-                Some(taken) => (None, Some(taken)),
-                None => rounds.take(&self.slots),
+        let taken = match self.rounds.with(|rounds| self.next(rounds, taker)) {
+            Next::Nothing => return,
+            Next::Submit(taken) => taken,
+            Next::Ask(number, token) => {
+                let failed = match self.unit.done(token) {
+                    Ok(false) => return,
+                    Ok(true) => None,
+                    Err(why) => Some(why),
+                };
+                let next = self.rounds.with(|rounds| {
+                    rounds.end(number, failed);
+                    self.next(rounds, taker)
+                });
+                match next {
+                    Next::Submit(taken) => taken,
+                    Next::Ask(..) | Next::Nothing => return,
+                }
             }
-        });
-        if let Some(leader) = leader {
-            self.leader.0.store(leader, Ordering::Relaxed);
+        };
+        self.submit_taken(taken);
+    }
+
+    fn next(&self, rounds: &mut Rounds<U::Token>, taker: Taker) -> Next<U::Token> {
+        let next = rounds.next(&self.open.0, taker);
+        // what is to be submitted is sooner, so that the unit does not rest
+        if !matches!(next, Next::Submit(_)) {
+            self.say(rounds);
         }
-        if let Some(taken) = taken {
-            self.submit_taken(taken);
+        next
+    }
+
+    /// Says which rounds are over.
+    fn say(&self, rounds: &Rounds<U::Token>) {
+        let over = rounds.number();
+        if self.over.0.load(Ordering::Relaxed) != over {
+            if let Some(failed) = rounds.last_failed() {
+                self.last_failed.store(failed | FAILED, Ordering::Relaxed);
+            }
+            self.over.0.store(over, Ordering::Release);
         }
     }
 
-    fn submit_taken(&self, mut taken: Taken) {
+    fn submit_taken(&self, taken: Taken) {
+        let wanted = self.ranges(taken);
+        let domain = DomainId(self.domain.load(Ordering::Relaxed) as u16);
         // what came before the requests' fences comes before what follows
         self.p.fence(Ordering::SeqCst);
-        let domain = DomainId(self.domain.load(Ordering::Relaxed) as u16);
-        merge(&mut taken.pages);
-        let one = [taken.around];
-        let ranges = match taken.pages.is_empty() {
-            true => &one[..], // once more, and whoever does so first has the ranges
-            false => &taken.pages,
+        let submitted = match &wanted {
+            Some((ranges, caches)) => self.unit.submit_ranges(domain, ranges.as_slice(), *caches),
+            None => self.unit.submit(domain, Scope::DOMAIN),
         };
-        let submitted = self.unit.submit_ranges(domain, ranges, taken.caches);
-        let failed = submitted.is_err();
-        self.rounds
-            .with(|rounds| rounds.submit(taken, submitted, &self.slots));
-        if failed {
-            self.leader.0.store(NOBODY, Ordering::Relaxed);
-        }
+        self.rounds.with(|rounds| {
+            rounds.submit(taken, submitted);
+            self.say(rounds);
+        });
     }
 
-    #[cold]
-    fn old_answer(&self, id: SlotId, generation: u64) -> Result<bool, InvalidateError> {
-        self.rounds
-            .with(|rounds| match self.slots.at(id).has_failed(generation) {
-                false => Ok(true),
-                true => Err(rounds.why(id)),
-            })
+    /// What the requests of a round ask for; `None` is the whole domain.
+    fn ranges(&self, taken: Taken) -> Option<(Ranges<RANGES>, Caches)> {
+        let Taken { number, requests } = taken;
+        if requests as usize > RANGES {
+            return None;
+        }
+        let (mut ranges, mut all) = (Ranges::new(), Caches::Leaves);
+        for nth in 0..requests {
+            let entry = self.entries.at(number, nth);
+            // one that has joined writes this next, unless it was interrupted
+            let mut looks = 0;
+            let (range, caches) = loop {
+                match entry.read(number) {
+                    Some(asked) => break asked,
+                    None if looks == self.take_over => return None,
+                    None => self.p.relax(),
+                }
+                looks += 1;
+            };
+            if !ranges.add(range) {
+                return None;
+            }
+            all = all.max(caches);
+        }
+        Some((ranges, all))
     }
 }
 
@@ -304,40 +334,6 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Taker {
     Leads,
-    /// And submits what was taken by another who did not.
+    /// And submits what was taken by another that did not.
     TakesOver,
-}
-
-/// In ascending order, with a gap between any two; what overlaps or adjoins becomes one.
-fn merge(ranges: &mut Vec<IovaRange>) {
-    ranges.sort_unstable_by_key(|range| range.first);
-    ranges.dedup_by(|next, range| {
-        let joins = next.first <= range.end();
-        if joins {
-            *range = range.around(next);
-        }
-        joins
-    });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_merge_where_they_adjoin_and_nowhere_else() {
-        let range = |first, pages| IovaRange::new(IovaPage(first), PageCount(pages));
-        let mut ranges = [
-            range(9, 1),
-            range(4, 2),
-            range(6, 1),
-            range(5, 1),
-            range(20, 4),
-        ]
-        .to_vec();
-        merge(&mut ranges);
-        assert_eq!(ranges, [range(4, 3), range(9, 1), range(20, 4)], "P1");
-        merge(&mut ranges);
-        assert_eq!(ranges.len(), 3);
-    }
 }

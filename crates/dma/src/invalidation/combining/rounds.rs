@@ -1,178 +1,166 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What is under way: which slots a round has taken, and the unit's token for it. All of it is
-//! behind one lock, under which the unit is never asked.
+//! Rounds: how they are counted, and the one that is under way. That is behind a lock, under which
+//! the unit is never asked.
 
-use super::{slots::*, *};
+use super::*;
 
-/// Rounds that are remembered: one is under way, and the room of others may be with who submits.
-pub(super) const ROUNDS: usize = 4;
+/// Failed rounds that are remembered.
+const REMEMBERED: usize = 64;
 
-pub(super) struct Rounds<K> {
-    rounds: [Round<K>; ROUNDS],
-    /// Rounds that were ever begun.
-    begun: u64,
-    /// Why slots have failed last.
-    failed: Box<[Option<InvalidateError>]>,
+/// Bits of a round's number: a unit that does one each 100 ns has not used them up in 300 days, and
+/// then counts on from 0.
+const NUMBER: u32 = 48;
+/// Bits of the count of its requests, below the number in one word.
+const REQUESTS: u32 = 64 - NUMBER;
+/// From so many on requests go straight to the unit: they come from requests that are not asked for
+/// any more, of a unit that does not answer. Room is left for all CPUs to come at once.
+const REQUESTS_MAX: u64 = 1 << (REQUESTS - 1);
+
+/// Whether the round `number` comes after the round `other`.
+pub(super) fn is_after(number: u64, other: u64) -> bool {
+    (number.wrapping_sub(other) << REQUESTS) as i64 > 0
 }
 
-struct Round<K> {
-    stage: Stage<K>,
-    /// Which of those that were ever begun; 0 when it is over.
+fn after(number: u64) -> u64 {
+    (number + 1) & ((1 << NUMBER) - 1)
+}
+
+/// The round that is open, and how many requests it has.
+pub(super) struct Open<A>(A);
+
+impl<A: Atomic64> Open<A> {
+    pub fn new() -> Self {
+        Open(A::new(0))
+    }
+    fn parts(word: u64) -> (u64, u64) {
+        (word >> REQUESTS, word & ((1 << REQUESTS) - 1))
+    }
+    /// Joins: the number of the round, and which of its requests this is. `None` where there are
+    /// too many.
+    pub fn join(&self) -> Option<(u64, u64)> {
+        let (_, requests) = Self::parts(self.0.load(Ordering::Relaxed));
+        (requests < REQUESTS_MAX).then(|| Self::parts(self.0.fetch_add(1, Ordering::AcqRel)))
+    }
+    /// Ends it and opens the next; how many have joined. It stays open if none has.
+    fn take(&self, number: u64) -> Option<u64> {
+        let (_, requests) = Self::parts(self.0.load(Ordering::Relaxed));
+        if requests == 0 {
+            return None;
+        }
+        let next = after(number) << REQUESTS;
+        let (_, requests) = Self::parts(self.0.swap(next, Ordering::AcqRel));
+        Some(requests)
+    }
+}
+
+pub(super) struct Rounds<K> {
+    /// The one that is under way, or the open one if none is.
     number: u64,
-    /// The slots that it has taken.
-    taken: Vec<SlotId>,
-    /// Room for their pages, unless whoever submits them has it.
-    pages: Option<Vec<IovaRange>>,
-    around: IovaRange,
-    caches: Caches,
+    stage: Stage<K>,
+    /// Those that have failed last, and why.
+    failed: [Option<(u64, InvalidateError)>; REMEMBERED],
+    /// How many have failed.
+    failures: usize,
 }
 
 #[derive(Clone, Copy)]
 enum Stage<K> {
-    Over,
-    Taken,
+    Open,
+    Taken { requests: u64 },
     Submitted(K),
 }
 
-/// What is to be submitted.
+/// A round that is to be submitted, or is once more.
+#[derive(Clone, Copy)]
 pub(super) struct Taken {
-    nth: usize,
-    number: u64,
-    /// The pages, in any order; none where they are submitted once more.
-    pub pages: Vec<IovaRange>,
-    /// A range around them.
-    pub around: IovaRange,
-    pub caches: Caches,
+    pub number: u64,
+    pub requests: u64,
+}
+
+/// What is to be done next.
+pub(super) enum Next<K> {
+    /// To ask the unit for this round.
+    Ask(u64, K),
+    Submit(Taken),
+    Nothing,
 }
 
 impl<K: Copy> Rounds<K> {
-    pub fn new(slots: usize) -> Self {
+    pub fn new() -> Self {
         Rounds {
-            rounds: core::array::from_fn(|_| Round {
-                stage: Stage::Over,
-                number: 0,
-                taken: Vec::with_capacity(slots),
-                pages: Some(Vec::with_capacity(slots)),
-                around: IovaRange::new(IovaPage(0), PageCount(0)),
-                caches: Caches::Leaves,
-            }),
-            begun: 0,
-            failed: (0..slots).map(|_| None).collect(),
+            number: 0,
+            stage: Stage::Open,
+            failed: [None; REMEMBERED],
+            failures: 0,
         }
     }
 
-    /// What to ask the unit of the `nth`, and its number.
-    pub fn submitted(&self, nth: usize) -> Option<(K, u64)> {
-        let round = &self.rounds[nth];
-        match round.stage {
-            Stage::Submitted(token) => Some((token, round.number)),
-            Stage::Over | Stage::Taken => None,
-        }
+    /// All rounds before this one are over.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
-    /// Its requests are done, or have failed; if it is still the one with that number.
-    pub fn end<P: Platform>(
-        &mut self,
-        nth: usize,
-        number: u64,
-        failed: Option<InvalidateError>,
-        slots: &Slots<P>,
-    ) {
-        let round = &mut self.rounds[nth];
-        if round.number != number {
-            return; // another caller was told, too
-        }
-        round.stage = Stage::Over;
-        round.number = 0;
-        for id in round.taken.drain(..) {
-            if failed.is_some() {
-                self.failed[id.index()] = failed;
+    /// What is to be done next. What has joined the open round is taken, if none is under way.
+    pub fn next<A: Atomic64>(&mut self, open: &Open<A>, taker: Taker) -> Next<K> {
+        let number = self.number;
+        match (self.stage, taker) {
+            (Stage::Submitted(token), _) => Next::Ask(number, token),
+            (Stage::Taken { requests }, Taker::TakesOver) => {
+                Next::Submit(Taken { number, requests })
             }
-            slots.at(id).free(failed.is_some());
+            (Stage::Taken { .. }, Taker::Leads) => Next::Nothing,
+            (Stage::Open, _) => match open.take(number) {
+                Some(requests) => {
+                    self.stage = Stage::Taken { requests };
+                    Next::Submit(Taken { number, requests })
+                }
+                None => Next::Nothing,
+            },
         }
     }
 
-    /// Takes all that is published for the next round, if none is under way; first, the slot that
-    /// leads from then on, if that changes.
-    pub fn take<P: Platform>(&mut self, slots: &Slots<P>) -> (Option<u64>, Option<Taken>) {
-        let is_over = |round: &Round<K>| matches!(round.stage, Stage::Over);
-        if !self.rounds.iter().all(is_over) {
-            return (None, None);
-        }
-        let with_room = self.rounds.iter().position(|round| round.pages.is_some());
-        let Some(nth) = with_room else {
-            return (Some(NOBODY), None); // whoever submits one brings it back
-        };
-        let round = &mut self.rounds[nth];
-        let mut pages = round.pages.take().unwrap_or_default();
-        pages.clear();
-        round.caches = Caches::Leaves;
-        for id in slots.ids() {
-            if let Some((range, caches)) = slots.at(id).take() {
-                round.around = match round.taken.is_empty() {
-                    true => range,
-                    false => round.around.around(&range),
-                };
-                round.caches = round.caches.max(caches);
-                round.taken.push(id);
-                pages.push(range);
-            }
-        }
-        let Some(first) = round.taken.first() else {
-            round.pages = Some(pages);
-            return (Some(NOBODY), None);
-        };
-        self.begun += 1;
-        round.number = self.begun;
-        round.stage = Stage::Taken;
-        let taken = Taken {
-            nth,
-            number: round.number,
-            pages,
-            around: round.around,
-            caches: round.caches,
-        };
-        (Some(first.word()), Some(taken))
-    }
-
-    /// A round that is taken and not submitted, to be submitted once more.
-    pub fn left_alone(&self) -> Option<Taken> {
-        let taken = |round: &Round<K>| matches!(round.stage, Stage::Taken);
-        let nth = self.rounds.iter().position(taken)?;
-        let round = &self.rounds[nth];
-        Some(Taken {
-            nth,
-            number: round.number,
-            pages: Vec::new(),
-            around: round.around,
-            caches: round.caches,
-        })
-    }
-
-    /// The unit's answer to a submission of `taken`. The first of several is kept.
-    pub fn submit<P: Platform>(
-        &mut self,
-        taken: Taken,
-        submitted: Result<K, InvalidateError>,
-        slots: &Slots<P>,
-    ) {
-        let Taken {
-            nth, number, pages, ..
-        } = taken;
-        let round = &mut self.rounds[nth];
-        if pages.capacity() > 0 {
-            round.pages = Some(pages);
-        }
-        if round.number != number || !matches!(round.stage, Stage::Taken) {
+    /// The unit's answer to a submission. The first of several is kept.
+    pub fn submit(&mut self, taken: Taken, submitted: Result<K, InvalidateError>) {
+        if self.number != taken.number || !matches!(self.stage, Stage::Taken { .. }) {
             return;
         }
         match submitted {
-            Ok(token) => round.stage = Stage::Submitted(token),
-            Err(why) => self.end(nth, number, Some(why), slots),
+            Ok(token) => self.stage = Stage::Submitted(token),
+            Err(why) => self.end(taken.number, Some(why)),
         }
     }
 
-    pub fn why(&self, id: SlotId) -> InvalidateError {
-        self.failed[id.index()].unwrap_or(InvalidateError::OutOfService)
+    /// A round is done, or has failed, if it is still the one that is under way.
+    pub fn end(&mut self, number: u64, failed: Option<InvalidateError>) {
+        if self.number != number {
+            return; // another caller was told, too
+        }
+        if let Some(why) = failed {
+            self.failed[self.failures % REMEMBERED] = Some((number, why));
+            self.failures += 1;
+        }
+        self.number = after(number);
+        self.stage = Stage::Open;
+    }
+
+    /// The round that has failed last.
+    pub fn last_failed(&self) -> Option<u64> {
+        let last = self.failures.checked_sub(1)?;
+        self.failed[last % REMEMBERED].map(|(number, _)| number)
+    }
+
+    /// What became of a round that is over. Of one before all failures that are remembered, it has
+    /// failed, if any other is not remembered.
+    pub fn answer(&self, number: u64) -> Result<bool, InvalidateError> {
+        let mut known = self.failed.iter().flatten();
+        if let Some((_, why)) = known.find(|(failed, _)| *failed == number) {
+            return Err(*why);
+        }
+        match self.failed[self.failures % REMEMBERED] {
+            Some((oldest, why)) if self.failures > REMEMBERED && is_after(oldest, number) => {
+                Err(why)
+            }
+            _ => Ok(true),
+        }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! As a unit: requests by slots where they can be combined, and all else handed on.
+//! As a unit: requests by rounds where they can be combined, and all else handed on.
 #![allow(unsafe_code)] // promises
 
 use super::*;
@@ -12,7 +12,7 @@ unsafe impl<P: Platform, U: Invalidate> Invalidate for Combining<P, U> {
     fn submit(&self, domain: DomainId, scope: Scope) -> Result<Self::Token, InvalidateError> {
         let combined = scope
             .pages
-            .and_then(|pages| self.publish(domain, pages, scope.caches));
+            .and_then(|pages| self.join(domain, pages, scope.caches));
         match combined {
             Some(asked) => Ok(CombinedToken(asked)),
             None => Ok(CombinedToken(Asked::Unit(self.unit.submit(domain, scope)?))),
@@ -25,7 +25,7 @@ unsafe impl<P: Platform, U: Invalidate> Invalidate for Combining<P, U> {
         caches: Caches,
     ) -> Result<Self::Token, InvalidateError> {
         if let [pages] = ranges
-            && let Some(asked) = self.publish(domain, *pages, caches)
+            && let Some(asked) = self.join(domain, *pages, caches)
         {
             return Ok(CombinedToken(asked));
         }
@@ -35,7 +35,7 @@ unsafe impl<P: Platform, U: Invalidate> Invalidate for Combining<P, U> {
     fn done(&self, token: Self::Token) -> Result<bool, InvalidateError> {
         match token.0 {
             Asked::Unit(token) => self.unit.done(token),
-            Asked::Slot { id, generation } => self.look(id, generation),
+            Asked::Round { number, nth } => self.look(number, nth),
         }
     }
 }

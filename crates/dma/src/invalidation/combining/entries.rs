@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What the requests of a round ask for, each on a line of its own.
+//!
+//! Rounds use two sets in turn, by their number: a round opens when the one before it is taken, and
+//! by then the one before that is over, so what is in its set is needed no more. A late submission
+//! of that may read some of both; it is one that no request waits for.
+
+use super::*;
+
+/// Requests of a round whose ranges are kept. More of them are invalidated as the whole domain,
+/// which then is cheaper on any unit.
+pub(super) const RANGES: usize = 16;
+
+pub(super) struct Entry<P: Platform> {
+    /// The number of the round that it is of, and 1.
+    of: P::A64,
+    first: P::A64,
+    /// The pages' count, and in the lowest bit whether walk caches are reached.
+    pages_and_caches: P::A64,
+    /// Looks since the last round ended, and above them that round.
+    looks: P::A64,
+}
+
+/// Bits of the looks.
+const LOOKS: u32 = 32;
+const LOOKS_MASK: u64 = (1 << LOOKS) - 1;
+
+pub(super) struct Entries<P: Platform>(Box<[CachePadded<Entry<P>>]>);
+
+impl<P: Platform> Entries<P> {
+    pub fn new() -> Self {
+        let entry = |_| CachePadded(Entry::new());
+        Entries((0..2 * RANGES).map(entry).collect())
+    }
+    /// That of the `nth` request of round `number`. It is its own only below [`RANGES`].
+    pub fn at(&self, number: u64, nth: u64) -> &Entry<P> {
+        let set = number as usize % 2;
+        &self.0[set * RANGES + nth as usize % RANGES].0
+    }
+}
+
+impl<P: Platform> Entry<P> {
+    fn new() -> Self {
+        Entry {
+            of: P::A64::new(0),
+            first: P::A64::new(0),
+            pages_and_caches: P::A64::new(0),
+            looks: P::A64::new(0),
+        }
+    }
+
+    /// What a request of round `number` asks for.
+    pub fn fill(&self, number: u64, pages: IovaRange, caches: Caches) {
+        let walks = u64::from(caches == Caches::LeavesAndWalks);
+        self.first.store(pages.first.0, Ordering::Relaxed);
+        self.pages_and_caches
+            .store(pages.pages.0 << 1 | walks, Ordering::Relaxed);
+        self.of.store(number + 1, Ordering::Release);
+    }
+
+    /// That again; `None` as long as it is not there.
+    pub fn read(&self, number: u64) -> Option<(IovaRange, Caches)> {
+        if self.of.load(Ordering::Acquire) != number + 1 {
+            return None;
+        }
+        let first = IovaPage(self.first.load(Ordering::Relaxed));
+        let pages = self.pages_and_caches.load(Ordering::Relaxed);
+        let caches = match pages & 1 {
+            0 => Caches::Leaves,
+            _ => Caches::LeavesAndWalks,
+        };
+        Some((IovaRange::new(first, PageCount(pages >> 1)), caches))
+    }
+
+    /// Counts a look in vain: how many there were since round `over` began. Requests that share the
+    /// entry count together, roughly.
+    pub fn has_looked(&self, over: u64) -> u64 {
+        let (now, since) = (self.looks.load(Ordering::Relaxed), over & LOOKS_MASK);
+        let looks = match now >> LOOKS == since {
+            true => (now & LOOKS_MASK) + 1,
+            false => 1,
+        };
+        let looks = looks.min(LOOKS_MASK);
+        self.looks.store(since << LOOKS | looks, Ordering::Relaxed);
+        looks
+    }
+}
