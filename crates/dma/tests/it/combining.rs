@@ -377,7 +377,7 @@ fn the_domain_after_the_one_that_was_combined_is_combined() {
     assert_eq!(domain, DOMAIN, "P1: done, and of another domain");
     told.answer(asked, Ok(()));
     // the leader is the one that nobody asks for
-    let looks = (0..).take_while(|_| !done(&unit, token)).count();
+    let looks = (0..TAKE_OVER).take_while(|_| !done(&unit, token)).count();
     assert!(looks < TAKE_OVER as usize, "P11: {looks} looks");
 }
 
