@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `cargo lab scale strict`: strict invalidation that scales, line by line.
 
+mod devices;
 mod expected;
 mod lines;
 mod plain;
@@ -15,11 +16,12 @@ use crate::error::Error;
 use crate::progress::{Bar, Progress};
 use crate::stated::Stated;
 use clap::Args;
+use devices::Devices;
 use expected::{OF, STATEMENTS};
-use ioatlas_sim::timing::{Params, workload::Outcome};
+use ioatlas_sim::timing::{CacheLog, Params, workload::Outcome};
 use lines::{HEAVY, LIGHT, Line, Planned, grid};
 use serde::Serialize;
-use std::num::NonZero;
+use std::{num::NonZero, sync::Arc};
 
 /// Strict that scales: request-response on 16, 32 and 64 simulated CPUs, one unmap at a time, in
 /// batches, and deferred, as parts of no IOMMU.
@@ -81,6 +83,7 @@ pub(crate) struct Point {
     pub high: Option<f64>,
     pub in_range: Option<bool>,
     pub cycles: Parts,
+    pub devices: Option<Devices>,
 }
 
 #[derive(Debug, Serialize)]
@@ -98,7 +101,12 @@ struct Said {
 pub(crate) const NO_IOMMU: &str = "no IOMMU";
 
 impl Point {
-    fn of(planned: &Planned, params: &Params, outcome: &Outcome, base: f64) -> Self {
+    fn of(
+        planned: &Planned,
+        params: &Params,
+        (outcome, devices): (&Outcome, Devices),
+        base: f64,
+    ) -> Self {
         let run = &outcome.run;
         let relative = run.throughput() / base;
         let Planned {
@@ -120,6 +128,7 @@ impl Point {
             high: expected.map(|Stated { high, .. }| high),
             in_range: expected.map(|range| range.has(relative)),
             cycles: Parts::of(&run.account()),
+            devices: line.map(|_| devices),
         }
     }
 }
@@ -167,8 +176,12 @@ fn measure(
         jobs,
         |at| {
             let params = plan[at].params(&shipped);
-            let outcome = plan[at].scenario(&params, seed).run(&params);
-            (params, outcome)
+            let log = Arc::new(CacheLog::default());
+            let outcome = plan[at].scenario(&params, seed).run_logged(&params, &log);
+            (
+                params,
+                outcome.map(|outcome| (outcome, Devices::of(&log.take()))),
+            )
         },
         |at| {
             behind += 1;
@@ -179,14 +192,14 @@ fn measure(
     );
     let (mut points, mut base) = (Vec::new(), f64::NAN);
     for (planned, (params, outcome)) in plan.iter().zip(all) {
-        let outcome = outcome.map_err(|error| Error::Simulation {
+        let (outcome, devices) = outcome.map_err(|error| Error::Simulation {
             point: format!("{planned:?}"),
             detail: error.to_string(),
         })?;
         if planned.line.is_none() {
             base = outcome.run.throughput();
         }
-        points.push(Point::of(planned, &params, &outcome, base));
+        points.push(Point::of(planned, &params, (&outcome, devices), base));
     }
     Ok(points)
 }
