@@ -7,8 +7,8 @@
 //! and its status word are the core's own code. The engine is *serial*: it takes a descriptor when
 //! it has done the one before, and when the tail register has been written. An invalidation takes
 //! d + p, or d + g for a domain and more, a wait descriptor w; at its end the status word is
-//! written. Nothing is cached and nothing translated here: what a cache would see of a run goes into
-//! a [`CacheLog`], if there is one.
+//! written. Nothing is cached and nothing translated here: what a cache would see of a run goes
+//! into a [`CacheLog`], if there is one.
 //!
 //! Outside of a run everything is done at once, for setting up.
 //!

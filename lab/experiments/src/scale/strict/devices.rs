@@ -8,9 +8,9 @@
 //! the walk caches.
 //!
 //! Expected before the first run, of the large IOTLB on 16 CPUs: page by page 0.50 misses and 0.50
-//! reads an access. In batches of 16 by domain, 16 packets pass between two invalidations: they come
-//! to 12.7 of 32 descriptor pages, so 0.85 to 0.95 misses, and their buffers lie in a dozen leaf
-//! tables, so 1.2 to 1.6 reads. In batches of 2 nearly every access misses, with 2 to 3 reads.
+//! reads an access. In batches of 16 by domain, 16 packets pass between two invalidations: they
+//! come to 12.7 of 32 descriptor pages, so 0.85 to 0.95 misses, and their buffers lie in a dozen
+//! leaf tables, so 1.2 to 1.6 reads. In batches of 2 nearly every access misses, with 2 to 3 reads.
 
 use ioatlas_dma::invalidation::Caches;
 use ioatlas_iotlb::{

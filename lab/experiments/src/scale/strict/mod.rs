@@ -40,9 +40,11 @@ use std::{num::NonZero, sync::Arc};
 /// consequence, per_second, relative to no IOMMU, uncertainty: half the width of the interval that
 /// holds per_second with 95 % confidence, as a part of it, low and high: what was expected of
 /// relative, and in_range, null where nothing was, cycles: parts of all cycles (iova, iova_lock,
-/// invalidation: waiting for the unit included, invalidation_lock, tables, other, outside)), those
-/// without an IOMMU first; `statements`: what was stated of points on 16 CPUs with p = w and g = p
-/// (line, work, stated, low, high, ours, in_range).
+/// invalidation: waiting for the unit included, invalidation_lock, tables, other, outside),
+/// devices: what accesses of devices cost, of an IOTLB of 32 entries (small) and of 4096 (large),
+/// in the mean of an access: misses, and reads of page-table entries), those without an IOMMU
+/// first; `statements`: what was stated of points on 16 CPUs with p = w and g = p (line, work,
+/// stated, low, high, ours, in_range).
 #[derive(Args, Debug)]
 pub(crate) struct StrictArguments {
     /// 4 CPUs, one p and two g.

@@ -23,7 +23,7 @@ pub(super) fn plain(strict: &Strict) -> String {
         );
         text += &of_group(group);
         text.push('\n');
-        text += "What devices pay for an access, p = w: misses of the IOTLB, and page-table entries read\n";
+        text += "What devices pay for an access, p = w: IOTLB misses, page-table entries read\n";
         text += &devices(group);
         text.push('\n');
     }
