@@ -91,16 +91,15 @@ impl WalkCaches {
     /// An unmap removed at least one page of a device.
     #[inline]
     pub fn unmapped(&mut self, device: u32) {
-        if !self.any || self.hint == InvalidationHint::LeavesOnly {
-            return;
+        if self.any && self.hint == InvalidationHint::WalkCachesToo {
+            self.clear(device);
         }
-        let all = Span {
-            device,
-            first: 0,
-            last: u64::MAX - 1,
-        };
+    }
+
+    /// Removes the entries of a device.
+    pub fn clear(&mut self, device: u32) {
         for cache in self.caches.iter_mut().flatten() {
-            cache.remove(all, 0);
+            cache.remove(Span::all(device), 0);
         }
     }
 }

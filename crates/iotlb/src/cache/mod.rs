@@ -37,6 +37,15 @@ pub(crate) struct Span {
 }
 
 impl Span {
+    /// All pages of a device.
+    pub fn all(device: u32) -> Self {
+        Span {
+            device,
+            first: 0,
+            last: u64::MAX - 1,
+        }
+    }
+
     pub fn first_tag(self) -> Tag {
         Tag {
             device: self.device,

@@ -5,7 +5,7 @@ use crate::Answer;
 use clap::Args;
 use ioatlas_bench::{
     Effort, Row, Spread,
-    latency::{LATENCY, Latency, THREADS, WANTED, per_second},
+    latency::{LATENCY, Latency, THREADS, per_second},
 };
 use ioatlas_present::{Table, rounded};
 use serde::Serialize;
@@ -42,8 +42,6 @@ struct Object {
     latency_ns: u64,
     threads: usize,
     rows: Vec<Line>,
-    wanted: f64,
-    reached: Option<bool>,
 }
 
 #[derive(Debug, Serialize)]
@@ -97,8 +95,6 @@ pub(super) fn run(arguments: &LatencyArguments) -> Answer {
         rows: rows
             .map(|(name, row)| Line::of(&latency, name, row))
             .collect(),
-        wanted: WANTED,
-        reached: latency.is_reached(),
     };
     Answer::show(&object, arguments.json, text)
 }
@@ -137,13 +133,5 @@ fn text(object: &Object) -> String {
     let reasons = object.rows.iter();
     let reasons = reasons.filter_map(|line| Some((&line.name, line.reason.as_ref()?)));
     reasons.for_each(|(name, why)| text += &format!("{name}: {why}\n"));
-    let said = match object.reached {
-        Some(true) => "reached",
-        Some(false) => "not reached",
-        None => "not measured",
-    };
-    text + &format!(
-        "wanted of batches: at least {} times strict one by one; {said}\n",
-        object.wanted
-    )
+    text
 }

@@ -32,8 +32,9 @@
 //!
 //! **Not handled.** Out-of-order execution, but that the lines of one lock come together; store
 //! buffers (a store waits for its line); prefetching; caches that are full; bandwidth of sockets
-//! and memory; migration; locks inside the page allocator and the heap; devices' accesses and the
-//! lines they take. Real instructions are not counted.
+//! and memory; migration; locks inside the page allocator and the heap; what devices' accesses cost
+//! and the lines they take (that they happen a [`CacheLog`] tells). Real instructions are not
+//! counted.
 //!
 //! # Example
 //!
@@ -66,6 +67,7 @@
 
 mod account;
 mod cpu;
+mod devices;
 mod lines;
 mod locks;
 mod machine;
@@ -81,6 +83,7 @@ pub mod workload;
 
 pub use account::{Account, Category, Way};
 pub use cpu::{VirtualCpu, now, work};
+pub use devices::{CacheEvent, CacheLog};
 pub use machine::{Machine, MachineConfig, MachineError, MachineUnit, RunError, Timer};
 pub use params::{Cycles, LockModel, Params};
 pub use run::{CpuRun, LineRun, LockRun, Run};

@@ -7,7 +7,8 @@
 //! and its status word are the core's own code. The engine is *serial*: it takes a descriptor when
 //! it has done the one before, and when the tail register has been written. An invalidation takes
 //! d + p, or d + g for a domain and more, a wait descriptor w; at its end the status word is
-//! written. Nothing is cached and nothing translated here: no access of a device is simulated.
+//! written. Nothing is cached and nothing translated here: what a cache would see of a run goes
+//! into a [`CacheLog`], if there is one.
 //!
 //! Outside of a run everything is done at once, for setting up.
 //!
@@ -16,13 +17,16 @@
 use crate::{
     platform::{Sim, WORDS},
     timing::{
+        cpu,
+        devices::{CacheEvent, CacheLog},
         params::{Cycles, Params},
         timed,
     },
 };
 use ioatlas_dma::{
+    invalidation::Caches,
     platform::PhysMemory,
-    units::{PhysAddr, PhysPage},
+    units::{IovaPage, IovaRange, PageCount, PhysAddr, PhysPage},
 };
 use ioatlas_vtd::registers::*;
 use serde::Serialize;
@@ -42,6 +46,11 @@ const TYPE_WAIT: u64 = 5;
 const GRANULARITY_SHIFT: u32 = 4;
 const GRANULARITY_MASK: u64 = 3;
 const BY_PAGE: u64 = 3;
+/// The upper half of a descriptor by page: address (bits 63..12), IH (bit 6), and the binary
+/// logarithm of its pages.
+const PAGE_SHIFT: u32 = 12;
+const LEAVES_ONLY: u64 = 1 << 6;
+const PAGES_LG2_MASK: u64 = 0x3f;
 /// Of a wait descriptor: write the status (bit 5), which is in the upper half.
 const WRITES_STATUS: u64 = 1 << 5;
 const STATUS_SHIFT: u32 = 32;
@@ -84,6 +93,7 @@ struct State {
     /// When the last descriptor taken is done.
     busy_until: u64,
     use_: UnitUse,
+    log: Option<Arc<CacheLog>>,
 }
 
 impl UnitRegisters {
@@ -103,6 +113,16 @@ impl UnitRegisters {
     /// What it did since the run began.
     pub fn used(&self) -> UnitUse {
         self.state().use_
+    }
+    /// From now on what a cache would see goes into `log`.
+    pub fn log_to(&self, log: Arc<CacheLog>) {
+        self.state().log = Some(log);
+    }
+    /// The device behind the unit accesses a page that is mapped, now.
+    pub(crate) fn accessed(&self, page: IovaPage) {
+        if let Some((log, now)) = self.state().log.as_ref().zip(cpu::now()) {
+            log.add(now.0, CacheEvent::Access(page));
+        }
     }
     /// A new run begins at time 0.
     pub(crate) fn begin_run(&self) {
@@ -135,6 +155,9 @@ impl UnitRegisters {
             state.use_.busy += took;
             let begins = now.map(|now| state.busy_until.max(now));
             state.busy_until = begins.unwrap_or(0) + took;
+            if let Some((log, event)) = state.log.as_ref().zip(cache_event(low, high)) {
+                log.add(state.busy_until, event);
+            }
             if low & TYPE_MASK == TYPE_WAIT && low & WRITES_STATUS != 0 {
                 state.use_.statuses += 1;
                 let done = now.map(|_| state.busy_until);
@@ -163,6 +186,27 @@ impl UnitRegisters {
     }
 }
 
+/// What the descriptor says to the IOTLB.
+fn cache_event(low: u64, high: u64) -> Option<CacheEvent> {
+    if low & TYPE_MASK != TYPE_IOTLB {
+        return None;
+    }
+    if low >> GRANULARITY_SHIFT & GRANULARITY_MASK != BY_PAGE {
+        return Some(CacheEvent::Domain);
+    }
+    let pages = IovaRange::new(
+        IovaPage(high >> PAGE_SHIFT),
+        PageCount(1 << (high & PAGES_LG2_MASK)),
+    );
+    Some(CacheEvent::Pages(
+        pages,
+        match high & LEAVES_ONLY {
+            0 => Caches::LeavesAndWalks,
+            _ => Caches::Leaves,
+        },
+    ))
+}
+
 /// The page and the word in it at `at`.
 fn place(at: PhysAddr) -> (PhysPage, usize) {
     (PhysPage(at.0 >> 12), (at.0 >> 3) as usize % WORDS)
@@ -173,14 +217,14 @@ fn place(at: PhysAddr) -> (PhysPage, usize) {
 // what was asked for.
 unsafe impl Registers for UnitRegisters {
     fn read32(&self, register: Reg32) -> u32 {
-        crate::timing::cpu::device_access(self.register_read);
+        cpu::device_access(self.register_read);
         match register {
             GSTS => self.state().enabled,
             _ => 0,
         }
     }
     fn read64(&self, register: Reg64) -> u64 {
-        crate::timing::cpu::device_access(self.register_read);
+        cpu::device_access(self.register_read);
         let state = self.state();
         match register {
             CAP => CAPABILITIES,
@@ -193,14 +237,14 @@ unsafe impl Registers for UnitRegisters {
         }
     }
     fn write32(&self, register: Reg32, value: u32) {
-        crate::timing::cpu::device_access(self.register_write);
+        cpu::device_access(self.register_write);
         if register == GCMD {
             // each command is done at once; that to set the root stays visible
             self.state().enabled = value & !GCMD_WBF;
         }
     }
     fn write64(&self, register: Reg64, value: u64) {
-        let now = crate::timing::cpu::device_access(self.register_write);
+        let now = cpu::device_access(self.register_write);
         let mut state = self.state();
         match register {
             IQA => {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! `cargo lab scale strict`: strict invalidation that scales, line by line.
 
+mod devices;
 mod expected;
 mod lines;
 mod plain;
@@ -15,11 +16,12 @@ use crate::error::Error;
 use crate::progress::{Bar, Progress};
 use crate::stated::Stated;
 use clap::Args;
+use devices::Devices;
 use expected::{OF, STATEMENTS};
-use ioatlas_sim::timing::{Params, workload::Outcome};
+use ioatlas_sim::timing::{CacheLog, Params, workload::Outcome};
 use lines::{HEAVY, LIGHT, Line, Planned, grid};
 use serde::Serialize;
-use std::num::NonZero;
+use std::{num::NonZero, sync::Arc};
 
 /// Strict that scales: request-response on 16, 32 and 64 simulated CPUs, one unmap at a time, in
 /// batches, and deferred, as parts of no IOMMU.
@@ -38,9 +40,11 @@ use std::num::NonZero;
 /// consequence, per_second, relative to no IOMMU, uncertainty: half the width of the interval that
 /// holds per_second with 95 % confidence, as a part of it, low and high: what was expected of
 /// relative, and in_range, null where nothing was, cycles: parts of all cycles (iova, iova_lock,
-/// invalidation: waiting for the unit included, invalidation_lock, tables, other, outside)), those
-/// without an IOMMU first; `statements`: what was stated of points on 16 CPUs with p = w and g = p
-/// (line, work, stated, low, high, ours, in_range).
+/// invalidation: waiting for the unit included, invalidation_lock, tables, other, outside),
+/// devices: what accesses of devices cost, of an IOTLB of 32 entries (small) and of 4096 (large),
+/// in the mean of an access: misses, and reads of page-table entries), those without an IOMMU
+/// first; `statements`: what was stated of points on 16 CPUs with p = w and g = p (line, work,
+/// stated, low, high, ours, in_range).
 #[derive(Args, Debug)]
 pub(crate) struct StrictArguments {
     /// 4 CPUs, one p and two g.
@@ -81,6 +85,7 @@ pub(crate) struct Point {
     pub high: Option<f64>,
     pub in_range: Option<bool>,
     pub cycles: Parts,
+    pub devices: Option<Devices>,
 }
 
 #[derive(Debug, Serialize)]
@@ -98,7 +103,12 @@ struct Said {
 pub(crate) const NO_IOMMU: &str = "no IOMMU";
 
 impl Point {
-    fn of(planned: &Planned, params: &Params, outcome: &Outcome, base: f64) -> Self {
+    fn of(
+        planned: &Planned,
+        params: &Params,
+        (outcome, devices): (&Outcome, Devices),
+        base: f64,
+    ) -> Self {
         let run = &outcome.run;
         let relative = run.throughput() / base;
         let Planned {
@@ -120,6 +130,7 @@ impl Point {
             high: expected.map(|Stated { high, .. }| high),
             in_range: expected.map(|range| range.has(relative)),
             cycles: Parts::of(&run.account()),
+            devices: line.map(|_| devices),
         }
     }
 }
@@ -167,8 +178,12 @@ fn measure(
         jobs,
         |at| {
             let params = plan[at].params(&shipped);
-            let outcome = plan[at].scenario(&params, seed).run(&params);
-            (params, outcome)
+            let log = Arc::new(CacheLog::default());
+            let outcome = plan[at].scenario(&params, seed).run_logged(&params, &log);
+            (
+                params,
+                outcome.map(|outcome| (outcome, Devices::of(&log.take()))),
+            )
         },
         |at| {
             behind += 1;
@@ -179,14 +194,14 @@ fn measure(
     );
     let (mut points, mut base) = (Vec::new(), f64::NAN);
     for (planned, (params, outcome)) in plan.iter().zip(all) {
-        let outcome = outcome.map_err(|error| Error::Simulation {
+        let (outcome, devices) = outcome.map_err(|error| Error::Simulation {
             point: format!("{planned:?}"),
             detail: error.to_string(),
         })?;
         if planned.line.is_none() {
             base = outcome.run.throughput();
         }
-        points.push(Point::of(planned, &params, &outcome, base));
+        points.push(Point::of(planned, &params, (&outcome, devices), base));
     }
     Ok(points)
 }

@@ -23,6 +23,9 @@ pub(super) fn plain(strict: &Strict) -> String {
         );
         text += &of_group(group);
         text.push('\n');
+        text += "What devices pay for an access, p = w: IOTLB misses, page-table entries read\n";
+        text += &devices(group);
+        text.push('\n');
     }
     let judged = || strict.points.iter().filter_map(|point| point.in_range);
     text + &format!(
@@ -80,6 +83,31 @@ fn of_group(group: &[Point]) -> String {
                     .find(of)
                     .map_or(String::new(), |point| cell(point)),
             );
+        }
+        table.row(cells);
+    }
+    table.text("")
+}
+
+/// A row for each line, and g where it is of consequence.
+fn devices(group: &[Point]) -> String {
+    let heads = [
+        "line",
+        "g by p",
+        "misses of 32",
+        "reads",
+        "misses of 4096",
+        "reads",
+    ];
+    let mut table = Table::new(heads).aligned("lrrrrr");
+    let same = group.iter().filter(|point| point.page_share == Some(0.5));
+    for (point, devices) in same.filter_map(|point| Some((point, point.devices?))) {
+        let cost = point
+            .domain_cost
+            .map_or(String::new(), |cost| cost.to_string());
+        let mut cells = vec![point.line.to_owned(), cost];
+        for misses in [devices.small, devices.large] {
+            cells.extend([misses.misses, misses.reads].map(|number| format!("{number:.3}")));
         }
         table.row(cells);
     }

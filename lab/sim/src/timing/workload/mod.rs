@@ -18,9 +18,8 @@
 //! connections at once: the paper's own measurement without an IOMMU, an input here.
 //!
 //! **Not handled.** Contention outside of the mapping code (sockets, the heap's own lines),
-//! interrupts of devices; batches, but where a [`Driver`] is
-//! said to reap some; the device's accesses: static identity mapping is no
-//! IOMMU, by construction.
+//! interrupts of devices; batches, but where a [`Driver`] is said to reap some; what the device's
+//! accesses take: static identity mapping is no IOMMU, by construction.
 
 mod background;
 mod mapper;

@@ -2,16 +2,22 @@
 //! One CPU's rings.
 
 use super::mapper::Mapper;
-use crate::{random::Random, timing::Params};
+use crate::{
+    random::Random,
+    timing::{Params, UnitRegisters},
+};
 use ioatlas_dma::{
     domain::{MapError, Mapping},
     platform::{Heap, HeapBlock},
-    units::{ByteCount, Direction, PhysAddr, PhysRange},
+    units::{ByteCount, CpuIndex, Direction, IovaPage, IovaRange, PhysAddr, PhysRange},
 };
 use std::collections::VecDeque;
 
 /// Physical address of the heap's first byte: above what tables use.
 const HEAP_AT: u64 = 1 << 40;
+
+/// The rings' own pages, two for each CPU: mapped for good, where no allocator comes to.
+const RING_PAGES: u64 = 1 << 34;
 
 /// Buffers that a device may reach.
 struct Lent {
@@ -31,6 +37,15 @@ pub(super) struct Rings<'a> {
     reaped: Vec<Lent>,
     /// Of blocks, so that an operation allocates nothing on the host once warm.
     spare: Vec<Vec<HeapBlock>>,
+    /// What sees the device's accesses, and the first of the rings' own two pages.
+    watched: Option<(&'a UnitRegisters, IovaPage)>,
+}
+
+/// Whose descriptors a device reads.
+#[derive(Clone, Copy)]
+enum Ring {
+    Receive = 0,
+    Send = 1,
 }
 
 impl<'a> Rings<'a> {
@@ -50,12 +65,25 @@ impl<'a> Rings<'a> {
             room: ByteCount(params.buffer),
             reaped: Vec::new(),
             spare: Vec::new(),
+            watched: None,
         };
         for _ in 0..receive {
             let lent = rings.lend(rings.room, Direction::FromDevice)?;
             rings.receive.push_back(lent);
         }
         Ok(rings)
+    }
+    /// From now on `unit` is told what the device of `cpu` accesses: for each packet a page of the
+    /// ring, for its descriptor, and the pages of the buffer.
+    pub fn watched_by(&mut self, unit: &'a UnitRegisters, cpu: CpuIndex) {
+        let own = IovaPage(RING_PAGES + 2 * cpu.0 as u64);
+        self.watched = Some((unit, own));
+    }
+    /// The device has filled the `nth` buffer of the receive ring.
+    pub fn filled(&self, nth: usize) {
+        if let Some(lent) = self.receive.get(nth) {
+            self.accessed(Ring::Receive, lent);
+        }
     }
     /// What has come and gone is reaped by one call: so many packets, and of the pieces under way
     /// out all but as many as always are. Then the packets' buffers are replaced.
@@ -80,11 +108,13 @@ impl<'a> Rings<'a> {
     /// A piece of `bytes` goes out, and none is taken back before the next reaping.
     pub fn post(&mut self, bytes: ByteCount) -> Result<(), MapError> {
         let lent = self.lend(bytes, Direction::ToDevice)?;
+        self.accessed(Ring::Send, &lent);
         self.send.push_back(lent);
         Ok(())
     }
     /// A packet has come; its buffer is replaced.
     pub fn receive(&mut self) -> Result<(), MapError> {
+        self.filled(0);
         if let Some(filled) = self.receive.pop_front() {
             self.take_back(filled);
         }
@@ -114,7 +144,15 @@ impl<'a> Rings<'a> {
         }
     }
 
+    fn accessed(&self, ring: Ring, lent: &Lent) {
+        if let (Some((unit, own)), Some(mapping)) = (self.watched, &lent.mapping) {
+            unit.accessed(IovaPage(own.0 + ring as u64));
+            let IovaRange { first, pages } = mapping.range();
+            (first.0..first.0 + pages.0).for_each(|page| unit.accessed(IovaPage(page)));
+        }
+    }
     fn sent(&mut self, lent: Lent) {
+        self.accessed(Ring::Send, &lent);
         self.send.push_back(lent);
         if self.send.len() > self.send_lag
             && let Some(gone) = self.send.pop_front()

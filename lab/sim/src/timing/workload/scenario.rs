@@ -14,7 +14,10 @@ use ioatlas_dma::{
     units::{ByteCount, TimeNs},
 };
 use ioatlas_vtd::{driver::BringUpError, plan::InvalidationCosts};
-use std::cell::{Cell, RefCell};
+use std::{
+    cell::{Cell, RefCell},
+    sync::Arc,
+};
 
 /// Frames of a machine: tables of the design that needs most, `kmalloc`, with room.
 const FRAMES: u64 = 1 << 12;
@@ -181,6 +184,21 @@ impl Scenario {
         self.once(&machine, &mapper, &self.backgrounds(heap, params))
     }
 
+    /// The same, with what the unit's caches would see in `log`.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_logged(
+        &self,
+        params: &Params,
+        log: &Arc<CacheLog>,
+    ) -> Result<Outcome, WorkloadError> {
+        let (machine, mapper) = self.prepare(params, FRAMES)?;
+        machine.registers().log_to(log.clone());
+        let heap = machine.platform().heap().expect("made with one");
+        self.once(&machine, &mapper, &self.backgrounds(heap, params))
+    }
+
     /// Runs it `count` times in one domain, with the background drifting on between.
     ///
     /// # Errors
@@ -252,6 +270,7 @@ impl Scenario {
                     rings::scatter(heap, mapper, params, 2 * ring, &mut random)?;
                 }
                 let mut rings = Rings::new(heap, mapper, params, ring)?;
+                rings.watched_by(machine.registers(), cpu.index());
                 // CPUs do not all begin at once
                 cpu.work(Cycles(random.below(params.rr_work)));
                 let mut background = backgrounds[cpu.index().0].borrow_mut();
@@ -272,6 +291,7 @@ impl Scenario {
                             if (turn - 1).is_multiple_of(transactions) {
                                 rings.reap(transactions as usize)?;
                             }
+                            rings.filled(((turn - 1) % transactions) as usize);
                             reply(cpu, params, &mut rings, &mut random)?;
                             Cycles(0)
                         }
