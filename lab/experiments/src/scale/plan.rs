@@ -37,6 +37,10 @@ impl CpuCounts {
         counts.dedup();
         Ok(CpuCounts(counts))
     }
+
+    pub fn all(&self) -> &[usize] {
+        &self.0
+    }
 }
 
 /// How much is measured where nothing is said.

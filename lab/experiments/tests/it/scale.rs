@@ -176,6 +176,9 @@ fn strict_has_each_line_beside_no_iommu_and_is_the_same_to_the_byte() {
     assert!(strict < by(2, 1) && by(2, 1) < by(4, 1) && by(4, 1) < by(16, 1));
     assert!(strict < by(2, 8) && by(2, 8) < by(2, 1));
     assert!(by(16, 1) < 1.0);
+    // one range, so that a dear domain is of no consequence
+    let chunks = of("chunks of 16", None);
+    assert!(by(16, 8) < chunks && chunks < 1.0);
     for point in &points[1..] {
         let fresh = point["line"].as_str().unwrap().ends_with("fresh IOVAs");
         assert_eq!(point["in_range"].is_null(), fresh, "{point}");

@@ -17,8 +17,9 @@ use core::{cmp::Reverse, panic::Location};
 use ioatlas_dma::{platform::PhysMemory, units::PhysPage};
 use std::collections::BinaryHeap;
 
-/// Lines that a waiting CPU watches at most. Wait loops of the core read two.
-pub(crate) const WATCHED: usize = 4;
+/// Lines that a waiting CPU watches at most. Wait loops of the core read two; that of a CPU which
+/// leads a round of combined invalidations five, locks included.
+pub(crate) const WATCHED: usize = 8;
 /// A sleeping CPU looks again after so long, whatever happens.
 const OVERSLEPT: u64 = 1_000_000;
 /// The slot of devices in [`Turns`]; CPU `n` has slot `n + 1`.
@@ -279,6 +280,8 @@ impl State {
             _ => Want::Write,
         };
         self.access(cpu, category, own, want);
+        // what it guards changes by a holder only, which writes the lock's line first
+        self.watch(cpu, own);
         self.spend(cpu, category, Way::Compute, self.params.atomic);
         let now = self.cpus[cpu].now;
         let state = &mut self.locks.all[lock];

@@ -10,8 +10,10 @@
 //! time, and a run depends on nothing else.
 //!
 //! **Waiting** in a loop: a CPU that relaxes sleeps until a line changes that it has read since it
-//! relaxed last, as one does that spins on lines in its cache, or until its timer is due. One that
-//! has read more lines than are watched, or none, just pauses.
+//! relaxed last, as one does that spins on lines in its cache, or until its timer is due; the line
+//! of a lock that it has taken counts as read. One that has read more lines than are watched, or
+//! none, just pauses. So looks that find nothing new are not made one by one, and what counts looks
+//! counts fewer than on hardware.
 //!
 //! **Devices** write memory at set times ([`Timed::at`]); they are no agents.
 

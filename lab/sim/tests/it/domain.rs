@@ -4,12 +4,19 @@
 use ioatlas_dma::{
     design::{self, Design},
     domain::{AllocatorConfig, DeferredConfig, Domain, DomainConfig, MacOsConfig, PolicyConfig},
+    invalidation::CombiningConfig,
     platform::Platform,
     table::{TableConfig, fmt::VtdSecond48},
     translator::Paged,
     units::*,
 };
-use ioatlas_sim::{platform::Sim, timing::*};
+use ioatlas_sim::{
+    platform::Sim,
+    timing::{
+        workload::{Driver, Iovas, Reaps, Requests, Scenario, System, Workload},
+        *,
+    },
+};
 use std::{
     cell::Cell,
     process::{Command, Stdio},
@@ -307,4 +314,49 @@ fn things_in_magazines_and_queues_have_lines_of_their_own() {
         let lines = run.lines.iter().filter(|line| line.name.contains(&named));
         assert!(lines.count() >= 4, "{of}");
     }
+}
+
+/// What the unit did in request-response on 16 CPUs, strict, with operations in the same time.
+fn unit_of(driver: Driver) -> (UnitUse, u64) {
+    let scenario = Scenario {
+        system: System::Design(Design::parse("magazine,strict").unwrap()),
+        workload: Workload::RequestResponse,
+        driver,
+        topology: Topology::of_eights(16),
+        span: Span::fixed(Cycles::from_us(0), Cycles::from_us(500)),
+        seed: 7,
+    };
+    let run = scenario.run(&Params::default()).unwrap().run;
+    (run.unit, run.operations())
+}
+
+#[test]
+fn combined_requests_of_cpus_share_the_units_waits() {
+    let direct = Driver {
+        costs: Params::default().costs(),
+        ..Driver::default()
+    };
+    let combined = Driver {
+        requests: Requests::Combined(CombiningConfig::default()),
+        ..direct
+    };
+    let ((apart, fewer), (together, more)) = (unit_of(direct), unit_of(combined));
+    assert!(apart.statuses >= 2 * fewer, "one for each of two unmaps");
+    assert!(more > fewer, "{more} operations, {fewer} each by itself");
+    assert!(3 * together.statuses < apart.statuses, "{together:?}");
+}
+
+#[test]
+fn what_one_ring_reaps_of_a_chunk_is_one_range() {
+    let chunks = Driver {
+        costs: Params::default().costs(),
+        reaps: Reaps::EachRing(16),
+        iovas: Iovas::InChunks(PageCount(16)),
+        ..Driver::default()
+    };
+    let (unit, operations) = unit_of(chunks);
+    assert_eq!(unit.domains, 0, "several ranges would be the domain's");
+    // at the end rings are unmapped one by one
+    let left = 16 * (256 + 32);
+    assert!(unit.statuses < operations / 2 + left, "{unit:?}");
 }

@@ -344,6 +344,27 @@ fn a_cpu_that_waits_sleeps_until_its_line_changes() {
 }
 
 #[test]
+fn a_cpu_that_waits_for_what_a_lock_guards_wakes_when_another_takes_it() {
+    let (machine, word) = (machine(2, bare()), word());
+    let (lock, turns) = (SimLock::new(false), Cell::new(0));
+    let run = run(&machine, |cpu| match cpu.index().0 {
+        0 => {
+            cpu.work(Cycles(100_000));
+            lock.with(|done| *done = true);
+        }
+        _ => {
+            // a word that never changes is read as well, and would let it sleep for long
+            while word.0.load(Relaxed) == 0 && !lock.with(|done| *done) {
+                turns.set(turns.get() + 1);
+                machine.platform().relax();
+            }
+        }
+    });
+    assert_eq!(turns.get(), 1);
+    assert!(cycles(&run)[1] < 101_000, "{:?}", cycles(&run));
+}
+
+#[test]
 fn a_timer_interrupts_cpu_0_even_while_it_sleeps() {
     let (machine, word) = (machine(2, bare()), word());
     let ticks = RefCell::new(Vec::new());

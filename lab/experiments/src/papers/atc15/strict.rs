@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Strict that scales: what the paper has no figure of. Its figure 7 goes on here to 64 CPUs, with
-//! batches of unmaps beside strict one by one.
+//! batches of unmaps, chunks and combining beside strict one by one.
 
 use super::{
     super::{About, Experiment, Parameter, Shown, Statement},
@@ -73,7 +73,7 @@ impl Experiment for Strict {
         Shown {
             plots: COSTS.map(|cost| plot(points, &counts, cost)).into(),
             notes: vec![
-                "A batch of k is a server that reaps k completions, two a transaction, and unmaps them by one call: one invalidation and one wait. Its unit's driver is told what an invalidation of a domain costs (g) and of a page (p), and takes the cheaper; IOVAs are scattered but where they are called fresh. p is as long as w, which no source says; d + p + w = 2,127 cycles.".into(),
+                "A batch of k is a server that reaps k completions, two a transaction, and unmaps them by one call: one invalidation and one wait. Its unit's driver is told what an invalidation of a domain costs (g) and of a page (p), and takes the cheaper; IOVAs are scattered but where they are called fresh, or of a chunk, which is one range. Combining makes one invalidation of the requests that come while the unit is at work. p is as long as w, which no source says; d + p + w = 2,127 cycles.".into(),
                 "Devices' accesses are not simulated, so what a domain's invalidation makes them look up again is not in it: it is in g, if anywhere. cargo lab scale strict has all lines, three values of p and four of g, with what was expected of each point.".into(),
             ],
             ..Shown::table(columns, rows)

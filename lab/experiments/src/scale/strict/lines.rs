@@ -2,9 +2,10 @@
 //! Which lines there are, and the points of each.
 
 use super::super::plan::design;
+use ioatlas_dma::{invalidation::CombiningConfig, units::PageCount};
 use ioatlas_sim::timing::{
     Cycles, Params, Precision, Span, Topology,
-    workload::{Driver, Iovas, Reaps, Scenario, System, Workload},
+    workload::{Driver, Iovas, Reaps, Requests, Scenario, System, Workload},
 };
 
 /// How mappings end. One more line is one more entry of [`LINES`], with its service in
@@ -18,6 +19,15 @@ pub(crate) struct Line {
     pub reaps: u64,
     pub told: Told,
     pub iovas: Iovas,
+    pub requests: Combining,
+}
+
+/// Whether requests of CPUs are combined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Combining {
+    Never,
+    /// On any number of CPUs, so that it is seen from how many on it gains.
+    Always,
 }
 
 /// What the unit's driver is told of a domain-selective invalidation.
@@ -38,6 +48,23 @@ const fn batches(name: &'static str, reaps: u64, told: Told) -> Line {
         reaps,
         told,
         iovas: Iovas::Scattered,
+        requests: Combining::Never,
+    }
+}
+
+const fn combined(line: Line) -> Line {
+    Line {
+        told: Told::Cost,
+        requests: Combining::Always,
+        ..line
+    }
+}
+
+/// Batches of one ring, of a chunk each: one range, so that nothing need be told.
+const fn chunks(name: &'static str, pages: u64) -> Line {
+    Line {
+        iovas: Iovas::InChunks(PageCount(pages)),
+        ..batches(name, pages, Told::Dear)
     }
 }
 
@@ -51,7 +78,7 @@ const fn adjoining(name: &'static str, reaps: u64) -> Line {
 }
 
 /// All lines.
-pub(crate) static LINES: [Line; 11] = [
+pub(crate) static LINES: [Line; 14] = [
     batches("strict", 1, Told::Dear),
     batches("batches of 2, page by page", 2, Told::Dear),
     batches("batches of 4, page by page", 4, Told::Dear),
@@ -62,6 +89,9 @@ pub(crate) static LINES: [Line; 11] = [
     adjoining("batches of 2, fresh IOVAs", 2),
     adjoining("batches of 4, fresh IOVAs", 4),
     adjoining("batches of 16, fresh IOVAs", 16),
+    combined(batches("combining", 1, Told::Cost)),
+    chunks("chunks of 16", 16),
+    combined(chunks("chunks of 16 and combining", 16)),
     Line {
         design: DEFERRED,
         ..batches("deferred", 1, Told::Cost)
@@ -118,8 +148,16 @@ impl Planned {
             if line.told == Told::Dear {
                 driver.costs.domain = u32::MAX;
             }
-            if line.reaps > 1 {
-                driver.reaps = Reaps::Batches(line.reaps);
+            driver.reaps = match (line.reaps, line.iovas) {
+                (1, _) => Reaps::One,
+                (many, Iovas::InChunks(_)) => Reaps::EachRing(many),
+                (many, _) => Reaps::Batches(many),
+            };
+            if line.requests == Combining::Always {
+                driver.requests = Requests::Combined(CombiningConfig {
+                    cpus_min: 1,
+                    ..CombiningConfig::default()
+                });
             }
         }
         driver
@@ -160,7 +198,7 @@ pub(super) const HEAVY: u64 = 2_000;
 /// model against.
 pub(crate) fn is_drawn(line: &Line) -> bool {
     match (line.told, line.iovas) {
-        (Told::Cost, _) => true,
+        (Told::Cost, _) | (_, Iovas::InChunks(_)) => true,
         (Told::Dear, Iovas::Scattered) => line.reaps == 1,
         (Told::Dear, Iovas::Fresh) => line.reaps == 16,
     }
@@ -169,7 +207,7 @@ pub(crate) fn is_drawn(line: &Line) -> bool {
 /// Points of every line that is `wanted` for each of `cpus`, `shares` and `costs`, without an IOMMU
 /// first. What is the same for all of `costs` is there once, with the first.
 pub(super) fn grid(
-    wanted: fn(&Line) -> bool,
+    wanted: impl Fn(&Line) -> bool,
     work: u64,
     cpus: &[usize],
     shares: &[u64],

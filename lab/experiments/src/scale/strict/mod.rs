@@ -9,6 +9,7 @@ mod plain;
 use super::{
     arguments::SEED,
     jobs,
+    plan::CpuCounts,
     points::{Parts, in_parallel},
 };
 use crate::Answer;
@@ -17,23 +18,25 @@ use crate::progress::{Bar, Progress};
 use crate::stated::Stated;
 use clap::Args;
 use devices::Devices;
-use expected::{OF, STATEMENTS};
+use expected::{PAGE_SHARE, STATEMENTS};
 use ioatlas_sim::timing::{CacheLog, Params, workload::Outcome};
 use lines::{HEAVY, LIGHT, Line, Planned, grid};
 use serde::Serialize;
 use std::{num::NonZero, sync::Arc};
 
 /// Strict that scales: request-response on 16, 32 and 64 simulated CPUs, one unmap at a time, in
-/// batches, and deferred, as parts of no IOMMU.
+/// batches, from chunks, combined, and deferred, as parts of no IOMMU.
 ///
 /// Two unmaps a transaction. A batch of k is a server that reaps k completions, unmaps them by one
 /// call, and then works on what came. An invalidation takes the unit d + p + w = 2,127 cycles;
 /// which part of it is the page (p) and how long a domain's takes (g) no source says, so both are
 /// varied. "Page by page" the unit's driver never takes a domain's instead of pages; otherwise it
 /// is told what both cost, and takes the cheaper. IOVAs are scattered, as where a system has run
-/// for long; "fresh" are those of a new domain, most of a batch of which adjoin, page by page. What
-/// is expected of each point was written down before the first run. The same options give the same
-/// output, to the byte.
+/// for long; "fresh" are those of a new domain, most of a batch of which adjoin, page by page.
+/// "Chunks of 16": each ring maps into chunks of 16 pages, and ends 16 completions of its own by one
+/// call. "Combining": requests of CPUs that come while the unit is at work are one. What is expected
+/// of each point was written down before the first run. The same options give the same output, to
+/// the byte.
 ///
 /// JSON: an object. `points`: one object each (line, cpus, work: cycles of a transaction outside of
 /// the mapping code, page_share: p by p + w, domain_cost: g by p, or null where it is of no
@@ -43,13 +46,19 @@ use std::{num::NonZero, sync::Arc};
 /// invalidation: waiting for the unit included, invalidation_lock, tables, other, outside),
 /// devices: what accesses of devices cost, of an IOTLB of 32 entries (small) and of 4096 (large),
 /// in the mean of an access: misses, and reads of page-table entries), those without an IOMMU
-/// first; `statements`: what was stated of points on 16 CPUs with p = w and g = p (line, work,
+/// first; `statements`: what was stated of points with p = w (line, cpus, domain_cost, work,
 /// stated, low, high, ours, in_range).
 #[derive(Args, Debug)]
 pub(crate) struct StrictArguments {
     /// 4 CPUs, one p and two g.
     #[arg(long)]
     pub quick: bool,
+    /// These numbers of CPUs instead: 16, or 1-16, or 3,7,11.
+    #[arg(long, value_name = "N,M-K", value_parser = CpuCounts::parse, conflicts_with = "quick")]
+    pub cpus: Option<CpuCounts>,
+    /// Only this line; repeat for several.
+    #[arg(long, value_name = "NAME", value_parser = line)]
+    pub line: Vec<&'static str>,
     /// Where the workload's variations come from.
     #[arg(long, default_value_t = SEED)]
     pub seed: u64,
@@ -91,6 +100,8 @@ pub(crate) struct Point {
 #[derive(Debug, Serialize)]
 struct Said {
     line: &'static str,
+    cpus: usize,
+    domain_cost: u64,
     work: u64,
     stated: f64,
     low: f64,
@@ -135,14 +146,27 @@ impl Point {
     }
 }
 
+/// A line by its name.
+fn line(name: &str) -> Result<&'static str, String> {
+    let mut names = LINES.iter().map(|line| line.name);
+    names.find(|known| *known == name).ok_or_else(|| {
+        let names: Vec<_> = LINES.iter().map(|line| line.name).collect();
+        format!("no such line; there are: {}", names.join("; "))
+    })
+}
+
 pub(super) fn run(arguments: &StrictArguments) -> Answer {
-    let all = |_: &Line| true;
+    let asked = &arguments.line;
+    let wanted = |line: &Line| asked.is_empty() || asked.contains(&line.name);
     let plan = match arguments.quick {
-        true => grid(all, LIGHT, &[4], &[500], &[1, 8]),
+        true => grid(wanted, LIGHT, &[4], &[500], &[1, 8]),
         false => {
-            const CPUS: [usize; 3] = [16, 32, 64];
-            let light = grid(all, LIGHT, &CPUS, &[100, 500, 900], &[1, 2, 4, 8]);
-            let heavy = grid(all, HEAVY, &CPUS[..2], &[500], &[1, 8]);
+            let (cpus, loaded) = match &arguments.cpus {
+                None => (&[16, 32, 64][..], &[16, 32][..]),
+                Some(counts) => (counts.all(), counts.all()),
+            };
+            let light = grid(wanted, LIGHT, cpus, &[100, 500, 900], &[1, 2, 4, 8]);
+            let heavy = grid(wanted, HEAVY, loaded, &[500], &[1, 8]);
             [light, heavy].concat()
         }
     };
@@ -208,18 +232,19 @@ fn measure(
 
 /// What was stated of some of these points.
 fn said(points: &[Point]) -> Vec<Said> {
-    let (cpus, unit) = OF;
     let of = |said: &expected::Statement| {
         let found = points.iter().find(|point| {
-            (point.line, point.cpus, point.work) == (said.line, cpus, said.work)
-                && point.page_share == Some(unit.page_share as f64 / 1000.0)
+            (point.line, point.cpus, point.work) == (said.line, said.cpus, said.work)
+                && point.page_share == Some(PAGE_SHARE as f64 / 1000.0)
                 && point
                     .domain_cost
-                    .is_none_or(|cost| cost == unit.domain_cost)
+                    .is_none_or(|cost| cost == said.domain_cost)
         });
         let ours = found?.relative;
         Some(Said {
             line: said.line,
+            cpus: said.cpus,
+            domain_cost: said.domain_cost,
             work: said.work,
             stated: said.stated,
             low: said.range.low,

@@ -7,7 +7,7 @@ use ioatlas_present::Table;
 pub(super) fn plain(strict: &Strict) -> String {
     let mut text = String::new();
     if !strict.statements.is_empty() {
-        text += "Stated before: 16 CPUs, p = w, g = p; as parts of no IOMMU\n";
+        text += "Stated before: p = w; as parts of no IOMMU\n";
         text += &statements(&strict.statements);
         text.push('\n');
     }
@@ -36,11 +36,14 @@ pub(super) fn plain(strict: &Strict) -> String {
 }
 
 fn statements(all: &[Said]) -> String {
-    let mut table = Table::new(["line", "work", "stated", "range", "ours", ""]).aligned("lrrrrl");
+    let heads = ["line", "CPUs", "g", "work", "stated", "range", "ours", ""];
+    let mut table = Table::new(heads).aligned("lrrrrrrl");
     for said in all {
         let out = if said.in_range { "" } else { "out of it" };
         table.row([
             said.line.into(),
+            said.cpus.to_string(),
+            times_page(said.domain_cost),
             said.work.to_string(),
             said.stated.to_string(),
             format!("{} to {}", said.low, said.high),
@@ -58,10 +61,11 @@ fn of_group(group: &[Point]) -> String {
     costs.dedup();
     let heads = ["line".to_owned(), "p/(p+w)".to_owned()].into_iter();
     let heads: Vec<String> = heads
-        .chain(costs.iter().map(|cost| match cost {
-            1 => "g = p".to_owned(),
-            cost => format!("{cost} p"),
-        }))
+        .chain(
+            costs
+                .iter()
+                .map(|cost| format!("g = {}", times_page(*cost))),
+        )
         .collect();
     let mut table = Table::of(heads, Vec::new()).aligned("lr");
     let mut rest = group.iter().filter(|point| point.page_share.is_some());
@@ -112,6 +116,13 @@ fn devices(group: &[Point]) -> String {
         table.row(cells);
     }
     table.text("")
+}
+
+fn times_page(cost: u64) -> String {
+    match cost {
+        1 => "p".to_owned(),
+        cost => format!("{cost} p"),
+    }
 }
 
 fn share(point: &Point) -> String {

@@ -26,6 +26,7 @@ mod mapper;
 mod rings;
 mod scenario;
 
+pub use mapper::Requests;
 pub use scenario::{
     Driver, Iovas, Iterations, Outcome, Reaps, Scenario, System, Workload, WorkloadError,
 };

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One CPU's rings.
 
-use super::mapper::Mapper;
+use super::{
+    mapper::{Mapper, MapsInOrder},
+    scenario::Iovas,
+};
 use crate::{
     random::Random,
     timing::{Params, UnitRegisters},
@@ -9,7 +12,7 @@ use crate::{
 use ioatlas_dma::{
     domain::{MapError, Mapping},
     platform::{Heap, HeapBlock},
-    units::{ByteCount, CpuIndex, Direction, IovaPage, IovaRange, PhysAddr, PhysRange},
+    units::{ByteCount, CpuIndex, Direction, IovaPage, IovaRange, PageCount, PhysAddr, PhysRange},
 };
 use std::collections::VecDeque;
 
@@ -33,6 +36,10 @@ pub(super) struct Rings<'a> {
     send_lag: usize,
     /// Room of a buffer, whatever is in it.
     room: ByteCount,
+    /// Pages of a chunk, where rings map into such.
+    chunk: Option<PageCount>,
+    receive_chunk: Option<Box<dyn MapsInOrder + 'a>>,
+    send_chunk: Option<Box<dyn MapsInOrder + 'a>>,
     /// Empty between reapings.
     reaped: Vec<Lent>,
     /// Of blocks, so that an operation allocates nothing on the host once warm.
@@ -54,6 +61,7 @@ impl<'a> Rings<'a> {
         heap: &'a dyn Heap,
         mapper: &'a Mapper,
         params: &Params,
+        iovas: Iovas,
         receive: u64,
     ) -> Result<Self, MapError> {
         let mut rings = Rings {
@@ -63,6 +71,12 @@ impl<'a> Rings<'a> {
             send: VecDeque::new(),
             send_lag: params.send_lag as usize,
             room: ByteCount(params.buffer),
+            chunk: match iovas {
+                Iovas::Fresh | Iovas::Scattered => None,
+                Iovas::InChunks(pages) => Some(pages),
+            },
+            receive_chunk: None,
+            send_chunk: None,
             reaped: Vec::new(),
             spare: Vec::new(),
             watched: None,
@@ -88,8 +102,23 @@ impl<'a> Rings<'a> {
     /// What has come and gone is reaped by one call: so many packets, and of the pieces under way
     /// out all but as many as always are. Then the packets' buffers are replaced.
     pub fn reap(&mut self, packets: usize) -> Result<(), MapError> {
+        self.end(packets, self.gone())
+    }
+    /// So many packets are reaped by one call, and their buffers replaced.
+    pub fn reap_received(&mut self, packets: usize) -> Result<(), MapError> {
+        self.end(packets, 0)
+    }
+    /// The same of the pieces under way out, where at least `pieces` have gone: a multiple of that.
+    pub fn reap_sent(&mut self, pieces: usize) -> Result<(), MapError> {
+        let gone = self.gone();
+        self.end(0, gone - gone % pieces)
+    }
+    /// How many have gone out: all but as many as always are under way.
+    fn gone(&self) -> usize {
+        self.send.len().saturating_sub(self.send_lag)
+    }
+    fn end(&mut self, packets: usize, gone: usize) -> Result<(), MapError> {
         let packets = packets.min(self.receive.len());
-        let gone = self.send.len().saturating_sub(self.send_lag);
         let mut reaped = std::mem::take(&mut self.reaped);
         reaped.extend(self.receive.drain(..packets));
         reaped.extend(self.send.drain(..gone));
@@ -162,10 +191,32 @@ impl<'a> Rings<'a> {
     }
     fn lend(&mut self, bytes: ByteCount, direction: Direction) -> Result<Lent, MapError> {
         let block = self.block();
-        let mapping = self.mapper.map(buffer(&block, bytes), direction)?;
+        let mapping = self.map(buffer(&block, bytes), direction)?;
         let mut blocks = self.spare.pop().unwrap_or_default();
         blocks.push(block);
         Ok(Lent { blocks, mapping })
+    }
+    fn map(
+        &mut self,
+        buffer: PhysRange,
+        direction: Direction,
+    ) -> Result<Option<Mapping>, MapError> {
+        let Some(pages) = self.chunk else {
+            return self.mapper.map(buffer, direction);
+        };
+        let open = match direction {
+            Direction::FromDevice => &mut self.receive_chunk,
+            _ => &mut self.send_chunk,
+        };
+        if let Some(chunk) = open {
+            match chunk.map(buffer, direction) {
+                Err(MapError::ChunkFull { .. }) => {}
+                mapped => return mapped.map(Some),
+            }
+        }
+        *open = self.mapper.chunk(pages)?;
+        let mapped = open.as_mut().map(|chunk| chunk.map(buffer, direction));
+        mapped.transpose()
     }
     fn block(&self) -> HeapBlock {
         let block = self.heap.alloc(self.room);
@@ -191,7 +242,7 @@ pub(super) fn scatter(
     count: u64,
     random: &mut Random,
 ) -> Result<(), MapError> {
-    let mut rings = Rings::new(heap, mapper, params, count)?;
+    let mut rings = Rings::new(heap, mapper, params, Iovas::Scattered, count)?;
     let all = rings.receive.make_contiguous();
     for last in (1..all.len()).rev() {
         all.swap(last, random.below(last as u64 + 1) as usize);

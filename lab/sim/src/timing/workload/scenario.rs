@@ -3,7 +3,7 @@
 
 use super::{
     background::Background,
-    mapper::Mapper,
+    mapper::{Mapper, Requests},
     rings::{self, Rings},
 };
 use crate::{random::Random, timing::*};
@@ -11,7 +11,7 @@ use ioatlas_dma::{
     design::Design,
     domain::MapError,
     platform::{Heap, Platform},
-    units::{ByteCount, TimeNs},
+    units::{ByteCount, PageCount, TimeNs},
 };
 use ioatlas_vtd::{driver::BringUpError, plan::InvalidationCosts};
 use std::{
@@ -76,6 +76,8 @@ pub struct Driver {
     pub costs: InvalidationCosts,
     /// How the IOVAs lie that it has.
     pub iovas: Iovas,
+    /// How its invalidations reach the unit.
+    pub requests: Requests,
 }
 
 /// How free IOVAs lie when rings are filled.
@@ -88,6 +90,8 @@ pub enum Iovas {
     /// In random order: twice as many buffers as a receive ring has were mapped on each CPU, and
     /// ended in an order of chance.
     Scattered,
+    /// In order: each ring takes a chunk of so many pages and maps into it, then another.
+    InChunks(PageCount),
 }
 
 /// What a driver reaps at a time.
@@ -100,17 +104,40 @@ pub enum Reaps {
     /// Of [`Workload::RequestResponse`], where it is a whole number of transactions (less is one);
     /// other workloads reap one by one.
     Batches(u64),
+    /// The same of each ring by itself, as drivers do that poll a queue: so many packets that came,
+    /// and half as many transactions later as many pieces that went out.
+    EachRing(u64),
 }
 
 impl Reaps {
-    /// Transactions to each reaping, where they are reaped together.
-    fn transactions(self, workload: Workload, pairs: u64) -> Option<u64> {
-        match (self, workload) {
-            (Reaps::Batches(mappings), Workload::RequestResponse) => {
-                Some((mappings / pairs.max(1)).max(1))
+    /// Whether `workload` reaps several at a time.
+    fn together(self, workload: Workload) -> bool {
+        self != Reaps::One && workload == Workload::RequestResponse
+    }
+
+    /// Reaps what is due before the transaction `nth`, of `pairs` mappings, counted from 0.
+    fn before(self, nth: u64, pairs: u64, rings: &mut Rings<'_>) -> Result<(), MapError> {
+        match self {
+            Reaps::One => {}
+            Reaps::Batches(mappings) => {
+                let transactions = (mappings / pairs.max(1)).max(1);
+                if nth.is_multiple_of(transactions) {
+                    rings.reap(transactions as usize)?;
+                }
+                rings.filled((nth % transactions) as usize);
             }
-            _ => None,
+            Reaps::EachRing(mappings) => {
+                let mappings = mappings.max(1);
+                if nth.is_multiple_of(mappings) {
+                    rings.reap_received(mappings as usize)?;
+                }
+                if nth % mappings == mappings / 2 {
+                    rings.reap_sent(mappings as usize)?;
+                }
+                rings.filled((nth % mappings) as usize);
+            }
         }
+        Ok(())
     }
 }
 
@@ -241,7 +268,7 @@ impl Scenario {
         let machine = Machine::new(config, params.clone())?;
         let mapper = match self.system {
             System::NoIommu => Mapper::Physical,
-            System::Design(design) => Mapper::domain(&machine, design, self.driver.costs)?,
+            System::Design(design) => Mapper::domain(&machine, design, &self.driver)?,
         };
         Ok((machine, mapper))
     }
@@ -269,15 +296,13 @@ impl Scenario {
                 if self.driver.iovas == Iovas::Scattered {
                     rings::scatter(heap, mapper, params, 2 * ring, &mut random)?;
                 }
-                let mut rings = Rings::new(heap, mapper, params, ring)?;
+                let mut rings = Rings::new(heap, mapper, params, self.driver.iovas, ring)?;
                 rings.watched_by(machine.registers(), cpu.index());
                 // CPUs do not all begin at once
                 cpu.work(Cycles(random.below(params.rr_work)));
                 let mut background = backgrounds[cpu.index().0].borrow_mut();
-                let together = self
-                    .driver
-                    .reaps
-                    .transactions(self.workload, params.rr_pairs);
+                let reaps = self.driver.reaps;
+                let together = reaps.together(self.workload);
                 let mut turn = 0u64;
                 while cpu.running() {
                     turn += 1;
@@ -286,12 +311,9 @@ impl Scenario {
                     }
                     let began = cpu.now().0;
                     let away = match together {
-                        None => self.operation(cpu, params, &shared, &mut rings, &mut random)?,
-                        Some(transactions) => {
-                            if (turn - 1).is_multiple_of(transactions) {
-                                rings.reap(transactions as usize)?;
-                            }
-                            rings.filled(((turn - 1) % transactions) as usize);
+                        false => self.operation(cpu, params, &shared, &mut rings, &mut random)?,
+                        true => {
+                            reaps.before(turn - 1, params.rr_pairs, &mut rings)?;
                             reply(cpu, params, &mut rings, &mut random)?;
                             Cycles(0)
                         }
