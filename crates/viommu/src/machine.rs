@@ -40,6 +40,7 @@ pub type WatchedDomainPending<'w, B, F> =
 pub const NOT_COMBINED: CombiningConfig = CombiningConfig {
     cpus_min: usize::MAX,
     take_over: 1,
+    ranges_max: 0,
 };
 
 /// A platform, its software unit, brought up, and the driver.

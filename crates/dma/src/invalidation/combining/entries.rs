@@ -7,9 +7,8 @@
 
 use super::*;
 
-/// Requests of a round whose ranges are kept. More of them are invalidated as the whole domain,
-/// which then is cheaper on any unit.
-pub(super) const RANGES: usize = 16;
+/// Requests of a round whose ranges are kept.
+pub(super) const RANGES: usize = 8;
 
 pub(super) struct Entry<P: Platform> {
     /// The number of the round that it is of, and 1.

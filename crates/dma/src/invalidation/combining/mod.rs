@@ -22,7 +22,8 @@
 //!    failed: so are its requests.
 //! 2. where none is under way, to *take* the open round, if it has requests, which opens the next;
 //!    and to submit it, with pages that adjoin as one range, or as the whole domain where it has
-//!    more than 16 requests, or where one has joined and its pages do not come to be there.
+//!    more than [`CombiningConfig::ranges_max`] requests, or where one has joined and its pages do
+//!    not come to be there. An empty round is taken, too, and over at once.
 //!
 //! A lock is held to write down what came of it, and not while the unit is asked, let alone waited
 //! for. Any number of callers may ask for one round; the first that is told ends it, if it is still
@@ -64,8 +65,8 @@
 //!
 //! Straight to the unit go: all, on machines of fewer CPUs than
 //! [`CombiningConfig::cpus_min`]; requests of any other domain; of a whole domain, which are of
-//! many unmaps already; of several ranges, likewise; and those that come when 32,768 are in a
-//! round, as they may where a unit does not answer.
+//! many unmaps already; of several ranges, likewise; and those that come while the open round has
+//! 32,768 requests, as it may where a unit does not answer.
 //!
 //! Locking: `rounds`, alone. Nothing is allocated, and no CPU is pinned.
 //!
@@ -79,13 +80,13 @@ use super::{Caches, Invalidate, InvalidateError, Scope, ranges::Ranges};
 use crate::{platform::*, units::*};
 use alloc::{boxed::Box, sync::Arc};
 use entries::{Entries, RANGES};
-use rounds::{Next, Open, Rounds, Taken, is_after};
+use rounds::{FULL, Next, Open, Rounds, Taken, is_after};
 
 /// In the word of the domain: it has ended, or there was none yet. The id stays, as a request of it
 /// that is not asked for any more may still go into a round, and units need not take every id.
 const ENDED: u64 = 1 << 16;
-/// In the word of the round that failed last, which is 0 as long as none has.
-const FAILED: u64 = 1 << 63;
+/// In the word of a round that failed, or was full, last: there was one.
+const KNOWN: u64 = 1 << 63;
 
 /// When requests are combined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,15 +98,20 @@ pub struct CombiningConfig {
     /// that or more: what ran out of time then asks the unit at each look, and so the first one
     /// after the unit has come back finds it so.
     pub take_over: u64,
+    /// Requests that are invalidated by their pages, at most, and no more than 8: a round of more
+    /// is invalidated as the whole domain, and what each asks for is not looked at. As many as cost
+    /// the unit what a domain does.
+    pub ranges_max: usize,
 }
 
 impl Default for CombiningConfig {
-    /// From 16 CPUs on: simulated, sharing loses with four, gains nothing with eight, and is 1.6
-    /// times as fast with 16, where a domain's invalidation takes as long as a page's. 64 looks.
+    /// From 16 CPUs on; 64 looks; 8 ranges, as units' drivers assume that a domain costs as much as
+    /// those.
     fn default() -> Self {
         CombiningConfig {
             cpus_min: 16,
             take_over: 64,
+            ranges_max: RANGES,
         }
     }
 }
@@ -118,14 +124,17 @@ pub struct Combining<P: Platform, U: Invalidate> {
     open: CachePadded<Open<P::A64>>,
     /// All rounds before this one are over. Written once a round, and read at each look.
     over: CachePadded<P::A64>,
-    /// The round that failed last, and [`FAILED`].
+    /// The round that failed last, and [`KNOWN`].
     last_failed: P::A64,
+    /// The round that was full last, and [`KNOWN`].
+    last_full: P::A64,
     entries: Entries<P>,
     rounds: P::Lock<Rounds<U::Token>>,
     /// The id of the domain whose requests are combined, and above it [`ENDED`].
     domain: P::A64,
     combines: Combines,
     take_over: u64,
+    ranges_max: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -156,11 +165,13 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
             open: CachePadded(Open::new()),
             over: CachePadded(Atomic64::new(0)),
             last_failed: Atomic64::new(0),
+            last_full: Atomic64::new(0),
             entries: Entries::new(),
             rounds: Lock::new(Rounds::new()),
             domain: Atomic64::new(ENDED),
             combines,
             take_over: config.take_over.max(1),
+            ranges_max: config.ranges_max.min(RANGES) as u64,
             p,
         }
     }
@@ -184,12 +195,15 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
 
     /// A request of one range joins the open round, if it can be combined.
     fn join(&self, domain: DomainId, pages: IovaRange, caches: Caches) -> Option<Asked<U::Token>> {
-        if self.combines == Combines::TooFewCpus || !self.is_ours(domain) {
+        if self.combines == Combines::TooFewCpus || !self.is_ours(domain) || self.is_full() {
             return None;
         }
-        let (number, nth) = self.open.0.join()?;
-        if (nth as usize) < RANGES {
+        let (number, nth) = self.open.0.join();
+        if nth < self.ranges_max {
             self.entries.at(number, nth).fill(number, pages, caches);
+        }
+        if nth >= FULL {
+            self.last_full.store(number | KNOWN, Ordering::Relaxed);
         }
         // where none is under way it goes at once
         if nth == 0 && self.over.0.load(Ordering::Relaxed) == number {
@@ -207,6 +221,12 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
             now = first.map_or_else(|other| other, |_| ours);
         }
         now == ours
+    }
+
+    /// Whether the open round has too many requests. Some more may join until that is seen.
+    fn is_full(&self) -> bool {
+        let last = self.last_full.load(Ordering::Relaxed);
+        last != 0 && !is_after(self.over.0.load(Ordering::Relaxed), last & !KNOWN)
     }
 
     /// Whether the `nth` request of a round is done; if not, moves on what is under way where that
@@ -238,7 +258,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         // at least as new as the end of the round, as that was an acquire
         match self.last_failed.load(Ordering::Relaxed) {
             0 => Some(Ok(true)),
-            failed if is_after(number, failed & !FAILED) => Some(Ok(true)),
+            failed if is_after(number, failed & !KNOWN) => Some(Ok(true)),
             _ => Some(self.rounds.with(|rounds| rounds.answer(number))),
         }
     }
@@ -282,7 +302,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         let over = rounds.number();
         if self.over.0.load(Ordering::Relaxed) != over {
             if let Some(failed) = rounds.last_failed() {
-                self.last_failed.store(failed | FAILED, Ordering::Relaxed);
+                self.last_failed.store(failed | KNOWN, Ordering::Relaxed);
             }
             self.over.0.store(over, Ordering::Release);
         }
@@ -306,7 +326,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
     /// What the requests of a round ask for; `None` is the whole domain.
     fn ranges(&self, taken: Taken) -> Option<(Ranges<RANGES>, Caches)> {
         let Taken { number, requests } = taken;
-        if requests as usize > RANGES {
+        if requests > self.ranges_max {
             return None;
         }
         let (mut ranges, mut all) = (Ranges::new(), Caches::Leaves);

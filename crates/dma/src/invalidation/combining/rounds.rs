@@ -12,9 +12,9 @@ const REMEMBERED: usize = 64;
 const NUMBER: u32 = 48;
 /// Bits of the count of its requests, below the number in one word.
 const REQUESTS: u32 = 64 - NUMBER;
-/// From so many on requests go straight to the unit: they come from requests that are not asked for
-/// any more, of a unit that does not answer. Room is left for all CPUs to come at once.
-const REQUESTS_MAX: u64 = 1 << (REQUESTS - 1);
+/// From so many on a round is full: they come from requests that are not asked for any more, of a
+/// unit that does not answer. Room is left for all CPUs to come at once.
+pub(super) const FULL: u64 = 1 << (REQUESTS - 1);
 
 /// Whether the round `number` comes after the round `other`.
 pub(super) fn is_after(number: u64, other: u64) -> bool {
@@ -35,21 +35,14 @@ impl<A: Atomic64> Open<A> {
     fn parts(word: u64) -> (u64, u64) {
         (word >> REQUESTS, word & ((1 << REQUESTS) - 1))
     }
-    /// Joins: the number of the round, and which of its requests this is. `None` where there are
-    /// too many.
-    pub fn join(&self) -> Option<(u64, u64)> {
-        let (_, requests) = Self::parts(self.0.load(Ordering::Relaxed));
-        (requests < REQUESTS_MAX).then(|| Self::parts(self.0.fetch_add(1, Ordering::AcqRel)))
+    /// Joins: the number of the round, and which of its requests this is.
+    pub fn join(&self) -> (u64, u64) {
+        Self::parts(self.0.fetch_add(1, Ordering::AcqRel))
     }
-    /// Ends it and opens the next; how many have joined. It stays open if none has.
-    fn take(&self, number: u64) -> Option<u64> {
-        let (_, requests) = Self::parts(self.0.load(Ordering::Relaxed));
-        if requests == 0 {
-            return None;
-        }
+    /// Ends it and opens the one after `number`, which it is; how many have joined.
+    fn take(&self, number: u64) -> u64 {
         let next = after(number) << REQUESTS;
-        let (_, requests) = Self::parts(self.0.swap(next, Ordering::AcqRel));
-        Some(requests)
+        Self::parts(self.0.swap(next, Ordering::AcqRel)).1
     }
 }
 
@@ -110,11 +103,14 @@ impl<K: Copy> Rounds<K> {
             }
             (Stage::Taken { .. }, Taker::Leads) => Next::Nothing,
             (Stage::Open, _) => match open.take(number) {
-                Some(requests) => {
+                0 => {
+                    self.number = after(number); // none has to be told
+                    Next::Nothing
+                }
+                requests => {
                     self.stage = Stage::Taken { requests };
                     Next::Submit(Taken { number, requests })
                 }
-                None => Next::Nothing,
             },
         }
     }

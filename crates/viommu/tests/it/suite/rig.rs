@@ -93,6 +93,7 @@ pub const PATIENT: WaitLimit = WaitLimit(1 << 40);
 const COMBINED: CombiningConfig = CombiningConfig {
     cpus_min: 1,
     take_over: 8,
+    ranges_max: 2,
 };
 
 /// What a mutex holds, whether or not a thread has panicked with it: that one's test says why.

@@ -154,9 +154,12 @@ impl Planned {
                 (many, _) => Reaps::Batches(many),
             };
             if line.requests == Combining::Always {
+                let config = CombiningConfig::default();
+                let worth = |ranges: &usize| driver.costs.prefer_pages(*ranges);
                 driver.requests = Requests::Combined(CombiningConfig {
                     cpus_min: 1,
-                    ..CombiningConfig::default()
+                    ranges_max: (1..=config.ranges_max).take_while(worth).count(),
+                    ..config
                 });
             }
         }
