@@ -16,13 +16,7 @@ pub(super) struct Entry<P: Platform> {
     first: P::A64,
     /// The pages' count, and in the lowest bit whether walk caches are reached.
     pages_and_caches: P::A64,
-    /// Looks since the last round ended, and above them that round.
-    looks: P::A64,
 }
-
-/// Bits of the looks.
-const LOOKS: u32 = 32;
-const LOOKS_MASK: u64 = (1 << LOOKS) - 1;
 
 pub(super) struct Entries<P: Platform>(Box<[CachePadded<Entry<P>>]>);
 
@@ -31,10 +25,10 @@ impl<P: Platform> Entries<P> {
         let entry = |_| CachePadded(Entry::new());
         Entries((0..2 * RANGES).map(entry).collect())
     }
-    /// That of the `nth` request of round `number`. It is its own only below [`RANGES`].
+    /// That of the `nth` request of round `number`, below [`RANGES`].
     pub fn at(&self, number: u64, nth: u64) -> &Entry<P> {
         let set = number as usize % 2;
-        &self.0[set * RANGES + nth as usize % RANGES].0
+        &self.0[set * RANGES + nth as usize].0
     }
 }
 
@@ -44,7 +38,6 @@ impl<P: Platform> Entry<P> {
             of: P::A64::new(0),
             first: P::A64::new(0),
             pages_and_caches: P::A64::new(0),
-            looks: P::A64::new(0),
         }
     }
 
@@ -69,18 +62,5 @@ impl<P: Platform> Entry<P> {
             _ => Caches::LeavesAndWalks,
         };
         Some((IovaRange::new(first, PageCount(pages >> 1)), caches))
-    }
-
-    /// Counts a look in vain: how many there were since round `over` began. Requests that share the
-    /// entry count together, roughly.
-    pub fn has_looked(&self, over: u64) -> u64 {
-        let (now, since) = (self.looks.load(Ordering::Relaxed), over & LOOKS_MASK);
-        let looks = match now >> LOOKS == since {
-            true => (now & LOOKS_MASK) + 1,
-            false => 1,
-        };
-        let looks = looks.min(LOOKS_MASK);
-        self.looks.store(since << LOOKS | looks, Ordering::Relaxed);
-        looks
     }
 }

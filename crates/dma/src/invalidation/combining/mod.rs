@@ -75,12 +75,14 @@
 mod entries;
 mod rounds;
 mod unit;
+mod waiting;
 
 use super::{Caches, Invalidate, InvalidateError, Scope, ranges::Ranges};
 use crate::{platform::*, units::*};
 use alloc::{boxed::Box, sync::Arc};
 use entries::{Entries, RANGES};
 use rounds::{FULL, Next, Open, Rounds, Taken, is_after};
+use waiting::Waiting;
 
 /// In the word of the domain: it has ended, or there was none yet. The id stays, as a request of it
 /// that is not asked for any more may still go into a round, and units need not take every id.
@@ -122,8 +124,8 @@ pub struct Combining<P: Platform, U: Invalidate> {
     unit: U,
     /// Joined by each request, and taken once a round.
     open: CachePadded<Open<P::A64>>,
-    /// All rounds before this one are over. Written once a round, and read at each look.
-    over: CachePadded<P::A64>,
+    /// What is written once a round, and read at each look.
+    waiting: Waiting<P::A64>,
     /// The round that failed last, and [`KNOWN`].
     last_failed: P::A64,
     /// The round that was full last, and [`KNOWN`].
@@ -163,7 +165,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         Combining {
             unit,
             open: CachePadded(Open::new()),
-            over: CachePadded(Atomic64::new(0)),
+            waiting: Waiting::new(),
             last_failed: Atomic64::new(0),
             last_full: Atomic64::new(0),
             entries: Entries::new(),
@@ -206,7 +208,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
             self.last_full.store(number | KNOWN, Ordering::Relaxed);
         }
         // where none is under way it goes at once
-        if nth == 0 && self.over.0.load(Ordering::Relaxed) == number {
+        if nth == 0 && self.waiting.over(nth) == number {
             self.advance(Taker::Leads);
         }
         Some(Asked::Round { number, nth })
@@ -226,17 +228,17 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
     /// Whether the open round has too many requests. Some more may join until that is seen.
     fn is_full(&self) -> bool {
         let last = self.last_full.load(Ordering::Relaxed);
-        last != 0 && !is_after(self.over.0.load(Ordering::Relaxed), last & !KNOWN)
+        last != 0 && !is_after(self.waiting.over(0), last & !KNOWN)
     }
 
     /// Whether the `nth` request of a round is done; if not, moves on what is under way where that
     /// is this one's to do.
     fn look(&self, number: u64, nth: u64) -> Result<bool, InvalidateError> {
-        if let Some(answer) = self.answer(number) {
-            return answer;
+        let over = self.waiting.over(nth);
+        if is_after(over, number) {
+            return self.answer(number);
         }
-        let over = self.over.0.load(Ordering::Relaxed);
-        let looks = self.entries.at(number, nth).has_looked(over);
+        let looks = self.waiting.has_looked(nth, over);
         // what has waited for very long does so at each look: it may look rarely now
         let always = looks > self.take_over.saturating_mul(16);
         if always || looks.is_multiple_of(self.take_over) {
@@ -246,27 +248,34 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         } else {
             return Ok(false);
         }
-        self.answer(number).unwrap_or(Ok(false))
+        match is_after(self.waiting.over(nth), number) {
+            true => self.answer(number),
+            false => Ok(false),
+        }
     }
 
-    /// What became of a round, if it is over.
+    /// What became of a round that is over.
     #[inline]
-    fn answer(&self, number: u64) -> Option<Result<bool, InvalidateError>> {
-        if !is_after(self.over.0.load(Ordering::Acquire), number) {
-            return None;
-        }
-        // at least as new as the end of the round, as that was an acquire
+    fn answer(&self, number: u64) -> Result<bool, InvalidateError> {
+        // at least as new as the end of the round, as that was seen with an acquire
         match self.last_failed.load(Ordering::Relaxed) {
-            0 => Some(Ok(true)),
-            failed if is_after(number, failed & !KNOWN) => Some(Ok(true)),
-            _ => Some(self.rounds.with(|rounds| rounds.answer(number))),
+            0 => Ok(true),
+            failed if is_after(number, failed & !KNOWN) => Ok(true),
+            _ => self.rounds.with(|rounds| rounds.answer(number)),
         }
     }
 
     /// Ends the round that is under way if the unit is done with it, and begins the next one if
     /// none is.
     fn advance(&self, taker: Taker) {
-        let taken = match self.rounds.with(|rounds| self.next(rounds, taker)) {
+        let open = &self.open.0;
+        let next = self.rounds.with(|rounds| {
+            if taker == Taker::TakesOver {
+                self.say(rounds); // what was to say so may have been stopped before it did
+            }
+            rounds.next(open, taker)
+        });
+        let taken = match next {
             Next::Nothing => return,
             Next::Submit(taken) => taken,
             Next::Ask(number, token) => {
@@ -277,7 +286,12 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
                 };
                 let next = self.rounds.with(|rounds| {
                     rounds.end(number, failed);
-                    self.next(rounds, taker)
+                    let next = rounds.next(open, taker);
+                    // what is to be submitted is sooner, so that the unit does not rest
+                    if !matches!(next, Next::Submit(_)) {
+                        self.say(rounds);
+                    }
+                    next
                 });
                 match next {
                     Next::Submit(taken) => taken,
@@ -288,24 +302,13 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         self.submit_taken(taken);
     }
 
-    fn next(&self, rounds: &mut Rounds<U::Token>, taker: Taker) -> Next<U::Token> {
-        let next = rounds.next(&self.open.0, taker);
-        // what is to be submitted is sooner, so that the unit does not rest
-        if !matches!(next, Next::Submit(_)) {
-            self.say(rounds);
-        }
-        next
-    }
-
     /// Says which rounds are over.
-    fn say(&self, rounds: &Rounds<U::Token>) {
-        let over = rounds.number();
-        if self.over.0.load(Ordering::Relaxed) != over {
-            if let Some(failed) = rounds.last_failed() {
-                self.last_failed.store(failed | KNOWN, Ordering::Relaxed);
-            }
-            self.over.0.store(over, Ordering::Release);
+    fn say(&self, rounds: &mut Rounds<U::Token>) {
+        if let Some(failed) = rounds.last_failed() {
+            self.last_failed.store(failed | KNOWN, Ordering::Relaxed);
         }
+        let (over, requests) = rounds.to_say();
+        self.waiting.say(over, requests);
     }
 
     fn submit_taken(&self, taken: Taken) {

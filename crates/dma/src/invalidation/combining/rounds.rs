@@ -50,6 +50,8 @@ pub(super) struct Rounds<K> {
     /// The one that is under way, or the open one if none is.
     number: u64,
     stage: Stage<K>,
+    /// The most requests of a round that is over, and of which that was not said.
+    unsaid: u64,
     /// Those that have failed last, and why.
     failed: [Option<(u64, InvalidateError)>; REMEMBERED],
     /// How many have failed.
@@ -60,7 +62,7 @@ pub(super) struct Rounds<K> {
 enum Stage<K> {
     Open,
     Taken { requests: u64 },
-    Submitted(K),
+    Submitted { token: K, requests: u64 },
 }
 
 /// A round that is to be submitted, or is once more.
@@ -83,21 +85,23 @@ impl<K: Copy> Rounds<K> {
         Rounds {
             number: 0,
             stage: Stage::Open,
+            unsaid: 0,
             failed: [None; REMEMBERED],
             failures: 0,
         }
     }
 
-    /// All rounds before this one are over.
-    pub fn number(&self) -> u64 {
-        self.number
+    /// What has to be said: all rounds before this one are over, none of which that was not said had
+    /// more requests. The caller does so before it lets go of the lock.
+    pub fn to_say(&mut self) -> (u64, u64) {
+        (self.number, core::mem::take(&mut self.unsaid))
     }
 
     /// What is to be done next. What has joined the open round is taken, if none is under way.
     pub fn next<A: Atomic64>(&mut self, open: &Open<A>, taker: Taker) -> Next<K> {
         let number = self.number;
         match (self.stage, taker) {
-            (Stage::Submitted(token), _) => Next::Ask(number, token),
+            (Stage::Submitted { token, .. }, _) => Next::Ask(number, token),
             (Stage::Taken { requests }, Taker::TakesOver) => {
                 Next::Submit(Taken { number, requests })
             }
@@ -121,7 +125,10 @@ impl<K: Copy> Rounds<K> {
             return;
         }
         match submitted {
-            Ok(token) => self.stage = Stage::Submitted(token),
+            Ok(token) => {
+                let requests = taken.requests;
+                self.stage = Stage::Submitted { token, requests };
+            }
             Err(why) => self.end(taken.number, Some(why)),
         }
     }
@@ -130,6 +137,9 @@ impl<K: Copy> Rounds<K> {
     pub fn end(&mut self, number: u64, failed: Option<InvalidateError>) {
         if self.number != number {
             return; // another caller was told, too
+        }
+        if let Stage::Taken { requests } | Stage::Submitted { requests, .. } = self.stage {
+            self.unsaid = self.unsaid.max(requests);
         }
         if let Some(why) = failed {
             self.failed[self.failures % REMEMBERED] = Some((number, why));
