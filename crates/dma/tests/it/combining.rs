@@ -116,6 +116,7 @@ type Unit = Combining<Host, Told>;
 type Token = <Unit as Invalidate>::Token;
 
 const TAKE_OVER: u64 = 4;
+const RANGES: usize = 8;
 
 fn unit(cpus_min: usize) -> (Unit, Told) {
     let host = Arc::new(Host::new(HostConfig {
@@ -126,6 +127,7 @@ fn unit(cpus_min: usize) -> (Unit, Told) {
     let config = CombiningConfig {
         cpus_min,
         take_over: TAKE_OVER,
+        ranges_max: RANGES,
     };
     (Combining::new(host, told.clone(), config), told)
 }
@@ -251,7 +253,7 @@ fn an_interrupt_in_the_submission_of_a_round_submits_all_of_it() {
                 looks += 1;
                 assert!(looks <= 3 * TAKE_OVER, "P11: {looks} looks");
             }
-            let all = (vec![pages(20, 21)], Caches::LeavesAndWalks);
+            let all = (vec![pages(20, 1), pages(40, 1)], Caches::LeavesAndWalks);
             assert_eq!(told.nth(1), all, "P1: the round that it interrupts");
             let own = (vec![pages(60, 1)], Caches::Leaves);
             assert_eq!(told.nth(2), own, "P1: its own");
@@ -289,7 +291,7 @@ fn requests_that_nobody_waits_for_cost_no_slot() {
 #[test]
 fn what_is_not_combined_goes_to_the_unit_as_it_is() {
     let (unit, told) = unit(1);
-    let _under_way = ask(&unit, 9);
+    let under_way = ask(&unit, 9);
     // the domain, several ranges, another domain: each at once
     let whole = unit.submit(DOMAIN, Scope::DOMAIN).unwrap();
     assert_eq!(told.nth(1), (vec![], Caches::LeavesAndWalks));
@@ -307,12 +309,57 @@ fn what_is_not_combined_goes_to_the_unit_as_it_is() {
     // one range of a batch is combined
     let one = unit.submit_ranges(DOMAIN, &two[1..], Caches::Leaves);
     assert_eq!(told.asked(), 4);
-    // slots run out
-    let tokens: Vec<_> = (0..40).map(|nth| ask(&unit, 100 + nth)).collect();
-    assert!(told.asked() > 4 && told.asked() < 4 + 40, "P11");
-    while !tokens.iter().chain(&one).all(|token| done(&unit, *token)) {
-        (0..told.asked()).for_each(|nth| told.answer(nth, Ok(())));
+    let all = told.asked();
+    told.answer(0, Ok(()));
+    assert!(done(&unit, under_way));
+    told.answer(all, Ok(()));
+    assert!(done(&unit, one.unwrap()));
+}
+
+#[test]
+fn a_round_of_many_requests_is_of_the_whole_domain() {
+    for (requests, ranges) in [(RANGES, RANGES), (RANGES + 1, 0), (40, 0)] {
+        let (unit, told) = unit(1);
+        let first = ask(&unit, 1);
+        // with gaps: nothing merges
+        let tokens: Vec<_> = (0..requests as u64)
+            .map(|nth| ask(&unit, 100 + 2 * nth))
+            .collect();
+        assert_eq!(told.asked(), 1, "one is under way");
+        told.answer(0, Ok(()));
+        assert!(done(&unit, first));
+        let (asked, caches) = told.nth(1);
+        assert_eq!(asked.len(), ranges, "P1: the pages of all, or the domain");
+        assert!(ranges > 0 || caches == Caches::LeavesAndWalks, "P1");
+        assert!(tokens.iter().all(|token| !done(&unit, *token)), "P1");
+        told.answer(1, Ok(()));
+        let all = tokens.iter().all(|token| done(&unit, *token));
+        assert!(all, "P11: of {requests}");
     }
+}
+
+/// Of a unit that does not answer, and requests that are given up.
+#[test]
+fn what_comes_to_a_full_round_goes_straight_to_the_unit() {
+    const FULL: usize = 1 << 15;
+    let (unit, told) = unit(1);
+    let first = ask(&unit, 1);
+    let given_up: Vec<_> = (0..FULL).map(|_| ask(&unit, 3)).collect();
+    assert_eq!(told.asked(), 1);
+    let _last = ask(&unit, 3);
+    let straight = ask(&unit, 5);
+    assert_eq!(told.nth(1), (vec![pages(5, 1)], Caches::Leaves));
+    told.answer(1, Ok(()));
+    assert!(done(&unit, straight), "P11");
+    told.answer(0, Ok(()));
+    assert!(done(&unit, first), "P11");
+    told.answer(2, Ok(()));
+    assert!(given_up.iter().all(|token| done(&unit, *token)));
+    // and they are combined again
+    let (one, other) = (ask(&unit, 7), ask(&unit, 9));
+    assert_eq!(told.asked(), 4);
+    told.answer(3, Ok(()));
+    assert!(done(&unit, one) && !done(&unit, other), "P1");
 }
 
 #[test]
@@ -415,26 +462,24 @@ fn threads_share_rounds_and_each_has_its_pages_in_one() {
                 ioatlas_host::register();
                 for nth in 0..FLUSHES {
                     let page = (thread << 32) + 2 * nth; // with gaps: nothing merges
+                    let before = told.asked();
                     let token = ask(unit, page);
                     while !done(unit, token) {
                         told.seen(|seen| seen.answers.fill(Some(Ok(()))));
                         std::hint::spin_loop();
                     }
-                    let asked = told.seen(|seen| {
-                        let all = seen.asked.iter().flat_map(|(ranges, _)| ranges);
-                        all.rev()
-                            .take(4096)
-                            .any(|range| range.contains(&pages(page, 1)))
-                    });
-                    assert!(asked, "P1: done, and never asked for");
+                    // where a request's pages were not there yet, its round is of the domain
+                    let has = |ranges: &Vec<IovaRange>| {
+                        let page = pages(page, 1);
+                        ranges.is_empty() || ranges.iter().any(|range| range.contains(&page))
+                    };
+                    let asked = told.seen(|seen| seen.asked[before..].iter().any(|(r, _)| has(r)));
+                    assert!(asked, "P1: done, and not asked for since");
                 }
             });
         }
     });
-    let all = told.seen(|seen| {
-        let ranges = |(ranges, _): &(Vec<IovaRange>, Caches)| ranges.len();
-        seen.asked.iter().map(ranges).sum::<usize>()
-    });
-    // a round that was left alone is asked for once more, by one range
-    assert!(all as u64 >= THREADS * FLUSHES, "P10: {all} ranges");
+    let last = ask(&unit, 1);
+    told.answer(told.asked() - 1, Ok(()));
+    assert!(done(&unit, last), "P11: no round is under way");
 }

@@ -85,6 +85,7 @@ fn behind<U: Invalidate>(
     let config = CombiningConfig {
         cpus_min: 1,
         take_over,
+        ranges_max: PAGES,
     };
     (p.clone(), Arc::new(Combining::new(p, unit, config)))
 }
