@@ -11,10 +11,11 @@
 //! **Rounds** are numbered. One is *open*, and at most the one before it is *under way* at the
 //! unit: as an invalidation for all requests that joined it. A request joins the open round by one
 //! addition to a word that has its number and the count of its requests, then writes its pages
-//! where its place in the round says, and is done when a second word, `over`, has passed the
-//! round's number. So its token is number and place; one that is asked again, however late, never
-//! gets a better answer, and a request that is not asked for any more (its caller's patience ran
-//! out) costs nothing but its place.
+//! where its place in the round says, and is done when another word, `over`, has passed the round's
+//! number. Of that there are some copies, and its place says at which it looks. So its token is
+//! number and place; one that is asked again, however late, never gets a better answer, and a
+//! request that is not asked for any more (its caller's patience ran out) costs nothing but its
+//! place.
 //!
 //! To advance is
 //!
@@ -270,10 +271,11 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
     fn advance(&self, taker: Taker) {
         let open = &self.open.0;
         let next = self.rounds.with(|rounds| {
+            let next = rounds.next(open, taker);
             if taker == Taker::TakesOver {
                 self.say(rounds); // what was to say so may have been stopped before it did
             }
-            rounds.next(open, taker)
+            next
         });
         let taken = match next {
             Next::Nothing => return,
