@@ -74,7 +74,7 @@ impl Experiment for Strict {
             plots: COSTS.map(|cost| plot(points, &counts, cost)).into(),
             notes: vec![
                 "A batch of k is a server that reaps k completions, two a transaction, and unmaps them by one call: one invalidation and one wait. Its unit's driver is told what an invalidation of a domain costs (g) and of a page (p), and takes the cheaper; IOVAs are scattered but where they are called fresh, or of a chunk, which is one range. Combining makes one invalidation of the requests that come while the unit is at work. p is as long as w, which no source says; d + p + w = 2,127 cycles.".into(),
-                "Devices' accesses are not simulated, so what a domain's invalidation makes them look up again is not in it: it is in g, if anywhere. cargo lab scale strict has all lines, three values of p and four of g, with what was expected of each point.".into(),
+                "What a domain's invalidation makes devices look up again costs no CPU, so it is not in it. cargo lab scale strict has that, and all lines, three values of p and four of g, with what was expected of each point.".into(),
             ],
             ..Shown::table(columns, rows)
         }

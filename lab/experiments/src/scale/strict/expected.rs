@@ -151,8 +151,15 @@ const fn statement(line: &'static str, work: u64, stated: f64, low: f64, high: f
     }
 }
 
-const fn combining(cpus: usize, domain_cost: u64, stated: f64) -> Statement {
-    let line = statement("combining", LIGHT, stated, stated - 0.04, stated + 0.04);
+const fn combining(cpus: usize, domain_cost: u64, hundredths: u32) -> Statement {
+    let [low, stated, high] = [hundredths - 4, hundredths, hundredths + 4];
+    let line = statement(
+        "combining",
+        LIGHT,
+        stated as f64 / 100.0,
+        low as f64 / 100.0,
+        high as f64 / 100.0,
+    );
     Statement {
         cpus,
         domain_cost,
@@ -176,11 +183,11 @@ pub(super) static STATEMENTS: [Statement; 20] = [
     statement("batches of 16", LIGHT, 0.91, 0.88, 0.94),
     statement("strict", HEAVY, 0.03, 0.025, 0.035),
     statement("batches of 16", HEAVY, 0.47, 0.42, 0.52),
-    combining(16, 1, 0.64),
-    combining(16, 2, 0.55),
-    combining(16, 4, 0.44),
-    combining(16, 8, 0.37),
-    combining(64, 1, 0.64),
+    combining(16, 1, 64),
+    combining(16, 2, 55),
+    combining(16, 4, 44),
+    combining(16, 8, 37),
+    combining(64, 1, 64),
     statement("combining", HEAVY, 0.24, 0.20, 0.28),
     statement(CHUNKS, LIGHT, 0.91, 0.88, 0.94),
     statement(CHUNKS, HEAVY, 0.47, 0.42, 0.52),
