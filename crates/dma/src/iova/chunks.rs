@@ -36,7 +36,7 @@
 //! Locking: none. Places are fixed when the domain is made. Where none is left, no chunk is made.
 
 use super::*;
-use crate::platform::{Atomic64, Ordering};
+use crate::platform::{Atomic64, CachePadded, Ordering};
 use alloc::{boxed::Box, format, string::String};
 use core::ops::Deref;
 
@@ -49,16 +49,32 @@ const PLACES_MAX: usize = 1 << 20;
 
 /// Books of a line, and the pages that share one.
 const LINE_LG2: u32 = 3;
+const LINE: usize = 1 << LINE_LG2;
 const SPAN_LG2: u32 = 9;
 
 /// See the module's theory. Each array is read and written by others at other times.
 struct Books<P: Platform> {
+    places: usize,
     /// First page and size class of a chunk, or 0 where there is none: see [`key`].
-    keys: Box<[P::A64]>,
+    keys: Words<P::A64>,
     /// Pages that were handed out.
-    given: Box<[P::A64]>,
+    given: Words<P::A64>,
     /// Pages that have not come home.
-    owed: Box<[P::A64]>,
+    owed: Words<P::A64>,
+}
+
+/// Words of which those of [`LINE`] places share a line.
+struct Words<A>(Box<[CachePadded<[A; LINE]>]>);
+
+impl<A: Atomic64> Words<A> {
+    fn new(places: usize) -> Self {
+        let line = |_| CachePadded(core::array::from_fn(|_| A::new(0)));
+        Words((0..places.div_ceil(LINE)).map(line).collect())
+    }
+    #[inline]
+    fn at(&self, place: usize) -> &A {
+        &self.0[place / LINE].0[place % LINE]
+    }
 }
 
 /// The place of a chunk's book.
@@ -98,18 +114,18 @@ impl<P: Platform> Books<P> {
             0 => 0,
             books => books.min(PLACES_MAX).next_power_of_two(),
         };
-        let words = || (0..places).map(|_| P::A64::new(0)).collect();
         Books {
-            keys: words(),
-            given: words(),
-            owed: words(),
+            places,
+            keys: Words::new(places),
+            given: Words::new(places),
+            owed: Words::new(places),
         }
     }
 
     /// Places from the home of `page` on.
     #[inline]
     fn places_from(&self, page: IovaPage) -> impl Iterator<Item = usize> {
-        let places = self.keys.len();
+        let places = self.places;
         let line = (page.0 >> SPAN_LG2).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS / 2);
         let in_line = page.0 >> (SPAN_LG2 - LINE_LG2) & ((1 << LINE_LG2) - 1);
         let home = (line << LINE_LG2 | in_line) as usize;
@@ -119,7 +135,7 @@ impl<P: Platform> Books<P> {
     /// The book of the chunk that has `page`.
     #[inline]
     fn find(&self, page: IovaPage) -> Option<(usize, IovaRange)> {
-        let chunk = |place: usize| range_of(self.keys[place].load(Ordering::Acquire));
+        let chunk = |place: usize| range_of(self.keys.at(place).load(Ordering::Acquire));
         let has = |chunk: &IovaRange| chunk.first <= page && page < chunk.end();
         self.places_from(page)
             .map(|place| (place, chunk(place)))
@@ -128,39 +144,42 @@ impl<P: Platform> Books<P> {
 
     fn open(&self, range: IovaRange) -> Option<Book> {
         let place = self.places_from(range.first).find(|place| {
-            let word = &self.keys[*place];
+            let word = self.keys.at(*place);
             word.load(Ordering::Relaxed) == 0
                 && word
                     .compare_exchange(0, key(range), Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
         })?;
         // before any piece of it exists
-        self.given[place].store(0, Ordering::Relaxed);
-        self.owed[place].store(range.pages.0, Ordering::Release);
+        self.given.at(place).store(0, Ordering::Relaxed);
+        self.owed.at(place).store(range.pages.0, Ordering::Release);
         Some(Book(place))
     }
 
     /// Takes `pages` off what is owed; the chunk comes back if that was the last of it.
     #[inline]
     fn count_off(&self, place: usize, pages: PageCount) -> Option<IovaRange> {
-        let before = self.owed[place].fetch_add(pages.0.wrapping_neg(), Ordering::AcqRel);
+        let before = self
+            .owed
+            .at(place)
+            .fetch_add(pages.0.wrapping_neg(), Ordering::AcqRel);
         debug_assert!(before >= pages.0, "{pages} pages of {before}");
         if before != pages.0 {
             return None;
         }
-        let chunk = range_of(self.keys[place].load(Ordering::Relaxed));
-        self.keys[place].store(0, Ordering::Release);
+        let chunk = range_of(self.keys.at(place).load(Ordering::Relaxed));
+        self.keys.at(place).store(0, Ordering::Release);
         Some(chunk)
     }
 
     /// Each chunk, with what was handed out and what is owed of it.
     fn each(&self) -> impl Iterator<Item = (IovaRange, u64, u64)> {
-        let places = 0..self.keys.len();
+        let places = 0..self.places;
         let load = |word: &P::A64| word.load(Ordering::Relaxed);
         places
             .map(move |place| {
-                let key = load(&self.keys[place]);
-                (key, load(&self.given[place]), load(&self.owed[place]))
+                let key = load(self.keys.at(place));
+                (key, load(self.given.at(place)), load(self.owed.at(place)))
             })
             .filter(|(key, ..)| *key != 0)
             .map(|(key, given, owed)| (range_of(key), given, owed))
@@ -183,7 +202,10 @@ impl<P: Platform> Chunked<P> {
     /// Notes that so many pages were handed out in all.
     #[inline]
     pub fn give(&self, book: Book, pages: PageCount) {
-        self.books.given[book.0].store(pages.0, Ordering::Relaxed);
+        self.books
+            .given
+            .at(book.0)
+            .store(pages.0, Ordering::Relaxed);
     }
 
     /// Counts off the last `never` pages of a chunk of `pages`, which were not handed out and never
