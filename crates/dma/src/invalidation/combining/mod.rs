@@ -309,7 +309,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         if let Some(failed) = rounds.last_failed() {
             self.last_failed.store(failed | KNOWN, Ordering::Relaxed);
         }
-        let (over, requests) = rounds.to_say();
+        let (over, requests) = rounds.take_unsaid();
         self.waiting.say(over, requests);
     }
 
