@@ -43,6 +43,7 @@ boots() {
         'moved: 125 of 125 words; .*' \
         'stray write: 125 words landed while mapped, 125 are intact after unmap' \
         'fault: device [0-9a-f:.]+ tried to write page 0x[0-9a-f]+, and was blocked: nothing is mapped there for writing .*' \
+        'burst: 2000 words landed; one interrupt ended 16 mappings by 2 descriptors' \
         'vector 32: [0-9]+ interrupts unmapped, 1000 hit one of [0-9]+ maps' \
         'vector 33: [0-9]+ interrupts unmapped, 10 hit one of [0-9]+ maps' \
         'domain 1: ([0-9]+) maps, \1 unmaps, 0 pages live, 0 retired, 0 quarantined, [0-9]+ invalidations' \

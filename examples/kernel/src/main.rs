@@ -13,8 +13,8 @@ mod edu;
 mod machine;
 mod platform;
 
-use alloc::{boxed::Box, sync::Arc};
-use completion::{HITS, MAPPING, hand_over, is_pending};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use completion::{BURST, HITS, MAPPING, hand_over, is_pending};
 use core::sync::atomic::{AtomicU64, Ordering};
 use edu::{COPY_TIME, Edu};
 use ioatlas_dma::domain::{Domain, DomainConfig};
@@ -22,13 +22,14 @@ use ioatlas_dma::table::{TableConfig, fmt::VtdSecond48};
 use ioatlas_dma::{translator::Paged, units::*};
 use ioatlas_vtd::acpi::{Dmar, find};
 use ioatlas_vtd::driver::{Config, Unit};
-use machine::{Block, DEVICE, TIMER, interrupt_in, println, sleep};
+use ioatlas_vtd::registers::{IQ_INDEX_SHIFT, IQT, Registers};
+use machine::{Block, DEVICE, TIMER, interrupt_in, println, sleep, sleep_until};
 use platform::{Kernel, free_frames};
 
 core::arch::global_asm!(include_str!("boot.s"), options(att_syntax));
 
 /// The remapping unit of this machine.
-type Remapping = Arc<Unit<Kernel, Block>>;
+type Remapping = Arc<Unit<Kernel, Arc<Block>>>;
 /// A domain under it, with tables of four levels.
 type Io = Domain<Kernel, Paged<Kernel, VtdSecond48, Remapping>>;
 
@@ -55,8 +56,8 @@ fn run() -> Outcome<()> {
     let frames = free_frames();
     let base = unit_base()?;
     // SAFETY: the unit's registers, and nothing else drives it.
-    let registers = unsafe { Block::new(base.0) };
-    let unit = Unit::bring_up(Arc::new(Kernel), registers, Config::default())?;
+    let registers = Arc::new(unsafe { Block::new(base.0) });
+    let unit = Unit::bring_up(Arc::new(Kernel), registers.clone(), Config::default())?;
     let unit = Arc::new(unit);
     println!("unit at {base}\n{}", unit.explain());
 
@@ -69,6 +70,7 @@ fn run() -> Outcome<()> {
 
     move_data(&io, &edu)?;
     block_stray(&io, &unit, &edu)?;
+    unmap_burst(&io, &edu, || registers.read64(IQT) >> IQ_INDEX_SHIFT)?;
     let after = |round, _| interrupt_in(1 + round * 37 % 8192);
     interrupt_maps(&io, TIMER, 1000, after)?;
     let by_copy = |round, iova| {
@@ -125,7 +127,7 @@ fn move_data(io: &Arc<Io>, edu: &Edu) -> Outcome<()> {
     let mapping = io.map(buffer(), Direction::ToDevice)?;
     let iova = mapping.iova();
     println!("buffer: {} at {iova}, for the device to read", buffer());
-    hand_over(DEVICE, io, mapping);
+    hand_over(DEVICE, io, [mapping]);
     edu.copy(Direction::ToDevice, iova, LEN);
     edu.copy(Direction::FromDevice, ring.iova(), LEN);
     let moved = intact(&io.words(&ring, 0)[..WORDS], 0x1000);
@@ -152,6 +154,36 @@ fn block_stray(io: &Arc<Io>, unit: &Remapping, edu: &Edu) -> Outcome<()> {
     Ok(())
 }
 
+/// The buffer is mapped many times, at addresses next to each other; the device fills it by each,
+/// and the interrupt of the last transfer ends all mappings. `tail` tells how far the queue of the
+/// unit is filled.
+fn unmap_burst(io: &Arc<Io>, edu: &Edu, tail: impl Fn() -> u64) -> Outcome<()> {
+    let mut chunk = io.chunk(PageCount(BURST as u64 * buffer().pages().0))?;
+    let burst = (0..BURST).map(|_| chunk.map(buffer(), Direction::FromDevice));
+    let mut burst = burst.collect::<Result<Vec<_>, _>>()?;
+    let iovas: Vec<Iova> = burst.iter().map(|mapping| mapping.iova()).collect();
+    let (mut written, mut before) = (0, 0);
+    for iova in &iovas {
+        fill(0);
+        if Some(iova) == iovas.last() {
+            before = tail();
+            hand_over(DEVICE, io, burst.drain(..));
+        }
+        edu.copy(Direction::FromDevice, *iova, LEN);
+        written += intact(&BUFFER, 0x1000);
+    }
+    sleep_until(|| !is_pending());
+    let asked = (tail() + 256 - before) % 256; // it has one page
+    println!(
+        "burst: {written} words landed; one interrupt ended {BURST} mappings by {asked} descriptors"
+    );
+    let translation = |iova: &Iova| io.translator().table().walk(&Kernel, iova.page());
+    assert!(iovas.iter().all(|iova| translation(iova).is_none()));
+    // one invalidation, and the wait for it
+    assert_eq!((written, asked), (BURST * WORDS, 2));
+    Ok(())
+}
+
 /// Maps and unmaps until `wanted` interrupts by `vector` have hit a map, and unmapped another
 /// mapping there. `arm` has one come.
 fn interrupt_maps(io: &Arc<Io>, vector: u64, wanted: u64, arm: impl Fn(u32, Iova)) -> Outcome<()> {
@@ -161,7 +193,7 @@ fn interrupt_maps(io: &Arc<Io>, vector: u64, wanted: u64, arm: impl Fn(u32, Iova
     while HITS.load(Ordering::Relaxed) < wanted {
         let victim = io.map(buffer(), Direction::FromDevice)?;
         let iova = victim.iova();
-        hand_over(vector, io, victim);
+        hand_over(vector, io, [victim]);
         rounds += 1;
         arm(rounds, iova);
         while is_pending() {

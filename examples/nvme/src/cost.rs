@@ -41,6 +41,8 @@ pub struct Cost {
     pub cpu_ns: Vec<u64>,
     /// Time of a read by the clock, of each round.
     pub wall_ns: Vec<u64>,
+    /// Calls of the kernel that map or unmap, in all rounds; none where no kernel has the tables.
+    pub calls: Option<u64>,
     /// The controller was told these numbers before and after the rounds.
     pub notes: [u32; 2],
 }
@@ -73,6 +75,7 @@ pub fn measure<T: Translator<Host>>(
     disk: &Namespace,
     buffers: &Buffers,
     idle: Idle,
+    calls: impl Fn() -> Option<u64>,
     note: &mut u32,
 ) -> Result<Vec<Cost>, VerifyError> {
     let mut costs = Vec::new();
@@ -97,16 +100,19 @@ pub fn measure<T: Translator<Host>>(
                     reads: u64::from(plan.reads),
                     cpu_ns: Vec::new(),
                     wall_ns: Vec::new(),
+                    calls: None,
                     notes: [*note + 1, *note + 2],
                 };
                 *note += 2;
                 controller.note(cost.notes[0])?;
+                let before = calls();
                 for _ in 0..plan.rounds.max(1) {
                     let seen = load::run(&load, queue, &client, disk, buffers, idle)?;
                     let reads = seen.reads.max(1);
                     cost.cpu_ns.push(seen.cpu_ns / reads);
                     cost.wall_ns.push(seen.wall_ns / reads);
                 }
+                cost.calls = calls().zip(before).map(|(after, before)| after - before);
                 controller.note(cost.notes[1])?;
                 costs.push(cost);
             }
@@ -144,10 +150,11 @@ impl fmt::Display for Table<'_> {
         for (bytes, depth) in rows {
             write!(f, "{:>5}k {depth:>5}", bytes >> 10)?;
             for policy in &policies {
+                let width = policy.len().max(10);
                 let is_it = |c: &&Cost| (c.policy, c.bytes, c.depth) == (*policy, bytes, depth);
                 match self.costs.iter().find(is_it) {
-                    Some(cost) => write!(f, " {:>10.1}", (self.of)(cost) as f64 / 1000.0)?,
-                    None => write!(f, " {:>10}", "-")?,
+                    Some(cost) => write!(f, " {:>width$.1}", (self.of)(cost) as f64 / 1000.0)?,
+                    None => write!(f, " {:>width$}", "-")?,
                 }
             }
             writeln!(f)?;
@@ -169,11 +176,12 @@ mod tests {
             reads: 1,
             cpu_ns: vec![cpu * 9, cpu, 0],
             wall_ns: vec![],
+            calls: None,
             notes: [0, 0],
         };
         let costs = [
             cost("a", 4096, 8, 1500),
-            cost("b", 16384, 8, 20),
+            cost("longer than ten", 16384, 8, 20),
             cost("a", 4096, 64, 7),
         ];
         let table = Table {
@@ -186,10 +194,10 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "  read depth          a          b   thousand",
-                "    4k     8        1.5          -",
-                "   16k     8          -        0.0",
-                "    4k    64        0.0          -"
+                "  read depth          a longer than ten   thousand",
+                "    4k     8        1.5               -",
+                "   16k     8          -             0.0",
+                "    4k    64        0.0               -"
             ]
         );
     }

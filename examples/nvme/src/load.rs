@@ -14,7 +14,7 @@
 use crate::{
     nvme::{NvmeError, command::*, namespace::Namespace, queue::*},
     pattern::{self, Expected},
-    policy::Policy,
+    policy::{BURST, Policy},
     window::{Idle, TimedOut},
 };
 use ioatlas_dma::{
@@ -209,8 +209,10 @@ fn carry_out<T: Translator<Host>>(
         idle: (0..depth).rev().collect(),
         owner: vec![0; queue.entries() as usize],
         at: vec![ByteCount(0); depth],
+        reaped: Vec::with_capacity(BURST),
         seen: Seen::default(),
     };
+    let mut stream = load.policy.stream(client);
     let wall = crate::policy::monotonic().0;
     let mut cpu = cpu_ns();
     let mut begun = 0;
@@ -227,7 +229,7 @@ fn carry_out<T: Translator<Host>>(
             let iova = match kept.get(nth) {
                 Some(mapping) => mapping.iova(),
                 None => {
-                    let mapping = client.map_single(buffer(nth), Direction::FromDevice)?;
+                    let mapping = load.policy.map(client, &mut stream, buffer(nth))?;
                     let lent = work.lent[nth].insert(mapping);
                     lent.iova()
                 }
@@ -267,6 +269,8 @@ struct Work {
     owner: Vec<usize>,
     /// Where each buffer's bytes come from.
     at: Vec<ByteCount>,
+    /// The buffers of completions whose data were not looked at yet: a burst at most.
+    reaped: Vec<usize>,
     seen: Seen,
 }
 
@@ -282,7 +286,7 @@ fn await_all<T: Translator<Host>>(queue: &QueuePair<T>, idle: Idle) -> Result<()
     })
 }
 
-/// Waits for completions, and takes all there are.
+/// Waits for completions, and takes all there are, by the burst.
 fn harvest<T: Translator<Host>>(
     load: &Load<'_>,
     queue: &mut QueuePair<T>,
@@ -292,24 +296,49 @@ fn harvest<T: Translator<Host>>(
     idle: Idle,
     buffer: impl Fn(usize) -> PhysRange,
 ) -> Result<(), NvmeError> {
+    let in_bursts = load.policy == Policy::MapUnmapBursts;
     let mut next = Some(queue.wait(idle)?);
     while let Some(done) = next {
         let nth = work.owner[usize::from(done.id.0)];
-        if let Some(mapping) = work.lent[nth].take() {
-            client.unmap(mapping)?;
-        }
         work.seen.failed += u64::from(done.status.is_some());
-        work.seen.reads += 1;
-        if let Some(expected) = load.check {
-            let p = client.dma().domain().platform().as_ref();
-            check(p, expected, work, nth, buffer(nth), buffers.whole(nth))
-                .map_err(DmaMapError::from)?;
+        work.reaped.push(nth);
+        if in_bursts {
+            next = queue.poll()?;
+            if next.is_some() && work.reaped.len() < BURST {
+                continue;
+            }
+            end_burst(client, work)?;
+        } else {
+            if let Some(mapping) = work.lent[nth].take() {
+                client.unmap(mapping)?;
+            }
+            next = queue.poll()?;
         }
-        work.idle.push(nth);
-        next = queue.poll()?;
+        // no device reaches any of these buffers now
+        while let Some(nth) = work.reaped.pop() {
+            work.seen.reads += 1;
+            if let Some(expected) = load.check {
+                let p = client.dma().domain().platform().as_ref();
+                check(p, expected, work, nth, buffer(nth), buffers.whole(nth))
+                    .map_err(DmaMapError::from)?;
+            }
+            work.idle.push(nth);
+        }
     }
     queue.acknowledge();
     Ok(())
+}
+
+/// Unmaps what was reaped, by one call.
+#[inline(never)] // the other policies' loop is to be as small as it would be without
+fn end_burst<T: Translator<Host>>(
+    client: &Client<Host, T>,
+    work: &mut Work,
+) -> Result<(), NvmeError> {
+    let lent = &mut work.lent;
+    let mut mappings = work.reaped.iter().filter_map(|nth| lent[*nth].take());
+    let unmapped = client.unmap_batch(&mut mappings, drop);
+    Ok(unmapped.map_err(Box::new)?)
 }
 
 fn check(

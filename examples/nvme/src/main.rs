@@ -5,8 +5,9 @@
 use clap::Parser;
 use ioatlas_dma::{
     bounce::PoolError,
+    design,
     dma_api::DmaMapError,
-    domain::{Domain, DomainConfig, MapError},
+    domain::{Domain, DomainConfig, MapError, PolicyConfig},
     translator::Translator,
     units::*,
 };
@@ -73,6 +74,10 @@ struct Args {
     /// The kernel's kind of address space; auto is iommufd where there is one, else type 1
     #[arg(long, value_enum, default_value_t = Wanted::Auto)]
     space: Wanted,
+    /// When the domain invalidates what was unmapped: strict, deferred-percpu, .. What --edu shows
+    /// to be blocked is so under strict ones only
+    #[arg(long, default_value = "strict", value_parser = domain_policy, conflicts_with = "edu")]
+    domain_policy: PolicyConfig,
     /// How buffers lie in the machine: huge, small, scattered
     #[arg(long, default_value = "small")]
     memory: Layout,
@@ -86,6 +91,15 @@ struct Args {
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
+}
+
+fn domain_policy(name: &str) -> Result<PolicyConfig, String> {
+    let all = || design::policies().map(|policy| policy.config);
+    let found = all().find(|policy| policy.name() == name);
+    found.ok_or_else(|| {
+        let names: Vec<_> = all().map(|policy| policy.name()).collect();
+        format!("there are {}", names.join(", "))
+    })
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug)]
@@ -133,11 +147,20 @@ fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     let space = args.space.open(&addresses)?;
     let (seen, devices) = (Space::of(&space), space.devices().to_vec());
     let memory = Arc::new(args.memory.arena(ARENA)?);
-    let domain = Arc::new(Vfio::domain(memory, space, DomainConfig::default())?);
+    let config = DomainConfig {
+        policy: args.domain_policy,
+        ..DomainConfig::default()
+    };
+    let domain = Arc::new(Vfio::domain(memory, space, config)?);
     for address in &addresses {
         domain.attach(address.source())?;
     }
-    let mut report = session_on(args, &domain, &devices).map_err(|error| -> Box<dyn Error> {
+    let calls = || {
+        let calls = domain.translator().calls();
+        calls.maps + calls.unmaps
+    };
+    let session = session_on(args, &domain, &devices, &calls);
+    let mut report = session.map_err(|error| -> Box<dyn Error> {
         // where the kernel refused a mapping: what that means, and what to do
         let mapping = error.downcast_ref::<SessionError>().and_then(mapping);
         match mapping.and_then(|mapping| domain.translator().explain(mapping)) {
@@ -147,6 +170,7 @@ fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     })?;
     report.space = Some(seen);
     report.layout = Some(args.memory.name());
+    report.domain_policy = Some(args.domain_policy.name());
     match args.json {
         true => println!("{}", serde_json::to_string(&report)?),
         false => print(args, &report),
@@ -174,6 +198,7 @@ fn session_on<T: Translator<Host>>(
     args: &Args,
     domain: &Arc<Domain<Host, T>>,
     devices: &[Device<Linux>],
+    calls: &dyn Fn() -> u64,
 ) -> Result<Report, Box<dyn Error>> {
     let [nvme, others @ ..] = devices else {
         return Err("no controller".into());
@@ -186,6 +211,7 @@ fn session_on<T: Translator<Host>>(
         nvme: Registers::of(nvme)?,
         edu: edu.map(|registers| registers as Arc<dyn RegisterWindow>),
         interrupts: Some((interrupts, VECTOR)),
+        calls: Some(calls),
     };
     let orders = Orders {
         namespace: NamespaceId(args.namespace),
@@ -217,7 +243,7 @@ fn print(args: &Args, report: &Report) {
     } = report;
     println!("{}: {model}, {} MiB", args.nvme, disk_bytes >> 20);
     if let Some(space) = &report.space {
-        println!("space: {space}");
+        println!("space: {space}, {}", args.domain_policy.name());
     }
     if let Some(runs) = report.runs {
         println!(

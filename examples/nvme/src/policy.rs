@@ -2,9 +2,10 @@
 //! Policies: how buffers are made reachable for a device, and taken away again.
 //!
 //! A driver does not choose among them in its code: it maps and unmaps, and the [`Client`] it was
-//! given does what its configuration says. One alone needs a driver that knows: a *static* mapping,
-//! which is made once and never ended, and so protects nothing. It is here as the limit that the
-//! others are held against.
+//! given does what its configuration says. Two need a driver that knows. A *static* mapping is made
+//! once and never ended, and so protects nothing: it is the limit that the others are held against.
+//! With *bursts* a driver reaps several completions and ends their mappings by one call, before it
+//! looks at the data of any of them.
 
 use ioatlas_dma::{dma_api::*, domain::Domain, translator::Translator, units::*};
 use ioatlas_host::Host;
@@ -21,8 +22,10 @@ pub enum Policy {
     /// All buffers are mapped once: no protection of anything that shares their
     /// memory or their time.
     Static,
-    /// Mapped and unmapped for each command, strictly.
+    /// Mapped and unmapped for each command.
     MapUnmap,
+    /// Mapped for each command at addresses next to each other, and unmapped by the burst.
+    MapUnmapBursts,
     /// Always copied to memory that stays mapped.
     Always,
     /// Copied up to 16 KiB, mapped beyond.
@@ -42,11 +45,17 @@ pub const BELOW: ByteCount = ByteCount(16 << 10);
 /// policy's pool need not grow while it is used.
 const SLOTS: u32 = 64;
 
+/// Completions that one unmap of [`Policy::MapUnmapBursts`] ends, at most.
+pub const BURST: usize = 16;
+/// Pages of a chunk of its addresses: four bursts of 4 KiB.
+const CHUNK: PageCount = PageCount(64);
+
 impl Policy {
     /// All, the unprotected first.
-    pub const ALL: [Policy; 7] = [
+    pub const ALL: [Policy; 8] = [
         Policy::Static,
         Policy::MapUnmap,
+        Policy::MapUnmapBursts,
         Policy::Always,
         Policy::Below,
         Policy::Untrusted,
@@ -59,6 +68,7 @@ impl Policy {
         match self {
             Policy::Static => "static",
             Policy::MapUnmap => "map-unmap",
+            Policy::MapUnmapBursts => "map-unmap-bursts",
             Policy::Always => "always",
             Policy::Below => "below-16k",
             Policy::Untrusted => "untrusted",
@@ -70,13 +80,18 @@ impl Policy {
     /// Where its buffers go.
     pub fn placement(self) -> Placement {
         match self {
-            Policy::Static | Policy::MapUnmap => Placement::Never,
+            Policy::Static | Policy::MapUnmap | Policy::MapUnmapBursts => Placement::Never,
             Policy::Always => Placement::Always,
             Policy::Below => Placement::Below(BELOW),
             Policy::Untrusted => Placement::Untrusted { whole_up_to: BELOW },
             Policy::Adaptive => Placement::Adaptive,
             Policy::SingleUse => Placement::SingleUse,
         }
+    }
+
+    /// Where the mappings of a queue get their addresses from.
+    pub fn stream<T: Translator<Host>>(self, client: &Client<Host, T>) -> Stream<Host, T> {
+        client.stream(CHUNK)
     }
 
     /// Operations of one size, at one depth, after which it does what it does from then on.
@@ -106,6 +121,22 @@ impl Policy {
             ..ClientConfig::default()
         })
     }
+
+    /// Makes `buffer` reachable for one command. Those of bursts get the next address of `stream`.
+    ///
+    /// # Errors
+    /// [`DmaMapError`].
+    pub fn map<T: Translator<Host>>(
+        self,
+        client: &Client<Host, T>,
+        stream: &mut Stream<Host, T>,
+        buffer: PhysRange,
+    ) -> Result<DmaMapping, DmaMapError> {
+        match self {
+            Policy::MapUnmapBursts => client.map_in(stream, buffer, Direction::FromDevice),
+            _ => client.map_single(buffer, Direction::FromDevice),
+        }
+    }
 }
 
 /// Nanoseconds since it was first asked.
@@ -124,7 +155,7 @@ impl fmt::Display for Policy {
 /// No policy has that name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "no policy is called `{0}`; there are static, map-unmap, always, below-16k, untrusted, adaptive, single-use"
+    "no policy is called `{0}`; there are static, map-unmap, map-unmap-bursts, always, below-16k, untrusted, adaptive, single-use"
 )]
 pub struct PolicyError(String);
 

@@ -106,7 +106,7 @@ pub fn all<T: Translator<Host>, W: RegisterWindow>(
         let client = policy.client(domain)?;
         let direct = matches!(
             policy,
-            Policy::MapUnmap | Policy::Untrusted | Policy::SingleUse
+            Policy::MapUnmap | Policy::MapUnmapBursts | Policy::Untrusted | Policy::SingleUse
         );
         each(write(edu, policy, &client, When::After)?);
         match policy {
@@ -158,14 +158,17 @@ fn write_once<T: Translator<Host>, W: RegisterWindow>(
     let page = PhysRange::page(frame.page());
     let plant = || pattern::plant(&*host, 1, page).map_err(map_error);
     plant()?;
-    let mapping = client
-        .map_single(page, Direction::FromDevice)
+    let mapping = policy
+        .map(client, &mut policy.stream(client), page)
         .map_err(NvmeError::from)?;
     let (iova, bounced) = (mapping.iova(), mapping.is_bounced());
     let mut mapping = Some(mapping);
-    let mut end = || -> Result<(), RevokeError> {
-        if let Some(mapping) = mapping.take() {
-            client.unmap(mapping).map_err(NvmeError::from)?;
+    let mut end = || -> Result<(), NvmeError> {
+        if policy == Policy::MapUnmapBursts {
+            let unmapped = client.unmap_batch(&mut mapping.take().into_iter(), drop);
+            unmapped.map_err(Box::new)?;
+        } else if let Some(mapping) = mapping.take() {
+            client.unmap(mapping)?;
         }
         Ok(())
     };

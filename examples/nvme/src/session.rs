@@ -76,6 +76,8 @@ pub struct Place<'p, T: Translator<Host>> {
     pub edu: Option<Arc<dyn RegisterWindow>>,
     /// The controller's interrupts, and which one to use, if there are any.
     pub interrupts: Option<(&'p dyn Interrupts, Vector)>,
+    /// How often the kernel was asked to map or unmap so far, if one has the tables.
+    pub calls: Option<&'p dyn Fn() -> u64>,
 }
 
 /// What came of it. This is what `--json` prints; fields are added, and never change their meaning.
@@ -86,6 +88,8 @@ pub struct Report {
     pub space: Option<Space>,
     /// How buffers lie in the machine, where that was chosen.
     pub layout: Option<&'static str>,
+    /// When the domain invalidates, where that was chosen: a name of `ioatlas_dma::design`.
+    pub domain_policy: Option<&'static str>,
     pub model: String,
     pub disk_bytes: u64,
     /// Of how many physical runs a buffer of 128 KiB is, if the kernel tells.
@@ -218,6 +222,7 @@ pub fn run<T: Translator<Host>>(
         &disk,
         &buffers,
         orders.idle,
+        || place.calls.map(|calls| calls()),
         &mut note,
     )?;
     controller.delete_queue(queue)?;

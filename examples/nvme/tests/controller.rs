@@ -15,6 +15,7 @@ use ioatlas_nvme::{
         namespace::Namespace,
         queue::{Depth, QueuePair},
     },
+    pattern::Expected,
     policy::Policy,
     window::{Idle, RegisterWindow},
 };
@@ -156,4 +157,36 @@ fn buffers_of_a_load_that_failed_are_not_used_again() {
         let came_back = free.iter().filter(|frame| pages.contains(&frame.page()));
         assert_eq!(came_back.count(), if lost { 0 } else { 8 });
     }
+}
+
+/// Each completion takes one where its mapping ends by itself.
+#[test]
+fn a_burst_of_completions_takes_one_invalidation() {
+    const READS: u64 = 32;
+    let disk = (0..BLOCKS).flat_map(|block| [content(block); 512]);
+    let expected = Expected::Copy(disk.collect());
+    let invalidations = |policy| {
+        let mut rig = Rig::new(policy);
+        let host = rig.domain.platform().clone();
+        let buffers = Buffers::new(host, 4, ByteCount(GRANULE)).unwrap();
+        let load = Load {
+            policy,
+            size: ByteCount(GRANULE),
+            depth: Depth(4),
+            reads: READS as u32,
+            offset: ByteCount(0),
+            check: Some(&expected),
+        };
+        let before = (rig.held(), rig.domain.stats().invalidations);
+        let (queue, client) = (&mut rig.queue, &rig.client);
+        let seen = load::run(&load, queue, client, &rig.disk, &buffers, Idle::Spin).unwrap();
+        let bad = seen.wrong_bytes + seen.changed_bytes + seen.failed;
+        assert_eq!((seen.reads, bad), (READS, 0), "{policy}");
+        assert_eq!(rig.held().1, before.0.1, "P1: {policy}: pages stay mapped");
+        rig.domain.stats().invalidations - before.1
+    };
+    assert_eq!(invalidations(Policy::MapUnmap), READS);
+    // the controller completes two or three commands between two looks
+    let bursts = invalidations(Policy::MapUnmapBursts);
+    assert!(bursts <= READS / 2, "{bursts}");
 }

@@ -3,7 +3,7 @@
 
 use super::{command::*, queue::QueueId};
 use ioatlas_dma::{
-    dma_api::{DmaMapError, DmaUnmapError, SyncError},
+    dma_api::{DmaMapError, DmaUnmapBatchError, DmaUnmapError, SyncError},
     domain::MapError,
     units::*,
 };
@@ -129,6 +129,9 @@ pub enum NvmeError {
     /// Data were not unmapped.
     #[error(transparent)]
     Unmap(#[from] DmaUnmapError),
+    /// Not all data of a burst of completions were unmapped.
+    #[error(transparent)]
+    UnmapBurst(#[from] Box<DmaUnmapBatchError>),
     /// A list was not unmapped.
     #[error(transparent)]
     UnmapList(#[from] DmaUnmapError<Arc<[PhysRange]>>),

@@ -25,6 +25,9 @@ echo "$HUGE_PAGES" >/proc/sys/vm/nr_hugepages
 say up "$(cut -d' ' -f1 /proc/uptime)"
 report huge --edu "$EDU" --late 2 $HUGE_OPTIONS
 report scattered $SCATTERED_OPTIONS
+for policy in strict deferred-percpu; do
+    report huge --domain-policy "$policy" $BURST_OPTIONS
+done
 said=$(ioatlas-nvme "$NVME" --space iommufd 2>&1)
 [ $? -eq 2 ] || fail "--space iommufd: $said"
 say refused "$said"

@@ -34,6 +34,10 @@ const SCATTERED_OPTIONS: &str =
 const FEW_HUGE_OPTIONS: &str =
     "--reads 64 --rounds 1 --depth 8 --kib 4,64 --measure map-unmap,always,adaptive";
 const FEW_SCATTERED_OPTIONS: &str = "--reads 64 --rounds 1 --depth 8 --kib 4,64 --verify map-unmap --measure map-unmap,always,adaptive";
+/// Under one policy of the domain after the other. As many reads as are whole bursts, and whole
+/// batches of what is deferred, so that each pays for what it ends.
+const BURST_OPTIONS: &str = "--reads 2000 --rounds 1 --depth 16 --kib 4 \
+    --verify map-unmap,map-unmap-bursts --measure map-unmap,map-unmap-bursts";
 /// In steps of CPU time that a memory copy of the guest takes: with `rep movsb` QEMU copies byte by
 /// byte.
 const CPU: &str = "max,erms=off";
@@ -194,6 +198,7 @@ fn boot(unit: Unit, packages: &Path, directory: &Path, program: &[u8]) -> Result
     let [huge, scattered] = unit.options();
     image.variable("HUGE_OPTIONS", huge);
     image.variable("SCATTERED_OPTIONS", scattered);
+    image.variable("BURST_OPTIONS", BURST_OPTIONS);
     let (initrd, disk) = (directory.join("initrd"), directory.join("disk"));
     file(&initrd, &image.finish())?;
     let bytes: Vec<u8> = pattern::disk(DISK).flatten().collect();

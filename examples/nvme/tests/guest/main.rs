@@ -33,7 +33,7 @@ fn run(unit: Unit, packages: &Path) -> Result<&'static Run, Failed> {
 type Claim = (&'static str, fn(&Run) -> Result<(), Failed>);
 
 fn main() -> ExitCode {
-    let claims: [Claim; 9] = [
+    let claims: [Claim; 10] = [
         (
             "every policy brings the disk's blocks and nothing else",
             claims::verified,
@@ -62,6 +62,10 @@ fn main() -> ExitCode {
         (
             "bouncing is cheaper than mapping, by how much at least",
             claims::ratios,
+        ),
+        (
+            "a burst is unmapped by one call, at the cost of deferred-percpu or near it",
+            claims::bursts,
         ),
         (
             "adaptive takes the better route, for 300 instructions or 15 % more at most",

@@ -25,6 +25,7 @@ pub fn whole() -> std::result::Result<(), Failed> {
             nvme: machine.nvme(),
             edu: (disk == Disk::HasPattern).then(|| machine.edu() as _),
             interrupts: None,
+            calls: None,
         };
         let orders = Orders {
             namespace: NamespaceId(1),

@@ -256,10 +256,4 @@ fn under_a_late_unit_three_ways_stand_beside_each_other() {
         assert_eq!(row["ns_per_pair"].is_f64(), measured, "{row}");
         assert_eq!(row["per_second"].is_f64(), measured, "{row}");
     }
-    let ratio = rows[1]["times_strict"].as_f64();
-    let wanted = latency["wanted"].as_f64().unwrap();
-    assert_eq!(
-        latency["reached"].as_bool(),
-        ratio.map(|ratio| ratio >= wanted)
-    );
 }

@@ -73,6 +73,37 @@ fn a_batch_ends_neighbours_together() {
     }
 }
 
+/// In whichever order its commands complete.
+#[test]
+fn a_burst_of_a_stream_is_ended_by_one_call() {
+    for kind in KINDS {
+        let rig = Rig::strict(kind);
+        let dma = Arc::new(Dma::new(rig.domain.clone(), DmaConfig::default()));
+        let config = ClientConfig {
+            placement: Placement::Never,
+            ..ClientConfig::default()
+        };
+        let client = dma.client(config).unwrap();
+        let buffer = rig.buffer(16);
+        let mut stream = client.stream(PageCount(64));
+        let mut map = |nth: u64| {
+            let page = buffer.part(ByteCount(nth << GRANULE_LG2), ByteCount(GRANULE));
+            let page = page.expect("inside");
+            let mapped = client.map_in(&mut stream, page, Direction::FromDevice);
+            mapped.unwrap()
+        };
+        let mut burst: Vec<_> = (0..16).map(&mut map).collect();
+        burst.rotate_left(5);
+        burst.reverse();
+        let addresses: Vec<_> = burst.iter().map(|mapping| mapping.iova()).collect();
+        let before = rig.calls();
+        client.unmap_batch(&mut burst.drain(..), drop).unwrap();
+        let reached = addresses.iter().any(|at| rig.reads(*at).is_some());
+        assert!(!reached, "P1: {kind:?}: a page is mapped after its unmap");
+        assert_eq!(rig.calls().unmaps - before.unmaps, 1, "{kind:?}");
+    }
+}
+
 /// One call ends neighbours, and nothing that is between others.
 #[test]
 fn what_lies_between_two_that_end_stays_mapped() {
