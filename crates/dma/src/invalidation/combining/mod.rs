@@ -108,12 +108,12 @@ pub struct CombiningConfig {
 }
 
 impl Default for CombiningConfig {
-    /// From 16 CPUs on; 64 looks; 8 ranges, as units' drivers assume that a domain costs as much as
-    /// those.
+    /// From 16 CPUs on; 1,024 looks, which is some ten times what an invalidation takes a busy unit;
+    /// 8 ranges, as units' drivers assume that a domain costs as much as those.
     fn default() -> Self {
         CombiningConfig {
             cpus_min: 16,
-            take_over: 64,
+            take_over: 1024,
             ranges_max: RANGES,
         }
     }
@@ -239,7 +239,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         if is_after(over, number) {
             return self.answer(number);
         }
-        let looks = self.waiting.has_looked(nth, over);
+        let looks = self.waiting.has_looked(number, nth, over);
         // what has waited for very long does so at each look: it may look rarely now
         let always = looks > self.take_over.saturating_mul(16);
         if always || looks.is_multiple_of(self.take_over) {

@@ -8,7 +8,9 @@ const COPIES: usize = 8;
 /// Requests of a round that look at one copy: a line goes from one CPU to the next, so the last of
 /// many would have it late.
 const OF_A_COPY: u64 = 8;
-/// Counts of looks. Requests whose places are so far apart share one.
+/// Counts of looks, of each of two rounds: that under way and the open one have requests that wait.
+/// Requests of a round whose places are so far apart share one; no others may, since each look
+/// writes it, and would wake the other.
 const COUNTS: usize = 64;
 
 /// Bits of a count, below the round that was over when it began.
@@ -27,7 +29,7 @@ impl<A: Atomic64> Waiting<A> {
         let word = || CachePadded(A::new(0));
         Waiting {
             over: core::array::from_fn(|_| word()),
-            looks: (0..COUNTS).map(|_| word()).collect(),
+            looks: (0..2 * COUNTS).map(|_| word()).collect(),
         }
     }
 
@@ -50,11 +52,11 @@ impl<A: Atomic64> Waiting<A> {
         }
     }
 
-    /// Counts a look in vain of the `nth` request of a round: how many there were since the round
-    /// `over` was the first that was not over. Requests that share a count have it together,
+    /// Counts a look in vain of the `nth` request of round `number`: how many there were since the
+    /// round `over` was the first that was not over. Requests that share a count have it together,
     /// roughly.
-    pub fn has_looked(&self, nth: u64, over: u64) -> u64 {
-        let word = &self.looks[nth as usize % COUNTS].0;
+    pub fn has_looked(&self, number: u64, nth: u64, over: u64) -> u64 {
+        let word = &self.looks[number as usize % 2 * COUNTS + nth as usize % COUNTS].0;
         let (now, since) = (word.load(Ordering::Relaxed), over & COUNT_MASK);
         let looks = match now >> COUNT == since {
             true => COUNT_MASK.min((now & COUNT_MASK) + 1),
