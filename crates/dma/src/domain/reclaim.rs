@@ -4,12 +4,12 @@
 //! # Theory
 //!
 //! A table is freed where the caller owns all that it maps, since no other call can be installing
-//! below it then ([`crate::table`]). One unmap of a whole span owns it anyway. For a span that was mapped
-//! and unmapped a buffer at a time there is no owner; so one is made: the allocator is asked for
-//! *exactly this range*, and what its magazines keep of it is given up first. If it has it to give,
-//! nothing in the span is mapped, being mapped, or unmapped and not yet flushed, as each of these
-//! holds an allocation. From there on it is an unmap of the span, in which nothing is found: the
-//! table is detached, walk caches are flushed, the frame is freed, and last the range.
+//! below it then ([`crate::table`]). One unmap of a whole span owns it anyway. For a span that was
+//! mapped and unmapped a buffer at a time there is no owner; so one is made: the allocator is asked
+//! for *exactly this range*, and what its magazines keep of it is given up first. If it has it to
+//! give, nothing in the span is mapped, being mapped, or unmapped and not yet flushed, as each of
+//! these holds an allocation. From there on it is an unmap of the span, in which nothing is found:
+//! the table is detached, walk caches are flushed, the frame is freed, and last the range.
 //!
 //! So neither map nor unmap does anything for it, and no lock is taken that they would not take:
 //! whether a table is empty is *looked at* without owning it, and if that was wrong, or is not so

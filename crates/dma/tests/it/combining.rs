@@ -273,7 +273,7 @@ fn an_interrupt_in_the_submission_of_a_round_submits_all_of_it() {
 }
 
 #[test]
-fn requests_that_nobody_waits_for_cost_no_slot() {
+fn requests_that_are_given_up_keep_no_round_open() {
     let (unit, told) = unit(1);
     for nth in 0..200 {
         let forgotten = ask(&unit, nth);
@@ -423,7 +423,7 @@ fn the_domain_after_the_one_that_was_combined_is_combined() {
     let domain = told.seen(|seen| seen.domains[asked]);
     assert_eq!(domain, DOMAIN, "P1: done, and of another domain");
     told.answer(asked, Ok(()));
-    // the leader is the one that nobody asks for
+    // the leader is a request that is not asked for
     let looks = (0..TAKE_OVER).take_while(|_| !done(&unit, token)).count();
     assert!(looks < TAKE_OVER as usize, "P11: {looks} looks");
 }

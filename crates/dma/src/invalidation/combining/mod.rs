@@ -108,8 +108,8 @@ pub struct CombiningConfig {
 }
 
 impl Default for CombiningConfig {
-    /// From 16 CPUs on; 1,024 looks, which is some ten times what an invalidation takes a busy unit;
-    /// 8 ranges, as units' drivers assume that a domain costs as much as those.
+    /// From 16 CPUs on; 1,024 looks, which is some ten times what an invalidation takes a busy
+    /// unit; 8 ranges, as units' drivers assume that a domain costs as much as those.
     fn default() -> Self {
         CombiningConfig {
             cpus_min: 16,

@@ -91,8 +91,8 @@ impl<K: Copy> Rounds<K> {
         }
     }
 
-    /// What has to be said: all rounds before this one are over, none of which that was not said had
-    /// more requests. The caller does so before it lets go of the lock.
+    /// What has to be said: all rounds before this one are over, none of which that was not said
+    /// had more requests. The caller does so before it lets go of the lock.
     pub fn take_unsaid(&mut self) -> (u64, u64) {
         (self.number, core::mem::take(&mut self.unsaid))
     }

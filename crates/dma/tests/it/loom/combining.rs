@@ -137,19 +137,30 @@ fn wait(p: &Loom, unit: &Unit, page: usize, token: CombinedToken<u64>) -> bool {
     try_wait(p, unit, page, token).expect("this unit does not fail")
 }
 
+/// Another CPU that flushes the page of its number, and tells whether it was done.
+fn flushes(p: &Arc<Loom>, unit: &Arc<Unit>, cpu: usize) -> loom::thread::JoinHandle<bool> {
+    let (p, unit) = (p.clone(), unit.clone());
+    on_cpu(cpu, move || {
+        let token = ask(&p, &unit, cpu);
+        wait(&p, &unit, cpu, token)
+    })
+}
+
+/// CPU 1 asks for page 1, and never for the answer.
+fn asks_and_looks_no_more(p: &Arc<Loom>, unit: &Arc<Unit>) -> loom::thread::JoinHandle<()> {
+    let (p, unit) = (p.clone(), unit.clone());
+    on_cpu_1(move || {
+        ask(&p, &unit, 1);
+    })
+}
+
 #[test]
 fn two_that_flush_at_once_are_each_flushed() {
     let (both, other) = (Counter::default(), Counter::default());
     let (seen, not) = (both.clone(), other.clone());
     explore("two combined", Some(2), move || {
         let (p, unit) = unit(2);
-        let other = {
-            let (p, unit) = (p.clone(), unit.clone());
-            on_cpu_1(move || {
-                let token = ask(&p, &unit, 1);
-                wait(&p, &unit, 1, token)
-            })
-        };
+        let other = flushes(&p, &unit, 1);
         let token = ask(&p, &unit, 0);
         let mine = wait(&p, &unit, 0, token);
         match other.join().unwrap() && mine {
@@ -167,12 +178,7 @@ fn one_that_leads_and_looks_no_more_is_replaced() {
     let seen = done.clone();
     explore("take-over", Some(2), move || {
         let (p, unit) = unit(1);
-        let other = {
-            let (p, unit) = (p.clone(), unit.clone());
-            on_cpu_1(move || {
-                let _nobody_looks = ask(&p, &unit, 1);
-            })
-        };
+        let other = asks_and_looks_no_more(&p, &unit);
         let token = ask(&p, &unit, 0);
         if wait(&p, &unit, 0, token) {
             seen.add();
@@ -188,13 +194,7 @@ fn three_that_flush_at_once_are_each_flushed() {
     let seen = all.clone();
     explore("three combined", Some(1), move || {
         let (p, unit) = behind(3, Late::new(), 2);
-        let others = [1, 2].map(|cpu| {
-            let (p, unit) = (p.clone(), unit.clone());
-            on_cpu(cpu, move || {
-                let token = ask(&p, &unit, cpu);
-                wait(&p, &unit, cpu, token)
-            })
-        });
+        let others = [1, 2].map(|cpu| flushes(&p, &unit, cpu));
         let token = ask(&p, &unit, 0);
         let mine = wait(&p, &unit, 0, token);
         let others = others.map(|other| other.join().unwrap());
@@ -212,12 +212,7 @@ fn one_nested_in_a_wait_is_flushed_without_it() {
     let seen = done.clone();
     explore("nested", Some(2), move || {
         let (p, unit) = unit(1);
-        let other = {
-            let (p, unit) = (p.clone(), unit.clone());
-            on_cpu_1(move || {
-                let _nobody_looks = ask(&p, &unit, 1);
-            })
-        };
+        let other = asks_and_looks_no_more(&p, &unit);
         let token = ask(&p, &unit, 0);
         let nested = ask(&p, &unit, 2);
         if wait(&p, &unit, 2, nested) {

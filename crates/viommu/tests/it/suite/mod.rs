@@ -19,8 +19,8 @@
 //!   its placements over one pool (`interface`). The oracle is the same.
 //! * Schedules and races run a third of the designs on each seed, threads one kind of unit a
 //!   design: these are what takes long.
-//! * Requests to the unit go straight to it, but in one of the schedules in which everything happens
-//!   at once, and in `combined`.
+//! * Requests to the unit go straight to it, but in one of the schedules in which everything
+//!   happens at once, and in `combined`.
 //! * With `--cfg ioatlas_killers` only what `ci/mutants.sh` runs is built, on simulated platforms
 //!   with small tables. The rest takes minutes to compile.
 

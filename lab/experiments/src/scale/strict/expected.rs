@@ -11,14 +11,14 @@
 //! the truth should lie between, nearer to the former. Not in it are locks and cache lines, for
 //! which the mapping code's time on one CPU stands on any number of them.
 //!
-//! With combining, the requests that came while the unit was at work are one invalidation, a *round*,
-//! which takes T(B) for B requests: the cheaper of B (d + p) and d + g, and w. A request waits for
-//! what is left of the round before its own, and for its own: for T at the least and for 2 T at the
-//! most, wherever in a round it comes, and for 1.5 T if that is evenly spread. So N CPUs do
-//! N / (Z + T) flushes a cycle at most and N / (Z + 2 T) at least, where B of them come in a round's
-//! time. What the CPU that leads does for each request is not in it, nor are the lines that move
-//! for that. A batch of one chunk is one request of one range. A piece of a chunk asks no allocator,
-//! for which half of the mapping code's least time is taken off there.
+//! With combining, the requests that came while the unit was at work are one invalidation, a
+//! *round*, which takes T(B) for B requests: the cheaper of B (d + p) and d + g, and w. A request
+//! waits for what is left of the round before its own, and for its own: for T at the least and for
+//! 2 T at the most, wherever in a round it comes, and for 1.5 T if that is evenly spread. So N CPUs
+//! do N / (Z + T) flushes a cycle at most and N / (Z + 2 T) at least, where B of them come in a
+//! round's time. What the CPU that leads does for each request is not in it, nor are the lines that
+//! move for that. A batch of one chunk is one request of one range. A piece of a chunk asks no
+//! allocator, for which half of the mapping code's least time is taken off there.
 //!
 //! In the first run IOVAs were as a new domain gives them out, and in batches of 4 and more most
 //! adjoined: 61 of 189 points were not as expected, nearly all above. Since then the lines of which

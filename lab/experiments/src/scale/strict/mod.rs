@@ -33,10 +33,10 @@ use std::{num::NonZero, sync::Arc};
 /// varied. "Page by page" the unit's driver never takes a domain's instead of pages; otherwise it
 /// is told what both cost, and takes the cheaper. IOVAs are scattered, as where a system has run
 /// for long; "fresh" are those of a new domain, most of a batch of which adjoin, page by page.
-/// "Chunks of 16": each ring maps into chunks of 16 pages, and ends 16 completions of its own by one
-/// call. "Combining": requests of CPUs that come while the unit is at work are one. What is expected
-/// of each point was written down before the first run. The same options give the same output, to
-/// the byte.
+/// "Chunks of 16": each ring maps into chunks of 16 pages, and ends 16 completions of its own by
+/// one call. "Combining": requests of CPUs that come while the unit is at work are one. What is
+/// expected of each point was written down before the first run. The same options give the same
+/// output, to the byte.
 ///
 /// JSON: an object. `points`: one object each (line, cpus, work: cycles of a transaction outside of
 /// the mapping code, page_share: p by p + w, domain_cost: g by p, or null where it is of no

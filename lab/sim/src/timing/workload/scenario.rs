@@ -206,9 +206,7 @@ impl Scenario {
     /// # Errors
     /// No machine, unit or domain, or a run that did not end well ([`WorkloadError`]).
     pub fn run(&self, params: &Params) -> Result<Outcome, WorkloadError> {
-        let (machine, mapper) = self.prepare(params, FRAMES)?;
-        let heap = machine.platform().heap().expect("made with one");
-        self.once(&machine, &mapper, &self.backgrounds(heap, params))
+        self.run_with(params, |_| ())
     }
 
     /// The same, with what the unit's caches would see in `log`.
@@ -220,8 +218,16 @@ impl Scenario {
         params: &Params,
         log: &Arc<CacheLog>,
     ) -> Result<Outcome, WorkloadError> {
+        self.run_with(params, |machine| machine.registers().log_to(log.clone()))
+    }
+
+    fn run_with(
+        &self,
+        params: &Params,
+        prepared: impl FnOnce(&Machine),
+    ) -> Result<Outcome, WorkloadError> {
         let (machine, mapper) = self.prepare(params, FRAMES)?;
-        machine.registers().log_to(log.clone());
+        prepared(&machine);
         let heap = machine.platform().heap().expect("made with one");
         self.once(&machine, &mapper, &self.backgrounds(heap, params))
     }
