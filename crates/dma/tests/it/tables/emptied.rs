@@ -240,7 +240,7 @@ fn magazines_give_up_what_they_keep_of_a_span_and_no_more() {
         }
     }
     let one = one.expect("of the highest span");
-    let cached = || dom.audit().expect("sound").usage.cached.0;
+    let cached = || dom.audit().expect("P10").usage.cached.0;
     let before = cached();
     // no tick, which gives back what lies idle, wherever it is
     assert_eq!(dom.reclaim_tables(), Ok(2));

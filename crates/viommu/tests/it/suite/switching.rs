@@ -123,7 +123,8 @@ pub fn every_way_to_unmap_is_strict_then<B: Base, F: Format>() {
                 gone(&rig, range, &format!("{what}, {context}"));
             }
             let now = counts(&domain);
-            assert_eq!(now, (before + invalidations, 0), "{what}, {context}");
+            let strict = (before + invalidations, 0);
+            assert_eq!(now, strict, "P1: none waits in a queue, {what}, {context}");
         };
         made("one by one", 8, &|mappings| {
             for mapping in mappings {
@@ -257,7 +258,8 @@ pub fn what_a_failed_batch_left_is_flushed_by_the_switch<B: Base, F: Format>() {
         unit.set_processing(Processing::Stuck);
         domain.tick(TimeNs(1)).expect_err("it does not answer");
         // the request that timed out is lost with the reset of a queue, as far as the domain knows
-        domain.set_mode(STRICT).expect_err("it does not answer");
+        let switched = domain.set_mode(STRICT);
+        switched.expect_err("P1: it is not flushed, as no unit answers");
         unit.set_processing(Processing::Inline);
         let (before, _) = counts(&domain);
         domain.set_mode(STRICT).expect("a unit that answers");
