@@ -320,21 +320,24 @@ impl Engine {
                 return true;
             }
             // an agent that waits for a lock has masked interrupts before
-            if point == YieldPoint::Relax {
-                self.deliver(&event);
+            if point == YieldPoint::Relax && self.deliver(&event) {
+                return true; // it looks again, whatever the handler has read
             }
         }
     }
 
-    fn deliver(&self, event: &SchedulerEvent) {
-        while !self.agents[event.agent].masked() {
-            let Some(handler) = self.scheduler.due(event) else {
-                return;
-            };
+    /// Runs handlers of interrupts that are due; whether any was.
+    fn deliver(&self, event: &SchedulerEvent) -> bool {
+        let mut any = false;
+        while !self.agents[event.agent].masked()
+            && let Some(handler) = self.scheduler.due(event)
+        {
+            any = true;
             let handler = self.handlers.borrow()[handler].clone();
             let mask = mask(Mask::Handler);
             handler();
             drop(mask);
         }
+        any
     }
 }
