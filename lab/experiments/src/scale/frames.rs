@@ -29,12 +29,13 @@ const CPUS_QUICK: usize = 8;
 /// Of a repetition, the filling of the rings included. Not long enough that 16 CPUs have taken all
 /// that they hold later within the first half of all.
 const LENGTH: Cycles = Cycles::from_us(2000);
-/// In the paper's order.
-const DESIGNS: [&str; 4] = [
+/// In the paper's order, and then ours.
+const DESIGNS: [&str; 5] = [
     "eiovar,deferred-percpu",
     "magazine,deferred-percpu",
     "identity,deferred-percpu",
     "kmalloc,deferred-percpu",
+    "magazine,deferred-percpu,reclaim=emptied",
 ];
 
 /// Names of the results on 16 CPUs, and on fewer.

@@ -279,10 +279,13 @@ fn page_tables_grow_under_kmalloc_with_others_in_its_heap_and_nowhere_else() {
         figure["rows"][row][nth].as_f64().unwrap()
     };
     assert_eq!(figure["rows"].as_array().unwrap().len(), 101);
-    for design in ["eiovar", "magazine"] {
+    let freed = "magazine, emptied tables freed";
+    for design in ["eiovar", "magazine", freed] {
         let column = format!("{design} drifting background");
         assert_eq!(at(1, &column), at(100, &column), "{design}");
     }
+    let last = |design: &str| at(100, &format!("{design} drifting background"));
+    assert!(last(freed) < last("magazine"));
     let growing = "kmalloc drifting background";
     let over = [1, 25, 50, 75, 100].map(|row| at(row, growing));
     assert!(over.windows(2).all(|pair| pair[0] < pair[1]), "{over:?}");

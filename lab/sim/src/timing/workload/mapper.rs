@@ -32,6 +32,7 @@ pub(super) trait Maps {
     fn unmap(&self, mapping: Mapping);
     fn unmap_batch(&self, mappings: &mut dyn Iterator<Item = Mapping>);
     fn tick(&self, now: TimeNs);
+    fn reclaim_tables(&self);
 }
 
 /// A chunk of such a domain.
@@ -58,6 +59,9 @@ impl<T: Translator<Sim>> Maps for Domain<Sim, T> {
     }
     fn tick(&self, now: TimeNs) {
         self.tick(now).expect("the simulated unit answers");
+    }
+    fn reclaim_tables(&self) {
+        self.reclaim_tables().expect("the simulated unit answers");
     }
 }
 
@@ -136,6 +140,12 @@ impl Mapper {
     pub fn tick(&self, now: TimeNs) {
         if let Mapper::Domain(domain) = self {
             domain.tick(now);
+        }
+    }
+    /// What a tick does of that, where the design says so.
+    pub fn reclaim_tables(&self) {
+        if let Mapper::Domain(domain) = self {
+            domain.reclaim_tables();
         }
     }
 }
