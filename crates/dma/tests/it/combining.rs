@@ -4,12 +4,17 @@
 use ioatlas_dma::{
     domain::{Domain, DomainConfig},
     invalidation::*,
+    platform::Platform,
     table::{TableConfig, fmt::VtdSecond48},
     translator::{AttachError, Authority, Paged, RemappingUnit},
     units::*,
 };
 use ioatlas_host::{Host, HostConfig};
-use std::sync::{Arc, Mutex};
+use ioatlas_sim::platform::{Interrupt, Schedule, Sim, SimConfig, World};
+use std::{
+    cell::Cell,
+    sync::{Arc, Mutex},
+};
 
 const DOMAIN: DomainId = DomainId(3);
 
@@ -123,24 +128,28 @@ fn unit(cpus_min: usize) -> (Unit, Told) {
         frames: 0,
         slots: 8,
     }));
+    behind(host, cpus_min)
+}
+
+fn behind<P: Platform>(p: Arc<P>, cpus_min: usize) -> (Combining<P, Told>, Told) {
     let told = Told::default();
     let config = CombiningConfig {
         cpus_min,
         take_over: TAKE_OVER,
         ranges_max: RANGES,
     };
-    (Combining::new(host, told.clone(), config), told)
+    (Combining::new(p, told.clone(), config), told)
 }
 
 fn pages(first: u64, pages: u64) -> IovaRange {
     IovaRange::new(IovaPage(first), PageCount(pages))
 }
 
-fn ask(unit: &Unit, first: u64) -> Token {
+fn ask<P: Platform>(unit: &Combining<P, Told>, first: u64) -> Token {
     unit.submit(DOMAIN, Scope::leaves(pages(first, 1))).unwrap()
 }
 
-fn done(unit: &Unit, token: Token) -> bool {
+fn done<P: Platform>(unit: &Combining<P, Told>, token: Token) -> bool {
     unit.done(token).unwrap()
 }
 
@@ -336,6 +345,118 @@ fn a_round_of_many_requests_is_of_the_whole_domain() {
         let all = tokens.iter().all(|token| done(&unit, *token));
         assert!(all, "P11: of {requests}");
     }
+}
+
+/// What waited for longer than an outage knows soon after it, however rarely it looks then.
+#[test]
+fn after_an_outage_the_second_look_finds_the_unit_back() {
+    let (unit, told) = unit(1);
+    let _given_up = ask(&unit, 9);
+    let _leads = ask(&unit, 20);
+    let waits = ask(&unit, 30);
+    for _ in 0..=16 * TAKE_OVER {
+        assert!(!done(&unit, waits), "P1: the unit has not answered");
+    }
+    told.answer(0, Ok(()));
+    assert!(!done(&unit, waits), "P1: not asked for yet");
+    told.answer(1, Ok(()));
+    assert!(done(&unit, waits), "P11: the unit is back");
+}
+
+/// What joined it is given up, and nobody asks for the round.
+#[test]
+fn a_full_round_of_requests_that_are_given_up_ends() {
+    const FULL: u64 = 1 << 15;
+    let (unit, told) = unit(1);
+    for _ in 0..FULL + 2 {
+        ask(&unit, 3);
+    }
+    told.seen(|seen| {
+        seen.answers.fill(Some(Ok(())));
+        seen.at_once = Some(Ok(()));
+    });
+    let straight = (0..3).map(|_| ask(&unit, 5));
+    let straight: Vec<_> = straight.collect();
+    assert!(straight.iter().all(|token| done(&unit, *token)), "P11");
+    told.seen(|seen| seen.at_once = None);
+    let (one, other) = (ask(&unit, 7), ask(&unit, 9));
+    assert!(!done(&unit, one) && !done(&unit, other));
+    let (ranges, _) = told.nth(told.asked() - 1);
+    assert_eq!(ranges, [pages(7, 1)], "P11: they are combined again");
+}
+
+/// One request is stopped when it has made `first` accesses, and again after `second`. At the first
+/// stop others come, of which the last waits in a round that has the same entries; at the second, or
+/// else when the request is made, it must be asked for, by its page or with the domain. Returns
+/// where the second stop was, and whether that was by its page.
+fn stopped_twice(first: u64, second: u64) -> Option<(u64, bool)> {
+    let (unit, told) = behind(Arc::new(Sim::new(SimConfig::default())), 1);
+    let until_done = |token: Token| {
+        while !done(&unit, token) {
+            told.seen(|seen| seen.answers.fill(Some(Ok(()))));
+        }
+    };
+    let waits = Cell::new(None);
+    let others = || {
+        until_done(ask(&unit, 20)); // with what was stopped, if that has joined
+        let under_way = ask(&unit, 30);
+        let next = ask(&unit, 40);
+        until_done(under_way);
+        waits.set(Some((told.asked(), ask(&unit, 50))));
+        until_done(next);
+    };
+    let by_page = Cell::new(false);
+    let end = || {
+        if let Some((before, token)) = waits.take() {
+            until_done(token);
+            let all = told.seen(|seen| seen.asked[before..].to_vec());
+            let whole = all.iter().any(|(ranges, _)| ranges.is_empty());
+            by_page.set(all.iter().any(|(ranges, _)| ranges.contains(&pages(50, 1))));
+            assert!(
+                whole || by_page.get(),
+                "P1: done, and not asked for: {all:?}"
+            );
+        }
+    };
+    let interrupt = |at_access, handler| Interrupt {
+        cpu: CpuIndex(0),
+        at_access,
+        handler,
+    };
+    let schedule = Schedule::Bounded {
+        seed: 0,
+        preemptions: 0,
+    };
+    let outcome = World::new(schedule)
+        .cpu(|| {
+            ask(&unit, 10);
+            end();
+        })
+        .interrupt(interrupt(first, Box::new(others)))
+        .interrupt(interrupt(second, Box::new(end)))
+        .run();
+    let second = outcome.deliveries.get(1)?.cpu_access;
+    Some((second, by_page.get()))
+}
+
+#[test]
+fn pages_that_come_late_are_not_taken_for_those_of_a_later_request() {
+    let (mut by_page, mut by_domain) = (0, 0);
+    for first in 1.. {
+        let mut second = first;
+        while let Some((at, page)) = stopped_twice(first, second + 1) {
+            second = at;
+            match page {
+                true => by_page += 1,
+                false => by_domain += 1,
+            }
+        }
+        if second == first {
+            break;
+        }
+    }
+    println!("by its page {by_page}, with the domain {by_domain}");
+    assert!(by_page > 0 && by_domain > 0, "both must be seen");
 }
 
 /// Of a unit that does not answer, and requests that are given up.

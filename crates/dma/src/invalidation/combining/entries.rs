@@ -4,14 +4,22 @@
 //! Rounds use two sets in turn, by their number: a round opens when the one before it is taken, and
 //! by then the one before that is over, so what is in its set is needed no more. A late submission
 //! of that may read some of both; it is one that no request waits for.
+//!
+//! A request may come late, too: its CPU was stopped after it had joined, its round was submitted as
+//! the whole domain, and others have come since. So an entry is *claimed* before it is written, by a
+//! request of a later round than it is of, and no one else writes it until that is done; a request
+//! that finds it claimed, or of a later round, writes nothing, and its round is of the whole domain.
 
 use super::*;
 
 /// Requests of a round whose ranges are kept.
 pub(super) const RANGES: usize = 8;
 
+/// In the word that says of which round an entry is: it is being written.
+const CLAIMED: u64 = 1 << 63;
+
 pub(super) struct Entry<P: Platform> {
-    /// The number of the round that it is of, and 1.
+    /// The number of the round that it is of, and 1; and [`CLAIMED`].
     of: P::A64,
     first: P::A64,
     /// The pages' count, and in the lowest bit whether walk caches are reached.
@@ -41,19 +49,37 @@ impl<P: Platform> Entry<P> {
         }
     }
 
-    /// What a request of round `number` asks for.
+    /// What a request of round `number` asks for, unless the entry is another's.
     pub fn fill(&self, number: u64, pages: IovaRange, caches: Caches) {
+        let (of, before) = (number + 1, self.of.load(Ordering::Relaxed));
+        if before & CLAIMED != 0 || !is_after(of, before) {
+            return;
+        }
+        let claimed = self.of.compare_exchange(
+            before,
+            of | CLAIMED,
+            // what is written next is written after the claim
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        if claimed.is_err() {
+            return;
+        }
         let walks = u64::from(caches == Caches::LeavesAndWalks);
         self.first.store(pages.first.0, Ordering::Relaxed);
         self.pages_and_caches
             .store(pages.pages.0 << 1 | walks, Ordering::Relaxed);
-        self.of.store(number + 1, Ordering::Release);
+        self.of.store(of, Ordering::Release);
     }
 
-    /// That again; `None` as long as it is not there.
-    pub fn read(&self, number: u64) -> Option<(IovaRange, Caches)> {
-        if self.of.load(Ordering::Acquire) != number + 1 {
-            return None;
+    /// That again.
+    pub fn read(&self, number: u64) -> Read {
+        let of = self.of.load(Ordering::Acquire);
+        if of & CLAIMED != 0 && of & !CLAIMED != number + 1 {
+            return Read::Never;
+        }
+        if of != number + 1 {
+            return Read::NotYet;
         }
         let first = IovaPage(self.first.load(Ordering::Relaxed));
         let pages = self.pages_and_caches.load(Ordering::Relaxed);
@@ -61,6 +87,14 @@ impl<P: Platform> Entry<P> {
             0 => Caches::Leaves,
             _ => Caches::LeavesAndWalks,
         };
-        Some((IovaRange::new(first, PageCount(pages >> 1)), caches))
+        Read::Asked(IovaRange::new(first, PageCount(pages >> 1)), caches)
     }
+}
+
+/// What is in the entry of a request.
+pub(super) enum Read {
+    Asked(IovaRange, Caches),
+    NotYet,
+    /// It will not be there while the round is waited for: a late request has the entry.
+    Never,
 }

@@ -33,16 +33,16 @@
 //! The first request of a round *leads* it: it advances at each look from when the round is under
 //! way, or none is; the one that ends a round takes the next in the same step, so that the unit
 //! does not rest. All others look at `over`, which changes once a round. As nothing may depend on
-//! one CPU, a request that has looked [`CombiningConfig::take_over`] times since a round ended
-//! advances, too: where the leader's virtual CPU is not running, where its request is not asked for
-//! any more, or where the one that looks is an interrupt handler on top of the leader. A round that
-//! was taken and is not submitted by then is submitted once more; of two answers the first one ends
-//! it.
+//! one CPU, a request advances, too, at each [`CombiningConfig::take_over`]th of its looks: where
+//! the leader's virtual CPU is not running, where its request is not asked for any more, or where
+//! the one that looks is an interrupt handler on top of the leader. A round that was taken and is not
+//! submitted by then is submitted once more; of two answers the first one ends it.
 //!
 //! **Why a request's answer proves what it must.** The caller of `submit` has fenced (that is the
 //! trait's contract). Joining is a release, and taking an acquire, so all that came before that
 //! fence is before the submission of the round, which a full fence of its own precedes; the round
-//! covers its pages, and reaches walk caches if one of its requests does. So the unit, asked then,
+//! covers its pages, as they stand in an entry that none but the request has written, or the whole
+//! domain; and reaches walk caches if one of its requests does. So the unit, asked then,
 //! is asked later than if the request had gone there itself, and for no less. `over` passes a round
 //! only when the unit has said that it is done: that is a release, and looking an acquire. The word
 //! that is joined is taken as one, so each request is in one round, and in its count.
@@ -55,7 +55,7 @@
 //! other; the next one is begun with what joined meanwhile. A waiter that runs out of patience
 //! takes nothing with it: the round goes on, and others ask the unit for it. The last 64 failed
 //! rounds are remembered; a request of a round before those, where more have failed, counts as
-//! failed, even where it was told that it was done.
+//! failed.
 //!
 //! **Domains.** The requests of one domain are combined, that of the first one that asks, until its
 //! id is released; then of the next one that asks. No request of an id is waited for when that is
@@ -81,7 +81,7 @@ mod waiting;
 use super::{Caches, Invalidate, InvalidateError, Scope, ranges::Ranges};
 use crate::{platform::*, units::*};
 use alloc::{boxed::Box, sync::Arc};
-use entries::{Entries, RANGES};
+use entries::{Entries, RANGES, Read};
 use rounds::{FULL, Next, Open, Rounds, Taken, is_after};
 use waiting::Waiting;
 
@@ -91,15 +91,18 @@ const ENDED: u64 = 1 << 16;
 /// In the word of a round that failed, or was full, last: there was one.
 const KNOWN: u64 = 1 << 63;
 
+/// Of [`CombiningConfig::take_over`]: 16 times that can be counted.
+const TAKE_OVER_MAX: u64 = 1 << 24;
+
 /// When requests are combined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CombiningConfig {
     /// CPUs of the platform, at least; on a smaller one all requests go straight to the unit.
     pub cpus_min: usize,
-    /// Looks since a round ended after which a request does what the leader should have done: some
-    /// times what an invalidation takes. At least 1. A domain's wait limit had better be 16 times
-    /// that or more: what ran out of time then asks the unit at each look, and so the first one
-    /// after the unit has come back finds it so.
+    /// Looks after which a request does what the leader should have done: some times what an
+    /// invalidation takes. From 1 to 2^24; beyond that it is that. A domain's wait limit had better
+    /// be 16 times that or more: what ran out of time then asks the unit at each look, and so the
+    /// second one after the unit has come back finds it so.
     pub take_over: u64,
     /// Requests that are invalidated by their pages, at most, and no more than 8: a round of more
     /// is invalidated as the whole domain, and what each asks for is not looked at. As many as cost
@@ -173,7 +176,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
             rounds: Lock::new(Rounds::new()),
             domain: Atomic64::new(ENDED),
             combines,
-            take_over: config.take_over.max(1),
+            take_over: config.take_over.clamp(1, TAKE_OVER_MAX),
             ranges_max: config.ranges_max.min(RANGES) as u64,
             p,
         }
@@ -198,7 +201,11 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
 
     /// A request of one range joins the open round, if it can be combined.
     fn join(&self, domain: DomainId, pages: IovaRange, caches: Caches) -> Option<Asked<U::Token>> {
-        if self.combines == Combines::TooFewCpus || !self.is_ours(domain) || self.is_full() {
+        if self.combines == Combines::TooFewCpus || !self.is_ours(domain) {
+            return None;
+        }
+        if self.is_full() {
+            self.advance(Taker::TakesOver); // perhaps none of its requests is asked for any more
             return None;
         }
         let (number, nth) = self.open.0.join();
@@ -228,8 +235,14 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
 
     /// Whether the open round has too many requests. Some more may join until that is seen.
     fn is_full(&self) -> bool {
-        let last = self.last_full.load(Ordering::Relaxed);
-        last != 0 && !is_after(self.waiting.over(0), last & !KNOWN)
+        let relaxed = Ordering::Relaxed;
+        let last = self.last_full.load(relaxed);
+        if last == 0 || !is_after(self.waiting.over(0), last & !KNOWN) {
+            return last != 0;
+        }
+        // it is over; one that was full since says so again at its next request
+        let _ = self.last_full.compare_exchange(last, 0, relaxed, relaxed);
+        false
     }
 
     /// Whether the `nth` request of a round is done; if not, moves on what is under way where that
@@ -239,9 +252,9 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         if is_after(over, number) {
             return self.answer(number);
         }
-        let looks = self.waiting.has_looked(number, nth, over);
+        let looks = self.waiting.has_looked(number, nth);
         // what has waited for very long does so at each look: it may look rarely now
-        let always = looks > self.take_over.saturating_mul(16);
+        let always = looks > 16 * self.take_over;
         if always || looks.is_multiple_of(self.take_over) {
             self.advance(Taker::TakesOver);
         } else if nth == 0 && over == number {
@@ -272,8 +285,9 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         let open = &self.open.0;
         let next = self.rounds.with(|rounds| {
             let next = rounds.next(open, taker);
-            if taker == Taker::TakesOver {
-                self.say(rounds); // what was to say so may have been stopped before it did
+            // what was to say so may have been stopped before it did; an empty round is over
+            if taker == Taker::TakesOver || matches!(next, Next::Nothing) {
+                self.say(rounds);
             }
             next
         });
@@ -306,8 +320,9 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
 
     /// Says which rounds are over.
     fn say(&self, rounds: &mut Rounds<U::Token>) {
-        if let Some(failed) = rounds.last_failed() {
-            self.last_failed.store(failed | KNOWN, Ordering::Relaxed);
+        let failed = rounds.last_failed().map_or(0, |number| number | KNOWN);
+        if self.last_failed.load(Ordering::Relaxed) != failed {
+            self.last_failed.store(failed, Ordering::Relaxed);
         }
         let (over, requests) = rounds.take_unsaid();
         self.waiting.say(over, requests);
@@ -341,9 +356,9 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
             let mut looks = 0;
             let (range, caches) = loop {
                 match entry.read(number) {
-                    Some(asked) => break asked,
-                    None if looks == self.take_over => return None,
-                    None => self.p.relax(),
+                    Read::Asked(range, caches) => break (range, caches),
+                    Read::NotYet if looks < self.take_over => self.p.relax(),
+                    Read::NotYet | Read::Never => return None,
                 }
                 looks += 1;
             };

@@ -6,6 +6,8 @@ use super::*;
 
 /// Failed rounds that are remembered.
 const REMEMBERED: usize = 64;
+/// Rounds after which all that have failed are forgotten: before numbers come round to them.
+const FORGOTTEN: u64 = 1 << (NUMBER - 2);
 
 /// Bits of a round's number: a unit that does one each 100 ns has not used them up in 300 days, and
 /// then counts on from 0.
@@ -21,8 +23,10 @@ pub(super) fn is_after(number: u64, other: u64) -> bool {
     (number.wrapping_sub(other) << REQUESTS) as i64 > 0
 }
 
+const NUMBER_MASK: u64 = (1 << NUMBER) - 1;
+
 fn after(number: u64) -> u64 {
-    (number + 1) & ((1 << NUMBER) - 1)
+    (number + 1) & NUMBER_MASK
 }
 
 /// The round that is open, and how many requests it has.
@@ -140,6 +144,11 @@ impl<K: Copy> Rounds<K> {
         }
         if let Stage::Taken { requests } | Stage::Submitted { requests, .. } = self.stage {
             self.unsaid = self.unsaid.max(requests);
+        }
+        let last = self.last_failed();
+        if last.is_some_and(|last| number.wrapping_sub(last) & NUMBER_MASK > FORGOTTEN) {
+            self.failed = [None; REMEMBERED];
+            self.failures = 0;
         }
         if let Some(why) = failed {
             self.failed[self.failures % REMEMBERED] = Some((number, why));

@@ -13,7 +13,7 @@ const OF_A_COPY: u64 = 8;
 /// writes it, and would wake the other.
 const COUNTS: usize = 64;
 
-/// Bits of a count, below the round that was over when it began.
+/// Bits of a count, below the round that it is of.
 const COUNT: u32 = 32;
 const COUNT_MASK: u64 = (1 << COUNT) - 1;
 
@@ -52,17 +52,16 @@ impl<A: Atomic64> Waiting<A> {
         }
     }
 
-    /// Counts a look in vain of the `nth` request of round `number`: how many there were since the
-    /// round `over` was the first that was not over. Requests that share a count have it together,
-    /// roughly.
-    pub fn has_looked(&self, number: u64, nth: u64, over: u64) -> u64 {
+    /// Counts a look in vain of the `nth` request of round `number`: how many there were. Requests
+    /// of the round that share a count have it together, roughly.
+    pub fn has_looked(&self, number: u64, nth: u64) -> u64 {
         let word = &self.looks[number as usize % 2 * COUNTS + nth as usize % COUNTS].0;
-        let (now, since) = (word.load(Ordering::Relaxed), over & COUNT_MASK);
-        let looks = match now >> COUNT == since {
+        let (now, round) = (word.load(Ordering::Relaxed), number & COUNT_MASK);
+        let looks = match now >> COUNT == round {
             true => COUNT_MASK.min((now & COUNT_MASK) + 1),
             false => 1,
         };
-        word.store(since << COUNT | looks, Ordering::Relaxed);
+        word.store(round << COUNT | looks, Ordering::Relaxed);
         looks
     }
 }

@@ -60,6 +60,11 @@ unsafe impl Invalidate for Late {
         {
             return Ok(FAILS);
         }
+        let domain = [IovaRange::new(IovaPage(0), PageCount(PAGES as u64))];
+        let ranges = match ranges {
+            [] => &domain,
+            some => some,
+        };
         for page in ranges.iter().flat_map(|range| range.iter()) {
             let at = page.0 as usize;
             self.caches[at].store(self.entries[at].load(RELAXED), RELAXED);
