@@ -371,6 +371,11 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     pub fn give<W: Way>(&self, buffer: CpuBuffer<P, W>) -> Result<DeviceBuffer<P, W>, DmaMapError> {
         let mut memory = buffer.memory;
         let domain = self.dma().domain();
+        // the same page may be a live table there; of a platform without state there is one
+        let same = Arc::ptr_eq(&memory.platform, domain.platform()) || size_of::<P>() == 0;
+        if !same {
+            return Err(DmaMapError::OtherPlatform);
+        }
         // what this domain has seen, it still has where the buffer is bounced now
         if let Some(other) = memory.seen.take_if(|other| other.key() != domain.key())
             && let Err(cause) = other.forget()

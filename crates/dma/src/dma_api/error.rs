@@ -31,6 +31,9 @@ pub enum DmaMapError {
     /// No bounce buffer, nor any other way that the placement allows.
     #[error(transparent)]
     NoSpace(#[from] BounceError),
+    /// The buffer is memory of another platform than the domain's. It was freed there.
+    #[error("the buffer is memory of another platform than the domain's")]
+    OtherPlatform,
     /// A mapping that is never synchronised cannot be bounced, and the placement forbids to map
     /// these bytes where they are, for others lie beside them.
     #[error(

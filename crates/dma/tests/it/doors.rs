@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 use ioatlas_dma::{
+    dma_api::*,
     domain::*,
     invalidation::{Invalidate, Scope},
     iova::{AllocKind, IovaAllocator, Rbtree, Request},
@@ -127,6 +128,37 @@ fn platforms_of_one_process_give_no_number_twice() {
     given.sort_unstable();
     given.dedup();
     assert_eq!(given.len(), 2000);
+}
+
+/// Where a page of one process's memory is a frame of another's tables.
+#[test]
+fn a_buffer_of_another_platform_is_not_mapped() {
+    for placement in [Placement::Never, Placement::Always] {
+        let client = || {
+            let host = host();
+            let dma = Dma::new(
+                Arc::new(domain(&host, &Unit::default())),
+                DmaConfig::default(),
+            );
+            let config = ClientConfig {
+                placement,
+                ..ClientConfig::default()
+            };
+            (host, Arc::new(dma).client(config).unwrap())
+        };
+        let ((theirs, owner), (ours, other)) = (client(), client());
+        let mapped = |client: &Client<_, _, _>| client.dma().domain().stats().maps;
+        let (before, maps) = (
+            (theirs.frames_in_use(), ours.frames_in_use()),
+            mapped(&other),
+        );
+        let buffer: CpuBuffer<_, BothWays> = owner.buffer(ByteCount(GRANULE)).unwrap();
+        let refused = other.give(buffer).map(drop);
+        assert_eq!(refused, Err(DmaMapError::OtherPlatform), "P8");
+        assert_eq!(mapped(&other), maps, "P8");
+        let after = (theirs.frames_in_use(), ours.frames_in_use());
+        assert_eq!(after, before, "P10: it was freed where it came from");
+    }
 }
 
 #[test]
