@@ -6,6 +6,48 @@
 //! geometry, walks in separable steps, and may evict and read ahead when it likes.
 //! [`observe::Observer`] is told everything it does, in order.
 //!
+//! # Testing a driver
+//!
+//! [`machine::Machine`] is a platform, such a unit, and the driver of the unit. What a test has for
+//! a device moves bytes by [`dma_read`](machine::Machine::dma_read) and
+//! [`dma_write`](machine::Machine::dma_write), which say what the unit refuses, and where.
+//! A [`machine::WatchedMachine`] has an oracle, too. It judges every access by what is mapped at
+//! that time, in every domain that the machine made, and one call says whether a device reached
+//! what was unmapped, or anything else that it must not: [`oracle::Oracle::assert_clean`].
+//!
+//! ```
+//! use ioatlas_dma::{domain::DomainConfig, platform::*, table::fmt::VtdSecond48, units::*};
+//! use ioatlas_host::Host;
+//! use ioatlas_viommu::machine::*;
+//!
+//! let (memory, unit) = (Host::new(Default::default()), UnitConfig::new(Geometry::VTD_48));
+//! let watched = WatchedMachine::new(memory, &unit, Oracle::new(), Default::default())?;
+//! let domain = watched.domain::<VtdSecond48>(DomainConfig::default())?; // strict
+//! let (machine, nic) = (watched.machine(), SourceId(0x20)); // 00:04.0
+//! domain.attach(nic)?;
+//!
+//! let frame = machine.platform().frame_alloc().ok_or("no memory")?;
+//! let buffer = PhysRange::new(frame.page().addr(), ByteCount(1500));
+//! let mapping = domain.map(buffer, Direction::FromDevice)?; // as the driver does
+//! let iova = mapping.iova();
+//! machine.dma_write(nic, iova, b"a packet")?; // as the device does
+//! domain.unmap(mapping)?;
+//! let refused = machine.dma_write(nic, iova, b"too late").unwrap_err();
+//! println!("{refused}"); // at 0xfffff000, after 0 bytes: no entry at level 1 (fault reason 5h)
+//!
+//! let mut received = [0; 8];
+//! machine.platform().read(buffer.addr, &mut received)?;
+//! assert_eq!(&received, b"a packet");
+//! watched.oracle().assert_clean();
+//! # machine.platform().frame_free(frame);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The oracle knows of mappings from the domain's and the DMA API's calls that
+//! [`oracle::Watched`] and [`oracle::WatchedDma`] have. For a driver that wants a `Domain` or a
+//! `Client` itself, [`Machine`](machine::Machine) is the machine: what a device was refused is in
+//! [`take_faults`](unit::SoftUnit::take_faults), and `Domain::audit` says what is still mapped.
+//!
 //! Clause numbers are those of the VT-d specification, revision 4.1.
 #![deny(unsafe_code)] // but for promises, each with its reason
 

@@ -4,10 +4,20 @@
 //!
 //! The in-process default where there is no IOMMU; and, watched, what tests and reports run on.
 
+mod transfer;
+
+pub use crate::{
+    config::{Geometry, UnitConfig},
+    fault::FaultReason,
+    observe::{Access, Outcome},
+    oracle::Oracle,
+};
+pub use transfer::{TransferError, TransferErrorReason};
+
 use crate::{
-    config::{ConfigError, Geometry, UnitConfig},
+    config::ConfigError,
     observe::Observer,
-    oracle::{Bounds, Holders, Oracle, Watched, WatchedPending, WatchedPlatform},
+    oracle::{Bounds, Holders, Watched, WatchedPending, WatchedPlatform},
     unit::SoftUnit,
 };
 use ioatlas_dma::{
@@ -139,8 +149,10 @@ impl<P: Platform + PhysMemory<P>> Machine<P> {
         Ok(Domain::coloured(platform, tables, domain, colours)?)
     }
 
-    /// One access by `device`, through the unit.
-    pub fn access(&self, device: SourceId, at: Iova, kind: AccessKind) -> crate::observe::Access {
+    /// One access by `device` to the page of `at`, through the unit: where it leads, or why it is
+    /// blocked. No byte moves; [`dma_read`](Self::dma_read) and [`dma_write`](Self::dma_write) move
+    /// some, where the platform can.
+    pub fn access(&self, device: SourceId, at: Iova, kind: AccessKind) -> Access {
         self.soft.access(device, at.page(), kind)
     }
     /// The platform that unit and driver share.

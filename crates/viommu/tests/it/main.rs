@@ -6,5 +6,6 @@ mod bounce;
 mod completions;
 mod explorer;
 mod suite;
+mod transfers;
 #[cfg(not(ioatlas_killers))]
 mod unit;

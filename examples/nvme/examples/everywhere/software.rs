@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! An `edu` that is nothing but code, behind a remapping unit that is nothing but code.
 
-use ioatlas_dma::{domain::DomainConfig, platform::CopyMemory, table::fmt::VtdSecond48, units::*};
+use ioatlas_dma::{domain::DomainConfig, table::fmt::VtdSecond48, units::*};
 use ioatlas_host::Host;
 use ioatlas_nvme::window::RegisterWindow;
-use ioatlas_viommu::{
-    config::{Geometry, UnitConfig},
-    machine::{Machine, SoftDomain},
-    observe::Outcome,
-};
+use ioatlas_viommu::machine::{Geometry, Machine, SoftDomain, UnitConfig};
 use std::{
     error::Error,
     sync::{Arc, Mutex, PoisonError},
@@ -61,7 +57,7 @@ impl SoftEdu {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Moves what it was told to, page by page, as far as the unit permits.
+    /// Moves what it was told to, as far as the unit permits.
     fn transfer(&self, kind: AccessKind) {
         let state = &mut *self.state();
         let [from, to, count] = state.words;
@@ -69,24 +65,15 @@ impl SoftEdu {
             AccessKind::Write => (to, from),
             _ => (from, to),
         };
-        let mut done = 0;
-        while done < count {
-            let at = Iova(memory + done);
-            let here = (count - done).min(GRANULE - at.offset());
-            let inside = (own + done).wrapping_sub(BUFFER) as usize;
-            let part = state.buffer.get_mut(inside..inside + here as usize);
-            let access = self.machine.access(EDU, at, kind);
-            if let (Some(part), Outcome::Translated { page, .. }) = (part, access.outcome) {
-                let place = PhysAddr(page.addr().0 + at.offset());
-                let host = self.machine.platform();
-                // what is no memory is not moved, as on a bus
-                let _ = match kind {
-                    AccessKind::Write => host.write(part, place),
-                    _ => host.read(place, part),
-                };
-            }
-            done += here;
-        }
+        let inside = state.buffer.get_mut(own.wrapping_sub(BUFFER) as usize..);
+        let Some(part) = inside.and_then(|rest| rest.get_mut(..count as usize)) else {
+            return;
+        };
+        // what is refused is not moved, as on a bus
+        let _ = match kind {
+            AccessKind::Write => self.machine.dma_write(EDU, Iova(memory), part),
+            AccessKind::Read => self.machine.dma_read(EDU, Iova(memory), part),
+        };
     }
 }
 

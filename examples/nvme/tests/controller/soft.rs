@@ -3,17 +3,10 @@
 //! each time that one of the queue's two doorbells is rung, so that a driver can be made to see the
 //! end of a command while another is under way.
 
-use ioatlas_dma::{
-    domain::DomainConfig, platform::CopyMemory, table::fmt::VtdSecond48, translator::Paged,
-    units::*,
-};
+use ioatlas_dma::{domain::DomainConfig, table::fmt::VtdSecond48, translator::Paged, units::*};
 use ioatlas_host::Host;
 use ioatlas_nvme::{nvme::registers::*, window::RegisterWindow};
-use ioatlas_viommu::{
-    config::{Geometry, UnitConfig},
-    machine::{Driver, Machine, SoftDomain},
-    observe::Outcome,
-};
+use ioatlas_viommu::machine::{Driver, Geometry, Machine, SoftDomain, UnitConfig};
 use std::{
     error::Error,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -98,24 +91,15 @@ impl SoftNvme {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where `at` is in memory, if the unit permits. What it blocks is not moved, as on a bus.
-    fn place(&self, at: Iova, kind: AccessKind) -> Option<PhysAddr> {
-        match self.machine.access(NVME, at, kind).outcome {
-            Outcome::Translated { page, .. } => Some(PhysAddr(page.addr().0 + at.offset())),
-            _ => None,
-        }
-    }
+    /// What the unit blocks is zero, as on a bus.
     fn word(&self, at: Iova) -> u64 {
         let mut bytes = [0; 8];
-        if let Some(place) = self.place(at, AccessKind::Read) {
-            self.machine.platform().read(place, &mut bytes).unwrap();
-        }
+        let _ = self.machine.dma_read(NVME, at, &mut bytes);
         u64::from_le_bytes(bytes)
     }
+    /// What the unit blocks is not written, as on a bus.
     fn write(&self, at: Iova, bytes: &[u8]) {
-        if let Some(place) = self.place(at, AccessKind::Write) {
-            self.machine.platform().write(bytes, place).unwrap();
-        }
+        let _ = self.machine.dma_write(NVME, at, bytes);
     }
 
     /// Carries out the next command of a queue, if there is one.

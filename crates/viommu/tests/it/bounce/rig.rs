@@ -11,13 +11,7 @@ use ioatlas_dma::{
     translator::Paged,
     units::*,
 };
-use ioatlas_viommu::{
-    config::{Geometry, UnitConfig},
-    machine::{Driver, Machine},
-    observe::Outcome,
-    oracle::Failing,
-    walk::Step,
-};
+use ioatlas_viommu::{machine::*, oracle::Failing};
 use std::sync::Arc;
 
 pub type Tables<B> = Paged<Failing<B>, Vtd, Arc<Driver<Failing<B>>>>;
@@ -81,28 +75,16 @@ impl<B: Base> Rig<B> {
         bytes
     }
 
-    /// An access; if it is allowed, `work` moves its data while it is in flight.
-    fn access(
-        &self,
-        source: SourceId,
-        at: Iova,
-        kind: AccessKind,
-        work: impl FnOnce(PhysAddr),
-    ) -> bool {
-        let mut access = self.machine.unit().begin(source, at.page(), kind);
-        while access.step() != Step::Ready {}
-        let reached = match access.outcome() {
-            Some(Outcome::Translated { page, .. }) => Some(page),
-            Some(Outcome::PassedThrough { .. }) => panic!("the unit translates nothing"),
-            _ => None,
-        };
-        if let Some(page) = reached {
-            work(PhysAddr(page.addr().0 + at.offset()));
+    /// Whether a transfer succeeded; what the unit lets through is memory.
+    fn reached(result: Result<(), TransferError>) -> bool {
+        match result {
+            Ok(()) => true,
+            Err(error) if matches!(error.reason, TransferErrorReason::Fault(_)) => false,
+            Err(error) => panic!("{error}"),
         }
-        access.finish();
-        reached.is_some()
     }
-    /// Every page of some bytes by itself: its first byte, and which of the bytes lie there.
+    /// Every page of some bytes by itself: its first byte, and which of the bytes lie there. A
+    /// device that attacks goes on behind a page that is refused, which a transfer does not.
     fn pages(at: Iova, len: u64) -> impl Iterator<Item = (Iova, std::ops::Range<usize>)> {
         let mut done = 0;
         std::iter::from_fn(move || {
@@ -118,8 +100,7 @@ impl<B: Base> Rig<B> {
         for (at, part) in Self::pages(at, len) {
             let seen = &mut seen[part];
             let mut bytes = vec![0; seen.len()];
-            let into = |from| self.p().read(from, &mut bytes).expect("memory");
-            if self.access(source, at, AccessKind::Read, into) {
+            if Self::reached(self.machine.dma_read(source, at, &mut bytes)) {
                 seen.iter_mut()
                     .zip(bytes)
                     .for_each(|(to, byte)| *to = Some(byte));
@@ -132,7 +113,7 @@ impl<B: Base> Rig<B> {
         let mut written = 0;
         for (at, part) in Self::pages(at, bytes.len() as u64) {
             let bytes = &bytes[part];
-            if self.access(source, at, AccessKind::Write, |to| self.poke(to, bytes)) {
+            if Self::reached(self.machine.dma_write(source, at, bytes)) {
                 written += bytes.len();
             }
         }
