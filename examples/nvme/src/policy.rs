@@ -114,6 +114,7 @@ impl Policy {
         let config = DmaConfig {
             pool,
             clock: Some(Clock(monotonic)),
+            ..DmaConfig::default()
         };
         let dma = Arc::new(Dma::new(domain.clone(), config));
         dma.client(ClientConfig {

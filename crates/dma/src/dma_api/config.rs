@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What clients may ask for.
 
+use super::OnDropError;
 use crate::{
     bounce::{Clock, PoolConfig},
     domain::{Lifetime, MapAttrs},
@@ -16,6 +17,8 @@ pub struct DmaConfig {
     /// What [`Placement::Adaptive`] measures with, which cannot be had without; nothing else reads
     /// it, and that seldom.
     pub clock: Option<Clock>,
+    /// What is told of unmaps that fail where a [`Mapped`](super::Mapped) is dropped.
+    pub on_drop_error: Option<OnDropError>,
 }
 
 /// One device's way to map.

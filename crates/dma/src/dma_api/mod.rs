@@ -74,6 +74,7 @@ mod client;
 mod config;
 mod error;
 mod map;
+mod mapped;
 mod mapping;
 mod pending;
 mod place;
@@ -97,6 +98,7 @@ pub use buffer::{
 pub use client::Client;
 pub use config::{ClientConfig, DmaAttrs, DmaConfig, LowBits, Placement, Streaming};
 pub use error::{DmaMapError, DmaUnmapBatchError, DmaUnmapError, SyncError};
+pub use mapped::{Mapped, OnDropError};
 pub use mapping::DmaMapping;
 pub use pending::DmaPendingUnmap;
 pub use raw::{RawDmaError, SyncFor};
@@ -124,6 +126,7 @@ pub struct Dma<P: CopyMemory, T: Translator<P>, D = Off> {
     raw: RawTable<P>,
     watch: D,
     clients: P::A64,
+    drop_errors: P::A64,
     /// Tells its mappings from those of others.
     key: u64,
 }
@@ -146,12 +149,18 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Dma<P, T, D> {
             raw: RawTable::new(),
             watch,
             clients: P::A64::new(0),
+            drop_errors: P::A64::new(0),
         }
     }
 
     /// What is told of every operation.
     pub fn watch(&self) -> &D {
         &self.watch
+    }
+
+    /// Unmaps that have failed where a [`Mapped`] was dropped.
+    pub fn drop_errors(&self) -> u64 {
+        self.drop_errors.load(Ordering::Relaxed)
     }
 
     /// Where its mappings live.

@@ -136,6 +136,7 @@ impl Served {
             DmaConfig {
                 pool,
                 clock: Some(Clock(now)),
+                ..DmaConfig::default()
             },
         ));
         let config = ClientConfig {

@@ -409,6 +409,7 @@ fn adaptive_learns_also_where_there_is_no_buffer_left() {
             idle_ns: u64::MAX,
         },
         clock: Some(Clock(clock)),
+        ..DmaConfig::default()
     };
     let rig = Rig::new(config);
     let (client, greedy) = (

@@ -7,6 +7,7 @@ mod calls;
 mod crowd;
 mod failed;
 mod fallback;
+mod guarded;
 mod lengths;
 mod oracle;
 mod owners;

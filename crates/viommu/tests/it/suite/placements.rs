@@ -40,6 +40,7 @@ pub fn tight(growth: Growth) -> DmaConfig {
             idle_ns: 100_000_000,
         },
         clock: Some(Clock(now)),
+        ..DmaConfig::default()
     }
 }
 
