@@ -13,6 +13,8 @@ use core::mem::ManuallyDrop;
 ///
 /// It may be sent to another thread and unmapped there. Dropping it leaves the list mapped until
 /// the domain ends, and what owns the list is never dropped then: the device reaches that memory.
+/// [`Client::map_guarded`](super::Client::map_guarded) is the way to one that ends where it is
+/// dropped.
 #[must_use = "a dropped mapping stays mapped until its domain ends"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct DmaMapping<L = PhysRange> {
