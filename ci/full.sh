@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-# Everything that the gate (.ci/run) leaves out: guests, other people's programs, rates, counted
-# instructions, fresh input, the optimised suite, planted bugs. By hand, before something is called
-# done that one of its stages is about. Installs what is missing (Debian, as root). Goes on after a
-# failure; how it counts, and how it ends: ci/stages.sh.
+# Everything that the gate (.ci/run) leaves out: packages, guests, other people's programs, rates,
+# counted instructions, fresh input, the optimised suite, planted bugs. By hand, before something is
+# called done that one of its stages is about. Installs what is missing (Debian, as root). Goes on
+# after a failure; how it counts, and how it ends: ci/stages.sh.
 #
 #   ci/full.sh [--record] [STAGE..]     all stages, or those named
 #   ci/full.sh --list                   their names, and what each does
@@ -15,6 +15,7 @@ cd "$(dirname "$0")/.."
 
 all='
 oldest           the oldest Rust that Cargo.toml and README promise compiles all there is
+packages         what is published is packaged, and compiled from its packages
 nvme-guests      NVMe driver over VFIO in Debian guests under QEMU, on VT-d and on virtio-iommu
 recording        a guest is booted and recorded
 capture          doctor, capture, bpftrace and report in guests, compared with what their programs did
@@ -139,6 +140,7 @@ command, not by hand.'
 stage tools tools $names
 only="$names clean-tree"
 stage oldest oldest
+stage packages ci/package.sh
 stage nvme-guests cargo test -p ioatlas-nvme --test guest -- --include-ignored
 stage recording cargo test -p ioatlas --test tools -- --include-ignored record:
 stage capture cargo test -p ioatlas --test tools -- --include-ignored capture:

@@ -131,3 +131,8 @@ pub fn run_in(
         },
     )
 }
+
+/// The example in README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

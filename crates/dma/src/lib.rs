@@ -41,3 +41,8 @@ pub mod policy;
 pub mod table;
 pub mod translator;
 pub mod units;
+
+/// The example in README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -337,6 +337,11 @@ impl PhysMemory<Host> for Host {
     }
 }
 
+/// The example in README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -100,3 +100,8 @@ pub use traffic::{
 pub use units::{EventTime, Extent, IovaPage, PageCount, PageRange, PhysPage};
 pub use working_set::{PageSize, WorkingSet};
 pub use write::{HEADER, Line};
+
+/// The example in README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

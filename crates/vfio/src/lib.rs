@@ -52,3 +52,8 @@ pub mod platform;
 pub mod simulated;
 pub mod space;
 pub mod translator;
+
+/// The example in README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

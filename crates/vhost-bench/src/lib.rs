@@ -164,3 +164,8 @@ impl Bench {
         }
     }
 }
+
+/// The example in README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

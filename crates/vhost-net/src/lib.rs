@@ -26,3 +26,8 @@ pub use device::{INDIRECT_DESC, Layouts, MAX_PAIRS, MQ, Mode, Net, NetConfig, Ne
 pub use pair::MRG_RXBUF;
 pub use stats::PairStats;
 pub use tap::{Tap, TapError, TapLost, TapQueues};
+
+/// The example in README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -26,3 +26,8 @@ pub use cache::{
     ReaderError, RemovalCause, Removed, Span, Stats, UpdateError, Updated, Updates, covers,
 };
 pub use data_path::{Asked, MetaError, MetaTranslation, PendingMiss, PendingMisses};
+
+/// The example in README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -73,5 +73,5 @@ mod write_buffer;
 
 /// The example in README compiles and runs.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -22,3 +22,8 @@ pub mod plan;
 pub mod queue;
 pub mod registers;
 pub mod units;
+
+/// The example in README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

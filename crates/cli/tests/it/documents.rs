@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The documents: README is short, links lead somewhere, and what they repeat of the code is so.
-//! That README's Rust is compiled is seen to by `ioatlas-viommu`, and that it shows what `report`
-//! prints by the tests of the report.
+//! That the Rust of README is compiled is seen to by `ioatlas`, of the READMEs of crates by
+//! themselves, and that it shows what `report` prints by the tests of the report.
 
 use ioatlas_dma::design;
 use std::collections::{HashMap, HashSet};

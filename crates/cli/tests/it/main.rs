@@ -14,6 +14,7 @@ mod documents;
 mod help;
 mod histograms;
 mod interrupted;
+mod packages;
 mod perfetto;
 mod progress;
 mod report;
