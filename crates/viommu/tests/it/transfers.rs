@@ -7,7 +7,8 @@ use ioatlas_host::Host;
 use ioatlas_sim::platform::{Schedule, Sim, World};
 use ioatlas_viommu::{
     machine::{FaultReason, Machine, TransferError, TransferErrorReason},
-    oracle::{Failing, WatchedPlatform},
+    oracle::{Failing, Property, WatchedPlatform},
+    unit::Injection,
 };
 use std::cell::Cell;
 
@@ -230,6 +231,23 @@ fn after_unmap_no_byte_is_moved() {
     let untouched = bench.memory() == [BEFORE; 3 * PAGE];
     assert!(untouched, "P1: bytes were written after unmap");
     bench.end([]);
+}
+
+/// A unit that forgets a translation too late lets bytes through, and the oracle's one call fails.
+#[test]
+fn the_oracle_tells_of_bytes_that_were_moved_after_unmap() {
+    let bench = Bench::new();
+    let mapping = bench.map(0, Direction::FromDevice);
+    assert_eq!(bench.write(at(9), &[DEVICE]), Ok(()), "P14");
+    let unit = bench.machine().unit();
+    unit.inject(Injection::LeaveTranslations(1));
+    bench.domain.unmap(mapping).expect("unmapped");
+    let oracle = bench.rig.machine.oracle();
+    oracle.assert_clean(); // nothing used it yet
+    assert_eq!(bench.write(at(9), &[DEVICE]), Ok(()), "it was left");
+    let seen = oracle.summary().violations;
+    let seen: Vec<_> = seen.iter().map(|one| one.property).collect();
+    assert_eq!(seen, [Property::P1]);
 }
 
 /// What reaches past the last address is refused as a whole, and no bytes are no access.
