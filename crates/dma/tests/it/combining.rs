@@ -359,6 +359,7 @@ fn after_an_outage_the_second_look_finds_the_unit_back() {
     }
     told.answer(0, Ok(()));
     assert!(!done(&unit, waits), "P1: not asked for yet");
+    assert_eq!(told.asked(), 2, "P11: asked for at the first look");
     told.answer(1, Ok(()));
     assert!(done(&unit, waits), "P11: the unit is back");
 }
@@ -402,12 +403,12 @@ fn stopped_twice(first: u64, second: u64) -> Option<(u64, bool)> {
         let under_way = ask(&unit, 30);
         let next = ask(&unit, 40);
         until_done(under_way);
-        waits.set(Some((told.asked(), ask(&unit, 50))));
-        until_done(next);
+        waits.set(Some((told.asked(), next, ask(&unit, 50))));
     };
     let by_page = Cell::new(false);
     let end = || {
-        if let Some((before, token)) = waits.take() {
+        if let Some((before, under_way, token)) = waits.take() {
+            until_done(under_way);
             until_done(token);
             let all = told.seen(|seen| seen.asked[before..].to_vec());
             let whole = all.iter().any(|(ranges, _)| ranges.is_empty());

@@ -154,8 +154,8 @@ fn a_buffer_of_another_platform_is_not_mapped() {
         );
         let buffer: CpuBuffer<_, BothWays> = owner.buffer(ByteCount(GRANULE)).unwrap();
         let refused = other.give(buffer).map(drop);
-        assert_eq!(refused, Err(DmaMapError::OtherPlatform), "P8");
-        assert_eq!(mapped(&other), maps, "P8");
+        assert_eq!(refused, Err(DmaMapError::OtherPlatform), "P8: mapped");
+        assert_eq!(mapped(&other), maps, "P8: mapped");
         let after = (theirs.frames_in_use(), ours.frames_in_use());
         assert_eq!(after, before, "P10: it was freed where it came from");
     }
