@@ -109,7 +109,7 @@ fn papers_writes_whole_files_and_says_the_same_everywhere() {
         assert!(files.contains(&svg.replace(".svg", ".csv")), "{svg}");
     }
     let svg = fs::read_to_string(path.join("atc15-figure-6.svg")).unwrap();
-    assert!(svg.starts_with("<svg xmlns=") && svg.matches("</title></polyline>").count() == 4);
+    assert!(svg.starts_with("<svg xmlns=") && svg.matches("</title></polyline>").count() == 5);
 }
 
 /// The verdicts of an exhibit's findings, of those that have one.
