@@ -36,9 +36,9 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
     /// Maps a list, or one buffer, until what this returns is dropped. So a driver that leaves a
     /// function by `?` leaves nothing mapped behind.
     ///
-    /// Dropping it unmaps as [`unmap`](Self::unmap) does, with all that the policy promises of that,
-    /// and may wait for an invalidation. An error is counted then ([`Dma::drop_errors`]) and told to
-    /// [`DmaConfig::on_drop_error`]; [`Mapped::unmap`] returns it, and the list.
+    /// Dropping it unmaps as [`unmap`](Self::unmap) does, with all that the policy promises of
+    /// that, and may wait for an invalidation. An error is counted then ([`Dma::drop_errors`]) and
+    /// told to [`DmaConfig::on_drop_error`]; [`Mapped::unmap`] returns it, and the list.
     ///
     /// ```
     /// # use ioatlas_dma::{dma_api::*, domain::*, platform::*, translator::{Paged, Uncached}, units::*};

@@ -364,7 +364,7 @@ fn after_an_outage_the_second_look_finds_the_unit_back() {
     assert!(done(&unit, waits), "P11: the unit is back");
 }
 
-/// What joined it is given up, and nobody asks for the round.
+/// What joined it is given up, and nothing asks for the round.
 #[test]
 fn a_full_round_of_requests_that_are_given_up_ends() {
     const FULL: u64 = 1 << 15;
@@ -387,8 +387,8 @@ fn a_full_round_of_requests_that_are_given_up_ends() {
 }
 
 /// One request is stopped when it has made `first` accesses, and again after `second`. At the first
-/// stop others come, of which the last waits in a round that has the same entries; at the second, or
-/// else when the request is made, it must be asked for, by its page or with the domain. Returns
+/// stop others come, of which the last waits in a round that has the same entries; at the second,
+/// or else when the request is made, it must be asked for, by its page or with the domain. Returns
 /// where the second stop was, and whether that was by its page.
 fn stopped_twice(first: u64, second: u64) -> Option<(u64, bool)> {
     let (unit, told) = behind(Arc::new(Sim::new(SimConfig::default())), 1);

@@ -292,7 +292,8 @@ fn what_is_no_memory_is_not_moved() {
     bench.end([first, mapping.expect("mapped")]);
 }
 
-/// One CPU that maps, unmaps and looks, while a device writes; returns how often that was permitted.
+/// One CPU that maps, unmaps and looks, while a device writes; returns how often that was
+/// permitted.
 fn writes_under_way(schedule: Schedule) -> u32 {
     let rig = Rig::<Sim>::new::<Small>(64);
     let domain = rig.domain::<Small>(DomainConfig::default());

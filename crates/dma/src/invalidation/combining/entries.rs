@@ -5,10 +5,11 @@
 //! by then the one before that is over, so what is in its set is needed no more. A late submission
 //! of that may read some of both; it is one that no request waits for.
 //!
-//! A request may come late, too: its CPU was stopped after it had joined, its round was submitted as
-//! the whole domain, and others have come since. So an entry is *claimed* before it is written, by a
-//! request of a later round than it is of, and no one else writes it until that is done; a request
-//! that finds it claimed, or of a later round, writes nothing, and its round is of the whole domain.
+//! A request may come late, too: its CPU was stopped after it had joined, its round was submitted
+//! as the whole domain, and others have come since. So an entry is *claimed* before it is written,
+//! by a request of a later round than it is of, and nothing else writes it until that is done; a
+//! request that finds it claimed, or of a later round, writes nothing, and its round is of the
+//! whole domain.
 
 use super::*;
 

@@ -35,8 +35,8 @@
 //! does not rest. All others look at `over`, which changes once a round. As nothing may depend on
 //! one CPU, a request advances, too, at each [`CombiningConfig::take_over`]th of its looks: where
 //! the leader's virtual CPU is not running, where its request is not asked for any more, or where
-//! the one that looks is an interrupt handler on top of the leader. A round that was taken and is not
-//! submitted by then is submitted once more; of two answers the first one ends it.
+//! the one that looks is an interrupt handler on top of the leader. A round that was taken and is
+//! not submitted by then is submitted once more; of two answers the first one ends it.
 //!
 //! **Why a request's answer proves what it must.** The caller of `submit` has fenced (that is the
 //! trait's contract). Joining is a release, and taking an acquire, so all that came before that
