@@ -191,14 +191,19 @@ impl<'u, P: Platform, M: PhysMemory<P>> InFlight<'u, P, M> {
         }
     }
 
-    /// Goes to the end, and ends the access: the data has moved.
-    pub fn finish(mut self) -> Access {
-        let outcome = loop {
+    /// Goes on until it is known where its data go, or why it is blocked.
+    pub fn run(&mut self) -> Outcome {
+        loop {
             match self.stage {
-                Stage::Ready(outcome) => break outcome,
+                Stage::Ready(outcome) => return outcome,
                 _ => self.step(),
             };
-        };
+        }
+    }
+
+    /// Goes to the end, and ends the access: the data has moved.
+    pub fn finish(mut self) -> Access {
+        let outcome = self.run();
         let ticket = self.ticket.take();
         let (access, resume) = self.unit.state.with(|s| {
             s.count(&outcome);

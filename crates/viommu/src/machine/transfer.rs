@@ -124,12 +124,7 @@ impl<P: CopyMemory + PhysMemory<P>> Machine<P> {
             let at = Iova(iova.0 + done as u64);
             let part = (len - done).min((GRANULE - at.offset()) as usize);
             let mut access = self.soft.begin(device, at.page(), kind);
-            let outcome = loop {
-                match access.outcome() {
-                    Some(outcome) => break outcome,
-                    None => access.step(),
-                };
-            };
+            let outcome = access.run();
             let copied = match outcome {
                 Outcome::Translated { page, .. } | Outcome::PassedThrough { page, .. } => {
                     let place = PhysAddr(page.addr().0 + at.offset());

@@ -10,7 +10,6 @@ use ioatlas_viommu::{
     fault::FaultReason,
     observe::{Access, From},
     queue::Progress,
-    walk::Step,
 };
 use ioatlas_vtd::registers::{self as offset, Registers};
 
@@ -246,7 +245,7 @@ fn a_flush_waits_for_accesses_by_what_the_device_holds() {
             rig.read(9);
         }
         let mut access = rig.begin(9);
-        while access.step() == Step::Reading {}
+        access.run();
         rig.unmap(9);
         let iotlb = flush_pages(DOMAIN, 9, 0, 1);
         assert!(

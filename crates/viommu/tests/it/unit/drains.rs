@@ -23,7 +23,7 @@ type Walk<'r> = InFlight<'r, Host, Host>;
 fn overtaken(rig: &Rig) -> Walk<'_> {
     let (table, index) = rig.map_here(9, 100);
     let mut walk = rig.begin(9);
-    while walk.step() == Step::Reading {}
+    walk.run();
     rig.poke(table, index, 0);
     walk
 }

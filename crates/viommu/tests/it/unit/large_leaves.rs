@@ -9,7 +9,6 @@ use ioatlas_viommu::{
     fault::FaultReason,
     observe::{From, Outcome},
     unit::Injection,
-    walk::Step,
 };
 use ioatlas_vtd::registers::{self as offset, Registers};
 use proptest::prelude::*;
@@ -166,7 +165,7 @@ fn an_access_by_a_large_leaf_is_drained_whichever_of_its_pages_is_flushed() {
                 rig.read(6);
             }
             let mut walk = rig.begin(5);
-            while walk.step() == Step::Reading {}
+            walk.run();
             rig.poke(table, index, 0);
             rig.send(&[flush_pages(DOMAIN, page, 0, 1), wait(rig.status << 12, 7)]);
             assert_eq!(rig.peek(rig.status, 0), 0, "its data may still move");
