@@ -64,7 +64,12 @@ macro_rules! copy_in_process {
                     self.bytes(range).is_ok()
                 }
                 #[inline]
-                fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
+                fn copy(
+                    &self,
+                    _: Authority,
+                    from: PhysRange,
+                    to: PhysAddr,
+                ) -> Result<(), NotMemoryError> {
                     let source = self.bytes(from)?;
                     let target = self.bytes(PhysRange::new(to, from.len))?;
                     // SAFETY: both are so many bytes that may race, by the contract of `bytes`.
@@ -72,28 +77,43 @@ macro_rules! copy_in_process {
                     Ok(())
                 }
                 #[inline]
-                fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError> {
+                fn zero(&self, _: Authority, range: PhysRange) -> Result<(), NotMemoryError> {
                     let target = self.bytes(range)?;
                     // SAFETY: as above.
                     unsafe { zero(target, range.len.0 as usize) };
                     Ok(())
                 }
                 #[inline]
-                fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
+                fn take(
+                    &self,
+                    _: Authority,
+                    from: PhysRange,
+                    to: PhysAddr,
+                ) -> Result<(), NotMemoryError> {
                     let source = self.bytes(from)?;
                     let target = self.bytes(PhysRange::new(to, from.len))?;
                     // SAFETY: as above.
                     unsafe { take(source, target, from.len.0 as usize) };
                     Ok(())
                 }
-                fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
+                fn read(
+                    &self,
+                    _: Authority,
+                    from: PhysAddr,
+                    into: &mut [u8],
+                ) -> Result<(), NotMemoryError> {
                     let len = ByteCount(into.len() as u64);
                     let source = self.bytes(PhysRange::new(from, len))?;
                     // SAFETY: as above; the target is borrowed for writing.
                     unsafe { copy(source, into.as_mut_ptr(), into.len()) };
                     Ok(())
                 }
-                fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
+                fn write(
+                    &self,
+                    _: Authority,
+                    from: &[u8],
+                    to: PhysAddr,
+                ) -> Result<(), NotMemoryError> {
                     let len = ByteCount(from.len() as u64);
                     let target = self.bytes(PhysRange::new(to, len))?;
                     // SAFETY: as above; the source is borrowed for reading, and nothing is written
@@ -110,7 +130,7 @@ macro_rules! copy_in_process {
 #[doc(hidden)]
 pub mod named {
     pub use ioatlas_dma::{
-        platform::{CopyMemory, NotMemoryError},
+        platform::{Authority, CopyMemory, NotMemoryError},
         units::{ByteCount, PhysAddr, PhysRange},
     };
 }

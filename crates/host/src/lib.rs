@@ -196,7 +196,7 @@ impl Host {
 
     /// All words, frame after frame.
     #[inline]
-    pub fn words(&self) -> &[<Self as Platform>::A64] {
+    pub fn words(&self, _: Authority) -> &[<Self as Platform>::A64] {
         &self.words
     }
 
@@ -332,7 +332,7 @@ unsafe impl Platform for Host {
 
 impl PhysMemory<Host> for Host {
     #[inline]
-    fn word(&self, page: PhysPage, index: usize) -> Option<&AtomicU64> {
+    fn word(&self, _: Authority, page: PhysPage, index: usize) -> Option<&AtomicU64> {
         self.frame(page)?.get(index)
     }
 }
@@ -348,6 +348,9 @@ mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
     use std::sync::Arc;
 
+    // SAFETY: nothing else uses a test's arena.
+    const BY: Authority = unsafe { Authority::assume() };
+
     #[test]
     fn frames_count_from_zero_come_zeroed_and_run_out() {
         let host = Host::new(HostConfig {
@@ -358,7 +361,7 @@ mod tests {
         assert_eq!(frames[0].page(), PhysPage(0));
         assert!(host.frame_alloc().is_none());
         assert_eq!(host.frames_in_use(), 3);
-        host.word(PhysPage(1), 7)
+        host.word(BY, PhysPage(1), 7)
             .unwrap()
             .store(9, Ordering::Relaxed);
         for frame in frames {
@@ -405,10 +408,10 @@ mod tests {
             frames: 2,
             slots: 1,
         });
-        assert!(host.word(PhysPage(1), 511).is_some());
-        assert!(host.word(PhysPage(1), 512).is_none());
-        assert!(host.word(PhysPage(2), 0).is_none());
-        assert!(host.word(PhysPage(u64::MAX), 0).is_none());
+        assert!(host.word(BY, PhysPage(1), 511).is_some());
+        assert!(host.word(BY, PhysPage(1), 512).is_none());
+        assert!(host.word(BY, PhysPage(2), 0).is_none());
+        assert!(host.word(BY, PhysPage(u64::MAX), 0).is_none());
     }
 
     #[test]

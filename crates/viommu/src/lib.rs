@@ -36,7 +36,9 @@
 //! assert_eq!((refused.at, refused.moved), (iova, ByteCount(0)));
 //!
 //! let mut received = [0; 8];
-//! machine.platform().read(buffer.addr, &mut received)?;
+//! // SAFETY: the frame is ours.
+//! let by = unsafe { Authority::assume() };
+//! machine.platform().read(by, buffer.addr, &mut received)?;
 //! assert_eq!(&received, b"a packet");
 //! watched.oracle().assert_clean();
 //! # machine.platform().frame_free(frame);

@@ -24,7 +24,7 @@ use crate::{
     descriptor::{Descriptor, Refused, WaitInterrupt, decode, invalidates_tables},
     invalidation::{Invalidation, Selection},
     observe::{Event, InvalidationId},
-    unit::{SoftUnit, State},
+    unit::{HARDWARE, SoftUnit, State},
 };
 use core::fmt;
 use errors::QueueFault;
@@ -491,8 +491,14 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
     }
 
     fn fetch(&self, page: PhysPage, index: usize) -> Option<(u64, u64)> {
-        let low = self.memory.word(page, index)?.load(Ordering::Acquire);
-        let high = self.memory.word(page, index + 1)?.load(Ordering::Acquire);
+        let low = self
+            .memory
+            .word(HARDWARE, page, index)?
+            .load(Ordering::Acquire);
+        let high = self
+            .memory
+            .word(HARDWARE, page, index + 1)?
+            .load(Ordering::Acquire);
         Some((low, high))
     }
 
@@ -500,7 +506,7 @@ impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
     fn write_status(&self, address: PhysAddr, data: u32) -> Option<()> {
         let word = self
             .memory
-            .word(address.page(), (address.offset() / 8) as usize)?;
+            .word(HARDWARE, address.page(), (address.offset() / 8) as usize)?;
         let shift = (address.0 & 4) * 8;
         let mut old = word.load(Ordering::Relaxed);
         loop {

@@ -45,10 +45,17 @@ use crate::{
 };
 use core::fmt;
 use ioatlas_dma::{
-    platform::{Lock, PhysMemory, Platform},
+    platform::{Authority, Lock, PhysMemory, Platform},
     units::*,
 };
 use std::sync::Arc;
+
+/// That of hardware: registers, tables and descriptors say where a unit and devices behind it read
+/// and write, and what writes those answers for it.
+#[allow(unsafe_code)] // a promise
+// SAFETY: a unit reads its tables and its queue, and writes what a descriptor says; a device
+// accesses what tables translate to. A driver keeps that to memory of its own, or lent to it.
+pub(crate) const HARDWARE: Authority = unsafe { Authority::assume() };
 
 /// A software VT-d unit in front of the memory `M`.
 pub struct SoftUnit<P: Platform, M: PhysMemory<P>> {

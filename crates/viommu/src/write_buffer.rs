@@ -26,7 +26,7 @@
 use crate::{
     config::{Features, Geometry, Processing, WriteBuffers},
     observe::Event,
-    unit::{SoftUnit, State},
+    unit::{HARDWARE, SoftUnit, State},
 };
 use ioatlas_dma::{
     platform::{Atomic64, Lock, Ordering, PhysMemory, Platform},
@@ -115,7 +115,7 @@ impl Tables {
         memory: &impl PhysMemory<P>,
         table: PhysPage,
     ) -> Option<&Vec<u64>> {
-        let load = |index| Some(memory.word(table, index)?.load(Ordering::Acquire));
+        let load = |index| Some(memory.word(HARDWARE, table, index)?.load(Ordering::Acquire));
         Some(match self.0.entry(table) {
             Entry::Occupied(copied) => copied.into_mut(),
             Entry::Vacant(room) => room.insert((0..WORDS).map(load).collect::<Option<_>>()?),
@@ -134,7 +134,7 @@ impl State {
 impl<P: Platform, M: PhysMemory<P>> SoftUnit<P, M> {
     /// What a walk sees of a word: memory, or what was flushed there.
     pub(crate) fn seen_word(&self, table: PhysPage, index: usize) -> Option<u64> {
-        let word = self.memory.word(table, index)?;
+        let word = self.memory.word(HARDWARE, table, index)?;
         Some(match &self.seen {
             None => word.load(Ordering::Acquire),
             Some(seen) => seen.with(|seen| seen.tables.clone()).word(table, index),

@@ -46,7 +46,7 @@
 //!
 //! Not handled: more than one thread to a queue; queues in the controller's own memory;
 //! scatter-gather lists in place of PRPs; namespaces with metadata.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // but for a promise
 
 pub mod cost;
 pub mod edu;

@@ -12,6 +12,7 @@
 //! on what else runs.
 
 use crate::{
+    memory::OWNER,
     nvme::{NvmeError, command::*, namespace::Namespace, queue::*},
     pattern::{self, Expected},
     policy::{BURST, Policy},
@@ -223,8 +224,13 @@ fn carry_out<T: Translator<Host>>(
             let at = ByteCount(u64::from(begun) % positions * load.size.0);
             if load.check.is_some() {
                 let whole = buffers.whole(nth);
-                pattern::plant(client.dma().domain().platform().as_ref(), nth as u64, whole)
-                    .map_err(DmaMapError::from)?;
+                pattern::plant(
+                    OWNER,
+                    client.dma().domain().platform().as_ref(),
+                    nth as u64,
+                    whole,
+                )
+                .map_err(DmaMapError::from)?;
             }
             let iova = match kept.get(nth) {
                 Some(mapping) => mapping.iova(),
@@ -350,14 +356,14 @@ fn check(
     whole: PhysRange,
 ) -> Result<(), ioatlas_dma::platform::NotMemoryError> {
     let mut bytes = vec![0; buffer.len.0 as usize];
-    p.read(buffer.addr, &mut bytes)?;
+    p.read(OWNER, buffer.addr, &mut bytes)?;
     work.seen.wrong_bytes += expected.wrong_bytes(&bytes, work.at[nth]) as u64;
     let begin = PhysRange::new(whole.addr, ByteCount(buffer.addr.0 - whole.addr.0));
     let end = buffer.addr.0 + buffer.len.0;
     let rest = PhysRange::new(PhysAddr(end), ByteCount(whole.addr.0 + whole.len.0 - end));
     for beside in [begin, rest] {
         if beside.len.0 > 0 {
-            work.seen.changed_bytes += pattern::changed(p, nth as u64, beside)? as u64;
+            work.seen.changed_bytes += pattern::changed(OWNER, p, nth as u64, beside)? as u64;
         }
     }
     Ok(())

@@ -6,7 +6,7 @@
 //! filled with a *canary*, which is a function of the place, too, and of what the test calls it.
 
 use ioatlas_dma::{
-    platform::{CopyMemory, NotMemoryError},
+    platform::{Authority, CopyMemory, NotMemoryError},
     units::*,
 };
 
@@ -85,22 +85,32 @@ pub fn wrong_bytes(bytes: &[u8], at: ByteCount) -> usize {
 ///
 /// # Errors
 /// It is not memory.
-pub fn plant(p: &impl CopyMemory, name: u64, range: PhysRange) -> Result<(), NotMemoryError> {
+pub fn plant(
+    by: Authority,
+    p: &impl CopyMemory,
+    name: u64,
+    range: PhysRange,
+) -> Result<(), NotMemoryError> {
     let mut words = vec![0; range.len.0 as usize];
     for (n, word) in words.chunks_exact_mut(8).enumerate() {
         let at = PhysAddr(range.addr.0 + 8 * n as u64);
         word.copy_from_slice(&canary(name, at).to_le_bytes());
     }
-    p.write(&words, range.addr)
+    p.write(by, &words, range.addr)
 }
 
 /// How many bytes of `range` are not the canary's any more.
 ///
 /// # Errors
 /// It is not memory.
-pub fn changed(p: &impl CopyMemory, name: u64, range: PhysRange) -> Result<usize, NotMemoryError> {
+pub fn changed(
+    by: Authority,
+    p: &impl CopyMemory,
+    name: u64,
+    range: PhysRange,
+) -> Result<usize, NotMemoryError> {
     let mut words = vec![0; range.len.0 as usize];
-    p.read(range.addr, &mut words)?;
+    p.read(by, range.addr, &mut words)?;
     let words = words.chunks_exact(8).enumerate();
     Ok(words
         .map(|(n, word)| {
@@ -117,6 +127,7 @@ pub fn changed(p: &impl CopyMemory, name: u64, range: PhysRange) -> Result<usize
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::OWNER;
     use ioatlas_host::*;
 
     #[test]
@@ -135,12 +146,12 @@ mod tests {
             slots: 1,
         });
         let range = PhysRange::page(PhysPage(1));
-        plant(&host, 7, range).unwrap();
-        assert_eq!(changed(&host, 7, range), Ok(0));
+        plant(OWNER, &host, 7, range).unwrap();
+        assert_eq!(changed(OWNER, &host, 7, range), Ok(0));
         let mut byte = [0];
-        host.read(PhysAddr(0x1abc), &mut byte).unwrap();
-        host.write(&[!byte[0]], PhysAddr(0x1abc)).unwrap();
-        assert_eq!(changed(&host, 7, range), Ok(1));
-        assert!(changed(&host, 8, range).unwrap() > 4000);
+        host.read(OWNER, PhysAddr(0x1abc), &mut byte).unwrap();
+        host.write(OWNER, &[!byte[0]], PhysAddr(0x1abc)).unwrap();
+        assert_eq!(changed(OWNER, &host, 7, range), Ok(1));
+        assert!(changed(OWNER, &host, 8, range).unwrap() > 4000);
     }
 }

@@ -12,6 +12,7 @@
 
 use crate::{
     edu::{Edu, EduError},
+    memory::OWNER,
     nvme::{NvmeError, command::*, namespace::Namespace, queue::QueuePair},
     pattern,
     policy::Policy,
@@ -156,7 +157,7 @@ fn write_once<T: Translator<Host>, W: RegisterWindow>(
     let host = client.dma().domain().platform().clone();
     let frame = host.frame_alloc().ok_or(RevokeError::NoMemory)?;
     let page = PhysRange::page(frame.page());
-    let plant = || pattern::plant(&*host, 1, page).map_err(map_error);
+    let plant = || pattern::plant(OWNER, &*host, 1, page).map_err(map_error);
     plant()?;
     let mapping = policy
         .map(client, &mut policy.stream(client), page)
@@ -186,7 +187,7 @@ fn write_once<T: Translator<Host>, W: RegisterWindow>(
     }
     transfer.wait()?;
     end()?;
-    let changed = pattern::changed(&*host, 1, page).map_err(map_error)?;
+    let changed = pattern::changed(OWNER, &*host, 1, page).map_err(map_error)?;
     host.frame_free(frame);
     Ok(shows.then(|| Revoked {
         case: match when {
@@ -212,14 +213,14 @@ fn write_protected<T: Translator<Host>, W: RegisterWindow>(
     let host = client.dma().domain().platform().clone();
     let frame = host.frame_alloc().ok_or(RevokeError::NoMemory)?;
     let page = PhysRange::page(frame.page());
-    pattern::plant(&*host, 2, page).map_err(map_error)?;
+    pattern::plant(OWNER, &*host, 2, page).map_err(map_error)?;
     let mapping = client
         .map_single(page, Direction::ToDevice)
         .map_err(NvmeError::from)?;
     let iova = mapping.iova();
     edu.begin_write(iova, MOVED)?.wait()?;
     client.unmap(mapping).map_err(NvmeError::from)?;
-    let changed = pattern::changed(&*host, 2, page).map_err(map_error)?;
+    let changed = pattern::changed(OWNER, &*host, 2, page).map_err(map_error)?;
     host.frame_free(frame);
     Ok(Revoked {
         case: "written though read-only",
@@ -260,9 +261,9 @@ pub fn late<T: Translator<Host>>(
         queue.ring();
         std::thread::sleep(Duration::from_millis(5));
         client.unmap(mapping).map_err(NvmeError::from)?;
-        pattern::plant(&*host, 3, page).map_err(map_error)?;
+        pattern::plant(OWNER, &*host, 3, page).map_err(map_error)?;
         queue.wait(Idle::Nap(Duration::from_millis(1)))?;
-        let changed = pattern::changed(&*host, 3, page).map_err(map_error)?;
+        let changed = pattern::changed(OWNER, &*host, 3, page).map_err(map_error)?;
         landed += u32::from(changed > 0);
     }
     host.frame_free(frame);

@@ -7,6 +7,7 @@
 
 use crate::{
     edu::{Edu, EduError},
+    memory::OWNER,
     pattern,
     window::RegisterWindow,
 };
@@ -75,24 +76,24 @@ pub fn round_trip<T: Translator<Host>>(
         return Err(RoundTripError::NoMemory);
     };
     let [from, to] = [&out, &back].map(|frame| PhysRange::new(frame.page().addr(), BYTES));
-    pattern::plant(&**host, 1, from)?;
+    pattern::plant(OWNER, &**host, 1, from)?;
 
     let reading = domain.map(from, Direction::ToDevice)?;
     let writing = domain.map(to, Direction::FromDevice)?;
     edu.begin_read(reading.iova(), BYTES)?.wait()?;
     edu.begin_write(writing.iova(), BYTES)?.wait()?;
     let mut bytes = [vec![0; BYTES.0 as usize], vec![0; BYTES.0 as usize]];
-    host.read(from.addr, &mut bytes[0])?;
-    host.read(to.addr, &mut bytes[1])?;
+    host.read(OWNER, from.addr, &mut bytes[0])?;
+    host.read(OWNER, to.addr, &mut bytes[1])?;
     let wrong = bytes[0].iter().zip(&bytes[1]).filter(|(a, b)| a != b);
     let wrong = wrong.count() as u64;
 
     let stale = writing.iova();
     domain.unmap(writing)?;
     domain.unmap(reading)?;
-    pattern::plant(&**host, 2, to)?;
+    pattern::plant(OWNER, &**host, 2, to)?;
     edu.begin_write(stale, BYTES)?.wait()?;
-    let stray = pattern::changed(&**host, 2, to)? as u64;
+    let stray = pattern::changed(OWNER, &**host, 2, to)? as u64;
     host.frame_free(out);
     host.frame_free(back);
     Ok(RoundTrip {

@@ -28,13 +28,16 @@ pub use mmio::{WindowFindings, mmio};
 use core::num::NonZeroU32;
 use expected::{End, Told, Walker};
 use ioatlas_dma::{
-    platform::{Ordering, PhysMemory},
+    platform::{Authority, Ordering, PhysMemory},
     units::*,
 };
 use ioatlas_host::Host;
 use ioatlas_viommu::{config::*, observe::*, queue::Progress, unit::SoftUnit, walk::InFlight};
 use ioatlas_vtd::registers::{self as offset, Registers};
 
+/// What reads and writes the unit's memory.
+// SAFETY: an input's memory is its own.
+const OWNER: Authority = unsafe { Authority::assume() };
 /// Records beyond these are ignored, so that one input takes milliseconds.
 pub const MAX_RECORDS: usize = 512;
 /// Bytes of one record.
@@ -149,7 +152,10 @@ impl Machine {
         match record[0] % 8 {
             0 => {
                 let frame = PhysPage(u64::from(which) % FRAMES as u64);
-                let word = self.walker.memory.word(frame, short as usize % WORDS);
+                let word = self
+                    .walker
+                    .memory
+                    .word(OWNER, frame, short as usize % WORDS);
                 word.expect("modulo both").store(long, Ordering::SeqCst);
             }
             1 => self.write(which, long, told),

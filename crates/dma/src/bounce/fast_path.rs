@@ -63,7 +63,7 @@ impl<P: CopyMemory> Pool<P> {
         };
         if perm == Perm::Read {
             let there = PhysAddr(class.first_frame(p, index).addr().0 + from);
-            if p.copy(buffer, there).is_err() {
+            if p.copy(OURS, buffer, there).is_err() {
                 return self.fill_slow(domain, slot(kept), buffer, need, iova);
             }
         }
@@ -108,7 +108,7 @@ impl<P: CopyMemory> Pool<P> {
             Perm::Write => {
                 let there = PhysAddr(class.first_frame(p, index).addr().0 + from);
                 let data = PhysRange::new(there, need.len);
-                let done = p.take(data, buffer.addr);
+                let done = p.take(OURS, data, buffer.addr);
                 let zeroed = Extent {
                     from: from as u32,
                     to: to as u32,

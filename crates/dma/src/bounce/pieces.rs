@@ -2,7 +2,7 @@
 //! Moving bytes between a list of buffers and the frames of one bounce buffer.
 
 use crate::{
-    platform::{CopyMemory, NotMemoryError},
+    platform::{CopyMemory, NotMemoryError, OURS},
     units::*,
 };
 
@@ -85,9 +85,9 @@ pub(crate) fn move_all<P: CopyMemory>(
     }
     let there = PhysAddr(frames.frame(0).addr().0 + offset);
     match way {
-        Move::In => p.copy(PhysRange::new(buffer.addr, len), there),
-        Move::Out => p.copy(PhysRange::new(there, len), buffer.addr),
-        Move::Take => p.take(PhysRange::new(there, len), buffer.addr),
+        Move::In => p.copy(OURS, PhysRange::new(buffer.addr, len), there),
+        Move::Out => p.copy(OURS, PhysRange::new(there, len), buffer.addr),
+        Move::Take => p.take(OURS, PhysRange::new(there, len), buffer.addr),
     }
 }
 
@@ -117,9 +117,11 @@ pub(crate) fn move_bytes<P: CopyMemory>(
         while of_it > 0 {
             let (there, len) = frames.stretch(at, of_it);
             match way {
-                Move::In => p.copy(PhysRange::new(PhysAddr(here), ByteCount(len)), there)?,
-                Move::Out => p.copy(PhysRange::new(there, ByteCount(len)), PhysAddr(here))?,
-                Move::Take => p.take(PhysRange::new(there, ByteCount(len)), PhysAddr(here))?,
+                Move::In => p.copy(OURS, PhysRange::new(PhysAddr(here), ByteCount(len)), there)?,
+                Move::Out => p.copy(OURS, PhysRange::new(there, ByteCount(len)), PhysAddr(here))?,
+                Move::Take => {
+                    p.take(OURS, PhysRange::new(there, ByteCount(len)), PhysAddr(here))?
+                }
             }
             here += len;
             at += len;
@@ -150,7 +152,7 @@ pub(crate) fn zero_bytes<P: CopyMemory>(
     }
     if to <= GRANULE {
         let there = PhysAddr(frames.frame(0).addr().0 + from);
-        return p.zero(PhysRange::new(there, ByteCount(to - from)));
+        return p.zero(OURS, PhysRange::new(there, ByteCount(to - from)));
     }
     zero_more(p, from, to, frames)
 }
@@ -165,7 +167,7 @@ fn zero_more<P: CopyMemory>(
     let mut at = from;
     while at < to {
         let (there, len) = frames.stretch(at, to - at);
-        p.zero(PhysRange::new(there, ByteCount(len)))?;
+        p.zero(OURS, PhysRange::new(there, ByteCount(len)))?;
         at += len;
     }
     Ok(())

@@ -211,14 +211,14 @@ impl<P: CopyMemory> Memory<P> {
     fn read(&self, at: ByteCount, into: &mut [u8]) -> Result<(), SyncError> {
         let span = Span::new(at, ByteCount(into.len() as u64));
         for (from, part) in self.pieces(span)? {
-            self.platform.read(from, &mut into[part])?;
+            self.platform.read(OURS, from, &mut into[part])?;
         }
         Ok(())
     }
     fn write(&self, at: ByteCount, from: &[u8]) -> Result<(), SyncError> {
         let span = Span::new(at, ByteCount(from.len() as u64));
         for (to, part) in self.pieces(span)? {
-            self.platform.write(&from[part], to)?;
+            self.platform.write(OURS, &from[part], to)?;
         }
         Ok(())
     }

@@ -52,7 +52,8 @@
 //! let dma = Arc::new(Dma::new(domain, DmaConfig::default()));
 //! let nic = dma.client(ClientConfig { placement: Placement::Always, ..Default::default() })?;
 //!
-//! p.write(b"hello", buffer.addr)?;
+//! // SAFETY: the buffer is ours.
+//! p.write(unsafe { Authority::assume() }, b"hello", buffer.addr)?;
 //! let mapping = nic.map_single(buffer, Direction::ToDevice)?;
 //! // ... tell the device mapping.iova() and mapping.len(), wait until it is done ...
 //! nic.unmap(mapping)?;

@@ -81,7 +81,7 @@ use crate::{
     iova::{AllocKind, AnyAllocator, Backing, BackingConfig, Chunked, IovaAllocator},
     platform::*,
     policy::{Engine, InFlight, Policy, Quarantine},
-    translator::{AttachError, OURS, OnMap, Translator},
+    translator::{AttachError, OnMap, Translator},
     units::*,
 };
 use alloc::{sync::Arc, vec::Vec};

@@ -2,7 +2,7 @@
 //! How the CPU reaches memory by physical address: what bouncing needs of a platform beside
 //! [`Platform`].
 
-use super::Platform;
+use super::{Authority, Platform};
 use crate::units::*;
 
 /// A platform whose CPUs reach physical memory: a kernel by its direct map, a process by its arena.
@@ -24,6 +24,27 @@ use crate::units::*;
 ///
 /// That no byte of others is seen (P7) rests on it. Nothing checks it at run time; the oracle's
 /// tests of bounced buffers run on copies of this process's.
+///
+/// What calls it answers for the bytes that it names, by an [`Authority`]: a domain shows its
+/// platform to all, and that alone lets nobody write memory.
+///
+/// ```
+/// # use ioatlas_dma::{platform::*, units::*};
+/// # use ioatlas_host::*;
+/// let host = Host::new(HostConfig { frames: 1, slots: 1 });
+/// // SAFETY: nothing else has anything in this arena.
+/// let by = unsafe { Authority::assume() };
+/// host.write(by, b"hello", PhysAddr(0x10))?;
+/// # Ok::<(), NotMemoryError>(())
+/// ```
+///
+/// ```compile_fail,E0061
+/// # use ioatlas_dma::{platform::*, units::*};
+/// # use ioatlas_host::*;
+/// let host = Host::new(HostConfig { frames: 1, slots: 1 });
+/// host.write(b"hello", PhysAddr(0x10))?;
+/// # Ok::<(), NotMemoryError>(())
+/// ```
 #[allow(unsafe_code)]
 pub unsafe trait CopyMemory: Platform {
     /// Whether every byte of `range` is memory that the CPU can reach.
@@ -33,12 +54,12 @@ pub unsafe trait CopyMemory: Platform {
     ///
     /// # Errors
     /// [`NotMemoryError`]; nothing is copied.
-    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError>;
+    fn copy(&self, by: Authority, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError>;
     /// Writes zeroes to all of `range`.
     ///
     /// # Errors
     /// [`NotMemoryError`]; nothing is written.
-    fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError>;
+    fn zero(&self, by: Authority, range: PhysRange) -> Result<(), NotMemoryError>;
     /// Copies `from` to as many bytes at `to`, and leaves zeroes behind: [`copy`](Self::copy) and
     /// [`zero`](Self::zero), which a platform may do in one pass. Both keep their contracts; of
     /// what a device writes to `from` meanwhile, any byte may be copied, be zeroed unseen, or stay.
@@ -46,20 +67,20 @@ pub unsafe trait CopyMemory: Platform {
     /// # Errors
     /// [`NotMemoryError`]; nothing is moved.
     #[inline]
-    fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
-        self.copy(from, to)?;
-        self.zero(from)
+    fn take(&self, by: Authority, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
+        self.copy(by, from, to)?;
+        self.zero(by, from)
     }
     /// Reads the bytes at `from`.
     ///
     /// # Errors
     /// [`NotMemoryError`]; nothing is read.
-    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError>;
+    fn read(&self, by: Authority, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError>;
     /// Writes `from` to `to`.
     ///
     /// # Errors
     /// [`NotMemoryError`]; nothing is written.
-    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError>;
+    fn write(&self, by: Authority, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError>;
 }
 
 /// Bytes that the CPU cannot reach.

@@ -20,6 +20,7 @@
 //!
 //! Lock order of the core: `CPU cache -> depot`, `turn -> queue`, `tree` alone, `timer` alone.
 
+mod authority;
 mod copy;
 mod frame;
 mod heap;
@@ -28,6 +29,8 @@ pub(crate) mod one_cpu;
 mod percpu;
 mod word;
 
+pub use authority::Authority;
+pub(crate) use authority::OURS;
 pub use copy::{CopyMemory, NotMemoryError};
 pub use core::sync::atomic::Ordering;
 pub use frame::{FrameRef, FreshFrame, TableFrame};
@@ -237,7 +240,25 @@ pub unsafe trait Platform: Send + Sync + 'static {
 pub type Element<'b, T> = (&'b [T], usize);
 
 /// Memory as a remapping unit sees it: by physical page number. Kernels never implement it.
+///
+/// Page tables are among it, so words are shown to what has an [`Authority`] only:
+///
+/// ```
+/// # use ioatlas_dma::{platform::*, units::*};
+/// # use ioatlas_host::*;
+/// let host = Host::new(HostConfig { frames: 1, slots: 1 });
+/// // SAFETY: nothing else has anything in this arena.
+/// let by = unsafe { Authority::assume() };
+/// assert!(host.word(by, PhysPage(0), 511).is_some());
+/// ```
+///
+/// ```compile_fail,E0061
+/// # use ioatlas_dma::{platform::*, units::*};
+/// # use ioatlas_host::*;
+/// let host = Host::new(HostConfig { frames: 1, slots: 1 });
+/// assert!(host.word(PhysPage(0), 511).is_some());
+/// ```
 pub trait PhysMemory<P: Platform>: Send + Sync + 'static {
     /// Word `index` (0 to 511) of physical page `page`, or `None` where there is no memory.
-    fn word(&self, page: PhysPage, index: usize) -> Option<&P::A64>;
+    fn word(&self, by: Authority, page: PhysPage, index: usize) -> Option<&P::A64>;
 }

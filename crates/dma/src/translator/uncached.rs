@@ -4,7 +4,7 @@
 //!
 //! It is what a software walker is, and what to measure the CPU's share of map and unmap with.
 
-use super::{AttachError, Authority, RemappingUnit};
+use super::{AttachError, RemappingUnit};
 use crate::{
     invalidation::{Invalidate, InvalidateError, Scope},
     platform::*,

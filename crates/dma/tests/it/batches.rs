@@ -3,11 +3,8 @@
 
 use crate::bounce::patchy::Rig;
 use ioatlas_dma::{
-    domain::*,
-    invalidation::InvalidateError,
-    iova::AllocKind,
-    translator::{Authority, Translator},
-    units::*,
+    domain::*, invalidation::InvalidateError, iova::AllocKind, platform::Authority,
+    translator::Translator, units::*,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -4,9 +4,9 @@
 use ioatlas_dma::{
     domain::{Domain, DomainConfig},
     invalidation::*,
-    platform::Platform,
+    platform::{Authority, Platform},
     table::{TableConfig, fmt::VtdSecond48},
-    translator::{AttachError, Authority, Paged, RemappingUnit},
+    translator::{AttachError, Paged, RemappingUnit},
     units::*,
 };
 use ioatlas_host::{Host, HostConfig};

@@ -4,7 +4,8 @@
 //! stands in the documents of the items: words that outlive their memory (`Domain::words`,
 //! `Platform::entries`), frames, CPUs, sequences and authority out of nothing (`FreshFrame::new`,
 //! `Cpu::new`, `FlushSequence::new`, `Authority`), a live table changed from outside
-//! (`Paged::table`), units that are none (`Invalidate`).
+//! (`Paged::table`), units that are none (`Invalidate`), memory by its physical address
+//! (`CopyMemory`, `PhysMemory`).
 #![forbid(unsafe_code)]
 
 use ioatlas_dma::{

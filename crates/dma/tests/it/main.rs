@@ -19,3 +19,8 @@ mod simulated;
 mod suspect;
 mod tables;
 mod warm_path;
+
+/// For calls that a domain, or the DMA API, would make.
+// SAFETY: memory is a test's own, and no unit but a test's sees tables.
+pub const BY: ioatlas_dma::platform::Authority =
+    unsafe { ioatlas_dma::platform::Authority::assume() };

@@ -2,13 +2,14 @@
 //! WIOSCA'10's advice as options of a domain: descending lists, page colouring, hints; seen in the
 //! very leaves.
 
+use crate::BY;
 use ioatlas_dma::{
     domain::*,
     invalidation::{Invalidate, InvalidateError, Scope},
     iova::{AllocatorError, BackingConfig, IdentityConfig, MagazineConfig},
-    platform::{Ordering, PhysMemory},
+    platform::{Authority, Ordering, PhysMemory},
     table::{Entry, Format, TableConfig, fmt::VtdSecond48},
-    translator::{AttachError, Authority, Paged, RemappingUnit, TransientHint, Uncached},
+    translator::{AttachError, Paged, RemappingUnit, TransientHint, Uncached},
     units::*,
 };
 use ioatlas_host::{Host, HostConfig};
@@ -91,7 +92,10 @@ fn leaf(domain: &Dom, page: IovaPage) -> u64 {
     let mut table = domain.translator().table().root();
     for level in (1..=4).rev() {
         let index = VtdSecond48::index(page, level);
-        let word = domain.platform().word(table, index).expect("in the arena");
+        let word = domain
+            .platform()
+            .word(BY, table, index)
+            .expect("in the arena");
         let word = word.load(Ordering::Acquire);
         match VtdSecond48::decode(word, level) {
             Entry::Absent => return 0,

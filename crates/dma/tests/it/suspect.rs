@@ -5,8 +5,9 @@ use ioatlas_dma::{
     domain::*,
     invalidation::{Invalidate, InvalidateError, Scope, WaitLimit},
     iova::MagazineConfig,
+    platform::Authority,
     table::{TableConfig, fmt::VtdSecond48},
-    translator::{AttachError, Authority, Paged, RemappingUnit, Uncached},
+    translator::{AttachError, Paged, RemappingUnit, Uncached},
     units::*,
 };
 use ioatlas_host::{Host, HostConfig};

@@ -3,7 +3,7 @@
 
 use super::UserSpace;
 use ioatlas_dma::{
-    platform::{CopyMemory, NotMemoryError},
+    platform::{Authority, CopyMemory, NotMemoryError},
     units::*,
 };
 use std::{mem::ManuallyDrop, sync::Arc};
@@ -20,6 +20,10 @@ pub struct Buffer {
     run: PhysRun,
     len: ByteCount,
 }
+
+/// A buffer has taken its frames, and looks where bytes are before they are moved.
+// SAFETY: the bytes are those of the buffer's own run.
+const OWNER: Authority = unsafe { Authority::assume() };
 
 impl UserSpace {
     /// A buffer of `len` bytes, or nothing where so much does not adjoin, or nothing is asked for.
@@ -51,7 +55,7 @@ impl Buffer {
     /// [`NotMemoryError`], where they are not inside; nothing is read then.
     pub fn read(&self, at: ByteCount, into: &mut [u8]) -> Result<(), NotMemoryError> {
         let from = self.inside(at, into.len())?;
-        self.platform.read(from, into)
+        self.platform.read(OWNER, from, into)
     }
     /// Copies bytes in, from byte `at` on.
     ///
@@ -59,7 +63,7 @@ impl Buffer {
     /// [`NotMemoryError`], where they are not inside; nothing is written then.
     pub fn write(&self, at: ByteCount, from: &[u8]) -> Result<(), NotMemoryError> {
         let to = self.inside(at, from.len())?;
-        self.platform.write(from, to)
+        self.platform.write(OWNER, from, to)
     }
     fn inside(&self, at: ByteCount, len: usize) -> Result<PhysAddr, NotMemoryError> {
         let len = ByteCount(len as u64);

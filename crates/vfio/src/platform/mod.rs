@@ -39,7 +39,7 @@ pub use user_space::{NotBorrowedError, UserSpace, UserSpaceConfig};
 
 use crate::kernel::VirtAddr;
 use ioatlas_dma::{platform::Platform, units::*};
-use ioatlas_host::Host;
+use ioatlas_host::{Host, copy::InProcess};
 
 /// Orders what this CPU wrote to memory before what it writes to registers next: a device that
 /// is told finds it.
@@ -69,7 +69,10 @@ unsafe impl DeviceMemory for Host {
         if end > self.frames() as u64 || !self.is_on_file() {
             return None;
         }
-        let base = self.words().as_ptr().expose_provenance() as u64;
+        let base = self
+            .bytes(PhysRange::page(PhysPage(0)))
+            .ok()?
+            .expose_provenance() as u64;
         Some(VirtAddr(base + (run.first.0 << GRANULE_LG2)))
     }
 }

@@ -62,9 +62,9 @@ use crate::{
 use ioatlas_dma::{
     domain::{Domain, DomainConfig, DomainError, ReserveError},
     iova::AllocKind,
-    platform::TableFrame,
+    platform::{Authority, TableFrame},
     table::{Census, Cleared, InstallCause, InstallError, LeafAttrs, RawError},
-    translator::{AttachError, Authority, Translator},
+    translator::{AttachError, Translator},
     units::*,
 };
 use records::{Record, Records};

@@ -11,7 +11,7 @@
 mod platform;
 
 use ioatlas_dma::{
-    platform::{Atomic64, Ordering, Platform},
+    platform::{Atomic64, Authority, Ordering, Platform},
     units::*,
 };
 use ioatlas_vhost::{
@@ -35,7 +35,7 @@ impl Shape for Narrow {
 }
 
 impl TreeMemory for Loom {
-    fn words(&self) -> &[Word] {
+    fn words(&self, _: Authority) -> &[Word] {
         self.all_words()
     }
     fn take_frame(&self) -> Option<u64> {

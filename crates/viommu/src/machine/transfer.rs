@@ -9,7 +9,7 @@
 //! The pages of a transfer are not translated at one moment; an unmap may come between two.
 
 use super::Machine;
-use crate::{fault::FaultReason, observe::Outcome};
+use crate::{fault::FaultReason, observe::Outcome, unit::HARDWARE};
 use core::ops::Range;
 use ioatlas_dma::{
     platform::{CopyMemory, NotMemoryError, PhysMemory},
@@ -57,7 +57,9 @@ impl<P: CopyMemory + PhysMemory<P>> Machine<P> {
     /// # domain.attach(nic)?;
     /// let frame = memory.frame_alloc().ok_or("no memory")?;
     /// let packet = PhysRange::new(frame.page().addr(), ByteCount(5));
-    /// memory.write(b"hello", packet.addr)?;
+    /// // SAFETY: the frame is ours.
+    /// let by = unsafe { Authority::assume() };
+    /// memory.write(by, b"hello", packet.addr)?;
     /// let mapping = domain.map(packet, Direction::ToDevice)?;
     /// let mut seen = [0; 5];
     /// machine.dma_read(nic, mapping.iova(), &mut seen)?;
@@ -80,7 +82,7 @@ impl<P: CopyMemory + PhysMemory<P>> Machine<P> {
         into: &mut [u8],
     ) -> Result<(), TransferError> {
         self.transfer(device, iova, AccessKind::Read, into.len(), |part, from| {
-            self.platform.read(from, &mut into[part])
+            self.platform.read(HARDWARE, from, &mut into[part])
         })
     }
 
@@ -96,7 +98,7 @@ impl<P: CopyMemory + PhysMemory<P>> Machine<P> {
         from: &[u8],
     ) -> Result<(), TransferError> {
         self.transfer(device, iova, AccessKind::Write, from.len(), |part, to| {
-            self.platform.write(&from[part], to)
+            self.platform.write(HARDWARE, &from[part], to)
         })
     }
 

@@ -72,8 +72,8 @@ unsafe impl<P: Platform> Platform for Failing<P> {
 }
 
 impl<P: Platform + PhysMemory<P>> PhysMemory<Failing<P>> for Failing<P> {
-    fn word(&self, page: PhysPage, index: usize) -> Option<&P::A64> {
-        self.inner.word(page, index)
+    fn word(&self, by: Authority, page: PhysPage, index: usize) -> Option<&P::A64> {
+        self.inner.word(by, page, index)
     }
 }
 

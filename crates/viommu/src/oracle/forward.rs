@@ -43,20 +43,25 @@ macro_rules! forward_copies_to_inner {
         fn is_memory(&self, range: PhysRange) -> bool {
             self.inner.is_memory(range)
         }
-        fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
-            self.inner.copy(from, to)
+        fn copy(&self, by: Authority, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
+            self.inner.copy(by, from, to)
         }
-        fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError> {
-            self.inner.zero(range)
+        fn zero(&self, by: Authority, range: PhysRange) -> Result<(), NotMemoryError> {
+            self.inner.zero(by, range)
         }
-        fn take(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
-            self.inner.take(from, to)
+        fn take(&self, by: Authority, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
+            self.inner.take(by, from, to)
         }
-        fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
-            self.inner.read(from, into)
+        fn read(
+            &self,
+            by: Authority,
+            from: PhysAddr,
+            into: &mut [u8],
+        ) -> Result<(), NotMemoryError> {
+            self.inner.read(by, from, into)
         }
-        fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
-            self.inner.write(from, to)
+        fn write(&self, by: Authority, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
+            self.inner.write(by, from, to)
         }
     };
 }

@@ -68,8 +68,8 @@ unsafe impl<P: Platform> Platform for WatchedPlatform<P> {
 }
 
 impl<P: Platform + PhysMemory<P>> PhysMemory<WatchedPlatform<P>> for WatchedPlatform<P> {
-    fn word(&self, page: PhysPage, index: usize) -> Option<&P::A64> {
-        self.inner.word(page, index)
+    fn word(&self, by: Authority, page: PhysPage, index: usize) -> Option<&P::A64> {
+        self.inner.word(by, page, index)
     }
 }
 

@@ -9,3 +9,8 @@ mod suite;
 mod transfers;
 #[cfg(not(ioatlas_killers))]
 mod unit;
+
+/// For calls that a domain, or the DMA API, would make.
+// SAFETY: memory is a test's own, and devices are what the test says they do.
+pub const BY: ioatlas_dma::platform::Authority =
+    unsafe { ioatlas_dma::platform::Authority::assume() };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Bytes that devices of a test move through the unit: where they go, how far, and until when.
 
+use crate::BY;
 use crate::suite::rig::{Dom, NIC, Rig, Small, Vtd};
 use ioatlas_dma::{domain::*, platform::*, units::*};
 use ioatlas_host::Host;
@@ -59,7 +60,10 @@ impl Bench {
     }
     fn fill(&self, byte: u8) {
         for buffer in self.buffers() {
-            let filled = self.machine().platform().write(&[byte; PAGE], buffer.addr);
+            let filled = self
+                .machine()
+                .platform()
+                .write(BY, &[byte; PAGE], buffer.addr);
             filled.expect("memory");
         }
     }
@@ -67,7 +71,7 @@ impl Bench {
     fn memory(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.frames.len() * PAGE];
         for (part, buffer) in bytes.chunks_mut(PAGE).zip(self.buffers()) {
-            let read = self.machine().platform().read(buffer.addr, part);
+            let read = self.machine().platform().read(BY, buffer.addr, part);
             read.expect("memory");
         }
         bytes
@@ -308,10 +312,10 @@ fn writes_under_way(schedule: Schedule) -> u32 {
             told.set(Some(mapping.iova()));
             (0..3).for_each(|_| p.relax());
             domain.unmap(mapping).expect("unmapped");
-            p.write(&[BEFORE; 64], buffer.addr).expect("memory");
+            p.write(BY, &[BEFORE; 64], buffer.addr).expect("memory");
             (0..3).for_each(|_| p.relax());
             let mut seen = [0; 64];
-            p.read(buffer.addr, &mut seen).expect("memory");
+            p.read(BY, buffer.addr, &mut seen).expect("memory");
             assert_eq!(
                 seen, [BEFORE; 64],
                 "P1: bytes came after unmap had returned"

@@ -65,8 +65,8 @@ use engine::{Engine, Path};
 use ids::Ids;
 use ioatlas_dma::{
     invalidation::{Caches, FlushSequence, Invalidate, InvalidateError, Scope, WaitLimit},
-    platform::{Lock, Platform, TableFrame},
-    translator::{AttachError, Authority, OnMap, RemappingUnit},
+    platform::{Authority, Lock, Platform, TableFrame},
+    translator::{AttachError, OnMap, RemappingUnit},
     units::{DomainId, IovaRange, PhysPage, SourceId},
 };
 

@@ -2,6 +2,7 @@
 //! What a case needs of a unit, whatever made it: registers, memory, devices, and a
 //! state to begin from.
 
+use crate::BY;
 use crate::bench_soft::Soft;
 use ioatlas_dma::{
     platform::{Ordering, PhysMemory},
@@ -113,7 +114,7 @@ pub fn refill(host: &Host) {
 }
 pub fn refill_word(host: &Host, word: usize) {
     for page in TARGETS {
-        if let Some(held) = host.word(page, word) {
+        if let Some(held) = host.word(BY, page, word) {
             held.store(fill(page, word), Ordering::Release);
         }
     }

@@ -5,6 +5,7 @@
 //! Reset is by registers, in the order that QEMU's unit insists on: it disables its queue only when
 //! that is empty and the last descriptor was a wait.
 
+use crate::BY;
 use crate::{
     bench::*,
     nvme::Nvme,
@@ -142,7 +143,7 @@ impl QemuBench {
         let value = device.write(&self.qemu, at)?;
         // above 48 bits lies where the timestamp comes from
         let written = |page: &PhysPage| {
-            let held = self.host.word(*page, word);
+            let held = self.host.word(BY, *page, word);
             held.is_some_and(|held| held.load(Ordering::Acquire) << 16 == value << 16)
         };
         let pages: Vec<PhysPage> = TARGETS.into_iter().filter(written).collect();
@@ -190,7 +191,7 @@ impl Bench for QemuBench {
             let ring = PhysAddr(r.read64(IQA)).page();
             let head = r.read64(IQH) >> IQ_INDEX_SHIFT & IQ_INDEX_MASK;
             for (n, word) in [0x25, SCRATCH.addr().0].into_iter().enumerate() {
-                if let Some(slot) = self.host.word(ring, head as usize * 2 + n) {
+                if let Some(slot) = self.host.word(BY, ring, head as usize * 2 + n) {
                     slot.store(word, Ordering::Release);
                 }
             }

@@ -3,6 +3,7 @@
 //! goes on when its tail is written, no walk caches, every width of leaf; in front of a machine
 //! with the same memory.
 
+use crate::BY;
 use crate::bench::*;
 use ioatlas_dma::{
     platform::{Ordering, PhysMemory},
@@ -69,7 +70,7 @@ impl SoftBench {
     /// The unit says where to; this is what a device then does, seen as on the other bench.
     fn moved(&self, page: PhysPage, at: Iova, kind: AccessKind) -> Reach {
         let word = (at.offset() / 8) as usize;
-        let held = self.host.word(page, word);
+        let held = self.host.word(BY, page, word);
         match (kind, held.map(|held| held.load(Ordering::Acquire))) {
             (_, None) | (AccessKind::Read, Some(0)) => Reach::Blocked,
             (AccessKind::Read, Some(value)) => {

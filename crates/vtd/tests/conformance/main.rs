@@ -40,8 +40,14 @@ mod qemu;
 mod run;
 mod suite;
 
+use ioatlas_dma::platform::Authority;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
+
+/// For calls that a domain would make.
+// SAFETY: no domain has the units that these are made to; tables and frames are the cases' own, and
+// live as long as the run.
+const BY: Authority = unsafe { Authority::assume() };
 
 /// A test that is no family of cases.
 type Other = (&'static str, fn() -> Result<(), Failed>);

@@ -8,6 +8,7 @@ mod fault;
 
 pub use fault::Expected;
 
+use crate::BY;
 use crate::{
     bench::*,
     bench_soft::Soft,
@@ -132,11 +133,11 @@ impl<'b> Run<'b> {
         page
     }
     pub fn load(&self, page: PhysPage, index: usize) -> u64 {
-        let word = self.bench.host().word(page, index);
+        let word = self.bench.host().word(BY, page, index);
         word.map_or(0, |word| word.load(Ordering::Acquire))
     }
     pub fn store(&self, page: PhysPage, index: usize, value: u64) {
-        if let Some(word) = self.bench.host().word(page, index) {
+        if let Some(word) = self.bench.host().word(BY, page, index) {
             word.store(value, Ordering::Release);
         }
     }

@@ -4,6 +4,7 @@
 use crate::qemu::Qemu;
 use ioatlas_dma::{
     domain::{Domain, DomainConfig},
+    platform::Authority,
     table::{TableConfig, fmt::VtdSecond48},
     translator::Paged,
     units::*,
@@ -28,6 +29,9 @@ pub const EDU: SourceId = SourceId(0x20);
 const EDU_REGISTERS: u64 = 0xfd00_0000;
 /// Registers of either.
 const REGISTERS_LEN: u64 = 1 << 16;
+/// What reads and writes the arena.
+// SAFETY: it is the test's own.
+pub const OWNER: Authority = unsafe { Authority::assume() };
 pub const DISK: ByteCount = ByteCount(8 << 20);
 pub const IDLE: Idle = Idle::Nap(Duration::from_micros(50));
 

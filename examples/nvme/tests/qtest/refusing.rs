@@ -2,7 +2,7 @@
 //! A window that spoils a command just before the controller is told of it, so that it is refused:
 //! what a driver sends by itself is not.
 
-use crate::machine::{Machine, Tables, Window};
+use crate::machine::{Machine, OWNER, Tables, Window};
 use ioatlas_dma::{domain::Domain, platform::Ordering, units::*};
 use ioatlas_host::Host;
 use ioatlas_nvme::{
@@ -61,7 +61,7 @@ impl Refusing {
         let found = self.domain.translator().table().walk(host, at.page());
         let Some((page, _)) = found else { return };
         let first = (page.addr().0 + at.offset()) as usize / 8;
-        let words = &host.words()[first..first + COMMAND_WORDS];
+        let words = &host.words(OWNER)[first..first + COMMAND_WORDS];
         let opcode = words[0].load(Ordering::Relaxed) & 0xff;
         if state.next.is_some_and(|next| next as u64 == opcode) {
             state.next = None;

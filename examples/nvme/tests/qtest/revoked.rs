@@ -22,15 +22,15 @@ pub fn after_unmap() -> std::result::Result<(), Failed> {
         queue.ring();
         Ok(queue.wait(IDLE)?.status.is_none())
     };
-    pattern::plant(&*machine.host, 1, page)?;
+    pattern::plant(OWNER, &*machine.host, 1, page)?;
     let mapping = client.map_single(page, Direction::FromDevice)?;
     let at = mapping.iova();
     let while_mapped = read(at)?;
-    let landed = pattern::changed(&*machine.host, 1, page)?;
+    let landed = pattern::changed(OWNER, &*machine.host, 1, page)?;
     client.unmap(mapping)?;
-    pattern::plant(&*machine.host, 2, page)?;
+    pattern::plant(OWNER, &*machine.host, 2, page)?;
     let after = read(at)?;
-    let late = pattern::changed(&*machine.host, 2, page)?;
+    let late = pattern::changed(OWNER, &*machine.host, 2, page)?;
     let faults = machine.unit.faults().0.len();
     controller.delete_queue(queue)?;
     controller.shut_down()?;
@@ -48,7 +48,7 @@ pub fn under_way() -> std::result::Result<(), Failed> {
     let frame = machine.host.frame_alloc().ok_or("no memory")?;
     let page = PhysRange::page(frame.page());
     for unmapped in [false, true] {
-        pattern::plant(&*machine.host, 3, page)?;
+        pattern::plant(OWNER, &*machine.host, 3, page)?;
         let mapping = client.map_single(page, Direction::FromDevice)?;
         let transfer = edu.begin_write(mapping.iova(), ByteCount(2048))?;
         let mut mapping = Some(mapping);
@@ -59,7 +59,7 @@ pub fn under_way() -> std::result::Result<(), Failed> {
         machine.qemu.monitor("cont")?;
         transfer.wait()?;
         machine.qemu.monitor("stop")?;
-        let changed = pattern::changed(&*machine.host, 3, page)?;
+        let changed = pattern::changed(OWNER, &*machine.host, 3, page)?;
         mapping.take().map(|m| client.unmap(m)).transpose()?;
         if (changed == 0) != unmapped {
             return Err(format!("unmapped: {unmapped}; {changed} bytes changed").into());

@@ -17,7 +17,7 @@ use ioatlas_dma::{
     iova::AllocKind,
     platform::*,
     table::{Census, Cleared, InstallError, LeafAttrs, LeafTable, RawError},
-    translator::{AttachError, Authority, OnMap, Translator},
+    translator::{AttachError, OnMap, Translator},
     units::*,
 };
 use std::time::{Duration, Instant};

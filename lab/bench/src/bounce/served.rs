@@ -9,7 +9,7 @@ use ioatlas_dma::{
         ClassConfig, Client, ClientConfig, Clock, Dma, DmaConfig, DmaMapping, PoolConfig, Route,
     },
     domain::Domain,
-    platform::{CopyMemory, FreshFrame, Platform},
+    platform::{Authority, CopyMemory, FreshFrame, Platform},
     table::fmt::VtdSecond48,
     translator::{Paged, Uncached},
     units::*,
@@ -259,6 +259,11 @@ impl Subject for Copies {
     fn give(&self, _: &mut Hand, nth: u64) -> Result<(), Failure> {
         let pages = self.load.block.pages();
         let (slot, buffer) = (self.slots.nth(nth, pages), self.buffers.nth(nth, pages));
-        self.platform.copy(slot, buffer.addr).map_err(Failure::new)
+        // SAFETY: slots and buffers are frames that were taken for them.
+        #[allow(unsafe_code)]
+        let by = unsafe { Authority::assume() };
+        self.platform
+            .copy(by, slot, buffer.addr)
+            .map_err(Failure::new)
     }
 }

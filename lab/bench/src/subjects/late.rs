@@ -16,8 +16,8 @@
 
 use ioatlas_dma::{
     invalidation::{Caches, Invalidate, InvalidateError, Scope},
-    platform::{Atomic64, Ordering, Platform},
-    translator::{AttachError, Authority, OnMap, RemappingUnit, TransientHint},
+    platform::{Atomic64, Authority, Ordering, Platform},
+    translator::{AttachError, OnMap, RemappingUnit, TransientHint},
     units::*,
 };
 use std::time::{Duration, Instant};

@@ -10,9 +10,9 @@ use ioatlas_dma::{
     design::Design,
     domain::Domain,
     invalidation::{FlushSequence, Scope, WaitLimit},
-    platform::PhysMemory,
+    platform::{Authority, PhysMemory},
     table::Format,
-    translator::{Authority, Paged, RemappingUnit},
+    translator::{Paged, RemappingUnit},
     units::{DomainId, IovaPage, IovaRange, PageCount},
 };
 use ioatlas_viommu::{

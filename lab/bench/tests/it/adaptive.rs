@@ -111,19 +111,19 @@ unsafe impl CopyMemory for Slow {
     fn is_memory(&self, range: PhysRange) -> bool {
         self.0.is_memory(range)
     }
-    fn copy(&self, from: PhysRange, _: PhysAddr) -> Result<(), NotMemoryError> {
+    fn copy(&self, _: Authority, from: PhysRange, _: PhysAddr) -> Result<(), NotMemoryError> {
         charge(COPY + from.len.0 * COPY_A_BYTE);
         Ok(())
     }
-    fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError> {
+    fn zero(&self, _: Authority, range: PhysRange) -> Result<(), NotMemoryError> {
         charge(COPY + range.len.0 * ZERO_A_BYTE);
         Ok(())
     }
-    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
-        self.0.read(from, into)
+    fn read(&self, by: Authority, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
+        self.0.read(by, from, into)
     }
-    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
-        self.0.write(from, to)
+    fn write(&self, by: Authority, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
+        self.0.write(by, from, to)
     }
 }
 

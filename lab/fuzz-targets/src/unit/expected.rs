@@ -59,7 +59,7 @@ impl Walker {
     }
 
     fn word(&self, table: u64, index: usize) -> Option<u64> {
-        let word = self.memory.word(PhysPage(table), index)?;
+        let word = self.memory.word(super::OWNER, PhysPage(table), index)?;
         Some(word.load(Ordering::SeqCst))
     }
 

@@ -12,7 +12,7 @@
 //! | 2: read | the same | offset | - |
 //! | 7: micro-step the queue, five times; device time-out; wrong completion | which | device | - |
 
-use super::{FRAMES, MAX_RECORDS, PLACES, RECORD, WORDS};
+use super::{FRAMES, MAX_RECORDS, OWNER, PLACES, RECORD, WORDS};
 use ioatlas_dma::{
     platform::{Ordering, PhysMemory},
     units::*,
@@ -134,7 +134,7 @@ impl Bus {
         match record[0] % 8 {
             0 => {
                 let frame = PhysPage(u64::from(which) % FRAMES as u64);
-                let word = self.memory.word(frame, short as usize % WORDS);
+                let word = self.memory.word(OWNER, frame, short as usize % WORDS);
                 word.expect("modulo both").store(long, Ordering::SeqCst);
             }
             what @ (1 | 2) => {

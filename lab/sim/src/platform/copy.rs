@@ -8,7 +8,7 @@ use super::{
 };
 use core::panic::Location;
 use ioatlas_dma::{
-    platform::{CopyMemory, NotMemoryError, PhysMemory},
+    platform::{Authority, CopyMemory, NotMemoryError},
     units::*,
 };
 
@@ -17,16 +17,16 @@ impl Sim {
         let whole = range.end().is_some_and(|end| {
             let last = PhysAddr(end.0.saturating_sub(1)).page();
             range.len.0 == 0
-                || (self.word(range.addr.page(), 0).is_some() && self.word(last, 0).is_some())
+                || (self.word_at(range.addr.page(), 0).is_some() && self.word_at(last, 0).is_some())
         });
         whole.then_some(()).ok_or(NotMemoryError(range))
     }
     fn peek(&self, at: PhysAddr) -> u8 {
-        let word = self.word(at.page(), at.offset() as usize / 8);
+        let word = self.word_at(at.page(), at.offset() as usize / 8);
         word.map_or(0, |word| word.peek().to_le_bytes()[at.0 as usize % 8])
     }
     fn poke(&self, at: PhysAddr, byte: u8) {
-        if let Some(word) = self.word(at.page(), at.offset() as usize / 8) {
+        if let Some(word) = self.word_at(at.page(), at.offset() as usize / 8) {
             let mut bytes = word.peek().to_le_bytes();
             bytes[at.0 as usize % 8] = byte;
             word.poke(u64::from_le_bytes(bytes));
@@ -45,7 +45,7 @@ unsafe impl CopyMemory for Sim {
         self.check(range).is_ok()
     }
     #[track_caller]
-    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
+    fn copy(&self, _: Authority, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
         self.check(from)?;
         self.check(PhysRange::new(to, from.len))?;
         point();
@@ -56,7 +56,7 @@ unsafe impl CopyMemory for Sim {
         Ok(())
     }
     #[track_caller]
-    fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError> {
+    fn zero(&self, _: Authority, range: PhysRange) -> Result<(), NotMemoryError> {
         self.check(range)?;
         point();
         (0..range.len.0).for_each(|at| self.poke(PhysAddr(range.addr.0 + at), 0));
@@ -64,7 +64,7 @@ unsafe impl CopyMemory for Sim {
         Ok(())
     }
     #[track_caller]
-    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
+    fn read(&self, _: Authority, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
         self.check(PhysRange::new(from, ByteCount(into.len() as u64)))?;
         point();
         for (at, byte) in (from.0..).zip(into) {
@@ -73,7 +73,7 @@ unsafe impl CopyMemory for Sim {
         Ok(())
     }
     #[track_caller]
-    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
+    fn write(&self, _: Authority, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
         self.check(PhysRange::new(to, ByteCount(from.len() as u64)))?;
         point();
         for (at, byte) in (to.0..).zip(from) {

@@ -9,7 +9,9 @@ use super::{
 };
 use core::{any::type_name, panic::Location};
 use ioatlas_dma::{
-    platform::{Cpu, Element, FrameRef, FreshFrame, Heap, Ordering, PhysMemory, Platform},
+    platform::{
+        Authority, Cpu, Element, FrameRef, FreshFrame, Heap, Ordering, PhysMemory, Platform,
+    },
     units::{ByteCount, PhysPage},
 };
 use ioatlas_host::arena::{Arena, ArenaError};
@@ -127,6 +129,10 @@ impl Sim {
     fn words(&self, page: PhysPage) -> Option<&[SimWord]> {
         self.memory.get(slot(page)?).map(|frame| &frame.0[..])
     }
+    /// What the simulator itself reads and writes, as hardware.
+    pub(crate) fn word_at(&self, page: PhysPage, index: usize) -> Option<&SimWord> {
+        self.words(page)?.get(index)
+    }
 }
 
 /// Frames are numbered from 1.
@@ -232,7 +238,7 @@ unsafe impl Platform for Sim {
 }
 
 impl PhysMemory<Sim> for Sim {
-    fn word(&self, page: PhysPage, index: usize) -> Option<&SimWord> {
-        self.words(page)?.get(index)
+    fn word(&self, _: Authority, page: PhysPage, index: usize) -> Option<&SimWord> {
+        self.word_at(page, index)
     }
 }

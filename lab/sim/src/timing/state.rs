@@ -14,7 +14,7 @@ use crate::{
     },
 };
 use core::{cmp::Reverse, panic::Location};
-use ioatlas_dma::{platform::PhysMemory, units::PhysPage};
+use ioatlas_dma::units::PhysPage;
 use std::collections::BinaryHeap;
 
 /// Lines that a waiting CPU watches at most. Wait loops of the core read two; that of a CPU which
@@ -163,7 +163,7 @@ impl State {
         self.devices_turn();
         let Some(Reverse(write)) = next else { return };
         // what is no memory takes no write
-        let Some(word) = memory.word(write.page, write.index) else {
+        let Some(word) = memory.word_at(write.page, write.index) else {
             return;
         };
         word.poke(write.value);

@@ -25,7 +25,6 @@ use crate::{
 };
 use ioatlas_dma::{
     invalidation::Caches,
-    platform::PhysMemory,
     units::{IovaPage, IovaRange, PageCount, PhysAddr, PhysPage},
 };
 use ioatlas_vtd::registers::*;
@@ -172,7 +171,7 @@ impl UnitRegisters {
         match (time, timed::current()) {
             (Some(time), Some(run)) => run.at(time, page, index, value),
             _ => {
-                if let Some(word) = self.memory.word(page, index) {
+                if let Some(word) = self.memory.word_at(page, index) {
                     word.poke(value);
                 }
             }
@@ -181,7 +180,7 @@ impl UnitRegisters {
 
     fn read(&self, at: PhysAddr) -> u64 {
         let (page, index) = place(at);
-        let word = self.memory.word(page, index);
+        let word = self.memory.word_at(page, index);
         word.map_or(0, |word| word.peek())
     }
 }

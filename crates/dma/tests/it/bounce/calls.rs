@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What a rig does, wherever its device's accesses go: by `Rig::translate`.
 
+use crate::BY;
 use crate::bounce::rig::{Rig, Tables};
 use ioatlas_dma::{dma_api::*, platform::*, units::*};
 use ioatlas_host::*;
@@ -23,11 +24,11 @@ impl Rig {
         first.addr()
     }
     pub fn poke(&self, at: PhysAddr, bytes: &[u8]) {
-        self.p.write(bytes, at).unwrap();
+        self.p.write(BY, bytes, at).unwrap();
     }
     pub fn peek(&self, at: PhysAddr, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        self.p.read(at, &mut bytes).unwrap();
+        self.p.read(BY, at, &mut bytes).unwrap();
         bytes
     }
     /// What the device reads; `None` is a fault.

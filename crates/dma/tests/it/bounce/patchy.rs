@@ -10,7 +10,7 @@ use ioatlas_dma::{
     invalidation::{Invalidate, InvalidateError, Scope},
     platform::*,
     table::{TableConfig, fmt::VtdSecond48},
-    translator::{AttachError, Authority, Paged, RemappingUnit, Uncached},
+    translator::{AttachError, Paged, RemappingUnit, Uncached},
     units::*,
 };
 use ioatlas_host::*;
@@ -83,18 +83,18 @@ unsafe impl CopyMemory for Patchy {
     fn is_memory(&self, range: PhysRange) -> bool {
         self.host.is_memory(range)
     }
-    fn copy(&self, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
+    fn copy(&self, by: Authority, from: PhysRange, to: PhysAddr) -> Result<(), NotMemoryError> {
         self.copies(from)?;
-        self.host.copy(from, to)
+        self.host.copy(by, from, to)
     }
-    fn zero(&self, range: PhysRange) -> Result<(), NotMemoryError> {
-        self.host.zero(range)
+    fn zero(&self, by: Authority, range: PhysRange) -> Result<(), NotMemoryError> {
+        self.host.zero(by, range)
     }
-    fn read(&self, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
-        self.host.read(from, into)
+    fn read(&self, by: Authority, from: PhysAddr, into: &mut [u8]) -> Result<(), NotMemoryError> {
+        self.host.read(by, from, into)
     }
-    fn write(&self, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
-        self.host.write(from, to)
+    fn write(&self, by: Authority, from: &[u8], to: PhysAddr) -> Result<(), NotMemoryError> {
+        self.host.write(by, from, to)
     }
 }
 

@@ -2,7 +2,9 @@
 //! The platform: loom's atomics and locks, a few frames of two words.
 
 use ioatlas_dma::{
-    platform::{Atomic64, Cpu, FrameRef, FreshFrame, Lock, Ordering, PhysMemory, Platform},
+    platform::{
+        Atomic64, Authority, Cpu, FrameRef, FreshFrame, Lock, Ordering, PhysMemory, Platform,
+    },
     table::fmt::Toy,
     units::{CpuIndex, PhysPage},
 };
@@ -185,7 +187,7 @@ unsafe impl Platform for Loom {
 }
 
 impl PhysMemory<Loom> for Loom {
-    fn word(&self, page: PhysPage, index: usize) -> Option<&Word> {
+    fn word(&self, _: Authority, page: PhysPage, index: usize) -> Option<&Word> {
         self.words(page)?.get(index)
     }
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A small remapping unit: it walks the real tables and caches what it finds.
 
+use crate::BY;
 use crate::loom::platform::{Loom, Tiny};
 use ioatlas_dma::{
     invalidation::{Invalidate, InvalidateError, Scope},
-    platform::{Atomic64, Ordering, PhysMemory},
+    platform::{Atomic64, Authority, Ordering, PhysMemory},
     table::{Entry, Format},
-    translator::{AttachError, Authority, RemappingUnit},
+    translator::{AttachError, RemappingUnit},
     units::*,
 };
 use loom::sync::Mutex;
@@ -67,7 +68,7 @@ impl Unit {
     fn walk(&self, root: PhysPage, page: IovaPage) -> Option<PhysPage> {
         let mut table = root;
         for level in (1..=Tiny::LEVELS).rev() {
-            let word = self.p.word(table, Tiny::index(page, level))?;
+            let word = self.p.word(BY, table, Tiny::index(page, level))?;
             match Tiny::decode(word.load(Ordering::Acquire), level) {
                 Entry::Absent => return None,
                 Entry::Table(next) => table = next,

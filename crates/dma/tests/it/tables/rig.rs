@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A table, and what ought to be in it.
 
+use crate::BY;
 use ioatlas_dma::{
     iova::AllocKind,
     platform::TableFrame,
@@ -134,7 +135,7 @@ pub struct PhysWords<'h>(pub &'h Host, pub PhysPage);
 
 impl PhysWords<'_> {
     fn word(&self, index: usize) -> &std::sync::atomic::AtomicU64 {
-        ioatlas_dma::platform::PhysMemory::word(self.0, self.1, index).expect("in the arena")
+        ioatlas_dma::platform::PhysMemory::word(self.0, BY, self.1, index).expect("in the arena")
     }
     pub fn load(&self, index: usize) -> u64 {
         self.word(index).load(std::sync::atomic::Ordering::Relaxed)

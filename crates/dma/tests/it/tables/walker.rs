@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! A small remapping unit with an IOTLB and a walk cache that forget nothing by themselves.
 
+use crate::BY;
 use ioatlas_dma::{
     domain::*,
     invalidation::{Caches, Invalidate, InvalidateError, Scope},
-    platform::{Ordering, PhysMemory},
+    platform::{Authority, Ordering, PhysMemory},
     table::{Entry, Format, TableConfig},
-    translator::{AttachError, Authority, Paged, RemappingUnit},
+    translator::{AttachError, Paged, RemappingUnit},
     units::*,
 };
 use ioatlas_host::{Host, HostConfig};
@@ -64,7 +65,7 @@ impl<F: Format> Walker<F> {
         };
         loop {
             let index = F::index(IovaPage(page), level);
-            let word = self.host.word(table, index).expect("in the arena");
+            let word = self.host.word(BY, table, index).expect("in the arena");
             match F::decode(word.load(Ordering::Acquire), level) {
                 Entry::Absent => return None,
                 Entry::Table(next) => {

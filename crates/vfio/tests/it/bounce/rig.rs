@@ -2,6 +2,7 @@
 //! What the core's suite asks of its rig: a host, a domain, and a device that goes through the
 //! kernel's mappings at every access.
 
+use crate::BY;
 use ioatlas_dma::{dma_api::*, domain::*, units::*};
 use ioatlas_host::*;
 use ioatlas_vfio::{device::PciAddress, simulated::*, space::Container, translator::Vfio};
@@ -46,7 +47,7 @@ impl Rig {
     /// Where a device's access ends up, if it is permitted.
     pub fn translate(&self, at: Iova, kind: AccessKind) -> Option<PhysAddr> {
         let memory = self.kernel.reach(device(), at, kind)?;
-        let base = self.p.words().as_ptr() as u64;
+        let base = self.p.words(BY).as_ptr() as u64;
         Some(PhysAddr(memory.0 - base))
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! How often the kernel is asked, and what happens when it is full.
 
+use crate::BY;
 use crate::suite::rig::*;
 use ioatlas_dma::{
     dma_api::*, domain::*, invalidation::InvalidateError, platform::*, table::InstallCause,
@@ -388,7 +389,7 @@ fn bounced_buffers_ask_the_kernel_for_nothing_once_warm() {
                 .unwrap();
             let at = rig.reads(mapping.iova()).expect("mapped");
             let mut seen = [0; 8];
-            rig.memory.read(PhysAddr(at), &mut seen).unwrap();
+            rig.memory.read(BY, PhysAddr(at), &mut seen).unwrap();
             assert_eq!(u64::from_le_bytes(seen), turn, "{kind:?}");
             client.unmap(mapping).unwrap();
             if turn == 0 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The platform: where memory lies, what devices may have of it, how it is copied.
 
+use crate::BY;
 use crate::suite::rig::memory;
 use ioatlas_dma::{platform::*, units::*};
 use ioatlas_vfio::{kernel::VirtAddr, platform::*};
@@ -13,7 +14,7 @@ fn a_frame_is_a_page_of_this_process() {
     let at = frame.page().addr();
     let table = frame.publish();
     memory
-        .write(&7u64.to_le_bytes(), PhysAddr(at.0 + 8))
+        .write(BY, &7u64.to_le_bytes(), PhysAddr(at.0 + 8))
         .unwrap();
     let words = memory.entries(table.by_ref());
     assert_eq!(words.as_ptr() as u64, at.0);
@@ -86,14 +87,14 @@ fn what_is_not_memory_is_refused_before_a_byte_moves() {
     let across = PhysRange::new(PhysAddr(end.0 - 8), ByteCount(16));
     assert!(!memory.is_memory(across));
     assert!(memory.is_memory(PhysRange::new(across.addr, ByteCount(8))));
-    assert!(memory.copy(across, arena.first.addr()).is_err());
+    assert!(memory.copy(BY, across, arena.first.addr()).is_err());
     assert!(
         memory
-            .zero(PhysRange::new(PhysAddr(u64::MAX), ByteCount(2)))
+            .zero(BY, PhysRange::new(PhysAddr(u64::MAX), ByteCount(2)))
             .is_err()
     );
-    assert!(memory.write(&[0; 16], across.addr).is_err());
-    assert!(memory.read(PhysAddr(8), &mut [0; 8]).is_err());
+    assert!(memory.write(BY, &[0; 16], across.addr).is_err());
+    assert!(memory.read(BY, PhysAddr(8), &mut [0; 8]).is_err());
 }
 
 #[test]
@@ -127,9 +128,9 @@ fn what_was_lent_is_memory_from_then_on() {
     assert_eq!(memory.address(run), Some(at));
     let longer = PhysRun::new(run.first, PageCount(3));
     assert_eq!(memory.address(longer), None);
-    memory.write(b"lent", range.addr).unwrap();
+    memory.write(BY, b"lent", range.addr).unwrap();
     let mut read = [0; 4];
-    other.read(range.addr, &mut read).unwrap();
+    other.read(BY, range.addr, &mut read).unwrap();
     assert_eq!(&read, b"lent");
     for (at, len) in [
         (at.0 + 1, GRANULE),

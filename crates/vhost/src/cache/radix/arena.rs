@@ -6,6 +6,12 @@
 
 use super::*;
 
+/// A tree reads and writes words of frames that it took, and keeps for as long as it lives.
+#[allow(unsafe_code)] // a promise
+// SAFETY: places come from `take_frame` alone, and a reader that finds one out of date makes
+// nothing of the word but a hint, which it checks.
+pub(super) const OWNER: Authority = unsafe { Authority::assume() };
+
 /// A word's place among the platform's words.
 pub(super) type Addr = u64;
 
@@ -208,7 +214,7 @@ impl<P: TreeMemory, S: Shape> Tree<P, S> {
     // what follows is for the writer
 
     fn word(&self, at: Addr) -> &P::A64 {
-        &self.platform.words()[at as usize]
+        &self.platform.words(OWNER)[at as usize]
     }
     /// The slot at `at`; the root is not in a table.
     pub fn slot(&self, at: Option<Addr>) -> Slot {
@@ -239,7 +245,7 @@ impl<P: TreeMemory, S: Shape> Tree<P, S> {
     }
     /// A run of which the writer knows that it is there.
     pub fn run(&self, run: Addr) -> Fields {
-        Self::fields(self.platform.words(), run).unwrap_or(Fields::NONE)
+        Self::fields(self.platform.words(OWNER), run).unwrap_or(Fields::NONE)
     }
     /// Fills in a run that no reader can find.
     pub fn make_run(&self, run: Addr, fields: Fields) {
@@ -281,7 +287,7 @@ impl<P: TreeMemory, S: Shape> Tree<P, S> {
     /// The run that has `page`, as the writer knows it.
     #[inline]
     pub fn find(&self, page: u64) -> Option<(Holder, Fields)> {
-        let found = self.search(self.platform.words(), page)?;
+        let found = self.search(self.platform.words(OWNER), page)?;
         found.1.has(page).then_some(found)
     }
 }

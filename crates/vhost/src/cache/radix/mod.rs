@@ -73,7 +73,7 @@ use super::*;
 use arena::*;
 use epochs::Epochs;
 use ioatlas_dma::{
-    platform::{Atomic64, CachePadded, Lock, Ordering, Platform},
+    platform::{Atomic64, Authority, CachePadded, Lock, Ordering, Platform},
     units::*,
 };
 use ioatlas_host::{Host, HostConfig};
@@ -104,15 +104,15 @@ impl Shape for Wide {
 /// word with one comparison.
 pub trait TreeMemory: Platform {
     /// All words, zero or of no meaning until their frame is taken.
-    fn words(&self) -> &[Self::A64];
+    fn words(&self, by: Authority) -> &[Self::A64];
     /// Takes a frame, zeroed; where its first word is.
     fn take_frame(&self) -> Option<u64>;
 }
 
 impl TreeMemory for Host {
     #[inline(always)]
-    fn words(&self) -> &[Self::A64] {
-        Host::words(self)
+    fn words(&self, by: Authority) -> &[Self::A64] {
+        Host::words(self, by)
     }
     fn take_frame(&self) -> Option<u64> {
         let frame = self.frame_alloc()?.publish();

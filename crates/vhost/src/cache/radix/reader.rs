@@ -44,7 +44,7 @@ impl<P: TreeMemory, S: Shape> IotlbReader for RadixReader<P, S> {
         let (own, generation) = tree.epochs.begin(&tree.platform, self.number);
         RadixGuard {
             tree,
-            words: tree.platform.words(),
+            words: tree.platform.words(OWNER),
             own,
             generation,
             last: Cell::new(Fields::NONE),

@@ -2,6 +2,7 @@
 //! A platform, a software unit, one domain, and its DMA API; devices whose bytes move while their
 //! accesses are in flight.
 
+use crate::BY;
 pub use crate::bounce::placements::{ON_DEMAND, PLACEMENTS, adjoining, tight};
 use crate::bounce::suite::{Base, DISK, NIC, Vtd};
 use ioatlas_dma::{
@@ -64,14 +65,14 @@ impl<B: Base> Rig<B> {
         first
     }
     pub fn poke(&self, at: PhysAddr, bytes: &[u8]) {
-        self.p().write(bytes, at).expect("memory");
+        self.p().write(BY, bytes, at).expect("memory");
     }
     pub fn fill(&self, buffer: PhysRange, byte: u8) {
         self.poke(buffer.addr, &vec![byte; buffer.len.0 as usize]);
     }
     pub fn peek(&self, at: PhysAddr, len: u64) -> Vec<u8> {
         let mut bytes = vec![0; len as usize];
-        self.p().read(at, &mut bytes).expect("memory");
+        self.p().read(BY, at, &mut bytes).expect("memory");
         bytes
     }
 

@@ -8,9 +8,9 @@
 use ioatlas_dma::{
     invalidation::*,
     iova::{IovaAlloc, Rbtree},
-    platform::{PhysMemory, Platform},
+    platform::{Authority, PhysMemory, Platform},
     table::{Format, LeafAttrs, Table, TableConfig, fmt::Toy},
-    translator::{Authority, RemappingUnit},
+    translator::RemappingUnit,
     units::*,
 };
 use ioatlas_viommu::{

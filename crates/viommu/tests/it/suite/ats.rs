@@ -4,6 +4,7 @@
 //! The driver attaches without ATS; its context entry is changed here, and device TLBs are flushed
 //! by the oracle's own ear.
 
+use crate::BY;
 use crate::suite::rig::*;
 use ioatlas_dma::{
     domain::*,
@@ -45,7 +46,7 @@ fn allowed<B: Base, F: Format>(rig: &Rig<B>, design: DomainConfig) -> Dom<B, F> 
     let unit = rig.machine.machine().unit();
     let memory = rig.machine.machine().platform();
     let word = |table: u64, index: u16| {
-        let word = memory.word(PhysPage(table >> 12), usize::from(index) * 2);
+        let word = memory.word(BY, PhysPage(table >> 12), usize::from(index) * 2);
         word.expect("a table")
     };
     let contexts = word(unit.read64(RTADDR), NIC.0 >> 8).load(Ordering::SeqCst);

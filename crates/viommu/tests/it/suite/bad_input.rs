@@ -5,8 +5,9 @@ use crate::suite::rig::*;
 use ioatlas_dma::{
     domain::*,
     iova::{FixedRangeError, granted},
+    platform::Authority,
     table::Format,
-    translator::{AttachError, Authority, RemappingUnit},
+    translator::{AttachError, RemappingUnit},
     units::*,
 };
 use ioatlas_viommu::machine::NOT_COMBINED;

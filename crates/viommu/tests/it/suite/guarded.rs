@@ -146,7 +146,7 @@ unsafe impl Platform for Guarded {
 }
 
 impl PhysMemory<Self> for Guarded {
-    fn word(&self, page: PhysPage, index: usize) -> Option<&Word> {
+    fn word(&self, _: Authority, page: PhysPage, index: usize) -> Option<&Word> {
         self.frame(page)?.1.get(index)
     }
 }

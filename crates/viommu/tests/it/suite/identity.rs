@@ -6,8 +6,9 @@ use crate::suite::{bad_input::refused, rig::*};
 use ioatlas_dma::{
     domain::*,
     iova::{AllocKind, AllocatorConfig},
+    platform::Authority,
     table::{Format, LeafAttrs},
-    translator::{Authority, Translator},
+    translator::Translator,
     units::*,
 };
 use ioatlas_viommu::{oracle::Property, unit::Injection};

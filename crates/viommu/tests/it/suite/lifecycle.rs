@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The life cycle: map, access, unmap, flush, attach, detach, and what is left.
 
+use crate::BY;
 use crate::suite::rig::*;
 use ioatlas_dma::{
     domain::{AllocatorConfig, DomainConfig, PolicyConfig},
@@ -264,7 +265,7 @@ pub fn consistent_memory_is_zeroed_shared_and_freed_after_the_flush<B: Base, F: 
                 let to = rig.access(at, AccessKind::Read).unwrap();
                 assert_eq!(to, frame.page());
                 assert_eq!(rig.access(at, AccessKind::Write), Some(to));
-                let seen = platform.word(to, 7).unwrap().load(Ordering::Relaxed);
+                let seen = platform.word(BY, to, 7).unwrap().load(Ordering::Relaxed);
                 assert_eq!(seen, 0xfeed + round);
             }
             let (at, with) = (memory.iova().page(), rig.frames_in_use());

@@ -5,6 +5,7 @@
 //! only `publish` copies. A frame's shadow begins as garbage: each word an entry that leads to the
 //! frame itself.
 
+use crate::BY;
 use crate::suite::rig::*;
 use ioatlas_dma::{domain::*, platform::*, table::Format, units::*};
 use ioatlas_host::Host;
@@ -103,7 +104,7 @@ unsafe impl Platform for Incoherent {
     }
     fn publish(&self, entries: &[Word]) {
         self.pass(entries.len());
-        let start = self.host.word(PhysPage(0), 0).expect("a frame");
+        let start = self.host.word(BY, PhysPage(0), 0).expect("a frame");
         let bytes = entries.as_ptr().addr() - core::ptr::from_ref(start).addr();
         let at = bytes / size_of::<Word>();
         let _copying = locked(&self.copying);
@@ -133,8 +134,8 @@ unsafe impl Platform for Incoherent {
 }
 
 impl PhysMemory<Self> for Incoherent {
-    fn word(&self, page: PhysPage, index: usize) -> Option<&Word> {
-        let here = self.host.word(page, index)?;
+    fn word(&self, by: Authority, page: PhysPage, index: usize) -> Option<&Word> {
+        let here = self.host.word(by, page, index)?;
         if page == STATUS {
             return Some(here);
         }

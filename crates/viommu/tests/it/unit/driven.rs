@@ -6,12 +6,12 @@ use crate::unit::rig::{DEVICE, target};
 use ioatlas_dma::{
     invalidation::{FlushSequence, Scope, WaitLimit},
     iova::AllocKind,
-    platform::Platform,
+    platform::{Authority, Platform},
     table::{
         Format, LeafAttrs, TableConfig,
         fmt::{Toy, VtdSecond48},
     },
-    translator::{Authority, Paged, Translator},
+    translator::{Paged, Translator},
     units::*,
 };
 use ioatlas_host::{Host, HostConfig};

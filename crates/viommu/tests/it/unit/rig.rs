@@ -2,6 +2,7 @@
 //! A unit, memory, and hands to write into it: every word here is put together from the
 //! specification, by neither the unit's code nor the driver's.
 
+use crate::BY;
 use ioatlas_dma::{
     platform::{Atomic64, Ordering, PhysMemory, Platform},
     units::*,
@@ -184,11 +185,11 @@ impl<P: Platform + PhysMemory<P>> Rig<P> {
         self.host.frame_alloc().unwrap().publish().page().0
     }
     pub fn poke(&self, page: u64, index: usize, value: u64) {
-        let word = self.host.word(PhysPage(page), index).unwrap();
+        let word = self.host.word(BY, PhysPage(page), index).unwrap();
         word.store(value, Ordering::Release);
     }
     pub fn peek(&self, page: u64, index: usize) -> u64 {
-        let word = self.host.word(PhysPage(page), index).unwrap();
+        let word = self.host.word(BY, PhysPage(page), index).unwrap();
         word.load(Ordering::Acquire)
     }
     /// A device of bus 3.

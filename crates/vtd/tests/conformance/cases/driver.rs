@@ -3,12 +3,13 @@
 //! live unit taken over, shut-down.
 
 use super::*;
+use crate::BY;
 use ioatlas_dma::{
     domain::{Domain, DomainConfig, PolicyConfig},
     invalidation::WaitLimit,
     iova::AllocatorConfig,
     table::{TableConfig, fmt::VtdSecond},
-    translator::{Authority, Paged, RemappingUnit},
+    translator::{Paged, RemappingUnit},
 };
 use ioatlas_host::Host;
 use ioatlas_viommu::{config::*, device::Ats};
@@ -270,9 +271,6 @@ fn whole_table<const L: u32>(run: &mut Run<'_>, domain: &TestDomain<L>) -> usize
     }
     2
 }
-
-// SAFETY: no domain has these units; the tables are the cases' own, and live as long as the run.
-const BY: Authority = unsafe { Authority::assume() };
 
 /// Firmware translates for NIC; NIC reaches its memory at any moment of the take-over, and no
 /// other device reaches anything.

@@ -8,8 +8,8 @@
 pub mod bench;
 pub mod rig;
 
+use ioatlas_dma::platform::Authority;
 use ioatlas_dma::platform::{Cpu, FrameRef, FreshFrame, Ordering, PhysMemory, Platform};
-use ioatlas_dma::translator::Authority;
 use ioatlas_dma::units::PhysPage;
 use ioatlas_host::{Host, HostConfig};
 use ioatlas_vtd::registers::*;
@@ -130,7 +130,7 @@ impl Memory {
     }
     pub fn word(&self, address: u64) -> &Word {
         let index = (address >> 3 & 511) as usize;
-        self.host.word(PhysPage(address >> 12), index).unwrap()
+        self.host.word(BY, PhysPage(address >> 12), index).unwrap()
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The driver in front of a software unit.
 
+use crate::common::BY;
 use ioatlas_dma::{
     domain::{Domain, DomainConfig, PolicyConfig},
     invalidation::WaitLimit,
@@ -58,7 +59,9 @@ pub fn read(host: &Host) -> impl Fn(PhysAddr, &mut [u8]) -> Result<(), Unreadabl
         for (n, bytes) in into.chunks_mut(8).enumerate() {
             let at = at.0 + 8 * n as u64;
             let index = (at % GRANULE / 8) as usize;
-            let word = host.word(PhysPage(at / GRANULE), index).ok_or(Unreadable)?;
+            let word = host
+                .word(BY, PhysPage(at / GRANULE), index)
+                .ok_or(Unreadable)?;
             bytes.copy_from_slice(&word.load(Ordering::SeqCst).to_le_bytes());
         }
         Ok(())
