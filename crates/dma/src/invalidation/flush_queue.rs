@@ -42,14 +42,14 @@ pub(crate) struct FlushQueue<T> {
     /// There are things from `first` up to `end`; where that is not beyond it, up to the last
     /// place, and on from the first. None where the place at `first` is empty.
     things: Box<[Option<(T, Seq)>]>,
-    first: usize,
-    end: usize,
+    first: u32,
+    end: u32,
 }
 
 /// Room for one thing at the end of a queue.
 pub(crate) struct Place<'p, T> {
     to: &'p mut Option<(T, Seq)>,
-    end: &'p mut usize,
+    end: &'p mut u32,
     key: DomainKey,
 }
 
@@ -87,7 +87,7 @@ impl<T> Drop for Completed<'_, T> {
 
 impl<T> FlushQueue<T> {
     /// An empty one with room for so many things.
-    pub fn new(key: DomainKey, room: usize) -> Self {
+    pub fn new(key: DomainKey, room: u32) -> Self {
         FlushQueue {
             key,
             things: (0..room).map(|_| None).collect(),
@@ -107,7 +107,7 @@ impl<T> FlushQueue<T> {
     /// may be after [`go_round`](Self::go_round).
     #[inline]
     pub fn place(&mut self) -> Option<Place<'_, T>> {
-        let to = self.things.get_mut(self.end)?;
+        let to = self.things.get_mut(self.end as usize)?;
         to.is_none().then_some(Place {
             to,
             end: &mut self.end,
@@ -116,29 +116,33 @@ impl<T> FlushQueue<T> {
     }
     /// After the last place comes the first, if what was there has left.
     pub fn go_round(&mut self) {
-        if self.end == self.things.len() && self.things.first().is_some_and(Option::is_none) {
+        if self.end as usize == self.things.len()
+            && self.things.first().is_some_and(Option::is_none)
+        {
             self.end = 0;
         }
     }
     /// Where things are, oldest first: two runs of places.
     fn places(&self) -> (Range<usize>, Range<usize>) {
-        if self.things.get(self.first).is_none_or(Option::is_none) {
+        let (first, end) = (self.first as usize, self.end as usize);
+        if self.things.get(first).is_none_or(Option::is_none) {
             return (0..0, 0..0);
         }
-        match self.first < self.end {
-            true => (self.first..self.end, 0..0),
-            false => (self.first..self.things.len(), 0..self.end),
+        match first < end {
+            true => (first..end, 0..0),
+            false => (first..self.things.len(), 0..end),
         }
     }
     /// The thing that came last, for a platform that [asks](Platform::touches).
     #[inline]
     pub fn came_last(&self) -> Option<Element<'_, impl Sized>> {
-        Some((&self.things, self.end.checked_sub(1)?))
+        Some((&self.things, self.end.checked_sub(1)? as usize))
     }
     /// The thing that leaves first.
     pub fn comes_first(&self) -> Option<Element<'_, impl Sized>> {
-        let first = self.things.get(self.first)?;
-        first.is_some().then_some((&self.things, self.first))
+        let first = self.first as usize;
+        let there = self.things.get(first)?.is_some();
+        there.then_some((&self.things, first))
     }
     /// Shows `each` every thing.
     #[inline]
@@ -158,7 +162,7 @@ impl<T> FlushQueue<T> {
     pub fn is_completed(&self, by: &Whole) -> bool {
         let before_end = match self.end {
             0 => self.things.last(),
-            end => self.things.get(end - 1),
+            end => self.things.get(end as usize - 1),
         };
         let newest = before_end.and_then(Option::as_ref);
         newest.is_none_or(|(_, seq)| *seq <= by.seq) && self.key == by.key
@@ -197,13 +201,13 @@ impl<T> FlushQueue<T> {
 
     #[inline]
     fn take_if(&mut self, which: impl FnOnce(Seq) -> bool) -> Option<T> {
-        let first = self.things.get_mut(self.first)?;
+        let first = self.things.get_mut(self.first as usize)?;
         let (thing, _) = first.take_if(|(_, seq)| which(*seq))?;
         self.first += 1;
         if self.first == self.end {
             (self.first, self.end) = (0, 0); // nothing is left
         }
-        if self.first == self.things.len() {
+        if self.first as usize == self.things.len() {
             self.first = 0;
         }
         Some(thing)
@@ -275,7 +279,7 @@ mod tests {
             for seq in 0..2_000 {
                 match below(8) {
                     0..4 => {
-                        let fits = queue.len() < room;
+                        let fits = queue.len() < room as usize;
                         assert_eq!(
                             put(&mut flush_queue, retired(seq)),
                             fits,

@@ -114,7 +114,7 @@ const DRAIN_CHUNK: usize = 16;
 impl<P: Platform> BatchQueue<P> {
     /// An empty one of the domain with `key`, with room for two batches.
     pub fn new(key: DomainKey, batch: u32) -> Self {
-        let room = 2 * batch as usize;
+        let room = batch.saturating_mul(2);
         BatchQueue(Lock::new(Inner {
             queue: FlushQueue::new(key, room),
             spare: Some(FlushQueue::new(key, room)),

@@ -190,7 +190,7 @@ fn overwritten(line: &str) -> Option<u64> {
     let (kept, rest) = counts.trim().split_once('/')?;
     let written = rest.split(' ').next()?;
     let (kept, written) = (kept.parse::<u64>().ok()?, written.parse::<u64>().ok()?);
-    (kept > 0 && written > kept).then_some(written - kept)
+    (kept > 0 && written > kept).then(|| written - kept)
 }
 
 /// Whether the kernel says that it overwrote events: by its counts, or by a line that it prints only
@@ -342,6 +342,11 @@ mod tests {
         );
         assert_eq!(
             lost("# entries-in-buffer/entries-written: 0/3529   #P:2"),
+            Parsed::Nothing
+        );
+        // no kernel keeps more than it wrote
+        assert_eq!(
+            lost("# entries-in-buffer/entries-written: 100/90   #P:2"),
             Parsed::Nothing
         );
     }
