@@ -250,12 +250,12 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         &self.platform
     }
     /// The translator, to be looked at: its methods that change
-    /// anything take an [`Authority`](crate::translator::Authority).
+    /// anything take an [`Authority`].
     pub fn translator(&self) -> &T {
         &self.translator
     }
     /// What empties the caches in front of it; the remapping unit, where there is one. What changes
-    /// it takes an [`Authority`](crate::translator::Authority), too.
+    /// it takes an [`Authority`], too.
     pub fn unit(&self) -> &T::Unit {
         self.translator.unit()
     }
