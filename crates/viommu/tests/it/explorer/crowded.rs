@@ -7,7 +7,9 @@ use crate::explorer::{
     plan::{Plan, Scenario, Tables},
     rig::*,
 };
-use ioatlas_dma::{domain::*, invalidation::WaitLimit, table::Format, units::*};
+use ioatlas_dma::{
+    domain::*, invalidation::WaitLimit, platform::Platform, table::Format, units::*,
+};
 use ioatlas_sim::platform::{Interrupt, Sim, World};
 use ioatlas_viommu::config::Processing;
 use std::cell::{Cell, RefCell};
@@ -152,6 +154,7 @@ fn on_cpu<F: Format>(
         }
         (Scenario::Devices, _) => come_and_go(c, cpu),
         (Scenario::Brim, _) => brim(c, seed, looks),
+        (Scenario::Bursts, _) => bursts(c, seed, looks),
         _ => tables(c, seed, plan.failing.is_some(), looks),
     }
 }
@@ -252,6 +255,42 @@ fn look<F: Format>(c: &OnSim<F>, mapping: &Mapping, looks: Looks) {
         if looks == Looks::Yes {
             let reached = c.rig.access(page, AccessKind::Read);
             assert!(reached.is_some(), "P14: mapped, {page}");
+        }
+    }
+}
+
+/// Maps bursts of neighbours, some of them twice, and ends each burst together.
+fn bursts<F: Format>(c: &OnSim<F>, seed: u64, looks: Looks) {
+    let mut random = Random(seed);
+    for _ in 0..5 {
+        let (first, pages) = SHARED;
+        let from = first + random.below(pages);
+        let burst = (0..2 + random.below(4)).filter_map(|nth| {
+            let page = from + (nth + random.below(2)) % pages;
+            c.taken(c.domain.map(buffer(page, 1), Direction::ToDevice))
+        });
+        let burst: Vec<Mapping> = burst.collect();
+        let ranges: Vec<IovaRange> = burst.iter().map(Mapping::range).collect();
+        ranges.iter().for_each(|range| c.heat(*range));
+        burst.iter().for_each(|mapping| look(c, mapping, looks));
+        let mut burst = burst.into_iter();
+        let ended = match random.below(3) {
+            0 => c.domain.unmap_batch(&mut burst),
+            1 => c.domain.unmap_start(&mut burst).finish().map(drop),
+            _ => {
+                let mut pending = c.domain.unmap_start(&mut burst);
+                while !pending.is_done() {
+                    c.domain.domain().platform().relax();
+                }
+                Ok(())
+            }
+        };
+        ended.unwrap_or_else(|error| panic!("P14: a live mapping was not whole: {error}"));
+        if looks == Looks::Yes {
+            // the oracle judges what they reach
+            for range in ranges {
+                c.rig.access(range.first, AccessKind::Read);
+            }
         }
     }
 }

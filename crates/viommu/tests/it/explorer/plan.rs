@@ -16,6 +16,8 @@ pub enum Scenario {
     Tables,
     /// Devices come and go.
     Devices,
+    /// What was mapped together is unmapped together, by one call or by two.
+    Bursts,
     /// Buffers share a page that is mapped as often as can be counted.
     Brim,
     /// No policy: a CPU that has retired something asks with the last completion that any CPU got.
@@ -79,7 +81,8 @@ impl Plan {
             },
         };
         let scenario = match random.below(16) {
-            0..=6 => Scenario::Everything,
+            0..=5 => Scenario::Everything,
+            6 => Scenario::Bursts,
             7..=10 => Scenario::Tables,
             11 | 12 => Scenario::Devices,
             13 => Scenario::Brim,
