@@ -87,9 +87,6 @@ unsafe impl Platform for Kernel {
     fn fence(&self, order: Ordering) {
         atomic::fence(order)
     }
-    fn heavy_fence(&self) {
-        atomic::fence(Ordering::SeqCst)
-    }
     fn relax(&self) {
         core::hint::spin_loop()
     }

@@ -206,6 +206,31 @@ impl Host {
         self.words.is_on_file()
     }
 
+    /// A full fence on every thread of this process: by `membarrier`, or nothing but one here where
+    /// the kernel has none for it, and readers fence themselves.
+    ///
+    /// Where `membarrier` ceases to work, because a seccomp filter was installed since, the process
+    /// ends with a sentence: on its word a device loses memory that readers may still use.
+    pub fn heavy_fence(&self) {
+        atomic::fence(Ordering::SeqCst);
+        if self.asymmetric
+            && let Err(why) = membarrier(MembarrierCommand::PrivateExpedited)
+        {
+            fence::lost(why.into())
+        }
+    }
+    /// The other side of [`heavy_fence`](Self::heavy_fence), for readers that announce themselves
+    /// with a plain store: either what they announced before is seen by the CPU that fenced
+    /// heavily, or what they read afterwards is what was written before that. Nothing but order for
+    /// the compiler where the heavy fence reaches every CPU; a full fence elsewhere.
+    #[inline]
+    pub fn light_fence(&self) {
+        match self.asymmetric {
+            true => atomic::compiler_fence(Ordering::SeqCst), // membarrier does the rest
+            false => self.fence(Ordering::SeqCst),
+        }
+    }
+
     /// Frames allocated and not freed.
     pub fn frames_in_use(&self) -> usize {
         let free = locked(&self.free);
@@ -295,21 +320,6 @@ unsafe impl Platform for Host {
     #[inline]
     fn fence(&self, order: Ordering) {
         fence::fence(order)
-    }
-    fn heavy_fence(&self) {
-        atomic::fence(Ordering::SeqCst);
-        if self.asymmetric
-            && let Err(why) = membarrier(MembarrierCommand::PrivateExpedited)
-        {
-            fence::lost(why.into())
-        }
-    }
-    #[inline]
-    fn light_fence(&self) {
-        match self.asymmetric {
-            true => atomic::compiler_fence(Ordering::SeqCst), // membarrier does the rest
-            false => self.fence(Ordering::SeqCst),
-        }
     }
     fn relax(&self) {
         // what we wait for may need this very core: the unit's thread, or a thread that holds a

@@ -105,9 +105,6 @@ unsafe impl Platform for Kernel {
     fn fence(&self, order: Ordering) {
         fence(order)
     }
-    fn heavy_fence(&self) {
-        fence(Ordering::SeqCst) // a kernel with more CPUs has all of them do so
-    }
     fn relax(&self) {
         spin_loop()
     }

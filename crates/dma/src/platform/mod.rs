@@ -142,7 +142,7 @@ impl Cpu<'_> {
 /// * [`pinned`](Self::pinned) and [`Lock`](Self::Lock) exclude what the contract
 ///   says, whatever is interrupted;
 /// * [`A64`](Self::A64) is a word that hardware sees, atomic and of the orders that are asked for;
-///   fences order it, and the heavy and the light one are a pair;
+///   fences order it;
 /// * [`publish`](Self::publish) has reached memory when it returns, where a unit needs it;
 /// * [`unique`](Self::unique) never gives a number twice, and [`heap`](Self::heap) keeps
 ///   the contract of [`Heap`].
@@ -203,17 +203,6 @@ pub unsafe trait Platform: Send + Sync + 'static {
 
     /// A memory fence on this CPU alone.
     fn fence(&self, order: Ordering);
-    /// A full fence on every CPU that runs the core (membarrier, an IPI, or nothing
-    /// where readers fence themselves).
-    fn heavy_fence(&self);
-    /// The other side of [`heavy_fence`](Self::heavy_fence), for readers that announce themselves
-    /// with a plain store: either what they announced before is seen by the CPU that fenced
-    /// heavily, or what they read afterwards is what was written before that. Nothing but order for
-    /// the compiler where the heavy fence reaches every CPU; a full fence elsewhere.
-    #[inline]
-    fn light_fence(&self) {
-        self.fence(Ordering::SeqCst)
-    }
     /// One turn of a wait loop: a pause, a yield to the model, a step of virtual time.
     fn relax(&self);
     /// The general-purpose allocator that the core shares with the rest of the system, if there is

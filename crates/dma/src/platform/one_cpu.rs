@@ -77,9 +77,6 @@ unsafe impl Platform for OneCpu {
     fn fence(&self, order: Ordering) {
         atomic::fence(order)
     }
-    fn heavy_fence(&self) {
-        atomic::fence(Ordering::SeqCst)
-    }
     fn relax(&self) {
         std::thread::yield_now()
     }

@@ -72,9 +72,6 @@ unsafe impl Platform for Hooked {
     fn fence(&self, order: Ordering) {
         self.host.fence(order)
     }
-    fn heavy_fence(&self) {
-        self.host.heavy_fence()
-    }
     fn relax(&self) {
         let waits = self.waits.lock().unwrap().take();
         if let Some(what) = waits {

@@ -202,13 +202,6 @@ unsafe impl Platform for UserSpace {
     fn fence(&self, order: Ordering) {
         self.host.fence(order)
     }
-    fn heavy_fence(&self) {
-        self.host.heavy_fence()
-    }
-    #[inline]
-    fn light_fence(&self) {
-        self.host.light_fence()
-    }
     fn relax(&self) {
         self.host.relax()
     }

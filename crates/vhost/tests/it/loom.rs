@@ -42,6 +42,13 @@ impl TreeMemory for Loom {
         let frame = self.frame_alloc()?.publish();
         Some((frame.page().0 - 1) * FRAME_WORDS as u64)
     }
+    // readers fence themselves
+    fn heavy_fence(&self) {
+        self.fence(Ordering::SeqCst);
+    }
+    fn light_fence(&self) {
+        self.fence(Ordering::SeqCst);
+    }
 }
 
 type Cache = Radix<Loom, Narrow>;

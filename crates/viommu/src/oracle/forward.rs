@@ -21,9 +21,6 @@ macro_rules! forward_to_inner {
         fn fence(&self, order: Ordering) {
             self.inner.fence(order);
         }
-        fn heavy_fence(&self) {
-            self.inner.heavy_fence();
-        }
         fn relax(&self) {
             self.inner.relax();
         }

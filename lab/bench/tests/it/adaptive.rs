@@ -92,12 +92,6 @@ unsafe impl Platform for Slow {
     fn fence(&self, order: Ordering) {
         self.0.fence(order);
     }
-    fn heavy_fence(&self) {
-        self.0.heavy_fence();
-    }
-    fn light_fence(&self) {
-        self.0.light_fence();
-    }
     fn relax(&self) {
         self.0.relax();
     }

@@ -205,10 +205,6 @@ unsafe impl Platform for Sim {
         engine::point(YieldPoint::Fence, Subject::Nothing, Location::caller());
     }
     #[track_caller]
-    fn heavy_fence(&self) {
-        engine::point(YieldPoint::HeavyFence, Subject::Nothing, Location::caller());
-    }
-    #[track_caller]
     fn relax(&self) {
         engine::relax(Location::caller());
     }

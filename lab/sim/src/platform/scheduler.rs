@@ -18,8 +18,6 @@ pub enum YieldPoint {
     FetchAdd,
     CompareExchange,
     Fence,
-    /// A fence on every CPU.
-    HeavyFence,
     Acquire,
     /// Acquire a lock if it is free.
     TryAcquire,

@@ -384,7 +384,6 @@ impl State {
             }
             (YieldPoint::Relax, _) => return self.relax(cpu, category),
             (YieldPoint::Fence, _) => params.fence,
-            (YieldPoint::HeavyFence, _) => params.heavy_fence,
             (YieldPoint::Pin, _) => params.pin,
             (YieldPoint::Contend, _) => panic!(
                 "the lock at {} is held, and was free by all that was seen",

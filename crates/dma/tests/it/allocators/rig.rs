@@ -82,9 +82,6 @@ unsafe impl Platform for Board {
     fn fence(&self, order: Ordering) {
         self.0.fence(order)
     }
-    fn heavy_fence(&self) {
-        self.0.heavy_fence()
-    }
     fn relax(&self) {
         self.0.relax()
     }

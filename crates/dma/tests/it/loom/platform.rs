@@ -171,9 +171,6 @@ unsafe impl Platform for Loom {
     fn fence(&self, order: Ordering) {
         atomic::fence(order)
     }
-    fn heavy_fence(&self) {
-        atomic::fence(Ordering::SeqCst)
-    }
     fn relax(&self) {
         loom::thread::yield_now()
     }

@@ -30,7 +30,7 @@ pub(super) struct Epochs<P: Platform> {
     readers: Box<[CachePadded<P::A64>]>,
 }
 
-impl<P: Platform> Epochs<P> {
+impl<P: TreeMemory> Epochs<P> {
     pub fn new(readers: usize) -> Self {
         Epochs {
             epoch: CachePadded(P::A64::new(1)),

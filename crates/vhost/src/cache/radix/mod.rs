@@ -107,6 +107,13 @@ pub trait TreeMemory: Platform {
     fn words(&self, by: Authority) -> &[Self::A64];
     /// Takes a frame, zeroed; where its first word is.
     fn take_frame(&self) -> Option<u64>;
+    /// A full fence on every CPU that reads (membarrier, an IPI, or one on this CPU where readers
+    /// fence themselves).
+    fn heavy_fence(&self);
+    /// The other side of [`heavy_fence`](Self::heavy_fence), for readers that announce themselves
+    /// with a plain store: either what they announced before is seen by the CPU that fenced
+    /// heavily, or what they read afterwards is what was written before that.
+    fn light_fence(&self);
 }
 
 impl TreeMemory for Host {
@@ -117,6 +124,13 @@ impl TreeMemory for Host {
     fn take_frame(&self) -> Option<u64> {
         let frame = self.frame_alloc()?.publish();
         Some(frame.page().0 * Wide::FRAME_WORDS)
+    }
+    fn heavy_fence(&self) {
+        Host::heavy_fence(self);
+    }
+    #[inline(always)]
+    fn light_fence(&self) {
+        Host::light_fence(self);
     }
 }
 

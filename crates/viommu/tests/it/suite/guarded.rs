@@ -131,9 +131,6 @@ unsafe impl Platform for Guarded {
     fn fence(&self, order: Ordering) {
         self.sim.fence(order);
     }
-    fn heavy_fence(&self) {
-        self.sim.heavy_fence();
-    }
     fn relax(&self) {
         self.sim.relax();
     }

@@ -119,9 +119,6 @@ unsafe impl Platform for Incoherent {
     fn fence(&self, order: Ordering) {
         self.host.fence(order);
     }
-    fn heavy_fence(&self) {
-        self.host.heavy_fence();
-    }
     fn relax(&self) {
         self.host.relax();
     }

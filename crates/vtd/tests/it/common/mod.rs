@@ -167,9 +167,6 @@ unsafe impl Platform for Memory {
     fn fence(&self, order: Ordering) {
         self.host.fence(order)
     }
-    fn heavy_fence(&self) {
-        self.host.heavy_fence()
-    }
     fn relax(&self) {
         let elsewhere = self.during_relax.lock().unwrap().take();
         if let Some(what) = elsewhere {

@@ -126,9 +126,6 @@ unsafe impl Platform for Machine {
     fn fence(&self, order: Ordering) {
         self.loom.fence(order)
     }
-    fn heavy_fence(&self) {
-        self.loom.heavy_fence()
-    }
     fn relax(&self) {
         self.loom.relax()
     }
