@@ -107,7 +107,8 @@ pub unsafe trait Invalidate: Send + Sync {
         self.submit_ranges(domain, ranges, caches)
     }
 
-    /// Whether that invalidation is done. Once it said yes it always does.
+    /// Whether that invalidation is done. Once it said yes it always does. A unit that gathers
+    /// requests may submit some meanwhile, and wait for room.
     ///
     /// # Errors
     /// The unit failed; the invalidation will never be done.

@@ -6,16 +6,16 @@
 //! Under `strict` each unmap has its own invalidation, and a unit carries them out one after the
 //! other; so with many CPUs each waits for all others. [`Combining`] stands between a domain and
 //! its unit and makes of those that come while one is under way *one* for the next turn. It is a
-//! unit itself, so neither domain nor policy knows of it.
+//! unit itself; domain and policy only say what they do not wait for at once.
 //!
 //! **Rounds** are numbered. One is *open*, and at most the one before it is *under way* at the
 //! unit: as an invalidation for all requests that joined it. A request joins the open round by one
 //! addition to a word that has its number and the count of its requests, then writes its pages
 //! where its place in the round says, and is done when another word, `over`, has passed the round's
 //! number. Of that there are some copies, and its place says at which it looks. So its token is
-//! number and place; one that is asked again, however late, never gets a better answer, and a
-//! request that is not asked for any more (its caller's patience ran out) costs nothing but its
-//! place.
+//! number and place. One that has failed is never done, however late it is asked. A request that is
+//! not asked for any more (its caller's patience ran out) costs its place, and if it leads, those
+//! of its round the looks until another advances.
 //!
 //! To advance is
 //!
@@ -36,7 +36,8 @@
 //! one CPU, a request advances, too, at each [`CombiningConfig::take_over`]th of its looks: where
 //! the leader's virtual CPU is not running, where its request is not asked for any more, or where
 //! the one that looks is an interrupt handler on top of the leader. A round that was taken and is
-//! not submitted by then is submitted once more; of two answers the first one ends it.
+//! not submitted by then is submitted once more; of two answers the first one ends it. So a look
+//! may submit, and wait for room as the unit's `submit` does.
 //!
 //! **Why a request's answer proves what it must.** The caller of `submit` has fenced (that is the
 //! trait's contract). Joining is a release, and taking an acquire, so all that came before that
@@ -47,15 +48,21 @@
 //! only when the unit has said that it is done: that is a release, and looking an acquire. The word
 //! that is joined is taken as one, so each request is in one round, and in its count.
 //!
-//! **Bounds (P11).** A request waits for the round that is under way, and for its own: two, and
-//! [`CombiningConfig::take_over`] looks of its own for each that is left alone. All that joined
-//! goes into the round, so none is passed over.
+//! **Bounds (P11).** A request waits for the round that is under way, and for its own: two. Where
+//! these are left alone, it submits the first one again, asks the unit for that and submits its
+//! own, and asks for that, each after [`CombiningConfig::take_over`] looks of its own: three times
+//! that, and each submission waits as many turns for pages that do not come to be there. All that
+//! joined goes into the round, so none is passed over. This holds while no CPU is stopped for long
+//! that holds the lock `rounds`, for which those that advance spin.
+//!
+//! Looks are a clock only to what looks all the time. So what does not
+//! ([`Invalidate::submit_unattended`]) goes straight to the unit.
 //!
 //! **Failures.** A round that fails, or that the unit does not take, fails its requests, and no
 //! other; the next one is begun with what joined meanwhile. A waiter that runs out of patience
 //! takes nothing with it: the round goes on, and others ask the unit for it. The last 64 failed
 //! rounds are remembered; a request of a round before those, where more have failed, counts as
-//! failed.
+//! failed, also one that was told that it is done, if it is asked again (nothing here does so).
 //!
 //! **Domains.** The requests of one domain are combined, that of the first one that asks, until its
 //! id is released; then of the next one that asks. No request of an id is waited for when that is
@@ -66,8 +73,8 @@
 //!
 //! Straight to the unit go: all, on machines of fewer CPUs than
 //! [`CombiningConfig::cpus_min`]; requests of any other domain; of a whole domain, which are of
-//! many unmaps already; of several ranges, likewise; and those that come while the open round has
-//! 32,768 requests, as it may where a unit does not answer.
+//! many unmaps already; of several ranges, likewise; those that nothing waits for at once; and those
+//! that come while the open round has 32,768 requests, as it may where a unit does not answer.
 //!
 //! Locking: `rounds`, alone. Nothing is allocated, and no CPU is pinned.
 //!
