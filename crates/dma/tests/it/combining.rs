@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Requests that are combined, in front of a unit that is done when it is told to be.
 
+mod domains;
+mod months;
+mod unattended;
+
 use ioatlas_dma::{
     domain::*,
     invalidation::*,
@@ -501,10 +505,9 @@ fn on_few_cpus_nothing_is_combined() {
     assert_eq!(tokens.map(|token| done(&unit, token)), [false, true, false]);
 }
 
-fn domain(
-    unit: &Arc<Unit>,
-    policy: PolicyConfig,
-) -> Domain<Host, Paged<Host, VtdSecond48, Arc<Unit>>> {
+type Dom = Domain<Host, Paged<Host, VtdSecond48, Arc<Unit>>>;
+
+fn domain(unit: &Arc<Unit>, policy: PolicyConfig) -> Dom {
     let host = Arc::new(Host::new(HostConfig {
         frames: 8,
         slots: 8,
@@ -512,213 +515,6 @@ fn domain(
     let tables = Paged::new(&*host, unit.clone(), TableConfig::default()).unwrap();
     let allocator = AllocatorConfig::Magazine(MagazineConfig::default());
     Domain::new(host, tables, DomainConfig::new(allocator, policy)).unwrap()
-}
-
-/// Makes a domain behind `unit`, and ends it.
-fn a_domain_comes_and_goes(unit: &Arc<Unit>, told: &Told) {
-    told.seen(|seen| seen.at_once = Some(Ok(())));
-    domain(unit, PolicyConfig::Strict).close().unwrap();
-    told.seen(|seen| seen.at_once = None);
-}
-
-/// Ends three mappings by `unmap`, which does not wait, and then has the unit answer. Each has to
-/// be asked for when it returns, since nothing need be called for long.
-fn none_waits<'d, R>(
-    domain: &'d Domain<Host, Paged<Host, VtdSecond48, Arc<Unit>>>,
-    told: &Told,
-    unmap: impl Fn(&'d Domain<Host, Paged<Host, VtdSecond48, Arc<Unit>>>, Mapping) -> R,
-) -> Vec<R> {
-    let buffer = |nth: u64| PhysRange::page(PhysPage(0x100 + nth));
-    let mappings = (0..3).map(|nth| domain.map(buffer(nth), Direction::FromDevice).unwrap());
-    let mappings: Vec<_> = mappings.collect();
-    let before = told.asked();
-    let unmapped = (1..).zip(mappings).map(|(nth, mapping)| {
-        let unmapped = unmap(domain, mapping);
-        let asked = told.asked() - before;
-        assert_eq!(asked, nth, "P2: asked for when {nth} calls have returned");
-        unmapped
-    });
-    let unmapped = unmapped.collect();
-    told.seen(|seen| {
-        seen.answers.fill(Some(Ok(())));
-        seen.at_once = Some(Ok(()));
-    });
-    unmapped
-}
-
-#[test]
-fn what_nothing_waits_for_is_submitted_at_once() {
-    let (unit, told) = unit(1);
-    let macos = domain(&Arc::new(unit), PolicyConfig::MacOs(MacOsConfig::default()));
-    none_waits(&macos, &told, |domain, mapping| {
-        domain.unmap(mapping).unwrap()
-    });
-    let freed = macos.tick(TimeNs(1)).unwrap().drained;
-    assert_eq!(freed, 3, "P11: by one tick");
-    macos.close().unwrap();
-}
-
-#[test]
-fn what_is_finished_later_is_submitted_at_once() {
-    let (unit, told) = unit(1);
-    let strict = domain(&Arc::new(unit), PolicyConfig::Strict);
-    let pending = none_waits(&strict, &told, |domain, mapping| {
-        domain.unmap_start(&mut [mapping].into_iter())
-    });
-    for mut pending in pending {
-        assert!(pending.is_done(), "P11: at the first look");
-        assert_eq!(pending.finish(), Ok(1));
-    }
-    strict.close().unwrap();
-}
-
-#[test]
-fn a_domain_that_ends_takes_nothing_from_the_one_that_is_combined() {
-    let (unit, told) = unit(1);
-    let unit = Arc::new(unit);
-    let first = ask(&unit, 9);
-    let next = ask(&unit, 30);
-    a_domain_comes_and_goes(&unit, &told);
-    let asked = told.asked();
-    unit.submit(MADE, Scope::leaves(pages(50, 1))).unwrap();
-    told.answer(0, Ok(()));
-    assert!(done(&unit, first), "P11: answered");
-    let last = told.asked() - 1;
-    let domain = told.seen(|seen| seen.domains[last]);
-    assert_eq!(domain, DOMAIN, "P1: done, and of another domain");
-    assert_eq!(told.nth(last).0, [pages(30, 1)]);
-    assert_eq!(last, asked + 1, "another's goes straight to the unit");
-    told.answer(last, Ok(()));
-    assert!(done(&unit, next));
-}
-
-#[test]
-fn the_domain_after_the_one_that_was_combined_is_combined() {
-    let (unit, told) = unit(1);
-    let unit = Arc::new(unit);
-    let one = Scope::leaves(pages(9, 1));
-    // two that are never asked for: one is under way when their domain ends, the other is not
-    unit.submit(MADE, one).unwrap();
-    unit.submit(MADE, one).unwrap();
-    a_domain_comes_and_goes(&unit, &told);
-    let asked = told.asked();
-    told.answer(0, Ok(()));
-    let token = ask(&unit, 30);
-    assert_eq!(told.asked(), asked, "P11: one is under way");
-    while told.asked() == asked {
-        assert!(!done(&unit, token), "P1: not asked for yet");
-    }
-    let domain = told.seen(|seen| seen.domains[asked]);
-    assert_eq!(domain, DOMAIN, "P1: done, and of another domain");
-    told.answer(asked, Ok(()));
-    // the leader is a request that is not asked for
-    let looks = (0..TAKE_OVER).take_while(|_| !done(&unit, token)).count();
-    assert!(looks < TAKE_OVER as usize, "P11: {looks} looks");
-}
-
-/// What goes into a round of its own after its domain has ended names no other domain: a unit need
-/// not take an id that it never gave.
-#[test]
-fn a_request_that_outlives_its_domain_is_of_that_domain() {
-    let (unit, told) = unit(1);
-    let unit = Arc::new(unit);
-    let one = Scope::leaves(pages(9, 1));
-    let first = unit.submit(MADE, one).unwrap();
-    let late = unit.submit(MADE, one).unwrap();
-    a_domain_comes_and_goes(&unit, &told);
-    let asked = told.asked();
-    told.answer(0, Ok(()));
-    assert!(done(&unit, first));
-    assert!(!done(&unit, late), "P1: not answered yet");
-    assert_eq!(
-        told.seen(|seen| seen.domains[asked]),
-        MADE,
-        "P8: of another"
-    );
-}
-
-/// One request, and then many that come while it is under way.
-fn one_and_many(unit: &Unit, told: &Told, many: u64) {
-    let one = ask(unit, 1);
-    let last = told.asked() - 1;
-    assert_eq!(
-        told.nth(last).0,
-        [pages(1, 1)],
-        "P11: no wait for its pages"
-    );
-    let many: Vec<_> = (0..many).map(|nth| ask(unit, 2 * nth)).collect();
-    let all_not = || many.iter().all(|token| !done(unit, *token));
-    assert!(all_not(), "P1: not asked for yet");
-    told.answer(last, Ok(()));
-    assert!(done(unit, one), "P11: answered");
-    assert!(all_not(), "P1: not answered yet");
-    told.answer(last + 1, Ok(()));
-    let all = many.iter().all(|token| done(unit, *token));
-    assert!(all, "P11: answered");
-}
-
-/// 2^46 rounds take months.
-const MONTHS: u64 = 1 << 46;
-
-/// Where late requests of a round look nothing was said for long, and their bits of its number have
-/// come round.
-#[test]
-fn months_after_the_last_crowd_all_wait_for_their_own_round() {
-    let (unit, told) = unit(1);
-    for months in [1, 3, 5, 8, 9, 400] {
-        unit.skip_to(months * MONTHS + 100);
-        one_and_many(&unit, &told, 60);
-    }
-}
-
-#[test]
-fn pages_of_months_ago_are_written_over() {
-    for rounds in [2 * MONTHS + 5, 4 * MONTHS, 6 * MONTHS + 1] {
-        let (unit, told) = unit(1);
-        one_and_many(&unit, &told, 2);
-        unit.skip_to(rounds);
-        for many in [2, 3] {
-            one_and_many(&unit, &told, many);
-            let (ranges, _) = told.nth(told.asked() - 1);
-            assert_eq!(ranges.len() as u64, many, "P11: by their pages");
-        }
-    }
-}
-
-#[test]
-fn a_round_that_failed_months_ago_has_failed_still() {
-    let (unit, told) = unit(1);
-    let failed = ask(&unit, 9);
-    let why = InvalidateError::Refused;
-    told.answer(0, Err(why));
-    assert_eq!(unit.done(failed), Err(why));
-    for months in [2, 3, 4, 5] {
-        unit.skip_to(months * MONTHS);
-        one_and_many(&unit, &told, 2);
-        assert_eq!(unit.done(failed), Err(why), "P1: {months} later it is done");
-    }
-}
-
-#[test]
-fn months_later_all_is_as_at_first() {
-    let tests: [fn(); 12] = [
-        what_comes_while_one_is_under_way_goes_together,
-        a_round_that_fails_fails_its_own_requests_for_good,
-        what_the_unit_does_not_take_fails_and_the_next_is_asked_anew,
-        a_leader_that_looks_no_more_is_replaced,
-        an_interrupt_in_the_submission_of_a_round_submits_all_of_it,
-        requests_that_are_given_up_keep_no_round_open,
-        what_is_not_combined_goes_to_the_unit_as_it_is,
-        a_round_of_many_requests_is_of_the_whole_domain,
-        a_full_round_of_requests_that_are_given_up_ends,
-        what_comes_to_a_full_round_goes_straight_to_the_unit,
-        the_domain_after_the_one_that_was_combined_is_combined,
-        threads_share_rounds_and_each_has_its_pages_in_one,
-    ];
-    for months in [1, 2, 4] {
-        FIRST.set(months * MONTHS - 4);
-        tests.iter().for_each(|test| test());
-    }
 }
 
 /// Threads that flush as `strict` does, and a unit that notes what it is asked.
