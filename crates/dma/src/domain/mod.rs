@@ -309,7 +309,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// (`strict`, `freebsd`, `solaris`), that is nothing. It also gives a bounded part of the
     /// IOVA ranges that no map has asked for in a while back to the backing allocator, and frees
     /// what they were kept in; and it [frees emptied tables](Self::reclaim_tables), if the domain's
-    /// tables are to be reclaimed so, for which it waits for one more.
+    /// tables are to be reclaimed so, for which it waits for one more. After an invalidation that
+    /// ran out of time it looks whether that is done ([`Invalidate::done`]).
     ///
     /// # Errors
     /// An invalidation failed; what it should have freed is quarantined.

@@ -13,8 +13,9 @@ use alloc::sync::Arc;
 /// the unit or a device has cached holds what was in `scope` of `domain` and had been cleared when
 /// [`submit`](Self::submit) was called, and no access that found its way by it is under way. That
 /// stays so. It may say it late, or never, or fail. The same holds of
-/// [`submit_ranges`](Self::submit_ranges), and of every one of its ranges. Nothing checks it at
-/// run time; over the software unit the oracle does (P1, P3 to P5).
+/// [`submit_ranges`](Self::submit_ranges), and of every one of its ranges, and of what is submitted
+/// unattended. Nothing checks it at run time; over the software unit the oracle does (P1, P3 to
+/// P5).
 ///
 /// ```
 /// # use ioatlas_dma::{invalidation::*, units::*};
@@ -74,7 +75,40 @@ pub unsafe trait Invalidate: Send + Sync {
         self.submit(domain, scope)
     }
 
-    /// Whether that invalidation is done. Once it said yes it always does.
+    /// As [`submit`](Self::submit), for a caller that does not wait for the answer at once, and may
+    /// not ask for it for long: when this returns the unit has the request, and carries it out
+    /// without any call of [`done`](Self::done).
+    ///
+    /// A unit that gathers requests, as [`Combining`](super::Combining) does, may leave what
+    /// `submit` is asked for to the looks of those that wait; here there are none. For any other
+    /// unit the two are the same. What forwards requests forwards this as such.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    fn submit_unattended(
+        &self,
+        domain: DomainId,
+        scope: Scope,
+    ) -> Result<Self::Token, InvalidateError> {
+        self.submit(domain, scope)
+    }
+
+    /// As [`submit_ranges`](Self::submit_ranges), for a caller as that of
+    /// [`submit_unattended`](Self::submit_unattended).
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    fn submit_ranges_unattended(
+        &self,
+        domain: DomainId,
+        ranges: &[IovaRange],
+        caches: Caches,
+    ) -> Result<Self::Token, InvalidateError> {
+        self.submit_ranges(domain, ranges, caches)
+    }
+
+    /// Whether that invalidation is done. Once it said yes it always does. A unit that gathers
+    /// requests may submit some meanwhile, and wait for room.
     ///
     /// # Errors
     /// The unit failed; the invalidation will never be done.
@@ -139,6 +173,21 @@ unsafe impl<I: Invalidate> Invalidate for Arc<I> {
         caches: Caches,
     ) -> Result<Self::Token, InvalidateError> {
         (**self).submit_ranges(domain, ranges, caches)
+    }
+    fn submit_unattended(
+        &self,
+        domain: DomainId,
+        scope: Scope,
+    ) -> Result<Self::Token, InvalidateError> {
+        (**self).submit_unattended(domain, scope)
+    }
+    fn submit_ranges_unattended(
+        &self,
+        domain: DomainId,
+        ranges: &[IovaRange],
+        caches: Caches,
+    ) -> Result<Self::Token, InvalidateError> {
+        (**self).submit_ranges_unattended(domain, ranges, caches)
     }
     fn done(&self, token: Self::Token) -> Result<bool, InvalidateError> {
         (**self).done(token)

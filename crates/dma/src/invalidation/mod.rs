@@ -228,8 +228,9 @@ impl<P: Platform> FlushSequence<P> {
         Retired::new(what, self.key, seq, need)
     }
 
-    /// Starts an invalidation of `scope`. It completes everything within the scope
-    /// that was retired before.
+    /// Starts an invalidation of `scope`, which may be asked for its answer at any later time: it
+    /// is [submitted unattended](Invalidate::submit_unattended). It completes everything within the
+    /// scope that was retired before.
     ///
     /// # Errors
     /// What the unit says when it does not take the request.
@@ -242,7 +243,7 @@ impl<P: Platform> FlushSequence<P> {
     ) -> Result<Started<I::Token>, Failed> {
         let seq = self.begin(p);
         let token = unit
-            .submit(domain, scope)
+            .submit_unattended(domain, scope)
             .map_err(|cause| Failed { seq, cause })?;
         Ok(Started { token, seq, scope })
     }
@@ -337,8 +338,11 @@ impl<P: Platform> FlushSequence<P> {
         scope: Scope,
         patience: &Patience<'_, P, I::Token>,
     ) -> Result<Completion, Failed> {
-        let started = self.start(p, unit, domain, scope)?;
-        self.wait_with(p, unit, started, patience)
+        let seq = self.begin(p);
+        let token = unit
+            .submit(domain, scope)
+            .map_err(|cause| Failed { seq, cause })?;
+        self.wait_with(p, unit, Started { token, seq, scope }, patience)
     }
 
     /// Retires `what`, whose entries the caller has just cleared, and flushes it at once, with one
@@ -390,7 +394,11 @@ fn wait_on<P: Platform, I: Invalidate>(
             return Ok(());
         }
     }
-    patience.ran_out(token);
+    // what was looked at once says nothing of the unit, and may be younger than its answer to what
+    // had run out of time
+    if turns > 0 {
+        patience.ran_out(token);
+    }
     let cause = InvalidateError::TimedOut { turns };
     Err(Failed { seq, cause })
 }

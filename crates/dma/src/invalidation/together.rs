@@ -145,24 +145,8 @@ impl<T, K: Copy + Send, const N: usize> Submitted<T, K, N> {
 }
 
 impl<P: Platform> FlushSequence<P> {
-    /// Asks for an invalidation of all that what is in `together` needs, by one request.
-    #[inline(always)] // two callers, one of them with a budget
-    fn ask<T, I: Invalidate, const N: usize>(
-        &self,
-        p: &P,
-        unit: &I,
-        domain: DomainId,
-        together: &Together<T, N>,
-    ) -> Result<(I::Token, Seq), Failed> {
-        let seq = self.begin(p);
-        let ranges = together.pages.as_slice();
-        let token = unit
-            .submit_ranges(domain, ranges, together.caches)
-            .map_err(|cause| Failed { seq, cause })?;
-        Ok((token, seq))
-    }
-
-    /// The first half of [`flush_together`](Self::flush_together).
+    /// The first half of [`flush_together`](Self::flush_together), by a request that is
+    /// [submitted unattended](Invalidate::submit_unattended).
     ///
     /// # Errors
     /// As [`start`](Self::start). The things come back.
@@ -174,13 +158,15 @@ impl<P: Platform> FlushSequence<P> {
         domain: DomainId,
         together: Together<T, N>,
     ) -> Result<Submitted<T, I::Token, N>, (Together<T, N>, Failed)> {
-        match self.ask(p, unit, domain, &together) {
-            Ok((token, seq)) => Ok(Submitted {
+        let seq = self.begin(p);
+        let ranges = together.pages.as_slice();
+        match unit.submit_ranges_unattended(domain, ranges, together.caches) {
+            Ok(token) => Ok(Submitted {
                 together,
                 token,
                 seq,
             }),
-            Err(failed) => Err((together, failed)),
+            Err(cause) => Err((together, Failed { seq, cause })),
         }
     }
 
@@ -196,7 +182,11 @@ impl<P: Platform> FlushSequence<P> {
         together: &'t mut Together<T, N>,
         patience: &Patience<'_, P, I::Token>,
     ) -> Result<impl Iterator<Item = Flushed<T>> + use<'t, T, P, I, N>, Failed> {
-        let (token, seq) = self.ask(p, unit, domain, together)?;
+        let seq = self.begin(p);
+        let ranges = together.pages.as_slice();
+        let token = unit
+            .submit_ranges(domain, ranges, together.caches)
+            .map_err(|cause| Failed { seq, cause })?;
         self.await_done(p, unit, token, seq, patience)?;
         Ok(together.take().map(Flushed::by_its_own))
     }

@@ -104,7 +104,7 @@ impl<P: Platform, I: Invalidate> Engine<'_, P, I> {
         Ok(whole)
     }
 
-    /// Starts an invalidation that is waited for later.
+    /// Starts an invalidation that may be waited for at any later time, or polled.
     pub fn start(&self, scope: Scope) -> Result<Started<I::Token>, Failed> {
         self.sequence.start(self.p, self.unit, self.id, scope)
     }

@@ -18,8 +18,9 @@
 //! [`Retired::complete`] asks for.
 //!
 //! Exposure: until the unit has done what was asked of it at the unmap, which takes the host no
-//! further call. It is bounded in unmaps too: `depth` things later the first has been waited for.
-//! (What another CPU has started and not queued yet has not returned from its unmap.)
+//! further call ([`Invalidate::submit_unattended`]). It is bounded in unmaps too: `depth` things
+//! later the first has been waited for. (What another CPU has started and not queued yet has not
+//! returned from its unmap.)
 //!
 //! A failure is found later than the unmap that it belongs to, as under a deferred policy: the
 //! unmap, tick or flush that finds it reports it, and what it should have completed is quarantined.

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Requests that are combined, in front of a unit that is done when it is told to be.
 
+mod domains;
+mod months;
+mod unattended;
+
 use ioatlas_dma::{
-    domain::{Domain, DomainConfig},
+    domain::*,
     invalidation::*,
+    iova::MagazineConfig,
     platform::{Authority, Platform},
     table::{TableConfig, fmt::VtdSecond48},
     translator::{AttachError, Paged, RemappingUnit},
@@ -120,6 +125,11 @@ unsafe impl RemappingUnit<Host> for Told {
 type Unit = Combining<Host, Told>;
 type Token = <Unit as Invalidate>::Token;
 
+thread_local! {
+    /// The first round of a unit that this thread makes.
+    static FIRST: Cell<u64> = const { Cell::new(0) };
+}
+
 const TAKE_OVER: u64 = 4;
 const RANGES: usize = 8;
 
@@ -138,7 +148,9 @@ fn behind<P: Platform>(p: Arc<P>, cpus_min: usize) -> (Combining<P, Told>, Told)
         take_over: TAKE_OVER,
         ranges_max: RANGES,
     };
-    (Combining::new(p, told.clone(), config), told)
+    let unit = Combining::new(p, told.clone(), config);
+    unit.skip_to(FIRST.get());
+    (unit, told)
 }
 
 fn pages(first: u64, pages: u64) -> IovaRange {
@@ -493,82 +505,16 @@ fn on_few_cpus_nothing_is_combined() {
     assert_eq!(tokens.map(|token| done(&unit, token)), [false, true, false]);
 }
 
-/// Makes a domain behind `unit`, and ends it.
-fn a_domain_comes_and_goes(unit: &Arc<Unit>, told: &Told) {
+type Dom = Domain<Host, Paged<Host, VtdSecond48, Arc<Unit>>>;
+
+fn domain(unit: &Arc<Unit>, policy: PolicyConfig) -> Dom {
     let host = Arc::new(Host::new(HostConfig {
         frames: 8,
         slots: 8,
     }));
-    told.seen(|seen| seen.at_once = Some(Ok(())));
-    let tables = Paged::<_, VtdSecond48, _>::new(&*host, unit.clone(), TableConfig::default());
-    let domain = Domain::new(host, tables.unwrap(), DomainConfig::default()).unwrap();
-    domain.close().unwrap();
-    told.seen(|seen| seen.at_once = None);
-}
-
-#[test]
-fn a_domain_that_ends_takes_nothing_from_the_one_that_is_combined() {
-    let (unit, told) = unit(1);
-    let unit = Arc::new(unit);
-    let first = ask(&unit, 9);
-    let next = ask(&unit, 30);
-    a_domain_comes_and_goes(&unit, &told);
-    let asked = told.asked();
-    unit.submit(MADE, Scope::leaves(pages(50, 1))).unwrap();
-    told.answer(0, Ok(()));
-    assert!(done(&unit, first), "P11: answered");
-    let last = told.asked() - 1;
-    let domain = told.seen(|seen| seen.domains[last]);
-    assert_eq!(domain, DOMAIN, "P1: done, and of another domain");
-    assert_eq!(told.nth(last).0, [pages(30, 1)]);
-    assert_eq!(last, asked + 1, "another's goes straight to the unit");
-    told.answer(last, Ok(()));
-    assert!(done(&unit, next));
-}
-
-#[test]
-fn the_domain_after_the_one_that_was_combined_is_combined() {
-    let (unit, told) = unit(1);
-    let unit = Arc::new(unit);
-    let one = Scope::leaves(pages(9, 1));
-    // two that are never asked for: one is under way when their domain ends, the other is not
-    unit.submit(MADE, one).unwrap();
-    unit.submit(MADE, one).unwrap();
-    a_domain_comes_and_goes(&unit, &told);
-    let asked = told.asked();
-    told.answer(0, Ok(()));
-    let token = ask(&unit, 30);
-    assert_eq!(told.asked(), asked, "P11: one is under way");
-    while told.asked() == asked {
-        assert!(!done(&unit, token), "P1: not asked for yet");
-    }
-    let domain = told.seen(|seen| seen.domains[asked]);
-    assert_eq!(domain, DOMAIN, "P1: done, and of another domain");
-    told.answer(asked, Ok(()));
-    // the leader is a request that is not asked for
-    let looks = (0..TAKE_OVER).take_while(|_| !done(&unit, token)).count();
-    assert!(looks < TAKE_OVER as usize, "P11: {looks} looks");
-}
-
-/// What goes into a round of its own after its domain has ended names no other domain: a unit need
-/// not take an id that it never gave.
-#[test]
-fn a_request_that_outlives_its_domain_is_of_that_domain() {
-    let (unit, told) = unit(1);
-    let unit = Arc::new(unit);
-    let one = Scope::leaves(pages(9, 1));
-    let first = unit.submit(MADE, one).unwrap();
-    let late = unit.submit(MADE, one).unwrap();
-    a_domain_comes_and_goes(&unit, &told);
-    let asked = told.asked();
-    told.answer(0, Ok(()));
-    assert!(done(&unit, first));
-    assert!(!done(&unit, late), "P1: not answered yet");
-    assert_eq!(
-        told.seen(|seen| seen.domains[asked]),
-        MADE,
-        "P8: of another"
-    );
+    let tables = Paged::new(&*host, unit.clone(), TableConfig::default()).unwrap();
+    let allocator = AllocatorConfig::Magazine(MagazineConfig::default());
+    Domain::new(host, tables, DomainConfig::new(allocator, policy)).unwrap()
 }
 
 /// Threads that flush as `strict` does, and a unit that notes what it is asked.

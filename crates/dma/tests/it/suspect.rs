@@ -25,6 +25,8 @@ pub struct State {
     /// Looks since it answered last, as far as it works.
     since: u64,
     dead: bool,
+    /// Comes after the next look at this one, which was told what was so before.
+    interrupt: Option<(u64, Box<dyn FnOnce() + Send>)>,
 }
 
 /// Caches nothing, and answers late, or not at all.
@@ -42,6 +44,13 @@ impl Late {
         state.since = 0;
         state.answered = state.submitted;
     }
+    /// It works again, and has done the first `answered` of what it was asked.
+    fn recovers_from(&self, answered: u64) {
+        let state = &mut *self.1.lock().unwrap();
+        state.dead = false;
+        state.since = 0;
+        state.answered = answered;
+    }
     pub fn looks(&self) -> u64 {
         self.1.lock().unwrap().looks
     }
@@ -56,14 +65,21 @@ unsafe impl Invalidate for Late {
         Ok(state.submitted)
     }
     fn done(&self, token: u64) -> Result<bool, InvalidateError> {
-        let state = &mut *self.1.lock().unwrap();
+        let mut guard = self.1.lock().unwrap();
+        let state = &mut *guard;
         state.looks += 1;
         state.since += u64::from(!state.dead);
         if state.since >= ANSWERS_AT {
             state.since = 0;
             state.answered = state.submitted;
         }
-        Ok(token <= state.answered)
+        let done = token <= state.answered;
+        let interrupt = state.interrupt.take_if(|(at, _)| *at == token);
+        drop(guard);
+        if let Some((_, interrupt)) = interrupt {
+            interrupt();
+        }
+        Ok(done)
     }
 }
 
@@ -175,6 +191,37 @@ fn a_dead_unit_is_waited_for_once_by_flushes_too() {
             "P11: 32 flushes looked {looks} times at a dead unit, more than {most}"
         );
     }
+}
+
+/// What finds the unit silent just before it is back has itself been looked at once: it is no reason
+/// to find the unit silent.
+#[test]
+fn what_was_not_waited_for_does_not_make_the_unit_suspect() {
+    let (domain, unit) = domain(PolicyConfig::Strict);
+    let domain = Arc::new(domain);
+    let mut mappings = (0..3).map(|nth| map(&domain, nth)).collect::<Vec<_>>();
+    unit.dies();
+    let mut end = || domain.unmap(mappings.remove(0));
+    let turns = LIMIT.0;
+    let timed_out = InvalidateError::TimedOut { turns };
+    assert_eq!(cause(end().unwrap_err()), timed_out);
+    let oldest = unit.1.lock().unwrap().submitted;
+    let is_back = {
+        let (domain, unit) = (domain.clone(), unit.clone());
+        move || {
+            unit.recovers_from(oldest);
+            domain.tick(TimeNs(1)).expect("nothing is deferred"); // and finds it so
+            unit.recovers_from(oldest);
+        }
+    };
+    unit.1.lock().unwrap().interrupt = Some((oldest, Box::new(is_back)));
+    let at_once = InvalidateError::TimedOut { turns: 0 };
+    assert_eq!(cause(end().unwrap_err()), at_once);
+    let ended = end();
+    assert!(
+        ended.is_ok(),
+        "P11: the unit answers again, and the next unmap says {ended:?}"
+    );
 }
 
 #[test]

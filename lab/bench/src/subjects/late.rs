@@ -99,6 +99,22 @@ unsafe impl<P: Platform, U: Invalidate> Invalidate for Late<P, U> {
     ) -> Result<Self::Token, InvalidateError> {
         Ok(self.due(self.inner.submit_ranges(domain, ranges, caches)?))
     }
+    fn submit_unattended(
+        &self,
+        domain: DomainId,
+        scope: Scope,
+    ) -> Result<Self::Token, InvalidateError> {
+        Ok(self.due(self.inner.submit_unattended(domain, scope)?))
+    }
+    fn submit_ranges_unattended(
+        &self,
+        domain: DomainId,
+        ranges: &[IovaRange],
+        caches: Caches,
+    ) -> Result<Self::Token, InvalidateError> {
+        let inner = &self.inner;
+        Ok(self.due(inner.submit_ranges_unattended(domain, ranges, caches)?))
+    }
     fn done(&self, token: Self::Token) -> Result<bool, InvalidateError> {
         Ok(self.now() >= token.at && self.inner.done(token.inner)?)
     }

@@ -53,7 +53,7 @@ impl<P: Platform> Entry<P> {
     /// What a request of round `number` asks for, unless the entry is another's.
     pub fn fill(&self, number: u64, pages: IovaRange, caches: Caches) {
         let (of, before) = (number + 1, self.of.load(Ordering::Relaxed));
-        if before & CLAIMED != 0 || !is_after(of, before) {
+        if before & CLAIMED != 0 || before >= of {
             return;
         }
         let claimed = self.of.compare_exchange(

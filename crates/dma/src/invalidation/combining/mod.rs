@@ -6,16 +6,16 @@
 //! Under `strict` each unmap has its own invalidation, and a unit carries them out one after the
 //! other; so with many CPUs each waits for all others. [`Combining`] stands between a domain and
 //! its unit and makes of those that come while one is under way *one* for the next turn. It is a
-//! unit itself, so neither domain nor policy knows of it.
+//! unit itself; domain and policy only say what they do not wait for at once.
 //!
 //! **Rounds** are numbered. One is *open*, and at most the one before it is *under way* at the
 //! unit: as an invalidation for all requests that joined it. A request joins the open round by one
 //! addition to a word that has its number and the count of its requests, then writes its pages
 //! where its place in the round says, and is done when another word, `over`, has passed the round's
 //! number. Of that there are some copies, and its place says at which it looks. So its token is
-//! number and place; one that is asked again, however late, never gets a better answer, and a
-//! request that is not asked for any more (its caller's patience ran out) costs nothing but its
-//! place.
+//! number and place. One that has failed is never done, however late it is asked. A request that is
+//! not asked for any more (its caller's patience ran out) costs its place, and if it leads, those
+//! of its round the looks until another advances.
 //!
 //! To advance is
 //!
@@ -36,7 +36,8 @@
 //! one CPU, a request advances, too, at each [`CombiningConfig::take_over`]th of its looks: where
 //! the leader's virtual CPU is not running, where its request is not asked for any more, or where
 //! the one that looks is an interrupt handler on top of the leader. A round that was taken and is
-//! not submitted by then is submitted once more; of two answers the first one ends it.
+//! not submitted by then is submitted once more; of two answers the first one ends it. So a look
+//! may submit, and wait for room as the unit's `submit` does.
 //!
 //! **Why a request's answer proves what it must.** The caller of `submit` has fenced (that is the
 //! trait's contract). Joining is a release, and taking an acquire, so all that came before that
@@ -47,15 +48,21 @@
 //! only when the unit has said that it is done: that is a release, and looking an acquire. The word
 //! that is joined is taken as one, so each request is in one round, and in its count.
 //!
-//! **Bounds (P11).** A request waits for the round that is under way, and for its own: two, and
-//! [`CombiningConfig::take_over`] looks of its own for each that is left alone. All that joined
-//! goes into the round, so none is passed over.
+//! **Bounds (P11).** A request waits for the round that is under way, and for its own: two. Where
+//! these are left alone, it submits the first one again, asks the unit for that and submits its
+//! own, and asks for that, each after [`CombiningConfig::take_over`] looks of its own: three times
+//! that, and each submission waits as many turns for pages that do not come to be there. All that
+//! joined goes into the round, so none is passed over. This holds while no CPU is stopped for long
+//! that holds the lock `rounds`, for which those that advance spin.
+//!
+//! Looks are a clock only to what looks all the time. So what does not
+//! ([`Invalidate::submit_unattended`]) goes straight to the unit.
 //!
 //! **Failures.** A round that fails, or that the unit does not take, fails its requests, and no
 //! other; the next one is begun with what joined meanwhile. A waiter that runs out of patience
 //! takes nothing with it: the round goes on, and others ask the unit for it. The last 64 failed
 //! rounds are remembered; a request of a round before those, where more have failed, counts as
-//! failed.
+//! failed, also one that was told that it is done, if it is asked again (nothing here does so).
 //!
 //! **Domains.** The requests of one domain are combined, that of the first one that asks, until its
 //! id is released; then of the next one that asks. No request of an id is waited for when that is
@@ -66,8 +73,8 @@
 //!
 //! Straight to the unit go: all, on machines of fewer CPUs than
 //! [`CombiningConfig::cpus_min`]; requests of any other domain; of a whole domain, which are of
-//! many unmaps already; of several ranges, likewise; and those that come while the open round has
-//! 32,768 requests, as it may where a unit does not answer.
+//! many unmaps already; of several ranges, likewise; those that nothing waits for at once; and those
+//! that come while the open round has 32,768 requests, as it may where a unit does not answer.
 //!
 //! Locking: `rounds`, alone. Nothing is allocated, and no CPU is pinned.
 //!
@@ -82,7 +89,7 @@ use super::{Caches, Invalidate, InvalidateError, Scope, ranges::Ranges};
 use crate::{platform::*, units::*};
 use alloc::{boxed::Box, sync::Arc};
 use entries::{Entries, RANGES, Read};
-use rounds::{FULL, Next, Open, Rounds, Taken, is_after};
+use rounds::{FULL, Next, Open, Rounds, Taken, whole};
 use waiting::Waiting;
 
 /// In the word of the domain: it has ended, or there was none yet. The id stays, as a request of it
@@ -187,6 +194,19 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         &self.unit
     }
 
+    /// Counts on from round `number`, as after months of work, for tests. It must be after the open
+    /// round.
+    ///
+    /// # Panics
+    /// Requests wait.
+    #[doc(hidden)]
+    pub fn skip_to(&self, number: u64) {
+        self.rounds.with(|rounds| {
+            rounds.skip_to(&self.open.0, number);
+            self.say(rounds);
+        });
+    }
+
     /// A domain is about to end: if it is the one whose requests are combined, the next one that
     /// asks is. Its id must not be given again before.
     pub(crate) fn forget_domain(&self, domain: DomainId) {
@@ -208,7 +228,9 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
             self.advance(Taker::TakesOver); // perhaps none of its requests is asked for any more
             return None;
         }
-        let (number, nth) = self.open.0.join();
+        let (low, nth) = self.open.0.join();
+        let over = self.waiting.over(nth);
+        let number = whole(low, over);
         if nth < self.ranges_max {
             self.entries.at(number, nth).fill(number, pages, caches);
         }
@@ -216,7 +238,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
             self.last_full.store(number | KNOWN, Ordering::Relaxed);
         }
         // where none is under way it goes at once
-        if nth == 0 && self.waiting.over(nth) == number {
+        if nth == 0 && over == number {
             self.advance(Taker::Leads);
         }
         Some(Asked::Round { number, nth })
@@ -237,7 +259,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
     fn is_full(&self) -> bool {
         let relaxed = Ordering::Relaxed;
         let last = self.last_full.load(relaxed);
-        if last == 0 || !is_after(self.waiting.over(0), last & !KNOWN) {
+        if last == 0 || self.waiting.over(0) <= last & !KNOWN {
             return last != 0;
         }
         // it is over; one that was full since says so again at its next request
@@ -249,7 +271,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
     /// is this one's to do.
     fn look(&self, number: u64, nth: u64) -> Result<bool, InvalidateError> {
         let over = self.waiting.over(nth);
-        if is_after(over, number) {
+        if over > number {
             return self.answer(number);
         }
         let looks = self.waiting.has_looked(number, nth);
@@ -262,7 +284,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         } else {
             return Ok(false);
         }
-        match is_after(self.waiting.over(nth), number) {
+        match self.waiting.over(nth) > number {
             true => self.answer(number),
             false => Ok(false),
         }
@@ -274,7 +296,7 @@ impl<P: Platform, U: Invalidate> Combining<P, U> {
         // at least as new as the end of the round, as that was seen with an acquire
         match self.last_failed.load(Ordering::Relaxed) {
             0 => Ok(true),
-            failed if is_after(number, failed & !KNOWN) => Ok(true),
+            failed if number > failed & !KNOWN => Ok(true),
             _ => self.rounds.with(|rounds| rounds.answer(number)),
         }
     }

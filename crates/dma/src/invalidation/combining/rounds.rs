@@ -6,27 +6,29 @@ use super::*;
 
 /// Failed rounds that are remembered.
 const REMEMBERED: usize = 64;
-/// Rounds after which all that have failed are forgotten: before numbers come round to them.
-const FORGOTTEN: u64 = 1 << (NUMBER - 2);
 
-/// Bits of a round's number: a unit that does one each 100 ns has not used them up in 300 days, and
-/// then counts on from 0.
-const NUMBER: u32 = 48;
-/// Bits of the count of its requests, below the number in one word.
-const REQUESTS: u32 = 64 - NUMBER;
+/// Bits of the count of a round's requests, in one word with as many bits of its number as have
+/// room above. Those are used up in some months; see [`whole`].
+const REQUESTS: u32 = 16;
+/// At each multiple of this number all copies of what is over are brought up to date: often enough
+/// for [`whole`].
+const ALL_COPIES: u64 = 1 << (64 - REQUESTS - 2);
 /// From so many on a round is full: they come from requests that are not asked for any more, of a
 /// unit that does not answer. Room is left for all CPUs to come at once.
 pub(super) const FULL: u64 = 1 << (REQUESTS - 1);
 
-/// Whether the round `number` comes after the round `other`.
-pub(super) fn is_after(number: u64, other: u64) -> bool {
-    (number.wrapping_sub(other) << REQUESTS) as i64 > 0
-}
-
-const NUMBER_MASK: u64 = (1 << NUMBER) - 1;
-
-fn after(number: u64) -> u64 {
-    (number + 1) & NUMBER_MASK
+/// The number of a round of which `low` are the bits that have room in the word of the open one:
+/// that one of them which is next to `near`, a number fewer than 2^47 rounds before or after it.
+///
+/// All else has whole numbers, which are never used up: 2^63 rounds of 100 ns take 29,000 years.
+///
+/// To a request that joins, `near` is what its copy says is over. That was brought up to date when
+/// the last multiple of 2^46 came, or a round later, and the request sees that, as joining acquires
+/// what opened its round. (One that is stopped for 2^47 rounds before it reads its copy has a number
+/// too high by 2^48, and is never done.)
+pub(super) fn whole(low: u64, near: u64) -> u64 {
+    let ahead = (low.wrapping_sub(near) << REQUESTS) as i64 >> REQUESTS;
+    near.wrapping_add_signed(ahead)
 }
 
 /// The round that is open, and how many requests it has.
@@ -39,14 +41,13 @@ impl<A: Atomic64> Open<A> {
     fn parts(word: u64) -> (u64, u64) {
         (word >> REQUESTS, word & ((1 << REQUESTS) - 1))
     }
-    /// Joins: the number of the round, and which of its requests this is.
+    /// Joins: the lower bits of the round's number, and which of its requests this is.
     pub fn join(&self) -> (u64, u64) {
         Self::parts(self.0.fetch_add(1, Ordering::AcqRel))
     }
-    /// Ends it and opens the one after `number`, which it is; how many have joined.
-    fn take(&self, number: u64) -> u64 {
-        let next = after(number) << REQUESTS;
-        Self::parts(self.0.swap(next, Ordering::AcqRel)).1
+    /// Ends it and opens that with the number `next`; how many have joined.
+    fn take(&self, next: u64) -> u64 {
+        Self::parts(self.0.swap(next << REQUESTS, Ordering::AcqRel)).1
     }
 }
 
@@ -59,7 +60,7 @@ pub(super) struct Rounds<K> {
     /// Those that have failed last, and why.
     failed: [Option<(u64, InvalidateError)>; REMEMBERED],
     /// How many have failed.
-    failures: usize,
+    failures: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -110,9 +111,9 @@ impl<K: Copy> Rounds<K> {
                 Next::Submit(Taken { number, requests })
             }
             (Stage::Taken { .. }, Taker::Leads) => Next::Nothing,
-            (Stage::Open, _) => match open.take(number) {
+            (Stage::Open, _) => match open.take(number + 1) {
                 0 => {
-                    self.number = after(number); // none has to be told
+                    self.go_to(number + 1); // none has to be told
                     Next::Nothing
                 }
                 requests => {
@@ -145,23 +146,33 @@ impl<K: Copy> Rounds<K> {
         if let Stage::Taken { requests } | Stage::Submitted { requests, .. } = self.stage {
             self.unsaid = self.unsaid.max(requests);
         }
-        let last = self.last_failed();
-        if last.is_some_and(|last| number.wrapping_sub(last) & NUMBER_MASK > FORGOTTEN) {
-            self.failed = [None; REMEMBERED];
-            self.failures = 0;
-        }
         if let Some(why) = failed {
-            self.failed[self.failures % REMEMBERED] = Some((number, why));
+            self.failed[self.failures as usize % REMEMBERED] = Some((number, why));
             self.failures += 1;
         }
-        self.number = after(number);
+        self.go_to(number + 1);
         self.stage = Stage::Open;
+    }
+
+    /// All before `number` are over.
+    fn go_to(&mut self, number: u64) {
+        if self.number / ALL_COPIES != number / ALL_COPIES {
+            self.unsaid = u64::MAX;
+        }
+        self.number = number;
+    }
+
+    /// As if all before `number` were over, where none has requests that are not over.
+    pub fn skip_to<A: Atomic64>(&mut self, open: &Open<A>, number: u64) {
+        let is_open = matches!(self.stage, Stage::Open);
+        assert!(is_open && open.take(number) == 0, "a round has requests");
+        self.go_to(number);
     }
 
     /// The round that has failed last.
     pub fn last_failed(&self) -> Option<u64> {
         let last = self.failures.checked_sub(1)?;
-        self.failed[last % REMEMBERED].map(|(number, _)| number)
+        self.failed[last as usize % REMEMBERED].map(|(number, _)| number)
     }
 
     /// What became of a round that is over. Of one before all failures that are remembered, it has
@@ -171,10 +182,9 @@ impl<K: Copy> Rounds<K> {
         if let Some((_, why)) = known.find(|(failed, _)| *failed == number) {
             return Err(*why);
         }
-        match self.failed[self.failures % REMEMBERED] {
-            Some((oldest, why)) if self.failures > REMEMBERED && is_after(oldest, number) => {
-                Err(why)
-            }
+        let some_forgotten = self.failures > REMEMBERED as u64;
+        match self.failed[self.failures as usize % REMEMBERED] {
+            Some((oldest, why)) if some_forgotten && number < oldest => Err(why),
             _ => Ok(true),
         }
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! As a unit: requests by rounds where they can be combined, and all else handed on.
+//! As a unit: requests by rounds where they can be combined and are waited for, and all else handed
+//! on.
 #![allow(unsafe_code)] // promises
 
 use super::*;
@@ -30,6 +31,24 @@ unsafe impl<P: Platform, U: Invalidate> Invalidate for Combining<P, U> {
             return Ok(CombinedToken(asked));
         }
         let token = self.unit.submit_ranges(domain, ranges, caches)?;
+        Ok(CombinedToken(Asked::Unit(token)))
+    }
+    fn submit_unattended(
+        &self,
+        domain: DomainId,
+        scope: Scope,
+    ) -> Result<Self::Token, InvalidateError> {
+        let token = self.unit.submit_unattended(domain, scope)?;
+        Ok(CombinedToken(Asked::Unit(token)))
+    }
+    fn submit_ranges_unattended(
+        &self,
+        domain: DomainId,
+        ranges: &[IovaRange],
+        caches: Caches,
+    ) -> Result<Self::Token, InvalidateError> {
+        let unit = &self.unit;
+        let token = unit.submit_ranges_unattended(domain, ranges, caches)?;
         Ok(CombinedToken(Asked::Unit(token)))
     }
     fn done(&self, token: Self::Token) -> Result<bool, InvalidateError> {

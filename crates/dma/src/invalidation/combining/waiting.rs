@@ -18,8 +18,8 @@ const COUNT: u32 = 32;
 const COUNT_MASK: u64 = (1 << COUNT) - 1;
 
 pub(super) struct Waiting<A: Atomic64> {
-    /// All rounds before this one are over. A copy may be behind others, but never as long as a
-    /// request of such a round looks at it.
+    /// All rounds before this one are over. A copy may be behind others, by some 2^46 rounds at
+    /// most, but never as long as a request looks at it whose round is over.
     over: [CachePadded<A>; COPIES],
     looks: Box<[CachePadded<A>]>,
 }

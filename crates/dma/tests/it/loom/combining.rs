@@ -10,6 +10,7 @@ use crate::loom::{
 use ioatlas_dma::{
     invalidation::*,
     platform::{Atomic64, Ordering, Platform},
+    translator::{AttachError, Authority, RemappingUnit},
     units::*,
 };
 use std::sync::Arc;
@@ -22,11 +23,15 @@ const PAGES: usize = 3;
 struct Late {
     entries: [Word; PAGES],
     caches: [Word; PAGES],
+    /// Of which domain each page is.
+    domains: [DomainId; PAGES],
     /// Looks, of any round.
     looks: Word,
     /// Whether it fails what it is asked first; then, how often it was asked.
     fails: Option<Word>,
 }
+
+const DOMAIN: DomainId = DomainId(1);
 
 /// The token of what fails.
 const FAILS: u64 = u64::MAX;
@@ -37,6 +42,7 @@ impl Late {
             fails: None,
             entries: core::array::from_fn(|_| Word::new(OLD)),
             caches: core::array::from_fn(|_| Word::new(OLD)),
+            domains: [DOMAIN; PAGES],
             looks: Word::new(0),
         }
     }
@@ -51,7 +57,7 @@ unsafe impl Invalidate for Late {
     }
     fn submit_ranges(
         &self,
-        _: DomainId,
+        domain: DomainId,
         ranges: &[IovaRange],
         _: Caches,
     ) -> Result<u64, InvalidateError> {
@@ -60,13 +66,16 @@ unsafe impl Invalidate for Late {
         {
             return Ok(FAILS);
         }
-        let domain = [IovaRange::new(IovaPage(0), PageCount(PAGES as u64))];
+        let all = [IovaRange::new(IovaPage(0), PageCount(PAGES as u64))];
         let ranges = match ranges {
-            [] => &domain,
+            [] => &all,
             some => some,
         };
-        for page in ranges.iter().flat_map(|range| range.iter()) {
-            let at = page.0 as usize;
+        let pages = ranges.iter().flat_map(|range| range.iter());
+        for at in pages.map(|page| page.0 as usize) {
+            if self.domains[at] != domain {
+                continue;
+            }
             self.caches[at].store(self.entries[at].load(RELAXED), RELAXED);
         }
         Ok(self.looks.load(RELAXED))
@@ -77,6 +86,35 @@ unsafe impl Invalidate for Late {
         }
         Ok(self.looks.fetch_add(1, RELAXED) > asked)
     }
+}
+
+#[allow(unsafe_code)] // a promise
+// SAFETY: no device is there to be attached.
+unsafe impl RemappingUnit<Loom> for Late {
+    fn attach(
+        &self,
+        _: Authority,
+        _: &Loom,
+        device: SourceId,
+        _: DomainId,
+        _: PhysPage,
+        _: u32,
+    ) -> Result<(), AttachError> {
+        Err(AttachError::Unknown { device })
+    }
+    fn detach(
+        &self,
+        _: Authority,
+        _: &Loom,
+        device: SourceId,
+        _: DomainId,
+    ) -> Result<(), AttachError> {
+        Err(AttachError::Unknown { device })
+    }
+    fn domain_id(&self, _: &Loom) -> Option<DomainId> {
+        None
+    }
+    fn release_domain_id(&self, _: Authority, _: &Loom, _: DomainId) {}
 }
 
 type Unit = Combining<Loom, Late>;
@@ -104,17 +142,20 @@ fn clear<U: Invalidate>(
     p: &Loom,
     unit: &Combining<Loom, U>,
     entry: &Word,
-    page: usize,
+    (domain, page): (DomainId, usize),
 ) -> CombinedToken<U::Token> {
     entry.store(CLEARED, RELAXED);
     p.fence(Ordering::SeqCst);
     let pages = IovaRange::new(IovaPage(page as u64), PageCount(1));
-    let token = unit.submit(DomainId(1), Scope::leaves(pages));
+    let token = unit.submit(domain, Scope::leaves(pages));
     token.expect("this unit takes all")
 }
 
 fn ask(p: &Loom, unit: &Unit, page: usize) -> CombinedToken<u64> {
-    clear(p, unit, &unit.unit().entries[page], page)
+    let Late {
+        entries, domains, ..
+    } = unit.unit();
+    clear(p, unit, &entries[page], (domains[page], page))
 }
 
 /// Looks a few times; whether it was done, and then it must be.
@@ -259,6 +300,96 @@ fn a_round_that_fails_is_no_answer_to_the_next() {
     assert!(one.get() > 0 && none.get() > 0, "both must be seen");
 }
 
+/// A request of the domain that has ended leads the round in which the next one's is.
+#[test]
+fn a_round_is_of_the_domain_of_those_that_wait() {
+    let (found, other) = (Counter::default(), DomainId(2));
+    let seen = found.clone();
+    explore("two domains", Some(2), move || {
+        let late = Late {
+            domains: [DOMAIN, other, other],
+            ..Late::new()
+        };
+        let p = Arc::new(Loom::with_cpus(2, 0));
+        let config = CombiningConfig {
+            cpus_min: 1,
+            take_over: 1,
+            ranges_max: 0, // to look at pages is an acquire, too
+        };
+        let unit = Arc::new(Combining::new(p.clone(), late, config));
+        let first = ask(&p, &unit, 0);
+        ask(&p, &unit, 0);
+        #[allow(unsafe_code)]
+        // SAFETY: what is asked for in its name reaches no page of another.
+        let ends = unsafe { Authority::assume() };
+        unit.release_domain_id(ends, &p, DOMAIN);
+        let next = flushes(&p, &unit, 1);
+        // with no turn between, after which loom shows what is newest
+        let is_done = (0..2).any(|_| unit.done(first).expect("this unit does not fail"));
+        if next.join().unwrap() && is_done {
+            seen.add();
+        }
+    });
+    assert!(found.get() > 0, "must be seen");
+}
+
+/// Counts how often it was asked for page 0, and answers at once.
+struct Counts(Word);
+
+#[allow(unsafe_code)] // a promise
+// SAFETY: there is no cache.
+unsafe impl Invalidate for Counts {
+    type Token = ();
+    fn submit(&self, domain: DomainId, scope: Scope) -> Result<(), InvalidateError> {
+        self.submit_ranges(domain, scope.pages.as_slice(), scope.caches)
+    }
+    fn submit_ranges(
+        &self,
+        _: DomainId,
+        ranges: &[IovaRange],
+        _: Caches,
+    ) -> Result<(), InvalidateError> {
+        let page = IovaRange::new(IovaPage(0), PageCount(1));
+        if ranges.is_empty() || ranges.iter().any(|range| range.contains(&page)) {
+            self.0.fetch_add(1, RELAXED);
+        }
+        Ok(())
+    }
+    fn done(&self, (): ()) -> Result<bool, InvalidateError> {
+        Ok(true)
+    }
+}
+
+/// A request that is stopped after it has joined has the entry of later rounds, too.
+#[test]
+fn pages_that_come_late_are_not_those_of_a_later_round() {
+    const ROUNDS: usize = 4;
+    let all = Counter::default();
+    let seen = all.clone();
+    explore("late pages", Some(2), move || {
+        let (p, unit) = behind(2, Counts(Word::new(0)), 1);
+        let late = {
+            let (p, unit) = (p.clone(), unit.clone());
+            on_cpu_1(move || {
+                clear(&p, &unit, &Word::new(OLD), (DOMAIN, 1));
+            })
+        };
+        let waited = (0..ROUNDS).filter(|_| {
+            let asked = unit.unit().0.load(RELAXED);
+            let token = clear(&p, &unit, &Word::new(OLD), (DOMAIN, 0));
+            let is_done = (0..4).any(|_| unit.done(token).expect("it does not fail"));
+            let since = unit.unit().0.load(RELAXED) - asked;
+            assert!(!is_done || since > 0, "P1: done, and not asked for since");
+            is_done
+        });
+        if waited.count() == ROUNDS {
+            seen.add();
+        }
+        late.join().unwrap();
+    });
+    assert!(all.get() > 0, "must be seen");
+}
+
 /// Walks as another agent, when it finds that it was asked for page 1.
 struct Apart {
     entries: [Word; PAGES],
@@ -303,7 +434,7 @@ fn what_another_cpu_cleared_is_fenced_too() {
         let other = {
             let (p, unit) = (p.clone(), unit.clone());
             on_cpu_1(move || {
-                clear(&p, &unit, &unit.unit().entries[1], 1);
+                clear(&p, &unit, &unit.unit().entries[1], (DOMAIN, 1));
             })
         };
         let walker = {
@@ -318,7 +449,7 @@ fn what_another_cpu_cleared_is_fenced_too() {
                 }
             })
         };
-        clear(&p, &unit, &unit.unit().entries[0], 0);
+        clear(&p, &unit, &unit.unit().entries[0], (DOMAIN, 0));
         other.join().unwrap();
         walker.join().unwrap();
     });
