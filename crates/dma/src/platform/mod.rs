@@ -19,6 +19,29 @@
 //!   held.
 //!
 //! Lock order of the core: `CPU cache -> depot`, `turn -> queue`, `tree` alone, `timer` alone.
+//!
+//! # Contexts
+//!
+//! In which a domain asks its platform (yes, or never), and its calls the heap. A test over all
+//! designs holds both tables (`tests/it/heap_contexts.rs`).
+//!
+//! | asked | nothing held | pinned | a lock held |
+//! |---|---|---|---|
+//! | [`Lock::with`] | yes | yes | yes |
+//! | [`Platform::pinned`] | yes | never | never |
+//! | [`Platform::frame_alloc`], [`frame_free`](Platform::frame_free) | yes | never | never |
+//! | [`Platform::entries`] | yes | yes | never |
+//! | [`Platform::fence`] | yes | never | yes |
+//! | [`Platform::relax`], [`heap`](Platform::heap), [`unique`](Platform::unique) | yes | never | never |
+//!
+//! | call | heap, interrupts as they were | heap, interrupts masked |
+//! |---|---|---|
+//! | attach | yes | yes, where the unit or the domain remembers devices |
+//! | map, while more is mapped than ever before | `magazine`, `identity`, `kmalloc` | all but `kmalloc`: what ranges are kept in grows under its lock |
+//! | map, warm | never | never |
+//! | unmap of any kind | `magazine`, `identity`, `kmalloc`, at first; `solaris`, whose queues grow | never |
+//! | flush, tick, shrink | `solaris` | never |
+//! | `set_mode` | never | never |
 
 mod authority;
 mod copy;

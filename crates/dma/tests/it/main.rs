@@ -8,6 +8,7 @@ mod bounce;
 mod chunks;
 mod combining;
 mod doors;
+mod heap_contexts;
 mod identity;
 mod kmalloc;
 mod loom;

@@ -6,7 +6,7 @@
 //! told by a variable what to do.
 
 use crate::common::*;
-use ioatlas_dma::{platform::Platform, units::*};
+use ioatlas_dma::units::*;
 use ioatlas_host::Host;
 use ioatlas_vhost::{
     server::{FrontEnd, PageMap},

@@ -9,8 +9,8 @@ use crate::loom::{
 };
 use ioatlas_dma::{
     invalidation::*,
-    platform::{Atomic64, Ordering, Platform},
-    translator::{AttachError, Authority, RemappingUnit},
+    platform::{Atomic64, Authority, Ordering, Platform},
+    translator::{AttachError, RemappingUnit},
     units::*,
 };
 use std::sync::Arc;

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! In which contexts a platform and the heap are called: with nothing held, pinned, or with a lock
+//! held. The tables in the documents of `ioatlas_dma::platform` are these.
+
+use crate::allocators::counting::{calls, calls_masked, masked};
+use ioatlas_dma::{
+    design::{allocators, policies},
+    domain::*,
+    platform::*,
+    table::{TableConfig, fmt::VtdSecond48},
+    translator::{Paged, Uncached},
+    units::*,
+};
+use ioatlas_host::{Host, HostConfig};
+use std::{cell::Cell, collections::BTreeMap, sync::Arc};
+
+/// What is asked of a platform, in the order of [`ASKED`].
+#[derive(Clone, Copy)]
+enum Asked {
+    Lock,
+    Pinned,
+    FrameAlloc,
+    FrameFree,
+    Entries,
+    Fence,
+    Heap,
+    Unique,
+}
+
+/// By name, and whether it happens with nothing held, pinned, and with a lock held.
+const ASKED: [(&str, [bool; 3]); 8] = [
+    ("Lock::with", [true, true, true]),
+    ("pinned", [true, false, false]),
+    ("frame_alloc", [true, false, false]),
+    ("frame_free", [true, false, false]),
+    ("entries", [true, true, false]),
+    ("fence", [true, false, true]),
+    ("heap", [true, false, false]),
+    ("unique", [true, false, false]),
+];
+
+thread_local! {
+    static LOCKS: Cell<u32> = const { Cell::new(0) };
+    static PINS: Cell<u32> = const { Cell::new(0) };
+    /// A bit for each thing that is asked, by context.
+    static SEEN: [Cell<u32>; 3] = const { [const { Cell::new(0) }; 3] };
+}
+
+fn saw(asked: Asked) {
+    let context = match (LOCKS.get(), PINS.get()) {
+        (0, 0) => 0,
+        (0, _) => 1,
+        _ => 2,
+    };
+    SEEN.with(|seen| seen[context].set(seen[context].get() | 1 << asked as u32));
+}
+
+/// Runs `f` one level deeper.
+fn within<R>(depth: &'static std::thread::LocalKey<Cell<u32>>, f: impl FnOnce() -> R) -> R {
+    depth.set(depth.get() + 1);
+    let result = masked(f);
+    depth.set(depth.get() - 1);
+    result
+}
+
+/// The host, which notes what it is asked.
+struct Noted(Host);
+struct NotedLock<T: Send>(<Host as Platform>::Lock<T>);
+
+impl<T: Send> Lock<T> for NotedLock<T> {
+    fn new(value: T) -> Self {
+        NotedLock(Lock::new(value))
+    }
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        saw(Asked::Lock);
+        self.0.with(|data| within(&LOCKS, || f(data)))
+    }
+}
+
+// SAFETY: all of it is the host's.
+unsafe impl Platform for Noted {
+    type A64 = <Host as Platform>::A64;
+    type Lock<T: Send> = NotedLock<T>;
+    fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
+        saw(Asked::Pinned);
+        self.0.pinned(|cpu| within(&PINS, || f(cpu)))
+    }
+    fn cpus(&self) -> usize {
+        self.0.cpus()
+    }
+    fn frame_alloc(&self) -> Option<FreshFrame> {
+        saw(Asked::FrameAlloc);
+        self.0.frame_alloc()
+    }
+    fn frame_free(&self, frame: FreshFrame) {
+        saw(Asked::FrameFree);
+        self.0.frame_free(frame);
+    }
+    fn entries<'f>(&'f self, frame: FrameRef<'f>) -> &'f [Self::A64] {
+        saw(Asked::Entries);
+        self.0.entries(frame)
+    }
+    fn fence(&self, order: Ordering) {
+        saw(Asked::Fence);
+        self.0.fence(order);
+    }
+    fn relax(&self) {
+        assert_eq!(
+            (LOCKS.get(), PINS.get()),
+            (0, 0),
+            "P11: waits with interrupts masked"
+        );
+        self.0.relax();
+    }
+    fn heap(&self) -> Option<&dyn Heap> {
+        saw(Asked::Heap);
+        self.0.heap()
+    }
+    fn unique(&self) -> u64 {
+        saw(Asked::Unique);
+        self.0.unique()
+    }
+}
+
+type Dom = Domain<Noted, Paged<Noted, VtdSecond48, Uncached<Noted>>>;
+
+fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Dom {
+    let host = Host::new(HostConfig {
+        frames: 4096,
+        slots: 2,
+    });
+    let p = Arc::new(Noted(host.with_heap(ByteCount(4 << 20)).expect("room")));
+    let tables = Paged::new(&*p, Uncached::new(), TableConfig::default()).expect("a root");
+    Domain::new(p, tables, DomainConfig::new(allocator, policy)).expect("within the aperture")
+}
+
+/// What a driver calls.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Call {
+    Attach,
+    Map,
+    Unmap,
+    Flush,
+    SetMode,
+    Shrink,
+}
+
+/// Calls of the heap: with nothing held, and with interrupts masked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct HeapCalls {
+    open: u64,
+    masked: u64,
+}
+
+impl HeapCalls {
+    fn of(f: impl FnOnce()) -> Self {
+        let before = (calls(), calls_masked());
+        f();
+        let masked = calls_masked() - before.1;
+        HeapCalls {
+            open: calls() - before.0 - masked,
+            masked,
+        }
+    }
+}
+
+const MOST: u64 = 4000;
+
+/// Lists of one to three pages.
+fn map_many(domain: &Dom, held: &mut Vec<Mapping>) {
+    let page = |n: u64| PhysRange::page(PhysPage(0x1000 + n));
+    for n in 0..MOST {
+        let pages = [page(n), page(n + 7), page(n + 3)];
+        let list = &pages[..1 + n as usize % 3];
+        held.push(domain.map_list(list, Direction::FromDevice).expect("room"));
+    }
+}
+
+/// What each call asks of the heap, in a domain that has mapped nothing before.
+fn heap_calls(domain: &Dom) -> [(Call, HeapCalls); 8] {
+    let mut held = Vec::with_capacity(MOST as usize);
+    let attach = HeapCalls::of(|| domain.attach(SourceId(8)).expect("a unit without limits"));
+    let growing = HeapCalls::of(|| map_many(domain, &mut held));
+    let unmap = HeapCalls::of(|| {
+        for mapping in held.drain(MOST as usize / 2..) {
+            domain.unmap(mapping).expect("a live mapping");
+        }
+    });
+    let batch = HeapCalls::of(|| {
+        let mut batch = held.drain(MOST as usize / 4..);
+        domain.unmap_batch(&mut batch).expect("live mappings");
+    });
+    let start = HeapCalls::of(|| {
+        let pending = domain.unmap_start(&mut held.drain(..));
+        pending.finish().expect("live mappings");
+    });
+    let flush = HeapCalls::of(|| {
+        domain.flush().expect("a flush");
+        domain.tick(TimeNs(1_000_000_000)).expect("a flush");
+    });
+    map_many(domain, &mut held);
+    let switch = HeapCalls::of(|| {
+        if domain.set_mode(InvalidationMode::Strict).is_ok() {
+            domain
+                .set_mode(InvalidationMode::Deferred)
+                .expect("as before");
+        }
+    });
+    for mapping in held.drain(..) {
+        domain.unmap(mapping).expect("a live mapping");
+    }
+    let shrink = HeapCalls::of(|| {
+        domain.flush().expect("a flush");
+        domain.shrink();
+    });
+    [
+        (Call::Attach, attach),
+        (Call::Map, growing),
+        (Call::Unmap, unmap),
+        (Call::Unmap, batch),
+        (Call::Unmap, start),
+        (Call::Flush, flush),
+        (Call::SetMode, switch),
+        (Call::Shrink, shrink),
+    ]
+}
+
+/// Whether `call` may call the heap with nothing held, and with interrupts masked.
+fn may_call(allocator: &str, policy: &str, call: Call) -> [bool; 2] {
+    let keeps = ["magazine", "identity", "kmalloc"].contains(&allocator);
+    let grows = policy == "solaris";
+    match call {
+        Call::Attach => [true, true],
+        Call::Map => [keeps, allocator != "kmalloc"],
+        Call::Unmap => [keeps || grows, false],
+        Call::Flush | Call::Shrink => [grows, false],
+        Call::SetMode => [false, false],
+    }
+}
+
+#[test]
+fn the_heap_is_called_where_the_table_says() {
+    let mut seen: BTreeMap<Call, [u64; 2]> = BTreeMap::new();
+    for allocator in allocators().map(|allocator| allocator.config) {
+        for policy in policies().map(|policy| policy.config) {
+            let (allocator_name, policy_name) = (allocator.name(), policy.name());
+            let domain = domain(allocator, policy);
+            for (call, heap) in heap_calls(&domain) {
+                let may = may_call(allocator_name, policy_name, call);
+                let does = [heap.open > 0, heap.masked > 0];
+                let kept = !(does[0] && !may[0] || does[1] && !may[1]);
+                assert!(kept, "{allocator_name} {policy_name} {call:?}: {heap:?}");
+                let sum = seen.entry(call).or_default();
+                *sum = [sum[0] + heap.open, sum[1] + heap.masked];
+            }
+        }
+    }
+    // what the table says is not said for nothing
+    let [attach, map, unmap] = [Call::Attach, Call::Map, Call::Unmap].map(|call| seen[&call]);
+    let never = [attach[0], attach[1], map[0], map[1], unmap[0]].contains(&0);
+    assert!(!never, "{seen:?}");
+}
+
+#[test]
+fn a_platform_is_asked_where_the_table_says() {
+    for allocator in allocators().map(|allocator| allocator.config) {
+        for policy in policies().map(|policy| policy.config) {
+            heap_calls(&domain(allocator, policy));
+        }
+    }
+    let seen = |nth: usize| {
+        SEEN.with(|seen| [0, 1, 2].map(|context: usize| seen[context].get() >> nth & 1 == 1))
+    };
+    for (nth, (name, contexts)) in ASKED.into_iter().enumerate() {
+        assert_eq!(
+            seen(nth),
+            contexts,
+            "{name}: open, pinned, with a lock held"
+        );
+    }
+}
