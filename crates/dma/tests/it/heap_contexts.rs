@@ -191,8 +191,12 @@ fn heap_calls(domain: &Dom) -> [(Call, HeapCalls); 8] {
         domain.unmap_batch(&mut batch).expect("live mappings");
     });
     let start = HeapCalls::of(|| {
-        let pending = domain.unmap_start(&mut held.drain(..));
-        pending.finish().expect("live mappings");
+        let mut rest = held.drain(..).peekable();
+        while rest.peek().is_some() {
+            // as many as a batch holds
+            let pending = domain.unmap_start(&mut rest);
+            pending.finish().expect("live mappings");
+        }
     });
     let flush = HeapCalls::of(|| {
         domain.flush().expect("a flush");
