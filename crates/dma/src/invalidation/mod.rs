@@ -241,11 +241,20 @@ impl<P: Platform> FlushSequence<P> {
         domain: DomainId,
         scope: Scope,
     ) -> Result<Started<I::Token>, Failed> {
-        let seq = self.begin(p);
-        let token = unit
-            .submit_unattended(domain, scope)
-            .map_err(|cause| Failed { seq, cause })?;
+        let (token, seq) = self.ask(p, || unit.submit_unattended(domain, scope))?;
         Ok(Started { token, seq, scope })
+    }
+
+    /// Begins an invalidation, for which `submit` asks the unit.
+    #[inline(always)] // callers have a budget
+    fn ask<K>(
+        &self,
+        p: &P,
+        submit: impl FnOnce() -> Result<K, InvalidateError>,
+    ) -> Result<(K, Seq), Failed> {
+        let seq = self.begin(p);
+        let token = submit().map_err(|cause| Failed { seq, cause })?;
+        Ok((token, seq))
     }
 
     /// The number of an invalidation that is submitted next. Contains the full fence.
@@ -338,10 +347,7 @@ impl<P: Platform> FlushSequence<P> {
         scope: Scope,
         patience: &Patience<'_, P, I::Token>,
     ) -> Result<Completion, Failed> {
-        let seq = self.begin(p);
-        let token = unit
-            .submit(domain, scope)
-            .map_err(|cause| Failed { seq, cause })?;
+        let (token, seq) = self.ask(p, || unit.submit(domain, scope))?;
         self.wait_with(p, unit, Started { token, seq, scope }, patience)
     }
 

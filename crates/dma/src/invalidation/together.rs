@@ -158,15 +158,14 @@ impl<P: Platform> FlushSequence<P> {
         domain: DomainId,
         together: Together<T, N>,
     ) -> Result<Submitted<T, I::Token, N>, (Together<T, N>, Failed)> {
-        let seq = self.begin(p);
-        let ranges = together.pages.as_slice();
-        match unit.submit_ranges_unattended(domain, ranges, together.caches) {
-            Ok(token) => Ok(Submitted {
+        let (ranges, caches) = (together.pages.as_slice(), together.caches);
+        match self.ask(p, || unit.submit_ranges_unattended(domain, ranges, caches)) {
+            Ok((token, seq)) => Ok(Submitted {
                 together,
                 token,
                 seq,
             }),
-            Err(cause) => Err((together, Failed { seq, cause })),
+            Err(failed) => Err((together, failed)),
         }
     }
 
@@ -182,11 +181,8 @@ impl<P: Platform> FlushSequence<P> {
         together: &'t mut Together<T, N>,
         patience: &Patience<'_, P, I::Token>,
     ) -> Result<impl Iterator<Item = Flushed<T>> + use<'t, T, P, I, N>, Failed> {
-        let seq = self.begin(p);
-        let ranges = together.pages.as_slice();
-        let token = unit
-            .submit_ranges(domain, ranges, together.caches)
-            .map_err(|cause| Failed { seq, cause })?;
+        let (ranges, caches) = (together.pages.as_slice(), together.caches);
+        let (token, seq) = self.ask(p, || unit.submit_ranges(domain, ranges, caches))?;
         self.await_done(p, unit, token, seq, patience)?;
         Ok(together.take().map(Flushed::by_its_own))
     }

@@ -26,7 +26,7 @@ use crate::units::*;
 /// tests of bounced buffers run on copies of this process's.
 ///
 /// What calls it answers for the bytes that it names, by an [`Authority`]: a domain shows its
-/// platform to all, and that alone lets nobody write memory.
+/// platform to all code, safe code among it.
 ///
 /// ```
 /// # use ioatlas_dma::{platform::*, units::*};
