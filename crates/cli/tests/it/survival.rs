@@ -359,6 +359,25 @@ fn sockets_that_linger() {
     program.statistics(Signal::TERM);
 }
 
+/// A message is not even read: its sender stands behind another front end when the end comes.
+#[test]
+fn a_socket_that_lingers_in_line() {
+    let mut lingering = Lingering::new(SOON * 2);
+    let mut program = Program::start(&["--json"]);
+    let served = program.connect();
+    is_served(&served).expect("the first");
+    let behind = program.connect();
+    let script = Script::new(Twist::default());
+    let message = &script.messages[5];
+    let with = Message {
+        bytes: message.bytes.clone(),
+        files: vec![Arc::new(lingering.socket())],
+    };
+    with.send(&behind, with.bytes.len());
+    drop(with);
+    program.statistics(Signal::TERM);
+}
+
 /// No program may be started meanwhile: its copies of these files would be closed, and that waited
 /// for, before it begins.
 #[test]

@@ -15,7 +15,7 @@
 //! end has taken what was written, a terminal when it has shown it. So those that `vhost` may close
 //! by itself have to be of kinds that never wait ([`Foreign::closing_at_once`]). What is in the
 //! receive queue of a socket is closed with the socket, and by then it cannot be looked at
-//! ([`close_stream`]).
+//! ([`close_stream`]). So it is with connections that a listening socket has not accepted.
 //!
 //! Not handled: what is in the receive queue of a socket that the front end sent, which is closed
 //! with that; files that `vhost` closes, where any file may be memory; and the end of the process,
@@ -132,7 +132,7 @@ fn closers() -> MutexGuard<'static, Closers> {
 }
 
 /// Closes a file, however long that takes; returns at once.
-fn discard(file: File) {
+pub(crate) fn discard(file: File) {
     let mut state = closers();
     // Not given to the thread: where there is none, that would close it here.
     state.line.push(file);

@@ -11,6 +11,7 @@
 //! Not handled: two programs that replace the same stale socket at the same moment; the later one
 //! wins.
 
+use crate::protocol::foreign;
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
@@ -96,7 +97,8 @@ pub enum ListenError {
 /// A listening socket; its file is removed when it is dropped.
 #[derive(Debug)]
 pub struct Listener {
-    listener: UnixListener,
+    /// There until it is dropped.
+    listener: Option<UnixListener>,
     path: PathBuf,
     /// Device and inode: what is at the path later may be another program's.
     made: Option<(u64, u64)>,
@@ -143,7 +145,7 @@ impl Listener {
         })?;
         // From here on an error removes it.
         let listener = Listener {
-            listener: UnixListener::from(socket),
+            listener: Some(UnixListener::from(socket)),
             path: path.into(),
             made: identity(path).map_err(failed)?,
         };
@@ -151,7 +153,7 @@ impl Listener {
             path: path.into(),
             why,
         })?;
-        rustix::net::listen(&listener.listener, WAITING).map_err(|e| failed(e.into()))?;
+        rustix::net::listen(listener.socket(), WAITING).map_err(|e| failed(e.into()))?;
         Ok(listener)
     }
 
@@ -162,7 +164,7 @@ impl Listener {
 
     /// The socket, for [`Runner::serve`](super::Runner::serve) to accept connections from.
     pub fn socket(&self) -> &UnixListener {
-        &self.listener
+        self.listener.as_ref().expect("it is not dropped yet")
     }
 }
 
@@ -232,6 +234,10 @@ impl Drop for Listener {
             && let Err(e) = std::fs::remove_file(&self.path)
         {
             log::warn!("{}: cannot remove the socket: {e}", self.path.display());
+        }
+        // with it go the messages of those that were not accepted, and files that these have
+        if let Some(listener) = self.listener.take() {
+            foreign::discard(OwnedFd::from(listener).into());
         }
     }
 }
