@@ -4,7 +4,14 @@
 //! A device is entered before the translator attaches it and crossed out after the translator has
 //! detached it; in between it is *changing*, and no other call may attach or detach it here.
 
-use crate::{platform::Lock, platform::Platform, translator::AttachError, units::*};
+use crate::{
+    platform::{
+        Lock, Platform,
+        room::{Larger, NoMemory, Room},
+    },
+    translator::AttachError,
+    units::*,
+};
 use alloc::vec::Vec;
 
 pub(super) struct Devices<P: Platform>(P::Lock<Vec<(SourceId, Stage)>>);
@@ -18,7 +25,7 @@ enum Stage {
 enum Entered {
     Yes,
     Before(Stage),
-    NeedsRoom(usize),
+    Short(Larger<(SourceId, Stage)>),
 }
 
 impl<P: Platform> Devices<P> {
@@ -34,7 +41,8 @@ impl<P: Platform> Devices<P> {
         domain: DomainId,
         attach: impl FnOnce() -> Result<(), AttachError>,
     ) -> Result<(), AttachError> {
-        match self.enter(device) {
+        let entered = self.enter(device);
+        match entered.map_err(|NoMemory| AttachError::NoMemory { device })? {
             Some(Stage::Changing) => return Err(AttachError::Busy { device }),
             Some(Stage::Attached) => return Err(AttachError::Attached { device, domain }),
             None => {}
@@ -77,28 +85,26 @@ impl<P: Platform> Devices<P> {
         all.into_iter().map(|(device, _)| device).collect()
     }
 
-    /// Enters `device` as changing, unless it is there. Allocates outside the lock.
-    fn enter(&self, device: SourceId) -> Option<Stage> {
-        let mut room = Vec::new();
+    /// Enters `device` as changing, unless it is there.
+    fn enter(&self, device: SourceId) -> Result<Option<Stage>, NoMemory> {
         loop {
             let entered = self.0.with(|all| {
                 if let Some((_, stage)) = all.iter().find(|(source, _)| *source == device) {
                     return Entered::Before(*stage);
                 }
-                if all.len() == all.capacity() {
-                    if room.capacity() <= all.len() {
-                        return Entered::NeedsRoom(all.len());
-                    }
-                    room.append(all);
-                    core::mem::swap(all, &mut room);
+                if let Some(short) = Larger::of(all, all.len() + 1) {
+                    return Entered::Short(short);
                 }
                 all.push((device, Stage::Changing));
                 Entered::Yes
             });
             match entered {
-                Entered::Yes => return None,
-                Entered::Before(stage) => return Some(stage),
-                Entered::NeedsRoom(devices) => room = Vec::with_capacity(2 * devices + 4),
+                Entered::Yes => return Ok(None),
+                Entered::Before(stage) => return Ok(Some(stage)),
+                Entered::Short(mut larger) => {
+                    larger.allocate()?;
+                    self.0.with(|all| larger.take_over(all));
+                }
             }
         }
     }

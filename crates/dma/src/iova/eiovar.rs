@@ -28,7 +28,7 @@
 //! says, and for emptying all stacks: `list_len` x `classes` removals from the tree.
 
 use super::{
-    locked::{Ranges, Sketch},
+    locked::{Ranges, Sketch, Taking},
     rbtree::Scan,
     search::{Run, Window},
     *,
@@ -119,6 +119,15 @@ impl Kept {
 
 impl Ranges for Kept {
     const NAME: &'static str = "eiovar";
+    type Room = <Scan as Ranges>::Room;
+
+    #[inline]
+    fn short(&self, what: &Taking) -> Option<Self::Room> {
+        self.tree.short(what)
+    }
+    fn enlarge(&mut self, room: &mut Self::Room) {
+        self.tree.enlarge(room);
+    }
 
     fn take(&mut self, run: Run) -> Option<IovaRange> {
         self.pop(run, |_| true).or_else(|| self.tree.take(run))

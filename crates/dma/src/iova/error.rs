@@ -58,6 +58,8 @@ pub enum AllocErrorCause {
         /// What was asked for, as log2 of pages.
         boundary_lg2: u32,
     },
+    /// The heap: it has no memory to note one more range.
+    NoMemory,
 }
 
 impl AllocErrorCause {
@@ -65,7 +67,9 @@ impl AllocErrorCause {
     /// [`AllocError::is_final`] knows sizes too.
     pub fn is_final(&self) -> bool {
         match self {
-            AllocErrorCause::Full | AllocErrorCause::FullWithin(_) => false,
+            AllocErrorCause::Full | AllocErrorCause::FullWithin(_) | AllocErrorCause::NoMemory => {
+                false
+            }
             AllocErrorCause::Mask { .. }
             | AllocErrorCause::Alignment { .. }
             | AllocErrorCause::Boundary { .. } => true,
@@ -79,6 +83,7 @@ impl fmt::Display for AllocErrorCause {
         match self {
             AllocErrorCause::Full => Ok(()),
             AllocErrorCause::FullWithin(limits) => write!(f, " {limits}"),
+            AllocErrorCause::NoMemory => write!(f, ": no memory to note one more range"),
             AllocErrorCause::Mask { end, aperture } => write!(
                 f,
                 ": the device reaches pages below {end} only, the aperture is {aperture}"

@@ -32,11 +32,12 @@
 
 use super::{
     in_use::InUse,
-    locked::{Ranges, Sketch},
+    locked::{Ranges, Sketch, Taking},
     search::{Run, Window},
-    tree::{Augment, Link},
+    tree::{Augment, Link, Node},
     *,
 };
+use crate::platform::room::Larger;
 use alloc::string::String;
 
 /// FreeBSD's allocator: first fit in a tree that knows its gaps, under one lock.
@@ -51,7 +52,7 @@ pub struct Gaps {
 
 /// What a node knows of its subtree.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Summary {
+pub struct Summary {
     /// Where the lowest range begins.
     low: u64,
     /// Where the highest range ends.
@@ -184,6 +185,15 @@ impl Gaps {
 
 impl Ranges for Gaps {
     const NAME: &'static str = "freebsd";
+    type Room = Larger<Node<Summary>>;
+
+    #[inline]
+    fn short(&self, what: &Taking) -> Option<Self::Room> {
+        self.used.short(what.ranges())
+    }
+    fn enlarge(&mut self, room: &mut Self::Room) {
+        self.used.enlarge(room);
+    }
 
     fn take(&mut self, run: Run) -> Option<IovaRange> {
         self.take_within(run, Window::of(self.used.aperture()))

@@ -5,9 +5,9 @@
 use super::{
     Usage,
     search::Run,
-    tree::{Augment, Link, RangeTree},
+    tree::{Augment, Link, Node, RangeTree},
 };
-use crate::units::*;
+use crate::{platform::room::Larger, units::*};
 use alloc::{format, string::String};
 
 /// An aperture and the ranges of it that are in use.
@@ -44,6 +44,16 @@ impl<A: Augment> InUse<A> {
             allocated: PageCount(self.pages),
             ..Usage::default()
         }
+    }
+
+    /// What is needed to take this many ranges more; `None` where they have room.
+    #[inline]
+    pub fn short(&self, more: usize) -> Option<Larger<Node<A>>> {
+        self.tree.short(self.tree.len().saturating_add(more))
+    }
+    /// Grows into what was allocated.
+    pub fn enlarge(&mut self, room: &mut Larger<Node<A>>) {
+        self.tree.enlarge(room);
     }
 
     /// Takes `run` at `first`, which is free, each range as a node of its own; returns the lowest.

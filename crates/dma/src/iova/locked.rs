@@ -10,8 +10,10 @@
 //! Page 0 is never allocated, because drivers take address 0 for "none"; [`IovaAllocator::reserve`]
 //! gives it to callers that ask for it. Where the aperture has it, it counts as free until then.
 //!
-//! Locking: one lock, nothing is called with it held. How long it is held is what the design costs:
-//! see there.
+//! Locking: one lock, nothing is called with it held, the heap neither: what more ranges need is
+//! allocated with the lock open, before they are taken ([`Room`]). Where the heap has nothing, the
+//! request fails, and all is as before. How long the lock is held is what the design costs: see
+//! there.
 //!
 //! Not handled: an aperture whose end is not a `u64` (it is cut off).
 
@@ -20,13 +22,23 @@ use super::{
     search::{Run, Search, Window},
     *,
 };
-use crate::platform::Lock;
+use crate::platform::{
+    Lock,
+    room::{NoMemory, Room},
+};
 use alloc::{format, string::String};
 
 /// What a lock protects: ranges in use, and a way to find what is free.
 pub trait Ranges: Send {
     /// The name of the design.
     const NAME: &'static str;
+    /// Memory for more ranges.
+    type Room: Room;
+    /// What is needed beyond what there is to take `what` and to take it back; `None` where nothing
+    /// is.
+    fn short(&self, what: &Taking) -> Option<Self::Room>;
+    /// Receives what was allocated, and leaves in its place what is to be dropped.
+    fn enlarge(&mut self, room: &mut Self::Room);
     /// Finds a place for `run`, anywhere, and takes it.
     fn take(&mut self, run: Run) -> Option<IovaRange>;
     /// Finds a place for `run`, a single range, in `window`, and takes it. The run may be aligned
@@ -51,6 +63,24 @@ pub trait Ranges: Send {
     fn audit(&self) -> Result<(), String>;
     /// What to print of it.
     fn sketch(&self) -> Sketch;
+}
+
+/// What is about to be taken.
+pub enum Taking {
+    /// A run, somewhere.
+    Run(Run),
+    /// Just this range.
+    Exactly(IovaRange),
+}
+
+impl Taking {
+    /// Into how many ranges it comes.
+    pub fn ranges(&self) -> usize {
+        match self {
+            Taking::Run(run) => run.count(),
+            Taking::Exactly(_) => 1,
+        }
+    }
 }
 
 /// Ranges behind a lock: an allocator.
@@ -85,44 +115,80 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
         self.ranges.with(|ranges| look(ranges))
     }
 
+    /// By `take`, with room for `what`; if need be again after everything kept for reuse was given
+    /// up.
+    #[inline]
+    fn with_room<T>(&self, what: &Taking, take: impl Fn(&mut R) -> T) -> Result<T, NoMemory> {
+        loop {
+            let taken = self.ranges.with_counted(R::visited, |ranges| {
+                ranges.short(what).map_or_else(|| Ok(take(ranges)), Err)
+            });
+            match taken {
+                Ok(taken) => return Ok(taken),
+                Err(short) => self.enlarge(short)?,
+            }
+        }
+    }
+
+    /// Allocates what the ranges are short of; where there is no memory, what is kept for reuse may
+    /// be in the way.
+    #[cold]
+    fn enlarge(&self, mut room: R::Room) -> Result<(), NoMemory> {
+        match room.allocate() {
+            Ok(()) => self.ranges.with(|ranges| ranges.enlarge(&mut room)),
+            Err(NoMemory) if self.ranges.with(|ranges| ranges.drain()).0 > 0 => {}
+            Err(none) => return Err(none),
+        }
+        Ok(())
+    }
+
     /// By `take`, if need be again after everything kept for reuse was given up; not for what is
     /// larger than the aperture.
     #[inline]
     fn find(
         &self,
-        wanted: PageCount,
-        cause: AllocErrorCause,
+        run: Run,
+        full: AllocErrorCause,
         take: impl Fn(&mut R) -> Option<IovaRange>,
     ) -> Result<IovaRange, AllocError> {
-        let found = self.ranges.with_counted(R::visited, |ranges| {
+        let wanted = PageCount(run.pages());
+        if wanted > self.aperture.pages {
+            return Err(self.failed(wanted, full));
+        }
+        let found = self.with_room(&Taking::Run(run), |ranges| {
             take(ranges)
-                .or_else(|| match wanted <= self.aperture.pages {
-                    true if ranges.drain().0 > 0 => take(ranges),
-                    _ => None,
+                .or_else(|| match ranges.drain() {
+                    PageCount(0) => None,
+                    _ => take(ranges),
                 })
                 .ok_or_else(|| ranges.usage())
         });
-        found.map_err(|usage| self.failed(wanted, cause, usage))
+        match found {
+            Ok(Ok(range)) => Ok(range),
+            Ok(Err(usage)) => Err(self.failed_at(wanted, full, usage)),
+            Err(NoMemory) => Err(self.failed(wanted, AllocErrorCause::NoMemory)),
+        }
     }
 
     #[cold]
     fn find_within(&self, pages: PageCount, limits: &Limits) -> Result<IovaRange, AllocError> {
-        let wanted = granted_or_all(pages);
         let search = Run::new(pages, 1)
             .ok_or(AllocErrorCause::Full)
             .and_then(|run| Search::new(run, limits, self.aperture));
-        let search = search.map_err(|cause| {
-            let usage = self.ranges.with(|ranges| ranges.usage());
-            self.failed(wanted, cause, usage)
-        })?;
-        self.find(wanted, limits.full(), |ranges| {
+        let search = search.map_err(|cause| self.failed(granted_or_all(pages), cause))?;
+        self.find(search.run, limits.full(), |ranges| {
             let mut windows = search.windows();
             windows.find_map(|window| ranges.take_within(search.run, window))
         })
     }
 
     #[cold]
-    fn failed(&self, wanted: PageCount, cause: AllocErrorCause, usage: Usage) -> AllocError {
+    fn failed(&self, wanted: PageCount, cause: AllocErrorCause) -> AllocError {
+        let usage = self.ranges.with(|ranges| ranges.usage());
+        self.failed_at(wanted, cause, usage)
+    }
+
+    fn failed_at(&self, wanted: PageCount, cause: AllocErrorCause, usage: Usage) -> AllocError {
         AllocError {
             wanted,
             free: usage.free,
@@ -131,6 +197,15 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
             cause,
         }
     }
+
+    /// A run for which the numbers do not overflow.
+    #[inline]
+    fn run(&self, each: PageCount, count: u64) -> Result<Run, AllocError> {
+        Run::new(each, count).ok_or_else(|| {
+            let wanted = granted_or_all(each).0.saturating_mul(count.max(1));
+            self.failed(PageCount(wanted), AllocErrorCause::Full)
+        })
+    }
 }
 
 impl<P: Platform, R: Ranges> IovaAllocator<P> for Locked<P, R> {
@@ -138,10 +213,8 @@ impl<P: Platform, R: Ranges> IovaAllocator<P> for Locked<P, R> {
     fn alloc(&self, _p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {
         let Request { pages, limits, .. } = request;
         let range = if limits.is_none() {
-            let run = Run::new(*pages, 1);
-            self.find(granted_or_all(*pages), AllocErrorCause::Full, |ranges| {
-                run.and_then(|run| ranges.take(run))
-            })?
+            let run = self.run(*pages, 1)?;
+            self.find(run, AllocErrorCause::Full, |ranges| ranges.take(run))?
         } else {
             self.find_within(*pages, limits)?
         };
@@ -150,7 +223,7 @@ impl<P: Platform, R: Ranges> IovaAllocator<P> for Locked<P, R> {
 
     fn reserve(&self, _p: &P, wanted: IovaRange) -> Result<IovaAlloc, FixedRangeError> {
         let wanted = inside(self.aperture, wanted)?;
-        let taken = self.ranges.with(|ranges| {
+        let taken = self.with_room(&Taking::Exactly(wanted), |ranges| {
             ranges
                 .take_exactly(wanted)
                 .or_else(|taken| match ranges.drain() {
@@ -159,8 +232,9 @@ impl<P: Platform, R: Ranges> IovaAllocator<P> for Locked<P, R> {
                 })
         });
         match taken {
-            Ok(()) => Ok(IovaAlloc::new(wanted, AllocKind::Fixed)),
-            Err(taken) => Err(FixedRangeError::Taken { wanted, taken }),
+            Ok(Ok(())) => Ok(IovaAlloc::new(wanted, AllocKind::Fixed)),
+            Ok(Err(taken)) => Err(FixedRangeError::Taken { wanted, taken }),
+            Err(NoMemory) => Err(FixedRangeError::NoMemory { wanted }),
         }
     }
 
@@ -194,11 +268,8 @@ impl<P: Platform, R: Ranges> IovaAllocator<P> for Locked<P, R> {
 
 impl<P: Platform, R: Ranges> Refill<P> for Locked<P, R> {
     fn alloc_run(&self, each: PageCount, count: u64) -> Result<IovaRange, AllocError> {
-        let run = Run::new(each, count);
-        let wanted = PageCount(each.0.saturating_mul(count));
-        self.find(wanted, AllocErrorCause::Full, |ranges| {
-            run.and_then(|run| ranges.take(run))
-        })
+        let run = self.run(each, count)?;
+        self.find(run, AllocErrorCause::Full, |ranges| ranges.take(run))
     }
 
     fn free_all(&self, all: impl Iterator<Item = IovaRange>) {

@@ -215,6 +215,9 @@ pub enum FixedRangeError {
         /// How many it keeps.
         max: usize,
     },
+    /// The heap has no memory to note one more range.
+    #[error("IOVA pages {wanted}: no memory to note one more range")]
+    NoMemory { wanted: IovaRange },
 }
 
 /// Where the pages of an aperture are.

@@ -25,16 +25,17 @@
 //! use below it.
 //!
 //! Locking: one lock around everything ([`Locked`]). It is held for a walk, linear as said, and the
-//! first time there are more ranges than ever before, for the growth of the slab.
+//! first time there are more ranges than ever before, while the slab moves to where it has room.
 
 use super::{
     in_use::InUse,
-    locked::{Ranges, Sketch},
+    locked::{Ranges, Sketch, Taking},
     run_bounds::RunBounds,
     search::{Run, Window},
-    tree::Link,
+    tree::{Link, Node},
     *,
 };
+use crate::platform::room::Larger;
 use alloc::{format, string::String};
 
 /// Linux 3.17's allocator: top-down first fit from a cached node, under one lock.
@@ -108,6 +109,15 @@ impl Scan {
 
 impl Ranges for Scan {
     const NAME: &'static str = "rbtree";
+    type Room = Larger<Node<()>>;
+
+    #[inline]
+    fn short(&self, what: &Taking) -> Option<Self::Room> {
+        self.used.short(what.ranges())
+    }
+    fn enlarge(&mut self, room: &mut Self::Room) {
+        self.used.enlarge(room);
+    }
 
     fn take(&mut self, run: Run) -> Option<IovaRange> {
         let first = self.first_fit(run)?;

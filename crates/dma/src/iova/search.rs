@@ -67,6 +67,10 @@ impl Run {
     pub fn pages(&self) -> u64 {
         self.each * self.count
     }
+    /// How many ranges.
+    pub fn count(&self) -> usize {
+        usize::try_from(self.count).unwrap_or(usize::MAX)
+    }
     /// How many pages each range has.
     pub fn each(&self) -> PageCount {
         PageCount(self.each)

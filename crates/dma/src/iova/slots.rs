@@ -4,11 +4,12 @@
 //! Links are indices, so lists need no unsafe code. Slots are never given back but chained as
 //! spare, so that nothing is allocated once there have been as many things as ever will be.
 
+use crate::platform::room::Larger;
 use alloc::vec::Vec;
 
 /// The number of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Link(u32);
+pub struct Link(u32);
 
 /// No slot: where a list ends.
 pub(super) const NIL: Link = Link(u32::MAX);
@@ -19,7 +20,7 @@ impl Link {
     }
 }
 
-struct Slot<T> {
+pub struct Slot<T> {
     thing: T,
     next: Link,
     prev: Link,
@@ -43,6 +44,15 @@ impl<T> Slots<T> {
     pub(super) fn len(&self) -> usize {
         self.len
     }
+    /// What is needed to have this many things; `None` where they have room.
+    #[inline]
+    pub(super) fn short(&self, things: usize) -> Option<Larger<Slot<T>>> {
+        Larger::of(&self.slots, things)
+    }
+    /// Grows into what was allocated.
+    pub(super) fn enlarge(&mut self, room: &mut Larger<Slot<T>>) {
+        room.take_over(&mut self.slots);
+    }
     pub(super) fn at(&self, at: Link) -> &T {
         &self.slots[at.0 as usize].thing
     }
@@ -64,8 +74,7 @@ impl<T> Slots<T> {
         self.slots[at.0 as usize].prev = prev;
     }
 
-    /// Adds a thing that is in no list. Panics with 2^32 - 1 things, which are more than
-    /// 64 GiB of them.
+    /// Adds a thing that is in no list, for which there is room: [`short`](Self::short).
     pub(super) fn add(&mut self, thing: T) -> Link {
         self.len += 1;
         let slot = Slot {

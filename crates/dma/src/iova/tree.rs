@@ -21,7 +21,7 @@
 
 mod check;
 
-use crate::units::*;
+use crate::{platform::room::Larger, units::*};
 use alloc::{vec, vec::Vec};
 
 /// The slot of a node.
@@ -78,7 +78,7 @@ impl Augment for () {
 }
 
 /// 32 bytes without a summary: two to a cache line.
-struct Node<A> {
+pub struct Node<A> {
     range: IovaRange,
     sum: A,
     parent: Link,
@@ -114,6 +114,22 @@ impl<A: Augment> RangeTree<A> {
 
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Slots that have ever been used.
+    pub(super) fn slots(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// What is needed to have `ranges` in the tree; `None` where they have room.
+    #[inline]
+    pub(super) fn short(&self, ranges: usize) -> Option<Larger<Node<A>>> {
+        Larger::of(&self.nodes, ranges.saturating_add(1))
+    }
+
+    /// Grows into what was allocated.
+    pub(super) fn enlarge(&mut self, room: &mut Larger<Node<A>>) {
+        room.take_over(&mut self.nodes);
     }
 
     /// The pages of a node.
@@ -209,8 +225,7 @@ impl<A: Augment> RangeTree<A> {
         None
     }
 
-    /// Adds `range`, which overlaps no other. Panics with 2^32 - 1 ranges in the tree, which are
-    /// 128 GiB of nodes.
+    /// Adds `range`, which overlaps no other and for which there is room: [`short`](Self::short).
     pub(super) fn insert(&mut self, range: IovaRange) -> Link {
         let (mut parent, mut side) = (NIL, Left);
         let mut below = self.root;

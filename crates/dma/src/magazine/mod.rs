@@ -37,7 +37,8 @@
 //! needs it. Until then the CPU has a vector without room, which is as full as it is empty, so that
 //! the paths need not tell. There are at most two for each CPU and
 //! [`MagazineSizes::depot_full_max`] in the depot, full and empty together; once those exist,
-//! nothing is allocated.
+//! nothing is allocated. Where the heap has no memory for a magazine, what is given overflows alone,
+//! and a fill keeps nothing.
 //!
 //! Not handled: adapting M to contention.
 
@@ -262,7 +263,16 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
                     });
                 }
                 // at most once: with a spare there is an empty one
-                Given::NoEmpty => spare = self.magazine(),
+                Given::NoEmpty => match self.magazine() {
+                    Some(magazine) => spare = magazine,
+                    None => {
+                        return Some(Overflow {
+                            magazine: Vec::new(),
+                            over: thing,
+                            origin,
+                        });
+                    }
+                },
             }
         }
     }
@@ -290,8 +300,8 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         over.unwrap_or(Some(thing))
     }
 
-    /// Keeps as many of `things` for CPU `origin` as its loaded magazine has room for; the rest
-    /// stay in the iterator.
+    /// Keeps as many of `things` for CPU `origin` as its loaded magazine has room for, none where
+    /// there is no memory for one; the rest stay in the iterator.
     ///
     /// # Panics
     /// If `origin` is not a CPU of the platform.
@@ -306,7 +316,10 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
             things.take(room).for_each(|thing| pair.push::<P>(thing));
             pair.loaded.capacity() > 0
         }) {
-            spare = self.magazine();
+            match self.magazine() {
+                Some(magazine) => spare = magazine,
+                None => return,
+            }
         }
     }
 
@@ -456,10 +469,11 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
         Given::Kept
     }
 
-    fn magazine(&self) -> Vec<T> {
+    /// An empty one, if the heap has memory for it.
+    fn magazine(&self) -> Option<Vec<T>> {
         let mut magazine = Vec::new();
-        magazine.reserve_exact(self.sizes.magazine_len);
-        magazine
+        let reserved = magazine.try_reserve_exact(self.sizes.magazine_len);
+        reserved.ok().map(|()| magazine)
     }
 
     /// Puts an empty magazine into the depot, or frees it where there are enough.

@@ -22,8 +22,8 @@
 //!
 //! # Contexts
 //!
-//! In which a domain asks its platform (yes, or never), and its calls the heap. A test over all
-//! designs holds both tables (`tests/it/heap_contexts.rs`).
+//! In which a domain asks its platform (yes, or never), and which of its calls call the heap. Tests
+//! over all designs hold both tables (`tests/it/heap_contexts.rs`, `heap_failure.rs`).
 //!
 //! | asked | nothing held | pinned | a lock held |
 //! |---|---|---|---|
@@ -34,14 +34,17 @@
 //! | [`Platform::fence`] | yes | never | yes |
 //! | [`Platform::relax`], [`heap`](Platform::heap), [`unique`](Platform::unique) | yes | never | never |
 //!
-//! | call | heap, interrupts as they were | heap, interrupts masked |
+//! The heap is called with nothing held and interrupts as they were, and may have nothing: no call
+//! aborts, and nothing is lost.
+//!
+//! | call | calls the heap | where that has no memory |
 //! |---|---|---|
-//! | attach | yes | yes, where the unit or the domain remembers devices |
-//! | map, while more is mapped than ever before | `magazine`, `identity`, `kmalloc` | all but `kmalloc`: what ranges are kept in grows under its lock |
-//! | map, warm | never | never |
-//! | unmap of any kind | `magazine`, `identity`, `kmalloc`, at first; `solaris`, whose queues grow | never |
-//! | flush, tick, shrink | `solaris` | never |
-//! | `set_mode` | never | never |
+//! | attach | yes | fails |
+//! | map, while more is mapped than ever before | yes | fails, unless it can do without magazines |
+//! | map, warm | never | |
+//! | unmap of any kind | `magazine`, `identity`, `kmalloc`, at first; `solaris`, whose queues grow | frees past the magazines; `solaris` flushes |
+//! | flush, tick, shrink | `solaris` | frees past the magazines |
+//! | `set_mode` | never | |
 
 mod authority;
 mod copy;
@@ -50,6 +53,7 @@ mod heap;
 #[cfg(test)]
 pub(crate) mod one_cpu;
 mod percpu;
+pub(crate) mod room;
 mod word;
 
 pub use authority::Authority;

@@ -105,7 +105,10 @@ impl<P: Platform, K: Send> RetiredQueue<P, K> {
 
     /// Puts `item` at the end, with more room if that is what it takes: room for twice as many,
     /// allocated without the lock.
-    pub fn push_growing(&self, mut item: Item<K>) {
+    ///
+    /// # Errors
+    /// It comes back: the heap has no memory for so many.
+    pub fn push_growing(&self, mut item: Item<K>) -> Result<(), Item<K>> {
         let mut larger = VecDeque::new();
         loop {
             let pushed = self.0.with(|q| {
@@ -120,9 +123,13 @@ impl<P: Platform, K: Send> RetiredQueue<P, K> {
                 q.items.push_back(item);
                 Ok(())
             });
-            let Err((back, full)) = pushed else { return };
+            let Err((back, full)) = pushed else {
+                return Ok(());
+            };
             item = back;
-            larger = VecDeque::with_capacity(2 * full + DRAIN_CHUNK);
+            if larger.try_reserve(2 * full + DRAIN_CHUNK).is_err() {
+                return Err(item);
+            }
         }
     }
 

@@ -23,6 +23,8 @@
 //! within them, and where it is preferred, among the newest [`LOOK`] of its class, or a fresh
 //! allocation.
 //!
+//! Where the heap has no memory for a larger stack, the allocation is flushed at unmap too.
+//!
 //! Exposure: unbounded.
 
 use super::{
@@ -61,18 +63,29 @@ impl<P: Platform> RetiredCache<P> {
         alloc.kind() == AllocKind::Dynamic && self.class(alloc.range().pages).is_some()
     }
 
-    pub fn keep<I: Invalidate>(&self, engine: &Engine<'_, P, I>, retired: Retired<Resource>) {
-        let Resource::Iova(alloc) = retired.get() else {
-            return engine.quarantine.put(retired); // frames have no class: none is kept
+    /// Keeps an allocation that it [`takes`](Self::takes).
+    ///
+    /// # Errors
+    /// It comes back: the heap has no memory to note it.
+    pub fn keep<I: Invalidate>(
+        &self,
+        engine: &Engine<'_, P, I>,
+        retired: Retired<Resource>,
+    ) -> Result<(), Retired<Resource>> {
+        let class = match retired.get() {
+            Resource::Iova(alloc) => self.class(alloc.range().pages),
+            Resource::Frame(_) => None,
         };
-        match self.class(alloc.range().pages) {
-            Some(class) => class.push_growing(Item {
-                origin: engine.p.pinned(|cpu| cpu.index()),
-                retired,
-                beside: (),
-            }),
-            None => engine.quarantine.put(retired),
-        }
+        let Some(class) = class else {
+            return Err(retired);
+        };
+        let origin = engine.p.pinned(|cpu| cpu.index());
+        let kept = class.push_growing(Item {
+            origin,
+            retired,
+            beside: (),
+        });
+        kept.map_err(|item| item.retired)
     }
 
     /// An allocation that is kept, flushed; `None` where none serves.

@@ -82,10 +82,14 @@ impl<'a, P: Platform, K: Copy + Send> UnmapBatch<'a, P, K> {
             && cache.takes(&alloc)
         {
             let what = Resource::Iova(alloc);
-            cache.keep(engine, engine.sequence.retire(engine.p, what, self.scope()));
-            return Ok(());
+            let retired = engine.sequence.retire(engine.p, what, self.scope());
+            match cache.keep(engine, retired) {
+                Ok(()) => return Ok(()),
+                Err(not_kept) => self.hold(not_kept),
+            }
+        } else {
+            self.add(engine, Resource::Iova(alloc));
         }
-        self.add(engine, Resource::Iova(alloc));
         self.complete(engine, Completed::All);
         self.failed.map_or(Ok(()), Err)
     }
@@ -109,7 +113,11 @@ impl<'a, P: Platform, K: Copy + Send> UnmapBatch<'a, P, K> {
 
     #[inline]
     fn add<I: Invalidate<Token = K>>(&mut self, engine: &Engine<'_, P, I>, what: Resource) {
-        let retired = engine.sequence.retire(engine.p, what, self.scope());
+        self.hold(engine.sequence.retire(engine.p, what, self.scope()));
+    }
+
+    #[inline]
+    fn hold(&mut self, retired: Retired<Resource>) {
         self.batch[self.held] = Some(retired);
         self.held += 1;
     }

@@ -260,6 +260,9 @@ pub enum AttachError {
     /// It is not attached here.
     #[error("device {device} is not attached to domain {domain}")]
     NotAttached { device: SourceId, domain: DomainId },
+    /// The heap has no memory to note one more device.
+    #[error("device {device}: no memory to note one more device")]
+    NoMemory { device: SourceId },
     /// No frame for a context table.
     #[error("no frame for the context table of bus {bus:#x}")]
     NoFrame { bus: u8 },

@@ -7,7 +7,10 @@
 use super::{AttachError, RemappingUnit};
 use crate::{
     invalidation::{Invalidate, InvalidateError, Scope},
-    platform::*,
+    platform::{
+        room::{Larger, NoMemory, Room},
+        *,
+    },
     units::*,
 };
 use alloc::vec::Vec;
@@ -76,14 +79,25 @@ unsafe impl<P: Platform> RemappingUnit<P> for Uncached<P> {
         root: PhysPage,
         _levels: u32,
     ) -> Result<(), AttachError> {
-        self.state.with(|s| {
-            if let Some((_, at, _)) = s.attached.iter().find(|(source, ..)| *source == device) {
-                let domain = *at;
-                return Err(AttachError::Attached { device, domain });
-            }
-            s.attached.push((device, domain, root));
-            Ok(())
-        })
+        loop {
+            let short = self.state.with(|s| {
+                if let Some((_, at, _)) = s.attached.iter().find(|(source, ..)| *source == device) {
+                    let domain = *at;
+                    return Err(AttachError::Attached { device, domain });
+                }
+                let short = Larger::of(&s.attached, s.attached.len() + 1);
+                if short.is_none() {
+                    s.attached.push((device, domain, root));
+                }
+                Ok(short)
+            })?;
+            let Some(mut larger) = short else {
+                return Ok(());
+            };
+            let allocated = larger.allocate();
+            allocated.map_err(|NoMemory| AttachError::NoMemory { device })?;
+            self.state.with(|s| larger.take_over(&mut s.attached));
+        }
     }
     fn detach(
         &self,
@@ -107,13 +121,30 @@ unsafe impl<P: Platform> RemappingUnit<P> for Uncached<P> {
         u32::MAX
     }
     fn domain_id(&self, _p: &P) -> Option<DomainId> {
-        self.state.with(|s| {
-            s.free_ids.pop().or_else(|| {
+        loop {
+            let given = self.state.with(|s| {
+                if let Some(id) = s.free_ids.pop() {
+                    return Ok(Some(id));
+                }
+                // so that there is room for it when it is released
+                if let Some(short) = Larger::of(&s.free_ids, usize::from(s.next_id)) {
+                    return Err(short);
+                }
                 let id = DomainId(s.next_id);
-                s.next_id = s.next_id.checked_add(1)?;
-                Some(id)
-            })
-        })
+                let next = s.next_id.checked_add(1);
+                Ok(next.map(|next| {
+                    s.next_id = next;
+                    id
+                }))
+            });
+            match given {
+                Ok(given) => return given,
+                Err(mut larger) => {
+                    larger.allocate().ok()?;
+                    self.state.with(|s| larger.take_over(&mut s.free_ids));
+                }
+            }
+        }
     }
     fn release_domain_id(&self, _: Authority, _p: &P, id: DomainId) {
         self.state.with(|s| s.free_ids.push(id));

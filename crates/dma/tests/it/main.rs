@@ -9,6 +9,7 @@ mod chunks;
 mod combining;
 mod doors;
 mod heap_contexts;
+mod heap_failure;
 mod identity;
 mod kmalloc;
 mod loom;

@@ -10,12 +10,15 @@ use super::{
     super::{
         lists::list_of,
         search::{Run, Window},
-        tree::{Link, RangeTree},
+        tree::{Link, Node, RangeTree},
     },
     buddy::{BLOCK_LG2, Effort, block_of},
 };
-use crate::units::*;
+use crate::{platform::room::Larger, units::*};
 use alloc::{format, string::String};
+
+/// For the two trees.
+pub(super) type Room = [Option<Larger<Node<()>>>; 2];
 
 pub(super) struct Blocks {
     by_place: RangeTree,
@@ -35,6 +38,23 @@ impl Blocks {
             by_place: RangeTree::new(),
             by_size: RangeTree::new(),
             free: 0,
+        }
+    }
+
+    /// What is needed to have this many free ranges.
+    #[inline]
+    pub(super) fn short(&self, ranges: usize) -> Room {
+        [&self.by_place, &self.by_size].map(|tree| tree.short(ranges))
+    }
+    /// Grows into what was allocated.
+    pub(super) fn enlarge(&mut self, room: &mut Room) {
+        for (tree, room) in [&mut self.by_place, &mut self.by_size]
+            .into_iter()
+            .zip(room)
+        {
+            if let Some(room) = room {
+                tree.enlarge(room);
+            }
         }
     }
 

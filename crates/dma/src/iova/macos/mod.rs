@@ -37,8 +37,8 @@
 //! a node of a block, a whole block of a range of the third tree (page 0 apart); no two buddies,
 //! nor neighbours in the tree, are both free; no block of the buddy's is all free.
 //!
-//! Locking: one lock around everything, as in Mac OS X. It is held for as long as said, and for the
-//! growth of slots the first time that more is in use than ever before.
+//! Locking: one lock around everything, as in Mac OS X. It is held for as long as said, and the
+//! first time that more is in use than ever before, while slots move to where they have room.
 //!
 //! Not handled: keeping an emptied block for the next request. It costs two ways down the tree
 //! where a block comes and goes with every mapping, as it does when a device has one mapping at a
@@ -47,16 +47,18 @@
 mod audit;
 mod blocks;
 mod buddy;
+mod short;
 
 use super::{
     in_use::InUse,
-    locked::{Ranges, Sketch},
+    locked::{Ranges, Sketch, Taking},
     search::{Run, Window},
     *,
 };
 use alloc::string::String;
 use blocks::Blocks;
 use buddy::{BLOCK_LG2, Buddy, Given, State, block_of, block_range, pieces};
+use short::Short;
 
 pub use buddy::{Effort, Sizes};
 
@@ -240,6 +242,15 @@ impl TwoSizes {
 
 impl Ranges for TwoSizes {
     const NAME: &'static str = "macos";
+    type Room = Short;
+
+    #[inline]
+    fn short(&self, what: &Taking) -> Option<Short> {
+        Short::of(self, what)
+    }
+    fn enlarge(&mut self, room: &mut Short) {
+        room.enlarge(self);
+    }
 
     fn take(&mut self, run: Run) -> Option<IovaRange> {
         self.take_within(run, Window::of(self.aperture))

@@ -2,11 +2,11 @@
 //! The hash table of allocated segments, by first page.
 //!
 //! Chained through the segments themselves. It doubles when there are more segments than chains, so
-//! that a chain has one segment on average; that is the one moment at which it allocates and is not
-//! constant. It never shrinks.
+//! that a chain has one segment on average; that is the one moment at which it is not constant. It
+//! never shrinks.
 
 use super::segments::Segments;
-use crate::{iova::slots::*, units::*};
+use crate::{iova::slots::*, platform::room::Larger, units::*};
 use alloc::{vec, vec::Vec};
 
 pub(super) struct Allocated {
@@ -37,9 +37,6 @@ impl Allocated {
     }
 
     pub(super) fn add(&mut self, segments: &mut Segments, at: Link) {
-        if self.len == self.chains.len() {
-            self.grow(segments);
-        }
         self.len += 1;
         self.link(segments, at);
     }
@@ -83,10 +80,19 @@ impl Allocated {
         segments.slots.set_next(at, next);
     }
 
-    fn grow(&mut self, segments: &mut Segments) {
-        let old = core::mem::take(&mut self.chains);
-        self.chains = vec![NIL; 2 * old.len()];
-        for mut at in old {
+    /// What is needed to have this many segments; `None` where they have chains.
+    #[inline]
+    pub(super) fn short(&self, segments: usize) -> Option<Larger<Link>> {
+        let short = segments > self.chains.len();
+        short.then(|| Larger::new(segments.next_power_of_two()))
+    }
+
+    /// Grows into what was allocated.
+    pub(super) fn enlarge(&mut self, segments: &mut Segments, room: &mut Larger<Link>) {
+        if room.places() <= self.chains.len() {
+            return;
+        }
+        for mut at in room.replace(&mut self.chains, NIL).iter().copied() {
             while at != NIL {
                 let next = segments.slots.next(at);
                 self.link(segments, at);

@@ -38,8 +38,8 @@
 //! bitmap says which lists have any.
 //!
 //! Locking: one lock around everything, as in Solaris. It is held for constant time but for the
-//! cases above, and for the growth of the segment vector and of the hash table the first time there
-//! are more ranges than ever before.
+//! cases above, and the first time there are more ranges than ever before, while the segments and
+//! the hash table move to where they have room.
 //!
 //! Not handled: the paper's quantum caches (that is what [`Magazines`] are), arenas that import
 //! from others, next fit.
@@ -50,14 +50,15 @@ mod segments;
 
 use super::{
     lists::{FreeLists, Lists, list_of},
-    locked::{Ranges, Sketch},
+    locked::{Ranges, Sketch, Taking},
     search::{Run, Window},
-    slots::Link,
+    slots::{Link, Slot},
     *,
 };
+use crate::platform::room::Larger;
 use alloc::string::String;
 use allocated::Allocated;
-use segments::{Segments, State};
+use segments::{Segment, Segments, State};
 
 /// Solaris' allocator: boundary tags and instant fit, under one lock.
 pub type Vmem<P> = Locked<P, Arena>;
@@ -197,6 +198,26 @@ impl Arena {
 
 impl Ranges for Arena {
     const NAME: &'static str = "vmem";
+    type Room = (Option<Larger<Slot<Segment>>>, Option<Larger<Link>>);
+
+    #[inline]
+    fn short(&self, what: &Taking) -> Option<Self::Room> {
+        let more = what.ranges();
+        // what is left and right of the run may be segments too
+        let slots = self.segments.slots.len().saturating_add(more);
+        let slots = self.segments.slots.short(slots.saturating_add(1));
+        let chains = self.allocated.len().saturating_add(more);
+        let chains = self.allocated.short(chains);
+        (slots.is_some() || chains.is_some()).then_some((slots, chains))
+    }
+    fn enlarge(&mut self, (slots, chains): &mut Self::Room) {
+        if let Some(slots) = slots {
+            self.segments.slots.enlarge(slots);
+        }
+        if let Some(chains) = chains {
+            self.allocated.enlarge(&mut self.segments, chains);
+        }
+    }
 
     fn take(&mut self, run: Run) -> Option<IovaRange> {
         self.take_within(run, Window::of(self.aperture))

@@ -8,14 +8,14 @@
 use crate::{iova::slots::*, units::*};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub enum State {
     Free,
     Allocated,
 }
 
 /// With its links, 40 bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Segment {
+pub struct Segment {
     pub(super) range: IovaRange,
     pub(super) state: State,
     /// The neighbour that ends where this one begins.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! An allocator with what is needed to use it, on a host whose CPU the test chooses.
 
+use crate::allocators::counting::{calls_masked, masked};
 use ioatlas_dma::invalidation::{
     FlushSequence, Flushed, Invalidate, InvalidateError, Scope, WaitLimit,
 };
@@ -58,14 +59,36 @@ pub fn move_to(index: usize) {
     CPU.set(index);
 }
 
+/// The host's, with interrupts masked.
+pub struct BoardLock<T: Send>(<Host as Platform>::Lock<T>);
+
+impl<T: Send> Lock<T> for BoardLock<T> {
+    fn new(value: T) -> Self {
+        BoardLock(Lock::new(value))
+    }
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        self.0.with(|data| masked(|| f(data)))
+    }
+}
+
+/// What a driver calls: it calls the heap with interrupts as they were.
+fn called<R>(f: impl FnOnce() -> R) -> R {
+    let before = calls_masked();
+    let result = f();
+    let calls = calls_masked() - before;
+    assert_eq!(calls, 0, "P11: the heap is called with interrupts masked");
+    result
+}
+
 // SAFETY: the host's, but for pinning: there is one thread, on one CPU at a time.
 unsafe impl Platform for Board {
     type A64 = <Host as Platform>::A64;
-    type Lock<T: Send> = <Host as Platform>::Lock<T>;
+    type Lock<T: Send> = BoardLock<T>;
     fn pinned<R>(&self, f: impl FnOnce(Cpu<'_>) -> R) -> R {
         let_interrupts_in();
         // SAFETY: one thread, on one CPU at a time; what interrupts it has come in before.
-        f(unsafe { Cpu::new(CpuIndex(CPU.get())) })
+        let cpu = unsafe { Cpu::new(CpuIndex(CPU.get())) };
+        masked(|| f(cpu))
     }
     fn cpus(&self) -> usize {
         CPUS
@@ -129,22 +152,24 @@ impl<P: Platform> Rig<P> {
         }
     }
     pub fn alloc(&self, pages: u64) -> Result<IovaAlloc, AllocError> {
-        self.allocator
-            .alloc(&self.p, &Request::pages(PageCount(pages)))
+        self.alloc_by(Request::pages(PageCount(pages)))
     }
     pub fn alloc_for(&self, buffer: u64, pages: u64, perm: Perm) -> Result<IovaAlloc, AllocError> {
         let request = Request {
             contiguous: Some((PhysPage(buffer), perm)),
             ..Request::pages(PageCount(pages))
         };
-        self.allocator.alloc(&self.p, &request)
+        self.alloc_by(request)
     }
     pub fn alloc_within(&self, pages: u64, limits: Limits) -> Result<IovaAlloc, AllocError> {
         let request = Request {
             limits,
             ..Request::pages(PageCount(pages))
         };
-        self.allocator.alloc(&self.p, &request)
+        self.alloc_by(request)
+    }
+    fn alloc_by(&self, request: Request) -> Result<IovaAlloc, AllocError> {
+        called(|| self.allocator.alloc(&self.p, &request))
     }
     /// See [`Backing::nodes_visited`].
     pub fn nodes_visited(&self) -> u64 {
@@ -156,7 +181,7 @@ impl<P: Platform> Rig<P> {
         }
     }
     pub fn reserve(&self, first: u64, pages: u64) -> Result<IovaAlloc, FixedRangeError> {
-        self.allocator.reserve(&self.p, range(first, pages))
+        called(|| self.allocator.reserve(&self.p, range(first, pages)))
     }
     pub fn flushed(&self, alloc: IovaAlloc) -> Flushed<IovaAlloc> {
         let retired = self.sequence.retire(&self.p, alloc, Scope::DOMAIN);
@@ -170,11 +195,11 @@ impl<P: Platform> Rig<P> {
             .unwrap()
     }
     pub fn free(&self, origin: usize, alloc: IovaAlloc) {
-        self.allocator
-            .free(&self.p, CpuIndex(origin), self.flushed(alloc));
+        let flushed = self.flushed(alloc);
+        called(|| self.allocator.free(&self.p, CpuIndex(origin), flushed));
     }
     pub fn drain(&self) -> u64 {
-        self.allocator.drain(&self.p).0
+        called(|| self.allocator.drain(&self.p)).0
     }
     pub fn usage(&self) -> Usage {
         self.allocator.usage(&self.p)

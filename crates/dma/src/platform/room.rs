@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Room for what a lock protects: allocated with the lock open, and refused with an error.
+//!
+//! # Theory
+//!
+//! A vector that grows where it is used calls the heap with the lock held and interrupts masked, and
+//! aborts where the heap has nothing. So what is about to be taken is counted first: under the lock,
+//! [`Larger::of`] says how large a vector has to be; it is allocated ([`Room::allocate`]) with the
+//! lock open; under the lock again it takes the place of the old one ([`Larger::take_over`]), which
+//! is dropped with the lock open. Meanwhile others may have used what there was, or have brought
+//! room of their own: so the count is repeated, and the smaller vector is the one that goes.
+//!
+//! What was there is moved under the lock, in time linear in what there is. Vectors double, so
+//! that is rare, and never shrink.
+
+use alloc::vec::Vec;
+use core::mem::swap;
+
+/// The heap has no memory for more ranges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoMemory;
+
+/// Memory that something behind a lock is short of.
+pub trait Room {
+    /// Allocates it; with nothing held.
+    fn allocate(&mut self) -> Result<(), NoMemory>;
+}
+
+/// A vector that is to take the place of one that is short.
+pub struct Larger<T> {
+    places: usize,
+    vec: Vec<T>,
+}
+
+/// Slots are numbered by 32 bits; one number stands for none.
+const PLACES_MAX: usize = u32::MAX as usize;
+
+impl<T> Larger<T> {
+    pub fn new(places: usize) -> Self {
+        Larger {
+            places,
+            vec: Vec::new(),
+        }
+    }
+
+    /// What `vec` needs so that `places` of it can be used; `None` where it has as many.
+    #[inline]
+    pub fn of(vec: &Vec<T>, places: usize) -> Option<Self> {
+        let has = vec.capacity();
+        (places > has).then(|| Larger::new(places.max(has.saturating_mul(2)).max(8)))
+    }
+
+    /// How many places were wanted.
+    pub fn places(&self) -> usize {
+        self.places
+    }
+
+    /// Moves what is in `vec` here and exchanges the two, unless `vec` has got as large by now.
+    pub fn take_over(&mut self, vec: &mut Vec<T>) {
+        if self.vec.capacity() > vec.capacity() {
+            self.vec.append(vec);
+            swap(&mut self.vec, vec);
+        }
+    }
+
+    /// Puts `fill` into all places and exchanges the two; returns what was in `vec`.
+    pub fn replace(&mut self, vec: &mut Vec<T>, fill: T) -> &[T]
+    where
+        T: Copy,
+    {
+        self.vec.resize(self.places, fill);
+        swap(&mut self.vec, vec);
+        &self.vec
+    }
+}
+
+impl<T> Room for Larger<T> {
+    fn allocate(&mut self) -> Result<(), NoMemory> {
+        if self.places > PLACES_MAX {
+            return Err(NoMemory);
+        }
+        let reserved = self.vec.try_reserve_exact(self.places);
+        reserved.map_err(|_| NoMemory)
+    }
+}
+
+impl<R: Room> Room for Option<R> {
+    fn allocate(&mut self) -> Result<(), NoMemory> {
+        self.as_mut().map_or(Ok(()), R::allocate)
+    }
+}
+
+impl<A: Room, B: Room> Room for (A, B) {
+    fn allocate(&mut self) -> Result<(), NoMemory> {
+        self.0.allocate()?;
+        self.1.allocate()
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A heap that has nothing: calls fail with an error or do without, nothing is lost, and the domain
+//! works on when there is memory again.
+
+use crate::allocators::counting::{Failing, failing};
+use ioatlas_dma::{
+    design::{allocators, policies},
+    domain::*,
+    iova::AllocErrorCause,
+    table::{TableConfig, fmt::VtdSecond48},
+    translator::{AttachError, Paged, Uncached},
+    units::*,
+};
+use ioatlas_host::{Host, HostConfig};
+use std::sync::Arc;
+
+type Dom = Domain<Host, Paged<Host, VtdSecond48, Uncached<Host>>>;
+
+fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Dom {
+    let host = Host::new(HostConfig {
+        frames: 4096,
+        slots: 2,
+    });
+    let p = Arc::new(host.with_heap(ByteCount(4 << 20)).expect("room"));
+    let tables = Paged::new(&*p, Uncached::new(), TableConfig::default()).expect("a root");
+    Domain::new(p, tables, DomainConfig::new(allocator, policy)).expect("within the aperture")
+}
+
+const DEVICE: SourceId = SourceId(8);
+const MOST: u64 = 300;
+
+/// Maps lists of one to three pages; those that fail are left out. Every third is unmapped at once.
+fn use_it(domain: &Dom, held: &mut Vec<Mapping>) -> u64 {
+    let page = |n: u64| PhysRange::page(PhysPage(0x1000 + n));
+    let mut refused = 0;
+    for n in 0..MOST {
+        let pages = [page(n), page(n + 7), page(n + 3)];
+        let list = &pages[..1 + n as usize % 3];
+        match domain.map_list(list, Direction::FromDevice) {
+            Ok(mapping) if n % 3 == 2 => domain.unmap(mapping).expect("a live mapping"),
+            Ok(mapping) => held.push(mapping),
+            Err(MapError::NoIova(error)) => {
+                assert_eq!(error.cause, AllocErrorCause::NoMemory);
+                assert!(!error.is_final());
+                refused += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    refused
+}
+
+/// All calls of a driver, with a heap that fails as said; whether it was asked for what fails.
+fn survives(domain: &Dom, which: Failing) -> bool {
+    let mut held = Vec::with_capacity(MOST as usize);
+    let ((attached, refused), failed) = failing(which, || {
+        let attached = domain.attach(DEVICE);
+        let mut refused = use_it(domain, &mut held);
+        for mapping in held.drain(held.len() / 2..) {
+            domain.unmap(mapping).expect("a live mapping");
+        }
+        domain.flush().expect("a flush");
+        domain.tick(TimeNs(1_000_000_000)).expect("a flush");
+        domain.shrink();
+        refused += use_it(domain, &mut held);
+        (attached, refused)
+    });
+    // what was refused was refused for want of memory, and can be had now
+    match attached {
+        Ok(()) => {}
+        Err(AttachError::NoMemory { device }) if failed => {
+            assert_eq!(device, DEVICE);
+            domain.attach(DEVICE).expect("memory again");
+        }
+        Err(error) => panic!("{error}"),
+    }
+    let most = match which {
+        Failing::Nth(_) => u64::from(failed),
+        Failing::From(_) if failed => u64::MAX,
+        Failing::From(_) => 0,
+    };
+    assert!(refused <= most, "{which:?}: {refused} refused");
+    for mapping in held.drain(..) {
+        domain.unmap(mapping).expect("a live mapping");
+    }
+    assert_eq!(use_it(domain, &mut held), 0, "memory again");
+    for mapping in held {
+        domain.unmap(mapping).expect("a live mapping");
+    }
+    domain.flush().expect("a flush");
+    let audit = domain.audit().expect("P10: nothing is lost");
+    assert_eq!(audit.stats.live, PageCount(0));
+    assert_eq!(
+        audit.stats.quarantined,
+        ioatlas_dma::policy::Held::default()
+    );
+    failed
+}
+
+#[test]
+fn each_allocation_that_fails_fails_one_call_at_most() {
+    for allocator in allocators().map(|allocator| allocator.config) {
+        for policy in policies().map(|policy| policy.config) {
+            let mut nth = 0;
+            while survives(&domain(allocator, policy), Failing::Nth(nth)) {
+                nth += 1;
+            }
+            assert!(nth > 2, "{} {}: {nth}", allocator.name(), policy.name());
+        }
+    }
+}
+
+#[test]
+fn a_heap_that_stays_empty_fails_calls_until_it_is_not() {
+    for allocator in allocators().map(|allocator| allocator.config) {
+        for policy in policies().map(|policy| policy.config) {
+            let mut first = 0;
+            while survives(&domain(allocator, policy), Failing::From(first)) {
+                first += 1;
+            }
+        }
+    }
+}
