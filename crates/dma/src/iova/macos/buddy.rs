@@ -148,7 +148,7 @@ impl Buddy {
     /// What is needed for the roots of this many blocks more.
     #[inline]
     pub(super) fn short_of_roots(&self, more: usize) -> Option<Larger<Link>> {
-        Larger::of(&self.roots, self.blocks.slots() + more)
+        Larger::of(&self.roots, self.blocks.slots().saturating_add(more))
     }
 
     /// Receives a block that it has not got, all of it free.

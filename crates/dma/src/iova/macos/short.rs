@@ -42,17 +42,22 @@ const WAY: usize = 2 * BLOCK_LG2 as usize;
 impl Needs {
     fn of(what: &Taking) -> Self {
         match what {
-            Taking::Run(run) if run.pages() > BLOCK => Needs {
+            Taking::Run(run) if run.each().0 > BLOCK => Needs {
                 nodes: 0,
                 blocks: 0,
                 held: run.count(),
             },
-            // a root, the way to the run, and halves down to each of its ranges
-            Taking::Run(run) => Needs {
-                nodes: 1 + WAY + 2 * run.count(),
-                blocks: 1,
-                held: 0,
-            },
+            // the roots, the way to the run, and halves down to each of its ranges
+            Taking::Run(run) => {
+                let blocks = run.pages().div_ceil(BLOCK);
+                let blocks = usize::try_from(blocks).unwrap_or(usize::MAX);
+                let halves = run.count().saturating_mul(2).saturating_add(WAY);
+                Needs {
+                    nodes: halves.saturating_add(blocks),
+                    blocks,
+                    held: 0,
+                }
+            }
             // at most four parts of blocks, each with a root and two ends
             Taking::Exactly(_) => Needs {
                 nodes: 4 * (1 + 2 * WAY),
@@ -68,13 +73,16 @@ impl Short {
     pub fn of(all: &TwoSizes, what: &Taking) -> Option<Self> {
         let needs = Needs::of(what);
         let buddy = &all.buddy;
-        let blocks = buddy.blocks.len() + needs.blocks;
+        let nodes = buddy.nodes.len().saturating_add(needs.nodes);
+        let blocks = buddy.blocks.len().saturating_add(needs.blocks);
         let held = all.held.tree().len().saturating_add(needs.held);
         let short = Short {
-            nodes: buddy.nodes.short(buddy.nodes.len() + needs.nodes),
+            nodes: buddy.nodes.short(nodes),
             blocks: buddy.blocks.short(blocks),
             roots: buddy.short_of_roots(needs.blocks),
-            free: all.blocks.short((blocks + 1).saturating_add(held)),
+            free: all
+                .blocks
+                .short(blocks.saturating_add(held).saturating_add(1)),
             held: all.held.short(needs.held),
         };
         short.is_any().then_some(short)
