@@ -328,22 +328,34 @@ impl<P: CopyMemory> Class<P> {
         });
     }
 
-    /// Keeps a slot for CPU `origin`.
+    /// Keeps a slot for this CPU.
     #[inline]
-    pub fn give(&self, origin: CpuIndex, slot: Kept, perm: Perm) {
-        let kept = &self.kept[list_of(perm)];
-        if !kept.give_fast(origin, slot.0) {
-            self.give_otherwise(origin, slot, perm);
+    pub fn give<T: Translator<P>>(&self, domain: &Domain<P, T>, slot: Kept, perm: Perm) {
+        let kept = self.list(perm);
+        let (origin, given) = domain.platform().pinned(|cpu| {
+            let origin = cpu.index();
+            (origin, kept.give_fast(origin, slot.0))
+        });
+        if !given {
+            self.give_otherwise(domain, origin, slot, perm);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn give_otherwise(&self, origin: CpuIndex, slot: Kept, perm: Perm) {
-        let kept = &self.kept[list_of(perm)];
-        // there is room for all
+    fn give_otherwise<T: Translator<P>>(
+        &self,
+        domain: &Domain<P, T>,
+        origin: CpuIndex,
+        slot: Kept,
+        perm: Perm,
+    ) {
+        let kept = self.list(perm);
+        // the depot has room for all, but the heap may have no memory for a magazine
         if let Some(over) = kept.give(origin, slot.0) {
-            debug_assert!(false, "the depot has room for every slot of its class");
+            for word in over.things() {
+                self.depopulate(domain, &[Kept(word).index()]);
+            }
             kept.recycle(over);
         }
     }
@@ -389,11 +401,14 @@ impl<P: CopyMemory> Class<P> {
     }
 
     /// A kept slot of this permission, from the magazines of any CPU.
-    pub fn take_anyones(&self, p: &P, perm: Perm) -> Option<Kept> {
+    pub fn take_anyones<T: Translator<P>>(
+        &self,
+        domain: &Domain<P, T>,
+        perm: Perm,
+    ) -> Option<Kept> {
         let mut found = self.drain(perm);
         let one = found.pop()?;
-        let origin = p.pinned(|cpu| cpu.index());
-        found.into_iter().for_each(|at| self.give(origin, at, perm));
+        found.into_iter().for_each(|at| self.give(domain, at, perm));
         Some(one)
     }
 
@@ -414,7 +429,7 @@ impl<P: CopyMemory> Class<P> {
         let others = [Perm::Read, Perm::Write, Perm::ReadWrite];
         for other in others.into_iter().filter(|other| *other != perm) {
             let kept = p.pinned(|cpu| self.take_kept(&cpu, other));
-            if let Some(kept) = kept.or_else(|| self.take_anyones(p, other)) {
+            if let Some(kept) = kept.or_else(|| self.take_anyones(domain, other)) {
                 return self.convert(domain, kept.index(), perm);
             }
         }
@@ -423,7 +438,6 @@ impl<P: CopyMemory> Class<P> {
 
     /// Takes the memory of up to `max` kept slots away; returns how many it was.
     pub fn trim<T: Translator<P>>(&self, domain: &Domain<P, T>, max: usize) -> usize {
-        let origin = domain.platform().pinned(|cpu| cpu.index());
         let mut trimmed = 0;
         for (perm, kept) in [Perm::Read, Perm::Write, Perm::ReadWrite]
             .into_iter()
@@ -431,7 +445,7 @@ impl<P: CopyMemory> Class<P> {
         {
             let mut found = self.drain(perm);
             let stay = found.split_off(found.len().min(max - trimmed));
-            stay.into_iter().for_each(|at| self.give(origin, at, perm));
+            stay.into_iter().for_each(|at| self.give(domain, at, perm));
             if !found.is_empty() {
                 let found: Vec<u32> = found.iter().map(|kept| kept.index()).collect();
                 self.depopulate(domain, &found);

@@ -186,7 +186,7 @@ impl<P: CopyMemory> Pool<P> {
         if look == Look::WhereItHelps && class.was_bare_lately() {
             return Err(why);
         }
-        if let Some(kept) = class.take_anyones(domain.platform(), perm) {
+        if let Some(kept) = class.take_anyones(domain, perm) {
             return Ok((kept, Step::Elsewhere));
         }
         match (self.growth, class.take_other(domain, perm)) {

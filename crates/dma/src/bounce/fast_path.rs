@@ -90,17 +90,18 @@ impl<P: CopyMemory> Pool<P> {
 
     /// Brings back what the device wrote, once, and leaves the slot to its next user.
     #[inline(always)]
-    pub fn give_fast(
+    pub fn give_fast<T: Translator<P>>(
         &self,
-        p: &P,
+        domain: &Domain<P, T>,
         slot: Slot,
         need: &Need,
         list: &[PhysRange],
     ) -> Result<(), NotMemoryError> {
+        let p = &**domain.platform();
         let (from, to) = (need.offset, need.bytes());
         let (perm, index) = (slot.perm, slot.kept.index());
         let (Some(class), [buffer]) = (self.classes.get(usize::from(slot.class)), list) else {
-            return self.give_slot(p, slot, need, list);
+            return self.give_slot(domain, slot, need, list);
         };
         let kept = match perm {
             _ if to > GRANULE || buffer.len != need.len => None,
@@ -118,9 +119,9 @@ impl<P: CopyMemory> Pool<P> {
             Perm::ReadWrite => None,
         };
         let Some(kept) = kept else {
-            return self.give_slot(p, slot, need, list);
+            return self.give_slot(domain, slot, need, list);
         };
-        p.pinned(|cpu| class.give(cpu.index(), kept, perm));
+        class.give(domain, kept, perm);
         Ok(())
     }
 }

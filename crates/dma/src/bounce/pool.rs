@@ -133,11 +133,10 @@ impl<P: CopyMemory> Pool<P> {
 
     /// Gives every slot memory, mapped both ways.
     fn populate_all<T: Translator<P>>(&self, domain: &Domain<P, T>) -> Result<(), PoolError> {
-        let home = domain.platform().pinned(|cpu| cpu.index());
         for class in &self.classes {
             loop {
                 match class.populate(domain, Perm::ReadWrite) {
-                    Ok(kept) => class.give(home, kept, Perm::ReadWrite),
+                    Ok(kept) => class.give(domain, kept, Perm::ReadWrite),
                     Err(NoSlot::Full) => break,
                     Err(NoSlot::NoFrame) => return Err(PoolError::NoFrame),
                     Err(NoSlot::Map(why)) => return Err(why.into()),
@@ -273,7 +272,7 @@ impl<P: CopyMemory> Pool<P> {
     ) -> Result<(), ReturnError> {
         let p = &**domain.platform();
         match buffer {
-            Buffer::Slot(slot) => Ok(self.give_slot(p, slot, need, list)?),
+            Buffer::Slot(slot) => Ok(self.give_slot(domain, slot, need, list)?),
             Buffer::Run(run) => {
                 let window = window(&run, run.perm, run.bytes(), need);
                 let (copied, extent) = window.empty(p, list, run.extent);
@@ -285,34 +284,30 @@ impl<P: CopyMemory> Pool<P> {
     }
     /// The same of a slot.
     #[inline(never)]
-    pub(super) fn give_slot(
+    pub(super) fn give_slot<T: Translator<P>>(
         &self,
-        p: &P,
+        domain: &Domain<P, T>,
         mut slot: Slot,
         need: &Need,
         list: &[PhysRange],
     ) -> Result<(), NotMemoryError> {
+        let p = &**domain.platform();
         let (class, index) = (self.class(&slot), slot.kept.index());
         let window = window(class.frames(p, index), slot.perm, class.bytes(), need);
         let (copied, extent) = window.empty(p, list, slot.kept.extent());
         slot.kept = Kept::new(index, extent);
-        self.keep(p, &slot);
+        class.give(domain, slot.kept, slot.perm);
         copied
-    }
-    #[inline(always)]
-    pub(super) fn keep(&self, p: &P, slot: &Slot) {
-        let class = self.class(slot);
-        p.pinned(|cpu| class.give(cpu.index(), slot.kept, slot.perm));
     }
 
     /// Gives back a buffer whose address no caller was given.
     pub fn give_unused<T: Translator<P>>(&self, domain: &Domain<P, T>, buffer: Buffer) {
-        let p = &**domain.platform();
         match buffer {
-            Buffer::Slot(mut slot) => {
-                let unknown = Extent::unknown(slot.perm, self.class(&slot).bytes());
-                slot.kept = Kept::new(slot.kept.index(), unknown);
-                self.keep(p, &slot);
+            Buffer::Slot(slot) => {
+                let class = self.class(&slot);
+                let unknown = Extent::unknown(slot.perm, class.bytes());
+                let kept = Kept::new(slot.kept.index(), unknown);
+                class.give(domain, kept, slot.perm);
             }
             Buffer::Run(run) => self.chunks.give(run, Extent::NONE),
             Buffer::Own(own) => {

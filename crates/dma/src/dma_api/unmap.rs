@@ -42,7 +42,7 @@ impl<P: CopyMemory, T: Translator<P>, D: Watch<P>> Client<P, T, D> {
                     ..
                 },
                 Some(pool),
-            ) => match pool.give_fast(self.platform(), slot, &need, (*list).as_ref()) {
+            ) => match pool.give_fast(&self.dma.domain, slot, &need, (*list).as_ref()) {
                 Ok(()) => Ok(ManuallyDrop::into_inner(list)),
                 Err(hole) => {
                     drop(ManuallyDrop::into_inner(list));

@@ -35,7 +35,8 @@
 //! | [`Platform::relax`], [`heap`](Platform::heap), [`unique`](Platform::unique) | yes | never | never |
 //!
 //! The heap is called with nothing held and interrupts as they were, and may have nothing: no call
-//! aborts, and nothing is lost.
+//! of a domain aborts, and nothing is lost. (What the DMA API allocates for itself, for lists and
+//! pools, still aborts.)
 //!
 //! | call | calls the heap | where that has no memory |
 //! |---|---|---|

@@ -8,6 +8,7 @@ mod crowd;
 mod failed;
 mod fallback;
 mod guarded;
+mod heap;
 mod lengths;
 mod oracle;
 mod owners;

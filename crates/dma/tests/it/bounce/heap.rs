@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A heap that has nothing.
+
+use crate::{
+    allocators::counting::{Failing, failing},
+    bounce::rig::Rig,
+};
+use ioatlas_dma::{dma_api::*, units::*};
+
+/// Slots that CPUs keep in magazines; those that find no place give their memory back.
+#[test]
+fn unmap_does_without_magazines() {
+    let rig = Rig::new(DmaConfig::default());
+    let client = rig.client(Placement::Always);
+    let buffer = PhysRange::new(PhysAddr(rig.memory(1).0 + 100), ByteCount(50));
+    for direction in [Direction::ToDevice, Direction::FromDevice] {
+        for nth in 0..3 {
+            let map = |_| client.map_single(buffer, direction).expect("room");
+            let held: Vec<_> = (0..40).map(map).collect();
+            let (unmapped, failed) = failing(Failing::Nth(nth), || {
+                held.into_iter().all(|held| client.unmap(held).is_ok())
+            });
+            assert!(unmapped && failed, "without {nth}");
+            for pool in rig.dma.audit().expect("P10: nothing is lost") {
+                let taken: u64 = pool.classes.iter().map(|(_, slots)| slots.taken).sum();
+                assert_eq!(taken, 0, "P10: without {nth}");
+            }
+        }
+    }
+}
