@@ -10,11 +10,11 @@ use ioatlas_dma::{dma_api::*, units::*};
 /// Slots that CPUs keep in magazines; those that find no place give their memory back.
 #[test]
 fn unmap_does_without_magazines() {
-    let rig = Rig::new(DmaConfig::default());
-    let client = rig.client(Placement::Always);
-    let buffer = PhysRange::new(PhysAddr(rig.memory(1).0 + 100), ByteCount(50));
     for direction in [Direction::ToDevice, Direction::FromDevice] {
         for nth in 0..3 {
+            let rig = Rig::new(DmaConfig::default());
+            let client = rig.client(Placement::Always);
+            let buffer = PhysRange::new(PhysAddr(rig.memory(1).0 + 100), ByteCount(50));
             let map = |_| client.map_single(buffer, direction).expect("room");
             let held: Vec<_> = (0..40).map(map).collect();
             let (unmapped, failed) = failing(Failing::Nth(nth), || {
