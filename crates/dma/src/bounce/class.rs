@@ -332,25 +332,17 @@ impl<P: CopyMemory> Class<P> {
     #[inline]
     pub fn give<T: Translator<P>>(&self, domain: &Domain<P, T>, slot: Kept, perm: Perm) {
         let kept = self.list(perm);
-        let (origin, given) = domain.platform().pinned(|cpu| {
-            let origin = cpu.index();
-            (origin, kept.give_fast(origin, slot.0))
-        });
-        if !given {
-            self.give_otherwise(domain, origin, slot, perm);
+        let p = domain.platform();
+        if !p.pinned(|cpu| kept.give_fast(cpu.index(), slot.0)) {
+            self.give_otherwise(domain, slot, perm);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn give_otherwise<T: Translator<P>>(
-        &self,
-        domain: &Domain<P, T>,
-        origin: CpuIndex,
-        slot: Kept,
-        perm: Perm,
-    ) {
+    fn give_otherwise<T: Translator<P>>(&self, domain: &Domain<P, T>, slot: Kept, perm: Perm) {
         let kept = self.list(perm);
+        let origin = domain.platform().pinned(|cpu| cpu.index());
         // the depot has room for all, but the heap may have no memory for a magazine
         if let Some(over) = kept.give(origin, slot.0) {
             for word in over.things() {

@@ -122,7 +122,10 @@ impl Ranges for Kept {
     type Room = <Scan as Ranges>::Room;
 
     #[inline]
-    fn short(&self, what: &Taking) -> Option<Self::Room> {
+    fn has_room(&self, what: &Taking) -> bool {
+        self.tree.has_room(what)
+    }
+    fn short(&self, what: &Taking) -> Self::Room {
         self.tree.short(what)
     }
     fn enlarge(&mut self, room: &mut Self::Room) {

@@ -185,10 +185,13 @@ impl Gaps {
 
 impl Ranges for Gaps {
     const NAME: &'static str = "freebsd";
-    type Room = Larger<Node<Summary>>;
+    type Room = Option<Larger<Node<Summary>>>;
 
     #[inline]
-    fn short(&self, what: &Taking) -> Option<Self::Room> {
+    fn has_room(&self, what: &Taking) -> bool {
+        self.used.has_room(what.ranges())
+    }
+    fn short(&self, what: &Taking) -> Self::Room {
         self.used.short(what.ranges())
     }
     fn enlarge(&mut self, room: &mut Self::Room) {

@@ -46,13 +46,17 @@ impl<A: Augment> InUse<A> {
         }
     }
 
-    /// What is needed to take this many ranges more; `None` where they have room.
+    /// Whether this many ranges more have room.
     #[inline]
+    pub fn has_room(&self, more: usize) -> bool {
+        self.tree.has_room(self.tree.len().saturating_add(more))
+    }
+    /// What is needed to take this many ranges more; `None` where they have room.
     pub fn short(&self, more: usize) -> Option<Larger<Node<A>>> {
         self.tree.short(self.tree.len().saturating_add(more))
     }
     /// Grows into what was allocated.
-    pub fn enlarge(&mut self, room: &mut Larger<Node<A>>) {
+    pub fn enlarge(&mut self, room: &mut Option<Larger<Node<A>>>) {
         self.tree.enlarge(room);
     }
 

@@ -34,9 +34,10 @@ pub trait Ranges: Send {
     const NAME: &'static str;
     /// Memory for more ranges.
     type Room: Room;
-    /// What is needed beyond what there is to take `what` and to take it back; `None` where nothing
-    /// is.
-    fn short(&self, what: &Taking) -> Option<Self::Room>;
+    /// Whether there is what it needs to take `what` and to take it back.
+    fn has_room(&self, what: &Taking) -> bool;
+    /// What it needs beyond what there is.
+    fn short(&self, what: &Taking) -> Self::Room;
     /// Receives what was allocated, and leaves in its place what is to be dropped.
     fn enlarge(&mut self, room: &mut Self::Room);
     /// Finds a place for `run`, anywhere, and takes it.
@@ -121,11 +122,11 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
     fn with_room<T>(&self, what: &Taking, take: impl Fn(&mut R) -> T) -> Result<T, NoMemory> {
         loop {
             let taken = self.ranges.with_counted(R::visited, |ranges| {
-                ranges.short(what).map_or_else(|| Ok(take(ranges)), Err)
+                ranges.has_room(what).then(|| take(ranges))
             });
             match taken {
-                Ok(taken) => return Ok(taken),
-                Err(short) => self.enlarge(short)?,
+                Some(taken) => return Ok(taken),
+                None => self.enlarge(what)?,
             }
         }
     }
@@ -133,7 +134,8 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
     /// Allocates what the ranges are short of; where there is no memory, what is kept for reuse may
     /// be in the way.
     #[cold]
-    fn enlarge(&self, mut room: R::Room) -> Result<(), NoMemory> {
+    fn enlarge(&self, what: &Taking) -> Result<(), NoMemory> {
+        let mut room = self.ranges.with(|ranges| ranges.short(what));
         match room.allocate() {
             Ok(()) => self.ranges.with(|ranges| ranges.enlarge(&mut room)),
             Err(NoMemory) if self.ranges.with(|ranges| ranges.drain()).0 > 0 => {}

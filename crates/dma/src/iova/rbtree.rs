@@ -109,10 +109,13 @@ impl Scan {
 
 impl Ranges for Scan {
     const NAME: &'static str = "rbtree";
-    type Room = Larger<Node<()>>;
+    type Room = Option<Larger<Node<()>>>;
 
     #[inline]
-    fn short(&self, what: &Taking) -> Option<Self::Room> {
+    fn has_room(&self, what: &Taking) -> bool {
+        self.used.has_room(what.ranges())
+    }
+    fn short(&self, what: &Taking) -> Self::Room {
         self.used.short(what.ranges())
     }
     fn enlarge(&mut self, room: &mut Self::Room) {

@@ -44,14 +44,20 @@ impl<T> Slots<T> {
     pub(super) fn len(&self) -> usize {
         self.len
     }
-    /// What is needed to have this many things; `None` where they have room.
+    /// Whether this many things have room.
     #[inline]
+    pub(super) fn has_room(&self, things: usize) -> bool {
+        Larger::has(&self.slots, things)
+    }
+    /// What is needed to have this many things; `None` where they have room.
     pub(super) fn short(&self, things: usize) -> Option<Larger<Slot<T>>> {
         Larger::of(&self.slots, things)
     }
     /// Grows into what was allocated.
-    pub(super) fn enlarge(&mut self, room: &mut Larger<Slot<T>>) {
-        room.take_over(&mut self.slots);
+    pub(super) fn enlarge(&mut self, room: &mut Option<Larger<Slot<T>>>) {
+        if let Some(room) = room {
+            room.take_over(&mut self.slots);
+        }
     }
     pub(super) fn at(&self, at: Link) -> &T {
         &self.slots[at.0 as usize].thing

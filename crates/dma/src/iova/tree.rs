@@ -121,15 +121,22 @@ impl<A: Augment> RangeTree<A> {
         self.nodes.len()
     }
 
-    /// What is needed to have `ranges` in the tree; `None` where they have room.
+    /// Whether `ranges` have room in the tree.
     #[inline]
+    pub(super) fn has_room(&self, ranges: usize) -> bool {
+        Larger::has(&self.nodes, ranges.saturating_add(1))
+    }
+
+    /// What is needed to have `ranges` in the tree; `None` where they have room.
     pub(super) fn short(&self, ranges: usize) -> Option<Larger<Node<A>>> {
         Larger::of(&self.nodes, ranges.saturating_add(1))
     }
 
     /// Grows into what was allocated.
-    pub(super) fn enlarge(&mut self, room: &mut Larger<Node<A>>) {
-        room.take_over(&mut self.nodes);
+    pub(super) fn enlarge(&mut self, room: &mut Option<Larger<Node<A>>>) {
+        if let Some(room) = room {
+            room.take_over(&mut self.nodes);
+        }
     }
 
     /// The pages of a node.

@@ -46,8 +46,14 @@ impl<T> Larger<T> {
     /// What `vec` needs so that `places` of it can be used; `None` where it has as many.
     #[inline]
     pub fn of(vec: &Vec<T>, places: usize) -> Option<Self> {
-        let has = vec.capacity();
-        (places > has).then(|| Larger::new(places.max(has.saturating_mul(2)).max(8)))
+        let twice = vec.capacity().saturating_mul(2);
+        (!Self::has(vec, places)).then(|| Larger::new(places.max(twice).max(8)))
+    }
+
+    /// Whether `vec` has so many places.
+    #[inline]
+    pub fn has(vec: &Vec<T>, places: usize) -> bool {
+        places <= vec.capacity()
     }
 
     /// How many places were wanted.

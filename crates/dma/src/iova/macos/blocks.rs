@@ -41,8 +41,12 @@ impl Blocks {
         }
     }
 
-    /// What is needed to have this many free ranges.
+    /// Whether this many free ranges have room.
     #[inline]
+    pub(super) fn has_room(&self, ranges: usize) -> bool {
+        self.by_place.has_room(ranges) && self.by_size.has_room(ranges)
+    }
+    /// What is needed to have this many free ranges.
     pub(super) fn short(&self, ranges: usize) -> Room {
         [&self.by_place, &self.by_size].map(|tree| tree.short(ranges))
     }
@@ -52,9 +56,7 @@ impl Blocks {
             .into_iter()
             .zip(room)
         {
-            if let Some(room) = room {
-                tree.enlarge(room);
-            }
+            tree.enlarge(room);
         }
     }
 

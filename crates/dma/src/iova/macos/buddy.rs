@@ -16,7 +16,7 @@ use super::super::{
     slots::*,
     tree::RangeTree,
 };
-use crate::{platform::room::Larger, units::*};
+use crate::units::*;
 use alloc::vec::Vec;
 
 /// Log2 of the pages of a block: 512 MiB (ATC'15 §3.4).
@@ -143,12 +143,6 @@ impl Buddy {
     pub(super) fn any_of(&self, block: u64, end: u64) -> Option<u64> {
         let at = self.blocks.first_from(IovaPage(block))?;
         Some(self.blocks.range(at).first.0).filter(|number| *number < end)
-    }
-
-    /// What is needed for the roots of this many blocks more.
-    #[inline]
-    pub(super) fn short_of_roots(&self, more: usize) -> Option<Larger<Link>> {
-        Larger::of(&self.roots, self.blocks.slots().saturating_add(more))
     }
 
     /// Receives a block that it has not got, all of it free.

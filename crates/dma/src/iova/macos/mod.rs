@@ -58,7 +58,7 @@ use super::{
 use alloc::string::String;
 use blocks::Blocks;
 use buddy::{BLOCK_LG2, Buddy, Given, State, block_of, block_range, pieces};
-use short::Short;
+use short::{Needs, Short};
 
 pub use buddy::{Effort, Sizes};
 
@@ -245,8 +245,11 @@ impl Ranges for TwoSizes {
     type Room = Short;
 
     #[inline]
-    fn short(&self, what: &Taking) -> Option<Short> {
-        Short::of(self, what)
+    fn has_room(&self, what: &Taking) -> bool {
+        Needs::of(self, what).are_met(self)
+    }
+    fn short(&self, what: &Taking) -> Short {
+        Needs::of(self, what).short(self)
     }
     fn enlarge(&mut self, room: &mut Short) {
         room.enlarge(self);

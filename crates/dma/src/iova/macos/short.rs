@@ -29,88 +29,82 @@ pub struct Short {
     held: Ranges,
 }
 
-/// What is needed more, at most.
-struct Needs {
+/// How much there may be of everything.
+pub struct Needs {
     nodes: usize,
     blocks: usize,
+    roots: usize,
+    free: usize,
     held: usize,
 }
 
 /// Nodes on the way down to an end of a range: two halves of each size.
 const WAY: usize = 2 * BLOCK_LG2 as usize;
 
+/// How many nodes, blocks and held ranges `what` may make.
+fn made(what: &Taking) -> (usize, usize, usize) {
+    match what {
+        Taking::Run(run) if run.each().0 > BLOCK => (0, 0, run.count()),
+        // the roots, the way to the run, and halves down to each of its ranges
+        Taking::Run(run) => {
+            let blocks = run.pages().div_ceil(BLOCK);
+            let blocks = usize::try_from(blocks).unwrap_or(usize::MAX);
+            let halves = run.count().saturating_mul(2).saturating_add(WAY);
+            (halves.saturating_add(blocks), blocks, 0)
+        }
+        // at most four parts of blocks, each with a root and two ends
+        Taking::Exactly(_) => (4 * (1 + 2 * WAY), 4, 1),
+    }
+}
+
 impl Needs {
-    fn of(what: &Taking) -> Self {
-        match what {
-            Taking::Run(run) if run.each().0 > BLOCK => Needs {
-                nodes: 0,
-                blocks: 0,
-                held: run.count(),
-            },
-            // the roots, the way to the run, and halves down to each of its ranges
-            Taking::Run(run) => {
-                let blocks = run.pages().div_ceil(BLOCK);
-                let blocks = usize::try_from(blocks).unwrap_or(usize::MAX);
-                let halves = run.count().saturating_mul(2).saturating_add(WAY);
-                Needs {
-                    nodes: halves.saturating_add(blocks),
-                    blocks,
-                    held: 0,
-                }
-            }
-            // at most four parts of blocks, each with a root and two ends
-            Taking::Exactly(_) => Needs {
-                nodes: 4 * (1 + 2 * WAY),
-                blocks: 4,
-                held: 1,
-            },
+    #[inline]
+    pub fn of(all: &TwoSizes, what: &Taking) -> Self {
+        let (nodes, blocks, held) = made(what);
+        let buddy = &all.buddy;
+        let blocks_then = buddy.blocks.len().saturating_add(blocks);
+        let held_then = all.held.tree().len().saturating_add(held);
+        Needs {
+            nodes: buddy.nodes.len().saturating_add(nodes),
+            blocks: blocks_then,
+            roots: buddy.blocks.slots().saturating_add(blocks),
+            free: blocks_then.saturating_add(held_then).saturating_add(1),
+            held: held_then,
+        }
+    }
+
+    #[inline]
+    pub fn are_met(&self, all: &TwoSizes) -> bool {
+        let buddy = &all.buddy;
+        buddy.nodes.has_room(self.nodes)
+            && buddy.blocks.has_room(self.blocks)
+            && Larger::has(&buddy.roots, self.roots)
+            && all.blocks.has_room(self.free)
+            && all.held.tree().has_room(self.held)
+    }
+
+    pub fn short(&self, all: &TwoSizes) -> Short {
+        let buddy = &all.buddy;
+        Short {
+            nodes: buddy.nodes.short(self.nodes),
+            blocks: buddy.blocks.short(self.blocks),
+            roots: Larger::of(&buddy.roots, self.roots),
+            free: all.blocks.short(self.free),
+            held: all.held.tree().short(self.held),
         }
     }
 }
 
 impl Short {
-    #[inline]
-    pub fn of(all: &TwoSizes, what: &Taking) -> Option<Self> {
-        let needs = Needs::of(what);
-        let buddy = &all.buddy;
-        let nodes = buddy.nodes.len().saturating_add(needs.nodes);
-        let blocks = buddy.blocks.len().saturating_add(needs.blocks);
-        let held = all.held.tree().len().saturating_add(needs.held);
-        let short = Short {
-            nodes: buddy.nodes.short(nodes),
-            blocks: buddy.blocks.short(blocks),
-            roots: buddy.short_of_roots(needs.blocks),
-            free: all
-                .blocks
-                .short(blocks.saturating_add(held).saturating_add(1)),
-            held: all.held.short(needs.held),
-        };
-        short.is_any().then_some(short)
-    }
-
-    fn is_any(&self) -> bool {
-        self.nodes.is_some()
-            || self.blocks.is_some()
-            || self.roots.is_some()
-            || self.free.iter().any(Option::is_some)
-            || self.held.is_some()
-    }
-
     pub fn enlarge(&mut self, all: &mut TwoSizes) {
         let buddy = &mut all.buddy;
-        if let Some(nodes) = &mut self.nodes {
-            buddy.nodes.enlarge(nodes);
-        }
-        if let Some(blocks) = &mut self.blocks {
-            buddy.blocks.enlarge(blocks);
-        }
+        buddy.nodes.enlarge(&mut self.nodes);
+        buddy.blocks.enlarge(&mut self.blocks);
         if let Some(roots) = &mut self.roots {
             roots.take_over(&mut buddy.roots);
         }
         all.blocks.enlarge(&mut self.free);
-        if let Some(held) = &mut self.held {
-            all.held.enlarge(held);
-        }
+        all.held.enlarge(&mut self.held);
     }
 }
 

@@ -80,18 +80,22 @@ impl Allocated {
         segments.slots.set_next(at, next);
     }
 
-    /// What is needed to have this many segments; `None` where they have chains.
+    /// Whether this many segments have chains.
     #[inline]
+    pub(super) fn has_room(&self, segments: usize) -> bool {
+        segments <= self.chains.len()
+    }
+    /// What is needed to have this many segments; `None` where they have chains.
     pub(super) fn short(&self, segments: usize) -> Option<Larger<Link>> {
-        let short = segments > self.chains.len();
+        let short = !self.has_room(segments);
         short.then(|| Larger::new(segments.next_power_of_two()))
     }
 
     /// Grows into what was allocated.
-    pub(super) fn enlarge(&mut self, segments: &mut Segments, room: &mut Larger<Link>) {
-        if room.places() <= self.chains.len() {
+    pub(super) fn enlarge(&mut self, segments: &mut Segments, room: &mut Option<Larger<Link>>) {
+        let Some(room) = room.as_mut().filter(|room| !self.has_room(room.places())) else {
             return;
-        }
+        };
         for mut at in room.replace(&mut self.chains, NIL).iter().copied() {
             while at != NIL {
                 let next = segments.slots.next(at);

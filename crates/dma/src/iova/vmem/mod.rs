@@ -119,6 +119,18 @@ impl Arena {
         arena
     }
 
+    /// How many segments there may be with `what`, and how many of them allocated.
+    #[inline]
+    fn lens_with(&self, what: &Taking) -> (usize, usize) {
+        let more = what.ranges();
+        // what is left and right of it may be segments too
+        let slots = self.segments.slots.len().saturating_add(more);
+        (
+            slots.saturating_add(1),
+            self.allocated.len().saturating_add(more),
+        )
+    }
+
     /// A segment with room for `run` in `window`, and the highest place in it.
     fn find(&mut self, run: Run, window: Window) -> Option<(Link, u64)> {
         let instant = run.align_lg2();
@@ -201,22 +213,18 @@ impl Ranges for Arena {
     type Room = (Option<Larger<Slot<Segment>>>, Option<Larger<Link>>);
 
     #[inline]
-    fn short(&self, what: &Taking) -> Option<Self::Room> {
-        let more = what.ranges();
-        // what is left and right of the run may be segments too
-        let slots = self.segments.slots.len().saturating_add(more);
-        let slots = self.segments.slots.short(slots.saturating_add(1));
-        let chains = self.allocated.len().saturating_add(more);
-        let chains = self.allocated.short(chains);
-        (slots.is_some() || chains.is_some()).then_some((slots, chains))
+    fn has_room(&self, what: &Taking) -> bool {
+        let (slots, allocated) = self.lens_with(what);
+        self.segments.slots.has_room(slots) && self.allocated.has_room(allocated)
+    }
+    fn short(&self, what: &Taking) -> Self::Room {
+        let (slots, allocated) = self.lens_with(what);
+        let slots = self.segments.slots.short(slots);
+        (slots, self.allocated.short(allocated))
     }
     fn enlarge(&mut self, (slots, chains): &mut Self::Room) {
-        if let Some(slots) = slots {
-            self.segments.slots.enlarge(slots);
-        }
-        if let Some(chains) = chains {
-            self.allocated.enlarge(&mut self.segments, chains);
-        }
+        self.segments.slots.enlarge(slots);
+        self.allocated.enlarge(&mut self.segments, chains);
     }
 
     fn take(&mut self, run: Run) -> Option<IovaRange> {
