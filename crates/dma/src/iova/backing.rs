@@ -142,7 +142,7 @@ macro_rules! dispatch {
 }
 
 impl<P: Platform> IovaAllocator<P> for Backing<P> {
-    #[inline]
+    #[inline(always)] // into the slow path, which is all that calls it
     fn alloc(&self, p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {
         dispatch!(self, a => a.alloc(p, request))
     }
@@ -152,7 +152,7 @@ impl<P: Platform> IovaAllocator<P> for Backing<P> {
     fn reserve(&self, p: &P, range: IovaRange) -> Result<IovaAlloc, FixedRangeError> {
         dispatch!(self, a => a.reserve(p, range))
     }
-    #[inline]
+    #[inline(always)] // as above
     fn free(&self, p: &P, origin: CpuIndex, alloc: Flushed<IovaAlloc>) {
         dispatch!(self, a => a.free(p, origin, alloc))
     }

@@ -34,9 +34,9 @@ pub trait Ranges: Send {
     const NAME: &'static str;
     /// Memory for more ranges.
     type Room: Room;
-    /// Whether there is what it needs to take `what` and to take it back.
+    /// Whether there is memory enough to take `what`, and to take it back.
     fn has_room(&self, what: &Taking) -> bool;
-    /// What it needs beyond what there is.
+    /// What memory there is too little of.
     fn short(&self, what: &Taking) -> Self::Room;
     /// Receives what was allocated, and leaves in its place what is to be dropped.
     fn enlarge(&mut self, room: &mut Self::Room);
@@ -76,6 +76,7 @@ pub enum Taking {
 
 impl Taking {
     /// Into how many ranges it comes.
+    #[inline]
     pub fn ranges(&self) -> usize {
         match self {
             Taking::Run(run) => run.count(),
@@ -116,9 +117,7 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
         self.ranges.with(|ranges| look(ranges))
     }
 
-    /// By `take`, with room for `what`; if need be again after everything kept for reuse was given
-    /// up.
-    #[inline]
+    /// By `take`, with room for `what`.
     fn with_room<T>(&self, what: &Taking, take: impl Fn(&mut R) -> T) -> Result<T, NoMemory> {
         loop {
             let taken = self.ranges.with_counted(R::visited, |ranges| {
@@ -133,7 +132,6 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
 
     /// Allocates what the ranges are short of; where there is no memory, what is kept for reuse may
     /// be in the way.
-    #[cold]
     fn enlarge(&self, what: &Taking) -> Result<(), NoMemory> {
         let mut room = self.ranges.with(|ranges| ranges.short(what));
         match room.allocate() {
@@ -144,9 +142,19 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
         Ok(())
     }
 
+    /// Whatever there is room for and is found at once.
+    #[inline]
+    fn find_fast(&self, run: Run) -> Option<IovaRange> {
+        self.ranges.with_counted(R::visited, |ranges| {
+            match ranges.has_room(&Taking::Run(run)) {
+                true => ranges.take(run),
+                false => None,
+            }
+        })
+    }
+
     /// By `take`, if need be again after everything kept for reuse was given up; not for what is
     /// larger than the aperture.
-    #[inline]
     fn find(
         &self,
         run: Run,
@@ -173,8 +181,18 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
     }
 
     #[cold]
+    #[inline(never)]
+    fn find_otherwise(&self, request: &Request) -> Result<IovaRange, AllocError> {
+        let Request { pages, limits, .. } = request;
+        if !limits.is_none() {
+            return self.find_within(*pages, limits);
+        }
+        let run = self.run(*pages, 1)?;
+        self.find(run, AllocErrorCause::Full, |ranges| ranges.take(run))
+    }
+
     fn find_within(&self, pages: PageCount, limits: &Limits) -> Result<IovaRange, AllocError> {
-        let search = Run::new(pages, 1)
+        let search = Run::single(pages)
             .ok_or(AllocErrorCause::Full)
             .and_then(|run| Search::new(run, limits, self.aperture));
         let search = search.map_err(|cause| self.failed(granted_or_all(pages), cause))?;
@@ -211,14 +229,12 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
 }
 
 impl<P: Platform, R: Ranges> IovaAllocator<P> for Locked<P, R> {
-    #[inline]
+    #[inline(always)] // all but its first try is out of line
     fn alloc(&self, _p: &P, request: &Request) -> Result<IovaAlloc, AllocError> {
-        let Request { pages, limits, .. } = request;
-        let range = if limits.is_none() {
-            let run = self.run(*pages, 1)?;
-            self.find(run, AllocErrorCause::Full, |ranges| ranges.take(run))?
-        } else {
-            self.find_within(*pages, limits)?
+        let single = request.limits.is_none().then(|| Run::single(request.pages));
+        let range = match single.flatten().and_then(|run| self.find_fast(run)) {
+            Some(range) => range,
+            None => self.find_otherwise(request)?,
         };
         Ok(IovaAlloc::new(range, AllocKind::Dynamic))
     }

@@ -63,11 +63,22 @@ impl Run {
         let align = each.checked_mul(count)?.checked_next_power_of_two()?;
         Some(Run { each, count, align })
     }
+    /// One range. `None` and alignment as for [`new`](Self::new).
+    #[inline]
+    pub fn single(pages: PageCount) -> Option<Run> {
+        let each = pages.0.checked_next_power_of_two()?;
+        Some(Run {
+            each,
+            count: 1,
+            align: each,
+        })
+    }
     /// How many pages in all.
     pub fn pages(&self) -> u64 {
         self.each * self.count
     }
     /// How many ranges.
+    #[inline]
     pub fn count(&self) -> usize {
         usize::try_from(self.count).unwrap_or(usize::MAX)
     }

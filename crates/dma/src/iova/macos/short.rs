@@ -42,6 +42,7 @@ pub struct Needs {
 const WAY: usize = 2 * BLOCK_LG2 as usize;
 
 /// How many nodes, blocks and held ranges `what` may make.
+#[inline]
 fn made(what: &Taking) -> (usize, usize, usize) {
     match what {
         Taking::Run(run) if run.each().0 > BLOCK => (0, 0, run.count()),

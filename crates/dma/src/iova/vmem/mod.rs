@@ -119,10 +119,9 @@ impl Arena {
         arena
     }
 
-    /// How many segments there may be with `what`, and how many of them allocated.
+    /// How many segments there may be with so many ranges more, and how many of them allocated.
     #[inline]
-    fn lens_with(&self, what: &Taking) -> (usize, usize) {
-        let more = what.ranges();
+    fn lens_with(&self, more: usize) -> (usize, usize) {
         // what is left and right of it may be segments too
         let slots = self.segments.slots.len().saturating_add(more);
         (
@@ -214,11 +213,11 @@ impl Ranges for Arena {
 
     #[inline]
     fn has_room(&self, what: &Taking) -> bool {
-        let (slots, allocated) = self.lens_with(what);
+        let (slots, allocated) = self.lens_with(what.ranges());
         self.segments.slots.has_room(slots) && self.allocated.has_room(allocated)
     }
     fn short(&self, what: &Taking) -> Self::Room {
-        let (slots, allocated) = self.lens_with(what);
+        let (slots, allocated) = self.lens_with(what.ranges());
         let slots = self.segments.slots.short(slots);
         (slots, self.allocated.short(allocated))
     }
