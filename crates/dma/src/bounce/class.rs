@@ -328,28 +328,38 @@ impl<P: CopyMemory> Class<P> {
         });
     }
 
-    /// Keeps a slot for this CPU.
+    /// Keeps a slot for this CPU; where the heap has no memory for the magazine that this takes,
+    /// and no CPU's has room, takes the slot's memory away. Returns whether it is kept.
+    ///
+    /// Slots that have all been kept at once, as those of a fixed pool have, are always kept: what
+    /// magazines there are has room for them.
     #[inline]
-    pub fn give<T: Translator<P>>(&self, domain: &Domain<P, T>, slot: Kept, perm: Perm) {
+    pub fn give<T: Translator<P>>(&self, domain: &Domain<P, T>, slot: Kept, perm: Perm) -> bool {
         let kept = self.list(perm);
         let p = domain.platform();
-        if !p.pinned(|cpu| kept.give_fast(cpu.index(), slot.0)) {
-            self.give_otherwise(domain, slot, perm);
-        }
+        p.pinned(|cpu| kept.give_fast(cpu.index(), slot.0))
+            || self.give_otherwise(domain, slot, perm)
     }
 
     #[cold]
     #[inline(never)]
-    fn give_otherwise<T: Translator<P>>(&self, domain: &Domain<P, T>, slot: Kept, perm: Perm) {
+    fn give_otherwise<T: Translator<P>>(
+        &self,
+        domain: &Domain<P, T>,
+        slot: Kept,
+        perm: Perm,
+    ) -> bool {
         let kept = self.list(perm);
         let origin = domain.platform().pinned(|cpu| cpu.index());
         // the depot has room for all, but the heap may have no memory for a magazine
-        if let Some(over) = kept.give(origin, slot.0) {
-            for word in over.things() {
-                self.depopulate(domain, &[Kept(word).index()]);
-            }
-            kept.recycle(over);
+        let Some(over) = kept.give(origin, slot.0) else {
+            return true;
+        };
+        for word in over.things() {
+            self.depopulate(domain, &[Kept(word).index()]);
         }
+        kept.recycle(over);
+        false
     }
 
     /// Takes the memory of these slots, which the caller has, away, by one invalidation; and the
@@ -400,7 +410,9 @@ impl<P: CopyMemory> Class<P> {
     ) -> Option<Kept> {
         let mut found = self.drain(perm);
         let one = found.pop()?;
-        found.into_iter().for_each(|at| self.give(domain, at, perm));
+        found.into_iter().for_each(|at| {
+            self.give(domain, at, perm);
+        });
         Some(one)
     }
 
@@ -437,7 +449,9 @@ impl<P: CopyMemory> Class<P> {
         {
             let mut found = self.drain(perm);
             let stay = found.split_off(found.len().min(max - trimmed));
-            stay.into_iter().for_each(|at| self.give(domain, at, perm));
+            stay.into_iter().for_each(|at| {
+                self.give(domain, at, perm);
+            });
             if !found.is_empty() {
                 let found: Vec<u32> = found.iter().map(|kept| kept.index()).collect();
                 self.depopulate(domain, &found);

@@ -136,7 +136,8 @@ impl<P: CopyMemory> Pool<P> {
         for class in &self.classes {
             loop {
                 match class.populate(domain, Perm::ReadWrite) {
-                    Ok(kept) => class.give(domain, kept, Perm::ReadWrite),
+                    Ok(kept) if class.give(domain, kept, Perm::ReadWrite) => {}
+                    Ok(_) => return Err(PoolError::NoFrame),
                     Err(NoSlot::Full) => break,
                     Err(NoSlot::NoFrame) => return Err(PoolError::NoFrame),
                     Err(NoSlot::Map(why)) => return Err(why.into()),

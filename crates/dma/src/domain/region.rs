@@ -158,7 +158,16 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         };
         let mut retired = Vec::new();
         let mut keep = |frame| {
-            retired.push(self.sequence.retire(p, Resource::Frame(frame), scope));
+            let frame = self.sequence.retire(p, Resource::Frame(frame), scope);
+            if retired.try_reserve(1).is_ok() {
+                retired.push(frame);
+                return;
+            }
+            // no memory to remember it until all is cleared
+            match engine.flush(scope) {
+                Ok(flushed) => engine.complete(p.pinned(|cpu| cpu.index()), frame, &flushed),
+                Err(_) => self.quarantine.put(frame),
+            }
         };
         for part in parts {
             debug_assert!(region.range.contains(&part));

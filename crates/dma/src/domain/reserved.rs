@@ -61,8 +61,8 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
     /// [`Domain::map_at`] into it is refused. [`DomainStats::reserved`] counts it.
     ///
     /// # Errors
-    /// [`ReserveError`]: a page of it is mapped or reserved already, or it is outside the aperture.
-    /// Nothing is reserved then.
+    /// [`ReserveError`]: a page of it is mapped or reserved already, or it is outside the aperture,
+    /// or there is no memory to note it. Nothing is reserved then.
     pub fn reserve(&self, range: IovaRange) -> Result<(), ReserveError> {
         let alloc = self.claim(range)?;
         self.reserved.keep(alloc);
@@ -75,7 +75,11 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         let p = &*self.platform;
         match self.allocator.reserve(p, range) {
             Ok(alloc) => Ok(alloc),
-            Err(FixedRangeError::Taken { .. } | FixedRangeError::NoRecord { .. }) => {
+            Err(
+                FixedRangeError::Taken { .. }
+                | FixedRangeError::NoRecord { .. }
+                | FixedRangeError::NoMemory { .. },
+            ) => {
                 let drained = self.policy.drain_all(&self.engine());
                 drained.map_err(|failed| ReserveError::Invalidate(failed.cause))?;
                 Ok(self.allocator.reserve(p, range)?)

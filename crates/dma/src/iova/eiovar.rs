@@ -97,6 +97,13 @@ impl Kept {
         self.stacks.get_mut(class)
     }
 
+    /// Whether a range for `run` is kept.
+    #[inline]
+    fn keeps(&self, run: &Run) -> bool {
+        let stack = self.stacks.get(run.each().0.trailing_zeros() as usize);
+        run.is_single() && stack.is_some_and(|stack| !stack.is_empty())
+    }
+
     /// The topmost kept range for `run` that `fits`.
     fn pop(&mut self, run: Run, fits: impl Fn(IovaRange) -> bool) -> Option<IovaRange> {
         if !run.is_single() {
@@ -123,7 +130,10 @@ impl Ranges for Kept {
 
     #[inline]
     fn has_room(&self, what: &Taking) -> bool {
-        self.tree.has_room(what)
+        match what {
+            Taking::Run(run) if self.keeps(run) => true, // and the tree is not asked
+            _ => self.tree.has_room(what),
+        }
     }
     fn short(&self, what: &Taking) -> Self::Room {
         self.tree.short(what)

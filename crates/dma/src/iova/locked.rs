@@ -68,8 +68,10 @@ pub trait Ranges: Send {
 
 /// What is about to be taken.
 pub enum Taking {
-    /// A run, somewhere.
+    /// A run, anywhere.
     Run(Run),
+    /// A run within limits.
+    Within(Run),
     /// Just this range.
     Exactly(IovaRange),
 }
@@ -79,8 +81,14 @@ impl Taking {
     #[inline]
     pub fn ranges(&self) -> usize {
         match self {
-            Taking::Run(run) => run.count(),
+            Taking::Run(run) | Taking::Within(run) => run.count(),
             Taking::Exactly(_) => 1,
+        }
+    }
+    fn pages(&self) -> PageCount {
+        match self {
+            Taking::Run(run) | Taking::Within(run) => PageCount(run.pages()),
+            Taking::Exactly(range) => range.pages,
         }
     }
 }
@@ -157,15 +165,15 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
     /// larger than the aperture.
     fn find(
         &self,
-        run: Run,
+        what: Taking,
         full: AllocErrorCause,
         take: impl Fn(&mut R) -> Option<IovaRange>,
     ) -> Result<IovaRange, AllocError> {
-        let wanted = PageCount(run.pages());
+        let wanted = what.pages();
         if wanted > self.aperture.pages {
             return Err(self.failed(wanted, full));
         }
-        let found = self.with_room(&Taking::Run(run), |ranges| {
+        let found = self.with_room(&what, |ranges| {
             take(ranges)
                 .or_else(|| match ranges.drain() {
                     PageCount(0) => None,
@@ -188,7 +196,9 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
             return self.find_within(*pages, limits);
         }
         let run = self.run(*pages, 1)?;
-        self.find(run, AllocErrorCause::Full, |ranges| ranges.take(run))
+        self.find(Taking::Run(run), AllocErrorCause::Full, |ranges| {
+            ranges.take(run)
+        })
     }
 
     fn find_within(&self, pages: PageCount, limits: &Limits) -> Result<IovaRange, AllocError> {
@@ -196,7 +206,7 @@ impl<P: Platform, R: Ranges> Locked<P, R> {
             .ok_or(AllocErrorCause::Full)
             .and_then(|run| Search::new(run, limits, self.aperture));
         let search = search.map_err(|cause| self.failed(granted_or_all(pages), cause))?;
-        self.find(search.run, limits.full(), |ranges| {
+        self.find(Taking::Within(search.run), limits.full(), |ranges| {
             let mut windows = search.windows();
             windows.find_map(|window| ranges.take_within(search.run, window))
         })
@@ -287,7 +297,9 @@ impl<P: Platform, R: Ranges> IovaAllocator<P> for Locked<P, R> {
 impl<P: Platform, R: Ranges> Refill<P> for Locked<P, R> {
     fn alloc_run(&self, each: PageCount, count: u64) -> Result<IovaRange, AllocError> {
         let run = self.run(each, count)?;
-        self.find(run, AllocErrorCause::Full, |ranges| ranges.take(run))
+        self.find(Taking::Run(run), AllocErrorCause::Full, |ranges| {
+            ranges.take(run)
+        })
     }
 
     fn free_all(&self, all: impl Iterator<Item = IovaRange>) {

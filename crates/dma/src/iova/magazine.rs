@@ -351,7 +351,7 @@ impl<P: Platform> IovaAllocator<P> for Magazines<P> {
 
     fn reserve(&self, p: &P, range: IovaRange) -> Result<IovaAlloc, FixedRangeError> {
         self.tree.reserve(p, range).or_else(|error| match error {
-            FixedRangeError::Taken { .. } => {
+            FixedRangeError::Taken { .. } | FixedRangeError::NoMemory { .. } => {
                 self.drain(p);
                 self.tree.reserve(p, range)
             }

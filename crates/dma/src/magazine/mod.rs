@@ -37,8 +37,8 @@
 //! needs it. Until then the CPU has a vector without room, which is as full as it is empty, so that
 //! the paths need not tell. There are at most two for each CPU and
 //! [`MagazineSizes::depot_full_max`] in the depot, full and empty together; once those exist,
-//! nothing is allocated. Where the heap has no memory for a magazine, what is given overflows alone,
-//! and a fill keeps nothing.
+//! nothing is allocated. Where the heap has no memory for a magazine, what is given goes to any CPU
+//! whose magazines have room, or else overflows alone, and a fill keeps nothing.
 //!
 //! Not handled: adapting M to contention.
 
@@ -73,8 +73,9 @@ pub struct Magazines<P: Platform, T: Copy + Send, S = PerCpu<<P as Platform>::Lo
     sizes: MagazineSizes,
 }
 
-/// A full magazine that the depot has no room for, and the thing for which it had to go. Deal with
-/// them, then [`Magazines::recycle`] it.
+/// A full magazine that the depot has no room for, and the thing for which it had to go; or such a
+/// thing alone, where there is no memory for a magazine. Deal with them, then
+/// [`Magazines::recycle`] it.
 #[must_use = "its things are lost with it"]
 pub struct Overflow<T> {
     magazine: Vec<T>,
@@ -265,6 +266,7 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
                 // at most once: with a spare there is an empty one
                 Given::NoEmpty => match self.magazine() {
                     Some(magazine) => spare = magazine,
+                    None if self.give_anywhere(thing) => return None,
                     None => {
                         return Some(Overflow {
                             magazine: Vec::new(),
@@ -275,6 +277,23 @@ impl<P: Platform, T: Copy + Send, S: Places<P, T>> Magazines<P, T, S> {
                 },
             }
         }
+    }
+
+    /// Keeps `thing` for any CPU whose magazines have room.
+    #[cold]
+    fn give_anywhere(&self, thing: T) -> bool {
+        self.pairs().any(|pair| {
+            pair.with(|pair| {
+                if is_full(&pair.loaded) {
+                    if is_full(&pair.previous) {
+                        return false;
+                    }
+                    core::mem::swap(&mut pair.loaded, &mut pair.previous);
+                }
+                pair.push::<P>(thing);
+                true
+            })
+        })
     }
 
     /// Keeps `thing` for CPU `origin`, and what `more` has, as long as its loaded magazine has room

@@ -44,7 +44,7 @@
 //! | map, while more is mapped than ever before | yes | fails, unless it can do without magazines |
 //! | map, warm | never | |
 //! | unmap of any kind | `magazine`, `identity`, `kmalloc`, at first; `solaris`, whose queues grow | frees past the magazines; `solaris` flushes |
-//! | flush, tick, shrink | `solaris` | frees past the magazines |
+//! | flush, tick, shrink | as unmap, whose frees they make | as unmap |
 //! | `set_mode` | never | |
 
 mod authority;

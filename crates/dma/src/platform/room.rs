@@ -28,6 +28,9 @@ pub trait Room {
 
 /// A vector that is to take the place of one that is short.
 pub struct Larger<T> {
+    /// How many places are needed.
+    least: usize,
+    /// How many are better, since it doubles then.
     places: usize,
     vec: Vec<T>,
 }
@@ -36,8 +39,10 @@ pub struct Larger<T> {
 const PLACES_MAX: usize = u32::MAX as usize;
 
 impl<T> Larger<T> {
+    /// Of so many places, no less.
     pub fn new(places: usize) -> Self {
         Larger {
+            least: places,
             places,
             vec: Vec::new(),
         }
@@ -47,7 +52,10 @@ impl<T> Larger<T> {
     #[inline]
     pub fn of(vec: &Vec<T>, places: usize) -> Option<Self> {
         let twice = vec.capacity().saturating_mul(2);
-        (!Self::has(vec, places)).then(|| Larger::new(places.max(twice).max(8)))
+        (!Self::has(vec, places)).then(|| Larger {
+            places: places.max(twice.min(PLACES_MAX)).max(8),
+            ..Larger::new(places)
+        })
     }
 
     /// Whether `vec` has so many places.
@@ -82,11 +90,13 @@ impl<T> Larger<T> {
 
 impl<T> Room for Larger<T> {
     fn allocate(&mut self) -> Result<(), NoMemory> {
-        if self.places > PLACES_MAX {
+        if self.least > PLACES_MAX {
             return Err(NoMemory);
         }
         let reserved = self.vec.try_reserve_exact(self.places);
-        reserved.map_err(|_| NoMemory)
+        reserved
+            .or_else(|_| self.vec.try_reserve_exact(self.least))
+            .map_err(|_| NoMemory)
     }
 }
 

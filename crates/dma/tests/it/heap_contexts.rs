@@ -139,6 +139,7 @@ fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Dom {
 enum Call {
     Attach,
     Map,
+    WarmMap,
     Unmap,
     Flush,
     SetMode,
@@ -177,7 +178,7 @@ fn map_many(domain: &Dom, held: &mut Vec<Mapping>) {
 }
 
 /// What each call asks of the heap, in a domain that has mapped nothing before.
-fn heap_calls(domain: &Dom) -> [(Call, HeapCalls); 8] {
+fn heap_calls(domain: &Dom) -> [(Call, HeapCalls); 9] {
     let mut held = Vec::with_capacity(MOST as usize);
     let attach = HeapCalls::of(|| domain.attach(SourceId(8)).expect("a unit without limits"));
     let growing = HeapCalls::of(|| map_many(domain, &mut held));
@@ -202,7 +203,7 @@ fn heap_calls(domain: &Dom) -> [(Call, HeapCalls); 8] {
         domain.flush().expect("a flush");
         domain.tick(TimeNs(1_000_000_000)).expect("a flush");
     });
-    map_many(domain, &mut held);
+    let warm = HeapCalls::of(|| map_many(domain, &mut held));
     let switch = HeapCalls::of(|| {
         if domain.set_mode(InvalidationMode::Strict).is_ok() {
             domain
@@ -224,6 +225,7 @@ fn heap_calls(domain: &Dom) -> [(Call, HeapCalls); 8] {
         (Call::Unmap, batch),
         (Call::Unmap, start),
         (Call::Flush, flush),
+        (Call::WarmMap, warm),
         (Call::SetMode, switch),
         (Call::Shrink, shrink),
     ]
@@ -235,9 +237,8 @@ fn may_call(allocator: &str, policy: &str, call: Call) -> bool {
     let grows = policy == "solaris";
     match call {
         Call::Attach | Call::Map => true,
-        Call::Unmap => keeps || grows,
-        Call::Flush | Call::Shrink => grows,
-        Call::SetMode => false,
+        Call::Unmap | Call::Flush | Call::Shrink => keeps || grows,
+        Call::SetMode | Call::WarmMap => false,
     }
 }
 

@@ -45,9 +45,9 @@ const WAY: usize = 2 * BLOCK_LG2 as usize;
 #[inline]
 fn made(what: &Taking) -> (usize, usize, usize) {
     match what {
-        Taking::Run(run) if run.each().0 > BLOCK => (0, 0, run.count()),
+        Taking::Run(run) | Taking::Within(run) if run.each().0 > BLOCK => (0, 0, run.count()),
         // the roots, the way to the run, and halves down to each of its ranges
-        Taking::Run(run) => {
+        Taking::Run(run) | Taking::Within(run) => {
             let blocks = run.pages().div_ceil(BLOCK);
             let blocks = usize::try_from(blocks).unwrap_or(usize::MAX);
             let halves = run.count().saturating_mul(2).saturating_add(WAY);

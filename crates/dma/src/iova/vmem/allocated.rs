@@ -88,7 +88,7 @@ impl Allocated {
     /// What is needed to have this many segments; `None` where they have chains.
     pub(super) fn short(&self, segments: usize) -> Option<Larger<Link>> {
         let short = !self.has_room(segments);
-        short.then(|| Larger::new(segments.next_power_of_two()))
+        short.then(|| Larger::new(segments.checked_next_power_of_two().unwrap_or(usize::MAX)))
     }
 
     /// Grows into what was allocated.
