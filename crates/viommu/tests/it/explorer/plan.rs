@@ -90,11 +90,11 @@ impl Plan {
             _ => Scenario::Colours,
         };
         let tables = match (scenario, random.below(3)) {
-            (Scenario::Brim, _) | (Scenario::Everything, 0) => Tables::Wide,
+            (Scenario::Brim, _) | (Scenario::Everything | Scenario::Bursts, 0) => Tables::Wide,
             _ => Tables::Small,
         };
         let designs = match (scenario, tables) {
-            (Scenario::Brim, _) => shared(),
+            (Scenario::Brim, _) | (Scenario::Bursts, Tables::Wide) => shared(),
             (_, Tables::Small) => core_designs::<Small>(),
             (_, Tables::Wide) => core_designs::<Wide>(),
         };
