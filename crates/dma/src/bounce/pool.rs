@@ -288,7 +288,7 @@ impl<P: CopyMemory> Pool<P> {
     pub(super) fn give_slot<T: Translator<P>>(
         &self,
         domain: &Domain<P, T>,
-        mut slot: Slot,
+        slot: Slot,
         need: &Need,
         list: &[PhysRange],
     ) -> Result<(), NotMemoryError> {
@@ -296,8 +296,7 @@ impl<P: CopyMemory> Pool<P> {
         let (class, index) = (self.class(&slot), slot.kept.index());
         let window = window(class.frames(p, index), slot.perm, class.bytes(), need);
         let (copied, extent) = window.empty(p, list, slot.kept.extent());
-        slot.kept = Kept::new(index, extent);
-        class.give(domain, slot.kept, slot.perm);
+        class.give(domain, Kept::new(index, extent), slot.perm);
         copied
     }
 

@@ -7,7 +7,7 @@
 use crate::{
     platform::{
         Lock, Platform,
-        room::{Larger, NoMemory, Room},
+        room::{Larger, NoMemory, with_room},
     },
     translator::AttachError,
     units::*,
@@ -20,12 +20,6 @@ pub(super) struct Devices<P: Platform>(P::Lock<Vec<(SourceId, Stage)>>);
 enum Stage {
     Changing,
     Attached,
-}
-
-enum Entered {
-    Yes,
-    Before(Stage),
-    Short(Larger<(SourceId, Stage)>),
 }
 
 impl<P: Platform> Devices<P> {
@@ -87,26 +81,20 @@ impl<P: Platform> Devices<P> {
 
     /// Enters `device` as changing, unless it is there.
     fn enter(&self, device: SourceId) -> Result<Option<Stage>, NoMemory> {
-        loop {
-            let entered = self.0.with(|all| {
+        with_room(
+            &self.0,
+            |all| all,
+            |all| {
                 if let Some((_, stage)) = all.iter().find(|(source, _)| *source == device) {
-                    return Entered::Before(*stage);
+                    return Ok(Some(*stage));
                 }
                 if let Some(short) = Larger::of(all, all.len() + 1) {
-                    return Entered::Short(short);
+                    return Err(short);
                 }
                 all.push((device, Stage::Changing));
-                Entered::Yes
-            });
-            match entered {
-                Entered::Yes => return Ok(None),
-                Entered::Before(stage) => return Ok(Some(stage)),
-                Entered::Short(mut larger) => {
-                    larger.allocate()?;
-                    self.0.with(|all| larger.take_over(all));
-                }
-            }
-        }
+                Ok(None)
+            },
+        )
     }
 
     fn set(&self, device: SourceId, to: Stage) {

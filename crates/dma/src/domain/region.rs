@@ -158,15 +158,12 @@ impl<P: Platform, T: Translator<P>> Domain<P, T> {
         };
         let mut retired = Vec::new();
         let mut keep = |frame| {
-            let frame = self.sequence.retire(p, Resource::Frame(frame), scope);
+            let frame = Resource::Frame(frame);
             if retired.try_reserve(1).is_ok() {
-                retired.push(frame);
-                return;
-            }
+                retired.push(self.sequence.retire(p, frame, scope));
             // no memory to remember it until all is cleared
-            match engine.flush(scope) {
-                Ok(flushed) => engine.complete(p.pinned(|cpu| cpu.index()), frame, &flushed),
-                Err(_) => self.quarantine.put(frame),
+            } else if let Ok(flushed) = engine.flush_retired(frame, scope) {
+                engine.free(p.pinned(|cpu| cpu.index()), flushed);
             }
         };
         for part in parts {

@@ -80,7 +80,7 @@ impl<T> Slots<T> {
         self.slots[at.0 as usize].prev = prev;
     }
 
-    /// Adds a thing that is in no list, for which there is room: [`short`](Self::short).
+    /// Adds a thing that is in no list, for which there is [room](Self::has_room).
     pub(super) fn add(&mut self, thing: T) -> Link {
         self.len += 1;
         let slot = Slot {

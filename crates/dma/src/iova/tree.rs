@@ -232,7 +232,7 @@ impl<A: Augment> RangeTree<A> {
         None
     }
 
-    /// Adds `range`, which overlaps no other and for which there is room: [`short`](Self::short).
+    /// Adds `range`, which overlaps no other and for which there is [room](Self::has_room).
     pub(super) fn insert(&mut self, range: IovaRange) -> Link {
         let (mut parent, mut side) = (NIL, Left);
         let mut below = self.root;

@@ -3,16 +3,18 @@
 //!
 //! # Theory
 //!
-//! A vector that grows where it is used calls the heap with the lock held and interrupts masked, and
-//! aborts where the heap has nothing. So what is about to be taken is counted first: under the lock,
-//! [`Larger::of`] says how large a vector has to be; it is allocated ([`Room::allocate`]) with the
-//! lock open; under the lock again it takes the place of the old one ([`Larger::take_over`]), which
-//! is dropped with the lock open. Meanwhile others may have used what there was, or have brought
-//! room of their own: so the count is repeated, and the smaller vector is the one that goes.
+//! A vector that grows where it is used calls the heap with the lock held and interrupts masked,
+//! and aborts where the heap has nothing. So what is about to be taken is counted first: under the
+//! lock, [`Larger::of`] says how large a vector has to be; it is allocated ([`Room::allocate`])
+//! with the lock open; under the lock again it takes the place of the old one
+//! ([`Larger::take_over`]), which is dropped with the lock open. Meanwhile others may have used
+//! what there was, or have brought room of their own: so the count is repeated, and the smaller
+//! vector is the one that goes.
 //!
 //! What was there is moved under the lock, in time linear in what there is. Vectors double, so
 //! that is rare, and never shrink.
 
+use super::Lock;
 use alloc::vec::Vec;
 use core::mem::swap;
 
@@ -85,6 +87,24 @@ impl<T> Larger<T> {
         self.vec.resize(self.places, fill);
         swap(&mut self.vec, vec);
         &self.vec
+    }
+}
+
+/// Runs `f` under `lock`, again and again until `of` of what it guards has the places that `f` asks
+/// for; each time they are allocated in between, with the lock open.
+pub fn with_room<D: Send, T, R>(
+    lock: &impl Lock<D>,
+    of: fn(&mut D) -> &mut Vec<T>,
+    f: impl Fn(&mut D) -> Result<R, Larger<T>>,
+) -> Result<R, NoMemory> {
+    loop {
+        match lock.with(&f) {
+            Ok(result) => return Ok(result),
+            Err(mut larger) => {
+                larger.allocate()?;
+                lock.with(|data| larger.take_over(of(data)));
+            }
+        }
     }
 }
 

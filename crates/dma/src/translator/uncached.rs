@@ -8,7 +8,7 @@ use super::{AttachError, RemappingUnit};
 use crate::{
     invalidation::{Invalidate, InvalidateError, Scope},
     platform::{
-        room::{Larger, NoMemory, Room},
+        room::{Larger, with_room},
         *,
     },
     units::*,
@@ -79,25 +79,22 @@ unsafe impl<P: Platform> RemappingUnit<P> for Uncached<P> {
         root: PhysPage,
         _levels: u32,
     ) -> Result<(), AttachError> {
-        loop {
-            let short = self.state.with(|s| {
+        let attached = with_room(
+            &self.state,
+            |s| &mut s.attached,
+            |s| {
                 if let Some((_, at, _)) = s.attached.iter().find(|(source, ..)| *source == device) {
                     let domain = *at;
-                    return Err(AttachError::Attached { device, domain });
+                    return Ok(Err(AttachError::Attached { device, domain }));
                 }
-                let short = Larger::of(&s.attached, s.attached.len() + 1);
-                if short.is_none() {
-                    s.attached.push((device, domain, root));
+                if let Some(short) = Larger::of(&s.attached, s.attached.len() + 1) {
+                    return Err(short);
                 }
-                Ok(short)
-            })?;
-            let Some(mut larger) = short else {
-                return Ok(());
-            };
-            let allocated = larger.allocate();
-            allocated.map_err(|NoMemory| AttachError::NoMemory { device })?;
-            self.state.with(|s| larger.take_over(&mut s.attached));
-        }
+                s.attached.push((device, domain, root));
+                Ok(Ok(()))
+            },
+        );
+        attached.unwrap_or(Err(AttachError::NoMemory { device }))
     }
     fn detach(
         &self,
@@ -121,8 +118,10 @@ unsafe impl<P: Platform> RemappingUnit<P> for Uncached<P> {
         u32::MAX
     }
     fn domain_id(&self, _p: &P) -> Option<DomainId> {
-        loop {
-            let given = self.state.with(|s| {
+        let given = with_room(
+            &self.state,
+            |s| &mut s.free_ids,
+            |s| {
                 if let Some(id) = s.free_ids.pop() {
                     return Ok(Some(id));
                 }
@@ -132,19 +131,11 @@ unsafe impl<P: Platform> RemappingUnit<P> for Uncached<P> {
                 }
                 let id = DomainId(s.next_id);
                 let next = s.next_id.checked_add(1);
-                Ok(next.map(|next| {
-                    s.next_id = next;
-                    id
-                }))
-            });
-            match given {
-                Ok(given) => return given,
-                Err(mut larger) => {
-                    larger.allocate().ok()?;
-                    self.state.with(|s| larger.take_over(&mut s.free_ids));
-                }
-            }
-        }
+                s.next_id = next.unwrap_or(s.next_id);
+                Ok(next.map(|_| id))
+            },
+        );
+        given.ok().flatten()
     }
     fn release_domain_id(&self, _: Authority, _p: &P, id: DomainId) {
         self.state.with(|s| s.free_ids.push(id));

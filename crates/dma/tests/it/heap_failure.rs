@@ -2,29 +2,17 @@
 //! A heap that has nothing: calls fail with an error or do without, nothing is lost, and the domain
 //! works on when there is memory again.
 
-use crate::allocators::counting::{Failing, failing};
+use crate::{
+    allocators::counting::{Failing, failing},
+    warm_path::{Dom, domain},
+};
 use ioatlas_dma::{
     design::{allocators, policies},
     domain::*,
     iova::AllocErrorCause,
-    table::{TableConfig, fmt::VtdSecond48},
-    translator::{AttachError, Paged, Uncached},
+    translator::AttachError,
     units::*,
 };
-use ioatlas_host::{Host, HostConfig};
-use std::sync::Arc;
-
-type Dom = Domain<Host, Paged<Host, VtdSecond48, Uncached<Host>>>;
-
-fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Dom {
-    let host = Host::new(HostConfig {
-        frames: 4096,
-        slots: 2,
-    });
-    let p = Arc::new(host.with_heap(ByteCount(4 << 20)).expect("room"));
-    let tables = Paged::new(&*p, Uncached::new(), TableConfig::default()).expect("a root");
-    Domain::new(p, tables, DomainConfig::new(allocator, policy)).expect("within the aperture")
-}
 
 const DEVICE: SourceId = SourceId(8);
 const MOST: u64 = 300;

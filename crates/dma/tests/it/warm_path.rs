@@ -12,9 +12,10 @@ use ioatlas_dma::{
 use ioatlas_host::{Host, HostConfig};
 use std::{collections::VecDeque, sync::Arc};
 
-type Dom = Domain<Host, Paged<Host, VtdSecond48, Uncached<Host>>>;
+pub type Dom = Domain<Host, Paged<Host, VtdSecond48, Uncached<Host>>>;
 
-fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Dom {
+/// On a host with a heap for `kmalloc`.
+pub fn domain(allocator: AllocatorConfig, policy: PolicyConfig) -> Dom {
     let host = Host::new(HostConfig {
         frames: 4096,
         slots: 2,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! How much memory a range may need, until it is given back.
 //!
-//! Giving back needs memory too: an emptied block is a free range of the tree again. But free ranges
-//! that do not join have a block of the buddy's or a held range between them, so there is at most
-//! one more of them than of these; room for so many is there before a range is taken.
+//! Giving back needs memory too: an emptied block is a free range of the tree again. But free
+//! ranges that do not join have a block of the buddy's or a held range between them, so there is at
+//! most one more of them than of these; room for so many is there before a range is taken.
 
 use super::{
     BLOCK, TwoSizes, blocks,
